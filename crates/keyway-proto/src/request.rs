@@ -1,0 +1,251 @@
+//! What a client can ask: one variant a command, with its arguments parsed and checked as far as syntax goes.
+//!
+//! Norm: memcached's `doc/protocol.txt`. All slices borrow from the bytes given to the decoder.
+
+/// Longest key, in bytes (protocol.txt, "Keys").
+pub const KEY_LEN_MAX: usize = 250;
+/// Longest opaque token, in bytes (protocol.txt, "Meta Get", flag O).
+pub const OPAQUE_LEN_MAX: usize = 32;
+
+/// One whole request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[allow(missing_docs, reason = "each field is the argument of that name in protocol.txt")]
+pub enum Request<'a> {
+    /// `get <key>*` and `gets <key>*`
+    Get { keys: Keys<'a>, with_cas: bool },
+    /// `gat <exptime> <key>*` and `gats <exptime> <key>*`
+    GetAndTouch { exptime: i64, keys: Keys<'a>, with_cas: bool },
+    /// `set add replace append prepend cas`
+    Store(Store<'a>),
+    Delete { key: &'a [u8], noreply: bool },
+    /// `incr`, `decr`
+    Arithmetic { key: &'a [u8], delta: u64, decrement: bool, noreply: bool },
+    Touch { key: &'a [u8], exptime: i64, noreply: bool },
+    /// `flush_all [delay] [noreply]`
+    FlushAll { delay: i64, noreply: bool },
+    Version,
+    /// `verbosity <level> [noreply]`
+    Verbosity { level: u32, noreply: bool },
+    Quit,
+    /// `stats [<argument>…]`; what follows `stats`, without surrounding spaces, empty when there is nothing
+    Stats { argument: &'a [u8] },
+    /// `cache_memlimit <megabytes> [noreply]`
+    CacheMemlimit { megabytes: u64, noreply: bool },
+    /// `shutdown [graceful]`
+    Shutdown { graceful: bool },
+    /// `lru_crawler metadump all|hash|<ids>` and `lru_crawler mgdump …`; what to walk is in `what`
+    Dump { format: DumpFormat, what: &'a [u8] },
+    /// `watch <fetchers|mutations|evictions|connevents|deletions>*`: what follows `watch`
+    Watch { what: &'a [u8] },
+    /// A command about slabs or LRU internals that Keyway does not have: answered with this fixed line, nothing is done
+    Obsolete { reply: &'static [u8], noreply: bool },
+    MetaGet(MetaGet<'a>),
+    MetaSet(MetaSet<'a>),
+    MetaDelete(MetaDelete<'a>),
+    MetaArithmetic(MetaArithmetic<'a>),
+    /// `mn`
+    MetaNoop,
+    /// `me <key> [b]`
+    MetaDebug { key: MetaKey<'a> },
+}
+
+/// The keys of a multi-key request, each already checked for its length.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Keys<'a>(pub(crate) &'a [u8]);
+
+/// A classic storage command.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Store<'a> {
+    /// which of the six commands
+    pub verb: StoreVerb,
+    /// its key
+    pub key: &'a [u8],
+    /// client flags
+    pub flags: u32,
+    /// protocol.txt, "Expiration times"
+    pub exptime: i64,
+    /// the token of `cas`; 0 otherwise
+    pub cas: u64,
+    /// send nothing on success
+    pub noreply: bool,
+    /// the data block, without its line end
+    pub value: &'a [u8],
+}
+
+/// The classic storage commands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs, reason = "the variants are the commands")]
+pub enum StoreVerb {
+    Set,
+    Add,
+    Replace,
+    Append,
+    Prepend,
+    Cas,
+}
+
+/// The two dump formats of `lru_crawler`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs, reason = "the variants are the sub-commands")]
+pub enum DumpFormat {
+    Metadump,
+    Mgdump,
+}
+
+/// The key of a meta command: as sent, and as stored.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MetaKey<'a> {
+    /// the token as the client sent it, for flag `k`
+    pub sent: &'a [u8],
+    /// decoded bytes when flag `b` was given
+    decoded: Option<Decoded64>,
+}
+
+/// A key decoded from base64.
+#[derive(Clone, PartialEq, Eq)]
+pub(crate) struct Decoded64 {
+    pub(crate) bytes: [u8; KEY_LEN_MAX],
+    pub(crate) len: u8,
+}
+
+impl std::fmt::Debug for Decoded64 {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.bytes[..usize::from(self.len)].fmt(f)
+    }
+}
+
+impl<'a> MetaKey<'a> {
+    pub(crate) fn new(sent: &'a [u8], decoded: Option<Decoded64>) -> Self {
+        Self { sent, decoded }
+    }
+
+    /// The key that the item is stored under.
+    pub fn stored(&self) -> &[u8] {
+        match &self.decoded {
+            Some(d) => &d.bytes[..usize::from(d.len)],
+            None => self.sent,
+        }
+    }
+
+    /// Whether the key is a binary one, sent in base64 (flag `b`).
+    pub fn is_binary(&self) -> bool {
+        self.decoded.is_some()
+    }
+}
+
+/// The flags of a meta command that ask for something in the reply, in the order in which they were sent: an iterator over
+/// the request's flag tokens that skips `P` and `L`. The reply writers use it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Flags<'a>(pub(crate) &'a [u8]);
+
+/// `mg <key> <flags>*`
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MetaGet<'a> {
+    /// its key
+    pub key: MetaKey<'a>,
+    /// all flags as sent, for the reply
+    pub flags: Flags<'a>,
+    /// `v`
+    pub value: bool,
+    /// `q`
+    pub quiet: bool,
+    /// `u`: do not bump
+    pub no_bump: bool,
+    /// `C`: leave the value out if the item's CAS equals this
+    pub unless_cas: Option<u64>,
+    /// `E`: CAS of the item if it is modified
+    pub new_cas: Option<u64>,
+    /// `N`: exptime of the stub that a miss creates
+    pub vivify: Option<i64>,
+    /// `R`: win for recache below this many seconds of TTL
+    pub recache_s: Option<i64>,
+    /// `T`: new exptime
+    pub exptime: Option<i64>,
+}
+
+/// `ms <key> <datalen> <flags>*`
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MetaSet<'a> {
+    /// its key
+    pub key: MetaKey<'a>,
+    /// all flags as sent, for the reply
+    pub flags: Flags<'a>,
+    /// `M`
+    pub mode: MetaSetMode,
+    /// `q`
+    pub quiet: bool,
+    /// `F`
+    pub client_flags: u32,
+    /// `T`
+    pub exptime: i64,
+    /// `C`
+    pub compare_cas: Option<u64>,
+    /// `E`
+    pub new_cas: Option<u64>,
+    /// `I`
+    pub invalidate: bool,
+    /// `N`: exptime of the item that an append or prepend creates on a miss
+    pub vivify: Option<i64>,
+    /// the data block, without its line end
+    pub value: &'a [u8],
+}
+
+/// The modes of `ms` (flag `M`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[allow(missing_docs, reason = "protocol.txt, \"Meta Set\", M")]
+pub enum MetaSetMode {
+    Add,
+    Append,
+    Prepend,
+    Replace,
+    #[default]
+    Set,
+}
+
+/// `md <key> <flags>*`
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MetaDelete<'a> {
+    /// its key
+    pub key: MetaKey<'a>,
+    /// all flags as sent, for the reply
+    pub flags: Flags<'a>,
+    /// `q`
+    pub quiet: bool,
+    /// `C`
+    pub compare_cas: Option<u64>,
+    /// `E`
+    pub new_cas: Option<u64>,
+    /// `I`: mark as stale instead of deleting
+    pub invalidate: bool,
+    /// `T`, with `I`
+    pub exptime: Option<i64>,
+    /// `x`: remove the value, keep the item
+    pub remove_value: bool,
+}
+
+/// `ma <key> <flags>*`
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MetaArithmetic<'a> {
+    /// its key
+    pub key: MetaKey<'a>,
+    /// all flags as sent, for the reply
+    pub flags: Flags<'a>,
+    /// `q`
+    pub quiet: bool,
+    /// `v`
+    pub value: bool,
+    /// `M`: `D` or `-`
+    pub decrement: bool,
+    /// `D`
+    pub delta: u64,
+    /// `J`
+    pub initial: u64,
+    /// `N`: exptime of the item that a miss creates
+    pub vivify: Option<i64>,
+    /// `T`
+    pub exptime: Option<i64>,
+    /// `C`
+    pub compare_cas: Option<u64>,
+    /// `E`
+    pub new_cas: Option<u64>,
+}

@@ -1,0 +1,2 @@
+//! Keyway's region.
+pub mod verbs;

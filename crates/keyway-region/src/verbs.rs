@@ -1,0 +1,172 @@
+//! The memcached verbs as data: what an operation is asked and what it answers.
+//!
+//! `exptime` is memcached's throughout (protocol.txt, "Expiration times"): 0 never, negative at once, up to 30 days relative
+//! seconds, above that a Unix time.
+
+/// What is known of an item besides its key and value.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Item {
+    /// length of the value, bytes
+    pub value_len: usize,
+    /// client flags
+    pub flags: u32,
+    /// CAS unique
+    pub cas: u64,
+    /// seconds left, rounded up; `None`: never expires
+    pub ttl_s: Option<u32>,
+    /// seconds since the last access before this one
+    pub idle_s: u32,
+    /// whether it had been fetched before this operation
+    pub fetched: bool,
+    /// it was marked stale (meta flag X)
+    pub stale: bool,
+    /// this caller won the right to recache it (meta flag W)
+    pub win: bool,
+    /// another caller has won before (meta flag Z)
+    pub win_sent: bool,
+    /// its key was sent in base64
+    pub binary_key: bool,
+    /// bytes it takes in the region, header included
+    pub size: usize,
+}
+
+/// How to get.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Get {
+    /// copy the value
+    pub value: bool,
+    /// do not copy the value if the CAS unique equals this
+    pub unless_cas: Option<u64>,
+    /// leave recency, frequency and "fetched" alone
+    pub no_bump: bool,
+    /// new exptime (touch)
+    pub exptime: Option<i64>,
+    /// on a miss create an empty item with this exptime, and win
+    pub vivify: Option<i64>,
+    /// win if the TTL left is below this many seconds
+    pub recache_s: Option<i64>,
+    /// CAS unique to give to an item created here
+    pub new_cas: Option<u64>,
+    /// the key of an item created here came in base64
+    pub binary_key: bool,
+}
+
+/// Which condition a store has.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum StoreMode {
+    /// always
+    #[default]
+    Set,
+    /// only if absent
+    Add,
+    /// only if present
+    Replace,
+    /// after the present value
+    Append,
+    /// before the present value
+    Prepend,
+}
+
+/// How to store.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Store {
+    /// condition
+    pub mode: StoreMode,
+    /// client flags (append and prepend keep the old ones)
+    pub flags: u32,
+    /// exptime (append and prepend keep the old one)
+    pub exptime: i64,
+    /// store only if the item's CAS unique equals this
+    pub compare_cas: Option<u64>,
+    /// CAS unique to give instead of a new one
+    pub new_cas: Option<u64>,
+    /// a lower `compare_cas` stores too, and marks the item stale (meta flag I)
+    pub invalidate: bool,
+    /// append and prepend: on a miss create the item with this exptime
+    pub vivify: Option<i64>,
+    /// the key came in base64
+    pub binary_key: bool,
+}
+
+/// What a store did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stored {
+    /// the value is in
+    Stored {
+        /// CAS unique of the new item
+        cas: u64,
+        /// length of the value as it is now, bytes
+        value_len: usize,
+        /// bytes it takes in the region
+        size: usize,
+    },
+    /// add: present; replace, append, prepend: absent
+    NotStored,
+    /// the CAS unique did not match
+    Exists,
+    /// `compare_cas` was given and the key is absent
+    NotFound,
+}
+
+/// How to delete.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Delete {
+    /// only if the item's CAS unique equals this
+    pub compare_cas: Option<u64>,
+    /// CAS unique of an item that stays
+    pub new_cas: Option<u64>,
+    /// mark as stale instead
+    pub invalidate: bool,
+    /// with `invalidate`: new exptime
+    pub exptime: Option<i64>,
+    /// keep the item, drop its value
+    pub remove_value: bool,
+}
+
+/// What a delete did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Deleted {
+    /// gone, or marked
+    Deleted,
+    /// there was none
+    NotFound,
+    /// the CAS unique did not match
+    Exists,
+}
+
+/// How to count.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Arithmetic {
+    /// how much
+    pub delta: u64,
+    /// subtract, and stop at 0; otherwise add, modulo 2^64
+    pub decrement: bool,
+    /// on a miss create the item with this value and exptime
+    pub vivify: Option<(u64, i64)>,
+    /// new exptime
+    pub exptime: Option<i64>,
+    /// only if the item's CAS unique equals this
+    pub compare_cas: Option<u64>,
+    /// CAS unique to give instead of a new one
+    pub new_cas: Option<u64>,
+    /// the key came in base64
+    pub binary_key: bool,
+}
+
+/// What counting gave.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Counted {
+    /// the number is now `value`
+    Value {
+        /// the number
+        value: u64,
+        /// the item as it is now
+        item: Item,
+    },
+    /// there was none
+    NotFound,
+    /// the CAS unique did not match
+    Exists,
+    /// the value is no decimal number below 2^64
+    NotANumber,
+}
