@@ -1,0 +1,104 @@
+#!/usr/bin/env bash
+# Installs what is missing to build Keyway (`run`) or to run its whole gate (`test`): with apt on Debian and Ubuntu; elsewhere it
+# lists what to install and exits 1. What is there already is left alone, so a second run does nothing and needs no network.
+set -euo pipefail
+
+usage="usage: $0 run|test"
+purpose=${1:?$usage}
+case $purpose in run | test) ;; *) echo "$usage" >&2; exit 2 ;; esac
+
+cd "$(dirname "$0")/.."
+export PATH="$HOME/.cargo/bin:$PATH"
+rust_version=$(sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml)
+
+say() { echo "[$(date +%H:%M:%S)] prerequisites: $*"; }
+have() { command -v "$1" >/dev/null 2>&1; }
+at_least() { [ "$(printf '%s\n%s\n' "$1" "$2" | sort -V | head -n 1)" = "$1" ]; }
+as_root() {
+    if [ "$(id -u)" = 0 ]; then "$@"; elif have sudo; then sudo "$@"; else
+        say "needs root for: $*; run it as root, or install sudo"
+        exit 1
+    fi
+}
+
+# Each line: what it is for, how to see that it is there, its name in Debian.
+packages=()
+wanted=()
+want() {
+    local reason=$1 package=$2
+    packages+=("$package")
+    wanted+=("$package: $reason")
+}
+have gcc || want "links Rust programs" gcc
+[ -e /usr/include/stdio.h ] || want "the C library's headers" libc6-dev
+if [ "$purpose" = test ]; then
+    have git || want "the source checks read the list of files" git
+    have g++ || want "builds libFuzzer" g++
+    have memcached || want "the peer that conformance and benchmarks compare with" memcached
+    have memccat || want "memccat, memccp and memcstat as clients" libmemcached-tools
+    have python3 || want "runs the protocol's model and the Python clients" python3
+    python3 -c 'import venv, ensurepip' 2>/dev/null || want "holds the Python clients" python3-venv
+    have go || want "builds the Go client" golang-go
+    have node || want "runs the Node client" nodejs
+    have npm || want "installs the Node client" npm
+fi
+
+if [ ${#packages[@]} -gt 0 ]; then
+    if ! have apt-get; then
+        say "please install these (named as in Debian), then start again:"
+        printf '    %s\n' "${wanted[@]}"
+        exit 1
+    fi
+    say "installing ${packages[*]}"
+    had_memcached=$(have memcached && echo yes || echo no)
+    as_root env DEBIAN_FRONTEND=noninteractive apt-get update -qq
+    as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${packages[@]}"
+    # Debian starts the service at once, on the port that Keyway serves; only the binary is wanted.
+    if [ "$had_memcached" = no ] && have memcached && [ -d /run/systemd/system ]; then
+        as_root systemctl disable --now memcached.service || true
+        say "memcached's service, which its package starts, was stopped and disabled again: the tests need only the binary"
+    fi
+fi
+
+# Rust: rustup, because distributions carry older compilers than the workspace's rust-version.
+if ! have cargo; then
+    if ! have rustup && have apt-get && apt-cache show rustup >/dev/null 2>&1; then
+        say "installing rustup"
+        as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends rustup
+    fi
+    if have rustup; then
+        rustup default stable
+    else
+        if ! have curl; then
+            have apt-get || { say "please install Rust $rust_version or newer (rustup.rs), then start again"; exit 1; }
+            as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends curl ca-certificates
+        fi
+        say "installing Rust for $(id -un) with rustup's installer"
+        curl --proto '=https' --tlsv1.2 -sSf https://sh.rustup.rs | sh -s -- -y --no-modify-path --profile default
+    fi
+fi
+found=$(cargo --version | cut -d' ' -f2)
+if ! at_least "$rust_version" "$found"; then
+    have rustup || { say "cargo is $found; please install Rust $rust_version or newer (rustup.rs), then start again"; exit 1; }
+    say "cargo is $found, $rust_version is needed: updating the stable toolchain"
+    rustup update stable
+    found=$(cargo --version | cut -d' ' -f2)
+    at_least "$rust_version" "$found" || { say "cargo is still $found: another toolchain overrides stable (rustup show)"; exit 1; }
+fi
+
+if [ "$purpose" = test ]; then
+    if ! cargo fmt --version >/dev/null 2>&1 || ! cargo clippy --version >/dev/null 2>&1; then
+        have rustup || { say "please install rustfmt and clippy for cargo $found, then start again"; exit 1; }
+        rustup component add rustfmt clippy
+    fi
+    # The fuzz targets need a nightly compiler for its sanitizers.
+    if ! cargo +nightly --version >/dev/null 2>&1 && have rustup; then
+        say "installing the nightly toolchain"
+        rustup toolchain install nightly --profile minimal || say "no nightly toolchain: the fuzz stage will be skipped"
+    fi
+    if cargo +nightly --version >/dev/null 2>&1 && ! cargo fuzz --version >/dev/null 2>&1; then
+        say "building cargo-fuzz (one to two minutes, once)"
+        cargo install cargo-fuzz --locked --quiet
+    fi
+fi
+say "everything is there"
