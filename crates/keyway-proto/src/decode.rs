@@ -1,0 +1,296 @@
+//! Bytes that have arrived into requests: where a request ends, what is refused, and what is skipped.
+//!
+//! [`Decoder`] finds the command line and hands it to the module that knows the command ([`classic`], [`meta`], [`admin`]).
+//! It keeps two numbers and no bytes: how much of a refused data block is still to be skipped, and how far the waiting bytes
+//! were searched for a line end. A declared length therefore costs nothing until its bytes arrive.
+
+mod admin;
+mod classic;
+mod meta;
+#[cfg(test)]
+mod tests;
+
+use crate::request::{MetaKey, Request};
+use crate::token::{Tokens, find_byte};
+
+/// Longest command line, its `\n` not counted, except for the retrieval commands of many keys. memcached closes a
+/// connection that has sent more than this without a line end.
+pub const LINE_LEN_MAX: usize = 2048;
+/// Longest value length that memcached's parser takes; more is a malformed line, not a value that is too large.
+const VALUE_LEN_MAX: u64 = i32::MAX as u64 - 2;
+/// What memcached adds to key and value when it compares an item with `-I`: its item header with CAS (56 bytes) and the
+/// byte that ends the key. Counted here so that a value is refused by both or by neither.
+const ITEM_OVERHEAD: u64 = 57;
+/// The line end that every data block carries on the wire.
+const LINE_END: &[u8] = b"\r\n";
+
+pub(crate) const ERROR: &[u8] = b"ERROR\r\n";
+pub(crate) const BAD_FORMAT: &[u8] = b"CLIENT_ERROR bad command line format\r\n";
+pub(crate) const BAD_EXPTIME: &[u8] = b"CLIENT_ERROR invalid exptime argument\r\n";
+pub(crate) const BAD_CHUNK: &[u8] = b"CLIENT_ERROR bad data chunk\r\n";
+pub(crate) const TOO_LARGE: &[u8] = b"SERVER_ERROR object too large for cache\r\n";
+
+/// What the decoder refuses by size.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Largest item in bytes, counted as memcached's `-I` counts it: key, value and memcached's own item header.
+    pub item_size_max: usize,
+    /// Longest line of a retrieval command of many keys, in bytes; a longer one closes the connection. memcached has no
+    /// bound here, so that a client which never sends a line end makes it buffer without end.
+    pub multiget_len_max: usize,
+}
+
+impl Default for Limits {
+    /// 1 MiB items as memcached has them; 64 MiB lines, which is a quarter of a million keys of the greatest length.
+    fn default() -> Self {
+        Self {
+            item_size_max: 1 << 20,
+            multiget_len_max: 64 << 20,
+        }
+    }
+}
+
+/// What the first bytes of the input are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Decoded<'a> {
+    /// No whole request yet; not worth calling again before the input holds `need` bytes.
+    Incomplete {
+        /// total length of the input to wait for, always more than there is
+        need: usize,
+    },
+    /// A whole request.
+    Request {
+        /// its length, data block included
+        consumed: usize,
+        /// what it asks for
+        request: Request<'a>,
+    },
+    /// Not to be executed: drop `consumed` bytes, forget the item under `forget`, send `reply`, then close if `close`.
+    Refused {
+        /// how many bytes to drop
+        consumed: usize,
+        /// the whole reply, line end included; may be empty
+        reply: &'static [u8],
+        /// key whose item must be deleted, because the value that was to replace it is too large
+        forget: Option<MetaKey<'a>>,
+        /// whether the connection ends here
+        close: bool,
+    },
+}
+
+/// Decoder of one connection's byte stream.
+///
+/// The caller presents the bytes not yet consumed, again and again, each time with what has arrived since.
+#[derive(Clone, Debug)]
+pub struct Decoder {
+    limits: Limits,
+    /// bytes of a refused data block that have not arrived yet
+    swallow: u64,
+    /// leading bytes of the input that are known to hold no line end, so that a long line is searched once
+    scanned: usize,
+}
+
+impl Decoder {
+    /// A decoder for a fresh connection.
+    pub fn new(limits: Limits) -> Self {
+        Self {
+            limits,
+            swallow: 0,
+            scanned: 0,
+        }
+    }
+
+    /// Decodes the first request of `input`.
+    #[inline]
+    pub fn decode<'a>(&mut self, input: &'a [u8]) -> Decoded<'a> {
+        if self.swallow > 0 {
+            return self.skip(input);
+        }
+        let searched = self.scanned.min(input.len());
+        let Some(found) = input.get(searched..).and_then(|fresh| find_byte(fresh, b'\n')) else {
+            return self.wait_for_line_end(input);
+        };
+        self.scanned = 0;
+        let line_len = searched + found;
+        let Some((line, rest)) = input.split_at_checked(line_len) else {
+            return Decoded::Incomplete { need: input.len() + 1 };
+        };
+        if line_len > LINE_LEN_MAX && line_len > self.line_len_max(line) {
+            return close(input.len());
+        }
+        Line {
+            // A lone "\n" ends a line as well; only the last "\r" belongs to the line end.
+            text: line.strip_suffix(b"\r").unwrap_or(line),
+            consumed: line_len + 1,
+            data: rest.get(1..).unwrap_or_default(),
+            decoder: self,
+        }
+        .decode()
+    }
+
+    /// Drops bytes of a refused data block.
+    fn skip<'a>(&mut self, input: &'a [u8]) -> Decoded<'a> {
+        if input.is_empty() {
+            return Decoded::Incomplete { need: 1 };
+        }
+        let consumed = usize::try_from(self.swallow).unwrap_or(usize::MAX).min(input.len());
+        self.swallow -= consumed as u64;
+        refuse(consumed, b"")
+    }
+
+    fn wait_for_line_end<'a>(&mut self, input: &'a [u8]) -> Decoded<'a> {
+        if input.len() > LINE_LEN_MAX && input.len() > self.line_len_max(input) {
+            self.scanned = 0;
+            return close(input.len());
+        }
+        self.scanned = input.len();
+        Decoded::Incomplete { need: input.len() + 1 }
+    }
+
+    fn line_len_max(&self, line: &[u8]) -> usize {
+        let many_keys = [b"get ".as_slice(), b"gets ", b"gat ", b"gats "]
+            .iter()
+            .any(|name| line.starts_with(name));
+        if many_keys {
+            self.limits.multiget_len_max
+        } else {
+            LINE_LEN_MAX
+        }
+    }
+}
+
+/// A request whose line is whole: what every command parser works on.
+struct Line<'a, 'd> {
+    /// the line without its end
+    text: &'a [u8],
+    /// length of the line with its end
+    consumed: usize,
+    /// what has arrived after the line
+    data: &'a [u8],
+    decoder: &'d mut Decoder,
+}
+
+/// A data block, or why there is none to work on.
+enum Block<'a> {
+    /// the block without its line end, and the length of line and block together
+    Whole(&'a [u8], usize),
+    /// not here yet; the input must hold this much
+    Late(usize),
+    /// not followed by a line end; the length of line and block together
+    Unended(usize),
+}
+
+impl<'a> Line<'a, '_> {
+    #[inline]
+    fn decode(self) -> Decoded<'a> {
+        let mut words = Tokens(self.text);
+        //= protocol.txt, "Commands": a command line always starts with the name of the command
+        let name = if self.text.first() == Some(&b' ') {
+            b""
+        } else {
+            words.next().unwrap_or_default()
+        };
+        match name {
+            b"get" => self.get(words, false),
+            b"set" => self.store(crate::StoreVerb::Set, words),
+            b"mg" => self.meta_get(words),
+            b"ms" => self.meta_set(words),
+            b"gets" => self.get(words, true),
+            b"md" => self.meta_delete(words),
+            b"ma" => self.meta_arithmetic(words),
+            b"mn" => self.accept(Request::MetaNoop),
+            b"me" => self.meta_debug(words),
+            b"add" => self.store(crate::StoreVerb::Add, words),
+            b"replace" => self.store(crate::StoreVerb::Replace, words),
+            b"append" => self.store(crate::StoreVerb::Append, words),
+            b"prepend" => self.store(crate::StoreVerb::Prepend, words),
+            b"cas" => self.store(crate::StoreVerb::Cas, words),
+            b"delete" => self.delete(words),
+            b"incr" => self.arithmetic(words, false),
+            b"decr" => self.arithmetic(words, true),
+            b"touch" => self.touch(words),
+            b"gat" => self.get_and_touch(words, false),
+            b"gats" => self.get_and_touch(words, true),
+            _ => self.admin(name, words),
+        }
+    }
+
+    fn accept(self, request: Request<'a>) -> Decoded<'a> {
+        Decoded::Request {
+            consumed: self.consumed,
+            request,
+        }
+    }
+
+    /// Refuses the line; nothing follows it.
+    fn refuse(self, reply: &'static [u8]) -> Decoded<'a> {
+        refuse(self.consumed, reply)
+    }
+
+    /// Refuses the line, and skips the data block of `value_len` bytes that follows it.
+    fn refuse_with_data(self, reply: &'static [u8], value_len: u64) -> Decoded<'a> {
+        let block_len = value_len + LINE_END.len() as u64;
+        let here = usize::try_from(block_len).unwrap_or(usize::MAX).min(self.data.len());
+        self.decoder.swallow = block_len - here as u64;
+        refuse(self.consumed + here, reply)
+    }
+
+    /// Refuses a value that `Limits::item_size_max` does not allow.
+    fn refuse_too_large(self, reply: &'static [u8], value_len: u64, forget: Option<MetaKey<'a>>) -> Decoded<'a> {
+        match self.refuse_with_data(reply, value_len) {
+            Decoded::Refused {
+                consumed, reply, close, ..
+            } => Decoded::Refused {
+                consumed,
+                reply,
+                forget,
+                close,
+            },
+            other => other,
+        }
+    }
+
+    fn is_too_large(&self, key: &[u8], client_flags: u32, value_len: u64) -> bool {
+        // Client flags take 4 bytes in memcached, and none when they are 0.
+        let flags_len = if client_flags == 0 { 0 } else { 4 };
+        let item_size = ITEM_OVERHEAD + key.len() as u64 + flags_len + value_len + LINE_END.len() as u64;
+        item_size > self.decoder.limits.item_size_max as u64
+    }
+
+    /// Takes the data block of `value_len` bytes.
+    #[inline]
+    fn block(&self, value_len: u64) -> Block<'a> {
+        // Lengths within `is_too_large` fit a usize: `item_size_max` is one.
+        let value_len = usize::try_from(value_len).unwrap_or(usize::MAX);
+        let block_len = value_len.saturating_add(LINE_END.len());
+        let whole_len = self.consumed.saturating_add(block_len);
+        match self.data.get(..block_len).and_then(|block| block.split_at_checked(value_len)) {
+            Some((value, LINE_END)) => Block::Whole(value, whole_len),
+            Some(_) => Block::Unended(whole_len),
+            None => Block::Late(whole_len),
+        }
+    }
+}
+
+fn refuse<'a>(consumed: usize, reply: &'static [u8]) -> Decoded<'a> {
+    Decoded::Refused {
+        consumed,
+        reply,
+        forget: None,
+        close: false,
+    }
+}
+
+fn close<'a>(consumed: usize) -> Decoded<'a> {
+    Decoded::Refused {
+        consumed,
+        reply: b"",
+        forget: None,
+        close: true,
+    }
+}
+
+/// `reply`, or nothing if the client asked for silence.
+fn unless(noreply: bool, reply: &'static [u8]) -> &'static [u8] {
+    if noreply { b"" } else { reply }
+}

@@ -2,43 +2,92 @@
 //!
 //! Norm: memcached's `doc/protocol.txt`. All slices borrow from the bytes given to the decoder.
 
+use crate::token::Tokens;
+
 /// Longest key, in bytes (protocol.txt, "Keys").
 pub const KEY_LEN_MAX: usize = 250;
-/// Longest opaque token, in bytes (protocol.txt, "Meta Get", flag O).
+/// Longest opaque token, in bytes, its flag letter included: that is how memcached counts the 32 bytes that the norm names
+/// (protocol.txt, "Meta Get", flag O).
 pub const OPAQUE_LEN_MAX: usize = 32;
+/// Most words in a meta command line, command and key included, as in memcached.
+pub const META_TOKENS_MAX: usize = 20;
 
 /// One whole request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[allow(missing_docs, reason = "each field is the argument of that name in protocol.txt")]
 pub enum Request<'a> {
     /// `get <key>*` and `gets <key>*`
-    Get { keys: Keys<'a>, with_cas: bool },
+    Get {
+        keys: Keys<'a>,
+        with_cas: bool,
+    },
     /// `gat <exptime> <key>*` and `gats <exptime> <key>*`
-    GetAndTouch { exptime: i64, keys: Keys<'a>, with_cas: bool },
+    GetAndTouch {
+        exptime: i64,
+        keys: Keys<'a>,
+        with_cas: bool,
+    },
     /// `set add replace append prepend cas`
     Store(Store<'a>),
-    Delete { key: &'a [u8], noreply: bool },
+    Delete {
+        key: &'a [u8],
+        noreply: bool,
+    },
     /// `incr`, `decr`
-    Arithmetic { key: &'a [u8], delta: u64, decrement: bool, noreply: bool },
-    Touch { key: &'a [u8], exptime: i64, noreply: bool },
+    Arithmetic {
+        key: &'a [u8],
+        delta: u64,
+        decrement: bool,
+        noreply: bool,
+    },
+    Touch {
+        key: &'a [u8],
+        exptime: i64,
+        noreply: bool,
+    },
     /// `flush_all [delay] [noreply]`
-    FlushAll { delay: i64, noreply: bool },
+    FlushAll {
+        delay: i64,
+        noreply: bool,
+    },
     Version,
     /// `verbosity <level> [noreply]`
-    Verbosity { level: u32, noreply: bool },
+    Verbosity {
+        level: u32,
+        noreply: bool,
+    },
     Quit,
     /// `stats [<argument>…]`; what follows `stats`, without surrounding spaces, empty when there is nothing
-    Stats { argument: &'a [u8] },
+    Stats {
+        argument: &'a [u8],
+    },
     /// `cache_memlimit <megabytes> [noreply]`
-    CacheMemlimit { megabytes: u64, noreply: bool },
+    CacheMemlimit {
+        megabytes: u64,
+        noreply: bool,
+    },
     /// `shutdown [graceful]`
-    Shutdown { graceful: bool },
+    Shutdown {
+        graceful: bool,
+    },
     /// `lru_crawler metadump all|hash|<ids>` and `lru_crawler mgdump …`; what to walk is in `what`
-    Dump { format: DumpFormat, what: &'a [u8] },
+    Dump {
+        format: DumpFormat,
+        what: &'a [u8],
+    },
     /// `watch <fetchers|mutations|evictions|connevents|deletions>*`: what follows `watch`
-    Watch { what: &'a [u8] },
+    Watch {
+        what: &'a [u8],
+    },
+    /// `refresh_certs [noreply]`: load the TLS certificates again
+    RefreshCerts {
+        noreply: bool,
+    },
     /// A command about slabs or LRU internals that Keyway does not have: answered with this fixed line, nothing is done
-    Obsolete { reply: &'static [u8], noreply: bool },
+    Obsolete {
+        reply: &'static [u8],
+        noreply: bool,
+    },
     MetaGet(MetaGet<'a>),
     MetaSet(MetaSet<'a>),
     MetaDelete(MetaDelete<'a>),
@@ -46,12 +95,22 @@ pub enum Request<'a> {
     /// `mn`
     MetaNoop,
     /// `me <key> [b]`
-    MetaDebug { key: MetaKey<'a> },
+    MetaDebug {
+        key: MetaKey<'a>,
+    },
 }
 
-/// The keys of a multi-key request, each already checked for its length.
+/// The keys of a multi-key request, in the order sent: at least one, each already checked for its length.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Keys<'a>(pub(crate) &'a [u8]);
+pub struct Keys<'a>(pub(crate) Tokens<'a>);
+
+impl<'a> Iterator for Keys<'a> {
+    type Item = &'a [u8];
+
+    fn next(&mut self) -> Option<&'a [u8]> {
+        self.0.next()
+    }
+}
 
 /// A classic storage command.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -110,7 +169,13 @@ pub(crate) struct Decoded64 {
 
 impl std::fmt::Debug for Decoded64 {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        self.bytes[..usize::from(self.len)].fmt(f)
+        self.as_slice().fmt(f)
+    }
+}
+
+impl Decoded64 {
+    fn as_slice(&self) -> &[u8] {
+        self.bytes.get(..usize::from(self.len)).unwrap_or(&self.bytes)
     }
 }
 
@@ -122,7 +187,7 @@ impl<'a> MetaKey<'a> {
     /// The key that the item is stored under.
     pub fn stored(&self) -> &[u8] {
         match &self.decoded {
-            Some(d) => &d.bytes[..usize::from(d.len)],
+            Some(d) => d.as_slice(),
             None => self.sent,
         }
     }
@@ -133,10 +198,19 @@ impl<'a> MetaKey<'a> {
     }
 }
 
-/// The flags of a meta command that ask for something in the reply, in the order in which they were sent: an iterator over
-/// the request's flag tokens that skips `P` and `L`. The reply writers use it.
+/// The flags of a meta command in the order in which they were sent: an iterator over the request's flag tokens, letter
+/// included, that skips `P` and `L`. The reply writers use it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Flags<'a>(pub(crate) &'a [u8]);
+pub struct Flags<'a>(pub(crate) Tokens<'a>);
+
+impl<'a> Iterator for Flags<'a> {
+    type Item = &'a [u8];
+
+    fn next(&mut self) -> Option<&'a [u8]> {
+        //= protocol.txt, "Meta Commands": tokens P and L are completely ignored
+        self.0.find(|token| !matches!(token, [b'P' | b'L', ..]))
+    }
+}
 
 /// `mg <key> <flags>*`
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -161,6 +235,13 @@ pub struct MetaGet<'a> {
     pub recache_s: Option<i64>,
     /// `T`: new exptime
     pub exptime: Option<i64>,
+}
+
+impl MetaGet<'_> {
+    /// Whether the reply to a hit carries the value, given the CAS of the item (protocol.txt, "Meta Get", flags v and C).
+    pub fn wants_value(&self, item_cas: u64) -> bool {
+        self.value && self.unless_cas != Some(item_cas)
+    }
 }
 
 /// `ms <key> <datalen> <flags>*`

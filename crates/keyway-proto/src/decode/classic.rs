@@ -1,0 +1,153 @@
+//! The classic commands on items: retrieval, storage, deletion, arithmetic, touch (protocol.txt, sections of those names).
+//!
+//! Words after the ones that a command knows are ignored, as memcached does; `noreply` counts when it is the last word.
+
+use super::{BAD_CHUNK, BAD_EXPTIME, BAD_FORMAT, Block, Decoded, Line, TOO_LARGE, VALUE_LEN_MAX, refuse, unless};
+use crate::request::{KEY_LEN_MAX, Keys, MetaKey, Request, Store, StoreVerb};
+use crate::token::{Tokens, parse_i64, parse_u64};
+
+const BAD_DELTA: &[u8] = b"CLIENT_ERROR invalid numeric delta argument\r\n";
+
+impl<'a> Line<'a, '_> {
+    /// `get <key>*`, `gets <key>*`
+    #[inline]
+    pub(super) fn get(self, words: Tokens<'a>, with_cas: bool) -> Decoded<'a> {
+        match checked_keys(words) {
+            Some(keys) => self.accept(Request::Get { keys, with_cas }),
+            None => self.refuse(BAD_FORMAT),
+        }
+    }
+
+    /// `gat <exptime> <key>*`, `gats <exptime> <key>*`
+    pub(super) fn get_and_touch(self, mut words: Tokens<'a>, with_cas: bool) -> Decoded<'a> {
+        let (Some(exptime), Some(_)) = (words.next(), words.clone().next()) else {
+            return self.refuse(BAD_FORMAT);
+        };
+        let Some(exptime) = parse_i64(exptime) else {
+            return self.refuse(BAD_EXPTIME);
+        };
+        match checked_keys(words) {
+            Some(keys) => self.accept(Request::GetAndTouch { exptime, keys, with_cas }),
+            None => self.refuse(BAD_FORMAT),
+        }
+    }
+
+    /// `set|add|replace|append|prepend <key> <flags> <exptime> <bytes> [noreply]`, `cas … <bytes> <cas unique> [noreply]`
+    #[inline]
+    pub(super) fn store(self, verb: StoreVerb, mut words: Tokens<'a>) -> Decoded<'a> {
+        let (Some(key), Some(flags), Some(exptime), Some(len)) = (words.next(), words.next(), words.next(), words.next()) else {
+            return self.refuse(BAD_FORMAT);
+        };
+        // Without a length nobody knows where the data block ends: what follows is read as the next command.
+        let Some(value_len) = parse_u64(len).filter(|&len| len <= VALUE_LEN_MAX) else {
+            return self.refuse(BAD_FORMAT);
+        };
+        let cas = words.clone().next();
+        let noreply = is_noreply(words);
+        let (Some(flags), Some(exptime)) = (parse_flags(flags), parse_i64(without_plus(exptime))) else {
+            return self.refuse_with_data(unless(noreply, BAD_FORMAT), value_len);
+        };
+        let cas = match verb {
+            StoreVerb::Cas => cas.and_then(parse_u64),
+            _ => Some(0),
+        };
+        let (Some(cas), true) = (cas, key.len() <= KEY_LEN_MAX) else {
+            return self.refuse_with_data(unless(noreply, BAD_FORMAT), value_len);
+        };
+        if self.is_too_large(key, flags, value_len) {
+            // A failed set must not leave the old value to be read; the other verbs do not promise to replace it.
+            let forget = (verb == StoreVerb::Set).then(|| MetaKey::new(key, None));
+            return self.refuse_too_large(unless(noreply, TOO_LARGE), value_len, forget);
+        }
+        match self.block(value_len) {
+            Block::Whole(value, consumed) => {
+                let request = Request::Store(Store {
+                    verb,
+                    key,
+                    flags,
+                    exptime,
+                    cas,
+                    noreply,
+                    value,
+                });
+                Decoded::Request { consumed, request }
+            }
+            Block::Late(need) => Decoded::Incomplete { need },
+            // All of it is dropped; what comes after it is read as the next command.
+            Block::Unended(consumed) => refuse(consumed, unless(noreply, BAD_CHUNK)),
+        }
+    }
+
+    /// `delete <key> [noreply]`
+    pub(super) fn delete(self, mut words: Tokens<'a>) -> Decoded<'a> {
+        let Some(key) = words.next() else {
+            return self.refuse(BAD_FORMAT);
+        };
+        let noreply = is_noreply(words);
+        if key.len() > KEY_LEN_MAX {
+            return self.refuse(unless(noreply, BAD_FORMAT));
+        }
+        self.accept(Request::Delete { key, noreply })
+    }
+
+    /// `incr <key> <value> [noreply]`, `decr <key> <value> [noreply]`
+    pub(super) fn arithmetic(self, mut words: Tokens<'a>, decrement: bool) -> Decoded<'a> {
+        let (Some(key), noreply, Some(delta)) = (words.next(), is_noreply(words.clone()), words.next()) else {
+            return self.refuse(BAD_FORMAT);
+        };
+        if key.len() > KEY_LEN_MAX {
+            return self.refuse(unless(noreply, BAD_FORMAT));
+        }
+        match parse_u64(delta) {
+            Some(delta) => self.accept(Request::Arithmetic {
+                key,
+                delta,
+                decrement,
+                noreply,
+            }),
+            None => self.refuse(unless(noreply, BAD_DELTA)),
+        }
+    }
+
+    /// `touch <key> <exptime> [noreply]`
+    pub(super) fn touch(self, mut words: Tokens<'a>) -> Decoded<'a> {
+        let (Some(key), noreply, Some(exptime)) = (words.next(), is_noreply(words.clone()), words.next()) else {
+            return self.refuse(BAD_FORMAT);
+        };
+        if key.len() > KEY_LEN_MAX {
+            return self.refuse(unless(noreply, BAD_FORMAT));
+        }
+        match parse_i64(exptime) {
+            Some(exptime) => self.accept(Request::Touch { key, exptime, noreply }),
+            None => self.refuse(unless(noreply, BAD_EXPTIME)),
+        }
+    }
+}
+
+/// The keys of a retrieval command. A key that is too long anywhere refuses all of them, as memcached does.
+#[inline]
+fn checked_keys(words: Tokens<'_>) -> Option<Keys<'_>> {
+    let keys = Tokens(words.rest());
+    let mut count = 0usize;
+    let all_fit = keys.clone().inspect(|_| count += 1).all(|key| key.len() <= KEY_LEN_MAX);
+    (all_fit && count > 0).then_some(Keys(keys))
+}
+
+/// Whether the last of the remaining words asks for silence (protocol.txt, "Storage commands", "noreply").
+#[inline]
+pub(super) fn is_noreply(words: Tokens<'_>) -> bool {
+    words.last() == Some(b"noreply")
+}
+
+/// Client flags: 32 bits. memcached keeps the low 32 bits of anything longer.
+fn parse_flags(token: &[u8]) -> Option<u32> {
+    parse_u64(without_plus(token)).and_then(|flags| u32::try_from(flags & u64::from(u32::MAX)).ok())
+}
+
+/// memcached reads flags and exptime of storage commands with the C library, which takes a plus sign.
+fn without_plus(token: &[u8]) -> &[u8] {
+    match token {
+        [b'+', digits @ ..] if !digits.starts_with(b"-") => digits,
+        _ => token,
+    }
+}
