@@ -1,1 +1,123 @@
-fn main() {}
+//! `cargo xtask ci`: the one gate, the same locally and in `.ci/run`.
+//!
+//! A gate is a list of [`stages`]; each is a command that already exists, or a check of the sources ([`sources`]). The runner
+//! here prints every stage with its time as it goes, a table at the end, and one line that counts. It installs nothing (that is
+//! `xtask/prerequisites.sh`) and changes no tracked file.
+#![allow(
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "a command-line tool talks to its terminal"
+)]
+
+mod run;
+mod sources;
+mod stages;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+const HELP: &str = "\
+cargo xtask: the project's own chores
+
+    cargo xtask ci                 run the whole gate
+    cargo xtask ci STAGE...        run these stages only, in the gate's order
+    cargo xtask ci --skip STAGE    run all but this one (may be repeated)
+    cargo xtask stages             list the stages and what each would catch
+    cargo xtask help               this text
+
+Every stage prints its name and time; a table and a line `N passed, M failed` come last. The exit status is 0 only if no
+stage failed. A stage that cannot run here (no nightly compiler, no Python) is reported as SKIPPED with the reason.
+
+Environment:
+    KEYWAY_TESTS_REQUIRE_ALL=1     a skip, of a stage or of a test, is a failure
+    KEYWAY_FUZZ_SECONDS=20         how long each fuzz target runs
+    CARGO_TARGET_DIR               where cargo builds, as everywhere
+
+`make test` installs what the stages need (Debian, Ubuntu) and then runs `cargo xtask ci`.
+";
+
+fn main() -> ExitCode {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let args: Vec<&str> = args.iter().map(String::as_str).collect();
+    match args.as_slice() {
+        [] | ["help" | "--help" | "-h"] | ["ci", "--help" | "-h"] => {
+            print!("{HELP}");
+            ExitCode::SUCCESS
+        }
+        ["stages"] => {
+            for stage in stages::ALL {
+                println!("{:10} {}", stage.name, stage.catches);
+            }
+            ExitCode::SUCCESS
+        }
+        ["ci", rest @ ..] => match select(rest) {
+            Ok(chosen) => run::gate(&chosen, &root()),
+            Err(message) => usage(&message),
+        },
+        [other, ..] => usage(&format!("no command is called '{other}'")),
+    }
+}
+
+fn usage(message: &str) -> ExitCode {
+    eprintln!("xtask: {message}; `cargo xtask help` lists what there is");
+    ExitCode::from(2)
+}
+
+/// The stages that the arguments of `ci` name, in the gate's order.
+fn select(args: &[&str]) -> Result<Vec<&'static stages::Stage>, String> {
+    let mut only = Vec::new();
+    let mut skip = Vec::new();
+    let mut args = args.iter();
+    while let Some(&arg) = args.next() {
+        let (list, name) = match arg {
+            "--skip" => (&mut skip, *args.next().ok_or("--skip needs the name of a stage")?),
+            _ if arg.starts_with('-') => return Err(format!("ci has no option '{arg}'")),
+            _ => (&mut only, arg),
+        };
+        if !stages::ALL.iter().any(|s| s.name == name) {
+            return Err(format!("no stage is called '{name}'"));
+        }
+        list.push(name);
+    }
+    let wanted = |name: &str| (only.is_empty() || only.contains(&name)) && !skip.contains(&name);
+    Ok(stages::ALL.iter().filter(|s| wanted(s.name)).collect())
+}
+
+/// The workspace's root: the directory above this crate's.
+fn root() -> PathBuf {
+    let crate_dir = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
+    crate_dir.parent().map(PathBuf::from).unwrap_or(crate_dir)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names(args: &[&str]) -> Result<Vec<&'static str>, String> {
+        select(args).map(|chosen| chosen.iter().map(|s| s.name).collect())
+    }
+
+    #[test]
+    fn no_argument_means_all_stages() {
+        assert_eq!(names(&[]).unwrap().len(), stages::ALL.len());
+    }
+
+    #[test]
+    fn stages_run_in_the_order_of_the_gate() {
+        assert_eq!(names(&["clippy", "fmt"]).unwrap(), ["fmt", "clippy"]);
+    }
+
+    #[test]
+    fn a_skipped_stage_is_left_out() {
+        let left = names(&["--skip", "model"]).unwrap();
+        assert!(!left.contains(&"model"));
+        assert_eq!(left.len(), stages::ALL.len() - 1);
+    }
+
+    #[test]
+    fn unknown_names_and_options_are_refused() {
+        assert!(names(&["nonsense"]).is_err());
+        assert!(names(&["--skip"]).is_err());
+        assert!(names(&["--fast"]).is_err());
+    }
+}

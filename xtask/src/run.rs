@@ -1,0 +1,260 @@
+//! Runs stages one after the other and reports: a line before and after each, a table, one line that counts.
+//!
+//! A stage marked `beside` starts first and runs beside the others (it needs one CPU and nobody's files); its output is held
+//! back until its turn in the table comes.
+
+use crate::stages::Stage;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitCode, Stdio};
+use std::time::{Duration, Instant};
+
+/// What became of a stage.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// it did its work and found nothing wrong
+    Passed,
+    /// it found something, or could not do its work
+    Failed(String),
+    /// it cannot run on this machine
+    Skipped(String),
+}
+
+/// What a stage may know of its surroundings.
+pub struct Context<'a> {
+    /// the workspace's root; commands run there
+    pub root: &'a Path,
+    /// cargo's target directory
+    pub target: PathBuf,
+    /// the file that holds the output of a stage that runs beside the others
+    log: Option<PathBuf>,
+}
+
+impl Context<'_> {
+    /// A command that runs in the workspace's root.
+    pub fn command(&self, program: &str, args: &[&str]) -> Command {
+        let mut command = Command::new(program);
+        command.args(args).current_dir(self.root);
+        // `cargo run` tells its child about the package that it runs: of no concern to what is started from here.
+        for (name, _) in std::env::vars_os() {
+            if name
+                .to_str()
+                .is_some_and(|n| n.starts_with("CARGO_PKG_") || n.starts_with("CARGO_MANIFEST_"))
+            {
+                command.env_remove(name);
+            }
+        }
+        command
+    }
+
+    /// Starts `command` and waits: `Failed` says how it ended, if not well.
+    pub fn expect(&self, mut command: Command) -> Outcome {
+        if let Some(log) = &self.log {
+            let streams = std::fs::File::options()
+                .create(true)
+                .append(true)
+                .open(log)
+                .and_then(|f| Ok((f.try_clone()?, f)));
+            match streams {
+                Ok((out, err)) => command.stdout(out).stderr(err),
+                Err(e) => return Outcome::Failed(format!("cannot write {}: {e}", log.display())),
+            };
+        }
+        let shown = show(&command);
+        println!("   $ {shown}");
+        let _ = std::io::stdout().flush();
+        match command.stdin(Stdio::null()).spawn().and_then(|mut child: Child| child.wait()) {
+            Ok(status) if status.success() => Outcome::Passed,
+            Ok(status) => Outcome::Failed(format!("{shown}: {status}")),
+            Err(e) => Outcome::Failed(format!("{shown}: {e}")),
+        }
+    }
+
+    /// Whether `program args…` can be started and succeeds.
+    pub fn works(&self, program: &str, args: &[&str]) -> bool {
+        let mut command = self.command(program, args);
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        command.status().is_ok_and(|s| s.success())
+    }
+}
+
+/// Runs `chosen` and reports. The exit code is 0 only if none failed.
+pub fn gate(chosen: &[&'static Stage], root: &Path) -> ExitCode {
+    let started = Instant::now();
+    let require_all = std::env::var_os("KEYWAY_TESTS_REQUIRE_ALL").is_some_and(|v| v == "1");
+    let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), |dir| root.join(dir));
+    let mut rows: Vec<(&str, Outcome, Duration)> = Vec::new();
+
+    std::thread::scope(|scope| {
+        let beside: Vec<_> = chosen
+            .iter()
+            .filter(|stage| stage.beside && chosen.len() > 1)
+            .map(|stage| {
+                let log = target.join(format!("xtask-{}.log", stage.name));
+                let _ = std::fs::create_dir_all(&target).and_then(|()| std::fs::write(&log, ""));
+                println!("{} {}: started beside the others", stamp(started), stage.name);
+                let context = Context {
+                    root,
+                    target: target.clone(),
+                    log: Some(log.clone()),
+                };
+                let worker = scope.spawn(move || {
+                    let began = Instant::now();
+                    ((stage.run)(&context), began.elapsed())
+                });
+                (stage.name, log, worker)
+            })
+            .collect();
+
+        for stage in chosen.iter().filter(|stage| !stage.beside || chosen.len() == 1) {
+            println!("{} == {}: {}", stamp(started), stage.name, stage.catches);
+            let began = Instant::now();
+            let outcome = judge(
+                (stage.run)(&Context {
+                    root,
+                    target: target.clone(),
+                    log: None,
+                }),
+                require_all,
+            );
+            announce(started, stage.name, &outcome, began.elapsed());
+            rows.push((stage.name, outcome, began.elapsed()));
+        }
+
+        for (name, log, worker) in beside {
+            let (outcome, took) = worker
+                .join()
+                .unwrap_or_else(|_| (Outcome::Failed("the stage panicked".into()), started.elapsed()));
+            let outcome = judge(outcome, require_all);
+            match (&outcome, std::fs::read_to_string(&log)) {
+                (Outcome::Failed(_), Ok(output)) => println!("{output}"),
+                (_, Ok(output)) => println!("{}", output.lines().last().unwrap_or_default()),
+                (_, Err(e)) => println!("cannot read {}: {e}", log.display()),
+            }
+            announce(started, name, &outcome, took);
+            rows.push((name, outcome, took));
+        }
+    });
+
+    rows.sort_by_key(|(name, ..)| chosen.iter().position(|s| s.name == *name));
+    let (table, failed) = summary(&rows);
+    println!("\n{table}");
+    if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// A skip is a failure where everything is required.
+fn judge(outcome: Outcome, require_all: bool) -> Outcome {
+    match outcome {
+        Outcome::Skipped(why) if require_all => Outcome::Failed(format!("skipped, but KEYWAY_TESTS_REQUIRE_ALL=1: {why}")),
+        other => other,
+    }
+}
+
+fn announce(started: Instant, name: &str, outcome: &Outcome, took: Duration) {
+    println!(
+        "{} -- {name}: {} in {:.1} s",
+        stamp(started),
+        word(outcome),
+        took.as_secs_f64()
+    );
+}
+
+/// The table of all stages with the counting line last, and how many failed.
+fn summary(rows: &[(&str, Outcome, Duration)]) -> (String, usize) {
+    let mut text = String::new();
+    let (mut passed, mut failed, mut skipped) = (0, 0, 0);
+    for (name, outcome, took) in rows {
+        let why = match outcome {
+            Outcome::Passed => {
+                passed += 1;
+                ""
+            }
+            Outcome::Failed(why) => {
+                failed += 1;
+                why
+            }
+            Outcome::Skipped(why) => {
+                skipped += 1;
+                why
+            }
+        };
+        text.push_str(format!("{name:10} {:8} {:7.1} s  {why}", word(outcome), took.as_secs_f64()).trim_end());
+        text.push('\n');
+    }
+    if skipped > 0 {
+        text.push_str(&format!(
+            "{skipped} skipped: not passed and not failed; KEYWAY_TESTS_REQUIRE_ALL=1 counts them as failed\n"
+        ));
+    }
+    text.push_str(&format!("{passed} passed, {failed} failed"));
+    (text, failed)
+}
+
+fn word(outcome: &Outcome) -> &'static str {
+    match outcome {
+        Outcome::Passed => "passed",
+        Outcome::Failed(_) => "FAILED",
+        Outcome::Skipped(_) => "SKIPPED",
+    }
+}
+
+/// Time of day (UTC) and seconds since the gate started.
+fn stamp(started: Instant) -> String {
+    let now = std::time::SystemTime::now()
+        .duration_since(std::time::UNIX_EPOCH)
+        .unwrap_or_default()
+        .as_secs();
+    let (h, m, s) = (now / 3600 % 24, now / 60 % 60, now % 60);
+    format!("[{h:02}:{m:02}:{s:02}Z +{:3} s]", started.elapsed().as_secs())
+}
+
+/// A command as one would type it.
+fn show(command: &Command) -> String {
+    let words = std::iter::once(command.get_program()).chain(command.get_args());
+    words.map(|w| w.to_string_lossy()).collect::<Vec<_>>().join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    #[test]
+    fn the_last_line_counts_and_a_skip_is_neither() {
+        let rows = [
+            ("a", Outcome::Passed, SECOND),
+            ("b", Outcome::Failed("broken".into()), SECOND),
+            ("c", Outcome::Skipped("no".into()), SECOND),
+        ];
+        let (table, failed) = summary(&rows);
+        assert_eq!(failed, 1);
+        assert_eq!(table.lines().last(), Some("1 passed, 1 failed"));
+        assert!(table.contains("broken"));
+        assert!(table.contains("1 skipped"));
+    }
+
+    #[test]
+    fn a_skip_fails_where_all_is_required() {
+        let skipped = Outcome::Skipped("no nightly".into());
+        assert_eq!(judge(skipped.clone(), false), skipped);
+        assert!(matches!(judge(skipped, true), Outcome::Failed(why) if why.contains("no nightly")));
+        assert_eq!(judge(Outcome::Passed, true), Outcome::Passed);
+    }
+
+    #[test]
+    fn a_command_that_fails_or_is_missing_fails_its_stage() {
+        let root = std::env::temp_dir();
+        let context = Context {
+            root: &root,
+            target: root.clone(),
+            log: None,
+        };
+        assert_eq!(context.expect(context.command("true", &[])), Outcome::Passed);
+        assert!(matches!(context.expect(context.command("false", &[])), Outcome::Failed(_)));
+        assert!(matches!(
+            context.expect(context.command("keyway-no-such-program", &[])),
+            Outcome::Failed(_)
+        ));
+    }
+}

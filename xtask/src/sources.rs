@@ -1,0 +1,214 @@
+//! Rules of the house that no compiler knows, as checks of the tracked files.
+//!
+//! 1. Every Rust file opens with `//!`: what it is for and what it never does.
+//! 2. No `TODO` or `FIXME`: comments live in the present.
+//! 3. Every relative link in a Markdown file leads to a file.
+//! 4. A crate knows only the crates that `ARCHITECTURE.md`'s arrows allow ([`ARROWS`]).
+//! 5. The room without unsafe code says so itself: `keyway-proto` and `keyway-server` allow it nowhere.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// Which crates of this workspace a crate under `crates/` may depend on.
+const ARROWS: &[(&str, &[&str])] = &[
+    ("keyway-region", &[]),
+    ("keyway-proto", &[]),
+    ("keyway", &["keyway-region"]),
+    ("keyway-server", &["keyway", "keyway-proto"]),
+    ("keyway-cli", &["keyway", "keyway-proto", "keyway-server"]),
+];
+
+/// Crates whose sources may not allow unsafe code anywhere.
+const NO_UNSAFE: &[&str] = &["keyway-proto", "keyway-server"];
+
+/// Root, name and text of a file; one line for each problem.
+type Check = fn(&Path, &str, &str) -> Vec<String>;
+
+/// Reads all tracked files below `root`; one line for each problem.
+pub fn check(root: &Path) -> std::io::Result<Vec<String>> {
+    let mut problems = Vec::new();
+    for path in tracked(root)? {
+        let name = path.to_string_lossy().into_owned();
+        let checks: &[Check] = match path.extension().and_then(|e| e.to_str()) {
+            Some("rs") => &[opening, unfinished, forbidden_unsafe],
+            Some("md") => &[links, unfinished],
+            Some("toml") if name.starts_with("crates/") => &[arrows],
+            Some("sh" | "py" | "toml") => &[unfinished],
+            _ => continue,
+        };
+        let Ok(text) = std::fs::read_to_string(root.join(&path)) else {
+            continue; // tracked, and deleted in the work tree
+        };
+        problems.extend(checks.iter().flat_map(|check| check(root, &name, &text)));
+    }
+    Ok(problems)
+}
+
+/// Paths of all files that git tracks or would track, relative to `root`.
+fn tracked(root: &Path) -> std::io::Result<Vec<PathBuf>> {
+    let args = ["ls-files", "-z", "--cached", "--others", "--exclude-standard"];
+    let output = Command::new("git").args(args).current_dir(root).output()?;
+    if !output.status.success() {
+        return Err(std::io::Error::other(format!(
+            "git ls-files: {}",
+            String::from_utf8_lossy(&output.stderr).trim()
+        )));
+    }
+    let names = output.stdout.split(|&b| b == 0).filter(|n| !n.is_empty());
+    Ok(names
+        .map(|n| PathBuf::from(String::from_utf8_lossy(n).into_owned()))
+        .collect())
+}
+
+/// Rule 1.
+fn opening(_: &Path, name: &str, text: &str) -> Vec<String> {
+    let opened = text.lines().next().is_some_and(|line| line.starts_with("//!"));
+    if opened {
+        vec![]
+    } else {
+        vec![format!("{name}:1: does not open with `//!`: say what the file is for")]
+    }
+}
+
+/// Rule 2.
+fn unfinished(_: &Path, name: &str, text: &str) -> Vec<String> {
+    // Put together here, so that this file does not contain what it looks for.
+    let words = [concat!("TO", "DO"), concat!("FIX", "ME")];
+    let has_word = |line: &str, word: &str| {
+        line.split(|c: char| !c.is_ascii_alphanumeric() && c != '_')
+            .any(|w| w == word)
+    };
+    let mut problems = Vec::new();
+    for (number, line) in text.lines().enumerate() {
+        if name == "xtask/src/sources.rs" && line.starts_with("//! 2.") {
+            continue;
+        }
+        for word in words.iter().filter(|word| has_word(line, word)) {
+            problems.push(format!("{name}:{}: {word}: do it, or leave the remark out", number + 1));
+        }
+    }
+    problems
+}
+
+/// Rule 3. Links in code blocks are text and are not followed.
+fn links(root: &Path, name: &str, text: &str) -> Vec<String> {
+    let folder = root.join(name).parent().map(Path::to_path_buf).unwrap_or_default();
+    let mut problems = Vec::new();
+    let mut in_code = false;
+    for (number, line) in text.lines().enumerate() {
+        if line.trim_start().starts_with("```") {
+            in_code = !in_code;
+        }
+        if in_code {
+            continue;
+        }
+        for rest in line.split("](").skip(1) {
+            let Some(target) = rest.split(')').next() else { continue };
+            let file = target.split('#').next().unwrap_or_default();
+            let elsewhere = file.is_empty() || file.contains("://") || file.starts_with("mailto:");
+            if !elsewhere && !folder.join(file).exists() {
+                problems.push(format!(
+                    "{name}:{}: the link leads to {file}, which does not exist",
+                    number + 1
+                ));
+            }
+        }
+    }
+    problems
+}
+
+/// Rule 4. Development dependencies are free: tests may look everywhere.
+fn arrows(_: &Path, name: &str, text: &str) -> Vec<String> {
+    let Some(krate) = name.strip_prefix("crates/").and_then(|n| n.strip_suffix("/Cargo.toml")) else {
+        return vec![];
+    };
+    let Some((_, allowed)) = ARROWS.iter().find(|(from, _)| *from == krate) else {
+        return vec![format!(
+            "{name}: no arrow is drawn for {krate}: add it to ARROWS and to ARCHITECTURE.md"
+        )];
+    };
+    let mut problems = Vec::new();
+    let mut section = "";
+    for (number, line) in text.lines().enumerate() {
+        let line = line.trim();
+        if line.starts_with('[') {
+            section = line;
+        }
+        let known = line.split(['.', '=', ' ']).next().unwrap_or_default();
+        let applies = section.ends_with("dependencies]") && !section.contains("dev-dependencies");
+        if applies && known.starts_with("keyway") && !allowed.contains(&known) {
+            problems.push(format!(
+                "{name}:{}: {krate} must not know {known} (ARCHITECTURE.md)",
+                number + 1
+            ));
+        }
+    }
+    problems
+}
+
+/// Rule 5.
+fn forbidden_unsafe(_: &Path, name: &str, text: &str) -> Vec<String> {
+    let guarded = NO_UNSAFE
+        .iter()
+        .any(|krate| name.starts_with(&format!("crates/{krate}/src/")));
+    let allows = |line: &str| {
+        let line = line.trim_start();
+        (line.starts_with("#[") || line.starts_with("#![")) && line.contains("unsafe_code") && !line.contains("forbid")
+    };
+    let lines = text.lines().enumerate().filter(|(_, line)| guarded && allows(line));
+    lines
+        .map(|(number, _)| format!("{name}:{}: this crate has no unsafe code", number + 1))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    //! Each check is given something broken that it must catch, and something sound that it must let pass.
+    use super::*;
+
+    fn here() -> PathBuf {
+        PathBuf::from(env!("CARGO_MANIFEST_DIR"))
+    }
+
+    #[test]
+    fn a_file_that_says_nothing_is_caught() {
+        assert_eq!(opening(&here(), "a.rs", "use std::fs;\n").len(), 1);
+        assert_eq!(opening(&here(), "a.rs", "").len(), 1);
+        assert!(opening(&here(), "a.rs", "//! Purpose.\n").is_empty());
+    }
+
+    #[test]
+    fn an_unfinished_remark_is_caught() {
+        let bad = concat!("//! x\n// TO", "DO: later\n");
+        assert_eq!(unfinished(&here(), "a.rs", bad).len(), 1);
+        assert!(unfinished(&here(), "a.rs", "clippy::todo").is_empty());
+    }
+
+    #[test]
+    fn a_dead_link_is_caught() {
+        let text = "[good](Cargo.toml#x) [elsewhere](https://example.org/a)\n[bad](no-such-file.md)\n```\n[code](nothing)\n```\n";
+        let problems = links(&here(), "README.md", text);
+        assert_eq!(
+            problems,
+            ["README.md:2: the link leads to no-such-file.md, which does not exist"]
+        );
+    }
+
+    #[test]
+    fn an_arrow_that_is_not_drawn_is_caught() {
+        let manifest =
+            "[package]\nname = \"keyway-server\"\n[dependencies]\nkeyway-region.workspace = true\nkeyway = { path = \"..\" }\n";
+        assert_eq!(arrows(&here(), "crates/keyway-server/Cargo.toml", manifest).len(), 1);
+        let for_tests = "[dev-dependencies]\nkeyway-region.workspace = true\n";
+        assert!(arrows(&here(), "crates/keyway-server/Cargo.toml", for_tests).is_empty());
+        assert_eq!(arrows(&here(), "crates/keyway-new/Cargo.toml", "").len(), 1);
+    }
+
+    #[test]
+    fn unsafe_code_in_a_safe_room_is_caught() {
+        let bad = "//! x\n#![allow(unsafe_code)]\n";
+        assert_eq!(forbidden_unsafe(&here(), "crates/keyway-proto/src/lib.rs", bad).len(), 1);
+        assert!(forbidden_unsafe(&here(), "crates/keyway-proto/src/lib.rs", "#![forbid(unsafe_code)]").is_empty());
+        assert!(forbidden_unsafe(&here(), "crates/keyway/src/lib.rs", bad).is_empty());
+    }
+}

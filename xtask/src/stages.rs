@@ -1,0 +1,189 @@
+//! The gate's stages: name, enemy, command. Cheap ones first, so that a slip is reported early.
+
+use crate::run::{Context, Outcome};
+use crate::sources;
+use std::path::{Path, PathBuf};
+
+/// One stage of the gate.
+pub struct Stage {
+    /// what it is called on the command line
+    pub name: &'static str,
+    /// what it would catch
+    pub catches: &'static str,
+    /// runs beside the others from the start: it needs a CPU and no files of theirs
+    pub beside: bool,
+    /// does the work
+    pub run: fn(&Context<'_>) -> Outcome,
+}
+
+/// The gate, in order.
+pub const ALL: &[Stage] = &[
+    Stage {
+        name: "fmt",
+        catches: "code that rustfmt would write differently",
+        beside: false,
+        run: fmt,
+    },
+    Stage {
+        name: "sources",
+        catches: "rules of the house that no compiler knows",
+        beside: false,
+        run: source_rules,
+    },
+    Stage {
+        name: "clippy",
+        catches: "lints, in every crate and target, benches included",
+        beside: false,
+        run: clippy,
+    },
+    Stage {
+        name: "doc",
+        catches: "broken links and bad markup in the API's documentation",
+        beside: false,
+        run: doc,
+    },
+    Stage {
+        name: "build",
+        catches: "tests and programs that do not compile",
+        beside: false,
+        run: build,
+    },
+    Stage {
+        name: "test",
+        catches: "wrong behaviour: unit, integration, conformance, clients, crash",
+        beside: false,
+        run: test,
+    },
+    Stage {
+        name: "model",
+        catches: "a region protocol that some interleaving breaks",
+        beside: true,
+        run: model,
+    },
+    Stage {
+        name: "fuzz",
+        catches: "input that makes a parser or the region panic or read out of bounds",
+        beside: false,
+        run: fuzz,
+    },
+];
+
+fn fmt(context: &Context<'_>) -> Outcome {
+    match context.expect(context.command("cargo", &["fmt", "--all", "--check"])) {
+        // Outside the workspace, because it is built with another toolchain.
+        Outcome::Passed => context.expect(context.command("cargo", &["fmt", "--manifest-path", "fuzz/Cargo.toml", "--check"])),
+        other => other,
+    }
+}
+
+fn source_rules(context: &Context<'_>) -> Outcome {
+    match sources::check(context.root) {
+        Ok(problems) if problems.is_empty() => Outcome::Passed,
+        Ok(problems) => {
+            for problem in &problems {
+                println!("   {problem}");
+            }
+            Outcome::Failed(format!("{} problems, the first: {}", problems.len(), problems[0]))
+        }
+        Err(e) => Outcome::Failed(format!("cannot read the sources: {e}")),
+    }
+}
+
+fn clippy(context: &Context<'_>) -> Outcome {
+    context.expect(context.command(
+        "cargo",
+        &["clippy", "--locked", "--workspace", "--all-targets", "--", "-D", "warnings"],
+    ))
+}
+
+/// `--lib`: the program `keyway` would overwrite the library's pages.
+fn doc(context: &Context<'_>) -> Outcome {
+    let mut command = context.command(
+        "cargo",
+        &[
+            "doc",
+            "--locked",
+            "--workspace",
+            "--lib",
+            "--no-deps",
+            "--document-private-items",
+        ],
+    );
+    command.env("RUSTDOCFLAGS", "-D warnings");
+    context.expect(command)
+}
+
+/// Apart from `test`, so that the table tells compiling from running; the programs too, because tests start them.
+fn build(context: &Context<'_>) -> Outcome {
+    match context.expect(context.command("cargo", &["build", "--locked", "--workspace", "--bins"])) {
+        Outcome::Passed => context.expect(context.command("cargo", &["test", "--locked", "--workspace", "--no-run"])),
+        other => other,
+    }
+}
+
+fn test(context: &Context<'_>) -> Outcome {
+    context.expect(context.command("cargo", &["test", "--locked", "--workspace", "--no-fail-fast"]))
+}
+
+fn model(context: &Context<'_>) -> Outcome {
+    if !context.works("python3", &["--version"]) {
+        return Outcome::Skipped("python3 is not installed".into());
+    }
+    context.expect(context.command("python3", &["model/region_protocol.py", "--quick"]))
+}
+
+/// Every target for a short while, from its seeds. What a run discovers stays in the target directory.
+fn fuzz(context: &Context<'_>) -> Outcome {
+    let targets = match fuzz_targets(&context.root.join("fuzz/fuzz_targets")) {
+        Ok(targets) if targets.is_empty() => return Outcome::Failed("fuzz/fuzz_targets holds no target".into()),
+        Ok(targets) => targets,
+        Err(e) => return Outcome::Failed(format!("cannot list fuzz/fuzz_targets: {e}")),
+    };
+    if !context.works("cargo", &["+nightly", "--version"]) {
+        return Outcome::Skipped("no nightly toolchain; rustup toolchain install nightly".into());
+    }
+    if !context.works("cargo", &["+nightly", "fuzz", "--version"]) {
+        return Outcome::Skipped("no cargo-fuzz; cargo install cargo-fuzz --locked".into());
+    }
+    let seconds = std::env::var("KEYWAY_FUZZ_SECONDS").unwrap_or_else(|_| "20".into());
+    let limit = format!("-max_total_time={seconds}");
+    let built = context.expect(context.command("cargo", &["+nightly", "fuzz", "build"]));
+    if built != Outcome::Passed {
+        return built;
+    }
+    for target in targets {
+        let found = context.target.join("fuzz-corpus").join(&target);
+        if let Err(e) = std::fs::create_dir_all(&found) {
+            return Outcome::Failed(format!("cannot create {}: {e}", found.display()));
+        }
+        // libFuzzer writes to the first directory and only reads the others.
+        let kept: Vec<PathBuf> = ["seeds", "corpus"]
+            .iter()
+            .map(|d| context.root.join("fuzz").join(d).join(&target))
+            .filter(|d| d.is_dir())
+            .collect();
+        let mut command = context.command("cargo", &["+nightly", "fuzz", "run", &target]);
+        command
+            .arg(found)
+            .args(kept)
+            .args(["--", &limit, "-print_final_stats=1", "-verbosity=0"]);
+        match context.expect(command) {
+            Outcome::Passed => {}
+            other => return other,
+        }
+    }
+    Outcome::Passed
+}
+
+/// The names of the fuzz targets, sorted.
+fn fuzz_targets(folder: &Path) -> std::io::Result<Vec<String>> {
+    let mut names = Vec::new();
+    for entry in std::fs::read_dir(folder)? {
+        let path = entry?.path();
+        if path.extension().is_some_and(|e| e == "rs") {
+            names.extend(path.file_stem().map(|s| s.to_string_lossy().into_owned()));
+        }
+    }
+    names.sort();
+    Ok(names)
+}
