@@ -184,12 +184,8 @@ impl<'a> Line<'a, '_> {
     #[inline]
     fn decode(self) -> Decoded<'a> {
         let mut words = Tokens(self.text);
-        //= protocol.txt, "Commands": a command line always starts with the name of the command
-        let name = if self.text.first() == Some(&b' ') {
-            b""
-        } else {
-            words.next().unwrap_or_default()
-        };
+        // Spaces before the name are skipped: memcached does so for some commands or for all, depending on its version.
+        let name = words.next().unwrap_or_default();
         match name {
             b"get" => self.get(words, false),
             b"set" => self.store(crate::StoreVerb::Set, words),

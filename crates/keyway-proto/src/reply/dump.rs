@@ -59,7 +59,7 @@ pub fn debug(out: &mut Vec<u8>, facts: &DebugFacts<'_>) {
 }
 
 /// `key=… exp=… la=… cas=… fetch=… cls=… size=… flags=…`: one line of `lru_crawler metadump`, ended as memcached ends it, by
-/// a space and a bare line feed. `END` comes after the last one.
+/// a space and a bare line feed. `OK` comes before the first one, `END` after the last.
 pub fn metadump(out: &mut Vec<u8>, facts: &DumpFacts<'_>) {
     out.extend_from_slice(b"key=");
     uri_encode(out, facts.key);
@@ -70,7 +70,8 @@ pub fn metadump(out: &mut Vec<u8>, facts: &DumpFacts<'_>) {
     out.extend_from_slice(b" \n");
 }
 
-/// `mg <key>` or `mg <base64> b`: one line of `lru_crawler mgdump`. `EN` comes after the last one.
+/// `mg <key>` or `mg <base64> b`: one line of `lru_crawler mgdump`. `OK` comes before the first one, `EN` after
+/// the last.
 pub fn mgdump(out: &mut Vec<u8>, key: &[u8], is_binary: bool) {
     out.extend_from_slice(b"mg ");
     if is_binary {

@@ -48,8 +48,11 @@ pub struct Facts<'a> {
     pub client_flags: u32,
     /// for `c`: the CAS after the command. `ms` answers 0 when it did not store
     pub cas: u64,
-    /// for `t`: seconds left, `None` for an item that does not expire
+    /// for `t`: seconds left after the command, `None` for an item that does not expire
     pub ttl_s: Option<u64>,
+    /// for a `t` that stands before the `T` or `N` which changed the TTL: seconds left before the command; `None` if the
+    /// command changed nothing
+    pub ttl_before_s: Option<Option<u64>>,
     /// for `l`: seconds since the last access before this one
     pub idle_s: u64,
     /// for `h`: whether it was fetched before this command
@@ -87,6 +90,8 @@ pub fn meta(out: &mut Vec<u8>, command: MetaCommand, code: MetaCode, flags: &Fla
         decimal(out, facts.value_len as u64);
     }
     let has_item = matches!(code, MetaCode::Value | MetaCode::Done);
+    // memcached carries flags out from left to right: `t` tells the TTL of its place in the line.
+    let mut ttl_s = facts.ttl_before_s.unwrap_or(facts.ttl_s);
     for flag in flags.clone() {
         match (flag, command) {
             // Every answer carries these two, so that a client can tell which request it belongs to.
@@ -100,10 +105,11 @@ pub fn meta(out: &mut Vec<u8>, command: MetaCommand, code: MetaCode, flags: &Fla
             ([b's', ..], MetaCommand::Set) => labelled(out, b" s", facts.value_len as u64),
             _ if !has_item => {}
             ([b'c', ..], MetaCommand::Get | MetaCommand::Arithmetic) => labelled(out, b" c", facts.cas),
-            ([b't', ..], MetaCommand::Get | MetaCommand::Arithmetic) => match facts.ttl_s {
+            ([b't', ..], MetaCommand::Get | MetaCommand::Arithmetic) => match ttl_s {
                 Some(ttl_s) => labelled(out, b" t", ttl_s),
                 None => out.extend_from_slice(b" t-1"),
             },
+            ([b'T' | b'N', ..], _) => ttl_s = facts.ttl_s,
             ([b's', ..], MetaCommand::Get) => labelled(out, b" s", facts.value_len as u64),
             ([b'f', ..], MetaCommand::Get) => labelled(out, b" f", facts.client_flags.into()),
             ([b'l', ..], MetaCommand::Get) => labelled(out, b" l", facts.idle_s),
@@ -204,6 +210,23 @@ mod tests {
         );
         assert_eq!(line(MetaCommand::Get, MetaCode::Miss, b"t k O1", &facts), "EN kZm9v b O1\r\n");
         assert_eq!(line(MetaCommand::Set, MetaCode::Done, b"", &facts), "HD\r\n");
+    }
+
+    #[test]
+    fn ttl_is_that_of_its_place_in_the_line() {
+        let facts = Facts {
+            ttl_s: Some(60),
+            ttl_before_s: Some(None),
+            ..facts()
+        };
+        assert_eq!(line(MetaCommand::Get, MetaCode::Done, b"t T60", &facts), "HD t-1\r\n");
+        assert_eq!(line(MetaCommand::Get, MetaCode::Done, b"T60 t", &facts), "HD t60\r\n");
+        assert_eq!(line(MetaCommand::Arithmetic, MetaCode::Done, b"N60 t", &facts), "HD t60\r\n");
+        let unchanged = Facts {
+            ttl_before_s: None,
+            ..facts
+        };
+        assert_eq!(line(MetaCommand::Get, MetaCode::Done, b"t T60", &unchanged), "HD t60\r\n");
     }
 
     #[test]
