@@ -1,1 +1,329 @@
-//! (to come)
+//! Keyway's network door: a server that speaks memcached's protocols over TCP and Unix sockets.
+//!
+//! [`Server::start`] binds the sockets, opens a session per worker and leaves everything ready; [`Server::run`] serves until a
+//! signal, a client's `shutdown` or [`Handle::shutdown`] ends it.
+//!
+//! One thread accepts ([`acceptor`]) and hands connections round-robin to the workers ([`worker`]), each an event loop with its
+//! own session. A worker gives its connections turns ([`connection`]): bytes in, requests decoded by `keyway-proto`, executed
+//! on the session ([`execute`]), answers out. The threads share counters and mailboxes only ([`shared`]); items they share
+//! through the region.
+//!
+//! The server knows nothing of the region's layout or of eviction, and has no unsafe code.
+
+mod acceptor;
+mod auth;
+mod buffer;
+mod config;
+mod connection;
+mod detail;
+mod dump;
+mod execute;
+mod listener;
+mod shared;
+mod stats;
+mod watch;
+mod worker;
+
+use std::fmt;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::atomic::Ordering::SeqCst;
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize};
+use std::sync::{Arc, Mutex, RwLock};
+use std::time::Instant;
+
+use keyway::{Cache, SessionError};
+use mio::{Poll, Waker};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
+
+pub use auth::AuthFileError;
+pub use config::{Config, KEYWAY_VERSION, PROTOCOL_VERSION, UnixSocket};
+pub use listener::BindError;
+
+use acceptor::Acceptor;
+use auth::Users;
+use buffer::Buffer;
+use connection::{Desk, INPUT_SIZE};
+use detail::Detail;
+use execute::Executor;
+use shared::{Arrivals, Baseline, Shared, WorkerDoor, lock};
+use worker::Worker;
+
+/// Capacity that a worker's output vector starts with, bytes.
+const OUTPUT_SIZE: usize = 16 * 1024;
+
+/// A server that is ready to run: its sockets are bound, and clients may connect already.
+pub struct Server {
+    cache: Cache,
+    shared: Arc<Shared>,
+    acceptor: Acceptor,
+    workers: Vec<Worker>,
+    tcp_addresses: Vec<SocketAddr>,
+}
+
+/// Ends a server from another thread.
+#[derive(Clone)]
+pub struct Handle(Arc<Shared>);
+
+/// Why a server could not start.
+#[derive(Debug)]
+pub enum StartError {
+    /// neither a TCP address nor a Unix socket was given
+    NothingToListenOn,
+    /// `threads` is 0
+    NoThreads,
+    /// a socket could not be bound
+    Bind(BindError),
+    /// the authentication file is unusable
+    AuthFile(std::path::PathBuf, AuthFileError),
+    /// the region has no session for a worker
+    Session(SessionError),
+    /// the system refused something else
+    System(io::Error),
+}
+
+/// Why a server ended otherwise than by request.
+#[derive(Debug)]
+pub enum RunError {
+    /// the system refused something
+    System(io::Error),
+    /// a worker thread panicked, which is a bug in Keyway; the region is intact
+    WorkerPanicked,
+}
+
+impl Server {
+    /// Binds the sockets of `config` and prepares to serve `cache`.
+    pub fn start(config: Config, cache: Cache) -> Result<Self, StartError> {
+        if config.tcp.is_empty() && config.unix.is_none() {
+            return Err(StartError::NothingToListenOn);
+        }
+        if config.threads == 0 {
+            return Err(StartError::NoThreads);
+        }
+        let users = match &config.auth_file {
+            Some(path) => Some(Users::load(path).map_err(|error| StartError::AuthFile(path.clone(), error))?),
+            None => None,
+        };
+        let sessions = (0..config.threads)
+            .map(|_| cache.session())
+            .collect::<Result<Vec<_>, _>>()
+            .map_err(StartError::Session)?;
+        let listeners = listener::bind(&config).map_err(StartError::Bind)?;
+        let tcp_addresses = listeners.iter().filter_map(listener::Listener::tcp_address).collect();
+        let signals = if config.signals { Some(catch_signals()?) } else { None };
+
+        let acceptor_poll = Poll::new()?;
+        let mut polls = Vec::new();
+        let mut doors = Vec::new();
+        for _ in 0..config.threads {
+            let poll = Poll::new()?;
+            doors.push(WorkerDoor::new(Waker::new(poll.registry(), worker::WAKE)?));
+            polls.push(poll);
+        }
+        let shared = Arc::new(Shared {
+            item_size_max: cache.info().item_size_max,
+            started: Instant::now(),
+            arrivals: Arrivals::default(),
+            doors,
+            baseline: Mutex::new(Baseline {
+                counters: cache.counters(),
+                ..Baseline::default()
+            }),
+            peers: Mutex::default(),
+            listening: Mutex::default(),
+            watch: watch::Hub::default(),
+            detail: Detail::new(config.detail_delimiter.unwrap_or(b':'), config.detail_delimiter.is_some()),
+            users: users.map(RwLock::new),
+            verbosity: AtomicU8::new(config.verbosity),
+            stopping: AtomicBool::new(false),
+            broken: AtomicBool::new(false),
+            workers_running: AtomicUsize::new(config.threads),
+            acceptor: Waker::new(acceptor_poll.registry(), acceptor::WAKE)?,
+            config,
+        });
+        let workers = polls
+            .into_iter()
+            .zip(sessions)
+            .enumerate()
+            .map(|(worker, (poll, session))| {
+                let executor = Executor {
+                    session,
+                    cache: cache.clone(),
+                    shared: Arc::clone(&shared),
+                    worker,
+                };
+                let now = Instant::now();
+                let output = Vec::with_capacity(OUTPUT_SIZE);
+                Worker::new(
+                    poll,
+                    Desk {
+                        executor,
+                        input: Buffer::with_size(INPUT_SIZE),
+                        output,
+                        now,
+                        uptime_s: 0,
+                    },
+                )
+            })
+            .collect();
+        let acceptor = Acceptor::new(acceptor_poll, Arc::clone(&shared), listeners, signals)?;
+        Ok(Self {
+            cache,
+            shared,
+            acceptor,
+            workers,
+            tcp_addresses,
+        })
+    }
+
+    /// The TCP addresses that are listened on, with the ports that port 0 came to.
+    pub fn tcp_addresses(&self) -> &[SocketAddr] {
+        &self.tcp_addresses
+    }
+
+    /// What ends this server from elsewhere.
+    pub fn handle(&self) -> Handle {
+        Handle(Arc::clone(&self.shared))
+    }
+
+    /// One line that tells an operator what is served, where.
+    pub fn ready_line(&self) -> String {
+        let info = self.cache.info();
+        let sockets: Vec<String> = lock(&self.shared.listening)
+            .iter()
+            .map(|(_, name)| name.replacen(':', " ", 1))
+            .collect();
+        let state = if info.warm {
+            format!("warm: {} items", self.cache.counters().curr_items)
+        } else {
+            "new".to_owned()
+        };
+        format!(
+            "keyway {KEYWAY_VERSION} ready: {}, region {} ({}, {state}), {} threads",
+            sockets.join(", "),
+            self.shared.config.region,
+            size_text(info.limit_bytes),
+            self.shared.config.threads,
+        )
+    }
+
+    /// Serves until a shutdown is asked for and done. The region is closed as cleanly as other processes' use of it allows.
+    pub fn run(self) -> Result<(), RunError> {
+        let Self {
+            cache,
+            shared,
+            acceptor,
+            workers,
+            ..
+        } = self;
+        let mut threads = Vec::new();
+        for (index, worker) in workers.into_iter().enumerate() {
+            let thread = std::thread::Builder::new()
+                .name(format!("keyway-{index}"))
+                .spawn(move || worker.run());
+            threads.push(thread.map_err(RunError::System)?);
+        }
+        let accepted = acceptor.run();
+        shared.stop();
+        for thread in threads {
+            // A panic has been reported by the thread's own end.
+            let _ = thread.join();
+        }
+        cache.close();
+        accepted.map_err(RunError::System)?;
+        if shared.broken.load(SeqCst) {
+            Err(RunError::WorkerPanicked)
+        } else {
+            Ok(())
+        }
+    }
+}
+
+impl Handle {
+    /// Asks for a graceful shutdown: no new connections, answers to what has arrived, then [`Server::run`] returns.
+    pub fn shutdown(&self) {
+        self.0.stop();
+    }
+}
+
+/// SIGTERM, SIGINT and SIGUSR1 arrive in the accepting thread's loop; a second one of these exits at once, from the signal
+/// handler itself, so that even a server that hangs obeys it. The region needs no farewell.
+fn catch_signals() -> io::Result<signal_hook_mio::v1_0::Signals> {
+    let seen = Arc::new(AtomicBool::new(false));
+    for signal in [SIGTERM, SIGINT, SIGUSR1] {
+        // In this order: the first signal finds the flag down, then raises it.
+        signal_hook::flag::register_conditional_shutdown(signal, 1, Arc::clone(&seen))?;
+        signal_hook::flag::register(signal, Arc::clone(&seen))?;
+    }
+    signal_hook_mio::v1_0::Signals::new([SIGTERM, SIGINT, SIGUSR1, SIGHUP])
+}
+
+/// memcached's verbosity as a level of the log: 0 warnings, 1 the server's own doings, 2 connections, 3 requests.
+pub fn log_level(verbosity: u8) -> log::LevelFilter {
+    match verbosity {
+        0 => log::LevelFilter::Warn,
+        1 => log::LevelFilter::Info,
+        2 => log::LevelFilter::Debug,
+        _ => log::LevelFilter::Trace,
+    }
+}
+
+/// `bytes` in the largest unit that divides it, for people.
+pub fn size_text(bytes: u64) -> String {
+    match bytes {
+        _ if bytes > 0 && bytes.is_multiple_of(1 << 30) => format!("{} GiB", bytes >> 30),
+        _ if bytes > 0 && bytes.is_multiple_of(1 << 20) => format!("{} MiB", bytes >> 20),
+        _ if bytes > 0 && bytes.is_multiple_of(1 << 10) => format!("{} KiB", bytes >> 10),
+        _ => format!("{bytes} B"),
+    }
+}
+
+impl From<io::Error> for StartError {
+    fn from(error: io::Error) -> Self {
+        Self::System(error)
+    }
+}
+
+impl fmt::Display for StartError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NothingToListenOn => f.write_str("nothing to listen on: give a TCP address (port not 0) or a Unix socket"),
+            Self::NoThreads => f.write_str("0 threads cannot serve anybody: give at least 1"),
+            Self::Bind(error) => error.fmt(f),
+            Self::AuthFile(path, error) => write!(f, "the authentication file {} {error}", path.display()),
+            Self::Session(error) => write!(f, "no session in the region for a worker thread: {error}"),
+            Self::System(error) => error.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for StartError {}
+
+impl fmt::Display for RunError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::System(error) => error.fmt(f),
+            Self::WorkerPanicked => f.write_str("a worker thread panicked, which is a bug; the region is intact, start again"),
+        }
+    }
+}
+
+impl std::error::Error for RunError {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_readable() {
+        for (bytes, text) in [
+            (64 << 20, "64 MiB"),
+            (1 << 30, "1 GiB"),
+            (1536 << 20, "1536 MiB"),
+            (1000, "1000 B"),
+            (0, "0 B"),
+        ] {
+            assert_eq!(size_text(bytes), text);
+        }
+    }
+}

@@ -1,0 +1,278 @@
+//! The accepting thread: takes connections, holds the limit, hands them round-robin to the workers, and turns signals into a
+//! shutdown.
+//!
+//! | state | accepts | leaves when |
+//! |---|---|---|
+//! | open | yes | the limit is reached, or the process has no descriptor left |
+//! | full | no | a connection closes (`connections_fast`: never entered, the surplus is told and closed) |
+//! | starved | no | a connection closes, or [`RETRY`] has passed |
+//! | stopping | sockets closed | all workers have ended |
+
+use std::io::{self, Write};
+use std::os::fd::AsRawFd;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+use std::sync::atomic::{AtomicU8, AtomicU32};
+use std::time::{Duration, Instant};
+
+use mio::{Events, Interest, Poll, Token};
+use signal_hook::consts::{SIGHUP, SIGUSR1};
+use signal_hook_mio::v1_0::Signals;
+
+use crate::auth::Users;
+use crate::connection::Stream;
+use crate::listener::Listener;
+use crate::shared::{Message, Peer, PeerAddress, Shared, lock};
+
+pub(crate) const WAKE: Token = Token(0);
+const SIGNALS: Token = Token(1);
+const LISTENER_FIRST: usize = 2;
+
+/// How long to wait after the process ran out of descriptors or memory.
+const RETRY: Duration = Duration::from_millis(100);
+/// Connections taken from one listener before the others, and signals, get their turn.
+const ACCEPTS_PER_TURN: usize = 64;
+/// What a connection above the limit is told (memcached's words).
+const TOO_MANY: &[u8] = b"ERROR Too many open connections\r\n";
+
+pub(crate) struct Acceptor {
+    poll: Poll,
+    shared: Arc<Shared>,
+    listeners: Vec<Door>,
+    signals: Option<Signals>,
+    pause: Pause,
+    next_worker: usize,
+}
+
+/// A listener, and whether connections may wait there (readiness is edge-triggered: it is told once).
+struct Door {
+    listener: Listener,
+    ready: bool,
+}
+
+/// Why no connection is being accepted, and since when.
+enum Pause {
+    No,
+    Full {
+        since: Instant,
+    },
+    /// `open` connections were open then
+    Starved {
+        since: Instant,
+        open: usize,
+    },
+}
+
+/// What became of an attempt to accept.
+enum Accepted {
+    One,
+    NothingWaits,
+    Paused,
+}
+
+impl Acceptor {
+    pub(crate) fn new(poll: Poll, shared: Arc<Shared>, listeners: Vec<Listener>, signals: Option<Signals>) -> io::Result<Self> {
+        let mut doors = Vec::new();
+        for (index, mut listener) in listeners.into_iter().enumerate() {
+            poll.registry()
+                .register(listener.as_source(), Token(LISTENER_FIRST + index), Interest::READABLE)?;
+            lock(&shared.listening).push((listener.fd(), listener.name()));
+            doors.push(Door { listener, ready: true });
+        }
+        let mut acceptor = Self {
+            poll,
+            shared,
+            listeners: doors,
+            signals,
+            pause: Pause::No,
+            next_worker: 0,
+        };
+        if let Some(signals) = &mut acceptor.signals {
+            acceptor.poll.registry().register(signals, SIGNALS, Interest::READABLE)?;
+        }
+        Ok(acceptor)
+    }
+
+    /// Runs until a shutdown has been asked for and all workers have ended.
+    pub(crate) fn run(mut self) -> io::Result<()> {
+        let mut events = Events::with_capacity(64);
+        while !(self.shared.is_stopping() && self.shared.workers_running.load(SeqCst) == 0) {
+            match self.poll.poll(&mut events, self.timeout()) {
+                Err(error) if error.kind() != io::ErrorKind::Interrupted => return Err(error),
+                _ => {}
+            }
+            for event in &events {
+                if event.token() == SIGNALS {
+                    self.take_signals();
+                } else if let Some(door) = event
+                    .token()
+                    .0
+                    .checked_sub(LISTENER_FIRST)
+                    .and_then(|i| self.listeners.get_mut(i))
+                {
+                    door.ready = true;
+                }
+            }
+            if self.shared.is_stopping() {
+                // Closed at once: clients of this address are refused by the kernel, and a successor can bind it.
+                self.listeners.clear();
+                lock(&self.shared.listening).clear();
+            } else {
+                self.accept_all();
+            }
+        }
+        Ok(())
+    }
+
+    fn timeout(&self) -> Option<Duration> {
+        match self.pause {
+            Pause::No if self.listeners.iter().any(|door| door.ready) => Some(Duration::ZERO),
+            Pause::Starved { since, .. } => Some(RETRY.saturating_sub(since.elapsed())),
+            _ => None,
+        }
+    }
+
+    fn take_signals(&mut self) {
+        let Some(signals) = &mut self.signals else { return };
+        for signal in signals.pending() {
+            match signal {
+                SIGHUP => reload_users(&self.shared),
+                _ => {
+                    let name = if signal == SIGUSR1 { "SIGUSR1" } else { "signal" };
+                    log::info!("{name} {signal}: shutting down; once more to exit at once");
+                    self.shared.stop();
+                }
+            }
+        }
+    }
+
+    fn accept_all(&mut self) {
+        self.resume();
+        for index in 0..self.listeners.len() {
+            for _ in 0..ACCEPTS_PER_TURN {
+                if !matches!(self.pause, Pause::No) || !self.listeners[index].ready {
+                    break;
+                }
+                match self.accept_one(index) {
+                    Accepted::One => {}
+                    Accepted::NothingWaits => self.listeners[index].ready = false,
+                    Accepted::Paused => break,
+                }
+            }
+        }
+    }
+
+    fn accept_one(&mut self, index: usize) -> Accepted {
+        let limit = self.shared.config.connections_max;
+        let is_full = self.shared.arrivals.current.load(SeqCst) >= limit;
+        if is_full && !self.shared.config.connections_fast {
+            return self.pause_full();
+        }
+        match self.listeners[index].listener.accept() {
+            Ok((stream, _)) if is_full => {
+                self.reject(stream);
+                Accepted::One
+            }
+            Ok((stream, address)) => {
+                self.hand_over(stream, address);
+                Accepted::One
+            }
+            Err(error) => self.accept_failed(&error),
+        }
+    }
+
+    fn accept_failed(&mut self, error: &io::Error) -> Accepted {
+        match error.kind() {
+            io::ErrorKind::WouldBlock => Accepted::NothingWaits,
+            // The client has gone again: nothing of ours is wrong.
+            io::ErrorKind::ConnectionAborted | io::ErrorKind::ConnectionReset | io::ErrorKind::Interrupted => Accepted::One,
+            _ => {
+                log::warn!(
+                    "cannot accept connections: {error}; trying again when one closes, or in {} ms",
+                    RETRY.as_millis()
+                );
+                self.shared.arrivals.disabled_count.fetch_add(1, Relaxed);
+                self.pause = Pause::Starved {
+                    since: Instant::now(),
+                    open: self.shared.arrivals.current.load(SeqCst),
+                };
+                self.shared.arrivals.paused.store(true, SeqCst);
+                Accepted::Paused
+            }
+        }
+    }
+
+    fn pause_full(&mut self) -> Accepted {
+        let arrivals = &self.shared.arrivals;
+        arrivals.paused.store(true, SeqCst);
+        // SeqCst: see `Shared::connection_closed`.
+        if arrivals.current.load(SeqCst) < self.shared.config.connections_max {
+            arrivals.paused.store(false, SeqCst);
+            return Accepted::One;
+        }
+        log::warn!(
+            "{} connections, the limit (-c): not accepting more until one closes",
+            self.shared.config.connections_max
+        );
+        arrivals.disabled_count.fetch_add(1, Relaxed);
+        self.pause = Pause::Full { since: Instant::now() };
+        Accepted::Paused
+    }
+
+    /// Ends a pause whose reason may be gone; [`Self::accept_one`] starts a new one if it is not.
+    fn resume(&mut self) {
+        let arrivals = &self.shared.arrivals;
+        let (since, is_over) = match self.pause {
+            Pause::No => return,
+            Pause::Full { since } => (since, arrivals.current.load(SeqCst) < self.shared.config.connections_max),
+            Pause::Starved { since, open } => (since, since.elapsed() >= RETRY || arrivals.current.load(SeqCst) < open),
+        };
+        if is_over {
+            arrivals.paused.store(false, SeqCst);
+            arrivals
+                .disabled_us
+                .fetch_add(u64::try_from(since.elapsed().as_micros()).unwrap_or(u64::MAX), Relaxed);
+            self.pause = Pause::No;
+        }
+    }
+
+    fn reject(&self, mut stream: Stream) {
+        self.shared.arrivals.rejected.fetch_add(1, Relaxed);
+        log::debug!(
+            "rejected a connection: {} are open, the limit (-c)",
+            self.shared.config.connections_max
+        );
+        // A fresh socket takes these few bytes; if not, the client sees a closed connection all the same.
+        let _ = stream.write(TOO_MANY);
+    }
+
+    fn hand_over(&mut self, stream: Stream, address: PeerAddress) {
+        let arrivals = &self.shared.arrivals;
+        arrivals.current.fetch_add(1, SeqCst);
+        let peer = Arc::new(Peer {
+            id: arrivals.total.fetch_add(1, Relaxed),
+            fd: stream.as_raw_fd(),
+            address,
+            state: AtomicU8::new(0),
+            last_request_s: AtomicU32::new(self.shared.uptime_s()),
+        });
+        lock(&self.shared.peers).insert(peer.id, Arc::clone(&peer));
+        self.shared.doors[self.next_worker].send(Message::Adopt(stream, peer));
+        self.next_worker = (self.next_worker + 1) % self.shared.doors.len();
+    }
+}
+
+/// Reads the authentication file again; a bad one leaves the old users in force.
+fn reload_users(shared: &Shared) {
+    let (Some(path), Some(users)) = (&shared.config.auth_file, &shared.users) else {
+        log::info!("SIGHUP: nothing to read again");
+        return;
+    };
+    match Users::load(path) {
+        Ok(new) => {
+            *users.write().unwrap_or_else(std::sync::PoisonError::into_inner) = new;
+            log::info!("SIGHUP: read {} again", path.display());
+        }
+        Err(error) => log::error!("SIGHUP: {} {error}; the old users stay", path.display()),
+    }
+}

@@ -1,0 +1,150 @@
+//! A connection's input buffer: bytes that arrived and are not yet consumed.
+//!
+//! It is one vector with two marks. It grows only as bytes arrive (never by what a client announces), and an empty one
+//! holds no memory, so that idle connections cost nothing.
+
+use std::io::{self, Read};
+
+/// Least room to offer to a read, bytes: a socket read below this wastes system calls on pipelined requests.
+const READ_ROOM_MIN: usize = 16 * 1024;
+
+/// Bytes between `start` and `end` of `bytes` have arrived and wait; those after `end` are room.
+#[derive(Debug, Default)]
+pub(crate) struct Buffer {
+    bytes: Vec<u8>,
+    start: usize,
+    end: usize,
+}
+
+impl Buffer {
+    /// A buffer with room for `size` bytes.
+    pub(crate) fn with_size(size: usize) -> Self {
+        Self {
+            bytes: vec![0; size],
+            start: 0,
+            end: 0,
+        }
+    }
+
+    /// A buffer that holds exactly `data`.
+    pub(crate) fn copy_of(data: &[u8]) -> Self {
+        Self {
+            bytes: data.to_vec(),
+            start: 0,
+            end: data.len(),
+        }
+    }
+
+    pub(crate) fn data(&self) -> &[u8] {
+        &self.bytes[self.start..self.end]
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.end - self.start
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.start == self.end
+    }
+
+    /// Memory held, bytes.
+    pub(crate) fn size(&self) -> usize {
+        self.bytes.len()
+    }
+
+    /// Drops the first `count` waiting bytes.
+    pub(crate) fn consume(&mut self, count: usize) {
+        self.start += count.min(self.len());
+        if self.is_empty() {
+            self.clear();
+        }
+    }
+
+    pub(crate) fn clear(&mut self) {
+        self.start = 0;
+        self.end = 0;
+    }
+
+    /// One read of `source` into the room that there is, or is made. `need` is how many bytes should wait here in the end.
+    ///
+    /// Returns the bytes read and whether they filled the room offered, in which case the source may hold more.
+    pub(crate) fn fill(&mut self, source: &mut impl Read, need: usize) -> io::Result<(usize, bool)> {
+        self.make_room(need);
+        let room = &mut self.bytes[self.end..];
+        let offered = room.len();
+        let count = source.read(room)?;
+        self.end += count;
+        Ok((count, count == offered))
+    }
+
+    /// Makes room after `end`: by moving what waits to the front, then by growing. The size at most doubles at a time (from
+    /// [`READ_ROOM_MIN`]), so a client has to send half of what it makes the server hold.
+    fn make_room(&mut self, need: usize) {
+        let wanted = need.saturating_sub(self.len()).max(READ_ROOM_MIN);
+        let room = self.bytes.len() - self.end;
+        if room >= wanted || (room >= READ_ROOM_MIN && room >= self.len()) {
+            return;
+        }
+        let size = self.len() + wanted.min(self.len().max(READ_ROOM_MIN));
+        if size <= self.bytes.len() {
+            self.bytes.copy_within(self.start..self.end, 0);
+        } else {
+            // A fresh zeroed vector is untouched memory from the allocator; extending the old one would write it all.
+            let mut bytes = vec![0; size];
+            bytes[..self.len()].copy_from_slice(self.data());
+            self.bytes = bytes;
+        }
+        self.end -= self.start;
+        self.start = 0;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_come_out_as_they_went_in_whatever_the_pieces() {
+        let sent: Vec<u8> = (0..200_000_u32).map(|i| (i % 251).try_into().unwrap()).collect();
+        let mut source = &sent[..];
+        let mut buffer = Buffer::default();
+        let mut received = Vec::new();
+        let mut step = 1;
+        while received.len() < sent.len() {
+            let _ = buffer.fill(&mut source, 1).unwrap();
+            let take = buffer.len().min(step);
+            received.extend_from_slice(&buffer.data()[..take]);
+            buffer.consume(take);
+            step = step * 3 % 4099 + 1;
+        }
+        assert_eq!(received, sent);
+    }
+
+    #[test]
+    fn an_announced_gigabyte_takes_no_memory_before_it_comes() {
+        let mut buffer = Buffer::default();
+        let _ = buffer.fill(&mut &b"set k 0 0 1073741824\r\n"[..], 1 << 30).unwrap();
+        assert!(buffer.size() <= 2 * READ_ROOM_MIN, "{}", buffer.size());
+        for _ in 0..10 {
+            let _ = buffer.fill(&mut &vec![b'x'; 100_000][..], 1 << 30).unwrap();
+            assert!(
+                buffer.size() <= 2 * buffer.len() + 2 * READ_ROOM_MIN,
+                "{} for {}",
+                buffer.size(),
+                buffer.len()
+            );
+        }
+    }
+
+    #[test]
+    fn a_large_request_fits_exactly() {
+        let value = vec![b'v'; 3 << 20];
+        let mut source = &value[..];
+        let mut buffer = Buffer::default();
+        while buffer.len() < value.len() {
+            assert!(buffer.fill(&mut source, value.len()).unwrap().0 > 0);
+        }
+        assert_eq!(buffer.data(), &value[..]);
+        assert!(buffer.size() <= value.len() + READ_ROOM_MIN);
+    }
+}

@@ -1,0 +1,95 @@
+//! What a server is told at its start.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// The protocol version that `version` and `stats` answer: that of the memcached whose protocol is spoken here.
+///
+/// Clients and tools compare this number with memcached's releases to decide which commands they may use; Keyway's own number
+/// would make them think of a memcached from 2004. `stats` has Keyway's own as `keyway_version`.
+pub const PROTOCOL_VERSION: &str = "1.6.45";
+/// Keyway's own version.
+pub const KEYWAY_VERSION: &str = env!("CARGO_PKG_VERSION");
+
+/// A Unix socket to listen on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UnixSocket {
+    /// where; a stale socket file there is replaced, and ours is removed at exit
+    pub path: PathBuf,
+    /// its file mode
+    pub mode: u32,
+}
+
+/// Settings of a [`crate::Server`]. The defaults are memcached's, except that TCP is off until an address is given.
+#[derive(Clone, Debug)]
+#[allow(clippy::struct_excessive_bools, reason = "each is one of memcached's switches")]
+pub struct Config {
+    /// TCP addresses to listen on; port 0 takes a free one (see [`crate::Server::tcp_addresses`])
+    pub tcp: Vec<SocketAddr>,
+    /// Unix socket to listen on
+    pub unix: Option<UnixSocket>,
+    /// event loops, each on its own thread (`-t`)
+    pub threads: usize,
+    /// most connections at a time (`-c`)
+    pub connections_max: usize,
+    /// answer an error to connections above the limit, instead of leaving them in the kernel's queue (`-o maxconns_fast`)
+    pub connections_fast: bool,
+    /// most requests of one connection before others get their turn (`-R`)
+    pub requests_per_turn: usize,
+    /// connections idle for longer are closed; zero: never (`-o idle_timeout`)
+    pub idle_timeout: Duration,
+    /// connections that the kernel queues for us (`-b`)
+    pub backlog: i32,
+    /// users and passwords for ASCII authentication (`-Y`)
+    pub auth_file: Option<PathBuf>,
+    /// `flush_all` is allowed (`-F` forbids)
+    pub flush_enabled: bool,
+    /// dumps of keys and `stats detail` are allowed (`-X` forbids)
+    pub dump_enabled: bool,
+    /// `watch` is allowed (`-W` forbids)
+    pub watch_enabled: bool,
+    /// `shutdown` is allowed (`-A`)
+    pub shutdown_enabled: bool,
+    /// CAS uniques are shown (`-C` shows 0)
+    pub cas_enabled: bool,
+    /// items are evicted when memory is full (`-M`: stores fail); the cache was opened so, this is for `stats settings`
+    pub evict: bool,
+    /// end of the key prefix that `stats detail` counts by; `Some` turns the counting on (`-D`)
+    pub detail_delimiter: Option<u8>,
+    /// memcached's verbosity, 0 to 3: `stats settings` shows it, `verbosity` changes it
+    pub verbosity: u8,
+    /// SIGTERM, SIGINT and SIGUSR1 shut this server down, a second one at once; SIGHUP reads the authentication file again
+    pub signals: bool,
+    /// longest time that a shutdown waits for clients to take their replies
+    pub shutdown_grace: Duration,
+    /// where the region is, for people
+    pub region: String,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            tcp: Vec::new(),
+            unix: None,
+            threads: 4,
+            connections_max: 1024,
+            connections_fast: true,
+            requests_per_turn: 20,
+            idle_timeout: Duration::ZERO,
+            backlog: 1024,
+            auth_file: None,
+            flush_enabled: true,
+            dump_enabled: true,
+            watch_enabled: true,
+            shutdown_enabled: false,
+            cas_enabled: true,
+            evict: true,
+            detail_delimiter: None,
+            verbosity: 0,
+            signals: false,
+            shutdown_grace: Duration::from_secs(5),
+            region: "memfd".to_owned(),
+        }
+    }
+}

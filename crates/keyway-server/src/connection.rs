@@ -1,0 +1,567 @@
+//! One client connection: its buffers, and a turn of work on it.
+//!
+//! A turn reads what has arrived, executes at most `requests_per_turn` requests and sends the replies with one write. Between
+//! turns an idle connection holds no buffer: turns borrow the worker's, and only unfinished input and unsent output stay.
+//!
+//! | phase | input | output | next |
+//! |---|---|---|---|
+//! | `Login` | the first `set` | one line | `Serving` when admitted |
+//! | `Serving` | requests | replies | `Dumping`, `Watching` by command; `Closing` at the end of input or by command |
+//! | `Dumping` | left in the socket | items, as the client takes them | `Serving` |
+//! | `Watching` | thrown away | log lines | closed at the end of input |
+//! | `Closing` | left in the socket | the rest | closed when all is sent |
+//!
+//! In every phase: with more than [`UNSENT_MAX`] bytes unsent, nothing is read or executed until the client takes some.
+
+use std::io::{self, Read, Write};
+use std::os::fd::{AsRawFd, RawFd};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Instant;
+
+use keyway_proto::{Decoded, Decoder, Limits};
+use mio::net::{TcpStream, UnixStream};
+use mio::{Interest, Registry, Token, event};
+
+use crate::auth::{self, Login};
+use crate::buffer::Buffer;
+use crate::dump::Dump;
+use crate::execute::{Executor, Origin, Outcome};
+use crate::shared::{Peer, PeerAddress};
+use crate::watch::Watcher;
+
+/// Unsent bytes above which a connection is not served until its client reads. One reply may go beyond it.
+pub(crate) const UNSENT_MAX: usize = 1 << 20;
+/// Size of the worker's input buffer that turns borrow, bytes.
+pub(crate) const INPUT_SIZE: usize = 64 * 1024;
+/// An output buffer larger than this is given back to the allocator after use.
+const OUTPUT_KEPT_MAX: usize = 1 << 20;
+/// Reads of one connection in a turn before others get theirs: a large value comes in steps.
+const READS_PER_TURN: usize = 8;
+
+/// A client's socket.
+pub(crate) enum Stream {
+    Tcp(TcpStream),
+    Unix(UnixStream),
+}
+
+/// What the state word of a [`Peer`] says, in `stats conns`' words.
+pub(crate) const STATES: [&str; 4] = ["conn_read", "conn_parse_cmd", "conn_mwrite", "conn_watch"];
+const STATE_WAITING: u8 = 0;
+const STATE_EXECUTING: u8 = 1;
+const STATE_UNSENT: u8 = 2;
+const STATE_WATCHING: u8 = 3;
+
+pub(crate) struct Connection {
+    stream: Stream,
+    pub(crate) peer: Arc<Peer>,
+    /// the worker's number for it
+    token: usize,
+    decoder: Decoder,
+    phase: Phase,
+    /// set from the first `watch` on, and the worker's to sign off at the end
+    pub(crate) watcher: Option<Arc<Watcher>>,
+    input: Buffer,
+    /// the input is not worth decoding before it has this many bytes
+    need: usize,
+    /// keys of the first request in `input` that have been answered already
+    keys_done: usize,
+    output: Vec<u8>,
+    sent: usize,
+    /// the socket may hold bytes (readiness is edge-triggered: it is told once)
+    readable: bool,
+    /// the other side has closed or is closing: a short read does not mean that nothing is left
+    read_closed: bool,
+    /// the end of the input has been read
+    at_end: bool,
+    /// the server is stopping: what has arrived is answered, and no more
+    stopping: bool,
+    /// registered for writability, because output is left over
+    wants_write: bool,
+    /// in the worker's list of connections to serve
+    pub(crate) queued: bool,
+    pub(crate) last_active: Instant,
+}
+
+enum Phase {
+    Login,
+    Serving,
+    Dumping(Dump),
+    Watching,
+    Closing(CloseReason),
+}
+
+/// Why a connection ends, in the words of `watch connevents`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum CloseReason {
+    Normal,
+    Error,
+    IdleTimeout,
+    Shutdown,
+}
+
+/// What a worker lends to a turn.
+pub(crate) struct Desk {
+    pub(crate) executor: Executor,
+    /// an empty buffer of [`INPUT_SIZE`] bytes
+    pub(crate) input: Buffer,
+    /// an empty vector with capacity
+    pub(crate) output: Vec<u8>,
+    /// time of this round of the event loop
+    pub(crate) now: Instant,
+    /// the same in seconds after the server's start
+    pub(crate) uptime_s: u32,
+}
+
+/// What a turn ends with.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    /// nothing to do before the socket has news
+    Wait,
+    /// more to do at once, after the others
+    Again,
+    /// the connection is over
+    Close(CloseReason),
+}
+
+/// Why decoding stopped.
+enum Stop {
+    /// the next request is not complete
+    NeedBytes,
+    /// the turn's share of requests is used up
+    Budget,
+    /// too much is unsent
+    Unsent,
+    /// the phase has changed
+    Phase,
+}
+
+impl Connection {
+    pub(crate) fn new(stream: Stream, peer: Arc<Peer>, token: usize, limits: Limits, login: bool, now: Instant) -> Self {
+        Self {
+            stream,
+            peer,
+            token,
+            decoder: Decoder::new(limits),
+            phase: if login { Phase::Login } else { Phase::Serving },
+            watcher: None,
+            input: Buffer::default(),
+            need: 1,
+            keys_done: 0,
+            output: Vec::new(),
+            sent: 0,
+            // A client often sends with its connect; trying at once saves a round of the loop.
+            readable: true,
+            read_closed: false,
+            at_end: false,
+            stopping: false,
+            wants_write: false,
+            queued: false,
+            last_active: now,
+        }
+    }
+
+    pub(crate) fn register(&mut self, registry: &Registry) -> io::Result<()> {
+        registry.register(&mut self.stream, Token(self.token), Interest::READABLE)
+    }
+
+    /// Adjusts what the socket is watched for. Writability is asked for only while output is left over: a Unix socket would
+    /// otherwise wake us for every reply that its client takes.
+    pub(crate) fn update_interest(&mut self, registry: &Registry) -> io::Result<()> {
+        let wants_write = self.unsent() > 0;
+        if wants_write != self.wants_write {
+            let interest = if wants_write {
+                Interest::READABLE | Interest::WRITABLE
+            } else {
+                Interest::READABLE
+            };
+            registry.reregister(&mut self.stream, Token(self.token), interest)?;
+            self.wants_write = wants_write;
+        }
+        Ok(())
+    }
+
+    /// Takes note of what the event loop was told.
+    pub(crate) fn note(&mut self, event: &event::Event) {
+        self.readable |= event.is_readable() || event.is_error() || event.is_read_closed();
+        self.read_closed |= event.is_read_closed() || event.is_error();
+    }
+
+    /// The server is stopping: requests that have arrived are still answered.
+    pub(crate) fn stop(&mut self) {
+        self.stopping = true;
+        self.readable = true;
+    }
+
+    pub(crate) fn is_idle_since(&self, limit: Instant) -> bool {
+        self.last_active < limit && !matches!(self.phase, Phase::Watching | Phase::Dumping(_))
+    }
+
+    fn unsent(&self) -> usize {
+        self.output.len() - self.sent
+    }
+
+    /// One turn of work.
+    pub(crate) fn turn(&mut self, desk: &mut Desk) -> Verdict {
+        self.borrow(desk);
+        let verdict = match self.work(desk) {
+            Ok(verdict) => verdict,
+            Err(error) => {
+                log::debug!("{}: {error}", self.peer.address);
+                Verdict::Close(CloseReason::Error)
+            }
+        };
+        self.give_back(desk);
+        let state = match (&self.phase, self.unsent()) {
+            (Phase::Watching, _) => STATE_WATCHING,
+            (_, 0) => STATE_WAITING,
+            _ => STATE_UNSENT,
+        };
+        self.peer.state.store(state, Relaxed);
+        verdict
+    }
+
+    /// Takes the worker's buffers where the connection has none of its own.
+    fn borrow(&mut self, desk: &mut Desk) {
+        if self.input.is_empty() {
+            std::mem::swap(&mut self.input, &mut desk.input);
+        }
+        if self.output.is_empty() {
+            std::mem::swap(&mut self.output, &mut desk.output);
+        }
+    }
+
+    /// Returns them, keeping copies of what is left in them.
+    fn give_back(&mut self, desk: &mut Desk) {
+        if self.unsent() == 0 {
+            self.output.clear();
+            self.sent = 0;
+            if desk.output.capacity() == 0 && self.output.capacity() <= OUTPUT_KEPT_MAX {
+                std::mem::swap(&mut self.output, &mut desk.output);
+            } else {
+                self.output = Vec::new();
+            }
+        }
+        if desk.input.size() == 0 && self.input.size() == INPUT_SIZE {
+            let rest = if self.input.is_empty() {
+                Buffer::default()
+            } else {
+                Buffer::copy_of(self.input.data())
+            };
+            desk.input = std::mem::replace(&mut self.input, rest);
+            desk.input.clear();
+        } else if self.input.is_empty() {
+            self.input = Buffer::default();
+        }
+        if desk.input.size() == 0 {
+            desk.input = Buffer::with_size(INPUT_SIZE);
+        }
+    }
+
+    fn work(&mut self, desk: &mut Desk) -> io::Result<Verdict> {
+        self.peer.state.store(STATE_EXECUTING, Relaxed);
+        let mut budget = desk.executor.shared.config.requests_per_turn;
+        let mut reads = READS_PER_TURN;
+        let mut again = false;
+        loop {
+            if self.unsent() > UNSENT_MAX {
+                self.send(desk)?;
+                if self.unsent() > UNSENT_MAX {
+                    return Ok(Verdict::Wait);
+                }
+            }
+            let stop = match &mut self.phase {
+                Phase::Closing(_) => break,
+                Phase::Login => self.log_in(desk),
+                Phase::Serving => self.serve(&mut desk.executor, &mut budget),
+                Phase::Dumping(dump) => {
+                    if dump.step(&mut desk.executor, &mut self.output) {
+                        self.phase = Phase::Serving;
+                    }
+                    // One step a turn: a dump of millions shares the worker with everybody else.
+                    Stop::Budget
+                }
+                Phase::Watching => {
+                    if let Some(watcher) = &self.watcher {
+                        watcher.take(&mut self.output);
+                    }
+                    self.input.clear();
+                    Stop::NeedBytes
+                }
+            };
+            match stop {
+                Stop::Phase | Stop::Unsent => {}
+                Stop::Budget => {
+                    again = true;
+                    break;
+                }
+                Stop::NeedBytes if self.at_end => {
+                    let reason = if self.stopping {
+                        CloseReason::Shutdown
+                    } else {
+                        CloseReason::Normal
+                    };
+                    self.phase = Phase::Closing(reason);
+                }
+                Stop::NeedBytes if !self.readable => break,
+                Stop::NeedBytes if reads == 0 => {
+                    again = true;
+                    break;
+                }
+                Stop::NeedBytes => {
+                    reads -= 1;
+                    self.receive(desk)?;
+                }
+            }
+        }
+        self.send(desk)?;
+        if again && self.unsent() <= UNSENT_MAX {
+            desk.executor.counters().conn_yields.add(1);
+            return Ok(Verdict::Again);
+        }
+        match self.phase {
+            Phase::Closing(reason) if self.unsent() == 0 => Ok(Verdict::Close(reason)),
+            _ => Ok(Verdict::Wait),
+        }
+    }
+
+    /// One read.
+    fn receive(&mut self, desk: &Desk) -> io::Result<()> {
+        match self.input.fill(&mut self.stream, self.need) {
+            Ok((0, _)) => self.at_end = true,
+            Ok((count, filled)) => {
+                // Less than the room offered: the socket is empty, and the next bytes make a new event (epoll(7), question 9).
+                self.readable = (filled || self.read_closed) && !self.stopping;
+                desk.executor.counters().bytes_read.add(count as u64);
+                self.last_active = desk.now;
+                self.peer.last_request_s.store(desk.uptime_s, Relaxed);
+            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.readable = false,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+        // A stopping server answers what is here and takes no more.
+        self.at_end |= self.stopping;
+        Ok(())
+    }
+
+    /// One write of everything unsent.
+    fn send(&mut self, desk: &Desk) -> io::Result<()> {
+        while self.unsent() > 0 {
+            match self.stream.write(&self.output[self.sent..]) {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(count) => {
+                    self.sent += count;
+                    desk.executor.counters().bytes_written.add(count as u64);
+                    self.last_active = desk.now;
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        if self.unsent() == 0 {
+            self.output.clear();
+            self.sent = 0;
+        } else if self.sent > UNSENT_MAX {
+            // What is sent leaves the buffer now and then, so that a client that always lags does not make it grow.
+            self.output.drain(..self.sent);
+            self.sent = 0;
+        }
+        Ok(())
+    }
+
+    /// Executes requests from the input.
+    fn serve(&mut self, executor: &mut Executor, budget: &mut usize) -> Stop {
+        while self.input.len() >= self.need {
+            if *budget == 0 {
+                return Stop::Budget;
+            }
+            if self.unsent() > UNSENT_MAX {
+                return Stop::Unsent;
+            }
+            *budget -= 1;
+            self.trace();
+            let (consumed, outcome) = match self.decoder.decode(self.input.data()) {
+                Decoded::Incomplete { need } => {
+                    self.need = need;
+                    *budget += 1;
+                    return Stop::NeedBytes;
+                }
+                Decoded::Request { consumed, request } => {
+                    let origin = Origin {
+                        peer: &self.peer,
+                        token: self.token,
+                        sent: self.sent,
+                        keys_done: self.keys_done,
+                    };
+                    let outcome = executor.execute(&request, &mut self.output, &origin);
+                    (consumed, outcome)
+                }
+                Decoded::Refused {
+                    consumed,
+                    reply,
+                    forget,
+                    close,
+                } => {
+                    if let Some(key) = forget {
+                        executor.forget(key.stored());
+                    }
+                    self.output.extend_from_slice(reply);
+                    (
+                        consumed,
+                        if close {
+                            Outcome::Close(CloseReason::Error)
+                        } else {
+                            Outcome::Done
+                        },
+                    )
+                }
+            };
+            self.need = 1;
+            match outcome {
+                Outcome::Done => {
+                    self.keys_done = 0;
+                    self.input.consume(consumed);
+                }
+                Outcome::Partly { keys_done } => {
+                    self.keys_done = keys_done;
+                    return Stop::Unsent;
+                }
+                Outcome::Close(reason) => {
+                    self.phase = Phase::Closing(reason);
+                    return Stop::Phase;
+                }
+                Outcome::Dump(dump) => {
+                    self.input.consume(consumed);
+                    self.phase = Phase::Dumping(dump);
+                    return Stop::Phase;
+                }
+                Outcome::Watch(watcher) => {
+                    self.input.consume(consumed);
+                    self.phase = Phase::Watching;
+                    self.watcher = Some(watcher);
+                    return Stop::Phase;
+                }
+            }
+        }
+        Stop::NeedBytes
+    }
+
+    /// Logs the line of the next request (`-vvv`).
+    #[inline]
+    fn trace(&self) {
+        if log::log_enabled!(log::Level::Trace) {
+            let line = self.input.data().split(|&byte| byte == b'\n').next().unwrap_or_default();
+            log::trace!("{} < {}", self.peer.address, line.escape_ascii());
+        }
+    }
+
+    /// Waits for the first `set` of an authenticated connection.
+    fn log_in(&mut self, desk: &mut Desk) -> Stop {
+        let Some(users) = &desk.executor.shared.users else {
+            self.phase = Phase::Serving;
+            return Stop::Phase;
+        };
+        let verdict = auth::login(
+            &users.read().unwrap_or_else(std::sync::PoisonError::into_inner),
+            self.input.data(),
+        );
+        let counters = desk.executor.counters();
+        match verdict {
+            Login::Incomplete => return Stop::NeedBytes,
+            Login::Hopeless => self.phase = Phase::Closing(CloseReason::Error),
+            Login::Refused {
+                consumed,
+                reply,
+                attempt,
+            } => {
+                counters.auth_cmds.add(u64::from(attempt));
+                counters.auth_errors.add(u64::from(attempt));
+                self.input.consume(consumed);
+                self.output.extend_from_slice(reply);
+            }
+            Login::Admitted { consumed } => {
+                counters.auth_cmds.add(1);
+                self.input.consume(consumed);
+                self.output.extend_from_slice(b"STORED\r\n");
+                self.phase = Phase::Serving;
+            }
+        }
+        Stop::Phase
+    }
+}
+
+impl Read for Stream {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Self::Tcp(stream) => stream.read(buf),
+            Self::Unix(stream) => stream.read(buf),
+        }
+    }
+}
+
+impl Write for Stream {
+    fn write(&mut self, buf: &[u8]) -> io::Result<usize> {
+        match self {
+            Self::Tcp(stream) => stream.write(buf),
+            Self::Unix(stream) => stream.write(buf),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl AsRawFd for Stream {
+    fn as_raw_fd(&self) -> RawFd {
+        match self {
+            Self::Tcp(stream) => stream.as_raw_fd(),
+            Self::Unix(stream) => stream.as_raw_fd(),
+        }
+    }
+}
+
+impl event::Source for Stream {
+    fn register(&mut self, registry: &Registry, token: Token, interests: Interest) -> io::Result<()> {
+        match self {
+            Self::Tcp(stream) => stream.register(registry, token, interests),
+            Self::Unix(stream) => stream.register(registry, token, interests),
+        }
+    }
+
+    fn reregister(&mut self, registry: &Registry, token: Token, interests: Interest) -> io::Result<()> {
+        match self {
+            Self::Tcp(stream) => stream.reregister(registry, token, interests),
+            Self::Unix(stream) => stream.reregister(registry, token, interests),
+        }
+    }
+
+    fn deregister(&mut self, registry: &Registry) -> io::Result<()> {
+        match self {
+            Self::Tcp(stream) => stream.deregister(registry),
+            Self::Unix(stream) => stream.deregister(registry),
+        }
+    }
+}
+
+impl std::fmt::Display for PeerAddress {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Tcp { remote, .. } => write!(f, "tcp:{remote}"),
+            Self::Unix => f.write_str("unix"),
+        }
+    }
+}
+
+impl CloseReason {
+    pub(crate) fn word(self) -> &'static str {
+        match self {
+            Self::Normal => "normal",
+            Self::Error => "error",
+            Self::IdleTimeout => "idle_timeout",
+            Self::Shutdown => "shutdown",
+        }
+    }
+}

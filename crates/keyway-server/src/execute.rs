@@ -1,0 +1,708 @@
+//! One request: its verb on the session, its answer to the output.
+//!
+//! Nothing here waits or touches a socket. Values go from the region straight into the output buffer.
+
+use std::io::Write;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+
+use keyway::{Arithmetic, Cache, Counted, Delete, Deleted, Get, Item, Session, Store, StoreMode, Stored, WriteError};
+use keyway_proto::reply::{self, Facts, MetaCode, MetaCommand};
+use keyway_proto::{
+    DumpFormat, Flags, Keys, MetaArithmetic, MetaDelete, MetaGet, MetaKey, MetaSet, MetaSetMode, Request, StoreVerb, Tokens,
+    tokens,
+};
+
+use crate::config::PROTOCOL_VERSION;
+use crate::connection::{CloseReason, UNSENT_MAX};
+use crate::dump::{self, Dump};
+use crate::shared::{Message, Peer, Shared, WorkerCounters, lock};
+use crate::stats::{self, CLASS};
+use crate::watch::{self, Watcher};
+
+/// A worker's way to execute requests.
+pub(crate) struct Executor {
+    pub(crate) session: Session,
+    pub(crate) cache: Cache,
+    pub(crate) shared: Arc<Shared>,
+    /// this worker's number
+    pub(crate) worker: usize,
+}
+
+/// What a request leaves to do.
+pub(crate) enum Outcome {
+    Done,
+    /// the output is full after this many keys; execute again when it has been taken
+    Partly {
+        keys_done: usize,
+    },
+    Close(CloseReason),
+    Dump(Dump),
+    Watch(Arc<Watcher>),
+}
+
+/// Where a request comes from, and how full its output is.
+pub(crate) struct Origin<'a> {
+    pub(crate) peer: &'a Peer,
+    /// the worker's token of the connection
+    pub(crate) token: usize,
+    /// leading bytes of the output that are sent already
+    pub(crate) sent: usize,
+    /// leading keys of a request of many keys that are answered already
+    pub(crate) keys_done: usize,
+}
+
+/// What no client can mend: a damaged region, or one whose flush epochs are used up.
+const DAMAGED: &[u8] = b"SERVER_ERROR the region takes no writes here; run keyway check on it\r\n";
+
+impl Executor {
+    pub(crate) fn counters(&self) -> &WorkerCounters {
+        &self.shared.doors[self.worker].counters
+    }
+
+    /// Deletes the item under `key`: what should have replaced it could not be stored, and the old value is not to stay.
+    pub(crate) fn forget(&mut self, key: &[u8]) {
+        // The client is told about the value that it sent; a second complaint has no place in the protocol.
+        let _ = self.session.delete(key, &Delete::default());
+    }
+
+    /// Executes `request` and appends its answer to `out`.
+    pub(crate) fn execute(&mut self, request: &Request<'_>, out: &mut Vec<u8>, origin: &Origin<'_>) -> Outcome {
+        match request {
+            Request::Get { keys, with_cas } => return self.get(keys, None, *with_cas, out, origin),
+            Request::GetAndTouch { exptime, keys, with_cas } => return self.get(keys, Some(*exptime), *with_cas, out, origin),
+            Request::Store(store) => self.store(store, out, origin),
+            Request::MetaGet(get) => self.meta_get(get, out, origin),
+            Request::MetaSet(set) => self.meta_set(set, out, origin),
+            Request::Delete { key, noreply } => {
+                let answer = match self.session.delete(key, &Delete::default()) {
+                    Ok(Deleted::Deleted) => reply::DELETED,
+                    Ok(Deleted::NotFound) => reply::NOT_FOUND,
+                    Ok(Deleted::Exists) => reply::EXISTS,
+                    Err(error) => refusal(error),
+                };
+                self.deleted(key, "delete", answer == reply::DELETED);
+                answer_unless(*noreply, answer, out);
+            }
+            Request::Arithmetic {
+                key,
+                delta,
+                decrement,
+                noreply,
+            } => {
+                self.arithmetic(
+                    key,
+                    &Arithmetic {
+                        delta: *delta,
+                        decrement: *decrement,
+                        ..Arithmetic::default()
+                    },
+                    *noreply,
+                    out,
+                );
+            }
+            Request::Touch { key, exptime, noreply } => {
+                let answer = match self.session.touch(key, *exptime) {
+                    Ok(true) => reply::TOUCHED,
+                    Ok(false) => reply::NOT_FOUND,
+                    Err(error) => refusal(error),
+                };
+                answer_unless(*noreply, answer, out);
+            }
+            Request::MetaDelete(delete) => self.meta_delete(delete, out),
+            Request::MetaArithmetic(arithmetic) => self.meta_arithmetic(arithmetic, out),
+            Request::MetaNoop => {
+                self.counters().cmd_meta.add(1);
+                out.extend_from_slice(reply::META_NOOP);
+            }
+            Request::MetaDebug { key } => self.meta_debug(key, out),
+            _ => return self.administer(request, out, origin),
+        }
+        Outcome::Done
+    }
+
+    /// Requests about the server rather than about items.
+    #[cold]
+    fn administer(&mut self, request: &Request<'_>, out: &mut Vec<u8>, origin: &Origin<'_>) -> Outcome {
+        match request {
+            Request::FlushAll { delay, noreply } => {
+                let answer = if self.shared.config.flush_enabled {
+                    self.session.flush_all(*delay);
+                    log::info!("{}: flush_all {delay}", origin.peer.address);
+                    reply::OK
+                } else {
+                    reply::FLUSH_DISABLED
+                };
+                answer_unless(*noreply, answer, out);
+            }
+            Request::Version => reply::version(out, PROTOCOL_VERSION),
+            Request::Verbosity { level, noreply } => {
+                self.set_verbosity(*level);
+                answer_unless(*noreply, reply::OK, out);
+            }
+            Request::Quit => return Outcome::Close(CloseReason::Normal),
+            Request::Stats { argument } => self.stats(argument, out),
+            Request::CacheMemlimit { megabytes, noreply } => answer_unless(*noreply, self.memory_limit(*megabytes), out),
+            Request::Shutdown { .. } => {
+                if !self.shared.config.shutdown_enabled {
+                    out.extend_from_slice(reply::SHUTDOWN_DISABLED);
+                    return Outcome::Done;
+                }
+                log::info!("{}: shutdown", origin.peer.address);
+                self.shared.stop();
+                return Outcome::Close(CloseReason::Shutdown);
+            }
+            Request::Dump { format, what } => return self.dump(*format, what, out),
+            Request::Watch { what } => return self.watch(what, out, origin),
+            Request::RefreshCerts { noreply } => {
+                answer_unless(*noreply, b"SERVER_ERROR no TLS here, so no certificates\r\n", out)
+            }
+            Request::Obsolete { reply, noreply } => answer_unless(*noreply, reply, out),
+            // `execute` has all others.
+            _ => out.extend_from_slice(reply::ERROR),
+        }
+        Outcome::Done
+    }
+
+    fn get(&mut self, keys: &Keys<'_>, exptime: Option<i64>, with_cas: bool, out: &mut Vec<u8>, origin: &Origin<'_>) -> Outcome {
+        let how = Get {
+            value: true,
+            details: with_cas,
+            exptime,
+            ..Get::default()
+        };
+        let cas_enabled = self.shared.config.cas_enabled;
+        for (index, key) in keys.clone().enumerate().skip(origin.keys_done) {
+            if out.len() - origin.sent > UNSENT_MAX {
+                return Outcome::Partly { keys_done: index };
+            }
+            let found = self.session.get_with(key, &how, out, |item, out| {
+                let cas = with_cas.then_some(if cas_enabled { item.cas } else { 0 });
+                reply::value(out, key, item.flags, item.value_len, cas);
+            });
+            match found {
+                Ok(Some(item)) => {
+                    out.extend_from_slice(reply::LINE_END);
+                    self.fetched(key, Some(&item), origin);
+                }
+                Ok(None) => self.fetched(key, None, origin),
+                Err(error) => {
+                    // As memcached: the error line ends the answer, without END.
+                    out.extend_from_slice(refusal(error));
+                    return Outcome::Done;
+                }
+            }
+        }
+        out.extend_from_slice(reply::END);
+        Outcome::Done
+    }
+
+    fn store(&mut self, store: &keyway_proto::Store<'_>, out: &mut Vec<u8>, origin: &Origin<'_>) {
+        let how = Store {
+            mode: match store.verb {
+                StoreVerb::Set | StoreVerb::Cas => StoreMode::Set,
+                StoreVerb::Add => StoreMode::Add,
+                StoreVerb::Replace => StoreMode::Replace,
+                StoreVerb::Append => StoreMode::Append,
+                StoreVerb::Prepend => StoreMode::Prepend,
+            },
+            flags: store.flags,
+            exptime: store.exptime,
+            compare_cas: (store.verb == StoreVerb::Cas).then_some(store.cas),
+            ..Store::default()
+        };
+        let stored = self.session.store(store.key, store.value, &how);
+        let answer = match &stored {
+            Ok(Stored::Stored { .. }) => reply::STORED,
+            Ok(Stored::NotStored) => reply::NOT_STORED,
+            Ok(Stored::Exists) => reply::EXISTS,
+            Ok(Stored::NotFound) => reply::NOT_FOUND,
+            Err(error) => self.store_failed(store.key, how.mode, *error),
+        };
+        self.mutated(
+            store.key,
+            &stored,
+            verb_name(store.verb),
+            store.exptime,
+            store.value.len(),
+            origin,
+        );
+        answer_unless(store.noreply, answer, out);
+    }
+
+    /// The complaint about a store; the value that it was to replace goes, as in memcached, so that nobody reads a stale one.
+    fn store_failed(&mut self, key: &[u8], mode: StoreMode, error: WriteError) -> &'static [u8] {
+        if mode == StoreMode::Set && matches!(error, WriteError::TooLarge { .. } | WriteError::OutOfMemory) {
+            self.forget(key);
+        }
+        refusal(error)
+    }
+
+    fn arithmetic(&mut self, key: &[u8], how: &Arithmetic, noreply: bool, out: &mut Vec<u8>) {
+        let answer = match self.session.arithmetic(key, how) {
+            Ok(Counted::Value { value, .. }) => {
+                if !noreply {
+                    reply::number(out, value);
+                }
+                return;
+            }
+            Ok(Counted::NotFound) => reply::NOT_FOUND,
+            Ok(Counted::Exists) => reply::EXISTS,
+            Ok(Counted::NotANumber) => reply::NON_NUMERIC,
+            Err(error) => refusal(error),
+        };
+        answer_unless(noreply, answer, out);
+    }
+
+    fn meta_get(&mut self, get: &MetaGet<'_>, out: &mut Vec<u8>, origin: &Origin<'_>) {
+        self.counters().cmd_meta.add(1);
+        let key = get.key.stored();
+        let how = Get {
+            value: get.value,
+            details: get.unless_cas.is_some() || get.flags.clone().any(|flag| matches!(flag, [b'c' | b'l' | b'h', ..])),
+            unless_cas: get.unless_cas,
+            win_stale: true,
+            no_bump: get.no_bump,
+            exptime: get.exptime,
+            vivify: get.vivify,
+            recache_s: get.recache_s,
+            new_cas: get.new_cas,
+            binary_key: get.key.is_binary(),
+        };
+        let ttl_before_s = self.ttl_before(key, &get.flags, get.exptime.is_some(), get.vivify.is_some());
+        let cas_enabled = self.shared.config.cas_enabled;
+        let found = self.session.get_with(key, &how, out, |item, out| {
+            let code = if get.wants_value(item.cas) {
+                MetaCode::Value
+            } else {
+                MetaCode::Done
+            };
+            reply::meta(
+                out,
+                MetaCommand::Get,
+                code,
+                &get.flags,
+                &Facts {
+                    ttl_before_s,
+                    ..facts(key, item, cas_enabled)
+                },
+            );
+        });
+        match found {
+            Ok(Some(item)) => {
+                if get.wants_value(item.cas) {
+                    out.extend_from_slice(reply::LINE_END);
+                }
+                self.fetched(key, Some(&item), origin);
+            }
+            Ok(None) => {
+                self.fetched(key, None, origin);
+                if !(get.quiet && reply::is_hidden(MetaCommand::Get, MetaCode::Miss)) {
+                    let facts = Facts {
+                        key,
+                        is_binary: get.key.is_binary(),
+                        ..Facts::default()
+                    };
+                    reply::meta(out, MetaCommand::Get, MetaCode::Miss, &get.flags, &facts);
+                }
+            }
+            Err(error) => out.extend_from_slice(refusal(error)),
+        }
+    }
+
+    /// The TTL before a command that may change it, where its flags ask for that one: with `t` before the `T` or `N`.
+    fn ttl_before(&mut self, key: &[u8], flags: &Flags<'_>, touches: bool, creates: bool) -> Option<Option<u64>> {
+        if !touches && !creates {
+            return None;
+        }
+        let asked_first = flags.clone().find_map(|flag| match flag {
+            [b't', ..] => Some(true),
+            [b'T' | b'N', ..] => Some(false),
+            _ => None,
+        });
+        if asked_first != Some(true) {
+            return None;
+        }
+        match self.session.get_with(
+            key,
+            &Get {
+                no_bump: true,
+                ..Get::default()
+            },
+            &mut Vec::new(),
+            |_, _| (),
+        ) {
+            Ok(Some(item)) => touches.then(|| item.ttl_s.map(u64::from)),
+            // An item that is created has no TTL until its flag is carried out.
+            Ok(None) => creates.then_some(None),
+            Err(_) => None,
+        }
+    }
+
+    fn meta_set(&mut self, set: &MetaSet<'_>, out: &mut Vec<u8>, origin: &Origin<'_>) {
+        self.counters().cmd_meta.add(1);
+        let key = set.key.stored();
+        let how = Store {
+            mode: match set.mode {
+                MetaSetMode::Set => StoreMode::Set,
+                MetaSetMode::Add => StoreMode::Add,
+                MetaSetMode::Replace => StoreMode::Replace,
+                MetaSetMode::Append => StoreMode::Append,
+                MetaSetMode::Prepend => StoreMode::Prepend,
+            },
+            flags: set.client_flags,
+            exptime: set.exptime,
+            compare_cas: set.compare_cas,
+            new_cas: set.new_cas,
+            invalidate: set.invalidate,
+            vivify: set.vivify,
+            binary_key: set.key.is_binary(),
+        };
+        let stored = self.session.store(key, set.value, &how);
+        self.mutated(key, &stored, "ms", set.exptime, set.value.len(), origin);
+        let mut facts = Facts {
+            key,
+            is_binary: set.key.is_binary(),
+            value_len: set.value.len(),
+            ..Facts::default()
+        };
+        let code = match stored {
+            Ok(Stored::Stored { cas, value_len, .. }) => {
+                facts.cas = if self.shared.config.cas_enabled { cas } else { 0 };
+                facts.value_len = value_len;
+                MetaCode::Done
+            }
+            Ok(Stored::NotStored) => MetaCode::NotStored,
+            Ok(Stored::Exists) => MetaCode::Exists,
+            Ok(Stored::NotFound) => MetaCode::NotFound,
+            Err(error) => return out.extend_from_slice(self.store_failed(key, how.mode, error)),
+        };
+        if !(set.quiet && reply::is_hidden(MetaCommand::Set, code)) {
+            reply::meta(out, MetaCommand::Set, code, &set.flags, &facts);
+        }
+    }
+
+    fn meta_delete(&mut self, delete: &MetaDelete<'_>, out: &mut Vec<u8>) {
+        self.counters().cmd_meta.add(1);
+        let key = delete.key.stored();
+        let how = Delete {
+            compare_cas: delete.compare_cas,
+            new_cas: delete.new_cas,
+            invalidate: delete.invalidate,
+            exptime: delete.exptime,
+            remove_value: delete.remove_value,
+        };
+        let code = match self.session.delete(key, &how) {
+            Ok(Deleted::Deleted) => MetaCode::Done,
+            Ok(Deleted::NotFound) => MetaCode::NotFound,
+            Ok(Deleted::Exists) => MetaCode::Exists,
+            Err(error) => return out.extend_from_slice(refusal(error)),
+        };
+        self.deleted(key, "md", code == MetaCode::Done);
+        if !(delete.quiet && reply::is_hidden(MetaCommand::Delete, code)) {
+            let facts = Facts {
+                key,
+                is_binary: delete.key.is_binary(),
+                ..Facts::default()
+            };
+            reply::meta(out, MetaCommand::Delete, code, &delete.flags, &facts);
+        }
+    }
+
+    fn meta_arithmetic(&mut self, arithmetic: &MetaArithmetic<'_>, out: &mut Vec<u8>) {
+        self.counters().cmd_meta.add(1);
+        let key = arithmetic.key.stored();
+        let how = Arithmetic {
+            delta: arithmetic.delta,
+            decrement: arithmetic.decrement,
+            vivify: arithmetic.vivify.map(|exptime| (arithmetic.initial, exptime)),
+            exptime: arithmetic.exptime,
+            compare_cas: arithmetic.compare_cas,
+            new_cas: arithmetic.new_cas,
+            binary_key: arithmetic.key.is_binary(),
+        };
+        let ttl_before_s = self.ttl_before(
+            key,
+            &arithmetic.flags,
+            arithmetic.exptime.is_some(),
+            arithmetic.vivify.is_some(),
+        );
+        let mut facts = Facts {
+            key,
+            is_binary: arithmetic.key.is_binary(),
+            ..Facts::default()
+        };
+        let mut number = None;
+        let code = match self.session.arithmetic(key, &how) {
+            Ok(Counted::Value { value, item }) => {
+                facts = Facts {
+                    ttl_before_s,
+                    ..self::facts(key, &item, self.shared.config.cas_enabled)
+                };
+                facts.value_len = value.checked_ilog10().unwrap_or(0) as usize + 1;
+                number = Some(value);
+                if arithmetic.value { MetaCode::Value } else { MetaCode::Done }
+            }
+            Ok(Counted::NotFound) => MetaCode::NotFound,
+            Ok(Counted::Exists) => MetaCode::Exists,
+            Ok(Counted::NotANumber) => return out.extend_from_slice(reply::NON_NUMERIC),
+            Err(error) => return out.extend_from_slice(refusal(error)),
+        };
+        if arithmetic.quiet && reply::is_hidden(MetaCommand::Arithmetic, code) {
+            return;
+        }
+        reply::meta(out, MetaCommand::Arithmetic, code, &arithmetic.flags, &facts);
+        if let (MetaCode::Value, Some(number)) = (code, number) {
+            reply::number(out, number);
+        }
+    }
+
+    fn meta_debug(&mut self, key: &MetaKey<'_>, out: &mut Vec<u8>) {
+        self.counters().cmd_meta.add(1);
+        let stored = key.stored();
+        let cas_enabled = self.shared.config.cas_enabled;
+        let how = Get {
+            details: true,
+            no_bump: true,
+            ..Get::default()
+        };
+        let found = self.session.get_with(stored, &how, out, |item, out| {
+            let facts = reply::DebugFacts {
+                key: stored,
+                is_binary: item.binary_key,
+                ttl_s: item.ttl_s.map(u64::from),
+                idle_s: item.idle_s.into(),
+                cas: if cas_enabled { item.cas } else { 0 },
+                fetched: item.fetched,
+                class: CLASS,
+                size: item.size as u64,
+            };
+            reply::debug(out, &facts);
+        });
+        if !matches!(found, Ok(Some(_))) {
+            out.extend_from_slice(reply::META_MISS);
+        }
+    }
+
+    /// memcached's verbosity as a level of the log: 0 warnings, 1 the server's doings, 2 connections, 3 requests.
+    fn set_verbosity(&self, level: u32) {
+        let level = u8::try_from(level).unwrap_or(u8::MAX).min(3);
+        self.shared.verbosity.store(level, Relaxed);
+        log::set_max_level(crate::log_level(level));
+    }
+
+    fn memory_limit(&self, megabytes: u64) -> &'static [u8] {
+        if megabytes < 8 {
+            b"MEMLIMIT_TOO_SMALL cannot set maxbytes to less than 8m\r\n"
+        } else if megabytes.checked_mul(1 << 20) == Some(self.cache.info().limit_bytes) {
+            reply::OK
+        } else {
+            b"MEMLIMIT_ADJUST_FAILED out of bounds or unable to adjust\r\n"
+        }
+    }
+
+    fn dump(&self, format: DumpFormat, what: &[u8], out: &mut Vec<u8>) -> Outcome {
+        if !self.shared.config.dump_enabled {
+            out.extend_from_slice(match format {
+                DumpFormat::Metadump => reply::METADUMP_DISABLED,
+                DumpFormat::Mgdump => reply::MGDUMP_DISABLED,
+            });
+            return Outcome::Done;
+        }
+        match Dump::new(format, what) {
+            Ok(dump) => Outcome::Dump(dump),
+            Err(refusal) => {
+                out.extend_from_slice(refusal);
+                Outcome::Done
+            }
+        }
+    }
+
+    fn watch(&self, what: &[u8], out: &mut Vec<u8>, origin: &Origin<'_>) -> Outcome {
+        let answer = match watch::parse(what) {
+            _ if !self.shared.config.watch_enabled => reply::WATCH_DISABLED,
+            Err(refusal) => refusal,
+            Ok(events) => match self.shared.watch.add(events, self.worker, origin.token) {
+                Some(watcher) => {
+                    out.extend_from_slice(reply::OK);
+                    return Outcome::Watch(watcher);
+                }
+                None => b"WATCHER_TOO_MANY log watcher limit reached\r\n",
+            },
+        };
+        out.extend_from_slice(answer);
+        Outcome::Done
+    }
+
+    fn stats(&mut self, argument: &[u8], out: &mut Vec<u8>) {
+        let mut words = tokens(argument);
+        let (shared, cache) = (&self.shared, &self.cache);
+        match words.next().unwrap_or_default() {
+            b"" => stats::general(shared, cache, out),
+            b"settings" => stats::settings(shared, cache, out),
+            b"items" => stats::items(shared, cache, out),
+            b"slabs" => stats::slabs(shared, cache, out),
+            b"sizes" => stats::sizes(out),
+            b"sizes_enable" | b"sizes_disable" => out.extend_from_slice(b"STAT sizes_error not_available\r\nEND\r\n"),
+            b"conns" => stats::conns(shared, out),
+            b"reset" => {
+                let baseline = stats::baseline(shared, cache);
+                *lock(&shared.baseline) = baseline;
+                shared.detail.clear();
+                out.extend_from_slice(reply::RESET);
+            }
+            b"detail" if !shared.config.dump_enabled => out.extend_from_slice(b"CLIENT_ERROR stats detail not allowed\r\n"),
+            b"detail" => self.stats_detail(words, out),
+            b"cachedump" if !shared.config.dump_enabled => out.extend_from_slice(b"CLIENT_ERROR stats cachedump not allowed\r\n"),
+            b"cachedump" => self.stats_cachedump(words, out),
+            _ => out.extend_from_slice(reply::ERROR),
+        }
+    }
+
+    fn stats_detail(&self, mut words: Tokens<'_>, out: &mut Vec<u8>) {
+        match words.next() {
+            Some(b"dump") => return self.shared.detail.dump(out),
+            Some(b"on") => self.shared.detail.enable(true),
+            Some(b"off") => self.shared.detail.enable(false),
+            _ => return out.extend_from_slice(b"CLIENT_ERROR usage: stats detail on|off|dump\r\n"),
+        }
+        out.extend_from_slice(reply::OK);
+    }
+
+    fn stats_cachedump(&mut self, mut words: Tokens<'_>, out: &mut Vec<u8>) {
+        let mut number = || {
+            words
+                .next()
+                .map(|word| std::str::from_utf8(word).ok().and_then(|word| word.parse::<u32>().ok()))
+        };
+        match (number(), number()) {
+            (None, _) | (_, None) => out.extend_from_slice(b"CLIENT_ERROR bad command line\r\n"),
+            (Some(Some(class @ 0..64)), Some(Some(limit))) => {
+                dump::cachedump(self, class, usize::try_from(limit).unwrap_or(usize::MAX), out);
+            }
+            (Some(Some(_)), Some(Some(_))) => out.extend_from_slice(b"CLIENT_ERROR Illegal slab id\r\n"),
+            _ => out.extend_from_slice(reply::BAD_FORMAT),
+        }
+    }
+
+    /// Tells watchers and `stats detail` about a fetch.
+    #[inline]
+    fn fetched(&self, key: &[u8], item: Option<&Item>, origin: &Origin<'_>) {
+        if self.shared.watch.wants(watch::FETCHERS) {
+            let (status, size) = item.map_or(("not_found", 0), |item| ("found", item.value_len));
+            self.tell(watch::FETCHERS, |line| {
+                line.extend_from_slice(b"type=item_get key=");
+                reply::uri_encode(line, key);
+                let _ = write!(line, " status={status} clsid={CLASS} cfd={} size={size}", origin.peer.fd);
+            });
+        }
+        if self.shared.detail.is_enabled() {
+            self.shared.detail.count(key, |counts| {
+                counts.gets += 1;
+                counts.hits += u64::from(item.is_some());
+            });
+        }
+    }
+
+    /// Tells them about a store.
+    #[inline]
+    fn mutated(
+        &self,
+        key: &[u8],
+        stored: &Result<Stored, WriteError>,
+        verb: &str,
+        exptime: i64,
+        size: usize,
+        origin: &Origin<'_>,
+    ) {
+        if self.shared.watch.wants(watch::MUTATIONS) {
+            let status = match stored {
+                Ok(Stored::Stored { .. }) => "stored",
+                Ok(Stored::NotStored) => "not_stored",
+                Ok(Stored::Exists) => "exists",
+                Ok(Stored::NotFound) => "not_found",
+                Err(WriteError::TooLarge { .. }) => "too_large",
+                Err(_) => "no_memory",
+            };
+            self.tell(watch::MUTATIONS, |line| {
+                line.extend_from_slice(b"type=item_store key=");
+                reply::uri_encode(line, key);
+                let fd = origin.peer.fd;
+                let _ = write!(
+                    line,
+                    " status={status} cmd={verb} ttl={exptime} clsid={CLASS} cfd={fd} size={size}"
+                );
+            });
+        }
+        if self.shared.detail.is_enabled() {
+            self.shared.detail.count(key, |counts| counts.sets += 1);
+        }
+    }
+
+    /// Tells them about a delete.
+    #[inline]
+    fn deleted(&self, key: &[u8], verb: &str, was_there: bool) {
+        if was_there && self.shared.watch.wants(watch::DELETIONS) {
+            self.tell(watch::DELETIONS, |line| {
+                line.extend_from_slice(b"type=deleted key=");
+                reply::uri_encode(line, key);
+                let _ = write!(line, " cmd={verb} clsid={CLASS}");
+            });
+        }
+        if self.shared.detail.is_enabled() {
+            self.shared.detail.count(key, |counts| counts.deletes += 1);
+        }
+    }
+
+    /// Queues a line for the watchers and wakes those that had none waiting.
+    #[cold]
+    pub(crate) fn tell(&self, event: watch::Events, text: impl FnOnce(&mut Vec<u8>)) {
+        let doors = &self.shared.doors;
+        self.shared.watch.tell(event, text, |watcher| {
+            doors[watcher.worker].send(Message::Turn(watcher.token))
+        });
+    }
+}
+
+fn facts<'a>(key: &'a [u8], item: &Item, cas_enabled: bool) -> Facts<'a> {
+    Facts {
+        key,
+        is_binary: item.binary_key,
+        value_len: item.value_len,
+        client_flags: item.flags,
+        cas: if cas_enabled { item.cas } else { 0 },
+        ttl_s: item.ttl_s.map(u64::from),
+        ttl_before_s: None,
+        idle_s: item.idle_s.into(),
+        fetched: item.fetched,
+        win_sent: item.win_sent,
+        stale: item.stale,
+        win: item.win,
+    }
+}
+
+fn refusal(error: WriteError) -> &'static [u8] {
+    match error {
+        WriteError::TooLarge { .. } => reply::TOO_LARGE,
+        WriteError::OutOfMemory => reply::OUT_OF_MEMORY_STORING,
+        WriteError::KeyLength { .. } => reply::BAD_FORMAT,
+        _ => DAMAGED,
+    }
+}
+
+fn verb_name(verb: StoreVerb) -> &'static str {
+    match verb {
+        StoreVerb::Set => "set",
+        StoreVerb::Add => "add",
+        StoreVerb::Replace => "replace",
+        StoreVerb::Append => "append",
+        StoreVerb::Prepend => "prepend",
+        StoreVerb::Cas => "cas",
+    }
+}
+
+fn answer_unless(noreply: bool, answer: &[u8], out: &mut Vec<u8>) {
+    if !noreply {
+        out.extend_from_slice(answer);
+    }
+}

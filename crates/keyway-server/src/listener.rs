@@ -1,0 +1,245 @@
+//! Listening sockets: binding them, and the Unix socket's file.
+
+use std::fmt;
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::{AsRawFd, RawFd};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use mio::net::{TcpListener, UnixListener};
+use nix::sys::stat::{Mode, umask};
+use socket2::{Domain, Protocol, SockAddr, Socket, Type};
+
+use crate::config::{Config, UnixSocket};
+use crate::connection::Stream;
+use crate::shared::PeerAddress;
+
+/// Why a listening socket could not be had.
+#[derive(Debug)]
+pub struct BindError {
+    what: String,
+    error: io::Error,
+}
+
+impl fmt::Display for BindError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { what, error } = self;
+        write!(f, "cannot listen on {what}: {error}")?;
+        match error.kind() {
+            io::ErrorKind::AddrInUse => write!(f, "; stop what is listening there, or choose another"),
+            io::ErrorKind::AddrNotAvailable => write!(f, "; no interface of this machine has this address"),
+            io::ErrorKind::PermissionDenied => write!(f, "; ports below 1024 and the socket's folder need permission"),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl std::error::Error for BindError {}
+
+/// One listening socket.
+pub(crate) enum Listener {
+    Tcp(TcpListener),
+    Unix(UnixListener, SocketFile),
+}
+
+/// The file of a Unix socket, removed when this is dropped, unless another server has put its own there meanwhile.
+pub(crate) struct SocketFile {
+    path: PathBuf,
+    /// device and inode
+    identity: (u64, u64),
+}
+
+/// All sockets that `config` asks for.
+pub(crate) fn bind(config: &Config) -> Result<Vec<Listener>, BindError> {
+    let mut listeners = Vec::new();
+    for &address in &config.tcp {
+        match bind_tcp(address, config.backlog) {
+            Ok(listener) => listeners.push(Listener::Tcp(listener)),
+            // "All interfaces" is asked for as both families; a machine without IPv6 has only one.
+            Err(error) if is_missing_ipv6(address, &error) && !listeners.is_empty() => {
+                log::info!("not listening on tcp {address}: {error}");
+            }
+            Err(error) => {
+                return Err(BindError {
+                    what: format!("tcp {address}"),
+                    error,
+                });
+            }
+        }
+    }
+    if let Some(socket) = &config.unix {
+        let (listener, file) = bind_unix(socket, config.backlog).map_err(|error| BindError {
+            what: format!("unix {}", socket.path.display()),
+            error,
+        })?;
+        listeners.push(Listener::Unix(listener, file));
+    }
+    Ok(listeners)
+}
+
+fn is_missing_ipv6(address: SocketAddr, error: &io::Error) -> bool {
+    let missing = [nix::libc::EAFNOSUPPORT, nix::libc::EADDRNOTAVAIL];
+    address.is_ipv6() && address.ip().is_unspecified() && error.raw_os_error().is_some_and(|code| missing.contains(&code))
+}
+
+fn bind_tcp(address: SocketAddr, backlog: i32) -> io::Result<TcpListener> {
+    let socket = Socket::new(Domain::for_address(address), Type::STREAM.nonblocking(), Some(Protocol::TCP))?;
+    socket.set_reuse_address(true)?;
+    if address.is_ipv6() {
+        socket.set_only_v6(true)?;
+    }
+    // Accepted sockets inherit both (tcp(7)), which saves two system calls per connection.
+    socket.set_tcp_nodelay(true)?;
+    socket.set_keepalive(true)?;
+    socket.bind(&address.into())?;
+    socket.listen(backlog)?;
+    Ok(TcpListener::from_std(socket.into()))
+}
+
+fn bind_unix(wanted: &UnixSocket, backlog: i32) -> io::Result<(UnixListener, SocketFile)> {
+    remove_stale(&wanted.path)?;
+    let socket = Socket::new(Domain::UNIX, Type::STREAM.nonblocking(), None)?;
+    let address = SockAddr::unix(&wanted.path)?;
+    // The mask closes the instant between bind and chmod, in which anybody could connect.
+    let mask = umask(Mode::from_bits_truncate(!wanted.mode & 0o777));
+    let bound = socket.bind(&address);
+    umask(mask);
+    bound?;
+    let path = wanted.path.canonicalize()?;
+    let file = std::fs::symlink_metadata(&path)?;
+    let file = SocketFile {
+        path,
+        identity: (file.dev(), file.ino()),
+    };
+    std::fs::set_permissions(&file.path, std::fs::Permissions::from_mode(wanted.mode & 0o777))?;
+    socket.listen(backlog)?;
+    Ok((UnixListener::from_std(socket.into()), file))
+}
+
+/// Removes a socket file that nobody listens on any more. Anything else that is in the way is an error.
+fn remove_stale(path: &Path) -> io::Result<()> {
+    match std::fs::symlink_metadata(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(error) => Err(error),
+        Ok(file) if !file.file_type().is_socket() => Err(io::Error::new(
+            io::ErrorKind::AlreadyExists,
+            "a file that is not a socket is there; remove it or choose another path",
+        )),
+        Ok(_) => match std::os::unix::net::UnixStream::connect(path) {
+            Ok(_) => Err(io::ErrorKind::AddrInUse.into()),
+            Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => std::fs::remove_file(path),
+            Err(error) => Err(error),
+        },
+    }
+}
+
+impl Drop for SocketFile {
+    fn drop(&mut self) {
+        let is_ours = std::fs::symlink_metadata(&self.path).is_ok_and(|file| (file.dev(), file.ino()) == self.identity);
+        if is_ours && let Err(error) = std::fs::remove_file(&self.path) {
+            log::warn!("cannot remove {}: {error}", self.path.display());
+        }
+    }
+}
+
+impl Listener {
+    /// Takes one waiting connection.
+    pub(crate) fn accept(&self) -> io::Result<(Stream, PeerAddress)> {
+        match self {
+            Self::Tcp(listener) => {
+                let (stream, remote) = listener.accept()?;
+                let local = stream.local_addr().ok();
+                Ok((Stream::Tcp(stream), PeerAddress::Tcp { remote, local }))
+            }
+            Self::Unix(listener, _) => Ok((Stream::Unix(listener.accept()?.0), PeerAddress::Unix)),
+        }
+    }
+
+    pub(crate) fn fd(&self) -> RawFd {
+        match self {
+            Self::Tcp(listener) => listener.as_raw_fd(),
+            Self::Unix(listener, _) => listener.as_raw_fd(),
+        }
+    }
+
+    pub(crate) fn tcp_address(&self) -> Option<SocketAddr> {
+        match self {
+            Self::Tcp(listener) => listener.local_addr().ok(),
+            Self::Unix(..) => None,
+        }
+    }
+
+    /// As `stats conns` and the ready line name it.
+    pub(crate) fn name(&self) -> String {
+        match self {
+            Self::Tcp(_) => self
+                .tcp_address()
+                .map_or_else(|| "tcp:?".to_owned(), |address| format!("tcp:{address}")),
+            Self::Unix(_, file) => format!("unix:{}", file.path.display()),
+        }
+    }
+
+    pub(crate) fn as_source(&mut self) -> &mut dyn mio::event::Source {
+        match self {
+            Self::Tcp(listener) => listener,
+            Self::Unix(listener, _) => listener,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn socket(name: &str) -> UnixSocket {
+        UnixSocket {
+            path: std::env::temp_dir().join(format!("keyway-listener-{}-{name}", std::process::id())),
+            mode: 0o700,
+        }
+    }
+
+    #[test]
+    fn a_socket_file_has_its_mode_and_goes_with_its_listener() {
+        let wanted = socket("mode");
+        let (_listener, file) = bind_unix(&wanted, 1).unwrap();
+        assert_eq!(std::fs::metadata(&wanted.path).unwrap().permissions().mode() & 0o777, 0o700);
+        drop(file);
+        assert!(!wanted.path.exists());
+    }
+
+    #[test]
+    fn a_stale_socket_file_is_replaced_and_a_live_one_is_not() {
+        let wanted = socket("stale");
+        drop(std::os::unix::net::UnixListener::bind(&wanted.path).unwrap());
+        let (_listener, _file) = bind_unix(&wanted, 1).unwrap();
+        assert_eq!(bind_unix(&wanted, 1).err().unwrap().kind(), io::ErrorKind::AddrInUse);
+    }
+
+    #[test]
+    fn a_file_that_is_no_socket_is_left_alone() {
+        let wanted = socket("file");
+        std::fs::write(&wanted.path, "precious").unwrap();
+        let error = bind_unix(&wanted, 1).err().unwrap();
+        assert_eq!(std::fs::read(&wanted.path).unwrap(), b"precious");
+        std::fs::remove_file(&wanted.path).unwrap();
+        assert!(error.to_string().contains("not a socket"));
+    }
+
+    #[test]
+    fn errors_say_what_to_do() {
+        let first = bind_tcp("127.0.0.1:0".parse().unwrap(), 1).unwrap();
+        let address = first.local_addr().unwrap();
+        let error = bind(&Config {
+            tcp: vec![address],
+            ..Config::default()
+        })
+        .err()
+        .unwrap()
+        .to_string();
+        assert!(
+            error.contains(&address.to_string()) && error.contains("choose another"),
+            "{error}"
+        );
+    }
+}

@@ -1,0 +1,221 @@
+//! What a server's threads share: settings, counters, mailboxes, and the list of connections for `stats conns`.
+//!
+//! Everything here is off the hot path or a counter with a single writer; requests themselves meet only in the region.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::os::fd::RawFd;
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use keyway::Counters;
+
+use crate::auth::Users;
+use crate::config::Config;
+use crate::connection::Stream;
+use crate::detail::Detail;
+use crate::watch::Hub;
+
+/// A message to a worker.
+pub(crate) enum Message {
+    /// a new connection, yours from now on
+    Adopt(Stream, Arc<Peer>),
+    /// this connection of yours has something to send
+    Turn(usize),
+}
+
+/// A worker as the other threads see it.
+pub(crate) struct WorkerDoor {
+    inbox: Mutex<Vec<Message>>,
+    waker: mio::Waker,
+    pub(crate) counters: WorkerCounters,
+}
+
+/// Counted by one worker, read by all.
+#[derive(Default)]
+pub(crate) struct WorkerCounters {
+    pub(crate) bytes_read: Counter,
+    pub(crate) bytes_written: Counter,
+    pub(crate) conn_yields: Counter,
+    pub(crate) auth_cmds: Counter,
+    pub(crate) auth_errors: Counter,
+    pub(crate) idle_kicks: Counter,
+    pub(crate) cmd_meta: Counter,
+}
+
+/// A counter with one writing thread.
+#[derive(Default)]
+pub(crate) struct Counter(AtomicU64);
+
+impl Counter {
+    /// Only for the thread that owns it: a plain load and store, no locked instruction.
+    pub(crate) fn add(&self, count: u64) {
+        self.0.store(self.0.load(Relaxed).wrapping_add(count), Relaxed);
+    }
+
+    pub(crate) fn get(&self) -> u64 {
+        self.0.load(Relaxed)
+    }
+}
+
+/// A connection as `stats conns` shows it.
+pub(crate) struct Peer {
+    pub(crate) id: u64,
+    pub(crate) fd: RawFd,
+    pub(crate) address: PeerAddress,
+    pub(crate) state: AtomicU8,
+    /// seconds after the server's start
+    pub(crate) last_request_s: AtomicU32,
+}
+
+/// Where a connection comes from.
+#[derive(Clone, Debug)]
+pub(crate) enum PeerAddress {
+    Tcp { remote: SocketAddr, local: Option<SocketAddr> },
+    Unix,
+}
+
+/// Counters of the accepting thread, and the number of connections.
+#[derive(Default)]
+pub(crate) struct Arrivals {
+    pub(crate) current: AtomicUsize,
+    pub(crate) total: AtomicU64,
+    pub(crate) rejected: AtomicU64,
+    pub(crate) disabled_count: AtomicU64,
+    pub(crate) disabled_us: AtomicU64,
+    /// no connection is being accepted because there are too many
+    pub(crate) paused: AtomicBool,
+}
+
+/// Monotone counts at the time of `stats reset`, or of the start.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Baseline {
+    pub(crate) counters: Counters,
+    pub(crate) traffic: Traffic,
+    pub(crate) total_connections: u64,
+    pub(crate) rejected: u64,
+    pub(crate) disabled_count: u64,
+    pub(crate) disabled_us: u64,
+}
+
+/// The workers' counters, summed.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Traffic {
+    pub(crate) bytes_read: u64,
+    pub(crate) bytes_written: u64,
+    pub(crate) conn_yields: u64,
+    pub(crate) auth_cmds: u64,
+    pub(crate) auth_errors: u64,
+    pub(crate) idle_kicks: u64,
+    pub(crate) cmd_meta: u64,
+}
+
+pub(crate) struct Shared {
+    pub(crate) config: Config,
+    pub(crate) item_size_max: usize,
+    pub(crate) started: Instant,
+    pub(crate) arrivals: Arrivals,
+    pub(crate) doors: Vec<WorkerDoor>,
+    pub(crate) baseline: Mutex<Baseline>,
+    pub(crate) peers: Mutex<BTreeMap<u64, Arc<Peer>>>,
+    /// listening sockets: descriptor and "tcp:address" or "unix:path"
+    pub(crate) listening: Mutex<Vec<(RawFd, String)>>,
+    pub(crate) watch: Hub,
+    pub(crate) detail: Detail,
+    pub(crate) users: Option<RwLock<Users>>,
+    pub(crate) verbosity: AtomicU8,
+    pub(crate) stopping: AtomicBool,
+    /// a worker ended by a panic
+    pub(crate) broken: AtomicBool,
+    pub(crate) workers_running: AtomicUsize,
+    pub(crate) acceptor: mio::Waker,
+}
+
+impl WorkerDoor {
+    pub(crate) fn new(waker: mio::Waker) -> Self {
+        Self {
+            inbox: Mutex::default(),
+            waker,
+            counters: WorkerCounters::default(),
+        }
+    }
+
+    pub(crate) fn send(&self, message: Message) {
+        lock(&self.inbox).push(message);
+        self.wake();
+    }
+
+    /// Exchanges the messages that wait for `empty`.
+    pub(crate) fn receive(&self, empty: &mut Vec<Message>) {
+        std::mem::swap(&mut *lock(&self.inbox), empty);
+    }
+
+    fn wake(&self) {
+        if let Err(error) = self.waker.wake() {
+            log::error!("cannot wake a worker: {error}");
+        }
+    }
+}
+
+impl Shared {
+    /// Seconds since the start.
+    pub(crate) fn uptime_s(&self) -> u32 {
+        self.started.elapsed().as_secs().try_into().unwrap_or(u32::MAX)
+    }
+
+    pub(crate) fn traffic(&self) -> Traffic {
+        self.doors.iter().fold(Traffic::default(), |sum, door| {
+            let c = &door.counters;
+            Traffic {
+                bytes_read: sum.bytes_read + c.bytes_read.get(),
+                bytes_written: sum.bytes_written + c.bytes_written.get(),
+                conn_yields: sum.conn_yields + c.conn_yields.get(),
+                auth_cmds: sum.auth_cmds + c.auth_cmds.get(),
+                auth_errors: sum.auth_errors + c.auth_errors.get(),
+                idle_kicks: sum.idle_kicks + c.idle_kicks.get(),
+                cmd_meta: sum.cmd_meta + c.cmd_meta.get(),
+            }
+        })
+    }
+
+    /// Starts a graceful shutdown; harmless when one is under way.
+    pub(crate) fn stop(&self) {
+        self.stopping.store(true, SeqCst);
+        self.wake_acceptor();
+        self.doors.iter().for_each(WorkerDoor::wake);
+    }
+
+    pub(crate) fn is_stopping(&self) -> bool {
+        // SeqCst: off the hot path, and the store is followed by a wake-up, which orders it anyway.
+        self.stopping.load(SeqCst)
+    }
+
+    pub(crate) fn wake_acceptor(&self) {
+        if let Err(error) = self.acceptor.wake() {
+            log::error!("cannot wake the accepting thread: {error}");
+        }
+    }
+
+    /// A connection has ended.
+    pub(crate) fn connection_closed(&self, peer: &Peer) {
+        lock(&self.peers).remove(&peer.id);
+        // SeqCst on both words, here and in `Acceptor::pause`: either we see the pause and wake the acceptor, or it sees the
+        // lower count after it has announced the pause. With weaker orders both could miss.
+        self.arrivals.current.fetch_sub(1, SeqCst);
+        if self.arrivals.paused.load(SeqCst) {
+            self.wake_acceptor();
+        }
+    }
+}
+
+/// Nothing here is left half done by a panic, so a poisoned lock is as good as any.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The Unix clock.
+pub(crate) fn unix_time() -> Duration {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
+}

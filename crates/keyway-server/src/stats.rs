@@ -1,0 +1,461 @@
+//! The answers to `stats`, as memcached words them and as exporters and `memcached-tool` read them.
+//!
+//! Counts are the region's, summed over every process and door since the region was made, less what they were when this server
+//! started or was told `stats reset`. Keyway has no slab classes; it shows one, [`CLASS`], whose pages are the region's
+//! segments and whose chunks are the 8 bytes that items are aligned to. Names of memcached's that mean nothing here are shown
+//! as 0 where tools insist on them, and left out elsewhere.
+
+use std::io::Write;
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+
+use keyway::{Cache, Counters, Info};
+use keyway_proto::reply;
+use nix::sys::resource::{UsageWho, getrusage};
+use nix::sys::time::TimeVal;
+
+use crate::config::{KEYWAY_VERSION, PROTOCOL_VERSION};
+use crate::connection::STATES;
+use crate::shared::{Baseline, PeerAddress, Shared, Traffic, lock, unix_time};
+
+/// The number of the one slab class that is shown.
+pub(crate) const CLASS: u32 = 1;
+/// Items are aligned to this many bytes.
+const CHUNK_SIZE: u64 = 8;
+
+/// Appends `STAT <name> <value>`.
+fn stat(out: &mut Vec<u8>, name: &str, value: impl std::fmt::Display) {
+    let _ = write!(out, "STAT {name} {value}\r\n");
+}
+
+/// What has been counted up to now.
+pub(crate) fn baseline(shared: &Shared, cache: &Cache) -> Baseline {
+    let arrivals = &shared.arrivals;
+    Baseline {
+        counters: cache.counters(),
+        traffic: shared.traffic(),
+        total_connections: arrivals.total.load(Relaxed),
+        rejected: arrivals.rejected.load(Relaxed),
+        disabled_count: arrivals.disabled_count.load(Relaxed),
+        disabled_us: arrivals.disabled_us.load(Relaxed),
+    }
+}
+
+/// `stats`
+pub(crate) fn general(shared: &Shared, cache: &Cache, out: &mut Vec<u8>) {
+    let base = *lock(&shared.baseline);
+    process(shared, out);
+    connections(shared, &base, out);
+    commands(
+        &counted_since(&base.counters, &cache.counters()),
+        &traffic_since(&base.traffic, &shared.traffic()),
+        shared,
+        out,
+    );
+    store(&counted_since(&base.counters, &cache.counters()), &cache.info(), out);
+    out.extend_from_slice(reply::END);
+}
+
+fn process(shared: &Shared, out: &mut Vec<u8>) {
+    stat(out, "pid", std::process::id());
+    stat(out, "uptime", shared.uptime_s());
+    stat(out, "time", unix_time().as_secs());
+    stat(out, "version", PROTOCOL_VERSION);
+    stat(out, "keyway_version", KEYWAY_VERSION);
+    stat(out, "pointer_size", usize::BITS);
+    if let Ok(usage) = getrusage(UsageWho::RUSAGE_SELF) {
+        let seconds = |time: TimeVal| format!("{}.{:06}", time.tv_sec(), time.tv_usec());
+        stat(out, "rusage_user", seconds(usage.user_time()));
+        stat(out, "rusage_system", seconds(usage.system_time()));
+    }
+}
+
+fn connections(shared: &Shared, base: &Baseline, out: &mut Vec<u8>) {
+    let arrivals = &shared.arrivals;
+    stat(out, "max_connections", shared.config.connections_max);
+    stat(out, "curr_connections", arrivals.current.load(Relaxed));
+    stat(
+        out,
+        "total_connections",
+        arrivals.total.load(Relaxed) - base.total_connections,
+    );
+    stat(out, "rejected_connections", arrivals.rejected.load(Relaxed) - base.rejected);
+    stat(out, "connection_structures", arrivals.current.load(Relaxed));
+    stat(
+        out,
+        "accepting_conns",
+        u8::from(!arrivals.paused.load(SeqCst) && !shared.is_stopping()),
+    );
+    stat(
+        out,
+        "listen_disabled_num",
+        arrivals.disabled_count.load(Relaxed) - base.disabled_count,
+    );
+    stat(
+        out,
+        "time_in_listen_disabled_us",
+        arrivals.disabled_us.load(Relaxed) - base.disabled_us,
+    );
+    stat(out, "threads", shared.config.threads);
+}
+
+fn commands(c: &Counters, traffic: &Traffic, shared: &Shared, out: &mut Vec<u8>) {
+    for (name, count) in [
+        ("cmd_get", c.cmd_get),
+        ("cmd_set", c.cmd_set),
+        ("cmd_flush", c.cmd_flush),
+        ("cmd_touch", c.cmd_touch),
+        ("cmd_meta", traffic.cmd_meta),
+        ("get_hits", c.get_hits),
+        ("get_misses", c.get_misses),
+        ("get_expired", c.get_expired),
+        ("get_flushed", c.get_flushed),
+        ("delete_misses", c.delete_misses),
+        ("delete_hits", c.delete_hits),
+        ("incr_misses", c.incr_misses),
+        ("incr_hits", c.incr_hits),
+        ("decr_misses", c.decr_misses),
+        ("decr_hits", c.decr_hits),
+        ("cas_misses", c.cas_misses),
+        ("cas_hits", c.cas_hits),
+        ("cas_badval", c.cas_badval),
+        ("touch_hits", c.touch_hits),
+        ("touch_misses", c.touch_misses),
+        ("store_too_large", c.store_too_large),
+        ("store_no_memory", c.store_no_memory),
+        ("auth_cmds", traffic.auth_cmds),
+        ("auth_errors", traffic.auth_errors),
+    ] {
+        stat(out, name, count);
+    }
+    if !shared.config.idle_timeout.is_zero() {
+        stat(out, "idle_kicks", traffic.idle_kicks);
+    }
+    stat(out, "bytes_read", traffic.bytes_read);
+    stat(out, "bytes_written", traffic.bytes_written);
+    stat(out, "conn_yields", traffic.conn_yields);
+    stat(out, "log_worker_dropped", 0);
+    stat(out, "log_worker_written", shared.watch.lines());
+    stat(out, "log_watcher_skipped", shared.watch.skipped.load(Relaxed));
+    stat(out, "log_watcher_sent", shared.watch.sent.load(Relaxed));
+    stat(out, "log_watchers", shared.watch.count());
+}
+
+fn store(c: &Counters, info: &Info, out: &mut Vec<u8>) {
+    let hash_power_level = info.index_buckets.checked_ilog2().unwrap_or(0);
+    for (name, count) in [
+        ("limit_maxbytes", info.limit_bytes),
+        ("hash_power_level", hash_power_level.into()),
+        ("hash_bytes", info.index_bytes),
+        ("hash_is_expanding", 0),
+        ("slab_reassign_running", 0),
+        ("slabs_moved", c.segments_recycled),
+        ("lru_crawler_running", 0),
+        ("lru_crawler_starts", 0),
+        ("lru_maintainer_juggles", 0),
+        ("malloc_fails", 0),
+        ("bytes", c.bytes),
+        ("curr_items", c.curr_items),
+        ("total_items", c.total_items),
+        ("slab_global_page_pool", info.segments_free),
+        ("expired_unfetched", c.expired_unfetched),
+        ("evicted_unfetched", c.evicted_unfetched),
+        ("evicted_active", 0),
+        ("evictions", c.evictions),
+        ("reclaimed", c.reclaimed),
+        ("crawler_reclaimed", 0),
+        ("crawler_items_checked", 0),
+        ("lrutail_reflocked", 0),
+        ("moves_to_cold", 0),
+        ("moves_to_warm", c.relocations),
+        ("moves_within_lru", 0),
+        ("direct_reclaims", 0),
+        ("lru_bumps_dropped", 0),
+        ("keyway_segments", info.segments),
+        ("keyway_segments_free", info.segments_free),
+        ("keyway_segments_recycled", c.segments_recycled),
+        ("keyway_relocations", c.relocations),
+        ("keyway_splits", c.splits),
+        ("keyway_sessions", info.sessions),
+        ("keyway_sessions_max", info.sessions_max),
+        ("keyway_recoveries", c.recoveries),
+        ("keyway_corrupt", c.corrupt),
+    ] {
+        stat(out, name, count);
+    }
+}
+
+/// `stats settings`
+pub(crate) fn settings(shared: &Shared, cache: &Cache, out: &mut Vec<u8>) {
+    let config = &shared.config;
+    let info = cache.info();
+    let yes_no = |yes: bool| if yes { "yes" } else { "no" };
+    let inter: Vec<String> = config.tcp.iter().map(|address| address.ip().to_string()).collect();
+    let socket = config.unix.as_ref();
+    stat(out, "maxbytes", info.limit_bytes);
+    stat(out, "maxconns", config.connections_max);
+    stat(out, "tcpport", config.tcp.first().map_or(0, std::net::SocketAddr::port));
+    stat(out, "udpport", 0);
+    stat(
+        out,
+        "inter",
+        if inter.is_empty() {
+            "NULL".to_owned()
+        } else {
+            inter.join(",")
+        },
+    );
+    stat(out, "verbosity", shared.verbosity.load(Relaxed));
+    stat(out, "oldest", 0);
+    stat(out, "evictions", if config.evict { "on" } else { "off" });
+    stat(
+        out,
+        "domain_socket",
+        socket.map_or_else(|| "NULL".to_owned(), |s| s.path.display().to_string()),
+    );
+    stat(out, "umask", format_args!("{:o}", socket.map_or(0o700, |s| s.mode)));
+    stat(out, "shutdown_command", yes_no(config.shutdown_enabled));
+    stat(out, "growth_factor", "1.00");
+    stat(out, "chunk_size", CHUNK_SIZE);
+    stat(out, "num_threads", config.threads);
+    stat(out, "num_threads_per_udp", 0);
+    stat(out, "stat_key_prefix", shared.detail.delimiter());
+    stat(out, "detail_enabled", yes_no(shared.detail.is_enabled()));
+    stat(out, "reqs_per_event", config.requests_per_turn);
+    stat(out, "cas_enabled", yes_no(config.cas_enabled));
+    stat(out, "tcp_backlog", config.backlog);
+    stat(out, "binding_protocol", "ascii");
+    stat(out, "auth_enabled_sasl", "no");
+    stat(
+        out,
+        "auth_enabled_ascii",
+        config
+            .auth_file
+            .as_ref()
+            .map_or_else(|| "no".to_owned(), |p| p.display().to_string()),
+    );
+    stat(out, "item_size_max", shared.item_size_max);
+    stat(out, "maxconns_fast", yes_no(config.connections_fast));
+    stat(out, "hashpower_init", 0);
+    stat(out, "slab_reassign", "no");
+    stat(out, "slab_automove", 0);
+    stat(out, "slab_chunk_max", info.segment_size);
+    // Exporters take "yes" as the promise of counters that a log-structured store does not have.
+    stat(out, "lru_crawler", "no");
+    stat(out, "lru_maintainer_thread", "no");
+    stat(out, "lru_segmented", "no");
+    stat(out, "tail_repair_time", 0);
+    stat(out, "flush_enabled", yes_no(config.flush_enabled));
+    stat(out, "dump_enabled", yes_no(config.dump_enabled));
+    stat(out, "watch_enabled", yes_no(config.watch_enabled));
+    stat(out, "hash_algorithm", "xxh64");
+    stat(out, "idle_timeout", config.idle_timeout.as_secs());
+    stat(out, "watcher_logbuf_size", crate::watch::QUEUE_MAX);
+    stat(out, "track_sizes", "no");
+    stat(out, "inline_ascii_response", "no");
+    stat(out, "ssl_enabled", "no");
+    stat(out, "memory_file", &config.region);
+    out.extend_from_slice(reply::END);
+}
+
+/// `stats items`
+pub(crate) fn items(shared: &Shared, cache: &Cache, out: &mut Vec<u8>) {
+    let c = counted_since(&lock(&shared.baseline).counters, &cache.counters());
+    if c.curr_items > 0 || c.total_items > 0 {
+        for (name, count) in [
+            ("number", c.curr_items),
+            ("number_hot", 0),
+            ("number_warm", 0),
+            ("number_cold", c.curr_items),
+            ("age_hot", 0),
+            ("age_warm", 0),
+            ("age", 0),
+            ("mem_requested", c.bytes),
+            ("evicted", c.evictions),
+            ("evicted_nonzero", 0),
+            ("evicted_time", 0),
+            ("outofmemory", c.store_no_memory),
+            ("tailrepairs", 0),
+            ("reclaimed", c.reclaimed),
+            ("expired_unfetched", c.expired_unfetched),
+            ("evicted_unfetched", c.evicted_unfetched),
+            ("evicted_active", 0),
+            ("crawler_reclaimed", 0),
+            ("crawler_items_checked", 0),
+            ("lrutail_reflocked", 0),
+            ("moves_to_cold", 0),
+            ("moves_to_warm", c.relocations),
+            ("moves_within_lru", 0),
+            ("direct_reclaims", 0),
+            ("hits_to_hot", 0),
+            ("hits_to_warm", 0),
+            ("hits_to_cold", c.get_hits),
+            ("hits_to_temp", 0),
+        ] {
+            let _ = write!(out, "STAT items:{CLASS}:{name} {count}\r\n");
+        }
+    }
+    out.extend_from_slice(reply::END);
+}
+
+/// `stats slabs`
+pub(crate) fn slabs(shared: &Shared, cache: &Cache, out: &mut Vec<u8>) {
+    let c = counted_since(&lock(&shared.baseline).counters, &cache.counters());
+    let info = cache.info();
+    let chunks_per_page = info.segment_size / CHUNK_SIZE;
+    let chunks = info.segments * chunks_per_page;
+    let free_chunks = info.segments_free.min(info.segments) * chunks_per_page;
+    for (name, count) in [
+        ("chunk_size", CHUNK_SIZE),
+        ("chunks_per_page", chunks_per_page),
+        ("total_pages", info.segments),
+        ("total_chunks", chunks),
+        ("used_chunks", chunks - free_chunks),
+        ("free_chunks", free_chunks),
+        ("free_chunks_end", 0),
+        ("mem_requested", c.bytes),
+        ("get_hits", c.get_hits),
+        ("cmd_set", c.cmd_set),
+        ("delete_hits", c.delete_hits),
+        ("incr_hits", c.incr_hits),
+        ("decr_hits", c.decr_hits),
+        ("cas_hits", c.cas_hits),
+        ("cas_badval", c.cas_badval),
+        ("touch_hits", c.touch_hits),
+    ] {
+        let _ = write!(out, "STAT {CLASS}:{name} {count}\r\n");
+    }
+    stat(out, "active_slabs", 1);
+    stat(out, "total_malloced", info.segments * info.segment_size);
+    out.extend_from_slice(reply::END);
+}
+
+/// `stats sizes`: memcached's answer where sizes are not tracked.
+pub(crate) fn sizes(out: &mut Vec<u8>) {
+    stat(out, "sizes_status", "disabled");
+    out.extend_from_slice(reply::END);
+}
+
+/// `stats conns`
+pub(crate) fn conns(shared: &Shared, out: &mut Vec<u8>) {
+    for (fd, name) in lock(&shared.listening).iter() {
+        let _ = write!(
+            out,
+            "STAT {fd}:addr {name}\r\nSTAT {fd}:state conn_listening\r\nSTAT {fd}:secs_since_last_cmd 0\r\n"
+        );
+    }
+    let now_s = shared.uptime_s();
+    for peer in lock(&shared.peers).values() {
+        let (fd, last_s) = (peer.fd, peer.last_request_s.load(Relaxed));
+        let state = STATES
+            .get(usize::from(peer.state.load(Relaxed)))
+            .copied()
+            .unwrap_or("conn_read");
+        let _ = write!(out, "STAT {fd}:addr {}\r\n", peer.address);
+        match &peer.address {
+            PeerAddress::Tcp { local: Some(local), .. } => {
+                let _ = write!(out, "STAT {fd}:listen_addr tcp:{local}\r\n");
+            }
+            PeerAddress::Unix if shared.config.unix.is_some() => {
+                let path = shared
+                    .config
+                    .unix
+                    .as_ref()
+                    .map(|socket| socket.path.display().to_string())
+                    .unwrap_or_default();
+                let _ = write!(out, "STAT {fd}:listen_addr unix:{path}\r\n");
+            }
+            _ => {}
+        }
+        let _ = write!(
+            out,
+            "STAT {fd}:state {state}\r\nSTAT {fd}:secs_since_last_cmd {}\r\n",
+            now_s.saturating_sub(last_s)
+        );
+    }
+    out.extend_from_slice(reply::END);
+}
+
+/// Monotone counts less those at the baseline; gauges as they are. Saturating, because another process may be between two
+/// counters' updates.
+fn counted_since(base: &Counters, now: &Counters) -> Counters {
+    macro_rules! since {
+        ($($field:ident)*) => { Counters { $($field: now.$field.saturating_sub(base.$field),)* ..*now } };
+    }
+    since!(
+        cmd_get cmd_set cmd_flush cmd_touch cmd_meta get_hits get_misses get_expired get_flushed delete_hits delete_misses
+        incr_hits incr_misses decr_hits decr_misses cas_hits cas_misses cas_badval touch_hits touch_misses total_items evictions
+        evicted_unfetched expired_unfetched reclaimed store_too_large store_no_memory relocations segments_recycled splits
+        recoveries corrupt
+    )
+}
+
+fn traffic_since(base: &Traffic, now: &Traffic) -> Traffic {
+    Traffic {
+        bytes_read: now.bytes_read - base.bytes_read,
+        bytes_written: now.bytes_written - base.bytes_written,
+        conn_yields: now.conn_yields - base.conn_yields,
+        auth_cmds: now.auth_cmds - base.auth_cmds,
+        auth_errors: now.auth_errors - base.auth_errors,
+        idle_kicks: now.idle_kicks - base.idle_kicks,
+        cmd_meta: now.cmd_meta - base.cmd_meta,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn gauges_are_shown_as_they_are_and_counts_since_the_baseline() {
+        let base = Counters {
+            curr_items: 5,
+            bytes: 100,
+            cmd_get: 7,
+            evictions: 3,
+            ..Counters::default()
+        };
+        let now = Counters {
+            curr_items: 2,
+            bytes: 40,
+            cmd_get: 9,
+            evictions: 3,
+            ..Counters::default()
+        };
+        let shown = counted_since(&base, &now);
+        assert_eq!(
+            shown,
+            Counters {
+                curr_items: 2,
+                bytes: 40,
+                cmd_get: 2,
+                evictions: 0,
+                ..Counters::default()
+            }
+        );
+    }
+
+    #[test]
+    fn store_lines_name_what_exporters_read() {
+        let mut out = Vec::new();
+        store(
+            &Counters {
+                curr_items: 1,
+                ..Counters::default()
+            },
+            &Info {
+                limit_bytes: 64 << 20,
+                ..Info::default()
+            },
+            &mut out,
+        );
+        let text = String::from_utf8(out).unwrap();
+        for line in [
+            "STAT curr_items 1\r\n",
+            "STAT limit_maxbytes 67108864\r\n",
+            "STAT evictions 0\r\n",
+            "STAT direct_reclaims 0\r\n",
+        ] {
+            assert!(text.contains(line), "{line}");
+        }
+    }
+}

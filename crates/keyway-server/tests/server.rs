@@ -1,0 +1,526 @@
+//! The server from outside: sockets in, bytes out. What the enemy is, each test's name says.
+//!
+//! Nothing sleeps to wait for a state: a test polls for it with a deadline, or blocks in a read with a timeout.
+
+use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use keyway::{Cache, Options, Place};
+use keyway_server::{Config, Handle, Server, UnixSocket};
+
+/// Longest that any test waits for anything: only a failing test takes so long.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+struct Running {
+    handle: Handle,
+    address: SocketAddr,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Running {
+    fn start(change: impl FnOnce(&mut Config)) -> Self {
+        let options = Options {
+            memory: 64 << 20,
+            item_size_max: 8 << 20,
+            ..Options::default()
+        };
+        let cache = Cache::open(&Place::Memfd, &options).unwrap();
+        let mut config = Config {
+            tcp: vec!["127.0.0.1:0".parse().unwrap()],
+            threads: 2,
+            ..Config::default()
+        };
+        change(&mut config);
+        let server = Server::start(config, cache).unwrap();
+        let (handle, address) = (server.handle(), server.tcp_addresses()[0]);
+        Self {
+            handle,
+            address,
+            thread: Some(std::thread::spawn(move || server.run().unwrap())),
+        }
+    }
+
+    fn connect(&self) -> Client<TcpStream> {
+        let stream = TcpStream::connect(self.address).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        Client(BufReader::new(stream))
+    }
+
+    fn stop(&mut self) {
+        self.handle.shutdown();
+        if let Some(thread) = self.thread.take() {
+            thread.join().unwrap();
+        }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.handle.shutdown();
+        if let Some(thread) = self.thread.take()
+            && !std::thread::panicking()
+        {
+            thread.join().unwrap();
+        }
+    }
+}
+
+struct Client<S: Read>(BufReader<S>);
+
+impl<S: Read + Write> Client<S> {
+    fn send(&mut self, bytes: &[u8]) {
+        self.0.get_mut().write_all(bytes).unwrap();
+    }
+
+    fn line(&mut self) -> String {
+        let mut line = String::new();
+        self.0.read_line(&mut line).unwrap();
+        line
+    }
+
+    /// Reads exactly what is expected.
+    fn expect(&mut self, expected: &[u8]) {
+        let mut got = vec![0; expected.len()];
+        self.0.read_exact(&mut got).unwrap();
+        assert!(
+            got == expected,
+            "{:?}\n!= {:?}",
+            got[..got.len().min(300)].escape_ascii().to_string(),
+            text(expected)
+        );
+    }
+
+    fn ask(&mut self, request: &[u8], reply: &[u8]) {
+        self.send(request);
+        self.expect(reply);
+    }
+
+    /// The lines up to END.
+    fn stats(&mut self, request: &str) -> Vec<String> {
+        self.send(request.as_bytes());
+        let mut lines = Vec::new();
+        loop {
+            match self.line() {
+                line if line == "END\r\n" => return lines,
+                line => lines.push(line.trim_end().to_owned()),
+            }
+        }
+    }
+
+    fn stat(&mut self, name: &str) -> String {
+        let prefix = format!("STAT {name} ");
+        let lines = self.stats("stats\r\n");
+        lines
+            .iter()
+            .find_map(|line| line.strip_prefix(&prefix))
+            .unwrap_or_else(|| panic!("no {name} in {lines:?}"))
+            .to_owned()
+    }
+
+    fn is_closed(&mut self) -> bool {
+        match self.0.read(&mut [0]) {
+            Ok(count) => count == 0,
+            Err(error) => error.kind() == ErrorKind::ConnectionReset,
+        }
+    }
+}
+
+fn text(bytes: &[u8]) -> String {
+    bytes[..bytes.len().min(300)].escape_ascii().to_string()
+}
+
+/// Polls until `done`.
+fn until(what: &str, mut done: impl FnMut() -> bool) {
+    let deadline = Instant::now() + PATIENCE;
+    while !done() {
+        assert!(Instant::now() < deadline, "never: {what}");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+fn socket_path(name: &str) -> PathBuf {
+    std::env::temp_dir().join(format!("keyway-server-{}-{name}", std::process::id()))
+}
+
+#[test]
+fn the_common_commands_answer_over_tcp_and_unix() {
+    let path = socket_path("both");
+    let mut server = Running::start(|config| {
+        config.unix = Some(UnixSocket {
+            path: path.clone(),
+            mode: 0o700,
+        })
+    });
+    let mut tcp = server.connect();
+    let stream = UnixStream::connect(&path).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    let mut unix = Client(BufReader::new(stream));
+    tcp.ask(b"set k 7 0 5\r\nhello\r\n", b"STORED\r\n");
+    unix.ask(b"get k\r\n", b"VALUE k 7 5\r\nhello\r\nEND\r\n");
+    unix.ask(b"mg k s v f\r\n", b"VA 5 s5 f7\r\nhello\r\n");
+    unix.ask(b"delete k\r\nget k\r\n", b"DELETED\r\nEND\r\n");
+    tcp.ask(b"mn\r\n", b"MN\r\n");
+    tcp.ask(b"version\r\n", b"VERSION 1.6.45\r\n");
+    tcp.ask(b"nonsense\r\n", b"ERROR\r\n");
+    tcp.send(b"quit\r\n");
+    assert!(tcp.is_closed());
+    server.stop();
+    assert!(!path.exists(), "the socket file stays behind");
+}
+
+#[test]
+fn a_hundred_requests_in_one_packet_are_answered_in_order() {
+    let server = Running::start(|_| ());
+    let mut client = server.connect();
+    let mut requests = Vec::new();
+    let mut replies = Vec::new();
+    for i in 0..100 {
+        requests.extend(format!("set k{i} 0 0 3\r\n{i:03}\r\nget k{i}\r\n").bytes());
+        replies.extend(format!("STORED\r\nVALUE k{i} 0 3\r\n{i:03}\r\nEND\r\n").bytes());
+    }
+    client.ask(&requests, &replies);
+    assert_ne!(client.stat("conn_yields"), "0");
+}
+
+#[test]
+fn requests_may_come_a_byte_at_a_time() {
+    let server = Running::start(|_| ());
+    let mut client = server.connect();
+    client.0.get_mut().set_nodelay(true).unwrap();
+    for byte in b"set k 1 0 5\r\nab\r\nc\r\nget k\r\nms m 2\r\nhi\r\nmg m v\r\n" {
+        client.send(&[*byte]);
+    }
+    client.expect(b"STORED\r\nVALUE k 1 5\r\nab\r\nc\r\nEND\r\nHD\r\nVA 2\r\nhi\r\n");
+}
+
+#[test]
+fn large_values_go_both_ways() {
+    let server = Running::start(|_| ());
+    let mut client = server.connect();
+    let value: Vec<u8> = (0..4_000_000_u32).map(|i| (i % 253).try_into().unwrap()).collect();
+    let head = format!("set big 0 0 {}\r\n", value.len());
+    client.ask(&[head.as_bytes(), &value, b"\r\n"].concat(), b"STORED\r\n");
+    let head = format!("VALUE big 0 {}\r\n", value.len());
+    client.ask(b"get big\r\n", &[head.as_bytes(), &value, b"\r\nEND\r\n"].concat());
+}
+
+#[test]
+fn a_value_above_the_limit_is_swallowed_and_the_connection_goes_on() {
+    let server = Running::start(|_| ());
+    let mut client = server.connect();
+    let value = vec![b'x'; 9 << 20];
+    let head = format!("set big 0 0 {}\r\n", value.len());
+    client.send(&[head.as_bytes(), &value, b"\r\nmn\r\n"].concat());
+    client.expect(b"SERVER_ERROR object too large for cache\r\nMN\r\n");
+}
+
+#[test]
+fn a_client_that_never_reads_is_not_read_either_and_others_are_served() {
+    let server = Running::start(|config| config.threads = 1);
+    let mut other = server.connect();
+    let value = vec![b'v'; 100_000];
+    other.ask(&[b"set k 0 0 100000\r\n", &value[..], b"\r\n"].concat(), b"STORED\r\n");
+
+    let mut greedy = server.connect();
+    greedy.0.get_mut().set_nonblocking(true).unwrap();
+    let requests = b"get k\r\n".repeat(1000);
+    // It asks until its own socket is full: by then the server has stopped reading.
+    let mut asked = 0;
+    let mut quiet_since = Instant::now();
+    while quiet_since.elapsed() < Duration::from_millis(50) {
+        match greedy.0.get_mut().write(&requests[asked % 7..]) {
+            Ok(count) => {
+                asked += count;
+                quiet_since = Instant::now();
+            }
+            Err(error) => assert_eq!(error.kind(), ErrorKind::WouldBlock),
+        }
+        other.ask(b"mn\r\n", b"MN\r\n");
+        assert!(asked < 1 << 30, "the server takes requests without end");
+    }
+    let states = other.stats("stats conns\r\n");
+    assert!(states.iter().any(|line| line.ends_with("state conn_mwrite")), "{states:?}");
+    // What the server holds for it: what its socket takes, and little more than a mebibyte.
+    let executed: u64 = other.stat("cmd_get").parse().unwrap();
+    assert!(executed < 200, "{executed} replies of 100 kB were made");
+
+    // When it reads at last, all its answers are there.
+    greedy.0.get_mut().set_nonblocking(false).unwrap();
+    let reply = [b"VALUE k 0 100000\r\n", &value[..], b"\r\nEND\r\n"].concat();
+    let whole_requests = asked / 7;
+    let mut got = vec![0; reply.len()];
+    for _ in 0..whole_requests.min(300) {
+        greedy.0.read_exact(&mut got).unwrap();
+        assert!(got == reply);
+    }
+}
+
+#[test]
+fn a_multi_get_larger_than_the_output_limit_comes_whole() {
+    let server = Running::start(|_| ());
+    let mut client = server.connect();
+    let value = vec![b'v'; 500_000];
+    let mut replies = Vec::new();
+    for i in 0..20 {
+        let head = format!("set k{i} 0 0 {}\r\n", value.len());
+        client.ask(&[head.as_bytes(), &value, b"\r\n"].concat(), b"STORED\r\n");
+        replies.extend_from_slice(format!("VALUE k{i} 0 {}\r\n", value.len()).as_bytes());
+        replies.extend_from_slice(&value);
+        replies.extend_from_slice(b"\r\n");
+    }
+    let keys: String = (0..20).map(|i| format!(" k{i}")).collect();
+    client.ask(
+        format!("get{keys}\r\nmn\r\n").as_bytes(),
+        &[&replies[..], b"END\r\nMN\r\n"].concat(),
+    );
+}
+
+#[test]
+fn a_client_that_asks_and_half_closes_gets_all_its_answers() {
+    let server = Running::start(|_| ());
+    let mut client = server.connect();
+    client.send(
+        &[
+            b"set k 0 0 100000\r\n",
+            &[b'v'; 100_000][..],
+            b"\r\n",
+            &b"get k\r\n".repeat(100),
+        ]
+        .concat(),
+    );
+    client.0.get_mut().shutdown(std::net::Shutdown::Write).unwrap();
+    let mut all = Vec::new();
+    client.0.read_to_end(&mut all).unwrap();
+    assert_eq!(all.len(), 8 + 100 * (18 + 100_000 + 2 + 5));
+}
+
+#[test]
+fn idle_connections_are_closed_and_counted() {
+    let server = Running::start(|config| config.idle_timeout = Duration::from_millis(50));
+    let mut idle = server.connect();
+    idle.ask(b"mn\r\n", b"MN\r\n");
+    assert!(idle.is_closed());
+    assert_eq!(server.connect().stat("idle_kicks"), "1");
+}
+
+#[test]
+fn above_the_limit_connections_are_told_and_closed() {
+    let server = Running::start(|config| config.connections_max = 2);
+    let mut first = server.connect();
+    let mut second = server.connect();
+    first.ask(b"mn\r\n", b"MN\r\n");
+    second.ask(b"mn\r\n", b"MN\r\n");
+    let mut third = server.connect();
+    assert_eq!(third.line(), "ERROR Too many open connections\r\n");
+    assert!(third.is_closed());
+    assert_eq!(first.stat("rejected_connections"), "1");
+    drop(second);
+    until("a place is free", || first.stat("curr_connections") == "1");
+    server.connect().ask(b"mn\r\n", b"MN\r\n");
+}
+
+#[test]
+fn without_maxconns_fast_the_surplus_waits_its_turn() {
+    let server = Running::start(|config| {
+        config.connections_max = 1;
+        config.connections_fast = false;
+    });
+    let mut first = server.connect();
+    first.ask(b"mn\r\n", b"MN\r\n");
+    let mut second = server.connect();
+    second.send(b"mn\r\n");
+    until("accepting stops", || first.stat("accepting_conns") == "0");
+    assert_eq!(first.stat("listen_disabled_num"), "1");
+    drop(first);
+    second.expect(b"MN\r\n");
+}
+
+#[test]
+fn thousands_of_connections_come_and_go() {
+    let server = Running::start(|_| ());
+    for _ in 0..2000 {
+        drop(TcpStream::connect(server.address).unwrap());
+    }
+    let mut client = server.connect();
+    until("they are gone", || client.stat("curr_connections") == "1");
+    assert_eq!(client.stat("total_connections"), "2001");
+}
+
+#[test]
+fn a_shutdown_answers_what_has_arrived() {
+    let mut server = Running::start(|_| ());
+    let mut idle = server.connect();
+    idle.ask(b"mn\r\n", b"MN\r\n");
+    let mut busy = server.connect();
+    busy.ask(b"set k 0 0 1\r\nv\r\n", b"STORED\r\n");
+    busy.send(&b"get k\r\n".repeat(200));
+    server.stop();
+    busy.expect(&b"VALUE k 0 1\r\nv\r\nEND\r\n".repeat(200));
+    assert!(busy.is_closed());
+    assert!(idle.is_closed());
+    assert!(TcpStream::connect(server.address).is_err());
+}
+
+#[test]
+fn a_client_that_does_not_read_cannot_hold_up_a_shutdown() {
+    let mut server = Running::start(|config| config.shutdown_grace = Duration::ZERO);
+    let mut client = server.connect();
+    let value = vec![b'v'; 1_000_000];
+    client.ask(&[b"set k 0 0 1000000\r\n", &value[..], b"\r\n"].concat(), b"STORED\r\n");
+    client.send(&b"get k\r\n".repeat(30));
+    server.stop();
+}
+
+#[test]
+fn the_shutdown_command_needs_permission() {
+    let server = Running::start(|_| ());
+    server
+        .connect()
+        .ask(b"shutdown\r\n", b"SERVER_ERROR: shutdown not enabled\r\n");
+    let mut server = Running::start(|config| config.shutdown_enabled = true);
+    let mut client = server.connect();
+    client.send(b"shutdown graceful\r\n");
+    assert!(client.is_closed());
+    server.thread.take().unwrap().join().unwrap();
+}
+
+#[test]
+fn switches_forbid_their_commands() {
+    let server = Running::start(|config| {
+        config.flush_enabled = false;
+        config.dump_enabled = false;
+        config.watch_enabled = false;
+    });
+    let mut client = server.connect();
+    client.ask(b"flush_all\r\n", b"CLIENT_ERROR flush_all not allowed\r\n");
+    client.ask(b"lru_crawler metadump all\r\n", b"ERROR metadump not allowed\r\n");
+    client.ask(b"lru_crawler mgdump all\r\n", b"ERROR key dump not allowed\r\n");
+    client.ask(b"stats cachedump 1 0\r\n", b"CLIENT_ERROR stats cachedump not allowed\r\n");
+    client.ask(b"watch\r\n", b"CLIENT_ERROR watch commands not allowed\r\n");
+}
+
+#[test]
+fn strangers_are_kept_out_until_they_log_in() {
+    let path = socket_path("users");
+    std::fs::write(&path, "ann:secret\n").unwrap();
+    let server = Running::start(|config| config.auth_file = Some(path.clone()));
+    std::fs::remove_file(&path).unwrap();
+    let mut client = server.connect();
+    client.ask(b"get k\r\n", b"CLIENT_ERROR unauthenticated\r\n");
+    client.ask(b"set x 0 0 9\r\nann wrong\r\n", b"CLIENT_ERROR authentication failure\r\n");
+    client.ask(b"set x 0 0 10\r\nann secret\r\nget x\r\n", b"STORED\r\nEND\r\n");
+    assert_eq!(
+        (client.stat("auth_cmds"), client.stat("auth_errors")),
+        ("2".to_owned(), "1".to_owned())
+    );
+}
+
+#[test]
+fn a_dump_has_every_item_and_others_are_served_meanwhile() {
+    let server = Running::start(|config| config.threads = 1);
+    let mut client = server.connect();
+    for i in 0..3000 {
+        client.send(format!("set k{i} 0 0 1 noreply\r\nv\r\n").as_bytes());
+    }
+    client.ask(b"mn\r\n", b"MN\r\n");
+    let mut other = server.connect();
+    client.send(b"lru_crawler metadump all\r\n");
+    other.ask(b"mn\r\n", b"MN\r\n");
+    let mut keys: Vec<String> = Vec::new();
+    loop {
+        let line = client.line();
+        if line == "END\r\n" {
+            break;
+        }
+        assert!(line.contains(" exp=-1 ") && line.contains(" cls=1 "), "{line}");
+        keys.push(line.split(' ').next().unwrap().to_owned());
+    }
+    keys.sort();
+    keys.dedup();
+    assert_eq!(keys.len(), 3000);
+    client.ask(b"mn\r\n", b"MN\r\n");
+    assert_eq!(client.stats("stats cachedump 1 5\r\n").len(), 5);
+}
+
+#[test]
+fn watchers_see_this_servers_traffic() {
+    let server = Running::start(|_| ());
+    let mut watcher = server.connect();
+    watcher.ask(b"watch fetchers mutations deletions connevents\r\n", b"OK\r\n");
+    let mut client = server.connect();
+    client.ask(
+        b"set a%b 0 9 2\r\nvv\r\nget a%b\r\ndelete a%b\r\n",
+        b"STORED\r\nVALUE a%b 0 2\r\nvv\r\nEND\r\nDELETED\r\n",
+    );
+    for part in [
+        "type=conn_new rip=127.0.0.1 ",
+        "type=item_store key=a%25b status=stored cmd=set ttl=9 ",
+        "type=item_get key=a%25b status=found ",
+        "type=deleted key=a%25b cmd=delete ",
+    ] {
+        let line = watcher.line();
+        assert!(line.starts_with("ts=") && line.contains(part), "{line} has no {part}");
+    }
+    drop(watcher);
+    until("the watcher is gone", || client.stat("log_watchers") == "0");
+}
+
+#[test]
+fn stats_have_what_exporters_need() {
+    let server = Running::start(|_| ());
+    let mut client = server.connect();
+    client.ask(b"set k 0 0 1\r\nv\r\nget k\r\n", b"STORED\r\nVALUE k 0 1\r\nv\r\nEND\r\n");
+    let general = client.stats("stats\r\n");
+    for name in [
+        "cmd_set 1",
+        "get_hits 1",
+        "curr_items 1",
+        "version 1.6.45",
+        "accepting_conns 1",
+        "threads 2",
+        "cas_badval 0",
+    ] {
+        assert!(general.contains(&format!("STAT {name}")), "{name} in {general:?}");
+    }
+    let slabs = client.stats("stats slabs\r\n");
+    for name in ["1:cmd_set 1", "1:cas_hits 0", "1:cas_badval 0", "active_slabs 1"] {
+        assert!(slabs.contains(&format!("STAT {name}")), "{name} in {slabs:?}");
+    }
+    assert!(client.stats("stats items\r\n").contains(&"STAT items:1:number 1".to_owned()));
+    let settings = client.stats("stats settings\r\n");
+    for name in ["maxconns 1024", "lru_crawler no", "item_size_max 8388608"] {
+        assert!(settings.contains(&format!("STAT {name}")), "{name} in {settings:?}");
+    }
+    client.ask(b"stats reset\r\n", b"RESET\r\n");
+    assert_eq!(
+        (client.stat("cmd_set"), client.stat("curr_items")),
+        ("0".to_owned(), "1".to_owned())
+    );
+    client.ask(b"stats nonsense\r\n", b"ERROR\r\n");
+    client.ask(b"stats detail\r\n", b"CLIENT_ERROR usage: stats detail on|off|dump\r\n");
+    client.ask(
+        b"stats detail on\r\nget a:b\r\nstats detail dump\r\n",
+        b"OK\r\nEND\r\nPREFIX a get 1 hit 0 set 0 del 0\r\nEND\r\n",
+    );
+}
+
+#[test]
+fn garbage_never_stops_the_server() {
+    let server = Running::start(|_| ());
+    let mut state = 0x9e37_79b9_7f4a_7c15_u64;
+    for _ in 0..50 {
+        let garbage: Vec<u8> = (0..5000)
+            .map(|_| {
+                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                (state >> 33).to_le_bytes()[0]
+            })
+            .collect();
+        let mut client = server.connect();
+        let _ = client.0.get_mut().write_all(&garbage);
+    }
+    server.connect().ask(b"mn\r\n", b"MN\r\n");
+}
