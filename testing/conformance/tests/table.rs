@@ -1,0 +1,214 @@
+//! Holds Keyway and a real memcached to the whole table, over TCP and over a Unix socket, in every manner of sending; and
+//! shows that the checker rejects a server that says something else.
+
+use std::io::{Read, Write};
+use std::net::TcpListener;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use conformance::generated;
+use conformance::play::{Manner, play};
+use conformance::table::{Conversation, Version, parse, read_directory};
+use harness::{Kind, ServeOptions, Server, Transport, Wire, say};
+
+fn whole_table() -> Vec<Conversation> {
+    let mut table = read_directory(concat!(env!("CARGO_MANIFEST_DIR"), "/table").as_ref());
+    table.extend(generated::conversations());
+    match std::env::var("KEYWAY_TESTS_ONLY") {
+        Ok(part) => table.into_iter().filter(|c| c.title().contains(&part)).collect(),
+        Err(_) => table,
+    }
+}
+
+/// What went wrong, and how much was done.
+#[derive(Default)]
+struct Tally {
+    conversations: AtomicUsize,
+    requests: AtomicUsize,
+    departures: Mutex<Vec<String>>,
+}
+
+#[test]
+fn both_servers_keep_to_the_table() {
+    let table = whole_table();
+    let steps: usize = table.iter().map(|c| c.steps.len()).sum();
+    let areas: std::collections::BTreeSet<_> = table.iter().map(|c| c.area.as_str()).collect();
+    say(&format!(
+        "conformance: {} conversations with {steps} exchanges in {} areas",
+        table.len(),
+        areas.len()
+    ));
+
+    let tally = Tally::default();
+    for kind in Kind::to_test("the conformance table") {
+        let before = (
+            tally.conversations.load(Ordering::Relaxed),
+            tally.requests.load(Ordering::Relaxed),
+        );
+        let held: Vec<_> = table.iter().filter(|c| is_held(kind, c)).collect();
+        if held.len() < table.len() {
+            say(&format!(
+                "conformance: {} {} is not held to {} conversations that are newer, or that it is known to miss",
+                kind.name(),
+                memcached_version().map(|version| version.to_string()).unwrap_or_default(),
+                table.len() - held.len()
+            ));
+        }
+        std::thread::scope(|scope| {
+            for transport in [Transport::Tcp, Transport::Unix] {
+                for manner in Manner::ALL {
+                    let (held, tally) = (&held, &tally);
+                    scope.spawn(move || shared_server(kind, transport, manner, held, tally));
+                }
+                let (held, tally) = (&held, &tally);
+                scope.spawn(move || own_servers(kind, transport, held, tally));
+            }
+        });
+        say(&format!(
+            "conformance: {}: {} conversations held, {} exchanges, over TCP and Unix, stepwise, pipelined and byte by byte",
+            kind.name(),
+            tally.conversations.load(Ordering::Relaxed) - before.0,
+            tally.requests.load(Ordering::Relaxed) - before.1,
+        ));
+    }
+
+    let departures = tally.departures.into_inner().expect("no thread panicked");
+    let mut sorted = departures.clone();
+    sorted.sort();
+    assert!(
+        departures.is_empty(),
+        "{} departures from the table:\n{}",
+        sorted.len(),
+        sorted.join("\n")
+    );
+}
+
+fn is_held(kind: Kind, conversation: &Conversation) -> bool {
+    match kind {
+        Kind::Keyway => true,
+        Kind::Memcached => memcached_version().is_some_and(|version| conversation.holds_for(version)),
+    }
+}
+
+fn memcached_version() -> Option<Version> {
+    static VERSION: std::sync::OnceLock<Option<Version>> = std::sync::OnceLock::new();
+    *VERSION.get_or_init(|| {
+        let server = Server::start(Kind::Memcached, &ServeOptions::default());
+        let line = server.connect(Transport::Tcp).ask("version").ok()?;
+        Version::parse(line.strip_prefix("VERSION ")?)
+    })
+}
+
+/// One conversation after the other on one server, which is flushed in between.
+fn shared_server(kind: Kind, transport: Transport, manner: Manner, table: &[&Conversation], tally: &Tally) {
+    let server = Server::start(
+        kind,
+        &ServeOptions {
+            transport,
+            ..ServeOptions::default()
+        },
+    );
+    for conversation in table.iter().filter(|c| !c.own_server && manner.suits(c)) {
+        let flushed = server.connect(transport).ask("flush_all");
+        if !matches!(&flushed, Ok(line) if line == "OK") {
+            depart(
+                tally,
+                kind,
+                transport,
+                manner,
+                conversation,
+                &format!("flush_all before it: {flushed:?}"),
+            );
+            return;
+        }
+        hold(&server, transport, manner, conversation, tally);
+    }
+}
+
+/// Conversations that wait or change what others would see: each has a server of its own, a dozen at a time.
+fn own_servers(kind: Kind, transport: Transport, table: &[&Conversation], tally: &Tally) {
+    let own: Vec<_> = table.iter().filter(|c| c.own_server).collect();
+    let next = AtomicUsize::new(0);
+    std::thread::scope(|scope| {
+        for _ in 0..12 {
+            scope.spawn(|| {
+                while let Some(conversation) = own.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    let options = ServeOptions {
+                        transport,
+                        memory_mb: 8,
+                        threads: 2,
+                        ..ServeOptions::default()
+                    };
+                    let server = Server::start(kind, &options);
+                    hold(&server, transport, Manner::Stepwise, conversation, tally);
+                }
+            });
+        }
+    });
+}
+
+fn hold(server: &Server, transport: Transport, manner: Manner, conversation: &Conversation, tally: &Tally) {
+    let mut wire = server.connect(transport);
+    if let Err(why) = play(conversation, &mut wire, manner) {
+        depart(tally, server.kind(), transport, manner, conversation, &why);
+    }
+    tally.conversations.fetch_add(1, Ordering::Relaxed);
+    tally.requests.fetch_add(conversation.steps.len(), Ordering::Relaxed);
+}
+
+fn depart(tally: &Tally, kind: Kind, transport: Transport, manner: Manner, conversation: &Conversation, why: &str) {
+    let text = format!("{} [{}, {transport:?}, {manner:?}]: {why}", conversation.title(), kind.name());
+    tally.departures.lock().expect("no thread panicked").push(text);
+}
+
+/// A server that answers every connection with fixed bytes, whatever it is asked, and then closes it.
+fn liar(reply: &'static [u8]) -> Wire {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let address = listener.local_addr().expect("an address");
+    std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().expect("a connection");
+        let mut request = [0; 1024];
+        let _ = stream.read(&mut request);
+        let _ = stream.write_all(reply);
+    });
+    Wire::from_tcp(std::net::TcpStream::connect(address).expect("it listens")).expect("a socket")
+}
+
+#[test]
+fn the_checker_rejects_wrong_replies() {
+    let text = "== a\n> get a\n< VALUE a 0 3 {num=c1}\n< abc\n< END\n\n== b\n> quit\n<close\n\n== c\n> stats\n<block END\n\
+                <+ STAT pid {num}\n<= STAT {word} {line}\n";
+    let table = parse("checker", text).expect("it parses");
+    let rejects = |index: usize, reply: &'static [u8]| play(&table[index], &mut liar(reply), Manner::Stepwise).is_err();
+    let accepts = |index: usize, reply: &'static [u8]| !rejects(index, reply);
+
+    assert!(accepts(0, b"VALUE a 0 3 17\r\nabc\r\nEND\r\nMN\r\n"));
+    assert!(rejects(0, b"VALUE a 0 3 17\r\nabd\r\nEND\r\nMN\r\n"), "a wrong byte");
+    assert!(rejects(0, b"VALUE a 0 3 x\r\nabc\r\nEND\r\nMN\r\n"), "no number");
+    assert!(rejects(0, b"VALUE a 0 3 17\r\nabc\r\nEND\r\n"), "a connection that ends");
+    assert!(
+        rejects(0, b"VALUE a 0 3 17\r\nabc\r\nEND\r\nEND\r\nMN\r\n"),
+        "a reply too many"
+    );
+    assert!(rejects(0, b"VALUE a 0 3 17\r\nabc\r\nEND\n"), "a line end too short");
+    assert!(rejects(0, b""), "silence");
+
+    assert!(accepts(1, b""));
+    assert!(rejects(1, b"OK\r\n"), "an answer where a close is due");
+
+    assert!(accepts(2, b"STAT pid 12\r\nSTAT x y\r\nEND\r\nMN\r\n"));
+    assert!(rejects(2, b"STAT x y\r\nEND\r\nMN\r\n"), "a missing line");
+    assert!(
+        rejects(2, b"STAT pid 12\r\nSTAX x y\r\nEND\r\nMN\r\n"),
+        "a line of an unknown form"
+    );
+}
+
+#[test]
+fn versions_decide_who_is_held_to_what() {
+    let text = "== new\n@since 1.6.20\n> mn\n< MN\n\n== old\n@until 1.6.40 reason\n> mn\n< MN\n";
+    let table = parse("versions", text).expect("it parses");
+    let holds = |index: usize, version: &str| table[index].holds_for(Version::parse(version).expect("a version"));
+    assert!(!holds(0, "1.6.18") && holds(0, "1.6.20") && holds(0, "1.6.45_2_gabc"));
+    assert!(holds(1, "1.6.18") && !holds(1, "1.6.40"));
+}

@@ -1,0 +1,61 @@
+//! Finds the programs under test: the workspace's own `keyway`, and a real memcached.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+
+/// The `keyway` binary: `KEYWAY_BIN`, or the workspace's own, built on first use in the profile of the running test.
+///
+/// # Panics
+///
+/// When it cannot be built.
+pub fn keyway_binary() -> &'static Path {
+    static BINARY: OnceLock<PathBuf> = OnceLock::new();
+    BINARY.get_or_init(|| match std::env::var_os("KEYWAY_BIN") {
+        Some(path) => PathBuf::from(path),
+        None => build_keyway(),
+    })
+}
+
+/// The memcached to compare with, if there is one: `KEYWAY_MEMCACHED`, or `memcached` on the path.
+pub fn memcached_binary() -> Option<&'static Path> {
+    static BINARY: OnceLock<Option<PathBuf>> = OnceLock::new();
+    let found = BINARY.get_or_init(|| match std::env::var_os("KEYWAY_MEMCACHED") {
+        Some(path) => Some(PathBuf::from(path)),
+        None => program_on_path("memcached"),
+    });
+    found.as_deref()
+}
+
+/// The full path of a program, if it is installed. `/usr/local/go/bin`, where Go's own archive unpacks, counts as well.
+pub fn program_on_path(name: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path)
+        .chain(["/usr/bin", "/usr/local/bin", "/usr/local/go/bin"].map(PathBuf::from))
+        .map(|dir| dir.join(name))
+        .find(|candidate| candidate.is_file())
+}
+
+fn build_keyway() -> PathBuf {
+    // …/<target>/<profile>/deps/<this test>
+    let test = std::env::current_exe().unwrap_or_else(|e| panic!("the running test's own path: {e}"));
+    let profile_dir = test
+        .ancestors()
+        .nth(2)
+        .unwrap_or_else(|| panic!("{}: not in a target directory", test.display()));
+    let target_dir = profile_dir.parent().unwrap_or(profile_dir);
+    let profile = match profile_dir.file_name().and_then(|name| name.to_str()) {
+        Some("debug") | None => "dev",
+        Some(name) => name,
+    };
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let status = Command::new(cargo)
+        .args(["build", "--quiet", "--package", "keyway-cli", "--profile", profile])
+        .arg("--target-dir")
+        .arg(target_dir)
+        .current_dir(Path::new(env!("CARGO_MANIFEST_DIR")))
+        .status()
+        .unwrap_or_else(|e| panic!("cargo build --package keyway-cli: {e}"));
+    assert!(status.success(), "cargo build --package keyway-cli: {status}");
+    profile_dir.join("keyway")
+}

@@ -1,0 +1,352 @@
+//! A server that a test started itself, on loopback, in a scratch directory, and that dies with its handle.
+
+use std::fs::File;
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::Duration;
+
+use crate::{DEADLINE, Scratch, Wire, keyway_binary, memcached_binary, wait_until};
+
+/// Which server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// the workspace's own
+    Keyway,
+    /// a real memcached
+    Memcached,
+}
+
+/// Which socket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Transport {
+    /// TCP on loopback
+    Tcp,
+    /// a Unix stream socket
+    Unix,
+}
+
+/// How a server is started.
+#[derive(Clone, Debug)]
+pub struct ServeOptions {
+    /// size of the cache, megabytes
+    pub memory_mb: u32,
+    /// worker threads
+    pub threads: u32,
+    /// Keyway's region; without it, a fresh file in the scratch directory
+    pub region: Option<PathBuf>,
+    /// the socket that a memcached listens on; Keyway listens on both
+    pub transport: Transport,
+    /// further arguments for `keyway serve`
+    pub keyway_arguments: Vec<String>,
+    /// further arguments for memcached
+    pub memcached_arguments: Vec<String>,
+}
+
+impl Default for ServeOptions {
+    fn default() -> Self {
+        Self {
+            memory_mb: 64,
+            threads: 4,
+            region: None,
+            transport: Transport::Tcp,
+            keyway_arguments: Vec::new(),
+            memcached_arguments: Vec::new(),
+        }
+    }
+}
+
+/// A running server.
+#[derive(Debug)]
+pub struct Server {
+    kind: Kind,
+    child: Child,
+    address: SocketAddr,
+    socket: PathBuf,
+    log: PathBuf,
+    region: PathBuf,
+    _scratch: Scratch,
+}
+
+impl Kind {
+    /// The servers to test, as `KEYWAY_TESTS_AGAINST` and what is installed allow; says what is left out.
+    ///
+    /// # Panics
+    ///
+    /// When the variable names something else, or nothing may be skipped and no memcached is there.
+    pub fn to_test(test: &str) -> Vec<Kind> {
+        let wanted = std::env::var("KEYWAY_TESTS_AGAINST").unwrap_or_else(|_| "keyway,memcached".into());
+        let mut kinds = Vec::new();
+        for name in wanted.split(',') {
+            match name.trim() {
+                "keyway" => kinds.push(Kind::Keyway),
+                "memcached" if memcached_binary().is_some() => kinds.push(Kind::Memcached),
+                "memcached" => crate::skip(&format!("{test} against memcached"), "no memcached is installed"),
+                other => panic!("KEYWAY_TESTS_AGAINST={other}: it takes keyway, memcached, or both with a comma"),
+            }
+        }
+        kinds
+    }
+
+    /// Its name, for messages.
+    pub fn name(self) -> &'static str {
+        match self {
+            Kind::Keyway => "keyway",
+            Kind::Memcached => "memcached",
+        }
+    }
+}
+
+impl Server {
+    /// Starts a server and waits until it accepts connections.
+    ///
+    /// # Panics
+    ///
+    /// When it does not come up; the message holds its log.
+    pub fn start(kind: Kind, options: &ServeOptions) -> Self {
+        Self::try_start(kind, options).unwrap_or_else(|failure| panic!("{failure}"))
+    }
+
+    /// Starts a server; `Err` holds what it said when it ended instead of serving.
+    ///
+    /// # Panics
+    ///
+    /// When it neither serves nor ends within the deadline, or cannot be run at all.
+    pub fn try_start(kind: Kind, options: &ServeOptions) -> Result<Self, String> {
+        // Between choosing a free port and binding it, somebody else may take it: then choose again.
+        let mut attempts_left = 5;
+        loop {
+            let mut server = Self::spawn(kind, options);
+            match server.wait_ready(options.transport) {
+                Ok(()) => return Ok(server),
+                Err(_) if attempts_left > 0 && server.log().to_lowercase().contains("address already in use") => {
+                    attempts_left -= 1
+                }
+                Err(status) => return Err(format!("{} ended with {status}:\n{}", kind.name(), server.log())),
+            }
+        }
+    }
+
+    fn spawn(kind: Kind, options: &ServeOptions) -> Self {
+        let scratch = Scratch::new();
+        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, free_port()));
+        let socket = scratch.join("socket");
+        let log = scratch.join("log");
+        let region = options.region.clone().unwrap_or_else(|| scratch.join("region"));
+        let mut command = match kind {
+            Kind::Keyway => {
+                let mut command = Command::new(keyway_binary());
+                command
+                    .args(["serve", "--listen", &address.to_string(), "--socket"])
+                    .arg(&socket);
+                command.arg("--region").arg(&region);
+                command.args([
+                    "--memory",
+                    &format!("{}m", options.memory_mb),
+                    "--threads",
+                    &options.threads.to_string(),
+                ]);
+                command.args(&options.keyway_arguments);
+                command
+            }
+            Kind::Memcached => {
+                let binary = memcached_binary().unwrap_or_else(|| panic!("no memcached is installed"));
+                let mut command = Command::new(binary);
+                command.args([
+                    "-m",
+                    &options.memory_mb.to_string(),
+                    "-t",
+                    &options.threads.to_string(),
+                    "-u",
+                    "root",
+                ]);
+                match options.transport {
+                    Transport::Tcp => command.args(["-l", "127.0.0.1", "-p", &address.port().to_string()]),
+                    Transport::Unix => command.arg("-s").arg(&socket),
+                };
+                command.args(&options.memcached_arguments);
+                command
+            }
+        };
+        let log_file = File::create(&log).unwrap_or_else(|e| panic!("{}: {e}", log.display()));
+        let log_too = log_file.try_clone().unwrap_or_else(|e| panic!("{}: {e}", log.display()));
+        let child = command
+            .stdin(Stdio::null())
+            .stdout(log_file)
+            .stderr(log_too)
+            .spawn()
+            .unwrap_or_else(|e| panic!("{}: {e}", command.get_program().to_string_lossy()));
+        Self {
+            kind,
+            child,
+            address,
+            socket,
+            log,
+            region,
+            _scratch: scratch,
+        }
+    }
+
+    /// Polls until a connection is answered; `Err` when the server ended first.
+    fn wait_ready(&mut self, transport: Transport) -> Result<(), ExitStatus> {
+        let sockets: &[Transport] = match self.kind {
+            Kind::Keyway => &[Transport::Tcp, Transport::Unix],
+            Kind::Memcached => &[transport],
+        };
+        wait_until("a started server accepts connections", DEADLINE, || {
+            if let Some(status) = self.ended() {
+                return Some(Err(status));
+            }
+            sockets.iter().all(|&t| self.answers(t)).then_some(Ok(()))
+        })
+    }
+
+    fn answers(&self, transport: Transport) -> bool {
+        let version = self.try_connect(transport).and_then(|mut wire| wire.ask("version"));
+        version.is_ok_and(|line| line.starts_with("VERSION "))
+    }
+
+    /// Opens a connection.
+    ///
+    /// # Panics
+    ///
+    /// When the server does not take it.
+    pub fn connect(&self, transport: Transport) -> Wire {
+        self.try_connect(transport)
+            .unwrap_or_else(|e| panic!("connecting to {} over {transport:?}: {e}", self.kind.name()))
+    }
+
+    /// Opens a connection, or says why not.
+    pub fn try_connect(&self, transport: Transport) -> io::Result<Wire> {
+        match transport {
+            Transport::Tcp => TcpStream::connect_timeout(&self.address, DEADLINE).and_then(Wire::from_tcp),
+            Transport::Unix => UnixStream::connect(&self.socket).and_then(Wire::from_unix),
+        }
+    }
+
+    /// Which server it is.
+    pub fn kind(&self) -> Kind {
+        self.kind
+    }
+
+    /// Where it listens for TCP.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Its Unix socket.
+    pub fn socket(&self) -> &Path {
+        &self.socket
+    }
+
+    /// Keyway's region file.
+    pub fn region(&self) -> &Path {
+        &self.region
+    }
+
+    /// Its process id.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// What it wrote to its standard output and standard error so far.
+    pub fn log(&self) -> String {
+        std::fs::read(&self.log)
+            .map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
+            .unwrap_or_default()
+    }
+
+    /// How it ended, if it did.
+    pub fn ended(&mut self) -> Option<ExitStatus> {
+        self.child.try_wait().ok().flatten()
+    }
+
+    /// SIGKILL, and waits until the process is gone.
+    pub fn kill(&mut self) {
+        // an error means that it has ended already
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+
+    /// Asks it to end (SIGTERM) and waits until it has.
+    ///
+    /// # Panics
+    ///
+    /// When it does not end within the deadline.
+    pub fn terminate(&mut self) -> ExitStatus {
+        let status = Command::new("kill").args(["-TERM", &self.pid().to_string()]).status();
+        assert!(status.as_ref().is_ok_and(ExitStatus::success), "kill -TERM: {status:?}");
+        wait_until("the server ends after SIGTERM", DEADLINE, || self.ended())
+    }
+
+    /// Its private resident memory in bytes (proc(5), `RssAnon`): what it allocates itself, without the pages of the region,
+    /// which are a file's; `None` where there is no procfs.
+    pub fn anonymous_memory(&self) -> Option<u64> {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid())).ok()?;
+        let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:"))?;
+        let kilobytes: u64 = line.split_whitespace().next()?.parse().ok()?;
+        Some(kilobytes * 1024)
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+/// A port that was free a moment ago.
+fn free_port() -> u16 {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap_or_else(|e| panic!("no free port on loopback: {e}"));
+    listener
+        .local_addr()
+        .map(|address| address.port())
+        .unwrap_or_else(|e| panic!("a bound socket has an address: {e}"))
+}
+
+/// `keyway check` on a region file: whether it passed, and what it printed.
+///
+/// # Panics
+///
+/// When it cannot be run, or takes longer than the deadline.
+pub fn keyway_check(region: &Path) -> (ExitStatus, String) {
+    run_to_end(Command::new(keyway_binary()).arg("check").arg(region), DEADLINE)
+}
+
+/// Runs a program to its end and returns what it printed on both channels.
+///
+/// # Panics
+///
+/// When it cannot be run, or takes longer than `deadline` (it is killed then).
+pub fn run_to_end(command: &mut Command, deadline: Duration) -> (ExitStatus, String) {
+    let scratch = Scratch::new();
+    let path = scratch.join("output");
+    let name = command.get_program().to_string_lossy().into_owned();
+    let output = File::create(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+    let output_too = output.try_clone().unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+    let mut child = command
+        .stdin(Stdio::null())
+        .stdout(output)
+        .stderr(output_too)
+        .spawn()
+        .unwrap_or_else(|e| panic!("{name}: {e}"));
+    let read = || {
+        std::fs::read(&path)
+            .map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
+            .unwrap_or_default()
+    };
+    let start = std::time::Instant::now();
+    loop {
+        match child.try_wait() {
+            Ok(Some(status)) => return (status, read()),
+            Ok(None) if start.elapsed() < deadline => std::thread::sleep(Duration::from_millis(2)),
+            other => {
+                let _ = child.kill();
+                let _ = child.wait();
+                panic!("{name} did not end within {deadline:?} ({other:?}):\n{}", read());
+            }
+        }
+    }
+}

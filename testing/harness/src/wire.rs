@@ -1,0 +1,172 @@
+//! A raw socket to a server, TCP or Unix, with a deadline on everything. It knows bytes, lines and the end of the stream.
+
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::{Shutdown, TcpStream};
+use std::os::unix::net::UnixStream;
+use std::time::Duration;
+
+/// A connection.
+#[derive(Debug)]
+pub struct Wire {
+    stream: Stream,
+    /// what has arrived and is not consumed yet, from `start` on
+    inbox: Vec<u8>,
+    start: usize,
+}
+
+#[derive(Debug)]
+enum Stream {
+    Tcp(TcpStream),
+    Unix(UnixStream),
+}
+
+impl Wire {
+    /// Wraps a TCP connection.
+    pub fn from_tcp(stream: TcpStream) -> io::Result<Self> {
+        stream.set_nodelay(true)?;
+        Self::new(Stream::Tcp(stream))
+    }
+
+    /// Wraps a connection over a Unix socket.
+    pub fn from_unix(stream: UnixStream) -> io::Result<Self> {
+        Self::new(Stream::Unix(stream))
+    }
+
+    fn new(stream: Stream) -> io::Result<Self> {
+        let mut wire = Self {
+            stream,
+            inbox: Vec::new(),
+            start: 0,
+        };
+        wire.set_timeout(crate::DEADLINE)?;
+        Ok(wire)
+    }
+
+    /// Sets how long one read or write may take.
+    pub fn set_timeout(&mut self, limit: Duration) -> io::Result<()> {
+        match &self.stream {
+            Stream::Tcp(s) => s
+                .set_read_timeout(Some(limit))
+                .and_then(|()| s.set_write_timeout(Some(limit))),
+            Stream::Unix(s) => s
+                .set_read_timeout(Some(limit))
+                .and_then(|()| s.set_write_timeout(Some(limit))),
+        }
+    }
+
+    /// A second handle on the same connection, with an inbox of its own: one end of it for writing from another thread.
+    pub fn try_clone(&self) -> io::Result<Self> {
+        let stream = match &self.stream {
+            Stream::Tcp(s) => Stream::Tcp(s.try_clone()?),
+            Stream::Unix(s) => Stream::Unix(s.try_clone()?),
+        };
+        Ok(Self {
+            stream,
+            inbox: Vec::new(),
+            start: 0,
+        })
+    }
+
+    /// Closes one or both directions.
+    pub fn shutdown(&self, how: Shutdown) -> io::Result<()> {
+        match &self.stream {
+            Stream::Tcp(s) => s.shutdown(how),
+            Stream::Unix(s) => s.shutdown(how),
+        }
+    }
+
+    /// Sends everything.
+    pub fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
+        match &mut self.stream {
+            Stream::Tcp(s) => s.write_all(bytes),
+            Stream::Unix(s) => s.write_all(bytes),
+        }
+    }
+
+    /// What has arrived and is not consumed yet.
+    pub fn pending(&self) -> &[u8] {
+        &self.inbox[self.start..]
+    }
+
+    /// Forgets the first `len` bytes of what has arrived.
+    pub fn consume(&mut self, len: usize) {
+        self.start += len;
+        if self.start == self.inbox.len() {
+            self.inbox.clear();
+            self.start = 0;
+        }
+    }
+
+    /// Waits for more bytes; false at the end of the stream (a reset is an end too).
+    pub fn fill(&mut self) -> io::Result<bool> {
+        if self.start > 1 << 20 {
+            self.inbox.drain(..self.start);
+            self.start = 0;
+        }
+        let mut chunk = [0; 64 << 10];
+        let got = match &mut self.stream {
+            Stream::Tcp(s) => s.read(&mut chunk),
+            Stream::Unix(s) => s.read(&mut chunk),
+        };
+        match got {
+            Ok(0) => Ok(false),
+            Ok(len) => {
+                self.inbox.extend_from_slice(&chunk[..len]);
+                Ok(true)
+            }
+            Err(e) if matches!(e.kind(), ErrorKind::ConnectionReset | ErrorKind::BrokenPipe) => Ok(false),
+            Err(e) if e.kind() == ErrorKind::Interrupted => Ok(true),
+            Err(e) if matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
+                Err(io::Error::new(ErrorKind::TimedOut, "nothing arrived within the deadline"))
+            }
+            Err(e) => Err(e),
+        }
+    }
+
+    /// The next line, without its `\r\n`.
+    pub fn line(&mut self) -> io::Result<Vec<u8>> {
+        let mut searched = 0;
+        loop {
+            let pending = self.pending();
+            if let Some(at) = pending[searched..].windows(2).position(|pair| pair == b"\r\n") {
+                let line = pending[..searched + at].to_vec();
+                self.consume(line.len() + 2);
+                return Ok(line);
+            }
+            searched = pending.len().saturating_sub(1);
+            if !self.fill()? {
+                return Err(io::Error::new(ErrorKind::UnexpectedEof, "closed in the middle of a line"));
+            }
+        }
+    }
+
+    /// The next `len` bytes.
+    pub fn exactly(&mut self, len: usize) -> io::Result<Vec<u8>> {
+        while self.pending().len() < len {
+            if !self.fill()? {
+                return Err(io::Error::new(ErrorKind::UnexpectedEof, "closed in the middle of a reply"));
+            }
+        }
+        let bytes = self.pending()[..len].to_vec();
+        self.consume(len);
+        Ok(bytes)
+    }
+
+    /// Sends a line (the `\r\n` is added) and returns the line that answers it, as text.
+    pub fn ask(&mut self, request: &str) -> io::Result<String> {
+        self.send(format!("{request}\r\n").as_bytes())?;
+        let line = self.line()?;
+        Ok(String::from_utf8_lossy(&line).into_owned())
+    }
+}
+
+/// Bytes for people: printable ASCII as it is, the rest escaped, and only the two ends of what is long.
+pub fn printable(bytes: &[u8]) -> String {
+    const SHOWN: usize = 400;
+    let escape = |part: &[u8]| part.escape_ascii().to_string();
+    if bytes.len() <= 2 * SHOWN {
+        return escape(bytes);
+    }
+    let (head, tail) = (&bytes[..SHOWN], &bytes[bytes.len() - SHOWN..]);
+    format!("{} […{} bytes…] {}", escape(head), bytes.len() - 2 * SHOWN, escape(tail))
+}
