@@ -1,2 +1,32 @@
-//! Keyway's region.
+//! Keyway's region: one position-independent file that many processes map at once.
+//!
+//! No locks: every shared word is valid on its own at every instant, every change becomes true by one 8-byte
+//! compare-and-swap, every multi-step procedure can be finished or undone by anybody. The crate is handed mapped bytes,
+//! their length and the time; it makes no system call, starts no thread and knows no wire.
+//!
+//! Follow an operation: [`verbs`] says what can be asked, `operations` what it means, `lookup` reads, `publish` writes,
+//! `extent` finds room in the log, `evict` makes room, `grow` doubles the index, `recover` takes back what the dead left,
+//! [`check`] verifies all of it. `layout` has every structure once; `memory` and `atomics` are the only way to the bytes.
+
+#[cfg(not(target_pointer_width = "64"))]
+compile_error!("a region is mapped whole: 64-bit address spaces only");
+
+mod atomics;
+pub mod check;
+mod evict;
+mod extent;
+mod grow;
+mod hash;
+pub mod layout;
+mod lookup;
+pub mod memory;
+mod operations;
+mod publish;
+mod recover;
+mod region;
+mod session;
 pub mod verbs;
+
+pub use hash::hash;
+pub use region::{Creation, Liveness, Region, Unusable};
+pub use session::{Limits, Process, Session};

@@ -3,6 +3,9 @@
 //! `exptime` is memcached's throughout (protocol.txt, "Expiration times"): 0 never, negative at once, up to 30 days relative
 //! seconds, above that a Unix time.
 
+/// Longest key, bytes (protocol.txt, "Keys").
+pub const KEY_LEN_MAX: usize = 250;
+
 /// What is known of an item besides its key and value.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Item {
@@ -10,13 +13,13 @@ pub struct Item {
     pub value_len: usize,
     /// client flags
     pub flags: u32,
-    /// CAS unique
+    /// CAS unique (0 where [`Get::details`] was not asked for)
     pub cas: u64,
-    /// seconds left, rounded up; `None`: never expires
+    /// seconds left; `None`: never expires
     pub ttl_s: Option<u32>,
-    /// seconds since the last access before this one
+    /// seconds since the last access before this one, rounded down to about 16 (with [`Get::details`])
     pub idle_s: u32,
-    /// whether it had been fetched before this operation
+    /// whether it had been fetched before this operation (with [`Get::details`])
     pub fetched: bool,
     /// it was marked stale (meta flag X)
     pub stale: bool,
@@ -35,8 +38,12 @@ pub struct Item {
 pub struct Get {
     /// copy the value
     pub value: bool,
-    /// do not copy the value if the CAS unique equals this
+    /// fill in [`Item::cas`], [`Item::idle_s`] and [`Item::fetched`] too, which lie in other cache lines
+    pub details: bool,
+    /// do not copy the value if the CAS unique equals this (needs `details`)
     pub unless_cas: Option<u64>,
+    /// a stale item that nobody has won yet is won by this get (`mg`)
+    pub win_stale: bool,
     /// leave recency, frequency and "fetched" alone
     pub no_bump: bool,
     /// new exptime (touch)
@@ -170,3 +177,42 @@ pub enum Counted {
     /// the value is no decimal number below 2^64
     NotANumber,
 }
+
+/// Why a write could not be done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WriteError {
+    /// the key is empty or longer than [`KEY_LEN_MAX`]
+    KeyLength {
+        /// its length, bytes
+        len: usize,
+    },
+    /// the item is larger than the largest allowed
+    TooLarge {
+        /// bytes that it would take, as memcached counts them
+        size: usize,
+        /// largest allowed
+        limit: usize,
+    },
+    /// nothing can be evicted (or eviction is off and the region is full)
+    OutOfMemory,
+    /// the region's flush epochs (2^24) are used up
+    EpochsUsedUp,
+    /// shared memory holds what no writer writes; `keyway check` says where
+    Corrupt,
+}
+
+impl core::fmt::Display for WriteError {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        match self {
+            Self::KeyLength { len } => write!(f, "a key has 1 to {KEY_LEN_MAX} bytes, this one {len}"),
+            Self::TooLarge { size, limit } => {
+                write!(f, "the item takes {size} bytes, the largest allowed is {limit} (raise the largest item size, -I)")
+            }
+            Self::OutOfMemory => f.write_str("out of memory: nothing can be evicted (give the region more memory)"),
+            Self::EpochsUsedUp => f.write_str("the region has been flushed 16,777,215 times: recreate it"),
+            Self::Corrupt => f.write_str("the region is damaged: run `keyway check` on it, or recreate it"),
+        }
+    }
+}
+
+impl core::error::Error for WriteError {}

@@ -1,0 +1,343 @@
+//! Verifies every invariant of a region that nobody is writing to.
+//!
+//! The invariants, each by the number that a problem is reported under:
+//!
+//!  1. every segment is in a known state, and the free count is the number of free ones;
+//!  2. the directories name each index and hint segment exactly once, and cover the table word;
+//!  3. every slot of a live bucket is empty, confirmed, frozen by its bucket's last split, or tentative on record of a session;
+//!     every slot of a bucket that is not live yet is unset;
+//!  4. a confirmed word's segment is a log segment of that generation, and the word's place lies before an extent's tail;
+//!  5. the item there parses, and its key's tag and one of its buckets are the word's;
+//!  6. no key has two confirmed entries;
+//!  7. every extent parses from its start to its tail;
+//!  8. a large value's chain has exactly the segments for its length, each naming the head's key and the chain's last
+//!     segment, and belongs to one head;
+//!  9. segments of no use: large ones without a head, claimed ones without a live owner (reported as reclaimable; they are
+//!     taken back when room is needed).
+
+use crate::atomics::{Acquire, Relaxed};
+use crate::hash::{choices, hash, tag};
+use crate::layout::bucket::{SLOTS, Split};
+use crate::layout::item::{self, Header};
+use crate::layout::segment::{CHAIN_HEADER_SIZE, EXTENT_HEADER_SIZE, ExtentWord, Kind, LeaseWord, Link, State, TailWord};
+use crate::layout::slot::Slot;
+use crate::lookup::{Look, Place, Seen};
+use crate::region::Region;
+use std::collections::{HashMap, HashSet};
+
+/// Problems listed; more are counted.
+const LISTED_MAX: usize = 100;
+
+/// What a check found.
+#[derive(Clone, Debug, Default)]
+pub struct Report {
+    /// each with its invariant's number and where it is
+    pub problems: Vec<String>,
+    /// problems that are not listed
+    pub unlisted: usize,
+    /// "name", "value" for people
+    pub summary: Vec<(&'static str, String)>,
+}
+
+impl Report {
+    fn problem(&mut self, invariant: u32, text: String) {
+        if self.problems.len() < LISTED_MAX {
+            self.problems.push(format!("invariant {invariant}: {text}"));
+        } else {
+            self.unlisted += 1;
+        }
+    }
+
+    /// Whether every invariant holds.
+    pub fn is_sound(&self) -> bool {
+        self.problems.is_empty()
+    }
+}
+
+/// Checks a region. `progress` is told of the share done, 0 to 100.
+pub fn check(region: &Region, mut progress: impl FnMut(u8)) -> Report {
+    let mut report = Report::default();
+    let mut census = Census::default();
+    check_segments(region, &mut report, &mut census);
+    check_directories(region, &mut report, &census);
+    check_index(region, &mut report, &mut census, &mut progress);
+    check_chains(region, &mut report, &mut census);
+    summarise(region, &mut report, &census);
+    report
+}
+
+/// What is met on the way.
+#[derive(Default)]
+struct Census {
+    kinds: HashMap<&'static str, usize>,
+    /// items that start at a place before their extent's tail, by segment: offsets
+    index_segments: HashSet<usize>,
+    hint_segments: HashSet<usize>,
+    large: HashSet<usize>,
+    starts: HashMap<usize, HashSet<usize>>,
+    chained: HashMap<usize, String>,
+    chains: Vec<(Seen, String, u64)>,
+    items: usize,
+    bytes: usize,
+    tentative: usize,
+    frozen: usize,
+    reclaimable: usize,
+}
+
+fn check_segments(region: &Region, report: &mut Report, census: &mut Census) {
+    let mut free = 0;
+    for segment in 0..region.segments() {
+        let state = State(region.header(segment).state.load(Acquire));
+        let dead = state.owner().is_some_and(|owner| !region.is_held(owner));
+        let name = match state.kind() {
+            None => {
+                report.problem(1, format!("segment {segment} has state {:#x}", state.0));
+                continue;
+            }
+            Some(Kind::Free) => {
+                free += 1;
+                "free"
+            }
+            Some(Kind::Claimed) => "claimed",
+            Some(Kind::Open) => {
+                check_extents(region, segment, report, census);
+                "log"
+            }
+            Some(Kind::Large) => {
+                census.large.insert(segment);
+                "large"
+            }
+            Some(Kind::Index) => {
+                census.index_segments.insert(segment);
+                "index"
+            }
+            Some(Kind::Hints) => {
+                census.hint_segments.insert(segment);
+                "hints"
+            }
+        };
+        if state.kind() == Some(Kind::Claimed) && dead {
+            census.reclaimable += 1;
+        }
+        *census.kinds.entry(name).or_default() += 1;
+    }
+    let counted = region.superblock().free.load(Relaxed);
+    // A thread that dies between a state and the count leaves the count off by one.
+    let drift = counted.abs_diff(free);
+    if drift > 0 && drift < u64::MAX / 2 {
+        report.summary.push(("free count off by", drift.to_string()));
+    }
+}
+
+fn check_extents(region: &Region, segment: usize, report: &mut Report, census: &mut Census) {
+    let shape = region.layout.shape;
+    let generation = region.segment_word(segment).generation();
+    let lease = LeaseWord(region.header(segment).lease.load(Acquire));
+    if !lease.is_of_generation(generation) {
+        return;
+    }
+    if lease.cells() > shape.cells() {
+        report.problem(7, format!("segment {segment} has {} cells leased of {}", lease.cells(), shape.cells()));
+        return;
+    }
+    let starts = census.starts.entry(segment).or_default();
+    for (first, end) in lease.extents() {
+        let (start, end) = (first * shape.cell_size(), end * shape.cell_size());
+        let at = region.layout.segment(segment) + start;
+        if ExtentWord(region.slot(at).load(Acquire)).generation() != generation {
+            continue;
+        }
+        let tail = TailWord(region.slot(at + 8).load(Acquire)).tail();
+        let mut offset = start + EXTENT_HEADER_SIZE;
+        if tail < offset || tail > end {
+            report.problem(7, format!("segment {segment}: the extent at {start} ends at {end}, its tail is {tail}"));
+            continue;
+        }
+        while offset + item::HEADER_SIZE < tail {
+            let header = Header(region.slot(region.layout.segment(segment) + offset).load(Relaxed));
+            let Some(header) = header.validate(tail - offset) else {
+                report.problem(7, format!("segment {segment}: what is at {offset} is no item ({:#018x})", header.0));
+                break;
+            };
+            starts.insert(offset);
+            offset += header.size();
+        }
+    }
+}
+
+fn check_directories(region: &Region, report: &mut Report, census: &Census) {
+    let table = region.table();
+    let word = region.superblock().table.load(Relaxed);
+    if word != table.count {
+        report.problem(2, format!("the table word is {word}, allowed are {} to {}", region.buckets_initial(), region.buckets_max()));
+    }
+    let per_segment = region.layout.shape.buckets_per_segment() as u64;
+    let needed = [table.count.div_ceil(per_segment), table.count.div_ceil(per_segment * SLOTS as u64)];
+    for (what, needed, segments) in
+        [("bucket", needed[0], &census.index_segments), ("hint", needed[1], &census.hint_segments)]
+    {
+        let mut named = HashSet::new();
+        for entry in 0..region.segments() {
+            let directory = if what == "bucket" { region.bucket_directory(entry) } else { region.hint_directory(entry) };
+            let Some(segment) = (directory.load(Relaxed) as usize).checked_sub(1) else {
+                if (entry as u64) < needed {
+                    report.problem(2, format!("the {what} directory has no segment for entry {entry}, the table needs it"));
+                }
+                continue;
+            };
+            if !segments.contains(&segment) {
+                report.problem(2, format!("the {what} directory's entry {entry} names segment {segment}, which is none of its kind"));
+            }
+            if !named.insert(segment) {
+                report.problem(2, format!("the {what} directory names segment {segment} twice"));
+            }
+        }
+    }
+}
+
+fn check_index(region: &Region, report: &mut Report, census: &mut Census, progress: &mut impl FnMut(u8)) {
+    let table = region.table();
+    let mut keys: HashSet<Vec<u8>> = HashSet::new();
+    let pending: HashSet<(u64, u64)> = (0..region.layout.shape.thread_slots)
+        .map(|slot| region.thread(slot))
+        .map(|t| (t.pending_slot.load(Relaxed), t.pending_word.load(Relaxed)))
+        .collect();
+    for bucket in 0..table.count {
+        if bucket % 4096 == 0 {
+            progress(u8::try_from(bucket * 100 / table.count).unwrap_or(100));
+        }
+        let Some(bucket_at) = region.bucket(bucket) else { continue };
+        for index in 0..SLOTS {
+            let place = Place { at: bucket_at + index * 8, bucket, index };
+            let word = Slot(region.slot(place.at).load(Acquire));
+            check_slot(region, place, word, &pending, &mut keys, report, census);
+        }
+    }
+    let covered = table.count.next_multiple_of(region.layout.shape.buckets_per_segment() as u64);
+    for bucket in table.count..covered {
+        let Some(bucket_at) = region.bucket(bucket) else { continue };
+        // A split that died in step 2 has filled part of the next bucket.
+        for index in 0..SLOTS {
+            let word = Slot(region.slot(bucket_at + index * 8).load(Acquire));
+            if word != Slot::UNSET && bucket > table.count {
+                report.problem(3, format!("bucket {bucket} is not live and its slot {index} is {word:?}"));
+            }
+        }
+    }
+    progress(100);
+}
+
+fn check_slot(
+    region: &Region,
+    place: Place,
+    word: Slot,
+    pending: &HashSet<(u64, u64)>,
+    keys: &mut HashSet<Vec<u8>>,
+    report: &mut Report,
+    census: &mut Census,
+) {
+    let Place { bucket, index, .. } = place;
+    let table = region.table();
+    if word == Slot::UNSET {
+        return report.problem(3, format!("bucket {bucket}, slot {index} is unset"));
+    }
+    if word.is_frozen() {
+        census.frozen += 1;
+        let split = Split::of(bucket, word.mark(), region.buckets_initial());
+        if split.is_none_or(|s| s.target > table.count) {
+            report.problem(3, format!("bucket {bucket}, slot {index} is frozen by a split that has not begun: {word:?}"));
+        }
+    }
+    if word.is_tentative() {
+        census.tentative += 1;
+        if !pending.contains(&(place.at as u64, word.0)) {
+            report.problem(3, format!("bucket {bucket}, slot {index} is tentative, on no session's record: {word:?}"));
+        }
+        return;
+    }
+    if word.payload_is_empty() {
+        return;
+    }
+    let seen = match region.look(place.at, word) {
+        Look::Got(seen) => seen,
+        Look::Moved | Look::Corrupt => {
+            return report.problem(4, format!("bucket {bucket}, slot {index} leads nowhere: {word:?}"));
+        }
+    };
+    let state = State(region.header(seen.segment).state.load(Acquire));
+    if !matches!(state.kind(), Some(Kind::Open | Kind::Claimed)) {
+        return report.problem(4, format!("bucket {bucket}, slot {index} names segment {} in state {:?}", seen.segment, state.kind()));
+    }
+    if state.kind() == Some(Kind::Open) && !census.starts.get(&seen.segment).is_some_and(|s| s.contains(&seen.offset)) {
+        return report.problem(4, format!("bucket {bucket}, slot {index}: no item begins there before a tail: {word:?}"));
+    }
+    let mut key = Vec::new();
+    region.memory.append_to(seen.at + seen.header.key_offset(), seen.header.key_len(), &mut key);
+    let key_hash = hash(region.seed, &key);
+    let shown = key.escape_ascii().to_string();
+    if tag(key_hash) != word.tag() {
+        return report.problem(5, format!("bucket {bucket}, slot {index}: key '{shown}' has another tag"));
+    }
+    let homes = choices(key_hash).map(|c| table.bucket(c));
+    if !homes.contains(&bucket) {
+        // The last split's frozen words may be in a bucket that their key has left.
+        if !word.is_frozen() {
+            report.problem(5, format!("bucket {bucket}, slot {index}: key '{shown}' belongs in buckets {homes:?}"));
+        }
+        return;
+    }
+    census.items += 1;
+    census.bytes += region.facts(&seen, place, word, false, 0).size;
+    if !keys.insert(key) {
+        report.problem(6, format!("bucket {bucket}, slot {index}: key '{shown}' has a second entry"));
+    }
+    if region.chain(&seen).is_some() {
+        census.chains.push((seen, shown, key_hash));
+    }
+}
+
+fn check_chains(region: &Region, report: &mut Report, census: &mut Census) {
+    let room = region.layout.shape.segment_size - CHAIN_HEADER_SIZE;
+    for (seen, key, key_hash) in std::mem::take(&mut census.chains) {
+        let Some(chain) = region.chain(&seen) else { continue };
+        let parts = chain.value_len.div_ceil(room).max(1);
+        let mut link = chain.first;
+        for part in 0..parts.min(region.segments()) {
+            let segment = link.segment();
+            let known = census.large.contains(&segment) && region.segment_word(segment).generation() == link.generation();
+            if !known {
+                report.problem(8, format!("large value of '{key}': part {part} of {parts} is segment {segment}, which is not its"));
+                break;
+            }
+            let at = region.layout.segment(segment);
+            let [last, owner] = [8, 16].map(|o| region.slot(at + o).load(Relaxed));
+            if Link(last) != chain.last || owner != key_hash {
+                report.problem(8, format!("large value of '{key}': segment {segment} names another head"));
+            }
+            if let Some(other) = census.chained.insert(segment, key.clone()) {
+                report.problem(8, format!("segment {segment} belongs to the large values of '{other}' and of '{key}'"));
+            }
+            if part + 1 == parts && link != chain.last {
+                report.problem(8, format!("large value of '{key}': its last segment is not the chain's"));
+            }
+            link = Link(region.slot(at).load(Relaxed));
+        }
+    }
+    census.reclaimable += census.large.iter().filter(|s| !census.chained.contains_key(s)).count();
+}
+
+fn summarise(region: &Region, report: &mut Report, census: &Census) {
+    let shape = region.layout.shape;
+    let counters = region.counters();
+    let kinds = ["log", "large", "index", "hints", "claimed", "free"]
+        .map(|k| format!("{k} {}", census.kinds.get(k).copied().unwrap_or(0)))
+        .join(", ");
+    let table = region.table();
+    let load = census.items as f64 / (table.count as f64 * SLOTS as f64);
+    let mut line = |name, value: String| report.summary.push((name, value));
+    line("segments", format!("{} of {} KiB: {kinds}", region.segments(), shape.segment_size >> 10));
+    line("index", format!("{} buckets, {:.0} % full, {} tentative, {} frozen", table.count, load * 100.0, census.tentative, census.frozen));
+    line("items", format!("{} with {} bytes (counted: {} with {})", census.items, census.bytes, counters.curr_items, counters.bytes));
+    line("sessions", format!("{} of {} thread slots leased", region.sessions(), shape.thread_slots));
+    line("reclaimable", format!("{} segments", census.reclaimable));
+}

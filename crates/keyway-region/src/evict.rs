@@ -1,0 +1,492 @@
+//! Room: free segments, and how used ones become free again.
+//!
+//! Segments that are dead as a whole (flushed, expired) go first; then a hand walks the segments in turn and purges what it
+//! meets, sparing items that were hit since they were written (second chance) by copying them to the log's head. Every
+//! segment under purge belongs to one thread; a dead owner's claim is taken over. Nobody waits for anybody: what cannot be
+//! reclaimed now is passed by.
+
+use crate::atomics::{AcqRel, Acquire, Relaxed, Release};
+use crate::hash::{hash, tag};
+use crate::layout::bucket::SLOTS;
+use crate::layout::item::{self, Header, flag};
+use crate::layout::segment::{CLASSES_MAX, EXTENT_HEADER_SIZE, ExtentWord, Kind, LeaseWord, Link, SegmentWord, State, TailWord};
+use crate::layout::session::UPKEEP;
+use crate::layout::slot::Slot;
+use crate::layout::stats::Counter;
+use crate::lookup::{ATTEMPTS_MAX, Look, Place, Seen};
+use crate::region::Region;
+use crate::session::Session;
+use crate::verbs::{KEY_LEN_MAX, WriteError};
+
+/// Segments whose headers are looked at for being dead as a whole, each time room is needed.
+const SWEEP: usize = 64;
+/// Free segments that are kept for relocations: one in this many, within [`RESERVE_MAX`].
+const RESERVE_SHARE: usize = 128;
+const RESERVE_MAX: usize = 16;
+/// Times that the hand goes round before nothing is found to be evictable. In the last round nothing is spared.
+const ROUNDS: usize = 3;
+
+/// What to do with items that were hit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Spare {
+    /// copy them to the log's head, as long as no more than this many bytes have been
+    UpTo(usize),
+    Nothing,
+}
+
+impl Region {
+    /// Whether a live thread may still publish an item of this segment. Its lease word must be sealed, or the answer ages.
+    fn has_live_extent(&self, segment: usize) -> bool {
+        let word = self.segment_word(segment);
+        let lease = LeaseWord(self.header(segment).lease.load(Acquire));
+        if !lease.is_of_generation(word.generation()) {
+            return false;
+        }
+        let cell_size = self.layout.shape.cell_size();
+        lease.extents().any(|(cell, _)| {
+            let at = self.layout.segment(segment) + (cell * cell_size).min(self.layout.shape.segment_size - EXTENT_HEADER_SIZE);
+            let mut extent = ExtentWord(self.slot(at).load(Acquire));
+            if extent.generation() != word.generation() {
+                // Leased, header not written: by somebody who is at it, or by somebody who died there.
+                if self.is_leasing(segment) {
+                    return true;
+                }
+                extent = ExtentWord(self.slot(at).load(Acquire));
+                if extent.generation() != word.generation() {
+                    return false;
+                }
+            }
+            let incarnation = TailWord(self.slot(at + 8).load(Relaxed)).incarnation();
+            let owner = crate::layout::segment::Owner { slot: extent.owner(), incarnation };
+            !extent.is_closed() && self.is_held(owner)
+        })
+    }
+
+    /// Whether every item in the segment is flushed or expired.
+    fn is_dead(&self, segment: usize, now: u32, epoch: u32) -> bool {
+        let header = self.header(segment);
+        if State(header.state.load(Relaxed)).kind() != Some(Kind::Open) {
+            return false;
+        }
+        self.segment_word(segment).epoch() < epoch || {
+            let expires = header.expires.load(Relaxed);
+            expires != u32::MAX && expires <= now && LeaseWord(header.lease.load(Relaxed)).is_sealed_or_full(self.layout.shape.cells())
+        }
+    }
+
+    /// Whether new extents are leased in this segment at present.
+    fn is_current(&self, segment: usize) -> bool {
+        let name = segment as u64 + 1;
+        let sb = self.superblock();
+        sb.open.iter().any(|pool| (0..CLASSES_MAX).any(|class| pool.get(class).is_some_and(|w| w.load(Relaxed) == name)))
+    }
+
+    /// The words of the key's buckets that name this place: the first, with its slot. `Err`: a frozen slot is in the way.
+    fn find_word(&self, hash: u64, mut names: impl FnMut(Slot) -> bool) -> Result<Option<(Place, Slot)>, (Place, Slot)> {
+        for _ in 0..ATTEMPTS_MAX {
+            let table = self.table();
+            let Some(buckets) = self.buckets(hash, table) else { return Ok(None) };
+            for (bucket, bucket_at) in buckets {
+                for index in 0..SLOTS {
+                    let place = Place { at: bucket_at + index * 8, bucket, index };
+                    let word = Slot(self.slot(place.at).load(Acquire));
+                    if word.is_frozen() {
+                        return Err((place, word));
+                    }
+                    if word != Slot::UNSET && !word.is_empty() && names(word) {
+                        return Ok(Some((place, word)));
+                    }
+                }
+            }
+            if self.table() == table {
+                return Ok(None);
+            }
+        }
+        Ok(None)
+    }
+}
+
+impl LeaseWord {
+    fn is_sealed_or_full(self, cells: usize) -> bool {
+        self.is_sealed() || self.cells() >= cells
+    }
+}
+
+impl Session {
+    /// A claimed segment, purged and with a generation of its own. With `evict`, made by evicting if need be.
+    pub(crate) fn take_segment(&mut self, now: u32, evict: bool) -> Result<usize, WriteError> {
+        let reserve = if self.limits.evict { (self.region.segments() / RESERVE_SHARE).clamp(1, RESERVE_MAX) } else { 0 };
+        if !evict {
+            return self.claim_free().ok_or(WriteError::OutOfMemory);
+        }
+        // Each eviction gives one segment and its relocations take less than one: this ends when the reserve is full.
+        for _ in 0..self.region.segments() + ROUNDS {
+            if self.free_segments() > reserve
+                && let Some(segment) = self.claim_free()
+            {
+                return Ok(segment);
+            }
+            let Some(segment) = self.reclaim(now) else { break };
+            if self.free_segments() >= reserve {
+                return Ok(segment);
+            }
+            self.free_segment(segment);
+        }
+        self.claim_free().ok_or(WriteError::OutOfMemory)
+    }
+
+    fn free_segments(&self) -> usize {
+        // The count drifts by one when a thread dies beside it; below zero is none.
+        let free = self.region.superblock().free.load(Relaxed);
+        if free > u64::MAX / 2 { 0 } else { usize::try_from(free).unwrap_or(0) }
+    }
+
+    fn claim_free(&self) -> Option<usize> {
+        if self.free_segments() == 0 {
+            return None;
+        }
+        let (region, segments) = (&self.region, self.region.segments());
+        let sb = region.superblock();
+        let from = usize::try_from(sb.free_hint.load(Relaxed)).unwrap_or(0) % segments;
+        for i in 0..segments {
+            let segment = (from + i) % segments;
+            if self.claim(segment, State::FREE) {
+                sb.free.fetch_sub(1, Relaxed);
+                sb.free_hint.store(segment as u64 + 1, Relaxed);
+                return Some(segment);
+            }
+        }
+        sb.free.store(0, Relaxed);
+        None
+    }
+
+    /// Makes the segment this thread's, if it is in this state.
+    pub(crate) fn claim(&self, segment: usize, from: State) -> bool {
+        let state = &self.region.header(segment).state;
+        let claimed = State::owned(Kind::Claimed, self.owner);
+        state.load(Relaxed) == from.0 && state.compare_exchange(from.0, claimed.0, AcqRel, Relaxed).is_ok()
+    }
+
+    /// Reclaims one segment: claimed, purged, bumped. `None`: nothing can be.
+    fn reclaim(&mut self, now: u32) -> Option<usize> {
+        if let Some(segment) = self.reclaim_dead(SWEEP, now) {
+            return Some(segment);
+        }
+        if !self.limits.evict {
+            return self.reclaim_dead(self.region.segments(), now);
+        }
+        let segments = self.region.segments();
+        for step in 0..ROUNDS * segments {
+            if step % segments == 0 && step > 0 {
+                self.recover_dead();
+            }
+            let segment = self.region.superblock().hand.fetch_add(1, Relaxed) as usize % segments;
+            let last_round = step / segments == ROUNDS - 1;
+            if let Some(segment) = self.reclaim_at(segment, last_round, now) {
+                return Some(segment);
+            }
+        }
+        None
+    }
+
+    /// Looks at up to `count` segments for one that is dead as a whole, and reclaims it.
+    pub(crate) fn reclaim_dead(&mut self, count: usize, now: u32) -> Option<usize> {
+        let segments = self.region.segments();
+        let epoch = self.region.epoch(now);
+        for _ in 0..count.min(segments) {
+            let segment = self.region.superblock().sweep.fetch_add(1, Relaxed) as usize % segments;
+            if self.region.is_dead(segment, now, epoch) && self.claim_open(segment) && self.purge(segment, Spare::Nothing, now) {
+                return Some(segment);
+            }
+        }
+        None
+    }
+
+    fn reclaim_at(&mut self, segment: usize, last_round: bool, now: u32) -> Option<usize> {
+        let state = State(self.region.header(segment).state.load(Acquire));
+        if let Some(owner) = state.owner()
+            && (owner == self.owner || self.region.is_held(owner))
+        {
+            return None;
+        }
+        match state.kind()? {
+            Kind::Free => self.claim(segment, state).then(|| {
+                self.region.superblock().free.fetch_sub(1, Relaxed);
+                segment
+            }),
+            Kind::Open => {
+                if (self.region.is_current(segment) && !last_round) || !self.claim_open(segment) {
+                    return None;
+                }
+                let spare = if last_round { Spare::Nothing } else { Spare::UpTo(self.region.layout.shape.segment_size / 2) };
+                self.purge(segment, spare, now).then_some(segment)
+            }
+            Kind::Claimed => (self.claim(segment, state) && self.purge(segment, Spare::Nothing, now)).then_some(segment),
+            Kind::Large => self.reclaim_large(segment, state, last_round, now),
+            Kind::Index | Kind::Hints => self.reclaim_index(segment, state),
+        }
+    }
+
+    /// Seals an open segment and claims it, unless somebody may still publish from it.
+    fn claim_open(&self, segment: usize) -> bool {
+        let header = self.region.header(segment);
+        let state = State(header.state.load(Acquire));
+        if state.kind() != Some(Kind::Open) {
+            return false;
+        }
+        loop {
+            let lease = LeaseWord(header.lease.load(Acquire));
+            if lease.is_sealed() {
+                break;
+            }
+            if header.lease.compare_exchange(lease.0, lease.seal().0, AcqRel, Relaxed).is_ok() {
+                break;
+            }
+        }
+        !self.region.has_live_extent(segment) && self.claim(segment, state)
+    }
+
+    /// Takes every word that names this claimed segment out of the index and bumps its generation. `false`: a live intent
+    /// names it; it is left purged, for later.
+    fn purge(&mut self, segment: usize, spare: Spare, now: u32) -> bool {
+        let region = self.region.clone();
+        let shape = region.layout.shape;
+        let word = region.segment_word(segment);
+        let header = region.header(segment);
+        let lease = LeaseWord(header.lease.load(Acquire));
+        let mut purge = Purge { segment, word, spare, relocated: 0, finished: u64::MAX };
+        if lease.is_of_generation(word.generation()) {
+            for (first, end) in lease.extents() {
+                let start = first * shape.cell_size();
+                let end = (end * shape.cell_size()).min(shape.segment_size);
+                let at = region.layout.segment(segment);
+                if start >= end || ExtentWord(region.slot(at + start).load(Acquire)).generation() != word.generation() {
+                    continue;
+                }
+                let tail = TailWord(region.slot(at + start + 8).load(Acquire)).tail().min(end);
+                let mut offset = start + EXTENT_HEADER_SIZE;
+                while offset + item::HEADER_SIZE < tail {
+                    let Some(header) = Header(region.slot(at + offset).load(Relaxed)).validate(tail - offset) else {
+                        self.count(Counter::corrupt, 1);
+                        break;
+                    };
+                    self.purge_item(&mut purge, offset, header, now);
+                    offset += header.size();
+                }
+            }
+        }
+        if region.is_intended(segment, self.owner) {
+            let open = State::new(Kind::Open, State(header.state.load(Relaxed)).class());
+            header.state.store(open.0, Release);
+            return false;
+        }
+        self.bump(segment);
+        true
+    }
+
+    /// Takes one item of a claimed segment out of the index, or moves it.
+    fn purge_item(&mut self, purge: &mut Purge, offset: usize, header: Header, now: u32) {
+        let region = self.region.clone();
+        let at = region.layout.segment(purge.segment) + offset;
+        let mut key = std::mem::take(&mut self.scratch);
+        key.clear();
+        region.memory.append_to(at + header.key_offset(), header.key_len().min(KEY_LEN_MAX), &mut key);
+        let key_hash = hash(region.seed, &key);
+        self.scratch = key;
+        for _ in 0..ATTEMPTS_MAX {
+            // Words that the last split left frozen in its old bucket name items of keys that are elsewhere now.
+            let count = region.table().count;
+            if purge.finished != count {
+                self.finish_last_split();
+                purge.finished = count;
+            }
+            let found = region.find_word(key_hash, |w| w.segment() == purge.segment && w.offset() == offset);
+            let (place, word) = match found {
+                Ok(Some(found)) => found,
+                Ok(None) => return,
+                Err((place, word)) => {
+                    self.unfreeze(place, word);
+                    continue;
+                }
+            };
+            let seen = Seen { segment: purge.segment, word: purge.word, at, offset, header };
+            if word.is_tentative() {
+                let _ = region.slot(place.at).compare_exchange(word.0, Slot::EMPTY.0, AcqRel, Relaxed);
+                continue;
+            }
+            let present = purge.word.epoch() >= region.epoch(now) && !header.is_expired(now);
+            if present && word.frequency() > 0 && self.relocate(purge, place, word, &seen, now) {
+                return;
+            }
+            if region.slot(place.at).compare_exchange(word.0, Slot::EMPTY.0, AcqRel, Relaxed).is_ok() {
+                self.count_gone(&seen, place, word, present, now);
+                if let Some(chain) = region.chain(&seen) {
+                    self.free_chain(chain.first);
+                }
+                return;
+            }
+        }
+        self.count(Counter::corrupt, 1);
+    }
+
+    /// An item was evicted, or was expired or flushed and its place reclaimed.
+    pub(crate) fn count_gone(&mut self, seen: &Seen, place: Place, word: Slot, present: bool, now: u32) {
+        let (fetched, _) = self.region.hint_facts(seen, place, word, now);
+        let item = self.region.facts(seen, place, word, false, now);
+        if present {
+            self.count(Counter::evictions, 1);
+            self.count(Counter::evicted_unfetched, u64::from(!fetched));
+        } else {
+            self.count(Counter::reclaimed, 1);
+            self.count(Counter::expired_unfetched, u64::from(!fetched && seen.header.is_expired(now)));
+        }
+        self.count_removed(item.size);
+    }
+
+    /// An item of this size left the index.
+    pub(crate) fn count_removed(&mut self, size: usize) {
+        self.count(Counter::curr_items, 1u64.wrapping_neg());
+        self.count(Counter::bytes, (size as u64).wrapping_neg());
+        self.count_items(-1);
+    }
+
+    /// Copies an item to the log's head and swaps its slot to the copy. The segment is claimed by this thread, so nobody
+    /// recycles it meanwhile. `false`: no room, or the slot changed.
+    fn relocate(&mut self, purge: &mut Purge, place: Place, word: Slot, seen: &Seen, now: u32) -> bool {
+        let Spare::UpTo(most) = purge.spare else { return false };
+        let has_cas = seen.header.has(flag::CAS);
+        let size = (seen.header.size() + if has_cas { 0 } else { 8 }).next_multiple_of(8);
+        if purge.relocated + size > most {
+            return false;
+        }
+        let region = self.region.clone();
+        let mut bytes = std::mem::take(&mut self.scratch);
+        bytes.clear();
+        let header = Header(seen.header.0 | flag::CAS << 28);
+        bytes.extend_from_slice(&header.0.to_le_bytes());
+        bytes.extend_from_slice(&region.cas_unique(seen).to_le_bytes());
+        let old_rest = item::HEADER_SIZE + if has_cas { 8 } else { 0 };
+        let rest = seen.header.value_offset() + seen.header.value_len() - old_rest;
+        region.memory.append_to(seen.at + old_rest, rest, &mut bytes);
+        bytes.resize(header.size(), 0);
+        let copy = self.write_copy(&bytes, header, purge.word.epoch(), now);
+        self.scratch = bytes;
+        let Some((segment, segment_word, offset)) = copy else { return false };
+        let new = Slot::confirmed(word.tag(), segment_word.generation(), segment, offset).with_frequency(word.frequency() - 1);
+        // PUBLISH: the copy. Before it the item is where it was; the old place is purged only after it.
+        if region.slot(place.at).compare_exchange(word.0, new.0, AcqRel, Relaxed).is_err() {
+            return false;
+        }
+        purge.relocated += header.size();
+        self.count(Counter::relocations, 1);
+        self.count(Counter::bytes, (header.size() as u64).wrapping_sub(seen.header.size() as u64));
+        true
+    }
+
+    /// Evicts the large item that this segment belongs to, or frees the segment if no item claims it.
+    fn reclaim_large(&mut self, segment: usize, state: State, last_round: bool, now: u32) -> Option<usize> {
+        let region = self.region.clone();
+        let at = region.layout.segment(segment);
+        let generation = region.segment_word(segment).generation();
+        let (last, key_hash) = (Link(region.slot(at + 8).load(Relaxed)), region.slot(at + 16).load(Relaxed));
+        for _ in 0..ATTEMPTS_MAX {
+            if State(region.header(segment).state.load(Acquire)) != state || region.segment_word(segment).generation() != generation {
+                return None;
+            }
+            let mut head = None;
+            let found = region.find_word(key_hash, |word| word.is_item_with(tag(key_hash)) && {
+                // The place is not known yet: the word itself is enough to look, the compare-and-swap below decides.
+                let seen = region.look_at(word);
+                let ours = seen.is_some_and(|seen| region.chain(&seen).is_some_and(|c| c.last == last) && region.still(&seen));
+                if ours {
+                    head = seen;
+                }
+                ours
+            });
+            match (found, head) {
+                (Err((place, word)), _) => self.unfreeze(place, word),
+                (Ok(Some((place, word))), Some(seen)) => {
+                    if word.frequency() > 0 && !last_round {
+                        let less = word.with_frequency(word.frequency() - 1);
+                        let _ = region.slot(place.at).compare_exchange(word.0, less.0, AcqRel, Relaxed);
+                        return None;
+                    }
+                    self.intend(UPKEEP, seen.segment);
+                    let chain = match region.look(place.at, word) {
+                        Look::Got(seen) => region.chain(&seen).filter(|c| c.last == last && region.still(&seen)),
+                        _ => None,
+                    };
+                    let gone = chain.is_some() && region.slot(place.at).compare_exchange(word.0, Slot::EMPTY.0, AcqRel, Relaxed).is_ok();
+                    if gone {
+                        let present = seen.word.epoch() >= region.epoch(now) && !seen.header.is_expired(now);
+                        self.count_gone(&seen, place, word, present, now);
+                    }
+                    self.relent(UPKEEP);
+                    if let (Some(chain), true) = (chain, gone) {
+                        self.free_chain(chain.first);
+                        return self.claim_free();
+                    }
+                }
+                _ => {
+                    // No item leads here, and no live writer is about to make one: an orphan.
+                    if !self.claim(segment, state) {
+                        return None;
+                    }
+                    self.bump(segment);
+                    return Some(segment);
+                }
+            }
+        }
+        None
+    }
+
+    /// A segment on its way into the index whose owner died: finished if the directory has it, freed otherwise.
+    fn reclaim_index(&mut self, segment: usize, state: State) -> Option<usize> {
+        state.owner()?;
+        let region = &self.region;
+        let kind = state.kind()?;
+        let entry = usize::try_from(region.header(segment).sequence.load(Relaxed)).ok()?;
+        if entry >= region.layout.shape.segments_max {
+            return None;
+        }
+        let directory = if kind == Kind::Index { region.bucket_directory(entry) } else { region.hint_directory(entry) };
+        if directory.load(Acquire) as usize == segment + 1 {
+            let _ = region.header(segment).state.compare_exchange(state.0, State::new(kind, 0).0, AcqRel, Relaxed);
+            return None;
+        }
+        if !self.claim(segment, state) {
+            return None;
+        }
+        self.bump(segment);
+        Some(segment)
+    }
+}
+
+impl Region {
+    /// The item that a word names, without its slot: good for a first look only.
+    fn look_at(&self, word: Slot) -> Option<Seen> {
+        let segment = word.segment();
+        if segment >= self.segments() {
+            return None;
+        }
+        let segment_word = self.segment_word(segment);
+        let offset = word.offset();
+        let size = self.layout.shape.segment_size;
+        if !word.is_of_generation(segment_word.generation()) || offset + 16 > size {
+            return None;
+        }
+        let at = self.layout.segment(segment) + offset;
+        let header = Header(self.slot(at).load(Relaxed)).validate(size - offset)?;
+        Some(Seen { segment, word: segment_word, at, offset, header })
+    }
+}
+
+/// A purge under way.
+struct Purge {
+    segment: usize,
+    word: SegmentWord,
+    spare: Spare,
+    relocated: usize,
+    /// the table word for which the last split is known to be cleaned up
+    finished: u64,
+}

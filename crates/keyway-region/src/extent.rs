@@ -1,0 +1,442 @@
+//! Where new items go: extents that a thread leases in an open segment, and the items that it writes there.
+//!
+//! An item is private until its slot is published. **The extent's tail is release-stored before that**, so a walker that
+//! trusts only what lies before the tail meets whole items only, whenever the writer dies.
+
+use crate::atomics::{AcqRel, Acquire, Relaxed, Release};
+use crate::hash::{Key, tag};
+use crate::layout::item::{self, Header, LARGE_BODY_SIZE, flag};
+use crate::layout::segment::{
+    CHAIN_HEADER_SIZE, EXTENT_HEADER_SIZE, ExtentWord, Kind, LeaseWord, Link, SegmentWord, State, TailWord,
+};
+use crate::layout::session::LEASING;
+use crate::layout::slot::Slot;
+use crate::layout::stats::Counter;
+use crate::lookup::{ATTEMPTS_MAX, Chain, cas_of};
+use crate::session::Session;
+use crate::verbs::WriteError;
+
+/// The pool that everything goes to.
+const POOL: usize = 0;
+/// Upper bounds of the TTL classes, seconds left; class 0 is everything longer, and never.
+const CLASS_TTL_S: [u32; 3] = [120, 3_600, 86_400];
+/// Below this many segments only the shortest TTLs have a class of their own: open segments must stay a small part.
+const SEGMENTS_FOR_ALL_CLASSES: usize = 256;
+
+/// A leased extent. Offsets in bytes from the segment's start.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Extent {
+    segment: usize,
+    word: SegmentWord,
+    start: usize,
+    next: usize,
+    end: usize,
+}
+
+/// What an item is to be, apart from its key.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Draft<'v> {
+    /// [`flag::STALE`], [`flag::WIN_SENT`], [`flag::BINARY_KEY`]
+    pub marks: u64,
+    pub client_flags: u32,
+    /// a CAS unique of its own
+    pub cas: Option<u64>,
+    /// seconds on the region's clock, 0 for never
+    pub expiry: u32,
+    pub value: Value<'v>,
+}
+
+/// Where a new item's value comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Value<'v> {
+    Bytes(&'v [u8]),
+    /// what the decision has built in its buffer
+    Built,
+    /// the segments of the item that it replaces
+    Chain(Chain),
+}
+
+impl<'v> Draft<'v> {
+    /// The same draft with the built value in its place.
+    pub fn resolve<'b>(self, built: &'b [u8]) -> Draft<'b>
+    where
+        'v: 'b,
+    {
+        let value = if self.value == Value::Built { Value::Bytes(built) } else { self.value };
+        Draft { value, ..self }
+    }
+}
+
+/// An item that has been written and not been published.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Written {
+    pub word: Slot,
+    pub epoch: u32,
+    pub cas: u64,
+    pub value_len: usize,
+    /// bytes in the region, a large value's included
+    pub size: usize,
+    /// segments that belong to it alone
+    pub chain: Option<Chain>,
+}
+
+impl Session {
+    /// Writes an item of flush epoch `epoch` to a place of its own.
+    pub(crate) fn write(&mut self, key: &Key<'_>, draft: &Draft<'_>, epoch: u32, now: u32) -> Result<Written, WriteError> {
+        let mut flags = draft.marks;
+        if draft.client_flags != 0 {
+            flags |= flag::CLIENT_FLAGS;
+        }
+        if draft.cas.is_some() {
+            flags |= flag::CAS;
+        }
+        let inline = |len| item::size(key.bytes.len(), len, flags) + EXTENT_HEADER_SIZE <= self.region.layout.shape.segment_size;
+        let (body, chain, own) = match draft.value {
+            Value::Bytes(bytes) if inline(bytes.len()) && bytes.len() <= item::INLINE_VALUE_MAX => (Some(bytes), None, false),
+            Value::Bytes(bytes) => (None, Some(self.write_chain(key, bytes, now)?), true),
+            Value::Chain(chain) => (None, Some(chain), false),
+            Value::Built => (Some([].as_slice()), None, false),
+        };
+        let value_len = chain.map_or(body.map_or(0, <[u8]>::len), |c| c.value_len);
+        let mut chain_body = [0; LARGE_BODY_SIZE];
+        if let Some(chain) = chain {
+            flags |= flag::LARGE;
+            let words = [chain.value_len as u64, chain.first.0, chain.last.0];
+            for (to, from) in chain_body.chunks_exact_mut(8).zip(words) {
+                to.copy_from_slice(&from.to_le_bytes());
+            }
+        }
+        let body = body.unwrap_or(&chain_body);
+        let size = item::size(key.bytes.len(), body.len(), flags);
+        let extent = match self.room(size, self.class(draft.expiry, now), epoch, now, true) {
+            Ok(extent) => extent,
+            Err(e) => {
+                if let (Some(chain), true) = (chain, own) {
+                    self.free_chain(chain.first);
+                }
+                return Err(e);
+            }
+        };
+        let offset = extent.next;
+        let at = self.region.layout.segment(extent.segment) + offset;
+        let memory = &self.region.memory;
+        let header = Header::new(key.bytes.len(), body.len(), flags, draft.expiry);
+        memory.get::<crate::atomics::AtomicU64>(at).store(header.0, Relaxed);
+        if let Some(cas) = draft.cas {
+            memory.get::<crate::atomics::AtomicU64>(at + item::HEADER_SIZE).store(cas, Relaxed);
+        }
+        if draft.client_flags != 0 {
+            memory.get::<crate::atomics::AtomicU32>(at + header.client_flags_offset()).store(draft.client_flags, Relaxed);
+        }
+        memory.write(at + header.key_offset(), key.bytes);
+        memory.write(at + header.value_offset(), body);
+        self.commit(extent, size, draft.expiry, now);
+        let cas = draft.cas.unwrap_or_else(|| cas_of(self.region.header(extent.segment).sequence.load(Relaxed), offset));
+        let large = if chain.is_some() { value_len } else { 0 };
+        Ok(Written {
+            word: Slot::confirmed(tag(key.hash), extent.word.generation(), extent.segment, offset),
+            epoch,
+            cas,
+            value_len,
+            size: size + large,
+            chain: chain.filter(|_| own),
+        })
+    }
+
+    /// Copies an item as it stands to a place of its own; its CAS unique goes with it. Takes free segments only.
+    pub(crate) fn write_copy(&mut self, bytes: &[u8], header: Header, epoch: u32, now: u32) -> Option<(usize, SegmentWord, usize)> {
+        let class = self.class(header.expiry(), now);
+        let extent = self.room(bytes.len(), class, epoch, now, false).ok()?;
+        let at = self.region.layout.segment(extent.segment) + extent.next;
+        self.region.memory.write(at, bytes);
+        self.commit(extent, bytes.len(), header.expiry(), now);
+        Some((extent.segment, extent.word, extent.next))
+    }
+
+    /// The TTL class of an expiry.
+    fn class(&self, expiry: u32, now: u32) -> usize {
+        if expiry == 0 {
+            return 0;
+        }
+        let ttl = expiry.saturating_sub(now);
+        let classes = if self.region.segments() < SEGMENTS_FOR_ALL_CLASSES { 1 } else { CLASS_TTL_S.len() };
+        CLASS_TTL_S.iter().take(classes).position(|most| ttl <= *most).map_or(0, |i| i + 1)
+    }
+
+    /// An extent of this class and epoch whose next `size` bytes are free and ours.
+    fn room(&mut self, size: usize, class: usize, epoch: u32, now: u32, evict: bool) -> Result<Extent, WriteError> {
+        if let Some(extent) = self.extents[class]
+            && extent.word.epoch() == epoch
+        {
+            if extent.next + size <= extent.end {
+                return Ok(extent);
+            }
+            if let Some(extent) = self.extend(extent, size) {
+                self.extents[class] = Some(extent);
+                return Ok(extent);
+            }
+        }
+        let extent = self.lease(size, class, epoch, now, evict)?;
+        // Keep whichever has more room left, so that one large item does not cost the rest of a fresh extent.
+        let left = |e: &Extent| e.end - e.next;
+        match self.extents[class] {
+            Some(old) if old.word.epoch() == epoch && left(&old) > left(&extent).saturating_sub(size) => Ok(extent),
+            _ => {
+                self.close_extent(class);
+                self.extents[class] = Some(extent);
+                Ok(extent)
+            }
+        }
+    }
+
+    /// The item is written: PUBLISH of the extent's tail. Invisible before it; behind it a walker parses the item, which
+    /// is dead until a slot names it.
+    fn commit(&mut self, extent: Extent, size: usize, expiry: u32, now: u32) {
+        let tail = extent.next + size;
+        let at = self.region.layout.segment(extent.segment) + extent.start;
+        let class = self.class(expiry, now);
+        if class != 0 {
+            let expires = &self.region.header(extent.segment).expires;
+            if expires.load(Relaxed) < expiry {
+                expires.fetch_max(expiry, Relaxed);
+            }
+        }
+        // PAIRS: Acquire in `Session::purge` and in `check`: what lies before the tail is whole.
+        self.region.slot(at + 8).store(TailWord::new(tail, self.owner.incarnation).0, Release);
+        match &mut self.extents[class] {
+            Some(kept) if kept.segment == extent.segment && kept.start == extent.start => kept.next = tail,
+            _ => self.close(extent),
+        }
+    }
+
+    pub(crate) fn close_extent(&mut self, class: usize) {
+        if let Some(extent) = self.extents.get_mut(class).and_then(Option::take) {
+            self.close(extent);
+        }
+    }
+
+    fn close(&self, extent: Extent) {
+        let at = self.region.layout.segment(extent.segment) + extent.start;
+        let word = ExtentWord::new(extent.word.generation(), self.owner.slot).close();
+        // PAIRS: Acquire in `Region::has_live_extent`: whoever sees it closed sees every publish that it served.
+        self.region.slot(at).store(word.0, Release);
+    }
+
+    /// Leases the cells behind an extent, if nobody else has.
+    fn extend(&self, mut extent: Extent, size: usize) -> Option<Extent> {
+        let shape = self.region.layout.shape;
+        let lease = &self.region.header(extent.segment).lease;
+        let old = LeaseWord(lease.load(Acquire));
+        let cells = (extent.next + size - extent.end).div_ceil(shape.cell_size());
+        if old.is_sealed()
+            || !old.is_of_generation(extent.word.generation())
+            || old.cells() * shape.cell_size() != extent.end
+            || old.cells() + cells > shape.cells()
+        {
+            return None;
+        }
+        lease.compare_exchange(old.0, old.lease(cells, false).0, AcqRel, Relaxed).ok()?;
+        extent.end += cells * shape.cell_size();
+        Some(extent)
+    }
+
+    /// Leases an extent with room for `size` bytes, in the open segment or in a new one.
+    fn lease(&mut self, size: usize, class: usize, epoch: u32, now: u32, evict: bool) -> Result<Extent, WriteError> {
+        let shape = self.region.layout.shape;
+        let cells = (size + EXTENT_HEADER_SIZE).div_ceil(shape.cell_size());
+        for _ in 0..ATTEMPTS_MAX {
+            let hint = self.open_hint(class);
+            let open = (hint as usize).wrapping_sub(1);
+            if let Some(extent) = self.lease_in(open, cells, epoch, class) {
+                return Ok(extent);
+            }
+            if self.open_hint(class) != hint {
+                continue;
+            }
+            let segment = self.take_segment(now, evict)?;
+            let extent = self.open_segment(segment, cells, epoch, class, now);
+            // Leave the better one to the others: a large item that did not fit shall not cost everybody the open segment.
+            if self.cells_left(segment) >= self.cells_left_open(open, epoch, class) {
+                if let Some(word) = self.region.superblock().open[POOL].get(class) {
+                    let _ = word.compare_exchange(hint, segment as u64 + 1, AcqRel, Relaxed);
+                }
+            }
+            return Ok(extent);
+        }
+        Err(WriteError::Corrupt)
+    }
+
+    fn open_hint(&self, class: usize) -> u64 {
+        self.region.superblock().open[POOL].get(class).map_or(0, |w| w.load(Acquire))
+    }
+
+    fn cells_left(&self, segment: usize) -> usize {
+        let lease = LeaseWord(self.region.header(segment).lease.load(Relaxed));
+        if lease.is_sealed() { 0 } else { self.region.layout.shape.cells().saturating_sub(lease.cells()) }
+    }
+
+    fn cells_left_open(&self, segment: usize, epoch: u32, class: usize) -> usize {
+        let usable = segment < self.region.segments()
+            && self.region.segment_word(segment).epoch() == epoch
+            && self.region.header(segment).state.load(Relaxed) == State::new(Kind::Open, class).0;
+        if usable { self.cells_left(segment) } else { 0 }
+    }
+
+    fn lease_in(&self, segment: usize, cells: usize, epoch: u32, class: usize) -> Option<Extent> {
+        let region = &self.region;
+        let shape = region.layout.shape;
+        if segment >= region.segments() {
+            return None;
+        }
+        let header = region.header(segment);
+        for _ in 0..ATTEMPTS_MAX {
+            let word = region.segment_word(segment);
+            let old = LeaseWord(header.lease.load(Acquire));
+            let usable = header.state.load(Acquire) == State::new(Kind::Open, class).0
+                && word.epoch() == epoch
+                && old.is_of_generation(word.generation())
+                && !old.is_sealed()
+                && old.cells() + cells <= shape.cells();
+            if !usable {
+                return None;
+            }
+            // A recycler that meets the cells before their header is written asks for this intent.
+            self.intend(LEASING, segment);
+            if header.lease.compare_exchange(old.0, old.lease(cells, true).0, AcqRel, Acquire).is_err() {
+                self.relent(LEASING);
+                continue;
+            }
+            let extent = self.start_extent(segment, old.cells(), cells);
+            self.relent(LEASING);
+            // From the lease on the segment cannot be recycled; it may have been between the checks and the lease.
+            if extent.word == word {
+                return Some(extent);
+            }
+            self.close(extent);
+        }
+        None
+    }
+
+    /// Writes the header of an extent whose cells have just been leased.
+    fn start_extent(&self, segment: usize, first_cell: usize, cells: usize) -> Extent {
+        let region = &self.region;
+        let cell_size = region.layout.shape.cell_size();
+        let word = region.segment_word(segment);
+        let (start, end) = (first_cell * cell_size, (first_cell + cells) * cell_size);
+        let at = region.layout.segment(segment) + start;
+        let next = start + EXTENT_HEADER_SIZE;
+        region.slot(at + 8).store(TailWord::new(next, self.owner.incarnation).0, Relaxed);
+        // PAIRS: Acquire in `Region::has_live_extent`: who sees the header sees its tail.
+        region.slot(at).store(ExtentWord::new(word.generation(), self.owner.slot).0, Release);
+        Extent { segment, word, start, next, end }
+    }
+
+    /// Makes a claimed segment an open one, with a first extent for this thread.
+    fn open_segment(&self, segment: usize, cells: usize, epoch: u32, class: usize, now: u32) -> Extent {
+        let region = &self.region;
+        let shape = region.layout.shape;
+        let header = region.header(segment);
+        let word = SegmentWord::new(region.segment_word(segment).generation(), epoch);
+        for cell in 0..shape.cells() {
+            region.slot(region.layout.segment(segment) + cell * shape.cell_size()).store(0, Relaxed);
+        }
+        header.sequence.store(region.superblock().sequence.fetch_add(1, Relaxed), Relaxed);
+        header.opened.store(now, Relaxed);
+        header.expires.store(if class == 0 { u32::MAX } else { 0 }, Relaxed);
+        header.lease.store(LeaseWord::new(word.generation()).lease(cells, true).0, Relaxed);
+        region.word(segment).store(word.0, Release);
+        let extent = self.start_extent(segment, 0, cells);
+        // PAIRS: Acquire in `lease_in`: who sees it open sees its words.
+        header.state.store(State::new(Kind::Open, class).0, Release);
+        extent
+    }
+
+    /// Puts a value into segments of its own, last part first, so that each part is whole before another names it.
+    fn write_chain(&mut self, key: &Key<'_>, value: &[u8], now: u32) -> Result<Chain, WriteError> {
+        let room = self.region.layout.shape.segment_size - CHAIN_HEADER_SIZE;
+        let parts = value.len().div_ceil(room).max(1);
+        // Half of the region: beyond that two writers of such values could starve each other for ever.
+        if parts > self.region.segments() / 2 {
+            return Err(WriteError::OutOfMemory);
+        }
+        let (mut next, mut last) = (Link::NONE, Link::NONE);
+        for part in value.chunks(room).rev() {
+            let segment = match self.take_segment(now, true) {
+                Ok(segment) => segment,
+                Err(e) => {
+                    self.free_chain(next);
+                    return Err(e);
+                }
+            };
+            let region = &self.region;
+            let generation = region.segment_word(segment).generation();
+            let link = Link::new(segment, generation);
+            if last == Link::NONE {
+                last = link;
+            }
+            let at = region.layout.segment(segment);
+            for (i, word) in [next.0, last.0, key.hash, part.len() as u64].into_iter().enumerate() {
+                region.slot(at + i * 8).store(word, Relaxed);
+            }
+            region.memory.write(at + CHAIN_HEADER_SIZE, part);
+            region.header(segment).state.store(State::owned(Kind::Large, self.owner).0, Release);
+            next = link;
+        }
+        Ok(Chain { value_len: value.len(), first: next, last })
+    }
+
+    /// The chain's head is published: its segments are nobody's any more but the head's.
+    pub(crate) fn disown_chain(&self, chain: Chain) {
+        self.each_of_chain(chain.first, |session, segment, _| {
+            let owned = State::owned(Kind::Large, session.owner).0;
+            let none = State::new(Kind::Large, 0).0;
+            let _ = session.region.header(segment).state.compare_exchange(owned, none, AcqRel, Relaxed);
+        });
+    }
+
+    /// Frees the segments of a chain that no slot leads to any more.
+    pub(crate) fn free_chain(&self, first: Link) {
+        self.each_of_chain(first, |session, segment, _| {
+            let state = &session.region.header(segment).state;
+            let old = State(state.load(Acquire));
+            if old.kind() == Some(Kind::Large) {
+                let claimed = State::owned(Kind::Claimed, session.owner);
+                if state.compare_exchange(old.0, claimed.0, AcqRel, Relaxed).is_ok() {
+                    session.bump(segment);
+                    session.free_segment(segment);
+                }
+            }
+        });
+    }
+
+    /// Calls `each` for every segment of a chain; the link behind it is read before.
+    fn each_of_chain(&self, first: Link, mut each: impl FnMut(&Self, usize, Link)) {
+        let segments = self.region.segments();
+        let mut link = first;
+        for _ in 0..segments {
+            let segment = link.segment();
+            if link == Link::NONE || segment >= segments || self.region.segment_word(segment).generation() != link.generation() {
+                return;
+            }
+            let next = Link(self.region.slot(self.region.layout.segment(segment)).load(Relaxed));
+            each(self, segment, link);
+            link = next;
+        }
+    }
+
+    /// Gives a claimed segment its next generation: every word that ever named it is void.
+    pub(crate) fn bump(&self, segment: usize) {
+        let word = self.region.word(segment);
+        let generation = SegmentWord(word.load(Relaxed)).generation();
+        word.store(SegmentWord::new(generation + 1, 0).0, Relaxed);
+        // PAIRS: Acquire fence in `Region::still`: no byte written after this is taken for the old generation's.
+        crate::atomics::fence(Release);
+        self.count(Counter::segments_recycled, 1);
+    }
+
+    /// Gives a claimed and bumped segment back to everybody.
+    pub(crate) fn free_segment(&self, segment: usize) {
+        self.region.header(segment).state.store(State::FREE.0, Release);
+        self.region.superblock().free.fetch_add(1, Relaxed);
+    }
+}

@@ -1,0 +1,259 @@
+//! The index grows: linear hashing by splits that anybody can finish.
+//!
+//! The steps are those of `model/region_protocol.py` ("Split number t"), in their order. Each is idempotent and done by
+//! compare-and-swap, so a splitter that stops anywhere blocks nobody: whoever meets a frozen slot finishes the split.
+
+use crate::atomics::{AcqRel, Acquire, Relaxed, Release};
+use crate::hash::{choices, hash};
+use crate::layout::bucket::{SLOTS, Split};
+use crate::layout::segment::{Kind, State};
+use crate::layout::session::UPKEEP;
+use crate::layout::slot::Slot;
+use crate::layout::stats::Counter;
+use crate::lookup::{ATTEMPTS_MAX, Look, Place};
+use crate::region::Region;
+use crate::session::Session;
+use crate::verbs::KEY_LEN_MAX;
+
+/// The index begins to double when this many of 100 slots are taken: below it no insert has been seen to find both of its
+/// buckets full (two choices, 8 slots: none at 0.70, 1 in 100,000 at 0.75).
+const GROW_AT_PERCENT: u64 = 70;
+/// Buckets split by each insert while the index doubles: it is done before the load has risen by a hundredth.
+const SPLITS_PER_INSERT: usize = 4;
+/// The index never takes more than one in this many segments.
+const INDEX_SHARE_MAX: usize = 2;
+
+/// The hash of the key of the item that a slot names.
+enum KeyHash {
+    Of(u64),
+    Moved,
+    Corrupt,
+}
+
+impl Region {
+    fn key_hash(&self, place_at: usize, word: Slot) -> KeyHash {
+        let seen = match self.look(place_at, word) {
+            Look::Got(seen) => seen,
+            Look::Moved => return KeyHash::Moved,
+            Look::Corrupt => return KeyHash::Corrupt,
+        };
+        let mut key = [0; KEY_LEN_MAX];
+        let mut bytes = Vec::new();
+        self.memory.append_to(seen.at + seen.header.key_offset(), seen.header.key_len(), &mut bytes);
+        let len = bytes.len().min(KEY_LEN_MAX);
+        key[..len].copy_from_slice(&bytes[..len]);
+        if self.still(&seen) { KeyHash::Of(hash(self.seed, &key[..len])) } else { KeyHash::Moved }
+    }
+
+    fn places(&self, bucket: u64) -> Option<[Place; SLOTS]> {
+        let at = self.bucket(bucket)?;
+        Some(core::array::from_fn(|index| Place { at: at + index * 8, bucket, index }))
+    }
+
+    /// Whether the index may double once more.
+    fn can_double(&self) -> bool {
+        let table = self.table();
+        let segments = (2 * table.base).div_ceil(self.layout.shape.buckets_per_segment() as u64);
+        let segments = segments + segments.div_ceil(SLOTS as u64);
+        2 * table.base <= self.buckets_max() && segments <= (self.segments() / INDEX_SHARE_MAX) as u64
+    }
+}
+
+impl Session {
+    /// After an insert: begins a doubling when the index has become full enough, and does a share of one that is under way.
+    #[inline]
+    pub(crate) fn grow_a_little(&mut self, now: u32) {
+        let table = self.region.table();
+        if table.is_even() {
+            let items = self.region.superblock().items.load(Relaxed);
+            let full = table.count * SLOTS as u64 * GROW_AT_PERCENT / 100;
+            if items < full || items > u64::MAX / 2 {
+                return;
+            }
+        }
+        self.grow(SPLITS_PER_INSERT, now);
+    }
+
+    /// Splits up to `splits` buckets. `false`: the index cannot grow now.
+    #[cold]
+    pub(crate) fn grow(&mut self, splits: usize, now: u32) -> bool {
+        for _ in 0..splits {
+            let table = self.region.table();
+            if table.is_even() && !self.region.can_double() {
+                return false;
+            }
+            let split = table.next_split(self.region.buckets_initial());
+            if !self.prepare_bucket(split.target, now) {
+                return false;
+            }
+            self.finish_last_split();
+            if self.help_split(split) {
+                self.count(Counter::splits, 1);
+            }
+        }
+        true
+    }
+
+    /// Makes sure that the directories have the new bucket's segments.
+    fn prepare_bucket(&mut self, bucket: u64, now: u32) -> bool {
+        (self.region.bucket(bucket).is_some() || self.prepare_segment(Kind::Index, bucket, now))
+            && (self.region.hint(bucket, 0).is_some() || self.prepare_segment(Kind::Hints, bucket, now))
+    }
+
+    fn prepare_segment(&mut self, kind: Kind, bucket: u64, now: u32) -> bool {
+        let shape = self.region.layout.shape;
+        let per_segment = (shape.buckets_per_segment() * if kind == Kind::Index { 1 } else { SLOTS }) as u64;
+        let entry = (bucket / per_segment) as usize;
+        let Ok(segment) = self.take_segment(now, true) else { return false };
+        let region = &self.region;
+        // Unset slots are zeros; nobody can reach the segment before the directory names it.
+        region.memory.zero(region.layout.segment(segment), shape.segment_size);
+        let header = region.header(segment);
+        header.sequence.store(entry as u64, Relaxed);
+        let owned = State::owned(kind, self.owner);
+        header.state.store(owned.0, Release);
+        let directory = if kind == Kind::Index { region.bucket_directory(entry) } else { region.hint_directory(entry) };
+        let name = u32::try_from(segment + 1).unwrap_or(0);
+        if directory.compare_exchange(0, name, AcqRel, Acquire).is_ok() {
+            let _ = header.state.compare_exchange(owned.0, State::new(kind, 0).0, AcqRel, Relaxed);
+        } else if self.claim(segment, owned) {
+            self.bump(segment);
+            self.free_segment(segment);
+        }
+        region_has(&self.region, kind, bucket)
+    }
+
+    /// Steps 1 to 4 of a split. Anybody, any number of times, however late. `true`: this call advanced the table word.
+    pub(crate) fn help_split(&self, split: Split) -> bool {
+        let region = &self.region;
+        let (Some(source), Some(target)) = (region.places(split.source), region.places(split.target)) else { return false };
+        // 1. Freeze.
+        for place in source {
+            if !self.freeze(place, split) {
+                return false;
+            }
+        }
+        // 2. Fill the new bucket, slot by slot at the same index.
+        for (from, to) in source.into_iter().zip(target) {
+            let word = Slot(region.slot(from.at).load(Acquire));
+            if !word.is_frozen() || word.mark() != split.round {
+                return false;
+            }
+            let mut copy = Slot::EMPTY;
+            if word.is_item() {
+                match region.key_hash(from.at, word) {
+                    KeyHash::Of(hash) if split.moves(choices(hash)) => copy = word.thaw(),
+                    KeyHash::Of(_) => {}
+                    KeyHash::Moved => return false,
+                    KeyHash::Corrupt => self.count(Counter::corrupt, 1),
+                }
+            }
+            if region.slot(to.at).compare_exchange(Slot::UNSET.0, copy.0, AcqRel, Relaxed).is_ok()
+                && let (Some(old), Some(new)) = (region.hint(from.bucket, from.index), region.hint(to.bucket, to.index))
+            {
+                new.store(old.load(Relaxed), Relaxed);
+            }
+        }
+        // 3. PUBLISH: the table word. Before it the old bucket is the truth (frozen words are read as confirmed ones), behind
+        // it both are.
+        let done = region.superblock().table.compare_exchange(split.target, split.target + 1, AcqRel, Acquire).is_ok();
+        // 4. Thaw what stays, empty what went.
+        self.finish(split);
+        done
+    }
+
+    /// Step 1 for one slot. `false`: the split is over, we are late.
+    fn freeze(&self, place: Place, split: Split) -> bool {
+        let region = &self.region;
+        for _ in 0..ATTEMPTS_MAX {
+            let word = Slot(region.slot(place.at).load(Acquire));
+            if word.is_frozen() {
+                if word.mark() == split.round {
+                    return true;
+                }
+                if region.table().count != split.target {
+                    return false;
+                }
+                match Split::of(place.bucket, word.mark(), region.buckets_initial()) {
+                    Some(older) => self.repair(place, word, older),
+                    None => {
+                        self.count(Counter::corrupt, 1);
+                        let _ = region.slot(place.at).compare_exchange(word.0, Slot::EMPTY.0, AcqRel, Relaxed);
+                    }
+                }
+                continue;
+            }
+            if region.slot(place.at).compare_exchange(word.0, word.freeze(split.round).0, AcqRel, Relaxed).is_ok() {
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Step 4 of the split that was done last.
+    pub(crate) fn finish_last_split(&self) {
+        if let Some(split) = self.region.table().last_split(self.region.buckets_initial()) {
+            self.finish(split);
+        }
+    }
+
+    fn finish(&self, split: Split) {
+        let Some(places) = self.region.places(split.source) else { return };
+        for place in places {
+            let word = Slot(self.region.slot(place.at).load(Acquire));
+            if word.is_frozen() && word.mark() == split.round {
+                self.repair(place, word, split);
+            }
+        }
+    }
+
+    /// Step 4 for one slot: its split is done.
+    fn repair(&self, place: Place, word: Slot, split: Split) {
+        let region = &self.region;
+        let slot = region.slot(place.at);
+        if !word.is_item() {
+            let _ = slot.compare_exchange(word.0, Slot::EMPTY.0, AcqRel, Relaxed);
+            return;
+        }
+        self.intend(UPKEEP, word.segment());
+        if slot.load(Acquire) == word.0 {
+            match region.key_hash(place.at, word) {
+                KeyHash::Of(hash) => {
+                    let new = if split.moves(choices(hash)) { Slot::EMPTY } else { word.thaw() };
+                    let _ = slot.compare_exchange(word.0, new.0, AcqRel, Relaxed);
+                }
+                KeyHash::Moved => {}
+                KeyHash::Corrupt => {
+                    self.count(Counter::corrupt, 1);
+                    let _ = slot.compare_exchange(word.0, Slot::EMPTY.0, AcqRel, Relaxed);
+                }
+            }
+        }
+        self.relent(UPKEEP);
+    }
+
+    /// A writer met a frozen slot: finish the split if it is under way, this slot if it is done. The table word is read
+    /// after the slot.
+    pub(crate) fn unfreeze(&self, place: Place, word: Slot) {
+        let region = &self.region;
+        let count = region.table().count;
+        match Split::of(place.bucket, word.mark(), region.buckets_initial()) {
+            Some(split) if split.target == count => {
+                self.help_split(split);
+            }
+            Some(split) if split.target < count => self.repair(place, word, split),
+            _ => {
+                // No split that has begun froze this word.
+                self.count(Counter::corrupt, 1);
+                let _ = region.slot(place.at).compare_exchange(word.0, Slot::EMPTY.0, AcqRel, Relaxed);
+            }
+        }
+    }
+}
+
+fn region_has(region: &Region, kind: Kind, bucket: u64) -> bool {
+    match kind {
+        Kind::Index => region.bucket(bucket).is_some(),
+        _ => region.hint(bucket, 0).is_some(),
+    }
+}

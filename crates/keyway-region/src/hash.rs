@@ -1,0 +1,60 @@
+//! A key's hash, and what the index takes from it: two buckets and a tag.
+//!
+//! XXH64 with the region's own seed: 64-bit multiplications, rotations and exclusive ors only, so that a BPF program computes
+//! the same value (it has no 128-bit product). A new seed with every region keeps an outsider from choosing colliding keys
+//! in advance.
+
+use crate::layout::slot;
+
+/// A key and its hash.
+#[derive(Clone, Copy, Debug)]
+pub struct Key<'a> {
+    /// the bytes, 1 to 250 of them
+    pub bytes: &'a [u8],
+    /// [`hash`] of them
+    pub hash: u64,
+}
+
+/// The hash of a key in a region with this seed.
+#[inline]
+pub fn hash(seed: u64, key: &[u8]) -> u64 {
+    xxhash_rust::xxh64::xxh64(key, seed)
+}
+
+/// Odd, with well-mixed bits: 2^64 divided by the golden ratio (Knuth, "The Art of Computer Programming", 6.4).
+const SPREAD: u64 = 0x9E37_79B9_7F4A_7C15;
+
+/// The two bucket choices of a hash before they are reduced to the table's size. They differ in bit 0 for ever, so that a
+/// split, which keeps bit 0, never sees both choices of a key.
+#[inline]
+pub fn choices(hash: u64) -> [u64; 2] {
+    let first = hash & 0xFFFF_FFFF;
+    let second = (hash.wrapping_mul(SPREAD) >> 32) & !1 | (!first & 1);
+    [first, second]
+}
+
+/// The tag that a slot carries for this hash.
+#[inline]
+pub fn tag(hash: u64) -> u64 {
+    hash >> (64 - slot::TAG_BITS)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_hash_is_xxh64() {
+        // Known answers of the XXH64 specification (seed 0 and seed 2654435761, empty input).
+        assert_eq!(hash(0, b""), 0xEF46_DB37_51D8_E999);
+        assert_eq!(hash(2_654_435_761, b""), 0xAC75_FDA2_929B_17EF);
+    }
+
+    #[test]
+    fn the_choices_differ_in_bit_0() {
+        for i in 0..10_000u64 {
+            let [a, b] = choices(hash(7, &i.to_le_bytes()));
+            assert_eq!((a ^ b) & 1, 1);
+        }
+    }
+}

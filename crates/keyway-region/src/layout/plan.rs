@@ -1,0 +1,217 @@
+//! Where everything lies in a region of a given size, and what of it must be backed by memory.
+//!
+//! ```text
+//! superblock | process slots | thread slots | segment words | segment headers | bucket directory | hint directory | segments
+//! ```
+//!
+//! The arrays are laid out for the most segments that the region can ever have, so that nothing moves when it grows; only
+//! the parts in use are backed. Offsets only, never pointers.
+
+use super::segment::{CELL_SIZE_MIN, CELLS_MAX, SIZE_MAX, SIZE_MIN};
+use super::session::{ProcessSlot, ThreadSlot};
+use super::slot::{ROUNDS_MAX, SEGMENTS_MAX};
+use super::{bucket, superblock};
+use core::ops::Range;
+
+/// Smallest region, bytes.
+pub const MEMORY_MIN: u64 = 2 << 20;
+/// A region's segments are the size that makes about this many of them: few enough for short tables, enough for eviction
+/// in small portions and for one open segment per TTL class.
+const SEGMENTS_WANTED: u64 = 512;
+/// How far a region can be grown over its first size: what eight doublings of the index can follow.
+const GROWTH_MAX: usize = 1 << ROUNDS_MAX;
+/// Bytes of memory per bucket of the first index. Eight doublings later a bucket stands for 32 bytes, more items than fit.
+const MEMORY_PER_BUCKET: u64 = 8192;
+
+/// The numbers that fix a layout, as they stand in the superblock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shape {
+    /// bytes of a segment, a power of two
+    pub segment_size: usize,
+    /// most segments that there can ever be
+    pub segments_max: usize,
+    /// processes that can be attached at a time
+    pub process_slots: usize,
+    /// threads that can be attached at a time
+    pub thread_slots: usize,
+    /// buckets of the first index, a power of two
+    pub buckets_initial: usize,
+    /// bytes to which every array is aligned, a power of two: the page size of the backing
+    pub page_size: usize,
+}
+
+impl Shape {
+    /// Words that it takes in the superblock.
+    pub const WORDS: usize = 6;
+
+    /// As words for the superblock.
+    pub fn to_words(self) -> [u64; Self::WORDS] {
+        [
+            self.segment_size,
+            self.segments_max,
+            self.process_slots,
+            self.thread_slots,
+            self.buckets_initial,
+            self.page_size,
+        ]
+        .map(|n| n as u64)
+    }
+
+    /// From the superblock's words; `None` if no region can have this shape.
+    pub fn from_words(words: [u64; Self::WORDS]) -> Option<Self> {
+        let n = |i: usize, max: usize| usize::try_from(*words.get(i)?).ok().filter(|n| (1..=max).contains(n));
+        let shape = Self {
+            segment_size: n(0, SIZE_MAX)?,
+            segments_max: n(1, SEGMENTS_MAX)?,
+            process_slots: n(2, 1 << 15)?,
+            thread_slots: n(3, 1 << 16)?,
+            buckets_initial: n(4, 1 << 40)?,
+            page_size: n(5, 1 << 30)?,
+        };
+        let powers = [shape.segment_size, shape.buckets_initial, shape.page_size];
+        let sane = powers.into_iter().all(usize::is_power_of_two)
+            && shape.segment_size >= SIZE_MIN
+            && shape.page_size >= 4096
+            && shape.buckets_initial >= shape.buckets_per_segment();
+        sane.then_some(shape)
+    }
+
+    /// The shape of a new region of about `memory` bytes (at least [`MEMORY_MIN`]) on pages of `page_size` bytes.
+    pub fn for_memory(memory: u64, page_size: usize) -> Self {
+        let wanted = usize::try_from((memory / SEGMENTS_WANTED).max(1)).unwrap_or(SIZE_MAX);
+        let segment_size = (1usize << wanted.ilog2()).clamp(SIZE_MIN, SIZE_MAX);
+        let now = usize::try_from(memory).unwrap_or(usize::MAX) / segment_size;
+        let per_memory = |bytes: u64, min: u64, max: u64| usize::try_from((memory / bytes).clamp(min, max)).unwrap_or(1);
+        Self {
+            segment_size,
+            segments_max: now.saturating_mul(GROWTH_MAX).clamp(1, SEGMENTS_MAX),
+            // LMDB's default of 126 readers is the scale; a thread slot takes 1 KiB, so small regions have fewer.
+            process_slots: per_memory(512 << 10, 16, 1024),
+            thread_slots: per_memory(256 << 10, 32, 4096),
+            buckets_initial: (1usize << per_memory(MEMORY_PER_BUCKET, 1, 1 << 40).ilog2()).max(segment_size / bucket::SIZE),
+            page_size,
+        }
+    }
+
+    /// Buckets that fit in a segment.
+    pub fn buckets_per_segment(&self) -> usize {
+        self.segment_size / bucket::SIZE
+    }
+
+    /// Bytes of an extent's unit.
+    pub fn cell_size(&self) -> usize {
+        (self.segment_size / CELLS_MAX).max(CELL_SIZE_MIN)
+    }
+
+    /// Cells of a segment.
+    pub fn cells(&self) -> usize {
+        self.segment_size / self.cell_size()
+    }
+}
+
+/// Byte offsets of everything.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Layout {
+    /// what they follow from
+    pub shape: Shape,
+    /// process slots
+    pub processes: usize,
+    /// thread slots
+    pub threads: usize,
+    /// segment words
+    pub words: usize,
+    /// segment headers
+    pub headers: usize,
+    /// segments, plus 1, of the buckets
+    pub bucket_directory: usize,
+    /// segments, plus 1, of the hints
+    pub hint_directory: usize,
+    /// the segments
+    pub segments: usize,
+    /// all of it, at its largest
+    pub len_max: usize,
+}
+
+impl Layout {
+    /// The layout of a shape.
+    pub fn new(shape: Shape) -> Self {
+        let page = |n: usize| n.next_multiple_of(shape.page_size);
+        let processes = superblock::SIZE;
+        let threads = processes + shape.process_slots * size_of::<ProcessSlot>();
+        let words = page(threads + shape.thread_slots * size_of::<ThreadSlot>());
+        let headers = page(words + shape.segments_max * 8);
+        let bucket_directory = page(headers + shape.segments_max * 64);
+        let hint_directory = page(bucket_directory + shape.segments_max * 4);
+        let segments = page(hint_directory + shape.segments_max * 4).next_multiple_of(shape.segment_size);
+        Self {
+            shape,
+            processes,
+            threads,
+            words,
+            headers,
+            bucket_directory,
+            hint_directory,
+            segments,
+            len_max: segments + shape.segments_max * shape.segment_size,
+        }
+    }
+
+    /// Offset of a segment.
+    #[inline]
+    pub fn segment(&self, segment: usize) -> usize {
+        self.segments + segment * self.shape.segment_size
+    }
+
+    /// Length of the file with this many segments.
+    pub fn len(&self, segments: usize) -> usize {
+        self.segment(segments)
+    }
+
+    /// The parts of the file that must be backed by memory with this many segments.
+    pub fn backed(&self, segments: usize) -> [Range<usize>; 6] {
+        let page = |n: usize| n.next_multiple_of(self.shape.page_size);
+        [
+            0..self.words,
+            self.words..page(self.words + segments * 8),
+            self.headers..page(self.headers + segments * 64),
+            self.bucket_directory..page(self.bucket_directory + segments * 4),
+            self.hint_directory..page(self.hint_directory + segments * 4),
+            self.segments..page(self.segment(segments)),
+        ]
+    }
+
+    /// Bytes backed with this many segments.
+    pub fn backed_len(&self, segments: usize) -> u64 {
+        self.backed(segments).iter().map(|r| (r.end - r.start) as u64).sum()
+    }
+
+    /// The most segments that `memory` bytes can back.
+    pub fn segments_for(&self, memory: u64) -> usize {
+        let (mut low, mut high) = (0, self.shape.segments_max);
+        while low < high {
+            let middle = (low + high).div_ceil(2);
+            if self.backed_len(middle) <= memory { low = middle } else { high = middle - 1 }
+        }
+        low
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_region_uses_its_memory_and_no_more() {
+        for memory in [2u64 << 20, 3 << 20, 64 << 20, 100_000_000, 256 << 20, 1 << 30, 64 << 30, 1 << 40] {
+            let shape = Shape::for_memory(memory, 4096);
+            let layout = Layout::new(shape);
+            let segments = layout.segments_for(memory);
+            let backed = layout.backed_len(segments);
+            assert!(backed <= memory, "{memory}");
+            assert!(memory - backed <= shape.segment_size as u64 + 4096 * 8, "{memory}: {} unused", memory - backed);
+            assert!((segments * shape.segment_size) as f64 > 0.94 * memory as f64, "{memory}: {segments}");
+            assert!(layout.backed(segments).windows(2).all(|w| w[0].end <= w[1].start));
+            assert_eq!(Shape::from_words(shape.to_words()), Some(shape));
+        }
+    }
+}

@@ -1,0 +1,307 @@
+//! A segment: its word, its 64-byte header, and the extents that threads lease in it. See `docs/region.md`.
+//!
+//! ```text
+//! segment word:  63..24 generation (40) | 23..0 flush epoch (24)
+//! state word:    63..32 owner's incarnation (32) | 31..16 owner's thread slot (16) | 15..10 0 | 9..6 TTL class (4) | 5..4 pool (2) | 3..0 state
+//! lease word:    63..48 generation, low bits (16) | 47 sealed | 46..40 0 | 39..32 cells leased (8) | 31..0 cells at which an extent starts
+//! extent header: word 0: 63..24 generation (40) | 23..17 0 | 16 closed | 15..0 owner's thread slot; word 1: 63..32 owner's incarnation | 31..0 tail / 8
+//! link:          63..60 0 | 59..40 segment (20) | 39..0 generation (40); 0 for none
+//! ```
+//!
+//! State machine (every change by compare-and-swap; "claimed" has one owner, everything else none):
+//!
+//! | from | to | who |
+//! |---|---|---|
+//! | free | claimed | an allocating thread |
+//! | claimed | open, index, hints | its owner, when it is ready for use |
+//! | claimed | large | its owner, who puts a part of a value in it (the word still names the owner until the head is published) |
+//! | open | claimed | an evicting thread that found every extent closed |
+//! | large | claimed | whoever took the head's word out of the index; a sweep that found no head |
+//! | claimed | free | its owner, after the generation was bumped |
+//! | claimed, owner dead | claimed | an evicting thread, who begins again |
+
+use crate::atomics::{AtomicU32, AtomicU64};
+use crate::memory::Shared;
+
+/// Extents (and cells) that a segment can have: bits of the lease word.
+pub const CELLS_MAX: usize = 32;
+/// Smallest cell, bytes: below that, extents would be mostly header.
+pub const CELL_SIZE_MIN: usize = 4096;
+/// Smallest segment, bytes.
+pub const SIZE_MIN: usize = 16 << 10;
+/// Largest segment, bytes: what a slot's offset reaches.
+pub const SIZE_MAX: usize = 1 << 20;
+/// Bytes of an extent's header.
+pub const EXTENT_HEADER_SIZE: usize = 16;
+/// Bytes of a chain segment's header: link to the next, link to the first, hash of the key, bytes of value in it.
+pub const CHAIN_HEADER_SIZE: usize = 32;
+/// TTL classes that the state word can name.
+pub const CLASSES_MAX: usize = 16;
+
+/// A segment's header, 64 bytes in a dense array.
+#[repr(C, align(64))]
+pub struct SegmentHeader {
+    /// the state word
+    pub state: AtomicU64,
+    /// the lease word
+    pub lease: AtomicU64,
+    /// when it was opened, counted over all segments: the upper part of its items' CAS uniques
+    pub sequence: AtomicU64,
+    /// when it was opened, seconds on the region's clock
+    pub opened: AtomicU32,
+    /// no item in it lives longer; `u32::MAX`: one lives for ever
+    pub expires: AtomicU32,
+    reserved: [AtomicU64; 4],
+}
+
+const _: () = assert!(size_of::<SegmentHeader>() == 64);
+// SAFETY: `repr(C)`, nothing but atomics.
+#[allow(unsafe_code, reason = "the type is nothing but atomics")]
+unsafe impl Shared for SegmentHeader {}
+
+/// Generation and flush epoch of a segment, in one word so that both are read together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SegmentWord(pub u64);
+
+/// Largest flush epoch.
+pub const EPOCH_MAX: u32 = (1 << 24) - 1;
+
+impl SegmentWord {
+    /// Puts it together.
+    #[inline]
+    pub fn new(generation: u64, epoch: u32) -> Self {
+        debug_assert!(generation < 1 << 40 && epoch <= EPOCH_MAX);
+        Self(generation << 24 | u64::from(epoch))
+    }
+
+    /// Times the segment has been recycled.
+    #[inline]
+    pub fn generation(self) -> u64 {
+        self.0 >> 24
+    }
+
+    /// The stamp of every item in it.
+    #[inline]
+    pub fn epoch(self) -> u32 {
+        (self.0 & 0xFF_FFFF) as u32
+    }
+}
+
+/// What a segment is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u64)]
+pub enum Kind {
+    /// nobody's; its generation is ahead of every word that ever named it
+    Free = 0,
+    /// one thread's, to be prepared or purged
+    Claimed = 1,
+    /// a log of items
+    Open = 2,
+    /// part of a large value
+    Large = 3,
+    /// buckets
+    Index = 4,
+    /// hints of buckets
+    Hints = 5,
+}
+
+/// A thread slot together with the incarnation that it had.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Owner {
+    /// number of the thread slot
+    pub slot: u16,
+    /// its incarnation, never 0
+    pub incarnation: u32,
+}
+
+/// A segment's state word.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct State(pub u64);
+
+impl State {
+    /// Nobody's, empty: also what fresh memory says.
+    pub const FREE: Self = Self(0);
+
+    /// A state without owner.
+    pub fn new(kind: Kind, class: usize) -> Self {
+        debug_assert!(class < CLASSES_MAX);
+        Self(kind as u64 | (class as u64) << 6)
+    }
+
+    /// A state that one thread owns.
+    pub fn owned(kind: Kind, owner: Owner) -> Self {
+        Self(kind as u64 | u64::from(owner.slot) << 16 | u64::from(owner.incarnation) << 32)
+    }
+
+    /// What for; `None` when the word is none that this version writes.
+    #[inline]
+    pub fn kind(self) -> Option<Kind> {
+        Some(match self.0 & 0xF {
+            0 => Kind::Free,
+            1 => Kind::Claimed,
+            2 => Kind::Open,
+            3 => Kind::Large,
+            4 => Kind::Index,
+            5 => Kind::Hints,
+            _ => return None,
+        })
+    }
+
+    /// The owner, if it has one.
+    pub fn owner(self) -> Option<Owner> {
+        let incarnation = (self.0 >> 32) as u32;
+        (incarnation != 0).then_some(Owner { slot: (self.0 >> 16 & 0xFFFF) as u16, incarnation })
+    }
+
+    /// The TTL class.
+    pub fn class(self) -> usize {
+        (self.0 >> 6 & 0xF) as usize
+    }
+}
+
+/// A segment's lease word: which of its cells have been leased, and where extents start.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LeaseWord(pub u64);
+
+impl LeaseWord {
+    /// Nothing leased in this generation.
+    pub fn new(generation: u64) -> Self {
+        Self(generation << 48)
+    }
+
+    /// Whether the word speaks of this generation.
+    pub fn is_of_generation(self, generation: u64) -> bool {
+        self.0 >> 48 == generation & 0xFFFF
+    }
+
+    /// Whether no cell can be leased any more.
+    pub fn is_sealed(self) -> bool {
+        self.0 & 1 << 47 != 0
+    }
+
+    /// The same, sealed.
+    pub fn seal(self) -> Self {
+        Self(self.0 | 1 << 47)
+    }
+
+    /// Cells leased.
+    pub fn cells(self) -> usize {
+        (self.0 >> 32 & 0xFF) as usize
+    }
+
+    /// After leasing `count` more cells, as an extent of their own or as the continuation of the last one.
+    pub fn lease(self, count: usize, own_extent: bool) -> Self {
+        let start = if own_extent { 1 << self.cells() } else { 0 };
+        Self((self.0 & !(0xFF << 32) | start) + (((self.cells() + count) as u64) << 32))
+    }
+
+    /// The cells at which extents start, and for each the cell behind its last.
+    pub fn extents(self) -> impl Iterator<Item = (usize, usize)> {
+        let starts = (self.0 & 0xFFFF_FFFF) as u32;
+        let cells = self.cells().min(CELLS_MAX);
+        (0..cells).filter(move |c| starts & 1 << c != 0).map(move |c| {
+            let end = (c + 1..cells).find(|e| starts & 1 << e != 0).unwrap_or(cells);
+            (c, end)
+        })
+    }
+}
+
+/// The first word of an extent's header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ExtentWord(pub u64);
+
+impl ExtentWord {
+    /// An extent that its owner fills.
+    pub fn new(generation: u64, owner: u16) -> Self {
+        Self(generation << 24 | u64::from(owner))
+    }
+
+    /// Its segment's generation when it was leased.
+    pub fn generation(self) -> u64 {
+        self.0 >> 24
+    }
+
+    /// Whether its owner has finished with it.
+    pub fn is_closed(self) -> bool {
+        self.0 & 1 << 16 != 0
+    }
+
+    /// The same, closed.
+    pub fn close(self) -> Self {
+        Self(self.0 | 1 << 16)
+    }
+
+    /// The thread slot whose lease it is.
+    pub fn owner(self) -> u16 {
+        (self.0 & 0xFFFF) as u16
+    }
+}
+
+/// The second word of an extent's header: how far walkers may trust it, and the owner's incarnation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TailWord(pub u64);
+
+impl TailWord {
+    /// Puts it together; `tail` in bytes from the segment's start.
+    pub fn new(tail: usize, incarnation: u32) -> Self {
+        Self((tail as u64) >> 3 | u64::from(incarnation) << 32)
+    }
+
+    /// The end of the last item, bytes from the segment's start.
+    pub fn tail(self) -> usize {
+        (self.0 & 0xFFFF_FFFF) as usize * 8
+    }
+
+    /// The owner's incarnation.
+    pub fn incarnation(self) -> u32 {
+        (self.0 >> 32) as u32
+    }
+}
+
+/// A link of a chain: a segment in one generation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Link(pub u64);
+
+impl Link {
+    /// The end of a chain.
+    pub const NONE: Self = Self(0);
+
+    /// Puts it together (generations start at 1, so that no link is 0).
+    pub fn new(segment: usize, generation: u64) -> Self {
+        Self((segment as u64) << 40 | generation)
+    }
+
+    /// The segment.
+    pub fn segment(self) -> usize {
+        (self.0 >> 40) as usize
+    }
+
+    /// Its generation.
+    pub fn generation(self) -> u64 {
+        self.0 & ((1 << 40) - 1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn extents_follow_from_the_lease_word() {
+        let w = LeaseWord::new(0x1_0005).lease(1, true).lease(1, false).lease(3, true).lease(1, true).lease(26, false);
+        assert_eq!(w.extents().collect::<Vec<_>>(), [(0, 2), (2, 5), (5, 32)]);
+        assert!(w.is_of_generation(5) && !w.is_of_generation(6) && !w.is_sealed() && w.seal().is_sealed());
+        assert_eq!(w.seal().cells(), 32);
+        assert_eq!(LeaseWord::new(3).extents().count(), 0);
+    }
+
+    #[test]
+    fn state_words_keep_their_fields() {
+        let owner = Owner { slot: 0xFFFF, incarnation: u32::MAX };
+        let s = State::owned(Kind::Claimed, owner);
+        assert_eq!((s.kind(), s.owner()), (Some(Kind::Claimed), Some(owner)));
+        let s = State::new(Kind::Open, 15);
+        assert_eq!((s.kind(), s.owner(), s.class()), (Some(Kind::Open), None, 15));
+        assert_eq!(State(15).kind(), None);
+    }
+}

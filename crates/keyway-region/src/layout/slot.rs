@@ -1,0 +1,223 @@
+//! One slot of the index: 8 bytes that say where a key's item is. See `docs/region.md`.
+//!
+//! ```text
+//! 63 T tentative | 62 F frozen | 61 D dirty | 60..59 frequency | 58..47 tag | 46..37 generation | 36..17 segment | 16..0 offset/8
+//! ```
+//!
+//! In a frozen word T and the two frequency bits hold the mark of the split's round. This file knows bits only.
+
+/// Bits of a tag.
+pub const TAG_BITS: u32 = 12;
+/// Bits of a generation that a slot carries.
+pub const GENERATION_BITS: u32 = 10;
+/// Bits of a segment number.
+pub const SEGMENT_BITS: u32 = 20;
+/// Bits of an item's place in its segment, in units of 8 bytes.
+pub const OFFSET_BITS: u32 = 17;
+
+const TENTATIVE: u64 = 1 << 63;
+const FROZEN: u64 = 1 << 62;
+const DIRTY: u64 = 1 << 61;
+const FREQUENCY_SHIFT: u32 = 59;
+const FREQUENCY: u64 = 3 << FREQUENCY_SHIFT;
+const TAG_SHIFT: u32 = 47;
+const GENERATION_SHIFT: u32 = 37;
+const SEGMENT_SHIFT: u32 = 17;
+const MARK: u64 = TENTATIVE | FREQUENCY;
+
+const _: () = assert!(TAG_SHIFT + TAG_BITS == FREQUENCY_SHIFT && GENERATION_SHIFT + GENERATION_BITS == TAG_SHIFT);
+const _: () = assert!(SEGMENT_SHIFT + SEGMENT_BITS == GENERATION_SHIFT && OFFSET_BITS == SEGMENT_SHIFT);
+
+/// Largest number of segments that slots can name.
+pub const SEGMENTS_MAX: usize = 1 << SEGMENT_BITS;
+/// Rounds of doubling in a region's life: the mark has three bits and is never used twice.
+pub const ROUNDS_MAX: u32 = 8;
+/// Highest frequency.
+pub const FREQUENCY_MAX: u64 = 3;
+
+const fn mask(bits: u32) -> u64 {
+    (1 << bits) - 1
+}
+
+/// A slot's value.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Slot(pub u64);
+
+impl core::fmt::Debug for Slot {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        match *self {
+            Self::UNSET => f.write_str("unset"),
+            s if s.is_frozen() && s.payload_is_empty() => write!(f, "frozen({}) empty", s.mark()),
+            s if s.payload_is_empty() => f.write_str("empty"),
+            s => {
+                let kind = if s.is_frozen() { "frozen" } else if s.is_tentative() { "tentative" } else { "confirmed" };
+                write!(f, "{kind} {}@{:#x} g{} t{:#05x}", s.segment(), s.offset(), s.generation(), s.tag())
+            }
+        }
+    }
+}
+
+impl Slot {
+    /// Of a new bucket that no split has filled yet: all zeros, as fresh memory is.
+    pub const UNSET: Self = Self(0);
+    /// Free: an offset that no item can have, because an item takes more than the last 8 bytes of a segment.
+    pub const EMPTY: Self = Self(mask(OFFSET_BITS));
+
+    /// A confirmed word for an item.
+    #[inline]
+    pub fn confirmed(tag: u64, generation: u64, segment: usize, offset: usize) -> Self {
+        debug_assert!(segment < SEGMENTS_MAX && offset.is_multiple_of(8) && offset >> 3 < 1 << OFFSET_BITS);
+        Self(
+            (tag & mask(TAG_BITS)) << TAG_SHIFT
+                | (generation & mask(GENERATION_BITS)) << GENERATION_SHIFT
+                | (segment as u64) << SEGMENT_SHIFT
+                | (offset as u64) >> 3,
+        )
+    }
+
+    /// The tentative form of a confirmed word.
+    #[inline]
+    pub fn tentative(self) -> Self {
+        Self(self.0 | TENTATIVE)
+    }
+
+    /// A frozen word.
+    #[inline]
+    pub fn is_frozen(self) -> bool {
+        self.0 & FROZEN != 0
+    }
+
+    /// An insert that nobody has confirmed yet.
+    #[inline]
+    pub fn is_tentative(self) -> bool {
+        self.0 & (TENTATIVE | FROZEN) == TENTATIVE
+    }
+
+    /// Free, and not frozen.
+    #[inline]
+    pub fn is_empty(self) -> bool {
+        self.0 & !DIRTY == Self::EMPTY.0
+    }
+
+    /// Free, frozen or not.
+    #[inline]
+    pub fn payload_is_empty(self) -> bool {
+        self.0 & !(MARK | FROZEN | DIRTY) == Self::EMPTY.0
+    }
+
+    /// Names an item that readers may see: confirmed, or frozen from a confirmed word.
+    #[inline]
+    pub fn is_item(self) -> bool {
+        !self.is_tentative() && !self.payload_is_empty() && self != Self::UNSET
+    }
+
+    /// Names an item that readers may see, and that has this tag.
+    #[inline]
+    pub fn is_item_with(self, tag: u64) -> bool {
+        self.tag() == tag && self.is_item()
+    }
+
+    /// The round whose split froze this word.
+    #[inline]
+    pub fn mark(self) -> u32 {
+        ((self.0 >> 63) << 2 | (self.0 & FREQUENCY) >> FREQUENCY_SHIFT) as u32 & 7
+    }
+
+    /// The frozen form of an unfrozen word in this round: a tentative word freezes to an empty one.
+    #[inline]
+    pub fn freeze(self, round: u32) -> Self {
+        let payload = if self.is_tentative() { Self::EMPTY.0 } else { self.0 & !MARK };
+        let round = u64::from(round);
+        Self(payload | FROZEN | (round >> 2) << 63 | (round & 3) << FREQUENCY_SHIFT)
+    }
+
+    /// The confirmed word inside a frozen one. The frequency was lost to the mark; 1 spares the item at the next eviction.
+    #[inline]
+    pub fn thaw(self) -> Self {
+        Self(self.0 & !(MARK | FROZEN)).with_frequency(1)
+    }
+
+    /// How often the item was hit lately, 0 to 3 (unfrozen words).
+    #[inline]
+    pub fn frequency(self) -> u64 {
+        (self.0 & FREQUENCY) >> FREQUENCY_SHIFT
+    }
+
+    /// The same word with this frequency (unfrozen words).
+    #[inline]
+    pub fn with_frequency(self, frequency: u64) -> Self {
+        Self(self.0 & !FREQUENCY | frequency.min(FREQUENCY_MAX) << FREQUENCY_SHIFT)
+    }
+
+    /// Whether both words, neither frozen, are the same but for the frequency.
+    #[inline]
+    pub fn same_but_frequency(self, other: Self) -> bool {
+        if (self.0 | other.0) & FROZEN != 0 { self == other } else { (self.0 ^ other.0) & !FREQUENCY == 0 }
+    }
+
+    /// Twelve bits of the key's hash.
+    #[inline]
+    pub fn tag(self) -> u64 {
+        self.0 >> TAG_SHIFT & mask(TAG_BITS)
+    }
+
+    /// The low bits of the segment's generation.
+    #[inline]
+    pub fn generation(self) -> u64 {
+        self.0 >> GENERATION_SHIFT & mask(GENERATION_BITS)
+    }
+
+    /// Whether a segment of this generation may be the one that the word means.
+    #[inline]
+    pub fn is_of_generation(self, generation: u64) -> bool {
+        self.generation() == generation & mask(GENERATION_BITS)
+    }
+
+    /// The segment.
+    #[inline]
+    pub fn segment(self) -> usize {
+        (self.0 >> SEGMENT_SHIFT & mask(SEGMENT_BITS)) as usize
+    }
+
+    /// The item's place in its segment, bytes.
+    #[inline]
+    pub fn offset(self) -> usize {
+        (self.0 & mask(OFFSET_BITS)) as usize * 8
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fields_come_back() {
+        let w = Slot::confirmed(0xABC, 0x12345, 0xFEDCB, 0x7_FFF8);
+        assert_eq!((w.tag(), w.generation(), w.segment(), w.offset()), (0xABC, 0x345, 0xFEDCB, 0x7_FFF8));
+        assert!(w.is_item() && !w.is_frozen() && !w.is_empty() && !w.is_tentative());
+        let t = w.tentative();
+        assert!(t.is_tentative() && !t.is_item());
+    }
+
+    #[test]
+    fn a_frozen_word_keeps_the_item_and_carries_every_mark() {
+        let w = Slot::confirmed(0x123, 9, 77, 4096).with_frequency(3);
+        for round in 0..ROUNDS_MAX {
+            let f = w.freeze(round);
+            assert!(f.is_frozen() && f.is_item() && !f.is_tentative() && f.mark() == round);
+            assert!(f.thaw().same_but_frequency(w));
+            for gone in [Slot::EMPTY, w.tentative()] {
+                let f = gone.freeze(round);
+                assert!(f.is_frozen() && f.payload_is_empty() && !f.is_empty() && !f.is_item() && f.mark() == round);
+            }
+        }
+    }
+
+    #[test]
+    fn empty_and_unset_are_no_items() {
+        for w in [Slot::EMPTY, Slot::UNSET] {
+            assert!(!w.is_item() && !w.is_tentative() && !w.is_frozen());
+        }
+        assert!(Slot::EMPTY.is_empty() && !Slot::UNSET.is_empty());
+    }
+}

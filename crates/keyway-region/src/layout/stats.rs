@@ -1,0 +1,70 @@
+//! The counters of a thread slot. Each has one writer at a time, and they belong to the slot, not to its tenant: what a
+//! thread counted stays counted when the next one moves in. The sum over all slots is the region's.
+
+macro_rules! counters {
+    ($($name:ident: $text:literal,)*) => {
+        /// Number of a counter in its thread slot.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        #[repr(usize)]
+        #[allow(non_camel_case_types, reason = "memcached's own names")]
+        pub enum Counter { $(#[doc = $text] $name,)* }
+
+        /// The counters summed over all thread slots: all doors, since the region was created.
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+        pub struct Counters { $(#[doc = $text] pub $name: u64,)* }
+
+        impl Counters {
+            /// Number of counters.
+            pub const COUNT: usize = [$(Counter::$name),*].len();
+
+            /// Adds one thread slot's values, read by `value`.
+            pub(crate) fn add(&mut self, value: impl Fn(Counter) -> u64) {
+                $(self.$name = self.$name.wrapping_add(value(Counter::$name));)*
+            }
+
+            /// What `self` has counted since `earlier`. Gauges stay as they are.
+            pub fn since(&self, earlier: &Self) -> Self {
+                let mut d = Self { $($name: self.$name.wrapping_sub(earlier.$name),)* };
+                d.curr_items = self.curr_items;
+                d.bytes = self.bytes;
+                d
+            }
+        }
+    };
+}
+
+counters! {
+    curr_items: "items that are in the index (a gauge; drifts by what a killed thread did not count)",
+    bytes: "bytes of those items in the region, headers and padding included (a gauge)",
+    cmd_get: "keys looked up",
+    cmd_set: "store operations",
+    cmd_flush: "flushes",
+    cmd_touch: "touches, get-and-touch included",
+    get_hits: "keys found",
+    get_misses: "keys not found",
+    get_expired: "keys not found because their item's time was over",
+    get_flushed: "keys not found because of a flush",
+    delete_hits: "deletes that deleted",
+    delete_misses: "deletes of what was not there",
+    incr_hits: "increments of something",
+    incr_misses: "increments of nothing",
+    decr_hits: "decrements of something",
+    decr_misses: "decrements of nothing",
+    cas_hits: "stores with a CAS unique that matched",
+    cas_misses: "stores with a CAS unique for a key that was not there",
+    cas_badval: "stores with a CAS unique that did not match",
+    touch_hits: "touches of something",
+    touch_misses: "touches of nothing",
+    total_items: "items stored",
+    evictions: "items evicted for room",
+    evicted_unfetched: "items evicted that nobody had fetched",
+    expired_unfetched: "items found expired, when their segment was reclaimed, that nobody had fetched",
+    reclaimed: "expired or flushed items whose place was reclaimed",
+    store_too_large: "stores refused because the item is larger than allowed",
+    store_no_memory: "stores refused because nothing could be evicted",
+    relocations: "items copied at an eviction because they had been hit",
+    segments_recycled: "segments purged and given a new generation",
+    splits: "buckets split while the index grew",
+    recoveries: "thread slots of the dead taken back",
+    corrupt: "slots or items that could not be what they said",
+}

@@ -1,0 +1,145 @@
+//! The superblock: what a region is (fixed at creation, checksummed), and the words that all its users share.
+//!
+//! Feature bits as ext4 has them: an unknown *compatible* bit is ignored, an unknown *read-only compatible* one forbids
+//! writing, an unknown *incompatible* one forbids opening.
+
+use super::plan::Shape;
+use super::segment::{CLASSES_MAX, EPOCH_MAX};
+use crate::atomics::{AtomicU64, Relaxed};
+use crate::memory::Shared;
+
+/// "KEYWAYR" and a line feed that text-mode transfers would change.
+pub const MAGIC: u64 = u64::from_le_bytes(*b"KEYWAYR\n");
+/// Version of the format. Changes that feature bits cannot express raise it.
+pub const VERSION: u64 = 1;
+/// Incompatible features that this version knows.
+pub const INCOMPATIBLE_KNOWN: u64 = 0;
+/// Read-only compatible features that this version knows.
+pub const READ_ONLY_COMPATIBLE_KNOWN: u64 = 0;
+/// Bytes of the superblock.
+pub const SIZE: usize = 4096;
+/// Pools that the format has room for.
+pub const POOLS_MAX: usize = 4;
+
+/// The first page of a region.
+#[repr(C, align(4096))]
+pub struct Superblock {
+    // Fixed at creation.
+    pub magic: AtomicU64,
+    pub version: AtomicU64,
+    pub incompatible: AtomicU64,
+    pub read_only_compatible: AtomicU64,
+    pub compatible: AtomicU64,
+    pub id: [AtomicU64; 2],
+    pub seed: AtomicU64,
+    pub created_unix_s: AtomicU64,
+    /// Unix seconds at which the region's clock says 0
+    pub clock_base_unix_s: AtomicU64,
+    pub shape: [AtomicU64; Shape::WORDS],
+    /// XXH64 of all words above
+    pub checksum: AtomicU64,
+    pad0: [AtomicU64; 64 - 11 - Shape::WORDS],
+
+    // Read by every operation, written seldom: one line.
+    /// number of buckets; see [`super::bucket`]
+    pub table: AtomicU64,
+    /// see [`FlushWord`]
+    pub flush: AtomicU64,
+    /// segments that there are
+    pub segments: AtomicU64,
+    /// high-water mark of the region's clock, seconds
+    pub clock: AtomicU64,
+    /// the kernel door: 0 off, otherwise the number that every session must acknowledge
+    pub kernel_door: AtomicU64,
+    pad1: [AtomicU64; 3],
+
+    // Allocation: one line of words written at every segment or so.
+    /// the next segment's sequence number
+    pub sequence: AtomicU64,
+    /// free segments, about
+    pub free: AtomicU64,
+    /// where to look for a free segment
+    pub free_hint: AtomicU64,
+    /// where to look for a victim
+    pub hand: AtomicU64,
+    /// where to look for segments that are dead as a whole
+    pub sweep: AtomicU64,
+    /// items in the index, about: what starts its growth
+    pub items: AtomicU64,
+    /// where the hints are aged next
+    pub aging: AtomicU64,
+    pad2: AtomicU64,
+
+    /// the open segment, plus 1, of each pool and TTL class: a hint
+    pub open: [[AtomicU64; CLASSES_MAX]; POOLS_MAX],
+
+    // What a restart decides by.
+    /// 1 after a clean stop with everything written back
+    pub clean: AtomicU64,
+    /// the boot in which the region was last written
+    pub boot_id: [AtomicU64; 2],
+    /// Unix seconds of the last attach, detach or upkeep
+    pub last_seen_unix_s: AtomicU64,
+    pad3: [AtomicU64; 4],
+    reserved: [AtomicU64; 512 - 64 - 8 - 8 - 64 - 8],
+}
+
+const _: () = assert!(size_of::<Superblock>() == SIZE);
+const _: () = assert!(core::mem::offset_of!(Superblock, table) == 512 && core::mem::offset_of!(Superblock, sequence) == 576);
+// SAFETY: `repr(C)`, nothing but atomics.
+#[allow(unsafe_code, reason = "the type is nothing but atomics")]
+unsafe impl Shared for Superblock {}
+
+impl Superblock {
+    /// What `checksum` must be.
+    pub fn checksum_now(&self) -> u64 {
+        let fixed = [
+            &self.magic,
+            &self.version,
+            &self.incompatible,
+            &self.read_only_compatible,
+            &self.compatible,
+            &self.id[0],
+            &self.id[1],
+            &self.seed,
+            &self.created_unix_s,
+            &self.clock_base_unix_s,
+        ];
+        let mut bytes = Vec::with_capacity(8 * (fixed.len() + Shape::WORDS));
+        for word in fixed.into_iter().chain(&self.shape) {
+            bytes.extend_from_slice(&word.load(Relaxed).to_le_bytes());
+        }
+        xxhash_rust::xxh64::xxh64(&bytes, 0)
+    }
+}
+
+/// Flush epoch, and when the next one begins: 63..24 seconds on the region's clock or 0 | 23..0 epoch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FlushWord(pub u64);
+
+impl FlushWord {
+    /// Puts it together.
+    pub fn new(epoch: u32, at: u32) -> Self {
+        debug_assert!(epoch <= EPOCH_MAX);
+        Self(u64::from(at) << 24 | u64::from(epoch))
+    }
+
+    /// The epoch: items of older ones are absent.
+    #[inline]
+    pub fn epoch(self) -> u32 {
+        (self.0 & 0xFF_FFFF) as u32
+    }
+
+    /// When a delayed flush begins, seconds on the region's clock; 0 for never.
+    #[inline]
+    pub fn at(self) -> u32 {
+        u32::try_from(self.0 >> 24).unwrap_or(u32::MAX)
+    }
+
+    /// Whether the delayed flush is due.
+    #[inline]
+    pub fn is_due(self, now: u32) -> bool {
+        let at = self.at();
+        at != 0 && at <= now
+    }
+}

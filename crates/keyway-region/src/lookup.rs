@@ -1,0 +1,396 @@
+//! Reading: from a key to its item without a lock, an atomic read-modify-write (sampled hints aside) or a system call.
+//!
+//! The order of loads is the protocol (`model/region_protocol.py`, "get"): table word, slots, then for a slot with our tag:
+//! segment word, the slot again, header, key, value, segment word again. On a miss the table word again.
+
+use crate::atomics::{AcqRel, Acquire, Relaxed, fence};
+use crate::hash::{Key, choices, tag};
+use crate::layout::bucket::{SLOTS, Table};
+use crate::layout::item::{Header, LARGE_BODY_SIZE, flag};
+use crate::layout::segment::{CHAIN_HEADER_SIZE, Link, SegmentWord};
+use crate::layout::slot::{FREQUENCY_MAX, Slot};
+use crate::layout::superblock::FlushWord;
+use crate::region::Region;
+use crate::verbs::{Get, Item};
+
+/// How often an operation starts again before it calls the region corrupt. Contention takes a few; only a word that no
+/// version of this program writes makes an endless loop, and this bound turns that into an error.
+pub(crate) const ATTEMPTS_MAX: usize = 1 << 16;
+
+/// Seconds that a hint's unit stands for.
+const HINT_UNIT_S: u32 = 16;
+/// Units before a hint's time begins anew.
+const HINT_UNITS: u32 = 127;
+/// Hint: the item was fetched since it was written.
+const HINT_FETCHED: u8 = 0x80;
+/// Hint, lower bits: longer ago than can be said.
+const HINT_OLD: u8 = 0x7F;
+/// Hints older than this many units become [`HINT_OLD`].
+const HINT_AGED: u32 = 64;
+
+/// A slot of the index: where it is, and whose.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Place {
+    /// its offset in the region
+    pub at: usize,
+    /// its bucket
+    pub bucket: u64,
+    /// its number in the bucket
+    pub index: usize,
+}
+
+/// An item under a reader's eyes: valid as long as [`Region::still`] says so.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Seen {
+    pub segment: usize,
+    pub word: SegmentWord,
+    /// offset in the region
+    pub at: usize,
+    /// offset in the segment
+    pub offset: usize,
+    pub header: Header,
+}
+
+/// What following a slot's word gave.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Look<T> {
+    Got(T),
+    /// the slot or the segment changed meanwhile: look again
+    Moved,
+    /// the word names what cannot be: shared memory is damaged
+    Corrupt,
+}
+
+/// A large item's body.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Chain {
+    pub value_len: usize,
+    pub first: Link,
+    /// the last link, which also tells this chain from any other
+    pub last: Link,
+}
+
+/// What a lookup found.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Found {
+    Hit { item: Item, place: Place, word: Slot },
+    Miss,
+    Expired,
+    Flushed,
+    Corrupt,
+}
+
+impl Region {
+    /// The two buckets of a hash: number and offset. `None`: the directory lacks one, which only damage explains.
+    #[inline]
+    pub(crate) fn buckets(&self, hash: u64, table: Table) -> Option<[(u64, usize); 2]> {
+        let [a, b] = choices(hash).map(|c| table.bucket(c));
+        Some([(a, self.bucket(a)?), (b, self.bucket(b)?)])
+    }
+
+    /// Follows a word from its slot to the item's header.
+    #[inline]
+    pub(crate) fn look(&self, place_at: usize, word: Slot) -> Look<Seen> {
+        let segment = word.segment();
+        if segment >= self.segments() {
+            return self.damaged_unless_moved(place_at, word);
+        }
+        let segment_word = self.segment_word(segment);
+        let offset = word.offset();
+        let size = self.layout.shape.segment_size;
+        if !word.is_of_generation(segment_word.generation()) || offset + 16 > size {
+            return self.damaged_unless_moved(place_at, word);
+        }
+        // The slot's ten bits of generation wrap; the slot still naming the segment after the segment word was read does not.
+        // PAIRS: the purge's compare-and-swap happens before the generation's store in `Session::purge`.
+        if !word.same_but_frequency(Slot(self.slot(place_at).load(Acquire))) {
+            return Look::Moved;
+        }
+        let at = self.layout.segment(segment) + offset;
+        match Header(self.slot(at).load(Relaxed)).validate(size - offset) {
+            Some(header) => Look::Got(Seen { segment, word: segment_word, at, offset, header }),
+            None => {
+                fence(Acquire);
+                if self.segment_word(segment).generation() == segment_word.generation() {
+                    self.damaged_unless_moved(place_at, word)
+                } else {
+                    Look::Moved
+                }
+            }
+        }
+    }
+
+    /// A word is purged before its segment's generation moves on, so a mismatch is either over by now or damage.
+    #[cold]
+    fn damaged_unless_moved(&self, place_at: usize, word: Slot) -> Look<Seen> {
+        if word.same_but_frequency(Slot(self.slot(place_at).load(Acquire))) { Look::Corrupt } else { Look::Moved }
+    }
+
+    /// Whether what was read of this item up to now was the item.
+    #[inline]
+    pub(crate) fn still(&self, seen: &Seen) -> bool {
+        // PAIRS: release fence after the generation's store in `Session::purge`: who sees a new byte sees the new generation.
+        fence(Acquire);
+        self.word(seen.segment).load(Relaxed) >> 24 == seen.word.generation()
+    }
+
+    /// Whether the item has this key. Meaningless unless [`Self::still`] holds afterwards.
+    #[inline]
+    pub(crate) fn has_key(&self, seen: &Seen, key: &[u8]) -> bool {
+        seen.header.key_len() == key.len() && self.memory.equals(seen.at + seen.header.key_offset(), key)
+    }
+
+    /// Gets: appends `head`'s bytes and the value to `out` on a hit, leaves `out` as it was otherwise.
+    #[inline]
+    pub(crate) fn get(
+        &self,
+        key: &Key<'_>,
+        how: &Get,
+        now: u32,
+        out: &mut Vec<u8>,
+        head: &mut impl FnMut(&Item, &mut Vec<u8>),
+    ) -> Found {
+        let start = out.len();
+        let wanted = tag(key.hash);
+        'again: for _ in 0..ATTEMPTS_MAX {
+            let epoch = self.epoch(now);
+            let table = self.table();
+            let Some(buckets) = self.buckets(key.hash, table) else { return Found::Corrupt };
+            self.memory.prefetch(buckets[1].1);
+            for (bucket, bucket_at) in buckets {
+                for index in 0..SLOTS {
+                    let place = Place { at: bucket_at + index * 8, bucket, index };
+                    let word = Slot(self.slot(place.at).load(Acquire));
+                    if !word.is_item_with(wanted) {
+                        continue;
+                    }
+                    let seen = match self.look(place.at, word) {
+                        Look::Got(seen) => seen,
+                        Look::Moved => continue 'again,
+                        Look::Corrupt => continue,
+                    };
+                    if !self.has_key(&seen, key.bytes) {
+                        if self.still(&seen) {
+                            continue;
+                        }
+                        continue 'again;
+                    }
+                    if seen.word.epoch() < epoch || seen.header.is_expired(now) {
+                        if !self.still(&seen) {
+                            continue 'again;
+                        }
+                        return if seen.word.epoch() < epoch { Found::Flushed } else { Found::Expired };
+                    }
+                    let item = self.facts(&seen, place, word, how.details, now);
+                    head(&item, out);
+                    let wants_value = how.value && how.unless_cas.is_none_or(|cas| cas != item.cas);
+                    if (wants_value && !self.append_value(&seen, out)) || !self.still(&seen) {
+                        out.truncate(start);
+                        continue 'again;
+                    }
+                    return Found::Hit { item, place, word };
+                }
+            }
+            // A split may have moved the key between the two loads of the table word.
+            if self.table() == table {
+                return Found::Miss;
+            }
+        }
+        Found::Corrupt
+    }
+
+    /// What is known of an item besides its key and value. With `details`, also what needs other cache lines.
+    #[inline]
+    pub(crate) fn facts(&self, seen: &Seen, place: Place, word: Slot, details: bool, now: u32) -> Item {
+        let header = seen.header;
+        let flags = header.flags();
+        let value_len = if header.has(flag::LARGE) {
+            usize::try_from(self.memory.u64_unaligned(seen.at + header.value_offset())).unwrap_or(usize::MAX)
+        } else {
+            header.value_len()
+        };
+        let mut item = Item {
+            value_len,
+            flags: if header.has(flag::CLIENT_FLAGS) { self.client_flags(seen) } else { 0 },
+            ttl_s: (header.expiry() != 0).then(|| header.expiry().saturating_sub(now)),
+            stale: flags & flag::STALE != 0,
+            win_sent: flags & flag::WIN_SENT != 0,
+            binary_key: flags & flag::BINARY_KEY != 0,
+            size: header.size() + if header.has(flag::LARGE) { value_len } else { 0 },
+            ..Item::default()
+        };
+        if details {
+            item.cas = self.cas_unique(seen);
+            (item.fetched, item.idle_s) = self.hint_facts(seen, place, word, now);
+        }
+        item
+    }
+
+    fn client_flags(&self, seen: &Seen) -> u32 {
+        self.memory.get::<crate::atomics::AtomicU32>(seen.at + seen.header.client_flags_offset()).load(Relaxed)
+    }
+
+    /// The item's CAS unique: the one that it carries, or the one that its place gives it.
+    pub(crate) fn cas_unique(&self, seen: &Seen) -> u64 {
+        if seen.header.has(flag::CAS) {
+            self.slot(seen.at + 8).load(Relaxed)
+        } else {
+            cas_of(self.header(seen.segment).sequence.load(Relaxed), seen.offset)
+        }
+    }
+
+    /// A large item's body.
+    pub(crate) fn chain(&self, seen: &Seen) -> Option<Chain> {
+        if !seen.header.has(flag::LARGE) || seen.header.value_len() != LARGE_BODY_SIZE {
+            return None;
+        }
+        let at = seen.at + seen.header.value_offset();
+        Some(Chain {
+            value_len: usize::try_from(self.memory.u64_unaligned(at)).ok()?,
+            first: Link(self.memory.u64_unaligned(at + 8)),
+            last: Link(self.memory.u64_unaligned(at + 16)),
+        })
+    }
+
+    /// Copies the item's value to the end of `out`. `false`: it changed on the way; what was appended is rubbish.
+    pub(crate) fn append_value(&self, seen: &Seen, out: &mut Vec<u8>) -> bool {
+        if seen.header.has(flag::LARGE) {
+            return self.chain(seen).is_some_and(|chain| self.append_chain(chain, out));
+        }
+        self.memory.append_to(seen.at + seen.header.value_offset(), seen.header.value_len(), out);
+        true
+    }
+
+    fn append_chain(&self, chain: Chain, out: &mut Vec<u8>) -> bool {
+        let room = self.layout.shape.segment_size - CHAIN_HEADER_SIZE;
+        let segments = self.segments();
+        let (mut link, mut left) = (chain.first, chain.value_len);
+        for _ in 0..segments {
+            let segment = link.segment();
+            if segment >= segments || self.segment_word(segment).generation() != link.generation() {
+                return false;
+            }
+            let at = self.layout.segment(segment);
+            let next = Link(self.slot(at).load(Relaxed));
+            let part = left.min(room);
+            self.memory.append_to(at + CHAIN_HEADER_SIZE, part, out);
+            fence(Acquire);
+            if self.segment_word(segment).generation() != link.generation() {
+                return false;
+            }
+            left -= part;
+            if left == 0 {
+                return true;
+            }
+            link = next;
+        }
+        false
+    }
+
+    /// Marks a hit: frequency in the slot (until it is full), time and "fetched" in the hint. Hints: a lost one does no harm.
+    #[inline]
+    pub(crate) fn bump(&self, place: Place, word: Slot, now: u32) {
+        if !word.is_frozen() && word.frequency() < FREQUENCY_MAX {
+            let more = word.with_frequency(word.frequency() + 1);
+            let _ = self.slot(place.at).compare_exchange(word.0, more.0, AcqRel, Relaxed);
+        }
+        self.set_hint(place, now, true);
+    }
+
+    /// Writes a slot's hint if it says something else.
+    #[inline]
+    pub(crate) fn set_hint(&self, place: Place, now: u32, fetched: bool) {
+        if let Some(hint) = self.hint(place.bucket, place.index) {
+            let new = hint_code(now) | if fetched { HINT_FETCHED } else { 0 };
+            if hint.load(Relaxed) != new {
+                hint.store(new, Relaxed);
+            }
+        }
+    }
+
+    /// Whether the item was fetched since it was written, and seconds since its last access, at least.
+    pub(crate) fn hint_facts(&self, seen: &Seen, place: Place, word: Slot, now: u32) -> (bool, u32) {
+        let hint = self.hint(place.bucket, place.index).map_or(HINT_OLD, |h| h.load(Relaxed));
+        let fetched = hint & HINT_FETCHED != 0 || (!word.is_frozen() && word.frequency() > 0);
+        let since_opened = now.saturating_sub(self.header(seen.segment).opened.load(Relaxed));
+        let idle = match hint & !HINT_FETCHED {
+            HINT_OLD => since_opened.max(HINT_AGED * HINT_UNIT_S),
+            code => {
+                let units = (now / HINT_UNIT_S % HINT_UNITS + HINT_UNITS - u32::from(code)) % HINT_UNITS;
+                (units * HINT_UNIT_S + now % HINT_UNIT_S).saturating_sub(HINT_UNIT_S - 1)
+            }
+        };
+        (fetched, idle)
+    }
+
+    /// Turns hints that are about to be mistaken for recent ones into "old". Looks at a share of them a call: called once a
+    /// second, it sees each within the time that [`HINT_AGED`] leaves.
+    pub(crate) fn age_hints(&self, now: u32) {
+        let count = self.table().count;
+        let share = count.div_ceil(u64::from((HINT_UNITS - HINT_AGED) * HINT_UNIT_S / 4));
+        let from = self.superblock().aging.fetch_add(share, Relaxed) % count;
+        for bucket in from..(from + share).min(count) {
+            for index in 0..SLOTS {
+                let Some(hint) = self.hint(bucket, index) else { return };
+                let old = hint.load(Relaxed);
+                let code = old & !HINT_FETCHED;
+                let units = (now / HINT_UNIT_S % HINT_UNITS + HINT_UNITS - u32::from(code)) % HINT_UNITS;
+                if code != HINT_OLD && units > HINT_AGED {
+                    let _ = hint.compare_exchange(old, old & HINT_FETCHED | HINT_OLD, Relaxed, Relaxed);
+                }
+            }
+        }
+    }
+
+    /// Visits live items from bucket `cursor` on, until about `budget` have been visited; the next cursor, `None` at the end.
+    /// An item that is there all the time is visited at least once; one that a split moves may be visited twice.
+    pub fn walk(&self, cursor: u64, budget: usize, now: u32, mut visit: impl FnMut(&[u8], &Item)) -> Option<u64> {
+        let flush = FlushWord(self.superblock().flush.load(Acquire));
+        let epoch = flush.epoch() + u32::from(flush.is_due(now));
+        let mut key = Vec::with_capacity(crate::verbs::KEY_LEN_MAX);
+        let mut visited = 0;
+        let mut bucket = cursor;
+        while bucket < self.table().count {
+            if visited >= budget {
+                return Some(bucket);
+            }
+            let Some(bucket_at) = self.bucket(bucket) else { return None };
+            for index in 0..SLOTS {
+                let place = Place { at: bucket_at + index * 8, bucket, index };
+                for _ in 0..ATTEMPTS_MAX {
+                    let word = Slot(self.slot(place.at).load(Acquire));
+                    if !word.is_item() {
+                        break;
+                    }
+                    let seen = match self.look(place.at, word) {
+                        Look::Got(seen) => seen,
+                        Look::Moved => continue,
+                        Look::Corrupt => break,
+                    };
+                    key.clear();
+                    self.memory.append_to(seen.at + seen.header.key_offset(), seen.header.key_len(), &mut key);
+                    let item = self.facts(&seen, place, word, true, now);
+                    if !self.still(&seen) {
+                        continue;
+                    }
+                    if seen.word.epoch() >= epoch && !seen.header.is_expired(now) {
+                        visit(&key, &item);
+                        visited += 1;
+                    }
+                    break;
+                }
+            }
+            bucket += 1;
+        }
+        None
+    }
+}
+
+/// The CAS unique that an item's place gives it.
+pub(crate) fn cas_of(sequence: u64, offset: usize) -> u64 {
+    sequence << crate::layout::slot::OFFSET_BITS | (offset as u64) >> 3
+}
+
+fn hint_code(now: u32) -> u8 {
+    (now / HINT_UNIT_S % HINT_UNITS).to_le_bytes()[0]
+}

@@ -1,0 +1,360 @@
+//! The mapped bytes, and the one audited way to read and write them.
+//!
+//! [`Memory`] hands out references to atomics and copies bytes; it never makes a Rust reference or slice of the region's
+//! payload, because another process may overwrite any byte at any moment. Nothing here knows the layout.
+//!
+//! # Safety
+//!
+//! - [`Memory::new`]'s caller promises that `base..base + len` stays mapped for the value's life, readable, and writable
+//!   unless `new` is told otherwise, and that no Rust reference to plain data in it exists anywhere.
+//! - Every access is bounds-checked against `len`; out of bounds is a bug of the caller and panics.
+//! - Payload bytes are moved by single machine instructions that the compiler does not see into (x86-64), or by atomic
+//!   loads and stores (elsewhere, and under Miri), so a racing writer makes the copy stale, never undefined.
+#![allow(unsafe_code, reason = "the room of the raw mapping; contract above")]
+
+use crate::atomics::{AtomicU8, AtomicU32, AtomicU64};
+use core::ptr::NonNull;
+
+/// A mapping of a region.
+#[derive(Debug)]
+pub struct Memory {
+    base: NonNull<u8>,
+    len: usize,
+}
+
+// SAFETY: the mapping outlives the value and every access to it is atomic or opaque to the compiler.
+unsafe impl Send for Memory {}
+// SAFETY: as above.
+unsafe impl Sync for Memory {}
+
+/// Types that are nothing but atomics and may therefore be looked at through a shared reference into the region.
+///
+/// # Safety
+///
+/// Only for `repr(C)` types all of whose bytes belong to atomics, and that are valid for every bit pattern.
+pub unsafe trait Shared {}
+
+// SAFETY: an atomic is nothing but itself.
+unsafe impl Shared for AtomicU64 {}
+// SAFETY: an atomic is nothing but itself.
+unsafe impl Shared for AtomicU32 {}
+// SAFETY: an atomic is nothing but itself.
+unsafe impl Shared for AtomicU8 {}
+// SAFETY: an array of such types is one.
+unsafe impl<T: Shared, const N: usize> Shared for [T; N] {}
+
+impl Memory {
+    /// Wraps a mapping.
+    ///
+    /// # Safety
+    ///
+    /// `base..base + len` is mapped shared, page-aligned, and stays so as long as the value lives.
+    pub unsafe fn new(base: NonNull<u8>, len: usize) -> Self {
+        Self { base, len }
+    }
+
+    /// Mapped bytes.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether nothing is mapped.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    #[inline]
+    fn at(&self, offset: usize, len: usize) -> *mut u8 {
+        assert!(offset <= self.len && len <= self.len - offset, "access outside the region: {offset}+{len} of {}", self.len);
+        // SAFETY: in bounds by the line above.
+        unsafe { self.base.as_ptr().add(offset) }
+    }
+
+    /// The shared value at `offset`, which must be aligned for it.
+    #[inline]
+    pub fn get<T: Shared>(&self, offset: usize) -> &T {
+        assert!(offset.is_multiple_of(align_of::<T>()), "unaligned access at {offset}");
+        let p = self.at(offset, size_of::<T>());
+        // SAFETY: in bounds, aligned (the base is page-aligned), valid for every bit pattern and only ever accessed atomically.
+        unsafe { &*p.cast::<T>() }
+    }
+
+    /// Copies region bytes to the end of `out`.
+    #[inline]
+    pub fn append_to(&self, offset: usize, len: usize, out: &mut Vec<u8>) {
+        out.reserve(len);
+        let src = self.at(offset, len);
+        // SAFETY: `len` bytes are reserved behind the vector's end, and are initialised before its length says so.
+        unsafe {
+            copy::out_of(src, out.as_mut_ptr().add(out.len()), len);
+            out.set_len(out.len() + len);
+        }
+    }
+
+    /// Copies `src` into the region.
+    #[inline]
+    pub fn write(&self, offset: usize, src: &[u8]) {
+        let dst = self.at(offset, src.len());
+        // SAFETY: both sides are in bounds; `src` is private memory.
+        unsafe { copy::into(src.as_ptr(), dst, src.len()) }
+    }
+
+    /// Whether the region's bytes at `offset` equal `bytes`.
+    #[inline]
+    pub fn equals(&self, offset: usize, bytes: &[u8]) -> bool {
+        let p = self.at(offset, bytes.len());
+        // SAFETY: both sides are in bounds; `bytes` is private memory.
+        unsafe { copy::equal(p, bytes) }
+    }
+
+    /// Eight bytes, little-endian, that need not be aligned.
+    #[inline]
+    pub fn u64_unaligned(&self, offset: usize) -> u64 {
+        let p = self.at(offset, 8);
+        // SAFETY: eight bytes are mapped at `p`.
+        unsafe { copy::load8(p) }
+    }
+
+    /// Asks the processor for the cache line at `offset`, which need not be a sensible one.
+    #[inline]
+    pub fn prefetch(&self, offset: usize) {
+        #[cfg(all(target_arch = "x86_64", not(miri)))]
+        // SAFETY: a prefetch has no effect but on the cache and never faults.
+        unsafe {
+            use core::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+            _mm_prefetch::<_MM_HINT_T0>(self.base.as_ptr().wrapping_add(offset).cast());
+        }
+        #[cfg(not(all(target_arch = "x86_64", not(miri))))]
+        let _ = offset;
+    }
+
+    /// Zeroes region bytes; both arguments multiples of 8.
+    pub fn zero(&self, offset: usize, len: usize) {
+        for at in (offset..offset + len).step_by(8) {
+            self.get::<AtomicU64>(at).store(0, crate::atomics::Relaxed);
+        }
+    }
+}
+
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+mod copy {
+    //! Moves by instructions in `asm!` blocks: the compiler sees neither address nor width, so it can neither tear, repeat
+    //! nor drop a load from memory that others write.
+    use core::arch::asm;
+    use core::arch::x86_64::__m128i;
+
+    /// Above this many bytes `rep movsb` (fast on processors with ERMS/FSRM) beats the 16-byte loop.
+    const REP_FROM: usize = 512;
+
+    #[inline(always)]
+    unsafe fn load16(p: *const u8) -> __m128i {
+        let v: __m128i;
+        // SAFETY: the caller says that 16 bytes are mapped at `p`.
+        unsafe { asm!("movdqu {v}, [{p}]", v = lateout(xmm_reg) v, p = in(reg) p, options(nostack, preserves_flags, readonly)) };
+        v
+    }
+
+    #[inline(always)]
+    unsafe fn store16(p: *mut u8, v: __m128i) {
+        // SAFETY: the caller says that 16 bytes are mapped at `p`.
+        unsafe { asm!("movdqu [{p}], {v}", v = in(xmm_reg) v, p = in(reg) p, options(nostack, preserves_flags)) };
+    }
+
+    #[inline(always)]
+    pub unsafe fn load8(p: *const u8) -> u64 {
+        let v: u64;
+        // SAFETY: the caller says that 8 bytes are mapped at `p`.
+        unsafe { asm!("mov {v}, [{p}]", v = lateout(reg) v, p = in(reg) p, options(nostack, preserves_flags, readonly)) };
+        v
+    }
+
+    #[inline(always)]
+    unsafe fn store8(p: *mut u8, v: u64) {
+        // SAFETY: the caller says that 8 bytes are mapped at `p`.
+        unsafe { asm!("mov [{p}], {v}", v = in(reg) v, p = in(reg) p, options(nostack, preserves_flags)) };
+    }
+
+    #[inline(always)]
+    unsafe fn load1(p: *const u8) -> u8 {
+        let v: u32;
+        // SAFETY: the caller says that a byte is mapped at `p`.
+        unsafe { asm!("movzx {v:e}, byte ptr [{p}]", v = lateout(reg) v, p = in(reg) p, options(nostack, preserves_flags, readonly)) };
+        v as u8
+    }
+
+    #[inline(always)]
+    unsafe fn store1(p: *mut u8, v: u8) {
+        // SAFETY: the caller says that a byte is mapped at `p`.
+        unsafe { asm!("mov byte ptr [{p}], {v}", v = in(reg_byte) v, p = in(reg) p, options(nostack, preserves_flags)) };
+    }
+
+    /// # Safety
+    /// `len` bytes are readable at `src` and writable at `dst`; they do not overlap.
+    #[inline(always)]
+    unsafe fn moves(src: *const u8, dst: *mut u8, len: usize) {
+        // SAFETY: every access below stays within `len` bytes of its side.
+        unsafe {
+            if len >= REP_FROM {
+                asm!("rep movsb", inout("rcx") len => _, inout("rdi") dst => _, inout("rsi") src => _, options(nostack, preserves_flags));
+            } else if len >= 16 {
+                let mut at = 0;
+                while at + 16 <= len {
+                    store16(dst.add(at), load16(src.add(at)));
+                    at += 16;
+                }
+                if at < len {
+                    store16(dst.add(len - 16), load16(src.add(len - 16)));
+                }
+            } else if len >= 8 {
+                let (a, b) = (load8(src), load8(src.add(len - 8)));
+                store8(dst, a);
+                store8(dst.add(len - 8), b);
+            } else {
+                for at in 0..len {
+                    store1(dst.add(at), load1(src.add(at)));
+                }
+            }
+        }
+    }
+
+    /// # Safety
+    /// As [`moves`]; `src` is in the region, `dst` private.
+    #[inline(always)]
+    pub unsafe fn out_of(src: *const u8, dst: *mut u8, len: usize) {
+        // SAFETY: the caller's promise.
+        unsafe { moves(src, dst, len) }
+    }
+
+    /// # Safety
+    /// As [`moves`]; `src` is private, `dst` in the region.
+    #[inline(always)]
+    pub unsafe fn into(src: *const u8, dst: *mut u8, len: usize) {
+        // SAFETY: the caller's promise.
+        unsafe { moves(src, dst, len) }
+    }
+
+    /// # Safety
+    /// `bytes.len()` bytes are readable at `p`.
+    #[inline(always)]
+    pub unsafe fn equal(p: *const u8, bytes: &[u8]) -> bool {
+        let len = bytes.len();
+        // SAFETY: every load below stays within `len` bytes.
+        unsafe {
+            if len >= 8 {
+                let mut at = 0;
+                let mut differ = 0;
+                while at + 8 <= len {
+                    differ |= load8(p.add(at)) ^ bytes.as_ptr().add(at).cast::<u64>().read_unaligned();
+                    at += 8;
+                }
+                differ |= load8(p.add(len - 8)) ^ bytes.as_ptr().add(len - 8).cast::<u64>().read_unaligned();
+                differ == 0
+            } else {
+                (0..len).all(|at| load1(p.add(at)) == *bytes.as_ptr().add(at))
+            }
+        }
+    }
+}
+
+#[cfg(not(all(target_arch = "x86_64", not(miri))))]
+mod copy {
+    //! Moves by relaxed atomics: whole words where the region's side is aligned, bytes elsewhere.
+    use crate::atomics::{AtomicU8, AtomicU64, Relaxed};
+
+    /// # Safety
+    /// `len` bytes are readable at `src` (region) and writable at `dst` (private).
+    pub unsafe fn out_of(src: *const u8, dst: *mut u8, len: usize) {
+        let mut at = 0;
+        while at < len {
+            // SAFETY: `at` stays below `len`; a whole word is read only where it fits and is aligned.
+            unsafe {
+                let p = src.add(at);
+                if p.addr() % 8 == 0 && at + 8 <= len {
+                    let v = (*p.cast::<AtomicU64>()).load(Relaxed);
+                    dst.add(at).cast::<u64>().write_unaligned(v);
+                    at += 8;
+                } else {
+                    *dst.add(at) = (*p.cast::<AtomicU8>()).load(Relaxed);
+                    at += 1;
+                }
+            }
+        }
+    }
+
+    /// # Safety
+    /// `len` bytes are readable at `src` (private) and writable at `dst` (region).
+    pub unsafe fn into(src: *const u8, dst: *mut u8, len: usize) {
+        let mut at = 0;
+        while at < len {
+            // SAFETY: `at` stays below `len`; a whole word is written only where it fits and is aligned.
+            unsafe {
+                let p = dst.add(at);
+                if p.addr() % 8 == 0 && at + 8 <= len {
+                    (*p.cast::<AtomicU64>()).store(src.add(at).cast::<u64>().read_unaligned(), Relaxed);
+                    at += 8;
+                } else {
+                    (*p.cast::<AtomicU8>()).store(*src.add(at), Relaxed);
+                    at += 1;
+                }
+            }
+        }
+    }
+
+    /// # Safety
+    /// Eight bytes are readable at `p`.
+    pub unsafe fn load8(p: *const u8) -> u64 {
+        let mut bytes = [0; 8];
+        // SAFETY: the caller's promise.
+        unsafe { out_of(p, bytes.as_mut_ptr(), 8) };
+        u64::from_le_bytes(bytes)
+    }
+
+    /// # Safety
+    /// `bytes.len()` bytes are readable at `p`.
+    pub unsafe fn equal(p: *const u8, bytes: &[u8]) -> bool {
+        // SAFETY: every index is below the length.
+        bytes.iter().enumerate().all(|(at, b)| unsafe { (*p.add(at).cast::<AtomicU8>()).load(Relaxed) } == *b)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A page of private memory that plays the mapping.
+    fn memory(bytes: &mut Vec<u64>) -> Memory {
+        let base = NonNull::new(bytes.as_mut_ptr().cast()).unwrap();
+        // SAFETY: the vector outlives the value in each test and is not touched meanwhile.
+        unsafe { Memory::new(base, bytes.len() * 8) }
+    }
+
+    #[test]
+    fn what_is_written_is_read_back_at_every_length_and_alignment() {
+        let mut bytes = vec![0u64; 512];
+        let m = memory(&mut bytes);
+        let src: Vec<u8> = (0..1200u32).map(|i| (i * 7 + 3).to_le_bytes()[0]).collect();
+        for len in (0..70).chain([127, 128, 129, 250, 511, 512, 513, 1100]) {
+            for offset in 0..17 {
+                m.write(offset, &src[..len]);
+                let mut out = vec![9];
+                m.append_to(offset, len, &mut out);
+                assert_eq!(out[1..], src[..len], "{len} bytes at {offset}");
+                assert!(m.equals(offset, &src[..len]));
+                for wrong in [0, len / 2, len.saturating_sub(1)] {
+                    let mut other = src[..len].to_vec();
+                    if let Some(b) = other.get_mut(wrong) {
+                        *b ^= 0x10;
+                        assert!(!m.equals(offset, &other), "{len} bytes at {offset}, byte {wrong} changed");
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    #[should_panic(expected = "outside the region")]
+    fn an_access_beyond_the_end_is_refused() {
+        let mut bytes = vec![0u64; 8];
+        memory(&mut bytes).get::<AtomicU64>(64);
+    }
+}

@@ -1,0 +1,447 @@
+//! The verbs: what get, store, delete, arithmetic, touch and flush mean, said as decisions on what is there.
+//!
+//! `now` is in seconds on the region's clock ([`Region::tick`]). Semantics: protocol.txt, by the section named at each verb.
+
+use crate::extent::{Draft, Value};
+use crate::layout::item::{EXPIRY_MAX, flag};
+use crate::layout::stats::Counter;
+use crate::lookup::Found;
+use crate::publish::{Changed, Decision, Old};
+use crate::region::Region;
+use crate::session::Session;
+use crate::verbs::{Arithmetic, Counted, Delete, Deleted, Get, Item, Store, StoreMode, Stored, WriteError};
+
+/// Above this an exptime is a Unix time (protocol.txt, "Expiration times").
+const RELATIVE_EXPTIME_MAX: i64 = 60 * 60 * 24 * 30;
+/// An expiry that is over whatever the clock says.
+const EXPIRED: u32 = 1;
+/// What memcached adds to key and value when it compares an item with -I: its header, the CAS unique, a zero byte behind the
+/// key and a line end behind the value. Counting the same way makes the same stores fail.
+const MEMCACHED_ITEM_OVERHEAD: usize = 48 + 8 + 1 + 2;
+/// Digits of 2^64 - 1.
+const NUMBER_LEN_MAX: usize = 20;
+
+impl Region {
+    /// The region's expiry for memcached's `exptime`.
+    pub(crate) fn expiry(&self, exptime: i64, now: u32) -> u32 {
+        let at = match exptime {
+            0 => return 0,
+            i64::MIN..0 => return EXPIRED,
+            1..=RELATIVE_EXPTIME_MAX => i64::from(now) + exptime,
+            _ => exptime - self.clock_base_unix_s(),
+        };
+        u32::try_from(at.clamp(i64::from(EXPIRED), i64::from(EXPIRY_MAX))).unwrap_or(EXPIRY_MAX)
+    }
+}
+
+impl Session {
+    /// Get ("Retrieval command", "Get And Touch", "Meta Get"). On a hit `head` appends what belongs before the value, then the
+    /// value follows; `head` may run again after `out` was cut back. A miss leaves `out` as it was.
+    pub fn get_with(
+        &mut self,
+        key: &[u8],
+        how: &Get,
+        now: u32,
+        out: &mut Vec<u8>,
+        mut head: impl FnMut(&Item, &mut Vec<u8>),
+    ) -> Result<Option<Item>, WriteError> {
+        let key = self.key(key)?;
+        let start = out.len();
+        self.count(Counter::cmd_get, 1);
+        self.count(Counter::cmd_touch, u64::from(how.exptime.is_some()));
+        if how.exptime.is_none() {
+            let found = self.region.get(&key, how, now, out, &mut head);
+            match found {
+                Found::Hit { item, place, word } => {
+                    if !wins(&item, how) {
+                        self.count(Counter::get_hits, 1);
+                        if !how.no_bump {
+                            self.region.bump(place, word, now);
+                        }
+                        return Ok(Some(item));
+                    }
+                    out.truncate(start);
+                }
+                Found::Corrupt => {
+                    self.count(Counter::corrupt, 1);
+                    self.count(Counter::get_misses, 1);
+                    return Ok(None);
+                }
+                Found::Miss | Found::Expired | Found::Flushed => {
+                    self.count(Counter::get_misses, 1);
+                    self.count(Counter::get_expired, u64::from(matches!(found, Found::Expired)));
+                    self.count(Counter::get_flushed, u64::from(matches!(found, Found::Flushed)));
+                    if how.vivify.is_none() {
+                        return Ok(None);
+                    }
+                    return self.get_changing(&key, how, now, out, head);
+                }
+            }
+        }
+        let item = self.get_changing(&key, how, now, out, head)?;
+        let hit = item.is_some();
+        self.count(if hit { Counter::get_hits } else { Counter::get_misses }, 1);
+        if how.exptime.is_some() {
+            self.count(if hit { Counter::touch_hits } else { Counter::touch_misses }, 1);
+        }
+        Ok(item)
+    }
+
+    /// A get that changes the item: touches it, wins it, or creates it.
+    fn get_changing(
+        &mut self,
+        key: &crate::hash::Key<'_>,
+        how: &Get,
+        now: u32,
+        out: &mut Vec<u8>,
+        mut head: impl FnMut(&Item, &mut Vec<u8>),
+    ) -> Result<Option<Item>, WriteError> {
+        let start = out.len();
+        let region = self.region.clone();
+        let mut answer = None;
+        let changed = self.change(key, now, |old, built| {
+            out.truncate(start);
+            answer = None;
+            let Some(old) = old else {
+                let Some(exptime) = how.vivify else { return Decision::Keep };
+                let expiry = region.expiry(exptime, now);
+                let binary = if how.binary_key { flag::BINARY_KEY } else { 0 };
+                answer = Some(Item { win: true, ttl_s: ttl(expiry, now), binary_key: how.binary_key, ..Item::default() });
+                return Decision::Put(Draft {
+                    marks: flag::WIN_SENT | binary,
+                    client_flags: 0,
+                    cas: how.new_cas,
+                    expiry,
+                    value: Value::Built,
+                });
+            };
+            let mut item = old.item;
+            item.win = wins(&item, how);
+            let expiry = how.exptime.map_or(old.expiry, |exptime| region.expiry(exptime, now));
+            item.ttl_s = ttl(expiry, now);
+            let keep = !item.win && how.exptime.is_none();
+            head(&item, out);
+            if how.value && how.unless_cas.is_none_or(|cas| cas != item.cas) {
+                old.append_value(out);
+            }
+            answer = Some(item);
+            if keep {
+                return Decision::Keep;
+            }
+            let marks = marks_of(&item) | if item.win { flag::WIN_SENT } else { 0 };
+            let cas = Some(how.new_cas.unwrap_or(item.cas));
+            same_value(old, built, Draft { marks, client_flags: item.flags, cas, expiry, value: Value::Built })
+        })?;
+        match (changed, &mut answer) {
+            // Created here: its facts are known only now.
+            (Changed::Put(written), Some(item)) if item.cas == 0 => {
+                item.cas = written.cas;
+                item.size = written.size;
+                head(item, out);
+                self.count(Counter::total_items, 1);
+            }
+            (Changed::Put(_), Some(_)) => self.mark_fetched(key, now),
+            _ => {}
+        }
+        Ok(answer)
+    }
+
+    /// A touch is an access: the new word starts as fetched.
+    fn mark_fetched(&self, key: &crate::hash::Key<'_>, now: u32) {
+        let how = Get::default();
+        if let Found::Hit { place, word, .. } = self.region.get(key, &how, now, &mut Vec::new(), &mut |_, _| {}) {
+            self.region.bump(place, word, now);
+        }
+    }
+
+    /// Store ("Storage commands", "Meta Set").
+    pub fn store(&mut self, key: &[u8], value: &[u8], how: &Store, now: u32) -> Result<Stored, WriteError> {
+        let key = self.key(key)?;
+        self.count(Counter::cmd_set, 1);
+        let limit = self.limits.item_size_max;
+        let too_large = |len: usize, flags: u32| {
+            let size = MEMCACHED_ITEM_OVERHEAD + if flags == 0 { 0 } else { 4 } + key.bytes.len() + len;
+            (size > limit).then_some(WriteError::TooLarge { size, limit })
+        };
+        if let Some(error) = too_large(value.len(), how.flags) {
+            self.count(Counter::store_too_large, 1);
+            return Err(error);
+        }
+        let region = self.region.clone();
+        let binary = if how.binary_key { flag::BINARY_KEY } else { 0 };
+        let fresh = |exptime: i64| {
+            let expiry = region.expiry(exptime, now);
+            Draft { marks: binary, client_flags: how.flags, cas: how.new_cas, expiry, value: Value::Bytes(value) }
+        };
+        let joins = matches!(how.mode, StoreMode::Append | StoreMode::Prepend);
+        let compares = how.compare_cas.is_some() && how.mode != StoreMode::Add;
+        let mut refused = Stored::NotStored;
+        let mut error = None;
+        let mut counter = None;
+        let changed = self.change(&key, now, |old, built| {
+            (refused, error, counter) = (Stored::NotStored, None, None);
+            let Some(old) = old else {
+                if compares && !joins {
+                    (refused, counter) = (Stored::NotFound, Some(Counter::cas_misses));
+                    return Decision::Keep;
+                }
+                return match (how.mode, how.vivify) {
+                    (StoreMode::Set | StoreMode::Add, _) => Decision::Put(fresh(how.exptime)),
+                    (StoreMode::Append | StoreMode::Prepend, Some(exptime)) => Decision::Put(fresh(exptime)),
+                    _ => Decision::Keep,
+                };
+            };
+            let mut stale = false;
+            if let (Some(cas), true) = (how.compare_cas, compares) {
+                stale = how.invalidate && cas < old.item.cas && !joins;
+                if cas != old.item.cas && !stale {
+                    (refused, counter) = (Stored::Exists, Some(Counter::cas_badval));
+                    return Decision::Keep;
+                }
+                counter = Some(Counter::cas_hits);
+            }
+            match how.mode {
+                StoreMode::Add => Decision::Keep,
+                // A value from before the item's present one: kept with the old lifetime and marks, as stale.
+                _ if stale => {
+                    let marks = flag::STALE | (marks_of(&old.item) & flag::WIN_SENT) | binary;
+                    Decision::Replace(Draft { marks, expiry: old.expiry, ..fresh(0) })
+                }
+                StoreMode::Set | StoreMode::Replace => Decision::Put(fresh(how.exptime)),
+                StoreMode::Append | StoreMode::Prepend => {
+                    error = too_large(old.item.value_len.saturating_add(value.len()), old.item.flags);
+                    if error.is_some() {
+                        return Decision::Keep;
+                    }
+                    if how.mode == StoreMode::Prepend {
+                        built.extend_from_slice(value);
+                    }
+                    old.append_value(built);
+                    if how.mode == StoreMode::Append {
+                        built.extend_from_slice(value);
+                    }
+                    let marks = marks_of(&old.item) & flag::BINARY_KEY;
+                    Decision::Replace(Draft {
+                        marks,
+                        client_flags: old.item.flags,
+                        cas: how.new_cas,
+                        expiry: old.expiry,
+                        value: Value::Built,
+                    })
+                }
+            }
+        });
+        if let Some(counter) = counter {
+            self.count(counter, 1);
+        }
+        match (changed, error) {
+            (_, Some(error)) => {
+                self.count(Counter::store_too_large, 1);
+                Err(error)
+            }
+            (Err(error), _) => {
+                self.count(Counter::store_no_memory, u64::from(error == WriteError::OutOfMemory));
+                Err(error)
+            }
+            (Ok(Changed::Put(written)), _) => {
+                self.count(Counter::total_items, 1);
+                Ok(Stored::Stored { cas: written.cas, value_len: written.value_len, size: written.size })
+            }
+            (Ok(_), _) => Ok(refused),
+        }
+    }
+
+    /// Delete ("Deletion", "Meta Delete").
+    pub fn delete(&mut self, key: &[u8], how: &Delete, now: u32) -> Result<Deleted, WriteError> {
+        let key = self.key(key)?;
+        let region = self.region.clone();
+        let mut answer = Deleted::NotFound;
+        self.change(&key, now, |old, built| {
+            let Some(old) = old else {
+                answer = Deleted::NotFound;
+                return Decision::Keep;
+            };
+            if how.compare_cas.is_some_and(|cas| cas != old.item.cas) {
+                answer = Deleted::Exists;
+                return Decision::Keep;
+            }
+            answer = Deleted::Deleted;
+            if !how.invalidate && !how.remove_value {
+                return Decision::Remove;
+            }
+            let expiry = match how.exptime {
+                Some(exptime) if how.invalidate => region.expiry(exptime, now),
+                _ => old.expiry,
+            };
+            // The win goes too, so that the next reader can win.
+            let marks = marks_of(&old.item) & (flag::STALE | flag::BINARY_KEY) | if how.invalidate { flag::STALE } else { 0 };
+            let draft = Draft { marks, client_flags: old.item.flags, cas: how.new_cas, expiry, value: Value::Built };
+            if how.remove_value {
+                return Decision::Replace(Draft { client_flags: 0, ..draft });
+            }
+            same_value(old, built, draft)
+        })?;
+        self.count(if answer == Deleted::NotFound { Counter::delete_misses } else { Counter::delete_hits }, 1);
+        Ok(answer)
+    }
+
+    /// Increment and decrement ("Increment/Decrement", "Meta Arithmetic").
+    pub fn arithmetic(&mut self, key: &[u8], how: &Arithmetic, now: u32) -> Result<Counted, WriteError> {
+        let key = self.key(key)?;
+        let region = self.region.clone();
+        let mut answer = Counted::NotFound;
+        let changed = self.change(&key, now, |old, built| {
+            let Some(old) = old else {
+                answer = Counted::NotFound;
+                let Some((value, exptime)) = how.vivify else { return Decision::Keep };
+                built.extend_from_slice(value.to_string().as_bytes());
+                let expiry = region.expiry(exptime, now);
+                answer = Counted::Value { value, item: Item { ttl_s: ttl(expiry, now), ..Item::default() } };
+                let marks = if how.binary_key { flag::BINARY_KEY } else { 0 };
+                return Decision::Put(Draft { marks, client_flags: 0, cas: how.new_cas, expiry, value: Value::Built });
+            };
+            if how.compare_cas.is_some_and(|cas| cas != old.item.cas) {
+                answer = Counted::Exists;
+                return Decision::Keep;
+            }
+            old.append_value(built);
+            let Some(number) = parse_number(built) else {
+                answer = Counted::NotANumber;
+                return Decision::Keep;
+            };
+            let value = if how.decrement { number.saturating_sub(how.delta) } else { number.wrapping_add(how.delta) };
+            // A number that fits into the old value's length is padded to it (protocol.txt, "Increment/Decrement").
+            let width = built.len();
+            built.clear();
+            built.extend_from_slice(value.to_string().as_bytes());
+            if built.len() < width {
+                built.resize(width, b' ');
+            }
+            let expiry = how.exptime.map_or(old.expiry, |exptime| region.expiry(exptime, now));
+            let item = Item { ttl_s: ttl(expiry, now), ..old.item };
+            answer = Counted::Value { value, item };
+            let marks = marks_of(&item);
+            Decision::Replace(Draft { marks, client_flags: item.flags, cas: how.new_cas, expiry, value: Value::Built })
+        })?;
+        if let (Changed::Put(written), Counted::Value { item, .. }) = (changed, &mut answer) {
+            (item.cas, item.value_len, item.size) = (written.cas, written.value_len, written.size);
+        }
+        let hit = match answer {
+            // Created on a miss: the count is of a miss.
+            Counted::Value { item, .. } => item.fetched || how.vivify.is_none() || item.flags != 0,
+            Counted::NotFound => false,
+            Counted::Exists | Counted::NotANumber => return Ok(answer),
+        };
+        self.count(
+            match (how.decrement, hit) {
+                (false, true) => Counter::incr_hits,
+                (false, false) => Counter::incr_misses,
+                (true, true) => Counter::decr_hits,
+                (true, false) => Counter::decr_misses,
+            },
+            1,
+        );
+        Ok(answer)
+    }
+
+    /// Touch ("Touch"). `false`: not there.
+    pub fn touch(&mut self, key: &[u8], exptime: i64, now: u32) -> Result<bool, WriteError> {
+        let key = self.key(key)?;
+        let how = Get { exptime: Some(exptime), ..Get::default() };
+        let hit = self.get_changing(&key, &how, now, &mut Vec::new(), |_, _| {})?.is_some();
+        self.count(Counter::cmd_touch, 1);
+        self.count(if hit { Counter::touch_hits } else { Counter::touch_misses }, 1);
+        Ok(hit)
+    }
+
+    /// Flush ("flush_all"): everything stored until `exptime` is gone from then on; 0 and less: now.
+    pub fn flush_all(&mut self, exptime: i64, now: u32) -> Result<(), WriteError> {
+        self.count(Counter::cmd_flush, 1);
+        let at = if exptime <= 0 { 0 } else { self.region.expiry(exptime, now) };
+        let at = if at <= now { 0 } else { at };
+        if self.region.flush(at) { Ok(()) } else { Err(WriteError::EpochsUsedUp) }
+    }
+
+    /// Housekeeping in a bounded step, about once a second: the dead are recovered, dead segments freed, hints aged.
+    pub fn upkeep(&mut self, now: u32) {
+        self.recover_dead();
+        self.region.age_hints(now);
+        self.region.epoch(now);
+        for _ in 0..UPKEEP_SEGMENTS {
+            match self.reclaim_dead(UPKEEP_SWEEP, now) {
+                Some(segment) => self.free_segment(segment),
+                None => break,
+            }
+        }
+    }
+}
+
+/// Segments freed by one upkeep at most, and headers looked at for each.
+const UPKEEP_SEGMENTS: usize = 16;
+const UPKEEP_SWEEP: usize = 1024;
+
+/// Whether this get wins the right to recache (protocol.txt, "Meta Get", flags N, R and the answer W).
+fn wins(item: &Item, how: &Get) -> bool {
+    if item.win_sent {
+        return false;
+    }
+    let soon = how.recache_s.is_some_and(|limit| item.ttl_s.is_some_and(|ttl| i64::from(ttl) < limit));
+    soon || (item.stale && how.win_stale)
+}
+
+fn ttl(expiry: u32, now: u32) -> Option<u32> {
+    (expiry != 0).then(|| expiry.saturating_sub(now))
+}
+
+fn marks_of(item: &Item) -> u64 {
+    (if item.stale { flag::STALE } else { 0 })
+        | (if item.win_sent { flag::WIN_SENT } else { 0 })
+        | (if item.binary_key { flag::BINARY_KEY } else { 0 })
+}
+
+/// The old value under a new head: copied when it is small, handed over when it has segments of its own.
+fn same_value<'v>(old: &Old<'_>, built: &mut Vec<u8>, draft: Draft<'v>) -> Decision<'v> {
+    match old.chain() {
+        Some(chain) => Decision::Replace(Draft { value: Value::Chain(chain), ..draft }),
+        None => {
+            old.append_value(built);
+            Decision::Replace(draft)
+        }
+    }
+}
+
+/// A decimal number below 2^64, as memcached reads one: blanks before it and behind it do not count.
+fn parse_number(bytes: &[u8]) -> Option<u64> {
+    let blank = |b: &u8| matches!(b, b' ' | b'\t' | b'\n' | 0x0B | 0x0C | b'\r');
+    let from = bytes.iter().position(|b| !blank(b))?;
+    let digits = bytes.get(from..)?;
+    let digits = digits.strip_prefix(b"+").unwrap_or(digits);
+    let end = digits.iter().position(|b| !b.is_ascii_digit()).unwrap_or(digits.len());
+    let (number, rest) = digits.split_at_checked(end)?;
+    let sane = !number.is_empty() && number.len() <= NUMBER_LEN_MAX && rest.first().is_none_or(blank);
+    if !sane {
+        return None;
+    }
+    number.iter().try_fold(0u64, |n, d| n.checked_mul(10)?.checked_add(u64::from(d - b'0')))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::parse_number;
+
+    #[test]
+    fn numbers() {
+        for (text, number) in [
+            ("0", Some(0)),
+            ("18446744073709551615", Some(u64::MAX)),
+            ("18446744073709551616", None),
+            ("12 ", Some(12)),
+            ("", None),
+            (" ", None),
+            ("12a", None),
+            ("-1", None),
+        ] {
+            assert_eq!(parse_number(text.as_bytes()), number, "{text:?}");
+        }
+    }
+}

@@ -1,0 +1,464 @@
+//! Writing: every change of a key is one compare-and-swap of its slot.
+//!
+//! [`Session::change`] is the one way in. It finds the key, shows the caller what is there, and publishes what the caller
+//! decides, by the steps of `model/region_protocol.py` ("Writers"). The decision is made again whenever somebody else was
+//! faster, so it must not have effects of its own.
+
+use crate::atomics::{AcqRel, Acquire, Relaxed, Release, SeqCst, fence};
+use crate::extent::{Draft, Value, Written};
+use crate::hash::{Key, tag};
+use crate::layout::bucket::{SLOTS, Table};
+use crate::layout::session::OPERATION;
+use crate::layout::slot::Slot;
+use crate::layout::stats::Counter;
+use crate::lookup::{ATTEMPTS_MAX, Chain, Look, Place, Seen};
+use crate::region::Region;
+use crate::session::Session;
+use crate::verbs::{Item, WriteError};
+
+/// Bytes of the buffer for built values that a session keeps between operations.
+const BUILT_KEPT_MAX: usize = 64 << 10;
+
+/// What is there, shown to a decision.
+pub(crate) struct Old<'r> {
+    region: &'r Region,
+    seen: Seen,
+    /// with details
+    pub item: Item,
+    /// seconds on the region's clock, 0 for never
+    pub expiry: u32,
+}
+
+impl Old<'_> {
+    /// Copies the value to the end of `out`. `false`: it changed meanwhile, and the decision will be asked for again.
+    pub fn append_value(&self, out: &mut Vec<u8>) -> bool {
+        self.region.append_value(&self.seen, out)
+    }
+
+    /// The segments that hold the value, when it has its own.
+    pub fn chain(&self) -> Option<Chain> {
+        self.region.chain(&self.seen)
+    }
+}
+
+/// What is to become of a key.
+pub(crate) enum Decision<'v> {
+    /// nothing
+    Keep,
+    /// its item goes
+    Remove,
+    /// a new item, independent of the old one
+    Put(Draft<'v>),
+    /// a new item made from the old one: it inherits the flush epoch
+    Replace(Draft<'v>),
+}
+
+/// What became of it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Changed {
+    Kept,
+    Removed,
+    Put(Written),
+}
+
+/// What the first look of a writer found.
+enum Scan {
+    /// a confirmed word with our key
+    Here(Place, Slot),
+    Frozen(Place, Slot),
+    /// the key has no confirmed word: where to put one, and who is in the way
+    Absent {
+        /// as it was all the while
+        table: Table,
+        tentative: Option<(Place, Slot)>,
+        empty: Option<Place>,
+        victim: Option<(Place, Slot)>,
+    },
+    Again,
+    Corrupt,
+}
+
+impl Session {
+    /// Changes a key. `decide` sees what is there (`None`: absent, expired or flushed) and an empty buffer in which it may
+    /// build a new value ([`Value::Built`]).
+    pub(crate) fn change<'v, D>(&mut self, key: &Key<'_>, now: u32, mut decide: D) -> Result<Changed, WriteError>
+    where
+        D: FnMut(Option<&Old<'_>>, &mut Vec<u8>) -> Decision<'v>,
+    {
+        let mut prepared = None;
+        let mut built = std::mem::take(&mut self.built);
+        let result = self.change_with(key, now, &mut decide, &mut built, &mut prepared);
+        built.clear();
+        built.shrink_to(BUILT_KEPT_MAX);
+        self.built = built;
+        self.relent(OPERATION);
+        if !matches!(result, Ok(Changed::Put(_))) {
+            self.discard(prepared.take());
+        }
+        result
+    }
+
+    fn change_with<'v, D>(
+        &mut self,
+        key: &Key<'_>,
+        now: u32,
+        decide: &mut D,
+        built: &mut Vec<u8>,
+        prepared: &mut Option<Prepared>,
+    ) -> Result<Changed, WriteError>
+    where
+        D: FnMut(Option<&Old<'_>>, &mut Vec<u8>) -> Decision<'v>,
+    {
+        let region = self.region.clone();
+        for _ in 0..ATTEMPTS_MAX {
+            let epoch = region.epoch(now);
+            match self.scan(key) {
+                Scan::Again => {}
+                Scan::Corrupt => return Err(WriteError::Corrupt),
+                Scan::Frozen(place, word) => self.unfreeze(place, word),
+                Scan::Here(place, word) => {
+                    let word = match self.hold(place, word) {
+                        Some(word) => word,
+                        None => continue,
+                    };
+                    let Look::Got(seen) = region.look(place.at, word) else { continue };
+                    if !region.has_key(&seen, key.bytes) || !region.still(&seen) {
+                        continue;
+                    }
+                    let present = seen.word.epoch() >= epoch && !seen.header.is_expired(now);
+                    let item = region.facts(&seen, place, word, present, now);
+                    let old = Old { region: &region, seen, item, expiry: seen.header.expiry() };
+                    built.clear();
+                    let decision = decide(present.then_some(&old), built);
+                    if !region.still(&seen) {
+                        continue;
+                    }
+                    let (draft, stamp, reusable) = match decision {
+                        Decision::Keep => return Ok(Changed::Kept),
+                        Decision::Remove => {
+                            if !present {
+                                return Ok(Changed::Kept);
+                            }
+                            // PUBLISH: the key is gone.
+                            if self.swap(place, word, Slot::EMPTY) {
+                                self.count_removed(item.size);
+                                self.free_replaced(&seen, None);
+                                return Ok(Changed::Removed);
+                            }
+                            continue;
+                        }
+                        Decision::Put(draft) => (draft, epoch.max(seen.word.epoch()), true),
+                        Decision::Replace(draft) => (draft, seen.word.epoch(), false),
+                    };
+                    let written = self.prepare(prepared, key, &draft.resolve(built), stamp, reusable, now)?;
+                    // PUBLISH: the new item. Its extent's tail is out already; recovery leaves whichever word is in the slot.
+                    if self.swap(place, word, written.word) {
+                        region.set_hint(place, now, false);
+                        self.count(Counter::bytes, (written.size as u64).wrapping_sub(item.size as u64));
+                        self.published(prepared);
+                        self.free_replaced(&seen, Some(draft.value));
+                        return Ok(Changed::Put(written));
+                    }
+                }
+                Scan::Absent { table, tentative, empty, victim } => {
+                    built.clear();
+                    let draft = match decide(None, built) {
+                        Decision::Put(draft) | Decision::Replace(draft) => draft,
+                        Decision::Keep | Decision::Remove => return Ok(Changed::Kept),
+                    };
+                    if let Some((place, word)) = tentative {
+                        // Anybody may abort anybody's tentative entry: its owner may be dead.
+                        let _ = region.slot(place.at).compare_exchange(word.0, Slot::EMPTY.0, AcqRel, Relaxed);
+                        continue;
+                    }
+                    let (place, over) = match (empty, victim) {
+                        (Some(place), _) => (place, Slot::EMPTY),
+                        // Both buckets are full: grow while that can help.
+                        _ if self.grow(1, now) => continue,
+                        (None, Some((place, word))) if word.is_tentative() => {
+                            let _ = region.slot(place.at).compare_exchange(word.0, Slot::EMPTY.0, AcqRel, Relaxed);
+                            continue;
+                        }
+                        (None, Some((_, _))) if !self.limits.evict => return Err(WriteError::OutOfMemory),
+                        (None, Some((place, word))) => (place, word),
+                        (None, None) => continue,
+                    };
+                    let written = self.prepare(prepared, key, &draft.resolve(built), epoch, true, now)?;
+                    if self.insert(key, table, place, over, written, epoch, now) {
+                        self.published(prepared);
+                        self.grow_a_little(now);
+                        return Ok(Changed::Put(written));
+                    }
+                }
+            }
+        }
+        Err(WriteError::Corrupt)
+    }
+
+    /// Stores the intent for a word's segment and re-reads the slot. The word as it is now, if it names the same item.
+    fn hold(&self, place: Place, word: Slot) -> Option<Slot> {
+        self.intend(OPERATION, word.segment());
+        let now = Slot(self.region.slot(place.at).load(Acquire));
+        (!now.is_frozen() && now.same_but_frequency(word)).then_some(now)
+    }
+
+    /// Compare-and-swap of a slot from an item's word, whose frequency may meanwhile have changed.
+    fn swap(&self, place: Place, mut from: Slot, to: Slot) -> bool {
+        let slot = self.region.slot(place.at);
+        loop {
+            match slot.compare_exchange(from.0, to.0, AcqRel, Acquire) {
+                Ok(_) => return true,
+                Err(now) if !Slot(now).is_frozen() && Slot(now).same_but_frequency(from) => from = Slot(now),
+                Err(_) => return false,
+            }
+        }
+    }
+
+    /// First look: all slots of both buckets, and only then a verdict.
+    fn scan(&self, key: &Key<'_>) -> Scan {
+        let region = &self.region;
+        let table = region.table();
+        let Some(buckets) = region.buckets(key.hash, table) else { return Scan::Corrupt };
+        let wanted = tag(key.hash);
+        let mut tentative = None;
+        let mut empties: [Option<Place>; 2] = [None; 2];
+        let mut free = [0; 2];
+        let mut victim: Option<(Place, Slot)> = None;
+        region.memory.prefetch(buckets[1].1);
+        for (half, (bucket, bucket_at)) in buckets.into_iter().enumerate() {
+            for index in 0..SLOTS {
+                let place = Place { at: bucket_at + index * 8, bucket, index };
+                let word = Slot(region.slot(place.at).load(Acquire));
+                if word.is_frozen() {
+                    return Scan::Frozen(place, word);
+                }
+                if word.is_empty() {
+                    free[half] += 1;
+                    empties[half] = empties[half].or(Some(place));
+                    continue;
+                }
+                if word == Slot::UNSET {
+                    // A bucket that the table word covers has no unset slot: damage, healed as an empty one.
+                    self.count(Counter::corrupt, 1);
+                    let _ = region.slot(place.at).compare_exchange(word.0, Slot::EMPTY.0, AcqRel, Relaxed);
+                    return Scan::Again;
+                }
+                if word.tag() == wanted {
+                    match region.look(place.at, word) {
+                        Look::Moved => return Scan::Again,
+                        Look::Corrupt => {
+                            self.count(Counter::corrupt, 1);
+                            let _ = region.slot(place.at).compare_exchange(word.0, Slot::EMPTY.0, AcqRel, Relaxed);
+                            return Scan::Again;
+                        }
+                        Look::Got(seen) => {
+                            let ours = region.has_key(&seen, key.bytes);
+                            if !region.still(&seen) {
+                                return Scan::Again;
+                            }
+                            if ours && !word.is_tentative() {
+                                return Scan::Here(place, word);
+                            }
+                            if ours {
+                                tentative = Some((place, word));
+                            }
+                        }
+                    }
+                }
+                let worse = |w: Slot| if w.is_tentative() { 0 } else { w.frequency() + 1 };
+                if victim.is_none_or(|(_, v)| worse(word) < worse(v)) {
+                    victim = Some((place, word));
+                }
+            }
+        }
+        if region.table() != table {
+            return Scan::Again;
+        }
+        let empty = if free[1] > free[0] { empties[1] } else { empties[0].or(empties[1]) };
+        Scan::Absent { table, tentative, empty, victim }
+    }
+
+    /// Puts a written item into a slot that is empty, or over a victim's confirmed word.
+    #[expect(clippy::too_many_arguments, reason = "all of it is one insert's state")]
+    fn insert(
+        &mut self,
+        key: &Key<'_>,
+        table: Table,
+        place: Place,
+        over: Slot,
+        written: Written,
+        epoch: u32,
+        now: u32,
+    ) -> bool {
+        let region = self.region.clone();
+        let slot = region.slot(place.at);
+        let mut evicted = None;
+        let mut over = over;
+        if !over.is_empty() {
+            match self.hold(place, over) {
+                Some(word) => over = word,
+                None => return false,
+            }
+            match region.look(place.at, over) {
+                Look::Got(seen) => evicted = Some((seen, over)),
+                Look::Moved => return false,
+                Look::Corrupt => self.count(Counter::corrupt, 1),
+            }
+        }
+        // In the record before the word is in the slot: recovery aborts it if we die here.
+        let tentative = written.word.tentative();
+        let thread = self.thread();
+        thread.pending_word.store(tentative.0, Relaxed);
+        thread.pending_slot.store(place.at as u64, Release);
+        // SeqCst: of two inserters of one key at least one sees the other's tentative word in its rescan.
+        let won = slot.compare_exchange(over.0, tentative.0, SeqCst, Relaxed).is_ok();
+        if !won {
+            thread.pending_slot.store(0, Release);
+            return false;
+        }
+        fence(SeqCst);
+        if let Some((seen, word)) = evicted {
+            let present = seen.word.epoch() >= epoch && !seen.header.is_expired(now);
+            self.count_gone(&seen, place, word, present, now);
+            self.free_replaced(&seen, None);
+        }
+        // Twins first, then the table word, then the epoch: the model's order.
+        let confirmed = self.rescan(key, table, place)
+            && region.table() == table
+            && region.epoch(now) == epoch
+            // PUBLISH: the key is there. Before it nobody sees the entry and anybody may abort it.
+            && slot.compare_exchange(tentative.0, written.word.0, AcqRel, Relaxed).is_ok();
+        if !confirmed {
+            let _ = slot.compare_exchange(tentative.0, Slot::EMPTY.0, AcqRel, Relaxed);
+        }
+        self.thread().pending_slot.store(0, Release);
+        if confirmed {
+            region.set_hint(place, now, false);
+            self.count(Counter::curr_items, 1);
+            self.count(Counter::bytes, written.size as u64);
+            self.count_items(1);
+        }
+        confirmed
+    }
+
+    /// Whether nobody else has, or can come to have, an entry for the key while our tentative word stays in `mine`.
+    fn rescan(&self, key: &Key<'_>, table: Table, mine: Place) -> bool {
+        let region = &self.region;
+        let Some(buckets) = region.buckets(key.hash, table) else { return false };
+        let wanted = tag(key.hash);
+        'again: for _ in 0..ATTEMPTS_MAX {
+            let mut before_mine = true;
+            for (bucket, bucket_at) in buckets {
+                for index in 0..SLOTS {
+                    let place = Place { at: bucket_at + index * 8, bucket, index };
+                    if place.at == mine.at {
+                        before_mine = false;
+                        continue;
+                    }
+                    let word = Slot(region.slot(place.at).load(SeqCst));
+                    if word.is_frozen() || word == Slot::UNSET {
+                        return false;
+                    }
+                    if word.is_empty() || word.tag() != wanted {
+                        continue;
+                    }
+                    let seen = match region.look(place.at, word) {
+                        Look::Got(seen) => seen,
+                        Look::Moved => continue 'again,
+                        Look::Corrupt => continue,
+                    };
+                    let ours = region.has_key(&seen, key.bytes);
+                    if !region.still(&seen) {
+                        continue 'again;
+                    }
+                    if !ours {
+                        continue;
+                    }
+                    if !word.is_tentative() || before_mine {
+                        return false;
+                    }
+                    let _ = region.slot(place.at).compare_exchange(word.0, Slot::EMPTY.0, AcqRel, Relaxed);
+                    continue 'again;
+                }
+            }
+            return true;
+        }
+        false
+    }
+
+    /// The written form of a draft: the one at hand if an attempt before has written the same, or a new one.
+    fn prepare(
+        &mut self,
+        prepared: &mut Option<Prepared>,
+        key: &Key<'_>,
+        draft: &Draft<'_>,
+        epoch: u32,
+        reusable: bool,
+        now: u32,
+    ) -> Result<Written, WriteError> {
+        let like = Like::new(draft, epoch).filter(|_| reusable);
+        if let (Some(old), Some(like)) = (&*prepared, like)
+            && old.like == Some(like)
+        {
+            return Ok(old.written);
+        }
+        self.discard(prepared.take());
+        let written = self.write(key, draft, epoch, now)?;
+        *prepared = Some(Prepared { like, written });
+        Ok(written)
+    }
+
+    /// A written item that was never published: its place is dead, the segments of its value are free again.
+    fn discard(&mut self, prepared: Option<Prepared>) {
+        if let Some(chain) = prepared.and_then(|p| p.written.chain) {
+            self.free_chain(chain.first);
+        }
+    }
+
+    fn published(&mut self, prepared: &mut Option<Prepared>) {
+        if let Some(chain) = prepared.take().and_then(|p| p.written.chain) {
+            self.disown_chain(chain);
+        }
+    }
+
+    /// Frees the segments of an item that was just replaced, unless the new item has taken them over.
+    fn free_replaced(&self, seen: &Seen, new: Option<Value<'_>>) {
+        if let Some(chain) = self.region.chain(seen)
+            && !matches!(new, Some(Value::Chain(kept)) if kept == chain)
+        {
+            self.free_chain(chain.first);
+        }
+    }
+}
+
+/// A written item waiting for its publish.
+struct Prepared {
+    /// what it was written from, when that can be told apart cheaply
+    like: Option<Like>,
+    written: Written,
+}
+
+/// Everything that tells one draft of an operation from another, for those whose value does not depend on the old item.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Like {
+    marks: u64,
+    client_flags: u32,
+    cas: Option<u64>,
+    expiry: u32,
+    epoch: u32,
+    value: (*const u8, usize),
+}
+
+impl Like {
+    fn new(draft: &Draft<'_>, epoch: u32) -> Option<Self> {
+        let Value::Bytes(bytes) = draft.value else { return None };
+        Some(Self {
+            marks: draft.marks,
+            client_flags: draft.client_flags,
+            cas: draft.cas,
+            expiry: draft.expiry,
+            epoch,
+            value: (bytes.as_ptr(), bytes.len()),
+        })
+    }
+}

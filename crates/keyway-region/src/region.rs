@@ -1,0 +1,411 @@
+//! A region that is mapped and has been found sane: where its parts are, and the words that all users share.
+//!
+//! [`Region::create`] turns zeroed memory into an empty region, [`Region::open`] checks one that exists. Neither maps
+//! anything: they are handed bytes. Values that come out of the region are checked here once (segment numbers, the table
+//! word), so that the rooms above can use them as offsets.
+
+use crate::atomics::{AcqRel, Acquire, AtomicU8, AtomicU32, AtomicU64, Relaxed, Release};
+use crate::layout::bucket::{self, Table};
+use crate::layout::plan::{Layout, Shape};
+use crate::layout::segment::{EPOCH_MAX, Kind, SegmentHeader, SegmentWord, State};
+use crate::layout::session::{ProcessSlot, ThreadSlot};
+use crate::layout::slot::{ROUNDS_MAX, Slot};
+use crate::layout::stats::{Counter, Counters};
+use crate::layout::superblock::{self, FlushWord, Superblock};
+use crate::memory::Memory;
+
+/// Seconds that the region's clock is ahead of its creation, so that 0 and 1 are always in the past.
+const CLOCK_START_S: i64 = 86_400;
+/// Unix time from which segment sequences count (2024-01-01): keeps CAS uniques below 2^63 until 2057, because clients in
+/// several languages read them as signed.
+const SEQUENCE_EPOCH_UNIX_S: i64 = 1_704_067_200;
+/// Segments opened a second that the sequence has room for, in bits: a new region's sequence starts above any that an older
+/// region of the same name can have reached.
+const SEQUENCE_RATE_BITS: u32 = 16;
+
+/// What a new region is made with.
+#[derive(Clone, Copy, Debug)]
+pub struct Creation {
+    /// its layout
+    pub shape: Shape,
+    /// segments backed by memory
+    pub segments: usize,
+    /// random: tells this region from any other
+    pub id: [u64; 2],
+    /// random: the hash's seed
+    pub seed: u64,
+    /// Unix seconds
+    pub now_unix_s: i64,
+    /// the boot's identity, from the kernel
+    pub boot_id: [u64; 2],
+}
+
+/// Why bytes are no region that can be used.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Unusable {
+    /// shorter than a superblock, or shorter than it says
+    Truncated {
+        /// bytes there are
+        len: usize,
+        /// bytes there should be
+        wanted: usize,
+    },
+    /// no region at all
+    NotARegion,
+    /// another version of the format
+    Version {
+        /// the region's
+        found: u64,
+        /// ours
+        known: u64,
+    },
+    /// features that this version does not know
+    Features {
+        /// the unknown bits
+        unknown: u64,
+    },
+    /// the superblock does not match its checksum, or says what cannot be
+    Damaged(&'static str),
+}
+
+impl core::fmt::Display for Unusable {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        match self {
+            Self::Truncated { len, wanted } => write!(f, "the file has {len} bytes, its region needs {wanted}: it was truncated"),
+            Self::NotARegion => f.write_str("the file is no Keyway region (wrong magic number)"),
+            Self::Version { found, known } => {
+                write!(f, "the region has format version {found}, this program knows version {known}")
+            }
+            Self::Features { unknown } => write!(f, "the region uses features that this program does not know (bits {unknown:#x})"),
+            Self::Damaged(what) => write!(f, "the region's superblock is damaged: {what}"),
+        }
+    }
+}
+
+impl core::error::Error for Unusable {}
+
+/// Who can tell whether a process is still there.
+pub trait Liveness: Send + Sync {
+    /// Whether the process that took this process slot last still has the region mapped.
+    fn is_alive(&self, process: usize) -> bool;
+}
+
+/// A region.
+pub struct Region {
+    pub(crate) memory: Memory,
+    pub(crate) layout: Layout,
+    pub(crate) seed: u64,
+    pub(crate) liveness: Box<dyn Liveness>,
+    clock_base_unix_s: i64,
+    bucket_shift: u32,
+}
+
+impl Region {
+    /// Makes a region out of zeroed memory. The magic number is written last, so a creation that dies leaves no region.
+    pub fn create(memory: Memory, creation: &Creation, liveness: Box<dyn Liveness>) -> Result<Self, Unusable> {
+        let layout = Layout::new(creation.shape);
+        let wanted = layout.len(creation.segments);
+        if memory.len() < wanted {
+            return Err(Unusable::Truncated { len: memory.len(), wanted });
+        }
+        let unsigned = |n: i64| u64::try_from(n).unwrap_or(0);
+        let sb: &Superblock = memory.get(0);
+        sb.version.store(superblock::VERSION, Relaxed);
+        for (word, value) in sb.id.iter().zip(creation.id) {
+            word.store(value, Relaxed);
+        }
+        sb.seed.store(creation.seed, Relaxed);
+        sb.created_unix_s.store(unsigned(creation.now_unix_s), Relaxed);
+        sb.clock_base_unix_s.store(unsigned(creation.now_unix_s - CLOCK_START_S), Relaxed);
+        for (word, value) in sb.shape.iter().zip(creation.shape.to_words()) {
+            word.store(value, Relaxed);
+        }
+        let sequence = unsigned(creation.now_unix_s - SEQUENCE_EPOCH_UNIX_S).max(1) << SEQUENCE_RATE_BITS;
+        sb.sequence.store(sequence, Relaxed);
+        sb.segments.store(creation.segments as u64, Relaxed);
+        sb.free.store(creation.segments as u64, Relaxed);
+        sb.table.store(creation.shape.buckets_initial as u64, Relaxed);
+        for (word, value) in sb.boot_id.iter().zip(creation.boot_id) {
+            word.store(value, Relaxed);
+        }
+        let region = Self::assemble(memory, layout, liveness);
+        for segment in 0..creation.segments {
+            region.word(segment).store(SegmentWord::new(1, 0).0, Relaxed);
+        }
+        region.create_index();
+        let sb = region.superblock();
+        sb.magic.store(superblock::MAGIC, Relaxed);
+        sb.checksum.store(sb.checksum_now(), Relaxed);
+        Ok(region)
+    }
+
+    /// The first index: the first segments, every slot empty.
+    fn create_index(&self) {
+        let buckets = self.layout.shape.buckets_initial;
+        let index = buckets.div_ceil(self.layout.shape.buckets_per_segment());
+        let hints = index.div_ceil(bucket::SLOTS);
+        for i in 0..index + hints {
+            let (kind, entry) = if i < index {
+                (Kind::Index, self.bucket_directory(i))
+            } else {
+                (Kind::Hints, self.hint_directory(i - index))
+            };
+            self.header(i).state.store(State::new(kind, 0).0, Relaxed);
+            entry.store(u32::try_from(i + 1).unwrap_or(0), Relaxed);
+        }
+        self.superblock().free.fetch_sub((index + hints) as u64, Relaxed);
+        for number in 0..buckets as u64 {
+            if let Some(at) = self.bucket(number) {
+                for i in 0..bucket::SLOTS {
+                    self.slot(at + i * 8).store(Slot::EMPTY.0, Relaxed);
+                }
+            }
+        }
+    }
+
+    /// Checks that the memory, of which the first `backed` bytes may be touched, holds a region, in constant time.
+    pub fn open(memory: Memory, backed: usize, liveness: Box<dyn Liveness>) -> Result<Self, Unusable> {
+        let layout = Self::inspect(&memory, backed)?;
+        if memory.len() < layout.len_max {
+            return Err(Unusable::Truncated { len: memory.len(), wanted: layout.len_max });
+        }
+        Ok(Self::assemble(memory, layout, liveness))
+    }
+
+    /// The layout of the region in this memory, of which the first `backed` bytes may be touched.
+    pub fn inspect(memory: &Memory, backed: usize) -> Result<Layout, Unusable> {
+        if backed < superblock::SIZE || memory.len() < superblock::SIZE {
+            return Err(Unusable::Truncated { len: backed, wanted: superblock::SIZE });
+        }
+        let sb: &Superblock = memory.get(0);
+        if sb.magic.load(Acquire) != superblock::MAGIC {
+            return Err(Unusable::NotARegion);
+        }
+        let found = sb.version.load(Relaxed);
+        if found != superblock::VERSION {
+            return Err(Unusable::Version { found, known: superblock::VERSION });
+        }
+        let unknown = sb.incompatible.load(Relaxed) & !superblock::INCOMPATIBLE_KNOWN
+            | sb.read_only_compatible.load(Relaxed) & !superblock::READ_ONLY_COMPATIBLE_KNOWN;
+        if unknown != 0 {
+            return Err(Unusable::Features { unknown });
+        }
+        if sb.checksum.load(Relaxed) != sb.checksum_now() {
+            return Err(Unusable::Damaged("its checksum does not match"));
+        }
+        let words = core::array::from_fn(|i| sb.shape.get(i).map_or(0, |w| w.load(Relaxed)));
+        let shape = Shape::from_words(words).ok_or(Unusable::Damaged("no region has this shape"))?;
+        let layout = Layout::new(shape);
+        let segments = usize::try_from(sb.segments.load(Relaxed)).unwrap_or(usize::MAX);
+        if segments == 0 || segments > shape.segments_max {
+            return Err(Unusable::Damaged("its number of segments is out of bounds"));
+        }
+        if backed < layout.len(segments) {
+            return Err(Unusable::Truncated { len: backed, wanted: layout.len(segments) });
+        }
+        Ok(layout)
+    }
+
+    fn assemble(memory: Memory, layout: Layout, liveness: Box<dyn Liveness>) -> Self {
+        let sb: &Superblock = memory.get(0);
+        let seed = sb.seed.load(Relaxed);
+        let clock_base_unix_s = i64::try_from(sb.clock_base_unix_s.load(Relaxed)).unwrap_or(0);
+        let bucket_shift = layout.shape.buckets_per_segment().ilog2();
+        Self { memory, layout, seed, liveness, clock_base_unix_s, bucket_shift }
+    }
+
+    /// The superblock.
+    #[inline]
+    pub fn superblock(&self) -> &Superblock {
+        self.memory.get(0)
+    }
+
+    /// The layout.
+    pub fn layout(&self) -> &Layout {
+        &self.layout
+    }
+
+    /// Segments that may be touched. The superblock's word is shared memory: a larger number than the layout allows is cut.
+    #[inline]
+    pub fn segments(&self) -> usize {
+        let n = self.superblock().segments.load(Acquire);
+        usize::try_from(n).unwrap_or(usize::MAX).min(self.layout.shape.segments_max)
+    }
+
+    /// A segment's word.
+    #[inline]
+    pub(crate) fn word(&self, segment: usize) -> &AtomicU64 {
+        self.memory.get(self.layout.words + segment * 8)
+    }
+
+    /// A segment's header.
+    #[inline]
+    pub(crate) fn header(&self, segment: usize) -> &SegmentHeader {
+        self.memory.get(self.layout.headers + segment * size_of::<SegmentHeader>())
+    }
+
+    /// A segment's generation and epoch.
+    #[inline]
+    pub(crate) fn segment_word(&self, segment: usize) -> SegmentWord {
+        SegmentWord(self.word(segment).load(Acquire))
+    }
+
+    /// A thread slot.
+    #[inline]
+    pub(crate) fn thread(&self, slot: usize) -> &ThreadSlot {
+        self.memory.get(self.layout.threads + slot * size_of::<ThreadSlot>())
+    }
+
+    /// A process slot.
+    pub(crate) fn process(&self, slot: usize) -> &ProcessSlot {
+        self.memory.get(self.layout.processes + slot * size_of::<ProcessSlot>())
+    }
+
+    /// Offset of a process slot in the file: the byte whose lock says that its process is alive.
+    pub fn process_lock_offset(&self, slot: usize) -> usize {
+        self.layout.processes + slot * size_of::<ProcessSlot>()
+    }
+
+    /// Entry of the bucket directory.
+    #[inline]
+    pub(crate) fn bucket_directory(&self, i: usize) -> &AtomicU32 {
+        self.memory.get(self.layout.bucket_directory + i * 4)
+    }
+
+    /// Entry of the hint directory.
+    #[inline]
+    pub(crate) fn hint_directory(&self, i: usize) -> &AtomicU32 {
+        self.memory.get(self.layout.hint_directory + i * 4)
+    }
+
+    /// A word of the index, or of a segment, by its offset in the region.
+    #[inline]
+    pub(crate) fn slot(&self, offset: usize) -> &AtomicU64 {
+        self.memory.get(offset)
+    }
+
+    /// The table word. One that cannot be is cut to what can.
+    #[inline]
+    pub(crate) fn table(&self) -> Table {
+        Table::new(self.superblock().table.load(Acquire).clamp(self.buckets_initial(), self.buckets_max()))
+    }
+
+    /// Buckets of the first index.
+    #[inline]
+    pub(crate) fn buckets_initial(&self) -> u64 {
+        self.layout.shape.buckets_initial as u64
+    }
+
+    /// Buckets at which the marks of the splits are used up.
+    pub(crate) fn buckets_max(&self) -> u64 {
+        self.buckets_initial() << ROUNDS_MAX
+    }
+
+    /// Offset of a bucket, if the directory has its segment.
+    #[inline]
+    pub(crate) fn bucket(&self, number: u64) -> Option<usize> {
+        let entry = (number >> self.bucket_shift) as usize;
+        if entry >= self.layout.shape.segments_max {
+            return None;
+        }
+        let segment = (self.bucket_directory(entry).load(Acquire) as usize).wrapping_sub(1);
+        if segment >= self.segments() {
+            return None;
+        }
+        let within = number & ((1 << self.bucket_shift) - 1);
+        Some(self.layout.segment(segment) + within as usize * bucket::SIZE)
+    }
+
+    /// The hint of a slot, if the directory has its segment.
+    #[inline]
+    pub(crate) fn hint(&self, bucket: u64, index: usize) -> Option<&AtomicU8> {
+        let shift = self.bucket_shift + bucket::SLOTS.ilog2();
+        let entry = (bucket >> shift) as usize;
+        if entry >= self.layout.shape.segments_max {
+            return None;
+        }
+        let segment = (self.hint_directory(entry).load(Acquire) as usize).wrapping_sub(1);
+        if segment >= self.segments() {
+            return None;
+        }
+        let within = (bucket & ((1 << shift) - 1)) as usize * bucket::SLOTS + index;
+        Some(self.memory.get(self.layout.segment(segment) + within))
+    }
+
+    /// The flush epoch in force at `now`: begins a delayed flush that is due.
+    #[inline]
+    pub(crate) fn epoch(&self, now: u32) -> u32 {
+        let word = FlushWord(self.superblock().flush.load(Acquire));
+        if word.is_due(now) { self.begin_flush(word) } else { word.epoch() }
+    }
+
+    #[cold]
+    fn begin_flush(&self, due: FlushWord) -> u32 {
+        let next = FlushWord::new(due.epoch().saturating_add(1).min(EPOCH_MAX), 0);
+        match self.superblock().flush.compare_exchange(due.0, next.0, AcqRel, Acquire) {
+            Ok(_) => next.epoch(),
+            Err(other) => FlushWord(other).epoch(),
+        }
+    }
+
+    /// Flushes at `at` (seconds on the region's clock; 0: now). `false`: the region has used up its flush epochs.
+    pub(crate) fn flush(&self, at: u32) -> bool {
+        let flush = &self.superblock().flush;
+        loop {
+            let old = FlushWord(flush.load(Acquire));
+            if old.epoch() == EPOCH_MAX {
+                return false;
+            }
+            let new = if at == 0 { FlushWord::new(old.epoch() + 1, 0) } else { FlushWord::new(old.epoch(), at) };
+            if flush.compare_exchange(old.0, new.0, AcqRel, Acquire).is_ok() {
+                return true;
+            }
+        }
+    }
+
+    /// Seconds on the region's clock at this Unix time: never less than anybody has seen before.
+    #[inline]
+    pub fn tick(&self, unix_s: i64) -> u32 {
+        let clock = &self.superblock().clock;
+        let seen = clock.load(Relaxed);
+        let now = u64::try_from(unix_s - self.clock_base_unix_s).unwrap_or(0);
+        let tick = if now > seen {
+            clock.fetch_max(now, Release);
+            now
+        } else {
+            seen
+        };
+        u32::try_from(tick).unwrap_or(u32::MAX)
+    }
+
+    /// Unix seconds at which the region's clock says 0.
+    pub fn clock_base_unix_s(&self) -> i64 {
+        self.clock_base_unix_s
+    }
+
+    /// The counters of all thread slots, summed.
+    pub fn counters(&self) -> Counters {
+        let mut sum = Counters::default();
+        for slot in 0..self.layout.shape.thread_slots {
+            let thread = self.thread(slot);
+            sum.add(|counter: Counter| thread.counters.get(counter as usize).map_or(0, |c| c.load(Relaxed)));
+        }
+        // Gauges are sums of differences: deaths may have left them below zero.
+        for gauge in [&mut sum.curr_items, &mut sum.bytes] {
+            if *gauge > u64::MAX / 2 {
+                *gauge = 0;
+            }
+        }
+        sum
+    }
+
+    /// Thread slots that are leased.
+    pub fn sessions(&self) -> usize {
+        (0..self.layout.shape.thread_slots).filter(|s| self.thread(*s).lease.load(Relaxed) & 1 != 0).count()
+    }
+
+    /// Bytes of the index, hints included.
+    pub fn index_size(&self) -> u64 {
+        self.table().count * (bucket::SIZE + bucket::SLOTS) as u64
+    }
+}

@@ -1,0 +1,194 @@
+//! A thread in the region: its slot, its intents, its counters, its leased extents.
+//!
+//! A session is made by [`Region::session`] for a process that holds a process slot, and used by one thread at a time. What
+//! it is in the middle of stands in its thread slot, so that anybody can finish or undo it if the thread dies.
+
+use crate::atomics::{AcqRel, Acquire, Relaxed, Release, SeqCst, add_single_writer, fence};
+use crate::hash::{Key, hash};
+use crate::layout::segment::{CLASSES_MAX, Owner};
+use crate::layout::session::{INTENTS, Lease, LEASING, ThreadSlot, UPKEEP, next_incarnation};
+use crate::layout::stats::Counter;
+use crate::extent::Extent;
+use crate::region::Region;
+use crate::verbs::{KEY_LEN_MAX, WriteError};
+use std::sync::Arc;
+
+/// Changes of the item count that a session keeps to itself before it tells the superblock.
+const ITEMS_BATCH: i64 = 64;
+
+/// The process slot that a process holds the lock of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Process {
+    /// its number
+    pub slot: usize,
+    /// its incarnation since the process took it
+    pub incarnation: u64,
+}
+
+/// What a session may do.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// largest item, bytes, counted as memcached counts (its -I)
+    pub item_size_max: usize,
+    /// make room by evicting; otherwise a full region refuses (memcached's -M)
+    pub evict: bool,
+}
+
+/// A thread's way into the region.
+pub struct Session {
+    pub(crate) region: Arc<Region>,
+    pub(crate) owner: Owner,
+    pub(crate) limits: Limits,
+    pub(crate) extents: [Option<Extent>; CLASSES_MAX],
+    /// for keys and copies during a purge
+    pub(crate) scratch: Vec<u8>,
+    /// for values that an operation builds
+    pub(crate) built: Vec<u8>,
+    items: i64,
+}
+
+impl Region {
+    /// Takes a free thread slot for a thread of this process. `None`: all are taken.
+    pub fn session(self: &Arc<Self>, process: Process, limits: Limits) -> Option<Session> {
+        let number = u32::try_from(process.slot).ok()?;
+        for slot in 0..self.layout.shape.thread_slots {
+            let thread = self.thread(slot);
+            let old = Lease(thread.lease.load(Acquire));
+            if old.is_leased() {
+                continue;
+            }
+            let incarnation = next_incarnation(old.incarnation());
+            let new = Lease::new(incarnation, number, process.incarnation);
+            if thread.lease.compare_exchange(old.0, new.0, AcqRel, Relaxed).is_err() {
+                continue;
+            }
+            thread.pending_slot.store(0, Relaxed);
+            for intent in &thread.intents {
+                intent.store(0, Release);
+            }
+            return Some(Session {
+                region: Arc::clone(self),
+                owner: Owner { slot: u16::try_from(slot).unwrap_or(u16::MAX), incarnation },
+                limits,
+                extents: [const { None }; CLASSES_MAX],
+                scratch: Vec::new(),
+                built: Vec::new(),
+                items: 0,
+            });
+        }
+        None
+    }
+
+    /// Whether this owner's extents and claims still stand.
+    pub(crate) fn is_held(&self, owner: Owner) -> bool {
+        let slot = usize::from(owner.slot);
+        slot < self.layout.shape.thread_slots && Lease(self.thread(slot).lease.load(Acquire)).is_held_by(owner)
+    }
+
+    /// Whether any session's intent names the segment. Of `own` only the operation's intent counts.
+    pub(crate) fn is_intended(&self, segment: usize, own: Owner) -> bool {
+        let name = segment as u64 + 1;
+        // Everything purged before is seen by whoever stores an intent after this; everybody else's intent is seen here.
+        // PAIRS: the fence in `Session::intend`.
+        fence(SeqCst);
+        (0..self.layout.shape.thread_slots).any(|slot| {
+            let thread = self.thread(slot);
+            let own = slot == usize::from(own.slot);
+            (0..INTENTS).any(|i| {
+                thread.intents.get(i).is_some_and(|w| w.load(Acquire) == name)
+                    && !(own && (i == UPKEEP || i == LEASING))
+                    && Lease(thread.lease.load(Acquire)).is_leased()
+            })
+        })
+    }
+
+    /// Whether a live session is about to write an extent's header in the segment.
+    pub(crate) fn is_leasing(&self, segment: usize) -> bool {
+        let name = segment as u64 + 1;
+        (0..self.layout.shape.thread_slots).any(|slot| {
+            let thread = self.thread(slot);
+            thread.intents.get(LEASING).is_some_and(|w| w.load(Acquire) == name) && Lease(thread.lease.load(Acquire)).is_leased()
+        })
+    }
+}
+
+impl Session {
+    /// The region.
+    pub fn region(&self) -> &Arc<Region> {
+        &self.region
+    }
+
+    /// The key with its hash, if it has a length that a key can have.
+    #[inline]
+    pub(crate) fn key<'k>(&self, bytes: &'k [u8]) -> Result<Key<'k>, WriteError> {
+        if bytes.is_empty() || bytes.len() > KEY_LEN_MAX {
+            return Err(WriteError::KeyLength { len: bytes.len() });
+        }
+        Ok(Key { bytes, hash: hash(self.region.seed, bytes) })
+    }
+
+    #[inline]
+    pub(crate) fn thread(&self) -> &ThreadSlot {
+        self.region.thread(usize::from(self.owner.slot))
+    }
+
+    /// Counts.
+    #[inline]
+    pub(crate) fn count(&self, counter: Counter, n: u64) {
+        if let Some(c) = self.thread().counters.get(counter as usize) {
+            add_single_writer(c, n);
+        }
+    }
+
+    /// One more, or one less, item in the index.
+    #[inline]
+    pub(crate) fn count_items(&mut self, n: i64) {
+        self.items += n;
+        if self.items.abs() >= ITEMS_BATCH {
+            self.region.superblock().items.fetch_add(self.items as u64, Relaxed);
+            self.items = 0;
+        }
+    }
+
+    /// From now until [`Self::relent`] no recycler bumps this segment, if the slot that names it is still the same after this.
+    #[inline]
+    pub(crate) fn intend(&self, which: usize, segment: usize) {
+        if let Some(intent) = self.thread().intents.get(which) {
+            intent.store(segment as u64 + 1, Relaxed);
+        }
+        // SeqCst: the intent must be out before the slot is read again; the recycler's purge is out before it reads intents.
+        fence(SeqCst);
+    }
+
+    /// Ends an intent.
+    #[inline]
+    pub(crate) fn relent(&self, which: usize) {
+        if let Some(intent) = self.thread().intents.get(which) {
+            intent.store(0, Release);
+        }
+    }
+
+    /// Gives up every extent, so that their segments can be reclaimed. The next write leases new ones.
+    pub fn release_extents(&mut self) {
+        for class in 0..CLASSES_MAX {
+            self.close_extent(class);
+        }
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        self.release_extents();
+        if self.items != 0 {
+            self.region.superblock().items.fetch_add(self.items as u64, Relaxed);
+        }
+        let thread = self.thread();
+        for intent in &thread.intents {
+            intent.store(0, Release);
+        }
+        let lease = Lease(thread.lease.load(Relaxed));
+        if lease.is_held_by(self.owner) {
+            let _ = thread.lease.compare_exchange(lease.0, lease.vacated().0, AcqRel, Relaxed);
+        }
+    }
+}
