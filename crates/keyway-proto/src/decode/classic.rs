@@ -127,10 +127,10 @@ impl<'a> Line<'a, '_> {
 /// The keys of a retrieval command. A key that is too long anywhere refuses all of them, as memcached does.
 #[inline]
 fn checked_keys(words: Tokens<'_>) -> Option<Keys<'_>> {
-    let keys = Tokens(words.rest());
-    let mut count = 0usize;
-    let all_fit = keys.clone().inspect(|_| count += 1).all(|key| key.len() <= KEY_LEN_MAX);
-    (all_fit && count > 0).then_some(Keys(keys))
+    let rest = words.rest();
+    // A short line cannot hold a long key.
+    let fits = rest.len() <= KEY_LEN_MAX || Tokens(rest).all(|key| key.len() <= KEY_LEN_MAX);
+    (fits && !rest.is_empty()).then_some(Keys(Tokens(rest)))
 }
 
 /// Whether the last of the remaining words asks for silence (protocol.txt, "Storage commands", "noreply").
