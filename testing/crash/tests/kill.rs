@@ -1,0 +1,154 @@
+//! `kill -9` of the server under load, a hundred times in a row: after each restart `keyway check` passes, and every key holds
+//! its last acknowledged value or a newer one that was sent.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
+
+use crash::history::History;
+use crash::load::{verify, write_until_cut};
+use harness::{DEADLINE, Kind, Random, Scratch, ServeOptions, Server, Transport, keyway_check, say, wait_until};
+
+/// Clients that write at once; half of them over TCP, half over the Unix socket.
+const WRITERS: usize = 4;
+
+struct Plan {
+    name: &'static str,
+    kills: u32,
+    memory_mb: u32,
+    may_evict: bool,
+    /// a kill comes after this many acknowledged operations at least
+    operations_min: u64,
+    /// … and this many at most, or a little later
+    operations_max: u64,
+}
+
+#[test]
+fn nothing_acknowledged_is_lost_in_a_hundred_kills() {
+    // 100 rounds write about 150 MB in all: no segment needs to be recycled, so nothing may be evicted
+    run(&Plan {
+        name: "kill -9",
+        kills: 100,
+        memory_mb: 256,
+        may_evict: false,
+        operations_min: 20,
+        operations_max: 2_000,
+    });
+}
+
+#[test]
+fn nothing_old_or_torn_comes_back_when_killed_while_evicting() {
+    run(&Plan {
+        name: "kill -9 while evicting",
+        kills: 25,
+        memory_mb: 8,
+        may_evict: true,
+        operations_min: 2_000,
+        operations_max: 8_000,
+    });
+}
+
+fn run(plan: &Plan) {
+    if !Kind::to_test(plan.name).contains(&Kind::Keyway) {
+        return;
+    }
+    let seed = Random::seed_for(plan.name);
+    let mut random = Random::new(seed);
+    let scratch = Scratch::new();
+    let options = ServeOptions {
+        memory_mb: plan.memory_mb,
+        region: Some(scratch.join("region")),
+        ..ServeOptions::default()
+    };
+    let mut histories = vec![History::new(plan.may_evict); WRITERS];
+    let (mut operations, mut present, mut ready) = (0, 0, String::new());
+    let start = Instant::now();
+    for kill in 0..=plan.kills {
+        let mut server = Server::start(Kind::Keyway, &options);
+        ready = ready_line(&server);
+        present = 0;
+        for history in &mut histories {
+            present += verify(&mut server.connect(Transport::Tcp), history)
+                .unwrap_or_else(|why| panic!("after kill {kill} of {}, seed {seed}: {why}", plan.name));
+        }
+        if kill == plan.kills {
+            if !plan.may_evict {
+                assert_eq!(
+                    statistic(&server, "evictions"),
+                    Some(0),
+                    "the region is large enough that nothing is evicted"
+                );
+            }
+            break;
+        }
+        let target = plan.operations_min + random.below(plan.operations_max - plan.operations_min);
+        operations += load_then_kill(&mut server, &mut histories, &random.fork(u64::from(kill)), target);
+        let (status, report) = keyway_check(&scratch.join("region"));
+        assert!(
+            status.success(),
+            "after kill {} of {}, seed {seed}: keyway check: {status}\n{report}",
+            kill + 1,
+            plan.name
+        );
+    }
+    say(&format!(
+        "{}: {} kills in {:.1?}, {operations} operations acknowledged, {present} keys present at the end; last start: {}",
+        plan.name,
+        plan.kills,
+        start.elapsed(),
+        ready.trim()
+    ));
+}
+
+/// Lets all writers write until `target` operations are acknowledged, then kills the server in the middle of their work.
+fn load_then_kill(server: &mut Server, histories: &mut [History], random: &Random, target: u64) -> u64 {
+    let acknowledged = AtomicU64::new(0);
+    let wires: Vec<_> = (0..WRITERS)
+        .map(|writer| server.connect(if writer % 2 == 0 { Transport::Tcp } else { Transport::Unix }))
+        .collect();
+    std::thread::scope(|scope| {
+        let writers: Vec<_> = histories
+            .iter_mut()
+            .zip(wires)
+            .enumerate()
+            .map(|(writer, (history, mut wire))| {
+                let (mut random, acknowledged) = (random.fork(1 + writer as u64), &acknowledged);
+                scope.spawn(move || write_until_cut(writer, &mut wire, history, &mut random, acknowledged))
+            })
+            .collect();
+        wait_until("the writers get their acknowledgements", DEADLINE, || {
+            let done = acknowledged.load(Ordering::Relaxed) >= target || writers.iter().any(|w| w.is_finished());
+            done.then_some(())
+        });
+        server.kill();
+        for writer in writers {
+            if let Err(wrong) = writer.join().expect("a writer does not panic") {
+                panic!("{wrong}\n{}", server.log());
+            }
+        }
+    });
+    acknowledged.load(Ordering::Relaxed)
+}
+
+/// What the server says about its start, the time to attach included.
+fn ready_line(server: &Server) -> String {
+    let log = server.log();
+    let told = log
+        .lines()
+        .find(|line| line.contains("attach"))
+        .or_else(|| log.lines().find(|line| line.contains("ready")));
+    told.unwrap_or_default().to_string()
+}
+
+fn statistic(server: &Server, name: &str) -> Option<u64> {
+    let mut wire = server.connect(Transport::Tcp);
+    wire.send(b"stats\r\n").ok()?;
+    let mut value = None;
+    loop {
+        let line = String::from_utf8_lossy(&wire.line().ok()?).into_owned();
+        match line.split(' ').collect::<Vec<_>>()[..] {
+            ["END"] => return value,
+            ["STAT", found, number] if found == name => value = number.parse().ok(),
+            _ => {}
+        }
+    }
+}
