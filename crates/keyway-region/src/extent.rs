@@ -71,7 +71,6 @@ impl<'v> Draft<'v> {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Written {
     pub word: Slot,
-    pub epoch: u32,
     pub cas: u64,
     pub value_len: usize,
     /// bytes in the region, a large value's included
@@ -135,7 +134,6 @@ impl Session {
         let large = if chain.is_some() { value_len } else { 0 };
         Ok(Written {
             word: Slot::confirmed(tag(key.hash), extent.word.generation(), extent.segment, offset),
-            epoch,
             cas,
             value_len,
             size: size + large,

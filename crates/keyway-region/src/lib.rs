@@ -28,5 +28,5 @@ mod session;
 pub mod verbs;
 
 pub use hash::hash;
-pub use region::{Creation, Liveness, Region, Unusable};
+pub use region::{Creation, Host, Region, Unusable};
 pub use session::{Limits, Process, Session};

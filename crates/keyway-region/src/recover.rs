@@ -27,7 +27,7 @@ impl Region {
                 let alive = match verdicts.get_mut(process) {
                     Some(verdict) => {
                         lease.is_of_process_incarnation(self.process(process).incarnation.load(Acquire))
-                            && *verdict.get_or_insert_with(|| self.liveness.is_alive(process))
+                            && *verdict.get_or_insert_with(|| self.is_process_alive(process))
                     }
                     None => false,
                 };

@@ -84,10 +84,14 @@ impl core::fmt::Display for Unusable {
 
 impl core::error::Error for Unusable {}
 
-/// Who can tell whether a process is still there.
-pub trait Liveness: Send + Sync {
-    /// Whether the process that took this process slot last still has the region mapped.
-    fn is_alive(&self, process: usize) -> bool;
+/// What a region needs from whoever maps it. It is dropped with the region, and not before.
+pub trait Host: Send + Sync {
+    /// Whether somebody holds the lock on this byte of the region: whether the process of that process slot is alive.
+    fn is_alive(&self, lock_offset: usize) -> bool;
+    /// Asks for huge pages, or for every page now.
+    fn prepare(&self, ranges: &[core::ops::Range<usize>], huge_pages: bool, prefault: bool);
+    /// Writes these bytes back to the file. `false`: that failed.
+    fn write_back(&self, range: core::ops::Range<usize>) -> bool;
 }
 
 /// A region.
@@ -95,14 +99,14 @@ pub struct Region {
     pub(crate) memory: Memory,
     pub(crate) layout: Layout,
     pub(crate) seed: u64,
-    pub(crate) liveness: Box<dyn Liveness>,
+    host: Box<dyn Host>,
     clock_base_unix_s: i64,
     bucket_shift: u32,
 }
 
 impl Region {
     /// Makes a region out of zeroed memory. The magic number is written last, so a creation that dies leaves no region.
-    pub fn create(memory: Memory, creation: &Creation, liveness: Box<dyn Liveness>) -> Result<Self, Unusable> {
+    pub fn create(memory: Memory, creation: &Creation, host: Box<dyn Host>) -> Result<Self, Unusable> {
         let layout = Layout::new(creation.shape);
         let wanted = layout.len(creation.segments);
         if memory.len() < wanted {
@@ -128,7 +132,7 @@ impl Region {
         for (word, value) in sb.boot_id.iter().zip(creation.boot_id) {
             word.store(value, Relaxed);
         }
-        let region = Self::assemble(memory, layout, liveness);
+        let region = Self::assemble(memory, layout, host);
         for segment in 0..creation.segments {
             region.word(segment).store(SegmentWord::new(1, 0).0, Relaxed);
         }
@@ -164,12 +168,12 @@ impl Region {
     }
 
     /// Checks that the memory, of which the first `backed` bytes may be touched, holds a region, in constant time.
-    pub fn open(memory: Memory, backed: usize, liveness: Box<dyn Liveness>) -> Result<Self, Unusable> {
+    pub fn open(memory: Memory, backed: usize, host: Box<dyn Host>) -> Result<Self, Unusable> {
         let layout = Self::inspect(&memory, backed)?;
         if memory.len() < layout.len_max {
             return Err(Unusable::Truncated { len: memory.len(), wanted: layout.len_max });
         }
-        Ok(Self::assemble(memory, layout, liveness))
+        Ok(Self::assemble(memory, layout, host))
     }
 
     /// The layout of the region in this memory, of which the first `backed` bytes may be touched.
@@ -206,12 +210,12 @@ impl Region {
         Ok(layout)
     }
 
-    fn assemble(memory: Memory, layout: Layout, liveness: Box<dyn Liveness>) -> Self {
+    fn assemble(memory: Memory, layout: Layout, host: Box<dyn Host>) -> Self {
         let sb: &Superblock = memory.get(0);
         let seed = sb.seed.load(Relaxed);
         let clock_base_unix_s = i64::try_from(sb.clock_base_unix_s.load(Relaxed)).unwrap_or(0);
         let bucket_shift = layout.shape.buckets_per_segment().ilog2();
-        Self { memory, layout, seed, liveness, clock_base_unix_s, bucket_shift }
+        Self { memory, layout, seed, host, clock_base_unix_s, bucket_shift }
     }
 
     /// The superblock.
@@ -258,12 +262,17 @@ impl Region {
 
     /// A process slot.
     pub(crate) fn process(&self, slot: usize) -> &ProcessSlot {
-        self.memory.get(self.layout.processes + slot * size_of::<ProcessSlot>())
+        self.memory.get(self.layout.process(slot))
     }
 
-    /// Offset of a process slot in the file: the byte whose lock says that its process is alive.
-    pub fn process_lock_offset(&self, slot: usize) -> usize {
-        self.layout.processes + slot * size_of::<ProcessSlot>()
+    /// Whoever maps the region.
+    pub fn host(&self) -> &dyn Host {
+        &*self.host
+    }
+
+    /// Whether the process that took this process slot last is still there.
+    pub fn is_process_alive(&self, slot: usize) -> bool {
+        self.host.is_alive(self.layout.process(slot))
     }
 
     /// Entry of the bucket directory.

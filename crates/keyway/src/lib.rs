@@ -1,112 +1,188 @@
-//! CONTRACT SKETCH: the signatures that the server and the cli may rely on. Bodies follow.
-#![allow(clippy::todo, clippy::unimplemented, missing_docs, unused)]
+//! Keyway's library door: a memcached-compatible cache as function calls on shared memory.
+//!
+//! [`Cache::open`] creates a region or attaches to one; [`Cache::session`] gives a thread its way in; [`Session`] has the
+//! verbs. It works with or without a running server: whoever comes first creates the region, and what one process stores
+//! every other one sees.
+//!
+//! ```
+//! use keyway::{Cache, Options, Place};
+//!
+//! let cache = Cache::open(&Place::Memfd, &Options::default())?;
+//! let mut session = cache.session()?;
+//! session.set(b"greeting", b"hello", 0)?;
+//! let mut value = Vec::new();
+//! assert!(session.get(b"greeting", &mut value).is_some());
+//! assert_eq!(value, b"hello");
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! This crate alone knows the operating system's side of a region: files, mappings, locks, the clock. It never knows a wire.
 
-pub use keyway_region::verbs::*;
+mod attach;
+mod clock;
+mod error;
+mod session;
+
+use keyway_region::{Limits, Process, Region};
 use std::path::PathBuf;
+use std::sync::Arc;
+
+pub use error::{OpenError, SessionError};
+pub use keyway_region::check::Report as CheckReport;
+pub use keyway_region::layout::stats::Counters;
+pub use keyway_region::verbs::*;
+pub use session::Session;
 
 /// Where a region lives.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Place { Memfd, Path(PathBuf) }
+pub enum Place {
+    /// in anonymous memory of this process, gone with it
+    Memfd,
+    /// in a file: on tmpfs (`/dev/shm`), hugetlbfs or any other file system
+    Path(PathBuf),
+}
 
-#[derive(Clone, Debug)]
+impl std::fmt::Display for Place {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Memfd => f.write_str("memfd"),
+            Self::Path(path) => path.display().fmt(f),
+        }
+    }
+}
+
+/// How to open a region.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// all-inclusive size of a new region, bytes (an existing region keeps its own)
+    /// all-inclusive size of a new region, bytes, from 2 MiB (an existing region keeps its own)
     pub memory: u64,
+    /// ask for huge pages
     pub huge_pages: bool,
+    /// fault every page in now instead of at its first use
     pub prefault: bool,
-    /// largest item (memcached's -I), bytes
+    /// largest item, bytes, counted as memcached counts (its -I), 1 KiB to 1 GiB and at most half of the memory
     pub item_size_max: usize,
     /// file mode of a new region
     pub mode: u32,
-    /// evict when full; false: memcached's -M, a store then fails with OutOfMemory
+    /// evict when full; otherwise a store then fails with [`WriteError::OutOfMemory`] (memcached's -M)
     pub evict: bool,
-}
-impl Default for Options { fn default() -> Self { Self { memory: 64 << 20, huge_pages: false, prefault: false, item_size_max: 1 << 20, mode: 0o600, evict: true } } }
-
-#[derive(Debug)] pub enum OpenError { }
-impl std::fmt::Display for OpenError { fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result { unimplemented!() } }
-impl std::error::Error for OpenError {}
-#[derive(Debug)] pub enum SessionError { TableFull }
-impl std::fmt::Display for SessionError { fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result { unimplemented!() } }
-impl std::error::Error for SessionError {}
-/// Why a store (or anything that writes) failed
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum WriteError { KeyLength { len: usize }, TooLarge { size: usize, limit: usize }, OutOfMemory, Corrupt }
-impl std::fmt::Display for WriteError { fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result { unimplemented!() } }
-impl std::error::Error for WriteError {}
-
-/// One region, open in this process. Cheap to clone; Send + Sync.
-#[derive(Clone)]
-pub struct Cache;
-impl Cache {
-    /// Creates the region, or attaches to it if it is there.
-    pub fn open(place: &Place, options: &Options) -> Result<Cache, OpenError> { unimplemented!() }
-    /// One per thread.
-    pub fn session(&self) -> Result<Session, SessionError> { unimplemented!() }
-    /// Counters summed over all sessions, all doors, since the region was created.
-    pub fn counters(&self) -> Counters { unimplemented!() }
-    pub fn info(&self) -> Info { unimplemented!() }
-    /// Verifies every invariant of the region.
-    pub fn check(&self) -> CheckReport { unimplemented!() }
-    /// The last detach: marks the region as cleanly shut down if nobody else has it open. Call after all sessions are dropped.
-    pub fn close(self) {}
+    /// attach only: an absent region is an error
+    pub existing_only: bool,
 }
 
-/// A thread's way into the region. Send, not Sync.
-pub struct Session;
-impl Session {
-    /// Copies the value of `key` to the end of `out`. On a hit, `head` is first called to append whatever belongs before
-    /// the value (it may be called again, after `out` was cut back, if the item changed meanwhile). A miss leaves `out` as it was.
-    pub fn get_with(&mut self, key: &[u8], how: &Get, out: &mut Vec<u8>, head: impl FnMut(&Item, &mut Vec<u8>)) -> Result<Option<Item>, WriteError> { unimplemented!() }
-    /// plain get
-    pub fn get(&mut self, key: &[u8], out: &mut Vec<u8>) -> Option<Item> { unimplemented!() }
-    pub fn store(&mut self, key: &[u8], value: &[u8], how: &Store) -> Result<Stored, WriteError> { unimplemented!() }
-    pub fn delete(&mut self, key: &[u8], how: &Delete) -> Result<Deleted, WriteError> { unimplemented!() }
-    pub fn arithmetic(&mut self, key: &[u8], how: &Arithmetic) -> Result<Counted, WriteError> { unimplemented!() }
-    /// false: not there
-    pub fn touch(&mut self, key: &[u8], exptime: i64) -> Result<bool, WriteError> { unimplemented!() }
-    /// memcached's flush_all; `delay` as its argument (0: now)
-    pub fn flush_all(&mut self, delay: i64) { unimplemented!() }
-    /// Walks live items from `cursor` on (start with 0), at most about `budget` of them; returns the next cursor, `None` at the end.
-    pub fn walk(&mut self, cursor: u64, budget: usize, visit: impl FnMut(&[u8], &Item)) -> Option<u64> { unimplemented!() }
-    /// Housekeeping in a bounded step: a server calls it about once a second from one thread.
-    pub fn upkeep(&mut self) { unimplemented!() }
-    /// seconds of the Unix clock as the region sees them
-    pub fn now_unix_s(&self) -> i64 { unimplemented!() }
-}
-
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counters {
-    // gauges
-    pub curr_items: u64, pub bytes: u64,
-    // monotone
-    pub cmd_get: u64, pub cmd_set: u64, pub cmd_flush: u64, pub cmd_touch: u64, pub cmd_meta: u64,
-    pub get_hits: u64, pub get_misses: u64, pub get_expired: u64, pub get_flushed: u64,
-    pub delete_hits: u64, pub delete_misses: u64,
-    pub incr_hits: u64, pub incr_misses: u64, pub decr_hits: u64, pub decr_misses: u64,
-    pub cas_hits: u64, pub cas_misses: u64, pub cas_badval: u64,
-    pub touch_hits: u64, pub touch_misses: u64,
-    pub total_items: u64, pub evictions: u64, pub evicted_unfetched: u64, pub expired_unfetched: u64, pub reclaimed: u64,
-    pub store_too_large: u64, pub store_no_memory: u64,
-    pub relocations: u64, pub segments_recycled: u64, pub splits: u64, pub recoveries: u64, pub corrupt: u64,
+impl Default for Options {
+    /// memcached's defaults: 64 MiB, items to 1 MiB; file mode 0600.
+    fn default() -> Self {
+        Self {
+            memory: 64 << 20,
+            huge_pages: false,
+            prefault: false,
+            item_size_max: 1 << 20,
+            mode: 0o600,
+            evict: true,
+            existing_only: false,
+        }
+    }
 }
 
 /// What a region is and how full it is.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[allow(missing_docs, reason = "the names and units say it")]
 pub struct Info {
-    /// it existed before and was attached with its items
+    /// it was there before, and has been attached with its items
     pub warm: bool,
-    pub limit_bytes: u64, pub segment_size: u64, pub segments: u64, pub segments_free: u64,
-    pub index_buckets: u64, pub index_bytes: u64,
-    pub sessions: u64, pub sessions_max: u64,
+    /// bytes of memory that it uses, all-inclusive
+    pub limit_bytes: u64,
+    pub segment_bytes: u64,
+    pub segments: u64,
+    pub segments_free: u64,
+    pub index_buckets: u64,
+    pub index_bytes: u64,
+    /// threads attached, of all processes
+    pub sessions: u64,
+    pub sessions_max: u64,
     pub created_unix_s: i64,
     pub item_size_max: usize,
 }
 
-#[derive(Clone, Debug, Default)]
-pub struct CheckReport {
-    /// what is wrong and where; empty: all invariants hold
-    pub problems: Vec<String>,
-    /// "name: value" lines for people
-    pub summary: Vec<(String, String)>,
+/// One region, open in this process. Cheap to clone; usable from every thread.
+#[derive(Clone)]
+pub struct Cache {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    region: Arc<Region>,
+    process: Process,
+    limits: Limits,
+    warm: bool,
+    /// whether what is in memory must be written back to outlive the machine's next boot
+    durable: bool,
+}
+
+impl Cache {
+    /// Attaches to the region at `place`, or creates it.
+    ///
+    /// # Errors
+    ///
+    /// [`OpenError`] names the file, what is wrong with it, and what to do. A file that is no region is never overwritten.
+    pub fn open(place: &Place, options: &Options) -> Result<Self, OpenError> {
+        attach::open(place, options).map(|inner| Self { inner: Arc::new(inner) })
+    }
+
+    /// A session for the calling thread. Sessions are few (a region of 64 MiB has 256): keep one per thread, not one per call.
+    ///
+    /// # Errors
+    ///
+    /// All thread slots are taken by threads that are alive.
+    pub fn session(&self) -> Result<Session, SessionError> {
+        let Inner { region, process, limits, .. } = &*self.inner;
+        region
+            .session(*process, *limits)
+            .or_else(|| (region.recover() > 0).then(|| region.session(*process, *limits))?)
+            .map(Session::new)
+            .ok_or(SessionError::TableFull { slots: region.layout().shape.thread_slots })
+    }
+
+    /// The counters of all sessions of all doors since the region was created.
+    pub fn counters(&self) -> Counters {
+        self.inner.region.counters()
+    }
+
+    /// What the region is and how full it is.
+    pub fn info(&self) -> Info {
+        let region = &self.inner.region;
+        let layout = region.layout();
+        let word = |w: &std::sync::atomic::AtomicU64| w.load(std::sync::atomic::Ordering::Relaxed);
+        let sb = region.superblock();
+        Info {
+            warm: self.inner.warm,
+            limit_bytes: layout.backed_len(region.segments()),
+            segment_bytes: layout.shape.segment_size as u64,
+            segments: region.segments() as u64,
+            segments_free: word(&sb.free).min(region.segments() as u64),
+            index_buckets: word(&sb.table),
+            index_bytes: region.index_size(),
+            sessions: region.sessions() as u64,
+            sessions_max: layout.shape.thread_slots as u64,
+            created_unix_s: i64::try_from(word(&sb.created_unix_s)).unwrap_or(0),
+            item_size_max: self.inner.limits.item_size_max,
+        }
+    }
+
+    /// Verifies every invariant of the region; see [`keyway_region::check`]. Meaningful while nobody writes. `progress` is
+    /// told of the share done, 0 to 100.
+    pub fn check(&self, progress: impl FnMut(u8)) -> CheckReport {
+        self.inner.region.recover();
+        keyway_region::check::check(&self.inner.region, progress)
+    }
+
+    /// Detaches. If this was the last process, marks the region as cleanly stopped, after everything is written back where
+    /// that matters (a file that outlives the next boot). All sessions must have been dropped; otherwise, or while other
+    /// processes are attached, it only detaches.
+    pub fn close(self) {
+        if let Some(inner) = Arc::into_inner(self.inner) {
+            attach::close(&inner);
+        }
+    }
 }

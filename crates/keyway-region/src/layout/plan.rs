@@ -162,6 +162,11 @@ impl Layout {
         self.segments + segment * self.shape.segment_size
     }
 
+    /// Offset of a process slot; its first byte is the one whose lock says that the process is alive.
+    pub fn process(&self, slot: usize) -> usize {
+        self.processes + slot * size_of::<ProcessSlot>()
+    }
+
     /// Length of the file with this many segments.
     pub fn len(&self, segments: usize) -> usize {
         self.segment(segments)

@@ -22,6 +22,7 @@ pub const SIZE: usize = 4096;
 pub const POOLS_MAX: usize = 4;
 
 /// The first page of a region.
+#[allow(missing_docs, reason = "fields without a comment are named like what they hold")]
 #[repr(C, align(4096))]
 pub struct Superblock {
     // Fixed at creation.

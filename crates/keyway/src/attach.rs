@@ -1,0 +1,389 @@
+//! The operating system's side of a region: its file, its mapping, and the lock that says that this process is alive.
+//!
+//! The lock is an open-file-description lock (`fcntl(2)`, F_OFD_SETLK) on the first byte of a process slot. The file is
+//! opened a second time for it, locked, mapped (not inherited by forks) and closed: from then on the mapping alone holds the
+//! description, so the lock lives exactly as long as the mapping. It survives every other `close`, and SIGSTOP; it is gone
+//! when no later store can come. Another descriptor, without locks, is kept to ask for the locks of others.
+//!
+//! A new region is made whole in a file of another name and then given its own, so nobody ever attaches to half of one.
+//!
+//! # Safety
+//!
+//! The only `unsafe` here is mapping a shared file, which the region's [`Memory`] treats as bytes that change under it, and
+//! advice to the kernel about that mapping. A file that somebody truncates while it is mapped gives SIGBUS, as with every
+//! program that maps files; `docs/operating.md` says so.
+#![allow(unsafe_code, reason = "the room of mmap; contract above")]
+
+use crate::error::OpenError;
+use crate::{Inner, Options, Place, clock};
+use keyway_region::layout::plan::{Layout, MEMORY_MIN, Shape};
+use keyway_region::layout::superblock;
+use keyway_region::memory::Memory;
+use keyway_region::{Creation, Host, Limits, Region, Unusable};
+use nix::fcntl::{AT_FDCWD, FallocateFlags, FcntlArg, OFlag, RenameFlags, fallocate, fcntl, renameat2};
+use nix::sys::memfd::{MFdFlags, memfd_create};
+use nix::sys::mman::{MapFlags, MmapAdvise, MsFlags, ProtFlags, madvise, mmap, msync, munmap};
+use nix::sys::statfs::{HUGETLBFS_MAGIC, TMPFS_MAGIC, fstatfs};
+use std::fs::File;
+use std::io::Read;
+use std::num::NonZeroUsize;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::time::{Duration, Instant};
+
+/// Smallest and largest limit for items, as memcached's -I.
+const ITEM_SIZE_MAX: std::ops::RangeInclusive<usize> = 1024..=1 << 30;
+/// How long to wait for another process that is replacing a region.
+const BUSY_MAX: Duration = Duration::from_secs(5);
+
+/// Attaches to a region, or creates it.
+pub(crate) fn open(place: &Place, options: &Options) -> Result<Inner, OpenError> {
+    if options.memory < MEMORY_MIN {
+        return Err(OpenError::MemoryTooSmall { asked: options.memory, least: MEMORY_MIN });
+    }
+    match place {
+        Place::Memfd => {
+            check_item_size(options.item_size_max, options.memory)?;
+            let name = PathBuf::from("memfd:keyway");
+            let fd = memfd_create(c"keyway", MFdFlags::MFD_CLOEXEC).map_err(|e| io("memfd_create", &name, e.into()))?;
+            let file = File::from(fd);
+            create_in(&file, &name, options)?;
+            // A descriptor's own entry in /proc opens the same memory with a description of its own.
+            let own = PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()));
+            let reopen = || open_file(&own, options, false);
+            attach(&name, reopen, options, false)
+        }
+        Place::Path(path) => {
+            let deadline = Instant::now() + BUSY_MAX;
+            let mut warm = true;
+            loop {
+                match open_file(path, options, true) {
+                    Ok(file) => {
+                        if discard_if_lost(&file, path, options)? {
+                            warm = false;
+                        } else {
+                            return attach(path, || open_file(path, options, true), options, warm);
+                        }
+                    }
+                    Err(OpenError::Absent { .. }) if !options.existing_only => {
+                        check_item_size(options.item_size_max, options.memory)?;
+                        if create_at(path, options, RenameFlags::RENAME_NOREPLACE)? {
+                            warm = false;
+                        }
+                    }
+                    Err(e) => return Err(e),
+                }
+                if Instant::now() > deadline {
+                    return Err(OpenError::Busy { path: path.clone() });
+                }
+            }
+        }
+    }
+}
+
+/// Marks the region as cleanly stopped if nobody else is attached.
+pub(crate) fn close(inner: &Inner) {
+    let region = &inner.region;
+    let layout = region.layout();
+    let others = (0..region.layout().shape.process_slots).any(|p| p != inner.process.slot && region.is_process_alive(p));
+    if others || region.sessions() > 0 {
+        return;
+    }
+    let sb = region.superblock();
+    sb.last_seen_unix_s.store(u64::try_from(clock::unix_s()).unwrap_or(0), Relaxed);
+    if inner.durable && !layout.backed(region.segments()).into_iter().all(|r| region.host().write_back(r)) {
+        return;
+    }
+    sb.clean.store(1, Release);
+    if inner.durable {
+        region.host().write_back(0..superblock::SIZE);
+    }
+}
+
+fn check_item_size(asked: usize, memory: u64) -> Result<(), OpenError> {
+    let half = usize::try_from(memory / 2).unwrap_or(usize::MAX);
+    let (least, most) = (*ITEM_SIZE_MAX.start(), half.min(*ITEM_SIZE_MAX.end()));
+    if asked < least || asked > most { Err(OpenError::ItemSize { asked, least, most }) } else { Ok(()) }
+}
+
+fn io(what: &'static str, path: &Path, source: std::io::Error) -> OpenError {
+    OpenError::Io { what, path: path.to_path_buf(), source }
+}
+
+/// Opens a region's file for reading and writing, with a description of its own.
+fn open_file(path: &Path, options: &Options, by_name: bool) -> Result<File, OpenError> {
+    // A descriptor's entry in /proc is a symbolic link; a region's own name must not be one.
+    let flags = if by_name { OFlag::O_NOFOLLOW } else { OFlag::empty() } | OFlag::O_NONBLOCK;
+    let opened = File::options().read(true).write(true).mode(options.mode).custom_flags(flags.bits()).open(path);
+    let file = match opened {
+        Ok(file) => file,
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Err(OpenError::Absent { path: path.to_path_buf() }),
+        Err(e) if e.kind() == std::io::ErrorKind::IsADirectory => return Err(OpenError::NotAFile { path: path.to_path_buf() }),
+        Err(e) => return Err(io("open", path, e)),
+    };
+    let meta = file.metadata().map_err(|e| io("stat", path, e))?;
+    if meta.is_file() { Ok(file) } else { Err(OpenError::NotAFile { path: path.to_path_buf() }) }
+}
+
+/// Makes a region in a new file beside `path`, and gives it that name. `false`: somebody else was faster.
+fn create_at(path: &Path, options: &Options, rename: RenameFlags) -> Result<bool, OpenError> {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let [unique] = random(path)?;
+    let new = path.with_file_name(format!(".{name}.{unique:016x}.new"));
+    let file = File::options()
+        .read(true)
+        .write(true)
+        .create_new(true)
+        .mode(options.mode)
+        .open(&new)
+        .map_err(|e| io("create", &new, e))?;
+    let result = create_in(&file, path, options).and_then(|()| match renameat2(AT_FDCWD, &new, AT_FDCWD, path, rename) {
+        Ok(()) => Ok(true),
+        Err(nix::errno::Errno::EEXIST) => Ok(false),
+        Err(e) => Err(io("rename", path, e.into())),
+    });
+    if !matches!(result, Ok(true)) {
+        let _ = std::fs::remove_file(&new);
+    }
+    result
+}
+
+/// Makes an empty file a region.
+fn create_in(file: &File, path: &Path, options: &Options) -> Result<(), OpenError> {
+    let shape = Shape::for_memory(options.memory, page_size(file));
+    let layout = Layout::new(shape);
+    let segments = layout.segments_for(options.memory);
+    let len = layout.len(segments) as u64;
+    file.set_len(len).map_err(|e| io("set length", path, e))?;
+    for range in layout.backed(segments) {
+        let (offset, len) = (offset(range.start), offset(range.end - range.start));
+        fallocate(file, FallocateFlags::empty(), offset, len).map_err(|e| match e {
+            nix::errno::Errno::ENOSPC | nix::errno::Errno::ENOMEM => {
+                OpenError::NoSpace { path: path.to_path_buf(), wanted: layout.backed_len(segments), source: e.into() }
+            }
+            e => io("allocate", path, e.into()),
+        })?;
+    }
+    let mapping = Mapping::new(file, layout.len_max).map_err(|e| io("map", path, e))?;
+    let [id0, id1, seed] = random(path)?;
+    let creation = Creation { shape, segments, id: [id0, id1], seed, now_unix_s: clock::unix_s(), boot_id: boot_id() };
+    let memory = mapping.memory();
+    let nobody = Attachment { probe: file.try_clone().map_err(|e| io("dup", path, e))?, mapping };
+    Region::create(memory, &creation, Box::new(nobody)).map_err(|why| unusable(path, why))?;
+    Ok(())
+}
+
+/// Attaches to the region behind `reopen`, each of whose files has a description of its own.
+fn attach(
+    path: &Path,
+    reopen: impl Fn() -> Result<File, OpenError>,
+    options: &Options,
+    warm: bool,
+) -> Result<Inner, OpenError> {
+    let file = reopen()?;
+    let (layout, backed) = inspect(&file, path)?;
+    let slots = layout.shape.process_slots;
+    let slot = (0..slots)
+        .find(|slot| fcntl(&file, FcntlArg::F_OFD_SETLK(&byte_lock(offset(layout.process(*slot))))).is_ok())
+        .ok_or_else(|| OpenError::ProcessesFull { path: path.to_path_buf(), slots })?;
+    let mapping = Mapping::new(&file, layout.len_max).map_err(|e| io("map", path, e))?;
+    drop(file);
+    let probe = reopen()?;
+    let durable = is_durable(&probe);
+    let memory = mapping.memory();
+        let attachment = Attachment { probe, mapping };
+    let region = Region::open(memory, backed, Box::new(attachment)).map_err(|why| unusable(path, why))?;
+    check_item_size(options.item_size_max, layout.backed_len(region.segments()))?;
+    region.host().prepare(&layout.backed(region.segments()), options.huge_pages, options.prefault);
+    let process = region.attach(slot, std::process::id(), clock::unix_s());
+    let sb = region.superblock();
+    let boot = boot_id();
+    let dirty = sb.clean.swap(0, Relaxed) == 0 && sb.boot_id.iter().zip(boot).all(|(w, b)| w.load(Relaxed) == b);
+    for (word, value) in sb.boot_id.iter().zip(boot) {
+        word.store(value, Relaxed);
+    }
+    sb.last_seen_unix_s.store(u64::try_from(clock::unix_s()).unwrap_or(0), Relaxed);
+    // "In use since this boot" must be on the disk before the first write can be.
+    if durable && !dirty {
+        region.host().write_back(0..superblock::SIZE);
+    }
+    region.recover();
+    let limits = Limits { item_size_max: options.item_size_max, evict: options.evict };
+    Ok(Inner { region: Arc::new(region), process, limits, warm, durable })
+}
+
+/// Replaces a region whose last user's machine stopped without writing it back: parts of it may be on the disk and others
+/// not. `true`: replaced (or somebody else is at it): open again.
+fn discard_if_lost(file: &File, path: &Path, options: &Options) -> Result<bool, OpenError> {
+    inspect(file, path)?;
+    let mapping = Mapping::new(file, superblock::SIZE).map_err(|e| io("map", path, e))?;
+    let memory = mapping.memory();
+    let sb: &superblock::Superblock = memory.get(0);
+    let same_boot = sb.boot_id.iter().zip(boot_id()).all(|(w, b)| w.load(Relaxed) == b);
+    if same_boot || sb.clean.load(Acquire) == 1 || !is_durable(file) {
+        return Ok(false);
+    }
+    // One process replaces it; its lock on the old file's first byte goes with its descriptor.
+    if fcntl(file, FcntlArg::F_OFD_SETLK(&byte_lock(0))).is_err() {
+        std::thread::sleep(Duration::from_millis(10));
+        return Ok(true);
+    }
+    let still_there = std::fs::metadata(path).is_ok_and(|m| {
+        use std::os::unix::fs::MetadataExt;
+        file.metadata().is_ok_and(|f| (m.dev(), m.ino()) == (f.dev(), f.ino()))
+    });
+    if still_there {
+        check_item_size(options.item_size_max, options.memory)?;
+        create_at(path, options, RenameFlags::empty())?;
+    }
+    Ok(true)
+}
+
+/// The layout of the region in a file, and the file's length.
+fn inspect(file: &File, path: &Path) -> Result<(Layout, usize), OpenError> {
+    let len = file.metadata().map_err(|e| io("stat", path, e))?.len();
+    let backed = usize::try_from(len).unwrap_or(usize::MAX);
+    if backed < superblock::SIZE {
+        return Err(unusable(path, Unusable::Truncated { len: backed, wanted: superblock::SIZE }));
+    }
+    let mapping = Mapping::new(file, superblock::SIZE).map_err(|e| io("map", path, e))?;
+    let layout = Region::inspect(&mapping.memory(), backed).map_err(|why| unusable(path, why))?;
+    Ok((layout, backed))
+}
+
+fn unusable(path: &Path, why: Unusable) -> OpenError {
+    OpenError::Unusable { path: path.to_path_buf(), why }
+}
+
+/// Whether the file outlives the next boot.
+fn is_durable(file: &File) -> bool {
+    fstatfs(file).is_ok_and(|fs| fs.filesystem_type() != TMPFS_MAGIC && fs.filesystem_type() != HUGETLBFS_MAGIC)
+}
+
+/// The page size of the file's memory: hugetlbfs has its own.
+fn page_size(file: &File) -> usize {
+    match fstatfs(file) {
+        Ok(fs) if fs.filesystem_type() == HUGETLBFS_MAGIC => usize::try_from(fs.block_size()).unwrap_or(4096).max(4096),
+        _ => 4096,
+    }
+}
+
+fn byte_lock(at: i64) -> nix::libc::flock {
+    // SAFETY: the structure is plain numbers, for which zeros are valid.
+    let mut lock: nix::libc::flock = unsafe { std::mem::zeroed() };
+    lock.l_type = i16::try_from(nix::libc::F_WRLCK).unwrap_or(0);
+    lock.l_whence = i16::try_from(nix::libc::SEEK_SET).unwrap_or(0);
+    lock.l_start = at;
+    lock.l_len = 1;
+    lock
+}
+
+fn offset(n: usize) -> i64 {
+    i64::try_from(n).unwrap_or(i64::MAX)
+}
+
+/// Random words from the kernel.
+fn random<const N: usize>(path: &Path) -> Result<[u64; N], OpenError> {
+    let mut words = [0; N];
+    let mut source = File::open("/dev/urandom").map_err(|e| io("open /dev/urandom for", path, e))?;
+    for word in &mut words {
+        let mut bytes = [0; 8];
+        source.read_exact(&mut bytes).map_err(|e| io("read /dev/urandom for", path, e))?;
+        *word = u64::from_le_bytes(bytes);
+    }
+    Ok(words)
+}
+
+/// The identity of this boot (`random(4)`, "boot_id"); zeros where there is no /proc, so that every boot looks the same
+/// there, and files should not be used.
+fn boot_id() -> [u64; 2] {
+    let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    let digits: String = text.chars().filter(char::is_ascii_hexdigit).collect();
+    let half = |r| digits.get(r).and_then(|d| u64::from_str_radix(d, 16).ok()).unwrap_or(0);
+    [half(0..16), half(16..32)]
+}
+
+/// A mapping, unmapped when dropped.
+struct Mapping {
+    base: NonNull<nix::libc::c_void>,
+    len: usize,
+}
+
+// SAFETY: an address range belongs to the whole process.
+unsafe impl Send for Mapping {}
+// SAFETY: as above; nothing is accessed through it but by `Memory`.
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    fn new(file: &File, len: usize) -> std::io::Result<Self> {
+        let size = NonZeroUsize::new(len).ok_or(std::io::ErrorKind::InvalidInput)?;
+        let prot = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
+        let flags = MapFlags::MAP_SHARED | MapFlags::MAP_NORESERVE;
+        // SAFETY: a new mapping at an address of the kernel's choice overlaps nothing.
+        let base = unsafe { mmap(None, size, prot, flags, file, 0) }?;
+        let mapping = Self { base, len };
+        // A forked child must not hold the lock nor write as its parent: it has no mapping at all.
+        // SAFETY: advice about our own mapping.
+        unsafe { madvise(base, len, MmapAdvise::MADV_DONTFORK) }?;
+        Ok(mapping)
+    }
+
+    /// The mapped bytes; the caller keeps the mapping as long as it uses them.
+    fn memory(&self) -> Memory {
+        // SAFETY: mapped shared, readable and writable, page-aligned; kept by the `Attachment` that the region owns.
+        unsafe { Memory::new(self.base.cast(), self.len) }
+    }
+
+    fn advise(&self, offset: usize, len: usize, advice: MmapAdvise) -> nix::Result<()> {
+        // SAFETY: within the mapping; the advices used change no contents.
+        unsafe { madvise(self.base.byte_add(offset), len, advice) }
+    }
+
+    fn sync(&self, offset: usize, len: usize) -> bool {
+        // SAFETY: within the mapping.
+        unsafe { msync(self.base.byte_add(offset), len, MsFlags::MS_SYNC) }.is_ok()
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: mapped by `new`, and nobody uses it any more: the region that did is being dropped.
+        let _ = unsafe { munmap(self.base, self.len) };
+    }
+}
+
+/// What keeps a region attached: its mapping, and a descriptor without locks of its own to ask for others'.
+struct Attachment {
+    probe: File,
+    mapping: Mapping,
+}
+
+impl Host for Attachment {
+    fn is_alive(&self, lock_offset: usize) -> bool {
+        let mut lock = byte_lock(offset(lock_offset));
+        let asked = fcntl(&self.probe, FcntlArg::F_OFD_GETLK(&mut lock));
+        // Who cannot be asked about is left alone.
+        asked.is_err() || i32::from(lock.l_type) != nix::libc::F_UNLCK
+    }
+
+    fn prepare(&self, ranges: &[std::ops::Range<usize>], huge_pages: bool, prefault: bool) {
+        for range in ranges {
+            let len = range.end - range.start;
+            // Both are wishes: a kernel that cannot grant them serves the region in small pages, faulted in as they are used.
+            if huge_pages {
+                let _ = self.mapping.advise(range.start, len, MmapAdvise::MADV_HUGEPAGE);
+            }
+            if prefault {
+                let _ = self.mapping.advise(range.start, len, MmapAdvise::MADV_POPULATE_WRITE);
+            }
+        }
+    }
+
+    fn write_back(&self, range: std::ops::Range<usize>) -> bool {
+        self.mapping.sync(range.start, range.end - range.start)
+    }
+}

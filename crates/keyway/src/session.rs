@@ -1,0 +1,137 @@
+//! A thread's verbs: the region's, with the clock filled in.
+
+use crate::clock;
+use keyway_region::verbs::{Arithmetic, Counted, Delete, Deleted, Get, Item, Store, Stored, WriteError};
+
+/// A thread's way into the region: may move between threads, is used by one at a time. Dropping it gives its slot back.
+///
+/// `exptime` is memcached's everywhere: 0 never, negative at once, up to 30 days seconds from now, above that a Unix time.
+/// Keys have 1 to 250 bytes; any byte is allowed.
+pub struct Session {
+    inner: keyway_region::Session,
+}
+
+impl Session {
+    pub(crate) fn new(inner: keyway_region::Session) -> Self {
+        Self { inner }
+    }
+
+    #[inline]
+    fn now(&self) -> u32 {
+        self.inner.region().tick(clock::unix_s())
+    }
+
+    /// Copies the value of `key` to the end of `out`; a miss leaves `out` as it was. [`Item::cas`], [`Item::idle_s`] and
+    /// [`Item::fetched`] are not filled in ([`Get::details`] of [`Session::get_with`] asks for them).
+    #[inline]
+    pub fn get(&mut self, key: &[u8], out: &mut Vec<u8>) -> Option<Item> {
+        let how = Get { value: true, ..Get::default() };
+        self.get_with(key, &how, out, |_, _| {}).unwrap_or(None)
+    }
+
+    /// Gets by all the rules of `how`. On a hit `head` is called first, to append whatever belongs before the value (it may be
+    /// called again, after `out` was cut back, if the item changed meanwhile). A miss leaves `out` as it was.
+    ///
+    /// # Errors
+    ///
+    /// A bad key; and, where `how` asks for a change, whatever a write can meet.
+    #[inline]
+    pub fn get_with(
+        &mut self,
+        key: &[u8],
+        how: &Get,
+        out: &mut Vec<u8>,
+        head: impl FnMut(&Item, &mut Vec<u8>),
+    ) -> Result<Option<Item>, WriteError> {
+        let now = self.now();
+        self.inner.get_with(key, how, now, out, head)
+    }
+
+    /// Stores a value whatever was there.
+    ///
+    /// # Errors
+    ///
+    /// A bad key, an item that is too large, or memory that nothing can be evicted from.
+    #[inline]
+    pub fn set(&mut self, key: &[u8], value: &[u8], exptime: i64) -> Result<Stored, WriteError> {
+        self.store(key, value, &Store { exptime, ..Store::default() })
+    }
+
+    /// Stores by all the rules of `how`: set, add, replace, append, prepend, cas.
+    ///
+    /// # Errors
+    ///
+    /// As [`Session::set`].
+    #[inline]
+    pub fn store(&mut self, key: &[u8], value: &[u8], how: &Store) -> Result<Stored, WriteError> {
+        let now = self.now();
+        self.inner.store(key, value, how, now)
+    }
+
+    /// Deletes, or marks as stale.
+    ///
+    /// # Errors
+    ///
+    /// A bad key; where an item stays, whatever a write can meet.
+    #[inline]
+    pub fn delete(&mut self, key: &[u8], how: &Delete) -> Result<Deleted, WriteError> {
+        let now = self.now();
+        self.inner.delete(key, how, now)
+    }
+
+    /// Counts up or down.
+    ///
+    /// # Errors
+    ///
+    /// As [`Session::set`].
+    #[inline]
+    pub fn arithmetic(&mut self, key: &[u8], how: &Arithmetic) -> Result<Counted, WriteError> {
+        let now = self.now();
+        self.inner.arithmetic(key, how, now)
+    }
+
+    /// Gives the item a new exptime. `false`: there is none.
+    ///
+    /// # Errors
+    ///
+    /// As [`Session::set`].
+    pub fn touch(&mut self, key: &[u8], exptime: i64) -> Result<bool, WriteError> {
+        let now = self.now();
+        self.inner.touch(key, exptime, now)
+    }
+
+    /// memcached's `flush_all`: with 0 everything is gone, otherwise everything stored until that exptime will be gone then.
+    ///
+    /// # Errors
+    ///
+    /// [`WriteError::EpochsUsedUp`] after 16,777,215 flushes.
+    pub fn flush_all(&mut self, exptime: i64) -> Result<(), WriteError> {
+        let now = self.now();
+        self.inner.flush_all(exptime, now)
+    }
+
+    /// Walks live items from `cursor` on (0: the start), about `budget` of them; the next cursor, `None` at the end. An item
+    /// that is there all the time is visited at least once.
+    pub fn walk(&mut self, cursor: u64, budget: usize, visit: impl FnMut(&[u8], &Item)) -> Option<u64> {
+        let now = self.now();
+        self.inner.region().walk(cursor, budget, now, visit)
+    }
+
+    /// Housekeeping in a bounded step: recovers the dead, frees dead segments. A server calls it about once a second from one
+    /// thread; without a server whoever allocates does what is needed.
+    pub fn upkeep(&mut self) {
+        let now = self.now();
+        self.inner.upkeep(now);
+    }
+
+    /// Gives up the room that this session has reserved for its next writes, so that it can be reclaimed. Worth calling before
+    /// a long idle time.
+    pub fn release(&mut self) {
+        self.inner.release_extents();
+    }
+
+    /// Unix seconds as the region sees them: they never go back.
+    pub fn now_unix_s(&self) -> i64 {
+        self.inner.region().clock_base_unix_s() + i64::from(self.now())
+    }
+}

@@ -1,0 +1,229 @@
+//! Random verbs against a simple map, on tiny regions so that rare paths (eviction, splits, chains, flushes) are common.
+//! Its enemy: a verb that means something else than protocol.txt says, and any structure that an operation leaves unsound.
+
+use keyway::{
+    Arithmetic, Cache, Counted, Delete, Deleted, Get, Options, Place, Session, Store, StoreMode, Stored, WriteError,
+};
+use std::collections::HashMap;
+
+/// xorshift64*: small, seeded, good enough to choose operations by (Vigna, "An experimental exploration", 2016).
+struct Rng(u64);
+
+impl Rng {
+    fn next(&mut self, below: usize) -> usize {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        (self.0.wrapping_mul(0x2545_F491_4F6C_DD1D) >> 33) as usize % below
+    }
+}
+
+#[derive(Clone, Debug, PartialEq)]
+struct Entry {
+    value: Vec<u8>,
+    flags: u32,
+    cas: u64,
+}
+
+struct Model {
+    map: HashMap<Vec<u8>, Entry>,
+    /// an absent key may be one that was evicted
+    evicts: bool,
+}
+
+fn value(rng: &mut Rng, longest: usize) -> Vec<u8> {
+    let len = match rng.next(10) {
+        0 => 0,
+        1..=6 => rng.next(100),
+        7 | 8 => rng.next(3000),
+        _ => rng.next(longest),
+    };
+    let start = rng.next(256);
+    (0..len).map(|i| ((start + i) % 256) as u8).collect()
+}
+
+/// What the session sees of a key, with its CAS unique.
+fn look(session: &mut Session, key: &[u8]) -> Option<Entry> {
+    let how = Get { value: true, details: true, no_bump: true, ..Get::default() };
+    let mut out = Vec::new();
+    let item = session.get_with(key, &how, &mut out, |_, _| {}).unwrap()?;
+    assert_eq!(item.value_len, out.len());
+    Some(Entry { value: out, flags: item.flags, cas: item.cas })
+}
+
+impl Model {
+    /// The entry that the key has, after forgetting one that was evicted.
+    fn settle(&mut self, session: &mut Session, key: &[u8], what: &str) -> Option<Entry> {
+        let seen = look(session, key);
+        match (&seen, self.map.get(key)) {
+            (None, Some(_)) if self.evicts => {
+                self.map.remove(key);
+            }
+            (seen, known) => assert_eq!(seen.as_ref(), known, "{what}: key {}", key.escape_ascii()),
+        }
+        seen
+    }
+
+    fn step(&mut self, session: &mut Session, rng: &mut Rng, keys: usize, longest: usize) {
+        let key = format!("key-{}", rng.next(keys)).into_bytes();
+        let before = self.settle(session, &key, "before");
+        let flags = [0, 0, 7, u32::MAX][rng.next(4)];
+        let put = |session: &mut Session, mode, compare_cas, value: &[u8]| {
+            let result = session.store(&key, value, &Store { mode, flags, compare_cas, ..Store::default() });
+            if matches!(result, Err(WriteError::TooLarge { .. })) { None } else { Some(result.unwrap()) }
+        };
+        let stored = |v: Vec<u8>, f, s| match s {
+            Stored::Stored { cas, value_len, .. } => {
+                assert_eq!(value_len, v.len());
+                Entry { value: v, flags: f, cas }
+            }
+            other => panic!("not stored: {other:?}"),
+        };
+        match rng.next(14) {
+            0..=4 => {
+                let v = value(rng, longest);
+                if let Some(s) = put(session, StoreMode::Set, None, &v) {
+                    self.map.insert(key.clone(), stored(v, flags, s));
+                }
+            }
+            5 => {
+                let v = value(rng, longest);
+                match (put(session, StoreMode::Add, None, &v), &before) {
+                    (None, _) => {}
+                    (Some(s), Some(_)) => assert_eq!(s, Stored::NotStored),
+                    (Some(s), None) => {
+                        self.map.insert(key.clone(), stored(v, flags, s));
+                    }
+                }
+            }
+            6 => {
+                let v = value(rng, longest);
+                match (put(session, StoreMode::Replace, None, &v), &before) {
+                    (None, _) => {}
+                    (Some(s), None) => assert_eq!(s, Stored::NotStored),
+                    (Some(s), Some(_)) => {
+                        self.map.insert(key.clone(), stored(v, flags, s));
+                    }
+                }
+            }
+            7 | 8 => {
+                let v = value(rng, 200);
+                let append = rng.next(2) == 0;
+                let mode = if append { StoreMode::Append } else { StoreMode::Prepend };
+                match (put(session, mode, None, &v), &before) {
+                    (None, _) => {}
+                    (Some(s), None) => assert_eq!(s, Stored::NotStored),
+                    (Some(s), Some(old)) => {
+                        let joined = if append { [old.value.clone(), v].concat() } else { [v, old.value.clone()].concat() };
+                        self.map.insert(key.clone(), stored(joined, old.flags, s));
+                    }
+                }
+            }
+            9 => {
+                let v = value(rng, longest);
+                let right = before.as_ref().map_or(1, |e| e.cas);
+                let cas = if rng.next(2) == 0 { right } else { right + 1 };
+                match (put(session, StoreMode::Set, Some(cas), &v), &before) {
+                    (None, _) => {}
+                    (Some(s), None) => assert_eq!(s, Stored::NotFound),
+                    (Some(s), Some(_)) if cas != right => assert_eq!(s, Stored::Exists),
+                    (Some(s), Some(_)) => {
+                        self.map.insert(key.clone(), stored(v, flags, s));
+                    }
+                }
+            }
+            10 => {
+                let deleted = session.delete(&key, &Delete::default()).unwrap();
+                assert_eq!(deleted, if before.is_some() { Deleted::Deleted } else { Deleted::NotFound });
+                self.map.remove(&key);
+            }
+            11 => {
+                let delta = rng.next(1000) as u64;
+                let how = Arithmetic { delta, vivify: Some((delta, 0)), ..Arithmetic::default() };
+                match (session.arithmetic(&key, &how).unwrap(), &before) {
+                    (Counted::Value { value, item }, None) => {
+                        assert_eq!(value, delta);
+                        let text = value.to_string().into_bytes();
+                        self.map.insert(key.clone(), Entry { value: text, flags: 0, cas: item.cas });
+                    }
+                    (Counted::Value { value, item }, Some(old)) => {
+                        let number: u64 = std::str::from_utf8(&old.value).unwrap().trim().parse().unwrap();
+                        assert_eq!(value, number.wrapping_add(delta));
+                        let text = format!("{value:<width$}", width = old.value.len()).into_bytes();
+                        self.map.insert(key.clone(), Entry { value: text, flags: old.flags, cas: item.cas });
+                    }
+                    (Counted::NotANumber, Some(old)) => {
+                        let number = std::str::from_utf8(&old.value).is_ok_and(|t| t.trim().parse::<u64>().is_ok());
+                        assert!(!number, "{:?} is a number", old.value);
+                    }
+                    (other, before) => panic!("{other:?} for {before:?}"),
+                }
+            }
+            12 => {
+                assert_eq!(session.touch(&key, 1000).unwrap(), before.is_some());
+            }
+            _ => {
+                if rng.next(60) == 0 {
+                    session.flush_all(0).unwrap();
+                    self.map.clear();
+                }
+            }
+        }
+        self.settle(session, &key, "after");
+    }
+}
+
+fn run(seed: u64, memory: u64, keys: usize, longest: usize, steps: usize, evicts: bool) {
+    println!("seed {seed}: {} MiB, {keys} keys, values to {longest} B, {steps} steps", memory >> 20);
+    let options = Options { memory, item_size_max: (memory / 4) as usize, ..Options::default() };
+    let cache = Cache::open(&Place::Memfd, &options).unwrap();
+    let mut session = cache.session().unwrap();
+    let mut rng = Rng(seed);
+    let mut model = Model { map: HashMap::new(), evicts };
+    for step in 0..steps {
+        model.step(&mut session, &mut rng, keys, longest);
+        if step % 997 == 0 {
+            session.upkeep();
+        }
+    }
+    for key in model.map.keys().cloned().collect::<Vec<_>>() {
+        model.settle(&mut session, &key, "at the end");
+    }
+    let mut walked = 0;
+    let mut cursor = Some(0);
+    while let Some(c) = cursor {
+        cursor = session.walk(c, 100, |key, _| {
+            assert!(model.map.contains_key(key));
+            walked += 1;
+        });
+    }
+    assert_eq!(walked, model.map.len());
+    let counters = cache.counters();
+    assert_eq!(counters.curr_items as usize, cache.check(|_| {}).summary.iter().find(|(n, _)| *n == "items").unwrap().1.split(' ').next().unwrap().parse::<usize>().unwrap());
+    drop(session);
+    let report = cache.check(|_| {});
+    assert!(report.is_sound(), "seed {seed}: {:#?}", report.problems);
+    assert_eq!(counters.corrupt, 0);
+    assert_eq!(counters.evictions > 0, evicts, "{counters:?}");
+}
+
+#[test]
+fn without_eviction() {
+    for seed in 1..4 {
+        run(seed, 64 << 20, 3000, 20_000, 60_000, false);
+    }
+}
+
+#[test]
+fn with_eviction_and_large_values() {
+    for seed in 11..14 {
+        run(seed, 2 << 20, 2000, 60_000, 40_000, true);
+    }
+}
+
+#[test]
+fn with_many_small_items_and_growth() {
+    for seed in 21..23 {
+        run(seed, 8 << 20, 30_000, 60, 200_000, false);
+    }
+}
