@@ -3,6 +3,21 @@
 //! [`Decoder::decode`] turns bytes that have arrived into a [`Request`] that borrows from them; [`reply`] has the writers of
 //! every answer. Nothing here reads a socket, knows a clock, allocates on the way in, or knows how items are stored.
 //!
+//! ```
+//! use keyway_proto::{Decoded, Decoder, Limits, Request, reply};
+//!
+//! let mut decoder = Decoder::new(Limits::default());
+//! let (arrived, mut out) = (b"get color\r\nget sha", Vec::new());
+//! let Decoded::Request { consumed, request: Request::Get { keys, .. } } = decoder.decode(arrived) else { panic!() };
+//! for key in keys {
+//!     reply::value(&mut out, key, 0, 3, None);
+//!     out.extend_from_slice(b"red\r\n");
+//! }
+//! out.extend_from_slice(reply::END);
+//! assert_eq!(out, b"VALUE color 0 3\r\nred\r\nEND\r\n");
+//! assert_eq!(decoder.decode(&arrived[consumed..]), Decoded::Incomplete { need: 8 });
+//! ```
+//!
 //! Norm: memcached's `doc/protocol.txt`, cited at the lines that follow it. What is spoken, and each deviation with its
 //! reason, is in `docs/protocol.md`.
 

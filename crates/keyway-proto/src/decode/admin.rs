@@ -146,8 +146,9 @@ fn is_stream(word: &[u8]) -> bool {
 
 /// `all`, `hash`, or class ids separated by commas (protocol.txt, "LRU_Crawler").
 fn names_classes(what: &[u8]) -> bool {
+    let mut ids = what.split(|&b| b == b',').filter(|id| !id.is_empty()).peekable();
     let is_class = |id: &[u8]| parse_u32(id).is_some_and(|id| (1..CLASSES).contains(&id));
-    matches!(what, b"all" | b"hash") || what.split(|&b| b == b',').filter(|id| !id.is_empty()).all(is_class)
+    matches!(what, b"all" | b"hash") || (ids.peek().is_some() && ids.all(is_class))
 }
 
 /// protocol.txt, "LRU_Crawler", the settings.

@@ -398,6 +398,7 @@ fn admin_table() -> Vec<(&'static str, Vec<Event>)> {
             }),
         ),
         ("watch foo\r\n", error("command")),
+        ("watch f\r\n", error("command")),
         ("flush_all\r\n", flush(0, false)),
         ("flush_all noreply\r\n", flush(0, true)),
         ("flush_all noreply noreply\r\n", vec![]),
@@ -446,12 +447,20 @@ fn admin_table() -> Vec<(&'static str, Vec<Event>)> {
         ("lru_crawler metadump 1,,2\r\n", dump(DumpFormat::Metadump, "1,,2")),
         ("lru_crawler mgdump hash\r\n", dump(DumpFormat::Mgdump, "hash")),
         ("lru_crawler metadump x\r\n", refused("BADCLASS invalid class id\r\n")),
+        ("lru_crawler metadump ,\r\n", refused("BADCLASS invalid class id\r\n")),
         ("lru_crawler metadump 0\r\n", refused("BADCLASS invalid class id\r\n")),
         ("lru_crawler metadump 64\r\n", refused("BADCLASS invalid class id\r\n")),
         ("lru_crawler metadump all x\r\n", error("command")),
         ("lru_crawler metadump\r\n", not()),
         ("lru_crawler\r\n", error("command")),
         ("lru_crawler enable\r\n", ok()),
+        (
+            "lru_crawler enable noreply\r\n",
+            request(Request::Obsolete {
+                reply: b"ERROR\r\n",
+                noreply: true,
+            }),
+        ),
         ("lru_crawler sleep 5\r\n", ok()),
         (
             "lru_crawler sleep 5000000\r\n",
