@@ -1,0 +1,562 @@
+//! A memcached client that costs little: requests are rendered before the clock starts, and replies are counted, not parsed.
+//!
+//! Counting is sound because every measured request has one possible reply length: keys and values have fixed lengths, items
+//! are loaded before and none is evicted. [`Load::run`] checks the first byte of each reply and that it ends where it must,
+//! and gives up otherwise.
+
+use rustix::event::epoll;
+use std::io::{self, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+/// Where a server listens.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Target {
+    /// TCP
+    Tcp(SocketAddr),
+    /// a Unix socket
+    Unix(PathBuf),
+}
+
+/// A connection to a server.
+#[derive(Debug)]
+pub enum Connection {
+    /// over TCP, without Nagle's delay
+    Tcp(TcpStream),
+    /// over a Unix socket
+    Unix(UnixStream),
+}
+
+impl Connection {
+    /// Connects; blocking.
+    pub fn open(target: &Target) -> io::Result<Self> {
+        match target {
+            Target::Tcp(address) => {
+                let stream = TcpStream::connect(address)?;
+                stream.set_nodelay(true)?;
+                Ok(Self::Tcp(stream))
+            }
+            Target::Unix(path) => UnixStream::connect(path).map(Self::Unix),
+        }
+    }
+
+    fn set_nonblocking(&self) -> io::Result<()> {
+        match self {
+            Self::Tcp(stream) => stream.set_nonblocking(true),
+            Self::Unix(stream) => stream.set_nonblocking(true),
+        }
+    }
+
+    /// Sends a request and reads its whole reply, in as few calls as the server allows.
+    fn exchange(&mut self, exchange: &Exchange, buffer: &mut [u8]) -> io::Result<()> {
+        self.write_all(&exchange.request)?;
+        let mut got = 0;
+        while got < exchange.reply_len {
+            match self.read(&mut buffer[got..])? {
+                0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+                n => got += n,
+            }
+            if buffer[0] != exchange.reply_first {
+                break;
+            }
+        }
+        if got != exchange.reply_len {
+            return Err(unexpected(&buffer[..got], exchange.reply_len));
+        }
+        check(exchange, buffer[0], buffer[got - 1])
+    }
+}
+
+impl Read for Connection {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Self::Tcp(stream) => stream.read(buffer),
+            Self::Unix(stream) => stream.read(buffer),
+        }
+    }
+}
+
+impl Write for Connection {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match self {
+            Self::Tcp(stream) => stream.write(bytes),
+            Self::Unix(stream) => stream.write(bytes),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl AsFd for Connection {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Self::Tcp(stream) => stream.as_fd(),
+            Self::Unix(stream) => stream.as_fd(),
+        }
+    }
+}
+
+/// A request, as it goes over the wire, and the only reply that it may get.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Exchange {
+    /// all bytes to send; several requests if they are pipelined
+    pub request: Vec<u8>,
+    /// length of all their replies, bytes
+    pub reply_len: usize,
+    /// first byte of the reply
+    pub reply_first: u8,
+    /// whether its time counts; the others prepare the ground
+    pub timed: bool,
+}
+
+/// Exchanges of the classic protocol. Values consist of the letter `v`.
+impl Exchange {
+    fn new(request: Vec<u8>, reply_len: usize, reply_first: u8) -> Self {
+        Self {
+            request,
+            reply_len,
+            reply_first,
+            timed: true,
+        }
+    }
+
+    /// `get` of items that are there: one request that names all keys.
+    pub fn get<K: AsRef<[u8]>>(keys: &[K], value_len: usize) -> Self {
+        let mut request = b"get".to_vec();
+        let mut reply_len = b"END\r\n".len();
+        for key in keys {
+            request.push(b' ');
+            request.extend_from_slice(key.as_ref());
+            reply_len += format!("VALUE  0 {value_len}\r\n\r\n").len() + key.as_ref().len() + value_len;
+        }
+        request.extend_from_slice(b"\r\n");
+        Self::new(request, reply_len, b'V')
+    }
+
+    /// `set`
+    pub fn set(key: &[u8], value_len: usize) -> Self {
+        Self::new(set_request(key, &vec![b'v'; value_len], false), b"STORED\r\n".len(), b'S')
+    }
+
+    /// `set` of a number
+    pub fn set_number(key: &[u8], number: u64) -> Self {
+        Self::new(
+            set_request(key, number.to_string().as_bytes(), false),
+            b"STORED\r\n".len(),
+            b'S',
+        )
+    }
+
+    /// `incr` by one of an item whose number keeps `digits` digits and its first digit
+    pub fn incr(key: &[u8], digits: usize, first: u8) -> Self {
+        Self::new([b"incr ", key, b" 1\r\n"].concat(), digits + 2, first)
+    }
+
+    /// `delete` of an item that is there
+    pub fn delete(key: &[u8]) -> Self {
+        Self::new([b"delete ", key, b"\r\n"].concat(), b"DELETED\r\n".len(), b'D')
+    }
+
+    /// The same, off the clock.
+    pub fn untimed(mut self) -> Self {
+        self.timed = false;
+        self
+    }
+
+    /// Several requests in one write.
+    pub fn pipelined(all: &[Self]) -> Self {
+        let request = all.iter().flat_map(|e| e.request.iter().copied()).collect();
+        Self::new(
+            request,
+            all.iter().map(|e| e.reply_len).sum(),
+            all.first().map_or(0, |e| e.reply_first),
+        )
+    }
+}
+
+fn set_request(key: &[u8], value: &[u8], noreply: bool) -> Vec<u8> {
+    let mut request = Vec::with_capacity(key.len() + value.len() + 40);
+    request.extend_from_slice(b"set ");
+    request.extend_from_slice(key);
+    let noreply = if noreply { " noreply" } else { "" };
+    request.extend_from_slice(format!(" 0 0 {}{noreply}\r\n", value.len()).as_bytes());
+    request.extend_from_slice(value);
+    request.extend_from_slice(b"\r\n");
+    request
+}
+
+fn unexpected(got: &[u8], expected_len: usize) -> io::Error {
+    let start = String::from_utf8_lossy(&got[..got.len().min(60)]).into_owned();
+    io::Error::other(format!(
+        "a reply of {} bytes was expected, {} came, starting {start:?}",
+        expected_len,
+        got.len()
+    ))
+}
+
+/// What a run of a load gave.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Ran {
+    /// exchanges that were answered
+    pub exchanges: u64,
+    /// from the first request to the last reply
+    pub elapsed: Duration,
+}
+
+/// Exchanges that connections take in turn, over and over.
+#[derive(Clone, Debug)]
+pub struct Load {
+    /// what to send
+    pub exchanges: Vec<Exchange>,
+    /// how many connections, each with one exchange in flight
+    pub connections: usize,
+}
+
+impl Load {
+    /// Runs for about `length` from this thread. One connection blocks; more of them share one epoll instance.
+    pub fn run(&self, target: &Target, length: Duration) -> io::Result<Ran> {
+        if self.connections == 1 {
+            self.run_blocking(target, length)
+        } else {
+            self.run_polling(target, length)
+        }
+    }
+
+    fn buffer(&self) -> Vec<u8> {
+        let longest = self.exchanges.iter().map(|e| e.reply_len).max().unwrap_or(0);
+        vec![0; longest + 4096]
+    }
+
+    fn run_blocking(&self, target: &Target, length: Duration) -> io::Result<Ran> {
+        let (mut connection, mut buffer) = (Connection::open(target)?, self.buffer());
+        let started = Instant::now();
+        let mut exchanges = 0;
+        for exchange in self.exchanges.iter().cycle() {
+            connection.exchange(exchange, &mut buffer)?;
+            exchanges += 1;
+            if exchanges % 64 == 0 && started.elapsed() >= length {
+                break;
+            }
+        }
+        Ok(Ran {
+            exchanges,
+            elapsed: started.elapsed(),
+        })
+    }
+
+    fn run_polling(&self, target: &Target, length: Duration) -> io::Result<Ran> {
+        struct Peer<'a> {
+            connection: Connection,
+            exchange: &'a Exchange,
+            got: usize,
+        }
+        let mut next = self.exchanges.iter().cycle();
+        let mut take = || next.next().ok_or_else(|| io::Error::other("a load without exchanges"));
+        let poll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        let mut peers = Vec::with_capacity(self.connections);
+        for _ in 0..self.connections {
+            let connection = Connection::open(target)?;
+            connection.set_nonblocking()?;
+            epoll::add(
+                &poll,
+                &connection,
+                epoll::EventData::new_u64(peers.len() as u64),
+                epoll::EventFlags::IN,
+            )?;
+            peers.push(Peer {
+                connection,
+                exchange: take()?,
+                got: 0,
+            });
+        }
+        let mut buffer = self.buffer();
+        let mut events = Vec::with_capacity(self.connections);
+        let started = Instant::now();
+        for peer in &mut peers {
+            // Requests are shorter than any socket's buffer, and only one is under way: the kernel takes them whole.
+            peer.connection.write_all(&peer.exchange.request)?;
+        }
+        let (mut exchanges, mut in_flight, mut over) = (0, peers.len(), false);
+        while in_flight > 0 {
+            events.clear();
+            epoll::wait(&poll, rustix::buffer::spare_capacity(&mut events), None)?;
+            over = over || started.elapsed() >= length;
+            for event in &events {
+                let Some(peer) = usize::try_from(event.data.u64()).ok().and_then(|i| peers.get_mut(i)) else {
+                    continue;
+                };
+                let n = match peer.connection.read(&mut buffer) {
+                    Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                    Ok(n) => n,
+                    Err(e) if e.kind() == io::ErrorKind::WouldBlock => continue,
+                    Err(e) => return Err(e),
+                };
+                let first = if peer.got == 0 { buffer[0] } else { peer.exchange.reply_first };
+                peer.got += n;
+                if peer.got < peer.exchange.reply_len && first == peer.exchange.reply_first {
+                    continue;
+                }
+                if peer.got != peer.exchange.reply_len {
+                    return Err(unexpected(&buffer[..n], peer.exchange.reply_len));
+                }
+                check(peer.exchange, first, buffer[n - 1])?;
+                exchanges += 1;
+                if over {
+                    in_flight -= 1;
+                    continue;
+                }
+                peer.exchange = take()?;
+                peer.got = 0;
+                peer.connection.write_all(&peer.exchange.request)?;
+            }
+        }
+        Ok(Ran {
+            exchanges,
+            elapsed: started.elapsed(),
+        })
+    }
+
+    /// Nanoseconds of each timed exchange, one after the other over one connection, for about `length`.
+    pub fn latencies_ns(&self, target: &Target, length: Duration) -> io::Result<Vec<u64>> {
+        let (mut connection, mut buffer) = (Connection::open(target)?, self.buffer());
+        let mut latencies = Vec::with_capacity(1 << 20);
+        let started = Instant::now();
+        for exchange in self.exchanges.iter().cycle() {
+            let sent = Instant::now();
+            connection.exchange(exchange, &mut buffer)?;
+            let took = sent.elapsed();
+            if exchange.timed {
+                latencies.push(u64::try_from(took.as_nanos()).unwrap_or(u64::MAX));
+            }
+            if started.elapsed() >= length {
+                break;
+            }
+        }
+        Ok(latencies)
+    }
+}
+
+fn check(exchange: &Exchange, first: u8, last: u8) -> io::Result<()> {
+    if first == exchange.reply_first && last == b'\n' {
+        return Ok(());
+    }
+    let asked = String::from_utf8_lossy(&exchange.request[..exchange.request.len().min(60)]).into_owned();
+    Err(io::Error::other(format!(
+        "{asked:?} got a reply that starts with {:?}",
+        char::from(first)
+    )))
+}
+
+/// A client for preparing and inspecting: it understands what it reads.
+pub struct Admin {
+    connection: Connection,
+    out: Vec<u8>,
+    /// what has been read and, from `at` on, not yet been looked at
+    input: Vec<u8>,
+    at: usize,
+}
+
+impl Admin {
+    /// Connects.
+    pub fn open(target: &Target) -> io::Result<Self> {
+        Ok(Self {
+            connection: Connection::open(target)?,
+            out: Vec::new(),
+            input: Vec::new(),
+            at: 0,
+        })
+    }
+
+    /// Stores without waiting for an answer; [`Admin::barrier`] waits for all.
+    pub fn set(&mut self, key: &[u8], value: &[u8]) -> io::Result<()> {
+        self.out.extend_from_slice(&set_request(key, value, true));
+        if self.out.len() > 64 << 10 { self.send() } else { Ok(()) }
+    }
+
+    /// Waits until the server has done everything sent before. An error reply in between is an error here.
+    pub fn barrier(&mut self) -> io::Result<()> {
+        self.out.extend_from_slice(b"version\r\n");
+        self.send()?;
+        let line = self.line()?;
+        if line.starts_with("VERSION") {
+            Ok(())
+        } else {
+            Err(io::Error::other(format!("the server answered {line:?}")))
+        }
+    }
+
+    /// One number of `stats`.
+    pub fn stat(&mut self, name: &str) -> io::Result<u64> {
+        self.out.extend_from_slice(b"stats\r\n");
+        self.send()?;
+        let mut found = None;
+        loop {
+            let line = self.line()?;
+            if line == "END" {
+                return found.ok_or_else(|| io::Error::other(format!("stats has no number called {name}")));
+            }
+            if let Some((stat, value)) = line.strip_prefix("STAT ").and_then(|l| l.split_once(' '))
+                && stat == name
+            {
+                found = value.parse().ok();
+            }
+        }
+    }
+
+    /// How many of these keys are there, and bytes of their keys and values.
+    pub fn hits<K: AsRef<[u8]>>(&mut self, keys: &[K]) -> io::Result<(u64, u64)> {
+        self.out.extend_from_slice(b"get");
+        for key in keys {
+            self.out.push(b' ');
+            self.out.extend_from_slice(key.as_ref());
+        }
+        self.out.extend_from_slice(b"\r\n");
+        self.send()?;
+        let (mut hits, mut bytes) = (0, 0);
+        loop {
+            let line = self.line()?;
+            if line == "END" {
+                return Ok((hits, bytes));
+            }
+            let mut words = line.strip_prefix("VALUE ").unwrap_or_default().split(' ');
+            let (key, value_len) = (words.next(), words.nth(1).and_then(|n| n.parse::<usize>().ok()));
+            let (Some(key), Some(value_len)) = (key, value_len) else {
+                return Err(io::Error::other(format!("the server answered {line:?}")));
+            };
+            self.skip(value_len + 2)?;
+            hits += 1;
+            bytes += (key.len() + value_len) as u64;
+        }
+    }
+
+    fn send(&mut self) -> io::Result<()> {
+        self.connection.write_all(&self.out)?;
+        self.out.clear();
+        Ok(())
+    }
+
+    fn fill(&mut self) -> io::Result<()> {
+        self.input.drain(..self.at);
+        self.at = 0;
+        let mut chunk = [0; 16 << 10];
+        match self.connection.read(&mut chunk)? {
+            0 => Err(io::ErrorKind::UnexpectedEof.into()),
+            n => {
+                self.input.extend_from_slice(&chunk[..n]);
+                Ok(())
+            }
+        }
+    }
+
+    fn line(&mut self) -> io::Result<String> {
+        let len = loop {
+            match self.input[self.at..].windows(2).position(|w| w == b"\r\n") {
+                Some(len) => break len,
+                None => self.fill()?,
+            }
+        };
+        let line = String::from_utf8_lossy(&self.input[self.at..self.at + len]).into_owned();
+        self.at += len + 2;
+        Ok(line)
+    }
+
+    fn skip(&mut self, count: usize) -> io::Result<()> {
+        while self.input.len() - self.at < count {
+            self.fill()?;
+        }
+        self.at += count;
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    //! A server of a few lines that always gives one reply stands in for a cache.
+    use super::*;
+    use crate::workload::key;
+    use std::net::TcpListener;
+
+    /// Answers every line with `reply`, in pieces of `piece` bytes.
+    fn serve(reply: &'static [u8], piece: usize) -> Target {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let target = Target::Tcp(listener.local_addr().unwrap());
+        std::thread::spawn(move || {
+            for stream in listener.incoming() {
+                let mut stream = stream.unwrap();
+                stream.set_nodelay(true).unwrap();
+                std::thread::spawn(move || {
+                    let mut buffer = [0; 4096];
+                    while let Ok(n @ 1..) = stream.read(&mut buffer) {
+                        for _ in buffer[..n].iter().filter(|&&b| b == b'\n') {
+                            for part in reply.chunks(piece) {
+                                if stream.write_all(part).is_err() {
+                                    return;
+                                }
+                            }
+                        }
+                    }
+                });
+            }
+        });
+        target
+    }
+
+    fn load(connections: usize, value_len: usize) -> Load {
+        Load {
+            exchanges: vec![Exchange::get(&[key(1)], value_len)],
+            connections,
+        }
+    }
+
+    const HIT: &[u8] = b"VALUE 0123456789abcdef 0 5\r\nhello\r\nEND\r\n";
+    const SHORT: Duration = Duration::from_millis(20);
+
+    #[test]
+    fn the_length_of_a_reply_is_known_beforehand() {
+        assert_eq!(Exchange::get(&[key(1)], 5).reply_len, HIT.len());
+        assert_eq!(
+            Exchange::get(&[key(1), key(2)], 5).reply_len,
+            2 * HIT.len() - b"END\r\n".len()
+        );
+        assert_eq!(Exchange::set(b"k", 3).request, b"set k 0 0 3\r\nvvv\r\n");
+    }
+
+    #[test]
+    fn replies_are_counted_whole_or_in_pieces_on_one_connection_or_many() {
+        for piece in [1, 7, HIT.len()] {
+            let target = serve(HIT, piece);
+            for connections in [1, 4] {
+                let ran = load(connections, 5).run(&target, SHORT).unwrap();
+                assert!(ran.exchanges >= 1 && ran.elapsed >= SHORT, "{ran:?}");
+            }
+        }
+        assert!(!load(1, 5).latencies_ns(&serve(HIT, HIT.len()), SHORT).unwrap().is_empty());
+    }
+
+    #[test]
+    fn a_miss_an_error_or_another_length_is_not_counted_as_an_answer() {
+        for reply in [
+            &b"END\r\n"[..],
+            b"SERVER_ERROR out of memory\r\n",
+            b"VALUE 0123456789abcdef 0 6\r\nhello!\r\nEND\r\n",
+        ] {
+            for connections in [1, 3] {
+                assert!(load(connections, 5).run(&serve(reply, 1000), SHORT).is_err(), "{reply:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_admin_reads_numbers_and_hits() {
+        let mut admin = Admin::open(&serve(b"STAT a 1\r\nSTAT curr_items 42\r\nEND\r\n", 3)).unwrap();
+        assert_eq!(admin.stat("curr_items").unwrap(), 42);
+        assert!(admin.stat("nothing").is_err());
+        let mut admin = Admin::open(&serve(b"VALUE a 0 2\r\n\r\n\r\nVALUE b 0 0\r\n\r\nEND\r\n", 2)).unwrap();
+        assert_eq!(admin.hits(&["a", "b"]).unwrap(), (2, 4));
+    }
+}

@@ -1,0 +1,273 @@
+//! Keys, values and their popularity: seeded, so that a run can be repeated, and drawn before the clock starts.
+
+/// Length of the fixed keys, bytes.
+pub const KEY_LEN: usize = 16;
+/// A fixed-length key.
+pub type Key = [u8; KEY_LEN];
+
+/// SplitMix64 (Steele, Lea, Flood, OOPSLA 2014): enough for workloads, and eight lines.
+#[derive(Clone, Debug)]
+pub struct Rng(u64);
+
+impl Rng {
+    /// A stream of its own for every seed.
+    pub fn new(seed: u64) -> Self {
+        Self(seed)
+    }
+
+    /// 64 random bits.
+    pub fn bits(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        mix(self.0)
+    }
+
+    /// A number below `n`, uniform but for a bias of n / 2^64.
+    pub fn below(&mut self, n: u64) -> u64 {
+        let wide = u128::from(self.bits()) * u128::from(n);
+        u64::try_from(wide >> 64).unwrap_or(0) // a product of two u64, shifted by 64, is below 2^64
+    }
+
+    /// A number in the open interval (0, 1).
+    #[allow(clippy::cast_precision_loss, reason = "53 bits are exact in an f64")]
+    pub fn unit(&mut self) -> f64 {
+        ((self.bits() >> 11) as f64 + 0.5) / (1_u64 << 53) as f64
+    }
+}
+
+/// SplitMix64's finalizer: a bijection of the 64-bit numbers.
+pub fn mix(mut x: u64) -> u64 {
+    x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    x ^ (x >> 31)
+}
+
+/// The key of item `index`: 16 hexadecimal digits, different for every index, alike for no two neighbours.
+pub fn key(index: u64) -> Key {
+    let mut key = [0; KEY_LEN];
+    let mut bits = mix(index);
+    for digit in &mut key {
+        *digit = b"0123456789abcdef"[usize::from(bits.to_le_bytes()[0] & 15)];
+        bits >>= 4;
+    }
+    key
+}
+
+/// How requests fall on items.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Popularity {
+    /// every item alike
+    Uniform,
+    /// YCSB's scrambled zipfian, exponent 0.99: popular items lie anywhere, not side by side
+    Zipf,
+}
+
+impl Popularity {
+    /// Both.
+    pub const ALL: [Self; 2] = [Self::Uniform, Self::Zipf];
+
+    /// Its name in a table.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Uniform => "uniform",
+            Self::Zipf => "zipf 0.99",
+        }
+    }
+}
+
+/// The indices of `count` requests for `items` items.
+pub fn indices(items: u64, popularity: Popularity, count: usize, seed: u64) -> Vec<u64> {
+    let mut rng = Rng::new(seed);
+    match popularity {
+        Popularity::Uniform => (0..count).map(|_| rng.below(items)).collect(),
+        Popularity::Zipf => {
+            let zipf = Zipf::new(items);
+            (0..count).map(|_| mix(zipf.rank(&mut rng)) % items).collect()
+        }
+    }
+}
+
+/// The keys of `count` requests for `items` items.
+pub fn keys(items: u64, popularity: Popularity, count: usize, seed: u64) -> Vec<Key> {
+    indices(items, popularity, count, seed).into_iter().map(key).collect()
+}
+
+/// Ranks by Gray et al., "Quickly Generating Billion-Record Synthetic Databases" (SIGMOD 1994), as YCSB uses it.
+#[derive(Clone, Debug)]
+pub struct Zipf {
+    items: u64,
+    zeta: f64,
+    eta: f64,
+    alpha: f64,
+}
+
+impl Zipf {
+    /// YCSB's default exponent.
+    pub const THETA: f64 = 0.99;
+
+    /// Ranks below `items`; sums that many terms.
+    #[allow(clippy::cast_precision_loss, reason = "item counts are below 2^53")]
+    pub fn new(items: u64) -> Self {
+        let zeta = |n: u64| (1..=n).map(|i| (i as f64).powf(-Self::THETA)).sum::<f64>();
+        let (zeta2, zeta) = (zeta(2), zeta(items));
+        let eta = (1.0 - (2.0 / items as f64).powf(1.0 - Self::THETA)) / (1.0 - zeta2 / zeta);
+        Self {
+            items,
+            zeta,
+            eta,
+            alpha: 1.0 / (1.0 - Self::THETA),
+        }
+    }
+
+    /// A rank, 0 the most popular.
+    #[allow(clippy::cast_precision_loss, reason = "item counts are below 2^53")]
+    #[allow(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "0 <= rank <= items, and then bounded"
+    )]
+    pub fn rank(&self, rng: &mut Rng) -> u64 {
+        let u = rng.unit();
+        let uz = u * self.zeta;
+        if uz < 1.0 {
+            0
+        } else if uz < 1.0 + 0.5_f64.powf(Self::THETA) {
+            1.min(self.items - 1)
+        } else {
+            let rank = self.items as f64 * (self.eta * u - self.eta + 1.0).powf(self.alpha);
+            (rank as u64).min(self.items - 1)
+        }
+    }
+}
+
+/// Key and value sizes of one item, from its index alone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sizes {
+    /// every key 16 bytes, every value this many
+    Fixed(usize),
+    /// Facebook's ETC pool as fitted by Atikoglu et al. (SIGMETRICS 2012)
+    Etc,
+}
+
+/// P(value size = 0..14) of ETC; larger ones follow a generalized Pareto distribution.
+const ETC_SMALL: [f64; 15] = [
+    0.00536, 0.00047, 0.17820, 0.09239, 0.00018, 0.02740, 0.00065, 0.00606, 0.00023, 0.00837, 0.00837, 0.08989, 0.00092, 0.00326,
+    0.01980,
+];
+/// Largest value drawn, bytes: below memcached's largest item with any key.
+const VALUE_LEN_MAX: f64 = 1_000_000.0;
+/// Longest key that memcached takes, bytes (protocol.txt, "Keys").
+const KEY_LEN_MAX: f64 = 250.0;
+
+impl Sizes {
+    /// Its name in a table.
+    pub fn name(self) -> String {
+        match self {
+            Self::Fixed(value) => format!("16 B keys, {value} B values"),
+            Self::Etc => "ETC's sizes".to_owned(),
+        }
+    }
+
+    /// Lengths of the key and the value of item `index`.
+    #[allow(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "bounded by the two constants above"
+    )]
+    pub fn of(self, index: u64) -> (usize, usize) {
+        match self {
+            Self::Fixed(value_len) => (KEY_LEN, value_len),
+            Self::Etc => {
+                let mut rng = Rng::new(mix(index ^ 0xe7c));
+                // Keys hold 16 digits, so that they differ; 1 in 200 of ETC's is shorter.
+                let key_len = generalized_extreme_value(&mut rng, 30.7984, 8.20449, 0.078_688).clamp(16.0, KEY_LEN_MAX);
+                let mut left = rng.unit();
+                for (value_len, share) in ETC_SMALL.iter().enumerate() {
+                    left -= share;
+                    if left < 0.0 {
+                        return (key_len as usize, value_len);
+                    }
+                }
+                let value_len = generalized_pareto(&mut rng, 15.0, 214.476, 0.348_238).min(VALUE_LEN_MAX);
+                (key_len as usize, value_len as usize)
+            }
+        }
+    }
+
+    /// Writes the key of item `index` to `key` and gives the length of its value.
+    pub fn item(self, index: u64, key: &mut Vec<u8>) -> usize {
+        let (key_len, value_len) = self.of(index);
+        key.clear();
+        key.extend_from_slice(&self::key(index));
+        key.resize(key_len, b'-');
+        value_len
+    }
+}
+
+fn generalized_extreme_value(rng: &mut Rng, location: f64, scale: f64, shape: f64) -> f64 {
+    location + scale * ((-rng.unit().ln()).powf(-shape) - 1.0) / shape
+}
+
+fn generalized_pareto(rng: &mut Rng, location: f64, scale: f64, shape: f64) -> f64 {
+    location + scale * (rng.unit().powf(-shape) - 1.0) / shape
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashSet;
+
+    #[test]
+    fn keys_differ_and_are_text() {
+        let distinct: HashSet<Key> = (0..10_000).map(key).collect();
+        assert_eq!(distinct.len(), 10_000);
+        assert!(distinct.iter().flatten().all(u8::is_ascii_hexdigit));
+    }
+
+    #[test]
+    fn a_seed_gives_the_same_requests_again() {
+        for popularity in Popularity::ALL {
+            assert_eq!(indices(1000, popularity, 100, 7), indices(1000, popularity, 100, 7));
+            assert_ne!(indices(1000, popularity, 100, 7), indices(1000, popularity, 100, 8));
+            assert!(indices(1000, popularity, 10_000, 1).iter().all(|&i| i < 1000));
+        }
+    }
+
+    /// The most popular of n items has a share of 1 / zeta(n): 0.0976 for 10^4 items.
+    #[test]
+    fn zipf_has_the_share_that_theory_gives() {
+        let zipf = Zipf::new(10_000);
+        let mut rng = Rng::new(1);
+        let draws = 1_000_000;
+        let first = (0..draws).filter(|_| zipf.rank(&mut rng) == 0).count();
+        let share = first as f64 / f64::from(draws);
+        assert!((share - 1.0 / zipf.zeta).abs() < 0.002, "{share}");
+        assert!((0.09..0.11).contains(&share), "{share}");
+    }
+
+    /// Atikoglu et al., section 3.4: keys of 30-odd bytes, values of about 300 on the average with 44 % below 15 bytes.
+    #[test]
+    fn etc_has_the_fitted_means() {
+        let items = 200_000;
+        let (mut key_bytes, mut value_bytes, mut small) = (0.0, 0.0, 0);
+        for index in 0..items {
+            let (key_len, value_len) = Sizes::Etc.of(index);
+            key_bytes += key_len as f64;
+            value_bytes += value_len as f64;
+            small += u32::from(value_len < 15);
+        }
+        let (key_mean, value_mean) = (key_bytes / items as f64, value_bytes / items as f64);
+        assert!((35.0..38.0).contains(&key_mean), "{key_mean}");
+        // 0.558 of the values are Pareto with mean 15 + 214.476 / (1 - 0.348238) = 344; the others add 3 bytes.
+        assert!((185.0..205.0).contains(&value_mean), "{value_mean}");
+        assert!((0.43..0.45).contains(&(f64::from(small) / items as f64)));
+    }
+
+    #[test]
+    fn an_item_has_the_sizes_that_were_drawn() {
+        let mut key = Vec::new();
+        for index in 0..1000 {
+            let value_len = Sizes::Etc.item(index, &mut key);
+            assert_eq!((key.len(), value_len), Sizes::Etc.of(index));
+        }
+    }
+}
