@@ -20,7 +20,7 @@ network: Keyway's server beside memcached
     --only TEXT    rows whose name contains TEXT, such as 'unix' or 'pipelined'
     --table NAME   throughput or latency; otherwise both
 
-KEYWAY and MEMCACHED name other programs than target/release/keyway and the memcached on the PATH.";
+KEYWAY_BIN and KEYWAY_MEMCACHED name other programs than target/release/keyway and the memcached on the PATH.";
 
 const SERVER_CPU: usize = 0;
 const CLIENT_CPU: usize = 1;

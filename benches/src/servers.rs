@@ -30,7 +30,7 @@ pub struct Settings {
 }
 
 impl Server {
-    /// Debian's memcached, or what `MEMCACHED` names. `None`: it is not installed.
+    /// Debian's memcached, or what `KEYWAY_MEMCACHED` names. `None`: it is not installed.
     pub fn memcached(settings: Settings) -> io::Result<Option<Self>> {
         let Some(program) = memcached_path() else { return Ok(None) };
         let (port, folder) = (free_port()?, folder("memcached")?);
@@ -116,9 +116,9 @@ impl Drop for Server {
     }
 }
 
-/// Where memcached is: `MEMCACHED`, or on the PATH, or where Debian puts it.
+/// Where memcached is: `KEYWAY_MEMCACHED`, or on the PATH, or where Debian puts it.
 pub fn memcached_path() -> Option<PathBuf> {
-    if let Some(named) = std::env::var_os("MEMCACHED") {
+    if let Some(named) = std::env::var_os("KEYWAY_MEMCACHED") {
         return Some(named.into());
     }
     let path = std::env::var_os("PATH").unwrap_or_default();
@@ -126,9 +126,9 @@ pub fn memcached_path() -> Option<PathBuf> {
     folders.map(|f| f.join("memcached")).find(|p| p.is_file())
 }
 
-/// The program that `cargo build --release` made, or what `KEYWAY` names.
+/// The program that `cargo build --release` made, or what `KEYWAY_BIN` names.
 pub fn keyway_path() -> io::Result<PathBuf> {
-    if let Some(named) = std::env::var_os("KEYWAY") {
+    if let Some(named) = std::env::var_os("KEYWAY_BIN") {
         return Ok(named.into());
     }
     // This is target/release/deps/network-0123456789abcdef.
@@ -137,7 +137,7 @@ pub fn keyway_path() -> io::Result<PathBuf> {
     match beside.filter(|p| p.is_file()) {
         Some(found) => Ok(found),
         None => Err(io::Error::other(
-            "no keyway beside this program: cargo build --release first, or name it in KEYWAY",
+            "no keyway beside this program: cargo build --release first, or name it in KEYWAY_BIN",
         )),
     }
 }

@@ -122,7 +122,13 @@ fn build(context: &Context<'_>) -> Outcome {
 }
 
 fn test(context: &Context<'_>) -> Outcome {
-    context.expect(context.command("cargo", &["test", "--locked", "--workspace", "--no-fail-fast"]))
+    let mut command = context.command("cargo", &["test", "--locked", "--workspace", "--no-fail-fast"]);
+    // The program that `build` made: built for itself, its dependencies might have other features and be compiled again.
+    let keyway = context.target.join("debug/keyway");
+    if std::env::var_os("KEYWAY_BIN").is_none() && keyway.is_file() {
+        command.env("KEYWAY_BIN", keyway);
+    }
+    context.expect(command)
 }
 
 fn model(context: &Context<'_>) -> Outcome {
