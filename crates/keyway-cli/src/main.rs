@@ -1,1 +1,360 @@
-fn main() {}
+//! `keyway`: runs a Keyway cache, and looks into one. Wiring only: every rule is the server's or the library's.
+//!
+//! This is the one crate that prints; exit codes are in [`exit`].
+
+#![allow(
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "a command-line program talks to its user"
+)]
+
+mod background;
+mod exit;
+mod listen;
+mod logger;
+mod memcached;
+mod people;
+mod place;
+mod plan;
+mod size;
+
+use std::ffi::OsString;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::{ArgAction, Args, Parser, Subcommand};
+use keyway::{Options, Place};
+use keyway_server::{Config, KEYWAY_VERSION, PROTOCOL_VERSION, UnixSocket};
+
+use exit::Failure;
+use plan::Plan;
+
+const EXAMPLES: &str = "\
+Examples:
+  keyway serve                                    serve on 127.0.0.1:11211; the cache survives restarts and kill -9
+  keyway serve --listen 0.0.0.0 --memory 4g       serve everybody, with 4 GiB
+  keyway serve --socket /run/keyway.sock --listen 127.0.0.1:0
+                                                  serve a Unix socket only
+  keyway memcached -m 64 -p 11211 -u nobody       take memcached's own command line
+  keyway get greeting                             look into the default region, with or without a server
+  keyway check /dev/shm/keyway-0-11211            verify a region
+
+Exit codes: 0 done; 1 the answer is no (key absent, region damaged) or the server ended badly; 2 the region cannot be opened;
+64 wrong command line; 67 no such user; 71 the system refused something.";
+
+/// A memcached-compatible cache whose items live in a shared region that outlasts every process.
+#[derive(Parser)]
+#[command(name = "keyway", version, about, after_help = EXAMPLES, max_term_width = 110)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Serve memcached clients, in the foreground, until SIGTERM or SIGINT
+    Serve(Box<Serve>),
+    /// Serve with memcached's own command line (`keyway memcached -h` lists it)
+    #[command(disable_help_flag = true)]
+    Memcached {
+        /// memcached's options
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        arguments: Vec<OsString>,
+    },
+    /// Verify every invariant of a region; exit 1 and say where if one does not hold
+    Check {
+        /// The region's file
+        path: PathBuf,
+    },
+    /// Print the value of a key
+    Get {
+        key: String,
+        #[command(flatten)]
+        region: Region,
+    },
+    /// Store a value
+    Set {
+        key: String,
+        /// The value; standard input if left out
+        value: Option<String>,
+        /// Seconds until it expires; above 30 days a Unix time; 0 never
+        #[arg(long, default_value_t = 0, allow_negative_numbers = true)]
+        ttl: i64,
+        /// Client flags
+        #[arg(long, default_value_t = 0)]
+        flags: u32,
+        #[command(flatten)]
+        region: Region,
+    },
+    /// Delete a key
+    Delete {
+        key: String,
+        #[command(flatten)]
+        region: Region,
+    },
+    /// List all keys, one a line
+    Keys {
+        #[command(flatten)]
+        region: Region,
+    },
+    /// Print all items as `set` commands, which `nc` can send to a server
+    Dump {
+        #[command(flatten)]
+        region: Region,
+    },
+    /// Print what a region is and what was counted in it
+    Stats {
+        #[command(flatten)]
+        region: Region,
+    },
+    /// Print the version
+    Version,
+}
+
+#[derive(Args)]
+struct Region {
+    /// The region's file [default: /dev/shm/keyway-<uid>-11211]
+    #[arg(long, value_name = "PATH")]
+    region: Option<PathBuf>,
+}
+
+#[derive(Args)]
+struct Serve {
+    /// Address to listen on, port 11211 unless given; may be repeated; port 0: no TCP [default: 127.0.0.1]
+    #[arg(long, short = 'l', value_name = "ADDR[:PORT]")]
+    listen: Vec<String>,
+    /// Unix socket to listen on, besides TCP
+    #[arg(long, value_name = "PATH")]
+    socket: Option<PathBuf>,
+    /// Mode of the Unix socket, octal
+    #[arg(long, value_name = "MODE", default_value = "700", value_parser = parse_mode)]
+    socket_mode: u32,
+    /// The region's file, made if absent, or memfd: gone with the server [default: /dev/shm/keyway-<uid>-<port>]
+    #[arg(long, value_name = "PATH|memfd", value_parser = place::parse)]
+    region: Option<Place>,
+    /// Size of a new region, index and headers included: 512k, 64m, 1g; a plain number counts MiB
+    #[arg(long, short = 'm', value_name = "SIZE", default_value = "64m", value_parser = size::parse_mebibytes)]
+    memory: u64,
+    /// Largest item, 1k to 1g; a plain number counts bytes
+    #[arg(long, short = 'I', value_name = "SIZE", default_value = "1m", value_parser = size::parse_item_size)]
+    max_item: usize,
+    /// Worker threads
+    #[arg(long, short = 't', value_name = "N", default_value_t = 4, value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=4096))]
+    threads: usize,
+    /// Most connections at a time
+    #[arg(long, short = 'c', value_name = "N", default_value_t = 1024, value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..))]
+    connections: usize,
+    /// Close connections that are idle for so many seconds; 0: never
+    #[arg(long, value_name = "S", default_value_t = 0)]
+    idle_timeout: u32,
+    /// Back the region with huge pages
+    #[arg(long)]
+    huge_pages: bool,
+    /// Touch all of the region's memory at the start, rather than at first use
+    #[arg(long)]
+    prefault: bool,
+    /// Fail stores when memory is full, instead of evicting
+    #[arg(long)]
+    no_evict: bool,
+    /// Let in only who authenticates: a file with lines user:password
+    #[arg(long, value_name = "PATH")]
+    auth_file: Option<PathBuf>,
+    /// Forbid flush_all
+    #[arg(long)]
+    no_flush: bool,
+    /// Allow the command `shutdown`
+    #[arg(long)]
+    allow_shutdown: bool,
+    /// Log more: -v the server's doings, -vv connections, -vvv requests
+    #[arg(long, short = 'v', action = ArgAction::Count)]
+    verbose: u8,
+}
+
+impl Serve {
+    fn plan(self) -> Result<Plan, Failure> {
+        if self.max_item as u64 > self.memory / 2 {
+            let (item, memory) = (self.max_item, self.memory);
+            let reason = "the largest item may take at most half of the memory; raise --memory or lower --max-item";
+            return Err(Failure::usage(format_args!(
+                "--max-item {item} with --memory {memory} (bytes): {reason}"
+            )));
+        }
+        let mut tcp: Vec<SocketAddr> = Vec::new();
+        let listen = if self.listen.is_empty() {
+            vec!["127.0.0.1".to_owned()]
+        } else {
+            self.listen
+        };
+        for text in &listen {
+            tcp.extend(listen::parse(text, place::DEFAULT_PORT).map_err(|why| Failure::usage(format_args!("--listen: {why}")))?);
+        }
+        let mode = self.socket_mode;
+        let config = Config {
+            tcp,
+            unix: self.socket.map(|path| UnixSocket { path, mode }),
+            threads: self.threads,
+            connections_max: self.connections,
+            idle_timeout: Duration::from_secs(self.idle_timeout.into()),
+            auth_file: self.auth_file,
+            flush_enabled: !self.no_flush,
+            shutdown_enabled: self.allow_shutdown,
+            evict: !self.no_evict,
+            verbosity: self.verbose,
+            ..Config::default()
+        };
+        let options = Options {
+            memory: self.memory,
+            huge_pages: self.huge_pages,
+            prefault: self.prefault,
+            item_size_max: self.max_item,
+            evict: !self.no_evict,
+            ..Options::default()
+        };
+        Ok(Plan {
+            config,
+            place: self.region,
+            options,
+            ..Plan::default()
+        })
+    }
+}
+
+fn parse_mode(text: &str) -> Result<u32, String> {
+    match u32::from_str_radix(text, 8) {
+        Ok(mode) if mode <= 0o777 => Ok(mode),
+        _ => Err(format!("\"{text}\" is no octal file mode, such as 700 or 0770")),
+    }
+}
+
+fn main() -> ExitCode {
+    match run() {
+        Ok(()) => ExitCode::from(exit::DONE),
+        Err(Failure { code, reason }) => {
+            eprintln!("keyway: {reason}");
+            ExitCode::from(code)
+        }
+    }
+}
+
+fn run() -> Result<(), Failure> {
+    let mut arguments = std::env::args_os();
+    let name = arguments.next().unwrap_or_default();
+    // A link named memcached makes this program a drop-in for those who cannot change a command line.
+    if Path::new(&name).file_name().is_some_and(|name| name == "memcached") {
+        return memcached_main(arguments);
+    }
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => {
+            let code = if error.use_stderr() { exit::USAGE } else { exit::DONE };
+            let _ = error.print();
+            std::process::exit(code.into());
+        }
+    };
+    match cli.command {
+        Command::Serve(serve) => {
+            logger::start(serve.verbose);
+            serve.plan()?.run()
+        }
+        Command::Memcached { arguments } => memcached_main(arguments),
+        other => {
+            logger::start(0);
+            match other {
+                Command::Check { path } => people::check(path),
+                Command::Get { key, region } => people::get(region.region, &key),
+                Command::Set {
+                    key,
+                    value,
+                    ttl,
+                    flags,
+                    region,
+                } => people::set(region.region, &key, value, ttl, flags),
+                Command::Delete { key, region } => people::delete(region.region, &key),
+                Command::Keys { region } => people::keys(region.region),
+                Command::Dump { region } => people::dump(region.region),
+                Command::Stats { region } => people::stats(region.region),
+                _ => {
+                    println!("keyway {KEYWAY_VERSION} (speaks the protocol of memcached {PROTOCOL_VERSION})");
+                    Ok(())
+                }
+            }
+        }
+    }
+}
+
+fn memcached_main(arguments: impl IntoIterator<Item = OsString>) -> Result<(), Failure> {
+    match memcached::parse(arguments)? {
+        memcached::Asked::Print(text) => {
+            print!("{text}");
+            Ok(())
+        }
+        memcached::Asked::Serve(plan) => {
+            logger::start(plan.config.verbosity);
+            plan.run()
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_sound() {
+        <Cli as clap::CommandFactory>::command().debug_assert();
+    }
+
+    fn plan(line: &str) -> Result<Plan, Failure> {
+        let words = ["keyway", "serve"].into_iter().chain(line.split_whitespace());
+        match Cli::try_parse_from(words).map(|cli| cli.command) {
+            Ok(Command::Serve(serve)) => serve.plan(),
+            Ok(_) => panic!("{line}"),
+            Err(error) => Err(Failure::usage(error)),
+        }
+    }
+
+    #[test]
+    fn serve_has_the_defaults_that_it_tells() {
+        let plan = plan("").unwrap();
+        assert_eq!(plan.config.tcp, ["127.0.0.1:11211".parse().unwrap()]);
+        assert_eq!(
+            (plan.options.memory, plan.options.item_size_max, plan.config.threads),
+            (64 << 20, 1 << 20, 4)
+        );
+        assert_eq!(plan.place, None);
+    }
+
+    #[test]
+    fn serve_takes_what_it_is_told() {
+        let plan =
+            plan("--listen 127.0.0.1:5 --listen [::1]:6 --socket /s --socket-mode 770 --region memfd --memory 8 -vv").unwrap();
+        assert_eq!(plan.config.tcp, ["127.0.0.1:5".parse().unwrap(), "[::1]:6".parse().unwrap()]);
+        assert_eq!(
+            plan.config.unix,
+            Some(UnixSocket {
+                path: "/s".into(),
+                mode: 0o770
+            })
+        );
+        assert_eq!(
+            (plan.place, plan.options.memory, plan.config.verbosity),
+            (Some(Place::Memfd), 8 << 20, 2)
+        );
+    }
+
+    #[test]
+    fn serve_refuses_what_cannot_be() {
+        for line in [
+            "--threads 0",
+            "--memory x",
+            "--max-item 1",
+            "--memory 1m --max-item 1m",
+            "--listen nowhere:x",
+            "--socket-mode 9",
+        ] {
+            assert!(plan(line).is_err(), "{line}");
+        }
+    }
+}

@@ -231,7 +231,7 @@ impl Session {
     fn claim_open(&self, segment: usize) -> bool {
         let header = self.region.header(segment);
         let state = State(header.state.load(Acquire));
-        if state.kind() != Some(Kind::Open) {
+        if state.kind() != Some(Kind::Open) || self.operates_on(segment) {
             return false;
         }
         loop {
@@ -405,6 +405,7 @@ impl Session {
             });
             match (found, head) {
                 (Err((place, word)), _) => self.unfreeze(place, word),
+                (Ok(Some(_)), Some(seen)) if self.operates_on(seen.segment) => return None,
                 (Ok(Some((place, word))), Some(seen)) => {
                     if word.frequency() > 0 && !last_round {
                         let less = word.with_frequency(word.frequency() - 1);

@@ -6,7 +6,7 @@
 use crate::atomics::{AcqRel, Acquire, Relaxed, Release, SeqCst, add_single_writer, fence};
 use crate::hash::{Key, hash};
 use crate::layout::segment::{CLASSES_MAX, Owner};
-use crate::layout::session::{INTENTS, Lease, LEASING, ThreadSlot, UPKEEP, next_incarnation};
+use crate::layout::session::{INTENTS, LEASING, Lease, OPERATION, ThreadSlot, UPKEEP, next_incarnation};
 use crate::layout::stats::Counter;
 use crate::extent::Extent;
 use crate::region::Region;
@@ -158,6 +158,11 @@ impl Session {
         }
         // SeqCst: the intent must be out before the slot is read again; the recycler's purge is out before it reads intents.
         fence(SeqCst);
+    }
+
+    /// Whether this thread's own operation is at an item of this segment: it had better not be evicted by it.
+    pub(crate) fn operates_on(&self, segment: usize) -> bool {
+        self.thread().intents.get(OPERATION).is_some_and(|w| w.load(Relaxed) == segment as u64 + 1)
     }
 
     /// Ends an intent.

@@ -405,6 +405,7 @@ impl Connection {
                     close,
                 } => {
                     if let Some(key) = forget {
+                        executor.counters().too_large.add(1);
                         executor.forget(key.stored());
                     }
                     self.output.extend_from_slice(reply);

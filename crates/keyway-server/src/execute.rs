@@ -126,12 +126,14 @@ impl Executor {
     fn administer(&mut self, request: &Request<'_>, out: &mut Vec<u8>, origin: &Origin<'_>) -> Outcome {
         match request {
             Request::FlushAll { delay, noreply } => {
-                let answer = if self.shared.config.flush_enabled {
-                    self.session.flush_all(*delay);
+                let answer = if !self.shared.config.flush_enabled {
+                    reply::FLUSH_DISABLED
+                } else if let Err(error) = self.session.flush_all(*delay) {
+                    log::error!("flush_all: {error}");
+                    refusal(error)
+                } else {
                     log::info!("{}: flush_all {delay}", origin.peer.address);
                     reply::OK
-                } else {
-                    reply::FLUSH_DISABLED
                 };
                 answer_unless(*noreply, answer, out);
             }
@@ -686,7 +688,7 @@ fn refusal(error: WriteError) -> &'static [u8] {
         WriteError::TooLarge { .. } => reply::TOO_LARGE,
         WriteError::OutOfMemory => reply::OUT_OF_MEMORY_STORING,
         WriteError::KeyLength { .. } => reply::BAD_FORMAT,
-        _ => DAMAGED,
+        WriteError::EpochsUsedUp | WriteError::Corrupt => DAMAGED,
     }
 }
 

@@ -43,6 +43,7 @@ pub(crate) struct WorkerCounters {
     pub(crate) auth_errors: Counter,
     pub(crate) idle_kicks: Counter,
     pub(crate) cmd_meta: Counter,
+    pub(crate) too_large: Counter,
 }
 
 /// A counter with one writing thread.
@@ -110,6 +111,7 @@ pub(crate) struct Traffic {
     pub(crate) auth_errors: u64,
     pub(crate) idle_kicks: u64,
     pub(crate) cmd_meta: u64,
+    pub(crate) too_large: u64,
 }
 
 pub(crate) struct Shared {
@@ -176,6 +178,7 @@ impl Shared {
                 auth_errors: sum.auth_errors + c.auth_errors.get(),
                 idle_kicks: sum.idle_kicks + c.idle_kicks.get(),
                 cmd_meta: sum.cmd_meta + c.cmd_meta.get(),
+                too_large: sum.too_large + c.too_large.get(),
             }
         })
     }

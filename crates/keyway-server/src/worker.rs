@@ -18,6 +18,8 @@ use crate::shared::{Message, Peer, PeerAddress, Shared};
 use crate::watch::CONNEVENTS;
 
 pub(crate) const WAKE: Token = Token(usize::MAX);
+/// After so long without anything to do, a worker gives up the room that its session has reserved for its next writes.
+const RELEASE_AFTER: Duration = Duration::from_secs(5);
 /// How often idle connections are looked for, and the region is kept up.
 const TICK: Duration = Duration::from_secs(1);
 
@@ -29,6 +31,8 @@ pub(crate) struct Worker {
     /// connections with something to do, each once
     line: VecDeque<usize>,
     next_tick: Instant,
+    /// when there was something to do, and the session's reserve has not been given up since
+    busy_at: Option<Instant>,
     /// when the server is stopping: the end of patience
     deadline: Option<Instant>,
 }
@@ -47,6 +51,7 @@ impl Worker {
             connections: Slab::new(),
             line: VecDeque::new(),
             next_tick,
+            busy_at: None,
             deadline: None,
         }
     }
@@ -66,6 +71,9 @@ impl Worker {
             }
             self.desk.now = Instant::now();
             self.desk.uptime_s = self.desk.executor.shared.uptime_s();
+            if !events.is_empty() {
+                self.busy_at = Some(self.desk.now);
+            }
             for event in &events {
                 if event.token() == WAKE {
                     self.desk.executor.shared.doors[self.desk.executor.worker].receive(&mut messages);
@@ -83,6 +91,10 @@ impl Worker {
                     self.serve(token);
                 }
             }
+            if self.busy_at.is_some_and(|at| self.desk.now >= at + RELEASE_AFTER) {
+                self.desk.executor.session.release();
+                self.busy_at = None;
+            }
             if self.desk.now >= self.next_tick || self.deadline.is_some_and(|deadline| self.desk.now >= deadline) {
                 self.tick();
             }
@@ -94,11 +106,16 @@ impl Worker {
         if !self.line.is_empty() {
             return Some(Duration::ZERO);
         }
-        let has_ticks = self.keeps_up() || self.idle_timeout().is_some() || self.deadline.is_some();
-        has_ticks.then(|| {
-            let next = self.deadline.map_or(self.next_tick, |deadline| deadline.min(self.next_tick));
-            next.saturating_duration_since(self.desk.now)
-        })
+        let has_ticks = self.keeps_up() || self.idle_timeout().is_some();
+        let next = [
+            has_ticks.then_some(self.next_tick),
+            self.busy_at.map(|at| at + RELEASE_AFTER),
+            self.deadline,
+        ];
+        next.into_iter()
+            .flatten()
+            .min()
+            .map(|next| next.saturating_duration_since(self.desk.now))
     }
 
     /// One worker does the region's housekeeping.

@@ -1,0 +1,63 @@
+//! `-d`: the program starts itself once more, in the background, and waits until that copy serves.
+//!
+//! A fork in the middle of a program is safe only before threads; a second start always is. The copy knows itself by
+//! [`MARK`] in its environment, and says that it is ready by a line on its standard output, which is a pipe to us: so the
+//! first process ends with success only when clients can connect, and with the copy's exit code if it cannot start.
+
+use std::fs::OpenOptions;
+use std::io::{self, BufRead, BufReader};
+use std::process::{Command, Stdio};
+
+use nix::unistd::{dup2_stderr, dup2_stdout, setsid};
+
+use crate::exit::{self, Failure};
+
+const MARK: &str = "KEYWAY_IN_BACKGROUND";
+
+/// Whether this process is the copy.
+pub(crate) fn is_child() -> bool {
+    std::env::var_os(MARK).is_some()
+}
+
+/// Starts the copy and waits until it is ready, or has failed.
+pub(crate) fn start() -> Result<(), Failure> {
+    let refused = |error: io::Error| Failure::new(exit::SYSTEM, format_args!("cannot start in the background (-d): {error}"));
+    let mut arguments = std::env::args_os();
+    let name = arguments.next().unwrap_or_else(|| "keyway".into());
+    let mut command = Command::new("/proc/self/exe");
+    std::os::unix::process::CommandExt::arg0(&mut command, name);
+    let mut child = command
+        .args(arguments)
+        .env(MARK, "1")
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .spawn()
+        .map_err(refused)?;
+    let mut line = String::new();
+    if let Some(output) = child.stdout.take() {
+        BufReader::new(output).read_line(&mut line).map_err(refused)?;
+    }
+    if !line.is_empty() {
+        return Ok(());
+    }
+    // The copy has said why on the standard error that we share.
+    let status = child.wait().map_err(refused)?;
+    let code = status.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(exit::NO);
+    Err(Failure::new(code, "the server did not start in the background (-d)"))
+}
+
+/// In the copy: leaves the terminal, and the folder unless core files are to land there.
+pub(crate) fn detach(stay: bool) -> io::Result<()> {
+    setsid()?;
+    if stay { Ok(()) } else { std::env::set_current_dir("/") }
+}
+
+/// In the copy, when it has said that it is ready: lets go of standard output, and of standard error unless it is to log there.
+pub(crate) fn ready(keep_log: bool) -> io::Result<()> {
+    let null = OpenOptions::new().read(true).write(true).open("/dev/null")?;
+    dup2_stdout(&null)?;
+    if !keep_log {
+        dup2_stderr(&null)?;
+    }
+    Ok(())
+}

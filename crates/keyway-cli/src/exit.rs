@@ -1,0 +1,36 @@
+//! How a command ends: its exit code, and the line that says why.
+
+use std::fmt;
+
+/// Done.
+pub(crate) const DONE: u8 = 0;
+/// The answer is no: the key is absent, `check` found something, the server could not start or ended badly.
+pub(crate) const NO: u8 = 1;
+/// The region cannot be opened.
+pub(crate) const NO_REGION: u8 = 2;
+/// The command line is wrong, or asks for something that Keyway does not have (sysexits.h, EX_USAGE).
+pub(crate) const USAGE: u8 = 64;
+/// The user to become does not exist (EX_NOUSER).
+pub(crate) const NO_USER: u8 = 67;
+/// The system refused something (EX_OSERR).
+pub(crate) const SYSTEM: u8 = 71;
+
+/// A command that failed.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Failure {
+    pub(crate) code: u8,
+    pub(crate) reason: String,
+}
+
+impl Failure {
+    pub(crate) fn new(code: u8, reason: impl fmt::Display) -> Self {
+        Self {
+            code,
+            reason: reason.to_string(),
+        }
+    }
+
+    pub(crate) fn usage(reason: impl fmt::Display) -> Self {
+        Self::new(USAGE, reason)
+    }
+}

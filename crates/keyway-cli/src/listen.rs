@@ -1,0 +1,86 @@
+//! Listening addresses as people write them.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
+
+/// The addresses of `text`: an IPv4 or IPv6 address, a name, or `*`, and perhaps a port after a colon (IPv6 in brackets then).
+/// Port 0 means "do not listen": no address at all.
+pub(crate) fn parse(text: &str, default_port: u16) -> Result<Vec<SocketAddr>, String> {
+    let (host, port) = split(text, default_port)?;
+    if port == 0 {
+        return Ok(Vec::new());
+    }
+    if host == "*" {
+        return Ok(everywhere(port));
+    }
+    if let Ok(address) = host.parse::<IpAddr>() {
+        return Ok(vec![SocketAddr::new(address, port)]);
+    }
+    let found = (host, port).to_socket_addrs();
+    let mut addresses: Vec<SocketAddr> = found
+        .map_err(|error| format!("\"{text}\" names no address: {error}"))?
+        .collect();
+    addresses.dedup();
+    Ok(addresses)
+}
+
+/// All interfaces, in both families.
+pub(crate) fn everywhere(port: u16) -> Vec<SocketAddr> {
+    vec![
+        SocketAddr::from((Ipv4Addr::UNSPECIFIED, port)),
+        SocketAddr::from((Ipv6Addr::UNSPECIFIED, port)),
+    ]
+}
+
+fn split(text: &str, default_port: u16) -> Result<(&str, u16), String> {
+    let port_of = |port: &str| {
+        port.parse::<u16>()
+            .map_err(|_| format!("\"{port}\" in \"{text}\" is no port: it is a number from 0 to 65535"))
+    };
+    if text.parse::<Ipv6Addr>().is_ok() {
+        return Ok((text, default_port));
+    }
+    if let Some(rest) = text.strip_prefix('[') {
+        let (host, rest) = rest
+            .split_once(']')
+            .ok_or_else(|| format!("\"{text}\" lacks the closing bracket"))?;
+        return match rest.strip_prefix(':') {
+            Some(port) => Ok((host, port_of(port)?)),
+            None if rest.is_empty() => Ok((host, default_port)),
+            None => Err(format!("\"{text}\": after ] comes a colon and the port")),
+        };
+    }
+    match text.rsplit_once(':') {
+        Some((host, port)) => Ok((if host.is_empty() { "*" } else { host }, port_of(port)?)),
+        None if text.is_empty() => Err("an address is missing".to_owned()),
+        None => Ok((text, default_port)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn addresses(text: &str) -> Vec<String> {
+        parse(text, 11211).unwrap().iter().map(SocketAddr::to_string).collect()
+    }
+
+    #[test]
+    fn addresses_come_in_many_forms() {
+        assert_eq!(addresses("127.0.0.1"), ["127.0.0.1:11211"]);
+        assert_eq!(addresses("127.0.0.1:1234"), ["127.0.0.1:1234"]);
+        assert_eq!(addresses("::1"), ["[::1]:11211"]);
+        assert_eq!(addresses("[::1]:1234"), ["[::1]:1234"]);
+        assert_eq!(addresses("[::1]"), ["[::1]:11211"]);
+        assert_eq!(addresses("*:7"), ["0.0.0.0:7", "[::]:7"]);
+        assert_eq!(addresses(":7"), ["0.0.0.0:7", "[::]:7"]);
+        assert!(addresses("localhost:5").iter().all(|a| a == "127.0.0.1:5" || a == "[::1]:5"));
+        assert!(addresses("127.0.0.1:0").is_empty());
+    }
+
+    #[test]
+    fn nonsense_is_refused() {
+        for text in ["", "127.0.0.1:", "127.0.0.1:99999", "[::1", "[::1]x", "host:port"] {
+            assert!(parse(text, 1).is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,218 @@
+//! `get`, `set`, `delete`, `keys`, `dump`, `stats`, `check`: a region for people, by the library door. No server is needed.
+
+use std::io::{IsTerminal, Read, Write};
+use std::path::PathBuf;
+
+use keyway::{Cache, Delete, Deleted, Options, Place, Session, Store, Stored};
+use keyway_server::size_text;
+
+use crate::exit::{self, Failure};
+use crate::place;
+
+/// Items visited between two writes to the output.
+const ITEMS_PER_STEP: usize = 1024;
+
+/// Opens the region at `path`, or at the default place, without ever creating one: that is not what someone means who wants
+/// to look into it.
+fn open(path: Option<PathBuf>) -> Result<Cache, Failure> {
+    let no_region = |reason: String| Failure::new(exit::NO_REGION, reason);
+    let path = match path {
+        Some(path) => path,
+        None => {
+            let path = place::default_path(place::DEFAULT_PORT);
+            place::check_owner(&path).map_err(no_region)?;
+            path
+        }
+    };
+    let options = Options {
+        existing_only: true,
+        ..Options::default()
+    };
+    Cache::open(&Place::Path(path), &options).map_err(|error| no_region(error.to_string()))
+}
+
+fn session(cache: &Cache) -> Result<Session, Failure> {
+    cache.session().map_err(|error| Failure::new(exit::NO_REGION, error))
+}
+
+fn written(result: std::io::Result<()>) -> Result<(), Failure> {
+    match result {
+        // Whoever reads has had enough, as in `keyway keys | head`.
+        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
+        result => result.map_err(|error| Failure::new(exit::SYSTEM, format_args!("cannot write: {error}"))),
+    }
+}
+
+/// Prints the value of `key`, and nothing else; a line end follows on a terminal.
+pub(crate) fn get(region: Option<PathBuf>, key: &str) -> Result<(), Failure> {
+    let cache = open(region)?;
+    let mut value = Vec::new();
+    if session(&cache)?.get(key.as_bytes(), &mut value).is_none() {
+        return Err(Failure::new(exit::NO, format_args!("{key}: not found")));
+    }
+    let mut out = std::io::stdout();
+    if out.is_terminal() {
+        value.push(b'\n');
+    }
+    written(out.write_all(&value))
+}
+
+/// Stores `value`, or standard input if there is none.
+pub(crate) fn set(region: Option<PathBuf>, key: &str, value: Option<String>, ttl_s: i64, flags: u32) -> Result<(), Failure> {
+    let cache = open(region)?;
+    let mut bytes = Vec::new();
+    match value {
+        Some(value) => bytes = value.into_bytes(),
+        None => {
+            let read = std::io::stdin().read_to_end(&mut bytes);
+            read.map_err(|error| Failure::new(exit::SYSTEM, format_args!("cannot read standard input: {error}")))?;
+        }
+    }
+    let how = Store {
+        flags,
+        exptime: ttl_s,
+        ..Store::default()
+    };
+    match session(&cache)?.store(key.as_bytes(), &bytes, &how) {
+        Ok(Stored::Stored { .. }) => Ok(()),
+        Ok(other) => Err(Failure::new(exit::NO, format_args!("{key}: {other:?}"))),
+        Err(error) => Err(Failure::new(exit::NO, format_args!("{key}: {error}"))),
+    }
+}
+
+/// Deletes `key`.
+pub(crate) fn delete(region: Option<PathBuf>, key: &str) -> Result<(), Failure> {
+    let cache = open(region)?;
+    match session(&cache)?.delete(key.as_bytes(), &Delete::default()) {
+        Ok(Deleted::Deleted) => Ok(()),
+        Ok(_) => Err(Failure::new(exit::NO, format_args!("{key}: not found"))),
+        Err(error) => Err(Failure::new(exit::NO, format_args!("{key}: {error}"))),
+    }
+}
+
+/// Prints every key, one a line; bytes that are no printable ASCII as `\xNN`.
+pub(crate) fn keys(region: Option<PathBuf>) -> Result<(), Failure> {
+    let cache = open(region)?;
+    let mut session = session(&cache)?;
+    let mut out = std::io::stdout().lock();
+    let mut cursor = Some(0);
+    while let Some(from) = cursor {
+        let mut lines = Vec::new();
+        cursor = session.walk(from, ITEMS_PER_STEP, |key, _| {
+            let _ = writeln!(lines, "{}", key.escape_ascii());
+        });
+        if out.write_all(&lines).is_err() {
+            break;
+        }
+    }
+    Ok(())
+}
+
+/// Prints every item as the `set` command that stores it again, so that a dump can be sent to a server.
+pub(crate) fn dump(region: Option<PathBuf>) -> Result<(), Failure> {
+    let cache = open(region)?;
+    let mut session = session(&cache)?;
+    let mut out = std::io::stdout().lock();
+    let mut cursor = Some(0);
+    while let Some(from) = cursor {
+        let mut found: Vec<(Vec<u8>, bool)> = Vec::new();
+        cursor = session.walk(from, ITEMS_PER_STEP, |key, item| found.push((key.to_vec(), item.binary_key)));
+        for (key, is_binary) in found {
+            if is_binary || key.iter().any(|byte| byte.is_ascii_control() || *byte == b' ') {
+                log::warn!("{}: left out, because the text protocol cannot name it", key.escape_ascii());
+                continue;
+            }
+            let mut value = Vec::new();
+            // Gone since the walk saw it: not dumped.
+            let Some(item) = session.get(&key, &mut value) else { continue };
+            let ttl_s = item.ttl_s.unwrap_or(0);
+            let written = out
+                .write_all(b"set ")
+                .and_then(|()| out.write_all(&key))
+                .and_then(|()| write!(out, " {} {ttl_s} {} noreply\r\n", item.flags, value.len()))
+                .and_then(|()| out.write_all(&value))
+                .and_then(|()| out.write_all(b"\r\n"));
+            if written.is_err() {
+                return Ok(());
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Prints what the region is, and what was counted since it was made.
+pub(crate) fn stats(region: Option<PathBuf>) -> Result<(), Failure> {
+    let cache = open(region)?;
+    let (info, counters) = (cache.info(), cache.counters());
+    let mut text = String::new();
+    let mut line = |name: &str, value: String| text.push_str(&format!("{name:<20} {value}\n"));
+    line("memory", size_text(info.limit_bytes));
+    line(
+        "segments",
+        format!(
+            "{} of {}, {} free",
+            info.segments,
+            size_text(info.segment_bytes),
+            info.segments_free
+        ),
+    );
+    line(
+        "index",
+        format!("{} buckets, {}", info.index_buckets, size_text(info.index_bytes)),
+    );
+    line("sessions", format!("{} of {}", info.sessions, info.sessions_max));
+    line("largest item", size_text(info.item_size_max as u64));
+    line("items", counters.curr_items.to_string());
+    line("bytes", counters.bytes.to_string());
+    for (name, count) in [
+        ("gets", counters.cmd_get),
+        ("get hits", counters.get_hits),
+        ("get misses", counters.get_misses),
+        ("sets", counters.cmd_set),
+        ("deletes", counters.delete_hits),
+        ("evictions", counters.evictions),
+        ("expired unfetched", counters.expired_unfetched),
+        ("no memory", counters.store_no_memory),
+        ("too large", counters.store_too_large),
+        ("relocations", counters.relocations),
+        ("segments recycled", counters.segments_recycled),
+        ("recoveries", counters.recoveries),
+        ("corrupt", counters.corrupt),
+    ] {
+        line(name, count.to_string());
+    }
+    written(std::io::stdout().write_all(text.as_bytes()))
+}
+
+/// Verifies every invariant; prints a summary and everything that is wrong.
+pub(crate) fn check(path: PathBuf) -> Result<(), Failure> {
+    let shown = path.display().to_string();
+    let cache = open(Some(path))?;
+    let progress = std::io::stderr().is_terminal();
+    let report = cache.check(|percent| {
+        if progress {
+            eprint!("\r{percent} %\r");
+        }
+    });
+    let mut text = String::new();
+    for (name, value) in &report.summary {
+        text.push_str(&format!("{name}: {value}\n"));
+    }
+    for problem in &report.problems {
+        text.push_str(&format!("PROBLEM {problem}\n"));
+    }
+    let count = report.problems.len() + report.unlisted;
+    text.push_str(&match count {
+        0 => format!("{shown}: all invariants hold\n"),
+        _ => format!("{shown}: {count} problems, {} of them listed\n", report.problems.len()),
+    });
+    written(std::io::stdout().write_all(text.as_bytes()))?;
+    cache.close();
+    match count {
+        0 => Ok(()),
+        _ => Err(Failure::new(
+            exit::NO,
+            format_args!("{shown} is damaged ({count} problems): remove it, and start afresh"),
+        )),
+    }
+}

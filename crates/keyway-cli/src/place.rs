@@ -1,0 +1,86 @@
+//! Where a region is when nobody says, and whether the file there may be used.
+
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use keyway::Place;
+use nix::unistd::geteuid;
+
+/// The folder of default places: memory that survives a process, on every Linux.
+const SHARED_MEMORY: &str = "/dev/shm";
+/// memcached's port.
+pub(crate) const DEFAULT_PORT: u16 = 11211;
+
+/// The default place of the region of a server on `port`, for this user.
+pub(crate) fn default_path(port: u16) -> PathBuf {
+    default_path_for(&port.to_string())
+}
+
+/// The default place of the region of a server that listens on the Unix socket `socket` only.
+pub(crate) fn default_path_for_socket(socket: &Path) -> PathBuf {
+    let name: String = socket
+        .to_string_lossy()
+        .chars()
+        .map(|c| if c == '/' { '-' } else { c })
+        .collect();
+    default_path_for(name.trim_start_matches('-'))
+}
+
+fn default_path_for(name: &str) -> PathBuf {
+    Path::new(SHARED_MEMORY).join(format!("keyway-{}-{name}", geteuid()))
+}
+
+/// `memfd`, or a path.
+pub(crate) fn parse(text: &str) -> Result<Place, String> {
+    match text {
+        "" => Err("a region is \"memfd\" or a path".to_owned()),
+        "memfd" => Ok(Place::Memfd),
+        path => Ok(Place::Path(path.into())),
+    }
+}
+
+/// Refuses what another user may have laid into the default place: anybody can create files in `/dev/shm`.
+pub(crate) fn check_owner(path: &Path) -> Result<(), String> {
+    let Ok(file) = std::fs::symlink_metadata(path) else {
+        return Ok(());
+    };
+    let shown = path.display();
+    if !file.file_type().is_file() {
+        return Err(format!(
+            "{shown} is not a regular file; remove it, or give another place with --region"
+        ));
+    }
+    if file.uid() != geteuid().as_raw() {
+        let (owner, us) = (file.uid(), geteuid());
+        return Err(format!(
+            "{shown} belongs to user {owner}, not to {us}; remove it, or give another place with --region"
+        ));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn default_places_tell_user_and_port() {
+        let uid = geteuid();
+        assert_eq!(default_path(11211), PathBuf::from(format!("/dev/shm/keyway-{uid}-11211")));
+        let socket = default_path_for_socket(Path::new("/run/keyway.sock"));
+        assert_eq!(socket, PathBuf::from(format!("/dev/shm/keyway-{uid}-run-keyway.sock")));
+    }
+
+    #[test]
+    fn a_place_is_memfd_or_a_path() {
+        assert_eq!(parse("memfd"), Ok(Place::Memfd));
+        assert_eq!(parse("/x"), Ok(Place::Path("/x".into())));
+        assert!(parse("").is_err());
+    }
+
+    #[test]
+    fn what_others_laid_there_is_refused() {
+        assert!(check_owner(Path::new("/dev")).is_err());
+        assert!(check_owner(Path::new("/nowhere")).is_ok());
+    }
+}

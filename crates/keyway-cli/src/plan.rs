@@ -1,0 +1,206 @@
+//! A server as a command line describes it, and running it: `keyway serve` and `keyway memcached` both end here.
+
+use std::fs::File;
+use std::io::Write;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+
+use keyway::{Cache, Options, Place};
+use keyway_server::{Config, RunError, Server, size_text};
+use nix::sys::mman::{MlockAllFlags, mlockall};
+use nix::sys::resource::{RLIM_INFINITY, Resource, getrlimit, setrlimit};
+use nix::unistd::{User, geteuid, setgid, setgroups, setuid};
+
+use crate::exit::{self, Failure};
+use crate::{background, place};
+
+/// Descriptors that a server needs besides its connections: sockets, polls, regions, standard streams, and some to spare.
+const DESCRIPTORS_SPARE: u64 = 64;
+
+/// A server to be, and what its process does before.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Plan {
+    pub(crate) config: Config,
+    /// `None`: the default place
+    pub(crate) place: Option<Place>,
+    pub(crate) options: Options,
+    pub(crate) daemon: bool,
+    pub(crate) pid_file: Option<PathBuf>,
+    /// who to become, if root
+    pub(crate) user: Option<String>,
+    pub(crate) lock_memory: bool,
+    pub(crate) core_dumps: bool,
+    /// what to say on standard error once the log is open
+    pub(crate) warnings: Vec<String>,
+}
+
+impl Plan {
+    /// Serves until told to stop.
+    pub(crate) fn run(mut self) -> Result<(), Failure> {
+        if self.daemon {
+            if !background::is_child() {
+                return background::start();
+            }
+            self.become_daemon()?;
+        }
+        self.warnings.iter().for_each(|warning| log::warn!("{warning}"));
+        if self.core_dumps {
+            allow_core_dumps()?;
+        }
+        raise_descriptor_limit(self.config.connections_max);
+        if let Some(user) = &self.user {
+            become_user(user)?;
+        }
+        if self.lock_memory
+            && let Err(error) = mlockall(MlockAllFlags::MCL_CURRENT | MlockAllFlags::MCL_FUTURE)
+        {
+            log::warn!("cannot lock memory (-k): {error}; raise the limit of locked memory (ulimit -l)");
+        }
+        let cache = self.open_region()?;
+        self.config.signals = true;
+        let server = Server::start(self.config.clone(), cache).map_err(|error| Failure::new(exit::SYSTEM, error))?;
+        write_port_file(server.tcp_addresses());
+        let pid_file = self.pid_file.as_deref().map(PidFile::write);
+        // Standard output may be closed; the server serves all the same.
+        let _ = writeln!(std::io::stdout(), "{}", server.ready_line());
+        if self.daemon {
+            background::ready(self.config.verbosity > 0).map_err(|error| Failure::new(exit::SYSTEM, error))?;
+        }
+        let ended = server.run();
+        drop(pid_file);
+        match ended {
+            Ok(()) => {
+                log::info!("stopped");
+                Ok(())
+            }
+            Err(error @ RunError::WorkerPanicked) => Err(Failure::new(exit::NO, error)),
+            Err(error) => Err(Failure::new(exit::SYSTEM, error)),
+        }
+    }
+
+    /// A daemon leaves its folder, so that file systems can be unmounted; relative paths are made whole before.
+    fn become_daemon(&mut self) -> Result<(), Failure> {
+        let whole = |path: &mut PathBuf| {
+            if let Ok(absolute) = std::path::absolute(&*path) {
+                *path = absolute;
+            }
+        };
+        self.pid_file.iter_mut().for_each(whole);
+        self.config.auth_file.iter_mut().for_each(whole);
+        self.config.unix.iter_mut().for_each(|socket| whole(&mut socket.path));
+        if let Some(Place::Path(path)) = &mut self.place {
+            whole(path);
+        }
+        background::detach(self.core_dumps).map_err(|error| Failure::new(exit::SYSTEM, error))
+    }
+
+    fn open_region(&mut self) -> Result<Cache, Failure> {
+        let place = match self.place.take() {
+            Some(place) => place,
+            None => {
+                let path = self.default_path();
+                place::check_owner(&path).map_err(|reason| Failure::new(exit::NO_REGION, reason))?;
+                Place::Path(path)
+            }
+        };
+        self.config.region = place.to_string();
+        let cache = Cache::open(&place, &self.options).map_err(|error| Failure::new(exit::NO_REGION, error))?;
+        let (limit, wanted) = (cache.info().limit_bytes, self.options.memory);
+        if cache.info().warm && limit != wanted {
+            let (limit, wanted, name) = (size_text(limit), size_text(wanted), &self.config.region);
+            log::warn!("region {name} has {limit} and keeps them, not the {wanted} asked for; remove the file for another size");
+        }
+        Ok(cache)
+    }
+
+    fn default_path(&self) -> PathBuf {
+        match (self.config.tcp.first(), &self.config.unix) {
+            (None, Some(socket)) => place::default_path_for_socket(&socket.path),
+            (address, _) => place::default_path(address.map_or(place::DEFAULT_PORT, SocketAddr::port)),
+        }
+    }
+}
+
+fn allow_core_dumps() -> Result<(), Failure> {
+    let refused = |error| Failure::new(exit::SYSTEM, format_args!("cannot allow core files (-r): {error}"));
+    let (_, hard) = getrlimit(Resource::RLIMIT_CORE).map_err(refused)?;
+    setrlimit(Resource::RLIMIT_CORE, RLIM_INFINITY, RLIM_INFINITY)
+        .or_else(|_| setrlimit(Resource::RLIMIT_CORE, hard, hard))
+        .map_err(refused)
+}
+
+/// Lets the process have a descriptor for each connection allowed.
+fn raise_descriptor_limit(connections_max: usize) {
+    let wanted = u64::try_from(connections_max)
+        .unwrap_or(u64::MAX)
+        .saturating_add(DESCRIPTORS_SPARE);
+    let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE) else {
+        return;
+    };
+    if soft >= wanted {
+        return;
+    }
+    let raised = setrlimit(Resource::RLIMIT_NOFILE, wanted, hard.max(wanted));
+    if raised.is_err() {
+        let _ = setrlimit(Resource::RLIMIT_NOFILE, hard, hard);
+        let possible = hard.saturating_sub(DESCRIPTORS_SPARE);
+        log::warn!("{connections_max} connections (-c) are more than this process may open, about {possible}; raise ulimit -n");
+    }
+}
+
+fn become_user(name: &str) -> Result<(), Failure> {
+    if !geteuid().is_root() {
+        return Ok(());
+    }
+    let user = User::from_name(name).ok().flatten();
+    let user = user.ok_or_else(|| Failure::new(exit::NO_USER, format_args!("cannot become user {name} (-u): no such user")))?;
+    let refused = |error| Failure::new(exit::SYSTEM, format_args!("cannot become user {name} (-u): {error}"));
+    match setgroups(&[user.gid]) {
+        // Containers may forbid this to a process that has no groups to give up.
+        Ok(()) | Err(nix::errno::Errno::EPERM) => {}
+        Err(error) => return Err(refused(error)),
+    }
+    setgid(user.gid).and_then(|()| setuid(user.uid)).map_err(refused)
+}
+
+/// Tells the ports to whoever started us with port -1, the way that memcached does, which test harnesses rely on.
+fn write_port_file(addresses: &[SocketAddr]) {
+    let Some(path) = std::env::var_os("MEMCACHED_PORT_FILENAME").map(PathBuf::from) else {
+        return;
+    };
+    let mut lines = String::new();
+    for address in addresses {
+        lines.push_str(&format!(
+            "TCP {}: {}\n",
+            if address.is_ipv4() { "INET" } else { "INET6" },
+            address.port()
+        ));
+    }
+    // Written aside and renamed, so that whoever waits for it never reads half.
+    let aside = path.with_extension("lck");
+    if let Err(error) = std::fs::write(&aside, lines).and_then(|()| std::fs::rename(&aside, &path)) {
+        log::warn!("cannot write {}: {error}", path.display());
+    }
+}
+
+/// The file with our process id, removed when this is dropped.
+struct PidFile(PathBuf);
+
+impl PidFile {
+    fn write(path: &Path) -> Self {
+        let written = File::create(path).and_then(|mut file| writeln!(file, "{}", std::process::id()));
+        if let Err(error) = written {
+            log::warn!("cannot write the process id to {} (-P): {error}", path.display());
+        }
+        Self(path.to_owned())
+    }
+}
+
+impl Drop for PidFile {
+    fn drop(&mut self) {
+        let is_ours = std::fs::read_to_string(&self.0).is_ok_and(|text| text.trim() == std::process::id().to_string());
+        if is_ours && let Err(error) = std::fs::remove_file(&self.0) {
+            log::warn!("cannot remove {} (-P): {error}", self.0.display());
+        }
+    }
+}

@@ -1,0 +1,68 @@
+//! Sizes as people write them: `64`, `64m`, `1g`, `512k`.
+
+/// Bytes of `text`: a whole number and a unit, `k`, `m`, `g` or `t` (powers of 1024, either case, `b` or `ib` may follow), or
+/// `b`; without a unit the number counts `default_unit` bytes.
+pub(crate) fn parse(text: &str, default_unit: u64) -> Result<u64, String> {
+    let text = text.trim();
+    let digits = text.len() - text.trim_start_matches(|c: char| c.is_ascii_digit()).len();
+    let (number, unit) = text.split_at(digits);
+    let explain = || format!("\"{text}\" is no size: write a whole number and k, m or g, as in 512k, 64m, 1g");
+    let number: u64 = number.parse().map_err(|_| explain())?;
+    let unit = match unit.trim_start().to_ascii_lowercase().as_str() {
+        "" => default_unit,
+        "b" => 1,
+        "k" | "kb" | "kib" => 1 << 10,
+        "m" | "mb" | "mib" => 1 << 20,
+        "g" | "gb" | "gib" => 1 << 30,
+        "t" | "tb" | "tib" => 1 << 40,
+        _ => return Err(explain()),
+    };
+    number
+        .checked_mul(unit)
+        .ok_or_else(|| format!("\"{text}\" is more bytes than a 64-bit number counts"))
+}
+
+/// As [`parse`]; a plain number counts MiB, as memcached's `-m`.
+pub(crate) fn parse_mebibytes(text: &str) -> Result<u64, String> {
+    parse(text, 1 << 20)
+}
+
+/// As [`parse`]; a plain number counts bytes, as memcached's `-I`.
+pub(crate) fn parse_item_size(text: &str) -> Result<usize, String> {
+    let size = parse(text, 1)?;
+    match usize::try_from(size) {
+        Ok(size) if (1 << 10..=1 << 30).contains(&size) => Ok(size),
+        _ => Err(format!("the largest item is {text}, which must be between 1k and 1g")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_read_as_people_write_them() {
+        for (text, bytes) in [
+            ("64", 64 << 20),
+            ("64m", 64 << 20),
+            ("512k", 512 << 10),
+            ("1G", 1 << 30),
+            ("2 GiB", 2 << 30),
+            ("9b", 9),
+        ] {
+            assert_eq!(parse_mebibytes(text), Ok(bytes), "{text}");
+        }
+        assert_eq!(parse_item_size("2m"), Ok(2 << 20));
+        assert_eq!(parse_item_size("1048576"), Ok(1 << 20));
+    }
+
+    #[test]
+    fn nonsense_is_refused_with_an_example() {
+        for text in ["", "m", "-1", "1.5g", "64x", "99999999999999999999", "18446744073709551615m"] {
+            assert!(parse_mebibytes(text).is_err(), "{text}");
+        }
+        assert!(parse_mebibytes("abc").unwrap_err().contains("64m"));
+        assert!(parse_item_size("100").is_err());
+        assert!(parse_item_size("2g").is_err());
+    }
+}
