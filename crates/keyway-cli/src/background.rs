@@ -24,7 +24,12 @@ pub(crate) fn start() -> Result<(), Failure> {
     let refused = |error: io::Error| Failure::new(exit::SYSTEM, format_args!("cannot start in the background (-d): {error}"));
     let mut arguments = std::env::args_os();
     let name = arguments.next().unwrap_or_else(|| "keyway".into());
-    let mut command = Command::new("/proc/self/exe");
+    // By its own name if that still leads to it, so that ps and pidof show it.
+    let program = std::env::current_exe()
+        .ok()
+        .filter(|path| path.exists())
+        .unwrap_or_else(|| "/proc/self/exe".into());
+    let mut command = Command::new(program);
     std::os::unix::process::CommandExt::arg0(&mut command, name);
     let mut child = command
         .args(arguments)

@@ -15,8 +15,8 @@ impl log::Log for Logger {
             log::Level::Warn => "warning: ",
             _ => "",
         };
-        // Standard error may be gone, and there is nobody to tell.
-        let _ = writeln!(std::io::stderr(), "{label}{}", record.args());
+        // In one write, so that lines of several threads do not mix. Standard error may be gone, and there is nobody to tell.
+        let _ = std::io::stderr().write_all(format!("{label}{}\n", record.args()).as_bytes());
     }
 
     fn flush(&self) {}

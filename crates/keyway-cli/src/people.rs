@@ -125,11 +125,12 @@ pub(crate) fn dump(region: Option<PathBuf>) -> Result<(), Failure> {
             let mut value = Vec::new();
             // Gone since the walk saw it: not dumped.
             let Some(item) = session.get(&key, &mut value) else { continue };
-            let ttl_s = item.ttl_s.unwrap_or(0);
+            // A Unix time, not a time left: it stays right however late the dump is loaded, and however long it is.
+            let exptime = item.ttl_s.map_or(0, |ttl_s| session.now_unix_s() + i64::from(ttl_s));
             let written = out
                 .write_all(b"set ")
                 .and_then(|()| out.write_all(&key))
-                .and_then(|()| write!(out, " {} {ttl_s} {} noreply\r\n", item.flags, value.len()))
+                .and_then(|()| write!(out, " {} {exptime} {} noreply\r\n", item.flags, value.len()))
                 .and_then(|()| out.write_all(&value))
                 .and_then(|()| out.write_all(b"\r\n"));
             if written.is_err() {

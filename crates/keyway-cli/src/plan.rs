@@ -105,9 +105,12 @@ impl Plan {
         };
         self.config.region = place.to_string();
         let cache = Cache::open(&place, &self.options).map_err(|error| Failure::new(exit::NO_REGION, error))?;
-        let (limit, wanted) = (cache.info().limit_bytes, self.options.memory);
-        if cache.info().warm && limit != wanted {
-            let (limit, wanted, name) = (size_text(limit), size_text(wanted), &self.config.region);
+        self.config.memory = self.options.memory;
+        let info = cache.info();
+        // A region has whole segments, so it may be a little smaller than what was asked for.
+        if info.warm && info.limit_bytes.abs_diff(self.options.memory) > self.options.memory / 16 {
+            let (limit, wanted) = (size_text(info.limit_bytes), size_text(self.options.memory));
+            let name = &self.config.region;
             log::warn!("region {name} has {limit} and keeps them, not the {wanted} asked for; remove the file for another size");
         }
         Ok(cache)

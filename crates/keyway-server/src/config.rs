@@ -63,6 +63,8 @@ pub struct Config {
     pub signals: bool,
     /// longest time that a shutdown waits for clients to take their replies
     pub shutdown_grace: Duration,
+    /// the memory that was asked for, bytes; 0: whatever the region has
+    pub memory: u64,
     /// where the region is, for people
     pub region: String,
 }
@@ -89,6 +91,7 @@ impl Default for Config {
             verbosity: 0,
             signals: false,
             shutdown_grace: Duration::from_secs(5),
+            memory: 0,
             region: "memfd".to_owned(),
         }
     }

@@ -496,7 +496,7 @@ impl Executor {
     fn memory_limit(&self, megabytes: u64) -> &'static [u8] {
         if megabytes < 8 {
             b"MEMLIMIT_TOO_SMALL cannot set maxbytes to less than 8m\r\n"
-        } else if megabytes.checked_mul(1 << 20) == Some(self.cache.info().limit_bytes) {
+        } else if megabytes.checked_mul(1 << 20) == Some(self.shared.memory_limit(&self.cache.info())) {
             reply::OK
         } else {
             b"MEMLIMIT_ADJUST_FAILED out of bounds or unable to adjust\r\n"

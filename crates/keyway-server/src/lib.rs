@@ -202,7 +202,7 @@ impl Server {
             "keyway {KEYWAY_VERSION} ready: {}, region {} ({}, {state}), {} threads",
             sockets.join(", "),
             self.shared.config.region,
-            size_text(info.limit_bytes),
+            size_text(self.shared.memory_limit(&info)),
             self.shared.config.threads,
         )
     }
@@ -268,13 +268,14 @@ pub fn log_level(verbosity: u8) -> log::LevelFilter {
     }
 }
 
-/// `bytes` in the largest unit that divides it, for people.
+/// `bytes` for people: in the largest unit that leaves a whole number, or with one decimal.
 pub fn size_text(bytes: u64) -> String {
-    match bytes {
-        _ if bytes > 0 && bytes.is_multiple_of(1 << 30) => format!("{} GiB", bytes >> 30),
-        _ if bytes > 0 && bytes.is_multiple_of(1 << 20) => format!("{} MiB", bytes >> 20),
-        _ if bytes > 0 && bytes.is_multiple_of(1 << 10) => format!("{} KiB", bytes >> 10),
-        _ => format!("{bytes} B"),
+    const UNITS: [(&str, u64); 4] = [("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)];
+    match UNITS.iter().find(|(_, size)| bytes >= *size) {
+        None => format!("{bytes} B"),
+        Some((unit, size)) if bytes.is_multiple_of(*size) => format!("{} {unit}", bytes / size),
+        // Tenths, rounded down, without floating point.
+        Some((unit, size)) => format!("{}.{} {unit}", bytes / size, bytes % size * 10 / size),
     }
 }
 
@@ -319,7 +320,8 @@ mod tests {
         for (bytes, text) in [
             (64 << 20, "64 MiB"),
             (1 << 30, "1 GiB"),
-            (1536 << 20, "1536 MiB"),
+            (1536 << 20, "1.5 GiB"),
+            (67_035_136, "63.9 MiB"),
             (1000, "1000 B"),
             (0, "0 B"),
         ] {

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize}
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use keyway::Counters;
+use keyway::{Counters, Info};
 
 use crate::auth::Users;
 use crate::config::Config;
@@ -181,6 +181,15 @@ impl Shared {
                 too_large: sum.too_large + c.too_large.get(),
             }
         })
+    }
+
+    /// The region's memory limit, bytes: what was asked for, if the region was made for it. The region uses whole segments of
+    /// that, and tools compare this number with what they configured.
+    pub(crate) fn memory_limit(&self, info: &Info) -> u64 {
+        match self.config.memory.checked_sub(info.limit_bytes) {
+            Some(rest) if rest < 2 * info.segment_bytes => self.config.memory,
+            _ => info.limit_bytes,
+        }
     }
 
     /// Starts a graceful shutdown; harmless when one is under way.

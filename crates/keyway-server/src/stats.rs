@@ -47,7 +47,8 @@ pub(crate) fn general(shared: &Shared, cache: &Cache, out: &mut Vec<u8>) {
     connections(shared, &base, out);
     let counters = cache.counters().since(&base.counters);
     commands(&counters, &traffic_since(&base.traffic, &shared.traffic()), shared, out);
-    store(&counters, &cache.info(), out);
+    let info = cache.info();
+    store(&counters, &info, shared.memory_limit(&info), out);
     out.extend_from_slice(reply::END);
 }
 
@@ -137,10 +138,10 @@ fn commands(c: &Counters, traffic: &Traffic, shared: &Shared, out: &mut Vec<u8>)
     stat(out, "log_watchers", shared.watch.count());
 }
 
-fn store(c: &Counters, info: &Info, out: &mut Vec<u8>) {
+fn store(c: &Counters, info: &Info, memory_limit: u64, out: &mut Vec<u8>) {
     let hash_power_level = info.index_buckets.checked_ilog2().unwrap_or(0);
     for (name, count) in [
-        ("limit_maxbytes", info.limit_bytes),
+        ("limit_maxbytes", memory_limit),
         ("hash_power_level", hash_power_level.into()),
         ("hash_bytes", info.index_bytes),
         ("hash_is_expanding", 0),
@@ -188,7 +189,7 @@ pub(crate) fn settings(shared: &Shared, cache: &Cache, out: &mut Vec<u8>) {
     let yes_no = |yes: bool| if yes { "yes" } else { "no" };
     let inter: Vec<String> = config.tcp.iter().map(|address| address.ip().to_string()).collect();
     let socket = config.unix.as_ref();
-    stat(out, "maxbytes", info.limit_bytes);
+    stat(out, "maxbytes", shared.memory_limit(&info));
     stat(out, "maxconns", config.connections_max);
     stat(out, "tcpport", config.tcp.first().map_or(0, std::net::SocketAddr::port));
     stat(out, "udpport", 0);
@@ -392,17 +393,11 @@ mod tests {
     #[test]
     fn store_lines_name_what_exporters_read() {
         let mut out = Vec::new();
-        store(
-            &Counters {
-                curr_items: 1,
-                ..Counters::default()
-            },
-            &Info {
-                limit_bytes: 64 << 20,
-                ..Info::default()
-            },
-            &mut out,
-        );
+        let counters = Counters {
+            curr_items: 1,
+            ..Counters::default()
+        };
+        store(&counters, &Info::default(), 64 << 20, &mut out);
         let text = String::from_utf8(out).unwrap();
         for line in [
             "STAT curr_items 1\r\n",
