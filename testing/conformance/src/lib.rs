@@ -23,6 +23,7 @@
 //! | `@own` | the conversation has a server of its own |
 //! | `@stepwise` | a client waits for each reply here: not to be pipelined |
 //! | `@one-way` | the connection takes no requests after this conversation |
+//! | `@keyway-only note`, `@memcached-only note` | the other one answers otherwise, for the reason in the note |
 //! | `@since V note` | memcacheds older than V answer otherwise; the reply is that of V |
 //! | `@until V note` | memcacheds from V on answer otherwise, for the reason in the note; Keyway answers so |
 //!

@@ -20,6 +20,8 @@ pub struct Conversation {
     pub stepwise: bool,
     /// the connection takes no requests afterwards
     pub one_way: bool,
+    /// only this server is held to it, for a reason that stands in the table
+    pub only: Option<harness::Kind>,
     /// memcacheds older than this answer otherwise
     pub since: Option<Version>,
     /// memcacheds from this one on answer otherwise
@@ -204,6 +206,7 @@ impl Conversation {
             own_server: false,
             stepwise: false,
             one_way: false,
+            only: None,
             since: None,
             until: None,
         }
@@ -260,6 +263,9 @@ fn take_attribute(conversation: &mut Conversation, attribute: &str) -> Result<()
         "own" => conversation.own_server = true,
         "stepwise" => conversation.stepwise = true,
         "one-way" => conversation.one_way = true,
+        "keyway-only" | "memcached-only" if rest.is_empty() => return Err(format!("{word} needs a reason")),
+        "keyway-only" => conversation.only = Some(harness::Kind::Keyway),
+        "memcached-only" => conversation.only = Some(harness::Kind::Memcached),
         "since" => conversation.since = Some(version()?),
         "until" => conversation.until = Some(version()?),
         _ => return Err(format!("unknown attribute {word}")),

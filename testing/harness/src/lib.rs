@@ -24,7 +24,7 @@ pub use binary::{keyway_binary, memcached_binary, program_on_path};
 pub use random::Random;
 pub use scratch::Scratch;
 pub use server::{Kind, ServeOptions, Server, Transport, keyway_check, run_to_end};
-pub use wire::{Wire, printable};
+pub use wire::{Wire, liar, printable};
 
 use std::io::Write;
 use std::time::{Duration, Instant};

@@ -1,7 +1,7 @@
 //! A raw socket to a server, TCP or Unix, with a deadline on everything. It knows bytes, lines and the end of the stream.
 
 use std::io::{self, ErrorKind, Read, Write};
-use std::net::{Shutdown, TcpStream};
+use std::net::{Ipv4Addr, Shutdown, TcpListener, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
@@ -160,9 +160,30 @@ impl Wire {
     }
 }
 
+/// A connection to a server that says fixed bytes, whatever it is asked, and then closes: for showing that a checker catches it.
+///
+/// # Panics
+///
+/// When there is no free port.
+pub fn liar(reply: &'static [u8]) -> Wire {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap_or_else(|e| panic!("no free port on loopback: {e}"));
+    let address = listener
+        .local_addr()
+        .unwrap_or_else(|e| panic!("a bound socket has an address: {e}"));
+    std::thread::spawn(move || {
+        let Ok((mut stream, _)) = listener.accept() else { return };
+        // the end of the stream must reach the client before a reset does: whatever it asks is read
+        let _ = stream.write_all(reply);
+        let _ = stream.shutdown(Shutdown::Write);
+        let _ = io::copy(&mut stream, &mut io::sink());
+    });
+    let stream = TcpStream::connect(address).unwrap_or_else(|e| panic!("{address}: {e}"));
+    Wire::from_tcp(stream).unwrap_or_else(|e| panic!("{address}: {e}"))
+}
+
 /// Bytes for people: printable ASCII as it is, the rest escaped, and only the two ends of what is long.
 pub fn printable(bytes: &[u8]) -> String {
-    const SHOWN: usize = 400;
+    const SHOWN: usize = 150;
     let escape = |part: &[u8]| part.escape_ascii().to_string();
     if bytes.len() <= 2 * SHOWN {
         return escape(bytes);
