@@ -38,7 +38,7 @@ impl Dump {
         let format = self.format;
         let next = executor.session.walk(self.cursor, ITEMS_PER_STEP, |key, item| match format {
             DumpFormat::Metadump => reply::metadump(out, &facts(key, item, now_s)),
-            DumpFormat::Mgdump => reply::mgdump(out, key, item.binary_key),
+            DumpFormat::Mgdump => reply::mgdump(out, key, item.binary_key || !is_plain(key)),
         });
         match next {
             Some(cursor) => self.cursor = cursor,
@@ -64,6 +64,11 @@ fn facts<'a>(key: &'a [u8], item: &Item, now_s: i64) -> reply::DumpFacts<'a> {
     }
 }
 
+/// Whether the text protocol can name this key as it is. Keys that the library door stored need not be so.
+fn is_plain(key: &[u8]) -> bool {
+    !key.iter().any(|byte| byte.is_ascii_control() || *byte == b' ')
+}
+
 fn unix(time_s: i64) -> u64 {
     u64::try_from(time_s).unwrap_or(0)
 }
@@ -80,7 +85,7 @@ pub(crate) fn cachedump(executor: &mut Executor, class: u32, limit: usize, out: 
         && out.len() < end
     {
         cursor = executor.session.walk(from, ITEMS_PER_STEP.min(limit - count), |key, item| {
-            if count < limit && !item.binary_key {
+            if count < limit && !item.binary_key && is_plain(key) {
                 count += 1;
                 let expires_at = item.ttl_s.map_or(0, |ttl_s| unix(now_s + i64::from(ttl_s)));
                 out.extend_from_slice(b"ITEM ");

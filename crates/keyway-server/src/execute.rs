@@ -213,7 +213,7 @@ impl Executor {
             compare_cas: (store.verb == StoreVerb::Cas).then_some(store.cas),
             ..Store::default()
         };
-        let stored = self.session.store(store.key, store.value, &how);
+        let stored = as_memcached(how.mode, self.session.store(store.key, store.value, &how));
         let answer = match &stored {
             Ok(Stored::Stored { .. }) => reply::STORED,
             Ok(Stored::NotStored) => reply::NOT_STORED,
@@ -360,7 +360,7 @@ impl Executor {
             vivify: set.vivify,
             binary_key: set.key.is_binary(),
         };
-        let stored = self.session.store(key, set.value, &how);
+        let stored = as_memcached(how.mode, self.session.store(key, set.value, &how));
         self.mutated(key, &stored, "ms", set.exptime, set.value.len(), origin);
         let mut facts = Facts {
             key,
@@ -421,7 +421,8 @@ impl Executor {
             exptime: arithmetic.exptime,
             compare_cas: arithmetic.compare_cas,
             new_cas: arithmetic.new_cas,
-            binary_key: arithmetic.key.is_binary(),
+            // memcached does not mark an item that `ma` makes, so `mg` tells its key in plain.
+            binary_key: false,
         };
         let ttl_before_s = self.ttl_before(
             key,
@@ -437,9 +438,12 @@ impl Executor {
         let mut number = None;
         let code = match self.session.arithmetic(key, &how) {
             Ok(Counted::Value { value, item }) => {
+                let counted = self::facts(key, &item, self.shared.config.cas_enabled);
+                // `k` tells the key as this request wrote it, where `mg` tells it as the item's maker did.
                 facts = Facts {
                     ttl_before_s,
-                    ..self::facts(key, &item, self.shared.config.cas_enabled)
+                    is_binary: facts.is_binary,
+                    ..counted
                 };
                 facts.value_len = value.checked_ilog10().unwrap_or(0) as usize + 1;
                 number = Some(value);
@@ -680,6 +684,16 @@ fn facts<'a>(key: &'a [u8], item: &Item, cas_enabled: bool) -> Facts<'a> {
         win_sent: item.win_sent,
         stale: item.stale,
         win: item.win,
+    }
+}
+
+/// An append or prepend that finds no room for the longer value is, in memcached's words, not stored.
+fn as_memcached(mode: StoreMode, stored: Result<Stored, WriteError>) -> Result<Stored, WriteError> {
+    match (mode, stored) {
+        (StoreMode::Append | StoreMode::Prepend, Err(WriteError::TooLarge { .. } | WriteError::OutOfMemory)) => {
+            Ok(Stored::NotStored)
+        }
+        (_, stored) => stored,
     }
 }
 
