@@ -41,6 +41,8 @@ pub(crate) struct Acceptor {
     listeners: Vec<Door>,
     signals: Option<Signals>,
     pause: Pause,
+    /// the log has been told that accepting fails, and it has not succeeded since
+    complained: bool,
     next_worker: usize,
 }
 
@@ -85,6 +87,7 @@ impl Acceptor {
             listeners: doors,
             signals,
             pause: Pause::No,
+            complained: false,
             next_worker: 0,
         };
         if let Some(signals) = &mut acceptor.signals {
@@ -174,6 +177,7 @@ impl Acceptor {
                 Accepted::One
             }
             Ok((stream, address)) => {
+                self.complained = false;
                 self.hand_over(stream, address);
                 Accepted::One
             }

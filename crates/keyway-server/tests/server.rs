@@ -490,6 +490,10 @@ fn stats_have_what_exporters_need() {
     for name in ["1:cmd_set 1", "1:cas_hits 0", "1:cas_badval 0", "active_slabs 1"] {
         assert!(slabs.contains(&format!("STAT {name}")), "{name} in {slabs:?}");
     }
+    assert!(
+        !slabs.iter().any(|line| line.contains("mem_requested")),
+        "exporters want it in stats items only: {slabs:?}"
+    );
     assert!(client.stats("stats items\r\n").contains(&"STAT items:1:number 1".to_owned()));
     let settings = client.stats("stats settings\r\n");
     for name in ["maxconns 1024", "lru_crawler no", "item_size_max 8388608"] {
