@@ -1,3 +1,5 @@
+//! Telling whoever started us that we serve: the shell (`-d`), or a service manager.
+//!
 //! `-d`: the program starts itself once more, in the background, and waits until that copy serves.
 //!
 //! A fork in the middle of a program is safe only before threads; a second start always is. The copy knows itself by
@@ -6,6 +8,10 @@
 
 use std::fs::OpenOptions;
 use std::io::{self, BufRead, BufReader};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::net::{SocketAddr, UnixDatagram};
+use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 
 use nix::unistd::{dup2_stderr, dup2_stdout, setsid};
@@ -30,8 +36,8 @@ pub(crate) fn start() -> Result<(), Failure> {
         .filter(|path| path.exists())
         .unwrap_or_else(|| "/proc/self/exe".into());
     let mut command = Command::new(program);
-    std::os::unix::process::CommandExt::arg0(&mut command, name);
     let mut child = command
+        .arg0(name)
         .args(arguments)
         .env(MARK, "1")
         .stdin(Stdio::null())
@@ -49,6 +55,21 @@ pub(crate) fn start() -> Result<(), Failure> {
     let status = child.wait().map_err(refused)?;
     let code = status.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(exit::NO);
     Err(Failure::new(code, "the server did not start in the background (-d)"))
+}
+
+/// Tells systemd that the service is ready (sd_notify(3)), if it asks for that (`Type=notify`).
+pub(crate) fn notify_service_manager() {
+    let Some(name) = std::env::var_os("NOTIFY_SOCKET") else {
+        return;
+    };
+    let address = match name.as_bytes() {
+        [b'@', name @ ..] => SocketAddr::from_abstract_name(name),
+        _ => SocketAddr::from_pathname(&name),
+    };
+    let sent = address.and_then(|address| UnixDatagram::unbound()?.send_to_addr(b"READY=1\n", &address));
+    if let Err(error) = sent {
+        log::warn!("cannot tell the service manager that we are ready: {error}");
+    }
 }
 
 /// In the copy: leaves the terminal, and the folder unless core files are to land there.

@@ -450,6 +450,8 @@ impl Reading {
         if self.addresses.is_empty() && port != 0 {
             addresses = listen::everywhere(port);
         }
+        let mut seen = std::collections::HashSet::new();
+        addresses.retain(|address| seen.insert(*address));
         if any_port {
             addresses
                 .iter_mut()
@@ -585,6 +587,7 @@ mod tests {
     fn listeners_come_in_memcacheds_forms() {
         assert_eq!(tcp("-l 127.0.0.1:1,127.0.0.2 -p 7"), ["127.0.0.1:1", "127.0.0.2:7"]);
         assert_eq!(tcp("-l proto[ascii]:tag[web]:127.0.0.1:5"), ["127.0.0.1:5"]);
+        assert_eq!(tcp("-l 127.0.0.1 -l 127.0.0.1:11211"), ["127.0.0.1:11211"]);
         assert_eq!(tcp("-l tag_web_:[::1]:5"), ["[::1]:5"]);
         assert_eq!(tcp("-p -1 -l 127.0.0.1"), ["127.0.0.1:0"]);
         assert_eq!(plan("-p -1").place, Some(keyway::Place::Memfd));

@@ -63,6 +63,7 @@ impl Plan {
         let pid_file = self.pid_file.as_deref().map(PidFile::write);
         // Standard output may be closed; the server serves all the same.
         let _ = writeln!(std::io::stdout(), "{}", server.ready_line());
+        background::notify_service_manager();
         if self.daemon {
             background::ready(self.config.verbosity > 0).map_err(|error| Failure::new(exit::SYSTEM, error))?;
         }

@@ -177,6 +177,61 @@ fn a_served_region_is_open_to_people_and_outlives_kill_9() {
 }
 
 #[test]
+fn a_second_signal_ends_a_server_that_waits_for_a_slow_reader() {
+    let folder = Folder::new("twice");
+    let mut serving = Serving::start(&folder);
+    let mut stream = UnixStream::connect(folder.path("socket")).unwrap();
+    stream
+        .write_all(
+            &[
+                b"set k 0 0 1000000\r\n",
+                &[b'v'; 1_000_000][..],
+                b"\r\n",
+                &b"get k\r\n".repeat(20),
+            ]
+            .concat(),
+        )
+        .unwrap();
+    // The first answer is here, so the server is at work on the others, which nobody takes.
+    stream.read_exact(&mut [0; 10]).unwrap();
+    serving.signal("-TERM");
+    until("it does not listen any more", || {
+        UnixStream::connect(folder.path("socket")).is_err()
+    });
+    assert_eq!(serving.child.try_wait().unwrap(), None, "it should wait for its reader");
+    serving.signal("-INT");
+    assert_eq!(serving.child.wait().unwrap().code(), Some(1));
+    // Its region needs no farewell.
+    assert!(stdout(&["check", &folder.path("region")]).contains("all invariants hold"));
+}
+
+#[test]
+fn a_service_manager_is_told_when_the_server_serves() {
+    let folder = Folder::new("notify");
+    let manager = std::os::unix::net::UnixDatagram::bind(folder.path("manager")).unwrap();
+    manager.set_read_timeout(Some(PATIENCE)).unwrap();
+    let mut child = Command::new(env!("CARGO_BIN_EXE_keyway"))
+        .args([
+            "serve",
+            "--listen",
+            "127.0.0.1:0",
+            "--region",
+            "memfd",
+            "--socket",
+            &folder.path("socket"),
+        ])
+        .env("NOTIFY_SOCKET", folder.path("manager"))
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap();
+    let mut message = [0; 100];
+    let received = manager.recv(&mut message);
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert_eq!(&message[..received.unwrap()], b"READY=1\n");
+}
+
+#[test]
 fn memcacheds_daemon_mode_returns_when_it_serves() {
     let folder = Folder::new("daemon");
     let (ports, pid_file) = (folder.path("ports"), folder.path("pid"));

@@ -143,7 +143,7 @@ fn check_extents(region: &Region, segment: usize, report: &mut Report, census: &
     let starts = census.starts.entry(segment).or_default();
     for (first, end) in lease.extents() {
         let (start, end) = (first * shape.cell_size(), end * shape.cell_size());
-        let at = region.layout.segment(segment) + start;
+        let at = region.segment(segment) + start;
         if ExtentWord(region.slot(at).load(Acquire)).generation() != generation {
             continue;
         }
@@ -154,7 +154,7 @@ fn check_extents(region: &Region, segment: usize, report: &mut Report, census: &
             continue;
         }
         while offset + item::HEADER_SIZE < tail {
-            let header = Header(region.slot(region.layout.segment(segment) + offset).load(Relaxed));
+            let header = Header(region.slot(region.segment(segment) + offset).load(Relaxed));
             let Some(header) = header.validate(tail - offset) else {
                 report.problem(7, format!("segment {segment}: what is at {offset} is no item ({:#018x})", header.0));
                 break;
@@ -309,7 +309,7 @@ fn check_chains(region: &Region, report: &mut Report, census: &mut Census) {
                 report.problem(8, format!("large value of '{key}': part {part} of {parts} is segment {segment}, which is not its"));
                 break;
             }
-            let at = region.layout.segment(segment);
+            let at = region.segment(segment);
             let [last, owner] = [8, 16].map(|o| region.slot(at + o).load(Relaxed));
             if Link(last) != chain.last || owner != key_hash {
                 report.problem(8, format!("large value of '{key}': segment {segment} names another head"));

@@ -1,13 +1,13 @@
 //! Room: free segments, and how used ones become free again.
 //!
-//! Segments that are dead as a whole (flushed, expired) go first; then a hand walks the segments in turn and purges what it
-//! meets, sparing items that were hit since they were written (second chance) by copying them to the log's head. Every
-//! segment under purge belongs to one thread; a dead owner's claim is taken over. Nobody waits for anybody: what cannot be
-//! reclaimed now is passed by.
+//! Segments that are dead as a whole (flushed, expired) go first. Then mostly-dead ones are compacted: their live items are
+//! copied to the log's head, so a region whose live items fit never evicts, however often they are rewritten. Then a hand
+//! walks the segments in turn and evicts what it meets, sparing items that were hit since they were written (second
+//! chance). Every segment under purge belongs to one thread; a dead owner's claim is taken over. Nobody waits for anybody:
+//! what cannot be reclaimed now is passed by.
 
-use crate::atomics::{AcqRel, Acquire, Relaxed, Release};
+use crate::atomics::{AcqRel, Acquire, Relaxed, Release, add_single_writer};
 use crate::hash::{hash, tag};
-use crate::layout::bucket::SLOTS;
 use crate::layout::item::{self, Header, flag};
 use crate::layout::segment::{CLASSES_MAX, EXTENT_HEADER_SIZE, ExtentWord, Kind, LeaseWord, Link, SegmentWord, State, TailWord};
 use crate::layout::session::UPKEEP;
@@ -20,17 +20,25 @@ use crate::verbs::{KEY_LEN_MAX, WriteError};
 
 /// Segments whose headers are looked at for being dead as a whole, each time room is needed.
 const SWEEP: usize = 64;
-/// Free segments that are kept for relocations: one in this many, within [`RESERVE_MAX`].
+/// Free segments that are kept for relocations: one in this many, within bounds.
 const RESERVE_SHARE: usize = 128;
+const RESERVE_MIN: usize = 2;
 const RESERVE_MAX: usize = 16;
 /// Times that the hand goes round before nothing is found to be evictable. In the last round nothing is spared.
 const ROUNDS: usize = 3;
 
-/// What to do with items that were hit.
+/// Segments among which compaction chooses the one with the most dead bytes.
+const COMPACTION_WINDOW: usize = 32;
+/// One in this many bytes of a segment must be dead for its compaction to be worth the copying.
+const COMPACTION_DEAD_SHARE: usize = 4;
+
+/// Which live items of a purged segment are copied to the log's head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Spare {
-    /// copy them to the log's head, as long as no more than this many bytes have been
-    UpTo(usize),
+    /// all: the segment is compacted, nothing is evicted
+    All,
+    /// those that were hit (second chance), as long as no more than half of the segment has been copied
+    Hit,
     Nothing,
 }
 
@@ -44,7 +52,7 @@ impl Region {
         }
         let cell_size = self.layout.shape.cell_size();
         lease.extents().any(|(cell, _)| {
-            let at = self.layout.segment(segment) + (cell * cell_size).min(self.layout.shape.segment_size - EXTENT_HEADER_SIZE);
+            let at = self.segment(segment) + (cell * cell_size).min(self.layout.shape.segment_size - EXTENT_HEADER_SIZE);
             let mut extent = ExtentWord(self.slot(at).load(Acquire));
             if extent.generation() != word.generation() {
                 // Leased, header not written: by somebody who is at it, or by somebody who died there.
@@ -74,6 +82,13 @@ impl Region {
         }
     }
 
+    /// An item's bytes are of no use any more where they are.
+    #[inline]
+    pub(crate) fn count_dead(&self, seen: &Seen) {
+        // Two that count at once lose one of the counts: a hint.
+        add_single_writer(&self.header(seen.segment).dead, seen.header.size() as u64);
+    }
+
     /// Whether new extents are leased in this segment at present.
     fn is_current(&self, segment: usize) -> bool {
         let name = segment as u64 + 1;
@@ -87,9 +102,9 @@ impl Region {
             let table = self.table();
             let Some(buckets) = self.buckets(hash, table) else { return Ok(None) };
             for (bucket, bucket_at) in buckets {
-                for index in 0..SLOTS {
+                for (index, slot) in self.line(bucket_at).iter().enumerate() {
                     let place = Place { at: bucket_at + index * 8, bucket, index };
-                    let word = Slot(self.slot(place.at).load(Acquire));
+                    let word = Slot(slot.load(Acquire));
                     if word.is_frozen() {
                         return Err((place, word));
                     }
@@ -113,13 +128,14 @@ impl LeaseWord {
 }
 
 impl Session {
-    /// A claimed segment, purged and with a generation of its own. With `evict`, made by evicting if need be.
-    pub(crate) fn take_segment(&mut self, now: u32, evict: bool) -> Result<usize, WriteError> {
-        let reserve = if self.limits.evict { (self.region.segments() / RESERVE_SHARE).clamp(1, RESERVE_MAX) } else { 0 };
-        if !evict {
+    /// A claimed segment, purged and with a generation of its own. With `make_room` by reclaiming one if need be; without,
+    /// only a free one.
+    pub(crate) fn take_segment(&self, now: u32, make_room: bool) -> Result<usize, WriteError> {
+        if !make_room {
             return self.claim_free().ok_or(WriteError::OutOfMemory);
         }
-        // Each eviction gives one segment and its relocations take less than one: this ends when the reserve is full.
+        let reserve = (self.region.segments() / RESERVE_SHARE).clamp(RESERVE_MIN, RESERVE_MAX);
+        // Each round gives one segment and its relocations take less than one: this ends when the reserve is full.
         for _ in 0..self.region.segments() + ROUNDS {
             if self.free_segments() > reserve
                 && let Some(segment) = self.claim_free()
@@ -131,6 +147,9 @@ impl Session {
                 return Ok(segment);
             }
             self.free_segment(segment);
+        }
+        if !self.limits.evict {
+            return Err(WriteError::OutOfMemory);
         }
         self.claim_free().ok_or(WriteError::OutOfMemory)
     }
@@ -168,14 +187,14 @@ impl Session {
     }
 
     /// Reclaims one segment: claimed, purged, bumped. `None`: nothing can be.
-    fn reclaim(&mut self, now: u32) -> Option<usize> {
-        if let Some(segment) = self.reclaim_dead(SWEEP, now) {
+    fn reclaim(&self, now: u32) -> Option<usize> {
+        let segments = self.region.segments();
+        if let Some(segment) = self.reclaim_dead(SWEEP, now).or_else(|| self.compact(COMPACTION_WINDOW, now)) {
             return Some(segment);
         }
         if !self.limits.evict {
-            return self.reclaim_dead(self.region.segments(), now);
+            return self.reclaim_dead(segments, now).or_else(|| self.compact(segments, now));
         }
-        let segments = self.region.segments();
         for step in 0..ROUNDS * segments {
             if step % segments == 0 && step > 0 {
                 self.recover_dead();
@@ -190,7 +209,7 @@ impl Session {
     }
 
     /// Looks at up to `count` segments for one that is dead as a whole, and reclaims it.
-    pub(crate) fn reclaim_dead(&mut self, count: usize, now: u32) -> Option<usize> {
+    pub(crate) fn reclaim_dead(&self, count: usize, now: u32) -> Option<usize> {
         let segments = self.region.segments();
         let epoch = self.region.epoch(now);
         for _ in 0..count.min(segments) {
@@ -202,7 +221,25 @@ impl Session {
         None
     }
 
-    fn reclaim_at(&mut self, segment: usize, last_round: bool, now: u32) -> Option<usize> {
+    /// Compacts the segment with the most dead bytes of the next `window`, if it has enough of them.
+    fn compact(&self, window: usize, now: u32) -> Option<usize> {
+        let region = &*self.region;
+        let segments = region.segments();
+        let from = region.superblock().compaction.fetch_add(window as u64, Relaxed) as usize % segments;
+        let least = (region.layout.shape.segment_size / COMPACTION_DEAD_SHARE) as u64;
+        let (dead, segment) = (0..window.min(segments))
+            .map(|i| (from + i) % segments)
+            .map(|segment| (region.header(segment).dead.load(Relaxed), segment))
+            .filter(|(dead, segment)| *dead >= least && !region.is_current(*segment))
+            .filter(|(_, segment)| State(region.header(*segment).state.load(Relaxed)).kind() == Some(Kind::Open))
+            .max()?;
+        debug_assert!(dead >= least);
+        // Without room for the copies it would evict what it is to keep.
+        let room = self.free_segments() > 0;
+        (room && self.claim_open(segment) && self.purge(segment, Spare::All, now)).then_some(segment)
+    }
+
+    fn reclaim_at(&self, segment: usize, last_round: bool, now: u32) -> Option<usize> {
         let state = State(self.region.header(segment).state.load(Acquire));
         if let Some(owner) = state.owner()
             && (owner == self.owner || self.region.is_held(owner))
@@ -218,7 +255,7 @@ impl Session {
                 if (self.region.is_current(segment) && !last_round) || !self.claim_open(segment) {
                     return None;
                 }
-                let spare = if last_round { Spare::Nothing } else { Spare::UpTo(self.region.layout.shape.segment_size / 2) };
+                let spare = if last_round { Spare::Nothing } else { Spare::Hit };
                 self.purge(segment, spare, now).then_some(segment)
             }
             Kind::Claimed => (self.claim(segment, state) && self.purge(segment, Spare::Nothing, now)).then_some(segment),
@@ -248,8 +285,8 @@ impl Session {
 
     /// Takes every word that names this claimed segment out of the index and bumps its generation. `false`: a live intent
     /// names it; it is left purged, for later.
-    fn purge(&mut self, segment: usize, spare: Spare, now: u32) -> bool {
-        let region = self.region.clone();
+    fn purge(&self, segment: usize, spare: Spare, now: u32) -> bool {
+        let region = &*self.region;
         let shape = region.layout.shape;
         let word = region.segment_word(segment);
         let header = region.header(segment);
@@ -259,7 +296,7 @@ impl Session {
             for (first, end) in lease.extents() {
                 let start = first * shape.cell_size();
                 let end = (end * shape.cell_size()).min(shape.segment_size);
-                let at = region.layout.segment(segment);
+                let at = region.segment(segment);
                 if start >= end || ExtentWord(region.slot(at + start).load(Acquire)).generation() != word.generation() {
                     continue;
                 }
@@ -285,14 +322,14 @@ impl Session {
     }
 
     /// Takes one item of a claimed segment out of the index, or moves it.
-    fn purge_item(&mut self, purge: &mut Purge, offset: usize, header: Header, now: u32) {
-        let region = self.region.clone();
-        let at = region.layout.segment(purge.segment) + offset;
-        let mut key = std::mem::take(&mut self.scratch);
+    fn purge_item(&self, purge: &mut Purge, offset: usize, header: Header, now: u32) {
+        let region = &*self.region;
+        let at = region.segment(purge.segment) + offset;
+        let mut key = self.scratch.take();
         key.clear();
         region.memory.append_to(at + header.key_offset(), header.key_len().min(KEY_LEN_MAX), &mut key);
         let key_hash = hash(region.seed, &key);
-        self.scratch = key;
+        self.scratch.set(key);
         for _ in 0..ATTEMPTS_MAX {
             // Words that the last split left frozen in its old bucket name items of keys that are elsewhere now.
             let count = region.table().count;
@@ -315,7 +352,12 @@ impl Session {
                 continue;
             }
             let present = purge.word.epoch() >= region.epoch(now) && !header.is_expired(now);
-            if present && word.frequency() > 0 && self.relocate(purge, place, word, &seen, now) {
+            let spared = match purge.spare {
+                Spare::All => true,
+                Spare::Hit => word.frequency() > 0 && purge.relocated < region.layout.shape.segment_size / 2,
+                Spare::Nothing => false,
+            };
+            if present && spared && self.relocate(purge, place, word, &seen, now) {
                 return;
             }
             if region.slot(place.at).compare_exchange(word.0, Slot::EMPTY.0, AcqRel, Relaxed).is_ok() {
@@ -330,9 +372,8 @@ impl Session {
     }
 
     /// An item was evicted, or was expired or flushed and its place reclaimed.
-    pub(crate) fn count_gone(&mut self, seen: &Seen, place: Place, word: Slot, present: bool, now: u32) {
+    pub(crate) fn count_gone(&self, seen: &Seen, place: Place, word: Slot, present: bool, now: u32) {
         let (fetched, _) = self.region.hint_facts(seen, place, word, now);
-        let item = self.region.facts(seen, place, word, false, now);
         if present {
             self.count(Counter::evictions, 1);
             self.count(Counter::evicted_unfetched, u64::from(!fetched));
@@ -340,27 +381,23 @@ impl Session {
             self.count(Counter::reclaimed, 1);
             self.count(Counter::expired_unfetched, u64::from(!fetched && seen.header.is_expired(now)));
         }
-        self.count_removed(item.size);
+        self.count_removed(seen);
     }
 
-    /// An item of this size left the index.
-    pub(crate) fn count_removed(&mut self, size: usize) {
+    /// An item left the index.
+    pub(crate) fn count_removed(&self, seen: &Seen) {
         self.count(Counter::curr_items, 1u64.wrapping_neg());
-        self.count(Counter::bytes, (size as u64).wrapping_neg());
+        self.count(Counter::bytes, (self.region.size(seen) as u64).wrapping_neg());
         self.count_items(-1);
+        self.region.count_dead(seen);
     }
 
     /// Copies an item to the log's head and swaps its slot to the copy. The segment is claimed by this thread, so nobody
     /// recycles it meanwhile. `false`: no room, or the slot changed.
-    fn relocate(&mut self, purge: &mut Purge, place: Place, word: Slot, seen: &Seen, now: u32) -> bool {
-        let Spare::UpTo(most) = purge.spare else { return false };
+    fn relocate(&self, purge: &mut Purge, place: Place, word: Slot, seen: &Seen, now: u32) -> bool {
         let has_cas = seen.header.has(flag::CAS);
-        let size = (seen.header.size() + if has_cas { 0 } else { 8 }).next_multiple_of(8);
-        if purge.relocated + size > most {
-            return false;
-        }
-        let region = self.region.clone();
-        let mut bytes = std::mem::take(&mut self.scratch);
+        let region = &*self.region;
+        let mut bytes = self.scratch.take();
         bytes.clear();
         let header = Header(seen.header.0 | flag::CAS << 28);
         bytes.extend_from_slice(&header.0.to_le_bytes());
@@ -370,9 +407,11 @@ impl Session {
         region.memory.append_to(seen.at + old_rest, rest, &mut bytes);
         bytes.resize(header.size(), 0);
         let copy = self.write_copy(&bytes, header, purge.word.epoch(), now);
-        self.scratch = bytes;
+        self.scratch.set(bytes);
         let Some((segment, segment_word, offset)) = copy else { return false };
-        let new = Slot::confirmed(word.tag(), segment_word.generation(), segment, offset).with_frequency(word.frequency() - 1);
+        // A second chance costs a hit; compaction is not the item's doing.
+        let frequency = if purge.spare == Spare::Hit { word.frequency() - 1 } else { word.frequency() };
+        let new = Slot::confirmed(word.tag(), segment_word.generation(), segment, offset).with_frequency(frequency);
         // PUBLISH: the copy. Before it the item is where it was; the old place is purged only after it.
         if region.slot(place.at).compare_exchange(word.0, new.0, AcqRel, Relaxed).is_err() {
             return false;
@@ -384,9 +423,9 @@ impl Session {
     }
 
     /// Evicts the large item that this segment belongs to, or frees the segment if no item claims it.
-    fn reclaim_large(&mut self, segment: usize, state: State, last_round: bool, now: u32) -> Option<usize> {
-        let region = self.region.clone();
-        let at = region.layout.segment(segment);
+    fn reclaim_large(&self, segment: usize, state: State, last_round: bool, now: u32) -> Option<usize> {
+        let region = &*self.region;
+        let at = region.segment(segment);
         let generation = region.segment_word(segment).generation();
         let (last, key_hash) = (Link(region.slot(at + 8).load(Relaxed)), region.slot(at + 16).load(Relaxed));
         for _ in 0..ATTEMPTS_MAX {
@@ -442,7 +481,7 @@ impl Session {
     }
 
     /// A segment on its way into the index whose owner died: finished if the directory has it, freed otherwise.
-    fn reclaim_index(&mut self, segment: usize, state: State) -> Option<usize> {
+    fn reclaim_index(&self, segment: usize, state: State) -> Option<usize> {
         state.owner()?;
         let region = &self.region;
         let kind = state.kind()?;
@@ -476,7 +515,7 @@ impl Region {
         if !word.is_of_generation(segment_word.generation()) || offset + 16 > size {
             return None;
         }
-        let at = self.layout.segment(segment) + offset;
+        let at = self.segment(segment) + offset;
         let header = Header(self.slot(at).load(Relaxed)).validate(size - offset)?;
         Some(Seen { segment, word: segment_word, at, offset, header })
     }

@@ -15,6 +15,7 @@ use crate::layout::stats::Counter;
 use crate::lookup::{ATTEMPTS_MAX, Chain, cas_of};
 use crate::session::Session;
 use crate::verbs::WriteError;
+use std::cell::Cell;
 
 /// The pool that everything goes to.
 const POOL: usize = 0;
@@ -81,7 +82,7 @@ pub(crate) struct Written {
 
 impl Session {
     /// Writes an item of flush epoch `epoch` to a place of its own.
-    pub(crate) fn write(&mut self, key: &Key<'_>, draft: &Draft<'_>, epoch: u32, now: u32) -> Result<Written, WriteError> {
+    pub(crate) fn write(&self, key: &Key<'_>, draft: &Draft<'_>, epoch: u32, now: u32) -> Result<Written, WriteError> {
         let mut flags = draft.marks;
         if draft.client_flags != 0 {
             flags |= flag::CLIENT_FLAGS;
@@ -117,7 +118,7 @@ impl Session {
             }
         };
         let offset = extent.next;
-        let at = self.region.layout.segment(extent.segment) + offset;
+        let at = self.region.segment(extent.segment) + offset;
         let memory = &self.region.memory;
         let header = Header::new(key.bytes.len(), body.len(), flags, draft.expiry);
         memory.get::<crate::atomics::AtomicU64>(at).store(header.0, Relaxed);
@@ -142,10 +143,10 @@ impl Session {
     }
 
     /// Copies an item as it stands to a place of its own; its CAS unique goes with it. Takes free segments only.
-    pub(crate) fn write_copy(&mut self, bytes: &[u8], header: Header, epoch: u32, now: u32) -> Option<(usize, SegmentWord, usize)> {
+    pub(crate) fn write_copy(&self, bytes: &[u8], header: Header, epoch: u32, now: u32) -> Option<(usize, SegmentWord, usize)> {
         let class = self.class(header.expiry(), now);
         let extent = self.room(bytes.len(), class, epoch, now, false).ok()?;
-        let at = self.region.layout.segment(extent.segment) + extent.next;
+        let at = self.region.segment(extent.segment) + extent.next;
         self.region.memory.write(at, bytes);
         self.commit(extent, bytes.len(), header.expiry(), now);
         Some((extent.segment, extent.word, extent.next))
@@ -162,26 +163,26 @@ impl Session {
     }
 
     /// An extent of this class and epoch whose next `size` bytes are free and ours.
-    fn room(&mut self, size: usize, class: usize, epoch: u32, now: u32, evict: bool) -> Result<Extent, WriteError> {
-        if let Some(extent) = self.extents[class]
+    fn room(&self, size: usize, class: usize, epoch: u32, now: u32, evict: bool) -> Result<Extent, WriteError> {
+        if let Some(extent) = self.extent(class)
             && extent.word.epoch() == epoch
         {
             if extent.next + size <= extent.end {
                 return Ok(extent);
             }
             if let Some(extent) = self.extend(extent, size) {
-                self.extents[class] = Some(extent);
+                self.keep(class, extent);
                 return Ok(extent);
             }
         }
         let extent = self.lease(size, class, epoch, now, evict)?;
         // Keep whichever has more room left, so that one large item does not cost the rest of a fresh extent.
         let left = |e: &Extent| e.end - e.next;
-        match self.extents[class] {
+        match self.extent(class) {
             Some(old) if old.word.epoch() == epoch && left(&old) > left(&extent).saturating_sub(size) => Ok(extent),
             _ => {
                 self.close_extent(class);
-                self.extents[class] = Some(extent);
+                self.keep(class, extent);
                 Ok(extent)
             }
         }
@@ -189,9 +190,9 @@ impl Session {
 
     /// The item is written: PUBLISH of the extent's tail. Invisible before it; behind it a walker parses the item, which
     /// is dead until a slot names it.
-    fn commit(&mut self, extent: Extent, size: usize, expiry: u32, now: u32) {
+    fn commit(&self, extent: Extent, size: usize, expiry: u32, now: u32) {
         let tail = extent.next + size;
-        let at = self.region.layout.segment(extent.segment) + extent.start;
+        let at = self.region.segment(extent.segment) + extent.start;
         let class = self.class(expiry, now);
         if class != 0 {
             let expires = &self.region.header(extent.segment).expires;
@@ -201,20 +202,34 @@ impl Session {
         }
         // PAIRS: Acquire in `Session::purge` and in `check`: what lies before the tail is whole.
         self.region.slot(at + 8).store(TailWord::new(tail, self.owner.incarnation).0, Release);
-        match &mut self.extents[class] {
-            Some(kept) if kept.segment == extent.segment && kept.start == extent.start => kept.next = tail,
+        match self.extent(class) {
+            Some(kept) if kept.segment == extent.segment && kept.start == extent.start => {
+                self.keep(class, Extent { next: tail, ..kept });
+            }
             _ => self.close(extent),
         }
     }
 
-    pub(crate) fn close_extent(&mut self, class: usize) {
-        if let Some(extent) = self.extents.get_mut(class).and_then(Option::take) {
+    #[inline]
+    fn extent(&self, class: usize) -> Option<Extent> {
+        self.extents.get(class).and_then(Cell::get)
+    }
+
+    #[inline]
+    fn keep(&self, class: usize, extent: Extent) {
+        if let Some(cell) = self.extents.get(class) {
+            cell.set(Some(extent));
+        }
+    }
+
+    pub(crate) fn close_extent(&self, class: usize) {
+        if let Some(extent) = self.extents.get(class).and_then(Cell::take) {
             self.close(extent);
         }
     }
 
     fn close(&self, extent: Extent) {
-        let at = self.region.layout.segment(extent.segment) + extent.start;
+        let at = self.region.segment(extent.segment) + extent.start;
         let word = ExtentWord::new(extent.word.generation(), self.owner.slot).close();
         // PAIRS: Acquire in `Region::has_live_extent`: whoever sees it closed sees every publish that it served.
         self.region.slot(at).store(word.0, Release);
@@ -239,7 +254,7 @@ impl Session {
     }
 
     /// Leases an extent with room for `size` bytes, in the open segment or in a new one.
-    fn lease(&mut self, size: usize, class: usize, epoch: u32, now: u32, evict: bool) -> Result<Extent, WriteError> {
+    fn lease(&self, size: usize, class: usize, epoch: u32, now: u32, evict: bool) -> Result<Extent, WriteError> {
         let shape = self.region.layout.shape;
         let cells = (size + EXTENT_HEADER_SIZE).div_ceil(shape.cell_size());
         for _ in 0..ATTEMPTS_MAX {
@@ -321,7 +336,7 @@ impl Session {
         let cell_size = region.layout.shape.cell_size();
         let word = region.segment_word(segment);
         let (start, end) = (first_cell * cell_size, (first_cell + cells) * cell_size);
-        let at = region.layout.segment(segment) + start;
+        let at = region.segment(segment) + start;
         let next = start + EXTENT_HEADER_SIZE;
         region.slot(at + 8).store(TailWord::new(next, self.owner.incarnation).0, Relaxed);
         // PAIRS: Acquire in `Region::has_live_extent`: who sees the header sees its tail.
@@ -336,9 +351,10 @@ impl Session {
         let header = region.header(segment);
         let word = SegmentWord::new(region.segment_word(segment).generation(), epoch);
         for cell in 0..shape.cells() {
-            region.slot(region.layout.segment(segment) + cell * shape.cell_size()).store(0, Relaxed);
+            region.slot(region.segment(segment) + cell * shape.cell_size()).store(0, Relaxed);
         }
         header.sequence.store(region.superblock().sequence.fetch_add(1, Relaxed), Relaxed);
+        header.dead.store(0, Relaxed);
         header.opened.store(now, Relaxed);
         header.expires.store(if class == 0 { u32::MAX } else { 0 }, Relaxed);
         header.lease.store(LeaseWord::new(word.generation()).lease(cells, true).0, Relaxed);
@@ -350,7 +366,7 @@ impl Session {
     }
 
     /// Puts a value into segments of its own, last part first, so that each part is whole before another names it.
-    fn write_chain(&mut self, key: &Key<'_>, value: &[u8], now: u32) -> Result<Chain, WriteError> {
+    fn write_chain(&self, key: &Key<'_>, value: &[u8], now: u32) -> Result<Chain, WriteError> {
         let room = self.region.layout.shape.segment_size - CHAIN_HEADER_SIZE;
         let parts = value.len().div_ceil(room).max(1);
         // Half of the region: beyond that two writers of such values could starve each other for ever.
@@ -372,7 +388,7 @@ impl Session {
             if last == Link::NONE {
                 last = link;
             }
-            let at = region.layout.segment(segment);
+            let at = region.segment(segment);
             for (i, word) in [next.0, last.0, key.hash, part.len() as u64].into_iter().enumerate() {
                 region.slot(at + i * 8).store(word, Relaxed);
             }
@@ -416,7 +432,7 @@ impl Session {
             if link == Link::NONE || segment >= segments || self.region.segment_word(segment).generation() != link.generation() {
                 return;
             }
-            let next = Link(self.region.slot(self.region.layout.segment(segment)).load(Relaxed));
+            let next = Link(self.region.slot(self.region.segment(segment)).load(Relaxed));
             each(self, segment, link);
             link = next;
         }

@@ -62,7 +62,7 @@ impl Region {
 impl Session {
     /// After an insert: begins a doubling when the index has become full enough, and does a share of one that is under way.
     #[inline]
-    pub(crate) fn grow_a_little(&mut self, now: u32) {
+    pub(crate) fn grow_a_little(&self, now: u32) {
         let table = self.region.table();
         if table.is_even() {
             let items = self.region.superblock().items.load(Relaxed);
@@ -76,7 +76,7 @@ impl Session {
 
     /// Splits up to `splits` buckets. `false`: the index cannot grow now.
     #[cold]
-    pub(crate) fn grow(&mut self, splits: usize, now: u32) -> bool {
+    pub(crate) fn grow(&self, splits: usize, now: u32) -> bool {
         for _ in 0..splits {
             let table = self.region.table();
             if table.is_even() && !self.region.can_double() {
@@ -95,19 +95,19 @@ impl Session {
     }
 
     /// Makes sure that the directories have the new bucket's segments.
-    fn prepare_bucket(&mut self, bucket: u64, now: u32) -> bool {
+    fn prepare_bucket(&self, bucket: u64, now: u32) -> bool {
         (self.region.bucket(bucket).is_some() || self.prepare_segment(Kind::Index, bucket, now))
             && (self.region.hint(bucket, 0).is_some() || self.prepare_segment(Kind::Hints, bucket, now))
     }
 
-    fn prepare_segment(&mut self, kind: Kind, bucket: u64, now: u32) -> bool {
+    fn prepare_segment(&self, kind: Kind, bucket: u64, now: u32) -> bool {
         let shape = self.region.layout.shape;
         let per_segment = (shape.buckets_per_segment() * if kind == Kind::Index { 1 } else { SLOTS }) as u64;
         let entry = (bucket / per_segment) as usize;
         let Ok(segment) = self.take_segment(now, true) else { return false };
         let region = &self.region;
         // Unset slots are zeros; nobody can reach the segment before the directory names it.
-        region.memory.zero(region.layout.segment(segment), shape.segment_size);
+        region.memory.zero(region.segment(segment), shape.segment_size);
         let header = region.header(segment);
         header.sequence.store(entry as u64, Relaxed);
         let owned = State::owned(kind, self.owner);

@@ -106,7 +106,7 @@ impl Region {
         if !word.same_but_frequency(Slot(self.slot(place_at).load(Acquire))) {
             return Look::Moved;
         }
-        let at = self.layout.segment(segment) + offset;
+        let at = self.segment(segment) + offset;
         match Header(self.slot(at).load(Relaxed)).validate(size - offset) {
             Some(header) => Look::Got(Seen { segment, word: segment_word, at, offset, header }),
             None => {
@@ -158,12 +158,12 @@ impl Region {
             let Some(buckets) = self.buckets(key.hash, table) else { return Found::Corrupt };
             self.memory.prefetch(buckets[1].1);
             for (bucket, bucket_at) in buckets {
-                for index in 0..SLOTS {
-                    let place = Place { at: bucket_at + index * 8, bucket, index };
-                    let word = Slot(self.slot(place.at).load(Acquire));
+                for (index, slot) in self.line(bucket_at).iter().enumerate() {
+                    let word = Slot(slot.load(Acquire));
                     if !word.is_item_with(wanted) {
                         continue;
                     }
+                    let place = Place { at: bucket_at + index * 8, bucket, index };
                     let seen = match self.look(place.at, word) {
                         Look::Got(seen) => seen,
                         Look::Moved => continue 'again,
@@ -204,11 +204,7 @@ impl Region {
     pub(crate) fn facts(&self, seen: &Seen, place: Place, word: Slot, details: bool, now: u32) -> Item {
         let header = seen.header;
         let flags = header.flags();
-        let value_len = if header.has(flag::LARGE) {
-            usize::try_from(self.memory.u64_unaligned(seen.at + header.value_offset())).unwrap_or(usize::MAX)
-        } else {
-            header.value_len()
-        };
+        let value_len = self.value_len(seen);
         let mut item = Item {
             value_len,
             flags: if header.has(flag::CLIENT_FLAGS) { self.client_flags(seen) } else { 0 },
@@ -216,7 +212,7 @@ impl Region {
             stale: flags & flag::STALE != 0,
             win_sent: flags & flag::WIN_SENT != 0,
             binary_key: flags & flag::BINARY_KEY != 0,
-            size: header.size() + if header.has(flag::LARGE) { value_len } else { 0 },
+            size: self.size(seen),
             ..Item::default()
         };
         if details {
@@ -224,6 +220,20 @@ impl Region {
             (item.fetched, item.idle_s) = self.hint_facts(seen, place, word, now);
         }
         item
+    }
+
+    #[inline]
+    fn value_len(&self, seen: &Seen) -> usize {
+        match seen.header.has(flag::LARGE) {
+            false => seen.header.value_len(),
+            true => self.chain(seen).map_or(0, |chain| chain.value_len),
+        }
+    }
+
+    /// Bytes that the item takes in the region, a large value's included.
+    #[inline]
+    pub(crate) fn size(&self, seen: &Seen) -> usize {
+        seen.header.size() + if seen.header.has(flag::LARGE) { self.value_len(seen) } else { 0 }
     }
 
     fn client_flags(&self, seen: &Seen) -> u32 {
@@ -270,7 +280,7 @@ impl Region {
             if segment >= segments || self.segment_word(segment).generation() != link.generation() {
                 return false;
             }
-            let at = self.layout.segment(segment);
+            let at = self.segment(segment);
             let next = Link(self.slot(at).load(Relaxed));
             let part = left.min(room);
             self.memory.append_to(at + CHAIN_HEADER_SIZE, part, out);

@@ -63,17 +63,27 @@ impl Memory {
         self.len == 0
     }
 
-    #[inline]
+    #[inline(always)]
     fn at(&self, offset: usize, len: usize) -> *mut u8 {
-        assert!(offset <= self.len && len <= self.len - offset, "access outside the region: {offset}+{len} of {}", self.len);
-        // SAFETY: in bounds by the line above.
+        if offset.checked_add(len).is_none_or(|end| end > self.len) {
+            self.outside(offset, len);
+        }
+        // SAFETY: in bounds by the lines above.
         unsafe { self.base.as_ptr().add(offset) }
     }
 
+    #[cold]
+    #[inline(never)]
+    fn outside(&self, offset: usize, len: usize) -> ! {
+        panic!("access outside the region, or unaligned: {len} bytes at {offset} of {}", self.len);
+    }
+
     /// The shared value at `offset`, which must be aligned for it.
-    #[inline]
+    #[inline(always)]
     pub fn get<T: Shared>(&self, offset: usize) -> &T {
-        assert!(offset.is_multiple_of(align_of::<T>()), "unaligned access at {offset}");
+        if !offset.is_multiple_of(align_of::<T>()) {
+            self.outside(offset, size_of::<T>());
+        }
         let p = self.at(offset, size_of::<T>());
         // SAFETY: in bounds, aligned (the base is page-aligned), valid for every bit pattern and only ever accessed atomically.
         unsafe { &*p.cast::<T>() }
@@ -188,49 +198,65 @@ mod copy {
         unsafe { asm!("mov byte ptr [{p}], {v}", v = in(reg_byte) v, p = in(reg) p, options(nostack, preserves_flags)) };
     }
 
-    /// # Safety
-    /// `len` bytes are readable at `src` and writable at `dst`; they do not overlap.
-    #[inline(always)]
-    unsafe fn moves(src: *const u8, dst: *mut u8, len: usize) {
-        // SAFETY: every access below stays within `len` bytes of its side.
-        unsafe {
-            if len >= REP_FROM {
-                asm!("rep movsb", inout("rcx") len => _, inout("rdi") dst => _, inout("rsi") src => _, options(nostack, preserves_flags));
-            } else if len >= 16 {
+    /// The same walk for both directions: `$load` and `$store` are the region's side or the private one.
+    macro_rules! moves {
+        ($src:ident, $dst:ident, $len:ident, $load16:expr, $store16:expr, $load8:expr, $store8:expr, $load1:expr, $store1:expr) => {
+            if $len >= REP_FROM {
+                asm!("rep movsb", inout("rcx") $len => _, inout("rdi") $dst => _, inout("rsi") $src => _, options(nostack, preserves_flags));
+            } else if $len >= 16 {
                 let mut at = 0;
-                while at + 16 <= len {
-                    store16(dst.add(at), load16(src.add(at)));
+                while at + 64 <= $len {
+                    let parts = [0, 16, 32, 48].map(|i| $load16($src.add(at + i)));
+                    for (i, part) in parts.into_iter().enumerate() {
+                        $store16($dst.add(at + i * 16), part);
+                    }
+                    at += 64;
+                }
+                while at + 16 <= $len {
+                    $store16($dst.add(at), $load16($src.add(at)));
                     at += 16;
                 }
-                if at < len {
-                    store16(dst.add(len - 16), load16(src.add(len - 16)));
+                if at < $len {
+                    $store16($dst.add($len - 16), $load16($src.add($len - 16)));
                 }
-            } else if len >= 8 {
-                let (a, b) = (load8(src), load8(src.add(len - 8)));
-                store8(dst, a);
-                store8(dst.add(len - 8), b);
+            } else if $len >= 8 {
+                let (a, b) = ($load8($src), $load8($src.add($len - 8)));
+                $store8($dst, a);
+                $store8($dst.add($len - 8), b);
             } else {
-                for at in 0..len {
-                    store1(dst.add(at), load1(src.add(at)));
+                for at in 0..$len {
+                    $store1($dst.add(at), $load1($src.add(at)));
                 }
             }
-        }
+        };
     }
 
     /// # Safety
-    /// As [`moves`]; `src` is in the region, `dst` private.
+    /// `len` bytes are readable at `src`, in the region, and writable at `dst`, which is private.
     #[inline(always)]
     pub unsafe fn out_of(src: *const u8, dst: *mut u8, len: usize) {
-        // SAFETY: the caller's promise.
-        unsafe { moves(src, dst, len) }
+        // SAFETY: called within the bounds that the walk below keeps.
+        let put16 = |p: *mut u8, v| unsafe { p.cast::<__m128i>().write_unaligned(v) };
+        // SAFETY: called within the bounds that the walk below keeps.
+        let put8 = |p: *mut u8, v| unsafe { p.cast::<u64>().write_unaligned(v) };
+        // SAFETY: called within the bounds that the walk below keeps.
+        let put1 = |p: *mut u8, v| unsafe { p.write(v) };
+        // SAFETY: every access stays within `len` bytes of its side.
+        unsafe { moves!(src, dst, len, |p| load16(p), put16, |p| load8(p), put8, |p| load1(p), put1) }
     }
 
     /// # Safety
-    /// As [`moves`]; `src` is private, `dst` in the region.
+    /// `len` bytes are readable at `src`, which is private, and writable at `dst`, in the region.
     #[inline(always)]
     pub unsafe fn into(src: *const u8, dst: *mut u8, len: usize) {
-        // SAFETY: the caller's promise.
-        unsafe { moves(src, dst, len) }
+        // SAFETY: called within the bounds that the walk below keeps.
+        let take16 = |p: *const u8| unsafe { p.cast::<__m128i>().read_unaligned() };
+        // SAFETY: called within the bounds that the walk below keeps.
+        let take8 = |p: *const u8| unsafe { p.cast::<u64>().read_unaligned() };
+        // SAFETY: called within the bounds that the walk below keeps.
+        let take1 = |p: *const u8| unsafe { p.read() };
+        // SAFETY: every access stays within `len` bytes of its side.
+        unsafe { moves!(src, dst, len, take16, |p, v| store16(p, v), take8, |p, v| store8(p, v), take1, |p, v| store1(p, v)) }
     }
 
     /// # Safety

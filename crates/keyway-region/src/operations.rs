@@ -48,8 +48,9 @@ impl Session {
         let key = self.key(key)?;
         let start = out.len();
         self.count(Counter::cmd_get, 1);
-        self.count(Counter::cmd_touch, u64::from(how.exptime.is_some()));
-        if how.exptime.is_none() {
+        if how.exptime.is_some() {
+            self.count(Counter::cmd_touch, 1);
+        } else {
             let found = self.region.get(&key, how, now, out, &mut head);
             match found {
                 Found::Hit { item, place, word } => {
@@ -89,7 +90,7 @@ impl Session {
 
     /// A get that changes the item: touches it, wins it, or creates it.
     fn get_changing(
-        &mut self,
+        &self,
         key: &crate::hash::Key<'_>,
         how: &Get,
         now: u32,
@@ -97,7 +98,7 @@ impl Session {
         mut head: impl FnMut(&Item, &mut Vec<u8>),
     ) -> Result<Option<Item>, WriteError> {
         let start = out.len();
-        let region = self.region.clone();
+        let region = &*self.region;
         let mut answer = None;
         let changed = self.change(key, now, |old, built| {
             out.truncate(start);
@@ -115,9 +116,9 @@ impl Session {
                     value: Value::Built,
                 });
             };
-            let mut item = old.item;
+            let mut item = old.item();
             item.win = wins(&item, how);
-            let expiry = how.exptime.map_or(old.expiry, |exptime| region.expiry(exptime, now));
+            let expiry = how.exptime.map_or(old.expiry(), |exptime| region.expiry(exptime, now));
             item.ttl_s = ttl(expiry, now);
             let keep = !item.win && how.exptime.is_none();
             head(&item, out);
@@ -167,7 +168,7 @@ impl Session {
             self.count(Counter::store_too_large, 1);
             return Err(error);
         }
-        let region = self.region.clone();
+        let region = &*self.region;
         let binary = if how.binary_key { flag::BINARY_KEY } else { 0 };
         let fresh = |exptime: i64| {
             let expiry = region.expiry(exptime, now);
@@ -193,8 +194,9 @@ impl Session {
             };
             let mut stale = false;
             if let (Some(cas), true) = (how.compare_cas, compares) {
-                stale = how.invalidate && cas < old.item.cas && !joins;
-                if cas != old.item.cas && !stale {
+                let present = old.item().cas;
+                stale = how.invalidate && cas < present && !joins;
+                if cas != present && !stale {
                     (refused, counter) = (Stored::Exists, Some(Counter::cas_badval));
                     return Decision::Keep;
                 }
@@ -204,12 +206,13 @@ impl Session {
                 StoreMode::Add => Decision::Keep,
                 // A value from before the item's present one: kept with the old lifetime and marks, as stale.
                 _ if stale => {
-                    let marks = flag::STALE | (marks_of(&old.item) & flag::WIN_SENT) | binary;
-                    Decision::Replace(Draft { marks, expiry: old.expiry, ..fresh(0) })
+                    let marks = flag::STALE | (marks_of(&old.item()) & flag::WIN_SENT) | binary;
+                    Decision::Replace(Draft { marks, expiry: old.expiry(), ..fresh(0) })
                 }
                 StoreMode::Set | StoreMode::Replace => Decision::Put(fresh(how.exptime)),
                 StoreMode::Append | StoreMode::Prepend => {
-                    error = too_large(old.item.value_len.saturating_add(value.len()), old.item.flags);
+                    let item = old.item();
+                    error = too_large(item.value_len.saturating_add(value.len()), item.flags);
                     if error.is_some() {
                         return Decision::Keep;
                     }
@@ -220,12 +223,12 @@ impl Session {
                     if how.mode == StoreMode::Append {
                         built.extend_from_slice(value);
                     }
-                    let marks = marks_of(&old.item) & flag::BINARY_KEY;
+                    let marks = marks_of(&item) & flag::BINARY_KEY;
                     Decision::Replace(Draft {
                         marks,
-                        client_flags: old.item.flags,
+                        client_flags: item.flags,
                         cas: how.new_cas,
-                        expiry: old.expiry,
+                        expiry: old.expiry(),
                         value: Value::Built,
                     })
                 }
@@ -254,14 +257,14 @@ impl Session {
     /// Delete ("Deletion", "Meta Delete").
     pub fn delete(&mut self, key: &[u8], how: &Delete, now: u32) -> Result<Deleted, WriteError> {
         let key = self.key(key)?;
-        let region = self.region.clone();
+        let region = &*self.region;
         let mut answer = Deleted::NotFound;
         self.change(&key, now, |old, built| {
             let Some(old) = old else {
                 answer = Deleted::NotFound;
                 return Decision::Keep;
             };
-            if how.compare_cas.is_some_and(|cas| cas != old.item.cas) {
+            if how.compare_cas.is_some_and(|cas| cas != old.item().cas) {
                 answer = Deleted::Exists;
                 return Decision::Keep;
             }
@@ -269,13 +272,14 @@ impl Session {
             if !how.invalidate && !how.remove_value {
                 return Decision::Remove;
             }
+            let item = old.item();
             let expiry = match how.exptime {
                 Some(exptime) if how.invalidate => region.expiry(exptime, now),
-                _ => old.expiry,
+                _ => old.expiry(),
             };
             // The win goes too, so that the next reader can win.
-            let marks = marks_of(&old.item) & (flag::STALE | flag::BINARY_KEY) | if how.invalidate { flag::STALE } else { 0 };
-            let draft = Draft { marks, client_flags: old.item.flags, cas: how.new_cas, expiry, value: Value::Built };
+            let marks = marks_of(&item) & (flag::STALE | flag::BINARY_KEY) | if how.invalidate { flag::STALE } else { 0 };
+            let draft = Draft { marks, client_flags: item.flags, cas: how.new_cas, expiry, value: Value::Built };
             if how.remove_value {
                 return Decision::Replace(Draft { client_flags: 0, ..draft });
             }
@@ -288,19 +292,21 @@ impl Session {
     /// Increment and decrement ("Increment/Decrement", "Meta Arithmetic").
     pub fn arithmetic(&mut self, key: &[u8], how: &Arithmetic, now: u32) -> Result<Counted, WriteError> {
         let key = self.key(key)?;
-        let region = self.region.clone();
+        let region = &*self.region;
         let mut answer = Counted::NotFound;
+        let mut hit = false;
         let changed = self.change(&key, now, |old, built| {
+            hit = old.is_some();
             let Some(old) = old else {
                 answer = Counted::NotFound;
                 let Some((value, exptime)) = how.vivify else { return Decision::Keep };
-                built.extend_from_slice(value.to_string().as_bytes());
+                built.extend_from_slice(itoa::Buffer::new().format(value).as_bytes());
                 let expiry = region.expiry(exptime, now);
                 answer = Counted::Value { value, item: Item { ttl_s: ttl(expiry, now), ..Item::default() } };
                 let marks = if how.binary_key { flag::BINARY_KEY } else { 0 };
                 return Decision::Put(Draft { marks, client_flags: 0, cas: how.new_cas, expiry, value: Value::Built });
             };
-            if how.compare_cas.is_some_and(|cas| cas != old.item.cas) {
+            if how.compare_cas.is_some_and(|cas| cas != old.item().cas) {
                 answer = Counted::Exists;
                 return Decision::Keep;
             }
@@ -313,25 +319,28 @@ impl Session {
             // A number that fits into the old value's length is padded to it (protocol.txt, "Increment/Decrement").
             let width = built.len();
             built.clear();
-            built.extend_from_slice(value.to_string().as_bytes());
+            built.extend_from_slice(itoa::Buffer::new().format(value).as_bytes());
             if built.len() < width {
                 built.resize(width, b' ');
             }
-            let expiry = how.exptime.map_or(old.expiry, |exptime| region.expiry(exptime, now));
-            let item = Item { ttl_s: ttl(expiry, now), ..old.item };
+            let expiry = how.exptime.map_or(old.expiry(), |exptime| region.expiry(exptime, now));
+            let item = Item { ttl_s: ttl(expiry, now), ..old.item_in_short() };
             answer = Counted::Value { value, item };
-            let marks = marks_of(&item);
-            Decision::Replace(Draft { marks, client_flags: item.flags, cas: how.new_cas, expiry, value: Value::Built })
+            Decision::Replace(Draft {
+                marks: marks_of(&item),
+                client_flags: item.flags,
+                cas: how.new_cas,
+                expiry,
+                value: Value::Built,
+            })
         })?;
-        if let (Changed::Put(written), Counted::Value { item, .. }) = (changed, &mut answer) {
-            (item.cas, item.value_len, item.size) = (written.cas, written.value_len, written.size);
+        match (changed, &mut answer) {
+            (Changed::Put(written), Counted::Value { item, .. }) => {
+                (item.cas, item.value_len, item.size) = (written.cas, written.value_len, written.size);
+            }
+            (_, Counted::Exists | Counted::NotANumber) => return Ok(answer),
+            _ => {}
         }
-        let hit = match answer {
-            // Created on a miss: the count is of a miss.
-            Counted::Value { item, .. } => item.fetched || how.vivify.is_none() || item.flags != 0,
-            Counted::NotFound => false,
-            Counted::Exists | Counted::NotANumber => return Ok(answer),
-        };
         self.count(
             match (how.decrement, hit) {
                 (false, true) => Counter::incr_hits,

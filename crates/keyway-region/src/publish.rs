@@ -7,7 +7,7 @@
 use crate::atomics::{AcqRel, Acquire, Relaxed, Release, SeqCst, fence};
 use crate::extent::{Draft, Value, Written};
 use crate::hash::{Key, tag};
-use crate::layout::bucket::{SLOTS, Table};
+use crate::layout::bucket::Table;
 use crate::layout::session::OPERATION;
 use crate::layout::slot::Slot;
 use crate::layout::stats::Counter;
@@ -23,13 +23,27 @@ const BUILT_KEPT_MAX: usize = 64 << 10;
 pub(crate) struct Old<'r> {
     region: &'r Region,
     seen: Seen,
-    /// with details
-    pub item: Item,
-    /// seconds on the region's clock, 0 for never
-    pub expiry: u32,
+    place: Place,
+    word: Slot,
+    now: u32,
 }
 
 impl Old<'_> {
+    /// What is known of it, details included.
+    pub fn item(&self) -> Item {
+        self.region.facts(&self.seen, self.place, self.word, true, self.now)
+    }
+
+    /// What is known of it without details.
+    pub fn item_in_short(&self) -> Item {
+        self.region.facts(&self.seen, self.place, self.word, false, self.now)
+    }
+
+    /// Seconds on the region's clock, 0 for never.
+    pub fn expiry(&self) -> u32 {
+        self.seen.header.expiry()
+    }
+
     /// Copies the value to the end of `out`. `false`: it changed meanwhile, and the decision will be asked for again.
     pub fn append_value(&self, out: &mut Vec<u8>) -> bool {
         self.region.append_value(&self.seen, out)
@@ -81,16 +95,16 @@ enum Scan {
 impl Session {
     /// Changes a key. `decide` sees what is there (`None`: absent, expired or flushed) and an empty buffer in which it may
     /// build a new value ([`Value::Built`]).
-    pub(crate) fn change<'v, D>(&mut self, key: &Key<'_>, now: u32, mut decide: D) -> Result<Changed, WriteError>
+    pub(crate) fn change<'v, D>(&self, key: &Key<'_>, now: u32, mut decide: D) -> Result<Changed, WriteError>
     where
         D: FnMut(Option<&Old<'_>>, &mut Vec<u8>) -> Decision<'v>,
     {
         let mut prepared = None;
-        let mut built = std::mem::take(&mut self.built);
+        let mut built = self.built.take();
         let result = self.change_with(key, now, &mut decide, &mut built, &mut prepared);
         built.clear();
         built.shrink_to(BUILT_KEPT_MAX);
-        self.built = built;
+        self.built.set(built);
         self.relent(OPERATION);
         if !matches!(result, Ok(Changed::Put(_))) {
             self.discard(prepared.take());
@@ -99,7 +113,7 @@ impl Session {
     }
 
     fn change_with<'v, D>(
-        &mut self,
+        &self,
         key: &Key<'_>,
         now: u32,
         decide: &mut D,
@@ -109,7 +123,7 @@ impl Session {
     where
         D: FnMut(Option<&Old<'_>>, &mut Vec<u8>) -> Decision<'v>,
     {
-        let region = self.region.clone();
+        let region = &*self.region;
         for _ in 0..ATTEMPTS_MAX {
             let epoch = region.epoch(now);
             match self.scan(key) {
@@ -126,8 +140,7 @@ impl Session {
                         continue;
                     }
                     let present = seen.word.epoch() >= epoch && !seen.header.is_expired(now);
-                    let item = region.facts(&seen, place, word, present, now);
-                    let old = Old { region: &region, seen, item, expiry: seen.header.expiry() };
+                    let old = Old { region, seen, place, word, now };
                     built.clear();
                     let decision = decide(present.then_some(&old), built);
                     if !region.still(&seen) {
@@ -141,7 +154,7 @@ impl Session {
                             }
                             // PUBLISH: the key is gone.
                             if self.swap(place, word, Slot::EMPTY) {
-                                self.count_removed(item.size);
+                                self.count_removed(&seen);
                                 self.free_replaced(&seen, None);
                                 return Ok(Changed::Removed);
                             }
@@ -154,7 +167,8 @@ impl Session {
                     // PUBLISH: the new item. Its extent's tail is out already; recovery leaves whichever word is in the slot.
                     if self.swap(place, word, written.word) {
                         region.set_hint(place, now, false);
-                        self.count(Counter::bytes, (written.size as u64).wrapping_sub(item.size as u64));
+                        self.count(Counter::bytes, (written.size as u64).wrapping_sub(region.size(&seen) as u64));
+                        region.count_dead(&seen);
                         self.published(prepared);
                         self.free_replaced(&seen, Some(draft.value));
                         return Ok(Changed::Put(written));
@@ -226,9 +240,9 @@ impl Session {
         let mut victim: Option<(Place, Slot)> = None;
         region.memory.prefetch(buckets[1].1);
         for (half, (bucket, bucket_at)) in buckets.into_iter().enumerate() {
-            for index in 0..SLOTS {
+            for (index, slot) in region.line(bucket_at).iter().enumerate() {
                 let place = Place { at: bucket_at + index * 8, bucket, index };
-                let word = Slot(region.slot(place.at).load(Acquire));
+                let word = Slot(slot.load(Acquire));
                 if word.is_frozen() {
                     return Scan::Frozen(place, word);
                 }
@@ -281,7 +295,7 @@ impl Session {
     /// Puts a written item into a slot that is empty, or over a victim's confirmed word.
     #[expect(clippy::too_many_arguments, reason = "all of it is one insert's state")]
     fn insert(
-        &mut self,
+        &self,
         key: &Key<'_>,
         table: Table,
         place: Place,
@@ -290,7 +304,7 @@ impl Session {
         epoch: u32,
         now: u32,
     ) -> bool {
-        let region = self.region.clone();
+        let region = &*self.region;
         let slot = region.slot(place.at);
         let mut evicted = None;
         let mut over = over;
@@ -349,13 +363,13 @@ impl Session {
         'again: for _ in 0..ATTEMPTS_MAX {
             let mut before_mine = true;
             for (bucket, bucket_at) in buckets {
-                for index in 0..SLOTS {
+                for (index, slot) in region.line(bucket_at).iter().enumerate() {
                     let place = Place { at: bucket_at + index * 8, bucket, index };
                     if place.at == mine.at {
                         before_mine = false;
                         continue;
                     }
-                    let word = Slot(region.slot(place.at).load(SeqCst));
+                    let word = Slot(slot.load(SeqCst));
                     if word.is_frozen() || word == Slot::UNSET {
                         return false;
                     }
@@ -388,7 +402,7 @@ impl Session {
 
     /// The written form of a draft: the one at hand if an attempt before has written the same, or a new one.
     fn prepare(
-        &mut self,
+        &self,
         prepared: &mut Option<Prepared>,
         key: &Key<'_>,
         draft: &Draft<'_>,
@@ -396,26 +410,27 @@ impl Session {
         reusable: bool,
         now: u32,
     ) -> Result<Written, WriteError> {
-        let like = Like::new(draft, epoch).filter(|_| reusable);
-        if let (Some(old), Some(like)) = (&*prepared, like)
-            && old.like == Some(like)
+        let wanted = reusable.then_some(epoch);
+        if let Some(old) = prepared
+            && wanted.is_some()
+            && old.reusable == wanted
         {
             return Ok(old.written);
         }
         self.discard(prepared.take());
         let written = self.write(key, draft, epoch, now)?;
-        *prepared = Some(Prepared { like, written });
+        *prepared = Some(Prepared { reusable: wanted, written });
         Ok(written)
     }
 
     /// A written item that was never published: its place is dead, the segments of its value are free again.
-    fn discard(&mut self, prepared: Option<Prepared>) {
+    fn discard(&self, prepared: Option<Prepared>) {
         if let Some(chain) = prepared.and_then(|p| p.written.chain) {
             self.free_chain(chain.first);
         }
     }
 
-    fn published(&mut self, prepared: &mut Option<Prepared>) {
+    fn published(&self, prepared: &mut Option<Prepared>) {
         if let Some(chain) = prepared.take().and_then(|p| p.written.chain) {
             self.disown_chain(chain);
         }
@@ -433,32 +448,8 @@ impl Session {
 
 /// A written item waiting for its publish.
 struct Prepared {
-    /// what it was written from, when that can be told apart cheaply
-    like: Option<Like>,
+    /// the flush epoch that it was written for, if it is good for another attempt: every attempt of an operation that does
+    /// not look at the old item makes the same one
+    reusable: Option<u32>,
     written: Written,
-}
-
-/// Everything that tells one draft of an operation from another, for those whose value does not depend on the old item.
-#[derive(Clone, Copy, PartialEq, Eq)]
-struct Like {
-    marks: u64,
-    client_flags: u32,
-    cas: Option<u64>,
-    expiry: u32,
-    epoch: u32,
-    value: (*const u8, usize),
-}
-
-impl Like {
-    fn new(draft: &Draft<'_>, epoch: u32) -> Option<Self> {
-        let Value::Bytes(bytes) = draft.value else { return None };
-        Some(Self {
-            marks: draft.marks,
-            client_flags: draft.client_flags,
-            cas: draft.cas,
-            expiry: draft.expiry,
-            epoch,
-            value: (bytes.as_ptr(), bytes.len()),
-        })
-    }
 }

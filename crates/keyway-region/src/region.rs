@@ -102,6 +102,11 @@ pub struct Region {
     host: Box<dyn Host>,
     clock_base_unix_s: i64,
     bucket_shift: u32,
+    segment_shift: u32,
+    buckets_initial: u64,
+    buckets_max: u64,
+    /// the superblock's number of segments, as it was found to be sane
+    segments: usize,
 }
 
 impl Region {
@@ -215,7 +220,22 @@ impl Region {
         let seed = sb.seed.load(Relaxed);
         let clock_base_unix_s = i64::try_from(sb.clock_base_unix_s.load(Relaxed)).unwrap_or(0);
         let bucket_shift = layout.shape.buckets_per_segment().ilog2();
-        Self { memory, layout, seed, host, clock_base_unix_s, bucket_shift }
+        let buckets_initial = layout.shape.buckets_initial as u64;
+        let buckets_max = buckets_initial << ROUNDS_MAX;
+        let segment_shift = layout.shape.segment_size.ilog2();
+        let segments = usize::try_from(sb.segments.load(Relaxed)).unwrap_or(0).min(layout.shape.segments_max);
+        Self {
+            memory,
+            layout,
+            seed,
+            host,
+            clock_base_unix_s,
+            bucket_shift,
+            segment_shift,
+            buckets_initial,
+            buckets_max,
+            segments,
+        }
     }
 
     /// The superblock.
@@ -229,11 +249,17 @@ impl Region {
         &self.layout
     }
 
-    /// Segments that may be touched. The superblock's word is shared memory: a larger number than the layout allows is cut.
+    /// Segments that may be touched: as many as were backed by memory when the region was opened. The superblock's word is
+    /// shared memory and is not asked again.
     #[inline]
     pub fn segments(&self) -> usize {
-        let n = self.superblock().segments.load(Acquire);
-        usize::try_from(n).unwrap_or(usize::MAX).min(self.layout.shape.segments_max)
+        self.segments
+    }
+
+    /// Offset of a segment.
+    #[inline]
+    pub(crate) fn segment(&self, segment: usize) -> usize {
+        self.layout.segments + (segment << self.segment_shift)
     }
 
     /// A segment's word.
@@ -296,49 +322,50 @@ impl Region {
     /// The table word. One that cannot be is cut to what can.
     #[inline]
     pub(crate) fn table(&self) -> Table {
-        Table::new(self.superblock().table.load(Acquire).clamp(self.buckets_initial(), self.buckets_max()))
+        Table::new(self.superblock().table.load(Acquire).clamp(self.buckets_initial, self.buckets_max))
     }
 
     /// Buckets of the first index.
     #[inline]
     pub(crate) fn buckets_initial(&self) -> u64 {
-        self.layout.shape.buckets_initial as u64
+        self.buckets_initial
     }
 
     /// Buckets at which the marks of the splits are used up.
     pub(crate) fn buckets_max(&self) -> u64 {
-        self.buckets_initial() << ROUNDS_MAX
+        self.buckets_max
+    }
+
+    /// The slots of the bucket at this offset.
+    #[inline]
+    pub(crate) fn line(&self, bucket_at: usize) -> &[AtomicU64; bucket::SLOTS] {
+        self.memory.get(bucket_at)
     }
 
     /// Offset of a bucket, if the directory has its segment.
     #[inline]
     pub(crate) fn bucket(&self, number: u64) -> Option<usize> {
-        let entry = (number >> self.bucket_shift) as usize;
-        if entry >= self.layout.shape.segments_max {
-            return None;
-        }
-        let segment = (self.bucket_directory(entry).load(Acquire) as usize).wrapping_sub(1);
-        if segment >= self.segments() {
-            return None;
-        }
+        let segment = self.directory(self.layout.bucket_directory, number >> self.bucket_shift)?;
         let within = number & ((1 << self.bucket_shift) - 1);
-        Some(self.layout.segment(segment) + within as usize * bucket::SIZE)
+        Some(self.segment(segment) + within as usize * bucket::SIZE)
     }
 
     /// The hint of a slot, if the directory has its segment.
     #[inline]
     pub(crate) fn hint(&self, bucket: u64, index: usize) -> Option<&AtomicU8> {
+        // A segment holds a byte for each slot of eight times as many buckets as fit into one themselves.
         let shift = self.bucket_shift + bucket::SLOTS.ilog2();
-        let entry = (bucket >> shift) as usize;
-        if entry >= self.layout.shape.segments_max {
-            return None;
-        }
-        let segment = (self.hint_directory(entry).load(Acquire) as usize).wrapping_sub(1);
-        if segment >= self.segments() {
-            return None;
-        }
+        let segment = self.directory(self.layout.hint_directory, bucket >> shift)?;
         let within = (bucket & ((1 << shift) - 1)) as usize * bucket::SLOTS + index;
-        Some(self.memory.get(self.layout.segment(segment) + within))
+        Some(self.memory.get(self.segment(segment) + within))
+    }
+
+    /// The segment that a directory names; table words are bounded, so the entry lies in the directory's array.
+    #[inline]
+    fn directory(&self, directory: usize, entry: u64) -> Option<usize> {
+        let word: &AtomicU32 = self.memory.get(directory + entry as usize * 4);
+        let segment = (word.load(Acquire) as usize).wrapping_sub(1);
+        (segment < self.segments).then_some(segment)
     }
 
     /// The flush epoch in force at `now`: begins a delayed flush that is due.

@@ -3,7 +3,7 @@
 //! A session is made by [`Region::session`] for a process that holds a process slot, and used by one thread at a time. What
 //! it is in the middle of stands in its thread slot, so that anybody can finish or undo it if the thread dies.
 
-use crate::atomics::{AcqRel, Acquire, Relaxed, Release, SeqCst, add_single_writer, fence};
+use crate::atomics::{AcqRel, Acquire, Relaxed, Release, SeqCst, add_single_writer, fence, store_then_fence};
 use crate::hash::{Key, hash};
 use crate::layout::segment::{CLASSES_MAX, Owner};
 use crate::layout::session::{INTENTS, LEASING, Lease, OPERATION, ThreadSlot, UPKEEP, next_incarnation};
@@ -11,6 +11,7 @@ use crate::layout::stats::Counter;
 use crate::extent::Extent;
 use crate::region::Region;
 use crate::verbs::{KEY_LEN_MAX, WriteError};
+use std::cell::Cell;
 use std::sync::Arc;
 
 /// Changes of the item count that a session keeps to itself before it tells the superblock.
@@ -34,17 +35,17 @@ pub struct Limits {
     pub evict: bool,
 }
 
-/// A thread's way into the region.
+/// A thread's way into the region. What is its own is in cells, so that its methods can hold on to the region meanwhile.
 pub struct Session {
     pub(crate) region: Arc<Region>,
     pub(crate) owner: Owner,
     pub(crate) limits: Limits,
-    pub(crate) extents: [Option<Extent>; CLASSES_MAX],
+    pub(crate) extents: [Cell<Option<Extent>>; CLASSES_MAX],
     /// for keys and copies during a purge
-    pub(crate) scratch: Vec<u8>,
+    pub(crate) scratch: Cell<Vec<u8>>,
     /// for values that an operation builds
-    pub(crate) built: Vec<u8>,
-    items: i64,
+    pub(crate) built: Cell<Vec<u8>>,
+    items: Cell<i64>,
 }
 
 impl Region {
@@ -70,10 +71,10 @@ impl Region {
                 region: Arc::clone(self),
                 owner: Owner { slot: u16::try_from(slot).unwrap_or(u16::MAX), incarnation },
                 limits,
-                extents: [const { None }; CLASSES_MAX],
-                scratch: Vec::new(),
-                built: Vec::new(),
-                items: 0,
+                extents: [const { Cell::new(None) }; CLASSES_MAX],
+                scratch: Cell::default(),
+                built: Cell::default(),
+                items: Cell::new(0),
             });
         }
         None
@@ -142,22 +143,24 @@ impl Session {
 
     /// One more, or one less, item in the index.
     #[inline]
-    pub(crate) fn count_items(&mut self, n: i64) {
-        self.items += n;
-        if self.items.abs() >= ITEMS_BATCH {
-            self.region.superblock().items.fetch_add(self.items as u64, Relaxed);
-            self.items = 0;
+    pub(crate) fn count_items(&self, n: i64) {
+        let items = self.items.get() + n;
+        if items.abs() >= ITEMS_BATCH {
+            self.region.superblock().items.fetch_add(items as u64, Relaxed);
+            self.items.set(0);
+        } else {
+            self.items.set(items);
         }
     }
 
     /// From now until [`Self::relent`] no recycler bumps this segment, if the slot that names it is still the same after this.
     #[inline]
     pub(crate) fn intend(&self, which: usize, segment: usize) {
+        // The intent must be out before the slot is read again; the recycler's purge is out before it reads intents.
+        // PAIRS: the fence in `Region::is_intended`.
         if let Some(intent) = self.thread().intents.get(which) {
-            intent.store(segment as u64 + 1, Relaxed);
+            store_then_fence(intent, segment as u64 + 1);
         }
-        // SeqCst: the intent must be out before the slot is read again; the recycler's purge is out before it reads intents.
-        fence(SeqCst);
     }
 
     /// Whether this thread's own operation is at an item of this segment: it had better not be evicted by it.
@@ -174,7 +177,7 @@ impl Session {
     }
 
     /// Gives up every extent, so that their segments can be reclaimed. The next write leases new ones.
-    pub fn release_extents(&mut self) {
+    pub fn release_extents(&self) {
         for class in 0..CLASSES_MAX {
             self.close_extent(class);
         }
@@ -184,9 +187,7 @@ impl Session {
 impl Drop for Session {
     fn drop(&mut self) {
         self.release_extents();
-        if self.items != 0 {
-            self.region.superblock().items.fetch_add(self.items as u64, Relaxed);
-        }
+        self.region.superblock().items.fetch_add(self.items.get() as u64, Relaxed);
         let thread = self.thread();
         for intent in &thread.intents {
             intent.store(0, Release);

@@ -7,6 +7,8 @@ use std::io::{self, Read};
 
 /// Least room to offer to a read, bytes: a socket read below this wastes system calls on pipelined requests.
 const READ_ROOM_MIN: usize = 16 * 1024;
+/// Most bytes to take in one read, so that a large value arrives in steps between which others are served.
+const READ_MAX: usize = 256 * 1024;
 
 /// Bytes between `start` and `end` of `bytes` have arrived and wait; those after `end` are room.
 #[derive(Debug, Default)]
@@ -70,9 +72,8 @@ impl Buffer {
     /// Returns the bytes read and whether they filled the room offered, in which case the source may hold more.
     pub(crate) fn fill(&mut self, source: &mut impl Read, need: usize) -> io::Result<(usize, bool)> {
         self.make_room(need);
-        let room = &mut self.bytes[self.end..];
-        let offered = room.len();
-        let count = source.read(room)?;
+        let offered = (self.bytes.len() - self.end).min(READ_MAX);
+        let count = source.read(&mut self.bytes[self.end..self.end + offered])?;
         self.end += count;
         Ok((count, count == offered))
     }

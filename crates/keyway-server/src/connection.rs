@@ -292,6 +292,9 @@ impl Connection {
             match stop {
                 Stop::Phase | Stop::Unsent => {}
                 Stop::Budget => {
+                    if budget == 0 {
+                        desk.executor.counters().conn_yields.add(1);
+                    }
                     again = true;
                     break;
                 }
@@ -316,7 +319,6 @@ impl Connection {
         }
         self.send(desk)?;
         if again && self.unsent() <= UNSENT_MAX {
-            desk.executor.counters().conn_yields.add(1);
             return Ok(Verdict::Again);
         }
         match self.phase {

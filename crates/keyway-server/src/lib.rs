@@ -10,6 +10,8 @@
 //!
 //! The server knows nothing of the region's layout or of eviction, and has no unsafe code.
 
+#![forbid(unsafe_code)]
+
 mod acceptor;
 mod auth;
 mod buffer;

@@ -53,20 +53,27 @@ pub(crate) struct SocketFile {
 /// All sockets that `config` asks for.
 pub(crate) fn bind(config: &Config) -> Result<Vec<Listener>, BindError> {
     let mut listeners = Vec::new();
+    let mut missing = None;
     for &address in &config.tcp {
         match bind_tcp(address, config.backlog) {
             Ok(listener) => listeners.push(Listener::Tcp(listener)),
-            // "All interfaces" is asked for as both families; a machine without IPv6 has only one.
-            Err(error) if is_missing_ipv6(address, &error) && !listeners.is_empty() => {
-                log::info!("not listening on tcp {address}: {error}");
-            }
             Err(error) => {
-                return Err(BindError {
+                let is_missing_ipv6 = is_missing_ipv6(address, &error);
+                let error = BindError {
                     what: format!("tcp {address}"),
                     error,
-                });
+                };
+                if !is_missing_ipv6 {
+                    return Err(error);
+                }
+                missing.get_or_insert(error);
             }
         }
+    }
+    match missing {
+        Some(error) if listeners.is_empty() => return Err(error),
+        Some(error) => log::info!("{error}"),
+        None => {}
     }
     if let Some(socket) = &config.unix {
         let (listener, file) = bind_unix(socket, config.backlog).map_err(|error| BindError {
@@ -78,9 +85,11 @@ pub(crate) fn bind(config: &Config) -> Result<Vec<Listener>, BindError> {
     Ok(listeners)
 }
 
+/// "All interfaces" and "localhost" are asked for in both families; a machine without IPv6 has only one, which is enough.
 fn is_missing_ipv6(address: SocketAddr, error: &io::Error) -> bool {
     let missing = [nix::libc::EAFNOSUPPORT, nix::libc::EADDRNOTAVAIL];
-    address.is_ipv6() && address.ip().is_unspecified() && error.raw_os_error().is_some_and(|code| missing.contains(&code))
+    let is_general = address.ip().is_unspecified() || address.ip().is_loopback();
+    address.is_ipv6() && is_general && error.raw_os_error().is_some_and(|code| missing.contains(&code))
 }
 
 fn bind_tcp(address: SocketAddr, backlog: i32) -> io::Result<TcpListener> {

@@ -123,9 +123,10 @@ impl Header {
 /// Bytes of the optional fields that these flags announce.
 #[inline]
 pub fn optional_size(flags: u64) -> usize {
-    let four = |f| if flags & f != 0 { 4 } else { 0 };
-    (if flags & flag::CAS != 0 { 8 } else { 0 }) + four(flag::CLIENT_FLAGS) + four(flag::CRC)
+    (4 * (flags & flag::CLIENT_FLAGS) + 4 * (flags & flag::CAS) + (flags & flag::CRC)) as usize
 }
+
+const _: () = assert!(flag::CLIENT_FLAGS == 1 && flag::CAS == 2 && flag::CRC == 4);
 
 /// Bytes of an item with these lengths.
 #[inline]

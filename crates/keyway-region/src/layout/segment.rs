@@ -51,7 +51,9 @@ pub struct SegmentHeader {
     pub opened: AtomicU32,
     /// no item in it lives longer; `u32::MAX`: one lives for ever
     pub expires: AtomicU32,
-    reserved: [AtomicU64; 4],
+    /// bytes of items in it that have been replaced or removed: a hint, updated without read-modify-writes
+    pub dead: AtomicU64,
+    reserved: [AtomicU64; 3],
 }
 
 const _: () = assert!(size_of::<SegmentHeader>() == 64);

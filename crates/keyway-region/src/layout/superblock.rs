@@ -69,7 +69,8 @@ pub struct Superblock {
     pub items: AtomicU64,
     /// where the hints are aged next
     pub aging: AtomicU64,
-    pad2: AtomicU64,
+    /// where to look for segments that are mostly dead
+    pub compaction: AtomicU64,
 
     /// the open segment, plus 1, of each pool and TTL class: a hint
     pub open: [[AtomicU64; CLASSES_MAX]; POOLS_MAX],
