@@ -28,6 +28,9 @@ const HINT_OLD: u8 = 0x7F;
 /// Hints older than this many units become [`HINT_OLD`].
 const HINT_AGED: u32 = 64;
 
+/// Bytes of an item that are asked for before its length is known: header, key and a small value.
+const ITEM_PREFETCH: usize = 192;
+
 /// A slot of the index: where it is, and whose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Place {
@@ -95,8 +98,11 @@ impl Region {
         if segment >= self.segments() {
             return self.damaged_unless_moved(place_at, word);
         }
-        let segment_word = self.segment_word(segment);
         let offset = word.offset();
+        let at = self.segment(segment) + offset;
+        // Header, key and the value's beginning arrive together, while the words are being compared.
+        self.memory.prefetch(at, ITEM_PREFETCH);
+        let segment_word = self.segment_word(segment);
         let size = self.layout.shape.segment_size;
         if !word.is_of_generation(segment_word.generation()) || offset + 16 > size {
             return self.damaged_unless_moved(place_at, word);
@@ -106,7 +112,6 @@ impl Region {
         if !word.same_but_frequency(Slot(self.slot(place_at).load(Acquire))) {
             return Look::Moved;
         }
-        let at = self.segment(segment) + offset;
         match Header(self.slot(at).load(Relaxed)).validate(size - offset) {
             Some(header) => Look::Got(Seen { segment, word: segment_word, at, offset, header }),
             None => {
@@ -156,7 +161,8 @@ impl Region {
             let epoch = self.epoch(now);
             let table = self.table();
             let Some(buckets) = self.buckets(key.hash, table) else { return Found::Corrupt };
-            self.memory.prefetch(buckets[1].1);
+            self.memory.prefetch(buckets[0].1, 1);
+            self.memory.prefetch(buckets[1].1, 1);
             for (bucket, bucket_at) in buckets {
                 for (index, slot) in self.line(bucket_at).iter().enumerate() {
                     let word = Slot(slot.load(Acquire));

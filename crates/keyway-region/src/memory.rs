@@ -15,6 +15,9 @@
 use crate::atomics::{AtomicU8, AtomicU32, AtomicU64};
 use core::ptr::NonNull;
 
+/// Bytes that the processor moves at a time.
+const CACHE_LINE: usize = 64;
+
 /// A mapping of a region.
 #[derive(Debug)]
 pub struct Memory {
@@ -125,17 +128,34 @@ impl Memory {
         unsafe { copy::load8(p) }
     }
 
-    /// Asks the processor for the cache line at `offset`, which need not be a sensible one.
-    #[inline]
-    pub fn prefetch(&self, offset: usize) {
+    /// Asks the processor for the cache lines of these bytes, which need not be sensible ones.
+    #[inline(always)]
+    pub fn prefetch(&self, offset: usize, len: usize) {
+        self.ask(offset, len, false);
+    }
+
+    /// The same for bytes that are about to be written.
+    #[inline(always)]
+    pub fn prefetch_to_write(&self, offset: usize, len: usize) {
+        self.ask(offset, len, true);
+    }
+
+    #[inline(always)]
+    fn ask(&self, offset: usize, len: usize, write: bool) {
         #[cfg(all(target_arch = "x86_64", not(miri)))]
-        // SAFETY: a prefetch has no effect but on the cache and never faults.
-        unsafe {
-            use core::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-            _mm_prefetch::<_MM_HINT_T0>(self.base.as_ptr().wrapping_add(offset).cast());
+        for at in (0..len).step_by(CACHE_LINE) {
+            let p = self.base.as_ptr().wrapping_add(offset + at);
+            // SAFETY: a prefetch has no effect but on the cache and never faults, whatever the address.
+            unsafe {
+                if write {
+                    core::arch::asm!("prefetchw [{p}]", p = in(reg) p, options(nostack, preserves_flags, readonly));
+                } else {
+                    core::arch::asm!("prefetcht0 [{p}]", p = in(reg) p, options(nostack, preserves_flags, readonly));
+                }
+            }
         }
         #[cfg(not(all(target_arch = "x86_64", not(miri))))]
-        let _ = offset;
+        let _ = (offset, len, write, CACHE_LINE);
     }
 
     /// Zeroes region bytes; both arguments multiples of 8.

@@ -238,7 +238,8 @@ impl Session {
         let mut empties: [Option<Place>; 2] = [None; 2];
         let mut free = [0; 2];
         let mut victim: Option<(Place, Slot)> = None;
-        region.memory.prefetch(buckets[1].1);
+        region.memory.prefetch(buckets[0].1, 1);
+        region.memory.prefetch(buckets[1].1, 1);
         for (half, (bucket, bucket_at)) in buckets.into_iter().enumerate() {
             for (index, slot) in region.line(bucket_at).iter().enumerate() {
                 let place = Place { at: bucket_at + index * 8, bucket, index };
