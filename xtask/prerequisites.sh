@@ -36,6 +36,7 @@ if [ "$purpose" = test ]; then
     have g++ || want "builds libFuzzer" g++
     have memcached || want "the peer that conformance and benchmarks compare with" memcached
     have memccat || want "memccat, memccp and memcstat as clients" libmemcached-tools
+    have perl || want "runs memcached-tool" perl
     have python3 || want "runs the protocol's model and the Python clients" python3
     python3 -c 'import venv, ensurepip' 2>/dev/null || want "holds the Python clients" python3-venv
     have go || want "builds the Go client" golang-go
