@@ -28,6 +28,9 @@ const HINT_OLD: u8 = 0x7F;
 /// Hints older than this many units become [`HINT_OLD`].
 const HINT_AGED: u32 = 64;
 
+/// Longest value: the largest item that can be allowed.
+const VALUE_LEN_MAX: usize = 1 << 30;
+
 /// Bytes of an item that are asked for before its length is known: header, key and a small value.
 const ITEM_PREFETCH: usize = 192;
 
@@ -190,8 +193,13 @@ impl Region {
                     let item = self.facts(&seen, place, word, how.details, now);
                     head(&item, out);
                     let wants_value = how.value && how.unless_cas.is_none_or(|cas| cas != item.cas);
-                    if (wants_value && !self.append_value(&seen, out)) || !self.still(&seen) {
+                    let whole = !wants_value || self.append_value(&seen, out);
+                    if !whole || !self.still(&seen) {
                         out.truncate(start);
+                        // A value's segments are freed after its slot has changed: otherwise they are damaged.
+                        if !whole && self.still(&seen) && word.same_but_frequency(Slot(slot.load(Acquire))) {
+                            return Found::Corrupt;
+                        }
                         continue 'again;
                     }
                     return Found::Hit { item, place, word };
@@ -239,7 +247,7 @@ impl Region {
     /// Bytes that the item takes in the region, a large value's included.
     #[inline]
     pub(crate) fn size(&self, seen: &Seen) -> usize {
-        seen.header.size() + if seen.header.has(flag::LARGE) { self.value_len(seen) } else { 0 }
+        seen.header.size().saturating_add(if seen.header.has(flag::LARGE) { self.value_len(seen) } else { 0 })
     }
 
     fn client_flags(&self, seen: &Seen) -> u32 {
@@ -262,7 +270,7 @@ impl Region {
         }
         let at = seen.at + seen.header.value_offset();
         Some(Chain {
-            value_len: usize::try_from(self.memory.u64_unaligned(at)).ok()?,
+            value_len: usize::try_from(self.memory.u64_unaligned(at)).ok().filter(|len| *len <= VALUE_LEN_MAX)?,
             first: Link(self.memory.u64_unaligned(at + 8)),
             last: Link(self.memory.u64_unaligned(at + 16)),
         })

@@ -122,8 +122,8 @@ impl Session {
             item.ttl_s = ttl(expiry, now);
             let keep = !item.win && how.exptime.is_none();
             head(&item, out);
-            if how.value && how.unless_cas.is_none_or(|cas| cas != item.cas) {
-                old.append_value(out);
+            if how.value && how.unless_cas.is_none_or(|cas| cas != item.cas) && !old.append_value(out) {
+                return Decision::Unreadable;
             }
             answer = Some(item);
             if keep {
@@ -219,7 +219,9 @@ impl Session {
                     if how.mode == StoreMode::Prepend {
                         built.extend_from_slice(value);
                     }
-                    old.append_value(built);
+                    if !old.append_value(built) {
+                        return Decision::Unreadable;
+                    }
                     if how.mode == StoreMode::Append {
                         built.extend_from_slice(value);
                     }
@@ -310,7 +312,9 @@ impl Session {
                 answer = Counted::Exists;
                 return Decision::Keep;
             }
-            old.append_value(built);
+            if !old.append_value(built) {
+                return Decision::Unreadable;
+            }
             let Some(number) = parse_number(built) else {
                 answer = Counted::NotANumber;
                 return Decision::Keep;
@@ -412,10 +416,8 @@ fn marks_of(item: &Item) -> u64 {
 fn same_value<'v>(old: &Old<'_>, built: &mut Vec<u8>, draft: Draft<'v>) -> Decision<'v> {
     match old.chain() {
         Some(chain) => Decision::Replace(Draft { value: Value::Chain(chain), ..draft }),
-        None => {
-            old.append_value(built);
-            Decision::Replace(draft)
-        }
+        None if old.append_value(built) => Decision::Replace(draft),
+        None => Decision::Unreadable,
     }
 }
 

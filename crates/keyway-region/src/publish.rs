@@ -44,7 +44,7 @@ impl Old<'_> {
         self.seen.header.expiry()
     }
 
-    /// Copies the value to the end of `out`. `false`: it changed meanwhile, and the decision will be asked for again.
+    /// Copies the value to the end of `out`. `false`: its segments are damaged or freed meanwhile.
     pub fn append_value(&self, out: &mut Vec<u8>) -> bool {
         self.region.append_value(&self.seen, out)
     }
@@ -65,6 +65,8 @@ pub(crate) enum Decision<'v> {
     Put(Draft<'v>),
     /// a new item made from the old one: it inherits the flush epoch
     Replace(Draft<'v>),
+    /// the old value could not be read: it was replaced meanwhile, or it is damaged
+    Unreadable,
 }
 
 /// What became of it.
@@ -148,6 +150,10 @@ impl Session {
                     }
                     let (draft, stamp, reusable) = match decision {
                         Decision::Keep => return Ok(Changed::Kept),
+                        Decision::Unreadable if word.same_but_frequency(Slot(region.slot(place.at).load(Acquire))) => {
+                            return Err(WriteError::Corrupt);
+                        }
+                        Decision::Unreadable => continue,
                         Decision::Remove => {
                             if !present {
                                 return Ok(Changed::Kept);
@@ -178,7 +184,7 @@ impl Session {
                     built.clear();
                     let draft = match decide(None, built) {
                         Decision::Put(draft) | Decision::Replace(draft) => draft,
-                        Decision::Keep | Decision::Remove => return Ok(Changed::Kept),
+                        Decision::Keep | Decision::Remove | Decision::Unreadable => return Ok(Changed::Kept),
                     };
                     if let Some((place, word)) = tentative {
                         // Anybody may abort anybody's tentative entry: its owner may be dead.
