@@ -137,7 +137,10 @@ fn check_extents(region: &Region, segment: usize, report: &mut Report, census: &
         return;
     }
     if lease.cells() > shape.cells() {
-        report.problem(7, format!("segment {segment} has {} cells leased of {}", lease.cells(), shape.cells()));
+        report.problem(
+            7,
+            format!("segment {segment} has {} cells leased of {}", lease.cells(), shape.cells()),
+        );
         return;
     }
     let starts = census.starts.entry(segment).or_default();
@@ -150,13 +153,19 @@ fn check_extents(region: &Region, segment: usize, report: &mut Report, census: &
         let tail = TailWord(region.slot(at + 8).load(Acquire)).tail();
         let mut offset = start + EXTENT_HEADER_SIZE;
         if tail < offset || tail > end {
-            report.problem(7, format!("segment {segment}: the extent at {start} ends at {end}, its tail is {tail}"));
+            report.problem(
+                7,
+                format!("segment {segment}: the extent at {start} ends at {end}, its tail is {tail}"),
+            );
             continue;
         }
         while offset + item::HEADER_SIZE < tail {
             let header = Header(region.slot(region.segment(segment) + offset).load(Relaxed));
             let Some(header) = header.validate(tail - offset) else {
-                report.problem(7, format!("segment {segment}: what is at {offset} is no item ({:#018x})", header.0));
+                report.problem(
+                    7,
+                    format!("segment {segment}: what is at {offset} is no item ({:#018x})", header.0),
+                );
                 break;
             };
             starts.insert(offset);
@@ -169,24 +178,45 @@ fn check_directories(region: &Region, report: &mut Report, census: &Census) {
     let table = region.table();
     let word = region.superblock().table.load(Relaxed);
     if word != table.count {
-        report.problem(2, format!("the table word is {word}, allowed are {} to {}", region.buckets_initial(), region.buckets_max()));
+        report.problem(
+            2,
+            format!(
+                "the table word is {word}, allowed are {} to {}",
+                region.buckets_initial(),
+                region.buckets_max()
+            ),
+        );
     }
     let per_segment = region.layout.shape.buckets_per_segment() as u64;
-    let needed = [table.count.div_ceil(per_segment), table.count.div_ceil(per_segment * SLOTS as u64)];
-    for (what, needed, segments) in
-        [("bucket", needed[0], &census.index_segments), ("hint", needed[1], &census.hint_segments)]
-    {
+    let needed = [
+        table.count.div_ceil(per_segment),
+        table.count.div_ceil(per_segment * SLOTS as u64),
+    ];
+    for (what, needed, segments) in [
+        ("bucket", needed[0], &census.index_segments),
+        ("hint", needed[1], &census.hint_segments),
+    ] {
         let mut named = HashSet::new();
         for entry in 0..region.segments() {
-            let directory = if what == "bucket" { region.bucket_directory(entry) } else { region.hint_directory(entry) };
+            let directory = if what == "bucket" {
+                region.bucket_directory(entry)
+            } else {
+                region.hint_directory(entry)
+            };
             let Some(segment) = (directory.load(Relaxed) as usize).checked_sub(1) else {
                 if (entry as u64) < needed {
-                    report.problem(2, format!("the {what} directory has no segment for entry {entry}, the table needs it"));
+                    report.problem(
+                        2,
+                        format!("the {what} directory has no segment for entry {entry}, the table needs it"),
+                    );
                 }
                 continue;
             };
             if !segments.contains(&segment) {
-                report.problem(2, format!("the {what} directory's entry {entry} names segment {segment}, which is none of its kind"));
+                report.problem(
+                    2,
+                    format!("the {what} directory's entry {entry} names segment {segment}, which is none of its kind"),
+                );
             }
             if !named.insert(segment) {
                 report.problem(2, format!("the {what} directory names segment {segment} twice"));
@@ -208,7 +238,11 @@ fn check_index(region: &Region, report: &mut Report, census: &mut Census, progre
         }
         let Some(bucket_at) = region.bucket(bucket) else { continue };
         for index in 0..SLOTS {
-            let place = Place { at: bucket_at + index * 8, bucket, index };
+            let place = Place {
+                at: bucket_at + index * 8,
+                bucket,
+                index,
+            };
             let word = Slot(region.slot(place.at).load(Acquire));
             check_slot(region, place, word, &pending, &mut keys, report, census);
         }
@@ -245,13 +279,19 @@ fn check_slot(
         census.frozen += 1;
         let split = Split::of(bucket, word.mark(), region.buckets_initial());
         if split.is_none_or(|s| s.target > table.count) {
-            report.problem(3, format!("bucket {bucket}, slot {index} is frozen by a split that has not begun: {word:?}"));
+            report.problem(
+                3,
+                format!("bucket {bucket}, slot {index} is frozen by a split that has not begun: {word:?}"),
+            );
         }
     }
     if word.is_tentative() {
         census.tentative += 1;
         if !pending.contains(&(place.at as u64, word.0)) {
-            report.problem(3, format!("bucket {bucket}, slot {index} is tentative, on no session's record: {word:?}"));
+            report.problem(
+                3,
+                format!("bucket {bucket}, slot {index} is tentative, on no session's record: {word:?}"),
+            );
         }
         return;
     }
@@ -266,13 +306,25 @@ fn check_slot(
     };
     let state = State(region.header(seen.segment).state.load(Acquire));
     if !matches!(state.kind(), Some(Kind::Open | Kind::Claimed)) {
-        return report.problem(4, format!("bucket {bucket}, slot {index} names segment {} in state {:?}", seen.segment, state.kind()));
+        return report.problem(
+            4,
+            format!(
+                "bucket {bucket}, slot {index} names segment {} in state {:?}",
+                seen.segment,
+                state.kind()
+            ),
+        );
     }
     if state.kind() == Some(Kind::Open) && !census.starts.get(&seen.segment).is_some_and(|s| s.contains(&seen.offset)) {
-        return report.problem(4, format!("bucket {bucket}, slot {index}: no item begins there before a tail: {word:?}"));
+        return report.problem(
+            4,
+            format!("bucket {bucket}, slot {index}: no item begins there before a tail: {word:?}"),
+        );
     }
     let mut key = Vec::new();
-    region.memory.append_to(seen.at + seen.header.key_offset(), seen.header.key_len(), &mut key);
+    region
+        .memory
+        .append_to(seen.at + seen.header.key_offset(), seen.header.key_len(), &mut key);
     let key_hash = hash(region.seed, &key);
     let shown = key.escape_ascii().to_string();
     if tag(key_hash) != word.tag() {
@@ -282,7 +334,10 @@ fn check_slot(
     if !homes.contains(&bucket) {
         // The last split's frozen words may be in a bucket that their key has left.
         if !word.is_frozen() {
-            report.problem(5, format!("bucket {bucket}, slot {index}: key '{shown}' belongs in buckets {homes:?}"));
+            report.problem(
+                5,
+                format!("bucket {bucket}, slot {index}: key '{shown}' belongs in buckets {homes:?}"),
+            );
         }
         return;
     }
@@ -306,7 +361,10 @@ fn check_chains(region: &Region, report: &mut Report, census: &mut Census) {
             let segment = link.segment();
             let known = census.large.contains(&segment) && region.segment_word(segment).generation() == link.generation();
             if !known {
-                report.problem(8, format!("large value of '{key}': part {part} of {parts} is segment {segment}, which is not its"));
+                report.problem(
+                    8,
+                    format!("large value of '{key}': part {part} of {parts} is segment {segment}, which is not its"),
+                );
                 break;
             }
             let at = region.segment(segment);
@@ -315,7 +373,10 @@ fn check_chains(region: &Region, report: &mut Report, census: &mut Census) {
                 report.problem(8, format!("large value of '{key}': segment {segment} names another head"));
             }
             if let Some(other) = census.chained.insert(segment, key.clone()) {
-                report.problem(8, format!("segment {segment} belongs to the large values of '{other}' and of '{key}'"));
+                report.problem(
+                    8,
+                    format!("segment {segment} belongs to the large values of '{other}' and of '{key}'"),
+                );
             }
             if part + 1 == parts && link != chain.last {
                 report.problem(8, format!("large value of '{key}': its last segment is not the chain's"));
@@ -335,9 +396,30 @@ fn summarise(region: &Region, report: &mut Report, census: &Census) {
     let table = region.table();
     let load = census.items as f64 / (table.count as f64 * SLOTS as f64);
     let mut line = |name, value: String| report.summary.push((name, value));
-    line("segments", format!("{} of {} KiB: {kinds}", region.segments(), shape.segment_size >> 10));
-    line("index", format!("{} buckets, {:.0} % full, {} tentative, {} frozen", table.count, load * 100.0, census.tentative, census.frozen));
-    line("items", format!("{} with {} bytes (counted: {} with {})", census.items, census.bytes, counters.curr_items, counters.bytes));
-    line("sessions", format!("{} of {} thread slots leased", region.sessions(), shape.thread_slots));
+    line(
+        "segments",
+        format!("{} of {} KiB: {kinds}", region.segments(), shape.segment_size >> 10),
+    );
+    line(
+        "index",
+        format!(
+            "{} buckets, {:.0} % full, {} tentative, {} frozen",
+            table.count,
+            load * 100.0,
+            census.tentative,
+            census.frozen
+        ),
+    );
+    line(
+        "items",
+        format!(
+            "{} with {} bytes (counted: {} with {})",
+            census.items, census.bytes, counters.curr_items, counters.bytes
+        ),
+    );
+    line(
+        "sessions",
+        format!("{} of {} thread slots leased", region.sessions(), shape.thread_slots),
+    );
     line("reclaimable", format!("{} segments", census.reclaimable));
 }

@@ -8,6 +8,7 @@
 
 use crate::atomics::{AcqRel, Acquire, Relaxed, Release, add_single_writer};
 use crate::hash::{hash, tag};
+use crate::layout::index;
 use crate::layout::item::{self, Header, flag};
 use crate::layout::segment::{CLASSES_MAX, EXTENT_HEADER_SIZE, ExtentWord, Kind, LeaseWord, Link, SegmentWord, State, TailWord};
 use crate::layout::session::UPKEEP;
@@ -65,7 +66,10 @@ impl Region {
                 }
             }
             let incarnation = TailWord(self.slot(at + 8).load(Relaxed)).incarnation();
-            let owner = crate::layout::segment::Owner { slot: extent.owner(), incarnation };
+            let owner = crate::layout::segment::Owner {
+                slot: extent.owner(),
+                incarnation,
+            };
             !extent.is_closed() && self.is_held(owner)
         })
     }
@@ -78,7 +82,9 @@ impl Region {
         }
         self.segment_word(segment).epoch() < epoch || {
             let expires = header.expires.load(Relaxed);
-            expires != u32::MAX && expires <= now && LeaseWord(header.lease.load(Relaxed)).is_sealed_or_full(self.layout.shape.cells())
+            expires != u32::MAX
+                && expires <= now
+                && LeaseWord(header.lease.load(Relaxed)).is_sealed_or_full(self.layout.shape.cells())
         }
     }
 
@@ -93,17 +99,25 @@ impl Region {
     fn is_current(&self, segment: usize) -> bool {
         let name = segment as u64 + 1;
         let sb = self.superblock();
-        sb.open.iter().any(|pool| (0..CLASSES_MAX).any(|class| pool.get(class).is_some_and(|w| w.load(Relaxed) == name)))
+        sb.open
+            .iter()
+            .any(|pool| (0..CLASSES_MAX).any(|class| pool.get(class).is_some_and(|w| w.load(Relaxed) == name)))
     }
 
     /// The words of the key's buckets that name this place: the first, with its slot. `Err`: a frozen slot is in the way.
     fn find_word(&self, hash: u64, mut names: impl FnMut(Slot) -> bool) -> Result<Option<(Place, Slot)>, (Place, Slot)> {
         for _ in 0..ATTEMPTS_MAX {
             let table = self.table();
-            let Some(buckets) = self.buckets(hash, table) else { return Ok(None) };
+            let Some(buckets) = self.buckets(hash, table) else {
+                return Ok(None);
+            };
             for (bucket, bucket_at) in buckets {
                 for (index, slot) in self.line(bucket_at).iter().enumerate() {
-                    let place = Place { at: bucket_at + index * 8, bucket, index };
+                    let place = Place {
+                        at: bucket_at + index * 8,
+                        bucket,
+                        index,
+                    };
                     let word = Slot(slot.load(Acquire));
                     if word.is_frozen() {
                         return Err((place, word));
@@ -157,7 +171,11 @@ impl Session {
     fn free_segments(&self) -> usize {
         // The count drifts by one when a thread dies beside it; below zero is none.
         let free = self.region.superblock().free.load(Relaxed);
-        if free > u64::MAX / 2 { 0 } else { usize::try_from(free).unwrap_or(0) }
+        if free > u64::MAX / 2 {
+            0
+        } else {
+            usize::try_from(free).unwrap_or(0)
+        }
     }
 
     fn claim_free(&self) -> Option<usize> {
@@ -199,7 +217,7 @@ impl Session {
             if step % segments == 0 && step > 0 {
                 self.recover_dead();
             }
-            let segment = self.region.superblock().hand.fetch_add(1, Relaxed) as usize % segments;
+            let segment = index(self.region.superblock().hand.fetch_add(1, Relaxed)) % segments;
             let last_round = step / segments == ROUNDS - 1;
             if let Some(segment) = self.reclaim_at(segment, last_round, now) {
                 return Some(segment);
@@ -213,7 +231,7 @@ impl Session {
         let segments = self.region.segments();
         let epoch = self.region.epoch(now);
         for _ in 0..count.min(segments) {
-            let segment = self.region.superblock().sweep.fetch_add(1, Relaxed) as usize % segments;
+            let segment = index(self.region.superblock().sweep.fetch_add(1, Relaxed)) % segments;
             if self.region.is_dead(segment, now, epoch) && self.claim_open(segment) && self.purge(segment, Spare::Nothing, now) {
                 return Some(segment);
             }
@@ -225,7 +243,7 @@ impl Session {
     fn compact(&self, window: usize, now: u32) -> Option<usize> {
         let region = &*self.region;
         let segments = region.segments();
-        let from = region.superblock().compaction.fetch_add(window as u64, Relaxed) as usize % segments;
+        let from = index(region.superblock().compaction.fetch_add(window as u64, Relaxed)) % segments;
         let least = (region.layout.shape.segment_size / COMPACTION_DEAD_SHARE) as u64;
         let (dead, segment) = (0..window.min(segments))
             .map(|i| (from + i) % segments)
@@ -276,7 +294,11 @@ impl Session {
             if lease.is_sealed() {
                 break;
             }
-            if header.lease.compare_exchange(lease.0, lease.seal().0, AcqRel, Relaxed).is_ok() {
+            if header
+                .lease
+                .compare_exchange(lease.0, lease.seal().0, AcqRel, Relaxed)
+                .is_ok()
+            {
                 break;
             }
         }
@@ -291,7 +313,13 @@ impl Session {
         let word = region.segment_word(segment);
         let header = region.header(segment);
         let lease = LeaseWord(header.lease.load(Acquire));
-        let mut purge = Purge { segment, word, spare, relocated: 0, finished: u64::MAX };
+        let mut purge = Purge {
+            segment,
+            word,
+            spare,
+            relocated: 0,
+            finished: u64::MAX,
+        };
         if lease.is_of_generation(word.generation()) {
             for (first, end) in lease.extents() {
                 let start = first * shape.cell_size();
@@ -327,7 +355,9 @@ impl Session {
         let at = region.segment(purge.segment) + offset;
         let mut key = self.scratch.take();
         key.clear();
-        region.memory.append_to(at + header.key_offset(), header.key_len().min(KEY_LEN_MAX), &mut key);
+        region
+            .memory
+            .append_to(at + header.key_offset(), header.key_len().min(KEY_LEN_MAX), &mut key);
         let key_hash = hash(region.seed, &key);
         self.scratch.set(key);
         for _ in 0..ATTEMPTS_MAX {
@@ -346,7 +376,13 @@ impl Session {
                     continue;
                 }
             };
-            let seen = Seen { segment: purge.segment, word: purge.word, at, offset, header };
+            let seen = Seen {
+                segment: purge.segment,
+                word: purge.word,
+                at,
+                offset,
+                header,
+            };
             if word.is_tentative() {
                 let _ = region.slot(place.at).compare_exchange(word.0, Slot::EMPTY.0, AcqRel, Relaxed);
                 continue;
@@ -360,7 +396,11 @@ impl Session {
             if present && spared && self.relocate(purge, place, word, &seen, now) {
                 return;
             }
-            if region.slot(place.at).compare_exchange(word.0, Slot::EMPTY.0, AcqRel, Relaxed).is_ok() {
+            if region
+                .slot(place.at)
+                .compare_exchange(word.0, Slot::EMPTY.0, AcqRel, Relaxed)
+                .is_ok()
+            {
                 self.count_gone(&seen, place, word, present, now);
                 if let Some(chain) = region.chain(&seen) {
                     self.free_chain(chain.first);
@@ -408,12 +448,22 @@ impl Session {
         bytes.resize(header.size(), 0);
         let copy = self.write_copy(&bytes, header, purge.word.epoch(), now);
         self.scratch.set(bytes);
-        let Some((segment, segment_word, offset)) = copy else { return false };
+        let Some((segment, segment_word, offset)) = copy else {
+            return false;
+        };
         // A second chance costs a hit; compaction is not the item's doing.
-        let frequency = if purge.spare == Spare::Hit { word.frequency() - 1 } else { word.frequency() };
+        let frequency = if purge.spare == Spare::Hit {
+            word.frequency() - 1
+        } else {
+            word.frequency()
+        };
         let new = Slot::confirmed(word.tag(), segment_word.generation(), segment, offset).with_frequency(frequency);
         // PUBLISH: the copy. Before it the item is where it was; the old place is purged only after it.
-        if region.slot(place.at).compare_exchange(word.0, new.0, AcqRel, Relaxed).is_err() {
+        if region
+            .slot(place.at)
+            .compare_exchange(word.0, new.0, AcqRel, Relaxed)
+            .is_err()
+        {
             return false;
         }
         purge.relocated += header.size();
@@ -429,18 +479,23 @@ impl Session {
         let generation = region.segment_word(segment).generation();
         let (last, key_hash) = (Link(region.slot(at + 8).load(Relaxed)), region.slot(at + 16).load(Relaxed));
         for _ in 0..ATTEMPTS_MAX {
-            if State(region.header(segment).state.load(Acquire)) != state || region.segment_word(segment).generation() != generation {
+            if State(region.header(segment).state.load(Acquire)) != state
+                || region.segment_word(segment).generation() != generation
+            {
                 return None;
             }
             let mut head = None;
-            let found = region.find_word(key_hash, |word| word.is_item_with(tag(key_hash)) && {
-                // The place is not known yet: the word itself is enough to look, the compare-and-swap below decides.
-                let seen = region.look_at(word);
-                let ours = seen.is_some_and(|seen| region.chain(&seen).is_some_and(|c| c.last == last) && region.still(&seen));
-                if ours {
-                    head = seen;
+            let found = region.find_word(key_hash, |word| {
+                word.is_item_with(tag(key_hash)) && {
+                    // The place is not known yet: the word itself is enough to look, the compare-and-swap below decides.
+                    let seen = region.look_at(word);
+                    let ours =
+                        seen.is_some_and(|seen| region.chain(&seen).is_some_and(|c| c.last == last) && region.still(&seen));
+                    if ours {
+                        head = seen;
+                    }
+                    ours
                 }
-                ours
             });
             match (found, head) {
                 (Err((place, word)), _) => self.unfreeze(place, word),
@@ -456,7 +511,11 @@ impl Session {
                         Look::Got(seen) => region.chain(&seen).filter(|c| c.last == last && region.still(&seen)),
                         _ => None,
                     };
-                    let gone = chain.is_some() && region.slot(place.at).compare_exchange(word.0, Slot::EMPTY.0, AcqRel, Relaxed).is_ok();
+                    let gone = chain.is_some()
+                        && region
+                            .slot(place.at)
+                            .compare_exchange(word.0, Slot::EMPTY.0, AcqRel, Relaxed)
+                            .is_ok();
                     if gone {
                         let present = seen.word.epoch() >= region.epoch(now) && !seen.header.is_expired(now);
                         self.count_gone(&seen, place, word, present, now);
@@ -489,9 +548,16 @@ impl Session {
         if entry >= region.layout.shape.segments_max {
             return None;
         }
-        let directory = if kind == Kind::Index { region.bucket_directory(entry) } else { region.hint_directory(entry) };
+        let directory = if kind == Kind::Index {
+            region.bucket_directory(entry)
+        } else {
+            region.hint_directory(entry)
+        };
         if directory.load(Acquire) as usize == segment + 1 {
-            let _ = region.header(segment).state.compare_exchange(state.0, State::new(kind, 0).0, AcqRel, Relaxed);
+            let _ = region
+                .header(segment)
+                .state
+                .compare_exchange(state.0, State::new(kind, 0).0, AcqRel, Relaxed);
             return None;
         }
         if !self.claim(segment, state) {
@@ -517,7 +583,13 @@ impl Region {
         }
         let at = self.segment(segment) + offset;
         let header = Header(self.slot(at).load(Relaxed)).validate(size - offset)?;
-        Some(Seen { segment, word: segment_word, at, offset, header })
+        Some(Seen {
+            segment,
+            word: segment_word,
+            at,
+            offset,
+            header,
+        })
     }
 }
 

@@ -5,6 +5,7 @@
 
 use crate::atomics::{AcqRel, Acquire, Relaxed, Release};
 use crate::hash::{Key, tag};
+use crate::layout::index;
 use crate::layout::item::{self, Header, LARGE_BODY_SIZE, flag};
 use crate::layout::segment::{
     CHAIN_HEADER_SIZE, EXTENT_HEADER_SIZE, ExtentWord, Kind, LeaseWord, Link, SegmentWord, State, TailWord,
@@ -66,7 +67,11 @@ impl<'v> Draft<'v> {
     where
         'v: 'b,
     {
-        let value = if self.value == Value::Built { Value::Bytes(built) } else { self.value };
+        let value = if self.value == Value::Built {
+            Value::Bytes(built)
+        } else {
+            self.value
+        };
         Draft { value, ..self }
     }
 }
@@ -126,15 +131,21 @@ impl Session {
         let header = Header::new(key.bytes.len(), body.len(), flags, draft.expiry);
         memory.get::<crate::atomics::AtomicU64>(at).store(header.0, Relaxed);
         if let Some(cas) = draft.cas {
-            memory.get::<crate::atomics::AtomicU64>(at + item::HEADER_SIZE).store(cas, Relaxed);
+            memory
+                .get::<crate::atomics::AtomicU64>(at + item::HEADER_SIZE)
+                .store(cas, Relaxed);
         }
         if draft.client_flags != 0 {
-            memory.get::<crate::atomics::AtomicU32>(at + header.client_flags_offset()).store(draft.client_flags, Relaxed);
+            memory
+                .get::<crate::atomics::AtomicU32>(at + header.client_flags_offset())
+                .store(draft.client_flags, Relaxed);
         }
         memory.write(at + header.key_offset(), key.bytes);
         memory.write(at + header.value_offset(), body);
         self.commit(extent, size, draft.expiry, now);
-        let cas = draft.cas.unwrap_or_else(|| cas_of(self.region.header(extent.segment).sequence.load(Relaxed), offset));
+        let cas = draft
+            .cas
+            .unwrap_or_else(|| cas_of(self.region.header(extent.segment).sequence.load(Relaxed), offset));
         let large = if chain.is_some() { value_len } else { 0 };
         Ok(Written {
             word: Slot::confirmed(tag(key.hash), extent.word.generation(), extent.segment, offset),
@@ -161,8 +172,16 @@ impl Session {
             return 0;
         }
         let ttl = expiry.saturating_sub(now);
-        let classes = if self.region.segments() < SEGMENTS_FOR_ALL_CLASSES { 1 } else { CLASS_TTL_S.len() };
-        CLASS_TTL_S.iter().take(classes).position(|most| ttl <= *most).map_or(0, |i| i + 1)
+        let classes = if self.region.segments() < SEGMENTS_FOR_ALL_CLASSES {
+            1
+        } else {
+            CLASS_TTL_S.len()
+        };
+        CLASS_TTL_S
+            .iter()
+            .take(classes)
+            .position(|most| ttl <= *most)
+            .map_or(0, |i| i + 1)
     }
 
     /// An extent of this class and epoch whose next `size` bytes are free and ours.
@@ -206,7 +225,9 @@ impl Session {
             }
         }
         // PAIRS: Acquire in `Session::purge` and in `check`: what lies before the tail is whole.
-        self.region.slot(at + 8).store(TailWord::new(tail, self.owner.incarnation).0, Release);
+        self.region
+            .slot(at + 8)
+            .store(TailWord::new(tail, self.owner.incarnation).0, Release);
         match self.extent(class) {
             Some(kept) if kept.segment == extent.segment && kept.start == extent.start => {
                 self.keep(class, Extent { next: tail, ..kept });
@@ -253,7 +274,9 @@ impl Session {
         {
             return None;
         }
-        lease.compare_exchange(old.0, old.lease(cells, false).0, AcqRel, Relaxed).ok()?;
+        lease
+            .compare_exchange(old.0, old.lease(cells, false).0, AcqRel, Relaxed)
+            .ok()?;
         extent.end += cells * shape.cell_size();
         Some(extent)
     }
@@ -264,7 +287,7 @@ impl Session {
         let cells = (size + EXTENT_HEADER_SIZE).div_ceil(shape.cell_size());
         for _ in 0..ATTEMPTS_MAX {
             let hint = self.open_hint(class);
-            let open = (hint as usize).wrapping_sub(1);
+            let open = index(hint).wrapping_sub(1);
             if let Some(extent) = self.lease_in(open, cells, epoch, class) {
                 return Ok(extent);
             }
@@ -274,10 +297,10 @@ impl Session {
             let segment = self.take_segment(now, evict)?;
             let extent = self.open_segment(segment, cells, epoch, class, now);
             // Leave the better one to the others: a large item that did not fit shall not cost everybody the open segment.
-            if self.cells_left(segment) >= self.cells_left_open(open, epoch, class) {
-                if let Some(word) = self.region.superblock().open[POOL].get(class) {
-                    let _ = word.compare_exchange(hint, segment as u64 + 1, AcqRel, Relaxed);
-                }
+            if self.cells_left(segment) >= self.cells_left_open(open, epoch, class)
+                && let Some(word) = self.region.superblock().open[POOL].get(class)
+            {
+                let _ = word.compare_exchange(hint, segment as u64 + 1, AcqRel, Relaxed);
             }
             return Ok(extent);
         }
@@ -290,7 +313,11 @@ impl Session {
 
     fn cells_left(&self, segment: usize) -> usize {
         let lease = LeaseWord(self.region.header(segment).lease.load(Relaxed));
-        if lease.is_sealed() { 0 } else { self.region.layout.shape.cells().saturating_sub(lease.cells()) }
+        if lease.is_sealed() {
+            0
+        } else {
+            self.region.layout.shape.cells().saturating_sub(lease.cells())
+        }
     }
 
     fn cells_left_open(&self, segment: usize, epoch: u32, class: usize) -> usize {
@@ -320,7 +347,11 @@ impl Session {
             }
             // A recycler that meets the cells before their header is written asks for this intent.
             self.intend(LEASING, segment);
-            if header.lease.compare_exchange(old.0, old.lease(cells, true).0, AcqRel, Acquire).is_err() {
+            if header
+                .lease
+                .compare_exchange(old.0, old.lease(cells, true).0, AcqRel, Acquire)
+                .is_err()
+            {
                 self.relent(LEASING);
                 continue;
             }
@@ -343,10 +374,20 @@ impl Session {
         let (start, end) = (first_cell * cell_size, (first_cell + cells) * cell_size);
         let at = region.segment(segment) + start;
         let next = start + EXTENT_HEADER_SIZE;
-        region.slot(at + 8).store(TailWord::new(next, self.owner.incarnation).0, Relaxed);
+        region
+            .slot(at + 8)
+            .store(TailWord::new(next, self.owner.incarnation).0, Relaxed);
         // PAIRS: Acquire in `Region::has_live_extent`: who sees the header sees its tail.
-        region.slot(at).store(ExtentWord::new(word.generation(), self.owner.slot).0, Release);
-        Extent { segment, word, start, next, end }
+        region
+            .slot(at)
+            .store(ExtentWord::new(word.generation(), self.owner.slot).0, Release);
+        Extent {
+            segment,
+            word,
+            start,
+            next,
+            end,
+        }
     }
 
     /// Makes a claimed segment an open one, with a first extent for this thread.
@@ -356,13 +397,19 @@ impl Session {
         let header = region.header(segment);
         let word = SegmentWord::new(region.segment_word(segment).generation(), epoch);
         for cell in 0..shape.cells() {
-            region.slot(region.segment(segment) + cell * shape.cell_size()).store(0, Relaxed);
+            region
+                .slot(region.segment(segment) + cell * shape.cell_size())
+                .store(0, Relaxed);
         }
-        header.sequence.store(region.superblock().sequence.fetch_add(1, Relaxed), Relaxed);
+        header
+            .sequence
+            .store(region.superblock().sequence.fetch_add(1, Relaxed), Relaxed);
         header.dead.store(0, Relaxed);
         header.opened.store(now, Relaxed);
         header.expires.store(if class == 0 { u32::MAX } else { 0 }, Relaxed);
-        header.lease.store(LeaseWord::new(word.generation()).lease(cells, true).0, Relaxed);
+        header
+            .lease
+            .store(LeaseWord::new(word.generation()).lease(cells, true).0, Relaxed);
         region.word(segment).store(word.0, Release);
         let extent = self.start_extent(segment, 0, cells);
         // PAIRS: Acquire in `lease_in`: who sees it open sees its words.
@@ -398,10 +445,17 @@ impl Session {
                 region.slot(at + i * 8).store(word, Relaxed);
             }
             region.memory.write(at + CHAIN_HEADER_SIZE, part);
-            region.header(segment).state.store(State::owned(Kind::Large, self.owner).0, Release);
+            region
+                .header(segment)
+                .state
+                .store(State::owned(Kind::Large, self.owner).0, Release);
             next = link;
         }
-        Ok(Chain { value_len: value.len(), first: next, last })
+        Ok(Chain {
+            value_len: value.len(),
+            first: next,
+            last,
+        })
     }
 
     /// The chain's head is published: its segments are nobody's any more but the head's.
@@ -409,7 +463,11 @@ impl Session {
         self.each_of_chain(chain.first, |session, segment, _| {
             let owned = State::owned(Kind::Large, session.owner).0;
             let none = State::new(Kind::Large, 0).0;
-            let _ = session.region.header(segment).state.compare_exchange(owned, none, AcqRel, Relaxed);
+            let _ = session
+                .region
+                .header(segment)
+                .state
+                .compare_exchange(owned, none, AcqRel, Relaxed);
         });
     }
 

@@ -6,6 +6,7 @@
 use crate::atomics::{AcqRel, Acquire, Relaxed, Release};
 use crate::hash::{choices, hash};
 use crate::layout::bucket::{SLOTS, Split};
+use crate::layout::index;
 use crate::layout::segment::{Kind, State};
 use crate::layout::session::UPKEEP;
 use crate::layout::slot::Slot;
@@ -37,17 +38,25 @@ impl Region {
             Look::Moved => return KeyHash::Moved,
             Look::Corrupt => return KeyHash::Corrupt,
         };
-        let mut key = [0; KEY_LEN_MAX];
-        let mut bytes = Vec::new();
-        self.memory.append_to(seen.at + seen.header.key_offset(), seen.header.key_len(), &mut bytes);
-        let len = bytes.len().min(KEY_LEN_MAX);
-        key[..len].copy_from_slice(&bytes[..len]);
-        if self.still(&seen) { KeyHash::Of(hash(self.seed, &key[..len])) } else { KeyHash::Moved }
+        let mut bytes = [0; KEY_LEN_MAX];
+        let Some(key) = bytes.get_mut(..seen.header.key_len()) else {
+            return KeyHash::Corrupt;
+        };
+        self.memory.read(seen.at + seen.header.key_offset(), key);
+        if self.still(&seen) {
+            KeyHash::Of(hash(self.seed, key))
+        } else {
+            KeyHash::Moved
+        }
     }
 
     fn places(&self, bucket: u64) -> Option<[Place; SLOTS]> {
         let at = self.bucket(bucket)?;
-        Some(core::array::from_fn(|index| Place { at: at + index * 8, bucket, index }))
+        Some(core::array::from_fn(|index| Place {
+            at: at + index * 8,
+            bucket,
+            index,
+        }))
     }
 
     /// Whether the index may double once more.
@@ -103,8 +112,10 @@ impl Session {
     fn prepare_segment(&self, kind: Kind, bucket: u64, now: u32) -> bool {
         let shape = self.region.layout.shape;
         let per_segment = (shape.buckets_per_segment() * if kind == Kind::Index { 1 } else { SLOTS }) as u64;
-        let entry = (bucket / per_segment) as usize;
-        let Ok(segment) = self.take_segment(now, true) else { return false };
+        let entry = index(bucket / per_segment);
+        let Ok(segment) = self.take_segment(now, true) else {
+            return false;
+        };
         let region = &self.region;
         // Unset slots are zeros; nobody can reach the segment before the directory names it.
         region.memory.zero(region.segment(segment), shape.segment_size);
@@ -112,7 +123,11 @@ impl Session {
         header.sequence.store(entry as u64, Relaxed);
         let owned = State::owned(kind, self.owner);
         header.state.store(owned.0, Release);
-        let directory = if kind == Kind::Index { region.bucket_directory(entry) } else { region.hint_directory(entry) };
+        let directory = if kind == Kind::Index {
+            region.bucket_directory(entry)
+        } else {
+            region.hint_directory(entry)
+        };
         let name = u32::try_from(segment + 1).unwrap_or(0);
         if directory.compare_exchange(0, name, AcqRel, Acquire).is_ok() {
             let _ = header.state.compare_exchange(owned.0, State::new(kind, 0).0, AcqRel, Relaxed);
@@ -126,7 +141,9 @@ impl Session {
     /// Steps 1 to 4 of a split. Anybody, any number of times, however late. `true`: this call advanced the table word.
     pub(crate) fn help_split(&self, split: Split) -> bool {
         let region = &self.region;
-        let (Some(source), Some(target)) = (region.places(split.source), region.places(split.target)) else { return false };
+        let (Some(source), Some(target)) = (region.places(split.source), region.places(split.target)) else {
+            return false;
+        };
         // 1. Freeze.
         for place in source {
             if !self.freeze(place, split) {
@@ -148,7 +165,10 @@ impl Session {
                     KeyHash::Corrupt => self.count(Counter::corrupt, 1),
                 }
             }
-            if region.slot(to.at).compare_exchange(Slot::UNSET.0, copy.0, AcqRel, Relaxed).is_ok()
+            if region
+                .slot(to.at)
+                .compare_exchange(Slot::UNSET.0, copy.0, AcqRel, Relaxed)
+                .is_ok()
                 && let (Some(old), Some(new)) = (region.hint(from.bucket, from.index), region.hint(to.bucket, to.index))
             {
                 new.store(old.load(Relaxed), Relaxed);
@@ -156,7 +176,11 @@ impl Session {
         }
         // 3. PUBLISH: the table word. Before it the old bucket is the truth (frozen words are read as confirmed ones), behind
         // it both are.
-        let done = region.superblock().table.compare_exchange(split.target, split.target + 1, AcqRel, Acquire).is_ok();
+        let done = region
+            .superblock()
+            .table
+            .compare_exchange(split.target, split.target + 1, AcqRel, Acquire)
+            .is_ok();
         // 4. Thaw what stays, empty what went.
         self.finish(split);
         done
@@ -183,7 +207,11 @@ impl Session {
                 }
                 continue;
             }
-            if region.slot(place.at).compare_exchange(word.0, word.freeze(split.round).0, AcqRel, Relaxed).is_ok() {
+            if region
+                .slot(place.at)
+                .compare_exchange(word.0, word.freeze(split.round).0, AcqRel, Relaxed)
+                .is_ok()
+            {
                 return true;
             }
         }
@@ -198,7 +226,9 @@ impl Session {
     }
 
     fn finish(&self, split: Split) {
-        let Some(places) = self.region.places(split.source) else { return };
+        let Some(places) = self.region.places(split.source) else {
+            return;
+        };
         for place in places {
             let word = Slot(self.region.slot(place.at).load(Acquire));
             if word.is_frozen() && word.mark() == split.round {
@@ -219,7 +249,11 @@ impl Session {
         if slot.load(Acquire) == word.0 {
             match region.key_hash(place.at, word) {
                 KeyHash::Of(hash) => {
-                    let new = if split.moves(choices(hash)) { Slot::EMPTY } else { word.thaw() };
+                    let new = if split.moves(choices(hash)) {
+                        Slot::EMPTY
+                    } else {
+                        word.thaw()
+                    };
                     let _ = slot.compare_exchange(word.0, new.0, AcqRel, Relaxed);
                 }
                 KeyHash::Moved => {}

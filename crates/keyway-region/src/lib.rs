@@ -8,6 +8,8 @@
 //! `extent` finds room in the log, `evict` makes room, `grow` doubles the index, `recover` takes back what the dead left,
 //! [`check`] verifies all of it. `layout` has every structure once; `memory` and `atomics` are the only way to the bytes.
 
+#![deny(clippy::indexing_slicing, clippy::unwrap_used)]
+
 #[cfg(not(target_pointer_width = "64"))]
 compile_error!("a region is mapped whole: 64-bit address spaces only");
 

@@ -116,7 +116,13 @@ impl Region {
             return Look::Moved;
         }
         match Header(self.slot(at).load(Relaxed)).validate(size - offset) {
-            Some(header) => Look::Got(Seen { segment, word: segment_word, at, offset, header }),
+            Some(header) => Look::Got(Seen {
+                segment,
+                word: segment_word,
+                at,
+                offset,
+                header,
+            }),
             None => {
                 fence(Acquire);
                 if self.segment_word(segment).generation() == segment_word.generation() {
@@ -131,7 +137,11 @@ impl Region {
     /// A word is purged before its segment's generation moves on, so a mismatch is either over by now or damage.
     #[cold]
     fn damaged_unless_moved(&self, place_at: usize, word: Slot) -> Look<Seen> {
-        if word.same_but_frequency(Slot(self.slot(place_at).load(Acquire))) { Look::Corrupt } else { Look::Moved }
+        if word.same_but_frequency(Slot(self.slot(place_at).load(Acquire))) {
+            Look::Corrupt
+        } else {
+            Look::Moved
+        }
     }
 
     /// Whether what was read of this item up to now was the item.
@@ -163,7 +173,9 @@ impl Region {
         'again: for _ in 0..ATTEMPTS_MAX {
             let epoch = self.epoch(now);
             let table = self.table();
-            let Some(buckets) = self.buckets(key.hash, table) else { return Found::Corrupt };
+            let Some(buckets) = self.buckets(key.hash, table) else {
+                return Found::Corrupt;
+            };
             self.memory.prefetch(buckets[0].1, 1);
             self.memory.prefetch(buckets[1].1, 1);
             for (bucket, bucket_at) in buckets {
@@ -172,7 +184,11 @@ impl Region {
                     if !word.is_item_with(wanted) {
                         continue;
                     }
-                    let place = Place { at: bucket_at + index * 8, bucket, index };
+                    let place = Place {
+                        at: bucket_at + index * 8,
+                        bucket,
+                        index,
+                    };
                     let seen = match self.look(place.at, word) {
                         Look::Got(seen) => seen,
                         Look::Moved => continue 'again,
@@ -188,7 +204,11 @@ impl Region {
                         if !self.still(&seen) {
                             continue 'again;
                         }
-                        return if seen.word.epoch() < epoch { Found::Flushed } else { Found::Expired };
+                        return if seen.word.epoch() < epoch {
+                            Found::Flushed
+                        } else {
+                            Found::Expired
+                        };
                     }
                     let item = self.facts(&seen, place, word, how.details, now);
                     head(&item, out);
@@ -221,7 +241,11 @@ impl Region {
         let value_len = self.value_len(seen);
         let mut item = Item {
             value_len,
-            flags: if header.has(flag::CLIENT_FLAGS) { self.client_flags(seen) } else { 0 },
+            flags: if header.has(flag::CLIENT_FLAGS) {
+                self.client_flags(seen)
+            } else {
+                0
+            },
             ttl_s: (header.expiry() != 0).then(|| header.expiry().saturating_sub(now)),
             stale: flags & flag::STALE != 0,
             win_sent: flags & flag::WIN_SENT != 0,
@@ -247,11 +271,17 @@ impl Region {
     /// Bytes that the item takes in the region, a large value's included.
     #[inline]
     pub(crate) fn size(&self, seen: &Seen) -> usize {
-        seen.header.size().saturating_add(if seen.header.has(flag::LARGE) { self.value_len(seen) } else { 0 })
+        seen.header.size().saturating_add(if seen.header.has(flag::LARGE) {
+            self.value_len(seen)
+        } else {
+            0
+        })
     }
 
     fn client_flags(&self, seen: &Seen) -> u32 {
-        self.memory.get::<crate::atomics::AtomicU32>(seen.at + seen.header.client_flags_offset()).load(Relaxed)
+        self.memory
+            .get::<crate::atomics::AtomicU32>(seen.at + seen.header.client_flags_offset())
+            .load(Relaxed)
     }
 
     /// The item's CAS unique: the one that it carries, or the one that its place gives it.
@@ -270,7 +300,9 @@ impl Region {
         }
         let at = seen.at + seen.header.value_offset();
         Some(Chain {
-            value_len: usize::try_from(self.memory.u64_unaligned(at)).ok().filter(|len| *len <= VALUE_LEN_MAX)?,
+            value_len: usize::try_from(self.memory.u64_unaligned(at))
+                .ok()
+                .filter(|len| *len <= VALUE_LEN_MAX)?,
             first: Link(self.memory.u64_unaligned(at + 8)),
             last: Link(self.memory.u64_unaligned(at + 16)),
         })
@@ -281,7 +313,8 @@ impl Region {
         if seen.header.has(flag::LARGE) {
             return self.chain(seen).is_some_and(|chain| self.append_chain(chain, out));
         }
-        self.memory.append_to(seen.at + seen.header.value_offset(), seen.header.value_len(), out);
+        self.memory
+            .append_to(seen.at + seen.header.value_offset(), seen.header.value_len(), out);
         true
     }
 
@@ -378,9 +411,13 @@ impl Region {
             if visited >= budget {
                 return Some(bucket);
             }
-            let Some(bucket_at) = self.bucket(bucket) else { return None };
+            let bucket_at = self.bucket(bucket)?;
             for index in 0..SLOTS {
-                let place = Place { at: bucket_at + index * 8, bucket, index };
+                let place = Place {
+                    at: bucket_at + index * 8,
+                    bucket,
+                    index,
+                };
                 for _ in 0..ATTEMPTS_MAX {
                     let word = Slot(self.slot(place.at).load(Acquire));
                     if !word.is_item() {
@@ -392,7 +429,8 @@ impl Region {
                         Look::Corrupt => break,
                     };
                     key.clear();
-                    self.memory.append_to(seen.at + seen.header.key_offset(), seen.header.key_len(), &mut key);
+                    self.memory
+                        .append_to(seen.at + seen.header.key_offset(), seen.header.key_len(), &mut key);
                     let item = self.facts(&seen, place, word, true, now);
                     if !self.still(&seen) {
                         continue;

@@ -78,7 +78,10 @@ impl Memory {
     #[cold]
     #[inline(never)]
     fn outside(&self, offset: usize, len: usize) -> ! {
-        panic!("access outside the region, or unaligned: {len} bytes at {offset} of {}", self.len);
+        panic!(
+            "access outside the region, or unaligned: {len} bytes at {offset} of {}",
+            self.len
+        );
     }
 
     /// The shared value at `offset`, which must be aligned for it.
@@ -110,6 +113,14 @@ impl Memory {
         let dst = self.at(offset, src.len());
         // SAFETY: both sides are in bounds; `src` is private memory.
         unsafe { copy::into(src.as_ptr(), dst, src.len()) }
+    }
+
+    /// Copies region bytes over `out`.
+    #[inline]
+    pub fn read(&self, offset: usize, out: &mut [u8]) {
+        let src = self.at(offset, out.len());
+        // SAFETY: both sides are in bounds; `out` is private memory.
+        unsafe { copy::out_of(src, out.as_mut_ptr(), out.len()) }
     }
 
     /// Whether the region's bytes at `offset` equal `bytes`.
@@ -208,8 +219,10 @@ mod copy {
     unsafe fn load1(p: *const u8) -> u8 {
         let v: u32;
         // SAFETY: the caller says that a byte is mapped at `p`.
-        unsafe { asm!("movzx {v:e}, byte ptr [{p}]", v = lateout(reg) v, p = in(reg) p, options(nostack, preserves_flags, readonly)) };
-        v as u8
+        unsafe {
+            asm!("movzx {v:e}, byte ptr [{p}]", v = lateout(reg) v, p = in(reg) p, options(nostack, preserves_flags, readonly))
+        };
+        v.to_le_bytes()[0]
     }
 
     #[inline(always)]
@@ -276,7 +289,19 @@ mod copy {
         // SAFETY: called within the bounds that the walk below keeps.
         let take1 = |p: *const u8| unsafe { p.read() };
         // SAFETY: every access stays within `len` bytes of its side.
-        unsafe { moves!(src, dst, len, take16, |p, v| store16(p, v), take8, |p, v| store8(p, v), take1, |p, v| store1(p, v)) }
+        unsafe {
+            moves!(
+                src,
+                dst,
+                len,
+                take16,
+                |p, v| store16(p, v),
+                take8,
+                |p, v| store8(p, v),
+                take1,
+                |p, v| store1(p, v)
+            )
+        }
     }
 
     /// # Safety
@@ -359,7 +384,10 @@ mod copy {
     /// `bytes.len()` bytes are readable at `p`.
     pub unsafe fn equal(p: *const u8, bytes: &[u8]) -> bool {
         // SAFETY: every index is below the length.
-        bytes.iter().enumerate().all(|(at, b)| unsafe { (*p.add(at).cast::<AtomicU8>()).load(Relaxed) } == *b)
+        bytes
+            .iter()
+            .enumerate()
+            .all(|(at, b)| unsafe { (*p.add(at).cast::<AtomicU8>()).load(Relaxed) } == *b)
     }
 }
 

@@ -107,7 +107,12 @@ impl Session {
                 let Some(exptime) = how.vivify else { return Decision::Keep };
                 let expiry = region.expiry(exptime, now);
                 let binary = if how.binary_key { flag::BINARY_KEY } else { 0 };
-                answer = Some(Item { win: true, ttl_s: ttl(expiry, now), binary_key: how.binary_key, ..Item::default() });
+                answer = Some(Item {
+                    win: true,
+                    ttl_s: ttl(expiry, now),
+                    binary_key: how.binary_key,
+                    ..Item::default()
+                });
                 return Decision::Put(Draft {
                     marks: flag::WIN_SENT | binary,
                     client_flags: 0,
@@ -131,7 +136,17 @@ impl Session {
             }
             let marks = marks_of(&item) | if item.win { flag::WIN_SENT } else { 0 };
             let cas = Some(how.new_cas.unwrap_or(item.cas));
-            same_value(old, built, Draft { marks, client_flags: item.flags, cas, expiry, value: Value::Built })
+            same_value(
+                old,
+                built,
+                Draft {
+                    marks,
+                    client_flags: item.flags,
+                    cas,
+                    expiry,
+                    value: Value::Built,
+                },
+            )
         })?;
         match (changed, &mut answer) {
             // Created here: its facts are known only now.
@@ -172,7 +187,13 @@ impl Session {
         let binary = if how.binary_key { flag::BINARY_KEY } else { 0 };
         let fresh = |exptime: i64| {
             let expiry = region.expiry(exptime, now);
-            Draft { marks: binary, client_flags: how.flags, cas: how.new_cas, expiry, value: Value::Bytes(value) }
+            Draft {
+                marks: binary,
+                client_flags: how.flags,
+                cas: how.new_cas,
+                expiry,
+                value: Value::Bytes(value),
+            }
         };
         let joins = matches!(how.mode, StoreMode::Append | StoreMode::Prepend);
         let compares = how.compare_cas.is_some() && how.mode != StoreMode::Add;
@@ -207,7 +228,11 @@ impl Session {
                 // A value from before the item's present one: kept with the old lifetime and marks, as stale.
                 _ if stale => {
                     let marks = flag::STALE | (marks_of(&old.item()) & flag::WIN_SENT) | binary;
-                    Decision::Replace(Draft { marks, expiry: old.expiry(), ..fresh(0) })
+                    Decision::Replace(Draft {
+                        marks,
+                        expiry: old.expiry(),
+                        ..fresh(0)
+                    })
                 }
                 StoreMode::Set | StoreMode::Replace => Decision::Put(fresh(how.exptime)),
                 StoreMode::Append | StoreMode::Prepend => {
@@ -250,7 +275,11 @@ impl Session {
             }
             (Ok(Changed::Put(written)), _) => {
                 self.count(Counter::total_items, 1);
-                Ok(Stored::Stored { cas: written.cas, value_len: written.value_len, size: written.size })
+                Ok(Stored::Stored {
+                    cas: written.cas,
+                    value_len: written.value_len,
+                    size: written.size,
+                })
             }
             (Ok(_), _) => Ok(refused),
         }
@@ -281,13 +310,29 @@ impl Session {
             };
             // The win goes too, so that the next reader can win.
             let marks = marks_of(&item) & (flag::STALE | flag::BINARY_KEY) | if how.invalidate { flag::STALE } else { 0 };
-            let draft = Draft { marks, client_flags: item.flags, cas: how.new_cas, expiry, value: Value::Built };
+            let draft = Draft {
+                marks,
+                client_flags: item.flags,
+                cas: how.new_cas,
+                expiry,
+                value: Value::Built,
+            };
             if how.remove_value {
-                return Decision::Replace(Draft { client_flags: 0, ..draft });
+                return Decision::Replace(Draft {
+                    client_flags: 0,
+                    ..draft
+                });
             }
             same_value(old, built, draft)
         })?;
-        self.count(if answer == Deleted::NotFound { Counter::delete_misses } else { Counter::delete_hits }, 1);
+        self.count(
+            if answer == Deleted::NotFound {
+                Counter::delete_misses
+            } else {
+                Counter::delete_hits
+            },
+            1,
+        );
         Ok(answer)
     }
 
@@ -301,12 +346,26 @@ impl Session {
             hit = old.is_some();
             let Some(old) = old else {
                 answer = Counted::NotFound;
-                let Some((value, exptime)) = how.vivify else { return Decision::Keep };
+                let Some((value, exptime)) = how.vivify else {
+                    return Decision::Keep;
+                };
                 built.extend_from_slice(itoa::Buffer::new().format(value).as_bytes());
                 let expiry = region.expiry(exptime, now);
-                answer = Counted::Value { value, item: Item { ttl_s: ttl(expiry, now), ..Item::default() } };
+                answer = Counted::Value {
+                    value,
+                    item: Item {
+                        ttl_s: ttl(expiry, now),
+                        ..Item::default()
+                    },
+                };
                 let marks = if how.binary_key { flag::BINARY_KEY } else { 0 };
-                return Decision::Put(Draft { marks, client_flags: 0, cas: how.new_cas, expiry, value: Value::Built });
+                return Decision::Put(Draft {
+                    marks,
+                    client_flags: 0,
+                    cas: how.new_cas,
+                    expiry,
+                    value: Value::Built,
+                });
             };
             if how.compare_cas.is_some_and(|cas| cas != old.item().cas) {
                 answer = Counted::Exists;
@@ -319,7 +378,11 @@ impl Session {
                 answer = Counted::NotANumber;
                 return Decision::Keep;
             };
-            let value = if how.decrement { number.saturating_sub(how.delta) } else { number.wrapping_add(how.delta) };
+            let value = if how.decrement {
+                number.saturating_sub(how.delta)
+            } else {
+                number.wrapping_add(how.delta)
+            };
             // A number that fits into the old value's length is padded to it (protocol.txt, "Increment/Decrement").
             let width = built.len();
             built.clear();
@@ -328,7 +391,10 @@ impl Session {
                 built.resize(width, b' ');
             }
             let expiry = how.exptime.map_or(old.expiry(), |exptime| region.expiry(exptime, now));
-            let item = Item { ttl_s: ttl(expiry, now), ..old.item_in_short() };
+            let item = Item {
+                ttl_s: ttl(expiry, now),
+                ..old.item_in_short()
+            };
             answer = Counted::Value { value, item };
             Decision::Replace(Draft {
                 marks: marks_of(&item),
@@ -360,7 +426,10 @@ impl Session {
     /// Touch ("Touch"). `false`: not there.
     pub fn touch(&mut self, key: &[u8], exptime: i64, now: u32) -> Result<bool, WriteError> {
         let key = self.key(key)?;
-        let how = Get { exptime: Some(exptime), ..Get::default() };
+        let how = Get {
+            exptime: Some(exptime),
+            ..Get::default()
+        };
         let hit = self.get_changing(&key, &how, now, &mut Vec::new(), |_, _| {})?.is_some();
         self.count(Counter::cmd_touch, 1);
         self.count(if hit { Counter::touch_hits } else { Counter::touch_misses }, 1);
@@ -372,7 +441,11 @@ impl Session {
         self.count(Counter::cmd_flush, 1);
         let at = if exptime <= 0 { 0 } else { self.region.expiry(exptime, now) };
         let at = if at <= now { 0 } else { at };
-        if self.region.flush(at) { Ok(()) } else { Err(WriteError::EpochsUsedUp) }
+        if self.region.flush(at) {
+            Ok(())
+        } else {
+            Err(WriteError::EpochsUsedUp)
+        }
     }
 
     /// Housekeeping in a bounded step, about once a second: the dead are recovered, dead segments freed, hints aged.
@@ -398,7 +471,9 @@ fn wins(item: &Item, how: &Get) -> bool {
     if item.win_sent {
         return false;
     }
-    let soon = how.recache_s.is_some_and(|limit| item.ttl_s.is_some_and(|ttl| i64::from(ttl) < limit));
+    let soon = how
+        .recache_s
+        .is_some_and(|limit| item.ttl_s.is_some_and(|ttl| i64::from(ttl) < limit));
     soon || (item.stale && how.win_stale)
 }
 
@@ -415,7 +490,10 @@ fn marks_of(item: &Item) -> u64 {
 /// The old value under a new head: copied when it is small, handed over when it has segments of its own.
 fn same_value<'v>(old: &Old<'_>, built: &mut Vec<u8>, draft: Draft<'v>) -> Decision<'v> {
     match old.chain() {
-        Some(chain) => Decision::Replace(Draft { value: Value::Chain(chain), ..draft }),
+        Some(chain) => Decision::Replace(Draft {
+            value: Value::Chain(chain),
+            ..draft
+        }),
         None if old.append_value(built) => Decision::Replace(draft),
         None => Decision::Unreadable,
     }
@@ -433,7 +511,9 @@ fn parse_number(bytes: &[u8]) -> Option<u64> {
     if !sane {
         return None;
     }
-    number.iter().try_fold(0u64, |n, d| n.checked_mul(10)?.checked_add(u64::from(d - b'0')))
+    number
+        .iter()
+        .try_fold(0u64, |n, d| n.checked_mul(10)?.checked_add(u64::from(d - b'0')))
 }
 
 #[cfg(test)]

@@ -137,12 +137,20 @@ impl Session {
                         Some(word) => word,
                         None => continue,
                     };
-                    let Look::Got(seen) = region.look(place.at, word) else { continue };
+                    let Look::Got(seen) = region.look(place.at, word) else {
+                        continue;
+                    };
                     if !region.has_key(&seen, key.bytes) || !region.still(&seen) {
                         continue;
                     }
                     let present = seen.word.epoch() >= epoch && !seen.header.is_expired(now);
-                    let old = Old { region, seen, place, word, now };
+                    let old = Old {
+                        region,
+                        seen,
+                        place,
+                        word,
+                        now,
+                    };
                     built.clear();
                     let decision = decide(present.then_some(&old), built);
                     if !region.still(&seen) {
@@ -180,7 +188,12 @@ impl Session {
                         return Ok(Changed::Put(written));
                     }
                 }
-                Scan::Absent { table, tentative, empty, victim } => {
+                Scan::Absent {
+                    table,
+                    tentative,
+                    empty,
+                    victim,
+                } => {
                     built.clear();
                     let draft = match decide(None, built) {
                         Decision::Put(draft) | Decision::Replace(draft) => draft,
@@ -238,24 +251,31 @@ impl Session {
     fn scan(&self, key: &Key<'_>) -> Scan {
         let region = &self.region;
         let table = region.table();
-        let Some(buckets) = region.buckets(key.hash, table) else { return Scan::Corrupt };
+        let Some(buckets) = region.buckets(key.hash, table) else {
+            return Scan::Corrupt;
+        };
         let wanted = tag(key.hash);
         let mut tentative = None;
-        let mut empties: [Option<Place>; 2] = [None; 2];
-        let mut free = [0; 2];
+        // Of the two buckets the one with more empty slots so far, and its first empty one.
+        let (mut most_free, mut empty) = (0, None);
         let mut victim: Option<(Place, Slot)> = None;
         region.memory.prefetch(buckets[0].1, 1);
         region.memory.prefetch(buckets[1].1, 1);
-        for (half, (bucket, bucket_at)) in buckets.into_iter().enumerate() {
+        for (bucket, bucket_at) in buckets {
+            let (mut free, mut first) = (0, None);
             for (index, slot) in region.line(bucket_at).iter().enumerate() {
-                let place = Place { at: bucket_at + index * 8, bucket, index };
+                let place = Place {
+                    at: bucket_at + index * 8,
+                    bucket,
+                    index,
+                };
                 let word = Slot(slot.load(Acquire));
                 if word.is_frozen() {
                     return Scan::Frozen(place, word);
                 }
                 if word.is_empty() {
-                    free[half] += 1;
-                    empties[half] = empties[half].or(Some(place));
+                    free += 1;
+                    first = first.or(Some(place));
                     continue;
                 }
                 if word == Slot::UNSET {
@@ -291,26 +311,24 @@ impl Session {
                     victim = Some((place, word));
                 }
             }
+            if free > most_free {
+                (most_free, empty) = (free, first);
+            }
         }
         if region.table() != table {
             return Scan::Again;
         }
-        let empty = if free[1] > free[0] { empties[1] } else { empties[0].or(empties[1]) };
-        Scan::Absent { table, tentative, empty, victim }
+        Scan::Absent {
+            table,
+            tentative,
+            empty,
+            victim,
+        }
     }
 
     /// Puts a written item into a slot that is empty, or over a victim's confirmed word.
     #[expect(clippy::too_many_arguments, reason = "all of it is one insert's state")]
-    fn insert(
-        &self,
-        key: &Key<'_>,
-        table: Table,
-        place: Place,
-        over: Slot,
-        written: Written,
-        epoch: u32,
-        now: u32,
-    ) -> bool {
+    fn insert(&self, key: &Key<'_>, table: Table, place: Place, over: Slot, written: Written, epoch: u32, now: u32) -> bool {
         let region = &*self.region;
         let slot = region.slot(place.at);
         let mut evicted = None;
@@ -365,13 +383,19 @@ impl Session {
     /// Whether nobody else has, or can come to have, an entry for the key while our tentative word stays in `mine`.
     fn rescan(&self, key: &Key<'_>, table: Table, mine: Place) -> bool {
         let region = &self.region;
-        let Some(buckets) = region.buckets(key.hash, table) else { return false };
+        let Some(buckets) = region.buckets(key.hash, table) else {
+            return false;
+        };
         let wanted = tag(key.hash);
         'again: for _ in 0..ATTEMPTS_MAX {
             let mut before_mine = true;
             for (bucket, bucket_at) in buckets {
                 for (index, slot) in region.line(bucket_at).iter().enumerate() {
-                    let place = Place { at: bucket_at + index * 8, bucket, index };
+                    let place = Place {
+                        at: bucket_at + index * 8,
+                        bucket,
+                        index,
+                    };
                     if place.at == mine.at {
                         before_mine = false;
                         continue;
@@ -426,7 +450,10 @@ impl Session {
         }
         self.discard(prepared.take());
         let written = self.write(key, draft, epoch, now)?;
-        *prepared = Some(Prepared { reusable: wanted, written });
+        *prepared = Some(Prepared {
+            reusable: wanted,
+            written,
+        });
         Ok(written)
     }
 

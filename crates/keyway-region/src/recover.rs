@@ -23,7 +23,7 @@ impl Region {
                 if !lease.is_leased() {
                     return false;
                 }
-                let process = lease.process() as usize;
+                let process = lease.process();
                 let alive = match verdicts.get_mut(process) {
                     Some(verdict) => {
                         lease.is_of_process_incarnation(self.process(process).incarnation.load(Acquire))
@@ -40,7 +40,7 @@ impl Region {
     pub fn attach(&self, slot: usize, pid: u32, now_unix_s: i64) -> Process {
         for thread in 0..self.layout.shape.thread_slots {
             let lease = Lease(self.thread(thread).lease.load(Acquire));
-            if lease.is_leased() && lease.process() as usize == slot {
+            if lease.is_leased() && lease.process() == slot {
                 self.take_back(thread, lease);
             }
         }
@@ -60,7 +60,11 @@ impl Region {
         if word.is_tentative() && self.is_index_slot(at) {
             let _ = self.slot(at).compare_exchange(word.0, Slot::EMPTY.0, AcqRel, Relaxed);
         }
-        if thread.lease.compare_exchange(lease.0, lease.vacated().0, AcqRel, Relaxed).is_err() {
+        if thread
+            .lease
+            .compare_exchange(lease.0, lease.vacated().0, AcqRel, Relaxed)
+            .is_err()
+        {
             return false;
         }
         if let Some(counter) = self.thread(0).counters.get(Counter::recoveries as usize) {

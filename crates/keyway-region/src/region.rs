@@ -12,6 +12,7 @@ use crate::layout::session::{ProcessSlot, ThreadSlot};
 use crate::layout::slot::{ROUNDS_MAX, Slot};
 use crate::layout::stats::{Counter, Counters};
 use crate::layout::superblock::{self, FlushWord, Superblock};
+use crate::layout::{self, index};
 use crate::memory::Memory;
 
 /// Seconds that the region's clock is ahead of its creation, so that 0 and 1 are always in the past.
@@ -76,7 +77,10 @@ impl core::fmt::Display for Unusable {
             Self::Version { found, known } => {
                 write!(f, "the region has format version {found}, this program knows version {known}")
             }
-            Self::Features { unknown } => write!(f, "the region uses features that this program does not know (bits {unknown:#x})"),
+            Self::Features { unknown } => write!(
+                f,
+                "the region uses features that this program does not know (bits {unknown:#x})"
+            ),
             Self::Damaged(what) => write!(f, "the region's superblock is damaged: {what}"),
         }
     }
@@ -115,7 +119,10 @@ impl Region {
         let layout = Layout::new(creation.shape);
         let wanted = layout.len(creation.segments);
         if memory.len() < wanted {
-            return Err(Unusable::Truncated { len: memory.len(), wanted });
+            return Err(Unusable::Truncated {
+                len: memory.len(),
+                wanted,
+            });
         }
         let unsigned = |n: i64| u64::try_from(n).unwrap_or(0);
         let sb: &Superblock = memory.get(0);
@@ -125,7 +132,8 @@ impl Region {
         }
         sb.seed.store(creation.seed, Relaxed);
         sb.created_unix_s.store(unsigned(creation.now_unix_s), Relaxed);
-        sb.clock_base_unix_s.store(unsigned(creation.now_unix_s - CLOCK_START_S), Relaxed);
+        sb.clock_base_unix_s
+            .store(unsigned(creation.now_unix_s - CLOCK_START_S), Relaxed);
         for (word, value) in sb.shape.iter().zip(creation.shape.to_words()) {
             word.store(value, Relaxed);
         }
@@ -176,7 +184,10 @@ impl Region {
     pub fn open(memory: Memory, backed: usize, host: Box<dyn Host>) -> Result<Self, Unusable> {
         let layout = Self::inspect(&memory, backed)?;
         if memory.len() < layout.len_max {
-            return Err(Unusable::Truncated { len: memory.len(), wanted: layout.len_max });
+            return Err(Unusable::Truncated {
+                len: memory.len(),
+                wanted: layout.len_max,
+            });
         }
         Ok(Self::assemble(memory, layout, host))
     }
@@ -184,7 +195,10 @@ impl Region {
     /// The layout of the region in this memory, of which the first `backed` bytes may be touched.
     pub fn inspect(memory: &Memory, backed: usize) -> Result<Layout, Unusable> {
         if backed < superblock::SIZE || memory.len() < superblock::SIZE {
-            return Err(Unusable::Truncated { len: backed, wanted: superblock::SIZE });
+            return Err(Unusable::Truncated {
+                len: backed,
+                wanted: superblock::SIZE,
+            });
         }
         let sb: &Superblock = memory.get(0);
         if sb.magic.load(Acquire) != superblock::MAGIC {
@@ -192,7 +206,10 @@ impl Region {
         }
         let found = sb.version.load(Relaxed);
         if found != superblock::VERSION {
-            return Err(Unusable::Version { found, known: superblock::VERSION });
+            return Err(Unusable::Version {
+                found,
+                known: superblock::VERSION,
+            });
         }
         let unknown = sb.incompatible.load(Relaxed) & !superblock::INCOMPATIBLE_KNOWN
             | sb.read_only_compatible.load(Relaxed) & !superblock::READ_ONLY_COMPATIBLE_KNOWN;
@@ -210,7 +227,10 @@ impl Region {
             return Err(Unusable::Damaged("its number of segments is out of bounds"));
         }
         if backed < layout.len(segments) {
-            return Err(Unusable::Truncated { len: backed, wanted: layout.len(segments) });
+            return Err(Unusable::Truncated {
+                len: backed,
+                wanted: layout.len(segments),
+            });
         }
         Ok(layout)
     }
@@ -223,7 +243,9 @@ impl Region {
         let buckets_initial = layout.shape.buckets_initial as u64;
         let buckets_max = buckets_initial << ROUNDS_MAX;
         let segment_shift = layout.shape.segment_size.ilog2();
-        let segments = usize::try_from(sb.segments.load(Relaxed)).unwrap_or(0).min(layout.shape.segments_max);
+        let segments = usize::try_from(sb.segments.load(Relaxed))
+            .unwrap_or(0)
+            .min(layout.shape.segments_max);
         Self {
             memory,
             layout,
@@ -322,7 +344,12 @@ impl Region {
     /// The table word. One that cannot be is cut to what can.
     #[inline]
     pub(crate) fn table(&self) -> Table {
-        Table::new(self.superblock().table.load(Acquire).clamp(self.buckets_initial, self.buckets_max))
+        Table::new(
+            self.superblock()
+                .table
+                .load(Acquire)
+                .clamp(self.buckets_initial, self.buckets_max),
+        )
     }
 
     /// Buckets of the first index.
@@ -347,7 +374,7 @@ impl Region {
     pub(crate) fn bucket(&self, number: u64) -> Option<usize> {
         let segment = self.directory(self.layout.bucket_directory, number >> self.bucket_shift)?;
         let within = number & ((1 << self.bucket_shift) - 1);
-        Some(self.segment(segment) + within as usize * bucket::SIZE)
+        Some(self.segment(segment) + index(within) * bucket::SIZE)
     }
 
     /// The hint of a slot, if the directory has its segment.
@@ -356,14 +383,14 @@ impl Region {
         // A segment holds a byte for each slot of eight times as many buckets as fit into one themselves.
         let shift = self.bucket_shift + bucket::SLOTS.ilog2();
         let segment = self.directory(self.layout.hint_directory, bucket >> shift)?;
-        let within = (bucket & ((1 << shift) - 1)) as usize * bucket::SLOTS + index;
+        let within = layout::index(bucket & ((1 << shift) - 1)) * bucket::SLOTS + index;
         Some(self.memory.get(self.segment(segment) + within))
     }
 
     /// The segment that a directory names; table words are bounded, so the entry lies in the directory's array.
     #[inline]
     fn directory(&self, directory: usize, entry: u64) -> Option<usize> {
-        let word: &AtomicU32 = self.memory.get(directory + entry as usize * 4);
+        let word: &AtomicU32 = self.memory.get(directory + index(entry) * 4);
         let segment = (word.load(Acquire) as usize).wrapping_sub(1);
         (segment < self.segments).then_some(segment)
     }
@@ -372,7 +399,11 @@ impl Region {
     #[inline]
     pub(crate) fn epoch(&self, now: u32) -> u32 {
         let word = FlushWord(self.superblock().flush.load(Acquire));
-        if word.is_due(now) { self.begin_flush(word) } else { word.epoch() }
+        if word.is_due(now) {
+            self.begin_flush(word)
+        } else {
+            word.epoch()
+        }
     }
 
     #[cold]
@@ -392,7 +423,11 @@ impl Region {
             if old.epoch() == EPOCH_MAX {
                 return false;
             }
-            let new = if at == 0 { FlushWord::new(old.epoch() + 1, 0) } else { FlushWord::new(old.epoch(), at) };
+            let new = if at == 0 {
+                FlushWord::new(old.epoch() + 1, 0)
+            } else {
+                FlushWord::new(old.epoch(), at)
+            };
             if flush.compare_exchange(old.0, new.0, AcqRel, Acquire).is_ok() {
                 return true;
             }
@@ -437,7 +472,9 @@ impl Region {
 
     /// Thread slots that are leased.
     pub fn sessions(&self) -> usize {
-        (0..self.layout.shape.thread_slots).filter(|s| self.thread(*s).lease.load(Relaxed) & 1 != 0).count()
+        (0..self.layout.shape.thread_slots)
+            .filter(|s| self.thread(*s).lease.load(Relaxed) & 1 != 0)
+            .count()
     }
 
     /// Bytes of the index, hints included.

@@ -4,11 +4,11 @@
 //! it is in the middle of stands in its thread slot, so that anybody can finish or undo it if the thread dies.
 
 use crate::atomics::{AcqRel, Acquire, Relaxed, Release, SeqCst, add_single_writer, fence, store_then_fence};
+use crate::extent::Extent;
 use crate::hash::{Key, hash};
 use crate::layout::segment::{CLASSES_MAX, Owner};
 use crate::layout::session::{INTENTS, LEASING, Lease, OPERATION, ThreadSlot, UPKEEP, next_incarnation};
 use crate::layout::stats::Counter;
-use crate::extent::Extent;
 use crate::region::Region;
 use crate::verbs::{KEY_LEN_MAX, WriteError};
 use std::cell::Cell;
@@ -69,7 +69,10 @@ impl Region {
             }
             return Some(Session {
                 region: Arc::clone(self),
-                owner: Owner { slot: u16::try_from(slot).unwrap_or(u16::MAX), incarnation },
+                owner: Owner {
+                    slot: u16::try_from(slot).unwrap_or(u16::MAX),
+                    incarnation,
+                },
                 limits,
                 extents: [const { Cell::new(None) }; CLASSES_MAX],
                 scratch: Cell::default(),
@@ -125,7 +128,10 @@ impl Session {
         if bytes.is_empty() || bytes.len() > KEY_LEN_MAX {
             return Err(WriteError::KeyLength { len: bytes.len() });
         }
-        Ok(Key { bytes, hash: hash(self.region.seed, bytes) })
+        Ok(Key {
+            bytes,
+            hash: hash(self.region.seed, bytes),
+        })
     }
 
     #[inline]
@@ -146,7 +152,7 @@ impl Session {
     pub(crate) fn count_items(&self, n: i64) {
         let items = self.items.get() + n;
         if items.abs() >= ITEMS_BATCH {
-            self.region.superblock().items.fetch_add(items as u64, Relaxed);
+            self.region.superblock().items.fetch_add(items.cast_unsigned(), Relaxed);
             self.items.set(0);
         } else {
             self.items.set(items);
@@ -165,7 +171,10 @@ impl Session {
 
     /// Whether this thread's own operation is at an item of this segment: it had better not be evicted by it.
     pub(crate) fn operates_on(&self, segment: usize) -> bool {
-        self.thread().intents.get(OPERATION).is_some_and(|w| w.load(Relaxed) == segment as u64 + 1)
+        self.thread()
+            .intents
+            .get(OPERATION)
+            .is_some_and(|w| w.load(Relaxed) == segment as u64 + 1)
     }
 
     /// Ends an intent.
@@ -187,7 +196,10 @@ impl Session {
 impl Drop for Session {
     fn drop(&mut self) {
         self.release_extents();
-        self.region.superblock().items.fetch_add(self.items.get() as u64, Relaxed);
+        self.region
+            .superblock()
+            .items
+            .fetch_add(self.items.get().cast_unsigned(), Relaxed);
         let thread = self.thread();
         for intent in &thread.intents {
             intent.store(0, Release);

@@ -206,7 +206,10 @@ impl core::fmt::Display for WriteError {
         match self {
             Self::KeyLength { len } => write!(f, "a key has 1 to {KEY_LEN_MAX} bytes, this one {len}"),
             Self::TooLarge { size, limit } => {
-                write!(f, "the item takes {size} bytes, the largest allowed is {limit} (raise the largest item size, -I)")
+                write!(
+                    f,
+                    "the item takes {size} bytes, the largest allowed is {limit} (raise the largest item size, -I)"
+                )
             }
             Self::OutOfMemory => f.write_str("out of memory: nothing can be evicted (give the region more memory)"),
             Self::EpochsUsedUp => f.write_str("the region has been flushed 16,777,215 times: recreate it"),

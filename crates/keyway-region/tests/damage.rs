@@ -1,6 +1,11 @@
 //! Regions with random damage. Its enemy: a byte from shared memory that is believed. Whatever the bytes, opening gives a
 //! region or an error, and every operation ends with an answer or an error, without a panic and in bounded time.
 #![allow(unsafe_code, reason = "private memory plays the mapping")]
+#![allow(
+    clippy::cast_possible_truncation,
+    clippy::print_stdout,
+    reason = "a test: its numbers are small, its output is for people"
+)]
 
 use keyway_region::layout::plan::{Layout, Shape};
 use keyway_region::memory::Memory;
@@ -54,8 +59,18 @@ impl Bytes {
         shape.segments_max = (MEMORY as usize) / shape.segment_size;
         let layout = Layout::new(shape);
         let segments = layout.segments_for(MEMORY);
-        let mut bytes = Self { pages: vec![Page([0; 512]); layout.len_max / 4096 + 1], backed: layout.len(segments) };
-        let creation = Creation { shape, segments, id: [1, 2], seed: 3, now_unix_s: NOW, boot_id: [4, 5] };
+        let mut bytes = Self {
+            pages: vec![Page([0; 512]); layout.len_max / 4096 + 1],
+            backed: layout.len(segments),
+        };
+        let creation = Creation {
+            shape,
+            segments,
+            id: [1, 2],
+            seed: 3,
+            now_unix_s: NOW,
+            boot_id: [4, 5],
+        };
         Region::create(bytes.memory(), &creation, Box::new(Alone)).unwrap();
         bytes
     }
@@ -67,26 +82,52 @@ impl Bytes {
 }
 
 fn limits() -> Limits {
-    Limits { item_size_max: 1 << 18, evict: true }
+    Limits {
+        item_size_max: 1 << 18,
+        evict: true,
+    }
 }
 
 /// All verbs on some keys. Answers are not looked at: only that there are any.
 fn use_it(region: &Arc<Region>, salt: u64) {
     let process = region.attach(0, 1, NOW);
-    let Some(mut session) = region.session(process, limits()) else { return };
+    let Some(mut session) = region.session(process, limits()) else {
+        return;
+    };
     let now = region.tick(NOW);
     let mut out = Vec::new();
     for i in 0..60 {
         let key = format!("key-{}", (i * 37 + salt) % 700);
         let key = key.as_bytes();
         out.clear();
-        let how = Get { value: true, details: true, exptime: (i % 5 == 0).then_some(100), ..Get::default() };
+        let how = Get {
+            value: true,
+            details: true,
+            exptime: (i % 5 == 0).then_some(100),
+            ..Get::default()
+        };
         let _ = session.get_with(key, &how, now, &mut out, |_, _| {});
         assert!(out.len() <= MEMORY as usize);
         let value = vec![7; if i % 17 == 0 { 40_000 } else { (i * 13 % 300) as usize }];
         let mode = [StoreMode::Set, StoreMode::Add, StoreMode::Append, StoreMode::Replace][(i % 4) as usize];
-        let _ = session.store(key, &value, &Store { mode, ..Store::default() }, now);
-        let _ = session.arithmetic(key, &Arithmetic { delta: 1, vivify: Some((1, 0)), ..Arithmetic::default() }, now);
+        let _ = session.store(
+            key,
+            &value,
+            &Store {
+                mode,
+                ..Store::default()
+            },
+            now,
+        );
+        let _ = session.arithmetic(
+            key,
+            &Arithmetic {
+                delta: 1,
+                vivify: Some((1, 0)),
+                ..Arithmetic::default()
+            },
+            now,
+        );
         if i % 3 == 0 {
             let _ = session.delete(key, &Delete::default(), now);
         }
@@ -109,7 +150,9 @@ fn filled() -> Bytes {
     let mut session = region.session(process, limits()).unwrap();
     for i in 0..700 {
         let value = vec![1; if i % 50 == 0 { 30_000 } else { i % 200 }];
-        session.store(format!("key-{i}").as_bytes(), &value, &Store::default(), region.tick(NOW)).unwrap();
+        session
+            .store(format!("key-{i}").as_bytes(), &value, &Store::default(), region.tick(NOW))
+            .unwrap();
     }
     drop(session);
     assert!(check::check(&region, |_| {}).is_sound());
@@ -184,7 +227,12 @@ fn truncated_or_of_another_kind() {
     }
     bytes.backed = whole;
     assert!(bytes.open().is_some());
-    let say = |bytes: &mut Bytes| Region::open(bytes.memory(), whole, Box::new(Alone)).err().unwrap().to_string();
+    let say = |bytes: &mut Bytes| {
+        Region::open(bytes.memory(), whole, Box::new(Alone))
+            .err()
+            .unwrap()
+            .to_string()
+    };
     for (word, value, wanted) in [
         (0, 0, "no Keyway region"),
         (1, 2, "format version 2, this program knows version 1"),

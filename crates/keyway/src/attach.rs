@@ -43,7 +43,10 @@ const BUSY_MAX: Duration = Duration::from_secs(5);
 /// Attaches to a region, or creates it.
 pub(crate) fn open(place: &Place, options: &Options) -> Result<Inner, OpenError> {
     if options.memory < MEMORY_MIN {
-        return Err(OpenError::MemoryTooSmall { asked: options.memory, least: MEMORY_MIN });
+        return Err(OpenError::MemoryTooSmall {
+            asked: options.memory,
+            least: MEMORY_MIN,
+        });
     }
     match place {
         Place::Memfd => {
@@ -94,8 +97,14 @@ pub(crate) fn close(inner: &Inner) {
         return;
     }
     let sb = region.superblock();
-    sb.last_seen_unix_s.store(u64::try_from(clock::unix_s()).unwrap_or(0), Relaxed);
-    if inner.durable && !layout.backed(region.segments()).into_iter().all(|r| region.host().write_back(r)) {
+    sb.last_seen_unix_s
+        .store(u64::try_from(clock::unix_s()).unwrap_or(0), Relaxed);
+    if inner.durable
+        && !layout
+            .backed(region.segments())
+            .into_iter()
+            .all(|r| region.host().write_back(r))
+    {
         return;
     }
     sb.clean.store(1, Release);
@@ -107,26 +116,53 @@ pub(crate) fn close(inner: &Inner) {
 fn check_item_size(asked: usize, memory: u64) -> Result<(), OpenError> {
     let half = usize::try_from(memory / 2).unwrap_or(usize::MAX);
     let (least, most) = (*ITEM_SIZE_MAX.start(), half.min(*ITEM_SIZE_MAX.end()));
-    if asked < least || asked > most { Err(OpenError::ItemSize { asked, least, most }) } else { Ok(()) }
+    if asked < least || asked > most {
+        Err(OpenError::ItemSize { asked, least, most })
+    } else {
+        Ok(())
+    }
 }
 
 fn io(what: &'static str, path: &Path, source: std::io::Error) -> OpenError {
-    OpenError::Io { what, path: path.to_path_buf(), source }
+    OpenError::Io {
+        what,
+        path: path.to_path_buf(),
+        source,
+    }
 }
 
 /// Opens a region's file for reading and writing, with a description of its own.
 fn open_file(path: &Path, options: &Options, by_name: bool) -> Result<File, OpenError> {
     // A descriptor's entry in /proc is a symbolic link; a region's own name must not be one.
     let flags = if by_name { OFlag::O_NOFOLLOW } else { OFlag::empty() } | OFlag::O_NONBLOCK;
-    let opened = File::options().read(true).write(true).mode(options.mode).custom_flags(flags.bits()).open(path);
+    let opened = File::options()
+        .read(true)
+        .write(true)
+        .mode(options.mode)
+        .custom_flags(flags.bits())
+        .open(path);
     let file = match opened {
         Ok(file) => file,
-        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Err(OpenError::Absent { path: path.to_path_buf() }),
-        Err(e) if e.kind() == std::io::ErrorKind::IsADirectory => return Err(OpenError::NotAFile { path: path.to_path_buf() }),
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
+            return Err(OpenError::Absent {
+                path: path.to_path_buf(),
+            });
+        }
+        Err(e) if e.kind() == std::io::ErrorKind::IsADirectory => {
+            return Err(OpenError::NotAFile {
+                path: path.to_path_buf(),
+            });
+        }
         Err(e) => return Err(io("open", path, e)),
     };
     let meta = file.metadata().map_err(|e| io("stat", path, e))?;
-    if meta.is_file() { Ok(file) } else { Err(OpenError::NotAFile { path: path.to_path_buf() }) }
+    if meta.is_file() {
+        Ok(file)
+    } else {
+        Err(OpenError::NotAFile {
+            path: path.to_path_buf(),
+        })
+    }
 }
 
 /// Makes a region in a new file beside `path`, and gives it that name. `false`: somebody else was faster.
@@ -162,43 +198,55 @@ fn create_in(file: &File, path: &Path, options: &Options) -> Result<(), OpenErro
     for range in layout.backed(segments) {
         let (offset, len) = (offset(range.start), offset(range.end - range.start));
         fallocate(file, FallocateFlags::empty(), offset, len).map_err(|e| match e {
-            nix::errno::Errno::ENOSPC | nix::errno::Errno::ENOMEM => {
-                OpenError::NoSpace { path: path.to_path_buf(), wanted: layout.backed_len(segments), source: e.into() }
-            }
+            nix::errno::Errno::ENOSPC | nix::errno::Errno::ENOMEM => OpenError::NoSpace {
+                path: path.to_path_buf(),
+                wanted: layout.backed_len(segments),
+                source: e.into(),
+            },
             e => io("allocate", path, e.into()),
         })?;
     }
     let mapping = Mapping::new(file, layout.len_max).map_err(|e| io("map", path, e))?;
     let [id0, id1, seed] = random(path)?;
-    let creation = Creation { shape, segments, id: [id0, id1], seed, now_unix_s: clock::unix_s(), boot_id: boot_id() };
+    let creation = Creation {
+        shape,
+        segments,
+        id: [id0, id1],
+        seed,
+        now_unix_s: clock::unix_s(),
+        boot_id: boot_id(),
+    };
     let memory = mapping.memory();
-    let nobody = Attachment { probe: file.try_clone().map_err(|e| io("dup", path, e))?, mapping };
+    let nobody = Attachment {
+        probe: file.try_clone().map_err(|e| io("dup", path, e))?,
+        mapping,
+    };
     Region::create(memory, &creation, Box::new(nobody)).map_err(|why| unusable(path, why))?;
     Ok(())
 }
 
 /// Attaches to the region behind `reopen`, each of whose files has a description of its own.
-fn attach(
-    path: &Path,
-    reopen: impl Fn() -> Result<File, OpenError>,
-    options: &Options,
-    warm: bool,
-) -> Result<Inner, OpenError> {
+fn attach(path: &Path, reopen: impl Fn() -> Result<File, OpenError>, options: &Options, warm: bool) -> Result<Inner, OpenError> {
     let file = reopen()?;
     let (layout, backed) = inspect(&file, path)?;
     let slots = layout.shape.process_slots;
     let slot = (0..slots)
         .find(|slot| fcntl(&file, FcntlArg::F_OFD_SETLK(&byte_lock(offset(layout.process(*slot))))).is_ok())
-        .ok_or_else(|| OpenError::ProcessesFull { path: path.to_path_buf(), slots })?;
+        .ok_or_else(|| OpenError::ProcessesFull {
+            path: path.to_path_buf(),
+            slots,
+        })?;
     let mapping = Mapping::new(&file, layout.len_max).map_err(|e| io("map", path, e))?;
     drop(file);
     let probe = reopen()?;
     let durable = is_durable(&probe);
     let memory = mapping.memory();
-        let attachment = Attachment { probe, mapping };
+    let attachment = Attachment { probe, mapping };
     let region = Region::open(memory, backed, Box::new(attachment)).map_err(|why| unusable(path, why))?;
     check_item_size(options.item_size_max, layout.backed_len(region.segments()))?;
-    region.host().prepare(&layout.backed(region.segments()), options.huge_pages, options.prefault);
+    region
+        .host()
+        .prepare(&layout.backed(region.segments()), options.huge_pages, options.prefault);
     let process = region.attach(slot, std::process::id(), clock::unix_s());
     let sb = region.superblock();
     let boot = boot_id();
@@ -206,14 +254,24 @@ fn attach(
     for (word, value) in sb.boot_id.iter().zip(boot) {
         word.store(value, Relaxed);
     }
-    sb.last_seen_unix_s.store(u64::try_from(clock::unix_s()).unwrap_or(0), Relaxed);
+    sb.last_seen_unix_s
+        .store(u64::try_from(clock::unix_s()).unwrap_or(0), Relaxed);
     // "In use since this boot" must be on the disk before the first write can be.
     if durable && !dirty {
         region.host().write_back(0..superblock::SIZE);
     }
     region.recover();
-    let limits = Limits { item_size_max: options.item_size_max, evict: options.evict };
-    Ok(Inner { region: Arc::new(region), process, limits, warm, durable })
+    let limits = Limits {
+        item_size_max: options.item_size_max,
+        evict: options.evict,
+    };
+    Ok(Inner {
+        region: Arc::new(region),
+        process,
+        limits,
+        warm,
+        durable,
+    })
 }
 
 /// Replaces a region whose last user's machine stopped without writing it back: parts of it may be on the disk and others
@@ -248,7 +306,13 @@ fn inspect(file: &File, path: &Path) -> Result<(Layout, usize), OpenError> {
     let len = file.metadata().map_err(|e| io("stat", path, e))?.len();
     let backed = usize::try_from(len).unwrap_or(usize::MAX);
     if backed < superblock::SIZE {
-        return Err(unusable(path, Unusable::Truncated { len: backed, wanted: superblock::SIZE }));
+        return Err(unusable(
+            path,
+            Unusable::Truncated {
+                len: backed,
+                wanted: superblock::SIZE,
+            },
+        ));
     }
     let mapping = Mapping::new(file, superblock::SIZE).map_err(|e| io("map", path, e))?;
     let layout = Region::inspect(&mapping.memory(), backed).map_err(|why| unusable(path, why))?;
@@ -256,7 +320,10 @@ fn inspect(file: &File, path: &Path) -> Result<(Layout, usize), OpenError> {
 }
 
 fn unusable(path: &Path, why: Unusable) -> OpenError {
-    OpenError::Unusable { path: path.to_path_buf(), why }
+    OpenError::Unusable {
+        path: path.to_path_buf(),
+        why,
+    }
 }
 
 /// Whether the file outlives the next boot.
@@ -292,7 +359,9 @@ fn random<const N: usize>(path: &Path) -> Result<[u64; N], OpenError> {
     let mut source = File::open("/dev/urandom").map_err(|e| io("open /dev/urandom for", path, e))?;
     for word in &mut words {
         let mut bytes = [0; 8];
-        source.read_exact(&mut bytes).map_err(|e| io("read /dev/urandom for", path, e))?;
+        source
+            .read_exact(&mut bytes)
+            .map_err(|e| io("read /dev/urandom for", path, e))?;
         *word = u64::from_le_bytes(bytes);
     }
     Ok(words)

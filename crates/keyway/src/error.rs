@@ -8,9 +8,17 @@ use std::path::PathBuf;
 #[allow(missing_docs, reason = "the fields are what the messages name")]
 pub enum OpenError {
     /// a system call failed
-    Io { what: &'static str, path: PathBuf, source: std::io::Error },
+    Io {
+        what: &'static str,
+        path: PathBuf,
+        source: std::io::Error,
+    },
     /// there is not enough room for the region where it is to be
-    NoSpace { path: PathBuf, wanted: u64, source: std::io::Error },
+    NoSpace {
+        path: PathBuf,
+        wanted: u64,
+        source: std::io::Error,
+    },
     /// the file is there and is no region that this program can use
     Unusable { path: PathBuf, why: Unusable },
     /// the file is there and is no regular file
@@ -38,21 +46,41 @@ impl std::fmt::Display for OpenError {
                 wanted >> 20
             ),
             Self::Unusable { path, why } => {
-                write!(f, "{}: {why}; it is left as it is: move it away, or choose another path", path.display())
+                write!(
+                    f,
+                    "{}: {why}; it is left as it is: move it away, or choose another path",
+                    path.display()
+                )
             }
             Self::NotAFile { path } => write!(f, "{}: is no regular file; choose another path", path.display()),
-            Self::Absent { path } => write!(f, "{}: there is no region; start `keyway serve` with it first", path.display()),
+            Self::Absent { path } => write!(
+                f,
+                "{}: there is no region; start `keyway serve` with it first",
+                path.display()
+            ),
             Self::MemoryTooSmall { asked, least } => {
-                write!(f, "{asked} bytes of memory were asked for, a region needs at least {} MiB", least >> 20)
+                write!(
+                    f,
+                    "{asked} bytes of memory were asked for, a region needs at least {} MiB",
+                    least >> 20
+                )
             }
             Self::ItemSize { asked, least, most } => write!(
                 f,
                 "a largest item of {asked} bytes was asked for; allowed are {least} bytes to {most} (1 GiB, and half of the memory)"
             ),
             Self::ProcessesFull { path, slots } => {
-                write!(f, "{}: {slots} processes are attached, which is all that the region has room for; use the server", path.display())
+                write!(
+                    f,
+                    "{}: {slots} processes are attached, which is all that the region has room for; use the server",
+                    path.display()
+                )
             }
-            Self::Busy { path } => write!(f, "{}: another process is replacing the region and does not finish", path.display()),
+            Self::Busy { path } => write!(
+                f,
+                "{}: another process is replacing the region and does not finish",
+                path.display()
+            ),
         }
     }
 }
@@ -80,7 +108,10 @@ pub enum SessionError {
 impl std::fmt::Display for SessionError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Self::TableFull { slots } = self;
-        write!(f, "{slots} threads are attached to the region, which is all that it has room for; use the server")
+        write!(
+            f,
+            "{slots} threads are attached to the region, which is all that it has room for; use the server"
+        )
     }
 }
 

@@ -136,12 +136,16 @@ impl Cache {
     ///
     /// All thread slots are taken by threads that are alive.
     pub fn session(&self) -> Result<Session, SessionError> {
-        let Inner { region, process, limits, .. } = &*self.inner;
+        let Inner {
+            region, process, limits, ..
+        } = &*self.inner;
         region
             .session(*process, *limits)
             .or_else(|| (region.recover() > 0).then(|| region.session(*process, *limits))?)
             .map(Session::new)
-            .ok_or(SessionError::TableFull { slots: region.layout().shape.thread_slots })
+            .ok_or(SessionError::TableFull {
+                slots: region.layout().shape.thread_slots,
+            })
     }
 
     /// The counters of all sessions of all doors since the region was created.

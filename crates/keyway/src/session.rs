@@ -25,7 +25,10 @@ impl Session {
     /// [`Item::fetched`] are not filled in ([`Get::details`] of [`Session::get_with`] asks for them).
     #[inline]
     pub fn get(&mut self, key: &[u8], out: &mut Vec<u8>) -> Option<Item> {
-        let how = Get { value: true, ..Get::default() };
+        let how = Get {
+            value: true,
+            ..Get::default()
+        };
         self.get_with(key, &how, out, |_, _| {}).unwrap_or(None)
     }
 
@@ -54,7 +57,14 @@ impl Session {
     /// A bad key, an item that is too large, or memory that nothing can be evicted from.
     #[inline]
     pub fn set(&mut self, key: &[u8], value: &[u8], exptime: i64) -> Result<Stored, WriteError> {
-        self.store(key, value, &Store { exptime, ..Store::default() })
+        self.store(
+            key,
+            value,
+            &Store {
+                exptime,
+                ..Store::default()
+            },
+        )
     }
 
     /// Stores by all the rules of `how`: set, add, replace, append, prepend, cas.

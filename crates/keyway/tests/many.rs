@@ -1,5 +1,10 @@
 //! Many threads, mappings and processes on one region at once. Its enemy: a value that is torn, stale or lost; an index that
 //! its own growth or eviction leaves unsound; anything that depends on where the region is mapped.
+#![allow(
+    clippy::cast_possible_truncation,
+    clippy::print_stdout,
+    reason = "a test: its numbers are small, its output is for people"
+)]
 
 use keyway::{Cache, Delete, Options, Place, Session, Store, StoreMode, Stored};
 use std::path::PathBuf;
@@ -17,7 +22,11 @@ impl Region {
     }
 
     fn open(&self, memory: u64) -> Cache {
-        let options = Options { memory, item_size_max: 1 << 19, ..Options::default() };
+        let options = Options {
+            memory,
+            item_size_max: 1 << 19,
+            ..Options::default()
+        };
         Cache::open(&Place::Path(self.0.clone()), &options).unwrap()
     }
 }
@@ -31,7 +40,11 @@ impl Drop for Region {
 /// A value that tells its key, its version and its length, and whose every byte can be checked.
 fn make(key: u64, version: u64) -> Vec<u8> {
     let len = 24 + (key.wrapping_mul(31).wrapping_add(version.wrapping_mul(17)) % 400) as usize;
-    let len = if (key + version).is_multiple_of(199) { len + 50_000 } else { len };
+    let len = if (key + version).is_multiple_of(199) {
+        len + 50_000
+    } else {
+        len
+    };
     let mut value = Vec::with_capacity(len);
     for word in [key, version, len as u64] {
         value.extend_from_slice(&word.to_le_bytes());
@@ -56,7 +69,16 @@ fn write_own(session: &mut Session, keys: std::ops::Range<u64>, rounds: u64, evi
     for version in 1..=rounds {
         for key in keys.clone() {
             let value = make(key, version);
-            let stored = session.store(&name(key), &value, &Store { mode: StoreMode::Set, ..Store::default() }).unwrap();
+            let stored = session
+                .store(
+                    &name(key),
+                    &value,
+                    &Store {
+                        mode: StoreMode::Set,
+                        ..Store::default()
+                    },
+                )
+                .unwrap();
             assert!(matches!(stored, Stored::Stored { .. }));
             out.clear();
             match session.get(&name(key), &mut out) {
@@ -81,7 +103,11 @@ fn read_all(session: &mut Session, keys: u64, stop: &AtomicBool) -> u64 {
             out.clear();
             if session.get(&name(key), &mut out).is_some() {
                 let version = version_of(key, &out);
-                assert!(version >= last[key as usize], "key {key}: version {version} after {}", last[key as usize]);
+                assert!(
+                    version >= last[key as usize],
+                    "key {key}: version {version} after {}",
+                    last[key as usize]
+                );
                 last[key as usize] = version;
                 reads += 1;
             }
@@ -100,7 +126,14 @@ fn storm(name: &str, memory: u64, keys_each: u64, rounds: u64, evicts: bool) {
         let writers: Vec<_> = (0..WRITERS)
             .map(|w| {
                 let cache = file.open(memory);
-                scope.spawn(move || write_own(&mut cache.session().unwrap(), w * keys_each..(w + 1) * keys_each, rounds, evicts))
+                scope.spawn(move || {
+                    write_own(
+                        &mut cache.session().unwrap(),
+                        w * keys_each..(w + 1) * keys_each,
+                        rounds,
+                        evicts,
+                    )
+                })
             })
             .collect();
         let reader = scope.spawn(|| read_all(&mut file.open(memory).session().unwrap(), keys, &stop));
@@ -117,7 +150,9 @@ fn storm(name: &str, memory: u64, keys_each: u64, rounds: u64, evicts: bool) {
         let mut out = Vec::new();
         for key in 0..keys {
             out.clear();
-            session.get(&self::name(key), &mut out).unwrap_or_else(|| panic!("key {key} is gone"));
+            session
+                .get(&self::name(key), &mut out)
+                .unwrap_or_else(|| panic!("key {key} is gone"));
             assert_eq!(version_of(key, &out), rounds);
         }
     }
@@ -146,11 +181,17 @@ fn inserters_of_the_same_keys_agree() {
                     let cache = file.open(8 << 20);
                     scope.spawn(move || {
                         let mut session = cache.session().unwrap();
-                        let add = Store { mode: StoreMode::Add, ..Store::default() };
+                        let add = Store {
+                            mode: StoreMode::Add,
+                            ..Store::default()
+                        };
                         (0..40)
                             .filter(|k| {
                                 let key = format!("{round}-{k}");
-                                matches!(session.store(key.as_bytes(), &t.to_le_bytes(), &add).unwrap(), Stored::Stored { .. })
+                                matches!(
+                                    session.store(key.as_bytes(), &t.to_le_bytes(), &add).unwrap(),
+                                    Stored::Stored { .. }
+                                )
                             })
                             .count()
                     })
@@ -187,7 +228,14 @@ const CHILD: &str = "KEYWAY_TEST_CHILD";
 #[test]
 fn one_region_in_two_processes() {
     if let Ok(path) = std::env::var(CHILD) {
-        let cache = Cache::open(&Place::Path(path.into()), &Options { existing_only: true, ..Options::default() }).unwrap();
+        let cache = Cache::open(
+            &Place::Path(path.into()),
+            &Options {
+                existing_only: true,
+                ..Options::default()
+            },
+        )
+        .unwrap();
         let mut session = cache.session().unwrap();
         let mut out = Vec::new();
         for key in 0..1000 {

@@ -1,9 +1,12 @@
 //! Random verbs against a simple map, on tiny regions so that rare paths (eviction, splits, chains, flushes) are common.
 //! Its enemy: a verb that means something else than protocol.txt says, and any structure that an operation leaves unsound.
+#![allow(
+    clippy::cast_possible_truncation,
+    clippy::print_stdout,
+    reason = "a test: its numbers are small, its output is for people"
+)]
 
-use keyway::{
-    Arithmetic, Cache, Counted, Delete, Deleted, Get, Options, Place, Session, Store, StoreMode, Stored, WriteError,
-};
+use keyway::{Arithmetic, Cache, Counted, Delete, Deleted, Get, Options, Place, Session, Store, StoreMode, Stored, WriteError};
 use std::collections::HashMap;
 
 /// xorshift64*: small, seeded, good enough to choose operations by (Vigna, "An experimental exploration", 2016).
@@ -44,11 +47,20 @@ fn value(rng: &mut Rng, longest: usize) -> Vec<u8> {
 
 /// What the session sees of a key, with its CAS unique.
 fn look(session: &mut Session, key: &[u8]) -> Option<Entry> {
-    let how = Get { value: true, details: true, no_bump: true, ..Get::default() };
+    let how = Get {
+        value: true,
+        details: true,
+        no_bump: true,
+        ..Get::default()
+    };
     let mut out = Vec::new();
     let item = session.get_with(key, &how, &mut out, |_, _| {}).unwrap()?;
     assert_eq!(item.value_len, out.len());
-    Some(Entry { value: out, flags: item.flags, cas: item.cas })
+    Some(Entry {
+        value: out,
+        flags: item.flags,
+        cas: item.cas,
+    })
 }
 
 impl Model {
@@ -69,8 +81,21 @@ impl Model {
         let before = self.settle(session, &key, "before");
         let flags = [0, 0, 7, u32::MAX][rng.next(4)];
         let put = |session: &mut Session, mode, compare_cas, value: &[u8]| {
-            let result = session.store(&key, value, &Store { mode, flags, compare_cas, ..Store::default() });
-            if matches!(result, Err(WriteError::TooLarge { .. })) { None } else { Some(result.unwrap()) }
+            let result = session.store(
+                &key,
+                value,
+                &Store {
+                    mode,
+                    flags,
+                    compare_cas,
+                    ..Store::default()
+                },
+            );
+            if matches!(result, Err(WriteError::TooLarge { .. })) {
+                None
+            } else {
+                Some(result.unwrap())
+            }
         };
         let stored = |v: Vec<u8>, f, s| match s {
             Stored::Stored { cas, value_len, .. } => {
@@ -114,7 +139,11 @@ impl Model {
                     (None, _) => {}
                     (Some(s), None) => assert_eq!(s, Stored::NotStored),
                     (Some(s), Some(old)) => {
-                        let joined = if append { [old.value.clone(), v].concat() } else { [v, old.value.clone()].concat() };
+                        let joined = if append {
+                            [old.value.clone(), v].concat()
+                        } else {
+                            [v, old.value.clone()].concat()
+                        };
                         self.map.insert(key.clone(), stored(joined, old.flags, s));
                     }
                 }
@@ -134,23 +163,48 @@ impl Model {
             }
             10 => {
                 let deleted = session.delete(&key, &Delete::default()).unwrap();
-                assert_eq!(deleted, if before.is_some() { Deleted::Deleted } else { Deleted::NotFound });
+                assert_eq!(
+                    deleted,
+                    if before.is_some() {
+                        Deleted::Deleted
+                    } else {
+                        Deleted::NotFound
+                    }
+                );
                 self.map.remove(&key);
             }
             11 => {
                 let delta = rng.next(1000) as u64;
-                let how = Arithmetic { delta, vivify: Some((delta, 0)), ..Arithmetic::default() };
+                let how = Arithmetic {
+                    delta,
+                    vivify: Some((delta, 0)),
+                    ..Arithmetic::default()
+                };
                 match (session.arithmetic(&key, &how).unwrap(), &before) {
                     (Counted::Value { value, item }, None) => {
                         assert_eq!(value, delta);
                         let text = value.to_string().into_bytes();
-                        self.map.insert(key.clone(), Entry { value: text, flags: 0, cas: item.cas });
+                        self.map.insert(
+                            key.clone(),
+                            Entry {
+                                value: text,
+                                flags: 0,
+                                cas: item.cas,
+                            },
+                        );
                     }
                     (Counted::Value { value, item }, Some(old)) => {
                         let number: u64 = std::str::from_utf8(&old.value).unwrap().trim().parse().unwrap();
                         assert_eq!(value, number.wrapping_add(delta));
                         let text = format!("{value:<width$}", width = old.value.len()).into_bytes();
-                        self.map.insert(key.clone(), Entry { value: text, flags: old.flags, cas: item.cas });
+                        self.map.insert(
+                            key.clone(),
+                            Entry {
+                                value: text,
+                                flags: old.flags,
+                                cas: item.cas,
+                            },
+                        );
                     }
                     (Counted::NotANumber, Some(old)) => {
                         let number = std::str::from_utf8(&old.value).is_ok_and(|t| t.trim().parse::<u64>().is_ok());
@@ -174,12 +228,22 @@ impl Model {
 }
 
 fn run(seed: u64, memory: u64, keys: usize, longest: usize, steps: usize, evicts: bool) {
-    println!("seed {seed}: {} MiB, {keys} keys, values to {longest} B, {steps} steps", memory >> 20);
-    let options = Options { memory, item_size_max: (memory / 4) as usize, ..Options::default() };
+    println!(
+        "seed {seed}: {} MiB, {keys} keys, values to {longest} B, {steps} steps",
+        memory >> 20
+    );
+    let options = Options {
+        memory,
+        item_size_max: (memory / 4) as usize,
+        ..Options::default()
+    };
     let cache = Cache::open(&Place::Memfd, &options).unwrap();
     let mut session = cache.session().unwrap();
     let mut rng = Rng(seed);
-    let mut model = Model { map: HashMap::new(), evicts };
+    let mut model = Model {
+        map: HashMap::new(),
+        evicts,
+    };
     for step in 0..steps {
         model.step(&mut session, &mut rng, keys, longest);
         if step % 997 == 0 {
@@ -199,7 +263,21 @@ fn run(seed: u64, memory: u64, keys: usize, longest: usize, steps: usize, evicts
     }
     assert_eq!(walked, model.map.len());
     let counters = cache.counters();
-    assert_eq!(counters.curr_items as usize, cache.check(|_| {}).summary.iter().find(|(n, _)| *n == "items").unwrap().1.split(' ').next().unwrap().parse::<usize>().unwrap());
+    assert_eq!(
+        counters.curr_items as usize,
+        cache
+            .check(|_| {})
+            .summary
+            .iter()
+            .find(|(n, _)| *n == "items")
+            .unwrap()
+            .1
+            .split(' ')
+            .next()
+            .unwrap()
+            .parse::<usize>()
+            .unwrap()
+    );
     drop(session);
     let report = cache.check(|_| {});
     assert!(report.is_sound(), "seed {seed}: {:#?}", report.problems);

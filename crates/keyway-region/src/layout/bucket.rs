@@ -24,7 +24,10 @@ impl Table {
     #[inline]
     pub fn new(count: u64) -> Self {
         debug_assert!(count.is_power_of_two() || count > 1);
-        Self { count, base: 1 << (63 - count.max(1).leading_zeros()) }
+        Self {
+            count,
+            base: 1 << (63 - count.max(1).leading_zeros()),
+        }
     }
 
     /// The bucket of a choice.
@@ -42,7 +45,11 @@ impl Table {
 
     /// The next split.
     pub fn next_split(self, initial: u64) -> Split {
-        Split { source: self.count - self.base, target: self.count, round: self.base.ilog2() - initial.ilog2() }
+        Split {
+            source: self.count - self.base,
+            target: self.count,
+            round: self.base.ilog2() - initial.ilog2(),
+        }
     }
 
     /// The split done last, if any has been.
@@ -66,13 +73,19 @@ impl Split {
     /// The split that freezes this bucket with this mark; `None` when the bucket is too high for that round.
     pub fn of(bucket: u64, mark: u32, initial: u64) -> Option<Self> {
         let base = initial << mark;
-        (mark < ROUNDS_MAX && bucket < base).then_some(Self { source: bucket, target: bucket + base, round: mark })
+        (mark < ROUNDS_MAX && bucket < base).then_some(Self {
+            source: bucket,
+            target: bucket + base,
+            round: mark,
+        })
     }
 
     /// Where a key with these choices goes: whether to the new bucket.
     pub fn moves(self, choices: [u64; 2]) -> bool {
         let wide = 2 * (self.target - self.source) - 1;
-        choices.into_iter().any(|c| (c ^ self.source) & 1 == 0 && c & wide == self.target)
+        choices
+            .into_iter()
+            .any(|c| (c ^ self.source) & 1 == 0 && c & wide == self.target)
     }
 }
 
@@ -93,7 +106,10 @@ mod tests {
                 let [a, b] = choices.map(|c| (before.bucket(c), after.bucket(c)));
                 assert_ne!(a.1 & 1, b.1 & 1);
                 let moves = [a, b].iter().any(|(old, new)| old != new);
-                assert_eq!(split.moves(choices), moves && [a, b].iter().any(|(old, _)| *old == split.source));
+                assert_eq!(
+                    split.moves(choices),
+                    moves && [a, b].iter().any(|(old, _)| *old == split.source)
+                );
                 for (old, new) in [a, b] {
                     assert!(old == new || (old == split.source && new == split.target));
                 }

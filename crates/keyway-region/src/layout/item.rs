@@ -45,7 +45,9 @@ pub struct Header(pub u64);
 impl Header {
     /// Puts a header together; arguments within their bounds.
     pub fn new(key_len: usize, value_len: usize, flags: u64, expiry: u32) -> Self {
-        debug_assert!((1..=KEY_LEN_MAX).contains(&key_len) && value_len <= INLINE_VALUE_MAX && flags < 128 && expiry <= EXPIRY_MAX);
+        debug_assert!(
+            (1..=KEY_LEN_MAX).contains(&key_len) && value_len <= INLINE_VALUE_MAX && flags < 128 && expiry <= EXPIRY_MAX
+        );
         Self(u64::from(expiry) << 35 | flags << 28 | (key_len as u64) << 20 | value_len as u64)
     }
 
@@ -114,7 +116,7 @@ impl Header {
     #[inline]
     pub fn validate(self, room: usize) -> Option<Self> {
         let key = self.key_len();
-        let sane = key >= 1 && key <= KEY_LEN_MAX && self.size() <= room;
+        let sane = (1..=KEY_LEN_MAX).contains(&key) && self.size() <= room;
         let large = !self.has(flag::LARGE) || self.value_len() == LARGE_BODY_SIZE;
         (sane && large).then_some(self)
     }
@@ -123,7 +125,7 @@ impl Header {
 /// Bytes of the optional fields that these flags announce.
 #[inline]
 pub fn optional_size(flags: u64) -> usize {
-    (4 * (flags & flag::CLIENT_FLAGS) + 4 * (flags & flag::CAS) + (flags & flag::CRC)) as usize
+    super::index(4 * (flags & flag::CLIENT_FLAGS) + 4 * (flags & flag::CAS) + (flags & flag::CRC))
 }
 
 const _: () = assert!(flag::CLIENT_FLAGS == 1 && flag::CAS == 2 && flag::CRC == 4);
@@ -141,7 +143,10 @@ mod tests {
     #[test]
     fn fields_come_back() {
         let h = Header::new(250, 0xF_FFFF, flag::CAS | flag::BINARY_KEY, EXPIRY_MAX);
-        assert_eq!((h.key_len(), h.value_len(), h.flags(), h.expiry()), (250, 0xF_FFFF, 66, EXPIRY_MAX));
+        assert_eq!(
+            (h.key_len(), h.value_len(), h.flags(), h.expiry()),
+            (250, 0xF_FFFF, 66, EXPIRY_MAX)
+        );
         assert_eq!(h.value_offset(), 8 + 8 + 250);
     }
 
@@ -151,6 +156,9 @@ mod tests {
         assert!(Header::new(16, 64, 0, 0).validate(87).is_none());
         assert!(Header(0).validate(1 << 20).is_none(), "no key");
         assert!(Header(251 << 20).validate(1 << 20).is_none(), "key too long");
-        assert!(Header::new(16, 64, flag::LARGE, 0).validate(1 << 20).is_none(), "a large body has one size");
+        assert!(
+            Header::new(16, 64, flag::LARGE, 0).validate(1 << 20).is_none(),
+            "a large body has one size"
+        );
     }
 }

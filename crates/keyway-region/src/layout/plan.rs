@@ -195,7 +195,11 @@ impl Layout {
         let (mut low, mut high) = (0, self.shape.segments_max);
         while low < high {
             let middle = (low + high).div_ceil(2);
-            if self.backed_len(middle) <= memory { low = middle } else { high = middle - 1 }
+            if self.backed_len(middle) <= memory {
+                low = middle
+            } else {
+                high = middle - 1
+            }
         }
         low
     }
@@ -207,14 +211,30 @@ mod tests {
 
     #[test]
     fn a_region_uses_its_memory_and_no_more() {
-        for memory in [2u64 << 20, 3 << 20, 64 << 20, 100_000_000, 256 << 20, 1 << 30, 64 << 30, 1 << 40] {
+        for memory in [
+            2u64 << 20,
+            3 << 20,
+            64 << 20,
+            100_000_000,
+            256 << 20,
+            1 << 30,
+            64 << 30,
+            1 << 40,
+        ] {
             let shape = Shape::for_memory(memory, 4096);
             let layout = Layout::new(shape);
             let segments = layout.segments_for(memory);
             let backed = layout.backed_len(segments);
             assert!(backed <= memory, "{memory}");
-            assert!(memory - backed <= shape.segment_size as u64 + 4096 * 8, "{memory}: {} unused", memory - backed);
-            assert!((segments * shape.segment_size) as f64 > 0.94 * memory as f64, "{memory}: {segments}");
+            assert!(
+                memory - backed <= shape.segment_size as u64 + 4096 * 8,
+                "{memory}: {} unused",
+                memory - backed
+            );
+            assert!(
+                (segments * shape.segment_size) as f64 > 0.94 * memory as f64,
+                "{memory}: {segments}"
+            );
             assert!(layout.backed(segments).windows(2).all(|w| w[0].end <= w[1].start));
             assert_eq!(Shape::from_words(shape.to_words()), Some(shape));
         }

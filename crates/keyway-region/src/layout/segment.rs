@@ -151,7 +151,10 @@ impl State {
     /// The owner, if it has one.
     pub fn owner(self) -> Option<Owner> {
         let incarnation = (self.0 >> 32) as u32;
-        (incarnation != 0).then_some(Owner { slot: (self.0 >> 16 & 0xFFFF) as u16, incarnation })
+        (incarnation != 0).then_some(Owner {
+            slot: (self.0 >> 16 & 0xFFFF) as u16,
+            incarnation,
+        })
     }
 
     /// The TTL class.
@@ -289,7 +292,12 @@ mod tests {
 
     #[test]
     fn extents_follow_from_the_lease_word() {
-        let w = LeaseWord::new(0x1_0005).lease(1, true).lease(1, false).lease(3, true).lease(1, true).lease(26, false);
+        let w = LeaseWord::new(0x1_0005)
+            .lease(1, true)
+            .lease(1, false)
+            .lease(3, true)
+            .lease(1, true)
+            .lease(26, false);
         assert_eq!(w.extents().collect::<Vec<_>>(), [(0, 2), (2, 5), (5, 32)]);
         assert!(w.is_of_generation(5) && !w.is_of_generation(6) && !w.is_sealed() && w.seal().is_sealed());
         assert_eq!(w.seal().cells(), 32);
@@ -298,7 +306,10 @@ mod tests {
 
     #[test]
     fn state_words_keep_their_fields() {
-        let owner = Owner { slot: 0xFFFF, incarnation: u32::MAX };
+        let owner = Owner {
+            slot: 0xFFFF,
+            incarnation: u32::MAX,
+        };
         let s = State::owned(Kind::Claimed, owner);
         assert_eq!((s.kind(), s.owner()), (Some(Kind::Claimed), Some(owner)));
         let s = State::new(Kind::Open, 15);

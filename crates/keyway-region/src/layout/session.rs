@@ -87,8 +87,8 @@ impl Lease {
     }
 
     /// The process slot of its tenant.
-    pub fn process(self) -> u32 {
-        (self.0 >> 1) as u32 & 0x7FFF
+    pub fn process(self) -> usize {
+        super::index(self.0 >> 1 & 0x7FFF)
     }
 
     /// Whether the tenant's process was in this incarnation.

@@ -50,8 +50,21 @@ impl core::fmt::Debug for Slot {
             s if s.is_frozen() && s.payload_is_empty() => write!(f, "frozen({}) empty", s.mark()),
             s if s.payload_is_empty() => f.write_str("empty"),
             s => {
-                let kind = if s.is_frozen() { "frozen" } else if s.is_tentative() { "tentative" } else { "confirmed" };
-                write!(f, "{kind} {}@{:#x} g{} t{:#05x}", s.segment(), s.offset(), s.generation(), s.tag())
+                let kind = if s.is_frozen() {
+                    "frozen"
+                } else if s.is_tentative() {
+                    "tentative"
+                } else {
+                    "confirmed"
+                };
+                write!(
+                    f,
+                    "{kind} {}@{:#x} g{} t{:#05x}",
+                    s.segment(),
+                    s.offset(),
+                    s.generation(),
+                    s.tag()
+                )
             }
         }
     }
@@ -120,7 +133,9 @@ impl Slot {
     /// The round whose split froze this word.
     #[inline]
     pub fn mark(self) -> u32 {
-        ((self.0 >> 63) << 2 | (self.0 & FREQUENCY) >> FREQUENCY_SHIFT) as u32 & 7
+        u32::from(self.0 & TENTATIVE != 0) << 2
+            | u32::from(self.0 & 2 << FREQUENCY_SHIFT != 0) << 1
+            | u32::from(self.0 & 1 << FREQUENCY_SHIFT != 0)
     }
 
     /// The frozen form of an unfrozen word in this round: a tentative word freezes to an empty one.
@@ -152,7 +167,11 @@ impl Slot {
     /// Whether both words, neither frozen, are the same but for the frequency.
     #[inline]
     pub fn same_but_frequency(self, other: Self) -> bool {
-        if (self.0 | other.0) & FROZEN != 0 { self == other } else { (self.0 ^ other.0) & !FREQUENCY == 0 }
+        if (self.0 | other.0) & FROZEN != 0 {
+            self == other
+        } else {
+            (self.0 ^ other.0) & !FREQUENCY == 0
+        }
     }
 
     /// Twelve bits of the key's hash.
@@ -182,7 +201,7 @@ impl Slot {
     /// The item's place in its segment, bytes.
     #[inline]
     pub fn offset(self) -> usize {
-        (self.0 & mask(OFFSET_BITS)) as usize * 8
+        super::index(self.0 & mask(OFFSET_BITS)) * 8
     }
 }
 
@@ -193,7 +212,10 @@ mod tests {
     #[test]
     fn fields_come_back() {
         let w = Slot::confirmed(0xABC, 0x12345, 0xFEDCB, 0x7_FFF8);
-        assert_eq!((w.tag(), w.generation(), w.segment(), w.offset()), (0xABC, 0x345, 0xFEDCB, 0x7_FFF8));
+        assert_eq!(
+            (w.tag(), w.generation(), w.segment(), w.offset()),
+            (0xABC, 0x345, 0xFEDCB, 0x7_FFF8)
+        );
         assert!(w.is_item() && !w.is_frozen() && !w.is_empty() && !w.is_tentative());
         let t = w.tentative();
         assert!(t.is_tentative() && !t.is_item());
