@@ -70,6 +70,19 @@ impl Context<'_> {
         }
     }
 
+    /// As [`Self::expect`], with the command's output in a new file instead of on the terminal.
+    pub fn logged(&self, log: PathBuf, command: Command) -> Outcome {
+        if let Err(e) = std::fs::write(&log, "") {
+            return Outcome::Failed(format!("cannot write {}: {e}", log.display()));
+        }
+        Context {
+            root: self.root,
+            target: self.target.clone(),
+            log: Some(log),
+        }
+        .expect(command)
+    }
+
     /// Whether `program args…` can be started and succeeds.
     pub fn works(&self, program: &str, args: &[&str]) -> bool {
         let mut command = self.command(program, args);
