@@ -1,0 +1,6 @@
+// The Go client's test program, and the version of gomemcache that it uses.
+module gomemcache-client
+
+go 1.18
+
+require github.com/bradfitz/gomemcache v0.0.0-20260422231931-4d751bb6e37c

@@ -1,0 +1,103 @@
+//! Gets client libraries, in fixed versions, into cargo's target directory. What is missing on this machine is a reason to skip,
+//! not a failure: an `Err` of these functions is that reason.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use harness::{program_on_path, run_to_end};
+
+/// The Python clients' versions.
+const PYTHON_PACKAGES: [&str; 2] = ["pymemcache==4.0.0", "python-memcached==1.62"];
+/// How long a registry may take.
+const REGISTRY_DEADLINE: Duration = Duration::from_secs(240);
+
+/// The programs that use the clients.
+pub fn scripts() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("scripts")
+}
+
+/// A Python that has pymemcache and python-memcached.
+pub fn python(target: &Path) -> Result<PathBuf, String> {
+    let system = program_on_path("python3").ok_or("python3 is not installed")?;
+    let place = target.join(format!("python-{}", PYTHON_PACKAGES.join("-").replace("==", "-")));
+    let python = place.join("bin/python");
+    if !has_packages(&python) {
+        step(
+            "a virtual environment for Python",
+            Command::new(system).args(["-m", "venv", "--clear"]).arg(&place),
+        )?;
+        let mut install = Command::new(&python);
+        install
+            .args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check"])
+            .args(PYTHON_PACKAGES);
+        step("the Python clients", &mut install)?;
+    }
+    Ok(python)
+}
+
+fn has_packages(python: &Path) -> bool {
+    python.exists()
+        && run_to_end(
+            Command::new(python).args(["-c", "import pymemcache, memcache"]),
+            REGISTRY_DEADLINE,
+        )
+        .0
+        .success()
+}
+
+/// The program that uses gomemcache, built.
+///
+/// # Panics
+///
+/// When its modules are there and it does not compile.
+pub fn go_program(target: &Path) -> Result<PathBuf, String> {
+    let go = program_on_path("go").ok_or("go is not installed")?;
+    let source = scripts().join("go");
+    let cache = target.join("go-build");
+    step("gomemcache", Command::new(&go).args(["mod", "download"]).current_dir(&source))?;
+    let program = target.join("gomemcache-client");
+    let mut build = Command::new(&go);
+    build
+        .args(["build", "-buildvcs=false", "-o"])
+        .arg(&program)
+        .arg(".")
+        .current_dir(&source)
+        .env("GOCACHE", cache);
+    let (status, output) = run_to_end(&mut build, REGISTRY_DEADLINE);
+    assert!(status.success(), "go build: {status}\n{output}");
+    Ok(program)
+}
+
+/// node, and the directory of the program that uses the npm package memcached, with the package in it.
+pub fn node_program(target: &Path) -> Result<(PathBuf, PathBuf), String> {
+    let node = program_on_path("node").ok_or("node is not installed")?;
+    let npm = program_on_path("npm").ok_or("npm is not installed")?;
+    let (source, place) = (scripts().join("node"), target.join("node"));
+    std::fs::create_dir_all(&place).map_err(|e| format!("{}: {e}", place.display()))?;
+    for file in ["package.json", "package-lock.json", "client.js"] {
+        let to = place.join(file);
+        std::fs::copy(source.join(file), &to).map_err(|e| format!("{}: {e}", to.display()))?;
+    }
+    if !place.join("node_modules/memcached/package.json").exists() {
+        let mut install = Command::new(npm);
+        install
+            .args(["ci", "--ignore-scripts", "--no-audit", "--no-fund", "--loglevel=error"])
+            .current_dir(&place);
+        step("the Node client", &mut install)?;
+    }
+    Ok((node, place))
+}
+
+/// Runs one step; its failure is a reason.
+fn step(what: &str, command: &mut Command) -> Result<(), String> {
+    let (status, output) = run_to_end(command, REGISTRY_DEADLINE);
+    if status.success() {
+        return Ok(());
+    }
+    let told: Vec<&str> = output.lines().rev().filter(|line| !line.trim().is_empty()).take(3).collect();
+    Err(format!(
+        "{what} could not be had: {}",
+        told.into_iter().rev().collect::<Vec<_>>().join(" / ")
+    ))
+}
