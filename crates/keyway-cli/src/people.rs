@@ -12,6 +12,9 @@ use crate::place;
 /// Items visited between two writes to the output.
 const ITEMS_PER_STEP: usize = 1024;
 
+/// Largest item of any region, bytes.
+const ITEM_SIZE_MAX: usize = 1 << 30;
+
 /// Opens the region at `path`, or at the default place, without ever creating one: that is not what someone means who wants
 /// to look into it.
 fn open(path: Option<PathBuf>) -> Result<Cache, Failure> {
@@ -26,9 +29,11 @@ fn open(path: Option<PathBuf>) -> Result<Cache, Failure> {
     };
     let options = Options {
         existing_only: true,
+        // As large as the region allows: a server's own limit is the server's business.
+        item_size_max: ITEM_SIZE_MAX,
         ..Options::default()
     };
-    Cache::open(&Place::Path(path), &options).map_err(|error| no_region(error.to_string()))
+    place::open(&Place::Path(path), &options, ITEM_SIZE_MAX)
 }
 
 fn session(cache: &Cache) -> Result<Session, Failure> {

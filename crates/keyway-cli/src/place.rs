@@ -1,10 +1,12 @@
-//! Where a region is when nobody says, and whether the file there may be used.
+//! Where a region is when nobody says, whether the file there may be used, and opening it.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use keyway::Place;
+use keyway::{Cache, OpenError, Options, Place};
 use nix::unistd::geteuid;
+
+use crate::exit::{self, Failure};
 
 /// The folder of default places: memory that survives a process, on every Linux.
 const SHARED_MEMORY: &str = "/dev/shm";
@@ -57,6 +59,28 @@ pub(crate) fn check_owner(path: &Path) -> Result<(), String> {
         ));
     }
     Ok(())
+}
+
+/// Opens a region whose largest item may be as large as half of it. A region has whole segments, so half of it may be a
+/// little less than half of what was asked for: items up to `slack` bytes smaller than asked are then good enough.
+pub(crate) fn open(place: &Place, options: &Options, slack: usize) -> Result<Cache, Failure> {
+    let opened = match Cache::open(place, options) {
+        Err(OpenError::ItemSize { asked, most, .. }) if asked > most && asked - most <= slack => {
+            let options = Options {
+                item_size_max: most,
+                ..options.clone()
+            };
+            Cache::open(place, &options)
+        }
+        opened => opened,
+    };
+    opened.map_err(|error| {
+        let code = match error {
+            OpenError::ItemSize { .. } | OpenError::MemoryTooSmall { .. } => exit::USAGE,
+            _ => exit::NO_REGION,
+        };
+        Failure::new(code, error)
+    })
 }
 
 #[cfg(test)]

@@ -17,6 +17,9 @@ use crate::{background, place};
 /// Descriptors that a server needs besides its connections: sockets, polls, regions, standard streams, and some to spare.
 const DESCRIPTORS_SPARE: u64 = 64;
 
+/// A largest item of half the memory may become smaller by this share of it, as the memory is cut into segments.
+const ITEM_SIZE_SLACK: usize = 64;
+
 /// A server to be, and what its process does before.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Plan {
@@ -105,7 +108,7 @@ impl Plan {
             }
         };
         self.config.region = place.to_string();
-        let cache = Cache::open(&place, &self.options).map_err(|error| Failure::new(exit::NO_REGION, error))?;
+        let cache = place::open(&place, &self.options, self.options.item_size_max / ITEM_SIZE_SLACK)?;
         self.config.memory = self.options.memory;
         let info = cache.info();
         // A region has whole segments, so it may be a little smaller than what was asked for.

@@ -53,7 +53,7 @@ struct Serving {
 impl Serving {
     fn start(folder: &Folder) -> Self {
         let mut child = Command::new(env!("CARGO_BIN_EXE_keyway"))
-            .args(["serve", "--listen", "127.0.0.1:0", "--memory", "8m", "--threads", "1"])
+            .args(["serve", "--listen", "127.0.0.1:0", "--memory", "2m", "--threads", "1"])
             .args(["--socket", &folder.path("socket"), "--region", &folder.path("region")])
             .stdout(Stdio::piped())
             .spawn()
@@ -131,7 +131,7 @@ fn a_served_region_is_open_to_people_and_outlives_kill_9() {
     let region = folder.path("region");
     let mut first = Serving::start(&folder);
     assert!(
-        first.ready_line.contains("ready: unix ") && first.ready_line.contains("8 MiB, new"),
+        first.ready_line.contains("ready: unix ") && first.ready_line.contains("2 MiB, empty"),
         "{}",
         first.ready_line
     );
@@ -184,8 +184,8 @@ fn a_second_signal_ends_a_server_that_waits_for_a_slow_reader() {
     stream
         .write_all(
             &[
-                b"set k 0 0 1000000\r\n",
-                &[b'v'; 1_000_000][..],
+                b"set k 0 0 500000\r\n",
+                &[b'v'; 500_000][..],
                 b"\r\n",
                 &b"get k\r\n".repeat(20),
             ]

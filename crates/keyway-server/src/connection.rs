@@ -406,19 +406,19 @@ impl Connection {
                     forget,
                     close,
                 } => {
+                    // With noreply there is no line to tell it by, except that the key is to be forgotten.
+                    let is_too_large = forget.is_some() || reply == keyway_proto::reply::TOO_LARGE;
+                    executor.counters().too_large.add(is_too_large.into());
                     if let Some(key) = forget {
-                        executor.counters().too_large.add(1);
                         executor.forget(key.stored());
                     }
                     self.output.extend_from_slice(reply);
-                    (
-                        consumed,
-                        if close {
-                            Outcome::Close(CloseReason::Error)
-                        } else {
-                            Outcome::Done
-                        },
-                    )
+                    let outcome = if close {
+                        Outcome::Close(CloseReason::Error)
+                    } else {
+                        Outcome::Done
+                    };
+                    (consumed, outcome)
                 }
             };
             self.need = 1;

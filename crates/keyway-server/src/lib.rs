@@ -195,10 +195,9 @@ impl Server {
             .iter()
             .map(|(_, name)| name.replacen(':', " ", 1))
             .collect();
-        let state = if info.warm {
-            format!("warm: {} items", self.cache.counters().curr_items)
-        } else {
-            "new".to_owned()
+        let state = match self.cache.counters().curr_items {
+            0 => "empty".to_owned(),
+            items => format!("warm: {items} items"),
         };
         format!(
             "keyway {KEYWAY_VERSION} ready: {}, region {} ({}, {state}), {} threads",
