@@ -2,7 +2,7 @@
 //! its last acknowledged value or a newer one that was sent.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use crash::history::History;
 use crash::load::{verify, write_until_cut};
@@ -36,6 +36,19 @@ fn nothing_acknowledged_is_lost_in_a_hundred_kills() {
 }
 
 #[test]
+fn what_fits_is_never_lost_however_much_is_written() {
+    // about 4 MB live, and some ten times the region written: segments are emptied and used again all the time
+    run(&Plan {
+        name: "kill -9 while recycling",
+        kills: 30,
+        memory_mb: 24,
+        may_evict: false,
+        operations_min: 500,
+        operations_max: 12_000,
+    });
+}
+
+#[test]
 fn nothing_old_or_torn_comes_back_when_killed_while_evicting() {
     run(&Plan {
         name: "kill -9 while evicting",
@@ -63,6 +76,10 @@ fn run(plan: &Plan) {
     let (mut operations, mut present, mut ready) = (0, 0, String::new());
     let start = Instant::now();
     for kill in 0..=plan.kills {
+        // whoever repairs may die as well, in the middle of it
+        for _ in 0..random.below(3) {
+            Server::start_and_kill(Kind::Keyway, &options, Duration::from_micros(random.below(15_000)));
+        }
         let mut server = Server::start(Kind::Keyway, &options);
         ready = ready_line(&server);
         present = 0;
@@ -72,11 +89,7 @@ fn run(plan: &Plan) {
         }
         if kill == plan.kills {
             if !plan.may_evict {
-                assert_eq!(
-                    statistic(&server, "evictions"),
-                    Some(0),
-                    "the region is large enough that nothing is evicted"
-                );
+                assert_eq!(statistic(&server, "evictions"), Some(0), "what fits must not be evicted");
             }
             break;
         }
@@ -127,6 +140,51 @@ fn load_then_kill(server: &mut Server, histories: &mut [History], random: &Rando
         }
     });
     acknowledged.load(Ordering::Relaxed)
+}
+
+/// The load itself, and the judge of it, without a kill: only the clients' halves of the connections are closed, in the middle of everything. Both servers
+/// pass, so what the judge calls a loss is one.
+#[test]
+fn the_judge_finds_nothing_where_nobody_was_killed() {
+    let seed = Random::seed_for("cut connections");
+    let random = Random::new(seed);
+    for kind in Kind::to_test("cut connections") {
+        let server = Server::start(
+            kind,
+            &ServeOptions {
+                memory_mb: 256,
+                ..ServeOptions::default()
+            },
+        );
+        let mut histories = vec![History::new(false); WRITERS];
+        for round in 0..5 {
+            let acknowledged = AtomicU64::new(0);
+            std::thread::scope(|scope| {
+                for (writer, history) in histories.iter_mut().enumerate() {
+                    let mut wire = server.connect(Transport::Tcp);
+                    let cutter = wire.try_clone().expect("a second handle");
+                    let (mut random, acknowledged) = (random.fork(round << 8 | writer as u64), &acknowledged);
+                    scope.spawn(move || {
+                        write_until_cut(writer, &mut wire, history, &mut random, acknowledged)
+                            .unwrap_or_else(|why| panic!("seed {seed}: {why}"));
+                        // the server closes its half when it has carried out all that reached it
+                        while wire.fill().expect("an end of the stream") {}
+                    });
+                    scope.spawn(move || {
+                        wait_until("the writers get their acknowledgements", DEADLINE, || {
+                            (acknowledged.load(Ordering::Relaxed) > 2_000).then_some(())
+                        });
+                        // an error means that the writer has ended already
+                        let _ = cutter.shutdown(std::net::Shutdown::Write);
+                    });
+                }
+            });
+            for history in &mut histories {
+                verify(&mut server.connect(Transport::Tcp), history)
+                    .unwrap_or_else(|why| panic!("{}, seed {seed}: {why}", kind.name()));
+            }
+        }
+    }
 }
 
 /// What the server says about its start, the time to attach included.

@@ -129,6 +129,13 @@ impl Server {
         }
     }
 
+    /// Starts a server and kills it after `life`, however far it got.
+    pub fn start_and_kill(kind: Kind, options: &ServeOptions, life: Duration) {
+        let mut server = Self::spawn(kind, options);
+        std::thread::sleep(life);
+        server.kill();
+    }
+
     fn spawn(kind: Kind, options: &ServeOptions) -> Self {
         let scratch = Scratch::new();
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, free_port()));
