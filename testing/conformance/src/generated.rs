@@ -20,6 +20,7 @@ pub fn conversations() -> Vec<Conversation> {
     ];
     all.extend(flag_orders());
     all.extend(sizes());
+    all.extend(largest_items());
     all.extend(key_lengths());
     all.extend(counter_widths());
     all
@@ -231,6 +232,39 @@ fn sizes() -> Vec<Conversation> {
     all
 }
 
+/// The largest item, to the byte: memcached counts its own header (57 bytes with the unique), key, client flags and line end.
+fn largest_items() -> Vec<Conversation> {
+    let mut all = Vec::new();
+    for (key_len, flags) in [(1, 0), (1, 5), (250, 0), (250, 5)] {
+        let key = "L".repeat(key_len);
+        let largest = (1 << 20) - 57 - key_len - if flags == 0 { 0 } else { 4 } - "\r\n".len();
+        let value = "v".repeat(largest);
+        let exchanges = vec![
+            (
+                format!("set {key} {flags} 0 {largest}\r\n{value}\r\n"),
+                "STORED\r\n".to_string(),
+            ),
+            (
+                format!("get {key}\r\n"),
+                format!("VALUE {key} {flags} {largest}\r\n{value}\r\nEND\r\n"),
+            ),
+            (
+                format!("set {key} {flags} 0 {}\r\n{value}v\r\n", largest + 1),
+                "SERVER_ERROR object too large for cache\r\n".to_string(),
+            ),
+            (format!("get {key}\r\n"), "END\r\n".to_string()),
+            (format!("ms {key} {largest} F{flags}\r\n{value}\r\n"), "HD\r\n".to_string()),
+        ];
+        let exchanges = exchanges
+            .into_iter()
+            .map(|(request, reply)| (request.into_bytes(), reply.into_bytes()))
+            .collect();
+        let name = format!("the largest item with a key of {key_len} and flags {flags}");
+        all.push(conversation(&name, exchanges));
+    }
+    all
+}
+
 /// Every length of a key, through get, delete and the meta commands.
 fn key_lengths() -> Vec<Conversation> {
     let exchanges = (1..=250).map(|len| {
@@ -265,6 +299,12 @@ fn counter_widths() -> Vec<Conversation> {
         ));
     }
     // memcached looks for a minus sign beyond the end of a number above 2^63: what lay there before must be nothing
-    let alone = |name, exchanges| Conversation { own_server: true, ..conversation(name, exchanges) };
-    vec![alone("incr across the powers of ten", up), alone("decr across the powers of ten", down)]
+    let alone = |name, exchanges| Conversation {
+        own_server: true,
+        ..conversation(name, exchanges)
+    };
+    vec![
+        alone("incr across the powers of ten", up),
+        alone("decr across the powers of ten", down),
+    ]
 }
