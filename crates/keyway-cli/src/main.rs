@@ -115,7 +115,7 @@ enum Command {
 
 #[derive(Args)]
 struct Region {
-    /// The region's file [default: /dev/shm/keyway-<uid>-11211]
+    /// The region's file [default: /dev/shm/keyway-UID-11211]
     #[arg(long, value_name = "PATH")]
     region: Option<PathBuf>,
 }
@@ -131,7 +131,7 @@ struct Serve {
     /// Mode of the Unix socket, octal
     #[arg(long, value_name = "MODE", default_value = "700", value_parser = parse_mode)]
     socket_mode: u32,
-    /// The region's file, made if absent, or memfd: gone with the server [default: /dev/shm/keyway-<uid>-<port>]
+    /// The region's file, made if absent, or memfd: gone with the server [default: /dev/shm/keyway-UID-PORT]
     #[arg(long, value_name = "PATH|memfd", value_parser = place::parse)]
     region: Option<Place>,
     /// Size of a new region, index and headers included: 512k, 64m, 1g; a plain number counts MiB

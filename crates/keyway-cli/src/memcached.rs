@@ -119,7 +119,7 @@ const OPTIONS: [(char, &str, Value, &str); 37] = [
         'e',
         "memory-file",
         Value::Yes,
-        "the region's file, or memfd (default /dev/shm/keyway-<uid>-<port>)",
+        "the region's file, or memfd (default /dev/shm/keyway-UID-PORT)",
     ),
     ('Z', "enable-ssl", Value::No, "not available"),
     (

@@ -3,9 +3,9 @@
 //! [`Server::start`] binds the sockets, opens a session per worker and leaves everything ready; [`Server::run`] serves until a
 //! signal, a client's `shutdown` or [`Handle::shutdown`] ends it.
 //!
-//! One thread accepts ([`acceptor`]) and hands connections round-robin to the workers ([`worker`]), each an event loop with its
-//! own session. A worker gives its connections turns ([`connection`]): bytes in, requests decoded by `keyway-proto`, executed
-//! on the session ([`execute`]), answers out. The threads share counters and mailboxes only ([`shared`]); items they share
+//! One thread accepts (`acceptor`) and hands connections round-robin to the workers (`worker`), each an event loop with its
+//! own session. A worker gives its connections turns (`connection`): bytes in, requests decoded by `keyway-proto`, executed
+//! on the session (`execute`), answers out. The threads share counters and mailboxes only (`shared`); items they share
 //! through the region.
 //!
 //! The server knows nothing of the region's layout or of eviction, and has no unsafe code.
