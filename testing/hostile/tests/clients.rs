@@ -113,6 +113,55 @@ fn clients_that_never_read_bind_no_memory() {
 }
 
 #[test]
+fn values_that_are_only_begun_bind_no_memory() {
+    const BEGUN: usize = 400;
+    if !Kind::to_test("values that are only begun").contains(&Kind::Keyway) {
+        // memcached takes an item for each at once, and then has none left: it cannot be a model here
+        return;
+    }
+    let server = Server::start(
+        Kind::Keyway,
+        &ServeOptions {
+            memory_mb: 16,
+            ..ServeOptions::default()
+        },
+    );
+    let mut ordinary = server.connect(Transport::Tcp);
+    is_served(&mut ordinary, 0);
+    let before = server.anonymous_memory();
+    let mut begun: Vec<Wire> = Vec::new();
+    for n in 0..BEGUN {
+        let mut wire = server.connect(if n % 2 == 0 { Transport::Tcp } else { Transport::Unix });
+        let request = if n % 3 == 0 {
+            format!("ms begun:{n} 1000000\r\nbegun")
+        } else {
+            format!("set begun:{n} 0 0 1000000\r\nbegun")
+        };
+        wire.send(request.as_bytes()).expect("a part may be sent");
+        begun.push(wire);
+    }
+    for round in 0..200 {
+        is_served(&mut ordinary, round);
+    }
+    if let (Some(before), Some(after)) = (before, server.anonymous_memory()) {
+        let growth = after.saturating_sub(before);
+        say(&format!("values that are only begun: keyway grew by {} KB", growth >> 10));
+        assert!(
+            growth < GROWTH_MAX,
+            "keyway grew by {growth} bytes for {BEGUN} values of which 5 bytes have come"
+        );
+    }
+    // whoever goes on is served
+    let mut last = begun.pop().expect("there are many");
+    last.send(&[vec![b'x'; 999_995], b"\r\n".to_vec()].concat())
+        .expect("the rest may be sent");
+    assert_eq!(
+        String::from_utf8_lossy(&last.line().expect("an answer")),
+        if (BEGUN - 1).is_multiple_of(3) { "HD" } else { "STORED" }
+    );
+}
+
+#[test]
 fn ten_thousand_connections_leave_nothing() {
     const BATCHES: usize = 50;
     const BATCH: usize = 200;
