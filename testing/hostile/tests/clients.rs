@@ -167,6 +167,8 @@ fn ten_thousand_connections_leave_nothing() {
     const BATCH: usize = 200;
     against_each("10,000 connections", &ServeOptions::default(), |server| {
         let mut ordinary = server.connect(Transport::Tcp);
+        // only what is served has been accepted
+        is_served(&mut ordinary, 0);
         let before = open_files(server);
         let openings: [&[u8]; 5] = [b"", b"get a", b"set a 0 0 100\r\nabc", b"get a\r\nget b\r\n", b"\x80"];
         for batch in 0..BATCHES {
