@@ -97,6 +97,29 @@ fn both_servers_keep_to_the_table() {
     );
 }
 
+/// `keyway memcached …`, started as memcached is, is the same server.
+#[test]
+fn memcacheds_command_line_serves_the_same() {
+    if !Kind::to_test("memcached's command line").contains(&Kind::Keyway) {
+        return;
+    }
+    let options = ServeOptions {
+        memcached_command_line: true,
+        ..ServeOptions::default()
+    };
+    let server = Server::start(Kind::Keyway, &options);
+    let tally = Tally::default();
+    let table = whole_table();
+    for conversation in table
+        .iter()
+        .filter(|c| c.area == "storage" && !c.own_server && is_held(Kind::Keyway, c))
+    {
+        hold(&server, Transport::Tcp, Manner::Stepwise, conversation, &tally);
+    }
+    let departures = tally.departures.into_inner().expect("no thread panicked");
+    assert!(departures.is_empty(), "{departures:#?}");
+}
+
 fn is_held(kind: Kind, conversation: &Conversation) -> bool {
     if conversation.only.is_some_and(|only| only != kind) {
         return false;

@@ -39,6 +39,8 @@ pub struct ServeOptions {
     pub region: Option<PathBuf>,
     /// the socket that a memcached listens on; Keyway listens on both
     pub transport: Transport,
+    /// start Keyway by `keyway memcached` and memcached's own command line, instead of `keyway serve`
+    pub memcached_command_line: bool,
     /// further arguments for `keyway serve`
     pub keyway_arguments: Vec<String>,
     /// further arguments for memcached
@@ -52,6 +54,7 @@ impl Default for ServeOptions {
             threads: 4,
             region: None,
             transport: Transport::Tcp,
+            memcached_command_line: false,
             keyway_arguments: Vec::new(),
             memcached_arguments: Vec::new(),
         }
@@ -143,6 +146,31 @@ impl Server {
         let log = scratch.join("log");
         let region = options.region.clone().unwrap_or_else(|| scratch.join("region"));
         let mut command = match kind {
+            Kind::Keyway if options.memcached_command_line => {
+                let mut command = Command::new(keyway_binary());
+                command
+                    .args(["memcached", "-l", "127.0.0.1", "-p", &address.port().to_string(), "-s"])
+                    .arg(&socket);
+                command.args([
+                    "-m",
+                    &options.memory_mb.to_string(),
+                    "-t",
+                    &options.threads.to_string(),
+                    "-u",
+                    "root",
+                ]);
+                // what units and scripts of many years carry along
+                command.args(["-c", "1024", "-P"]).arg(scratch.join("pid")).args([
+                    "-f",
+                    "1.25",
+                    "-n",
+                    "48",
+                    "-o",
+                    "modern,slab_reassign",
+                ]);
+                command.arg("-e").arg(&region);
+                command
+            }
             Kind::Keyway => {
                 let mut command = Command::new(keyway_binary());
                 command
