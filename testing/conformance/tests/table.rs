@@ -100,7 +100,7 @@ fn both_servers_keep_to_the_table() {
 /// `keyway memcached …`, started as memcached is, is the same server.
 #[test]
 fn memcacheds_command_line_serves_the_same() {
-    if !Kind::to_test("memcached's command line").contains(&Kind::Keyway) {
+    if !Kind::keyway_is_wanted() {
         return;
     }
     let options = ServeOptions {

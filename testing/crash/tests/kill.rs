@@ -61,7 +61,7 @@ fn nothing_old_or_torn_comes_back_when_killed_while_evicting() {
 }
 
 fn run(plan: &Plan) {
-    if !Kind::to_test(plan.name).contains(&Kind::Keyway) {
+    if !Kind::keyway_is_wanted() {
         return;
     }
     let seed = Random::seed_for(plan.name);

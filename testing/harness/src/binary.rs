@@ -31,7 +31,7 @@ pub fn memcached_binary() -> Option<&'static Path> {
 pub fn program_on_path(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&path)
-        .chain(["/usr/bin", "/usr/local/bin", "/usr/local/go/bin"].map(PathBuf::from))
+        .chain([PathBuf::from("/usr/local/go/bin")])
         .map(|dir| dir.join(name))
         .find(|candidate| candidate.is_file())
 }

@@ -74,23 +74,33 @@ pub struct Server {
 }
 
 impl Kind {
+    /// Whether Keyway is to be tested: `KEYWAY_TESTS_AGAINST` may name memcached alone.
+    pub fn keyway_is_wanted() -> bool {
+        Self::wanted().contains(&Kind::Keyway)
+    }
+
     /// The servers to test, as `KEYWAY_TESTS_AGAINST` and what is installed allow; says what is left out.
     ///
     /// # Panics
     ///
     /// When the variable names something else, or nothing may be skipped and no memcached is there.
     pub fn to_test(test: &str) -> Vec<Kind> {
-        let wanted = std::env::var("KEYWAY_TESTS_AGAINST").unwrap_or_else(|_| "keyway,memcached".into());
-        let mut kinds = Vec::new();
-        for name in wanted.split(',') {
-            match name.trim() {
-                "keyway" => kinds.push(Kind::Keyway),
-                "memcached" if memcached_binary().is_some() => kinds.push(Kind::Memcached),
-                "memcached" => crate::skip(&format!("{test} against memcached"), "no memcached is installed"),
-                other => panic!("KEYWAY_TESTS_AGAINST={other}: it takes keyway, memcached, or both with a comma"),
-            }
+        let mut kinds = Self::wanted();
+        if kinds.contains(&Kind::Memcached) && memcached_binary().is_none() {
+            crate::skip(&format!("{test} against memcached"), "no memcached is installed");
+            kinds.retain(|&kind| kind != Kind::Memcached);
         }
         kinds
+    }
+
+    fn wanted() -> Vec<Kind> {
+        let names = std::env::var("KEYWAY_TESTS_AGAINST").unwrap_or_else(|_| "keyway,memcached".into());
+        let kind = |name: &str| match name.trim() {
+            "keyway" => Kind::Keyway,
+            "memcached" => Kind::Memcached,
+            other => panic!("KEYWAY_TESTS_AGAINST={other}: it takes keyway, memcached, or both with a comma"),
+        };
+        names.split(',').map(kind).collect()
     }
 
     /// Its name, for messages.
@@ -311,7 +321,10 @@ impl Server {
     ///
     /// When it does not end within the deadline.
     pub fn terminate(&mut self) -> ExitStatus {
-        let status = Command::new("kill").args(["-TERM", &self.pid().to_string()]).status();
+        // the shell's own kill: the program of that name is not installed everywhere
+        let status = Command::new("/bin/sh")
+            .args(["-c", &format!("kill -TERM {}", self.pid())])
+            .status();
         assert!(status.as_ref().is_ok_and(ExitStatus::success), "kill -TERM: {status:?}");
         wait_until("the server ends after SIGTERM", DEADLINE, || self.ended())
     }

@@ -124,10 +124,6 @@ fn reads_well_formed(case: &str, wire: &mut harness::Wire, n: usize) -> bool {
     true
 }
 
-fn wanted(test: &str) -> bool {
-    Kind::to_test(test).contains(&Kind::Keyway)
-}
-
 fn tell(test: &str, fates: &[Fate]) {
     let mut counts = BTreeMap::new();
     for fate in fates {
@@ -138,7 +134,7 @@ fn tell(test: &str, fates: &[Fate]) {
 
 #[test]
 fn a_region_that_nothing_was_done_to_is_warm() {
-    if !wanted("regions in good order") {
+    if !Kind::keyway_is_wanted() {
         return;
     }
     let scratch = Scratch::new();
@@ -153,7 +149,7 @@ fn a_region_that_nothing_was_done_to_is_warm() {
 
 #[test]
 fn truncated_regions() {
-    if !wanted("truncated regions") {
+    if !Kind::keyway_is_wanted() {
         return;
     }
     let scratch = Scratch::new();
@@ -198,7 +194,7 @@ fn kept_or_told(case: &str, path: &Path) -> Fate {
 
 #[test]
 fn regions_with_flipped_bits() {
-    if !wanted("regions with flipped bits") {
+    if !Kind::keyway_is_wanted() {
         return;
     }
     let scratch = Scratch::new();
@@ -233,7 +229,7 @@ fn regions_with_flipped_bits() {
 
 #[test]
 fn every_byte_of_the_first_line_counts_or_does_not_matter() {
-    if !wanted("regions of another version") {
+    if !Kind::keyway_is_wanted() {
         return;
     }
     // magic, format version and feature bits are somewhere here: each byte in turn says something else
@@ -254,7 +250,7 @@ fn every_byte_of_the_first_line_counts_or_does_not_matter() {
 
 #[test]
 fn what_is_no_region_is_left_alone() {
-    if !wanted("files that are no region") {
+    if !Kind::keyway_is_wanted() {
         return;
     }
     let scratch = Scratch::new();
