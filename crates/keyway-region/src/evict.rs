@@ -148,7 +148,7 @@ impl Session {
         if !make_room {
             return self.claim_free().ok_or(WriteError::OutOfMemory);
         }
-        let reserve = (self.region.segments() / RESERVE_SHARE).clamp(RESERVE_MIN, RESERVE_MAX);
+        let reserve = self.reserve();
         // Each round gives one segment and its relocations take less than one: this ends when the reserve is full.
         for _ in 0..self.region.segments() + ROUNDS {
             if self.free_segments() > reserve
@@ -166,6 +166,15 @@ impl Session {
             return Err(WriteError::OutOfMemory);
         }
         self.claim_free().ok_or(WriteError::OutOfMemory)
+    }
+
+    fn reserve(&self) -> usize {
+        (self.region.segments() / RESERVE_SHARE).clamp(RESERVE_MIN, RESERVE_MAX)
+    }
+
+    /// Whether new segments come from old ones only.
+    pub(crate) fn is_full(&self) -> bool {
+        self.free_segments() <= self.reserve()
     }
 
     fn free_segments(&self) -> usize {

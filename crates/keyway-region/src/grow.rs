@@ -16,9 +16,13 @@ use crate::region::Region;
 use crate::session::Session;
 use crate::verbs::KEY_LEN_MAX;
 
-/// The index begins to double when this many of 100 slots are taken: below it no insert has been seen to find both of its
-/// buckets full (two choices, 8 slots: none at 0.70, 1 in 100,000 at 0.75).
-const GROW_AT_PERCENT: u64 = 70;
+/// The index begins to double when this many of 100 slots are taken. In a table that grows by splits no insert below it has
+/// been seen to find both of its buckets full (simulated to 2^20 buckets: none up to 0.65, 1 in 10^6 before 0.70, 1 in 20,000
+/// before 0.75; a split halves a bucket at random, so the loads are less even than in a table that never grew).
+const GROW_AT_PERCENT: u64 = 65;
+/// The same while items are being evicted for room: a larger index would only leave less of it for them. An insert that finds
+/// both buckets full evicts from them, which below this load is 1 in 150.
+const GROW_AT_PERCENT_WHEN_FULL: u64 = 90;
 /// Buckets split by each insert while the index doubles: it is done before the load has risen by a hundredth.
 const SPLITS_PER_INSERT: usize = 4;
 /// The index never takes more than one in this many segments.
@@ -75,19 +79,25 @@ impl Session {
         let table = self.region.table();
         if table.is_even() {
             let items = self.region.superblock().items.load(Relaxed);
-            let full = table.count * SLOTS as u64 * GROW_AT_PERCENT / 100;
-            if items < full || items > u64::MAX / 2 {
+            let slots = table.count * SLOTS as u64;
+            if items < slots * GROW_AT_PERCENT / 100 || items > u64::MAX / 2 {
+                return;
+            }
+            if items < slots * GROW_AT_PERCENT_WHEN_FULL / 100 && self.is_full() {
                 return;
             }
         }
         self.grow(SPLITS_PER_INSERT, now);
     }
 
-    /// Splits up to `splits` buckets. `false`: the index cannot grow now.
+    /// Splits up to `splits` buckets, not beyond the end of a round. `false`: the index cannot grow now.
     #[cold]
     pub(crate) fn grow(&self, splits: usize, now: u32) -> bool {
-        for _ in 0..splits {
+        for done in 0..splits {
             let table = self.region.table();
+            if table.is_even() && done > 0 {
+                return true;
+            }
             if table.is_even() && !self.region.can_double() {
                 return false;
             }

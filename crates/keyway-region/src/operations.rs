@@ -18,8 +18,6 @@ const EXPIRED: u32 = 1;
 /// What memcached adds to key and value when it compares an item with -I: its header, the CAS unique, a zero byte behind the
 /// key and a line end behind the value. Counting the same way makes the same stores fail.
 const MEMCACHED_ITEM_OVERHEAD: usize = 48 + 8 + 1 + 2;
-/// Digits of 2^64 - 1.
-const NUMBER_LEN_MAX: usize = 20;
 
 impl Region {
     /// The region's expiry for memcached's `exptime`.
@@ -54,7 +52,7 @@ impl Session {
             let found = self.region.get(&key, how, now, out, &mut head);
             match found {
                 Found::Hit { item, place, word } => {
-                    if !wins(&item, how) {
+                    if !wins(&item, item.ttl_s, how) {
                         self.count(Counter::get_hits, 1);
                         if !how.no_bump {
                             self.region.bump(place, word, now);
@@ -122,9 +120,9 @@ impl Session {
                 });
             };
             let mut item = old.item();
-            item.win = wins(&item, how);
             let expiry = how.exptime.map_or(old.expiry(), |exptime| region.expiry(exptime, now));
-            item.ttl_s = ttl(expiry, now);
+            let ttl_before = std::mem::replace(&mut item.ttl_s, ttl(expiry, now));
+            item.win = wins(&item, if how.recache_after_touch { item.ttl_s } else { ttl_before }, how);
             let keep = !item.win && how.exptime.is_none();
             head(&item, out);
             if how.value && how.unless_cas.is_none_or(|cas| cas != item.cas) && !old.append_value(out) {
@@ -305,8 +303,9 @@ impl Session {
             }
             let item = old.item();
             let expiry = match how.exptime {
-                Some(exptime) if how.invalidate => region.expiry(exptime, now),
-                _ => old.expiry(),
+                Some(exptime) => region.expiry(exptime, now),
+                None if how.remove_value => 0,
+                None => old.expiry(),
             };
             // The win goes too, so that the next reader can win.
             let marks = marks_of(&item) & (flag::STALE | flag::BINARY_KEY) | if how.invalidate { flag::STALE } else { 0 };
@@ -325,14 +324,14 @@ impl Session {
             }
             same_value(old, built, draft)
         })?;
-        self.count(
-            if answer == Deleted::NotFound {
+        if !how.uncounted {
+            let counter = if answer == Deleted::NotFound {
                 Counter::delete_misses
             } else {
                 Counter::delete_hits
-            },
-            1,
-        );
+            };
+            self.count(counter, 1);
+        }
         Ok(answer)
     }
 
@@ -467,13 +466,13 @@ const UPKEEP_SEGMENTS: usize = 16;
 const UPKEEP_SWEEP: usize = 1024;
 
 /// Whether this get wins the right to recache (protocol.txt, "Meta Get", flags N, R and the answer W).
-fn wins(item: &Item, how: &Get) -> bool {
+fn wins(item: &Item, ttl_s: Option<u32>, how: &Get) -> bool {
     if item.win_sent {
         return false;
     }
     let soon = how
         .recache_s
-        .is_some_and(|limit| item.ttl_s.is_some_and(|ttl| i64::from(ttl) < limit));
+        .is_some_and(|limit| ttl_s.is_some_and(|ttl| i64::from(ttl) < limit));
     soon || (item.stale && how.win_stale)
 }
 
@@ -507,7 +506,7 @@ fn parse_number(bytes: &[u8]) -> Option<u64> {
     let digits = digits.strip_prefix(b"+").unwrap_or(digits);
     let end = digits.iter().position(|b| !b.is_ascii_digit()).unwrap_or(digits.len());
     let (number, rest) = digits.split_at_checked(end)?;
-    let sane = !number.is_empty() && number.len() <= NUMBER_LEN_MAX && rest.first().is_none_or(blank);
+    let sane = !number.is_empty() && rest.first().is_none_or(blank);
     if !sane {
         return None;
     }
@@ -526,6 +525,7 @@ mod tests {
             ("0", Some(0)),
             ("18446744073709551615", Some(u64::MAX)),
             ("18446744073709551616", None),
+            ("000000000000000000001", Some(1)),
             ("12 ", Some(12)),
             ("", None),
             (" ", None),

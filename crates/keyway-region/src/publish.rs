@@ -19,6 +19,9 @@ use crate::verbs::{Item, WriteError};
 /// Bytes of the buffer for built values that a session keeps between operations.
 const BUILT_KEPT_MAX: usize = 64 << 10;
 
+/// Buckets split at a time by an insert that finds both of its buckets full.
+const SPLITS_FOR_ROOM: usize = 256;
+
 /// What is there, shown to a decision.
 pub(crate) struct Old<'r> {
     region: &'r Region,
@@ -206,8 +209,8 @@ impl Session {
                     }
                     let (place, over) = match (empty, victim) {
                         (Some(place), _) => (place, Slot::EMPTY),
-                        // Both buckets are full: grow while that can help.
-                        _ if self.grow(1, now) => continue,
+                        // Both buckets are full: grow while there is room to; a full region evicts.
+                        _ if !(self.is_full() && self.limits.evict) && self.grow(SPLITS_FOR_ROOM, now) => continue,
                         (None, Some((place, word))) if word.is_tentative() => {
                             let _ = region.slot(place.at).compare_exchange(word.0, Slot::EMPTY.0, AcqRel, Relaxed);
                             continue;

@@ -52,6 +52,8 @@ pub struct Get {
     pub vivify: Option<i64>,
     /// win if the TTL left is below this many seconds
     pub recache_s: Option<i64>,
+    /// `recache_s` looks at the TTL that `exptime` gives (flag R after flag T), not at the one before
+    pub recache_after_touch: bool,
     /// CAS unique to give to an item created here
     pub new_cas: Option<u64>,
     /// the key of an item created here came in base64
@@ -124,10 +126,12 @@ pub struct Delete {
     pub new_cas: Option<u64>,
     /// mark as stale instead
     pub invalidate: bool,
-    /// with `invalidate`: new exptime
+    /// with `invalidate` or `remove_value`: new exptime
     pub exptime: Option<i64>,
-    /// keep the item, drop its value
+    /// keep the item, drop its value and client flags; it lives until `exptime`, or for ever
     pub remove_value: bool,
+    /// no client asked for this: it is not counted as a delete
+    pub uncounted: bool,
 }
 
 /// What a delete did.

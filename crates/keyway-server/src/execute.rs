@@ -63,7 +63,11 @@ impl Executor {
     /// Deletes the item under `key`: what should have replaced it could not be stored, and the old value is not to stay.
     pub(crate) fn forget(&mut self, key: &[u8]) {
         // The client is told about the value that it sent; a second complaint has no place in the protocol.
-        let _ = self.session.delete(key, &Delete::default());
+        let how = Delete {
+            uncounted: true,
+            ..Delete::default()
+        };
+        let _ = self.session.delete(key, &how);
     }
 
     /// Executes `request` and appends its answer to `out`.
@@ -268,6 +272,7 @@ impl Executor {
             exptime: get.exptime,
             vivify: get.vivify,
             recache_s: get.recache_s,
+            recache_after_touch: is_touched_before_recache(&get.flags),
             new_cas: get.new_cas,
             binary_key: get.key.is_binary(),
         };
@@ -393,6 +398,7 @@ impl Executor {
             invalidate: delete.invalidate,
             exptime: delete.exptime,
             remove_value: delete.remove_value,
+            ..Delete::default()
         };
         let code = match self.session.delete(key, &how) {
             Ok(Deleted::Deleted) => MetaCode::Done,
@@ -704,6 +710,15 @@ fn refusal(error: WriteError) -> &'static [u8] {
         WriteError::KeyLength { .. } => reply::BAD_FORMAT,
         WriteError::EpochsUsedUp | WriteError::Corrupt => DAMAGED,
     }
+}
+
+/// Whether flag T stands before flag R: flags take effect from left to right (protocol.txt, "Meta Get").
+fn is_touched_before_recache(flags: &Flags<'_>) -> bool {
+    let mut order = flags
+        .clone()
+        .filter_map(|flag| flag.first())
+        .filter(|letter| matches!(letter, b'T' | b'R'));
+    order.next() == Some(&b'T')
 }
 
 fn verb_name(verb: StoreVerb) -> &'static str {

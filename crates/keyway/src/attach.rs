@@ -114,7 +114,8 @@ pub(crate) fn close(inner: &Inner) {
 }
 
 fn check_item_size(asked: usize, memory: u64) -> Result<(), OpenError> {
-    let half = usize::try_from(memory / 2).unwrap_or(usize::MAX);
+    // A region backs a little less than the memory asked for, never a MiB less.
+    let half = usize::try_from(memory.next_multiple_of(1 << 20) / 2).unwrap_or(usize::MAX);
     let (least, most) = (*ITEM_SIZE_MAX.start(), half.min(*ITEM_SIZE_MAX.end()));
     if asked < least || asked > most {
         Err(OpenError::ItemSize { asked, least, most })
