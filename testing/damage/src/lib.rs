@@ -1,0 +1,180 @@
+//! A small region in private memory, to be damaged and then used by every verb. Tests and fuzz targets damage it; nothing
+//! here looks at answers: only that there are any.
+//!
+//! # Safety
+//!
+//! The only `unsafe` is the mapping: a vector of pages plays it, lives as long as the region made from it, and is touched
+//! by nobody else meanwhile.
+#![allow(unsafe_code, reason = "private memory plays the mapping; contract above")]
+
+use keyway_region::layout::plan::{Layout, Shape};
+use keyway_region::layout::superblock::Superblock;
+use keyway_region::memory::Memory;
+use keyway_region::verbs::{Arithmetic, Delete, Get, Store, StoreMode};
+use keyway_region::{Creation, Host, Limits, Region, check};
+use std::ops::Range;
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+
+const MEMORY: u64 = 2 << 20;
+const NOW: i64 = 1_800_000_000;
+const KEYS: usize = 700;
+
+/// Private memory with nobody else in it.
+struct Alone;
+
+impl Host for Alone {
+    fn is_alive(&self, _: usize) -> bool {
+        true
+    }
+    fn prepare(&self, _: &[Range<usize>], _: bool, _: bool) {}
+    fn write_back(&self, _: Range<usize>) -> bool {
+        true
+    }
+}
+
+#[derive(Clone)]
+#[repr(C, align(4096))]
+struct Page([u64; 512]);
+
+/// A region's bytes.
+#[derive(Clone)]
+pub struct Image {
+    pages: Vec<Page>,
+    /// bytes that the "file" has
+    pub backed: usize,
+}
+
+impl Image {
+    /// A region with some hundred items in it, some of them large.
+    ///
+    /// # Panics
+    ///
+    /// If the region is not sound, which no damage explains yet.
+    pub fn filled() -> Self {
+        let mut shape = Shape::for_memory(MEMORY, 4096);
+        // No room to grow: the address space is real memory here.
+        shape.segments_max = Layout::new(shape).segments_for(MEMORY);
+        let layout = Layout::new(shape);
+        let segments = layout.segments_for(MEMORY);
+        let mut image = Self {
+            pages: vec![Page([0; 512]); layout.len_max / 4096 + 1],
+            backed: layout.len(segments),
+        };
+        let creation = Creation {
+            shape,
+            segments,
+            id: [1, 2],
+            seed: 3,
+            now_unix_s: NOW,
+            boot_id: [4, 5],
+        };
+        Region::create(image.memory(), &creation, Box::new(Alone)).expect("memory of the right size");
+        let region = image.open().expect("just created");
+        let process = region.attach(0, 1, NOW);
+        let mut session = region.session(process, limits()).expect("nobody else is there");
+        for i in 0..KEYS {
+            let value = vec![1; if i % 50 == 0 { 30_000 } else { i % 200 }];
+            session
+                .store(&key(i), &value, &Store::default(), region.tick(NOW))
+                .expect("there is room");
+        }
+        drop(session);
+        assert!(check::check(&region, |_| {}).is_sound());
+        drop(region);
+        image
+    }
+
+    /// The bytes as words.
+    pub fn word(&mut self, i: usize) -> &mut u64 {
+        &mut self.pages[i / 512].0[i % 512]
+    }
+
+    /// Makes the superblock's checksum right, to get damage past it.
+    pub fn heal_checksum(&mut self) {
+        let memory = self.memory();
+        let sb: &Superblock = memory.get(0);
+        sb.checksum.store(sb.checksum_now(), Relaxed);
+    }
+
+    /// The region in these bytes, if they are one.
+    ///
+    /// # Errors
+    ///
+    /// Why they are none.
+    pub fn open(&mut self) -> Result<Arc<Region>, keyway_region::Unusable> {
+        let backed = self.backed;
+        Region::open(self.memory(), backed, Box::new(Alone)).map(Arc::new)
+    }
+
+    fn memory(&mut self) -> Memory {
+        let base = NonNull::new(self.pages.as_mut_ptr().cast()).expect("a vector's pointer");
+        // SAFETY: see the top of the file.
+        unsafe { Memory::new(base, self.pages.len() * 4096) }
+    }
+}
+
+fn limits() -> Limits {
+    Limits {
+        item_size_max: 1 << 18,
+        evict: true,
+    }
+}
+
+fn key(i: usize) -> Vec<u8> {
+    format!("key-{}", i % KEYS).into_bytes()
+}
+
+/// All verbs on some keys, a walk, upkeep, recovery, and the check.
+pub fn use_it(region: &Arc<Region>, salt: usize) {
+    let process = region.attach(0, 1, NOW);
+    let Some(mut session) = region.session(process, limits()) else {
+        return;
+    };
+    let now = region.tick(NOW);
+    let mut out = Vec::new();
+    for i in 0..60 {
+        let key = key(i * 37 + salt);
+        out.clear();
+        let how = Get {
+            value: true,
+            details: true,
+            exptime: (i % 5 == 0).then_some(100),
+            ..Get::default()
+        };
+        let _ = session.get_with(&key, &how, now, &mut out, |_, _| {});
+        let value = vec![7; if i % 17 == 0 { 40_000 } else { i * 13 % 300 }];
+        let mode = [StoreMode::Set, StoreMode::Add, StoreMode::Append, StoreMode::Replace][i % 4];
+        let _ = session.store(
+            &key,
+            &value,
+            &Store {
+                mode,
+                ..Store::default()
+            },
+            now,
+        );
+        let _ = session.arithmetic(
+            &key,
+            &Arithmetic {
+                delta: 1,
+                vivify: Some((1, 0)),
+                ..Arithmetic::default()
+            },
+            now,
+        );
+        if i % 3 == 0 {
+            let _ = session.delete(&key, &Delete::default(), now);
+        }
+    }
+    session.upkeep(now);
+    let mut cursor = Some(0);
+    while let Some(c) = cursor {
+        cursor = region.walk(c, 1000, now, |_, _| {});
+    }
+    drop(session);
+    region.recover();
+    let _ = check::check(region, |_| {});
+    let _ = region.counters();
+}

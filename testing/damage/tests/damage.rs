@@ -1,0 +1,85 @@
+//! Regions with random damage. Its enemy: a byte from shared memory that is believed. Whatever the bytes, opening gives a
+//! region or an error, and every operation ends with an answer or an error, without a panic and in bounded time.
+#![allow(
+    clippy::cast_possible_truncation,
+    clippy::print_stdout,
+    reason = "a test: its numbers are small, its output is for people"
+)]
+
+use damage::{Image, use_it};
+
+struct Rng(u64);
+
+impl Rng {
+    fn next(&mut self) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0
+    }
+}
+
+#[test]
+fn damaged_anywhere() {
+    let sound = Image::filled();
+    let layout = *sound.clone().open().unwrap().layout();
+    // Most of the damage goes where it does most: the words that lead elsewhere.
+    let parts = [
+        0..4096,
+        layout.threads..layout.words,
+        layout.words..layout.headers,
+        layout.headers..layout.bucket_directory,
+        layout.bucket_directory..layout.segments,
+        layout.segments..layout.segments + layout.shape.segment_size * 2,
+        layout.segments..sound.backed,
+    ];
+    let mut opened = 0;
+    for seed in 1..=400u64 {
+        let mut rng = Rng(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15));
+        let mut bytes = sound.clone();
+        let part = parts[(seed % parts.len() as u64) as usize].clone();
+        for _ in 0..1 + rng.next() % 200 {
+            let at = (part.start + (rng.next() as usize) % (part.end - part.start)) / 8;
+            *bytes.word(at) = match rng.next() % 4 {
+                0 => rng.next(),
+                1 => *bytes.word(at) ^ 1 << (rng.next() % 64),
+                2 => *bytes.word((part.start + (rng.next() as usize) % (part.end - part.start)) / 8),
+                _ => u64::MAX >> (rng.next() % 64),
+            };
+        }
+        // The superblock's own damage is found by its checksum; heal that, to get past it.
+        if seed % 2 == 0 {
+            bytes.heal_checksum();
+        }
+        if let Ok(region) = bytes.open() {
+            opened += 1;
+            use_it(&region, seed as usize);
+        }
+    }
+    println!("400 damaged regions, {opened} opened");
+    assert!(opened > 200);
+}
+
+#[test]
+fn truncated_or_of_another_kind() {
+    let mut bytes = Image::filled();
+    let whole = bytes.backed;
+    for backed in [0, 1, 4095, 4096, 8192, whole / 2, whole - 1] {
+        bytes.backed = backed;
+        assert!(bytes.open().is_err(), "{backed} of {whole} bytes");
+    }
+    bytes.backed = whole;
+    assert!(bytes.open().is_ok());
+    let say = |bytes: &mut Image| bytes.open().err().unwrap().to_string();
+    for (word, value, wanted) in [
+        (0, 0, "no Keyway region"),
+        (1, 2, "format version 2, this program knows version 1"),
+        (2, 1 << 40, "features that this program does not know"),
+        (7, 99, "checksum"),
+    ] {
+        let kept = std::mem::replace(bytes.word(word), value);
+        let said = say(&mut bytes);
+        assert!(said.contains(wanted), "{said}");
+        *bytes.word(word) = kept;
+    }
+}
