@@ -112,18 +112,18 @@ impl Region {
                 return Ok(None);
             };
             for (bucket, bucket_at) in buckets {
-                for (index, slot) in self.line(bucket_at).iter().enumerate() {
-                    let place = Place {
-                        at: bucket_at + index * 8,
-                        bucket,
-                        index,
-                    };
-                    let word = Slot(slot.load(Acquire));
-                    if word.is_frozen() {
-                        return Err((place, word));
-                    }
-                    if word != Slot::UNSET && !word.is_empty() && names(word) {
-                        return Ok(Some((place, word)));
+                for (index, word) in self.words(bucket_at).into_iter().enumerate() {
+                    if word.is_frozen() || (names(word) && word != Slot::UNSET && !word.is_empty()) {
+                        let place = Place {
+                            at: bucket_at + index * 8,
+                            bucket,
+                            index,
+                        };
+                        return if word.is_frozen() {
+                            Err((place, word))
+                        } else {
+                            Ok(Some((place, word)))
+                        };
                     }
                 }
             }
@@ -362,13 +362,13 @@ impl Session {
     fn purge_item(&self, purge: &mut Purge, offset: usize, header: Header, now: u32) {
         let region = &*self.region;
         let at = region.segment(purge.segment) + offset;
-        let mut key = self.scratch.take();
-        key.clear();
-        region
-            .memory
-            .append_to(at + header.key_offset(), header.key_len().min(KEY_LEN_MAX), &mut key);
-        let key_hash = hash(region.seed, &key);
-        self.scratch.set(key);
+        let mut bytes = [0; KEY_LEN_MAX];
+        let Some(key) = bytes.get_mut(..header.key_len()) else {
+            return;
+        };
+        region.memory.read(at + header.key_offset(), key);
+        let key_hash = hash(region.seed, key);
+        let here = Slot::confirmed(0, 0, purge.segment, offset);
         for _ in 0..ATTEMPTS_MAX {
             // Words that the last split left frozen in its old bucket name items of keys that are elsewhere now.
             let count = region.table().count;
@@ -376,7 +376,7 @@ impl Session {
                 self.finish_last_split();
                 purge.finished = count;
             }
-            let found = region.find_word(key_hash, |w| w.segment() == purge.segment && w.offset() == offset);
+            let found = region.find_word(key_hash, |word| word.same_place(here));
             let (place, word) = match found {
                 Ok(Some(found)) => found,
                 Ok(None) => return,

@@ -95,7 +95,7 @@ impl Region {
     }
 
     /// Follows a word from its slot to the item's header.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn look(&self, place_at: usize, word: Slot) -> Look<Seen> {
         let segment = word.segment();
         if segment >= self.segments() {
@@ -179,9 +179,13 @@ impl Region {
             self.memory.prefetch(buckets[0].1, 1);
             self.memory.prefetch(buckets[1].1, 1);
             for (bucket, bucket_at) in buckets {
-                for (index, slot) in self.line(bucket_at).iter().enumerate() {
-                    let word = Slot(slot.load(Acquire));
-                    if !word.is_item_with(wanted) {
+                let words = self.words(bucket_at);
+                let (mut same, _) = Slot::candidates(&words, wanted);
+                while same != 0 {
+                    let index = same.trailing_zeros() as usize;
+                    same &= same - 1;
+                    let word = words.get(index).copied().unwrap_or(Slot::EMPTY);
+                    if !word.is_item() {
                         continue;
                     }
                     let place = Place {
@@ -217,7 +221,7 @@ impl Region {
                     if !whole || !self.still(&seen) {
                         out.truncate(start);
                         // A value's segments are freed after its slot has changed: otherwise they are damaged.
-                        if !whole && self.still(&seen) && word.same_but_frequency(Slot(slot.load(Acquire))) {
+                        if !whole && self.still(&seen) && word.same_but_frequency(Slot(self.slot(place.at).load(Acquire))) {
                             return Found::Corrupt;
                         }
                         continue 'again;

@@ -18,6 +18,9 @@ use core::ptr::NonNull;
 /// Bytes that the processor moves at a time.
 const CACHE_LINE: usize = 64;
 
+/// Bytes that any mapping has: no shared structure is larger, which spares every access one comparison.
+const LEN_MIN: usize = 4096;
+
 /// A mapping of a region.
 #[derive(Debug)]
 pub struct Memory {
@@ -53,6 +56,7 @@ impl Memory {
     ///
     /// `base..base + len` is mapped shared, page-aligned, and stays so as long as the value lives.
     pub unsafe fn new(base: NonNull<u8>, len: usize) -> Self {
+        assert!(len >= LEN_MIN, "a mapping of {len} bytes");
         Self { base, len }
     }
 
@@ -68,7 +72,8 @@ impl Memory {
 
     #[inline(always)]
     fn at(&self, offset: usize, len: usize) -> *mut u8 {
-        if offset.checked_add(len).is_none_or(|end| end > self.len) {
+        // `offset + len > self.len`, without its overflow.
+        if len > self.len || offset > self.len - len {
             self.outside(offset, len);
         }
         // SAFETY: in bounds by the lines above.
@@ -78,19 +83,20 @@ impl Memory {
     #[cold]
     #[inline(never)]
     fn outside(&self, offset: usize, len: usize) -> ! {
-        panic!(
-            "access outside the region, or unaligned: {len} bytes at {offset} of {}",
-            self.len
-        );
+        panic!("access outside the region: {len} bytes at {offset} of {}", self.len);
     }
 
-    /// The shared value at `offset`, which must be aligned for it.
+    /// The shared value at `offset`, which is a multiple of its alignment.
     #[inline(always)]
     pub fn get<T: Shared>(&self, offset: usize) -> &T {
-        if !offset.is_multiple_of(align_of::<T>()) {
+        const { assert!(size_of::<T>() <= LEN_MIN) };
+        debug_assert!(offset.is_multiple_of(align_of::<T>()), "unaligned: {offset}");
+        let offset = offset & !(align_of::<T>() - 1);
+        if offset > self.len - size_of::<T>() {
             self.outside(offset, size_of::<T>());
         }
-        let p = self.at(offset, size_of::<T>());
+        // SAFETY: in bounds by the lines above.
+        let p = unsafe { self.base.as_ptr().add(offset) };
         // SAFETY: in bounds, aligned (the base is page-aligned), valid for every bit pattern and only ever accessed atomically.
         unsafe { &*p.cast::<T>() }
     }
@@ -428,7 +434,7 @@ mod tests {
     #[test]
     #[should_panic(expected = "outside the region")]
     fn an_access_beyond_the_end_is_refused() {
-        let mut bytes = vec![0u64; 8];
-        memory(&mut bytes).get::<AtomicU64>(64);
+        let mut bytes = vec![0u64; 512];
+        memory(&mut bytes).get::<AtomicU64>(4096);
     }
 }

@@ -7,7 +7,7 @@
 use crate::atomics::{AcqRel, Acquire, Relaxed, Release, SeqCst, fence};
 use crate::extent::{Draft, Value, Written};
 use crate::hash::{Key, tag};
-use crate::layout::bucket::Table;
+use crate::layout::bucket::{SLOTS, Table};
 use crate::layout::session::OPERATION;
 use crate::layout::slot::Slot;
 use crate::layout::stats::Counter;
@@ -105,11 +105,12 @@ impl Session {
         D: FnMut(Option<&Old<'_>>, &mut Vec<u8>) -> Decision<'v>,
     {
         let mut prepared = None;
-        let mut built = self.built.take();
-        let result = self.change_with(key, now, &mut decide, &mut built, &mut prepared);
+        let built = &mut *self.built.borrow_mut();
+        let result = self.change_with(key, now, &mut decide, built, &mut prepared);
         built.clear();
-        built.shrink_to(BUILT_KEPT_MAX);
-        self.built.set(built);
+        if built.capacity() > BUILT_KEPT_MAX {
+            built.shrink_to(BUILT_KEPT_MAX);
+        }
         self.relent(OPERATION);
         if !matches!(result, Ok(Changed::Put(_))) {
             self.discard(prepared.take());
@@ -265,57 +266,55 @@ impl Session {
         region.memory.prefetch(buckets[0].1, 1);
         region.memory.prefetch(buckets[1].1, 1);
         for (bucket, bucket_at) in buckets {
-            let (mut free, mut first) = (0, None);
-            for (index, slot) in region.line(bucket_at).iter().enumerate() {
-                let place = Place {
-                    at: bucket_at + index * 8,
-                    bucket,
-                    index,
-                };
-                let word = Slot(slot.load(Acquire));
-                if word.is_frozen() {
-                    return Scan::Frozen(place, word);
-                }
+            let place = |index: u32| Place {
+                at: bucket_at + index as usize * 8,
+                bucket,
+                index: index as usize,
+            };
+            let words = region.words(bucket_at);
+            let word = |index: u32| words.get(index as usize).copied().unwrap_or(Slot::EMPTY);
+            let (mut same, odd) = Slot::candidates(&words, wanted);
+            if odd {
+                return self.scan_odd(words, place);
+            }
+            while same != 0 {
+                let (place, word) = (place(same.trailing_zeros()), word(same.trailing_zeros()));
+                same &= same - 1;
                 if word.is_empty() {
-                    free += 1;
-                    first = first.or(Some(place));
                     continue;
                 }
-                if word == Slot::UNSET {
-                    // A bucket that the table word covers has no unset slot: damage, healed as an empty one.
-                    self.count(Counter::corrupt, 1);
-                    let _ = region.slot(place.at).compare_exchange(word.0, Slot::EMPTY.0, AcqRel, Relaxed);
-                    return Scan::Again;
-                }
-                if word.tag() == wanted {
-                    match region.look(place.at, word) {
-                        Look::Moved => return Scan::Again,
-                        Look::Corrupt => {
-                            self.count(Counter::corrupt, 1);
-                            let _ = region.slot(place.at).compare_exchange(word.0, Slot::EMPTY.0, AcqRel, Relaxed);
+                match region.look(place.at, word) {
+                    Look::Moved => return Scan::Again,
+                    Look::Corrupt => {
+                        self.count(Counter::corrupt, 1);
+                        let _ = region.slot(place.at).compare_exchange(word.0, Slot::EMPTY.0, AcqRel, Relaxed);
+                        return Scan::Again;
+                    }
+                    Look::Got(seen) => {
+                        let ours = region.has_key(&seen, key.bytes);
+                        if !region.still(&seen) {
                             return Scan::Again;
                         }
-                        Look::Got(seen) => {
-                            let ours = region.has_key(&seen, key.bytes);
-                            if !region.still(&seen) {
-                                return Scan::Again;
-                            }
-                            if ours && !word.is_tentative() {
-                                return Scan::Here(place, word);
-                            }
-                            if ours {
-                                tentative = Some((place, word));
-                            }
+                        if ours && !word.is_tentative() {
+                            return Scan::Here(place, word);
+                        }
+                        if ours {
+                            tentative = Some((place, word));
                         }
                     }
                 }
-                let worse = |w: Slot| if w.is_tentative() { 0 } else { w.frequency() + 1 };
-                if victim.is_none_or(|(_, v)| worse(word) < worse(v)) {
-                    victim = Some((place, word));
-                }
             }
-            if free > most_free {
-                (most_free, empty) = (free, first);
+            let empties = Slot::empties(&words);
+            if empties.count_ones() > most_free {
+                (most_free, empty) = (empties.count_ones(), Some(place(empties.trailing_zeros())));
+            }
+            if empties == 0 {
+                let worth = |w: Slot| if w.is_tentative() { 0 } else { w.frequency() + 1 };
+                let least = (0..).zip(words).min_by_key(|(_, w)| worth(*w)).map(|(i, w)| (place(i), w));
+                victim = match (victim, least) {
+                    (Some(a), Some(b)) if worth(b.1) >= worth(a.1) => Some(a),
+                    (_, least) => least,
+                };
             }
         }
         if region.table() != table {
@@ -381,6 +380,26 @@ impl Session {
             self.count_items(1);
         }
         confirmed
+    }
+
+    /// A bucket with a frozen slot, or an unset one.
+    #[cold]
+    fn scan_odd(&self, words: [Slot; SLOTS], place: impl Fn(u32) -> Place) -> Scan {
+        for (index, word) in (0..).zip(words) {
+            let place = place(index);
+            if word.is_frozen() {
+                return Scan::Frozen(place, word);
+            }
+            if word == Slot::UNSET {
+                // A bucket that the table word covers has no unset slot: damage, healed as an empty one.
+                self.count(Counter::corrupt, 1);
+                let _ = self
+                    .region
+                    .slot(place.at)
+                    .compare_exchange(word.0, Slot::EMPTY.0, AcqRel, Relaxed);
+            }
+        }
+        Scan::Again
     }
 
     /// Whether nobody else has, or can come to have, an entry for the key while our tentative word stays in `mine`.

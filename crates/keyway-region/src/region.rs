@@ -369,6 +369,13 @@ impl Region {
         self.memory.get(bucket_at)
     }
 
+    /// What the slots of the bucket at this offset say.
+    #[inline(always)]
+    pub(crate) fn words(&self, bucket_at: usize) -> [Slot; bucket::SLOTS] {
+        let line = self.line(bucket_at);
+        core::array::from_fn(|i| Slot(line.get(i).map_or(0, |slot| slot.load(Acquire))))
+    }
+
     /// Offset of a bucket, if the directory has its segment.
     #[inline]
     pub(crate) fn bucket(&self, number: u64) -> Option<usize> {

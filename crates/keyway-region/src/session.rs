@@ -11,7 +11,7 @@ use crate::layout::session::{INTENTS, LEASING, Lease, OPERATION, ThreadSlot, UPK
 use crate::layout::stats::Counter;
 use crate::region::Region;
 use crate::verbs::{KEY_LEN_MAX, WriteError};
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 
 /// Changes of the item count that a session keeps to itself before it tells the superblock.
@@ -44,7 +44,7 @@ pub struct Session {
     /// for keys and copies during a purge
     pub(crate) scratch: Cell<Vec<u8>>,
     /// for values that an operation builds
-    pub(crate) built: Cell<Vec<u8>>,
+    pub(crate) built: RefCell<Vec<u8>>,
     items: Cell<i64>,
 }
 
@@ -76,7 +76,7 @@ impl Region {
                 limits,
                 extents: [const { Cell::new(None) }; CLASSES_MAX],
                 scratch: Cell::default(),
-                built: Cell::default(),
+                built: RefCell::default(),
                 items: Cell::new(0),
             });
         }

@@ -130,6 +130,33 @@ impl Slot {
         self.tag() == tag && self.is_item()
     }
 
+    /// Which of a bucket's words have this tag, as bits; and whether any of them is frozen or unset.
+    #[inline(always)]
+    pub(crate) fn candidates(words: &[Self; super::bucket::SLOTS], tag: u64) -> (u32, bool) {
+        let wanted = tag << TAG_SHIFT;
+        let (mut same, mut odd) = (0, false);
+        for (i, word) in words.iter().enumerate() {
+            same |= u32::from(word.0 & mask(TAG_BITS) << TAG_SHIFT == wanted) << i;
+            odd |= word.0 & FROZEN != 0 || *word == Self::UNSET;
+        }
+        (same, odd)
+    }
+
+    /// Which of a bucket's words are empty, as bits.
+    #[inline(always)]
+    pub(crate) fn empties(words: &[Self; super::bucket::SLOTS]) -> u32 {
+        words
+            .iter()
+            .enumerate()
+            .fold(0, |bits, (i, word)| bits | u32::from(word.is_empty()) << i)
+    }
+
+    /// Whether both words name the same place, whatever they say of it.
+    #[inline(always)]
+    pub(crate) fn same_place(self, other: Self) -> bool {
+        (self.0 ^ other.0) & (mask(SEGMENT_BITS + OFFSET_BITS)) == 0
+    }
+
     /// The round whose split froze this word.
     #[inline]
     pub fn mark(self) -> u32 {
