@@ -30,6 +30,8 @@ const ROUNDS: usize = 3;
 
 /// Segments among which compaction chooses the one with the most dead bytes.
 const COMPACTION_WINDOW: usize = 32;
+/// Segments whose headers are looked at for compaction before anything is evicted.
+const COMPACTION_SEARCH: usize = 1024;
 /// One in this many bytes of a segment must be dead for its compaction to be worth the copying.
 const COMPACTION_DEAD_SHARE: usize = 4;
 
@@ -216,11 +218,14 @@ impl Session {
     /// Reclaims one segment: claimed, purged, bumped. `None`: nothing can be.
     fn reclaim(&self, now: u32) -> Option<usize> {
         let segments = self.region.segments();
-        if let Some(segment) = self.reclaim_dead(SWEEP, now).or_else(|| self.compact(COMPACTION_WINDOW, now)) {
+        if let Some(segment) = self
+            .reclaim_dead(SWEEP, now)
+            .or_else(|| self.compact_some(COMPACTION_SEARCH, now))
+        {
             return Some(segment);
         }
         if !self.limits.evict {
-            return self.reclaim_dead(segments, now).or_else(|| self.compact(segments, now));
+            return self.reclaim_dead(segments, now).or_else(|| self.compact_some(segments, now));
         }
         for step in 0..ROUNDS * segments {
             if step % segments == 0 && step > 0 {
@@ -246,6 +251,13 @@ impl Session {
             }
         }
         None
+    }
+
+    /// Compacts a segment of the next `count` that is worth it: the best of the first window that has one. What was compacted
+    /// lately lies together and is dense, so one window is not enough.
+    fn compact_some(&self, count: usize, now: u32) -> Option<usize> {
+        let count = count.min(self.region.segments());
+        (0..count.div_ceil(COMPACTION_WINDOW)).find_map(|_| self.compact(COMPACTION_WINDOW, now))
     }
 
     /// Compacts the segment with the most dead bytes of the next `window`, if it has enough of them.

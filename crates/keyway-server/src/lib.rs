@@ -200,10 +200,12 @@ impl Server {
             items => format!("warm: {items} items"),
         };
         format!(
-            "keyway {KEYWAY_VERSION} ready: {}, region {} ({}, {state}), {} threads",
+            "keyway {KEYWAY_VERSION} ready: {}, region {} ({}, {state}, {} in {} µs), {} threads",
             sockets.join(", "),
             self.shared.config.region,
             size_text(self.shared.memory_limit(&info)),
+            if info.warm { "attached" } else { "created" },
+            info.attached_in.as_micros(),
             self.shared.config.threads,
         )
     }

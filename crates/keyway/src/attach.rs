@@ -271,6 +271,7 @@ fn attach(path: &Path, reopen: impl Fn() -> Result<File, OpenError>, options: &O
         process,
         limits,
         warm,
+        attached_in: Duration::ZERO,
         durable,
     })
 }

@@ -26,6 +26,7 @@ mod session;
 use keyway_region::{Limits, Process, Region};
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 pub use error::{OpenError, SessionError};
 pub use keyway_region::check::Report as CheckReport;
@@ -91,6 +92,8 @@ impl Default for Options {
 pub struct Info {
     /// it was there before, and has been attached with its items
     pub warm: bool,
+    /// how long the attach (or the creation) took
+    pub attached_in: Duration,
     /// bytes of memory that it uses, all-inclusive
     pub limit_bytes: u64,
     pub segment_bytes: u64,
@@ -116,6 +119,7 @@ struct Inner {
     process: Process,
     limits: Limits,
     warm: bool,
+    attached_in: Duration,
     /// whether what is in memory must be written back to outlive the machine's next boot
     durable: bool,
 }
@@ -127,7 +131,10 @@ impl Cache {
     ///
     /// [`OpenError`] names the file, what is wrong with it, and what to do. A file that is no region is never overwritten.
     pub fn open(place: &Place, options: &Options) -> Result<Self, OpenError> {
-        attach::open(place, options).map(|inner| Self { inner: Arc::new(inner) })
+        let begun = Instant::now();
+        let mut inner = attach::open(place, options)?;
+        inner.attached_in = begun.elapsed();
+        Ok(Self { inner: Arc::new(inner) })
     }
 
     /// A session for the calling thread. Sessions are few (a region of 64 MiB has 256): keep one per thread, not one per call.
@@ -161,6 +168,7 @@ impl Cache {
         let sb = region.superblock();
         Info {
             warm: self.inner.warm,
+            attached_in: self.inner.attached_in,
             limit_bytes: layout.backed_len(region.segments()),
             segment_bytes: layout.shape.segment_size as u64,
             segments: region.segments() as u64,

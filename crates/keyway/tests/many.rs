@@ -266,3 +266,28 @@ fn one_region_in_two_processes() {
         assert_eq!(version_of(key, &out), 2);
     }
 }
+
+#[test]
+fn what_fits_is_never_evicted() {
+    // A hundredth of the region, rewritten until the log has gone round twenty times.
+    let file = Region::new("rewritten");
+    let cache = file.open(8 << 20);
+    let mut session = cache.session().unwrap();
+    let keys = 400u64;
+    let mut out = Vec::new();
+    for version in 1..=2000 {
+        for key in 0..keys {
+            session.set(&name(key), &make(key, version), 0).unwrap();
+        }
+        for key in (0..keys).step_by(37) {
+            out.clear();
+            session
+                .get(&name(key), &mut out)
+                .unwrap_or_else(|| panic!("key {key} is gone in round {version}"));
+            assert_eq!(version_of(key, &out), version);
+        }
+    }
+    let counters = cache.counters();
+    assert_eq!((counters.evictions, counters.curr_items), (0, keys));
+    assert!(counters.segments_recycled > 1000, "{counters:?}");
+}
