@@ -1,7 +1,7 @@
 //! Writers of every answer: each appends whole lines to a buffer that the caller owns.
 //!
 //! No formatting machinery: an answer is a few copies and a number or two. What belongs to which answer is decided here
-//! ([`meta`]: which flags are echoed, which lines quiet mode hides), so that a server has no rules of its own.
+//! ([`meta()`]: which flags are echoed, which lines quiet mode hides), so that a server has no rules of its own.
 
 mod dump;
 mod meta;
