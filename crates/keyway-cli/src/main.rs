@@ -174,13 +174,6 @@ struct Serve {
 
 impl Serve {
     fn plan(self) -> Result<Plan, Failure> {
-        if self.max_item as u64 > self.memory / 2 {
-            let (item, memory) = (self.max_item, self.memory);
-            let reason = "the largest item may take at most half of the memory; raise --memory or lower --max-item";
-            return Err(Failure::usage(format_args!(
-                "--max-item {item} with --memory {memory} (bytes): {reason}"
-            )));
-        }
         let mut tcp: Vec<SocketAddr> = Vec::new();
         let listen = if self.listen.is_empty() {
             vec!["127.0.0.1".to_owned()]
@@ -212,12 +205,14 @@ impl Serve {
             evict: !self.no_evict,
             ..Options::default()
         };
-        Ok(Plan {
+        let plan = Plan {
             config,
             place: self.region,
             options,
             ..Plan::default()
-        })
+        };
+        plan.check_item_size("--max-item", "--memory")?;
+        Ok(plan)
     }
 }
 

@@ -2,7 +2,7 @@
 //! under the name `memcached`.
 //!
 //! The rules are getopt_long(3)'s: bundled flags (`-vvd`), attached values (`-m64`), `--name=value`, names cut short where that
-//! is unambiguous. What an option means to memcached it means here; [`OPTIONS`] has them all. What Keyway does not have yet is
+//! is unambiguous. What an option means to memcached it means here; [`OPTIONS`] has them all. What Keyway does not have is
 //! refused by name, what means nothing to it is taken and ignored, and an unknown `-o` warns, because configurations carry
 //! flags of all ages.
 
@@ -413,11 +413,7 @@ impl Reading {
     }
 
     fn finish(mut self) -> Result<Plan, Failure> {
-        if self.plan.options.item_size_max as u64 > self.plan.options.memory / 2 {
-            let (item, memory) = (self.plan.options.item_size_max, self.plan.options.memory);
-            let reason = "the largest item may take at most half of the memory; raise -m or lower -I";
-            return Err(Failure::usage(format_args!("-I {item} with -m {memory} (bytes): {reason}")));
-        }
+        self.plan.check_item_size("-I", "-m")?;
         // memcached listens on a Unix socket instead of TCP. Here both can be live, but only when both are asked for: a
         // second server on one machine would otherwise fight for the port, and a private cache become public.
         let tcp_is_off = self.socket.is_some() && !self.port_given && self.addresses.is_empty();

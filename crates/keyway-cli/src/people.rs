@@ -4,6 +4,7 @@ use std::io::{IsTerminal, Read, Write};
 use std::path::PathBuf;
 
 use keyway::{Cache, Delete, Deleted, Options, Place, Session, Store, Stored};
+use keyway_proto::is_plain;
 use keyway_server::size_text;
 
 use crate::exit::{self, Failure};
@@ -59,7 +60,7 @@ pub(crate) fn get(region: Option<PathBuf>, key: &str) -> Result<(), Failure> {
     if out.is_terminal() {
         value.push(b'\n');
     }
-    written(out.write_all(&value))
+    written(out.write_all(&value).and_then(|()| out.flush()))
 }
 
 /// Stores `value`, or standard input if there is none.
@@ -106,8 +107,8 @@ pub(crate) fn keys(region: Option<PathBuf>) -> Result<(), Failure> {
         cursor = session.walk(from, ITEMS_PER_STEP, |key, _| {
             let _ = writeln!(lines, "{}", key.escape_ascii());
         });
-        if out.write_all(&lines).is_err() {
-            break;
+        if let Err(error) = out.write_all(&lines) {
+            return written(Err(error));
         }
     }
     Ok(())
@@ -123,7 +124,7 @@ pub(crate) fn dump(region: Option<PathBuf>) -> Result<(), Failure> {
         let mut found: Vec<(Vec<u8>, bool)> = Vec::new();
         cursor = session.walk(from, ITEMS_PER_STEP, |key, item| found.push((key.to_vec(), item.binary_key)));
         for (key, is_binary) in found {
-            if is_binary || key.iter().any(|byte| byte.is_ascii_control() || *byte == b' ') {
+            if is_binary || !is_plain(&key) {
                 log::warn!("{}: left out, because the text protocol cannot name it", key.escape_ascii());
                 continue;
             }
@@ -132,14 +133,10 @@ pub(crate) fn dump(region: Option<PathBuf>) -> Result<(), Failure> {
             let Some(item) = session.get(&key, &mut value) else { continue };
             // A Unix time, not a time left: it stays right however late the dump is loaded, and however long it is.
             let exptime = item.ttl_s.map_or(0, |ttl_s| session.now_unix_s() + i64::from(ttl_s));
-            let written = out
-                .write_all(b"set ")
-                .and_then(|()| out.write_all(&key))
-                .and_then(|()| write!(out, " {} {exptime} {} noreply\r\n", item.flags, value.len()))
-                .and_then(|()| out.write_all(&value))
-                .and_then(|()| out.write_all(b"\r\n"));
-            if written.is_err() {
-                return Ok(());
+            let arguments = format!(" {} {exptime} {} noreply\r\n", item.flags, value.len());
+            let command = [b"set ", &key[..], arguments.as_bytes(), &value, b"\r\n"].concat();
+            if let Err(error) = out.write_all(&command) {
+                return written(Err(error));
             }
         }
     }

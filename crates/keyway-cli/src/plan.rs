@@ -38,6 +38,18 @@ pub(crate) struct Plan {
 }
 
 impl Plan {
+    /// Refuses a largest item above half of the memory, by the names of their options.
+    pub(crate) fn check_item_size(&self, item_option: &str, memory_option: &str) -> Result<(), Failure> {
+        let (item, memory) = (self.options.item_size_max, self.options.memory);
+        if item as u64 <= memory / 2 {
+            return Ok(());
+        }
+        let reason = "the largest item may take at most half of the memory";
+        Err(Failure::usage(format_args!(
+            "{item_option} {item} with {memory_option} {memory} (bytes): {reason}; raise {memory_option} or lower {item_option}"
+        )))
+    }
+
     /// Serves until told to stop.
     pub(crate) fn run(mut self) -> Result<(), Failure> {
         if self.daemon {

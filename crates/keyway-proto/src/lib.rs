@@ -31,4 +31,4 @@ mod token;
 
 pub use decode::{Decoded, Decoder, LINE_LEN_MAX, Limits};
 pub use request::*;
-pub use token::{Tokens, tokens};
+pub use token::{Tokens, is_plain, tokens};

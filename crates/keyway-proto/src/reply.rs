@@ -1,6 +1,6 @@
 //! Writers of every answer: each appends whole lines to a buffer that the caller owns.
 //!
-//! No formatting machinery: an answer is a few copies and a number or two. What belongs to which answer is decided here
+//! No formatting machinery, statistics aside: an answer is a few copies and a number or two. What belongs to which answer is decided here
 //! ([`meta()`]: which flags are echoed, which lines quiet mode hides), so that a server has no rules of its own.
 
 mod dump;
@@ -8,6 +8,8 @@ mod meta;
 
 pub use dump::{DebugFacts, DumpFacts, debug, metadump, mgdump, uri_encode};
 pub use meta::{Facts, MetaCode, MetaCommand, is_hidden, meta};
+
+use std::io::Write;
 
 /// The end of every line and data block.
 pub const LINE_END: &[u8] = b"\r\n";
@@ -44,8 +46,6 @@ pub const TOO_LARGE: &[u8] = crate::decode::TOO_LARGE;
 pub const NON_NUMERIC: &[u8] = b"CLIENT_ERROR cannot increment or decrement non-numeric value\r\n";
 /// No room for a value, as memcached words it.
 pub const OUT_OF_MEMORY_STORING: &[u8] = b"SERVER_ERROR out of memory storing object\r\n";
-/// No room for anything else, as memcached words it.
-pub const OUT_OF_MEMORY: &[u8] = b"SERVER_ERROR out of memory\r\n";
 /// `shutdown` on a server that does not allow it (protocol.txt, "Other commands").
 pub const SHUTDOWN_DISABLED: &[u8] = b"SERVER_ERROR: shutdown not enabled\r\n";
 /// `flush_all` on a server that does not allow it.
@@ -96,18 +96,9 @@ pub fn version(out: &mut Vec<u8>, version: &str) {
 }
 
 /// `STAT <name> <value>` (protocol.txt, "Statistics").
-pub fn stat(out: &mut Vec<u8>, name: &str, value: &[u8]) {
-    out.extend_from_slice(b"STAT ");
-    out.extend_from_slice(name.as_bytes());
-    out.push(b' ');
-    out.extend_from_slice(value);
-    out.extend_from_slice(LINE_END);
-}
-
-/// `STAT <name> <number>` (protocol.txt, "Statistics").
-pub fn stat_number(out: &mut Vec<u8>, name: &str, number: u64) {
-    let mut digits = Digits::default();
-    stat(out, name, digits.of(number));
+pub fn stat(out: &mut Vec<u8>, name: &str, value: impl std::fmt::Display) {
+    // Writing to a vector cannot fail.
+    let _ = write!(out, "STAT {name} {value}\r\n");
 }
 
 /// Appends `number` in decimal.
@@ -176,10 +167,6 @@ mod tests {
         );
         assert_eq!(written(|out| number(out, 42)), "42\r\n");
         assert_eq!(written(|out| version(out, "1.6.45")), "VERSION 1.6.45\r\n");
-        assert_eq!(written(|out| stat(out, "pid", b"7")), "STAT pid 7\r\n");
-        assert_eq!(
-            written(|out| stat_number(out, "curr_items", 1234)),
-            "STAT curr_items 1234\r\n"
-        );
+        assert_eq!(written(|out| stat(out, "pid", 7)), "STAT pid 7\r\n");
     }
 }

@@ -26,6 +26,11 @@ pub fn tokens(line: &[u8]) -> Tokens<'_> {
     Tokens(line)
 }
 
+/// Whether the text protocol can name `key` as it is. Keys that came in base64, or by the library door, need not be so.
+pub fn is_plain(key: &[u8]) -> bool {
+    !key.iter().any(|byte| byte.is_ascii_control() || *byte == b' ')
+}
+
 /// Iterator over space-separated words; runs of spaces count as one, as memcached takes them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tokens<'a>(pub(crate) &'a [u8]);

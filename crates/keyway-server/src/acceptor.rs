@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicU8, AtomicU32};
 use std::time::{Duration, Instant};
 
 use mio::{Events, Interest, Poll, Token};
-use signal_hook::consts::{SIGHUP, SIGUSR1};
+use signal_hook::consts::SIGHUP;
 use signal_hook_mio::v1_0::Signals;
 
 use crate::auth::Users;
@@ -141,8 +141,7 @@ impl Acceptor {
             match signal {
                 SIGHUP => reload_users(&self.shared),
                 _ => {
-                    let name = if signal == SIGUSR1 { "SIGUSR1" } else { "signal" };
-                    log::info!("{name} {signal}: shutting down; once more to exit at once");
+                    log::info!("signal {signal}: shutting down; once more to exit at once");
                     self.shared.stop();
                 }
             }
@@ -185,16 +184,19 @@ impl Acceptor {
         }
     }
 
+    /// Starts a pause, unless nothing is wrong but with this connection. The log is told once, not at every attempt.
     fn accept_failed(&mut self, error: &io::Error) -> Accepted {
         match error.kind() {
             io::ErrorKind::WouldBlock => Accepted::NothingWaits,
             // The client has gone again: nothing of ours is wrong.
             io::ErrorKind::ConnectionAborted | io::ErrorKind::ConnectionReset | io::ErrorKind::Interrupted => Accepted::One,
             _ => {
-                log::warn!(
-                    "cannot accept connections: {error}; trying again when one closes, or in {} ms",
-                    RETRY.as_millis()
-                );
+                if !std::mem::replace(&mut self.complained, true) {
+                    log::warn!(
+                        "cannot accept connections: {error}; trying again whenever one closes, and every {} ms",
+                        RETRY.as_millis()
+                    );
+                }
                 self.shared.arrivals.disabled_count.fetch_add(1, Relaxed);
                 self.pause = Pause::Starved {
                     since: Instant::now(),

@@ -7,6 +7,8 @@
 use std::fmt;
 use std::path::Path;
 
+use keyway_proto::reply;
+
 /// Longest first line, bytes (as memcached).
 pub(crate) const LINE_MAX: usize = 2048;
 /// Longest `user password`, bytes (as memcached).
@@ -107,7 +109,7 @@ pub(crate) fn login(users: &Users, data: &[u8]) -> Login {
     };
     let size = match (tokens.next(), tokens.nth(3).map(parse_size)) {
         (Some(b"set"), Some(Some(size))) => size,
-        _ => return refused(line_len, b"CLIENT_ERROR unauthenticated\r\n", false),
+        _ => return refused(line_len, reply::UNAUTHENTICATED, false),
     };
     if size > TOKEN_MAX {
         return refused(line_len, b"CLIENT_ERROR auth token too long\r\n", false);
@@ -120,12 +122,12 @@ pub(crate) fn login(users: &Users, data: &[u8]) -> Login {
         return refused(consumed, b"CLIENT_ERROR bad command line termination\r\n", false);
     };
     let Some(space) = token.iter().position(|&b| b == b' ') else {
-        return refused(consumed, b"CLIENT_ERROR bad authentication token format\r\n", false);
+        return refused(consumed, reply::BAD_AUTHENTICATION, false);
     };
     if users.admit(&token[..space], &token[space + 1..]) {
         Login::Admitted { consumed }
     } else {
-        refused(consumed, b"CLIENT_ERROR authentication failure\r\n", true)
+        refused(consumed, reply::AUTHENTICATION_FAILURE, true)
     }
 }
 

@@ -19,7 +19,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 
-use keyway_proto::{Decoded, Decoder, Limits};
+use keyway_proto::{Decoded, Decoder, Limits, reply};
 use mio::net::{TcpStream, UnixStream};
 use mio::{Interest, Registry, Token, event};
 
@@ -407,7 +407,7 @@ impl Connection {
                     close,
                 } => {
                     // With noreply there is no line to tell it by, except that the key is to be forgotten.
-                    let is_too_large = forget.is_some() || reply == keyway_proto::reply::TOO_LARGE;
+                    let is_too_large = forget.is_some() || reply == reply::TOO_LARGE;
                     executor.counters().too_large.add(is_too_large.into());
                     if let Some(key) = forget {
                         executor.forget(key.stored());
@@ -487,7 +487,7 @@ impl Connection {
             Login::Admitted { consumed } => {
                 counters.auth_cmds.add(1);
                 self.input.consume(consumed);
-                self.output.extend_from_slice(b"STORED\r\n");
+                self.output.extend_from_slice(reply::STORED);
                 self.phase = Phase::Serving;
             }
         }

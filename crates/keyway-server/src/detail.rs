@@ -5,6 +5,8 @@ use std::io::Write;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
+use keyway_proto::reply;
+
 use crate::shared::lock;
 
 /// Most prefixes that are counted, as in memcached: keys without structure would fill memory otherwise.
@@ -81,7 +83,7 @@ impl Detail {
             out.extend_from_slice(&prefix);
             let _ = write!(out, " get {gets} hit {hits} set {sets} del {deletes}\r\n");
         }
-        out.extend_from_slice(b"END\r\n");
+        out.extend_from_slice(reply::END);
     }
 }
 

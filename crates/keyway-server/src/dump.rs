@@ -3,7 +3,7 @@
 use std::io::Write;
 
 use keyway::Item;
-use keyway_proto::{DumpFormat, reply};
+use keyway_proto::{DumpFormat, is_plain, reply};
 
 use crate::execute::Executor;
 use crate::stats::CLASS;
@@ -64,11 +64,6 @@ fn facts<'a>(key: &'a [u8], item: &Item, now_s: i64) -> reply::DumpFacts<'a> {
         size: item.size as u64,
         client_flags: item.flags,
     }
-}
-
-/// Whether the text protocol can name this key as it is. Keys that the library door stored need not be so.
-fn is_plain(key: &[u8]) -> bool {
-    !key.iter().any(|byte| byte.is_ascii_control() || *byte == b' ')
 }
 
 fn unix(time_s: i64) -> u64 {

@@ -9,7 +9,7 @@ use std::io::Write;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 
 use keyway::{Cache, Counters, Info};
-use keyway_proto::reply;
+use keyway_proto::reply::{self, stat};
 use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::time::TimeVal;
 
@@ -21,11 +21,6 @@ use crate::shared::{Baseline, PeerAddress, Shared, Traffic, lock, unix_time};
 pub(crate) const CLASS: u32 = 1;
 /// Items are aligned to this many bytes.
 const CHUNK_SIZE: u64 = 8;
-
-/// Appends `STAT <name> <value>`.
-fn stat(out: &mut Vec<u8>, name: &str, value: impl std::fmt::Display) {
-    let _ = write!(out, "STAT {name} {value}\r\n");
-}
 
 /// What has been counted up to now.
 pub(crate) fn baseline(shared: &Shared, cache: &Cache) -> Baseline {
@@ -349,18 +344,12 @@ pub(crate) fn conns(shared: &Shared, out: &mut Vec<u8>) {
             .copied()
             .unwrap_or("conn_read");
         let _ = write!(out, "STAT {fd}:addr {}\r\n", peer.address);
-        match &peer.address {
-            PeerAddress::Tcp { local: Some(local), .. } => {
+        match (&peer.address, &shared.config.unix) {
+            (PeerAddress::Tcp { local: Some(local), .. }, _) => {
                 let _ = write!(out, "STAT {fd}:listen_addr tcp:{local}\r\n");
             }
-            PeerAddress::Unix if shared.config.unix.is_some() => {
-                let path = shared
-                    .config
-                    .unix
-                    .as_ref()
-                    .map(|socket| socket.path.display().to_string())
-                    .unwrap_or_default();
-                let _ = write!(out, "STAT {fd}:listen_addr unix:{path}\r\n");
+            (PeerAddress::Unix, Some(socket)) => {
+                let _ = write!(out, "STAT {fd}:listen_addr unix:{}\r\n", socket.path.display());
             }
             _ => {}
         }

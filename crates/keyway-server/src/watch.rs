@@ -6,8 +6,9 @@
 
 use std::io::Write;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::sync::{Arc, Mutex};
+
+use crate::shared::{lock, unix_time};
 
 /// Most bytes that wait for one watcher (memcached's `watcher_logbuf_size`).
 pub(crate) const QUEUE_MAX: usize = 256 * 1024;
@@ -79,12 +80,12 @@ impl Hub {
     }
 
     pub(crate) fn count(&self) -> usize {
-        self.watchers.lock().unwrap_or_else(PoisonError::into_inner).len()
+        lock(&self.watchers).len()
     }
 
     /// A new watcher, or `None` if there are too many.
     pub(crate) fn add(&self, events: Events, worker: usize, token: usize) -> Option<Arc<Watcher>> {
-        let mut watchers = self.watchers.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut watchers = lock(&self.watchers);
         if watchers.len() >= WATCHERS_MAX {
             return None;
         }
@@ -100,7 +101,7 @@ impl Hub {
     }
 
     pub(crate) fn remove(&self, watcher: &Arc<Watcher>) {
-        let mut watchers = self.watchers.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut watchers = lock(&self.watchers);
         watchers.retain(|w| !Arc::ptr_eq(w, watcher));
         self.wanted
             .store(watchers.iter().fold(0, |events, w| events | w.events), Relaxed);
@@ -112,7 +113,7 @@ impl Hub {
         if !self.wants(event) {
             return;
         }
-        let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let since_epoch = unix_time();
         let number = self.next_line.fetch_add(1, Relaxed) + 1;
         let mut line = Vec::with_capacity(128);
         let _ = write!(
@@ -123,11 +124,11 @@ impl Hub {
         );
         text(&mut line);
         line.push(b'\n');
-        for watcher in self.watchers.lock().unwrap_or_else(PoisonError::into_inner).iter() {
+        for watcher in lock(&self.watchers).iter() {
             if watcher.events & event == 0 {
                 continue;
             }
-            let mut queue = watcher.queue.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut queue = lock(&watcher.queue);
             if queue.lines.len() + line.len() > QUEUE_MAX {
                 queue.skipped += 1;
                 self.skipped.fetch_add(1, Relaxed);
@@ -151,7 +152,7 @@ impl Hub {
 impl Watcher {
     /// Moves what waits to `out`.
     pub(crate) fn take(&self, out: &mut Vec<u8>) {
-        out.append(&mut self.queue.lock().unwrap_or_else(PoisonError::into_inner).lines);
+        out.append(&mut lock(&self.queue).lines);
     }
 }
 
