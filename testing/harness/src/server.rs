@@ -61,6 +61,14 @@ impl Default for ServeOptions {
     }
 }
 
+impl ServeOptions {
+    /// Size, threads, and leave to run as root, on memcached's command line.
+    fn as_memcacheds(&self) -> [String; 6] {
+        let (memory, threads) = (self.memory_mb.to_string(), self.threads.to_string());
+        ["-m".into(), memory, "-t".into(), threads, "-u".into(), "root".into()]
+    }
+}
+
 /// A running server.
 #[derive(Debug)]
 pub struct Server {
@@ -161,14 +169,7 @@ impl Server {
                 command
                     .args(["memcached", "-l", "127.0.0.1", "-p", &address.port().to_string(), "-s"])
                     .arg(&socket);
-                command.args([
-                    "-m",
-                    &options.memory_mb.to_string(),
-                    "-t",
-                    &options.threads.to_string(),
-                    "-u",
-                    "root",
-                ]);
+                command.args(options.as_memcacheds());
                 // what units and scripts of many years carry along
                 command.args(["-c", "1024", "-P"]).arg(scratch.join("pid")).args([
                     "-f",
@@ -199,14 +200,7 @@ impl Server {
             Kind::Memcached => {
                 let binary = memcached_binary().unwrap_or_else(|| panic!("no memcached is installed"));
                 let mut command = Command::new(binary);
-                command.args([
-                    "-m",
-                    &options.memory_mb.to_string(),
-                    "-t",
-                    &options.threads.to_string(),
-                    "-u",
-                    "root",
-                ]);
+                command.args(options.as_memcacheds());
                 match options.transport {
                     Transport::Tcp => command.args(["-l", "127.0.0.1", "-p", &address.port().to_string()]),
                     Transport::Unix => command.arg("-s").arg(&socket),

@@ -170,25 +170,23 @@ fn truncated_regions() {
         bytes.len() - 1,
     ] {
         let path = scratch.join(&format!("truncated-{len}"));
-        std::fs::write(&path, &bytes[..len]).expect("a copy");
-        fates.push(kept_or_told(&format!("truncated to {len} bytes"), &path));
-        let _ = std::fs::remove_file(&path);
+        fates.push(kept_if_refused(&format!("truncated to {len} bytes"), &path, &bytes[..len]));
     }
     // longer than it says
-    let path = scratch.join("longer");
-    std::fs::write(&path, [bytes.as_slice(), &[7; 5_000]].concat()).expect("a copy");
-    fates.push(kept_or_told("5,000 bytes too long", &path));
+    let longer = [bytes.as_slice(), &[7; 5_000]].concat();
+    fates.push(kept_if_refused("5,000 bytes too long", &scratch.join("longer"), &longer));
     tell("truncated regions", &fates);
 }
 
-/// Tries a bad file whose bytes the server must either leave as they are, or say what it did with them.
-fn kept_or_told(case: &str, path: &Path) -> Fate {
-    let before = std::fs::read(path).unwrap_or_default();
+/// Tries a file of bad bytes, which a server that refuses it must leave as it is.
+fn kept_if_refused(case: &str, path: &Path, bytes: &[u8]) -> Fate {
+    std::fs::write(path, bytes).expect("a file");
     let fate = try_region(case, path);
     if fate == Fate::Refused {
         let after = std::fs::read(path).unwrap_or_default();
-        assert!(before == after, "{case}: the server refused the file and changed it");
+        assert!(bytes == after, "{case}: the server refused the file and changed it");
     }
+    let _ = std::fs::remove_file(path);
     fate
 }
 
@@ -239,10 +237,11 @@ fn every_byte_of_the_first_line_counts_or_does_not_matter() {
     for at in 0..64 {
         let mut other = bytes.clone();
         other[at] = other[at].wrapping_add(1);
-        let path = scratch.join("other");
-        std::fs::write(&path, &other).expect("a copy");
-        fates.push(kept_or_told(&format!("byte {at} is one more"), &path));
-        let _ = std::fs::remove_file(&path);
+        fates.push(kept_if_refused(
+            &format!("byte {at} is one more"),
+            &scratch.join("other"),
+            &other,
+        ));
     }
     assert!(fates.contains(&Fate::Refused), "no byte of the first 64 is looked at");
     tell("regions of another version", &fates);
@@ -263,13 +262,10 @@ fn what_is_no_region_is_left_alone() {
         ("one byte", vec![b'x']),
     ];
     for (case, bytes) in foreign {
-        let path = scratch.join("foreign");
-        std::fs::write(&path, &bytes).expect("a file");
-        let fate = kept_or_told(case, &path);
+        let fate = kept_if_refused(case, &scratch.join("foreign"), &bytes);
         if case != "zeros" {
             assert_eq!(fate, Fate::Refused, "{case} is taken for a region");
         }
-        let _ = std::fs::remove_file(&path);
     }
 
     let path = scratch.join("empty");
