@@ -13,6 +13,7 @@
 //! - `KEYWAY_TESTS_REQUIRE_ALL=1`: what would be skipped fails instead.
 //! - `KEYWAY_TESTS_SEED`: the seed of every random choice.
 //! - `KEYWAY_TESTS_FULL=1`: tests that have a short and a full form run the full one.
+//! - `KEYWAY_TESTS_KEEP=1`: scratch directories stay, and are named.
 
 mod binary;
 mod random;

@@ -49,7 +49,7 @@ impl Default for Scratch {
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        if std::env::var_os("KEYWAY_TESTS_KEEP").is_some() {
+        if crate::is_set("KEYWAY_TESTS_KEEP") {
             crate::say(&format!("kept {}", self.0.display()));
             return;
         }
