@@ -62,7 +62,7 @@ counters! {
     reclaimed: "expired or flushed items whose place was reclaimed",
     store_too_large: "stores refused because the item is larger than allowed",
     store_no_memory: "stores refused because nothing could be evicted",
-    relocations: "items copied at an eviction because they had been hit",
+    relocations: "live items copied when their segment was reclaimed: compacted, or spared because they had been hit",
     segments_recycled: "segments purged and given a new generation",
     splits: "buckets split while the index grew",
     recoveries: "thread slots of the dead taken back",
