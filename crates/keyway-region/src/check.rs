@@ -238,11 +238,7 @@ fn check_index(region: &Region, report: &mut Report, census: &mut Census, progre
         }
         let Some(bucket_at) = region.bucket(bucket) else { continue };
         for index in 0..SLOTS {
-            let place = Place {
-                at: bucket_at + index * 8,
-                bucket,
-                index,
-            };
+            let place = Place::new(bucket, bucket_at, index);
             let word = Slot(region.slot(place.at).load(Acquire));
             check_slot(region, place, word, &pending, &mut keys, report, census);
         }

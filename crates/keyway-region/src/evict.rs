@@ -8,6 +8,7 @@
 
 use crate::atomics::{AcqRel, Acquire, Relaxed, Release, add_single_writer};
 use crate::hash::{hash, tag};
+use crate::layout::bucket::SLOTS;
 use crate::layout::index;
 use crate::layout::item::{self, Header, flag};
 use crate::layout::segment::{CLASSES_MAX, EXTENT_HEADER_SIZE, ExtentWord, Kind, LeaseWord, Link, SegmentWord, State, TailWord};
@@ -15,6 +16,7 @@ use crate::layout::session::UPKEEP;
 use crate::layout::slot::Slot;
 use crate::layout::stats::Counter;
 use crate::lookup::{ATTEMPTS_MAX, Look, Place, Seen};
+use crate::memory::Line;
 use crate::region::Region;
 use crate::session::Session;
 use crate::verbs::{KEY_LEN_MAX, WriteError};
@@ -106,26 +108,32 @@ impl Region {
             .any(|pool| (0..CLASSES_MAX).any(|class| pool.get(class).is_some_and(|w| w.load(Relaxed) == name)))
     }
 
-    /// The words of the key's buckets that name this place: the first, with its slot. `Err`: a frozen slot is in the way.
-    fn find_word(&self, hash: u64, mut names: impl FnMut(Slot) -> bool) -> Result<Option<(Place, Slot)>, (Place, Slot)> {
+    /// The first word in the key's buckets that is among the `candidates` and that `is_it`, with its slot. `Err`: a frozen
+    /// slot is in the way.
+    fn find_word(
+        &self,
+        hash: u64,
+        candidates: impl Fn(&Line) -> u32,
+        mut is_it: impl FnMut(Slot) -> bool,
+    ) -> Result<Option<(Place, Slot)>, (Place, Slot)> {
         for _ in 0..ATTEMPTS_MAX {
             let table = self.table();
             let Some(buckets) = self.buckets(hash, table) else {
                 return Ok(None);
             };
             for (bucket, bucket_at) in buckets {
-                for (index, word) in self.words(bucket_at).into_iter().enumerate() {
-                    if word.is_frozen() || (names(word) && word != Slot::UNSET && !word.is_empty()) {
-                        let place = Place {
-                            at: bucket_at + index * 8,
-                            bucket,
-                            index,
-                        };
-                        return if word.is_frozen() {
-                            Err((place, word))
-                        } else {
-                            Ok(Some((place, word)))
-                        };
+                let line = self.memory.line(bucket_at);
+                if Slot::any_frozen(&line) {
+                    let frozen = (0..SLOTS).find(|index| Slot::of(&line, *index).is_frozen()).unwrap_or(0);
+                    return Err((Place::new(bucket, bucket_at, frozen), Slot::of(&line, frozen)));
+                }
+                let mut found = candidates(&line);
+                while found != 0 {
+                    let index = found.trailing_zeros() as usize;
+                    found &= found - 1;
+                    let word = Slot::of(&line, index);
+                    if is_it(word) {
+                        return Ok(Some((Place::new(bucket, bucket_at, index), word)));
                     }
                 }
             }
@@ -388,7 +396,7 @@ impl Session {
                 self.finish_last_split();
                 purge.finished = count;
             }
-            let found = region.find_word(key_hash, |word| word.same_place(here));
+            let found = region.find_word(key_hash, |line| here.same_places(line), |_| true);
             let (place, word) = match found {
                 Ok(Some(found)) => found,
                 Ok(None) => return,
@@ -506,7 +514,8 @@ impl Session {
                 return None;
             }
             let mut head = None;
-            let found = region.find_word(key_hash, |word| {
+            let tagged = |line: &Line| Slot::with_tag(line, tag(key_hash));
+            let found = region.find_word(key_hash, tagged, |word| {
                 word.is_item_with(tag(key_hash)) && {
                     // The place is not known yet: the word itself is enough to look, the compare-and-swap below decides.
                     let seen = region.look_at(word);

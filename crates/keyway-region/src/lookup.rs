@@ -45,6 +45,18 @@ pub(crate) struct Place {
     pub index: usize,
 }
 
+impl Place {
+    /// The slot with this number in the bucket at this offset.
+    #[inline]
+    pub fn new(bucket: u64, bucket_at: usize, index: usize) -> Self {
+        Self {
+            at: bucket_at + index * 8,
+            bucket,
+            index,
+        }
+    }
+}
+
 /// An item under a reader's eyes: valid as long as [`Region::still`] says so.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Seen {
@@ -179,20 +191,16 @@ impl Region {
             self.memory.prefetch(buckets[0].1, 1);
             self.memory.prefetch(buckets[1].1, 1);
             for (bucket, bucket_at) in buckets {
-                let words = self.words(bucket_at);
-                let (mut same, _) = Slot::candidates(&words, wanted);
+                let line = self.memory.line(bucket_at);
+                let mut same = Slot::with_tag(&line, wanted);
                 while same != 0 {
                     let index = same.trailing_zeros() as usize;
                     same &= same - 1;
-                    let word = words.get(index).copied().unwrap_or(Slot::EMPTY);
+                    let word = Slot::of(&line, index);
                     if !word.is_item() {
                         continue;
                     }
-                    let place = Place {
-                        at: bucket_at + index * 8,
-                        bucket,
-                        index,
-                    };
+                    let place = Place::new(bucket, bucket_at, index);
                     let seen = match self.look(place.at, word) {
                         Look::Got(seen) => seen,
                         Look::Moved => continue 'again,
@@ -417,11 +425,7 @@ impl Region {
             }
             let bucket_at = self.bucket(bucket)?;
             for index in 0..SLOTS {
-                let place = Place {
-                    at: bucket_at + index * 8,
-                    bucket,
-                    index,
-                };
+                let place = Place::new(bucket, bucket_at, index);
                 for _ in 0..ATTEMPTS_MAX {
                     let word = Slot(self.slot(place.at).load(Acquire));
                     if !word.is_item() {

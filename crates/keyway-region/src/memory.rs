@@ -49,7 +49,51 @@ unsafe impl Shared for AtomicU8 {}
 // SAFETY: an array of such types is one.
 unsafe impl<T: Shared, const N: usize> Shared for [T; N] {}
 
+/// Eight words that were loaded one by one, each whole, with acquire ordering: a bucket.
+#[derive(Clone, Copy)]
+#[repr(C, align(64))]
+pub struct Line(pub [u64; 8]);
+
+impl Line {
+    /// Of which words the bits in `mask` equal `wanted`, as bits.
+    #[inline(always)]
+    pub fn matches(&self, mask: u64, wanted: u64) -> u32 {
+        #[cfg(all(target_arch = "x86_64", not(miri)))]
+        return copy::matches(self, mask, wanted);
+        #[cfg(not(all(target_arch = "x86_64", not(miri))))]
+        return self
+            .0
+            .iter()
+            .enumerate()
+            .fold(0, |bits, (i, word)| bits | u32::from(word & mask == wanted) << i);
+    }
+
+    /// Whether any of the words has any of these bits.
+    #[inline(always)]
+    pub fn has_any(&self, bits: u64) -> bool {
+        self.0.iter().fold(0, |all, word| all | word) & bits != 0
+    }
+}
+
 impl Memory {
+    /// The line at `offset`, a multiple of 64.
+    #[inline(always)]
+    pub fn line(&self, offset: usize) -> Line {
+        #[cfg(all(target_arch = "x86_64", not(miri)))]
+        {
+            let p = self.at(offset & !63, 64);
+            // SAFETY: 64 bytes are mapped at `p`, which is aligned.
+            unsafe { copy::line(p) }
+        }
+        #[cfg(not(all(target_arch = "x86_64", not(miri))))]
+        {
+            let words: &[AtomicU64; 8] = self.get(offset);
+            Line(core::array::from_fn(|i| {
+                words.get(i).map_or(0, |w| w.load(crate::atomics::Acquire))
+            }))
+        }
+    }
+
     /// Wraps a mapping.
     ///
     /// # Safety
@@ -187,8 +231,11 @@ impl Memory {
 mod copy {
     //! Moves by instructions in `asm!` blocks: the compiler sees neither address nor width, so it can neither tear, repeat
     //! nor drop a load from memory that others write.
+    use super::Line;
     use core::arch::asm;
-    use core::arch::x86_64::__m128i;
+    use core::arch::x86_64::{
+        __m128i, _mm_and_si128, _mm_castsi128_pd, _mm_cmpeq_epi32, _mm_movemask_pd, _mm_set1_epi64x, _mm_shuffle_epi32,
+    };
 
     /// Above this many bytes `rep movsb` (fast on processors with ERMS/FSRM) beats the 16-byte loop.
     const REP_FROM: usize = 512;
@@ -199,6 +246,39 @@ mod copy {
         // SAFETY: the caller says that 16 bytes are mapped at `p`.
         unsafe { asm!("movdqu {v}, [{p}]", v = lateout(xmm_reg) v, p = in(reg) p, options(nostack, preserves_flags, readonly)) };
         v
+    }
+
+    /// # Safety
+    /// 64 bytes are mapped at `p`, a multiple of 64.
+    #[inline(always)]
+    pub unsafe fn line(p: *const u8) -> Line {
+        let (a, b, c, d): (__m128i, __m128i, __m128i, __m128i);
+        // SAFETY: the caller's promise. Each aligned word within a vector is loaded whole (no cache line is crossed), loads stay
+        // in order, and the block, being one that may touch any memory, is an acquire fence to the compiler.
+        unsafe {
+            asm!(
+                "movdqa {a}, [{p}]", "movdqa {b}, [{p} + 16]", "movdqa {c}, [{p} + 32]", "movdqa {d}, [{p} + 48]",
+                a = lateout(xmm_reg) a, b = lateout(xmm_reg) b, c = lateout(xmm_reg) c, d = lateout(xmm_reg) d, p = in(reg) p,
+                options(nostack, preserves_flags)
+            );
+            core::mem::transmute([a, b, c, d])
+        }
+    }
+
+    /// [`Line::matches`] two words at a time, with what every x86-64 processor has (SSE2 compares 32 bits).
+    #[inline(always)]
+    pub fn matches(line: &Line, mask: u64, wanted: u64) -> u32 {
+        // SAFETY: both are 64 plain bytes; SSE2 is part of the x86-64 baseline.
+        unsafe {
+            let pairs: [__m128i; 4] = core::mem::transmute(line.0);
+            let (mask, wanted) = (_mm_set1_epi64x(mask.cast_signed()), _mm_set1_epi64x(wanted.cast_signed()));
+            let bits = pairs.map(|pair| {
+                let halves = _mm_cmpeq_epi32(_mm_and_si128(pair, mask), wanted);
+                let both = _mm_and_si128(halves, _mm_shuffle_epi32::<0b1011_0001>(halves));
+                _mm_movemask_pd(_mm_castsi128_pd(both)).cast_unsigned()
+            });
+            bits[0] | bits[1] << 2 | bits[2] << 4 | bits[3] << 6
+        }
     }
 
     #[inline(always)]
@@ -429,6 +509,27 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn a_line_finds_its_words() {
+        let mut bytes = vec![0u64; 528];
+        let m = memory(&mut bytes);
+        for (i, word) in [5, 0x1_0000_0005, 7, u64::MAX, 5, 0, 1 << 63, 5].into_iter().enumerate() {
+            // The vector need not begin at a multiple of 64 bytes: the first offset that is one.
+            m.get::<AtomicU64>(first_line(&m) + i * 8)
+                .store(word, crate::atomics::Relaxed);
+        }
+        let line = m.line(first_line(&m));
+        assert_eq!(line.matches(u64::MAX, 5), 0b1001_0001);
+        assert_eq!(line.matches(0xFFFF_FFFF, 5), 0b1001_0011);
+        assert_eq!(line.matches(1 << 63, 1 << 63), 0b0100_1000);
+        assert_eq!(line.matches(u64::MAX, 0), 0b0010_0000);
+        assert!(line.has_any(1 << 40));
+    }
+
+    fn first_line(m: &Memory) -> usize {
+        m.base.as_ptr().addr().next_multiple_of(64) - m.base.as_ptr().addr()
     }
 
     #[test]

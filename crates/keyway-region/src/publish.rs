@@ -12,6 +12,7 @@ use crate::layout::session::OPERATION;
 use crate::layout::slot::Slot;
 use crate::layout::stats::Counter;
 use crate::lookup::{ATTEMPTS_MAX, Chain, Look, Place, Seen};
+use crate::memory::Line;
 use crate::region::Region;
 use crate::session::Session;
 use crate::verbs::{Item, WriteError};
@@ -82,8 +83,8 @@ pub(crate) enum Changed {
 
 /// What the first look of a writer found.
 enum Scan {
-    /// a confirmed word with our key
-    Here(Place, Slot),
+    /// a confirmed word with our key, and its item
+    Here(Place, Slot, Seen),
     Frozen(Place, Slot),
     /// the key has no confirmed word: where to put one, and who is in the way
     Absent {
@@ -136,15 +137,11 @@ impl Session {
                 Scan::Again => {}
                 Scan::Corrupt => return Err(WriteError::Corrupt),
                 Scan::Frozen(place, word) => self.unfreeze(place, word),
-                Scan::Here(place, word) => {
-                    let word = match self.hold(place, word) {
-                        Some(word) => word,
-                        None => continue,
-                    };
-                    let Look::Got(seen) = region.look(place.at, word) else {
-                        continue;
-                    };
-                    if !region.has_key(&seen, key.bytes) || !region.still(&seen) {
+                Scan::Here(place, word, seen) => {
+                    let Some(word) = self.hold(place, word) else { continue };
+                    // The key was read before the intent. All forty bits of the generation are the same behind it, so it is
+                    // the same life of the segment, and an item does not change in it.
+                    if !region.still(&seen) {
                         continue;
                     }
                     let present = seen.word.epoch() >= epoch && !seen.header.is_expired(now);
@@ -260,26 +257,19 @@ impl Session {
         };
         let wanted = tag(key.hash);
         let mut tentative = None;
-        // Of the two buckets the one with more empty slots so far, and its first empty one.
-        let (mut most_free, mut empty) = (0, None);
-        let mut victim: Option<(Place, Slot)> = None;
         region.memory.prefetch(buckets[0].1, 1);
         region.memory.prefetch(buckets[1].1, 1);
-        for (bucket, bucket_at) in buckets {
-            let place = |index: u32| Place {
-                at: bucket_at + index as usize * 8,
-                bucket,
-                index: index as usize,
-            };
-            let words = region.words(bucket_at);
-            let word = |index: u32| words.get(index as usize).copied().unwrap_or(Slot::EMPTY);
-            let (mut same, odd) = Slot::candidates(&words, wanted);
-            if odd {
-                return self.scan_odd(words, place);
+        let both = buckets.map(|(bucket, bucket_at)| (bucket, bucket_at, region.memory.line(bucket_at)));
+        for (bucket, bucket_at, line) in &both {
+            if Slot::any_frozen(line) {
+                return scan_frozen(line, |index| Place::new(*bucket, *bucket_at, index));
             }
+            let mut same = Slot::with_tag(line, wanted);
             while same != 0 {
-                let (place, word) = (place(same.trailing_zeros()), word(same.trailing_zeros()));
+                let index = same.trailing_zeros() as usize;
                 same &= same - 1;
+                let place = Place::new(*bucket, *bucket_at, index);
+                let word = Slot::of(line, index);
                 if word.is_empty() {
                     continue;
                 }
@@ -296,7 +286,7 @@ impl Session {
                             return Scan::Again;
                         }
                         if ours && !word.is_tentative() {
-                            return Scan::Here(place, word);
+                            return Scan::Here(place, word, seen);
                         }
                         if ours {
                             tentative = Some((place, word));
@@ -304,19 +294,17 @@ impl Session {
                     }
                 }
             }
-            let empties = Slot::empties(&words);
-            if empties.count_ones() > most_free {
-                (most_free, empty) = (empties.count_ones(), Some(place(empties.trailing_zeros())));
-            }
-            if empties == 0 {
-                let worth = |w: Slot| if w.is_tentative() { 0 } else { w.frequency() + 1 };
-                let least = (0..).zip(words).min_by_key(|(_, w)| worth(*w)).map(|(i, w)| (place(i), w));
-                victim = match (victim, least) {
-                    (Some(a), Some(b)) if worth(b.1) >= worth(a.1) => Some(a),
-                    (_, least) => least,
-                };
-            }
         }
+        // The first empty slot of the bucket that has more of them; without any, the word that is worth least.
+        let [(_, _, a), (_, _, b)] = &both;
+        let [a, b] = [Slot::empties(a), Slot::empties(b)];
+        let ([(bucket, at, _), _], free) = if a.count_ones() >= b.count_ones() {
+            (&both, a)
+        } else {
+            (&[both[1], both[0]], b)
+        };
+        let empty = (free != 0).then(|| Place::new(*bucket, *at, free.trailing_zeros() as usize));
+        let victim = if empty.is_some() { None } else { least_worth(&both) };
         if region.table() != table {
             return Scan::Again;
         }
@@ -382,26 +370,6 @@ impl Session {
         confirmed
     }
 
-    /// A bucket with a frozen slot, or an unset one.
-    #[cold]
-    fn scan_odd(&self, words: [Slot; SLOTS], place: impl Fn(u32) -> Place) -> Scan {
-        for (index, word) in (0..).zip(words) {
-            let place = place(index);
-            if word.is_frozen() {
-                return Scan::Frozen(place, word);
-            }
-            if word == Slot::UNSET {
-                // A bucket that the table word covers has no unset slot: damage, healed as an empty one.
-                self.count(Counter::corrupt, 1);
-                let _ = self
-                    .region
-                    .slot(place.at)
-                    .compare_exchange(word.0, Slot::EMPTY.0, AcqRel, Relaxed);
-            }
-        }
-        Scan::Again
-    }
-
     /// Whether nobody else has, or can come to have, an entry for the key while our tentative word stays in `mine`.
     fn rescan(&self, key: &Key<'_>, table: Table, mine: Place) -> bool {
         let region = &self.region;
@@ -412,17 +380,13 @@ impl Session {
         'again: for _ in 0..ATTEMPTS_MAX {
             let mut before_mine = true;
             for (bucket, bucket_at) in buckets {
-                for (index, slot) in region.line(bucket_at).iter().enumerate() {
-                    let place = Place {
-                        at: bucket_at + index * 8,
-                        bucket,
-                        index,
-                    };
+                for index in 0..SLOTS {
+                    let place = Place::new(bucket, bucket_at, index);
                     if place.at == mine.at {
                         before_mine = false;
                         continue;
                     }
-                    let word = Slot(slot.load(SeqCst));
+                    let word = Slot(region.slot(place.at).load(SeqCst));
                     if word.is_frozen() || word == Slot::UNSET {
                         return false;
                     }
@@ -500,6 +464,27 @@ impl Session {
             self.free_chain(chain.first);
         }
     }
+}
+
+/// A bucket with a frozen slot: the first of them.
+#[cold]
+fn scan_frozen(line: &Line, place: impl Fn(usize) -> Place) -> Scan {
+    let frozen = line
+        .0
+        .iter()
+        .map(|word| Slot(*word))
+        .enumerate()
+        .find(|(_, word)| word.is_frozen());
+    frozen.map_or(Scan::Again, |(index, word)| Scan::Frozen(place(index), word))
+}
+
+/// Of two full buckets the word to make room with: a tentative one, or the one with the lowest frequency.
+#[cold]
+fn least_worth(both: &[(u64, usize, Line); 2]) -> Option<(Place, Slot)> {
+    let worth = |word: Slot| if word.is_tentative() { 0 } else { word.frequency() + 1 };
+    both.iter()
+        .flat_map(|(bucket, at, line)| (0..SLOTS).map(|index| (Place::new(*bucket, *at, index), Slot::of(line, index))))
+        .min_by_key(|(_, word)| worth(*word))
 }
 
 /// A written item waiting for its publish.

@@ -363,19 +363,6 @@ impl Region {
         self.buckets_max
     }
 
-    /// The slots of the bucket at this offset.
-    #[inline]
-    pub(crate) fn line(&self, bucket_at: usize) -> &[AtomicU64; bucket::SLOTS] {
-        self.memory.get(bucket_at)
-    }
-
-    /// What the slots of the bucket at this offset say.
-    #[inline(always)]
-    pub(crate) fn words(&self, bucket_at: usize) -> [Slot; bucket::SLOTS] {
-        let line = self.line(bucket_at);
-        core::array::from_fn(|i| Slot(line.get(i).map_or(0, |slot| slot.load(Acquire))))
-    }
-
     /// Offset of a bucket, if the directory has its segment.
     #[inline]
     pub(crate) fn bucket(&self, number: u64) -> Option<usize> {

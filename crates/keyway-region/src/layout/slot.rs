@@ -6,6 +6,8 @@
 //!
 //! In a frozen word T and the two frequency bits hold the mark of the split's round. This file knows bits only.
 
+use crate::memory::Line;
+
 /// Bits of a tag.
 pub const TAG_BITS: u32 = 12;
 /// Bits of a generation that a slot carries.
@@ -130,31 +132,35 @@ impl Slot {
         self.tag() == tag && self.is_item()
     }
 
-    /// Which of a bucket's words have this tag, as bits; and whether any of them is frozen or unset.
+    /// Which of a bucket's words have this tag, as bits.
     #[inline(always)]
-    pub(crate) fn candidates(words: &[Self; super::bucket::SLOTS], tag: u64) -> (u32, bool) {
-        let wanted = tag << TAG_SHIFT;
-        let (mut same, mut odd) = (0, false);
-        for (i, word) in words.iter().enumerate() {
-            same |= u32::from(word.0 & mask(TAG_BITS) << TAG_SHIFT == wanted) << i;
-            odd |= word.0 & FROZEN != 0 || *word == Self::UNSET;
-        }
-        (same, odd)
+    pub(crate) fn with_tag(line: &Line, tag: u64) -> u32 {
+        line.matches(mask(TAG_BITS) << TAG_SHIFT, tag << TAG_SHIFT)
+    }
+
+    /// Whether any of a bucket's words is frozen.
+    #[inline(always)]
+    pub(crate) fn any_frozen(line: &Line) -> bool {
+        line.has_any(FROZEN)
     }
 
     /// Which of a bucket's words are empty, as bits.
     #[inline(always)]
-    pub(crate) fn empties(words: &[Self; super::bucket::SLOTS]) -> u32 {
-        words
-            .iter()
-            .enumerate()
-            .fold(0, |bits, (i, word)| bits | u32::from(word.is_empty()) << i)
+    pub(crate) fn empties(line: &Line) -> u32 {
+        line.matches(!DIRTY, Self::EMPTY.0)
     }
 
-    /// Whether both words name the same place, whatever they say of it.
+    /// Which of a bucket's words name the same place as this one, whatever they say of it, as bits.
     #[inline(always)]
-    pub(crate) fn same_place(self, other: Self) -> bool {
-        (self.0 ^ other.0) & (mask(SEGMENT_BITS + OFFSET_BITS)) == 0
+    pub(crate) fn same_places(self, line: &Line) -> u32 {
+        let place = mask(SEGMENT_BITS + OFFSET_BITS);
+        line.matches(place, self.0 & place)
+    }
+
+    /// A bucket's word by its number.
+    #[inline(always)]
+    pub(crate) fn of(line: &Line, index: usize) -> Self {
+        line.0.get(index).map_or(Self::EMPTY, |word| Self(*word))
     }
 
     /// The round whose split froze this word.
