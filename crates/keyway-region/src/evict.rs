@@ -37,6 +37,9 @@ const COMPACTION_SEARCH: usize = 1024;
 /// One in this many bytes of a segment must be dead for its compaction to be worth the copying.
 const COMPACTION_DEAD_SHARE: usize = 4;
 
+/// Bytes of dead items that a session counts at a time.
+const DEAD_PORTION: u64 = 1024;
+
 /// Which live items of a purged segment are copied to the log's head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Spare {
@@ -90,13 +93,6 @@ impl Region {
                 && expires <= now
                 && LeaseWord(header.lease.load(Relaxed)).is_sealed_or_full(self.layout.shape.cells())
         }
-    }
-
-    /// An item's bytes are of no use any more where they are.
-    #[inline]
-    pub(crate) fn count_dead(&self, seen: &Seen) {
-        // Two that count at once lose one of the counts: a hint.
-        add_single_writer(&self.header(seen.segment).dead, seen.header.size() as u64);
     }
 
     /// Whether new extents are leased in this segment at present.
@@ -453,12 +449,26 @@ impl Session {
         self.count_removed(seen);
     }
 
+    /// An item's bytes are of no use any more where they are. The segment's count is a hint in a line that every writer
+    /// wants: small items are counted together, with the segment of the one that makes up a portion, so that of random
+    /// segments each gets its share. Two that count at once lose one of the counts.
+    #[inline]
+    pub(crate) fn count_dead(&self, seen: &Seen) {
+        let dead = self.dead.get() + seen.header.size() as u64;
+        if dead < DEAD_PORTION {
+            self.dead.set(dead);
+            return;
+        }
+        self.dead.set(0);
+        add_single_writer(&self.region.header(seen.segment).dead, dead);
+    }
+
     /// An item left the index.
     pub(crate) fn count_removed(&self, seen: &Seen) {
         self.count(Counter::curr_items, 1u64.wrapping_neg());
         self.count(Counter::bytes, (self.region.size(seen) as u64).wrapping_neg());
         self.count_items(-1);
-        self.region.count_dead(seen);
+        self.count_dead(seen);
     }
 
     /// Copies an item to the log's head and swaps its slot to the copy. The segment is claimed by this thread, so nobody

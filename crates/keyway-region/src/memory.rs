@@ -481,17 +481,26 @@ mod copy {
 mod tests {
     use super::*;
 
-    /// A page of private memory that plays the mapping.
-    fn memory(bytes: &mut Vec<u64>) -> Memory {
-        let base = NonNull::new(bytes.as_mut_ptr().cast()).unwrap();
-        // SAFETY: the vector outlives the value in each test and is not touched meanwhile.
-        unsafe { Memory::new(base, bytes.len() * 8) }
+    /// Private memory that plays the mapping, aligned as one.
+    #[repr(align(4096))]
+    struct Page([u64; 528]);
+
+    impl Page {
+        fn new() -> Box<Self> {
+            Box::new(Self([0; 528]))
+        }
+
+        fn memory(&mut self) -> Memory {
+            let base = NonNull::new(self.0.as_mut_ptr().cast()).unwrap();
+            // SAFETY: the page outlives the value in each test and is not touched meanwhile.
+            unsafe { Memory::new(base, self.0.len() * 8) }
+        }
     }
 
     #[test]
     fn what_is_written_is_read_back_at_every_length_and_alignment() {
-        let mut bytes = vec![0u64; 512];
-        let m = memory(&mut bytes);
+        let mut page = Page::new();
+        let m = page.memory();
         let src: Vec<u8> = (0..1200u32).map(|i| (i * 7 + 3).to_le_bytes()[0]).collect();
         for len in (0..70).chain([127, 128, 129, 250, 511, 512, 513, 1100]) {
             for offset in 0..17 {
@@ -513,14 +522,12 @@ mod tests {
 
     #[test]
     fn a_line_finds_its_words() {
-        let mut bytes = vec![0u64; 528];
-        let m = memory(&mut bytes);
+        let mut page = Page::new();
+        let m = page.memory();
         for (i, word) in [5, 0x1_0000_0005, 7, u64::MAX, 5, 0, 1 << 63, 5].into_iter().enumerate() {
-            // The vector need not begin at a multiple of 64 bytes: the first offset that is one.
-            m.get::<AtomicU64>(first_line(&m) + i * 8)
-                .store(word, crate::atomics::Relaxed);
+            m.get::<AtomicU64>(64 + i * 8).store(word, crate::atomics::Relaxed);
         }
-        let line = m.line(first_line(&m));
+        let line = m.line(64);
         assert_eq!(line.matches(u64::MAX, 5), 0b1001_0001);
         assert_eq!(line.matches(0xFFFF_FFFF, 5), 0b1001_0011);
         assert_eq!(line.matches(1 << 63, 1 << 63), 0b0100_1000);
@@ -528,14 +535,9 @@ mod tests {
         assert!(line.has_any(1 << 40));
     }
 
-    fn first_line(m: &Memory) -> usize {
-        m.base.as_ptr().addr().next_multiple_of(64) - m.base.as_ptr().addr()
-    }
-
     #[test]
     #[should_panic(expected = "outside the region")]
     fn an_access_beyond_the_end_is_refused() {
-        let mut bytes = vec![0u64; 512];
-        memory(&mut bytes).get::<AtomicU64>(4096);
+        Page::new().memory().get::<AtomicU64>(528 * 8);
     }
 }

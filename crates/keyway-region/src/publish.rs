@@ -183,7 +183,7 @@ impl Session {
                     if self.swap(place, word, written.word) {
                         region.set_hint(place, now, false);
                         self.count(Counter::bytes, (written.size as u64).wrapping_sub(region.size(&seen) as u64));
-                        region.count_dead(&seen);
+                        self.count_dead(&seen);
                         self.published(prepared);
                         self.free_replaced(&seen, Some(draft.value));
                         return Ok(Changed::Put(written));

@@ -46,6 +46,8 @@ pub struct Session {
     /// for values that an operation builds
     pub(crate) built: RefCell<Vec<u8>>,
     items: Cell<i64>,
+    /// bytes of dead items that no segment has been told of
+    pub(crate) dead: Cell<u64>,
 }
 
 impl Region {
@@ -78,6 +80,7 @@ impl Region {
                 scratch: Cell::default(),
                 built: RefCell::default(),
                 items: Cell::new(0),
+                dead: Cell::new(0),
             });
         }
         None
