@@ -110,7 +110,7 @@ impl Region {
         &self,
         hash: u64,
         candidates: impl Fn(&Line) -> u32,
-        mut is_it: impl FnMut(Slot) -> bool,
+        mut is_it: impl FnMut(Place, Slot) -> bool,
     ) -> Result<Option<(Place, Slot)>, (Place, Slot)> {
         for _ in 0..ATTEMPTS_MAX {
             let table = self.table();
@@ -127,9 +127,9 @@ impl Region {
                 while found != 0 {
                     let index = found.trailing_zeros() as usize;
                     found &= found - 1;
-                    let word = Slot::of(&line, index);
-                    if is_it(word) {
-                        return Ok(Some((Place::new(bucket, bucket_at, index), word)));
+                    let (place, word) = (Place::new(bucket, bucket_at, index), Slot::of(&line, index));
+                    if is_it(place, word) {
+                        return Ok(Some((place, word)));
                     }
                 }
             }
@@ -233,7 +233,7 @@ impl Session {
         }
         for step in 0..ROUNDS * segments {
             if step % segments == 0 && step > 0 {
-                self.recover_dead();
+                self.region.recover();
             }
             let segment = index(self.region.superblock().hand.fetch_add(1, Relaxed)) % segments;
             let last_round = step / segments == ROUNDS - 1;
@@ -270,13 +270,12 @@ impl Session {
         let segments = region.segments();
         let from = index(region.superblock().compaction.fetch_add(window as u64, Relaxed)) % segments;
         let least = (region.layout.shape.segment_size / COMPACTION_DEAD_SHARE) as u64;
-        let (dead, segment) = (0..window.min(segments))
+        let (_, segment) = (0..window.min(segments))
             .map(|i| (from + i) % segments)
             .map(|segment| (region.header(segment).dead.load(Relaxed), segment))
             .filter(|(dead, segment)| *dead >= least && !region.is_current(*segment))
             .filter(|(_, segment)| State(region.header(*segment).state.load(Relaxed)).kind() == Some(Kind::Open))
             .max()?;
-        debug_assert!(dead >= least);
         // Without room for the copies it would evict what it is to keep.
         let room = self.free_segments() > 0;
         (room && self.claim_open(segment) && self.purge(segment, Spare::All, now)).then_some(segment)
@@ -392,7 +391,7 @@ impl Session {
                 self.finish_last_split();
                 purge.finished = count;
             }
-            let found = region.find_word(key_hash, |line| here.same_places(line), |_| true);
+            let found = region.find_word(key_hash, |line| here.same_places(line), |_, _| true);
             let (place, word) = match found {
                 Ok(Some(found)) => found,
                 Ok(None) => return,
@@ -525,18 +524,27 @@ impl Session {
             }
             let mut head = None;
             let tagged = |line: &Line| Slot::with_tag(line, tag(key_hash));
-            let found = region.find_word(key_hash, tagged, |word| {
-                word.is_item_with(tag(key_hash)) && {
-                    // The place is not known yet: the word itself is enough to look, the compare-and-swap below decides.
-                    let seen = region.look_at(word);
-                    let ours =
-                        seen.is_some_and(|seen| region.chain(&seen).is_some_and(|c| c.last == last) && region.still(&seen));
-                    if ours {
-                        head = seen;
+            // A head that changes under our eyes may have handed its segments to the next one: no orphan until all stand still.
+            let mut moved = false;
+            let found = region.find_word(key_hash, tagged, |place, word| {
+                let seen = match region.look(place.at, word) {
+                    Look::Got(seen) => seen,
+                    Look::Moved => {
+                        moved = true;
+                        return false;
                     }
-                    ours
+                    Look::Corrupt => return false,
+                };
+                let ours = word.is_item() && region.chain(&seen).is_some_and(|c| c.last == last);
+                moved |= !region.still(&seen);
+                if ours && !moved {
+                    head = Some(seen);
                 }
+                ours && !moved
             });
+            if moved && head.is_none() {
+                continue;
+            }
             match (found, head) {
                 (Err((place, word)), _) => self.unfreeze(place, word),
                 (Ok(Some(_)), Some(seen)) if self.operates_on(seen.segment) => return None,
@@ -588,11 +596,7 @@ impl Session {
         if entry >= region.layout.shape.segments_max {
             return None;
         }
-        let directory = if kind == Kind::Index {
-            region.bucket_directory(entry)
-        } else {
-            region.hint_directory(entry)
-        };
+        let directory = region.directory_entry(kind, entry);
         if directory.load(Acquire) as usize == segment + 1 {
             let _ = region
                 .header(segment)
@@ -605,31 +609,6 @@ impl Session {
         }
         self.bump(segment);
         Some(segment)
-    }
-}
-
-impl Region {
-    /// The item that a word names, without its slot: good for a first look only.
-    fn look_at(&self, word: Slot) -> Option<Seen> {
-        let segment = word.segment();
-        if segment >= self.segments() {
-            return None;
-        }
-        let segment_word = self.segment_word(segment);
-        let offset = word.offset();
-        let size = self.layout.shape.segment_size;
-        if !word.is_of_generation(segment_word.generation()) || offset + 16 > size {
-            return None;
-        }
-        let at = self.segment(segment) + offset;
-        let header = Header(self.slot(at).load(Relaxed)).validate(size - offset)?;
-        Some(Seen {
-            segment,
-            word: segment_word,
-            at,
-            offset,
-            header,
-        })
     }
 }
 

@@ -133,11 +133,7 @@ impl Session {
         header.sequence.store(entry as u64, Relaxed);
         let owned = State::owned(kind, self.owner);
         header.state.store(owned.0, Release);
-        let directory = if kind == Kind::Index {
-            region.bucket_directory(entry)
-        } else {
-            region.hint_directory(entry)
-        };
+        let directory = region.directory_entry(kind, entry);
         let name = u32::try_from(segment + 1).unwrap_or(0);
         if directory.compare_exchange(0, name, AcqRel, Acquire).is_ok() {
             let _ = header.state.compare_exchange(owned.0, State::new(kind, 0).0, AcqRel, Relaxed);

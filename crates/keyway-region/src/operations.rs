@@ -449,7 +449,7 @@ impl Session {
 
     /// Housekeeping in a bounded step, about once a second: the dead are recovered, dead segments freed, hints aged.
     pub fn upkeep(&mut self, now: u32) {
-        self.recover_dead();
+        self.region.recover();
         self.region.age_hints(now);
         self.region.epoch(now);
         for _ in 0..UPKEEP_SEGMENTS {

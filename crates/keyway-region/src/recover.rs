@@ -10,7 +10,7 @@ use crate::layout::session::Lease;
 use crate::layout::slot::Slot;
 use crate::layout::stats::Counter;
 use crate::region::Region;
-use crate::session::{Process, Session};
+use crate::session::Process;
 
 impl Region {
     /// Takes back the thread slots of processes that are gone; how many.
@@ -81,12 +81,5 @@ impl Region {
         }
         let segment = (at - start) / self.layout.shape.segment_size;
         segment < self.segments() && State(self.header(segment).state.load(Acquire)).kind() == Some(Kind::Index)
-    }
-}
-
-impl Session {
-    /// Takes back what the dead have left.
-    pub(crate) fn recover_dead(&self) {
-        self.region.recover();
     }
 }

@@ -335,6 +335,14 @@ impl Region {
         self.memory.get(self.layout.hint_directory + i * 4)
     }
 
+    /// Entry of the directory of index segments or of hint segments.
+    pub(crate) fn directory_entry(&self, kind: Kind, i: usize) -> &AtomicU32 {
+        match kind {
+            Kind::Index => self.bucket_directory(i),
+            _ => self.hint_directory(i),
+        }
+    }
+
     /// A word of the index, or of a segment, by its offset in the region.
     #[inline]
     pub(crate) fn slot(&self, offset: usize) -> &AtomicU64 {
