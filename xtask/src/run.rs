@@ -91,11 +91,32 @@ impl Context<'_> {
     }
 }
 
+/// Runs one command outside the gate, its output on the terminal.
+pub fn alone(root: &Path, work: impl Fn(&Context<'_>) -> Outcome) -> ExitCode {
+    let context = Context {
+        root,
+        target: target(root),
+        log: None,
+    };
+    match work(&context) {
+        Outcome::Passed => ExitCode::SUCCESS,
+        Outcome::Failed(why) | Outcome::Skipped(why) => {
+            println!("{why}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Cargo's target directory.
+fn target(root: &Path) -> PathBuf {
+    std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), |dir| root.join(dir))
+}
+
 /// Runs `chosen` and reports. The exit code is 0 only if none failed.
 pub fn gate(chosen: &[&'static Stage], root: &Path) -> ExitCode {
     let started = Instant::now();
     let require_all = std::env::var_os("KEYWAY_TESTS_REQUIRE_ALL").is_some_and(|v| !v.is_empty() && v != "0");
-    let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), |dir| root.join(dir));
+    let target = target(root);
     let mut rows: Vec<(&str, Outcome, Duration)> = Vec::new();
 
     std::thread::scope(|scope| {

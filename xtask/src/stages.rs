@@ -1,5 +1,6 @@
 //! The gate's stages: name, enemy, command. Cheap ones first, so that a slip is reported early.
 
+use crate::promises;
 use crate::run::{Context, Outcome};
 use crate::sources;
 use std::path::{Path, PathBuf};
@@ -53,6 +54,12 @@ pub const ALL: &[Stage] = &[
         catches: "wrong behaviour: unit, integration, conformance, clients, crash",
         beside: false,
         run: test,
+    },
+    Stage {
+        name: "promises",
+        catches: "a death, a crash, a growth or an eviction that breaks what the design promises (short forms)",
+        beside: false,
+        run: promises::all_short,
     },
     Stage {
         name: "model",

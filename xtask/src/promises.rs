@@ -1,0 +1,66 @@
+//! The promises of the design, each with one command that tries to break it: `cargo xtask NAME [ARGS]` runs the package of that
+//! name under `testing/`.
+//!
+//! With `--short` (the gate's form) it is built like the tests; without, optimised (profile `fast`), because the long forms do
+//! work for minutes.
+
+use crate::run::{Context, Outcome};
+
+/// A tool that shows a promise.
+pub struct Promise {
+    /// its package, and what it is called on the command line
+    pub name: &'static str,
+    /// what it shows
+    pub shows: &'static str,
+}
+
+/// All of them, in the order of the gate.
+pub const ALL: &[Promise] = &[
+    Promise {
+        name: "kill-points",
+        shows: "a process may die or stop at any instruction of any operation",
+    },
+    Promise {
+        name: "crash-states",
+        shows: "a power failure leaves every acknowledged write, whatever the cache had written back (strict mode)",
+    },
+    Promise {
+        name: "storm",
+        shows: "processes killed, stopped and restarted at random see one linearizable history for each key",
+    },
+    Promise {
+        name: "growth",
+        shows: "index and memory grow under traffic, and no item is lost",
+    },
+    Promise {
+        name: "hit-ratio",
+        shows: "fewer misses than memcached in the same memory, and as few as item-level S3-FIFO",
+    },
+];
+
+/// Runs a promise's tool with these arguments.
+pub fn run(context: &Context<'_>, name: &str, args: &[&str]) -> Outcome {
+    let profile = if args.contains(&"--short") { "dev" } else { "fast" };
+    let mut command = context.command(
+        "cargo",
+        &["run", "--quiet", "--locked", "--profile", profile, "--package", name, "--"],
+    );
+    command.args(args);
+    context.expect(command)
+}
+
+/// The short form of every one: a stage of the gate.
+pub fn all_short(context: &Context<'_>) -> Outcome {
+    let mut failed = Vec::new();
+    for promise in ALL.iter().filter(|p| context.root.join("testing").join(p.name).is_dir()) {
+        println!("   {}: {}", promise.name, promise.shows);
+        if let Outcome::Failed(why) = run(context, promise.name, &["--short"]) {
+            failed.push(why);
+        }
+    }
+    if failed.is_empty() {
+        Outcome::Passed
+    } else {
+        Outcome::Failed(failed.join("; "))
+    }
+}
