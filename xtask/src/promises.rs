@@ -5,6 +5,7 @@
 //! work for minutes.
 
 use crate::run::{Context, Outcome};
+use std::path::Path;
 
 /// A tool that shows a promise.
 pub struct Promise {
@@ -43,10 +44,20 @@ pub fn run(context: &Context<'_>, name: &str, args: &[&str]) -> Outcome {
     let profile = if args.contains(&"--short") { "dev" } else { "fast" };
     let mut command = context.command(
         "cargo",
-        &["run", "--quiet", "--locked", "--profile", profile, "--package", name, "--"],
+        &["run", "--quiet", "--locked", "--profile", profile, "--package", name],
     );
-    command.args(args);
+    if has_mutants(context.root, name) {
+        command.args(["--features", "mutants"]);
+    }
+    command.arg("--").args(args);
     context.expect(command)
+}
+
+/// Whether the tool tries broken variants of the region too. The feature is not on by default: a build of the whole workspace
+/// would give it to the product.
+fn has_mutants(root: &Path, name: &str) -> bool {
+    let manifest = root.join("testing").join(name).join("Cargo.toml");
+    std::fs::read_to_string(manifest).is_ok_and(|text| text.lines().any(|line| line.starts_with("mutants = [")))
 }
 
 /// The short form of every one: a stage of the gate.

@@ -17,6 +17,7 @@ use crate::layout::slot::Slot;
 use crate::layout::stats::Counter;
 use crate::lookup::{ATTEMPTS_MAX, Look, Place, Seen};
 use crate::memory::Line;
+use crate::mutants::{self, Mutant};
 use crate::region::Region;
 use crate::session::Session;
 use crate::verbs::{KEY_LEN_MAX, WriteError};
@@ -77,7 +78,7 @@ impl Region {
                 slot: extent.owner(),
                 incarnation,
             };
-            !extent.is_closed() && self.is_held(owner)
+            !extent.is_closed() && (self.is_held(owner) || mutants::is(Mutant::DeadExtentsStand))
         })
     }
 
@@ -284,7 +285,7 @@ impl Session {
     fn reclaim_at(&self, segment: usize, last_round: bool, now: u32) -> Option<usize> {
         let state = State(self.region.header(segment).state.load(Acquire));
         if let Some(owner) = state.owner()
-            && (owner == self.owner || self.region.is_held(owner))
+            && (owner == self.owner || self.region.is_held(owner) || mutants::is(Mutant::DeadClaimsStand))
         {
             return None;
         }
@@ -496,6 +497,12 @@ impl Session {
             word.frequency()
         };
         let new = Slot::confirmed(word.tag(), segment_word.generation(), segment, offset).with_frequency(frequency);
+        let word = if mutants::is(Mutant::RelocateInTwoSteps) {
+            let _ = region.slot(place.at).compare_exchange(word.0, Slot::EMPTY.0, AcqRel, Relaxed);
+            Slot::EMPTY
+        } else {
+            word
+        };
         // PUBLISH: the copy. Before it the item is where it was; the old place is purged only after it.
         if region
             .slot(place.at)
@@ -576,7 +583,7 @@ impl Session {
                 }
                 _ => {
                     // No item leads here, and no live writer is about to make one: an orphan.
-                    if !self.claim(segment, state) {
+                    if mutants::is(Mutant::OrphansForgotten) || !self.claim(segment, state) {
                         return None;
                     }
                     self.bump(segment);

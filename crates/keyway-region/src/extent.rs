@@ -14,6 +14,7 @@ use crate::layout::session::LEASING;
 use crate::layout::slot::Slot;
 use crate::layout::stats::Counter;
 use crate::lookup::{ATTEMPTS_MAX, Chain, cas_of};
+use crate::mutants::{self, Mutant};
 use crate::session::Session;
 use crate::verbs::WriteError;
 use std::cell::Cell;
@@ -225,9 +226,14 @@ impl Session {
             }
         }
         // PAIRS: Acquire in `Session::purge` and in `check`: what lies before the tail is whole.
+        let told = if mutants::is(Mutant::PublishBeforeTail) {
+            extent.next
+        } else {
+            tail
+        };
         self.region
             .slot(at + 8)
-            .store(TailWord::new(tail, self.owner.incarnation).0, Release);
+            .store(TailWord::new(told, self.owner.incarnation).0, Release);
         match self.extent(class) {
             Some(kept) if kept.segment == extent.segment && kept.start == extent.start => {
                 self.keep(class, Extent { next: tail, ..kept });
@@ -445,10 +451,12 @@ impl Session {
                 region.slot(at + i * 8).store(word, Relaxed);
             }
             region.memory.write(at + CHAIN_HEADER_SIZE, part);
-            region
-                .header(segment)
-                .state
-                .store(State::owned(Kind::Large, self.owner).0, Release);
+            let state = if mutants::is(Mutant::ChainWithoutOwner) {
+                State::new(Kind::Large, 0)
+            } else {
+                State::owned(Kind::Large, self.owner)
+            };
+            region.header(segment).state.store(state.0, Release);
             next = link;
         }
         Ok(Chain {

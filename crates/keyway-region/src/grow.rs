@@ -12,6 +12,7 @@ use crate::layout::session::UPKEEP;
 use crate::layout::slot::Slot;
 use crate::layout::stats::Counter;
 use crate::lookup::{ATTEMPTS_MAX, Look, Place};
+use crate::mutants::{self, Mutant};
 use crate::region::Region;
 use crate::session::Session;
 use crate::verbs::KEY_LEN_MAX;
@@ -156,6 +157,10 @@ impl Session {
                 return false;
             }
         }
+        if mutants::is(Mutant::TableBeforeFill) {
+            let table = &region.superblock().table;
+            let _ = table.compare_exchange(split.target, split.target + 1, AcqRel, Acquire);
+        }
         // 2. Fill the new bucket, slot by slot at the same index.
         for (from, to) in source.into_iter().zip(target) {
             let word = Slot(region.slot(from.at).load(Acquire));
@@ -276,6 +281,9 @@ impl Session {
     /// after the slot.
     pub(crate) fn unfreeze(&self, place: Place, word: Slot) {
         let region = &self.region;
+        if mutants::is(Mutant::WaitOnFrozen) {
+            return;
+        }
         let count = region.table().count;
         match Split::of(place.bucket, word.mark(), region.buckets_initial()) {
             Some(split) if split.target == count => {

@@ -22,6 +22,7 @@ mod hash;
 pub mod layout;
 mod lookup;
 pub mod memory;
+pub mod mutants;
 mod operations;
 mod publish;
 mod recover;

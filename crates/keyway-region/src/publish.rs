@@ -13,6 +13,7 @@ use crate::layout::slot::Slot;
 use crate::layout::stats::Counter;
 use crate::lookup::{ATTEMPTS_MAX, Chain, Look, Place, Seen};
 use crate::memory::Line;
+use crate::mutants::{self, Mutant};
 use crate::region::Region;
 use crate::session::Session;
 use crate::verbs::{Item, WriteError};
@@ -200,7 +201,12 @@ impl Session {
                         Decision::Put(draft) | Decision::Replace(draft) => draft,
                         Decision::Keep | Decision::Remove | Decision::Unreadable => return Ok(Changed::Kept),
                     };
-                    if let Some((place, word)) = tentative {
+                    if let Some((place, word)) = tentative
+                        && !mutants::is(Mutant::InsertWithoutRescan)
+                    {
+                        if mutants::is(Mutant::WaitOnTentative) {
+                            continue;
+                        }
                         // Anybody may abort anybody's tentative entry: its owner may be dead.
                         let _ = region.slot(place.at).compare_exchange(word.0, Slot::EMPTY.0, AcqRel, Relaxed);
                         continue;
@@ -239,6 +245,9 @@ impl Session {
     /// Compare-and-swap of a slot from an item's word, whose frequency may meanwhile have changed.
     fn swap(&self, place: Place, mut from: Slot, to: Slot) -> bool {
         let slot = self.region.slot(place.at);
+        if mutants::is(Mutant::OverwriteInTwoSteps) && slot.compare_exchange(from.0, Slot::EMPTY.0, AcqRel, Acquire).is_ok() {
+            from = Slot::EMPTY;
+        }
         loop {
             match slot.compare_exchange(from.0, to.0, AcqRel, Acquire) {
                 Ok(_) => return true,
@@ -352,7 +361,7 @@ impl Session {
             self.free_replaced(&seen, None);
         }
         // Twins first, then the table word, then the epoch: the model's order.
-        let confirmed = self.rescan(key, table, place)
+        let confirmed = (self.rescan(key, table, place) || mutants::is(Mutant::InsertWithoutRescan))
             && region.table() == table
             && region.epoch(now) == epoch
             // PUBLISH: the key is there. Before it nobody sees the entry and anybody may abort it.

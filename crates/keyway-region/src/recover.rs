@@ -9,6 +9,7 @@ use crate::layout::segment::{Kind, State};
 use crate::layout::session::Lease;
 use crate::layout::slot::Slot;
 use crate::layout::stats::Counter;
+use crate::mutants::{self, Mutant};
 use crate::region::Region;
 use crate::session::Process;
 
@@ -57,7 +58,7 @@ impl Region {
         let thread = self.thread(slot);
         let at = usize::try_from(thread.pending_slot.load(Acquire)).unwrap_or(0);
         let word = Slot(thread.pending_word.load(Relaxed));
-        if word.is_tentative() && self.is_index_slot(at) {
+        if word.is_tentative() && self.is_index_slot(at) && !mutants::is(Mutant::TentativeForgotten) {
             let _ = self.slot(at).compare_exchange(word.0, Slot::EMPTY.0, AcqRel, Relaxed);
         }
         if thread

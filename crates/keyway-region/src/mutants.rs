@@ -1,0 +1,77 @@
+//! Broken variants of the protocol, for the checkers to reject: a checker that never failed proves nothing.
+//!
+//! Only with the cargo feature `mutants`, which no product is built with, can one be switched on; without it [`is`] is a
+//! constant and the broken branches are not compiled in. Each variant is one line or two at the place that it breaks, so that
+//! the code that is tested is the code that is shipped.
+
+/// What is broken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Mutant {
+    /// an item's slot is published before the extent's tail covers it
+    PublishBeforeTail = 1,
+    /// an extent of a dead thread counts as one that is being filled
+    DeadExtentsStand,
+    /// a dead thread's claim of a segment counts as a live one's
+    DeadClaimsStand,
+    /// recovery leaves the dead thread's tentative word
+    TentativeForgotten,
+    /// whoever meets a frozen slot waits for the splitter instead of finishing the split
+    WaitOnFrozen,
+    /// whoever meets a tentative word of its key waits for the inserter instead of aborting it
+    WaitOnTentative,
+    /// a changed item is put in by two steps: the old word goes, then the new one comes
+    OverwriteInTwoSteps,
+    /// a split advances the table word before the new bucket is filled
+    TableBeforeFill,
+    /// an insert is confirmed at once, without a tentative word and without a look for twins
+    InsertWithoutRescan,
+    /// the parts of a large value belong to nobody while they are being written
+    ChainWithoutOwner,
+    /// nobody looks for the segments of large values that no item leads to
+    OrphansForgotten,
+    /// a relocated item's old word goes before the copy's comes
+    RelocateInTwoSteps,
+}
+
+impl Mutant {
+    /// All of them.
+    pub const ALL: [Self; 12] = [
+        Self::PublishBeforeTail,
+        Self::DeadExtentsStand,
+        Self::DeadClaimsStand,
+        Self::TentativeForgotten,
+        Self::WaitOnFrozen,
+        Self::WaitOnTentative,
+        Self::OverwriteInTwoSteps,
+        Self::TableBeforeFill,
+        Self::InsertWithoutRescan,
+        Self::ChainWithoutOwner,
+        Self::OrphansForgotten,
+        Self::RelocateInTwoSteps,
+    ];
+}
+
+/// The number of the mutant that is switched on in this process, 0 for none. No word of any region.
+#[cfg(feature = "mutants")]
+static ON: core::sync::atomic::AtomicU32 = core::sync::atomic::AtomicU32::new(0);
+
+/// Switches one on, or all off, in this process.
+#[cfg(feature = "mutants")]
+pub fn set(mutant: Option<Mutant>) {
+    ON.store(mutant.map_or(0, |m| m as u32), core::sync::atomic::Ordering::Relaxed);
+}
+
+/// Whether this one is switched on.
+#[cfg(feature = "mutants")]
+#[inline]
+pub fn is(mutant: Mutant) -> bool {
+    ON.load(core::sync::atomic::Ordering::Relaxed) == mutant as u32
+}
+
+/// Whether this one is switched on: never.
+#[cfg(not(feature = "mutants"))]
+#[inline(always)]
+pub const fn is(_: Mutant) -> bool {
+    false
+}
