@@ -1,9 +1,115 @@
 //! The only user of `core::sync::atomic`: every shared word of the region is one of these types.
 //!
-//! Model checkers and crash recorders plug in here. Nothing in this file knows what a word means.
+//! Each is its namesake in `core` and compiles to the same instructions. With the feature `observe`, which no program has,
+//! an observer that a test installs is told of every access: schedulers of model checkers and crash recorders plug in there
+//! (see [`crate::observe`]). Nothing in this file knows what a word means.
 
-pub use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
-pub use core::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, fence};
+#[cfg(feature = "observe")]
+use crate::observe::{Access, Event, tell};
+pub use core::sync::atomic::Ordering::{self, AcqRel, Acquire, Relaxed, Release, SeqCst};
+
+/// What the observer is told before an access.
+macro_rules! before {
+    ($access:ident) => {
+        #[cfg(feature = "observe")]
+        tell(Event::Before(Access::$access));
+    };
+}
+
+/// Defines an atomic integer by the one of the same name in `core`.
+macro_rules! atomic {
+    ($name:ident, $value:ty) => {
+        #[doc = concat!("`core::sync::atomic::", stringify!($name), "`, observed where a test asks for it.")]
+        #[derive(Debug, Default)]
+        #[repr(transparent)]
+        pub struct $name(core::sync::atomic::$name);
+
+        #[allow(missing_docs, reason = "each is core's of the same name")]
+        #[allow(dead_code, reason = "every width has the same set")]
+        impl $name {
+            #[inline(always)]
+            pub fn load(&self, order: Ordering) -> $value {
+                before!(Load);
+                self.0.load(order)
+            }
+
+            #[inline(always)]
+            pub fn store(&self, value: $value, order: Ordering) {
+                before!(Store);
+                self.0.store(value, order);
+                self.stored();
+            }
+
+            #[inline(always)]
+            pub fn swap(&self, value: $value, order: Ordering) -> $value {
+                before!(Exchange);
+                let old = self.0.swap(value, order);
+                self.stored();
+                old
+            }
+
+            #[inline(always)]
+            pub fn compare_exchange(
+                &self,
+                current: $value,
+                new: $value,
+                success: Ordering,
+                failure: Ordering,
+            ) -> Result<$value, $value> {
+                before!(Exchange);
+                let result = self.0.compare_exchange(current, new, success, failure);
+                if result.is_ok() {
+                    self.stored();
+                }
+                result
+            }
+
+            #[inline(always)]
+            pub fn fetch_add(&self, value: $value, order: Ordering) -> $value {
+                before!(Exchange);
+                let old = self.0.fetch_add(value, order);
+                self.stored();
+                old
+            }
+
+            #[inline(always)]
+            pub fn fetch_sub(&self, value: $value, order: Ordering) -> $value {
+                before!(Exchange);
+                let old = self.0.fetch_sub(value, order);
+                self.stored();
+                old
+            }
+
+            #[inline(always)]
+            pub fn fetch_max(&self, value: $value, order: Ordering) -> $value {
+                before!(Exchange);
+                let old = self.0.fetch_max(value, order);
+                self.stored();
+                old
+            }
+
+            #[inline(always)]
+            fn stored(&self) {
+                #[cfg(feature = "observe")]
+                tell(Event::Stored {
+                    at: core::ptr::from_ref(self).addr(),
+                    len: size_of::<Self>(),
+                });
+            }
+        }
+    };
+}
+
+atomic!(AtomicU8, u8);
+atomic!(AtomicU32, u32);
+atomic!(AtomicU64, u64);
+
+/// `core::sync::atomic::fence`.
+#[inline(always)]
+pub fn fence(order: Ordering) {
+    before!(Fence);
+    core::sync::atomic::fence(order);
+}
 
 /// Adds to a counter that has one writer: a load and a store, no read-modify-write.
 #[inline]

@@ -23,6 +23,8 @@ pub mod layout;
 mod lookup;
 pub mod memory;
 pub mod mutants;
+#[cfg(feature = "observe")]
+pub mod observe;
 mod operations;
 mod publish;
 mod recover;

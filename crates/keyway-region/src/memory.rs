@@ -9,7 +9,7 @@
 //!   unless `new` is told otherwise, and that no Rust reference to plain data in it exists anywhere.
 //! - Every access is bounds-checked against `len`; out of bounds is a bug of the caller and panics.
 //! - Payload bytes are moved by single machine instructions that the compiler does not see into (x86-64), or by atomic
-//!   loads and stores (elsewhere, and under Miri), so a racing writer makes the copy stale, never undefined.
+//!   loads and stores (elsewhere, under Miri and under an observer), so a racing writer makes the copy stale, never undefined.
 #![allow(unsafe_code, reason = "the room of the raw mapping; contract above")]
 
 use crate::atomics::{AtomicU8, AtomicU32, AtomicU64};
@@ -58,9 +58,9 @@ impl Line {
     /// Of which words the bits in `mask` equal `wanted`, as bits.
     #[inline(always)]
     pub fn matches(&self, mask: u64, wanted: u64) -> u32 {
-        #[cfg(all(target_arch = "x86_64", not(miri)))]
+        #[cfg(all(target_arch = "x86_64", not(miri), not(feature = "observe")))]
         return copy::matches(self, mask, wanted);
-        #[cfg(not(all(target_arch = "x86_64", not(miri))))]
+        #[cfg(not(all(target_arch = "x86_64", not(miri), not(feature = "observe"))))]
         return self
             .0
             .iter()
@@ -79,13 +79,13 @@ impl Memory {
     /// The line at `offset`, a multiple of 64.
     #[inline(always)]
     pub fn line(&self, offset: usize) -> Line {
-        #[cfg(all(target_arch = "x86_64", not(miri)))]
+        #[cfg(all(target_arch = "x86_64", not(miri), not(feature = "observe")))]
         {
             let p = self.at(offset & !63, 64);
             // SAFETY: 64 bytes are mapped at `p`, which is aligned.
             unsafe { copy::line(p) }
         }
-        #[cfg(not(all(target_arch = "x86_64", not(miri))))]
+        #[cfg(not(all(target_arch = "x86_64", not(miri), not(feature = "observe"))))]
         {
             let words: &[AtomicU64; 8] = self.get(offset);
             Line(core::array::from_fn(|i| {
@@ -203,7 +203,7 @@ impl Memory {
 
     #[inline(always)]
     fn ask(&self, offset: usize, len: usize, write: bool) {
-        #[cfg(all(target_arch = "x86_64", not(miri)))]
+        #[cfg(all(target_arch = "x86_64", not(miri), not(feature = "observe")))]
         for at in (0..len).step_by(CACHE_LINE) {
             let p = self.base.as_ptr().wrapping_add(offset + at);
             // SAFETY: a prefetch has no effect but on the cache and never faults, whatever the address.
@@ -215,7 +215,7 @@ impl Memory {
                 }
             }
         }
-        #[cfg(not(all(target_arch = "x86_64", not(miri))))]
+        #[cfg(not(all(target_arch = "x86_64", not(miri), not(feature = "observe"))))]
         let _ = (offset, len, write, CACHE_LINE);
     }
 
@@ -227,7 +227,7 @@ impl Memory {
     }
 }
 
-#[cfg(all(target_arch = "x86_64", not(miri)))]
+#[cfg(all(target_arch = "x86_64", not(miri), not(feature = "observe")))]
 mod copy {
     //! Moves by instructions in `asm!` blocks: the compiler sees neither address nor width, so it can neither tear, repeat
     //! nor drop a load from memory that others write.
@@ -413,7 +413,7 @@ mod copy {
     }
 }
 
-#[cfg(not(all(target_arch = "x86_64", not(miri))))]
+#[cfg(not(all(target_arch = "x86_64", not(miri), not(feature = "observe"))))]
 mod copy {
     //! Moves by relaxed atomics: whole words where the region's side is aligned, bytes elsewhere.
     use crate::atomics::{AtomicU8, AtomicU64, Relaxed};
@@ -469,28 +469,29 @@ mod copy {
     /// # Safety
     /// `bytes.len()` bytes are readable at `p`.
     pub unsafe fn equal(p: *const u8, bytes: &[u8]) -> bool {
-        // SAFETY: every index is below the length.
-        bytes
-            .iter()
-            .enumerate()
-            .all(|(at, b)| unsafe { (*p.add(at).cast::<AtomicU8>()).load(Relaxed) } == *b)
+        let mut word = [0; 8];
+        bytes.chunks(8).enumerate().all(|(i, wanted)| {
+            // SAFETY: the chunk lies within the bounds that the caller promises.
+            unsafe { out_of(p.add(i * 8), word.as_mut_ptr(), wanted.len()) };
+            word.starts_with(wanted)
+        })
     }
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
 
     /// Private memory that plays the mapping, aligned as one.
     #[repr(align(4096))]
-    struct Page([u64; 528]);
+    pub struct Page([u64; 528]);
 
     impl Page {
-        fn new() -> Box<Self> {
+        pub fn new() -> Box<Self> {
             Box::new(Self([0; 528]))
         }
 
-        fn memory(&mut self) -> Memory {
+        pub fn memory(&mut self) -> Memory {
             let base = NonNull::new(self.0.as_mut_ptr().cast()).unwrap();
             // SAFETY: the page outlives the value in each test and is not touched meanwhile.
             unsafe { Memory::new(base, self.0.len() * 8) }

@@ -26,6 +26,7 @@ mod session;
 use keyway_region::{Limits, Process, Region};
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 pub use error::{OpenError, SessionError};
@@ -164,7 +165,6 @@ impl Cache {
     pub fn info(&self) -> Info {
         let region = &self.inner.region;
         let layout = region.layout();
-        let word = |w: &std::sync::atomic::AtomicU64| w.load(std::sync::atomic::Ordering::Relaxed);
         let sb = region.superblock();
         Info {
             warm: self.inner.warm,
@@ -172,12 +172,12 @@ impl Cache {
             limit_bytes: layout.backed_len(region.segments()),
             segment_bytes: layout.shape.segment_size as u64,
             segments: region.segments() as u64,
-            segments_free: word(&sb.free).min(region.segments() as u64),
-            index_buckets: word(&sb.table),
+            segments_free: sb.free.load(Relaxed).min(region.segments() as u64),
+            index_buckets: sb.table.load(Relaxed),
             index_bytes: region.index_size(),
             sessions: region.sessions() as u64,
             sessions_max: layout.shape.thread_slots as u64,
-            created_unix_s: i64::try_from(word(&sb.created_unix_s)).unwrap_or(0),
+            created_unix_s: i64::try_from(sb.created_unix_s.load(Relaxed)).unwrap_or(0),
             item_size_max: self.inner.limits.item_size_max,
         }
     }
