@@ -55,6 +55,11 @@ impl Region {
         }
     }
 
+    /// The confirmed word inside a frozen one. Its frequency was lost to the mark; the hint says whether there was any.
+    fn thawed(&self, place: Place, word: Slot) -> Slot {
+        word.thaw().with_frequency(u64::from(self.is_fetched(place)))
+    }
+
     fn places(&self, bucket: u64) -> Option<[Place; SLOTS]> {
         let at = self.bucket(bucket)?;
         Some(core::array::from_fn(|index| Place {
@@ -170,7 +175,7 @@ impl Session {
             let mut copy = Slot::EMPTY;
             if word.is_item() {
                 match region.key_hash(from.at, word) {
-                    KeyHash::Of(hash) if split.moves(choices(hash)) => copy = word.thaw(),
+                    KeyHash::Of(hash) if split.moves(choices(hash)) => copy = region.thawed(from, word),
                     KeyHash::Of(_) => {}
                     KeyHash::Moved => return false,
                     KeyHash::Corrupt => self.count(Counter::corrupt, 1),
@@ -263,7 +268,7 @@ impl Session {
                     let new = if split.moves(choices(hash)) {
                         Slot::EMPTY
                     } else {
-                        word.thaw()
+                        region.thawed(place, word)
                     };
                     let _ = slot.compare_exchange(word.0, new.0, AcqRel, Relaxed);
                 }

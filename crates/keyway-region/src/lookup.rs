@@ -377,6 +377,12 @@ impl Region {
         }
     }
 
+    /// Whether the slot's hint says that its item was fetched since it was written.
+    pub(crate) fn is_fetched(&self, place: Place) -> bool {
+        self.hint(place.bucket, place.index)
+            .is_some_and(|hint| hint.load(Relaxed) & HINT_FETCHED != 0)
+    }
+
     /// Whether the item was fetched since it was written, and seconds since its last access, at least.
     pub(crate) fn hint_facts(&self, seen: &Seen, place: Place, word: Slot, now: u32) -> (bool, u32) {
         let hint = self.hint(place.bucket, place.index).map_or(HINT_OLD, |h| h.load(Relaxed));

@@ -179,10 +179,10 @@ impl Slot {
         Self(payload | FROZEN | (round >> 2) << 63 | (round & 3) << FREQUENCY_SHIFT)
     }
 
-    /// The confirmed word inside a frozen one. The frequency was lost to the mark; 1 spares the item at the next eviction.
+    /// The confirmed word inside a frozen one, with frequency 0: the mark took its bits.
     #[inline]
     pub fn thaw(self) -> Self {
-        Self(self.0 & !(MARK | FROZEN)).with_frequency(1)
+        Self(self.0 & !(MARK | FROZEN))
     }
 
     /// How often the item was hit lately, 0 to 3 (unfrozen words).
