@@ -337,6 +337,12 @@ fn check_slot(
         }
         return;
     }
+    if seen.header.has(item::flag::DEAD) {
+        report.problem(
+            4,
+            format!("bucket {bucket}, slot {index}: key '{shown}' names an item that is marked dead"),
+        );
+    }
     census.items += 1;
     census.bytes = census.bytes.saturating_add(region.size(&seen));
     if !keys.insert(key) {

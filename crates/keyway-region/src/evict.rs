@@ -356,15 +356,19 @@ impl Session {
                 let tail = TailWord(region.slot(at + start + 8).load(Acquire)).tail().min(end);
                 let mut offset = start + EXTENT_HEADER_SIZE;
                 while offset + item::HEADER_SIZE < tail {
-                    let Some(header) = Header(region.slot(at + offset).load(Relaxed)).validate(tail - offset) else {
+                    let Some(header) = Header(region.slot(at + offset).load(Acquire)).validate(tail - offset) else {
                         self.count(Counter::corrupt, 1);
                         break;
                     };
-                    self.purge_item(&mut purge, offset, header, now);
+                    if !header.has(flag::DEAD) {
+                        self.purge_item(&mut purge, offset, header, now);
+                    }
                     offset += header.size();
                 }
             }
         }
+        // Frozen words that the last split left behind may name items that died where they had gone.
+        self.finish_last_split();
         if region.is_intended(segment, self.owner) {
             let open = State::new(Kind::Open, State(header.state.load(Relaxed)).class());
             header.state.store(open.0, Release);
@@ -426,7 +430,7 @@ impl Session {
                 .compare_exchange(word.0, Slot::EMPTY.0, AcqRel, Relaxed)
                 .is_ok()
             {
-                self.count_gone(&seen, place, word, present, now);
+                self.count_gone(&seen, place, present, now);
                 if let Some(chain) = region.chain(&seen) {
                     self.free_chain(chain.first);
                 }
@@ -437,8 +441,8 @@ impl Session {
     }
 
     /// An item was evicted, or was expired or flushed and its place reclaimed.
-    pub(crate) fn count_gone(&self, seen: &Seen, place: Place, word: Slot, present: bool, now: u32) {
-        let (fetched, _) = self.region.hint_facts(seen, place, word, now);
+    pub(crate) fn count_gone(&self, seen: &Seen, place: Place, present: bool, now: u32) {
+        let (fetched, _) = self.region.hint_facts(seen, place, now);
         if present {
             self.count(Counter::evictions, 1);
             self.count(Counter::evicted_unfetched, u64::from(!fetched));
@@ -449,11 +453,14 @@ impl Session {
         self.count_removed(seen);
     }
 
-    /// An item's bytes are of no use any more where they are. The segment's count is a hint in a line that every writer
-    /// wants: small items are counted together, with the segment of the one that makes up a portion, so that of random
+    /// An item whose word this thread has taken out of the index, under an intent or a claim of its segment that still
+    /// stands: a purge need not look for its word. Its bytes are counted; the segment's count is a hint in a line that every
+    /// writer wants: small items are counted together, with the segment of the one that makes up a portion, so that of random
     /// segments each gets its share. Two that count at once lose one of the counts.
     #[inline]
-    pub(crate) fn count_dead(&self, seen: &Seen) {
+    pub(crate) fn bury(&self, seen: &Seen) {
+        // PAIRS: Acquire in `Session::purge`: whoever sees it dead sees its slot without it.
+        self.region.slot(seen.at).store(seen.header.dead().0, Release);
         let dead = self.dead.get() + seen.header.size() as u64;
         if dead < DEAD_PORTION {
             self.dead.set(dead);
@@ -468,7 +475,7 @@ impl Session {
         self.count(Counter::curr_items, 1u64.wrapping_neg());
         self.count(Counter::bytes, (self.region.size(seen) as u64).wrapping_neg());
         self.count_items(-1);
-        self.count_dead(seen);
+        self.bury(seen);
     }
 
     /// Copies an item to the log's head and swaps its slot to the copy. The segment is claimed by this thread, so nobody
@@ -573,7 +580,7 @@ impl Session {
                             .is_ok();
                     if gone {
                         let present = seen.word.epoch() >= region.epoch(now) && !seen.header.is_expired(now);
-                        self.count_gone(&seen, place, word, present, now);
+                        self.count_gone(&seen, place, present, now);
                     }
                     self.relent(UPKEEP);
                     if let (Some(chain), true) = (chain, gone) {

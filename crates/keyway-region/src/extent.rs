@@ -186,17 +186,21 @@ impl Session {
     }
 
     /// An extent of this class and epoch whose next `size` bytes are free and ours.
+    #[inline(always)]
     fn room(&self, size: usize, class: usize, epoch: u32, now: u32, evict: bool) -> Result<Extent, WriteError> {
+        match self.extent(class) {
+            Some(extent) if extent.word.epoch() == epoch && extent.next + size <= extent.end => Ok(extent),
+            _ => self.more_room(size, class, epoch, now, evict),
+        }
+    }
+
+    fn more_room(&self, size: usize, class: usize, epoch: u32, now: u32, evict: bool) -> Result<Extent, WriteError> {
         if let Some(extent) = self.extent(class)
             && extent.word.epoch() == epoch
+            && let Some(extent) = self.extend(extent, size)
         {
-            if extent.next + size <= extent.end {
-                return Ok(extent);
-            }
-            if let Some(extent) = self.extend(extent, size) {
-                self.keep(class, extent);
-                return Ok(extent);
-            }
+            self.keep(class, extent);
+            return Ok(extent);
         }
         let extent = self.lease(size, class, epoch, now, evict)?;
         // Keep whichever has more room left, so that one large item does not cost the rest of a fresh extent.

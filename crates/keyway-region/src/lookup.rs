@@ -100,9 +100,10 @@ pub(crate) enum Found {
 
 impl Region {
     /// The two buckets of a hash: number and offset. `None`: the directory lacks one, which only damage explains.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn buckets(&self, hash: u64, table: Table) -> Option<[(u64, usize); 2]> {
-        let [a, b] = choices(hash).map(|c| table.bucket(c));
+        let [a, b] = choices(hash);
+        let [a, b] = [table.bucket(a), table.bucket(b)];
         Some([(a, self.bucket(a)?), (b, self.bucket(b)?)])
     }
 
@@ -222,7 +223,7 @@ impl Region {
                             Found::Expired
                         };
                     }
-                    let item = self.facts(&seen, place, word, how.details, now);
+                    let item = self.facts(&seen, place, how.details, now);
                     head(&item, out);
                     let wants_value = how.value && how.unless_cas.is_none_or(|cas| cas != item.cas);
                     let whole = !wants_value || self.append_value(&seen, out);
@@ -247,7 +248,7 @@ impl Region {
 
     /// What is known of an item besides its key and value. With `details`, also what needs other cache lines.
     #[inline]
-    pub(crate) fn facts(&self, seen: &Seen, place: Place, word: Slot, details: bool, now: u32) -> Item {
+    pub(crate) fn facts(&self, seen: &Seen, place: Place, details: bool, now: u32) -> Item {
         let header = seen.header;
         let flags = header.flags();
         let value_len = self.value_len(seen);
@@ -267,7 +268,7 @@ impl Region {
         };
         if details {
             item.cas = self.cas_unique(seen);
-            (item.fetched, item.idle_s) = self.hint_facts(seen, place, word, now);
+            (item.fetched, item.idle_s) = self.hint_facts(seen, place, now);
         }
         item
     }
@@ -330,6 +331,16 @@ impl Region {
         true
     }
 
+    /// The item's value, copied to `out`; `None` if it is longer, or has segments of its own.
+    #[inline]
+    pub(crate) fn short_value<'o>(&self, seen: &Seen, out: &'o mut [u8]) -> Option<&'o [u8]> {
+        let out = out
+            .get_mut(..seen.header.value_len())
+            .filter(|_| !seen.header.has(flag::LARGE))?;
+        self.memory.read(seen.at + seen.header.value_offset(), out);
+        Some(out)
+    }
+
     fn append_chain(&self, chain: Chain, out: &mut Vec<u8>) -> bool {
         let room = self.layout.shape.segment_size - CHAIN_HEADER_SIZE;
         let segments = self.segments();
@@ -384,9 +395,9 @@ impl Region {
     }
 
     /// Whether the item was fetched since it was written, and seconds since its last access, at least.
-    pub(crate) fn hint_facts(&self, seen: &Seen, place: Place, word: Slot, now: u32) -> (bool, u32) {
+    pub(crate) fn hint_facts(&self, seen: &Seen, place: Place, now: u32) -> (bool, u32) {
         let hint = self.hint(place.bucket, place.index).map_or(HINT_OLD, |h| h.load(Relaxed));
-        let fetched = hint & HINT_FETCHED != 0 || (!word.is_frozen() && word.frequency() > 0);
+        let fetched = hint & HINT_FETCHED != 0;
         let since_opened = now.saturating_sub(self.header(seen.segment).opened.load(Relaxed));
         let idle = match hint & !HINT_FETCHED {
             HINT_OLD => since_opened.max(HINT_AGED * HINT_UNIT_S),
@@ -445,7 +456,7 @@ impl Region {
                     key.clear();
                     self.memory
                         .append_to(seen.at + seen.header.key_offset(), seen.header.key_len(), &mut key);
-                    let item = self.facts(&seen, place, word, true, now);
+                    let item = self.facts(&seen, place, true, now);
                     if !self.still(&seen) {
                         continue;
                     }

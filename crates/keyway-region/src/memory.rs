@@ -55,6 +55,9 @@ unsafe impl<T: Shared, const N: usize> Shared for [T; N] {}
 pub struct Line(pub [u64; 8]);
 
 impl Line {
+    /// A line yet to be loaded.
+    pub const EMPTY: Self = Self([0; 8]);
+
     /// Of which words the bits in `mask` equal `wanted`, as bits.
     #[inline(always)]
     pub fn matches(&self, mask: u64, wanted: u64) -> u32 {
@@ -317,9 +320,23 @@ mod copy {
         unsafe { asm!("mov byte ptr [{p}], {v}", v = in(reg_byte) v, p = in(reg) p, options(nostack, preserves_flags)) };
     }
 
+    #[inline(always)]
+    unsafe fn load4(p: *const u8) -> u32 {
+        let v: u32;
+        // SAFETY: the caller says that 4 bytes are mapped at `p`.
+        unsafe { asm!("mov {v:e}, [{p}]", v = lateout(reg) v, p = in(reg) p, options(nostack, preserves_flags, readonly)) };
+        v
+    }
+
+    #[inline(always)]
+    unsafe fn store4(p: *mut u8, v: u32) {
+        // SAFETY: the caller says that 4 bytes are mapped at `p`.
+        unsafe { asm!("mov [{p}], {v:e}", v = in(reg) v, p = in(reg) p, options(nostack, preserves_flags)) };
+    }
+
     /// The same walk for both directions: `$load` and `$store` are the region's side or the private one.
     macro_rules! moves {
-        ($src:ident, $dst:ident, $len:ident, $load16:expr, $store16:expr, $load8:expr, $store8:expr, $load1:expr, $store1:expr) => {
+        ($src:ident, $dst:ident, $len:ident, $load16:expr, $store16:expr, $load8:expr, $store8:expr, $load4:expr, $store4:expr, $load1:expr, $store1:expr) => {
             if $len >= REP_FROM {
                 asm!("rep movsb", inout("rcx") $len => _, inout("rdi") $dst => _, inout("rsi") $src => _, options(nostack, preserves_flags));
             } else if $len >= 16 {
@@ -342,6 +359,10 @@ mod copy {
                 let (a, b) = ($load8($src), $load8($src.add($len - 8)));
                 $store8($dst, a);
                 $store8($dst.add($len - 8), b);
+            } else if $len >= 4 {
+                let (a, b) = ($load4($src), $load4($src.add($len - 4)));
+                $store4($dst, a);
+                $store4($dst.add($len - 4), b);
             } else {
                 for at in 0..$len {
                     $store1($dst.add(at), $load1($src.add(at)));
@@ -359,9 +380,25 @@ mod copy {
         // SAFETY: called within the bounds that the walk below keeps.
         let put8 = |p: *mut u8, v| unsafe { p.cast::<u64>().write_unaligned(v) };
         // SAFETY: called within the bounds that the walk below keeps.
+        let put4 = |p: *mut u8, v| unsafe { p.cast::<u32>().write_unaligned(v) };
+        // SAFETY: called within the bounds that the walk below keeps.
         let put1 = |p: *mut u8, v| unsafe { p.write(v) };
         // SAFETY: every access stays within `len` bytes of its side.
-        unsafe { moves!(src, dst, len, |p| load16(p), put16, |p| load8(p), put8, |p| load1(p), put1) }
+        unsafe {
+            moves!(
+                src,
+                dst,
+                len,
+                |p| load16(p),
+                put16,
+                |p| load8(p),
+                put8,
+                |p| load4(p),
+                put4,
+                |p| load1(p),
+                put1
+            )
+        }
     }
 
     /// # Safety
@@ -372,6 +409,8 @@ mod copy {
         let take16 = |p: *const u8| unsafe { p.cast::<__m128i>().read_unaligned() };
         // SAFETY: called within the bounds that the walk below keeps.
         let take8 = |p: *const u8| unsafe { p.cast::<u64>().read_unaligned() };
+        // SAFETY: called within the bounds that the walk below keeps.
+        let take4 = |p: *const u8| unsafe { p.cast::<u32>().read_unaligned() };
         // SAFETY: called within the bounds that the walk below keeps.
         let take1 = |p: *const u8| unsafe { p.read() };
         // SAFETY: every access stays within `len` bytes of its side.
@@ -384,6 +423,8 @@ mod copy {
                 |p, v| store16(p, v),
                 take8,
                 |p, v| store8(p, v),
+                take4,
+                |p, v| store4(p, v),
                 take1,
                 |p, v| store1(p, v)
             )

@@ -339,76 +339,76 @@ impl Session {
     pub fn arithmetic(&mut self, key: &[u8], how: &Arithmetic, now: u32) -> Result<Counted, WriteError> {
         let key = self.key(key)?;
         let region = &*self.region;
-        let mut answer = Counted::NotFound;
         let mut hit = false;
+        let mut refused = Counted::NotFound;
+        let mut counted = (0, Item::default());
         let changed = self.change(&key, now, |old, built| {
             hit = old.is_some();
-            let Some(old) = old else {
-                answer = Counted::NotFound;
-                let Some((value, exptime)) = how.vivify else {
-                    return Decision::Keep;
-                };
-                built.extend_from_slice(itoa::Buffer::new().format(value).as_bytes());
-                let expiry = region.expiry(exptime, now);
-                answer = Counted::Value {
-                    value,
-                    item: Item {
-                        ttl_s: ttl(expiry, now),
+            let (value, width, item, expiry) = match old {
+                None => {
+                    refused = Counted::NotFound;
+                    let Some((value, exptime)) = how.vivify else {
+                        return Decision::Keep;
+                    };
+                    let item = Item {
+                        binary_key: how.binary_key,
                         ..Item::default()
-                    },
-                };
-                let marks = if how.binary_key { flag::BINARY_KEY } else { 0 };
-                return Decision::Put(Draft {
-                    marks,
-                    client_flags: 0,
-                    cas: how.new_cas,
-                    expiry,
-                    value: Value::Built,
-                });
-            };
-            if how.compare_cas.is_some_and(|cas| cas != old.item().cas) {
-                answer = Counted::Exists;
-                return Decision::Keep;
-            }
-            if !old.append_value(built) {
-                return Decision::Unreadable;
-            }
-            let Some(number) = parse_number(built) else {
-                answer = Counted::NotANumber;
-                return Decision::Keep;
-            };
-            let value = if how.decrement {
-                number.saturating_sub(how.delta)
-            } else {
-                number.wrapping_add(how.delta)
+                    };
+                    (value, 0, item, region.expiry(exptime, now))
+                }
+                Some(old) => {
+                    if how.compare_cas.is_some_and(|cas| cas != old.item().cas) {
+                        refused = Counted::Exists;
+                        return Decision::Keep;
+                    }
+                    let (number, width) = match read_number(old, built) {
+                        Number::Is { number, width } => (number, width),
+                        Number::None => {
+                            refused = Counted::NotANumber;
+                            return Decision::Keep;
+                        }
+                        Number::Unreadable => return Decision::Unreadable,
+                    };
+                    let value = if how.decrement {
+                        number.saturating_sub(how.delta)
+                    } else {
+                        number.wrapping_add(how.delta)
+                    };
+                    let expiry = how.exptime.map_or(old.expiry(), |exptime| region.expiry(exptime, now));
+                    (value, width, old.item_in_short(), expiry)
+                }
             };
             // A number that fits into the old value's length is padded to it (protocol.txt, "Increment/Decrement").
-            let width = built.len();
             built.clear();
             built.extend_from_slice(itoa::Buffer::new().format(value).as_bytes());
             if built.len() < width {
                 built.resize(width, b' ');
             }
-            let expiry = how.exptime.map_or(old.expiry(), |exptime| region.expiry(exptime, now));
-            let item = Item {
-                ttl_s: ttl(expiry, now),
-                ..old.item_in_short()
-            };
-            answer = Counted::Value { value, item };
-            Decision::Replace(Draft {
+            counted = (value, item);
+            counted.1.ttl_s = ttl(expiry, now);
+            let draft = Draft {
                 marks: marks_of(&item),
                 client_flags: item.flags,
                 cas: how.new_cas,
                 expiry,
                 value: Value::Built,
-            })
+            };
+            if hit { Decision::Replace(draft) } else { Decision::Put(draft) }
         })?;
-        match (changed, &mut answer) {
-            (Changed::Put(written), Counted::Value { item, .. }) => {
-                (item.cas, item.value_len, item.size) = (written.cas, written.value_len, written.size);
-            }
-            (_, Counted::Exists | Counted::NotANumber) => return Ok(answer),
-            _ => {}
+        let answer = match changed {
+            Changed::Put(written) => Counted::Value {
+                value: counted.0,
+                item: Item {
+                    cas: written.cas,
+                    value_len: written.value_len,
+                    size: written.size,
+                    ..counted.1
+                },
+            },
+            _ => refused,
+        };
+        if matches!(answer, Counted::Exists | Counted::NotANumber) {
+            return Ok(answer);
         }
         self.count(
             match (how.decrement, hit) {
@@ -498,6 +498,38 @@ fn same_value<'v>(old: &Old<'_>, built: &mut Vec<u8>, draft: Draft<'v>) -> Decis
     }
 }
 
+/// Longest value that is read as a number without a detour: the digits of 2^64, and some blanks.
+const NUMBER_LEN: usize = 24;
+
+/// What a value says as a number.
+enum Number {
+    Is {
+        number: u64,
+        /// length of the value, bytes
+        width: usize,
+    },
+    None,
+    /// it was replaced meanwhile, or it is damaged
+    Unreadable,
+}
+
+/// The number that an item's value says; `buffer` is for values of unusual length.
+fn read_number(old: &Old<'_>, buffer: &mut Vec<u8>) -> Number {
+    let mut digits = [0; NUMBER_LEN];
+    let bytes = match old.short_value(&mut digits) {
+        Some(bytes) => bytes,
+        None if old.append_value(buffer) => buffer.as_slice(),
+        None => return Number::Unreadable,
+    };
+    parse_number(bytes).map_or(Number::None, |number| Number::Is {
+        number,
+        width: bytes.len(),
+    })
+}
+
+/// Digits of 2^64: a number with fewer is below it.
+const U64_DIGITS: usize = 20;
+
 /// A decimal number below 2^64, as memcached reads one: blanks before it and behind it do not count.
 fn parse_number(bytes: &[u8]) -> Option<u64> {
     let blank = |b: &u8| matches!(b, b' ' | b'\t' | b'\n' | 0x0B | 0x0C | b'\r');
@@ -510,9 +542,11 @@ fn parse_number(bytes: &[u8]) -> Option<u64> {
     if !sane {
         return None;
     }
-    number
-        .iter()
-        .try_fold(0u64, |n, d| n.checked_mul(10)?.checked_add(u64::from(d - b'0')))
+    let digit = |d: &u8| u64::from(d - b'0');
+    if number.len() < U64_DIGITS {
+        return Some(number.iter().fold(0, |n, d| n * 10 + digit(d)));
+    }
+    number.iter().try_fold(0u64, |n, d| n.checked_mul(10)?.checked_add(digit(d)))
 }
 
 #[cfg(test)]

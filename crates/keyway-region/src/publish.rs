@@ -29,19 +29,18 @@ pub(crate) struct Old<'r> {
     region: &'r Region,
     seen: Seen,
     place: Place,
-    word: Slot,
     now: u32,
 }
 
 impl Old<'_> {
     /// What is known of it, details included.
     pub fn item(&self) -> Item {
-        self.region.facts(&self.seen, self.place, self.word, true, self.now)
+        self.region.facts(&self.seen, self.place, true, self.now)
     }
 
     /// What is known of it without details.
     pub fn item_in_short(&self) -> Item {
-        self.region.facts(&self.seen, self.place, self.word, false, self.now)
+        self.region.facts(&self.seen, self.place, false, self.now)
     }
 
     /// Seconds on the region's clock, 0 for never.
@@ -52,6 +51,12 @@ impl Old<'_> {
     /// Copies the value to the end of `out`. `false`: its segments are damaged or freed meanwhile.
     pub fn append_value(&self, out: &mut Vec<u8>) -> bool {
         self.region.append_value(&self.seen, out)
+    }
+
+    /// The value, copied to `out`; `None` if it is longer, or has segments of its own.
+    #[inline]
+    pub fn short_value<'o>(&self, out: &'o mut [u8]) -> Option<&'o [u8]> {
+        self.region.short_value(&self.seen, out)
     }
 
     /// The segments that hold the value, when it has its own.
@@ -114,9 +119,7 @@ impl Session {
             built.shrink_to(BUILT_KEPT_MAX);
         }
         self.relent(OPERATION);
-        if !matches!(result, Ok(Changed::Put(_))) {
-            self.discard(prepared.take());
-        }
+        self.discard(prepared.take());
         result
     }
 
@@ -150,7 +153,6 @@ impl Session {
                         region,
                         seen,
                         place,
-                        word,
                         now,
                     };
                     built.clear();
@@ -184,10 +186,9 @@ impl Session {
                     if self.swap(place, word, written.word) {
                         region.set_hint(place, now, false);
                         self.count(Counter::bytes, (written.size as u64).wrapping_sub(region.size(&seen) as u64));
-                        self.count_dead(&seen);
-                        self.published(prepared);
+                        self.bury(&seen);
                         self.free_replaced(&seen, Some(draft.value));
-                        return Ok(Changed::Put(written));
+                        return Ok(Changed::Put(self.published(written)));
                     }
                 }
                 Scan::Absent {
@@ -225,7 +226,7 @@ impl Session {
                     };
                     let written = self.prepare(prepared, key, &draft.resolve(built), epoch, true, now)?;
                     if self.insert(key, table, place, over, written, epoch, now) {
-                        self.published(prepared);
+                        let written = self.published(written);
                         self.grow_a_little(now);
                         return Ok(Changed::Put(written));
                     }
@@ -242,13 +243,19 @@ impl Session {
         (!now.is_frozen() && now.same_but_frequency(word)).then_some(now)
     }
 
-    /// Compare-and-swap of a slot from an item's word, whose frequency may meanwhile have changed.
+    /// Compare-and-swap of a slot from an item's word, whose frequency may meanwhile have changed, to its successor, who keeps
+    /// the frequency: it is the key that is wanted often.
     fn swap(&self, place: Place, mut from: Slot, to: Slot) -> bool {
         let slot = self.region.slot(place.at);
         if mutants::is(Mutant::OverwriteInTwoSteps) && slot.compare_exchange(from.0, Slot::EMPTY.0, AcqRel, Acquire).is_ok() {
             from = Slot::EMPTY;
         }
         loop {
+            let to = if to.is_empty() {
+                to
+            } else {
+                to.with_frequency(from.frequency())
+            };
             match slot.compare_exchange(from.0, to.0, AcqRel, Acquire) {
                 Ok(_) => return true,
                 Err(now) if !Slot(now).is_frozen() && Slot(now).same_but_frequency(from) => from = Slot(now),
@@ -266,10 +273,10 @@ impl Session {
         };
         let wanted = tag(key.hash);
         let mut tentative = None;
-        region.memory.prefetch(buckets[0].1, 1);
         region.memory.prefetch(buckets[1].1, 1);
-        let both = buckets.map(|(bucket, bucket_at)| (bucket, bucket_at, region.memory.line(bucket_at)));
-        for (bucket, bucket_at, line) in &both {
+        let mut lines = [Line::EMPTY; 2];
+        for ((bucket, bucket_at), line) in buckets.iter().zip(&mut lines) {
+            *line = region.memory.line(*bucket_at);
             if Slot::any_frozen(line) {
                 return scan_frozen(line, |index| Place::new(*bucket, *bucket_at, index));
             }
@@ -305,15 +312,20 @@ impl Session {
             }
         }
         // The first empty slot of the bucket that has more of them; without any, the word that is worth least.
-        let [(_, _, a), (_, _, b)] = &both;
+        let [a, b] = &lines;
         let [a, b] = [Slot::empties(a), Slot::empties(b)];
-        let ([(bucket, at, _), _], free) = if a.count_ones() >= b.count_ones() {
-            (&both, a)
+        let [first, second] = buckets;
+        let ((bucket, at), free) = if a.count_ones() >= b.count_ones() {
+            (first, a)
         } else {
-            (&[both[1], both[0]], b)
+            (second, b)
         };
-        let empty = (free != 0).then(|| Place::new(*bucket, *at, free.trailing_zeros() as usize));
-        let victim = if empty.is_some() { None } else { least_worth(&both) };
+        let empty = (free != 0).then(|| Place::new(bucket, at, free.trailing_zeros() as usize));
+        let victim = if empty.is_some() {
+            None
+        } else {
+            least_worth(&buckets, &lines)
+        };
         if region.table() != table {
             return Scan::Again;
         }
@@ -327,7 +339,7 @@ impl Session {
 
     /// Puts a written item into a slot that is empty, or over a victim's confirmed word.
     #[expect(clippy::too_many_arguments, reason = "all of it is one insert's state")]
-    fn insert(&self, key: &Key<'_>, table: Table, place: Place, over: Slot, written: Written, epoch: u32, now: u32) -> bool {
+    fn insert(&self, key: &Key<'_>, table: Table, place: Place, over: Slot, written: &Written, epoch: u32, now: u32) -> bool {
         let region = &*self.region;
         let slot = region.slot(place.at);
         let mut evicted = None;
@@ -338,7 +350,7 @@ impl Session {
                 None => return false,
             }
             match region.look(place.at, over) {
-                Look::Got(seen) => evicted = Some((seen, over)),
+                Look::Got(seen) => evicted = Some(seen),
                 Look::Moved => return false,
                 Look::Corrupt => self.count(Counter::corrupt, 1),
             }
@@ -355,9 +367,9 @@ impl Session {
             return false;
         }
         fence(SeqCst);
-        if let Some((seen, word)) = evicted {
+        if let Some(seen) = evicted {
             let present = seen.word.epoch() >= epoch && !seen.header.is_expired(now);
-            self.count_gone(&seen, place, word, present, now);
+            self.count_gone(&seen, place, present, now);
             self.free_replaced(&seen, None);
         }
         // Twins first, then the table word, then the epoch: the model's order.
@@ -427,29 +439,32 @@ impl Session {
     }
 
     /// The written form of a draft: the one at hand if an attempt before has written the same, or a new one.
-    fn prepare(
+    #[inline]
+    fn prepare<'p>(
         &self,
-        prepared: &mut Option<Prepared>,
+        prepared: &'p mut Option<Prepared>,
         key: &Key<'_>,
         draft: &Draft<'_>,
         epoch: u32,
         reusable: bool,
         now: u32,
-    ) -> Result<Written, WriteError> {
+    ) -> Result<&'p mut Written, WriteError> {
         let wanted = reusable.then_some(epoch);
-        if let Some(old) = prepared
-            && wanted.is_some()
-            && old.reusable == wanted
-        {
-            return Ok(old.written);
+        let again = prepared
+            .as_ref()
+            .is_some_and(|old| wanted.is_some() && old.reusable == wanted);
+        if !again {
+            self.discard(prepared.take());
         }
-        self.discard(prepared.take());
-        let written = self.write(key, draft, epoch, now)?;
-        *prepared = Some(Prepared {
-            reusable: wanted,
-            written,
-        });
-        Ok(written)
+        // Behind a reference: the words of a result that is moved at once would be waited for.
+        let prepared = match prepared {
+            Some(old) => old,
+            none => none.insert(Prepared {
+                reusable: wanted,
+                written: self.write(key, draft, epoch, now)?,
+            }),
+        };
+        Ok(&mut prepared.written)
     }
 
     /// A written item that was never published: its place is dead, the segments of its value are free again.
@@ -459,10 +474,12 @@ impl Session {
         }
     }
 
-    fn published(&self, prepared: &mut Option<Prepared>) {
-        if let Some(chain) = prepared.take().and_then(|p| p.written.chain) {
+    /// A written item has been published: the segments of its value are its own.
+    fn published(&self, written: &mut Written) -> Written {
+        if let Some(chain) = written.chain.take() {
             self.disown_chain(chain);
         }
+        *written
     }
 
     /// Frees the segments of an item that was just replaced, unless the new item has taken them over.
@@ -489,10 +506,12 @@ fn scan_frozen(line: &Line, place: impl Fn(usize) -> Place) -> Scan {
 
 /// Of two full buckets the word to make room with: a tentative one, or the one with the lowest frequency.
 #[cold]
-fn least_worth(both: &[(u64, usize, Line); 2]) -> Option<(Place, Slot)> {
+fn least_worth(buckets: &[(u64, usize); 2], lines: &[Line; 2]) -> Option<(Place, Slot)> {
     let worth = |word: Slot| if word.is_tentative() { 0 } else { word.frequency() + 1 };
-    both.iter()
-        .flat_map(|(bucket, at, line)| (0..SLOTS).map(|index| (Place::new(*bucket, *at, index), Slot::of(line, index))))
+    buckets
+        .iter()
+        .zip(lines)
+        .flat_map(|((bucket, at), line)| (0..SLOTS).map(|index| (Place::new(*bucket, *at, index), Slot::of(line, index))))
         .min_by_key(|(_, word)| worth(*word))
 }
 

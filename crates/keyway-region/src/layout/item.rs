@@ -1,7 +1,7 @@
 //! An item: a key with its value, immutable once published. See `docs/region.md`.
 //!
 //! ```text
-//! header 8 | CAS unique 8, if flagged | client flags 4, if flagged | CRC 4, if flagged | key | value, or a large item's body | pad to 8
+//! header 8 | CAS unique 8, if flagged | client flags 4, if flagged | key | value, or a large item's body | pad to 8
 //!
 //! header:  63..35 expiry (29) | 34..28 flags (7) | 27..20 key length (8) | 19..0 value length (20)
 //! large body (the value length says 24):  value length 8 | first link of the chain 8 | segments in the chain 8
@@ -17,8 +17,9 @@ pub mod flag {
     pub const CLIENT_FLAGS: u64 = 1;
     /// 8 bytes of CAS unique follow: a relocated or touched item, or one whose CAS unique the client chose
     pub const CAS: u64 = 2;
-    /// 4 bytes of checksum follow
-    pub const CRC: u64 = 4;
+    /// no slot names it any more: the one change that a published item sees, made by whoever took its word out of the index,
+    /// under the intent that keeps the segment from being recycled meanwhile
+    pub const DEAD: u64 = 4;
     /// the value is in segments of its own
     pub const LARGE: u64 = 8;
     /// marked stale (meta flag X)
@@ -75,6 +76,12 @@ impl Header {
         self.flags() & flag != 0
     }
 
+    /// The same, of an item that no slot names any more.
+    #[inline]
+    pub fn dead(self) -> Self {
+        Self(self.0 | flag::DEAD << 28)
+    }
+
     /// Seconds on the region's clock, 0 for never.
     #[inline]
     pub fn expiry(self) -> u32 {
@@ -125,10 +132,10 @@ impl Header {
 /// Bytes of the optional fields that these flags announce.
 #[inline]
 pub fn optional_size(flags: u64) -> usize {
-    super::index(4 * (flags & flag::CLIENT_FLAGS) + 4 * (flags & flag::CAS) + (flags & flag::CRC))
+    super::index(4 * (flags & flag::CLIENT_FLAGS) + 4 * (flags & flag::CAS))
 }
 
-const _: () = assert!(flag::CLIENT_FLAGS == 1 && flag::CAS == 2 && flag::CRC == 4);
+const _: () = assert!(flag::CLIENT_FLAGS == 1 && flag::CAS == 2);
 
 /// Bytes of an item with these lengths.
 #[inline]
