@@ -374,6 +374,8 @@ impl Session {
             header.state.store(open.0, Release);
             return false;
         }
+        // Every word that the purge removed or met as replaced, before the bytes that it led to may be another's.
+        region.barrier();
         self.bump(segment);
         true
     }
@@ -399,7 +401,7 @@ impl Session {
             let found = region.find_word(key_hash, |line| here.same_places(line), |_, _| true);
             let (place, word) = match found {
                 Ok(Some(found)) => found,
-                Ok(None) => return,
+                Ok(None) => return region.write_back_buckets(key_hash),
                 Err((place, word)) => {
                     self.unfreeze(place, word);
                     continue;
@@ -413,7 +415,11 @@ impl Session {
                 header,
             };
             if word.is_tentative() {
-                let _ = region.slot(place.at).compare_exchange(word.0, Slot::EMPTY.0, AcqRel, Relaxed);
+                region.abort(place.at, word);
+                continue;
+            }
+            if word.is_dirty() {
+                region.settle(place.at, word);
                 continue;
             }
             let present = purge.word.epoch() >= region.epoch(now) && !header.is_expired(now);
@@ -425,11 +431,7 @@ impl Session {
             if present && spared && self.relocate(purge, place, word, &seen, now) {
                 return;
             }
-            if region
-                .slot(place.at)
-                .compare_exchange(word.0, Slot::EMPTY.0, AcqRel, Relaxed)
-                .is_ok()
-            {
+            if region.vacate(place.at, word) {
                 self.count_gone(&seen, place, present, now);
                 if let Some(chain) = region.chain(&seen) {
                     self.free_chain(chain.first);
@@ -510,6 +512,7 @@ impl Session {
         } else {
             word
         };
+        region.barrier();
         // PUBLISH: the copy. Before it the item is where it was; the old place is purged only after it.
         if region
             .slot(place.at)
@@ -518,6 +521,7 @@ impl Session {
         {
             return false;
         }
+        region.write_back(place.at, 8);
         purge.relocated += header.size();
         self.count(Counter::relocations, 1);
         self.count(Counter::bytes, (header.size() as u64).wrapping_sub(seen.header.size() as u64));
@@ -573,11 +577,7 @@ impl Session {
                         Look::Got(seen) => region.chain(&seen).filter(|c| c.last == last && region.still(&seen)),
                         _ => None,
                     };
-                    let gone = chain.is_some()
-                        && region
-                            .slot(place.at)
-                            .compare_exchange(word.0, Slot::EMPTY.0, AcqRel, Relaxed)
-                            .is_ok();
+                    let gone = chain.is_some() && region.vacate(place.at, word);
                     if gone {
                         let present = seen.word.epoch() >= region.epoch(now) && !seen.header.is_expired(now);
                         self.count_gone(&seen, place, present, now);
@@ -593,6 +593,9 @@ impl Session {
                     if mutants::is(Mutant::OrphansForgotten) || !self.claim(segment, state) {
                         return None;
                     }
+                    // The word that replaced its head may be somebody's who did not come to a barrier.
+                    region.write_back_buckets(key_hash);
+                    region.barrier();
                     self.bump(segment);
                     return Some(segment);
                 }

@@ -15,6 +15,7 @@ use crate::layout::slot::Slot;
 use crate::layout::stats::Counter;
 use crate::lookup::{ATTEMPTS_MAX, Chain, cas_of};
 use crate::mutants::{self, Mutant};
+use crate::persist::line;
 use crate::session::Session;
 use crate::verbs::WriteError;
 use std::cell::Cell;
@@ -238,11 +239,27 @@ impl Session {
         self.region
             .slot(at + 8)
             .store(TailWord::new(told, self.owner.incarnation).0, Release);
+        // Persistent before the word that leads to it: the barrier stands between this and the publish.
+        if self.region.is_strict() {
+            self.write_item_back(extent, size, class);
+        }
         match self.extent(class) {
             Some(kept) if kept.segment == extent.segment && kept.start == extent.start => {
                 self.keep(class, Extent { next: tail, ..kept });
             }
             _ => self.close(extent),
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn write_item_back(&self, extent: Extent, size: usize, class: usize) {
+        let at = self.region.segment(extent.segment);
+        self.region.write_back(at + extent.next, size);
+        self.region.write_back(at + extent.start + 8, 8);
+        if class != 0 {
+            // No item outlives what the header says: the segment may then be dead as a whole.
+            self.region.write_back_header(extent.segment);
         }
     }
 
@@ -287,6 +304,7 @@ impl Session {
         lease
             .compare_exchange(old.0, old.lease(cells, false).0, AcqRel, Relaxed)
             .ok()?;
+        self.region.write_back_header(extent.segment);
         extent.end += cells * shape.cell_size();
         Some(extent)
     }
@@ -367,6 +385,9 @@ impl Session {
             }
             let extent = self.start_extent(segment, old.cells(), cells);
             self.relent(LEASING);
+            // Whoever opened the segment may not have come to its barrier yet.
+            region.write_back_header(segment);
+            region.write_back_word(segment);
             // From the lease on the segment cannot be recycled; it may have been between the checks and the lease.
             if extent.word == word {
                 return Some(extent);
@@ -391,6 +412,7 @@ impl Session {
         region
             .slot(at)
             .store(ExtentWord::new(word.generation(), self.owner.slot).0, Release);
+        region.write_back(at, EXTENT_HEADER_SIZE);
         Extent {
             segment,
             word,
@@ -424,6 +446,9 @@ impl Session {
         let extent = self.start_extent(segment, 0, cells);
         // PAIRS: Acquire in `lease_in`: who sees it open sees its words.
         header.state.store(State::new(Kind::Open, class).0, Release);
+        region.write_back_header(segment);
+        region.write_back_word(segment);
+        region.write_back(line::SEQUENCE, 8);
         extent
     }
 
@@ -461,6 +486,10 @@ impl Session {
                 State::owned(Kind::Large, self.owner)
             };
             region.header(segment).state.store(state.0, Release);
+            // Its generation may have been given by somebody who did not come to a barrier.
+            region.write_back(at, CHAIN_HEADER_SIZE + part.len());
+            region.write_back_header(segment);
+            region.write_back_word(segment);
             next = link;
         }
         Ok(Chain {

@@ -5,7 +5,7 @@
 
 use crate::atomics::{AcqRel, Acquire, Relaxed, Release};
 use crate::hash::{choices, hash};
-use crate::layout::bucket::{SLOTS, Split};
+use crate::layout::bucket::{self, SLOTS, Split};
 use crate::layout::index;
 use crate::layout::segment::{Kind, State};
 use crate::layout::session::UPKEEP;
@@ -192,11 +192,8 @@ impl Session {
         }
         // 3. PUBLISH: the table word. Before it the old bucket is the truth (frozen words are read as confirmed ones), behind
         // it both are.
-        let done = region
-            .superblock()
-            .table
-            .compare_exchange(split.target, split.target + 1, AcqRel, Acquire)
-            .is_ok();
+        region.persist_split(split);
+        let done = region.advance_table(split.target);
         // 4. Thaw what stays, empty what went.
         self.finish(split);
         done
@@ -221,6 +218,11 @@ impl Session {
                         let _ = region.slot(place.at).compare_exchange(word.0, Slot::EMPTY.0, AcqRel, Relaxed);
                     }
                 }
+                continue;
+            }
+            if word.is_dirty() {
+                // A frozen word has no room to say that it is not persistent yet.
+                region.settle(place.at, word);
                 continue;
             }
             if region
@@ -250,6 +252,9 @@ impl Session {
             if word.is_frozen() && word.mark() == split.round {
                 self.repair(place, word, split);
             }
+        }
+        if let Some(first) = places.first() {
+            self.region.write_back(first.at, bucket::SIZE);
         }
     }
 

@@ -26,9 +26,11 @@ pub mod mutants;
 #[cfg(feature = "observe")]
 pub mod observe;
 mod operations;
+mod persist;
 mod publish;
 mod recover;
 mod region;
+mod repair;
 mod session;
 pub mod verbs;
 

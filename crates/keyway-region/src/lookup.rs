@@ -9,7 +9,6 @@ use crate::layout::bucket::{SLOTS, Table};
 use crate::layout::item::{Header, LARGE_BODY_SIZE, flag};
 use crate::layout::segment::{CHAIN_HEADER_SIZE, Link, SegmentWord};
 use crate::layout::slot::{FREQUENCY_MAX, Slot};
-use crate::layout::superblock::FlushWord;
 use crate::region::Region;
 use crate::verbs::{Get, Item};
 
@@ -198,10 +197,15 @@ impl Region {
                     let index = same.trailing_zeros() as usize;
                     same &= same - 1;
                     let word = Slot::of(&line, index);
+                    let place = Place::new(bucket, bucket_at, index);
+                    if word.is_dirty() {
+                        // What is answered from it must be persistent first.
+                        self.settle(place.at, word);
+                        continue 'again;
+                    }
                     if !word.is_item() {
                         continue;
                     }
-                    let place = Place::new(bucket, bucket_at, index);
                     let seen = match self.look(place.at, word) {
                         Look::Got(seen) => seen,
                         Look::Moved => continue 'again,
@@ -431,7 +435,7 @@ impl Region {
     /// Visits live items from bucket `cursor` on, until about `budget` have been visited; the next cursor, `None` at the end.
     /// An item that is there all the time is visited at least once; one that a split moves may be visited twice.
     pub fn walk(&self, cursor: u64, budget: usize, now: u32, mut visit: impl FnMut(&[u8], &Item)) -> Option<u64> {
-        let flush = FlushWord(self.superblock().flush.load(Acquire));
+        let flush = self.flush_word();
         let epoch = flush.epoch() + u32::from(flush.is_due(now));
         let mut key = Vec::with_capacity(crate::verbs::KEY_LEN_MAX);
         let mut visited = 0;
@@ -445,6 +449,10 @@ impl Region {
                 let place = Place::new(bucket, bucket_at, index);
                 for _ in 0..ATTEMPTS_MAX {
                     let word = Slot(self.slot(place.at).load(Acquire));
+                    if word.is_dirty() {
+                        self.settle(place.at, word);
+                        continue;
+                    }
                     if !word.is_item() {
                         break;
                     }

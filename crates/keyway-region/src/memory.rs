@@ -222,6 +222,12 @@ impl Memory {
         let _ = (offset, len, write, CACHE_LINE);
     }
 
+    /// Where the cache line of this byte is, for instructions that do not change it.
+    #[inline(always)]
+    pub(crate) fn line_address(&self, offset: usize) -> *const u8 {
+        self.at(offset & !(CACHE_LINE - 1), 1)
+    }
+
     /// Zeroes region bytes; both arguments multiples of 8.
     pub fn zero(&self, offset: usize, len: usize) {
         for at in (offset..offset + len).step_by(8) {

@@ -171,7 +171,7 @@ impl Session {
                                 return Ok(Changed::Kept);
                             }
                             // PUBLISH: the key is gone.
-                            if self.swap(place, word, Slot::EMPTY) {
+                            if self.take_out(place, word) {
                                 self.count_removed(&seen);
                                 self.free_replaced(&seen, None);
                                 return Ok(Changed::Removed);
@@ -183,7 +183,7 @@ impl Session {
                     };
                     let written = self.prepare(prepared, key, &draft.resolve(built), stamp, reusable, now)?;
                     // PUBLISH: the new item. Its extent's tail is out already; recovery leaves whichever word is in the slot.
-                    if self.swap(place, word, written.word) {
+                    if self.put_over(place, word, written.word) {
                         region.set_hint(place, now, false);
                         self.count(Counter::bytes, (written.size as u64).wrapping_sub(region.size(&seen) as u64));
                         self.bury(&seen);
@@ -209,7 +209,7 @@ impl Session {
                             continue;
                         }
                         // Anybody may abort anybody's tentative entry: its owner may be dead.
-                        let _ = region.slot(place.at).compare_exchange(word.0, Slot::EMPTY.0, AcqRel, Relaxed);
+                        region.abort(place.at, word);
                         continue;
                     }
                     let (place, over) = match (empty, victim) {
@@ -217,10 +217,15 @@ impl Session {
                         // Both buckets are full: grow while there is room to; a full region evicts.
                         _ if !(self.is_full() && self.limits.evict) && self.grow(SPLITS_FOR_ROOM, now) => continue,
                         (None, Some((place, word))) if word.is_tentative() => {
-                            let _ = region.slot(place.at).compare_exchange(word.0, Slot::EMPTY.0, AcqRel, Relaxed);
+                            region.abort(place.at, word);
                             continue;
                         }
                         (None, Some((_, _))) if !self.limits.evict => return Err(WriteError::OutOfMemory),
+                        // A tentative word over a victim would let it rise again: it goes first, for good.
+                        (None, Some((place, word))) if region.is_strict() => {
+                            self.evict_word(place, word, epoch, now);
+                            continue;
+                        }
                         (None, Some((place, word))) => (place, word),
                         (None, None) => continue,
                     };
@@ -264,6 +269,55 @@ impl Session {
         }
     }
 
+    /// Replaces an item's word by a new item's; persistent behind this. The new item already is, in its place.
+    #[inline(always)]
+    fn put_over(&self, place: Place, from: Slot, to: Slot) -> bool {
+        if self.region.is_strict() {
+            self.swap_and_settle(place, from, self.region.dirty(to))
+        } else {
+            self.swap(place, from, to)
+        }
+    }
+
+    /// Takes an item's word out, whose frequency may meanwhile have changed; persistent behind this.
+    fn take_out(&self, place: Place, from: Slot) -> bool {
+        if self.region.is_strict() {
+            self.swap_and_settle(place, from, from.removed())
+        } else {
+            self.swap(place, from, Slot::EMPTY)
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn swap_and_settle(&self, place: Place, from: Slot, to: Slot) -> bool {
+        let done = self.swap(place, from, to);
+        if done {
+            self.region.settle(place.at, to);
+        }
+        done
+    }
+
+    /// Evicts the item of a word to make room in its bucket.
+    fn evict_word(&self, place: Place, word: Slot, epoch: u32, now: u32) {
+        let Some(word) = self.hold(place, word) else { return };
+        if word.is_dirty() {
+            return self.region.settle(place.at, word);
+        }
+        let seen = match self.region.look(place.at, word) {
+            Look::Got(seen) => Some(seen),
+            Look::Moved => return,
+            Look::Corrupt => None,
+        };
+        if self.region.vacate(place.at, word)
+            && let Some(seen) = seen
+        {
+            let present = seen.word.epoch() >= epoch && !seen.header.is_expired(now);
+            self.count_gone(&seen, place, present, now);
+            self.free_replaced(&seen, None);
+        }
+    }
+
     /// First look: all slots of both buckets, and only then a verdict.
     fn scan(&self, key: &Key<'_>) -> Scan {
         let region = &self.region;
@@ -288,6 +342,11 @@ impl Session {
                 let word = Slot::of(line, index);
                 if word.is_empty() {
                     continue;
+                }
+                if word.is_dirty() {
+                    // What is decided on it, or on its absence, must be persistent first.
+                    region.settle(place.at, word);
+                    return Scan::Again;
                 }
                 match region.look(place.at, word) {
                     Look::Moved => return Scan::Again,
@@ -377,12 +436,15 @@ impl Session {
             && region.table() == table
             && region.epoch(now) == epoch
             // PUBLISH: the key is there. Before it nobody sees the entry and anybody may abort it.
-            && slot.compare_exchange(tentative.0, written.word.0, AcqRel, Relaxed).is_ok();
+            && slot.compare_exchange(tentative.0, region.dirty(written.word).0, AcqRel, Relaxed).is_ok();
         if !confirmed {
             let _ = slot.compare_exchange(tentative.0, Slot::EMPTY.0, AcqRel, Relaxed);
         }
         self.thread().pending_slot.store(0, Release);
         if confirmed {
+            if region.is_strict() {
+                region.settle(place.at, region.dirty(written.word));
+            }
             region.set_hint(place, now, false);
             self.count(Counter::curr_items, 1);
             self.count(Counter::bytes, written.size as u64);
@@ -414,6 +476,11 @@ impl Session {
                     if word.is_empty() || word.tag() != wanted {
                         continue;
                     }
+                    if word.is_dirty() {
+                        // A twin that was removed must not rise again beside ours.
+                        region.settle(place.at, word);
+                        continue 'again;
+                    }
                     let seen = match region.look(place.at, word) {
                         Look::Got(seen) => seen,
                         Look::Moved => continue 'again,
@@ -429,7 +496,7 @@ impl Session {
                     if !word.is_tentative() || before_mine {
                         return false;
                     }
-                    let _ = region.slot(place.at).compare_exchange(word.0, Slot::EMPTY.0, AcqRel, Relaxed);
+                    region.abort(place.at, word);
                     continue 'again;
                 }
             }
@@ -459,10 +526,15 @@ impl Session {
         // Behind a reference: the words of a result that is moved at once would be waited for.
         let prepared = match prepared {
             Some(old) => old,
-            none => none.insert(Prepared {
-                reusable: wanted,
-                written: self.write(key, draft, epoch, now)?,
-            }),
+            none => {
+                let written = self.write(key, draft, epoch, now)?;
+                // The item, and all that its segment needs to be understood, before any word leads there.
+                self.region.barrier();
+                none.insert(Prepared {
+                    reusable: wanted,
+                    written,
+                })
+            }
         };
         Ok(&mut prepared.written)
     }

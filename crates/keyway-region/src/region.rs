@@ -11,9 +11,10 @@ use crate::layout::segment::{EPOCH_MAX, Kind, SegmentHeader, SegmentWord, State}
 use crate::layout::session::{ProcessSlot, ThreadSlot};
 use crate::layout::slot::{ROUNDS_MAX, Slot};
 use crate::layout::stats::{Counter, Counters};
-use crate::layout::superblock::{self, FlushWord, Superblock};
+use crate::layout::superblock::{self, DIRTY, FlushWord, Superblock};
 use crate::layout::{self, index};
 use crate::memory::Memory;
+use crate::persist::{Persist, line};
 
 /// Seconds that the region's clock is ahead of its creation, so that 0 and 1 are always in the past.
 const CLOCK_START_S: i64 = 86_400;
@@ -65,6 +66,8 @@ pub enum Unusable {
         /// the unknown bits
         unknown: u64,
     },
+    /// a strict region on memory, or a processor, that cannot make its changes persistent
+    NotPersistent(&'static str),
     /// the superblock does not match its checksum, or says what cannot be
     Damaged(&'static str),
 }
@@ -81,6 +84,7 @@ impl core::fmt::Display for Unusable {
                 f,
                 "the region uses features that this program does not know (bits {unknown:#x})"
             ),
+            Self::NotPersistent(what) => write!(f, "the region was made with --strict, and {what}"),
             Self::Damaged(what) => write!(f, "the region's superblock is damaged: {what}"),
         }
     }
@@ -94,6 +98,11 @@ pub trait Host: Send + Sync {
     fn is_alive(&self, lock_offset: usize) -> bool;
     /// Asks for huge pages, or for every page now.
     fn prepare(&self, ranges: &[core::ops::Range<usize>], huge_pages: bool, prefault: bool);
+    /// Whether the region lies on persistent memory, mapped so that the processor's write-backs reach it (`mmap(2)`, MAP_SYNC).
+    /// A region created on such memory is a strict one, and can be opened on such memory only.
+    fn is_persistent(&self) -> bool {
+        false
+    }
     /// Writes these bytes back to the file. `false`: that failed.
     fn write_back(&self, range: core::ops::Range<usize>) -> bool;
 }
@@ -103,6 +112,7 @@ pub struct Region {
     pub(crate) memory: Memory,
     pub(crate) layout: Layout,
     pub(crate) seed: u64,
+    pub(crate) persist: Persist,
     host: Box<dyn Host>,
     clock_base_unix_s: i64,
     bucket_shift: u32,
@@ -127,6 +137,8 @@ impl Region {
         let unsigned = |n: i64| u64::try_from(n).unwrap_or(0);
         let sb: &Superblock = memory.get(0);
         sb.version.store(superblock::VERSION, Relaxed);
+        sb.incompatible
+            .store(if host.is_persistent() { superblock::STRICT } else { 0 }, Relaxed);
         for (word, value) in sb.id.iter().zip(creation.id) {
             word.store(value, Relaxed);
         }
@@ -145,7 +157,7 @@ impl Region {
         for (word, value) in sb.boot_id.iter().zip(creation.boot_id) {
             word.store(value, Relaxed);
         }
-        let region = Self::assemble(memory, layout, host);
+        let region = Self::assemble(memory, layout, host)?;
         for segment in 0..creation.segments {
             region.word(segment).store(SegmentWord::new(1, 0).0, Relaxed);
         }
@@ -189,7 +201,7 @@ impl Region {
                 wanted: layout.len_max,
             });
         }
-        Ok(Self::assemble(memory, layout, host))
+        Self::assemble(memory, layout, host)
     }
 
     /// The layout of the region in this memory, of which the first `backed` bytes may be touched.
@@ -235,8 +247,17 @@ impl Region {
         Ok(layout)
     }
 
-    fn assemble(memory: Memory, layout: Layout, host: Box<dyn Host>) -> Self {
+    fn assemble(memory: Memory, layout: Layout, host: Box<dyn Host>) -> Result<Self, Unusable> {
         let sb: &Superblock = memory.get(0);
+        let strict = sb.incompatible.load(Relaxed) & superblock::STRICT != 0;
+        if strict && !host.is_persistent() {
+            return Err(Unusable::NotPersistent(
+                "its file is not on a file system that maps persistent memory (DAX)",
+            ));
+        }
+        let Some(persist) = Persist::new(strict) else {
+            return Err(Unusable::NotPersistent("this processor cannot write a cache line back"));
+        };
         let seed = sb.seed.load(Relaxed);
         let clock_base_unix_s = i64::try_from(sb.clock_base_unix_s.load(Relaxed)).unwrap_or(0);
         let bucket_shift = layout.shape.buckets_per_segment().ilog2();
@@ -246,10 +267,11 @@ impl Region {
         let segments = usize::try_from(sb.segments.load(Relaxed))
             .unwrap_or(0)
             .min(layout.shape.segments_max);
-        Self {
+        Ok(Self {
             memory,
             layout,
             seed,
+            persist,
             host,
             clock_base_unix_s,
             bucket_shift,
@@ -257,7 +279,7 @@ impl Region {
             buckets_initial,
             buckets_max,
             segments,
-        }
+        })
     }
 
     /// The superblock.
@@ -335,6 +357,25 @@ impl Region {
         self.memory.get(self.layout.hint_directory + i * 4)
     }
 
+    /// The entry of the bucket directory that leads to this bucket.
+    pub(crate) fn bucket_entry(&self, bucket: u64) -> usize {
+        index(bucket >> self.bucket_shift)
+    }
+
+    /// The entry of the hint directory that leads to this bucket's hints.
+    pub(crate) fn hint_entry(&self, bucket: u64) -> usize {
+        index(bucket >> (self.bucket_shift + bucket::SLOTS.ilog2()))
+    }
+
+    /// Offset of an entry of one of the directories.
+    pub(crate) fn directory_entry_at(&self, kind: Kind, i: usize) -> usize {
+        i * 4
+            + match kind {
+                Kind::Index => self.layout.bucket_directory,
+                _ => self.layout.hint_directory,
+            }
+    }
+
     /// Entry of the directory of index segments or of hint segments.
     pub(crate) fn directory_entry(&self, kind: Kind, i: usize) -> &AtomicU32 {
         match kind {
@@ -349,15 +390,21 @@ impl Region {
         self.memory.get(offset)
     }
 
-    /// The table word. One that cannot be is cut to what can.
+    /// The table word, once it is persistent. One that cannot be is cut to what can.
     #[inline]
     pub(crate) fn table(&self) -> Table {
-        Table::new(
-            self.superblock()
-                .table
-                .load(Acquire)
-                .clamp(self.buckets_initial, self.buckets_max),
-        )
+        let word = self.superblock().table.load(Acquire);
+        let sane = (self.buckets_initial..=self.buckets_max).contains(&word);
+        Table::new(if sane { word } else { self.odd_table(word) })
+    }
+
+    /// Moves the table word on to its next number. `false`: it was not this one.
+    pub(crate) fn advance_table(&self, from: u64) -> bool {
+        let to = (from + 1) | if self.is_strict() { DIRTY } else { 0 };
+        let done = self.superblock().table.compare_exchange(from, to, AcqRel, Acquire).is_ok();
+        // Whoever made the step, it is persistent behind this.
+        self.table();
+        done
     }
 
     /// Buckets of the first index.
@@ -401,27 +448,52 @@ impl Region {
     #[inline]
     pub(crate) fn epoch(&self, now: u32) -> u32 {
         let word = FlushWord(self.superblock().flush.load(Acquire));
-        if word.is_due(now) {
-            self.begin_flush(word)
+        if word.is_pending() {
+            self.pending_flush(now)
         } else {
             word.epoch()
         }
     }
 
+    /// The epoch in force when the flush word says more: settles a dirty one, begins a delayed flush that is due.
     #[cold]
-    fn begin_flush(&self, due: FlushWord) -> u32 {
-        let next = FlushWord::new(due.epoch().saturating_add(1).min(EPOCH_MAX), 0);
-        match self.superblock().flush.compare_exchange(due.0, next.0, AcqRel, Acquire) {
-            Ok(_) => next.epoch(),
-            Err(other) => FlushWord(other).epoch(),
+    fn pending_flush(&self, now: u32) -> u32 {
+        loop {
+            let word = self.flush_word();
+            if !word.is_due(now) {
+                return word.epoch();
+            }
+            self.replace_flush(word, FlushWord::new(word.epoch().saturating_add(1).min(EPOCH_MAX), 0));
         }
+    }
+
+    /// The flush word, once it is persistent.
+    pub(crate) fn flush_word(&self) -> FlushWord {
+        let word = FlushWord(self.superblock().flush.load(Acquire));
+        if word.0 & DIRTY != 0 {
+            self.settle_flush(word);
+        }
+        FlushWord(word.0 & !DIRTY)
+    }
+
+    /// PUBLISH of a flush: with the word, everything older is absent; a restart takes whichever word is persistent.
+    fn replace_flush(&self, old: FlushWord, new: FlushWord) -> bool {
+        let word = FlushWord(new.0 | if self.is_strict() { DIRTY } else { 0 });
+        let done = self
+            .superblock()
+            .flush
+            .compare_exchange(old.0, word.0, AcqRel, Acquire)
+            .is_ok();
+        if done && self.is_strict() {
+            self.settle_flush(word);
+        }
+        done
     }
 
     /// Flushes at `at` (seconds on the region's clock; 0: now). `false`: the region has used up its flush epochs.
     pub(crate) fn flush(&self, at: u32) -> bool {
-        let flush = &self.superblock().flush;
         loop {
-            let old = FlushWord(flush.load(Acquire));
+            let old = self.flush_word();
             if old.epoch() == EPOCH_MAX {
                 return false;
             }
@@ -430,7 +502,7 @@ impl Region {
             } else {
                 FlushWord::new(old.epoch(), at)
             };
-            if flush.compare_exchange(old.0, new.0, AcqRel, Acquire).is_ok() {
+            if self.replace_flush(old, new) {
                 return true;
             }
         }
@@ -444,6 +516,8 @@ impl Region {
         let now = u64::try_from(unix_s - self.clock_base_unix_s).unwrap_or(0);
         let tick = if now > seen {
             clock.fetch_max(now, Release);
+            self.write_back(line::TABLE, 8);
+            self.barrier();
             now
         } else {
             seen

@@ -4,7 +4,8 @@
 //! 63 T tentative | 62 F frozen | 61 D dirty | 60..59 frequency | 58..47 tag | 46..37 generation | 36..17 segment | 16..0 offset/8
 //! ```
 //!
-//! In a frozen word T and the two frequency bits hold the mark of the split's round. This file knows bits only.
+//! In a frozen word T and the two frequency bits hold the mark of the split's round. T with D, not frozen, says that the item
+//! named was removed: empty, once that is persistent. Frozen words have no D. This file knows bits only.
 
 use crate::memory::Line;
 
@@ -26,6 +27,9 @@ const TAG_SHIFT: u32 = 47;
 const GENERATION_SHIFT: u32 = 37;
 const SEGMENT_SHIFT: u32 = 17;
 const MARK: u64 = TENTATIVE | FREQUENCY;
+
+/// D alone: what a change adds to a word until it is persistent.
+pub const DIRTY_BIT: u64 = DIRTY;
 
 const _: () = assert!(TAG_SHIFT + TAG_BITS == FREQUENCY_SHIFT && GENERATION_SHIFT + GENERATION_BITS == TAG_SHIFT);
 const _: () = assert!(SEGMENT_SHIFT + SEGMENT_BITS == GENERATION_SHIFT && OFFSET_BITS == SEGMENT_SHIFT);
@@ -54,8 +58,12 @@ impl core::fmt::Debug for Slot {
             s => {
                 let kind = if s.is_frozen() {
                     "frozen"
+                } else if s.is_tentative() && s.is_dirty() {
+                    "removed"
                 } else if s.is_tentative() {
                     "tentative"
+                } else if s.is_dirty() {
+                    "dirty"
                 } else {
                     "confirmed"
                 };
@@ -96,13 +104,36 @@ impl Slot {
         Self(self.0 | TENTATIVE)
     }
 
+    /// Says something that may not be persistent yet (strict mode): whoever acts on it makes it so first.
+    #[inline]
+    pub fn is_dirty(self) -> bool {
+        self.0 & DIRTY != 0
+    }
+
+    /// The word that a removal leaves in an item's place until it is persistent. It names the item, so that no later removal
+    /// is taken for this one.
+    #[inline]
+    pub fn removed(self) -> Self {
+        Self(self.0 | TENTATIVE | DIRTY)
+    }
+
+    /// What a dirty word becomes when it is persistent.
+    #[inline]
+    pub fn settled(self) -> Self {
+        if self.is_tentative() {
+            Self::EMPTY
+        } else {
+            Self(self.0 & !DIRTY)
+        }
+    }
+
     /// A frozen word.
     #[inline]
     pub fn is_frozen(self) -> bool {
         self.0 & FROZEN != 0
     }
 
-    /// An insert that nobody has confirmed yet.
+    /// An insert that nobody has confirmed yet, or, when dirty, a removal.
     #[inline]
     pub fn is_tentative(self) -> bool {
         self.0 & (TENTATIVE | FROZEN) == TENTATIVE
@@ -197,13 +228,13 @@ impl Slot {
         Self(self.0 & !FREQUENCY | frequency.min(FREQUENCY_MAX) << FREQUENCY_SHIFT)
     }
 
-    /// Whether both words, neither frozen, are the same but for the frequency.
+    /// Whether both words, neither frozen, are the same but for the frequency and for what is persistent.
     #[inline]
     pub fn same_but_frequency(self, other: Self) -> bool {
         if (self.0 | other.0) & FROZEN != 0 {
             self == other
         } else {
-            (self.0 ^ other.0) & !FREQUENCY == 0
+            (self.0 ^ other.0) & !(FREQUENCY | DIRTY) == 0
         }
     }
 
@@ -266,6 +297,16 @@ mod tests {
                 assert!(f.is_frozen() && f.payload_is_empty() && !f.is_empty() && !f.is_item() && f.mark() == round);
             }
         }
+    }
+
+    #[test]
+    fn a_dirty_word_settles_to_what_it_says() {
+        let w = Slot::confirmed(0x123, 9, 77, 4096).with_frequency(2);
+        let d = Slot(w.0 | DIRTY_BIT);
+        assert!(d.is_dirty() && d.is_item() && d.same_but_frequency(w) && d.settled() == w && d.tag() == w.tag());
+        let r = w.removed();
+        assert!(r.is_dirty() && !r.is_item() && !r.is_empty() && r.settled() == Slot::EMPTY && r.tag() == w.tag());
+        assert!(!w.is_dirty() && !w.tentative().is_dirty() && w.freeze(5).settled() == w.freeze(5));
     }
 
     #[test]

@@ -12,8 +12,11 @@ use crate::memory::Shared;
 pub const MAGIC: u64 = u64::from_le_bytes(*b"KEYWAYR\n");
 /// Version of the format. Changes that feature bits cannot express raise it.
 pub const VERSION: u64 = 1;
+/// Incompatible feature: strict persistence. A reader, too, must write a dirty word back before it answers, so a program that
+/// does not know the bit may not even read.
+pub const STRICT: u64 = 1;
 /// Incompatible features that this version knows.
-pub const INCOMPATIBLE_KNOWN: u64 = 0;
+pub const INCOMPATIBLE_KNOWN: u64 = STRICT;
 /// Read-only compatible features that this version knows.
 pub const READ_ONLY_COMPATIBLE_KNOWN: u64 = 0;
 /// Bytes of the superblock.
@@ -115,7 +118,10 @@ impl Superblock {
     }
 }
 
-/// Flush epoch, and when the next one begins: 63..24 seconds on the region's clock or 0 | 23..0 epoch.
+/// In the table word and the flush word: the rest of the word may not be persistent yet (strict mode).
+pub const DIRTY: u64 = 1 << 63;
+
+/// Flush epoch, and when the next one begins: 63 dirty | 62..24 seconds on the region's clock or 0 | 23..0 epoch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FlushWord(pub u64);
 
@@ -135,7 +141,13 @@ impl FlushWord {
     /// When a delayed flush begins, seconds on the region's clock; 0 for never.
     #[inline]
     pub fn at(self) -> u32 {
-        u32::try_from(self.0 >> 24).unwrap_or(u32::MAX)
+        u32::try_from((self.0 & !DIRTY) >> 24).unwrap_or(u32::MAX)
+    }
+
+    /// Whether it says more than an epoch: a delayed flush, or one that may not be persistent yet.
+    #[inline]
+    pub fn is_pending(self) -> bool {
+        self.0 >> 24 != 0
     }
 
     /// Whether the delayed flush is due.

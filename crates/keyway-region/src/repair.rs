@@ -1,0 +1,340 @@
+//! What a power failure left (strict mode): made a region again that nobody was in the middle of changing.
+//!
+//! A failure leaves each cache line as it was at some moment since it was last written back, lines independently. The order of
+//! write-backs (`docs/concurrency.md`, "Strict mode") is such that every word of the index then either names an item that is
+//! there in full, in a segment that is described in full, or is one that goes: tentative, removed, or frozen by a split that
+//! was not done. So the index is the truth, and everything else is made to agree with it: segments that no word needs are
+//! free, extents end behind their last item, nobody owns anything, counts are counted. Doing it again, or half of it before
+//! another failure, gives the same.
+
+use crate::atomics::{Acquire, AtomicU64, Relaxed};
+use crate::hash::{choices, hash, tag};
+use crate::layout::bucket::{self, SLOTS};
+use crate::layout::segment::{
+    CHAIN_HEADER_SIZE, EXTENT_HEADER_SIZE, ExtentWord, Kind, LeaseWord, Link, SegmentWord, State, TailWord,
+};
+use crate::layout::session::{Lease, ThreadSlot};
+use crate::layout::slot::Slot;
+use crate::layout::stats::Counter;
+use crate::layout::superblock;
+use crate::lookup::{Look, Place, Seen};
+use crate::persist::line;
+use crate::region::{Region, Unusable};
+use crate::verbs::KEY_LEN_MAX;
+
+/// Buckets between two reports of progress.
+const PROGRESS: u64 = 1 << 16;
+
+/// What the index needs of a segment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Need {
+    #[default]
+    Nothing,
+    /// its buckets or hints
+    Directory(Kind, usize),
+    /// items
+    Log,
+    /// a part of a value
+    Part,
+}
+
+/// What the index was found to need.
+struct Needs {
+    segments: Vec<Need>,
+    /// for each cell of each segment the end of the last item that begins in it, bytes from the segment's start
+    ends: Vec<u32>,
+    items: u64,
+    bytes: u64,
+}
+
+/// What a repair found.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Repaired {
+    /// items there are
+    pub items: u64,
+    /// words that led to nothing: none, unless memory was damaged
+    pub lost: u64,
+}
+
+impl Region {
+    /// Repairs a strict region after a power failure. Nobody else may be attached. `progress` is told of the share done.
+    ///
+    /// # Errors
+    ///
+    /// [`Unusable::Damaged`]: the index cannot be found. No power failure leaves that.
+    pub fn repair(&self, mut progress: impl FnMut(u8)) -> Result<Repaired, Unusable> {
+        let mut needs = Needs {
+            segments: vec![Need::Nothing; self.segments()],
+            ends: vec![0; self.segments() * self.layout.shape.cells()],
+            items: 0,
+            bytes: 0,
+        };
+        self.repair_words();
+        self.vacate_all();
+        self.repair_directories(&mut needs)?;
+        let lost = self.repair_index(&mut needs, &mut progress);
+        let mut sequence = self.superblock().sequence.load(Relaxed);
+        for segment in 0..self.segments() {
+            if !matches!(needs.segments.get(segment), Some(Need::Directory(..))) {
+                sequence = sequence.max(self.header(segment).sequence.load(Relaxed).saturating_add(1));
+            }
+            self.repair_segment(segment, &needs);
+        }
+        self.recount(&needs, sequence);
+        self.barrier();
+        progress(100);
+        Ok(Repaired {
+            items: needs.items,
+            lost,
+        })
+    }
+
+    /// The words that all share: what they say is persistent now.
+    fn repair_words(&self) {
+        let sb = self.superblock();
+        sb.table.store(self.table().count, Relaxed);
+        sb.flush.store(self.flush_word().0, Relaxed);
+        for pool in &sb.open {
+            for word in pool {
+                word.store(0, Relaxed);
+            }
+        }
+        self.write_back(line::TABLE, 64);
+    }
+
+    /// Nobody is attached.
+    fn vacate_all(&self) {
+        for slot in 0..self.layout.shape.thread_slots {
+            let thread = self.thread(slot);
+            thread.pending_slot.store(0, Relaxed);
+            for intent in &thread.intents {
+                intent.store(0, Relaxed);
+            }
+            let lease = Lease(thread.lease.load(Relaxed));
+            if lease.is_leased() {
+                thread.lease.store(lease.vacated().0, Relaxed);
+            }
+            self.write_back(self.layout.threads + slot * size_of::<ThreadSlot>(), 128);
+        }
+    }
+
+    /// Entries that the table needs are there; others name segments that nothing was put in yet.
+    fn repair_directories(&self, needs: &mut Needs) -> Result<(), Unusable> {
+        let count = self.table().count;
+        for (kind, needed) in [
+            (Kind::Index, self.bucket_entry(count - 1) + 1),
+            (Kind::Hints, self.hint_entry(count - 1) + 1),
+        ] {
+            for i in 0..self.segments() {
+                let entry = self.directory_entry(kind, i);
+                let segment = (entry.load(Relaxed) as usize).checked_sub(1);
+                if i >= needed {
+                    if segment.is_some() {
+                        entry.store(0, Relaxed);
+                        self.write_back(self.directory_entry_at(kind, i), 4);
+                    }
+                    continue;
+                }
+                match segment.and_then(|s| needs.segments.get_mut(s)) {
+                    Some(need @ Need::Nothing) => *need = Need::Directory(kind, i),
+                    _ => return Err(Unusable::Damaged("its directory of buckets has a hole")),
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Every word of the index: settled, thawed, or gone. How many led to nothing.
+    fn repair_index(&self, needs: &mut Needs, progress: &mut impl FnMut(u8)) -> u64 {
+        let count = self.table().count;
+        let covered = count.next_multiple_of(self.layout.shape.buckets_per_segment() as u64);
+        let mut lost = 0;
+        for bucket in 0..covered {
+            let Some(at) = self.bucket(bucket) else { continue };
+            if bucket % PROGRESS == 0 {
+                progress(u8::try_from(bucket * 99 / covered).unwrap_or(99));
+            }
+            let mut changed = false;
+            for index in 0..SLOTS {
+                let place = Place::new(bucket, at, index);
+                let word = Slot(self.slot(place.at).load(Acquire));
+                let new = if bucket < count {
+                    self.repaired(place, word, needs, &mut lost)
+                } else {
+                    Slot::UNSET
+                };
+                if new != word {
+                    self.slot(place.at).store(new.0, Relaxed);
+                    changed = true;
+                }
+            }
+            if changed {
+                self.write_back(at, bucket::SIZE);
+            }
+        }
+        lost
+    }
+
+    /// What a word is to be; notes what it needs.
+    fn repaired(&self, place: Place, word: Slot, needs: &mut Needs, lost: &mut u64) -> Slot {
+        if !word.is_item() {
+            return Slot::EMPTY;
+        }
+        let new = if word.is_frozen() { word.thaw() } else { word.settled() };
+        let Look::Got(seen) = self.look(place.at, word) else {
+            // A frozen word that a split left behind may name an item that went since.
+            *lost += u64::from(!word.is_frozen());
+            return Slot::EMPTY;
+        };
+        let mut bytes = [0; KEY_LEN_MAX];
+        let Some(key) = bytes.get_mut(..seen.header.key_len()) else {
+            return Slot::EMPTY;
+        };
+        self.memory.read(seen.at + seen.header.key_offset(), key);
+        let key_hash = hash(self.seed, key);
+        let table = self.table();
+        let at_home = choices(key_hash).into_iter().any(|c| table.bucket(c) == place.bucket);
+        if at_home && tag(key_hash) == word.tag() && self.note(&seen, key_hash, needs) {
+            return new;
+        }
+        *lost += u64::from(!word.is_frozen());
+        Slot::EMPTY
+    }
+
+    /// Notes what an item needs. `false`: it is not there in full.
+    fn note(&self, seen: &Seen, key_hash: u64, needs: &mut Needs) -> bool {
+        let shape = self.layout.shape;
+        let cell = seen.offset / shape.cell_size();
+        let lease = LeaseWord(self.header(seen.segment).lease.load(Relaxed));
+        let in_extent = lease.is_of_generation(seen.word.generation())
+            && lease
+                .extents()
+                .any(|(first, end)| (first..end).contains(&cell) && seen.offset + seen.header.size() <= end * shape.cell_size());
+        let is_log = matches!(needs.segments.get(seen.segment), Some(Need::Nothing | Need::Log));
+        if !in_extent || !is_log || !self.note_parts(seen, key_hash, needs) {
+            return false;
+        }
+        if let Some(need) = needs.segments.get_mut(seen.segment) {
+            *need = Need::Log;
+        }
+        if let Some(end) = needs.ends.get_mut(seen.segment * shape.cells() + cell) {
+            *end = (*end).max(u32::try_from(seen.offset + seen.header.size()).unwrap_or(0));
+        }
+        needs.items += 1;
+        needs.bytes = needs.bytes.saturating_add(self.size(seen) as u64);
+        true
+    }
+
+    /// Notes the segments of a large value; of any other item there are none.
+    fn note_parts(&self, seen: &Seen, key_hash: u64, needs: &mut Needs) -> bool {
+        let Some(chain) = self.chain(seen) else {
+            return !seen.header.has(crate::layout::item::flag::LARGE);
+        };
+        let room = self.layout.shape.segment_size - CHAIN_HEADER_SIZE;
+        let parts = chain.value_len.div_ceil(room).max(1);
+        let mut found = Vec::new();
+        let mut link = chain.first;
+        for _ in 0..parts.min(self.segments()) {
+            let segment = link.segment();
+            let is_free = matches!(needs.segments.get(segment), Some(Need::Nothing)) && !found.contains(&segment);
+            if !is_free || self.segment_word(segment).generation() != link.generation() {
+                return false;
+            }
+            let at = self.segment(segment);
+            let word = |i: usize| self.slot(at + i * 8).load(Relaxed);
+            if Link(word(1)) != chain.last || word(2) != key_hash {
+                return false;
+            }
+            found.push(segment);
+            link = Link(word(0));
+        }
+        for segment in found {
+            if let Some(need) = needs.segments.get_mut(segment) {
+                *need = Need::Part;
+            }
+        }
+        true
+    }
+
+    /// Makes a segment's words say what the index needs of it.
+    fn repair_segment(&self, segment: usize, needs: &Needs) {
+        let header = self.header(segment);
+        let old = State(header.state.load(Relaxed));
+        let word = self.segment_word(segment);
+        let new = match needs.segments.get(segment).copied().unwrap_or_default() {
+            Need::Nothing => {
+                // The next generation: whatever was begun in it is void. A segment that never was used has none yet.
+                let next = SegmentWord::new(word.generation() + u64::from(old != State::FREE || word.generation() == 0), 0);
+                self.word(segment).store(next.0, Relaxed);
+                self.write_back_word(segment);
+                State::FREE
+            }
+            Need::Directory(kind, entry) => {
+                header.sequence.store(entry as u64, Relaxed);
+                State::new(kind, 0)
+            }
+            Need::Part => State::new(Kind::Large, 0),
+            Need::Log => {
+                self.repair_extents(segment, needs);
+                let class = if old.kind() == Some(Kind::Open) { old.class() } else { 0 };
+                if old.kind() != Some(Kind::Open) {
+                    // Somebody was about to purge it, and its class is gone: nobody leases in it any more.
+                    header.lease.store(LeaseWord(header.lease.load(Relaxed)).seal().0, Relaxed);
+                }
+                State::new(Kind::Open, class)
+            }
+        };
+        header.state.store(new.0, Relaxed);
+        header.dead.store(0, Relaxed);
+        self.write_back_header(segment);
+    }
+
+    /// Closes every extent behind its last item.
+    fn repair_extents(&self, segment: usize, needs: &Needs) {
+        let shape = self.layout.shape;
+        let generation = self.segment_word(segment).generation();
+        let lease = LeaseWord(self.header(segment).lease.load(Relaxed));
+        for (first, end) in lease.extents() {
+            let cells = segment * shape.cells()..(segment + 1) * shape.cells();
+            let ends = needs.ends.get(cells).and_then(|ends| ends.get(first..end)).unwrap_or(&[]);
+            let start = first * shape.cell_size();
+            let tail = ends.iter().copied().max().unwrap_or(0) as usize;
+            let at = self.segment(segment) + start;
+            let closed = ExtentWord::new(generation, 0).close();
+            self.slot(at).store(closed.0, Relaxed);
+            self.slot(at + 8)
+                .store(TailWord::new(tail.max(start + EXTENT_HEADER_SIZE), 0).0, Relaxed);
+            self.write_back(at, EXTENT_HEADER_SIZE);
+        }
+    }
+
+    /// Counts what is counted.
+    fn recount(&self, needs: &Needs, sequence: u64) {
+        let sb = self.superblock();
+        sb.sequence.store(sequence, Relaxed);
+        sb.items.store(needs.items, Relaxed);
+        let free = needs.segments.iter().filter(|need| **need == Need::Nothing).count();
+        sb.free.store(free as u64, Relaxed);
+        self.write_back(line::SEQUENCE, 64);
+        for slot in 0..self.layout.shape.thread_slots {
+            let counters = &self.thread(slot).counters;
+            let set = |counter: Counter, n: u64| {
+                if let Some(c) = counters.get(counter as usize) {
+                    AtomicU64::store(c, if slot == 0 { n } else { 0 }, Relaxed);
+                }
+            };
+            set(Counter::curr_items, needs.items);
+            set(Counter::bytes, needs.bytes);
+            self.write_back(
+                self.layout.threads + (slot + 1) * size_of::<ThreadSlot>() - size_of_val(counters),
+                size_of_val(counters),
+            );
+        }
+    }
+
+    /// Whether the region was stopped by a power failure, or by another end of the boot in which it was last used.
+    pub fn is_of_other_boot(&self, boot_id: [u64; 2]) -> bool {
+        let sb: &superblock::Superblock = self.superblock();
+        sb.boot_id.iter().zip(boot_id).any(|(word, id)| word.load(Relaxed) != id)
+    }
+}
