@@ -123,11 +123,13 @@ impl Plan {
         let cache = place::open(&place, &self.options, self.options.item_size_max / ITEM_SIZE_SLACK)?;
         self.config.memory = self.options.memory;
         let info = cache.info();
-        // A region has whole segments, so it may be a little smaller than what was asked for.
-        if info.warm && info.limit_bytes.abs_diff(self.options.memory) > self.options.memory / 16 {
+        // A region has whole segments, so what was asked for and what it has are never quite the same.
+        if info.warm && info.limit_bytes.saturating_sub(self.options.memory) > self.options.memory / 16 {
             let (limit, wanted) = (size_text(info.limit_bytes), size_text(self.options.memory));
             let name = &self.config.region;
-            log::warn!("region {name} has {limit} and keeps them, not the {wanted} asked for; remove the file for another size");
+            log::warn!(
+                "region {name} has {limit} and keeps them, not the {wanted} asked for: a region never shrinks; remove the file for a smaller one"
+            );
         }
         Ok(cache)
     }

@@ -7,6 +7,8 @@
 #[cfg(feature = "observe")]
 use crate::observe::{Access, Event, tell};
 pub use core::sync::atomic::Ordering::{self, AcqRel, Acquire, Relaxed, Release, SeqCst};
+/// For what a process keeps for itself, outside the region: not observed.
+pub use core::sync::atomic::{AtomicBool as OwnFlag, AtomicUsize as OwnNumber};
 
 /// What the observer is told before an access.
 macro_rules! before {

@@ -56,6 +56,7 @@ impl Report {
 
 /// Checks a region. `progress` is told of the share done, 0 to 100.
 pub fn check(region: &Region, mut progress: impl FnMut(u8)) -> Report {
+    region.learn();
     let mut report = Report::default();
     let mut census = Census::default();
     check_segments(region, &mut report, &mut census);

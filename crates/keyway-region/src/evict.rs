@@ -152,6 +152,7 @@ impl Session {
     /// A claimed segment, purged and with a generation of its own. With `make_room` by reclaiming one if need be; without,
     /// only a free one.
     pub(crate) fn take_segment(&self, now: u32, make_room: bool) -> Result<usize, WriteError> {
+        self.region.catch_up();
         if !make_room {
             return self.claim_free().ok_or(WriteError::OutOfMemory);
         }

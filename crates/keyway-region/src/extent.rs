@@ -349,7 +349,8 @@ impl Session {
     }
 
     fn cells_left_open(&self, segment: usize, epoch: u32, class: usize) -> usize {
-        let usable = segment < self.region.segments()
+        let usable = segment != usize::MAX
+            && self.region.has(segment)
             && self.region.segment_word(segment).epoch() == epoch
             && self.region.header(segment).state.load(Relaxed) == State::new(Kind::Open, class).0;
         if usable { self.cells_left(segment) } else { 0 }
@@ -358,7 +359,7 @@ impl Session {
     fn lease_in(&self, segment: usize, cells: usize, epoch: u32, class: usize) -> Option<Extent> {
         let region = &self.region;
         let shape = region.layout.shape;
-        if segment >= region.segments() {
+        if segment == usize::MAX || !region.has(segment) {
             return None;
         }
         let header = region.header(segment);
@@ -529,14 +530,16 @@ impl Session {
 
     /// Calls `each` for every segment of a chain; the link behind it is read before.
     fn each_of_chain(&self, first: Link, mut each: impl FnMut(&Self, usize, Link)) {
-        let segments = self.region.segments();
+        let region = &self.region;
         let mut link = first;
-        for _ in 0..segments {
+        let mut walked = 0;
+        while walked < region.segments() {
+            walked += 1;
             let segment = link.segment();
-            if link == Link::NONE || segment >= segments || self.region.segment_word(segment).generation() != link.generation() {
+            if link == Link::NONE || !region.has(segment) || region.segment_word(segment).generation() != link.generation() {
                 return;
             }
-            let next = Link(self.region.slot(self.region.segment(segment)).load(Relaxed));
+            let next = Link(region.slot(region.segment(segment)).load(Relaxed));
             each(self, segment, link);
             link = next;
         }

@@ -28,6 +28,7 @@ pub mod observe;
 mod operations;
 mod persist;
 mod publish;
+mod raise;
 mod recover;
 mod region;
 mod repair;

@@ -110,7 +110,7 @@ impl Region {
     #[inline(always)]
     pub(crate) fn look(&self, place_at: usize, word: Slot) -> Look<Seen> {
         let segment = word.segment();
-        if segment >= self.segments() {
+        if !self.has(segment) {
             return self.damaged_unless_moved(place_at, word);
         }
         let offset = word.offset();
@@ -347,11 +347,12 @@ impl Region {
 
     fn append_chain(&self, chain: Chain, out: &mut Vec<u8>) -> bool {
         let room = self.layout.shape.segment_size - CHAIN_HEADER_SIZE;
-        let segments = self.segments();
         let (mut link, mut left) = (chain.first, chain.value_len);
-        for _ in 0..segments {
+        let mut walked = 0;
+        while walked < self.segments() {
+            walked += 1;
             let segment = link.segment();
-            if segment >= segments || self.segment_word(segment).generation() != link.generation() {
+            if !self.has(segment) || self.segment_word(segment).generation() != link.generation() {
                 return false;
             }
             let at = self.segment(segment);

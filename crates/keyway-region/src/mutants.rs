@@ -32,11 +32,13 @@ pub enum Mutant {
     OrphansForgotten,
     /// a relocated item's old word goes before the copy's comes
     RelocateInTwoSteps,
+    /// the number of segments is raised before memory backs them
+    RaisedBeforeBacked,
 }
 
 impl Mutant {
     /// All of them.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 13] = [
         Self::PublishBeforeTail,
         Self::DeadExtentsStand,
         Self::DeadClaimsStand,
@@ -49,6 +51,7 @@ impl Mutant {
         Self::ChainWithoutOwner,
         Self::OrphansForgotten,
         Self::RelocateInTwoSteps,
+        Self::RaisedBeforeBacked,
     ];
 }
 

@@ -71,6 +71,8 @@ impl Region {
         if let Some(counter) = self.thread(0).counters.get(Counter::recoveries as usize) {
             counter.fetch_add(1, Relaxed);
         }
+        // It may have died between a segment's state and the count.
+        self.doubt_free();
         true
     }
 
@@ -81,6 +83,6 @@ impl Region {
             return false;
         }
         let segment = (at - start) / self.layout.shape.segment_size;
-        segment < self.segments() && State(self.header(segment).state.load(Acquire)).kind() == Some(Kind::Index)
+        self.has(segment) && State(self.header(segment).state.load(Acquire)).kind() == Some(Kind::Index)
     }
 }

@@ -4,7 +4,7 @@
 //! anything: they are handed bytes. Values that come out of the region are checked here once (segment numbers, the table
 //! word), so that the rooms above can use them as offsets.
 
-use crate::atomics::{AcqRel, Acquire, AtomicU8, AtomicU32, AtomicU64, Relaxed, Release};
+use crate::atomics::{AcqRel, Acquire, AtomicU8, AtomicU32, AtomicU64, OwnFlag, OwnNumber, Relaxed, Release};
 use crate::layout::bucket::{self, Table};
 use crate::layout::plan::{Layout, Shape};
 use crate::layout::segment::{EPOCH_MAX, Kind, SegmentHeader, SegmentWord, State};
@@ -105,6 +105,14 @@ pub trait Host: Send + Sync {
     }
     /// Writes these bytes back to the file. `false`: that failed.
     fn write_back(&self, range: core::ops::Range<usize>) -> bool;
+    /// Bytes that the file has now: what may be touched.
+    fn file_len(&self) -> usize;
+    /// Backs these bytes by memory, so that touching them can no longer fail; the file becomes as long as that needs.
+    ///
+    /// # Errors
+    ///
+    /// There is no room for them.
+    fn back(&self, range: core::ops::Range<usize>) -> std::io::Result<()>;
 }
 
 /// A region.
@@ -120,7 +128,9 @@ pub struct Region {
     buckets_initial: u64,
     buckets_max: u64,
     /// the superblock's number of segments, as it was found to be sane
-    segments: usize,
+    segments: OwnNumber,
+    /// a death, or growth that this process has just learnt of, may have left the count of free segments wrong
+    free_is_doubtful: OwnFlag,
 }
 
 impl Region {
@@ -278,7 +288,8 @@ impl Region {
             segment_shift,
             buckets_initial,
             buckets_max,
-            segments,
+            segments: OwnNumber::new(segments),
+            free_is_doubtful: OwnFlag::new(false),
         })
     }
 
@@ -293,11 +304,36 @@ impl Region {
         &self.layout
     }
 
-    /// Segments that may be touched: as many as were backed by memory when the region was opened. The superblock's word is
-    /// shared memory and is not asked again.
+    /// Segments that may be touched: as many as this process knows to be backed by memory; there may be more by now
+    /// ([`Self::learn`]).
     #[inline]
     pub fn segments(&self) -> usize {
-        self.segments
+        self.segments.load(Acquire)
+    }
+
+    /// Whether there is a segment of this number.
+    #[inline(always)]
+    pub(crate) fn has(&self, segment: usize) -> bool {
+        segment < self.segments() || (self.learn() && segment < self.segments())
+    }
+
+    /// This many segments may be touched from now on.
+    pub(crate) fn know(&self, segments: usize) {
+        self.segments.fetch_max(segments, Release);
+        self.doubt_free();
+    }
+
+    /// The count of free segments may be wrong.
+    pub(crate) fn doubt_free(&self) {
+        self.free_is_doubtful.store(true, Relaxed);
+    }
+
+    /// Called where room is looked for: learns of segments that were added, and sets a doubtful count of free ones right.
+    pub(crate) fn catch_up(&self) {
+        self.learn();
+        if self.free_is_doubtful.load(Relaxed) && self.free_is_doubtful.swap(false, Relaxed) {
+            self.recount_free();
+        }
     }
 
     /// Offset of a segment.
@@ -441,7 +477,7 @@ impl Region {
     fn directory(&self, directory: usize, entry: u64) -> Option<usize> {
         let word: &AtomicU32 = self.memory.get(directory + index(entry) * 4);
         let segment = (word.load(Acquire) as usize).wrapping_sub(1);
-        (segment < self.segments).then_some(segment)
+        (segment != usize::MAX && self.has(segment)).then_some(segment)
     }
 
     /// The flush epoch in force at `now`: begins a delayed flush that is due.

@@ -506,10 +506,29 @@ impl Executor {
     fn memory_limit(&self, megabytes: u64) -> &'static [u8] {
         if megabytes < 8 {
             b"MEMLIMIT_TOO_SMALL cannot set maxbytes to less than 8m\r\n"
-        } else if megabytes.checked_mul(1 << 20) == Some(self.shared.memory_limit(&self.cache.info())) {
+        } else if megabytes.checked_mul(1 << 20).is_some_and(|memory| self.raise_memory(memory)) {
             reply::OK
         } else {
             b"MEMLIMIT_ADJUST_FAILED out of bounds or unable to adjust\r\n"
+        }
+    }
+
+    /// Gives the region this much memory. `false`: it has more already, and keeps it, or there is no more for it.
+    fn raise_memory(&self, memory: u64) -> bool {
+        let limit = self.shared.memory_limit(&self.cache.info());
+        if memory <= limit {
+            return memory == limit;
+        }
+        match self.cache.grow(memory) {
+            Ok(()) => {
+                self.shared.memory_raised(memory);
+                log::info!("memory limit raised to {memory} bytes");
+                true
+            }
+            Err(error) => {
+                log::warn!("cache_memlimit: {error}");
+                false
+            }
         }
     }
 

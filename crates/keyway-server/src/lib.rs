@@ -30,7 +30,7 @@ use std::fmt;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::atomic::Ordering::SeqCst;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize};
 use std::sync::{Arc, Mutex, RwLock};
 use std::time::Instant;
 
@@ -124,6 +124,7 @@ impl Server {
         }
         let shared = Arc::new(Shared {
             item_size_max: cache.info().item_size_max,
+            memory: AtomicU64::new(config.memory),
             started: Instant::now(),
             arrivals: Arrivals::default(),
             doors,

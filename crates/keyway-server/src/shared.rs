@@ -117,6 +117,8 @@ pub(crate) struct Traffic {
 pub(crate) struct Shared {
     pub(crate) config: Config,
     pub(crate) item_size_max: usize,
+    /// memory asked for last, bytes: at the start, or by `cache_memlimit`
+    pub(crate) memory: AtomicU64,
     pub(crate) started: Instant,
     pub(crate) arrivals: Arrivals,
     pub(crate) doors: Vec<WorkerDoor>,
@@ -186,10 +188,16 @@ impl Shared {
     /// The region's memory limit, bytes: what was asked for, if the region was made for it. The region uses whole segments of
     /// that, and tools compare this number with what they configured.
     pub(crate) fn memory_limit(&self, info: &Info) -> u64 {
-        match self.config.memory.checked_sub(info.limit_bytes) {
-            Some(rest) if rest < 2 * info.segment_bytes => self.config.memory,
+        let asked = self.memory.load(Relaxed);
+        match asked.checked_sub(info.limit_bytes) {
+            Some(rest) if rest < 2 * info.segment_bytes => asked,
             _ => info.limit_bytes,
         }
+    }
+
+    /// The region has been given this much.
+    pub(crate) fn memory_raised(&self, memory: u64) {
+        self.memory.fetch_max(memory, Relaxed);
     }
 
     /// Starts a graceful shutdown; harmless when one is under way.

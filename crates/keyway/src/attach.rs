@@ -14,7 +14,7 @@
 //! program that maps files; `docs/operating.md` says so.
 #![allow(unsafe_code, reason = "the room of mmap; contract above")]
 
-use crate::error::OpenError;
+use crate::error::{GrowError, OpenError};
 use crate::{Inner, Options, Place, clock};
 use keyway_region::layout::plan::{Layout, MEMORY_MIN, Shape};
 use keyway_region::layout::superblock;
@@ -197,14 +197,13 @@ fn create_in(file: &File, path: &Path, options: &Options) -> Result<(), OpenErro
     let len = layout.len(segments) as u64;
     file.set_len(len).map_err(|e| io("set length", path, e))?;
     for range in layout.backed(segments) {
-        let (offset, len) = (offset(range.start), offset(range.end - range.start));
-        fallocate(file, FallocateFlags::empty(), offset, len).map_err(|e| match e {
-            nix::errno::Errno::ENOSPC | nix::errno::Errno::ENOMEM => OpenError::NoSpace {
+        back(file, range).map_err(|e| match no_room(&e) {
+            true => OpenError::NoSpace {
                 path: path.to_path_buf(),
                 wanted: layout.backed_len(segments),
-                source: e.into(),
+                source: e,
             },
-            e => io("allocate", path, e.into()),
+            false => io("allocate", path, e),
         })?;
     }
     let mapping = Mapping::new(file, layout.len_max).map_err(|e| io("map", path, e))?;
@@ -244,6 +243,12 @@ fn attach(path: &Path, reopen: impl Fn() -> Result<File, OpenError>, options: &O
     let memory = mapping.memory();
     let attachment = Attachment { probe, mapping };
     let region = Region::open(memory, backed, Box::new(attachment)).map_err(|why| unusable(path, why))?;
+    if !options.existing_only {
+        raise(&region, options.memory).map_err(|why| OpenError::NotGrown {
+            path: path.to_path_buf(),
+            why,
+        })?;
+    }
     check_item_size(options.item_size_max, layout.backed_len(region.segments()))?;
     region
         .host()
@@ -274,6 +279,44 @@ fn attach(path: &Path, reopen: impl Fn() -> Result<File, OpenError>, options: &O
         attached_in: Duration::ZERO,
         durable,
     })
+}
+
+/// Gives a region the segments that `memory` bytes have room for; it keeps what it has if that is more.
+pub(crate) fn raise(region: &Region, memory: u64) -> Result<(), GrowError> {
+    let layout = region.layout();
+    region.learn();
+    let (old, wanted) = (region.segments(), layout.segments_for(memory));
+    let most = layout.backed_len(layout.shape.segments_max) + layout.shape.segment_size as u64;
+    if wanted > old && memory > most {
+        return Err(GrowError::TooLarge { asked: memory, most });
+    }
+    region.raise(wanted).map_err(|source| match no_room(&source) {
+        true => GrowError::NoSpace {
+            has: layout.backed_len(old),
+            wanted: memory,
+            source,
+        },
+        false => GrowError::Io { source },
+    })
+}
+
+/// Whether a file could not be given memory because there is none.
+fn no_room(error: &std::io::Error) -> bool {
+    matches!(
+        error.kind(),
+        std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded | std::io::ErrorKind::OutOfMemory
+    )
+}
+
+/// Allocates these bytes of a file, which becomes as long as that needs.
+fn back(file: &File, range: std::ops::Range<usize>) -> std::io::Result<()> {
+    let (offset, len) = (offset(range.start), offset(range.end - range.start));
+    loop {
+        match fallocate(file, FallocateFlags::empty(), offset, len) {
+            Err(nix::errno::Errno::EINTR) => {}
+            done => return done.map_err(std::io::Error::from),
+        }
+    }
 }
 
 /// Replaces a region whose last user's machine stopped without writing it back: parts of it may be on the disk and others
@@ -456,5 +499,14 @@ impl Host for Attachment {
 
     fn write_back(&self, range: std::ops::Range<usize>) -> bool {
         self.mapping.sync(range.start, range.end - range.start)
+    }
+
+    fn file_len(&self) -> usize {
+        let len = self.probe.metadata().map_or(0, |m| m.len());
+        usize::try_from(len).unwrap_or(usize::MAX)
+    }
+
+    fn back(&self, range: std::ops::Range<usize>) -> std::io::Result<()> {
+        back(&self.probe, range)
     }
 }

@@ -33,6 +33,49 @@ pub enum OpenError {
     ProcessesFull { path: PathBuf, slots: usize },
     /// another process is replacing the region and does not finish
     Busy { path: PathBuf },
+    /// the region is there, and cannot be given the memory asked for
+    NotGrown { path: PathBuf, why: GrowError },
+}
+
+/// Why a region could not be given more memory. It keeps what it has, with its items.
+#[derive(Debug)]
+#[allow(missing_docs, reason = "the fields are what the messages name")]
+pub enum GrowError {
+    /// more than a region of its first size can ever have
+    TooLarge { asked: u64, most: u64 },
+    /// there is not enough room for it
+    NoSpace { has: u64, wanted: u64, source: std::io::Error },
+    /// a system call failed
+    Io { source: std::io::Error },
+}
+
+impl std::fmt::Display for GrowError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::TooLarge { asked, most } => write!(
+                f,
+                "it was made too small for {} MiB: it can have {} MiB at most; ask for less, or remove it for a new one",
+                asked >> 20,
+                most >> 20
+            ),
+            Self::NoSpace { has, wanted, source } => write!(
+                f,
+                "it has {} MiB and there is no room for {} MiB ({source}); ask for less memory, or give its file system more",
+                has >> 20,
+                wanted >> 20
+            ),
+            Self::Io { source } => write!(f, "its file cannot be extended: {source}"),
+        }
+    }
+}
+
+impl std::error::Error for GrowError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::TooLarge { .. } => None,
+            Self::NoSpace { source, .. } | Self::Io { source } => Some(source),
+        }
+    }
 }
 
 impl std::fmt::Display for OpenError {
@@ -81,6 +124,7 @@ impl std::fmt::Display for OpenError {
                 "{}: another process is replacing the region and does not finish",
                 path.display()
             ),
+            Self::NotGrown { path, why } => write!(f, "{}: {why}", path.display()),
         }
     }
 }
@@ -90,6 +134,7 @@ impl std::error::Error for OpenError {
         match self {
             Self::Io { source, .. } | Self::NoSpace { source, .. } => Some(source),
             Self::Unusable { why, .. } => Some(why),
+            Self::NotGrown { why, .. } => Some(why),
             _ => None,
         }
     }

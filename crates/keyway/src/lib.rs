@@ -29,7 +29,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
-pub use error::{OpenError, SessionError};
+pub use error::{GrowError, OpenError, SessionError};
 pub use keyway_region::check::Report as CheckReport;
 pub use keyway_region::layout::stats::Counters;
 pub use keyway_region::verbs::*;
@@ -56,7 +56,8 @@ impl std::fmt::Display for Place {
 /// How to open a region.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// all-inclusive size of a new region, bytes, from 2 MiB (an existing region keeps its own)
+    /// all-inclusive size of the region, bytes, from 2 MiB. An existing region that has less is given as much, with all its
+    /// items; one that has more keeps it, and so does every one with `existing_only`
     pub memory: u64,
     /// ask for huge pages
     pub huge_pages: bool,
@@ -154,6 +155,16 @@ impl Cache {
             .ok_or(SessionError::TableFull {
                 slots: region.layout().shape.thread_slots,
             })
+    }
+
+    /// Gives the region at least `memory` bytes, all-inclusive, while everybody goes on; it never gets smaller. Every other
+    /// process that is attached finds the new memory by itself. Takes about as long as the kernel takes to clear it.
+    ///
+    /// # Errors
+    ///
+    /// [`GrowError`]: the region then has what it had.
+    pub fn grow(&self, memory: u64) -> Result<(), GrowError> {
+        attach::raise(&self.inner.region, memory)
     }
 
     /// The counters of all sessions of all doors since the region was created.

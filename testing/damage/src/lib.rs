@@ -22,7 +22,10 @@ const NOW: i64 = 1_800_000_000;
 const KEYS: usize = 700;
 
 /// Private memory with nobody else in it.
-struct Alone;
+struct Alone {
+    /// bytes that the "file" has
+    len: usize,
+}
 
 impl Host for Alone {
     fn is_alive(&self, _: usize) -> bool {
@@ -31,6 +34,12 @@ impl Host for Alone {
     fn prepare(&self, _: &[Range<usize>], _: bool, _: bool) {}
     fn write_back(&self, _: Range<usize>) -> bool {
         true
+    }
+    fn file_len(&self) -> usize {
+        self.len
+    }
+    fn back(&self, _: Range<usize>) -> std::io::Result<()> {
+        Err(std::io::ErrorKind::StorageFull.into())
     }
 }
 
@@ -70,7 +79,7 @@ impl Image {
             now_unix_s: NOW,
             boot_id: [4, 5],
         };
-        Region::create(image.memory(), &creation, Box::new(Alone)).expect("memory of the right size");
+        Region::create(image.memory(), &creation, Box::new(Alone { len: image.backed })).expect("memory of the right size");
         let region = image.open().expect("just created");
         let process = region.attach(0, 1, NOW);
         let mut session = region.session(process, limits()).expect("nobody else is there");
@@ -105,7 +114,7 @@ impl Image {
     /// Why they are none.
     pub fn open(&mut self) -> Result<Arc<Region>, keyway_region::Unusable> {
         let backed = self.backed;
-        Region::open(self.memory(), backed, Box::new(Alone)).map(Arc::new)
+        Region::open(self.memory(), backed, Box::new(Alone { len: backed })).map(Arc::new)
     }
 
     fn memory(&mut self) -> Memory {

@@ -1,0 +1,234 @@
+//! The memory is raised: more segments, while everybody goes on.
+//!
+//! 1. The new parts of the file are backed by memory, arrays first, segments last; nobody looks at them yet.
+//! 2. Each new segment word gets generation 1 by compare-and-swap from 0; headers, directories and segments are zeros, which
+//!    is what they have to be (a free segment, no entry).
+//! 3. PUBLISH: the superblock's number of segments, by compare-and-swap, upwards only.
+//! 4. The count of free segments is set right.
+//!
+//! Each step is idempotent, so two may raise at once. Who dies before step 3 leaves the old number and a longer file, which
+//! the next attempt uses; who dies behind it leaves a count of free segments that is too low, which whoever learns of the new
+//! number sets right.
+//!
+//! A process keeps the number that it has seen to be true. It looks at the superblock's again when it meets a segment beyond
+//! its own number, and when it looks for room; it believes a higher one only if the file is as long as that needs, so a
+//! damaged word makes nobody touch what is not there.
+
+use crate::atomics::{AcqRel, Acquire, Relaxed, Release};
+use crate::layout::segment::{Kind, SegmentWord, State};
+use crate::mutants::{self, Mutant};
+use crate::persist::line;
+use crate::region::Region;
+
+/// Attempts to set the count of free segments right while others claim and free.
+const RECOUNTS_MAX: usize = 16;
+
+impl Region {
+    /// Gives the region more segments, so that it has at least `segments`; never fewer than it has.
+    ///
+    /// # Errors
+    ///
+    /// The host's, when it cannot back them; the region is as it was then.
+    pub fn raise(&self, segments: usize) -> std::io::Result<()> {
+        let segments = segments.min(self.layout.shape.segments_max);
+        self.learn();
+        let old = self.segments();
+        if segments <= old {
+            return Ok(());
+        }
+        if mutants::is(Mutant::RaisedBeforeBacked) {
+            self.superblock().segments.store(segments as u64, Release);
+        }
+        let (was, is) = (self.layout.backed(old), self.layout.backed(segments));
+        for (was, is) in was.into_iter().zip(is) {
+            if was.end < is.end {
+                self.host().back(was.end..is.end)?;
+            }
+        }
+        for segment in old..segments {
+            let _ = self
+                .word(segment)
+                .compare_exchange(0, SegmentWord::new(1, 0).0, AcqRel, Relaxed);
+        }
+        self.write_back(self.layout.words + old * 8, (segments - old) * 8);
+        self.barrier();
+        self.publish_segments(segments as u64);
+        self.learn();
+        self.recount_free();
+        Ok(())
+    }
+
+    /// PUBLISH: the number of segments. Everything that it makes reachable is backed and initialised.
+    fn publish_segments(&self, segments: u64) {
+        let word = &self.superblock().segments;
+        let mut now = word.load(Acquire);
+        while now < segments {
+            // PAIRS: Acquire in `learn`: who sees the number sees the words of the new segments.
+            match word.compare_exchange(now, segments, AcqRel, Acquire) {
+                Ok(_) => return,
+                Err(other) => now = other,
+            }
+        }
+    }
+
+    /// Looks whether the region has grown. `true`: it has more segments than this process knew of.
+    #[cold]
+    pub fn learn(&self) -> bool {
+        let said = self.superblock().segments.load(Acquire);
+        let Some(segments) = usize::try_from(said).ok().filter(|n| *n <= self.layout.shape.segments_max) else {
+            return false;
+        };
+        let known = self.segments();
+        if segments <= known || self.host().file_len() < self.layout.len(segments) {
+            return false;
+        }
+        // Whoever raised it, it is persistent before anything is put there.
+        self.write_back(line::TABLE, 64);
+        self.barrier();
+        self.know(segments);
+        true
+    }
+
+    /// Counts the free segments, and sets the superblock's count to that.
+    pub(crate) fn recount_free(&self) {
+        let count = &self.superblock().free;
+        for _ in 0..RECOUNTS_MAX {
+            let said = count.load(Relaxed);
+            let free = (0..self.segments())
+                .filter(|segment| State(self.header(*segment).state.load(Relaxed)).kind() == Some(Kind::Free))
+                .count() as u64;
+            // Somebody who claims or frees meanwhile makes this fail: then the count may be either's.
+            if said == free || count.compare_exchange(said, free, Relaxed, Relaxed).is_ok() {
+                return;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::layout::plan::{Layout, Shape};
+    use crate::memory::Memory;
+    use crate::region::{Creation, Host};
+    use core::ops::Range;
+    use core::ptr::NonNull;
+    use std::sync::Arc;
+    use std::sync::atomic::AtomicUsize;
+
+    const MEMORY: u64 = 2 << 20;
+
+    /// Plays a file on a file system with a limit.
+    struct Disk {
+        len: Arc<AtomicUsize>,
+        limit: usize,
+    }
+
+    impl Host for Disk {
+        fn is_alive(&self, _: usize) -> bool {
+            true
+        }
+        fn prepare(&self, _: &[Range<usize>], _: bool, _: bool) {}
+        fn write_back(&self, _: Range<usize>) -> bool {
+            true
+        }
+        fn file_len(&self) -> usize {
+            self.len.load(Acquire)
+        }
+        fn back(&self, range: Range<usize>) -> std::io::Result<()> {
+            if range.end > self.limit {
+                return Err(std::io::ErrorKind::StorageFull.into());
+            }
+            self.len.fetch_max(range.end, AcqRel);
+            Ok(())
+        }
+    }
+
+    #[repr(align(4096))]
+    struct Page(#[allow(dead_code, reason = "touched through the mapping only")] [u64; 512]);
+
+    /// A region of 2 MiB that can grow to 8, seen by two processes; its pages; the file's length.
+    fn two(limit_segments: usize) -> (Region, Region, Vec<Page>, Arc<AtomicUsize>) {
+        let mut shape = Shape::for_memory(MEMORY, 4096);
+        shape.segments_max = 512;
+        let layout = Layout::new(shape);
+        let segments = layout.segments_for(MEMORY);
+        let mut pages: Vec<Page> = (0..layout.len_max.div_ceil(4096)).map(|_| Page([0; 512])).collect();
+        let base = NonNull::new(pages.as_mut_ptr().cast()).expect("pages");
+        let len = Arc::new(AtomicUsize::new(layout.len(segments)));
+        let disk = || {
+            Box::new(Disk {
+                len: Arc::clone(&len),
+                limit: layout.len(limit_segments),
+            })
+        };
+        // SAFETY: the pages outlive the regions in each test and are not touched otherwise.
+        #[allow(unsafe_code, reason = "private memory plays the mapping")]
+        let memory = || unsafe { Memory::new(base, layout.len_max) };
+        let creation = Creation {
+            shape,
+            segments,
+            id: [1, 2],
+            seed: 3,
+            now_unix_s: 1_800_000_000,
+            boot_id: [4, 5],
+        };
+        let one = Region::create(memory(), &creation, disk()).expect("memory of the right size");
+        let other = Region::open(memory(), layout.len(segments), disk()).expect("just created");
+        (one, other, pages, len)
+    }
+
+    fn free(region: &Region) -> u64 {
+        region.superblock().free.load(Relaxed)
+    }
+
+    #[test]
+    fn a_raise_is_learnt_by_others_and_counted_once() {
+        let (one, other, _pages, _) = two(512);
+        let (old, free_before) = (one.segments(), free(&one));
+        one.raise(old + 100).expect("there is room");
+        assert_eq!((one.segments(), other.segments()), (old + 100, old));
+        assert!(other.has(old + 99) && !other.has(old + 100));
+        assert_eq!(other.segments(), old + 100);
+        assert_eq!(free(&one), free_before + 100);
+        other.raise(old + 50).expect("nothing to do");
+        other.raise(old + 100).expect("nothing to do");
+        assert_eq!((free(&one), one.segments()), (free_before + 100, old + 100));
+        assert!(one.word(old + 99).load(Relaxed) >> 24 == 1);
+    }
+
+    #[test]
+    fn a_refused_raise_leaves_the_region_as_it_was_and_the_next_one_continues() {
+        let (one, other, _pages, _) = two(200);
+        let (old, free_before) = (one.segments(), free(&one));
+        assert!(one.raise(300).is_err());
+        other.learn();
+        assert_eq!((one.segments(), other.segments(), free(&one)), (old, old, free_before));
+        one.raise(200).expect("there is room");
+        assert_eq!(free(&one), free_before + 200 - old as u64);
+    }
+
+    #[test]
+    fn a_number_that_the_file_does_not_have_is_not_believed() {
+        let (one, other, _pages, len) = two(512);
+        let old = one.segments();
+        for said in [old as u64 + 1, 513, u64::MAX] {
+            one.superblock().segments.store(said, Relaxed);
+            assert!(!other.has(old) && !other.learn() && other.segments() == old, "{said}");
+        }
+        one.superblock().segments.store(old as u64 + 1, Relaxed);
+        len.store(one.layout().len(old + 1), Release);
+        assert!(other.has(old));
+    }
+
+    #[test]
+    fn who_learns_of_more_segments_sets_the_free_count_right() {
+        let (one, other, _pages, len) = two(512);
+        let (old, free_before) = (one.segments(), free(&one));
+        // As if a raiser had died between its publish and its count.
+        len.store(one.layout().len(old + 10), Release);
+        one.publish_segments(old as u64 + 10);
+        other.catch_up();
+        assert_eq!(free(&one), free_before + 10);
+    }
+}
