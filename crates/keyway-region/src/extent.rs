@@ -27,8 +27,8 @@ const CLASS_TTL_S: [u32; 3] = [120, 3_600, 86_400];
 /// Below this many segments only the shortest TTLs have a class of their own: open segments must stay a small part.
 const SEGMENTS_FOR_ALL_CLASSES: usize = 256;
 
-/// Bytes of the log that are asked for before the next item needs them.
-const WRITE_AHEAD: usize = 256;
+/// Cache lines of the log that are asked for before the next item needs them.
+const WRITE_AHEAD: usize = 4;
 
 /// A leased extent. Offsets in bytes from the segment's start.
 #[derive(Clone, Copy, Debug)]
@@ -222,7 +222,7 @@ impl Session {
         let tail = extent.next + size;
         let at = self.region.segment(extent.segment) + extent.start;
         // The next item's place: the publish that follows would otherwise wait for lines that only the next write asks for.
-        self.region.memory.prefetch_to_write(at - extent.start + tail, WRITE_AHEAD);
+        self.region.memory.prefetch_to_write::<WRITE_AHEAD>(at - extent.start + tail);
         let class = self.class(expiry, now);
         if class != 0 {
             let expires = &self.region.header(extent.segment).expires;

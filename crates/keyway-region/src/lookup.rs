@@ -30,8 +30,8 @@ const HINT_AGED: u32 = 64;
 /// Longest value: the largest item that can be allowed.
 const VALUE_LEN_MAX: usize = 1 << 30;
 
-/// Bytes of an item that are asked for before its length is known: header, key and a small value.
-const ITEM_PREFETCH: usize = 192;
+/// Cache lines of an item that are asked for before its length is known: header, key and a small value.
+const ITEM_PREFETCH: usize = 3;
 
 /// A slot of the index: where it is, and whose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -116,7 +116,7 @@ impl Region {
         let offset = word.offset();
         let at = self.segment(segment) + offset;
         // Header, key and the value's beginning arrive together, while the words are being compared.
-        self.memory.prefetch(at, ITEM_PREFETCH);
+        self.memory.prefetch::<ITEM_PREFETCH>(at);
         let segment_word = self.segment_word(segment);
         let size = self.layout.shape.segment_size;
         if !word.is_of_generation(segment_word.generation()) || offset + 16 > size {
@@ -188,8 +188,8 @@ impl Region {
             let Some(buckets) = self.buckets(key.hash, table) else {
                 return Found::Corrupt;
             };
-            self.memory.prefetch(buckets[0].1, 1);
-            self.memory.prefetch(buckets[1].1, 1);
+            self.memory.prefetch::<1>(buckets[0].1);
+            self.memory.prefetch::<1>(buckets[1].1);
             for (bucket, bucket_at) in buckets {
                 let line = self.memory.line(bucket_at);
                 let mut same = Slot::with_tag(&line, wanted);

@@ -192,34 +192,34 @@ impl Memory {
         unsafe { copy::load8(p) }
     }
 
-    /// Asks the processor for the cache lines of these bytes, which need not be sensible ones.
+    /// Asks the processor for this many cache lines, whose address need not be a sensible one.
     #[inline(always)]
-    pub fn prefetch(&self, offset: usize, len: usize) {
-        self.ask(offset, len, false);
+    pub fn prefetch<const LINES: usize>(&self, offset: usize) {
+        self.ask::<LINES, false>(offset);
     }
 
-    /// The same for bytes that are about to be written.
+    /// The same for lines that are about to be written.
     #[inline(always)]
-    pub fn prefetch_to_write(&self, offset: usize, len: usize) {
-        self.ask(offset, len, true);
+    pub fn prefetch_to_write<const LINES: usize>(&self, offset: usize) {
+        self.ask::<LINES, true>(offset);
     }
 
     #[inline(always)]
-    fn ask(&self, offset: usize, len: usize, write: bool) {
-        #[cfg(all(target_arch = "x86_64", not(miri), not(feature = "observe")))]
-        for at in (0..len).step_by(CACHE_LINE) {
-            let p = self.base.as_ptr().wrapping_add(offset + at);
+    fn ask<const LINES: usize, const WRITE: bool>(&self, offset: usize) {
+        #[cfg(all(target_arch = "x86_64", not(miri)))]
+        for line in 0..LINES {
+            let p = self.base.as_ptr().wrapping_add(offset + line * CACHE_LINE);
             // SAFETY: a prefetch has no effect but on the cache and never faults, whatever the address.
             unsafe {
-                if write {
+                if WRITE {
                     core::arch::asm!("prefetchw [{p}]", p = in(reg) p, options(nostack, preserves_flags, readonly));
                 } else {
                     core::arch::asm!("prefetcht0 [{p}]", p = in(reg) p, options(nostack, preserves_flags, readonly));
                 }
             }
         }
-        #[cfg(not(all(target_arch = "x86_64", not(miri), not(feature = "observe"))))]
-        let _ = (offset, len, write, CACHE_LINE);
+        #[cfg(not(all(target_arch = "x86_64", not(miri))))]
+        let _ = (offset, CACHE_LINE);
     }
 
     /// Where the cache line of this byte is, for instructions that do not change it.
@@ -243,7 +243,8 @@ mod copy {
     use super::Line;
     use core::arch::asm;
     use core::arch::x86_64::{
-        __m128i, _mm_and_si128, _mm_castsi128_pd, _mm_cmpeq_epi32, _mm_movemask_pd, _mm_set1_epi64x, _mm_shuffle_epi32,
+        __m128i, _mm_and_si128, _mm_castps_si128, _mm_castsi128_ps, _mm_cmpeq_epi32, _mm_movemask_epi8, _mm_packs_epi16,
+        _mm_packs_epi32, _mm_set1_epi32, _mm_setzero_si128, _mm_shuffle_ps,
     };
 
     /// Above this many bytes `rep movsb` (fast on processors with ERMS/FSRM) beats the 16-byte loop.
@@ -274,19 +275,34 @@ mod copy {
         }
     }
 
-    /// [`Line::matches`] two words at a time, with what every x86-64 processor has (SSE2 compares 32 bits).
+    /// [`Line::matches`] with what every x86-64 processor has: SSE2 compares 32 bits, so the words' halves are compared apart.
     #[inline(always)]
     pub fn matches(line: &Line, mask: u64, wanted: u64) -> u32 {
+        /// Takes the low (0x88) or the high halves (0xDD) of four words and says which equal `wanted` under `mask`.
+        #[inline(always)]
+        unsafe fn halves<const WHICH: i32>(pairs: [__m128i; 2], mask: u32, wanted: u32) -> __m128i {
+            let [a, b] = pairs;
+            // SAFETY: SSE2 is part of the x86-64 baseline; nothing here touches memory.
+            unsafe {
+                let four = _mm_castps_si128(_mm_shuffle_ps::<WHICH>(_mm_castsi128_ps(a), _mm_castsi128_ps(b)));
+                _mm_cmpeq_epi32(
+                    _mm_and_si128(four, _mm_set1_epi32(mask.cast_signed())),
+                    _mm_set1_epi32(wanted.cast_signed()),
+                )
+            }
+        }
+        let [mask_low, wanted_low] = [mask, wanted].map(|n| (n & 0xFFFF_FFFF) as u32);
+        let [mask_high, wanted_high] = [mask, wanted].map(|n| (n >> 32) as u32);
         // SAFETY: both are 64 plain bytes; SSE2 is part of the x86-64 baseline.
         unsafe {
-            let pairs: [__m128i; 4] = core::mem::transmute(line.0);
-            let (mask, wanted) = (_mm_set1_epi64x(mask.cast_signed()), _mm_set1_epi64x(wanted.cast_signed()));
-            let bits = pairs.map(|pair| {
-                let halves = _mm_cmpeq_epi32(_mm_and_si128(pair, mask), wanted);
-                let both = _mm_and_si128(halves, _mm_shuffle_epi32::<0b1011_0001>(halves));
-                _mm_movemask_pd(_mm_castsi128_pd(both)).cast_unsigned()
-            });
-            bits[0] | bits[1] << 2 | bits[2] << 4 | bits[3] << 6
+            let [a, b, c, d]: [__m128i; 4] = core::mem::transmute(line.0);
+            let [mut first, mut second] = [[a, b], [c, d]].map(|pairs| halves::<0xDD>(pairs, mask_high, wanted_high));
+            if mask_low != 0 {
+                first = _mm_and_si128(first, halves::<0x88>([a, b], mask_low, wanted_low));
+                second = _mm_and_si128(second, halves::<0x88>([c, d], mask_low, wanted_low));
+            }
+            let eight = _mm_packs_epi32(first, second);
+            _mm_movemask_epi8(_mm_packs_epi16(eight, _mm_setzero_si128())).cast_unsigned()
         }
     }
 

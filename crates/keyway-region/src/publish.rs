@@ -4,7 +4,7 @@
 //! decides, by the steps of `model/region_protocol.py` ("Writers"). The decision is made again whenever somebody else was
 //! faster, so it must not have effects of its own.
 
-use crate::atomics::{AcqRel, Acquire, Relaxed, Release, SeqCst, fence};
+use crate::atomics::{AcqRel, Acquire, Relaxed, SeqCst};
 use crate::extent::{Draft, Value, Written};
 use crate::hash::{Key, tag};
 use crate::layout::bucket::{SLOTS, Table};
@@ -327,7 +327,7 @@ impl Session {
         };
         let wanted = tag(key.hash);
         let mut tentative = None;
-        region.memory.prefetch(buckets[1].1, 1);
+        region.memory.prefetch::<1>(buckets[1].1);
         let mut lines = [Line::EMPTY; 2];
         for ((bucket, bucket_at), line) in buckets.iter().zip(&mut lines) {
             *line = region.memory.line(*bucket_at);
@@ -416,16 +416,13 @@ impl Session {
         }
         // In the record before the word is in the slot: recovery aborts it if we die here.
         let tentative = written.word.tentative();
-        let thread = self.thread();
-        thread.pending_word.store(tentative.0, Relaxed);
-        thread.pending_slot.store(place.at as u64, Release);
-        // SeqCst: of two inserters of one key at least one sees the other's tentative word in its rescan.
+        self.pend(place.at, tentative);
+        // SeqCst, as the loads of the rescan: of two inserters of one key at least one sees the other's tentative word there.
         let won = slot.compare_exchange(over.0, tentative.0, SeqCst, Relaxed).is_ok();
         if !won {
-            thread.pending_slot.store(0, Release);
+            self.settle();
             return false;
         }
-        fence(SeqCst);
         if let Some(seen) = evicted {
             let present = seen.word.epoch() >= epoch && !seen.header.is_expired(now);
             self.count_gone(&seen, place, present, now);
@@ -440,7 +437,7 @@ impl Session {
         if !confirmed {
             let _ = slot.compare_exchange(tentative.0, Slot::EMPTY.0, AcqRel, Relaxed);
         }
-        self.thread().pending_slot.store(0, Release);
+        self.settle();
         if confirmed {
             if region.is_strict() {
                 region.settle(place.at, region.dirty(written.word));

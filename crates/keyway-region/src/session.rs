@@ -8,11 +8,15 @@ use crate::extent::Extent;
 use crate::hash::{Key, hash};
 use crate::layout::segment::{CLASSES_MAX, Owner};
 use crate::layout::session::{INTENTS, LEASING, Lease, OPERATION, ThreadSlot, UPKEEP, next_incarnation};
+use crate::layout::slot::Slot;
 use crate::layout::stats::Counter;
 use crate::region::Region;
 use crate::verbs::{KEY_LEN_MAX, WriteError};
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
+
+/// Whether sessions record what they are in the middle of. Only a benchmark of that leaves it out.
+const RECORDS: bool = !cfg!(feature = "bare");
 
 /// Changes of the item count that a session keeps to itself before it tells the superblock.
 const ITEMS_BATCH: i64 = 64;
@@ -167,7 +171,7 @@ impl Session {
     pub(crate) fn intend(&self, which: usize, segment: usize) {
         // The intent must be out before the slot is read again; the recycler's purge is out before it reads intents.
         // PAIRS: the fence in `Region::is_intended`.
-        if let Some(intent) = self.thread().intents.get(which) {
+        if RECORDS && let Some(intent) = self.thread().intents.get(which) {
             store_then_fence(intent, segment as u64 + 1);
         }
     }
@@ -183,8 +187,27 @@ impl Session {
     /// Ends an intent.
     #[inline]
     pub(crate) fn relent(&self, which: usize) {
-        if let Some(intent) = self.thread().intents.get(which) {
+        if RECORDS && let Some(intent) = self.thread().intents.get(which) {
             intent.store(0, Release);
+        }
+    }
+
+    /// This tentative word is about to be put in this slot: recovery aborts it if the thread dies before [`Self::settle`].
+    #[inline]
+    pub(crate) fn pend(&self, slot_at: usize, tentative: Slot) {
+        if RECORDS {
+            let thread = self.thread();
+            thread.pending_word.store(tentative.0, Relaxed);
+            // PAIRS: Acquire in `Region::take_back`: who sees the slot sees the word.
+            thread.pending_slot.store(slot_at as u64, Release);
+        }
+    }
+
+    /// No tentative word is out any more.
+    #[inline]
+    pub(crate) fn settle(&self) {
+        if RECORDS {
+            self.thread().pending_slot.store(0, Release);
         }
     }
 

@@ -1,0 +1,111 @@
+//! Instructions that an operation takes, counted by callgrind: the one figure that a busy machine does not move.
+//!
+//! Each operation is run twice in a process of its own, with few and with many repetitions; the difference, divided, is free of
+//! what starting costs. With `--features bare` sessions leave out what they record for the case of their death (intents, and
+//! the tentative word that an insert is at), so that two runs tell what that costs.
+
+use benches::report::{Args, head, row, say};
+use benches::workload::{Key, key};
+use keyway::{Arithmetic, Cache, Delete, Options, Place, Session};
+use std::process::{Command, Stdio};
+
+const HELP: &str = "\
+instructions: instructions per operation, counted by callgrind (apt-get install valgrind)
+
+    cargo bench -p benches --bench instructions
+    cargo bench -p benches --bench instructions --features bare    without what sessions record for the case of their death";
+
+const ITEMS: u64 = 1_000;
+const VALUE_LEN: usize = 128;
+const FEW: u64 = 100_000;
+const MANY: u64 = 300_000;
+
+/// What is counted, and how it is called on the command line.
+const OPERATIONS: [(&str, &str); 5] = [
+    ("get", "get of 128 B"),
+    ("set", "set over an item"),
+    ("add", "set of a new key, and delete"),
+    ("delete", "delete of an absent key"),
+    ("incr", "incr"),
+];
+
+fn main() {
+    let role: Vec<String> = std::env::args().skip(1).filter(|a| a != "--bench").collect();
+    if let ["role", operation, count] = role.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
+        return run(operation, count.parse().expect("a number of operations"));
+    }
+    Args::parse(HELP);
+    if !Command::new("valgrind")
+        .arg("--version")
+        .stdout(Stdio::null())
+        .status()
+        .is_ok_and(|s| s.success())
+    {
+        say("SKIP: valgrind is not installed");
+        return;
+    }
+    say(head(&["operation", "instructions"]));
+    for (operation, name) in OPERATIONS {
+        let [few, many] = [FEW, MANY].map(|count| counted(operation, count));
+        say(row(&[name.to_owned(), ((many - few) / (MANY - FEW)).to_string()]));
+    }
+}
+
+/// Instructions of a process that does so many operations.
+fn counted(operation: &str, count: u64) -> u64 {
+    let output = Command::new("valgrind")
+        .args(["--tool=callgrind", "--callgrind-out-file=/dev/null"])
+        .arg(std::env::current_exe().expect("this program has a path"))
+        .args(["role", operation, &count.to_string()])
+        .output()
+        .expect("valgrind starts");
+    let text = String::from_utf8_lossy(&output.stderr);
+    let collected = text
+        .lines()
+        .find_map(|line| line.split_once("Collected : "))
+        .map(|(_, n)| n.trim());
+    collected
+        .and_then(|n| n.parse().ok())
+        .unwrap_or_else(|| panic!("callgrind counted nothing: {text}"))
+}
+
+fn run(operation: &str, count: u64) {
+    let options = Options {
+        memory: 64 << 20,
+        ..Options::default()
+    };
+    let cache = Cache::open(&Place::Memfd, &options).expect("a region in anonymous memory");
+    let mut session = cache.session().expect("the first session");
+    let keys: Vec<Key> = (0..ITEMS).map(key).collect();
+    let value: &[u8] = if operation == "incr" { b"1000000" } else { &[b'v'; VALUE_LEN] };
+    if matches!(operation, "get" | "set" | "incr") {
+        for key in &keys {
+            session.set(key, value, 0).expect("a set is not refused");
+        }
+    }
+    let mut out = Vec::with_capacity(2 * VALUE_LEN);
+    for key in keys.iter().cycle().take(usize::try_from(count).expect("a count fits")) {
+        out.clear();
+        once(&mut session, operation, key, value, &mut out);
+    }
+}
+
+fn once(session: &mut Session, operation: &str, key: &Key, value: &[u8], out: &mut Vec<u8>) {
+    let how = Delete::default();
+    match operation {
+        "get" => assert!(session.get(key, out).is_some()),
+        "set" => drop(session.set(key, value, 0).expect("a set is not refused")),
+        "incr" => {
+            let by_one = Arithmetic {
+                delta: 1,
+                ..Arithmetic::default()
+            };
+            session.arithmetic(key, &by_one).expect("there is room");
+        }
+        "add" => {
+            session.set(key, value, 0).expect("a set is not refused");
+            session.delete(key, &how).expect("a delete needs no room");
+        }
+        _ => drop(session.delete(key, &how).expect("a delete needs no room")),
+    }
+}
