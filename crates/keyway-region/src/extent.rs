@@ -59,6 +59,8 @@ pub(crate) enum Value<'v> {
     Bytes(&'v [u8]),
     /// what the decision has built in its buffer
     Built,
+    /// a number, in decimal, padded with blanks to this many bytes (at most [`NUMBER_LEN_MAX`])
+    Number(u64, usize),
     /// the segments of the item that it replaces
     Chain(Chain),
 }
@@ -78,8 +80,11 @@ impl<'v> Draft<'v> {
     }
 }
 
+/// Longest value that [`Value::Number`] makes, bytes: the digits of 2^64, and some blanks.
+pub(crate) const NUMBER_LEN_MAX: usize = 24;
+
 /// An item that has been written and not been published.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Written {
     pub word: Slot,
     pub cas: u64,
@@ -91,8 +96,16 @@ pub(crate) struct Written {
 }
 
 impl Session {
-    /// Writes an item of flush epoch `epoch` to a place of its own.
-    pub(crate) fn write(&self, key: &Key<'_>, draft: &Draft<'_>, epoch: u32, now: u32) -> Result<Written, WriteError> {
+    /// Writes an item of flush epoch `epoch` to a place of its own, and says in `written` what came of it: behind a
+    /// reference, because a processor waits for the words of a result that is moved as soon as it was made.
+    pub(crate) fn write(
+        &self,
+        key: &Key<'_>,
+        draft: &Draft<'_>,
+        epoch: u32,
+        now: u32,
+        written: &mut Written,
+    ) -> Result<(), WriteError> {
         let mut flags = draft.marks;
         if draft.client_flags != 0 {
             flags |= flag::CLIENT_FLAGS;
@@ -101,10 +114,12 @@ impl Session {
             flags |= flag::CAS;
         }
         let inline = |len| item::size(key.bytes.len(), len, flags) + EXTENT_HEADER_SIZE <= self.region.layout.shape.segment_size;
+        let (mut digits, mut padded) = (itoa::Buffer::new(), [b' '; NUMBER_LEN_MAX]);
         let (body, chain, own) = match draft.value {
             Value::Bytes(bytes) if inline(bytes.len()) && bytes.len() <= item::INLINE_VALUE_MAX => (Some(bytes), None, false),
             Value::Bytes(bytes) => (None, Some(self.write_chain(key, bytes, now)?), true),
             Value::Chain(chain) => (None, Some(chain), false),
+            Value::Number(number, width) => (Some(decimal(number, width, &mut digits, &mut padded)), None, false),
             Value::Built => (Some([].as_slice()), None, false),
         };
         let value_len = chain.map_or(body.map_or(0, <[u8]>::len), |c| c.value_len);
@@ -149,13 +164,12 @@ impl Session {
             .cas
             .unwrap_or_else(|| cas_of(self.region.header(extent.segment).sequence.load(Relaxed), offset));
         let large = if chain.is_some() { value_len } else { 0 };
-        Ok(Written {
-            word: Slot::confirmed(tag(key.hash), extent.word.generation(), extent.segment, offset),
-            cas,
-            value_len,
-            size: size + large,
-            chain: chain.filter(|_| own),
-        })
+        written.word = Slot::confirmed(tag(key.hash), extent.word.generation(), extent.segment, offset);
+        written.cas = cas;
+        written.value_len = value_len;
+        written.size = size + large;
+        written.chain = chain.filter(|_| own);
+        Ok(())
     }
 
     /// Copies an item as it stands to a place of its own; its CAS unique goes with it. Takes free segments only.
@@ -560,4 +574,16 @@ impl Session {
         self.region.header(segment).state.store(State::FREE.0, Release);
         self.region.superblock().free.fetch_add(1, Relaxed);
     }
+}
+
+/// The number in decimal, padded with the blanks of `padded` to `width` bytes.
+fn decimal<'b>(number: u64, width: usize, digits: &'b mut itoa::Buffer, padded: &'b mut [u8; NUMBER_LEN_MAX]) -> &'b [u8] {
+    let text = digits.format(number).as_bytes();
+    if text.len() >= width {
+        return text;
+    }
+    for (to, from) in padded.iter_mut().zip(text) {
+        *to = *from;
+    }
+    padded.get(..width).unwrap_or(padded)
 }

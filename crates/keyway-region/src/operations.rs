@@ -2,11 +2,11 @@
 //!
 //! `now` is in seconds on the region's clock ([`Region::tick`]). Semantics: protocol.txt, by the section named at each verb.
 
-use crate::extent::{Draft, Value};
+use crate::extent::{Draft, NUMBER_LEN_MAX, Value};
 use crate::layout::item::{EXPIRY_MAX, flag};
 use crate::layout::stats::Counter;
 use crate::lookup::Found;
-use crate::publish::{Changed, Decision, Old};
+use crate::publish::{Changed, Decision, Old, Prepared};
 use crate::region::Region;
 use crate::session::Session;
 use crate::verbs::{Arithmetic, Counted, Delete, Deleted, Get, Item, Store, StoreMode, Stored, WriteError};
@@ -98,7 +98,8 @@ impl Session {
         let start = out.len();
         let region = &*self.region;
         let mut answer = None;
-        let changed = self.change(key, now, |old, built| {
+        let mut put = Prepared::default();
+        let changed = self.change(key, now, &mut put, |old, built| {
             out.truncate(start);
             answer = None;
             let Some(old) = old else {
@@ -148,13 +149,13 @@ impl Session {
         })?;
         match (changed, &mut answer) {
             // Created here: its facts are known only now.
-            (Changed::Put(written), Some(item)) if item.cas == 0 => {
-                item.cas = written.cas;
-                item.size = written.size;
+            (Changed::Put, Some(item)) if item.cas == 0 => {
+                item.cas = put.written.cas;
+                item.size = put.written.size;
                 head(item, out);
                 self.count(Counter::total_items, 1);
             }
-            (Changed::Put(_), Some(_)) => self.mark_fetched(key, now),
+            (Changed::Put, Some(_)) => self.mark_fetched(key, now),
             _ => {}
         }
         Ok(answer)
@@ -198,7 +199,8 @@ impl Session {
         let mut refused = Stored::NotStored;
         let mut error = None;
         let mut counter = None;
-        let changed = self.change(&key, now, |old, built| {
+        let mut put = Prepared::default();
+        let changed = self.change(&key, now, &mut put, |old, built| {
             (refused, error, counter) = (Stored::NotStored, None, None);
             let Some(old) = old else {
                 if compares && !joins {
@@ -271,12 +273,12 @@ impl Session {
                 self.count(Counter::store_no_memory, u64::from(error == WriteError::OutOfMemory));
                 Err(error)
             }
-            (Ok(Changed::Put(written)), _) => {
+            (Ok(Changed::Put), _) => {
                 self.count(Counter::total_items, 1);
                 Ok(Stored::Stored {
-                    cas: written.cas,
-                    value_len: written.value_len,
-                    size: written.size,
+                    cas: put.written.cas,
+                    value_len: put.written.value_len,
+                    size: put.written.size,
                 })
             }
             (Ok(_), _) => Ok(refused),
@@ -288,7 +290,7 @@ impl Session {
         let key = self.key(key)?;
         let region = &*self.region;
         let mut answer = Deleted::NotFound;
-        self.change(&key, now, |old, built| {
+        self.change(&key, now, &mut Prepared::default(), |old, built| {
             let Some(old) = old else {
                 answer = Deleted::NotFound;
                 return Decision::Keep;
@@ -342,7 +344,8 @@ impl Session {
         let mut hit = false;
         let mut refused = Counted::NotFound;
         let mut counted = (0, Item::default());
-        let changed = self.change(&key, now, |old, built| {
+        let mut put = Prepared::default();
+        let changed = self.change(&key, now, &mut put, |old, built| {
             hit = old.is_some();
             let (value, width, item, expiry) = match old {
                 None => {
@@ -379,11 +382,14 @@ impl Session {
                 }
             };
             // A number that fits into the old value's length is padded to it (protocol.txt, "Increment/Decrement").
-            built.clear();
-            built.extend_from_slice(itoa::Buffer::new().format(value).as_bytes());
-            if built.len() < width {
+            let text = if width <= NUMBER_LEN_MAX {
+                Value::Number(value, width)
+            } else {
+                built.clear();
+                built.extend_from_slice(itoa::Buffer::new().format(value).as_bytes());
                 built.resize(width, b' ');
-            }
+                Value::Built
+            };
             counted = (value, item);
             counted.1.ttl_s = ttl(expiry, now);
             let draft = Draft {
@@ -391,17 +397,17 @@ impl Session {
                 client_flags: item.flags,
                 cas: how.new_cas,
                 expiry,
-                value: Value::Built,
+                value: text,
             };
             if hit { Decision::Replace(draft) } else { Decision::Put(draft) }
         })?;
         let answer = match changed {
-            Changed::Put(written) => Counted::Value {
+            Changed::Put => Counted::Value {
                 value: counted.0,
                 item: Item {
-                    cas: written.cas,
-                    value_len: written.value_len,
-                    size: written.size,
+                    cas: put.written.cas,
+                    value_len: put.written.value_len,
+                    size: put.written.size,
                     ..counted.1
                 },
             },
@@ -498,9 +504,6 @@ fn same_value<'v>(old: &Old<'_>, built: &mut Vec<u8>, draft: Draft<'v>) -> Decis
     }
 }
 
-/// Longest value that is read as a number without a detour: the digits of 2^64, and some blanks.
-const NUMBER_LEN: usize = 24;
-
 /// What a value says as a number.
 enum Number {
     Is {
@@ -515,7 +518,7 @@ enum Number {
 
 /// The number that an item's value says; `buffer` is for values of unusual length.
 fn read_number(old: &Old<'_>, buffer: &mut Vec<u8>) -> Number {
-    let mut digits = [0; NUMBER_LEN];
+    let mut digits = [0; NUMBER_LEN_MAX];
     let bytes = match old.short_value(&mut digits) {
         Some(bytes) => bytes,
         None if old.append_value(buffer) => buffer.as_slice(),

@@ -80,11 +80,12 @@ pub(crate) enum Decision<'v> {
 }
 
 /// What became of it.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Changed {
     Kept,
     Removed,
-    Put(Written),
+    /// there is a new item: [`Prepared::written`]
+    Put,
 }
 
 /// What the first look of a writer found.
@@ -106,20 +107,25 @@ enum Scan {
 
 impl Session {
     /// Changes a key. `decide` sees what is there (`None`: absent, expired or flushed) and an empty buffer in which it may
-    /// build a new value ([`Value::Built`]).
-    pub(crate) fn change<'v, D>(&self, key: &Key<'_>, now: u32, mut decide: D) -> Result<Changed, WriteError>
+    /// build a new value ([`Value::Built`]). What is put in is told in `prepared`, which begins empty.
+    pub(crate) fn change<'v, D>(
+        &self,
+        key: &Key<'_>,
+        now: u32,
+        prepared: &mut Prepared,
+        mut decide: D,
+    ) -> Result<Changed, WriteError>
     where
         D: FnMut(Option<&Old<'_>>, &mut Vec<u8>) -> Decision<'v>,
     {
-        let mut prepared = None;
         let built = &mut *self.built.borrow_mut();
-        let result = self.change_with(key, now, &mut decide, built, &mut prepared);
+        let result = self.change_with(key, now, &mut decide, built, prepared);
         built.clear();
         if built.capacity() > BUILT_KEPT_MAX {
             built.shrink_to(BUILT_KEPT_MAX);
         }
         self.relent(OPERATION);
-        self.discard(prepared.take());
+        self.discard(prepared);
         result
     }
 
@@ -129,7 +135,7 @@ impl Session {
         now: u32,
         decide: &mut D,
         built: &mut Vec<u8>,
-        prepared: &mut Option<Prepared>,
+        prepared: &mut Prepared,
     ) -> Result<Changed, WriteError>
     where
         D: FnMut(Option<&Old<'_>>, &mut Vec<u8>) -> Decision<'v>,
@@ -181,14 +187,16 @@ impl Session {
                         Decision::Put(draft) => (draft, epoch.max(seen.word.epoch()), true),
                         Decision::Replace(draft) => (draft, seen.word.epoch(), false),
                     };
-                    let written = self.prepare(prepared, key, &draft.resolve(built), stamp, reusable, now)?;
+                    self.prepare(prepared, key, &draft.resolve(built), stamp, reusable, now)?;
+                    let written = &mut prepared.written;
                     // PUBLISH: the new item. Its extent's tail is out already; recovery leaves whichever word is in the slot.
                     if self.put_over(place, word, written.word) {
                         region.set_hint(place, now, false);
                         self.count(Counter::bytes, (written.size as u64).wrapping_sub(region.size(&seen) as u64));
                         self.bury(&seen);
                         self.free_replaced(&seen, Some(draft.value));
-                        return Ok(Changed::Put(self.published(written)));
+                        self.published(written);
+                        return Ok(Changed::Put);
                     }
                 }
                 Scan::Absent {
@@ -229,11 +237,11 @@ impl Session {
                         (None, Some((place, word))) => (place, word),
                         (None, None) => continue,
                     };
-                    let written = self.prepare(prepared, key, &draft.resolve(built), epoch, true, now)?;
-                    if self.insert(key, table, place, over, written, epoch, now) {
-                        let written = self.published(written);
+                    self.prepare(prepared, key, &draft.resolve(built), epoch, true, now)?;
+                    if self.insert(key, table, place, over, &prepared.written, epoch, now) {
+                        self.published(&mut prepared.written);
                         self.grow_a_little(now);
-                        return Ok(Changed::Put(written));
+                        return Ok(Changed::Put);
                     }
                 }
             }
@@ -502,53 +510,42 @@ impl Session {
         false
     }
 
-    /// The written form of a draft: the one at hand if an attempt before has written the same, or a new one.
+    /// Makes sure that the draft is written: an attempt before may have written the same.
     #[inline]
-    fn prepare<'p>(
+    fn prepare(
         &self,
-        prepared: &'p mut Option<Prepared>,
+        prepared: &mut Prepared,
         key: &Key<'_>,
         draft: &Draft<'_>,
         epoch: u32,
         reusable: bool,
         now: u32,
-    ) -> Result<&'p mut Written, WriteError> {
+    ) -> Result<(), WriteError> {
         let wanted = reusable.then_some(epoch);
-        let again = prepared
-            .as_ref()
-            .is_some_and(|old| wanted.is_some() && old.reusable == wanted);
-        if !again {
-            self.discard(prepared.take());
+        if prepared.is_written && wanted.is_some() && prepared.reusable == wanted {
+            return Ok(());
         }
-        // Behind a reference: the words of a result that is moved at once would be waited for.
-        let prepared = match prepared {
-            Some(old) => old,
-            none => {
-                let written = self.write(key, draft, epoch, now)?;
-                // The item, and all that its segment needs to be understood, before any word leads there.
-                self.region.barrier();
-                none.insert(Prepared {
-                    reusable: wanted,
-                    written,
-                })
-            }
-        };
-        Ok(&mut prepared.written)
+        self.discard(prepared);
+        self.write(key, draft, epoch, now, &mut prepared.written)?;
+        (prepared.is_written, prepared.reusable) = (true, wanted);
+        // The item, and all that its segment needs to be understood, before any word leads there.
+        self.region.barrier();
+        Ok(())
     }
 
     /// A written item that was never published: its place is dead, the segments of its value are free again.
-    fn discard(&self, prepared: Option<Prepared>) {
-        if let Some(chain) = prepared.and_then(|p| p.written.chain) {
+    fn discard(&self, prepared: &mut Prepared) {
+        prepared.is_written = false;
+        if let Some(chain) = prepared.written.chain.take() {
             self.free_chain(chain.first);
         }
     }
 
     /// A written item has been published: the segments of its value are its own.
-    fn published(&self, written: &mut Written) -> Written {
+    fn published(&self, written: &mut Written) {
         if let Some(chain) = written.chain.take() {
             self.disown_chain(chain);
         }
-        *written
     }
 
     /// Frees the segments of an item that was just replaced, unless the new item has taken them over.
@@ -584,10 +581,12 @@ fn least_worth(buckets: &[(u64, usize); 2], lines: &[Line; 2]) -> Option<(Place,
         .min_by_key(|(_, word)| worth(*word))
 }
 
-/// A written item waiting for its publish.
-struct Prepared {
+/// A written item on its way to its publish.
+#[derive(Default)]
+pub(crate) struct Prepared {
+    is_written: bool,
     /// the flush epoch that it was written for, if it is good for another attempt: every attempt of an operation that does
     /// not look at the old item makes the same one
     reusable: Option<u32>,
-    written: Written,
+    pub written: Written,
 }

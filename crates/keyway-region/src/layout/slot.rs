@@ -46,7 +46,7 @@ const fn mask(bits: u32) -> u64 {
 }
 
 /// A slot's value.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
 pub struct Slot(pub u64);
 
 impl core::fmt::Debug for Slot {
