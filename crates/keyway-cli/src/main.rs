@@ -26,7 +26,7 @@ use std::time::Duration;
 
 use clap::{ArgAction, Args, Parser, Subcommand};
 use keyway::{Options, Place};
-use keyway_server::{Config, KEYWAY_VERSION, PROTOCOL_VERSION, UnixSocket};
+use keyway_server::{Config, KEYWAY_VERSION, LOOPBACK, Network, PROTOCOL_VERSION, UnixSocket};
 
 use exit::Failure;
 use plan::Plan;
@@ -131,6 +131,12 @@ struct Serve {
     /// Mode of the Unix socket, octal
     #[arg(long, value_name = "MODE", default_value = "700", value_parser = parse_mode)]
     socket_mode: u32,
+    /// UDP address to serve besides, port 11211 unless given; answers this machine only unless --udp-allow names others
+    #[arg(long, value_name = "ADDR[:PORT]")]
+    udp: Option<String>,
+    /// Networks whose datagrams are answered, such as 10.0.0.0/8; others are ignored; may be repeated [default: loopback]
+    #[arg(long, value_name = "CIDR", requires = "udp", value_delimiter = ',')]
+    udp_allow: Vec<Network>,
     /// The region's file, made if absent, or memfd: gone with the server [default: /dev/shm/keyway-UID-PORT]
     #[arg(long, value_name = "PATH|memfd", value_parser = place::parse)]
     region: Option<Place>,
@@ -183,10 +189,21 @@ impl Serve {
         for text in &listen {
             tcp.extend(listen::parse(text, place::DEFAULT_PORT).map_err(|why| Failure::usage(format_args!("--listen: {why}")))?);
         }
+        let udp = match &self.udp {
+            Some(text) => listen::parse(text, place::DEFAULT_PORT).map_err(|why| Failure::usage(format_args!("--udp: {why}")))?,
+            None => Vec::new(),
+        };
+        let udp_allow = if self.udp_allow.is_empty() {
+            LOOPBACK.to_vec()
+        } else {
+            self.udp_allow
+        };
         let mode = self.socket_mode;
         let config = Config {
             tcp,
             unix: self.socket.map(|path| UnixSocket { path, mode }),
+            udp,
+            udp_allow,
             threads: self.threads,
             connections_max: self.connections,
             idle_timeout: Duration::from_secs(self.idle_timeout.into()),
@@ -340,6 +357,24 @@ mod tests {
     }
 
     #[test]
+    fn udp_is_off_until_asked_for_and_answers_this_machine_until_told_otherwise() {
+        assert_eq!(
+            (plan("").unwrap().config.udp, plan("").unwrap().config.udp_allow),
+            (vec![], LOOPBACK.to_vec())
+        );
+        let config = plan("--udp 127.0.0.1:7 --udp-allow 10.0.0.0/8,::1 --udp-allow 1.2.3.4")
+            .unwrap()
+            .config;
+        assert_eq!(config.udp, ["127.0.0.1:7".parse().unwrap()]);
+        let allowed: Vec<_> = config.udp_allow.iter().map(ToString::to_string).collect();
+        assert_eq!(allowed, ["10.0.0.0/8", "::1/128", "1.2.3.4/32"]);
+        assert_eq!(
+            plan("--udp 127.0.0.1").unwrap().config.udp,
+            ["127.0.0.1:11211".parse().unwrap()]
+        );
+    }
+
+    #[test]
     fn serve_refuses_what_cannot_be() {
         for line in [
             "--threads 0",
@@ -348,6 +383,9 @@ mod tests {
             "--memory 1m --max-item 1m",
             "--listen nowhere:x",
             "--socket-mode 9",
+            "--udp nowhere:x",
+            "--udp-allow 10.0.0.0/8",
+            "--udp 127.0.0.1 --udp-allow 10.0.0.1/8",
         ] {
             assert!(plan(line).is_err(), "{line}");
         }

@@ -10,7 +10,7 @@ use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use keyway_server::{KEYWAY_VERSION, PROTOCOL_VERSION, UnixSocket};
+use keyway_server::{KEYWAY_VERSION, Network, PROTOCOL_VERSION, UnixSocket};
 
 use crate::exit::Failure;
 use crate::plan::Plan;
@@ -28,7 +28,12 @@ enum Value {
 /// Every option: letter, long name, value, help.
 const OPTIONS: [(char, &str, Value, &str); 37] = [
     ('p', "port", Value::Yes, "TCP port (default 11211; 0: off; -1: any free one)"),
-    ('U', "udp-port", Value::Yes, "UDP port; only 0, off"),
+    (
+        'U',
+        "udp-port",
+        Value::Yes,
+        "UDP port (default 0: off; -1: any free one); answers this machine only, unless -o udp_allow names others",
+    ),
     (
         's',
         "unix-socket",
@@ -126,7 +131,7 @@ const OPTIONS: [(char, &str, Value, &str); 37] = [
         'o',
         "extended",
         Value::Yes,
-        "idle_timeout=<s>, maxconns_fast, no_maxconns_fast, modern, no_modern; others are ignored",
+        "idle_timeout=<s>, maxconns_fast, no_maxconns_fast, modern, no_modern, udp_allow=<network>; others are ignored",
     ),
     ('N', "napi-ids", Value::Yes, "ignored"),
 ];
@@ -283,6 +288,9 @@ struct Reading {
     /// -1: any free port
     port: i32,
     port_given: bool,
+    /// 0: no UDP; -1: any free port
+    udp_port: i32,
+    udp_allow: Vec<Network>,
     addresses: Vec<String>,
     socket: Option<String>,
     socket_mode: u32,
@@ -295,6 +303,8 @@ impl Default for Reading {
             plan: Plan::default(),
             port,
             port_given: false,
+            udp_port: 0,
+            udp_allow: Vec::new(),
             addresses: Vec::new(),
             socket: None,
             socket_mode: 0o700,
@@ -311,9 +321,7 @@ impl Reading {
                 self.port = number("-p", value, -1, 65535)?;
                 self.port_given = true;
             }
-            'U' if number("-U", value, -1, 65535)? != 0 => {
-                return Err(missing("-U", "UDP", "clients may use TCP or a Unix socket"));
-            }
+            'U' => self.udp_port = number("-U", value, -1, 65535)?,
             'l' => self
                 .addresses
                 .extend(value.split([',', ';']).filter(|part| !part.is_empty()).map(str::to_owned)),
@@ -375,7 +383,7 @@ impl Reading {
                     self.take_extended(part)?;
                 }
             }
-            // -U 0, and what has no meaning here: -f, -n, -N.
+            // What has no meaning here: -f, -n, -N.
             _ => {}
         }
         Ok(())
@@ -387,6 +395,12 @@ impl Reading {
         match name {
             "idle_timeout" => {
                 plan.config.idle_timeout = Duration::from_secs(number("-o idle_timeout", value, 0, u32::MAX)?.into());
+            }
+            "udp_allow" => {
+                let network = value
+                    .parse()
+                    .map_err(|why| Failure::usage(format_args!("-o udp_allow: {why}")))?;
+                self.udp_allow.push(network);
             }
             "maxconns_fast" => plan.config.connections_fast = true,
             "no_maxconns_fast" | "no_modern" => plan.config.connections_fast = false,
@@ -417,8 +431,21 @@ impl Reading {
         // memcached listens on a Unix socket instead of TCP. Here both can be live, but only when both are asked for: a
         // second server on one machine would otherwise fight for the port, and a private cache become public.
         let tcp_is_off = self.socket.is_some() && !self.port_given && self.addresses.is_empty();
+        if self.udp_port > 0 && !self.port_given {
+            self.port = self.udp_port;
+        }
         if !tcp_is_off {
-            self.plan.config.tcp = self.tcp_addresses()?;
+            self.plan.config.tcp = self.addresses(self.port)?;
+        }
+        if self.udp_port != 0 {
+            self.plan.config.udp = self.addresses(self.udp_port)?;
+        }
+        if !self.udp_allow.is_empty() {
+            self.plan.config.udp_allow = std::mem::take(&mut self.udp_allow);
+        } else if self.plan.config.udp.iter().any(|address| !address.ip().is_loopback()) {
+            self.plan
+                .warnings
+                .push("UDP (-U) answers this machine only; -o udp_allow=<network> names others".to_owned());
         }
         if self.port == -1 && self.plan.place.is_none() {
             // A port that is new at each start has no region to come back to.
@@ -434,10 +461,11 @@ impl Reading {
         Ok(self.plan)
     }
 
-    fn tcp_addresses(&self) -> Result<Vec<SocketAddr>, Failure> {
-        let any_port = self.port == -1;
+    /// What `-l` comes to with this port, which 0 turns off.
+    fn addresses(&self, port: i32) -> Result<Vec<SocketAddr>, Failure> {
+        let any_port = port == -1;
         // 1 stands in for "any" until all addresses are known: 0 means off to the parser.
-        let port = if any_port { 1 } else { u16::try_from(self.port).unwrap_or(0) };
+        let port = if any_port { 1 } else { u16::try_from(port).unwrap_or(0) };
         let mut addresses = Vec::new();
         for text in &self.addresses {
             addresses
@@ -607,11 +635,29 @@ mod tests {
     }
 
     #[test]
+    fn udp_is_off_until_asked_for_and_answers_this_machine_until_told_otherwise() {
+        let udp = |line: &str| plan(line).config.udp.iter().map(ToString::to_string).collect::<Vec<_>>();
+        assert!(udp("").is_empty() && udp("-U 0").is_empty() && udp("-l 127.0.0.1:5 -U 0").is_empty());
+        assert_eq!(udp("-U 7"), ["0.0.0.0:7", "[::]:7"]);
+        assert_eq!(tcp("-U 7"), ["0.0.0.0:7", "[::]:7"], "TCP follows, as in memcached");
+        assert_eq!(tcp("-U 7 -p 8 -l 127.0.0.1"), ["127.0.0.1:8"]);
+        assert_eq!(udp("-U 7 -p 8 -l 127.0.0.1"), ["127.0.0.1:7"]);
+        assert_eq!(udp("-U -1 -l ::1"), ["[::1]:0"]);
+        let warned = |line: &str| plan(line).warnings.iter().any(|warning| warning.contains("udp_allow"));
+        assert!(warned("-U 7") && !warned("-U 7 -l 127.0.0.1") && !warned(""));
+        let allowing = plan("-U 7 -o udp_allow=10.0.0.0/8,modern,udp_allow=::1");
+        let allowed: Vec<_> = allowing.config.udp_allow.iter().map(ToString::to_string).collect();
+        assert_eq!(allowed, ["10.0.0.0/8", "::1/128"]);
+        assert!(!allowing.warnings.iter().any(|warning| warning.contains("udp_allow")));
+    }
+
+    #[test]
     fn what_is_missing_is_refused_by_name() {
         for (line, word) in [
             ("-Z", "TLS"),
             ("-S", "SASL"),
-            ("-U 11211", "UDP"),
+            ("-U x", "-U"),
+            ("-U 1 -o udp_allow=10.0.0.1/8", "10.0.0.0/8"),
             ("-B binary", "binary"),
             ("-o ssl_key=x", "TLS"),
             ("-o ext_path=/x:1G", "external storage"),

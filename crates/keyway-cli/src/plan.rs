@@ -74,7 +74,7 @@ impl Plan {
         let cache = self.open_region()?;
         self.config.signals = true;
         let server = Server::start(self.config.clone(), cache).map_err(|error| Failure::new(exit::SYSTEM, error))?;
-        write_port_file(server.tcp_addresses());
+        write_port_file(server.tcp_addresses(), server.udp_addresses());
         let pid_file = self.pid_file.as_deref().map(PidFile::write);
         // Standard output may be closed; the server serves all the same.
         let _ = writeln!(std::io::stdout(), "{}", server.ready_line());
@@ -137,6 +137,7 @@ impl Plan {
     fn default_path(&self) -> PathBuf {
         match (self.config.tcp.first(), &self.config.unix) {
             (None, Some(socket)) => place::default_path_for_socket(&socket.path),
+            (None, None) => place::default_path(self.config.udp.first().map_or(place::DEFAULT_PORT, SocketAddr::port)),
             (address, _) => place::default_path(address.map_or(place::DEFAULT_PORT, SocketAddr::port)),
         }
     }
@@ -185,14 +186,15 @@ fn become_user(name: &str) -> Result<(), Failure> {
 }
 
 /// Tells the ports to whoever started us with port -1, the way that memcached does, which test harnesses rely on.
-fn write_port_file(addresses: &[SocketAddr]) {
+fn write_port_file(tcp: &[SocketAddr], udp: &[SocketAddr]) {
     let Some(path) = std::env::var_os("MEMCACHED_PORT_FILENAME").map(PathBuf::from) else {
         return;
     };
     let mut lines = String::new();
-    for address in addresses {
+    let named = tcp.iter().map(|address| ("TCP", address));
+    for (transport, address) in named.chain(udp.iter().map(|address| ("UDP", address))) {
         lines.push_str(&format!(
-            "TCP {}: {}\n",
+            "{transport} {}: {}\n",
             if address.is_ipv4() { "INET" } else { "INET6" },
             address.port()
         ));

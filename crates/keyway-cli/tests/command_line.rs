@@ -116,7 +116,7 @@ fn exit_codes_tell_what_went_wrong() {
     assert_eq!(code(&["nonsense"]), 64);
     assert_eq!(code(&["serve", "--memory", "x"]), 64);
     assert_eq!(code(&["memcached", "-Z"]), 64);
-    assert_eq!(code(&["memcached", "--udp-port=1"]), 64);
+    assert_eq!(code(&["memcached", "--enable-ssl"]), 64);
     assert_eq!(code(&["check", &absent]), 2);
     assert_eq!(code(&["check", &junk]), 2);
     assert_eq!(code(&["get", "k", "--region", &absent]), 2);

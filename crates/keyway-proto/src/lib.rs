@@ -1,7 +1,7 @@
 //! The memcached wire language, sans-io.
 //!
 //! [`Decoder::decode`] turns bytes that have arrived into a [`Request`] that borrows from them; [`reply`] has the writers of
-//! every answer. Nothing here reads a socket, knows a clock, allocates on the way in, or knows how items are stored.
+//! every answer. [`frame`] is the envelope of both in UDP datagrams. Nothing here reads a socket, knows a clock, allocates on the way in, or knows how items are stored.
 //!
 //! ```
 //! use keyway_proto::{Decoded, Decoder, Limits, Request, reply};
@@ -25,6 +25,7 @@
 
 mod base64;
 mod decode;
+pub mod frame;
 pub mod reply;
 mod request;
 mod token;

@@ -4,6 +4,8 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use crate::source::{LOOPBACK, Network};
+
 /// The protocol version that `version` and `stats` answer: that of the memcached whose protocol is spoken here.
 ///
 /// Clients and tools compare this number with memcached's releases to decide which commands they may use; Keyway's own number
@@ -21,7 +23,8 @@ pub struct UnixSocket {
     pub mode: u32,
 }
 
-/// Settings of a [`crate::Server`]. The defaults are memcached's, except that TCP is off until an address is given.
+/// Settings of a [`crate::Server`]. The defaults are memcached's, except that TCP is off until an address is given, and that UDP
+/// answers this machine only.
 #[derive(Clone, Debug)]
 #[allow(clippy::struct_excessive_bools, reason = "each is one of memcached's switches")]
 pub struct Config {
@@ -29,6 +32,10 @@ pub struct Config {
     pub tcp: Vec<SocketAddr>,
     /// Unix socket to listen on
     pub unix: Option<UnixSocket>,
+    /// UDP addresses to serve, with a socket for each thread; port 0 takes a free one (see [`crate::Server::udp_addresses`])
+    pub udp: Vec<SocketAddr>,
+    /// where datagrams may come from; those from elsewhere are neither executed nor answered
+    pub udp_allow: Vec<Network>,
     /// event loops, each on its own thread (`-t`)
     pub threads: usize,
     /// most connections at a time (`-c`)
@@ -74,6 +81,8 @@ impl Default for Config {
         Self {
             tcp: Vec::new(),
             unix: None,
+            udp: Vec::new(),
+            udp_allow: LOOPBACK.to_vec(),
             threads: 4,
             connections_max: 1024,
             connections_fast: true,

@@ -554,6 +554,7 @@ impl std::fmt::Display for PeerAddress {
         match self {
             Self::Tcp { remote, .. } => write!(f, "tcp:{remote}"),
             Self::Unix => f.write_str("unix"),
+            Self::Udp { remote, local } => write!(f, "udp:{}", remote.unwrap_or(*local)),
         }
     }
 }

@@ -1,11 +1,12 @@
-//! Keyway's network door: a server that speaks memcached's protocols over TCP and Unix sockets.
+//! Keyway's network door: a server that speaks memcached's protocols over TCP, Unix sockets and UDP.
 //!
 //! [`Server::start`] binds the sockets, opens a session per worker and leaves everything ready; [`Server::run`] serves until a
 //! signal, a client's `shutdown` or [`Handle::shutdown`] ends it.
 //!
 //! One thread accepts (`acceptor`) and hands connections round-robin to the workers (`worker`), each an event loop with its
 //! own session. A worker gives its connections turns (`connection`): bytes in, requests decoded by `keyway-proto`, executed
-//! on the session (`execute`), answers out. The threads share counters and mailboxes only (`shared`); items they share
+//! on the session (`execute`), answers out. Each worker has a UDP socket of its own as well, if that is asked for (`udp`,
+//! `source`). The threads share counters and mailboxes only (`shared`); items they share
 //! through the region.
 //!
 //! The server knows nothing of the region's layout or of eviction, and has no unsafe code.
@@ -22,7 +23,9 @@ mod dump;
 mod execute;
 mod listener;
 mod shared;
+mod source;
 mod stats;
+mod udp;
 mod watch;
 mod worker;
 
@@ -41,6 +44,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 pub use auth::AuthFileError;
 pub use config::{Config, KEYWAY_VERSION, PROTOCOL_VERSION, UnixSocket};
 pub use listener::BindError;
+pub use source::{LOOPBACK, Network};
 
 use acceptor::Acceptor;
 use auth::Users;
@@ -61,6 +65,7 @@ pub struct Server {
     acceptor: Acceptor,
     workers: Vec<Worker>,
     tcp_addresses: Vec<SocketAddr>,
+    udp_addresses: Vec<SocketAddr>,
 }
 
 /// Ends a server from another thread.
@@ -70,8 +75,10 @@ pub struct Handle(Arc<Shared>);
 /// Why a server could not start.
 #[derive(Debug)]
 pub enum StartError {
-    /// neither a TCP address nor a Unix socket was given
+    /// no address and no Unix socket was given
     NothingToListenOn,
+    /// UDP and authentication are both asked for: datagrams cannot log in
+    UdpWithAuthentication,
     /// `threads` is 0
     NoThreads,
     /// a socket could not be bound
@@ -96,11 +103,14 @@ pub enum RunError {
 impl Server {
     /// Binds the sockets of `config` and prepares to serve `cache`.
     pub fn start(config: Config, cache: Cache) -> Result<Self, StartError> {
-        if config.tcp.is_empty() && config.unix.is_none() {
+        if config.tcp.is_empty() && config.unix.is_none() && config.udp.is_empty() {
             return Err(StartError::NothingToListenOn);
         }
         if config.threads == 0 {
             return Err(StartError::NoThreads);
+        }
+        if config.auth_file.is_some() && !config.udp.is_empty() {
+            return Err(StartError::UdpWithAuthentication);
         }
         let users = match &config.auth_file {
             Some(path) => Some(Users::load(path).map_err(|error| StartError::AuthFile(path.clone(), error))?),
@@ -112,6 +122,7 @@ impl Server {
             .map_err(StartError::Session)?;
         let listeners = listener::bind(&config).map_err(StartError::Bind)?;
         let tcp_addresses = listeners.iter().filter_map(listener::Listener::tcp_address).collect();
+        let (udp_addresses, udp_sockets) = listener::bind_udp(&config).map_err(StartError::Bind)?;
         let signals = if config.signals { Some(catch_signals()?) } else { None };
 
         let acceptor_poll = Poll::new()?;
@@ -134,6 +145,7 @@ impl Server {
             }),
             peers: Mutex::default(),
             listening: Mutex::default(),
+            udp_addresses: udp_addresses.clone(),
             watch: watch::Hub::default(),
             detail: Detail::new(config.detail_delimiter.unwrap_or(b':'), config.detail_delimiter.is_some()),
             users: users.map(RwLock::new),
@@ -147,8 +159,9 @@ impl Server {
         let workers = polls
             .into_iter()
             .zip(sessions)
+            .zip(udp_sockets)
             .enumerate()
-            .map(|(worker, (poll, session))| {
+            .map(|(worker, ((poll, session), udp_sockets))| {
                 let executor = Executor {
                     session,
                     cache: cache.clone(),
@@ -166,6 +179,7 @@ impl Server {
                         now,
                         uptime_s: 0,
                     },
+                    udp_sockets,
                 )
             })
             .collect();
@@ -176,12 +190,18 @@ impl Server {
             acceptor,
             workers,
             tcp_addresses,
+            udp_addresses,
         })
     }
 
     /// The TCP addresses that are listened on, with the ports that port 0 came to.
     pub fn tcp_addresses(&self) -> &[SocketAddr] {
         &self.tcp_addresses
+    }
+
+    /// The UDP addresses that are served, with the ports that port 0 came to.
+    pub fn udp_addresses(&self) -> &[SocketAddr] {
+        &self.udp_addresses
     }
 
     /// What ends this server from elsewhere.
@@ -195,6 +215,7 @@ impl Server {
         let sockets: Vec<String> = lock(&self.shared.listening)
             .iter()
             .map(|(_, name)| name.replacen(':', " ", 1))
+            .chain(self.udp_addresses.iter().map(|address| format!("udp {address}")))
             .collect();
         let state = match self.cache.counters().curr_items {
             0 => "empty".to_owned(),
@@ -292,7 +313,10 @@ impl From<io::Error> for StartError {
 impl fmt::Display for StartError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::NothingToListenOn => f.write_str("nothing to listen on: give a TCP address (port not 0) or a Unix socket"),
+            Self::NothingToListenOn => {
+                f.write_str("nothing to listen on: give a TCP address (port not 0), a Unix socket or a UDP address")
+            }
+            Self::UdpWithAuthentication => f.write_str("UDP with an authentication file: datagrams cannot log in; leave one out"),
             Self::NoThreads => f.write_str("0 threads cannot serve anybody: give at least 1"),
             Self::Bind(error) => error.fmt(f),
             Self::AuthFile(path, error) => write!(f, "the authentication file {} {error}", path.display()),

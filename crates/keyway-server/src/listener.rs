@@ -7,13 +7,16 @@ use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-use mio::net::{TcpListener, UnixListener};
+use mio::net::{TcpListener, UdpSocket, UnixListener};
 use nix::sys::stat::{Mode, umask};
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 
 use crate::config::{Config, UnixSocket};
 use crate::connection::Stream;
 use crate::shared::PeerAddress;
+
+/// Room for datagrams that wait in a socket, bytes; the system may allow less.
+const UDP_BUFFER_SIZE: usize = 4 << 20;
 
 /// Why a listening socket could not be had.
 #[derive(Debug)]
@@ -104,6 +107,74 @@ fn bind_tcp(address: SocketAddr, backlog: i32) -> io::Result<TcpListener> {
     socket.bind(&address.into())?;
     socket.listen(backlog)?;
     Ok(TcpListener::from_std(socket.into()))
+}
+
+/// The UDP sockets of `config`: the addresses, and for each thread its sockets, one an address. The kernel spreads clients
+/// over the sockets of one address (`SO_REUSEPORT`, socket(7)).
+pub(crate) fn bind_udp(config: &Config) -> Result<(Vec<SocketAddr>, Vec<Vec<UdpSocket>>), BindError> {
+    let mut addresses = Vec::new();
+    let mut sockets: Vec<_> = (0..config.threads).map(|_| Vec::new()).collect();
+    let mut missing = None;
+    for &address in &config.udp {
+        let bound = bind_udp_group(address, config.threads);
+        match bound {
+            Ok((bound, group)) => {
+                addresses.push(bound);
+                sockets
+                    .iter_mut()
+                    .zip(group)
+                    .for_each(|(sockets, socket)| sockets.push(socket));
+            }
+            Err(error) => {
+                let is_missing_ipv6 = is_missing_ipv6(address, &error);
+                let error = BindError {
+                    what: format!("udp {address}"),
+                    error,
+                };
+                if !is_missing_ipv6 {
+                    return Err(error);
+                }
+                missing.get_or_insert(error);
+            }
+        }
+    }
+    match missing {
+        Some(error) if addresses.is_empty() => Err(error),
+        Some(error) => {
+            log::info!("{error}");
+            Ok((addresses, sockets))
+        }
+        None => Ok((addresses, sockets)),
+    }
+}
+
+/// `count` sockets on one address; port 0 becomes the same free port for all.
+fn bind_udp_group(mut address: SocketAddr, count: usize) -> io::Result<(SocketAddr, Vec<UdpSocket>)> {
+    // Sockets that share an address share its datagrams, also those of another server of the same user. The first one here
+    // does not share, so it finds that server out.
+    let alone = udp_socket(address)?;
+    alone.bind(&address.into())?;
+    address.set_port(alone.local_addr()?.as_socket().map_or(address.port(), |bound| bound.port()));
+    drop(alone);
+    let mut group = Vec::new();
+    for _ in 0..count {
+        let socket = udp_socket(address)?;
+        socket.set_reuse_port(true)?;
+        socket.bind(&address.into())?;
+        // As much as the system allows: datagrams that find no room are lost.
+        let _ = socket.set_recv_buffer_size(UDP_BUFFER_SIZE);
+        let _ = socket.set_send_buffer_size(UDP_BUFFER_SIZE);
+        group.push(UdpSocket::from_std(socket.into()));
+    }
+    Ok((address, group))
+}
+
+fn udp_socket(address: SocketAddr) -> io::Result<Socket> {
+    let socket = Socket::new(Domain::for_address(address), Type::DGRAM.nonblocking(), Some(Protocol::UDP))?;
+    if address.is_ipv6() {
+        socket.set_only_v6(true)?;
+    }
+    Ok(socket)
 }
 
 fn bind_unix(wanted: &UnixSocket, backlog: i32) -> io::Result<(UnixListener, SocketFile)> {

@@ -44,6 +44,10 @@ pub(crate) struct WorkerCounters {
     pub(crate) idle_kicks: Counter,
     pub(crate) cmd_meta: Counter,
     pub(crate) too_large: Counter,
+    /// received, refused for their source, and dropped because they hold no whole request
+    pub(crate) udp_datagrams: Counter,
+    pub(crate) udp_refused: Counter,
+    pub(crate) udp_dropped: Counter,
 }
 
 /// A counter with one writing thread.
@@ -74,8 +78,16 @@ pub(crate) struct Peer {
 /// Where a connection comes from.
 #[derive(Clone, Debug)]
 pub(crate) enum PeerAddress {
-    Tcp { remote: SocketAddr, local: Option<SocketAddr> },
+    Tcp {
+        remote: SocketAddr,
+        local: Option<SocketAddr>,
+    },
     Unix,
+    /// the sender of a datagram, or nobody in particular: the socket
+    Udp {
+        remote: Option<SocketAddr>,
+        local: SocketAddr,
+    },
 }
 
 /// Counters of the accepting thread, and the number of connections.
@@ -112,6 +124,9 @@ pub(crate) struct Traffic {
     pub(crate) idle_kicks: u64,
     pub(crate) cmd_meta: u64,
     pub(crate) too_large: u64,
+    pub(crate) udp_datagrams: u64,
+    pub(crate) udp_refused: u64,
+    pub(crate) udp_dropped: u64,
 }
 
 pub(crate) struct Shared {
@@ -126,6 +141,8 @@ pub(crate) struct Shared {
     pub(crate) peers: Mutex<BTreeMap<u64, Arc<Peer>>>,
     /// listening sockets: descriptor and "tcp:address" or "unix:path"
     pub(crate) listening: Mutex<Vec<(RawFd, String)>>,
+    /// each has a socket for every worker
+    pub(crate) udp_addresses: Vec<SocketAddr>,
     pub(crate) watch: Hub,
     pub(crate) detail: Detail,
     pub(crate) users: Option<RwLock<Users>>,
@@ -169,6 +186,11 @@ impl Shared {
         self.started.elapsed().as_secs().try_into().unwrap_or(u32::MAX)
     }
 
+    /// UDP sockets, which memcached counts as connections.
+    pub(crate) fn udp_sockets(&self) -> usize {
+        self.udp_addresses.len() * self.doors.len()
+    }
+
     pub(crate) fn traffic(&self) -> Traffic {
         self.doors.iter().fold(Traffic::default(), |sum, door| {
             let c = &door.counters;
@@ -181,6 +203,9 @@ impl Shared {
                 idle_kicks: sum.idle_kicks + c.idle_kicks.get(),
                 cmd_meta: sum.cmd_meta + c.cmd_meta.get(),
                 too_large: sum.too_large + c.too_large.get(),
+                udp_datagrams: sum.udp_datagrams + c.udp_datagrams.get(),
+                udp_refused: sum.udp_refused + c.udp_refused.get(),
+                udp_dropped: sum.udp_dropped + c.udp_dropped.get(),
             }
         })
     }

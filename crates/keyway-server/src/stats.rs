@@ -63,15 +63,17 @@ fn process(shared: &Shared, out: &mut Vec<u8>) {
 
 fn connections(shared: &Shared, base: &Baseline, out: &mut Vec<u8>) {
     let arrivals = &shared.arrivals;
+    // As in memcached, every UDP socket is a connection that never ends.
+    let current = arrivals.current.load(Relaxed) + shared.udp_sockets();
     stat(out, "max_connections", shared.config.connections_max);
-    stat(out, "curr_connections", arrivals.current.load(Relaxed));
+    stat(out, "curr_connections", current);
     stat(
         out,
         "total_connections",
         arrivals.total.load(Relaxed) - base.total_connections,
     );
     stat(out, "rejected_connections", arrivals.rejected.load(Relaxed) - base.rejected);
-    stat(out, "connection_structures", arrivals.current.load(Relaxed));
+    stat(out, "connection_structures", current);
     stat(
         out,
         "accepting_conns",
@@ -126,6 +128,11 @@ fn commands(c: &Counters, traffic: &Traffic, shared: &Shared, out: &mut Vec<u8>)
     stat(out, "bytes_read", traffic.bytes_read);
     stat(out, "bytes_written", traffic.bytes_written);
     stat(out, "conn_yields", traffic.conn_yields);
+    if !shared.udp_addresses.is_empty() {
+        stat(out, "keyway_udp_datagrams", traffic.udp_datagrams);
+        stat(out, "keyway_udp_refused", traffic.udp_refused);
+        stat(out, "keyway_udp_dropped", traffic.udp_dropped);
+    }
     stat(out, "log_worker_dropped", 0);
     stat(out, "log_worker_written", shared.watch.lines());
     stat(out, "log_watcher_skipped", shared.watch.skipped.load(Relaxed));
@@ -187,7 +194,11 @@ pub(crate) fn settings(shared: &Shared, cache: &Cache, out: &mut Vec<u8>) {
     stat(out, "maxbytes", shared.memory_limit(&info));
     stat(out, "maxconns", config.connections_max);
     stat(out, "tcpport", config.tcp.first().map_or(0, std::net::SocketAddr::port));
-    stat(out, "udpport", 0);
+    stat(
+        out,
+        "udpport",
+        shared.udp_addresses.first().map_or(0, std::net::SocketAddr::port),
+    );
     stat(
         out,
         "inter",
@@ -210,7 +221,11 @@ pub(crate) fn settings(shared: &Shared, cache: &Cache, out: &mut Vec<u8>) {
     stat(out, "growth_factor", "1.00");
     stat(out, "chunk_size", CHUNK_SIZE);
     stat(out, "num_threads", config.threads);
-    stat(out, "num_threads_per_udp", 0);
+    stat(
+        out,
+        "num_threads_per_udp",
+        if shared.udp_addresses.is_empty() { 0 } else { config.threads },
+    );
     stat(out, "stat_key_prefix", shared.detail.delimiter());
     stat(out, "detail_enabled", yes_no(shared.detail.is_enabled()));
     stat(out, "reqs_per_event", config.requests_per_turn);
@@ -372,6 +387,9 @@ fn traffic_since(base: &Traffic, now: &Traffic) -> Traffic {
         idle_kicks: now.idle_kicks - base.idle_kicks,
         cmd_meta: now.cmd_meta - base.cmd_meta,
         too_large: now.too_large - base.too_large,
+        udp_datagrams: now.udp_datagrams - base.udp_datagrams,
+        udp_refused: now.udp_refused - base.udp_refused,
+        udp_dropped: now.udp_dropped - base.udp_dropped,
     }
 }
 

@@ -10,14 +10,18 @@ use std::sync::atomic::Ordering::SeqCst;
 use std::time::{Duration, Instant};
 
 use keyway_proto::Limits;
+use mio::net::UdpSocket;
 use mio::{Events, Poll, Token};
 use slab::Slab;
 
 use crate::connection::{CloseReason, Connection, Desk, Stream, Verdict};
 use crate::shared::{Message, Peer, PeerAddress, Shared};
+use crate::udp::UdpDoors;
 use crate::watch::CONNEVENTS;
 
 pub(crate) const WAKE: Token = Token(usize::MAX);
+/// Token of the first UDP socket; those of others follow downwards.
+const UDP_LAST: usize = usize::MAX - 1;
 /// After so long without anything to do, a worker gives up the room that its session has reserved for its next writes.
 const RELEASE_AFTER: Duration = Duration::from_secs(5);
 /// How often idle connections are looked for, and the region is kept up.
@@ -27,6 +31,8 @@ pub(crate) struct Worker {
     poll: Poll,
     desk: Desk,
     limits: Limits,
+    /// this worker's UDP sockets, until it runs
+    udp_sockets: Vec<UdpSocket>,
     connections: Slab<Connection>,
     /// connections with something to do, each once
     line: VecDeque<usize>,
@@ -38,7 +44,7 @@ pub(crate) struct Worker {
 }
 
 impl Worker {
-    pub(crate) fn new(poll: Poll, desk: Desk) -> Self {
+    pub(crate) fn new(poll: Poll, desk: Desk, udp_sockets: Vec<UdpSocket>) -> Self {
         let limits = Limits {
             item_size_max: desk.executor.shared.item_size_max,
             ..Limits::default()
@@ -48,6 +54,7 @@ impl Worker {
             poll,
             desk,
             limits,
+            udp_sockets,
             connections: Slab::new(),
             line: VecDeque::new(),
             next_tick,
@@ -62,8 +69,9 @@ impl Worker {
         let _ended = Ended(Arc::clone(&self.desk.executor.shared));
         let mut events = Events::with_capacity(512);
         let mut messages = Vec::new();
+        let mut udp = self.open_udp();
         while self.deadline.is_none() || !self.connections.is_empty() {
-            if let Err(error) = self.poll.poll(&mut events, self.timeout())
+            if let Err(error) = self.poll.poll(&mut events, self.timeout(&udp))
                 && error.kind() != io::ErrorKind::Interrupted
             {
                 log::error!("a worker cannot wait for events: {error}");
@@ -81,16 +89,20 @@ impl Worker {
                 } else if let Some(connection) = self.connections.get_mut(event.token().0) {
                     connection.note(event);
                     self.stand_in_line(event.token().0);
+                } else {
+                    udp.note(event);
                 }
             }
             if self.deadline.is_none() && self.desk.executor.shared.is_stopping() {
                 self.stop();
+                udp.close(&mut self.desk, self.poll.registry());
             }
             for _ in 0..self.line.len() {
                 if let Some(token) = self.line.pop_front() {
                     self.serve(token);
                 }
             }
+            udp.turn(&mut self.desk, self.poll.registry());
             if self.busy_at.is_some_and(|at| self.desk.now >= at + RELEASE_AFTER) {
                 self.desk.executor.session.release();
                 self.busy_at = None;
@@ -101,9 +113,19 @@ impl Worker {
         }
     }
 
+    /// This worker's UDP sockets, watched. Without them TCP would still be served, but nobody would notice.
+    fn open_udp(&mut self) -> UdpDoors {
+        let sockets = std::mem::take(&mut self.udp_sockets);
+        UdpDoors::open(sockets, &self.desk, self.poll.registry(), UDP_LAST).unwrap_or_else(|error| {
+            log::error!("a worker cannot watch its UDP sockets: {error}");
+            self.desk.executor.shared.stop();
+            UdpDoors::default()
+        })
+    }
+
     /// How long the poll may block.
-    fn timeout(&self) -> Option<Duration> {
-        if !self.line.is_empty() {
+    fn timeout(&self, udp: &UdpDoors) -> Option<Duration> {
+        if !self.line.is_empty() || udp.has_work() {
             return Some(Duration::ZERO);
         }
         let has_ticks = self.keeps_up() || self.idle_timeout().is_some();
@@ -200,6 +222,7 @@ impl Worker {
         self.desk.executor.tell(CONNEVENTS, |line| {
             let (ip, port, transport) = match &peer.address {
                 PeerAddress::Tcp { remote, .. } => (remote.ip().to_string(), remote.port(), "tcp"),
+                PeerAddress::Udp { local, .. } => (local.ip().to_string(), local.port(), "udp"),
                 PeerAddress::Unix => ("unix".to_owned(), 0, "local"),
             };
             let reason = reason.map(|reason| format!(" reason={}", reason.word())).unwrap_or_default();

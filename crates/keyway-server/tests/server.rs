@@ -3,7 +3,7 @@
 //! Nothing sleeps to wait for a state: a test polls for it with a deadline, or blocks in a read with a timeout.
 
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::{SocketAddr, TcpStream, UdpSocket};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::thread::JoinHandle;
@@ -18,6 +18,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 struct Running {
     handle: Handle,
     address: SocketAddr,
+    udp: Option<SocketAddr>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -37,9 +38,11 @@ impl Running {
         change(&mut config);
         let server = Server::start(config, cache).unwrap();
         let (handle, address) = (server.handle(), server.tcp_addresses()[0]);
+        let udp = server.udp_addresses().first().copied();
         Self {
             handle,
             address,
+            udp,
             thread: Some(std::thread::spawn(move || server.run().unwrap())),
         }
     }
@@ -527,4 +530,192 @@ fn garbage_never_stops_the_server() {
         let _ = client.0.get_mut().write_all(&garbage);
     }
     server.connect().ask(b"mn\r\n", b"MN\r\n");
+}
+
+/// A UDP client: requests in datagrams, answers put together again.
+struct Datagrams(UdpSocket);
+
+impl Datagrams {
+    fn to(address: SocketAddr) -> Self {
+        let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+        socket.connect(address).unwrap();
+        socket.set_read_timeout(Some(PATIENCE)).unwrap();
+        Self(socket)
+    }
+
+    fn send(&self, id: u16, payload: &[u8]) {
+        let mut datagram = id.to_be_bytes().to_vec();
+        datagram.extend_from_slice(&[0, 0, 0, 1, 0, 0]);
+        datagram.extend_from_slice(payload);
+        self.0.send(&datagram).unwrap();
+    }
+
+    /// The answer to the request of this number, every datagram of which must be in its place.
+    fn answer(&self, id: u16) -> Vec<u8> {
+        let mut answer = Vec::new();
+        let mut datagram = [0; 2000];
+        for sequence in 0_u16.. {
+            let len = self.0.recv(&mut datagram).unwrap();
+            let total = u16::from_be_bytes([datagram[4], datagram[5]]);
+            assert_eq!(datagram[..2], id.to_be_bytes());
+            assert_eq!((&datagram[2..4], &datagram[6..8]), (&sequence.to_be_bytes()[..], &[0, 0][..]));
+            assert!(len <= 1400 && len > 8, "{len}");
+            answer.extend_from_slice(&datagram[8..len]);
+            if sequence + 1 == total {
+                break;
+            }
+            assert_eq!(len, 1400, "a datagram before the last one is full");
+        }
+        answer
+    }
+
+    fn ask(&self, payload: &[u8], answer: &[u8]) {
+        self.send(0x1234, payload);
+        assert_eq!(text(&self.answer(0x1234)), text(answer));
+    }
+}
+
+fn with_udp(allow: &[&str], change: impl FnOnce(&mut Config)) -> (Running, SocketAddr) {
+    let mut server = Running::start(|config| {
+        config.udp = vec!["127.0.0.1:0".parse().unwrap()];
+        if !allow.is_empty() {
+            config.udp_allow = allow.iter().map(|network| network.parse().unwrap()).collect();
+        }
+        change(config);
+    });
+    let address = server.udp.take().unwrap();
+    (server, address)
+}
+
+#[test]
+fn a_datagram_is_answered_by_one_message_whatever_it_asks_for() {
+    let (server, address) = with_udp(&[], |_| ());
+    let udp = Datagrams::to(address);
+    udp.ask(b"set a 5 0 3\r\nabc\r\n", b"STORED\r\n");
+    udp.ask(
+        b"get a b a\r\nmg a v\r\nmn\r\n",
+        b"VALUE a 5 3\r\nabc\r\nVALUE a 5 3\r\nabc\r\nEND\r\nVA 3\r\nabc\r\nMN\r\n",
+    );
+    server.connect().ask(b"get a\r\n", b"VALUE a 5 3\r\nabc\r\nEND\r\n");
+    for len in [1369, 1370, 3000, 60_000] {
+        let value = vec![b'x'; len];
+        udp.ask(
+            &[format!("set e 0 0 {len}\r\n").as_bytes(), &value, b"\r\n"].concat(),
+            b"STORED\r\n",
+        );
+        let answer = [format!("VALUE e 0 {len}\r\n").as_bytes(), &value, b"\r\nEND\r\n"].concat();
+        udp.ask(b"get e\r\n", &answer);
+    }
+}
+
+#[test]
+fn what_is_no_whole_request_is_dropped_and_spoils_nothing_for_others() {
+    let (server, address) = with_udp(&[], |config| config.threads = 1);
+    let (udp, other) = (Datagrams::to(address), Datagrams::to(address));
+    udp.ask(b"set a 0 0 1\r\n1\r\n", b"STORED\r\n");
+    for dropped in [&b"get a"[..], b"set a 0 0 10\r\nabc", b"\r", b"set a 0 0 1\r\n"] {
+        udp.send(1, dropped);
+        other.ask(b"get a\r\n", b"VALUE a 0 1\r\n1\r\nEND\r\n");
+    }
+    for raw in [
+        &b""[..],
+        b"x",
+        b"\0\0\0\0\0\x01\0\0",
+        b"\0\0\0\0\0\x02\0\0get a\r\n",
+        b"\0\0\0\0\0\0\0\0get a\r\n",
+    ] {
+        udp.0.send(raw).unwrap();
+    }
+    // an answer without a byte is no datagram, and what follows `quit` is not looked at
+    udp.send(2, b"quit\r\nget a\r\n");
+    udp.ask(b"mn\r\nquit\r\nget a\r\n", b"MN\r\n");
+    assert_eq!(server.connect().stat("keyway_udp_dropped"), "9");
+}
+
+#[test]
+fn datagrams_from_elsewhere_are_neither_executed_nor_answered() {
+    let (server, address) = with_udp(&["127.0.0.2/32"], |config| config.threads = 1);
+    let stranger = Datagrams::to(address);
+    stranger.send(1, b"set a 0 0 1\r\n1\r\n");
+    let friend = UdpSocket::bind("127.0.0.2:0").unwrap();
+    friend.connect(address).unwrap();
+    friend.set_read_timeout(Some(PATIENCE)).unwrap();
+    Datagrams(friend).ask(b"get a\r\n", b"END\r\n");
+    stranger.0.set_nonblocking(true).unwrap();
+    assert_eq!(stranger.0.recv(&mut [0; 100]).unwrap_err().kind(), ErrorKind::WouldBlock);
+    let mut client = server.connect();
+    assert_eq!(
+        (client.stat("keyway_udp_refused").as_str(), client.stat("cmd_set").as_str()),
+        ("1", "0")
+    );
+}
+
+#[test]
+fn endless_answers_need_a_connection_and_long_ones_end_with_the_reason() {
+    let (server, address) = with_udp(&[], |config| config.shutdown_enabled = true);
+    let udp = Datagrams::to(address);
+    for request in [
+        &b"watch\r\n"[..],
+        b"lru_crawler metadump all\r\n",
+        b"lru_crawler mgdump all\r\n",
+        b"shutdown\r\n",
+    ] {
+        udp.ask(request, b"SERVER_ERROR not over UDP; use TCP or a Unix socket\r\n");
+    }
+    let mut client = server.connect();
+    client.ask(
+        &[b"set big 0 0 700000\r\n", &vec![b'x'; 700_000][..], b"\r\n"].concat(),
+        b"STORED\r\n",
+    );
+    // more datagrams than this client's socket may hold at once: what matters is that the server does not go on for ever
+    udp.send(1, &[b"get", &b" big".repeat(1000)[..], b"\r\n"].concat());
+    udp.send(2, &b"get big\r\n".repeat(1000));
+    let written = || -> u64 { server.connect().stat("bytes_written").parse().unwrap() };
+    let deadline = Instant::now() + PATIENCE;
+    while written() < 4 * 700_000 {
+        assert!(Instant::now() < deadline, "{}", written());
+    }
+    let fresh = Datagrams::to(address);
+    fresh.ask(b"mn\r\n", b"MN\r\n");
+    assert!(written() < 6 * 700_000);
+}
+
+#[test]
+fn udp_sockets_are_shown_as_connections_and_go_with_the_server() {
+    let (mut server, address) = with_udp(&[], |config| config.threads = 3);
+    let mut client = server.connect();
+    assert_eq!(client.stat("curr_connections"), "4");
+    let settings = client.stats("stats settings\r\n");
+    for line in [
+        format!("STAT udpport {}", address.port()),
+        "STAT num_threads_per_udp 3".to_owned(),
+    ] {
+        assert!(settings.contains(&line), "{line} in {settings:?}");
+    }
+    let conns = client.stats("stats conns\r\n");
+    assert_eq!(
+        conns
+            .iter()
+            .filter(|line| line.ends_with(&format!(":addr udp:{address}")))
+            .count(),
+        3
+    );
+    drop(client);
+    server.stop();
+    UdpSocket::bind(address).unwrap();
+}
+
+#[test]
+fn a_udp_address_in_use_is_told_at_the_start() {
+    let (_server, address) = with_udp(&[], |_| ());
+    let cache = Cache::open(&Place::Memfd, &Options::default()).unwrap();
+    let config = Config {
+        udp: vec![address],
+        ..Config::default()
+    };
+    let error = Server::start(config, cache).err().unwrap().to_string();
+    assert!(
+        error.contains(&format!("udp {address}")) && error.contains("choose another"),
+        "{error}"
+    );
 }

@@ -5,6 +5,11 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use crate::pattern::{Names, Pattern, Piece};
 
+/// Longest step that is sent as a datagram, bytes.
+const DATAGRAM_LEN_MAX: usize = 30_000;
+/// Most lines in one: memcached answers each with a datagram, and more than the client's socket holds would be lost.
+const DATAGRAM_LINES_MAX: usize = 100;
+
 /// A named exchange of requests and replies on one connection.
 #[derive(Clone, Debug)]
 pub struct Conversation {
@@ -106,6 +111,29 @@ impl Conversation {
     /// Whether its requests may all be sent before the first reply is read.
     pub fn can_be_pipelined(&self) -> bool {
         !self.stepwise && self.steps.iter().all(|step| !step.poll && !step.request.needs_names())
+    }
+
+    /// Whether it can be held in datagrams, a step in each: nothing in it closes the connection, goes on for ever, is cut in
+    /// two, or is more than a datagram should ask.
+    pub fn suits_datagrams(&self) -> bool {
+        const NEEDS_CONNECTION: [&[u8]; 4] = [b"watch", b"lru_crawler m", b"shutdown", b"quit"];
+        let suits = |step: &Step| {
+            let text: Vec<u8> = step
+                .request
+                .0
+                .iter()
+                .flat_map(|part| match part {
+                    Part::Literal(bytes) => bytes.clone(),
+                    _ => b"12345678901234567890".to_vec(),
+                })
+                .collect();
+            let needs_connection = |name: &&[u8]| text.windows(name.len()).any(|window| window == *name);
+            text.len() <= DATAGRAM_LEN_MAX
+                && text.iter().filter(|&&byte| byte == b'\n').count() <= DATAGRAM_LINES_MAX
+                && !NEEDS_CONNECTION.iter().any(needs_connection)
+                && !matches!(step.expected, Expected::Reply { close: true, .. })
+        };
+        !self.one_way && self.steps.iter().all(suits)
     }
 
     /// Where it stands, for messages.

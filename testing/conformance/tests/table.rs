@@ -1,4 +1,5 @@
-//! Holds Keyway and a real memcached to the whole table, over TCP and over a Unix socket, in every manner of sending; and
+//! Holds Keyway and a real memcached to the whole table, over TCP and over a Unix socket, in every manner of sending; to what
+//! of it datagrams can ask for, over UDP; and
 //! shows that the checker rejects a server that says something else.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -66,9 +67,20 @@ fn both_servers_keep_to_the_table() {
                 let (held, tally) = (&held, &tally);
                 scope.spawn(move || own_servers(kind, transport, held, tally));
             }
+            let by_datagram: Vec<_> = held.iter().copied().filter(|c| c.suits_datagrams()).collect();
+            let (tally, requests) = (&tally, by_datagram.iter().map(|c| c.steps.len()).sum::<usize>());
+            say(&format!(
+                "conformance: {}: {} conversations with {requests} exchanges over UDP",
+                kind.name(),
+                by_datagram.len()
+            ));
+            scope.spawn(move || {
+                shared_server(kind, Transport::Udp, Manner::Stepwise, &by_datagram, tally);
+                own_servers(kind, Transport::Udp, &by_datagram, tally);
+            });
         });
         say(&format!(
-            "conformance: {}: {} conversations held, {} exchanges, over TCP and Unix, stepwise, pipelined and byte by byte",
+            "conformance: {}: {} conversations held, {} exchanges, over TCP and Unix, stepwise, pipelined and byte by byte, and over UDP",
             kind.name(),
             tally.conversations.load(Ordering::Relaxed) - before.0,
             tally.requests.load(Ordering::Relaxed) - before.1,
@@ -145,6 +157,8 @@ fn shared_server(kind: Kind, transport: Transport, manner: Manner, table: &[&Con
         kind,
         &ServeOptions {
             transport,
+            // A memcached's threads share one UDP socket, and answer in whatever order.
+            threads: if transport == Transport::Udp { 1 } else { 4 },
             ..ServeOptions::default()
         },
     );
@@ -176,7 +190,7 @@ fn own_servers(kind: Kind, transport: Transport, table: &[&Conversation], tally:
                     let options = ServeOptions {
                         transport,
                         memory_mb: 8,
-                        threads: 2,
+                        threads: if transport == Transport::Udp { 1 } else { 2 },
                         ..ServeOptions::default()
                     };
                     let server = Server::start(kind, &options);

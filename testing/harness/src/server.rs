@@ -26,6 +26,8 @@ pub enum Transport {
     Tcp,
     /// a Unix stream socket
     Unix,
+    /// UDP on loopback, a request a datagram; the server listens for TCP as well
+    Udp,
 }
 
 /// How a server is started.
@@ -194,6 +196,9 @@ impl Server {
                     "--threads",
                     &options.threads.to_string(),
                 ]);
+                if options.transport == Transport::Udp {
+                    command.args(["--udp", &address.to_string()]);
+                }
                 command.args(&options.keyway_arguments);
                 command
             }
@@ -204,6 +209,10 @@ impl Server {
                 match options.transport {
                     Transport::Tcp => command.args(["-l", "127.0.0.1", "-p", &address.port().to_string()]),
                     Transport::Unix => command.arg("-s").arg(&socket),
+                    Transport::Udp => {
+                        let port = address.port().to_string();
+                        command.args(["-l", "127.0.0.1", "-p", &port, "-U", &port])
+                    }
                 };
                 command.args(&options.memcached_arguments);
                 command
@@ -230,9 +239,10 @@ impl Server {
 
     /// Polls until a connection is answered; `Err` when the server ended first.
     fn wait_ready(&mut self, transport: Transport) -> Result<(), ExitStatus> {
-        let sockets: &[Transport] = match self.kind {
-            Kind::Keyway => &[Transport::Tcp, Transport::Unix],
-            Kind::Memcached => &[transport],
+        let sockets: &[Transport] = match (self.kind, transport) {
+            (Kind::Keyway, Transport::Udp) => &[Transport::Tcp, Transport::Unix, Transport::Udp],
+            (Kind::Keyway, _) => &[Transport::Tcp, Transport::Unix],
+            (Kind::Memcached, _) => &[transport],
         };
         wait_until("a started server accepts connections", DEADLINE, || {
             if let Some(status) = self.ended() {
@@ -262,6 +272,7 @@ impl Server {
         match transport {
             Transport::Tcp => TcpStream::connect_timeout(&self.address, DEADLINE).and_then(Wire::from_tcp),
             Transport::Unix => UnixStream::connect(&self.socket).and_then(Wire::from_unix),
+            Transport::Udp => Wire::to_udp(self.address),
         }
     }
 
@@ -270,7 +281,7 @@ impl Server {
         self.kind
     }
 
-    /// Where it listens for TCP.
+    /// Where it listens for TCP, and for UDP if it was asked to.
     pub fn address(&self) -> SocketAddr {
         self.address
     }

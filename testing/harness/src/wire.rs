@@ -1,7 +1,10 @@
-//! A raw socket to a server, TCP or Unix, with a deadline on everything. It knows bytes, lines and the end of the stream.
+//! A raw socket to a server, TCP, Unix or UDP, with a deadline on everything. It knows bytes, lines and the end of the stream.
+//!
+//! Over UDP, what is sent at a time is one request datagram, and what arrives is the payloads of the datagrams that answer, in
+//! their order. Their frames (memcached's protocol.txt, "UDP protocol") are put on and taken off here.
 
 use std::io::{self, ErrorKind, Read, Write};
-use std::net::{Ipv4Addr, Shutdown, TcpListener, TcpStream};
+use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
@@ -18,6 +21,8 @@ pub struct Wire {
 enum Stream {
     Tcp(TcpStream),
     Unix(UnixStream),
+    /// and the id of the latest request
+    Udp(UdpSocket, u16),
 }
 
 impl Wire {
@@ -30,6 +35,13 @@ impl Wire {
     /// Wraps a connection over a Unix socket.
     pub fn from_unix(stream: UnixStream) -> io::Result<Self> {
         Self::new(Stream::Unix(stream))
+    }
+
+    /// A UDP socket that sends to `address` and hears nobody else.
+    pub fn to_udp(address: SocketAddr) -> io::Result<Self> {
+        let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))?;
+        socket.connect(address)?;
+        Self::new(Stream::Udp(socket, 0))
     }
 
     fn new(stream: Stream) -> io::Result<Self> {
@@ -51,6 +63,7 @@ impl Wire {
             Stream::Unix(s) => s
                 .set_read_timeout(Some(limit))
                 .and_then(|()| s.set_write_timeout(Some(limit))),
+            Stream::Udp(s, _) => s.set_read_timeout(Some(limit)),
         }
     }
 
@@ -59,6 +72,7 @@ impl Wire {
         let stream = match &self.stream {
             Stream::Tcp(s) => Stream::Tcp(s.try_clone()?),
             Stream::Unix(s) => Stream::Unix(s.try_clone()?),
+            Stream::Udp(s, id) => Stream::Udp(s.try_clone()?, *id),
         };
         Ok(Self {
             stream,
@@ -72,6 +86,7 @@ impl Wire {
         match &self.stream {
             Stream::Tcp(s) => s.shutdown(how),
             Stream::Unix(s) => s.shutdown(how),
+            Stream::Udp(..) => Err(ErrorKind::Unsupported.into()),
         }
     }
 
@@ -80,6 +95,11 @@ impl Wire {
         match &mut self.stream {
             Stream::Tcp(s) => s.write_all(bytes),
             Stream::Unix(s) => s.write_all(bytes),
+            Stream::Udp(s, id) => {
+                *id = id.wrapping_add(1);
+                let [high, low] = id.to_be_bytes();
+                s.send(&[&[high, low, 0, 0, 0, 1, 0, 0], bytes].concat()).map(|_| ())
+            }
         }
     }
 
@@ -107,6 +127,7 @@ impl Wire {
         let got = match &mut self.stream {
             Stream::Tcp(s) => s.read(&mut chunk),
             Stream::Unix(s) => s.read(&mut chunk),
+            Stream::Udp(s, id) => receive_payload(s, *id, &mut chunk),
         };
         match got {
             Ok(0) => Ok(false),
@@ -158,6 +179,28 @@ impl Wire {
         let line = self.line()?;
         Ok(String::from_utf8_lossy(&line).into_owned())
     }
+}
+
+/// The payload of the next datagram. One that answers nothing that was asked is an error.
+fn receive_payload(socket: &UdpSocket, id: u16, chunk: &mut [u8]) -> io::Result<usize> {
+    let mut len = socket.recv(chunk)?;
+    // memcached sends an empty message "0 of 0" for a key that it does not find.
+    while len == 8 && chunk[4..8] == [0; 4] {
+        len = socket.recv(chunk)?;
+    }
+    let [a, b, ..] = *chunk else {
+        return Err(ErrorKind::InvalidInput.into());
+    };
+    let lag = id.wrapping_sub(u16::from_be_bytes([a, b]));
+    if len <= 8 || lag > 1 {
+        let what = format!(
+            "a datagram of {len} bytes that begins {:?}, after request {id}",
+            &chunk[..len.min(8)]
+        );
+        return Err(io::Error::new(ErrorKind::InvalidData, what));
+    }
+    chunk.copy_within(8..len, 0);
+    Ok(len - 8)
 }
 
 /// A connection to a server that says fixed bytes, whatever it is asked, and then closes: for showing that a checker catches it.

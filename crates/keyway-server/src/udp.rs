@@ -1,0 +1,465 @@
+//! The UDP door of one worker: a socket, the datagrams that have arrived on it, and the answers on their way.
+//!
+//! A turn takes a batch of datagrams with one system call, executes the requests in each, and sends all answers with another
+//! one. Each datagram stands alone: nothing of it is kept for the next, so no client's unfinished request can swallow another
+//! client's. What is not from an allowed source is neither executed nor answered, because anybody can write any address into
+//! a datagram, and an answer is longer than its request.
+//!
+//! The answer to a datagram is one message (protocol.txt, "UDP protocol"), whatever number of requests or keys it asked for.
+
+use std::io::{self, IoSlice, IoSliceMut};
+use std::net::SocketAddr;
+use std::ops::Range;
+use std::os::fd::AsRawFd;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicU8, AtomicU32};
+
+use keyway_proto::frame::{ANSWER_LEN_MAX, FRAME_LEN, Framed, datagrams};
+use keyway_proto::{Decoded, Decoder, Limits, Request, reply};
+use mio::event::Event;
+use mio::net::UdpSocket;
+use mio::{Interest, Registry, Token};
+use nix::errno::Errno;
+use nix::sys::socket::{MsgFlags, MultiHeaders, SockaddrStorage, recvmmsg, sendmmsg};
+
+use crate::connection::{Desk, UNSENT_MAX};
+use crate::execute::{Executor, Origin, Outcome};
+use crate::shared::{Peer, PeerAddress, lock};
+use crate::source::Network;
+
+/// Datagrams taken, or sent, with one system call.
+const BATCH: usize = 32;
+/// Room for any datagram: IPv4 and IPv6 have no longer ones (udp(7)).
+const RECEIVED_LEN_MAX: usize = 1 << 16;
+/// Answers that wait before they are sent, bytes; also what room is kept for them.
+const UNSENT_PAUSE: usize = 256 * 1024;
+/// Batches of a socket that are still answered when the server stops.
+const BATCHES_AT_END: usize = 8;
+/// A request that needs a connection: its answer has no end, or it would let a forged source address stop the server.
+const NEEDS_CONNECTION: &[u8] = b"SERVER_ERROR not over UDP; use TCP or a Unix socket\r\n";
+/// An answer that a client would hardly receive whole, and that could take all memory.
+const ANSWER_TOO_LONG: &[u8] = b"SERVER_ERROR the rest is too long for UDP; use TCP or a Unix socket\r\n";
+
+/// All UDP sockets of a worker.
+#[derive(Default)]
+pub(crate) struct UdpDoors {
+    doors: Vec<UdpDoor>,
+    allowed: Vec<Network>,
+    limits: Limits,
+}
+
+struct UdpDoor {
+    socket: UdpSocket,
+    token: Token,
+    /// who asks, set anew for each datagram
+    peer: Peer,
+    /// the socket, as `stats conns` shows it
+    shown: Arc<Peer>,
+    inbox: Inbox,
+    outbox: Outbox,
+    /// datagrams may wait in the socket or in `inbox` (readiness is edge-triggered: it is told once)
+    ready: bool,
+    /// the socket takes no more for the moment; nothing is received meanwhile
+    blocked: bool,
+    /// registered for writability, because answers are left over
+    wants_write: bool,
+}
+
+/// Datagrams that have arrived.
+struct Inbox {
+    /// room for [`BATCH`] of them
+    bytes: Vec<u8>,
+    headers: MultiHeaders<SockaddrStorage>,
+    /// length and source of each, in the order of their places in `bytes`
+    arrived: Vec<(usize, Option<SockaddrStorage>)>,
+    next: usize,
+}
+
+/// Datagrams to send: vectors side by side, as the system call takes them.
+struct Outbox {
+    /// the answers, one after the other
+    bytes: Vec<u8>,
+    /// header, and place of the payload in `bytes`
+    datagrams: Vec<([u8; FRAME_LEN], Range<usize>)>,
+    targets: Vec<Option<SockaddrStorage>>,
+    headers: MultiHeaders<SockaddrStorage>,
+    next: usize,
+}
+
+impl UdpDoors {
+    /// Watches the sockets; their tokens count down from `token_last`. To be called on the worker's own thread: what the
+    /// system calls need is bound to it.
+    pub(crate) fn open(sockets: Vec<UdpSocket>, desk: &Desk, registry: &Registry, token_last: usize) -> io::Result<Self> {
+        let shared = &desk.executor.shared;
+        let mut doors = Vec::new();
+        for (index, mut socket) in sockets.into_iter().enumerate() {
+            let token = Token(token_last - index);
+            registry.register(&mut socket, token, Interest::READABLE)?;
+            let local = socket.local_addr()?;
+            let id = shared.arrivals.total.fetch_add(1, Relaxed);
+            let peer = || Peer {
+                id,
+                fd: socket.as_raw_fd(),
+                address: PeerAddress::Udp { remote: None, local },
+                state: AtomicU8::new(0),
+                last_request_s: AtomicU32::new(desk.uptime_s),
+            };
+            let (peer, shown) = (peer(), Arc::new(peer()));
+            lock(&shared.peers).insert(id, Arc::clone(&shown));
+            doors.push(UdpDoor {
+                socket,
+                token,
+                peer,
+                shown,
+                inbox: Inbox::new(),
+                outbox: Outbox::new(),
+                ready: true,
+                blocked: false,
+                wants_write: false,
+            });
+        }
+        Ok(Self {
+            doors,
+            allowed: shared.config.udp_allow.clone(),
+            limits: Limits {
+                item_size_max: shared.item_size_max,
+                ..Limits::default()
+            },
+        })
+    }
+
+    /// Takes note of an event, if it is of a socket here.
+    pub(crate) fn note(&mut self, event: &Event) {
+        if let Some(door) = self.doors.iter_mut().find(|door| door.token == event.token()) {
+            door.ready |= event.is_readable() || event.is_error();
+            door.blocked &= !(event.is_writable() || event.is_error());
+        }
+    }
+
+    /// Whether a turn has something to do.
+    pub(crate) fn has_work(&self) -> bool {
+        self.doors
+            .iter()
+            .any(|door| !door.blocked && (door.ready || !door.outbox.is_empty()))
+    }
+
+    /// Gives each socket that has something to do a turn of one batch.
+    pub(crate) fn turn(&mut self, desk: &mut Desk, registry: &Registry) {
+        for door in &mut self.doors {
+            door.turn(desk, &self.allowed, &self.limits, registry);
+        }
+    }
+
+    /// Answers what has arrived, at most a few batches a socket, and closes the sockets.
+    pub(crate) fn close(&mut self, desk: &mut Desk, registry: &Registry) {
+        for _ in 0..BATCHES_AT_END {
+            if self.has_work() {
+                self.turn(desk, registry);
+            }
+        }
+        for door in self.doors.drain(..) {
+            lock(&desk.executor.shared.peers).remove(&door.shown.id);
+        }
+    }
+}
+
+impl UdpDoor {
+    fn turn(&mut self, desk: &mut Desk, allowed: &[Network], limits: &Limits, registry: &Registry) {
+        if self.blocked || !self.send(desk, registry) {
+            return;
+        }
+        if self.ready && self.inbox.is_empty() {
+            self.receive(desk);
+        }
+        while let Some((place, source)) = self.inbox.take() {
+            self.answer(desk, &place, source, allowed, limits);
+            if self.outbox.bytes.len() > UNSENT_PAUSE && !self.send(desk, registry) {
+                return;
+            }
+        }
+        self.send(desk, registry);
+    }
+
+    fn receive(&mut self, desk: &Desk) {
+        match self.inbox.fill(&self.socket) {
+            Ok(len) => {
+                let counters = desk.executor.counters();
+                counters.bytes_read.add(len as u64);
+                counters.udp_datagrams.add(self.inbox.arrived.len() as u64);
+                // Less than the room offered: the socket is empty, and the next datagram makes a new event.
+                self.ready = self.inbox.arrived.len() == BATCH;
+                self.shown.last_request_s.store(desk.uptime_s, Relaxed);
+            }
+            Err(Errno::EAGAIN) => self.ready = false,
+            Err(Errno::EINTR) => {}
+            // What an earlier answer met on its way comes back here; the socket is as good as before.
+            Err(error) => log::debug!("{}: receiving: {error}", self.shown.address),
+        }
+    }
+
+    /// Executes the requests of the datagram at `place` in the inbox and queues the answer.
+    fn answer(
+        &mut self,
+        desk: &mut Desk,
+        place: &Range<usize>,
+        source: Option<SockaddrStorage>,
+        allowed: &[Network],
+        limits: &Limits,
+    ) {
+        let datagram = &self.inbox.bytes[place.clone()];
+        let remote = source.as_ref().and_then(socket_address);
+        let counters = desk.executor.counters();
+        if !remote.is_some_and(|remote| allowed.iter().any(|network| network.contains(remote.ip()))) {
+            counters.udp_refused.add(1);
+            log::debug!("{}: a datagram from {remote:?} is refused (--udp-allow)", self.shown.address);
+            return;
+        }
+        let framed = match Framed::open(datagram) {
+            Ok(framed) => framed,
+            Err(why) => {
+                counters.udp_dropped.add(1);
+                log::debug!("{}: a datagram from {remote:?} is dropped: {why}", self.shown.address);
+                return;
+            }
+        };
+        if let PeerAddress::Udp { remote: asker, .. } = &mut self.peer.address {
+            *asker = remote;
+        }
+        let start = self.outbox.bytes.len();
+        execute_all(&mut desk.executor, framed.payload, limits, &self.peer, &mut self.outbox.bytes);
+        self.outbox.queue(framed.id, start, source);
+    }
+
+    /// Sends what is queued; false if the socket does not take it all now.
+    fn send(&mut self, desk: &Desk, registry: &Registry) -> bool {
+        let sent = self.outbox.send(&self.socket, &self.shown);
+        desk.executor.counters().bytes_written.add(sent as u64);
+        self.blocked = !self.outbox.is_empty();
+        if self.blocked != self.wants_write {
+            // Writability is asked for only while answers are left over: it would wake us for every datagram that has left.
+            let interest = if self.blocked {
+                Interest::READABLE | Interest::WRITABLE
+            } else {
+                Interest::READABLE
+            };
+            match registry.reregister(&mut self.socket, self.token, interest) {
+                Ok(()) => self.wants_write = self.blocked,
+                Err(error) => {
+                    log::warn!(
+                        "{}: cannot wait for room to send: {error}; answers are dropped",
+                        self.shown.address
+                    );
+                    self.outbox.clear();
+                    self.blocked = false;
+                }
+            }
+        }
+        !self.blocked
+    }
+}
+
+impl Inbox {
+    fn new() -> Self {
+        Self {
+            // Zeroed memory from the allocator is untouched: only what datagrams fill takes room.
+            bytes: vec![0; BATCH * RECEIVED_LEN_MAX],
+            headers: MultiHeaders::preallocate(BATCH, None),
+            arrived: Vec::with_capacity(BATCH),
+            next: 0,
+        }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.next == self.arrived.len()
+    }
+
+    /// Takes up to [`BATCH`] datagrams; returns their length in all.
+    fn fill(&mut self, socket: &UdpSocket) -> Result<usize, Errno> {
+        self.arrived.clear();
+        self.next = 0;
+        let mut rooms = self.bytes.chunks_exact_mut(RECEIVED_LEN_MAX);
+        let mut slices: [_; BATCH] = std::array::from_fn(|_| [IoSliceMut::new(rooms.next().unwrap_or_default())]);
+        let received = recvmmsg(
+            socket.as_raw_fd(),
+            &mut self.headers,
+            slices.iter_mut(),
+            MsgFlags::MSG_DONTWAIT,
+            None,
+        )?;
+        self.arrived.extend(received.map(|message| (message.bytes, message.address)));
+        Ok(self.arrived.iter().map(|(len, _)| len).sum())
+    }
+
+    /// The place in `bytes` and the source of the next datagram.
+    fn take(&mut self) -> Option<(Range<usize>, Option<SockaddrStorage>)> {
+        let (len, source) = *self.arrived.get(self.next)?;
+        let start = self.next * RECEIVED_LEN_MAX;
+        self.next += 1;
+        Some((start..start + len, source))
+    }
+}
+
+impl Outbox {
+    fn new() -> Self {
+        Self {
+            bytes: Vec::with_capacity(UNSENT_PAUSE),
+            datagrams: Vec::with_capacity(BATCH),
+            targets: Vec::with_capacity(BATCH),
+            headers: MultiHeaders::preallocate(BATCH, None),
+            next: 0,
+        }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.next == self.datagrams.len()
+    }
+
+    fn clear(&mut self) {
+        self.next = 0;
+        self.datagrams.clear();
+        self.targets.clear();
+        self.bytes.clear();
+        // The room for an answer of many megabytes is given back.
+        self.bytes.shrink_to(2 * UNSENT_PAUSE);
+    }
+
+    /// Makes datagrams of the answer that stands in `bytes` from `start` on.
+    fn queue(&mut self, id: [u8; 2], start: usize, target: Option<SockaddrStorage>) {
+        if self.bytes.len() - start > ANSWER_LEN_MAX {
+            self.bytes.truncate(start);
+            self.bytes.extend_from_slice(ANSWER_TOO_LONG);
+        }
+        for (header, place) in datagrams(id, self.bytes.len() - start) {
+            self.datagrams.push((header, start + place.start..start + place.end));
+            self.targets.push(target);
+        }
+    }
+
+    /// Sends as many datagrams as the socket takes; returns their length in all.
+    fn send(&mut self, socket: &UdpSocket, shown: &Peer) -> usize {
+        let mut sent_len = 0;
+        while !self.is_empty() {
+            match self.send_batch(socket) {
+                Ok(count) => {
+                    let sent = &self.datagrams[self.next..self.next + count];
+                    sent_len += sent.iter().map(|(header, place)| header.len() + place.len()).sum::<usize>();
+                    self.next += count;
+                }
+                Err(Errno::EAGAIN) => return sent_len,
+                Err(Errno::EINTR) => {}
+                Err(error) => {
+                    // No route, a firewall, no memory: this datagram is lost, as any may be.
+                    log::debug!("{}: sending: {error}", shown.address);
+                    self.next += 1;
+                }
+            }
+        }
+        self.clear();
+        sent_len
+    }
+
+    fn send_batch(&mut self, socket: &UdpSocket) -> Result<usize, Errno> {
+        let mut waiting = self.datagrams[self.next..].iter();
+        let slices: [_; BATCH] = std::array::from_fn(|_| match waiting.next() {
+            Some((header, place)) => [IoSlice::new(header), IoSlice::new(&self.bytes[place.clone()])],
+            None => [IoSlice::new(&[]), IoSlice::new(&[])],
+        });
+        let targets = &self.targets[self.next..self.targets.len().min(self.next + BATCH)];
+        let sent = sendmmsg(
+            socket.as_raw_fd(),
+            &mut self.headers,
+            slices.iter(),
+            targets,
+            [],
+            MsgFlags::MSG_DONTWAIT,
+        )?;
+        Ok(sent.count())
+    }
+}
+
+/// Executes every whole request in `input` and appends the answers to `out`. What is left unfinished is dropped.
+fn execute_all(executor: &mut Executor, mut input: &[u8], limits: &Limits, peer: &Peer, out: &mut Vec<u8>) {
+    let start = out.len();
+    let mut decoder = Decoder::new(limits.clone());
+    while !input.is_empty() {
+        if log::log_enabled!(log::Level::Trace) {
+            let line = input.split(|&byte| byte == b'\n').next().unwrap_or_default();
+            log::trace!("{} < {}", peer.address, line.escape_ascii());
+        }
+        let consumed = match decoder.decode(input) {
+            Decoded::Incomplete { .. } => {
+                executor.counters().udp_dropped.add(1);
+                log::debug!("{}: an unfinished request is dropped", peer.address);
+                return;
+            }
+            Decoded::Request { consumed, request } => {
+                let origin = Origin {
+                    peer,
+                    token: 0,
+                    sent: start,
+                    keys_done: 0,
+                };
+                match execute_one(executor, &request, out, &origin) {
+                    Next::Request => consumed,
+                    Next::End => return,
+                }
+            }
+            Decoded::Refused {
+                consumed,
+                reply,
+                forget,
+                close,
+            } => {
+                let is_too_large = forget.is_some() || reply == reply::TOO_LARGE;
+                executor.counters().too_large.add(is_too_large.into());
+                if let Some(key) = forget {
+                    executor.forget(key.stored());
+                }
+                out.extend_from_slice(reply);
+                if close {
+                    return;
+                }
+                consumed
+            }
+        };
+        input = input.get(consumed..).unwrap_or_default();
+        if out.len() - start > UNSENT_MAX && !input.is_empty() {
+            out.extend_from_slice(ANSWER_TOO_LONG);
+            return;
+        }
+    }
+}
+
+/// Whether a datagram's next request is worth a look.
+enum Next {
+    Request,
+    End,
+}
+
+fn execute_one(executor: &mut Executor, request: &Request<'_>, out: &mut Vec<u8>, origin: &Origin<'_>) -> Next {
+    if matches!(
+        request,
+        Request::Watch { .. } | Request::Dump { .. } | Request::Shutdown { .. }
+    ) {
+        out.extend_from_slice(NEEDS_CONNECTION);
+        return Next::Request;
+    }
+    match executor.execute(request, out, origin) {
+        Outcome::Done => Next::Request,
+        Outcome::Partly { .. } => {
+            // As after other errors, no END: the client sees that keys are missing.
+            out.extend_from_slice(ANSWER_TOO_LONG);
+            Next::End
+        }
+        Outcome::Close(_) | Outcome::Dump(_) | Outcome::Watch(_) => Next::End,
+    }
+}
+
+fn socket_address(address: &SockaddrStorage) -> Option<SocketAddr> {
+    if let Some(v4) = address.as_sockaddr_in() {
+        return Some(SocketAddr::from((v4.ip(), v4.port())));
+    }
+    let v6 = address.as_sockaddr_in6()?;
+    Some(SocketAddr::from((v6.ip(), v6.port())))
+}
