@@ -100,7 +100,7 @@ fn check_segments(region: &Region, report: &mut Report, census: &mut Census) {
                 "free"
             }
             Some(Kind::Claimed) => "claimed",
-            Some(Kind::Open) => {
+            Some(Kind::Open | Kind::Retired) => {
                 check_extents(region, segment, report, census);
                 "log"
             }
@@ -302,7 +302,7 @@ fn check_slot(
         }
     };
     let state = State(region.header(seen.segment).state.load(Acquire));
-    if !matches!(state.kind(), Some(Kind::Open | Kind::Claimed)) {
+    if !matches!(state.kind(), Some(Kind::Open | Kind::Retired | Kind::Claimed)) {
         return report.problem(
             4,
             format!(
@@ -312,7 +312,7 @@ fn check_slot(
             ),
         );
     }
-    if state.kind() == Some(Kind::Open) && !census.starts.get(&seen.segment).is_some_and(|s| s.contains(&seen.offset)) {
+    if state.kind() != Some(Kind::Claimed) && !census.starts.get(&seen.segment).is_some_and(|s| s.contains(&seen.offset)) {
         return report.problem(
             4,
             format!("bucket {bucket}, slot {index}: no item begins there before a tail: {word:?}"),

@@ -3,29 +3,34 @@
 //! An item is private until its slot is published. **The extent's tail is release-stored before that**, so a walker that
 //! trusts only what lies before the tail meets whole items only, whenever the writer dies.
 
-use crate::atomics::{AcqRel, Acquire, Relaxed, Release};
+use crate::atomics::{AcqRel, Acquire, AtomicU64, Relaxed, Release};
+use crate::evict::PORTION;
 use crate::hash::{Key, tag};
 use crate::layout::index;
 use crate::layout::item::{self, Header, LARGE_BODY_SIZE, flag};
 use crate::layout::segment::{
-    CHAIN_HEADER_SIZE, EXTENT_HEADER_SIZE, ExtentWord, Kind, LeaseWord, Link, SegmentWord, State, TailWord,
+    ADMISSION, CHAIN_HEADER_SIZE, EXTENT_HEADER_SIZE, ExtentWord, Kind, LeaseWord, Link, MAIN, SegmentWord, State, Stream,
+    TailWord,
 };
-use crate::layout::session::LEASING;
+use crate::layout::session::{LEASING, UPKEEP, WRITTEN};
 use crate::layout::slot::Slot;
 use crate::layout::stats::Counter;
 use crate::lookup::{ATTEMPTS_MAX, Chain, cas_of};
 use crate::mutants::{self, Mutant};
 use crate::persist::line;
+use crate::region::Region;
 use crate::session::Session;
 use crate::verbs::WriteError;
 use std::cell::Cell;
 
-/// The pool that everything goes to.
-const POOL: usize = 0;
-/// Upper bounds of the TTL classes, seconds left; class 0 is everything longer, and never.
-const CLASS_TTL_S: [u32; 3] = [120, 3_600, 86_400];
-/// Below this many segments only the shortest TTLs have a class of their own: open segments must stay a small part.
+/// Upper bounds of the TTL classes, seconds left; class 0 is everything longer, and never. An expired item waits for the
+/// last one of its segment, so for at most four times its own time.
+const CLASS_TTL_S: [u32; 7] = [60, 240, 960, 3_840, 15_360, 61_440, 245_760];
+/// The same in a region of fewer segments than that: open segments must stay a small part.
+const CLASS_TTL_FEW_S: [u32; 1] = [240];
 const SEGMENTS_FOR_ALL_CLASSES: usize = 256;
+/// Below this many segments everything is in one pool.
+const SEGMENTS_FOR_POOLS: usize = 64;
 
 /// Cache lines of the log that are asked for before the next item needs them.
 const WRITE_AHEAD: usize = 4;
@@ -35,9 +40,12 @@ const WRITE_AHEAD: usize = 4;
 pub(crate) struct Extent {
     segment: usize,
     word: SegmentWord,
+    stream: Stream,
     start: usize,
     next: usize,
+    /// how far it is paid for, in work: at most [`Self::leased`]
     end: usize,
+    leased: usize,
 }
 
 /// What an item is to be, apart from its key.
@@ -95,6 +103,23 @@ pub(crate) struct Written {
     pub chain: Option<Chain>,
 }
 
+impl Region {
+    /// The open segment of a stream, plus 1: a hint.
+    pub(crate) fn open_word(&self, stream: Stream) -> Option<&AtomicU64> {
+        self.superblock().open.get(stream.pool)?.get(stream.class)
+    }
+
+    /// The number of the segment that is opened next.
+    pub(crate) fn next_sequence(&self) -> u64 {
+        self.superblock().sequence.fetch_add(1, Relaxed)
+    }
+
+    /// Whether there are segments enough for two pools.
+    pub(crate) fn has_pools(&self) -> bool {
+        self.segments() >= SEGMENTS_FOR_POOLS
+    }
+}
+
 impl Session {
     /// Writes an item of flush epoch `epoch` to a place of its own, and says in `written` what came of it: behind a
     /// reference, because a processor waits for the words of a result that is moved as soon as it was made.
@@ -113,11 +138,15 @@ impl Session {
         if draft.cas.is_some() {
             flags |= flag::CAS;
         }
+        let stream = Stream {
+            pool: self.pool(key.hash),
+            class: self.class(draft.expiry, now),
+        };
         let inline = |len| item::size(key.bytes.len(), len, flags) + EXTENT_HEADER_SIZE <= self.region.layout.shape.segment_size;
         let (mut digits, mut padded) = (itoa::Buffer::new(), [b' '; NUMBER_LEN_MAX]);
         let (body, chain, own) = match draft.value {
             Value::Bytes(bytes) if inline(bytes.len()) && bytes.len() <= item::INLINE_VALUE_MAX => (Some(bytes), None, false),
-            Value::Bytes(bytes) => (None, Some(self.write_chain(key, bytes, now)?), true),
+            Value::Bytes(bytes) => (None, Some(self.write_chain(key, bytes, stream, now)?), true),
             Value::Chain(chain) => (None, Some(chain), false),
             Value::Number(number, width) => (Some(decimal(number, width, &mut digits, &mut padded)), None, false),
             Value::Built => (Some([].as_slice()), None, false),
@@ -133,7 +162,7 @@ impl Session {
         }
         let body = body.unwrap_or(&chain_body);
         let size = item::size(key.bytes.len(), body.len(), flags);
-        let extent = match self.room(size, self.class(draft.expiry, now), epoch, now, true) {
+        let extent = match self.room(size, stream, epoch, now) {
             Ok(extent) => extent,
             Err(e) => {
                 if let (Some(chain), true) = (chain, own) {
@@ -159,7 +188,8 @@ impl Session {
         }
         memory.write(at + header.key_offset(), key.bytes);
         memory.write(at + header.value_offset(), body);
-        self.commit(extent, size, draft.expiry, now);
+        self.intend_written(WRITTEN, extent.segment);
+        self.commit(extent, size, draft.expiry);
         let cas = draft
             .cas
             .unwrap_or_else(|| cas_of(self.region.header(extent.segment).sequence.load(Relaxed), offset));
@@ -172,14 +202,37 @@ impl Session {
         Ok(())
     }
 
-    /// Copies an item as it stands to a place of its own; its CAS unique goes with it. Takes free segments only.
-    pub(crate) fn write_copy(&self, bytes: &[u8], header: Header, epoch: u32, now: u32) -> Option<(usize, SegmentWord, usize)> {
+    /// Copies an item as it stands to a place of its own in this pool; its CAS unique goes with it. Takes free segments only.
+    /// The intent for its segment ([`UPKEEP`]) stands afterwards.
+    pub(crate) fn write_copy(
+        &self,
+        bytes: &[u8],
+        header: Header,
+        pool: usize,
+        epoch: u32,
+        now: u32,
+    ) -> Option<(usize, SegmentWord, usize)> {
         let class = self.class(header.expiry(), now);
-        let extent = self.room(bytes.len(), class, epoch, now, false).ok()?;
+        let extent = self.room_for_copy(bytes.len(), Stream { pool, class }, epoch, now)?;
         let at = self.region.segment(extent.segment) + extent.next;
         self.region.memory.write(at, bytes);
-        self.commit(extent, bytes.len(), header.expiry(), now);
+        self.intend_written(UPKEEP, extent.segment);
+        self.commit(extent, bytes.len(), header.expiry());
         Some((extent.segment, extent.word, extent.next))
+    }
+
+    /// The pool of a new item: the one of the item that it replaces; the main pool for a key that was evicted lately.
+    fn pool(&self, hash: u64) -> usize {
+        if !self.region.has_pools() {
+            ADMISSION
+        } else if let Some(replaced) = self.operates_in() {
+            State(self.region.header(replaced).state.load(Relaxed)).pool()
+        } else if self.region.take_ghost(hash) {
+            self.count(Counter::ghost_hits, 1);
+            MAIN
+        } else {
+            ADMISSION
+        }
     }
 
     /// The TTL class of an expiry.
@@ -188,57 +241,85 @@ impl Session {
             return 0;
         }
         let ttl = expiry.saturating_sub(now);
-        let classes = if self.region.segments() < SEGMENTS_FOR_ALL_CLASSES {
-            1
+        let bounds: &[u32] = if self.region.segments() < SEGMENTS_FOR_ALL_CLASSES {
+            &CLASS_TTL_FEW_S
         } else {
-            CLASS_TTL_S.len()
+            &CLASS_TTL_S
         };
-        CLASS_TTL_S
-            .iter()
-            .take(classes)
-            .position(|most| ttl <= *most)
-            .map_or(0, |i| i + 1)
+        bounds.iter().position(|most| ttl <= *most).map_or(0, |i| i + 1)
     }
 
-    /// An extent of this class and epoch whose next `size` bytes are free and ours.
+    /// An extent of this stream and epoch whose next `size` bytes are free and ours.
     #[inline(always)]
-    fn room(&self, size: usize, class: usize, epoch: u32, now: u32, evict: bool) -> Result<Extent, WriteError> {
-        match self.extent(class) {
+    fn room(&self, size: usize, stream: Stream, epoch: u32, now: u32) -> Result<Extent, WriteError> {
+        match self.extent(stream) {
             Some(extent) if extent.word.epoch() == epoch && extent.next + size <= extent.end => Ok(extent),
-            _ => self.more_room(size, class, epoch, now, evict),
+            _ => self.room_paid(size, stream, epoch, now),
         }
     }
 
-    fn more_room(&self, size: usize, class: usize, epoch: u32, now: u32, evict: bool) -> Result<Extent, WriteError> {
-        if let Some(extent) = self.extent(class)
-            && extent.word.epoch() == epoch
-            && let Some(extent) = self.extend(extent, size)
-        {
-            self.keep(class, extent);
-            return Ok(extent);
+    /// The same where the extent at hand is full or paid for no further.
+    #[cold]
+    fn room_paid(&self, size: usize, stream: Stream, epoch: u32, now: u32) -> Result<Extent, WriteError> {
+        let portion = size.max(PORTION);
+        let pressed = self.pay(portion, now);
+        let paid = |mut extent: Extent| {
+            extent.end = if pressed {
+                extent.leased.min(extent.next + portion)
+            } else {
+                extent.leased
+            };
+            extent
+        };
+        let at_hand = self.extent(stream).filter(|e| e.word.epoch() == epoch);
+        if let Some(extent) = at_hand.and_then(|e| self.with_room(e, size)) {
+            self.keep(paid(extent));
+            return Ok(paid(extent));
         }
-        let extent = self.lease(size, class, epoch, now, evict)?;
-        // Keep whichever has more room left, so that one large item does not cost the rest of a fresh extent.
-        let left = |e: &Extent| e.end - e.next;
-        match self.extent(class) {
-            Some(old) if old.word.epoch() == epoch && left(&old) > left(&extent).saturating_sub(size) => Ok(extent),
+        Ok(self.keep_better(paid(self.lease(size, stream, epoch, now, true)?), size))
+    }
+
+    /// The same for a relocation, which takes free segments only and pays for nothing.
+    fn room_for_copy(&self, size: usize, stream: Stream, epoch: u32, now: u32) -> Option<Extent> {
+        let at_hand = self.extent(stream).filter(|e| e.word.epoch() == epoch);
+        if let Some(extent) = at_hand.and_then(|e| self.with_room(e, size)) {
+            self.keep(extent);
+            return Some(extent);
+        }
+        let extent = self.lease(size, stream, epoch, now, false).ok()?;
+        Some(self.keep_better(extent, size))
+    }
+
+    /// The extent, made longer if need be and if nobody else has leased what follows.
+    fn with_room(&self, extent: Extent, size: usize) -> Option<Extent> {
+        if extent.next + size <= extent.leased {
+            Some(extent)
+        } else {
+            self.extend(extent, size)
+        }
+    }
+
+    /// Keeps whichever has more room left, so that one large item does not cost the rest of a fresh extent.
+    fn keep_better(&self, extent: Extent, size: usize) -> Extent {
+        let left = |e: &Extent| e.leased - e.next;
+        match self.extent(extent.stream) {
+            Some(old) if old.word.epoch() == extent.word.epoch() && left(&old) > left(&extent).saturating_sub(size) => {}
             _ => {
-                self.close_extent(class);
-                self.keep(class, extent);
-                Ok(extent)
+                self.close_extent(extent.stream.index());
+                self.keep(extent);
             }
         }
+        extent
     }
 
     /// The item is written: PUBLISH of the extent's tail. Invisible before it; behind it a walker parses the item, which
     /// is dead until a slot names it.
-    fn commit(&self, extent: Extent, size: usize, expiry: u32, now: u32) {
+    fn commit(&self, extent: Extent, size: usize, expiry: u32) {
         let tail = extent.next + size;
         let at = self.region.segment(extent.segment) + extent.start;
         // The next item's place: the publish that follows would otherwise wait for lines that only the next write asks for.
         self.region.memory.prefetch_to_write::<WRITE_AHEAD>(at - extent.start + tail);
-        let class = self.class(expiry, now);
-        if class != 0 {
+        if extent.stream.class != 0 {
             let expires = &self.region.header(extent.segment).expires;
             if expires.load(Relaxed) < expiry {
                 expires.fetch_max(expiry, Relaxed);
@@ -255,11 +336,11 @@ impl Session {
             .store(TailWord::new(told, self.owner.incarnation).0, Release);
         // Persistent before the word that leads to it: the barrier stands between this and the publish.
         if self.region.is_strict() {
-            self.write_item_back(extent, size, class);
+            self.write_item_back(extent, size);
         }
-        match self.extent(class) {
+        match self.extent(extent.stream) {
             Some(kept) if kept.segment == extent.segment && kept.start == extent.start => {
-                self.keep(class, Extent { next: tail, ..kept });
+                self.keep(Extent { next: tail, ..kept });
             }
             _ => self.close(extent),
         }
@@ -267,31 +348,46 @@ impl Session {
 
     #[cold]
     #[inline(never)]
-    fn write_item_back(&self, extent: Extent, size: usize, class: usize) {
+    fn write_item_back(&self, extent: Extent, size: usize) {
         let at = self.region.segment(extent.segment);
         self.region.write_back(at + extent.next, size);
         self.region.write_back(at + extent.start + 8, 8);
-        if class != 0 {
+        if extent.stream.class != 0 {
             // No item outlives what the header says: the segment may then be dead as a whole.
             self.region.write_back_header(extent.segment);
         }
     }
 
     #[inline]
-    fn extent(&self, class: usize) -> Option<Extent> {
-        self.extents.get(class).and_then(Cell::get)
+    fn extent(&self, stream: Stream) -> Option<Extent> {
+        self.extents.get(stream.index()).and_then(Cell::get)
     }
 
     #[inline]
-    fn keep(&self, class: usize, extent: Extent) {
-        if let Some(cell) = self.extents.get(class) {
+    fn keep(&self, extent: Extent) {
+        if let Some(cell) = self.extents.get(extent.stream.index()) {
             cell.set(Some(extent));
         }
     }
 
-    pub(crate) fn close_extent(&self, class: usize) {
-        if let Some(extent) = self.extents.get(class).and_then(Cell::take) {
+    /// Closes the extent of the stream with this number.
+    pub(crate) fn close_extent(&self, stream: usize) {
+        if let Some(extent) = self.extents.get(stream).and_then(Cell::take) {
             self.close(extent);
+        }
+    }
+
+    /// Closes this session's extents in a segment that is to be purged.
+    pub(crate) fn close_extents_in(&self, segment: usize) {
+        for stream in 0..Stream::MAX {
+            if self
+                .extents
+                .get(stream)
+                .and_then(Cell::get)
+                .is_some_and(|e| e.segment == segment)
+            {
+                self.close_extent(stream);
+            }
         }
     }
 
@@ -307,10 +403,10 @@ impl Session {
         let shape = self.region.layout.shape;
         let lease = &self.region.header(extent.segment).lease;
         let old = LeaseWord(lease.load(Acquire));
-        let cells = (extent.next + size - extent.end).div_ceil(shape.cell_size());
+        let cells = (extent.next + size - extent.leased).div_ceil(shape.cell_size());
         if old.is_sealed()
             || !old.is_of_generation(extent.word.generation())
-            || old.cells() * shape.cell_size() != extent.end
+            || old.cells() * shape.cell_size() != extent.leased
             || old.cells() + cells > shape.cells()
         {
             return None;
@@ -319,28 +415,28 @@ impl Session {
             .compare_exchange(old.0, old.lease(cells, false).0, AcqRel, Relaxed)
             .ok()?;
         self.region.write_back_header(extent.segment);
-        extent.end += cells * shape.cell_size();
+        extent.leased += cells * shape.cell_size();
         Some(extent)
     }
 
     /// Leases an extent with room for `size` bytes, in the open segment or in a new one.
-    fn lease(&self, size: usize, class: usize, epoch: u32, now: u32, evict: bool) -> Result<Extent, WriteError> {
+    fn lease(&self, size: usize, stream: Stream, epoch: u32, now: u32, make_room: bool) -> Result<Extent, WriteError> {
         let shape = self.region.layout.shape;
         let cells = (size + EXTENT_HEADER_SIZE).div_ceil(shape.cell_size());
         for _ in 0..ATTEMPTS_MAX {
-            let hint = self.open_hint(class);
+            let hint = self.open_hint(stream);
             let open = index(hint).wrapping_sub(1);
-            if let Some(extent) = self.lease_in(open, cells, epoch, class) {
+            if let Some(extent) = self.lease_in(open, cells, epoch, stream) {
                 return Ok(extent);
             }
-            if self.open_hint(class) != hint {
+            if self.open_hint(stream) != hint {
                 continue;
             }
-            let segment = self.take_segment(now, evict)?;
-            let extent = self.open_segment(segment, cells, epoch, class, now);
+            let segment = self.take_segment(now, make_room)?;
+            let extent = self.open_segment(segment, cells, epoch, stream, now);
             // Leave the better one to the others: a large item that did not fit shall not cost everybody the open segment.
-            if self.cells_left(segment) >= self.cells_left_open(open, epoch, class)
-                && let Some(word) = self.region.superblock().open[POOL].get(class)
+            if self.cells_left(segment) >= self.cells_left_open(open, epoch, stream)
+                && let Some(word) = self.region.open_word(stream)
             {
                 let _ = word.compare_exchange(hint, segment as u64 + 1, AcqRel, Relaxed);
             }
@@ -349,8 +445,8 @@ impl Session {
         Err(WriteError::Corrupt)
     }
 
-    fn open_hint(&self, class: usize) -> u64 {
-        self.region.superblock().open[POOL].get(class).map_or(0, |w| w.load(Acquire))
+    fn open_hint(&self, stream: Stream) -> u64 {
+        self.region.open_word(stream).map_or(0, |w| w.load(Acquire))
     }
 
     fn cells_left(&self, segment: usize) -> usize {
@@ -362,15 +458,15 @@ impl Session {
         }
     }
 
-    fn cells_left_open(&self, segment: usize, epoch: u32, class: usize) -> usize {
+    fn cells_left_open(&self, segment: usize, epoch: u32, stream: Stream) -> usize {
         let usable = segment != usize::MAX
             && self.region.has(segment)
             && self.region.segment_word(segment).epoch() == epoch
-            && self.region.header(segment).state.load(Relaxed) == State::new(Kind::Open, class).0;
+            && self.region.header(segment).state.load(Relaxed) == State::of(Kind::Open, stream).0;
         if usable { self.cells_left(segment) } else { 0 }
     }
 
-    fn lease_in(&self, segment: usize, cells: usize, epoch: u32, class: usize) -> Option<Extent> {
+    fn lease_in(&self, segment: usize, cells: usize, epoch: u32, stream: Stream) -> Option<Extent> {
         let region = &self.region;
         let shape = region.layout.shape;
         if segment == usize::MAX || !region.has(segment) {
@@ -380,7 +476,7 @@ impl Session {
         for _ in 0..ATTEMPTS_MAX {
             let word = region.segment_word(segment);
             let old = LeaseWord(header.lease.load(Acquire));
-            let usable = header.state.load(Acquire) == State::new(Kind::Open, class).0
+            let usable = header.state.load(Acquire) == State::of(Kind::Open, stream).0
                 && word.epoch() == epoch
                 && old.is_of_generation(word.generation())
                 && !old.is_sealed()
@@ -398,7 +494,7 @@ impl Session {
                 self.relent(LEASING);
                 continue;
             }
-            let extent = self.start_extent(segment, old.cells(), cells);
+            let extent = self.start_extent(segment, old.cells(), cells, stream);
             self.relent(LEASING);
             // Whoever opened the segment may not have come to its barrier yet.
             region.write_back_header(segment);
@@ -413,7 +509,7 @@ impl Session {
     }
 
     /// Writes the header of an extent whose cells have just been leased.
-    fn start_extent(&self, segment: usize, first_cell: usize, cells: usize) -> Extent {
+    fn start_extent(&self, segment: usize, first_cell: usize, cells: usize, stream: Stream) -> Extent {
         let region = &self.region;
         let cell_size = region.layout.shape.cell_size();
         let word = region.segment_word(segment);
@@ -431,14 +527,16 @@ impl Session {
         Extent {
             segment,
             word,
+            stream,
             start,
             next,
             end,
+            leased: end,
         }
     }
 
     /// Makes a claimed segment an open one, with a first extent for this thread.
-    fn open_segment(&self, segment: usize, cells: usize, epoch: u32, class: usize, now: u32) -> Extent {
+    fn open_segment(&self, segment: usize, cells: usize, epoch: u32, stream: Stream, now: u32) -> Extent {
         let region = &self.region;
         let shape = region.layout.shape;
         let header = region.header(segment);
@@ -448,19 +546,17 @@ impl Session {
                 .slot(region.segment(segment) + cell * shape.cell_size())
                 .store(0, Relaxed);
         }
-        header
-            .sequence
-            .store(region.superblock().sequence.fetch_add(1, Relaxed), Relaxed);
+        header.sequence.store(region.next_sequence(), Relaxed);
         header.dead.store(0, Relaxed);
         header.opened.store(now, Relaxed);
-        header.expires.store(if class == 0 { u32::MAX } else { 0 }, Relaxed);
+        header.expires.store(if stream.class == 0 { u32::MAX } else { 0 }, Relaxed);
         header
             .lease
             .store(LeaseWord::new(word.generation()).lease(cells, true).0, Relaxed);
         region.word(segment).store(word.0, Release);
-        let extent = self.start_extent(segment, 0, cells);
+        let extent = self.start_extent(segment, 0, cells, stream);
         // PAIRS: Acquire in `lease_in`: who sees it open sees its words.
-        header.state.store(State::new(Kind::Open, class).0, Release);
+        header.state.store(State::of(Kind::Open, stream).0, Release);
         region.write_back_header(segment);
         region.write_back_word(segment);
         region.write_back(line::SEQUENCE, 8);
@@ -468,7 +564,7 @@ impl Session {
     }
 
     /// Puts a value into segments of its own, last part first, so that each part is whole before another names it.
-    fn write_chain(&self, key: &Key<'_>, value: &[u8], now: u32) -> Result<Chain, WriteError> {
+    fn write_chain(&self, key: &Key<'_>, value: &[u8], stream: Stream, now: u32) -> Result<Chain, WriteError> {
         let room = self.region.layout.shape.segment_size - CHAIN_HEADER_SIZE;
         let parts = value.len().div_ceil(room).max(1);
         // Half of the region: beyond that two writers of such values could starve each other for ever.
@@ -477,6 +573,7 @@ impl Session {
         }
         let (mut next, mut last) = (Link::NONE, Link::NONE);
         for part in value.chunks(room).rev() {
+            self.pay(self.region.layout.shape.segment_size, now);
             let segment = match self.take_segment(now, true) {
                 Ok(segment) => segment,
                 Err(e) => {
@@ -495,10 +592,12 @@ impl Session {
                 region.slot(at + i * 8).store(word, Relaxed);
             }
             region.memory.write(at + CHAIN_HEADER_SIZE, part);
+            region.header(segment).sequence.store(region.next_sequence(), Relaxed);
+            let none = State::of(Kind::Large, stream);
             let state = if mutants::is(Mutant::ChainWithoutOwner) {
-                State::new(Kind::Large, 0)
+                none
             } else {
-                State::owned(Kind::Large, self.owner)
+                none.take(Kind::Large, self.owner)
             };
             region.header(segment).state.store(state.0, Release);
             // Its generation may have been given by somebody who did not come to a barrier.
@@ -517,13 +616,11 @@ impl Session {
     /// The chain's head is published: its segments are nobody's any more but the head's.
     pub(crate) fn disown_chain(&self, chain: Chain) {
         self.each_of_chain(chain.first, |session, segment, _| {
-            let owned = State::owned(Kind::Large, session.owner).0;
-            let none = State::new(Kind::Large, 0).0;
-            let _ = session
-                .region
-                .header(segment)
-                .state
-                .compare_exchange(owned, none, AcqRel, Relaxed);
+            let state = &session.region.header(segment).state;
+            let old = State(state.load(Relaxed));
+            if old.kind() == Some(Kind::Large) && old.owner() == Some(session.owner) {
+                let _ = state.compare_exchange(old.0, old.leave(Kind::Large).0, AcqRel, Relaxed);
+            }
         });
     }
 

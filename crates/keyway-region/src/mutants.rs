@@ -34,10 +34,12 @@ pub enum Mutant {
     RelocateInTwoSteps,
     /// the number of segments is raised before memory backs them
     RaisedBeforeBacked,
+    /// items that were hit are evicted like any other
+    NoSecondChance,
 }
 
 impl Mutant {
-    /// All of them.
+    /// All that break the protocol. [`Self::NoSecondChance`] only costs hits.
     pub const ALL: [Self; 13] = [
         Self::PublishBeforeTail,
         Self::DeadExtentsStand,

@@ -458,18 +458,9 @@ impl Session {
         self.region.recover();
         self.region.age_hints(now);
         self.region.epoch(now);
-        for _ in 0..UPKEEP_SEGMENTS {
-            match self.reclaim_dead(UPKEEP_SWEEP, now) {
-                Some(segment) => self.free_segment(segment),
-                None => break,
-            }
-        }
+        self.reclaim_dead(now);
     }
 }
-
-/// Segments freed by one upkeep at most, and headers looked at for each.
-const UPKEEP_SEGMENTS: usize = 16;
-const UPKEEP_SWEEP: usize = 1024;
 
 /// Whether this get wins the right to recache (protocol.txt, "Meta Get", flags N, R and the answer W).
 fn wins(item: &Item, ttl_s: Option<u32>, how: &Get) -> bool {

@@ -8,7 +8,7 @@ use crate::atomics::{AcqRel, Acquire, Relaxed, SeqCst};
 use crate::extent::{Draft, Value, Written};
 use crate::hash::{Key, tag};
 use crate::layout::bucket::{SLOTS, Table};
-use crate::layout::session::OPERATION;
+use crate::layout::session::{OPERATION, WRITTEN};
 use crate::layout::slot::Slot;
 use crate::layout::stats::Counter;
 use crate::lookup::{ATTEMPTS_MAX, Chain, Look, Place, Seen};
@@ -124,6 +124,7 @@ impl Session {
         if built.capacity() > BUILT_KEPT_MAX {
             built.shrink_to(BUILT_KEPT_MAX);
         }
+        self.relent(WRITTEN);
         self.relent(OPERATION);
         self.discard(prepared);
         result

@@ -273,15 +273,14 @@ impl Region {
                 header.sequence.store(entry as u64, Relaxed);
                 State::new(kind, 0)
             }
-            Need::Part => State::new(Kind::Large, 0),
+            Need::Part => State::of(Kind::Large, old.stream()),
             Need::Log => {
                 self.repair_extents(segment, needs);
-                let class = if old.kind() == Some(Kind::Open) { old.class() } else { 0 };
                 if old.kind() != Some(Kind::Open) {
-                    // Somebody was about to purge it, and its class is gone: nobody leases in it any more.
+                    // Somebody was about to purge it: nobody leases in it any more.
                     header.lease.store(LeaseWord(header.lease.load(Relaxed)).seal().0, Relaxed);
                 }
-                State::new(Kind::Open, class)
+                State::of(Kind::Open, old.stream())
             }
         };
         header.state.store(new.0, Relaxed);

@@ -4,9 +4,11 @@
 //! it is in the middle of stands in its thread slot, so that anybody can finish or undo it if the thread dies.
 
 use crate::atomics::{AcqRel, Acquire, Relaxed, Release, SeqCst, add_single_writer, fence, store_then_fence};
+use crate::evict::Reclaim;
 use crate::extent::Extent;
 use crate::hash::{Key, hash};
-use crate::layout::segment::{CLASSES_MAX, Owner};
+use crate::layout::index;
+use crate::layout::segment::{Owner, Stream};
 use crate::layout::session::{INTENTS, LEASING, Lease, OPERATION, ThreadSlot, UPKEEP, next_incarnation};
 use crate::layout::slot::Slot;
 use crate::layout::stats::Counter;
@@ -44,7 +46,7 @@ pub struct Session {
     pub(crate) region: Arc<Region>,
     pub(crate) owner: Owner,
     pub(crate) limits: Limits,
-    pub(crate) extents: [Cell<Option<Extent>>; CLASSES_MAX],
+    pub(crate) extents: [Cell<Option<Extent>>; Stream::MAX],
     /// for keys and copies during a purge
     pub(crate) scratch: Cell<Vec<u8>>,
     /// for values that an operation builds
@@ -52,6 +54,8 @@ pub struct Session {
     items: Cell<i64>,
     /// bytes of dead items that no segment has been told of
     pub(crate) dead: Cell<u64>,
+    /// what it is about to reclaim
+    pub(crate) reclaim: Reclaim,
 }
 
 impl Region {
@@ -64,6 +68,8 @@ impl Region {
             if old.is_leased() {
                 continue;
             }
+            // Before the slot can have an intent. PAIRS: the fence in `Region::is_intended`, behind which it is read.
+            self.superblock().threads.fetch_max(slot as u64 + 1, SeqCst);
             let incarnation = next_incarnation(old.incarnation());
             let new = Lease::new(incarnation, number, process.incarnation);
             if thread.lease.compare_exchange(old.0, new.0, AcqRel, Relaxed).is_err() {
@@ -80,11 +86,12 @@ impl Region {
                     incarnation,
                 },
                 limits,
-                extents: [const { Cell::new(None) }; CLASSES_MAX],
+                extents: [const { Cell::new(None) }; Stream::MAX],
                 scratch: Cell::default(),
                 built: RefCell::default(),
                 items: Cell::new(0),
                 dead: Cell::new(0),
+                reclaim: Reclaim::default(),
             });
         }
         None
@@ -96,13 +103,18 @@ impl Region {
         slot < self.layout.shape.thread_slots && Lease(self.thread(slot).lease.load(Acquire)).is_held_by(owner)
     }
 
-    /// Whether any session's intent names the segment. Of `own` only the operation's intent counts.
+    /// Thread slots that were ever leased.
+    fn threads(&self) -> usize {
+        index(self.superblock().threads.load(Acquire)).min(self.layout.shape.thread_slots)
+    }
+
+    /// Whether any session's intent names the segment. Of `own` only the operation's intents count.
     pub(crate) fn is_intended(&self, segment: usize, own: Owner) -> bool {
         let name = segment as u64 + 1;
         // Everything purged before is seen by whoever stores an intent after this; everybody else's intent is seen here.
         // PAIRS: the fence in `Session::intend`.
         fence(SeqCst);
-        (0..self.layout.shape.thread_slots).any(|slot| {
+        (0..self.threads()).any(|slot| {
             let thread = self.thread(slot);
             let own = slot == usize::from(own.slot);
             (0..INTENTS).any(|i| {
@@ -116,7 +128,8 @@ impl Region {
     /// Whether a live session is about to write an extent's header in the segment.
     pub(crate) fn is_leasing(&self, segment: usize) -> bool {
         let name = segment as u64 + 1;
-        (0..self.layout.shape.thread_slots).any(|slot| {
+        fence(SeqCst);
+        (0..self.threads()).any(|slot| {
             let thread = self.thread(slot);
             thread.intents.get(LEASING).is_some_and(|w| w.load(Acquire) == name) && Lease(thread.lease.load(Acquire)).is_leased()
         })
@@ -176,6 +189,23 @@ impl Session {
         }
     }
 
+    /// The item that is about to be published lies in this segment: nobody bumps it until the operation has ended.
+    #[inline]
+    pub(crate) fn intend_written(&self, which: usize, segment: usize) {
+        // No fence: the item's extent is still open, and a recycler looks for intents after it has seen the extent closed.
+        // PAIRS: Acquire of the extent's header in `Region::has_live_extent`, which reads what `Session::close` released.
+        if RECORDS && let Some(intent) = self.thread().intents.get(which) {
+            intent.store(segment as u64 + 1, Release);
+        }
+    }
+
+    /// The segment of the item that the thread's operation is at.
+    #[inline]
+    pub(crate) fn operates_in(&self) -> Option<usize> {
+        let name = self.thread().intents.get(OPERATION).map_or(0, |w| w.load(Relaxed));
+        index(name).checked_sub(1).filter(|segment| self.region.has(*segment))
+    }
+
     /// Whether this thread's own operation is at an item of this segment: it had better not be evicted by it.
     pub(crate) fn operates_on(&self, segment: usize) -> bool {
         self.thread()
@@ -213,8 +243,8 @@ impl Session {
 
     /// Gives up every extent, so that their segments can be reclaimed. The next write leases new ones.
     pub fn release_extents(&self) {
-        for class in 0..CLASSES_MAX {
-            self.close_extent(class);
+        for stream in 0..Stream::MAX {
+            self.close_extent(stream);
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Where everything lies in a region of a given size, and what of it must be backed by memory.
 //!
 //! ```text
-//! superblock | process slots | thread slots | segment words | segment headers | bucket directory | hint directory | segments
+//! superblock | process slots | thread slots | segment words | segment headers | bucket directory | hint directory | ghosts | segments
 //! ```
 //!
 //! The arrays are laid out for the most segments that the region can ever have, so that nothing moves when it grows; only
@@ -22,6 +22,9 @@ const SEGMENTS_WANTED: u64 = 512;
 const GROWTH_MAX: usize = 1 << ROUNDS_MAX;
 /// Bytes of memory per bucket of the first index. Eight doublings later a bucket stands for 32 bytes, more items than fit.
 const MEMORY_PER_BUCKET: u64 = 8192;
+
+/// The ghost table takes one in this many bytes of the segments: a fingerprint of two bytes for each item of 256.
+const GHOSTS_SHARE: usize = 128;
 
 /// The numbers that fix a layout, as they stand in the superblock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -103,6 +106,11 @@ impl Shape {
         (self.segment_size / CELLS_MAX).max(CELL_SIZE_MIN)
     }
 
+    /// Bytes of the ghost table for each segment.
+    pub fn ghosts_size(&self) -> usize {
+        self.segment_size / GHOSTS_SHARE
+    }
+
     /// Cells of a segment.
     pub fn cells(&self) -> usize {
         self.segment_size / self.cell_size()
@@ -126,6 +134,8 @@ pub struct Layout {
     pub bucket_directory: usize,
     /// segments, plus 1, of the hints
     pub hint_directory: usize,
+    /// fingerprints of items that were evicted from the admission pool
+    pub ghosts: usize,
     /// the segments
     pub segments: usize,
     /// all of it, at its largest
@@ -142,7 +152,8 @@ impl Layout {
         let headers = page(words + shape.segments_max * 8);
         let bucket_directory = page(headers + shape.segments_max * 64);
         let hint_directory = page(bucket_directory + shape.segments_max * 4);
-        let segments = page(hint_directory + shape.segments_max * 4).next_multiple_of(shape.segment_size);
+        let ghosts = page(hint_directory + shape.segments_max * 4);
+        let segments = page(ghosts + shape.segments_max * shape.ghosts_size()).next_multiple_of(shape.segment_size);
         Self {
             shape,
             processes,
@@ -151,6 +162,7 @@ impl Layout {
             headers,
             bucket_directory,
             hint_directory,
+            ghosts,
             segments,
             len_max: segments + shape.segments_max * shape.segment_size,
         }
@@ -173,7 +185,7 @@ impl Layout {
     }
 
     /// The parts of the file that must be backed by memory with this many segments.
-    pub fn backed(&self, segments: usize) -> [Range<usize>; 6] {
+    pub fn backed(&self, segments: usize) -> [Range<usize>; 7] {
         let page = |n: usize| n.next_multiple_of(self.shape.page_size);
         [
             0..self.words,
@@ -181,6 +193,7 @@ impl Layout {
             self.headers..page(self.headers + segments * 64),
             self.bucket_directory..page(self.bucket_directory + segments * 4),
             self.hint_directory..page(self.hint_directory + segments * 4),
+            self.ghosts..page(self.ghosts + segments * self.shape.ghosts_size()),
             self.segments..page(self.segment(segments)),
         ]
     }
@@ -227,7 +240,7 @@ mod tests {
             let backed = layout.backed_len(segments);
             assert!(backed <= memory, "{memory}");
             assert!(
-                memory - backed <= shape.segment_size as u64 + 4096 * 8,
+                memory - backed <= (shape.segment_size + shape.ghosts_size()) as u64 + 4096 * 9,
                 "{memory}: {} unused",
                 memory - backed
             );

@@ -4,6 +4,7 @@
 //! segment word:  63..24 generation (40) | 23..0 flush epoch (24)
 //! state word:    63..32 owner's incarnation (32) | 31..16 owner's thread slot (16) | 15..10 0 | 9..6 TTL class (4) | 5..4 pool (2) | 3..0 state
 //! lease word:    63..48 generation, low bits (16) | 47 sealed | 46..40 0 | 39..32 cells leased (8) | 31..0 cells at which an extent starts
+//! cursor word:   63..48 generation, low bits (16) | 47..46 what is spared | 45..40 0 | 39..20 bytes relocated / 8 | 19..0 purged up to here / 8
 //! extent header: word 0: 63..24 generation (40) | 23..17 0 | 16 closed | 15..0 owner's thread slot; word 1: 63..32 owner's incarnation | 31..0 tail / 8
 //! link:          63..60 0 | 59..40 segment (20) | 39..0 generation (40); 0 for none
 //! ```
@@ -15,10 +16,12 @@
 //! | free | claimed | an allocating thread |
 //! | claimed | open, index, hints | its owner, when it is ready for use |
 //! | claimed | large | its owner, who puts a part of a value in it (the word still names the owner until the head is published) |
-//! | open | claimed | an evicting thread that found every extent closed |
+//! | open | claimed | an allocating thread that found every extent closed: the purge begins |
+//! | claimed | retired | its owner, after a step of the purge that was not the last |
+//! | retired | claimed | whoever does the next step |
 //! | large | claimed | whoever took the head's word out of the index; a sweep that found no head |
 //! | claimed | free | its owner, after the generation was bumped |
-//! | claimed, owner dead | claimed | an evicting thread, who begins again |
+//! | claimed, owner dead | claimed | an allocating thread, who repeats the step |
 
 use crate::atomics::{AtomicU32, AtomicU64};
 use crate::memory::Shared;
@@ -53,7 +56,9 @@ pub struct SegmentHeader {
     pub expires: AtomicU32,
     /// bytes of items in it that have been replaced or removed: a hint, updated without read-modify-writes
     pub dead: AtomicU64,
-    reserved: [AtomicU64; 3],
+    /// the cursor word: how far its purge has come
+    pub cursor: AtomicU64,
+    reserved: [AtomicU64; 2],
 }
 
 const _: () = assert!(size_of::<SegmentHeader>() == 64);
@@ -104,6 +109,35 @@ pub enum Kind {
     Index = 4,
     /// hints of buckets
     Hints = 5,
+    /// a log that is being purged, nobody's between two steps
+    Retired = 6,
+}
+
+/// Pools that log segments and large values belong to.
+pub const POOLS: usize = 2;
+/// The pool of what is new.
+pub const ADMISSION: usize = 0;
+/// The pool of what was hit, or came back soon after it had been evicted.
+pub const MAIN: usize = 1;
+
+/// Where an item is written: the open segment of a pool and TTL class.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stream {
+    /// [`ADMISSION`] or [`MAIN`]
+    pub pool: usize,
+    /// its TTL class
+    pub class: usize,
+}
+
+impl Stream {
+    /// Streams that there can be.
+    pub const MAX: usize = POOLS * CLASSES_MAX;
+
+    /// Its number, below [`Self::MAX`].
+    #[inline]
+    pub fn index(self) -> usize {
+        self.pool * CLASSES_MAX + self.class
+    }
 }
 
 /// A thread slot together with the incarnation that it had.
@@ -129,6 +163,22 @@ impl State {
         Self(kind as u64 | (class as u64) << 6)
     }
 
+    /// A log segment's state, or a large value's, without owner.
+    pub fn of(kind: Kind, stream: Stream) -> Self {
+        debug_assert!(stream.class < CLASSES_MAX && stream.pool < POOLS);
+        Self(kind as u64 | (stream.pool as u64) << 4 | (stream.class as u64) << 6)
+    }
+
+    /// The same stream's, in another state that one thread owns.
+    pub fn take(self, kind: Kind, owner: Owner) -> Self {
+        Self(Self::owned(kind, owner).0 | self.0 & STREAM)
+    }
+
+    /// The same stream's, in another state without owner.
+    pub fn leave(self, kind: Kind) -> Self {
+        Self(kind as u64 | self.0 & STREAM)
+    }
+
     /// A state that one thread owns.
     pub fn owned(kind: Kind, owner: Owner) -> Self {
         Self(kind as u64 | u64::from(owner.slot) << 16 | u64::from(owner.incarnation) << 32)
@@ -144,6 +194,7 @@ impl State {
             3 => Kind::Large,
             4 => Kind::Index,
             5 => Kind::Hints,
+            6 => Kind::Retired,
             _ => return None,
         })
     }
@@ -160,6 +211,76 @@ impl State {
     /// The TTL class.
     pub fn class(self) -> usize {
         (self.0 >> 6 & 0xF) as usize
+    }
+
+    /// The pool. The bits have room for four; what no version writes is the admission pool.
+    pub fn pool(self) -> usize {
+        if self.0 >> 4 & 3 == MAIN as u64 { MAIN } else { ADMISSION }
+    }
+
+    /// Pool and TTL class.
+    pub fn stream(self) -> Stream {
+        Stream {
+            pool: self.pool(),
+            class: self.class(),
+        }
+    }
+}
+
+/// The state word's bits of pool and TTL class.
+const STREAM: u64 = 0x3F << 4;
+
+/// Which live items a purge copies to the log's head.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Spare {
+    /// none
+    Nothing,
+    /// of the admission pool those that were hit: they go to the main pool
+    Promoted,
+    /// of the main pool those that were hit since they were last spared
+    Hit,
+    /// all: the segment is compacted, nothing is evicted
+    All,
+}
+
+/// How far a segment's purge has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Cursor {
+    /// items before this offset are out of the index
+    pub offset: usize,
+    /// bytes that were copied
+    pub relocated: usize,
+    /// what the purge spares
+    pub spare: Spare,
+}
+
+impl Cursor {
+    /// At the segment's start.
+    pub fn start(spare: Spare) -> Self {
+        Self {
+            offset: 0,
+            relocated: 0,
+            spare,
+        }
+    }
+
+    /// As a word that speaks of this generation.
+    pub fn word(self, generation: u64) -> u64 {
+        let eighths = |n: usize| (n as u64 >> 3) & 0xF_FFFF;
+        generation << 48 | (self.spare as u64) << 46 | eighths(self.relocated) << 20 | eighths(self.offset)
+    }
+
+    /// From the word, if it speaks of this generation.
+    pub fn of(word: u64, generation: u64) -> Option<Self> {
+        let bytes = |n: u64| super::index(n & 0xF_FFFF) << 3;
+        (word >> 48 == generation & 0xFFFF).then(|| Self {
+            offset: bytes(word),
+            relocated: bytes(word >> 20),
+            spare: [Spare::Nothing, Spare::Promoted, Spare::Hit, Spare::All]
+                .into_iter()
+                .nth(super::index(word >> 46 & 3))
+                .unwrap_or(Spare::Nothing),
+        })
     }
 }
 
@@ -305,6 +426,20 @@ mod tests {
     }
 
     #[test]
+    fn a_cursor_comes_back_in_its_generation_only() {
+        for spare in [Spare::Nothing, Spare::Promoted, Spare::Hit, Spare::All] {
+            let cursor = Cursor {
+                offset: SIZE_MAX,
+                relocated: SIZE_MAX - 8,
+                spare,
+            };
+            let word = cursor.word(0x5_0007);
+            assert_eq!(Cursor::of(word, 0x9_0007), Some(cursor));
+            assert_eq!(Cursor::of(word, 0x5_0008), None);
+        }
+    }
+
+    #[test]
     fn state_words_keep_their_fields() {
         let owner = Owner {
             slot: 0xFFFF,
@@ -314,6 +449,15 @@ mod tests {
         assert_eq!((s.kind(), s.owner()), (Some(Kind::Claimed), Some(owner)));
         let s = State::new(Kind::Open, 15);
         assert_eq!((s.kind(), s.owner(), s.class()), (Some(Kind::Open), None, 15));
+        let stream = Stream { pool: MAIN, class: 9 };
+        let s = State::of(Kind::Open, stream);
+        assert_eq!((s.kind(), s.owner(), s.stream()), (Some(Kind::Open), None, stream));
+        let claimed = s.take(Kind::Claimed, owner);
+        assert_eq!(
+            (claimed.kind(), claimed.owner(), claimed.stream()),
+            (Some(Kind::Claimed), Some(owner), stream)
+        );
+        assert_eq!(claimed.leave(Kind::Open), s);
         assert_eq!(State(15).kind(), None);
     }
 }

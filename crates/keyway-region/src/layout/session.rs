@@ -46,7 +46,7 @@ pub struct ThreadSlot {
     /// that tentative word
     pub pending_word: AtomicU64,
     reserved: [AtomicU64; 5],
-    /// segments, plus 1, that no recycler may bump meanwhile; 0 for none. By index: [`OPERATION`], [`UPKEEP`], [`LEASING`]
+    /// segments, plus 1, that no recycler may bump meanwhile; 0 for none. By index: [`OPERATION`], [`UPKEEP`], [`LEASING`], [`WRITTEN`]
     pub intents: [AtomicU64; INTENTS],
     reserved_intents: [AtomicU64; 4],
     /// see [`super::stats`]
@@ -59,6 +59,8 @@ pub const OPERATION: usize = 0;
 pub const UPKEEP: usize = 1;
 /// The segment in which the thread is about to lease an extent.
 pub const LEASING: usize = 2;
+/// The segment of the item that the thread has written for its operation and not published: its extent may be closed before.
+pub const WRITTEN: usize = 3;
 
 const _: () = assert!(size_of::<ThreadSlot>() == 1024);
 const _: () = assert!(Counters::COUNT <= COUNTERS_MAX);

@@ -64,16 +64,16 @@ pub struct Superblock {
     pub free: AtomicU64,
     /// where to look for a free segment
     pub free_hint: AtomicU64,
-    /// where to look for a victim
-    pub hand: AtomicU64,
+    /// thread slots that were ever leased: none beyond has an intent
+    pub threads: AtomicU64,
     /// where to look for segments that are dead as a whole
     pub sweep: AtomicU64,
     /// items in the index, about: what starts its growth
     pub items: AtomicU64,
     /// where the hints are aged next
     pub aging: AtomicU64,
-    /// where to look for segments that are mostly dead
-    pub compaction: AtomicU64,
+    /// lines of the ghost table that are in use
+    pub ghost_lines: AtomicU64,
 
     /// the open segment, plus 1, of each pool and TTL class: a hint
     pub open: [[AtomicU64; CLASSES_MAX]; POOLS_MAX],

@@ -1,0 +1,83 @@
+//! The ghost table: fingerprints of items that were evicted from the admission pool without a hit.
+//!
+//! A key that comes back while its ghost is there goes to the main pool at once. Each line of 32 fingerprints is a queue of
+//! its own: a new one pushes the oldest out, so the table remembers as many evictions as it has places, and it is told to have
+//! as many as the main pool has items. All of it is hints: lines are changed by plain stores, by anybody at the same time, and
+//! anything may stand in them without harm.
+
+use crate::atomics::Relaxed;
+use crate::region::Region;
+
+/// Bytes of a line.
+const LINE_SIZE: usize = 64;
+/// Fingerprints in a line.
+const LANES: u64 = 32;
+/// One in every lane of a word.
+const ONES: u64 = 0x0001_0001_0001_0001;
+/// The table gets another number of lines when the items ask for more than 5/4 of it, or for less than 1/2.
+const GROW: (u64, u64) = (5, 4);
+const SHRINK: (u64, u64) = (1, 2);
+
+impl Region {
+    /// Remembers that the key with this hash was evicted.
+    pub(crate) fn add_ghost(&self, hash: u64) {
+        let Some((line, mut fingerprint)) = self.ghost(hash) else {
+            return;
+        };
+        for i in 0..LINE_SIZE / 8 {
+            let word = self.slot(line + i * 8);
+            let old = word.load(Relaxed);
+            word.store(old << 16 | fingerprint, Relaxed);
+            fingerprint = old >> 48;
+        }
+    }
+
+    /// Whether the key's ghost is there; it is taken away.
+    pub(crate) fn take_ghost(&self, hash: u64) -> bool {
+        let Some((line, fingerprint)) = self.ghost(hash) else {
+            return false;
+        };
+        for i in 0..LINE_SIZE / 8 {
+            let word = self.slot(line + i * 8);
+            let old = word.load(Relaxed);
+            // The lowest lane that differs in nothing: a zero lane borrows from its neighbour's top bit.
+            let differing = old ^ (fingerprint * ONES);
+            let zeros = differing.wrapping_sub(ONES) & !differing & ONES << 15;
+            if zeros != 0 {
+                word.store(old & !(0xFFFF << (zeros.trailing_zeros() - 15)), Relaxed);
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Where the ghost of a hash belongs, and its fingerprint, never 0. `None`: nothing was evicted yet.
+    fn ghost(&self, hash: u64) -> Option<(usize, u64)> {
+        let lines = self.superblock().ghost_lines.load(Relaxed).min(self.ghost_lines_max());
+        if lines == 0 {
+            return None;
+        }
+        // Bits of their own: the index uses the top twelve, the low half, and a product of all.
+        let mixed = (hash ^ hash >> 29).wrapping_mul(0xD6E8_FEB8_6659_FD93);
+        let line = usize::try_from((u128::from(mixed) * u128::from(lines)) >> 64).unwrap_or(0);
+        Some((self.layout.ghosts + line * LINE_SIZE, (mixed & 0xFFFF).max(1)))
+    }
+
+    fn ghost_lines_max(&self) -> u64 {
+        (self.segments() * self.layout.shape.ghosts_size() / LINE_SIZE) as u64
+    }
+
+    /// Makes the table as long as the main pool, as far as it has room.
+    pub(crate) fn fit_ghosts(&self) {
+        let sb = self.superblock();
+        let items = sb.items.load(Relaxed);
+        if items > u64::MAX / 2 {
+            return;
+        }
+        let wanted = (items / LANES).clamp(1, self.ghost_lines_max().max(1));
+        let lines = sb.ghost_lines.load(Relaxed);
+        if wanted > lines.saturating_mul(GROW.0) / GROW.1 || wanted < lines.saturating_mul(SHRINK.0) / SHRINK.1 || lines == 0 {
+            sb.ghost_lines.store(wanted, Relaxed);
+        }
+    }
+}

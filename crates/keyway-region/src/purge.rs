@@ -1,0 +1,594 @@
+//! Emptying a segment: its items leave the index or move to the log's head, a step at a time, and then it is free.
+//!
+//! A segment under purge is claimed by one thread during a step and nobody's between two. How far the purge has come stands in
+//! the segment's header, so anybody can do the next step; a step that its thread did not live to end is repeated, which does no
+//! harm. Items behind the cursor are as present as any: they are read, overwritten and deleted meanwhile.
+
+use crate::atomics::{AcqRel, Acquire, Relaxed, Release, add_single_writer};
+use crate::evict::Victim;
+use crate::hash::{hash, tag};
+use crate::layout::bucket::SLOTS;
+use crate::layout::item::{self, Header, flag};
+use crate::layout::segment::{
+    ADMISSION, Cursor, EXTENT_HEADER_SIZE, ExtentWord, Kind, LeaseWord, Link, MAIN, SegmentWord, Spare, State, Stream, TailWord,
+};
+use crate::layout::session::UPKEEP;
+use crate::layout::slot::Slot;
+use crate::layout::stats::Counter;
+use crate::lookup::{ATTEMPTS_MAX, Look, Place, Seen};
+use crate::memory::Line;
+use crate::mutants::{self, Mutant};
+use crate::region::Region;
+use crate::session::Session;
+use crate::verbs::KEY_LEN_MAX;
+
+/// Bytes of dead items that a session counts at a time.
+const DEAD_PORTION: u64 = 1024;
+/// Hits that take an item of the admission pool to the main pool.
+const PROMOTED_FROM: u64 = 1;
+/// Of a segment that is purged for room at most this part is copied, so that each purge frees at least the rest of one.
+pub(crate) const SPARED_MAX: (usize, usize) = (3, 4);
+
+/// What a step did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Step {
+    /// the budget is used up, the segment is not empty yet
+    More,
+    /// the segment, or more than one, is free
+    Freed,
+    /// nothing for now: somebody is at it
+    Passed,
+    /// its item gets another chance
+    Spared,
+}
+
+/// A step under way.
+struct Purge {
+    segment: usize,
+    word: SegmentWord,
+    cursor: Cursor,
+    /// where spared items go
+    pool: usize,
+    /// the table word for which the last split is known to be cleaned up
+    finished: u64,
+    /// items looked at
+    items: u64,
+    /// an item that must not be evicted found no room
+    stuck: bool,
+}
+
+impl Region {
+    /// Whether a live thread may still publish an item of this segment. Its lease word must be sealed, or the answer ages.
+    fn has_live_extent(&self, segment: usize) -> bool {
+        let word = self.segment_word(segment);
+        let lease = LeaseWord(self.header(segment).lease.load(Acquire));
+        if !lease.is_of_generation(word.generation()) {
+            return false;
+        }
+        let cell_size = self.layout.shape.cell_size();
+        lease.extents().any(|(cell, _)| {
+            let at = self.segment(segment) + (cell * cell_size).min(self.layout.shape.segment_size - EXTENT_HEADER_SIZE);
+            let mut extent = ExtentWord(self.slot(at).load(Acquire));
+            if extent.generation() != word.generation() {
+                // Leased, header not written: by somebody who is at it, or by somebody who died there.
+                if self.is_leasing(segment) {
+                    return true;
+                }
+                extent = ExtentWord(self.slot(at).load(Acquire));
+                if extent.generation() != word.generation() {
+                    return false;
+                }
+            }
+            let incarnation = TailWord(self.slot(at + 8).load(Relaxed)).incarnation();
+            let owner = crate::layout::segment::Owner {
+                slot: extent.owner(),
+                incarnation,
+            };
+            !extent.is_closed() && (self.is_held(owner) || mutants::is(Mutant::DeadExtentsStand))
+        })
+    }
+
+    /// The first word in the key's buckets that is among the `candidates` and that `is_it`, with its slot. `Err`: a frozen
+    /// slot is in the way.
+    fn find_word(
+        &self,
+        hash: u64,
+        candidates: impl Fn(&Line) -> u32,
+        mut is_it: impl FnMut(Place, Slot) -> bool,
+    ) -> Result<Option<(Place, Slot)>, (Place, Slot)> {
+        for _ in 0..ATTEMPTS_MAX {
+            let table = self.table();
+            let Some(buckets) = self.buckets(hash, table) else {
+                return Ok(None);
+            };
+            for (bucket, bucket_at) in buckets {
+                let line = self.memory.line(bucket_at);
+                if Slot::any_frozen(&line) {
+                    let frozen = (0..SLOTS).find(|index| Slot::of(&line, *index).is_frozen()).unwrap_or(0);
+                    return Err((Place::new(bucket, bucket_at, frozen), Slot::of(&line, frozen)));
+                }
+                let mut found = candidates(&line);
+                while found != 0 {
+                    let index = found.trailing_zeros() as usize;
+                    found &= found - 1;
+                    let (place, word) = (Place::new(bucket, bucket_at, index), Slot::of(&line, index));
+                    if is_it(place, word) {
+                        return Ok(Some((place, word)));
+                    }
+                }
+            }
+            if self.table() == table {
+                return Ok(None);
+            }
+        }
+        Ok(None)
+    }
+}
+
+impl Session {
+    /// A step of a victim's purge: about `budget` bytes of items. What it did, and the bytes.
+    pub(crate) fn purge_step(&self, victim: Victim, budget: usize, now: u32) -> (Step, usize) {
+        let region = &*self.region;
+        let segment = victim.segment;
+        let state = State(region.header(segment).state.load(Acquire));
+        if let Some(owner) = state.owner()
+            && (owner == self.owner || region.is_held(owner) || mutants::is(Mutant::DeadClaimsStand))
+        {
+            return (Step::Passed, 0);
+        }
+        let claimed = match state.kind() {
+            Some(Kind::Open) => self.claim_open(segment, state),
+            Some(Kind::Retired | Kind::Claimed) => !self.operates_on(segment) && self.claim(segment, state),
+            Some(Kind::Large) => {
+                return (
+                    self.reclaim_large(segment, state, victim.spare, now),
+                    region.layout.shape.segment_size,
+                );
+            }
+            Some(Kind::Index | Kind::Hints) => return (self.reclaim_index(segment, state), 0),
+            Some(Kind::Free) | None => false,
+        };
+        if claimed {
+            self.purge(segment, state, victim.spare, budget, now)
+        } else {
+            (Step::Passed, 0)
+        }
+    }
+
+    /// Seals an open segment and claims it, unless somebody may still publish from it.
+    fn claim_open(&self, segment: usize, state: State) -> bool {
+        if self.operates_on(segment) {
+            return false;
+        }
+        let lease = &self.region.header(segment).lease;
+        loop {
+            let old = LeaseWord(lease.load(Acquire));
+            if old.is_sealed() || lease.compare_exchange(old.0, old.seal().0, AcqRel, Relaxed).is_ok() {
+                break;
+            }
+        }
+        self.close_extents_in(segment);
+        !self.region.has_live_extent(segment) && self.claim(segment, state)
+    }
+
+    /// A step for a claimed segment: takes words that name it out of the index, and with the last one bumps its generation.
+    fn purge(&self, segment: usize, state: State, spare: Spare, budget: usize, now: u32) -> (Step, usize) {
+        let region = &*self.region;
+        let word = region.segment_word(segment);
+        let saved = Cursor::of(region.header(segment).cursor.load(Relaxed), word.generation());
+        let mut cursor = saved.unwrap_or(Cursor::start(spare));
+        if spare == Spare::Nothing {
+            cursor.spare = spare;
+        }
+        // A sleeping writer's intent may stand for hours: no use in beginning before it is gone.
+        if cursor.offset == 0 && region.is_intended(segment, self.owner) {
+            self.retire(segment, state, word, cursor);
+            return (Step::Passed, 0);
+        }
+        let mut purge = Purge {
+            segment,
+            word,
+            cursor,
+            pool: if cursor.spare == Spare::All || !region.has_pools() {
+                state.pool()
+            } else {
+                MAIN
+            },
+            finished: u64::MAX,
+            items: 0,
+            stuck: false,
+        };
+        let (ended, used) = self.purge_items(&mut purge, budget, now);
+        self.count(Counter::purged, purge.items);
+        // Every word that the step removed or met as replaced, before the bytes that it led to may be another's.
+        region.barrier();
+        if !ended {
+            self.retire(segment, state, word, purge.cursor);
+            return (if purge.stuck { Step::Passed } else { Step::More }, used);
+        }
+        // Splits that were done since the last item was looked for may have left a word of it frozen in their old bucket.
+        self.finish_last_split();
+        if region.is_intended(segment, self.owner) {
+            self.retire(segment, state, word, Cursor::start(cursor.spare));
+            return (Step::Passed, used);
+        }
+        region.barrier();
+        self.bump(segment);
+        self.free_segment(segment);
+        if cursor.spare == Spare::Promoted {
+            region.fit_ghosts();
+        }
+        (Step::Freed, used)
+    }
+
+    /// Leaves a claimed segment to whoever does the next step.
+    fn retire(&self, segment: usize, state: State, word: SegmentWord, cursor: Cursor) {
+        let header = self.region.header(segment);
+        header.cursor.store(cursor.word(word.generation()), Relaxed);
+        // PAIRS: Acquire in `Session::purge_step`: who finds it retired sees how far it has come.
+        header.state.store(state.leave(Kind::Retired).0, Release);
+    }
+
+    /// Purges items from the cursor on. Whether the end was reached, and the bytes that were dealt with.
+    fn purge_items(&self, purge: &mut Purge, budget: usize, now: u32) -> (bool, usize) {
+        let region = &*self.region;
+        let shape = region.layout.shape;
+        let generation = purge.word.generation();
+        let lease = LeaseWord(region.header(purge.segment).lease.load(Acquire));
+        if !lease.is_of_generation(generation) {
+            return (true, 0);
+        }
+        let at = region.segment(purge.segment);
+        let mut used = 0;
+        for (first, end) in lease.extents() {
+            let (start, end) = (first * shape.cell_size(), (end * shape.cell_size()).min(shape.segment_size));
+            if start >= end
+                || end <= purge.cursor.offset
+                || ExtentWord(region.slot(at + start).load(Acquire)).generation() != generation
+            {
+                continue;
+            }
+            let tail = TailWord(region.slot(at + start + 8).load(Acquire)).tail().min(end);
+            let mut offset = purge.cursor.offset.max(start + EXTENT_HEADER_SIZE);
+            while offset + item::HEADER_SIZE < tail {
+                purge.cursor.offset = offset;
+                if used >= budget {
+                    return (false, used);
+                }
+                let Some(header) = Header(region.slot(at + offset).load(Acquire)).validate(tail - offset) else {
+                    self.count(Counter::corrupt, 1);
+                    break;
+                };
+                if !header.has(flag::DEAD) {
+                    self.purge_item(purge, offset, header, now);
+                }
+                if purge.stuck {
+                    return (false, used);
+                }
+                purge.items += 1;
+                used += header.size();
+                offset += header.size();
+            }
+        }
+        (true, used)
+    }
+
+    /// Takes one item of a claimed segment out of the index, or moves it.
+    fn purge_item(&self, purge: &mut Purge, offset: usize, header: Header, now: u32) {
+        let region = &*self.region;
+        let at = region.segment(purge.segment) + offset;
+        let mut bytes = [0; KEY_LEN_MAX];
+        let Some(key) = bytes.get_mut(..header.key_len()) else {
+            return;
+        };
+        region.memory.read(at + header.key_offset(), key);
+        let key_hash = hash(region.seed, key);
+        let here = Slot::confirmed(0, 0, purge.segment, offset);
+        for _ in 0..ATTEMPTS_MAX {
+            // Words that the last split left frozen in its old bucket name items of keys that are elsewhere now.
+            let count = region.table().count;
+            if purge.finished != count {
+                self.finish_last_split();
+                purge.finished = count;
+            }
+            let found = region.find_word(key_hash, |line| here.same_places(line), |_, _| true);
+            let (place, word) = match found {
+                Ok(Some(found)) => found,
+                Ok(None) => return region.write_back_buckets(key_hash),
+                Err((place, word)) => {
+                    self.unfreeze(place, word);
+                    continue;
+                }
+            };
+            let seen = Seen {
+                segment: purge.segment,
+                word: purge.word,
+                at,
+                offset,
+                header,
+            };
+            if word.is_tentative() {
+                region.abort(place.at, word);
+                continue;
+            }
+            if word.is_dirty() {
+                region.settle(place.at, word);
+                continue;
+            }
+            let present = purge.word.epoch() >= region.epoch(now) && !header.is_expired(now);
+            if present && let Some(frequency) = self.spared(purge, word) {
+                match self.relocate(purge, place, word.with_frequency(frequency), word, &seen, now) {
+                    Relocated::Yes => return,
+                    // Compaction evicts nothing: it goes on when there is room.
+                    Relocated::NoRoom if purge.cursor.spare == Spare::All => {
+                        purge.stuck = true;
+                        return;
+                    }
+                    Relocated::NoRoom | Relocated::TooLarge => {}
+                    Relocated::Changed => continue,
+                }
+            }
+            if region.vacate(place.at, word) {
+                self.count_gone(&seen, place, present, now);
+                if present && purge.cursor.spare == Spare::Promoted {
+                    region.add_ghost(key_hash);
+                }
+                if let Some(chain) = region.chain(&seen) {
+                    self.free_chain(chain.first);
+                }
+                return;
+            }
+        }
+        self.count(Counter::corrupt, 1);
+    }
+
+    /// Whether the item is copied, and with what frequency.
+    fn spared(&self, purge: &Purge, word: Slot) -> Option<u64> {
+        let frequency = word.frequency();
+        let (part, whole) = SPARED_MAX;
+        let room = purge.cursor.relocated < self.region.layout.shape.segment_size / whole * part;
+        match purge.cursor.spare {
+            Spare::Nothing => None,
+            Spare::All => Some(frequency),
+            _ if mutants::is(Mutant::NoSecondChance) => None,
+            Spare::Promoted => (room && frequency >= PROMOTED_FROM).then_some(0),
+            Spare::Hit => (room && frequency > 0).then(|| frequency - 1),
+        }
+    }
+
+    /// An item was evicted, or was expired or flushed and its place reclaimed.
+    pub(crate) fn count_gone(&self, seen: &Seen, place: Place, present: bool, now: u32) {
+        let (fetched, _) = self.region.hint_facts(seen, place, now);
+        if present {
+            self.count(Counter::evictions, 1);
+            self.count(Counter::evicted_unfetched, u64::from(!fetched));
+        } else {
+            self.count(Counter::reclaimed, 1);
+            self.count(Counter::expired_unfetched, u64::from(!fetched && seen.header.is_expired(now)));
+        }
+        self.count_removed(seen);
+    }
+
+    /// An item whose word this thread has taken out of the index, under an intent or a claim of its segment that still
+    /// stands: a purge need not look for its word. Its bytes are counted; the segment's count is a hint in a line that every
+    /// writer wants: small items are counted together, with the segment of the one that makes up a portion, so that of random
+    /// segments each gets its share. Two that count at once lose one of the counts.
+    #[inline]
+    pub(crate) fn bury(&self, seen: &Seen) {
+        // PAIRS: Acquire in `Session::purge`: whoever sees it dead sees its slot without it.
+        self.region.slot(seen.at).store(seen.header.dead().0, Release);
+        let dead = self.dead.get() + seen.header.size() as u64;
+        if dead < DEAD_PORTION {
+            self.dead.set(dead);
+            return;
+        }
+        self.dead.set(0);
+        add_single_writer(&self.region.header(seen.segment).dead, dead);
+    }
+
+    /// An item left the index.
+    pub(crate) fn count_removed(&self, seen: &Seen) {
+        self.count(Counter::curr_items, 1u64.wrapping_neg());
+        self.count(Counter::bytes, (self.region.size(seen) as u64).wrapping_neg());
+        self.count_items(-1);
+        self.bury(seen);
+    }
+
+    /// Copies an item to the log's head and swaps its slot to the copy, which begins with the frequency of `like`. The segment
+    /// is claimed by this thread, so nobody recycles it meanwhile.
+    fn relocate(&self, purge: &mut Purge, place: Place, like: Slot, word: Slot, seen: &Seen, now: u32) -> Relocated {
+        let has_cas = seen.header.has(flag::CAS);
+        let region = &*self.region;
+        let mut bytes = self.scratch.take();
+        bytes.clear();
+        let header = Header(seen.header.0 | flag::CAS << 28);
+        bytes.extend_from_slice(&header.0.to_le_bytes());
+        bytes.extend_from_slice(&region.cas_unique(seen).to_le_bytes());
+        let old_rest = item::HEADER_SIZE + if has_cas { 8 } else { 0 };
+        let rest = seen.header.value_offset() + seen.header.value_len() - old_rest;
+        region.memory.append_to(seen.at + old_rest, rest, &mut bytes);
+        bytes.resize(header.size(), 0);
+        if header.size() + EXTENT_HEADER_SIZE > region.layout.shape.segment_size {
+            self.scratch.set(bytes);
+            return Relocated::TooLarge;
+        }
+        let copy = self.write_copy(&bytes, header, purge.pool, purge.word.epoch(), now);
+        self.scratch.set(bytes);
+        let Some((segment, segment_word, offset)) = copy else {
+            return Relocated::NoRoom;
+        };
+        let new = Slot::confirmed(word.tag(), segment_word.generation(), segment, offset).with_frequency(like.frequency());
+        let word = if mutants::is(Mutant::RelocateInTwoSteps) {
+            let _ = region.slot(place.at).compare_exchange(word.0, Slot::EMPTY.0, AcqRel, Relaxed);
+            Slot::EMPTY
+        } else {
+            word
+        };
+        region.barrier();
+        // PUBLISH: the copy. Before it the item is where it was; the old place is purged only after it.
+        let swapped = region.slot(place.at).compare_exchange(word.0, new.0, AcqRel, Relaxed).is_ok();
+        self.relent(UPKEEP);
+        if !swapped {
+            return Relocated::Changed;
+        }
+        region.write_back(place.at, 8);
+        purge.cursor.relocated += header.size();
+        self.count(Counter::relocations, 1);
+        self.count(Counter::bytes, (header.size() as u64).wrapping_sub(seen.header.size() as u64));
+        Relocated::Yes
+    }
+
+    /// Evicts the large item that this segment belongs to, all of its segments, or frees the segment if no item claims it.
+    fn reclaim_large(&self, segment: usize, state: State, spare: Spare, now: u32) -> Step {
+        let region = &*self.region;
+        let at = region.segment(segment);
+        let generation = region.segment_word(segment).generation();
+        let (last, key_hash) = (Link(region.slot(at + 8).load(Relaxed)), region.slot(at + 16).load(Relaxed));
+        for _ in 0..ATTEMPTS_MAX {
+            if State(region.header(segment).state.load(Acquire)) != state
+                || region.segment_word(segment).generation() != generation
+            {
+                return Step::Passed;
+            }
+            let mut head = None;
+            let tagged = |line: &Line| Slot::with_tag(line, tag(key_hash));
+            // A head that changes under our eyes may have handed its segments to the next one: no orphan until all stand still.
+            let mut moved = false;
+            let found = region.find_word(key_hash, tagged, |place, word| {
+                let seen = match region.look(place.at, word) {
+                    Look::Got(seen) => seen,
+                    Look::Moved => {
+                        moved = true;
+                        return false;
+                    }
+                    Look::Corrupt => return false,
+                };
+                let ours = word.is_item() && region.chain(&seen).is_some_and(|c| c.last == last);
+                moved |= !region.still(&seen);
+                if ours && !moved {
+                    head = Some(seen);
+                }
+                ours && !moved
+            });
+            if moved && head.is_none() {
+                continue;
+            }
+            match (found, head) {
+                (Err((place, word)), _) => self.unfreeze(place, word),
+                (Ok(Some(_)), Some(seen)) if self.operates_on(seen.segment) => return Step::Passed,
+                (Ok(Some((place, word))), Some(seen)) => {
+                    let present = seen.word.epoch() >= region.epoch(now) && !seen.header.is_expired(now);
+                    if present && self.spare_large(segment, state, last, (place, word), spare) {
+                        return Step::Spared;
+                    }
+                    self.intend(UPKEEP, seen.segment);
+                    let chain = match region.look(place.at, word) {
+                        Look::Got(seen) => region.chain(&seen).filter(|c| c.last == last && region.still(&seen)),
+                        _ => None,
+                    };
+                    let gone = chain.is_some() && region.vacate(place.at, word);
+                    if gone {
+                        self.count_gone(&seen, place, present, now);
+                        if present && spare == Spare::Promoted {
+                            region.add_ghost(key_hash);
+                        }
+                    }
+                    self.relent(UPKEEP);
+                    if let (Some(chain), true) = (chain, gone) {
+                        self.free_chain(chain.first);
+                        return Step::Freed;
+                    }
+                }
+                _ => {
+                    // No item leads here, and no live writer is about to make one: an orphan.
+                    if mutants::is(Mutant::OrphansForgotten) || !self.claim(segment, state) {
+                        return Step::Passed;
+                    }
+                    // The word that replaced its head may be somebody's who did not come to a barrier.
+                    region.write_back_buckets(key_hash);
+                    region.barrier();
+                    self.bump(segment);
+                    self.free_segment(segment);
+                    return Step::Freed;
+                }
+            }
+        }
+        Step::Passed
+    }
+
+    /// Another chance for a large item that was hit: its segments go to the queue's end, one by one as they are met. The last
+    /// part was opened first, so it is met first and decides for all.
+    fn spare_large(&self, segment: usize, state: State, last: Link, slot: (Place, Slot), spare: Spare) -> bool {
+        let region = &*self.region;
+        let header = region.header(segment);
+        let (place, word) = slot;
+        let sequence = header.sequence.load(Relaxed);
+        let pool = if last.segment() != segment && last.segment() < region.segments() {
+            let decided = region.header(last.segment());
+            if decided.sequence.load(Relaxed) < sequence {
+                return false;
+            }
+            State(decided.state.load(Relaxed)).pool()
+        } else {
+            let (least, after) = match spare {
+                Spare::Promoted => (PROMOTED_FROM, 0),
+                Spare::Hit => (1, word.frequency().saturating_sub(1)),
+                Spare::Nothing | Spare::All => return false,
+            };
+            if word.frequency() < least || mutants::is(Mutant::NoSecondChance) {
+                return false;
+            }
+            let _ = region
+                .slot(place.at)
+                .compare_exchange(word.0, word.with_frequency(after).0, AcqRel, Relaxed);
+            if region.has_pools() { MAIN } else { ADMISSION }
+        };
+        let stream = Stream {
+            pool,
+            class: state.class(),
+        };
+        header.sequence.store(region.next_sequence(), Relaxed);
+        let _ = header
+            .state
+            .compare_exchange(state.0, State::of(Kind::Large, stream).0, AcqRel, Relaxed);
+        true
+    }
+
+    /// A segment on its way into the index whose owner died: finished if the directory has it, freed otherwise.
+    fn reclaim_index(&self, segment: usize, state: State) -> Step {
+        let region = &self.region;
+        let entry = usize::try_from(region.header(segment).sequence.load(Relaxed)).unwrap_or(usize::MAX);
+        let Some(kind) = state
+            .kind()
+            .filter(|_| state.owner().is_some() && entry < region.layout.shape.segments_max)
+        else {
+            return Step::Passed;
+        };
+        let directory = region.directory_entry(kind, entry);
+        if directory.load(Acquire) as usize == segment + 1 {
+            let _ = region
+                .header(segment)
+                .state
+                .compare_exchange(state.0, State::new(kind, 0).0, AcqRel, Relaxed);
+            return Step::Passed;
+        }
+        if !self.claim(segment, state) {
+            return Step::Passed;
+        }
+        self.bump(segment);
+        self.free_segment(segment);
+        Step::Freed
+    }
+}
+
+/// What became of an item that was to be copied.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Relocated {
+    Yes,
+    /// no free segment
+    NoRoom,
+    /// with a CAS unique of its own it would not fit into a segment
+    TooLarge,
+    /// the slot changed meanwhile
+    Changed,
+}
