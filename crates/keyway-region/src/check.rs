@@ -20,6 +20,7 @@ use crate::hash::{choices, hash, tag};
 use crate::layout::bucket::{SLOTS, Split};
 use crate::layout::item::{self, Header};
 use crate::layout::segment::{CHAIN_HEADER_SIZE, EXTENT_HEADER_SIZE, ExtentWord, Kind, LeaseWord, Link, State, TailWord};
+use crate::layout::session::Lease;
 use crate::layout::slot::Slot;
 use crate::lookup::{Look, Place, Seen};
 use crate::region::Region;
@@ -37,6 +38,30 @@ pub struct Report {
     pub unlisted: usize,
     /// "name", "value" for people
     pub summary: Vec<(&'static str, String)>,
+    /// what there is
+    pub counts: Counts,
+}
+
+/// What a check counted: segments by what they are for, and words.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[allow(missing_docs, reason = "the first are named like the states of segments")]
+pub struct Counts {
+    pub log: usize,
+    pub large: usize,
+    pub index: usize,
+    pub hints: usize,
+    pub claimed: usize,
+    pub free: usize,
+    /// free segments by the superblock's count
+    pub free_counted: u64,
+    /// segments of no use: invariant 9
+    pub reclaimable: usize,
+    /// items in the index
+    pub items: usize,
+    /// tentative words
+    pub tentative: usize,
+    /// frozen words
+    pub frozen: usize,
 }
 
 impl Report {
@@ -70,61 +95,58 @@ pub fn check(region: &Region, mut progress: impl FnMut(u8)) -> Report {
 /// What is met on the way.
 #[derive(Default)]
 struct Census {
-    kinds: HashMap<&'static str, usize>,
+    counts: Counts,
     /// items that start at a place before their extent's tail, by segment: offsets
     index_segments: HashSet<usize>,
     hint_segments: HashSet<usize>,
-    large: HashSet<usize>,
+    /// segments of large values, and whether a live thread is still writing them
+    large: HashMap<usize, bool>,
     starts: HashMap<usize, HashSet<usize>>,
     chained: HashMap<usize, String>,
     chains: Vec<(Seen, String, u64)>,
-    items: usize,
     bytes: usize,
-    tentative: usize,
-    frozen: usize,
-    reclaimable: usize,
 }
 
 fn check_segments(region: &Region, report: &mut Report, census: &mut Census) {
-    let mut free = 0;
     for segment in 0..region.segments() {
         let state = State(region.header(segment).state.load(Acquire));
         let dead = state.owner().is_some_and(|owner| !region.is_held(owner));
-        let name = match state.kind() {
-            None => {
-                report.problem(1, format!("segment {segment} has state {:#x}", state.0));
-                continue;
+        let counts = &mut census.counts;
+        match state.kind() {
+            None => report.problem(1, format!("segment {segment} has state {:#x}", state.0)),
+            Some(Kind::Free) => counts.free += 1,
+            Some(Kind::Claimed) => {
+                counts.claimed += 1;
+                counts.reclaimable += usize::from(dead);
             }
-            Some(Kind::Free) => {
-                free += 1;
-                "free"
-            }
-            Some(Kind::Claimed) => "claimed",
             Some(Kind::Open | Kind::Retired) => {
+                counts.log += 1;
                 check_extents(region, segment, report, census);
-                "log"
             }
             Some(Kind::Large) => {
-                census.large.insert(segment);
-                "large"
+                counts.large += 1;
+                census.large.insert(segment, state.owner().is_some() && !dead);
             }
-            Some(Kind::Index) => {
-                census.index_segments.insert(segment);
-                "index"
+            Some(kind @ (Kind::Index | Kind::Hints)) => {
+                let is_index = kind == Kind::Index;
+                *(if is_index { &mut counts.index } else { &mut counts.hints }) += 1;
+                let of_kind = if is_index {
+                    &mut census.index_segments
+                } else {
+                    &mut census.hint_segments
+                };
+                of_kind.insert(segment);
+                let entry = usize::try_from(region.header(segment).sequence.load(Relaxed)).unwrap_or(usize::MAX);
+                let named =
+                    entry < region.segments() && region.directory_entry(kind, entry).load(Relaxed) as usize == segment + 1;
+                // On its way into the directory, or left there by the dead.
+                counts.reclaimable += usize::from(!named && dead);
             }
-            Some(Kind::Hints) => {
-                census.hint_segments.insert(segment);
-                "hints"
-            }
-        };
-        if state.kind() == Some(Kind::Claimed) && dead {
-            census.reclaimable += 1;
         }
-        *census.kinds.entry(name).or_default() += 1;
     }
-    let counted = region.superblock().free.load(Relaxed);
+    census.counts.free_counted = region.superblock().free.load(Relaxed);
     // A thread that dies between a state and the count leaves the count off by one.
-    let drift = counted.abs_diff(free);
+    let drift = census.counts.free_counted.abs_diff(census.counts.free as u64);
     if drift > 0 && drift < u64::MAX / 2 {
         report.summary.push(("free count off by", drift.to_string()));
     }
@@ -231,6 +253,7 @@ fn check_index(region: &Region, report: &mut Report, census: &mut Census, progre
     let mut keys: HashSet<Vec<u8>> = HashSet::new();
     let pending: HashSet<(u64, u64)> = (0..region.layout.shape.thread_slots)
         .map(|slot| region.thread(slot))
+        .filter(|t| Lease(t.lease.load(Acquire)).is_leased())
         .map(|t| (t.pending_slot.load(Relaxed), t.pending_word.load(Relaxed)))
         .collect();
     for bucket in 0..table.count {
@@ -273,7 +296,7 @@ fn check_slot(
         return report.problem(3, format!("bucket {bucket}, slot {index} is unset"));
     }
     if word.is_frozen() {
-        census.frozen += 1;
+        census.counts.frozen += 1;
         let split = Split::of(bucket, word.mark(), region.buckets_initial());
         if split.is_none_or(|s| s.target > table.count) {
             report.problem(
@@ -283,7 +306,7 @@ fn check_slot(
         }
     }
     if word.is_tentative() {
-        census.tentative += 1;
+        census.counts.tentative += 1;
         if !pending.contains(&(place.at as u64, word.0)) {
             report.problem(
                 3,
@@ -344,7 +367,7 @@ fn check_slot(
             format!("bucket {bucket}, slot {index}: key '{shown}' names an item that is marked dead"),
         );
     }
-    census.items += 1;
+    census.counts.items += 1;
     census.bytes = census.bytes.saturating_add(region.size(&seen));
     if !keys.insert(key) {
         report.problem(6, format!("bucket {bucket}, slot {index}: key '{shown}' has a second entry"));
@@ -362,7 +385,7 @@ fn check_chains(region: &Region, report: &mut Report, census: &mut Census) {
         let mut link = chain.first;
         for part in 0..parts.min(region.segments()) {
             let segment = link.segment();
-            let known = census.large.contains(&segment) && region.segment_word(segment).generation() == link.generation();
+            let known = census.large.contains_key(&segment) && region.segment_word(segment).generation() == link.generation();
             if !known {
                 report.problem(
                     8,
@@ -387,17 +410,33 @@ fn check_chains(region: &Region, report: &mut Report, census: &mut Census) {
             link = Link(region.slot(at).load(Relaxed));
         }
     }
-    census.reclaimable += census.large.iter().filter(|s| !census.chained.contains_key(s)).count();
+    let orphans = census
+        .large
+        .iter()
+        .filter(|(s, written)| !**written && !census.chained.contains_key(s));
+    census.counts.reclaimable += orphans.count();
 }
 
 fn summarise(region: &Region, report: &mut Report, census: &Census) {
     let shape = region.layout.shape;
     let counters = region.counters();
-    let kinds = ["log", "large", "index", "hints", "claimed", "free"]
-        .map(|k| format!("{k} {}", census.kinds.get(k).copied().unwrap_or(0)))
-        .join(", ");
+    report.counts = census.counts;
+    let Counts {
+        log,
+        large,
+        index,
+        hints,
+        claimed,
+        free,
+        reclaimable,
+        items,
+        tentative,
+        frozen,
+        ..
+    } = census.counts;
+    let kinds = format!("log {log}, large {large}, index {index}, hints {hints}, claimed {claimed}, free {free}");
     let table = region.table();
-    let load = census.items as f64 / (table.count as f64 * SLOTS as f64);
+    let load = items as f64 / (table.count as f64 * SLOTS as f64);
     let mut line = |name, value: String| report.summary.push((name, value));
     line(
         "segments",
@@ -406,23 +445,21 @@ fn summarise(region: &Region, report: &mut Report, census: &Census) {
     line(
         "index",
         format!(
-            "{} buckets, {:.0} % full, {} tentative, {} frozen",
+            "{} buckets, {:.0} % full, {tentative} tentative, {frozen} frozen",
             table.count,
-            load * 100.0,
-            census.tentative,
-            census.frozen
+            load * 100.0
         ),
     );
     line(
         "items",
         format!(
-            "{} with {} bytes (counted: {} with {})",
-            census.items, census.bytes, counters.curr_items, counters.bytes
+            "{items} with {} bytes (counted: {} with {})",
+            census.bytes, counters.curr_items, counters.bytes
         ),
     );
     line(
         "sessions",
         format!("{} of {} thread slots leased", region.sessions(), shape.thread_slots),
     );
-    line("reclaimable", format!("{} segments", census.reclaimable));
+    line("reclaimable", format!("{reclaimable} segments"));
 }

@@ -115,7 +115,8 @@ impl Region {
     /// Whether every item in the segment is flushed or expired.
     fn is_dead(&self, segment: usize, now: u32, epoch: u32) -> bool {
         let header = self.header(segment);
-        if State(header.state.load(Relaxed)).kind() != Some(Kind::Open) {
+        let kind = State(header.state.load(Relaxed)).kind();
+        if !matches!(kind, Some(Kind::Open | Kind::Retired)) {
             return false;
         }
         self.segment_word(segment).epoch() < epoch || {
@@ -168,6 +169,7 @@ impl Session {
             // Nothing: but the dead may hold some, and what was passed by may be free now.
             if !recovered {
                 self.region.recover();
+                self.reclaim_lost(self.region.segments(), now);
                 recovered = true;
             } else if need == Need::Policy && self.limits.evict {
                 need = Need::Anything;
@@ -490,6 +492,8 @@ impl Session {
 
     /// Frees segments that are dead as a whole, a bounded number of bytes of them: for who has time.
     pub(crate) fn reclaim_dead(&self, now: u32) {
+        // Who was at them has had time to come to an end.
+        self.forget_passed();
         let mut left = UPKEEP_WORK;
         while left > 0 {
             if self.reclaim.victim.get().is_none() {

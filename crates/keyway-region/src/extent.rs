@@ -12,7 +12,7 @@ use crate::layout::segment::{
     ADMISSION, CHAIN_HEADER_SIZE, EXTENT_HEADER_SIZE, ExtentWord, Kind, LeaseWord, Link, MAIN, SegmentWord, State, Stream,
     TailWord,
 };
-use crate::layout::session::{LEASING, UPKEEP, WRITTEN};
+use crate::layout::session::{FREEING, LEASING, UPKEEP, WRITTEN};
 use crate::layout::slot::Slot;
 use crate::layout::stats::Counter;
 use crate::lookup::{ATTEMPTS_MAX, Chain, cas_of};
@@ -626,20 +626,40 @@ impl Session {
 
     /// Frees the segments of a chain that no slot leads to any more.
     pub(crate) fn free_chain(&self, first: Link) {
+        let mut claimed = Vec::new();
         self.each_of_chain(first, |session, segment, _| {
-            let state = &session.region.header(segment).state;
-            let old = State(state.load(Acquire));
-            if old.kind() == Some(Kind::Large) {
-                let claimed = State::owned(Kind::Claimed, session.owner);
-                if state.compare_exchange(old.0, claimed.0, AcqRel, Relaxed).is_ok() {
-                    session.bump(segment);
-                    session.free_segment(segment);
-                }
+            let state = State(session.region.header(segment).state.load(Acquire));
+            if state.kind() == Some(Kind::Large) && session.claim(segment, state) {
+                claimed.push(segment);
             }
         });
+        if claimed.is_empty() {
+            return;
+        }
+        let intended = self.region.intended_by_others(self.owner);
+        for segment in claimed {
+            if self.bump_large(segment, &intended) {
+                self.free_segment(segment);
+            }
+        }
     }
 
-    /// Calls `each` for every segment of a chain; the link behind it is read before.
+    /// Bumps a claimed segment of a large value, unless somebody walks a chain through it: then it is left to be reclaimed as a
+    /// log without items. `intended`: read after the claim.
+    pub(crate) fn bump_large(&self, segment: usize, intended: &[u64]) -> bool {
+        let is_free = !intended.contains(&(segment as u64 + 1));
+        if is_free {
+            self.bump(segment);
+        } else {
+            let state = &self.region.header(segment).state;
+            state.store(State(state.load(Relaxed)).leave(Kind::Retired).0, Release);
+        }
+        is_free
+    }
+
+    /// Calls `each` for every segment of a chain; the link behind it is read before. Meanwhile an intent names the segment: who
+    /// claims it does not bump it, so that link and state are those of the generation that was compared, however long this
+    /// thread sleeps in between.
     fn each_of_chain(&self, first: Link, mut each: impl FnMut(&Self, usize, Link)) {
         let region = &self.region;
         let mut link = first;
@@ -647,13 +667,18 @@ impl Session {
         while walked < region.segments() {
             walked += 1;
             let segment = link.segment();
-            if link == Link::NONE || !region.has(segment) || region.segment_word(segment).generation() != link.generation() {
-                return;
+            if link == Link::NONE || !region.has(segment) {
+                break;
+            }
+            self.intend(FREEING, segment);
+            if region.segment_word(segment).generation() != link.generation() {
+                break;
             }
             let next = Link(region.slot(region.segment(segment)).load(Relaxed));
             each(self, segment, link);
             link = next;
         }
+        self.relent(FREEING);
     }
 
     /// Gives a claimed segment its next generation: every word that ever named it is void.

@@ -39,4 +39,4 @@ pub mod verbs;
 
 pub use hash::hash;
 pub use region::{Creation, Host, Region, Unusable};
-pub use session::{Limits, Process, Session};
+pub use session::{Limits, Process, Seat, Session};

@@ -119,6 +119,7 @@ impl Memory {
 
     #[inline(always)]
     fn at(&self, offset: usize, len: usize) -> *mut u8 {
+        crate::mutants::accessed();
         // `offset + len > self.len`, without its overflow.
         if len > self.len || offset > self.len - len {
             self.outside(offset, len);
@@ -138,6 +139,7 @@ impl Memory {
     pub fn get<T: Shared>(&self, offset: usize) -> &T {
         const { assert!(size_of::<T>() <= LEN_MIN) };
         debug_assert!(offset.is_multiple_of(align_of::<T>()), "unaligned: {offset}");
+        crate::mutants::accessed();
         let offset = offset & !(align_of::<T>() - 1);
         if offset > self.len - size_of::<T>() {
             self.outside(offset, size_of::<T>());

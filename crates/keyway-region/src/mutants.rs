@@ -1,4 +1,5 @@
-//! Broken variants of the protocol, for the checkers to reject: a checker that never failed proves nothing.
+//! Broken variants of the protocol, for the checkers to reject: a checker that never failed proves nothing. And a count of
+//! accesses, so that a checker can say "in so many steps" without a clock.
 //!
 //! Only with the cargo feature `mutants`, which no product is built with, can one be switched on; without it [`is`] is a
 //! constant and the broken branches are not compiled in. Each variant is one line or two at the place that it breaks, so that
@@ -61,10 +62,55 @@ impl Mutant {
 #[cfg(feature = "mutants")]
 static ON: core::sync::atomic::AtomicU32 = core::sync::atomic::AtomicU32::new(0);
 
-/// Switches one on, or all off, in this process.
-#[cfg(feature = "mutants")]
+/// Whether this build has the broken variants.
+pub const BUILT_IN: bool = cfg!(feature = "mutants");
+
+/// Switches one on, or all off, in this process (nothing happens in a build without them).
 pub fn set(mutant: Option<Mutant>) {
+    #[cfg(feature = "mutants")]
     ON.store(mutant.map_or(0, |m| m as u32), core::sync::atomic::Ordering::Relaxed);
+    #[cfg(not(feature = "mutants"))]
+    let _ = mutant;
+}
+
+#[cfg(feature = "mutants")]
+thread_local! {
+    static ACCESSES: core::cell::Cell<u64> = const { core::cell::Cell::new(0) };
+    static ACCESSES_MAX: core::cell::Cell<u64> = const { core::cell::Cell::new(u64::MAX) };
+}
+
+/// Counts the calling thread's accesses to mapped memory from 0 again. From `max` on each panics: what never ends shows
+/// itself.
+pub fn count_accesses(max: u64) {
+    #[cfg(feature = "mutants")]
+    {
+        ACCESSES.set(0);
+        ACCESSES_MAX.set(max);
+    }
+    #[cfg(not(feature = "mutants"))]
+    let _ = max;
+}
+
+/// The calling thread's accesses since [`count_accesses`].
+pub fn accesses() -> u64 {
+    #[cfg(feature = "mutants")]
+    return ACCESSES.get();
+    #[cfg(not(feature = "mutants"))]
+    0
+}
+
+/// An access to mapped memory.
+#[inline(always)]
+pub(crate) fn accessed() {
+    #[cfg(feature = "mutants")]
+    {
+        let count = ACCESSES.get() + 1;
+        ACCESSES.set(count);
+        if count >= ACCESSES_MAX.get() {
+            ACCESSES_MAX.set(u64::MAX);
+            panic!("more than {count} accesses to the region: this does not end");
+        }
+    }
 }
 
 /// Whether this one is switched on.

@@ -458,9 +458,13 @@ impl Session {
         self.region.recover();
         self.region.age_hints(now);
         self.region.epoch(now);
+        self.reclaim_lost(UPKEEP_LOST, now);
         self.reclaim_dead(now);
     }
 }
+
+/// Segments that one upkeep looks at for having been a dead thread's.
+const UPKEEP_LOST: usize = 1024;
 
 /// Whether this get wins the right to recache (protocol.txt, "Meta Get", flags N, R and the answer W).
 fn wins(item: &Item, ttl_s: Option<u32>, how: &Get) -> bool {

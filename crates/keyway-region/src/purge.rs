@@ -12,7 +12,7 @@ use crate::layout::item::{self, Header, flag};
 use crate::layout::segment::{
     ADMISSION, Cursor, EXTENT_HEADER_SIZE, ExtentWord, Kind, LeaseWord, Link, MAIN, SegmentWord, Spare, State, Stream, TailWord,
 };
-use crate::layout::session::UPKEEP;
+use crate::layout::session::{FREEING, UPKEEP};
 use crate::layout::slot::Slot;
 use crate::layout::stats::Counter;
 use crate::lookup::{ATTEMPTS_MAX, Look, Place, Seen};
@@ -138,10 +138,11 @@ impl Session {
         }
         let claimed = match state.kind() {
             Some(Kind::Open) => self.claim_open(segment, state),
-            Some(Kind::Retired | Kind::Claimed) => !self.operates_on(segment) && self.claim(segment, state),
+            Some(Kind::Retired) => !self.operates_on(segment) && self.claim(segment, state),
+            Some(Kind::Claimed) => !self.operates_on(segment) && self.claim_idle(segment, state),
             Some(Kind::Large) => {
                 return (
-                    self.reclaim_large(segment, state, victim.spare, now),
+                    self.reclaim_large(segment, state, Some(victim.spare), now),
                     region.layout.shape.segment_size,
                 );
             }
@@ -160,15 +161,51 @@ impl Session {
         if self.operates_on(segment) {
             return false;
         }
+        self.seal(segment);
+        self.close_extents_in(segment);
+        !self.region.has_live_extent(segment) && self.claim_idle(segment, state)
+    }
+
+    /// Claims a segment that is, or may be, a log, unless somebody may still publish from it. This thread may have slept since
+    /// it read `state`, and the segment may be in another life by now: what was seen before the claim is seen again behind it.
+    fn claim_idle(&self, segment: usize, state: State) -> bool {
+        if !self.claim(segment, state) {
+            return false;
+        }
+        self.seal(segment);
+        let is_idle = !self.region.has_live_extent(segment);
+        if !is_idle {
+            let open = state.leave(Kind::Open);
+            self.region.header(segment).state.store(open.0, Release);
+        }
+        is_idle
+    }
+
+    /// No more extents are leased in this segment.
+    fn seal(&self, segment: usize) {
         let lease = &self.region.header(segment).lease;
         loop {
             let old = LeaseWord(lease.load(Acquire));
             if old.is_sealed() || lease.compare_exchange(old.0, old.seal().0, AcqRel, Relaxed).is_ok() {
-                break;
+                return;
             }
         }
-        self.close_extents_in(segment);
-        !self.region.has_live_extent(segment) && self.claim(segment, state)
+    }
+
+    /// Reclaims a segment that was a dead thread's, or part of a large value that nothing leads to. Its items, if it has any,
+    /// are nobody's loss: whoever purged it may have been compacting.
+    pub(crate) fn reclaim_if_lost(&self, segment: usize, now: u32) -> Step {
+        let state = State(self.region.header(segment).state.load(Acquire));
+        match (state.kind(), state.owner()) {
+            (Some(Kind::Claimed | Kind::Index | Kind::Hints), Some(_)) => {
+                let spare = Spare::All;
+                self.purge_step(Victim { segment, spare }, usize::MAX, now).0
+            }
+            (Some(Kind::Large), owner) if owner.is_none_or(|owner| !self.region.is_held(owner)) => {
+                self.reclaim_large(segment, state, None, now)
+            }
+            _ => Step::Passed,
+        }
     }
 
     /// A step for a claimed segment: takes words that name it out of the index, and with the last one bumps its generation.
@@ -438,8 +475,17 @@ impl Session {
         Relocated::Yes
     }
 
-    /// Evicts the large item that this segment belongs to, all of its segments, or frees the segment if no item claims it.
-    fn reclaim_large(&self, segment: usize, state: State, spare: Spare, now: u32) -> Step {
+    /// Evicts the large item that this segment belongs to (`spare`: unless it is to be spared; `None`: it stays in any case), or
+    /// frees the segment if no item leads to it.
+    fn reclaim_large(&self, segment: usize, state: State, spare: Option<Spare>, now: u32) -> Step {
+        // While it stands, nobody bumps the segment: what is found out about it stays true until it is claimed.
+        self.intend(FREEING, segment);
+        let step = self.reclaim_large_intended(segment, state, spare, now);
+        self.relent(FREEING);
+        step
+    }
+
+    fn reclaim_large_intended(&self, segment: usize, state: State, spare: Option<Spare>, now: u32) -> Step {
         let region = &*self.region;
         let at = region.segment(segment);
         let generation = region.segment_word(segment).generation();
@@ -477,6 +523,7 @@ impl Session {
                 (Err((place, word)), _) => self.unfreeze(place, word),
                 (Ok(Some(_)), Some(seen)) if self.operates_on(seen.segment) => return Step::Passed,
                 (Ok(Some((place, word))), Some(seen)) => {
+                    let Some(spare) = spare else { return Step::Passed };
                     let present = seen.word.epoch() >= region.epoch(now) && !seen.header.is_expired(now);
                     if present && self.spare_large(segment, state, last, (place, word), spare) {
                         return Step::Spared;
@@ -507,7 +554,10 @@ impl Session {
                     // The word that replaced its head may be somebody's who did not come to a barrier.
                     region.write_back_buckets(key_hash);
                     region.barrier();
-                    self.bump(segment);
+                    let intended = region.intended_by_others(self.owner);
+                    if !self.bump_large(segment, &intended) {
+                        return Step::Passed;
+                    }
                     self.free_segment(segment);
                     return Step::Freed;
                 }

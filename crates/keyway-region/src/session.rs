@@ -9,7 +9,7 @@ use crate::extent::Extent;
 use crate::hash::{Key, hash};
 use crate::layout::index;
 use crate::layout::segment::{Owner, Stream};
-use crate::layout::session::{INTENTS, LEASING, Lease, OPERATION, ThreadSlot, UPKEEP, next_incarnation};
+use crate::layout::session::{FREEING, INTENTS, LEASING, Lease, OPERATION, ThreadSlot, UPKEEP, next_incarnation};
 use crate::layout::slot::Slot;
 use crate::layout::stats::Counter;
 use crate::region::Region;
@@ -21,7 +21,7 @@ use std::sync::Arc;
 const RECORDS: bool = !cfg!(feature = "bare");
 
 /// Changes of the item count that a session keeps to itself before it tells the superblock.
-const ITEMS_BATCH: i64 = 64;
+const ITEMS_BATCH: u64 = 64;
 
 /// The process slot that a process holds the lock of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,6 +31,10 @@ pub struct Process {
     /// its incarnation since the process took it
     pub incarnation: u64,
 }
+
+/// A session's thread slot, as it was when the session moved in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Seat(pub(crate) Owner);
 
 /// What a session may do.
 #[derive(Clone, Copy, Debug)]
@@ -51,7 +55,7 @@ pub struct Session {
     pub(crate) scratch: Cell<Vec<u8>>,
     /// for values that an operation builds
     pub(crate) built: RefCell<Vec<u8>>,
-    items: Cell<i64>,
+    is_abandoned: bool,
     /// bytes of dead items that no segment has been told of
     pub(crate) dead: Cell<u64>,
     /// what it is about to reclaim
@@ -76,6 +80,7 @@ impl Region {
                 continue;
             }
             thread.pending_slot.store(0, Relaxed);
+            thread.items.store(0, Relaxed);
             for intent in &thread.intents {
                 intent.store(0, Release);
             }
@@ -89,7 +94,7 @@ impl Region {
                 extents: [const { Cell::new(None) }; Stream::MAX],
                 scratch: Cell::default(),
                 built: RefCell::default(),
-                items: Cell::new(0),
+                is_abandoned: false,
                 dead: Cell::new(0),
                 reclaim: Reclaim::default(),
             });
@@ -119,10 +124,23 @@ impl Region {
             let own = slot == usize::from(own.slot);
             (0..INTENTS).any(|i| {
                 thread.intents.get(i).is_some_and(|w| w.load(Acquire) == name)
-                    && !(own && (i == UPKEEP || i == LEASING))
+                    && !(own && matches!(i, UPKEEP | LEASING | FREEING))
                     && Lease(thread.lease.load(Acquire)).is_leased()
             })
         })
+    }
+
+    /// The segments that other sessions' intents name, plus 1 each.
+    pub(crate) fn intended_by_others(&self, own: Owner) -> Vec<u64> {
+        // PAIRS: the fence in `Session::intend`, as in `is_intended`.
+        fence(SeqCst);
+        (0..self.threads())
+            .filter(|slot| *slot != usize::from(own.slot))
+            .map(|slot| self.thread(slot))
+            .flat_map(|thread| thread.intents.iter().map(move |intent| (thread, intent.load(Acquire))))
+            .filter(|(thread, name)| *name != 0 && Lease(thread.lease.load(Acquire)).is_leased())
+            .map(|(_, name)| name)
+            .collect()
     }
 
     /// Whether a live session is about to write an extent's header in the segment.
@@ -170,12 +188,14 @@ impl Session {
     /// One more, or one less, item in the index.
     #[inline]
     pub(crate) fn count_items(&self, n: i64) {
-        let items = self.items.get() + n;
-        if items.abs() >= ITEMS_BATCH {
+        // In the thread slot, so that recovery finds it.
+        let untold = &self.thread().items;
+        let items = untold.load(Relaxed).cast_signed().wrapping_add(n);
+        if items.unsigned_abs() >= ITEMS_BATCH {
+            untold.store(0, Relaxed);
             self.region.superblock().items.fetch_add(items.cast_unsigned(), Relaxed);
-            self.items.set(0);
         } else {
-            self.items.set(items);
+            untold.store(items.cast_unsigned(), Relaxed);
         }
     }
 
@@ -241,6 +261,16 @@ impl Session {
         }
     }
 
+    /// The session's place in the region.
+    pub fn seat(&self) -> Seat {
+        Seat(self.owner)
+    }
+
+    /// Ends a session whose thread slot is not its own any more, or whose mapping is gone: nothing is written.
+    pub fn abandon(mut self) {
+        self.is_abandoned = true;
+    }
+
     /// Gives up every extent, so that their segments can be reclaimed. The next write leases new ones.
     pub fn release_extents(&self) {
         for stream in 0..Stream::MAX {
@@ -251,12 +281,13 @@ impl Session {
 
 impl Drop for Session {
     fn drop(&mut self) {
+        if self.is_abandoned {
+            return;
+        }
         self.release_extents();
-        self.region
-            .superblock()
-            .items
-            .fetch_add(self.items.get().cast_unsigned(), Relaxed);
         let thread = self.thread();
+        let untold = thread.items.swap(0, Relaxed);
+        self.region.superblock().items.fetch_add(untold, Relaxed);
         for intent in &thread.intents {
             intent.store(0, Release);
         }

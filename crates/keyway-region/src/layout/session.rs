@@ -32,7 +32,7 @@ const _: () = assert!(size_of::<ProcessSlot>() == 64);
 unsafe impl Shared for ProcessSlot {}
 
 /// Intents that a thread can have at a time; see [`ThreadSlot::intents`].
-pub const INTENTS: usize = 4;
+pub const INTENTS: usize = 5;
 /// Counters that a thread slot has room for.
 pub const COUNTERS_MAX: usize = 112;
 
@@ -45,10 +45,13 @@ pub struct ThreadSlot {
     pub pending_slot: AtomicU64,
     /// that tentative word
     pub pending_word: AtomicU64,
-    reserved: [AtomicU64; 5],
-    /// segments, plus 1, that no recycler may bump meanwhile; 0 for none. By index: [`OPERATION`], [`UPKEEP`], [`LEASING`], [`WRITTEN`]
+    /// change of the item count that the superblock has not been told of (two's complement)
+    pub items: AtomicU64,
+    reserved: [AtomicU64; 4],
+    /// segments, plus 1, that no recycler may bump meanwhile; 0 for none. By index: [`OPERATION`], [`UPKEEP`], [`LEASING`],
+    /// [`WRITTEN`], [`FREEING`]
     pub intents: [AtomicU64; INTENTS],
-    reserved_intents: [AtomicU64; 4],
+    reserved_intents: [AtomicU64; 8 - INTENTS],
     /// see [`super::stats`]
     pub counters: [AtomicU64; COUNTERS_MAX],
 }
@@ -61,6 +64,8 @@ pub const UPKEEP: usize = 1;
 pub const LEASING: usize = 2;
 /// The segment of the item that the thread has written for its operation and not published: its extent may be closed before.
 pub const WRITTEN: usize = 3;
+/// The segment of a large value whose chain the thread walks, to free it or to see whether anything leads to it.
+pub const FREEING: usize = 4;
 
 const _: () = assert!(size_of::<ThreadSlot>() == 1024);
 const _: () = assert!(Counters::COUNT <= COUNTERS_MAX);

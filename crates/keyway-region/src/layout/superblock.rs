@@ -86,7 +86,10 @@ pub struct Superblock {
     /// Unix seconds of the last attach, detach or upkeep
     pub last_seen_unix_s: AtomicU64,
     pad3: [AtomicU64; 4],
-    reserved: [AtomicU64; 512 - 64 - 8 - 8 - 64 - 8],
+
+    /// segments still to be looked at for what the dead held; see [`crate::Session::upkeep`]
+    pub lost: AtomicU64,
+    reserved: [AtomicU64; 512 - 64 - 8 - 8 - 64 - 8 - 1],
 }
 
 const _: () = assert!(size_of::<Superblock>() == SIZE);

@@ -1,0 +1,167 @@
+//! The ground that a region stands on here: a few small segments in memory of this process, shared with its children or private.
+//!
+//! # Safety
+//!
+//! The only `unsafe` is the mapping itself: made here, readable and writable, unmapped when the last user is gone, and touched
+//! as plain bytes only while no region stands on it or its user is stopped.
+#![allow(unsafe_code, reason = "the room of the mapping; contract above")]
+
+use keyway_region::layout::plan::{Layout, Shape};
+use keyway_region::memory::Memory;
+use keyway_region::{Creation, Host, Limits, Region};
+use nix::sys::mman::{MapFlags, ProtFlags, mmap_anonymous, munmap};
+use std::num::NonZeroUsize;
+use std::ops::Range;
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+/// Unix seconds at which everything happens.
+pub const NOW: i64 = 1_800_000_000;
+/// Process slots: whose is whose.
+pub const OTHER: usize = 0;
+/// The process slot of the one that is stopped.
+pub const STOPPED: usize = 1;
+/// The process slot of the one that recovers and is stopped too.
+pub const RECOVERER: usize = 2;
+
+/// The smallest shape: segments of 16 KiB, a handful of slots for processes and threads.
+pub fn shape(segments: usize) -> Shape {
+    Shape {
+        segments_max: segments,
+        process_slots: 4,
+        thread_slots: 6,
+        ..Shape::for_memory(keyway_region::layout::plan::MEMORY_MIN, 4096)
+    }
+}
+
+/// What a session may do here.
+pub fn limits() -> Limits {
+    Limits {
+        item_size_max: 1 << 18,
+        evict: true,
+    }
+}
+
+/// Which process slots belong to the dead, as bits.
+#[derive(Clone, Debug, Default)]
+pub struct Dead(Arc<AtomicU64>);
+
+impl Dead {
+    /// These are dead from now on, the others alive.
+    pub fn are(&self, slots: &[usize]) {
+        self.0.store(slots.iter().fold(0, |bits, slot| bits | 1 << slot), Relaxed);
+    }
+}
+
+struct Watcher {
+    layout: Layout,
+    dead: Dead,
+}
+
+impl Host for Watcher {
+    fn is_alive(&self, lock_offset: usize) -> bool {
+        let slot = (0..self.layout.shape.process_slots).find(|s| self.layout.process(*s) == lock_offset);
+        slot.is_some_and(|slot| self.dead.0.load(Relaxed) & 1 << slot == 0)
+    }
+    fn prepare(&self, _: &[Range<usize>], _: bool, _: bool) {}
+    fn write_back(&self, _: Range<usize>) -> bool {
+        true
+    }
+    fn file_len(&self) -> usize {
+        self.layout.len_max
+    }
+    fn back(&self, _: Range<usize>) -> Result<(), std::io::Error> {
+        Ok(())
+    }
+}
+
+/// A mapping, and the region's layout in it.
+pub struct Ground {
+    base: NonNull<u8>,
+    layout: Layout,
+    /// who is dead, for every region opened here
+    pub dead: Dead,
+}
+
+// SAFETY: an address range belongs to the whole process.
+unsafe impl Send for Ground {}
+
+impl Ground {
+    /// Zeroed memory for this many segments; `shared` with children forked later, or private.
+    ///
+    /// # Panics
+    ///
+    /// If the kernel has no memory.
+    pub fn new(segments: usize, shared: bool) -> Self {
+        let layout = Layout::new(shape(segments));
+        let len = NonZeroUsize::new(layout.len_max).expect("a region has a length");
+        let flags = if shared { MapFlags::MAP_SHARED } else { MapFlags::MAP_PRIVATE };
+        // SAFETY: a new mapping at an address of the kernel's choice overlaps nothing.
+        let base = unsafe { mmap_anonymous(None, len, ProtFlags::PROT_READ | ProtFlags::PROT_WRITE, flags) };
+        Self {
+            base: base.expect("anonymous memory").cast(),
+            layout,
+            dead: Dead::default(),
+        }
+    }
+
+    /// An empty region.
+    ///
+    /// # Panics
+    ///
+    /// If it cannot be made, which only a wrong shape explains.
+    pub fn create(&self) -> Arc<Region> {
+        let creation = Creation {
+            shape: self.layout.shape,
+            segments: self.layout.shape.segments_max,
+            id: [1, 2],
+            seed: 3,
+            now_unix_s: NOW,
+            boot_id: [4, 5],
+        };
+        Region::create(self.memory(), &creation, self.host()).expect("memory of the right size");
+        self.open()
+    }
+
+    /// The region that stands here.
+    ///
+    /// # Panics
+    ///
+    /// If there is none.
+    pub fn open(&self) -> Arc<Region> {
+        Arc::new(Region::open(self.memory(), self.layout.len_max, self.host()).expect("a region"))
+    }
+
+    /// All of it. Whoever uses the region is stopped meanwhile.
+    pub fn bytes(&self) -> &[u8] {
+        // SAFETY: mapped by `new`; nobody writes while the slice is looked at, which the callers see to.
+        unsafe { std::slice::from_raw_parts(self.base.as_ptr(), self.layout.len_max) }
+    }
+
+    /// Puts an image here. No region is open on it.
+    pub fn restore(&mut self, image: &[u8]) {
+        assert_eq!(image.len(), self.layout.len_max, "an image of another shape");
+        // SAFETY: both sides have this length, and they are different memory.
+        unsafe { std::ptr::copy_nonoverlapping(image.as_ptr(), self.base.as_ptr(), image.len()) }
+    }
+
+    fn memory(&self) -> Memory {
+        // SAFETY: mapped, page-aligned, and kept by `self`, which outlives every region here.
+        unsafe { Memory::new(self.base, self.layout.len_max) }
+    }
+
+    fn host(&self) -> Box<dyn Host> {
+        Box::new(Watcher {
+            layout: self.layout,
+            dead: self.dead.clone(),
+        })
+    }
+}
+
+impl Drop for Ground {
+    fn drop(&mut self) {
+        // SAFETY: mapped by `new`, and no region stands on it any more.
+        let _ = unsafe { munmap(self.base.cast(), self.layout.len_max) };
+    }
+}

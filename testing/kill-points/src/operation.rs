@@ -1,0 +1,327 @@
+//! The operations that are stopped, and the doors that they go through: a session of the tiny region, or the library's own.
+
+use crate::ground::limits;
+use keyway_region::verbs::{Arithmetic, Counted, Delete, Deleted, Get, Item, Store, StoreMode, Stored, WriteError};
+use keyway_region::{Process, Region, Session};
+use std::sync::Arc;
+
+/// The verbs, whoever offers them.
+pub trait Door {
+    /// a get of any kind; the value to the end of `out`
+    fn get(&mut self, key: &[u8], how: &Get, out: &mut Vec<u8>) -> Result<Option<Item>, WriteError>;
+    /// a store of any kind
+    fn store(&mut self, key: &[u8], value: &[u8], how: &Store) -> Result<Stored, WriteError>;
+    /// a delete of any kind
+    fn delete(&mut self, key: &[u8], how: &Delete) -> Result<Deleted, WriteError>;
+    /// counting
+    fn arithmetic(&mut self, key: &[u8], how: &Arithmetic) -> Result<Counted, WriteError>;
+    /// a new exptime
+    fn touch(&mut self, key: &[u8], exptime: i64) -> Result<bool, WriteError>;
+    /// everything goes
+    fn flush_all(&mut self, exptime: i64) -> Result<(), WriteError>;
+    /// housekeeping
+    fn upkeep(&mut self);
+    /// a second session comes and works, and goes
+    fn come_and_go(&mut self, key: &[u8]) -> String;
+    /// room reserved for later writes is given up
+    fn release(&mut self);
+}
+
+/// A process in the tiny region, with a session.
+pub struct Player {
+    /// the region
+    pub region: Arc<Region>,
+    /// its process slot
+    pub process: Process,
+    /// its session
+    pub session: Session,
+    /// the time, which stands still
+    pub now: u32,
+}
+
+impl Player {
+    /// Attaches as the process of this slot.
+    ///
+    /// # Panics
+    ///
+    /// If no thread slot is free.
+    pub fn attach(region: Arc<Region>, slot: usize) -> Self {
+        let process = region.attach(slot, 1, crate::ground::NOW);
+        let session = region.session(process, limits()).expect("a thread slot");
+        let now = region.tick(crate::ground::NOW);
+        Self {
+            region,
+            process,
+            session,
+            now,
+        }
+    }
+}
+
+impl Door for Player {
+    fn get(&mut self, key: &[u8], how: &Get, out: &mut Vec<u8>) -> Result<Option<Item>, WriteError> {
+        self.session.get_with(key, how, self.now, out, |_, _| {})
+    }
+    fn store(&mut self, key: &[u8], value: &[u8], how: &Store) -> Result<Stored, WriteError> {
+        self.session.store(key, value, how, self.now)
+    }
+    fn delete(&mut self, key: &[u8], how: &Delete) -> Result<Deleted, WriteError> {
+        self.session.delete(key, how, self.now)
+    }
+    fn arithmetic(&mut self, key: &[u8], how: &Arithmetic) -> Result<Counted, WriteError> {
+        self.session.arithmetic(key, how, self.now)
+    }
+    fn touch(&mut self, key: &[u8], exptime: i64) -> Result<bool, WriteError> {
+        self.session.touch(key, exptime, self.now)
+    }
+    fn flush_all(&mut self, exptime: i64) -> Result<(), WriteError> {
+        self.session.flush_all(exptime, self.now)
+    }
+    fn upkeep(&mut self) {
+        self.session.upkeep(self.now);
+    }
+    fn come_and_go(&mut self, key: &[u8]) -> String {
+        match self.region.session(self.process, limits()) {
+            Some(mut session) => format!("{:?}", session.store(key, b"guest", &Store::default(), self.now).is_ok()),
+            None => "no slot".into(),
+        }
+    }
+    fn release(&mut self) {
+        self.session.release_extents();
+    }
+}
+
+impl Door for keyway::Session {
+    fn get(&mut self, key: &[u8], how: &Get, out: &mut Vec<u8>) -> Result<Option<Item>, WriteError> {
+        self.get_with(key, how, out, |_, _| {})
+    }
+    fn store(&mut self, key: &[u8], value: &[u8], how: &Store) -> Result<Stored, WriteError> {
+        self.store(key, value, how)
+    }
+    fn delete(&mut self, key: &[u8], how: &Delete) -> Result<Deleted, WriteError> {
+        self.delete(key, how)
+    }
+    fn arithmetic(&mut self, key: &[u8], how: &Arithmetic) -> Result<Counted, WriteError> {
+        self.arithmetic(key, how)
+    }
+    fn touch(&mut self, key: &[u8], exptime: i64) -> Result<bool, WriteError> {
+        self.touch(key, exptime)
+    }
+    fn flush_all(&mut self, exptime: i64) -> Result<(), WriteError> {
+        self.flush_all(exptime)
+    }
+    fn upkeep(&mut self) {
+        self.upkeep();
+    }
+    fn come_and_go(&mut self, key: &[u8]) -> String {
+        format!("{:?}", self.store(key, b"guest", &Store::default()).is_ok())
+    }
+    fn release(&mut self) {
+        self.release();
+    }
+}
+
+/// Which CAS unique a store compares with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cas {
+    /// none
+    No,
+    /// the one that the key had when the setup ended
+    Noted,
+    /// one that no item has
+    Wrong,
+}
+
+/// An operation.
+#[derive(Clone, Debug)]
+#[allow(missing_docs, reason = "named like the verbs; the first field is the key")]
+pub enum Op {
+    Get(Vec<u8>),
+    Store(Vec<u8>, Vec<u8>, StoreMode, Cas),
+    Delete(Vec<u8>),
+    MarkStale(Vec<u8>),
+    Count { key: Vec<u8>, decrement: bool, vivify: bool },
+    Touch(Vec<u8>),
+    GetAndTouch(Vec<u8>),
+    Flush,
+    Upkeep,
+    ComeAndGo(Vec<u8>),
+    Release,
+}
+
+/// The exptime that touches give.
+const EXPTIME: i64 = 5000;
+
+impl Op {
+    /// A plain set.
+    pub fn set(key: &[u8], value: &[u8]) -> Self {
+        Self::Store(key.to_vec(), value.to_vec(), StoreMode::Set, Cas::No)
+    }
+
+    /// A store with a condition.
+    pub fn store(key: &[u8], value: &[u8], mode: StoreMode) -> Self {
+        Self::Store(key.to_vec(), value.to_vec(), mode, Cas::No)
+    }
+
+    /// The key that it is about.
+    pub fn key(&self) -> Option<&[u8]> {
+        match self {
+            Self::Get(key)
+            | Self::Store(key, ..)
+            | Self::Delete(key)
+            | Self::MarkStale(key)
+            | Self::Count { key, .. }
+            | Self::Touch(key)
+            | Self::GetAndTouch(key)
+            | Self::ComeAndGo(key) => Some(key),
+            Self::Flush | Self::Upkeep | Self::Release => None,
+        }
+    }
+
+    /// Does it, and says what it answered: everything but what no two runs have in common (CAS uniques).
+    pub fn perform(&self, door: &mut dyn Door, noted_cas: u64) -> String {
+        let got = |result: Result<Option<Item>, WriteError>, out: &[u8]| match result {
+            Ok(Some(item)) => format!("hit {:?}", Seen::new(&item, out)),
+            Ok(None) => "miss".into(),
+            Err(e) => format!("error: {e}"),
+        };
+        let mut out = Vec::new();
+        match self {
+            Self::Get(key) => {
+                let how = Get {
+                    value: true,
+                    ..Get::default()
+                };
+                got(door.get(key, &how, &mut out), &out)
+            }
+            Self::GetAndTouch(key) => {
+                let how = Get {
+                    value: true,
+                    exptime: Some(EXPTIME),
+                    ..Get::default()
+                };
+                got(door.get(key, &how, &mut out), &out)
+            }
+            Self::Store(key, value, mode, cas) => {
+                let compare_cas = match cas {
+                    Cas::No => None,
+                    Cas::Noted => Some(noted_cas),
+                    Cas::Wrong => Some(12_345),
+                };
+                let how = Store {
+                    mode: *mode,
+                    flags: 7,
+                    compare_cas,
+                    ..Store::default()
+                };
+                match door.store(key, value, &how) {
+                    Ok(Stored::Stored { value_len, .. }) => format!("stored {value_len} bytes"),
+                    Ok(other) => format!("{other:?}"),
+                    Err(e) => format!("error: {e}"),
+                }
+            }
+            Self::Delete(key) => format!("{:?}", door.delete(key, &Delete::default())),
+            Self::MarkStale(key) => {
+                let how = Delete {
+                    invalidate: true,
+                    ..Delete::default()
+                };
+                format!("{:?}", door.delete(key, &how))
+            }
+            Self::Count { key, decrement, vivify } => {
+                let how = Arithmetic {
+                    delta: 1,
+                    decrement: *decrement,
+                    vivify: vivify.then_some((500, 0)),
+                    ..Arithmetic::default()
+                };
+                match door.arithmetic(key, &how) {
+                    Ok(Counted::Value { value, .. }) => format!("now {value}"),
+                    other => format!("{other:?}"),
+                }
+            }
+            Self::Touch(key) => format!("{:?}", door.touch(key, EXPTIME)),
+            Self::Flush => format!("{:?}", door.flush_all(0)),
+            Self::Upkeep => {
+                door.upkeep();
+                "done".into()
+            }
+            Self::ComeAndGo(key) => door.come_and_go(key),
+            Self::Release => {
+                door.release();
+                "done".into()
+            }
+        }
+    }
+}
+
+/// What a get shows of a key.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Seen {
+    len: usize,
+    hash: u64,
+    flags: u32,
+    expires: bool,
+    stale: bool,
+}
+
+impl core::fmt::Debug for Seen {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(f, "{} bytes #{:04x} flags {}", self.len, self.hash & 0xFFFF, self.flags)?;
+        write!(
+            f,
+            "{}{}",
+            if self.expires { " expiring" } else { "" },
+            if self.stale { " stale" } else { "" }
+        )
+    }
+}
+
+impl Seen {
+    /// Of this item with this value.
+    pub fn new(item: &Item, value: &[u8]) -> Self {
+        Self {
+            len: item.value_len,
+            hash: xxhash_rust::xxh64::xxh64(value, 0),
+            flags: item.flags,
+            expires: item.ttl_s.is_some(),
+            stale: item.stale,
+        }
+    }
+}
+
+/// What a get of each key shows.
+pub type View = std::collections::BTreeMap<Vec<u8>, Option<Seen>>;
+
+/// Looks at these keys without leaving a trace on them.
+///
+/// # Errors
+///
+/// A get that fails.
+pub fn view<'k>(door: &mut dyn Door, keys: impl IntoIterator<Item = &'k Vec<u8>>) -> Result<View, String> {
+    let how = Get {
+        value: true,
+        no_bump: true,
+        ..Get::default()
+    };
+    let mut out = Vec::new();
+    keys.into_iter()
+        .map(|key| {
+            out.clear();
+            let item = door
+                .get(key, &how, &mut out)
+                .map_err(|e| format!("get {}: {e}", key.escape_ascii()))?;
+            Ok((key.clone(), item.map(|item| Seen::new(&item, &out))))
+        })
+        .collect()
+}
+
+/// The CAS unique of a key, 0 if it is absent.
+pub fn cas_of(door: &mut dyn Door, key: &[u8]) -> u64 {
+    let how = Get {
+        details: true,
+        no_bump: true,
+        ..Get::default()
+    };
+    door.get(key, &how, &mut Vec::new()).ok().flatten().map_or(0, |item| item.cas)
+}
