@@ -14,6 +14,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("keyway-region", &[]),
     ("keyway-proto", &[]),
     ("keyway", &["keyway-region"]),
+    ("keyway-capi", &["keyway"]),
     ("keyway-server", &["keyway", "keyway-proto"]),
     ("keyway-cli", &["keyway", "keyway-proto", "keyway-server"]),
 ];

@@ -15,7 +15,7 @@
 #![allow(unsafe_code, reason = "the room of mmap; contract above")]
 
 use crate::error::{GrowError, OpenError};
-use crate::{Inner, Options, Place, clock};
+use crate::{Inner, Options, Place, clock, fork};
 use keyway_region::layout::plan::{Layout, MEMORY_MIN, Shape};
 use keyway_region::layout::superblock;
 use keyway_region::memory::Memory;
@@ -31,8 +31,8 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::ptr::NonNull;
-use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 /// Smallest and largest limit for items, as memcached's -I.
@@ -42,6 +42,7 @@ const BUSY_MAX: Duration = Duration::from_secs(5);
 
 /// Attaches to a region, or creates it.
 pub(crate) fn open(place: &Place, options: &Options) -> Result<Inner, OpenError> {
+    fork::watch().map_err(|e| io("mmap", Path::new("a page for telling forks"), e))?;
     if options.memory < MEMORY_MIN {
         return Err(OpenError::MemoryTooSmall {
             asked: options.memory,
@@ -58,7 +59,7 @@ pub(crate) fn open(place: &Place, options: &Options) -> Result<Inner, OpenError>
             // A descriptor's own entry in /proc opens the same memory with a description of its own.
             let own = PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()));
             let reopen = || open_file(&own, options, false);
-            attach(&name, reopen, options, false)
+            attach(place, &name, reopen, options, false)
         }
         Place::Path(path) => {
             let deadline = Instant::now() + BUSY_MAX;
@@ -69,7 +70,7 @@ pub(crate) fn open(place: &Place, options: &Options) -> Result<Inner, OpenError>
                         if discard_if_lost(&file, path, options)? {
                             warm = false;
                         } else {
-                            return attach(path, || open_file(path, options, true), options, warm);
+                            return attach(place, path, || open_file(path, options, true), options, warm);
                         }
                     }
                     Err(OpenError::Absent { .. }) if !options.existing_only => {
@@ -226,7 +227,13 @@ fn create_in(file: &File, path: &Path, options: &Options) -> Result<(), OpenErro
 }
 
 /// Attaches to the region behind `reopen`, each of whose files has a description of its own.
-fn attach(path: &Path, reopen: impl Fn() -> Result<File, OpenError>, options: &Options, warm: bool) -> Result<Inner, OpenError> {
+fn attach(
+    place: &Place,
+    path: &Path,
+    reopen: impl Fn() -> Result<File, OpenError>,
+    options: &Options,
+    warm: bool,
+) -> Result<Inner, OpenError> {
     let file = reopen()?;
     let (layout, backed) = inspect(&file, path)?;
     let slots = layout.shape.process_slots;
@@ -278,7 +285,19 @@ fn attach(path: &Path, reopen: impl Fn() -> Result<File, OpenError>, options: &O
         warm,
         attached_in: Duration::ZERO,
         durable,
+        life: fork::life(),
+        place: whole(place),
+        options: options.clone(),
+        again: OnceLock::new(),
     })
+}
+
+/// The place by a name that stays right when this process changes its directory.
+fn whole(place: &Place) -> Place {
+    match place {
+        Place::Memfd => Place::Memfd,
+        Place::Path(path) => Place::Path(std::path::absolute(path).unwrap_or_else(|_| path.clone())),
+    }
 }
 
 /// Gives a region the segments that `memory` bytes have room for; it keeps what it has if that is more.
@@ -425,6 +444,8 @@ fn boot_id() -> [u64; 2] {
 struct Mapping {
     base: NonNull<nix::libc::c_void>,
     len: usize,
+    /// of the process that mapped it
+    life: u64,
 }
 
 // SAFETY: an address range belongs to the whole process.
@@ -439,7 +460,11 @@ impl Mapping {
         let flags = MapFlags::MAP_SHARED | MapFlags::MAP_NORESERVE;
         // SAFETY: a new mapping at an address of the kernel's choice overlaps nothing.
         let base = unsafe { mmap(None, size, prot, flags, file, 0) }?;
-        let mapping = Self { base, len };
+        let mapping = Self {
+            base,
+            len,
+            life: fork::life(),
+        };
         // A forked child must not hold the lock nor write as its parent: it has no mapping at all.
         // SAFETY: advice about our own mapping.
         unsafe { madvise(base, len, MmapAdvise::MADV_DONTFORK) }?;
@@ -465,6 +490,10 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
+        // A forked child does not have it, and may have something else there.
+        if self.life != fork::life() {
+            return;
+        }
         // SAFETY: mapped by `new`, and nobody uses it any more: the region that did is being dropped.
         let _ = unsafe { munmap(self.base, self.len) };
     }

@@ -35,6 +35,8 @@ pub enum OpenError {
     Busy { path: PathBuf },
     /// the region is there, and cannot be given the memory asked for
     NotGrown { path: PathBuf, why: GrowError },
+    /// a forked child cannot have the anonymous memory of its parent
+    Forked,
 }
 
 /// Why a region could not be given more memory. It keeps what it has, with its items.
@@ -125,6 +127,9 @@ impl std::fmt::Display for OpenError {
                 path.display()
             ),
             Self::NotGrown { path, why } => write!(f, "{}: {why}", path.display()),
+            Self::Forked => f.write_str(
+                "this process was forked after the cache was opened, and a region in anonymous memory stays with the parent; open a region in a file, or open one after the fork",
+            ),
         }
     }
 }
@@ -148,16 +153,58 @@ pub enum SessionError {
         /// how many there are
         slots: usize,
     },
+    /// the thread is in the middle of using its session
+    Busy,
+    /// the thread's own storage has been destroyed already
+    ThreadEnding,
 }
 
 impl std::fmt::Display for SessionError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self::TableFull { slots } = self;
-        write!(
-            f,
-            "{slots} threads are attached to the region, which is all that it has room for; use the server"
-        )
+        match self {
+            Self::TableFull { slots } => write!(
+                f,
+                "{slots} threads are attached to the region, which is all that it has room for; use the server"
+            ),
+            Self::Busy => f.write_str(
+                "this thread is inside a call already: a signal handler interrupted it, or it was left by a jump; call from another thread",
+            ),
+            Self::ThreadEnding => f.write_str("this thread is ending and has given its session back; call before it ends"),
+        }
     }
 }
 
 impl std::error::Error for SessionError {}
+
+/// Why a thread could not use its own session.
+#[derive(Debug)]
+pub enum LocalError {
+    /// it could not be given one
+    Session(SessionError),
+    /// this is a forked child, and the region could not be opened again
+    Open(OpenError),
+}
+
+impl std::fmt::Display for LocalError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Session(error) => error.fmt(f),
+            Self::Open(error) => error.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for LocalError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::Session(error) => Some(error),
+            Self::Open(error) => Some(error),
+        }
+    }
+}
+
+impl From<SessionError> for LocalError {
+    fn from(error: SessionError) -> Self {
+        Self::Session(error)
+    }
+}

@@ -21,15 +21,17 @@
 mod attach;
 mod clock;
 mod error;
+mod fork;
+mod local;
 mod session;
 
 use keyway_region::{Limits, Process, Region};
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-pub use error::{GrowError, OpenError, SessionError};
+pub use error::{GrowError, LocalError, OpenError, SessionError};
 pub use keyway_region::check::Report as CheckReport;
 pub use keyway_region::layout::stats::Counters;
 pub use keyway_region::verbs::*;
@@ -124,6 +126,12 @@ struct Inner {
     attached_in: Duration,
     /// whether what is in memory must be written back to outlive the machine's next boot
     durable: bool,
+    /// of the process that opened it
+    life: u64,
+    place: Place,
+    options: Options,
+    /// a forked child's own
+    again: OnceLock<Cache>,
 }
 
 impl Cache {
@@ -137,6 +145,39 @@ impl Cache {
         let mut inner = attach::open(place, options)?;
         inner.attached_in = begun.elapsed();
         Ok(Self { inner: Arc::new(inner) })
+    }
+
+    /// The cache as this process has it: in a forked child, opened again at the first call, with a process slot of its own; the
+    /// parent's mapping and sessions are not the child's, and using them there ends it (SIGSEGV).
+    ///
+    /// # Errors
+    ///
+    /// The region is gone, is anonymous memory, or has no process slot left.
+    #[inline]
+    pub fn here(&self) -> Result<&Self, OpenError> {
+        if self.inner.life == fork::life() {
+            Ok(self)
+        } else {
+            self.open_again()
+        }
+    }
+
+    #[cold]
+    fn open_again(&self) -> Result<&Self, OpenError> {
+        let inner = &*self.inner;
+        if let Some(own) = inner.again.get() {
+            return own.here();
+        }
+        if inner.place == Place::Memfd {
+            return Err(OpenError::Forked);
+        }
+        let options = Options {
+            existing_only: true,
+            ..inner.options.clone()
+        };
+        // Whoever comes second drops its own again: nobody waits for another's opening.
+        let _ = inner.again.set(Self::open(&inner.place, &options)?);
+        inner.again.get().ok_or(OpenError::Forked)
     }
 
     /// A session for the calling thread. Sessions are few (a region of 64 MiB has 256): keep one per thread, not one per call.
@@ -204,8 +245,12 @@ impl Cache {
     /// that matters (a file that outlives the next boot). All sessions must have been dropped; otherwise, or while other
     /// processes are attached, it only detaches.
     pub fn close(self) {
-        if let Some(inner) = Arc::into_inner(self.inner) {
-            attach::close(&inner);
+        if let Some(mut inner) = Arc::into_inner(self.inner) {
+            if inner.life == fork::life() {
+                attach::close(&inner);
+            } else if let Some(own) = inner.again.take() {
+                own.close();
+            }
         }
     }
 }

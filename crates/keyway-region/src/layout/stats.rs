@@ -17,6 +17,11 @@ macro_rules! counters {
             /// Number of counters.
             pub const COUNT: usize = [$(Counter::$name),*].len();
 
+            /// Each counter's name and value.
+            pub fn named(&self) -> [(&'static str, u64); Self::COUNT] {
+                [$((stringify!($name), self.$name)),*]
+            }
+
             /// Adds one thread slot's values, read by `value`.
             pub(crate) fn add(&mut self, value: impl Fn(Counter) -> u64) {
                 $(self.$name = self.$name.wrapping_add(value(Counter::$name));)*

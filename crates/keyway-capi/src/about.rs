@@ -1,0 +1,84 @@
+//! What is known about failures, the cache and the library.
+
+use crate::bytes;
+use crate::failure::{self, Failure, boundary};
+use crate::types::keyway_result::*;
+use crate::types::*;
+use std::ffi::{CStr, c_char, c_int};
+
+/// What this thread's last failure was, in words: value, limit and remedy. Empty if there was none. It is valid until this
+/// thread's next failure; calls that succeed, miss or are not stored leave it alone.
+#[unsafe(no_mangle)]
+pub extern "C" fn keyway_message() -> *const c_char {
+    failure::last()
+}
+
+/// The code of this thread's last failure, KEYWAY_OK if there was none: for keyway_open(), which has no place for it.
+#[unsafe(no_mangle)]
+pub extern "C" fn keyway_error() -> keyway_result {
+    failure::last_code()
+}
+
+/// The name of a result, such as "KEYWAY_NOT_FOUND"; "unknown" of any other number.
+#[unsafe(no_mangle)]
+pub extern "C" fn keyway_result_name(result: c_int) -> *const c_char {
+    failure::name(result).as_ptr()
+}
+
+/// The version of the library, such as "0.1.0".
+#[unsafe(no_mangle)]
+pub extern "C" fn keyway_version() -> *const c_char {
+    const VERSION: &CStr = match CStr::from_bytes_with_nul(concat!(env!("CARGO_PKG_VERSION"), "\0").as_bytes()) {
+        Ok(version) => version,
+        Err(_) => panic!("a version has no zero byte"),
+    };
+    VERSION.as_ptr()
+}
+
+/// The numbers of the cache, of all processes and doors since the region was created. `*count` says how many `stats` has room
+/// for, and is told how many there are; with more than there is room for the result is KEYWAY_ERROR_BUFFER_TOO_SMALL. `stats`
+/// may be NULL if `*count` is 0.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn keyway_stats(cache: *mut keyway, stats: *mut keyway_stat, count: *mut usize) -> keyway_result {
+    boundary(|| {
+        // SAFETY: the caller's word.
+        let (cache, room) = unsafe { (bytes::cache(cache)?, count.as_mut()) };
+        let Some(count) = room else {
+            return Err(Failure::argument("the place for the number of statistics is NULL"));
+        };
+        if stats.is_null() && *count > 0 {
+            return Err(Failure::argument(format!("stats is NULL, and its room {count}, not 0")));
+        }
+        let cache = cache.here()?;
+        let info = cache.info();
+        let numbers = [
+            ("limit_maxbytes", info.limit_bytes),
+            ("segment_bytes", info.segment_bytes),
+            ("segments", info.segments),
+            ("segments_free", info.segments_free),
+            ("index_bytes", info.index_bytes),
+            ("sessions", info.sessions),
+            ("sessions_max", info.sessions_max),
+        ];
+        let all: Vec<(&str, u64)> = cache.counters().named().into_iter().chain(numbers).collect();
+        let room = std::mem::replace(count, all.len());
+        for (index, (name, value)) in all.iter().take(room).enumerate() {
+            // SAFETY: the caller's word: there is room for so many.
+            unsafe { stats.add(index).write(stat(name, *value)) };
+        }
+        if all.len() > room {
+            let message = format!("there are {} statistics, and room for {room}; give more room", all.len());
+            return Err(Failure::new(KEYWAY_ERROR_BUFFER_TOO_SMALL, message));
+        }
+        Ok(KEYWAY_OK)
+    })
+}
+
+/// A name too long for its field is cut.
+fn stat(name: &str, value: u64) -> keyway_stat {
+    let mut field = [0; KEYWAY_STAT_NAME_SIZE];
+    for (to, from) in field.iter_mut().take(KEYWAY_STAT_NAME_SIZE - 1).zip(name.bytes()) {
+        *to = from.cast_signed() as c_char;
+    }
+    keyway_stat { name: field, value }
+}

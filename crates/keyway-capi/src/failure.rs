@@ -1,0 +1,197 @@
+//! From outcomes to codes: every failure has a code and, until this thread's next failure, a message; no panic gets out.
+
+use crate::types::keyway_result::{self, *};
+use ::keyway::{LocalError, OpenError, SessionError, WriteError};
+use std::borrow::Cow;
+use std::cell::RefCell;
+use std::ffi::{CStr, CString, c_char};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+thread_local! {
+    static LAST: RefCell<Last> = RefCell::default();
+}
+
+/// This thread's last failure.
+struct Last {
+    code: keyway_result,
+    message: CString,
+}
+
+impl Default for Last {
+    fn default() -> Self {
+        Self {
+            code: KEYWAY_OK,
+            message: CString::default(),
+        }
+    }
+}
+
+/// Why a call failed.
+#[derive(Debug)]
+pub(crate) struct Failure {
+    pub(crate) code: keyway_result,
+    pub(crate) message: Cow<'static, str>,
+}
+
+impl Failure {
+    pub(crate) fn new(code: keyway_result, message: impl Into<Cow<'static, str>>) -> Self {
+        Self {
+            code,
+            message: message.into(),
+        }
+    }
+
+    pub(crate) fn argument(message: impl Into<Cow<'static, str>>) -> Self {
+        Self::new(KEYWAY_ERROR_ARGUMENT, message)
+    }
+
+    /// Keeps the message for [`last`].
+    #[cold]
+    pub(crate) fn remember(self) -> keyway_result {
+        let bytes: Vec<u8> = self.message.bytes().filter(|byte| *byte != 0).collect();
+        let new = Last {
+            code: self.code,
+            message: CString::new(bytes).unwrap_or_default(),
+        };
+        // A thread that is ending has no storage any more: then the code has to do.
+        let _ = LAST.try_with(|last| last.try_borrow_mut().map(|mut last| *last = new));
+        self.code
+    }
+}
+
+/// The message of this thread's last failure, or an empty one. It stays until the next failure.
+pub(crate) fn last() -> *const c_char {
+    LAST.try_with(|last| last.try_borrow().map(|last| last.message.as_ptr()))
+        .map_or(None, Result::ok)
+        .unwrap_or(c"".as_ptr())
+}
+
+/// The code of this thread's last failure.
+pub(crate) fn last_code() -> keyway_result {
+    LAST.try_with(|last| last.try_borrow().map(|last| last.code))
+        .map_or(None, Result::ok)
+        .unwrap_or(KEYWAY_OK)
+}
+
+/// Runs a call's work: what comes out is a code, also of a panic.
+#[inline]
+pub(crate) fn boundary(work: impl FnOnce() -> Result<keyway_result, Failure>) -> keyway_result {
+    match catch_unwind(AssertUnwindSafe(work)) {
+        Ok(Ok(result)) => result,
+        Ok(Err(failure)) => failure.remember(),
+        Err(payload) => {
+            let text = payload.downcast_ref::<&str>().copied();
+            let text = text.or_else(|| payload.downcast_ref::<String>().map(String::as_str));
+            let text = text.unwrap_or("no message");
+            let message = format!("a bug in Keyway: {text}; the region is intact; please report it");
+            Failure::new(KEYWAY_ERROR_BUG, message).remember()
+        }
+    }
+}
+
+/// The name of a code.
+pub(crate) fn name(code: i32) -> &'static CStr {
+    macro_rules! names {
+        ($($code:ident)*) => {
+            match code {
+                $(code if code == keyway_result::$code as i32 => {
+                    const { match CStr::from_bytes_with_nul(concat!(stringify!($code), "\0").as_bytes()) {
+                        Ok(name) => name,
+                        Err(_) => panic!("a name has no zero byte"),
+                    } }
+                })*
+                _ => c"unknown",
+            }
+        };
+    }
+    names!(
+        KEYWAY_OK KEYWAY_NOT_FOUND KEYWAY_NOT_STORED KEYWAY_EXISTS KEYWAY_ERROR_ARGUMENT KEYWAY_ERROR_KEY_LENGTH
+        KEYWAY_ERROR_TOO_LARGE KEYWAY_ERROR_BUFFER_TOO_SMALL KEYWAY_ERROR_NOT_A_NUMBER KEYWAY_ERROR_OUT_OF_MEMORY
+        KEYWAY_ERROR_ABSENT KEYWAY_ERROR_UNUSABLE KEYWAY_ERROR_NO_SPACE KEYWAY_ERROR_FULL KEYWAY_ERROR_BUSY
+        KEYWAY_ERROR_DAMAGED KEYWAY_ERROR_SYSTEM KEYWAY_ERROR_BUG
+    )
+}
+
+impl From<WriteError> for Failure {
+    fn from(error: WriteError) -> Self {
+        let code = match error {
+            WriteError::KeyLength { .. } => KEYWAY_ERROR_KEY_LENGTH,
+            WriteError::TooLarge { .. } => KEYWAY_ERROR_TOO_LARGE,
+            WriteError::OutOfMemory => KEYWAY_ERROR_OUT_OF_MEMORY,
+            WriteError::EpochsUsedUp => KEYWAY_ERROR_FULL,
+            WriteError::Corrupt => KEYWAY_ERROR_DAMAGED,
+        };
+        Self::new(code, error.to_string())
+    }
+}
+
+impl From<LocalError> for Failure {
+    fn from(error: LocalError) -> Self {
+        match error {
+            LocalError::Session(error) => error.into(),
+            LocalError::Open(error) => error.into(),
+        }
+    }
+}
+
+impl From<SessionError> for Failure {
+    fn from(error: SessionError) -> Self {
+        let code = match error {
+            SessionError::TableFull { .. } => KEYWAY_ERROR_FULL,
+            SessionError::Busy | SessionError::ThreadEnding => KEYWAY_ERROR_BUSY,
+        };
+        Self::new(code, error.to_string())
+    }
+}
+
+impl From<OpenError> for Failure {
+    fn from(error: OpenError) -> Self {
+        let code = match error {
+            OpenError::Io { .. } => KEYWAY_ERROR_SYSTEM,
+            OpenError::NoSpace { .. } | OpenError::NotGrown { .. } => KEYWAY_ERROR_NO_SPACE,
+            OpenError::Unusable { .. } | OpenError::NotAFile { .. } => KEYWAY_ERROR_UNUSABLE,
+            OpenError::Absent { .. } | OpenError::Forked => KEYWAY_ERROR_ABSENT,
+            OpenError::MemoryTooSmall { .. } | OpenError::ItemSize { .. } => KEYWAY_ERROR_ARGUMENT,
+            OpenError::ProcessesFull { .. } => KEYWAY_ERROR_FULL,
+            OpenError::Busy { .. } => KEYWAY_ERROR_BUSY,
+        };
+        Self::new(code, error.to_string())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn message() -> String {
+        // SAFETY: `last` returns a C string that lives until this thread's next failure.
+        unsafe { CStr::from_ptr(last()) }.to_string_lossy().into_owned()
+    }
+
+    #[test]
+    fn a_panic_becomes_a_code_and_a_message() {
+        assert_eq!(boundary(|| panic!("with {}", 42)), KEYWAY_ERROR_BUG);
+        assert!(message().contains("with 42"), "{}", message());
+        assert_eq!(boundary(|| panic!("plain")), KEYWAY_ERROR_BUG);
+        assert!(message().contains("plain"), "{}", message());
+    }
+
+    #[test]
+    fn a_message_is_the_threads_own_and_stays_until_the_next_failure() {
+        assert_eq!(message(), "");
+        let fail = |text: &'static str| boundary(|| Err(Failure::argument(text)));
+        assert_eq!(fail("first"), KEYWAY_ERROR_ARGUMENT);
+        assert_eq!(boundary(|| Ok(KEYWAY_OK)), KEYWAY_OK);
+        std::thread::scope(|scope| drop(scope.spawn(|| fail("elsewhere"))));
+        assert_eq!(message(), "first");
+        fail("zero\0byte");
+        assert_eq!(message(), "zerobyte");
+    }
+
+    #[test]
+    fn codes_have_their_names() {
+        assert_eq!(name(0), c"KEYWAY_OK");
+        assert_eq!(name(KEYWAY_ERROR_BUG as i32), c"KEYWAY_ERROR_BUG");
+        assert_eq!(name(5), c"unknown");
+    }
+}

@@ -1,0 +1,154 @@
+//! Opening and closing a cache.
+
+use crate::bytes;
+use crate::failure::{Failure, boundary};
+use crate::types::keyway_result::*;
+use crate::types::*;
+use ::keyway::{Cache, OpenError, Options, Place};
+use std::ffi::{OsStr, c_char, c_int};
+use std::os::unix::ffi::OsStrExt;
+
+unsafe extern "C" {
+    /// pthread_setcancelstate(3)
+    fn pthread_setcancelstate(state: c_int, old: *mut c_int) -> c_int;
+}
+
+/// PTHREAD_CANCEL_DISABLE of Linux's pthread.h.
+const CANCEL_DISABLE: c_int = 1;
+
+/// The size that `keyway_options` had first.
+const OPTIONS_SIZE_MIN: usize = 32;
+/// Bytes of options that no version will ever have.
+const OPTIONS_SIZE_MAX: usize = 4096;
+const _: () = assert!(size_of::<keyway_options>() == OPTIONS_SIZE_MIN);
+
+/// Opens the cache whose region is the file `place`: attaches to it, or creates it (see keyway_options); "memfd" is anonymous
+/// memory of this process. `options` may be NULL. Returns NULL on failure: keyway_error() and keyway_message() say why.
+///
+/// Opening takes about 0.1 ms, and each open cache one of the region's process slots: open once in a process, not once in a
+/// thread or a request.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn keyway_open(place: *const c_char, options: *const keyway_options) -> *mut keyway {
+    let mut opened = std::ptr::null_mut();
+    boundary(|| {
+        let _uncancelled = Uncancelled::new();
+        // SAFETY: the caller's word.
+        let (place, asked) = unsafe { (bytes::text(place, "the place")?, read_options(options)?) };
+        if place.is_empty() {
+            return Err(Failure::argument(
+                "the place is empty: give the path of a region, or \"memfd\"",
+            ));
+        }
+        let place = match place.to_bytes() {
+            b"memfd" => Place::Memfd,
+            path => Place::Path(OsStr::from_bytes(path).into()),
+        };
+        let cache = open(&place, &asked)?;
+        opened = Box::into_raw(Box::new(keyway { cache }));
+        Ok(KEYWAY_OK)
+    });
+    opened
+}
+
+/// Closes a cache. No thread may be using it, and none may use it afterwards. The region stays, with its items; its memory is
+/// unmapped when the threads that used it have ended, or close it, or need their next cache. NULL is ignored.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn keyway_close(cache: *mut keyway) {
+    boundary(|| {
+        let _uncancelled = Uncancelled::new();
+        if !cache.is_null() {
+            // SAFETY: made by `Box::into_raw` in `keyway_open`, and by the caller's word not closed before.
+            let handle = unsafe { Box::from_raw(cache) };
+            handle.cache.leave();
+            handle.cache.close();
+        }
+        Ok(KEYWAY_OK)
+    });
+}
+
+/// No `memory` means: as it is, or the default for a new region.
+fn open(place: &Place, asked: &keyway_options) -> Result<Cache, OpenError> {
+    let default = Options::default();
+    let mut options = Options {
+        huge_pages: asked.flags & KEYWAY_HUGE_PAGES != 0,
+        prefault: asked.flags & KEYWAY_PREFAULT != 0,
+        evict: asked.flags & KEYWAY_NO_EVICT == 0,
+        existing_only: asked.flags & KEYWAY_EXISTING_ONLY != 0,
+        ..default.clone()
+    };
+    if asked.item_size_max != 0 {
+        options.item_size_max = usize::try_from(asked.item_size_max).unwrap_or(usize::MAX);
+    }
+    if asked.mode != 0 {
+        options.mode = asked.mode;
+    }
+    if asked.memory != 0 {
+        options.memory = asked.memory;
+        return Cache::open(place, &options);
+    }
+    let existing = Options {
+        existing_only: true,
+        ..options.clone()
+    };
+    match Cache::open(place, &existing) {
+        Err(OpenError::Absent { .. }) if !options.existing_only => Cache::open(place, &options),
+        opened => opened,
+    }
+}
+
+/// The caller's options. Those of a program that was compiled for another version may be shorter or longer: what is missing is
+/// zero, and what this version does not know must be.
+///
+/// # Safety
+///
+/// NULL, or as many bytes as `size` says can be read.
+unsafe fn read_options(options: *const keyway_options) -> Result<keyway_options, Failure> {
+    if options.is_null() {
+        return Ok(keyway_options::default());
+    }
+    // SAFETY: the first field of every version.
+    let size = unsafe { (*options).size };
+    if !(OPTIONS_SIZE_MIN..=OPTIONS_SIZE_MAX).contains(&size) {
+        return Err(Failure::argument(format!(
+            "options.size is {size}: set it to sizeof(keyway_options), {OPTIONS_SIZE_MIN} in this version"
+        )));
+    }
+    // SAFETY: the caller's word, and at least as large as this version's.
+    let (known, bytes) = unsafe { (options.read(), std::slice::from_raw_parts(options.cast::<u8>(), size)) };
+    if bytes.iter().skip(size_of::<keyway_options>()).any(|byte| *byte != 0) {
+        return Err(Failure::argument(format!(
+            "options of {size} bytes set what this version of the library does not know; it knows {OPTIONS_SIZE_MIN} bytes"
+        )));
+    }
+    let all = KEYWAY_EXISTING_ONLY | KEYWAY_HUGE_PAGES | KEYWAY_PREFAULT | KEYWAY_NO_EVICT;
+    if known.flags & !all != 0 {
+        return Err(Failure::argument(format!(
+            "options.flags is {:#x}: this version knows {all:#x}",
+            known.flags
+        )));
+    }
+    if known.mode & !0o777 != 0 {
+        return Err(Failure::argument(format!("options.mode is {:#o}: at most 0777", known.mode)));
+    }
+    Ok(known)
+}
+
+/// While it lives, this thread is not cancelled: what opening and closing call are cancellation points (pthreads(7)), and a
+/// cancelled thread would unwind through Rust.
+struct Uncancelled(c_int);
+
+impl Uncancelled {
+    fn new() -> Self {
+        let mut old = 0;
+        // SAFETY: a valid state, and room for the old one.
+        unsafe { pthread_setcancelstate(CANCEL_DISABLE, &raw mut old) };
+        Self(old)
+    }
+}
+
+impl Drop for Uncancelled {
+    fn drop(&mut self) {
+        // SAFETY: the state that was there before.
+        unsafe { pthread_setcancelstate(self.0, std::ptr::null_mut()) };
+    }
+}

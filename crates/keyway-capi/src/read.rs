@@ -1,0 +1,301 @@
+//! Getting items: into the caller's buffer, into allocated memory, or many at once.
+
+use crate::bytes;
+use crate::failure::{Failure, boundary};
+use crate::types::keyway_result::*;
+use crate::types::*;
+use ::keyway::{Get, Item};
+use std::ffi::{c_char, c_void};
+
+/// Copies the value of a key into `buffer`, and tells of its item in `item` (which may be NULL).
+///
+/// KEYWAY_NOT_FOUND: there is none. KEYWAY_ERROR_BUFFER_TOO_SMALL: item->value_len bytes are needed, and nothing was copied
+/// (a `buffer_size` of 0 asks for the length).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn keyway_get(
+    cache: *mut keyway,
+    key: *const c_void,
+    key_len: usize,
+    buffer: *mut c_void,
+    buffer_size: usize,
+    item: *mut keyway_item,
+) -> keyway_result {
+    let how = Get {
+        value: buffer_size > 0,
+        ..Get::default()
+    };
+    // SAFETY: the caller's word.
+    boundary(|| unsafe { get_into(cache, key, key_len, &how, buffer, buffer_size, item) })
+}
+
+/// As keyway_get(), and tells the item's CAS unique too.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn keyway_gets(
+    cache: *mut keyway,
+    key: *const c_void,
+    key_len: usize,
+    buffer: *mut c_void,
+    buffer_size: usize,
+    item: *mut keyway_item,
+) -> keyway_result {
+    let how = Get {
+        value: buffer_size > 0,
+        details: true,
+        ..Get::default()
+    };
+    // SAFETY: the caller's word.
+    boundary(|| unsafe { get_into(cache, key, key_len, &how, buffer, buffer_size, item) })
+}
+
+/// As keyway_gets(), and gives the item a new `exptime`, also if the buffer turns out to be too small.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn keyway_gat(
+    cache: *mut keyway,
+    key: *const c_void,
+    key_len: usize,
+    exptime: i64,
+    buffer: *mut c_void,
+    buffer_size: usize,
+    item: *mut keyway_item,
+) -> keyway_result {
+    let how = Get {
+        value: buffer_size > 0,
+        details: true,
+        exptime: Some(exptime),
+        ..Get::default()
+    };
+    // SAFETY: the caller's word.
+    boundary(|| unsafe { get_into(cache, key, key_len, &how, buffer, buffer_size, item) })
+}
+
+/// As keyway_gets(), with the value in memory from malloc(), a zero byte after it: give it to keyway_free() or free(). `*value`
+/// is NULL unless the result is KEYWAY_OK.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn keyway_get_alloc(
+    cache: *mut keyway,
+    key: *const c_void,
+    key_len: usize,
+    value: *mut *mut c_void,
+    item: *mut keyway_item,
+) -> keyway_result {
+    let how = Get {
+        value: true,
+        details: true,
+        ..Get::default()
+    };
+    // SAFETY: the caller's word.
+    boundary(|| unsafe { get_allocated(cache, key, key_len, &how, value, item) })
+}
+
+/// As keyway_get_alloc(), and gives the item a new `exptime`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn keyway_gat_alloc(
+    cache: *mut keyway,
+    key: *const c_void,
+    key_len: usize,
+    exptime: i64,
+    value: *mut *mut c_void,
+    item: *mut keyway_item,
+) -> keyway_result {
+    let how = Get {
+        value: true,
+        details: true,
+        exptime: Some(exptime),
+        ..Get::default()
+    };
+    // SAFETY: the caller's word.
+    boundary(|| unsafe { get_allocated(cache, key, key_len, &how, value, item) })
+}
+
+/// Gets `count` items: each entry's key and key_len are given, its other fields are answered. The values lie in one block from
+/// malloc(), which is stored in `*block`: give it to keyway_free() or free() when the values are done with (NULL if there is
+/// none). The result is KEYWAY_OK if every entry was found or not, else the first entry's that failed.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn keyway_get_many(
+    cache: *mut keyway,
+    entries: *mut keyway_entry,
+    count: usize,
+    block: *mut *mut c_void,
+) -> keyway_result {
+    // SAFETY: the caller's word.
+    boundary(|| unsafe { get_many(cache, entries, count, block) })
+}
+
+/// Frees what keyway_get_alloc(), keyway_gat_alloc() and keyway_get_many() allocated; the same as free(). NULL is ignored.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn keyway_free(block: *mut c_void) {
+    // SAFETY: the caller's word.
+    unsafe { libc::free(block) };
+}
+
+/// # Safety
+///
+/// As `keyway_get`.
+#[inline]
+unsafe fn get_into(
+    cache: *mut keyway,
+    key: *const c_void,
+    key_len: usize,
+    how: &Get,
+    buffer: *mut c_void,
+    buffer_size: usize,
+    item: *mut keyway_item,
+) -> Result<keyway_result, Failure> {
+    if buffer.is_null() && buffer_size > 0 {
+        return Err(Failure::argument(format!(
+            "the buffer is NULL, and its size {buffer_size}, not 0"
+        )));
+    }
+    // SAFETY: the caller's word.
+    let (cache, key) = unsafe { (bytes::cache(cache)?, bytes::key(key, key_len)?) };
+    cache.with_session(|session, value| {
+        let Some(found) = session.get_with(key, how, value, |_, _| {})? else {
+            return Ok(KEYWAY_NOT_FOUND);
+        };
+        // SAFETY: the caller's word; the value is not copied unless it fits.
+        unsafe {
+            bytes::answer(item, found.into());
+            if found.value_len > buffer_size {
+                return Err(too_small(found.value_len, buffer_size));
+            }
+            bytes::copy_out(value, buffer);
+        }
+        Ok(KEYWAY_OK)
+    })?
+}
+
+#[cold]
+fn too_small(value_len: usize, buffer_size: usize) -> Failure {
+    let message = format!(
+        "the value has {value_len} bytes, the buffer {buffer_size}; give a larger one, or let keyway_get_alloc() allocate"
+    );
+    Failure::new(KEYWAY_ERROR_BUFFER_TOO_SMALL, message)
+}
+
+/// # Safety
+///
+/// As `keyway_get_alloc`.
+unsafe fn get_allocated(
+    cache: *mut keyway,
+    key: *const c_void,
+    key_len: usize,
+    how: &Get,
+    value: *mut *mut c_void,
+    item: *mut keyway_item,
+) -> Result<keyway_result, Failure> {
+    if value.is_null() {
+        return Err(Failure::argument("the place for the value is NULL"));
+    }
+    // SAFETY: the caller's word.
+    let (cache, key) = unsafe {
+        value.write(std::ptr::null_mut());
+        (bytes::cache(cache)?, bytes::key(key, key_len)?)
+    };
+    cache.with_session(|session, copy| {
+        let Some(found) = session.get_with(key, how, copy, |_, _| {})? else {
+            return Ok(KEYWAY_NOT_FOUND);
+        };
+        let block = bytes::allocated(copy)?;
+        // SAFETY: the caller's word.
+        unsafe {
+            value.write(block);
+            bytes::answer(item, found.into());
+        }
+        Ok(KEYWAY_OK)
+    })?
+}
+
+/// # Safety
+///
+/// As `keyway_get_many`.
+unsafe fn get_many(
+    cache: *mut keyway,
+    entries: *mut keyway_entry,
+    count: usize,
+    block: *mut *mut c_void,
+) -> Result<keyway_result, Failure> {
+    if block.is_null() || (entries.is_null() && count > 0) {
+        return Err(Failure::argument("the entries, or the place for the block, are NULL"));
+    }
+    let size = count.checked_mul(size_of::<keyway_entry>());
+    if size.is_none_or(|size| isize::try_from(size).is_err()) {
+        return Err(Failure::argument(format!("{count} entries: no array has so many")));
+    }
+    // SAFETY: the caller's word.
+    let cache = unsafe {
+        block.write(std::ptr::null_mut());
+        bytes::cache(cache)?
+    };
+    let how = Get {
+        value: true,
+        details: true,
+        ..Get::default()
+    };
+    cache.with_session(|session, values| {
+        let mut failed = None;
+        for index in 0..count {
+            // SAFETY: the caller's word; the fields are read and written by pointer, whatever the answers hold yet.
+            let entry = unsafe { entries.add(index) };
+            // SAFETY: as above.
+            let key = unsafe { bytes::key((*entry).key, (*entry).key_len) };
+            let found = key.and_then(|key| Ok(session.get_with(key, &how, values, |_, _| {})?));
+            let (result, item) = match found {
+                Ok(Some(item)) => {
+                    values.push(0);
+                    (KEYWAY_OK, item.into())
+                }
+                Ok(None) => (KEYWAY_NOT_FOUND, keyway_item::default()),
+                Err(failure) => {
+                    let code = failure.code;
+                    failed.get_or_insert(failure);
+                    (code, keyway_item::default())
+                }
+            };
+            // SAFETY: as above.
+            unsafe {
+                (&raw mut (*entry).result).write(result);
+                (&raw mut (*entry).item).write(item);
+                (&raw mut (*entry).value).write(std::ptr::null());
+            }
+        }
+        if !values.is_empty() {
+            // SAFETY: the entries have just been answered, and the block holds their values in their order.
+            unsafe {
+                let values = bytes::allocated(values)?;
+                block.write(values);
+                spread(entries, count, values.cast());
+            }
+        }
+        failed.map_or(Ok(KEYWAY_OK), Err)
+    })?
+}
+
+/// Leads each found entry to its value.
+///
+/// # Safety
+///
+/// The entries are answered, and their values follow each other from `value`, a zero byte after each.
+unsafe fn spread(entries: *mut keyway_entry, count: usize, mut value: *const c_char) {
+    for index in 0..count {
+        // SAFETY: the caller's word.
+        unsafe {
+            let entry = entries.add(index);
+            if (*entry).result == KEYWAY_OK {
+                (*entry).value = value;
+                value = value.add((*entry).item.value_len + 1);
+            }
+        }
+    }
+}
+
+impl From<Item> for keyway_item {
+    #[inline]
+    fn from(item: Item) -> Self {
+        Self {
+            value_len: item.value_len,
+            cas: item.cas,
+            ttl: item.ttl_s.map_or(-1, i64::from),
+            flags: item.flags,
+        }
+    }
+}

@@ -1,0 +1,278 @@
+//! Changing items.
+
+use crate::bytes;
+use crate::failure::{Failure, boundary};
+use crate::types::keyway_result::*;
+use crate::types::*;
+use ::keyway::{Arithmetic, Counted, Delete, Deleted, Store, StoreMode, Stored};
+use std::ffi::c_void;
+
+/// Stores a value whatever was there.
+///
+/// `exptime` is memcached's, here and everywhere: 0 never, negative at once, up to 30 days seconds from now, above that a Unix
+/// time. `flags` are the caller's own.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn keyway_set(
+    cache: *mut keyway,
+    key: *const c_void,
+    key_len: usize,
+    value: *const c_void,
+    value_len: usize,
+    exptime: i64,
+    flags: u32,
+) -> keyway_result {
+    let how = storing(StoreMode::Set, exptime, flags);
+    // SAFETY: the caller's word.
+    boundary(|| unsafe { store(cache, key, key_len, value, value_len, &how) })
+}
+
+/// Stores a value if the key has none; otherwise KEYWAY_NOT_STORED.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn keyway_add(
+    cache: *mut keyway,
+    key: *const c_void,
+    key_len: usize,
+    value: *const c_void,
+    value_len: usize,
+    exptime: i64,
+    flags: u32,
+) -> keyway_result {
+    let how = storing(StoreMode::Add, exptime, flags);
+    // SAFETY: the caller's word.
+    boundary(|| unsafe { store(cache, key, key_len, value, value_len, &how) })
+}
+
+/// Stores a value if the key has one; otherwise KEYWAY_NOT_STORED.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn keyway_replace(
+    cache: *mut keyway,
+    key: *const c_void,
+    key_len: usize,
+    value: *const c_void,
+    value_len: usize,
+    exptime: i64,
+    flags: u32,
+) -> keyway_result {
+    let how = storing(StoreMode::Replace, exptime, flags);
+    // SAFETY: the caller's word.
+    boundary(|| unsafe { store(cache, key, key_len, value, value_len, &how) })
+}
+
+/// Adds bytes at the end of a value, which keeps its flags and its exptime; KEYWAY_NOT_STORED: there is none.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn keyway_append(
+    cache: *mut keyway,
+    key: *const c_void,
+    key_len: usize,
+    value: *const c_void,
+    value_len: usize,
+) -> keyway_result {
+    let how = storing(StoreMode::Append, 0, 0);
+    // SAFETY: the caller's word.
+    boundary(|| unsafe { store(cache, key, key_len, value, value_len, &how) })
+}
+
+/// Adds bytes before a value, which keeps its flags and its exptime; KEYWAY_NOT_STORED: there is none.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn keyway_prepend(
+    cache: *mut keyway,
+    key: *const c_void,
+    key_len: usize,
+    value: *const c_void,
+    value_len: usize,
+) -> keyway_result {
+    let how = storing(StoreMode::Prepend, 0, 0);
+    // SAFETY: the caller's word.
+    boundary(|| unsafe { store(cache, key, key_len, value, value_len, &how) })
+}
+
+/// Stores a value if the item still has this CAS unique, which keyway_gets() told; otherwise KEYWAY_EXISTS (it has been changed)
+/// or KEYWAY_NOT_FOUND.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn keyway_cas(
+    cache: *mut keyway,
+    key: *const c_void,
+    key_len: usize,
+    value: *const c_void,
+    value_len: usize,
+    exptime: i64,
+    flags: u32,
+    cas: u64,
+) -> keyway_result {
+    let how = Store {
+        compare_cas: Some(cas),
+        ..storing(StoreMode::Set, exptime, flags)
+    };
+    // SAFETY: the caller's word.
+    boundary(|| unsafe { store(cache, key, key_len, value, value_len, &how) })
+}
+
+/// Deletes an item, or answers KEYWAY_NOT_FOUND.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn keyway_delete(cache: *mut keyway, key: *const c_void, key_len: usize) -> keyway_result {
+    boundary(|| {
+        // SAFETY: the caller's word.
+        let (cache, key) = unsafe { (bytes::cache(cache)?, bytes::key(key, key_len)?) };
+        let deleted = cache.with_session(|session, _| session.delete(key, &Delete::default()))??;
+        Ok(match deleted {
+            Deleted::Deleted => KEYWAY_OK,
+            Deleted::NotFound => KEYWAY_NOT_FOUND,
+            Deleted::Exists => KEYWAY_EXISTS,
+        })
+    })
+}
+
+/// Adds `delta` to a decimal number, modulo 2^64, and stores the sum in `*number` (which may be NULL). KEYWAY_NOT_FOUND: there
+/// is none; KEYWAY_ERROR_NOT_A_NUMBER: it is something else.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn keyway_incr(
+    cache: *mut keyway,
+    key: *const c_void,
+    key_len: usize,
+    delta: u64,
+    number: *mut u64,
+) -> keyway_result {
+    // SAFETY: the caller's word.
+    boundary(|| unsafe { count(cache, key, key_len, &counting(delta, false, None), number) })
+}
+
+/// Subtracts `delta` from a decimal number, stopping at 0; otherwise as keyway_incr().
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn keyway_decr(
+    cache: *mut keyway,
+    key: *const c_void,
+    key_len: usize,
+    delta: u64,
+    number: *mut u64,
+) -> keyway_result {
+    // SAFETY: the caller's word.
+    boundary(|| unsafe { count(cache, key, key_len, &counting(delta, true, None), number) })
+}
+
+/// As keyway_incr(), but where there is no item, one with the number `initial` is stored.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn keyway_incr_with_initial(
+    cache: *mut keyway,
+    key: *const c_void,
+    key_len: usize,
+    delta: u64,
+    initial: u64,
+    exptime: i64,
+    number: *mut u64,
+) -> keyway_result {
+    let how = counting(delta, false, Some((initial, exptime)));
+    // SAFETY: the caller's word.
+    boundary(|| unsafe { count(cache, key, key_len, &how, number) })
+}
+
+/// As keyway_decr(), but where there is no item, one with the number `initial` is stored.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn keyway_decr_with_initial(
+    cache: *mut keyway,
+    key: *const c_void,
+    key_len: usize,
+    delta: u64,
+    initial: u64,
+    exptime: i64,
+    number: *mut u64,
+) -> keyway_result {
+    let how = counting(delta, true, Some((initial, exptime)));
+    // SAFETY: the caller's word.
+    boundary(|| unsafe { count(cache, key, key_len, &how, number) })
+}
+
+/// Gives an item a new `exptime`, or answers KEYWAY_NOT_FOUND.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn keyway_touch(cache: *mut keyway, key: *const c_void, key_len: usize, exptime: i64) -> keyway_result {
+    boundary(|| {
+        // SAFETY: the caller's word.
+        let (cache, key) = unsafe { (bytes::cache(cache)?, bytes::key(key, key_len)?) };
+        let touched = cache.with_session(|session, _| session.touch(key, exptime))??;
+        Ok(if touched { KEYWAY_OK } else { KEYWAY_NOT_FOUND })
+    })
+}
+
+/// Empties the cache for everybody: with `exptime` 0 at once, otherwise of everything that is stored until then, and then.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn keyway_flush_all(cache: *mut keyway, exptime: i64) -> keyway_result {
+    boundary(|| {
+        // SAFETY: the caller's word.
+        let cache = unsafe { bytes::cache(cache)? };
+        cache.with_session(|session, _| session.flush_all(exptime))??;
+        Ok(KEYWAY_OK)
+    })
+}
+
+fn storing(mode: StoreMode, exptime: i64, flags: u32) -> Store {
+    Store {
+        mode,
+        exptime,
+        flags,
+        ..Store::default()
+    }
+}
+
+/// # Safety
+///
+/// As `keyway_set`.
+#[inline]
+unsafe fn store(
+    cache: *mut keyway,
+    key: *const c_void,
+    key_len: usize,
+    value: *const c_void,
+    value_len: usize,
+    how: &Store,
+) -> Result<keyway_result, Failure> {
+    // SAFETY: the caller's word.
+    let (cache, key, value) = unsafe {
+        (
+            bytes::cache(cache)?,
+            bytes::key(key, key_len)?,
+            bytes::value(value, value_len)?,
+        )
+    };
+    let stored = cache.with_session(|session, _| session.store(key, value, how))??;
+    Ok(match stored {
+        Stored::Stored { .. } => KEYWAY_OK,
+        Stored::NotStored => KEYWAY_NOT_STORED,
+        Stored::Exists => KEYWAY_EXISTS,
+        Stored::NotFound => KEYWAY_NOT_FOUND,
+    })
+}
+
+fn counting(delta: u64, decrement: bool, vivify: Option<(u64, i64)>) -> Arithmetic {
+    Arithmetic {
+        delta,
+        decrement,
+        vivify,
+        ..Arithmetic::default()
+    }
+}
+
+/// # Safety
+///
+/// As `keyway_incr`.
+unsafe fn count(
+    cache: *mut keyway,
+    key: *const c_void,
+    key_len: usize,
+    how: &Arithmetic,
+    number: *mut u64,
+) -> Result<keyway_result, Failure> {
+    // SAFETY: the caller's word.
+    let (cache, key) = unsafe { (bytes::cache(cache)?, bytes::key(key, key_len)?) };
+    match cache.with_session(|session, _| session.arithmetic(key, how))?? {
+        Counted::Value { value, .. } => {
+            // SAFETY: the caller's word.
+            unsafe { bytes::answer(number, value) };
+            Ok(KEYWAY_OK)
+        }
+        Counted::NotFound => Ok(KEYWAY_NOT_FOUND),
+        Counted::Exists => Ok(KEYWAY_EXISTS),
+        Counted::NotANumber => Err(Failure::new(
+            KEYWAY_ERROR_NOT_A_NUMBER,
+            "the value is no decimal number below 2^64; set it to one before counting",
+        )),
+    }
+}

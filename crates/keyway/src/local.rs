@@ -1,0 +1,179 @@
+//! A session for each thread that asks, found again without being carried around: for callers that have no place to keep one,
+//! such as a C program's functions.
+//!
+//! A thread's sessions lie in its thread-local storage, the last used first, and end with the thread. What a thread holds of a
+//! cache that was closed elsewhere goes when it next needs a new session, or ends. A forked child has none of its parent's: it
+//! opens the region again ([`Cache::here`]).
+
+use crate::{Cache, Inner, LocalError, Session, SessionError, fork};
+use std::cell::RefCell;
+use std::sync::{Arc, Weak};
+
+/// A thread's buffer that grew beyond this, bytes, is given back after use.
+const BUFFER_KEPT_MAX: usize = 1 << 20;
+
+thread_local! {
+    static SEATS: RefCell<Vec<Seat>> = const { RefCell::new(Vec::new()) };
+}
+
+/// A thread's session of one cache.
+struct Seat {
+    /// keeps the address taken, so that no other cache can have it
+    cache: Weak<Inner>,
+    /// of the process that the session was made in
+    life: u64,
+    /// there until the seat is dropped
+    session: Option<Session>,
+    buffer: Vec<u8>,
+}
+
+impl Cache {
+    /// Works with this thread's own session, which is made at its first use and given back when the thread ends, and with an
+    /// empty buffer that is kept from one use to the next.
+    ///
+    /// # Errors
+    ///
+    /// [`SessionError::Busy`] where `work` of this thread is still under way: within it, or after it was left by a jump.
+    #[inline]
+    pub fn with_session<R>(&self, work: impl FnOnce(&mut Session, &mut Vec<u8>) -> R) -> Result<R, LocalError> {
+        SEATS
+            .try_with(|seats| {
+                let mut seats = seats.try_borrow_mut().map_err(|_| SessionError::Busy)?;
+                if !seats.first().is_some_and(|seat| seat.is_of(&self.inner)) {
+                    self.sit_down(&mut seats)?;
+                }
+                let Some(Seat {
+                    session: Some(session),
+                    buffer,
+                    ..
+                }) = seats.first_mut()
+                else {
+                    return Err(SessionError::Busy.into());
+                };
+                let result = work(session, buffer);
+                buffer.clear();
+                if buffer.capacity() > BUFFER_KEPT_MAX {
+                    *buffer = Vec::new();
+                }
+                Ok(result)
+            })
+            .unwrap_or(Err(SessionError::ThreadEnding.into()))
+    }
+
+    /// Gives back this thread's session, if it has one.
+    pub fn leave(&self) {
+        let _ = SEATS.try_with(|seats| {
+            if let Ok(mut seats) = seats.try_borrow_mut() {
+                seats.retain(|seat| !seat.is_of(&self.inner));
+            }
+        });
+    }
+
+    /// Puts this thread's session of the cache first in the list.
+    #[cold]
+    fn sit_down(&self, seats: &mut Vec<Seat>) -> Result<(), LocalError> {
+        if let Some(at) = seats.iter().position(|seat| seat.is_of(&self.inner)) {
+            seats.swap(0, at);
+            return Ok(());
+        }
+        let life = fork::life();
+        seats.retain(|seat| seat.life == life && seat.cache.strong_count() > 0);
+        let seat = Seat {
+            cache: Arc::downgrade(&self.inner),
+            life,
+            session: Some(self.here().map_err(LocalError::Open)?.session()?),
+            buffer: Vec::new(),
+        };
+        seats.insert(0, seat);
+        Ok(())
+    }
+}
+
+impl Seat {
+    /// Whether it is this process's seat in this cache.
+    #[inline]
+    fn is_of(&self, inner: &Arc<Inner>) -> bool {
+        std::ptr::eq(self.cache.as_ptr(), Arc::as_ptr(inner)) && self.life == fork::life()
+    }
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        if self.life != fork::life() {
+            // The parent's: its thread slot is not ours to give back, and we have no mapping to do it in.
+            std::mem::forget(self.session.take());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Options, Place};
+
+    fn cache() -> Cache {
+        let options = Options {
+            memory: 4 << 20,
+            ..Options::default()
+        };
+        Cache::open(&Place::Memfd, &options).unwrap()
+    }
+
+    #[test]
+    fn a_thread_keeps_one_session_of_each_cache_and_gives_them_back() {
+        let caches = [cache(), cache()];
+        std::thread::scope(|scope| {
+            scope
+                .spawn(|| {
+                    for round in 0..4 {
+                        for cache in &caches {
+                            cache
+                                .with_session(|session, _| session.set(b"key", &[round], 0).unwrap())
+                                .unwrap();
+                            assert_eq!(cache.info().sessions, 1);
+                        }
+                    }
+                })
+                .join()
+                .unwrap();
+        });
+        caches.iter().for_each(|cache| assert_eq!(cache.info().sessions, 0));
+    }
+
+    #[test]
+    fn a_session_in_use_is_not_lent_again() {
+        let cache = cache();
+        let within = cache.with_session(|_, _| cache.with_session(|_, _| ())).unwrap();
+        assert!(matches!(within, Err(LocalError::Session(SessionError::Busy))));
+        cache.with_session(|_, _| ()).unwrap();
+    }
+
+    #[test]
+    fn leaving_gives_the_session_back() {
+        let cache = cache();
+        cache.with_session(|_, _| ()).unwrap();
+        assert_eq!(cache.info().sessions, 1);
+        cache.leave();
+        assert_eq!(cache.info().sessions, 0);
+        cache.with_session(|_, _| ()).unwrap();
+        assert_eq!(cache.info().sessions, 1);
+    }
+
+    #[test]
+    fn what_is_held_of_a_closed_cache_goes_with_the_next_session() {
+        let (old, new) = (cache(), cache());
+        old.with_session(|_, _| ()).unwrap();
+        let region = Arc::downgrade(&old.inner.region);
+        old.close();
+        assert_eq!(region.strong_count(), 1, "this thread's session still holds it");
+        new.with_session(|_, _| ()).unwrap();
+        assert_eq!(region.strong_count(), 0);
+    }
+
+    #[test]
+    fn a_large_buffer_is_not_kept() {
+        let cache = cache();
+        cache.with_session(|_, buffer| buffer.reserve(BUFFER_KEPT_MAX + 1)).unwrap();
+        assert_eq!(cache.with_session(|_, buffer| buffer.capacity()).unwrap(), 0);
+    }
+}
