@@ -16,7 +16,7 @@
 //!     taken back when room is needed).
 
 use crate::atomics::{Acquire, Relaxed};
-use crate::hash::{choices, hash, tag};
+use crate::hash::{all_choices, hash, tag};
 use crate::layout::bucket::{SLOTS, Split};
 use crate::layout::item::{self, Header};
 use crate::layout::segment::{CHAIN_HEADER_SIZE, EXTENT_HEADER_SIZE, ExtentWord, Kind, LeaseWord, Link, State, TailWord};
@@ -62,6 +62,8 @@ pub struct Counts {
     pub tentative: usize,
     /// frozen words
     pub frozen: usize,
+    /// items in their keys' third buckets
+    pub thirds: usize,
 }
 
 impl Report {
@@ -350,7 +352,7 @@ fn check_slot(
     if tag(key_hash) != word.tag() {
         return report.problem(5, format!("bucket {bucket}, slot {index}: key '{shown}' has another tag"));
     }
-    let homes = choices(key_hash).map(|c| table.bucket(c));
+    let homes = all_choices(key_hash).map(|c| table.bucket(c));
     if !homes.contains(&bucket) {
         // The last split's frozen words may be in a bucket that their key has left.
         if !word.is_frozen() {
@@ -361,6 +363,13 @@ fn check_slot(
         }
         return;
     }
+    if bucket == homes[2] && !region.has_thirds() && !word.is_frozen() {
+        report.problem(
+            5,
+            format!("bucket {bucket}, slot {index}: key '{shown}' is in its third bucket, where nobody looks"),
+        );
+    }
+    census.counts.thirds += usize::from(bucket == homes[2]);
     if seen.header.has(item::flag::DEAD) {
         report.problem(
             4,
@@ -432,6 +441,7 @@ fn summarise(region: &Region, report: &mut Report, census: &Census) {
         items,
         tentative,
         frozen,
+        thirds,
         ..
     } = census.counts;
     let kinds = format!("log {log}, large {large}, index {index}, hints {hints}, claimed {claimed}, free {free}");
@@ -445,7 +455,7 @@ fn summarise(region: &Region, report: &mut Report, census: &Census) {
     line(
         "index",
         format!(
-            "{} buckets, {:.0} % full, {tentative} tentative, {frozen} frozen",
+            "{} buckets, {:.0} % full, {tentative} tentative, {frozen} frozen, {thirds} items in third buckets",
             table.count,
             load * 100.0
         ),

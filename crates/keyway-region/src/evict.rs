@@ -192,6 +192,11 @@ impl Session {
         self.free_segments() <= 2 * self.reserve() + 2
     }
 
+    /// Segments that are not free, about.
+    pub(crate) fn used_segments(&self) -> usize {
+        self.region.segments().saturating_sub(self.free_segments())
+    }
+
     fn free_segments(&self) -> usize {
         // The count drifts by one when a thread dies beside it; below zero is none.
         let free = self.region.superblock().free.load(Relaxed);

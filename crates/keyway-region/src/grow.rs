@@ -4,7 +4,7 @@
 //! compare-and-swap, so a splitter that stops anywhere blocks nobody: whoever meets a frozen slot finishes the split.
 
 use crate::atomics::{AcqRel, Acquire, Relaxed, Release};
-use crate::hash::{choices, hash};
+use crate::hash::{all_choices, hash};
 use crate::layout::bucket::{self, SLOTS, Split};
 use crate::layout::index;
 use crate::layout::segment::{Kind, State};
@@ -13,6 +13,7 @@ use crate::layout::slot::Slot;
 use crate::layout::stats::Counter;
 use crate::lookup::{ATTEMPTS_MAX, Look, Place};
 use crate::mutants::{self, Mutant};
+use crate::publish::Prepared;
 use crate::region::Region;
 use crate::session::Session;
 use crate::verbs::KEY_LEN_MAX;
@@ -21,11 +22,17 @@ use crate::verbs::KEY_LEN_MAX;
 /// been seen to find both of its buckets full (simulated to 2^20 buckets: none up to 0.65, 1 in 10^6 before 0.70, 1 in 20,000
 /// before 0.75; a split halves a bucket at random, so the loads are less even than in a table that never grew).
 const GROW_AT_PERCENT: u64 = 65;
-/// The same while items are being evicted for room: a larger index would only leave less of it for them. An insert that finds
-/// both buckets full evicts from them, which below this load is 1 in 150.
-const GROW_AT_PERCENT_WHEN_FULL: u64 = 90;
+/// The index gets no larger than what the items that will be there when memory is full need at this load. Less leaves bytes
+/// of empty slots that no item pays for; more evicts from full buckets what memory would have room for. Simulated in steady
+/// state, with any part of a round done and a third bucket for what finds two full: 0.1 to 0.3 % of the items are missing at
+/// 75, 1 % at 80, 2 % at 85.
+const FULL_PERCENT: u64 = 75;
+/// While items are being evicted for room the index grows only above this: their number goes up and down a little.
+const GROW_AT_PERCENT_WHEN_FULL: u64 = 80;
 /// Buckets split by each insert while the index doubles: it is done before the load has risen by a hundredth.
 const SPLITS_PER_INSERT: usize = 4;
+/// Buckets split at a time by an insert that finds all of its buckets full.
+const SPLITS_FOR_ROOM: usize = 256;
 /// The index never takes more than one in this many segments.
 const INDEX_SHARE_MAX: usize = 2;
 
@@ -83,17 +90,42 @@ impl Session {
     #[inline]
     pub(crate) fn grow_a_little(&self, now: u32) {
         let table = self.region.table();
-        if table.is_even() {
-            let items = self.region.superblock().items.load(Relaxed);
-            let slots = table.count * SLOTS as u64;
-            if items < slots * GROW_AT_PERCENT / 100 || items > u64::MAX / 2 {
-                return;
-            }
-            if items < slots * GROW_AT_PERCENT_WHEN_FULL / 100 && self.is_full() {
-                return;
-            }
+        let items = self.region.superblock().items.load(Relaxed);
+        let slots = table.count * SLOTS as u64;
+        if table.is_even() && items < slots * GROW_AT_PERCENT / 100 {
+            return;
+        }
+        if self.index_suffices(items, slots) {
+            return;
         }
         self.grow(SPLITS_PER_INSERT, now);
+    }
+
+    /// Whether this many slots will do when memory is full, if the items to come are like those that are there.
+    pub(crate) fn index_suffices(&self, items: u64, slots: u64) -> bool {
+        // The count drifts by what the dead did not count; below zero is none.
+        if items > u64::MAX / 2 {
+            return true;
+        }
+        if self.is_full() {
+            return items < slots * GROW_AT_PERCENT_WHEN_FULL / 100;
+        }
+        let (used, all) = (self.used_segments() as u64, self.region.segments() as u64);
+        items.saturating_mul(all) / used.max(1) <= slots * FULL_PERCENT / 100
+    }
+
+    /// An insert found all of its buckets full. `true`: buckets were split, there may be room now.
+    #[cold]
+    pub(crate) fn grow_for_room(&self, prepared: &mut Prepared, now: u32) -> bool {
+        let items = self.region.superblock().items.load(Relaxed);
+        let slots = self.region.table().count * SLOTS as u64;
+        if self.limits.evict && self.index_suffices(items, slots) {
+            return false;
+        }
+        // A new segment for the index may take an eviction, whose copies may close the extent that the prepared item is in:
+        // from then on the item may not be published any more.
+        self.discard(prepared);
+        self.grow(SPLITS_FOR_ROOM, now)
     }
 
     /// Splits up to `splits` buckets, not beyond the end of a round. `false`: the index cannot grow now.
@@ -175,7 +207,7 @@ impl Session {
             let mut copy = Slot::EMPTY;
             if word.is_item() {
                 match region.key_hash(from.at, word) {
-                    KeyHash::Of(hash) if split.moves(choices(hash)) => copy = region.thawed(from, word),
+                    KeyHash::Of(hash) if split.moves(all_choices(hash)) => copy = region.thawed(from, word),
                     KeyHash::Of(_) => {}
                     KeyHash::Moved => return false,
                     KeyHash::Corrupt => self.count(Counter::corrupt, 1),
@@ -270,7 +302,7 @@ impl Session {
         if slot.load(Acquire) == word.0 {
             match region.key_hash(place.at, word) {
                 KeyHash::Of(hash) => {
-                    let new = if split.moves(choices(hash)) {
+                    let new = if split.moves(all_choices(hash)) {
                         Slot::EMPTY
                     } else {
                         region.thawed(place, word)

@@ -25,12 +25,30 @@ pub fn hash(seed: u64, key: &[u8]) -> u64 {
 const SPREAD: u64 = 0x9E37_79B9_7F4A_7C15;
 
 /// The two bucket choices of a hash before they are reduced to the table's size. They differ in bit 0 for ever, so that a
-/// split, which keeps bit 0, never sees both choices of a key.
+/// split, which keeps the low bits, never sees both choices of a key.
 #[inline]
 pub fn choices(hash: u64) -> [u64; 2] {
     let first = hash & 0xFFFF_FFFF;
     let second = (hash.wrapping_mul(SPREAD) >> 32) & !1 | (!first & 1);
     [first, second]
+}
+
+/// Odd, with well-mixed bits, for another product: 2^64 divided by the square root of 2.
+const SPREAD_AGAIN: u64 = 0xB504_F333_F9DE_6485;
+
+/// The third choice, for a key that finds the buckets of both others full. It differs from each in one of the two low bits.
+#[inline]
+pub fn third_choice(hash: u64) -> u64 {
+    let [first, second] = choices(hash);
+    let third = hash.wrapping_mul(SPREAD_AGAIN) >> 32;
+    let alike = if (third ^ first) & 1 == 0 { first } else { second };
+    third & !2 | (!alike & 2)
+}
+
+/// All three choices.
+pub fn all_choices(hash: u64) -> [u64; 3] {
+    let [first, second] = choices(hash);
+    [first, second, third_choice(hash)]
 }
 
 /// The tag that a slot carries for this hash.
@@ -51,10 +69,16 @@ mod tests {
     }
 
     #[test]
-    fn the_choices_differ_in_bit_0() {
+    fn the_choices_differ_in_their_two_low_bits() {
+        let mut thirds = [0; 4];
         for i in 0..10_000u64 {
-            let [a, b] = choices(hash(7, &i.to_le_bytes()));
+            let [a, b, c] = all_choices(hash(7, &i.to_le_bytes()));
             assert_eq!((a ^ b) & 1, 1);
+            assert!((a ^ c) & 3 != 0 && (b ^ c) & 3 != 0);
+            if let Some(n) = thirds.get_mut(crate::layout::index(c & 3)) {
+                *n += 1;
+            }
         }
+        assert!(thirds.iter().all(|n| (2_300..2_700).contains(n)), "{thirds:?}");
     }
 }

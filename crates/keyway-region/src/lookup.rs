@@ -3,8 +3,8 @@
 //! The order of loads is the protocol (`model/region_protocol.py`, "get"): table word, slots, then for a slot with our tag:
 //! segment word, the slot again, header, key, value, segment word again. On a miss the table word again.
 
-use crate::atomics::{AcqRel, Acquire, Relaxed, fence};
-use crate::hash::{Key, choices, tag};
+use crate::atomics::{AcqRel, Acquire, Relaxed, SeqCst, fence};
+use crate::hash::{Key, choices, tag, third_choice};
 use crate::layout::bucket::{SLOTS, Table};
 use crate::layout::item::{Header, LARGE_BODY_SIZE, flag};
 use crate::layout::segment::{CHAIN_HEADER_SIZE, Link, SegmentWord};
@@ -56,6 +56,21 @@ impl Place {
     }
 }
 
+/// Where a key may be: numbers and offsets of its buckets.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Buckets {
+    pub pair: [(u64, usize); 2],
+    /// only if any key was ever put into its third
+    pub third: Option<(u64, usize)>,
+}
+
+impl Buckets {
+    #[inline(always)]
+    pub fn iter(&self) -> impl Iterator<Item = (u64, usize)> + use<> {
+        self.pair.into_iter().chain(self.third)
+    }
+}
+
 /// An item under a reader's eyes: valid as long as [`Region::still`] says so.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Seen {
@@ -98,12 +113,37 @@ pub(crate) enum Found {
 }
 
 impl Region {
-    /// The two buckets of a hash: number and offset. `None`: the directory lacks one, which only damage explains.
+    /// The buckets in which the key of a hash may be. `None`: the directory lacks one, which only damage explains.
     #[inline(always)]
-    pub(crate) fn buckets(&self, hash: u64, table: Table) -> Option<[(u64, usize); 2]> {
+    pub(crate) fn buckets(&self, hash: u64, table: Table) -> Option<Buckets> {
         let [a, b] = choices(hash);
         let [a, b] = [table.bucket(a), table.bucket(b)];
-        Some([(a, self.bucket(a)?), (b, self.bucket(b)?)])
+        let pair = [(a, self.bucket(a)?), (b, self.bucket(b)?)];
+        let third = if self.has_thirds() {
+            Some(self.third_bucket(hash, table)?)
+        } else {
+            None
+        };
+        Some(Buckets { pair, third })
+    }
+
+    /// Whether anybody has ever put an item into a third bucket.
+    ///
+    /// SeqCst: an inserter that reads "no" behind its tentative word has that word seen by whoever says "yes" after it.
+    /// PAIRS: the store in `Session::announce_third`.
+    #[inline(always)]
+    pub(crate) fn has_thirds(&self) -> bool {
+        self.superblock().thirds.load(SeqCst) != 0
+    }
+
+    /// The bucket of a hash's third choice.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn third_bucket(&self, hash: u64, table: Table) -> Option<(u64, usize)> {
+        let bucket = table.bucket(third_choice(hash));
+        let at = self.bucket(bucket)?;
+        self.memory.prefetch::<1>(at);
+        Some((bucket, at))
     }
 
     /// Follows a word from its slot to the item's header.
@@ -188,9 +228,9 @@ impl Region {
             let Some(buckets) = self.buckets(key.hash, table) else {
                 return Found::Corrupt;
             };
-            self.memory.prefetch::<1>(buckets[0].1);
-            self.memory.prefetch::<1>(buckets[1].1);
-            for (bucket, bucket_at) in buckets {
+            self.memory.prefetch::<1>(buckets.pair[0].1);
+            self.memory.prefetch::<1>(buckets.pair[1].1);
+            for (bucket, bucket_at) in buckets.iter() {
                 let line = self.memory.line(bucket_at);
                 let mut same = Slot::with_tag(&line, wanted);
                 while same != 0 {

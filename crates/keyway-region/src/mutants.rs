@@ -33,6 +33,8 @@ pub enum Mutant {
     OrphansForgotten,
     /// a relocated item's old word goes before the copy's comes
     RelocateInTwoSteps,
+    /// an entry goes into a third bucket, and nobody is told to look there
+    ThirdUnannounced,
     /// the number of segments is raised before memory backs them
     RaisedBeforeBacked,
     /// items that were hit are evicted like any other
@@ -41,7 +43,7 @@ pub enum Mutant {
 
 impl Mutant {
     /// All that break the protocol. [`Self::NoSecondChance`] only costs hits.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 14] = [
         Self::PublishBeforeTail,
         Self::DeadExtentsStand,
         Self::DeadClaimsStand,
@@ -54,6 +56,7 @@ impl Mutant {
         Self::ChainWithoutOwner,
         Self::OrphansForgotten,
         Self::RelocateInTwoSteps,
+        Self::ThirdUnannounced,
         Self::RaisedBeforeBacked,
     ];
 }

@@ -229,13 +229,13 @@ impl Region {
         }
     }
 
-    /// Starts to write both buckets of a key back: that no word there leads to some place is about to be relied on.
+    /// Starts to write the buckets of a key back: that no word there leads to some place is about to be relied on.
     #[cfg_attr(feature = "observe", track_caller)]
     pub(crate) fn write_back_buckets(&self, hash: u64) {
         if self.is_strict()
             && let Some(buckets) = self.buckets(hash, self.table())
         {
-            for (_, at) in buckets {
+            for (_, at) in buckets.iter() {
                 self.write_back(at, bucket::SIZE);
             }
         }

@@ -6,7 +6,7 @@
 
 use crate::atomics::{AcqRel, Acquire, Relaxed, SeqCst};
 use crate::extent::{Draft, Value, Written};
-use crate::hash::{Key, tag};
+use crate::hash::{Key, choices, tag};
 use crate::layout::bucket::{SLOTS, Table};
 use crate::layout::session::{OPERATION, WRITTEN};
 use crate::layout::slot::Slot;
@@ -20,9 +20,6 @@ use crate::verbs::{Item, WriteError};
 
 /// Bytes of the buffer for built values that a session keeps between operations.
 const BUILT_KEPT_MAX: usize = 64 << 10;
-
-/// Buckets split at a time by an insert that finds both of its buckets full.
-const SPLITS_FOR_ROOM: usize = 256;
 
 /// What is there, shown to a decision.
 pub(crate) struct Old<'r> {
@@ -223,8 +220,8 @@ impl Session {
                     }
                     let (place, over) = match (empty, victim) {
                         (Some(place), _) => (place, Slot::EMPTY),
-                        // Both buckets are full: grow while there is room to; a full region evicts.
-                        _ if !(self.is_full() && self.limits.evict) && self.grow(SPLITS_FOR_ROOM, now) => continue,
+                        // All of its buckets are full: grow while the index is to; otherwise evict.
+                        _ if self.grow_for_room(prepared, now) => continue,
                         (None, Some((place, word))) if word.is_tentative() => {
                             region.abort(place.at, word);
                             continue;
@@ -336,18 +333,18 @@ impl Session {
         };
         let wanted = tag(key.hash);
         let mut tentative = None;
-        region.memory.prefetch::<1>(buckets[1].1);
-        let mut lines = [Line::EMPTY; 2];
+        region.memory.prefetch::<1>(buckets.pair[1].1);
+        let mut lines = [Line::EMPTY; 3];
         for ((bucket, bucket_at), line) in buckets.iter().zip(&mut lines) {
-            *line = region.memory.line(*bucket_at);
+            *line = region.memory.line(bucket_at);
             if Slot::any_frozen(line) {
-                return scan_frozen(line, |index| Place::new(*bucket, *bucket_at, index));
+                return scan_frozen(line, bucket, bucket_at);
             }
             let mut same = Slot::with_tag(line, wanted);
             while same != 0 {
                 let index = same.trailing_zeros() as usize;
                 same &= same - 1;
-                let place = Place::new(*bucket, *bucket_at, index);
+                let place = Place::new(bucket, bucket_at, index);
                 let word = Slot::of(line, index);
                 if word.is_empty() {
                     continue;
@@ -379,24 +376,54 @@ impl Session {
                 }
             }
         }
-        // The first empty slot of the bucket that has more of them; without any, the word that is worth least.
-        let [a, b] = &lines;
+        // The first empty slot of the bucket that has more of them.
+        let [a, b, _] = &lines;
         let [a, b] = [Slot::empties(a), Slot::empties(b)];
-        let [first, second] = buckets;
+        let [first, second] = buckets.pair;
         let ((bucket, at), free) = if a.count_ones() >= b.count_ones() {
             (first, a)
         } else {
             (second, b)
         };
-        let empty = (free != 0).then(|| Place::new(bucket, at, free.trailing_zeros() as usize));
-        let victim = if empty.is_some() {
-            None
-        } else {
-            least_worth(&buckets, &lines)
-        };
         if region.table() != table {
             return Scan::Again;
         }
+        if free == 0 {
+            return self.scan_third(key, table, tentative, buckets.pair, lines);
+        }
+        Scan::Absent {
+            table,
+            tentative,
+            empty: Some(Place::new(bucket, at, free.trailing_zeros() as usize)),
+            victim: None,
+        }
+    }
+
+    /// Both buckets are full: the first empty slot of the third one, or the word of all three that is worth least.
+    #[cold]
+    #[inline(never)]
+    fn scan_third(
+        &self,
+        key: &Key<'_>,
+        table: Table,
+        tentative: Option<(Place, Slot)>,
+        pair: [(u64, usize); 2],
+        [a, b, _]: [Line; 3],
+    ) -> Scan {
+        let Some(third) = self.region.third_bucket(key.hash, table) else {
+            return Scan::Corrupt;
+        };
+        let (bucket, at) = third;
+        let line = self.region.memory.line(at);
+        if Slot::any_frozen(&line) {
+            return scan_frozen(&line, bucket, at);
+        }
+        let free = Slot::empties(&line);
+        let empty = (free != 0).then(|| Place::new(bucket, at, free.trailing_zeros() as usize));
+        let victim = match empty {
+            Some(_) => None,
+            None => least_worth([pair[0], pair[1], third], [&a, &b, &line]),
+        };
         Scan::Absent {
             table,
             tentative,
@@ -423,6 +450,7 @@ impl Session {
                 Look::Corrupt => self.count(Counter::corrupt, 1),
             }
         }
+        self.announce_third(key, table, place);
         // In the record before the word is in the slot: recovery aborts it if we die here.
         let tentative = written.word.tentative();
         self.pend(place.at, tentative);
@@ -459,6 +487,17 @@ impl Session {
         confirmed
     }
 
+    /// Before an entry goes into a key's third bucket: from now on everybody looks there too.
+    #[inline]
+    fn announce_third(&self, key: &Key<'_>, table: Table, place: Place) {
+        let region = &self.region;
+        let is_third = || !choices(key.hash).iter().any(|c| table.bucket(*c) == place.bucket);
+        if !region.has_thirds() && is_third() && !mutants::is(Mutant::ThirdUnannounced) {
+            // PAIRS: SeqCst in `Region::has_thirds`. Not written back in strict mode: the repair behind a power failure says it.
+            region.superblock().thirds.store(1, SeqCst);
+        }
+    }
+
     /// Whether nobody else has, or can come to have, an entry for the key while our tentative word stays in `mine`.
     fn rescan(&self, key: &Key<'_>, table: Table, mine: Place) -> bool {
         let region = &self.region;
@@ -468,7 +507,7 @@ impl Session {
         let wanted = tag(key.hash);
         'again: for _ in 0..ATTEMPTS_MAX {
             let mut before_mine = true;
-            for (bucket, bucket_at) in buckets {
+            for (bucket, bucket_at) in buckets.iter() {
                 for index in 0..SLOTS {
                     let place = Place::new(bucket, bucket_at, index);
                     if place.at == mine.at {
@@ -535,7 +574,7 @@ impl Session {
     }
 
     /// A written item that was never published: its place is dead, the segments of its value are free again.
-    fn discard(&self, prepared: &mut Prepared) {
+    pub(crate) fn discard(&self, prepared: &mut Prepared) {
         prepared.is_written = false;
         if let Some(chain) = prepared.written.chain.take() {
             self.free_chain(chain.first);
@@ -561,24 +600,26 @@ impl Session {
 
 /// A bucket with a frozen slot: the first of them.
 #[cold]
-fn scan_frozen(line: &Line, place: impl Fn(usize) -> Place) -> Scan {
+fn scan_frozen(line: &Line, bucket: u64, bucket_at: usize) -> Scan {
     let frozen = line
         .0
         .iter()
         .map(|word| Slot(*word))
         .enumerate()
         .find(|(_, word)| word.is_frozen());
-    frozen.map_or(Scan::Again, |(index, word)| Scan::Frozen(place(index), word))
+    frozen.map_or(Scan::Again, |(index, word)| {
+        Scan::Frozen(Place::new(bucket, bucket_at, index), word)
+    })
 }
 
-/// Of two full buckets the word to make room with: a tentative one, or the one with the lowest frequency.
+/// Of full buckets the word to make room with: a tentative one, or the one with the lowest frequency.
 #[cold]
-fn least_worth(buckets: &[(u64, usize); 2], lines: &[Line; 2]) -> Option<(Place, Slot)> {
+fn least_worth(buckets: [(u64, usize); 3], lines: [&Line; 3]) -> Option<(Place, Slot)> {
     let worth = |word: Slot| if word.is_tentative() { 0 } else { word.frequency() + 1 };
     buckets
-        .iter()
+        .into_iter()
         .zip(lines)
-        .flat_map(|((bucket, at), line)| (0..SLOTS).map(|index| (Place::new(*bucket, *at, index), Slot::of(line, index))))
+        .flat_map(|((bucket, at), line)| (0..SLOTS).map(move |index| (Place::new(bucket, at, index), Slot::of(line, index))))
         .min_by_key(|(_, word)| worth(*word))
 }
 

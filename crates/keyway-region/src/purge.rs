@@ -101,7 +101,7 @@ impl Region {
             let Some(buckets) = self.buckets(hash, table) else {
                 return Ok(None);
             };
-            for (bucket, bucket_at) in buckets {
+            for (bucket, bucket_at) in buckets.iter() {
                 let line = self.memory.line(bucket_at);
                 if Slot::any_frozen(&line) {
                     let frozen = (0..SLOTS).find(|index| Slot::of(&line, *index).is_frozen()).unwrap_or(0);

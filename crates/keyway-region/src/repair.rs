@@ -8,7 +8,7 @@
 //! another failure, gives the same.
 
 use crate::atomics::{Acquire, AtomicU64, Relaxed};
-use crate::hash::{choices, hash, tag};
+use crate::hash::{all_choices, hash, tag};
 use crate::layout::bucket::{self, SLOTS};
 use crate::layout::segment::{
     CHAIN_HEADER_SIZE, EXTENT_HEADER_SIZE, ExtentWord, Kind, LeaseWord, Link, SegmentWord, State, TailWord,
@@ -94,6 +94,8 @@ impl Region {
         let sb = self.superblock();
         sb.table.store(self.table().count, Relaxed);
         sb.flush.store(self.flush_word().0, Relaxed);
+        // Whether any third bucket was used was not written back at the time.
+        sb.thirds.store(1, Relaxed);
         for pool in &sb.open {
             for word in pool {
                 word.store(0, Relaxed);
@@ -193,7 +195,7 @@ impl Region {
         self.memory.read(seen.at + seen.header.key_offset(), key);
         let key_hash = hash(self.seed, key);
         let table = self.table();
-        let at_home = choices(key_hash).into_iter().any(|c| table.bucket(c) == place.bucket);
+        let at_home = all_choices(key_hash).into_iter().any(|c| table.bucket(c) == place.bucket);
         if at_home && tag(key_hash) == word.tag() && self.note(&seen, key_hash, needs) {
             return new;
         }

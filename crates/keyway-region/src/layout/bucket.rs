@@ -81,11 +81,11 @@ impl Split {
     }
 
     /// Where a key with these choices goes: whether to the new bucket.
-    pub fn moves(self, choices: [u64; 2]) -> bool {
+    pub fn moves(self, choices: [u64; 3]) -> bool {
         let wide = 2 * (self.target - self.source) - 1;
         choices
             .into_iter()
-            .any(|c| (c ^ self.source) & 1 == 0 && c & wide == self.target)
+            .any(|c| (c ^ self.source) & 3 == 0 && c & wide == self.target)
     }
 }
 
@@ -102,15 +102,16 @@ mod tests {
             assert_eq!(after.last_split(initial), Some(split));
             assert_eq!(Split::of(split.source, split.round, initial), Some(split));
             for first in 0..256u64 {
-                let choices = [first, (first * 7 + 5) & !1 | (!first & 1)];
-                let [a, b] = choices.map(|c| (before.bucket(c), after.bucket(c)));
-                assert_ne!(a.1 & 1, b.1 & 1);
-                let moves = [a, b].iter().any(|(old, new)| old != new);
+                let second = (first * 7 + 5) & !1 | (!first & 1);
+                let choices = [first, second, (first * 11 + 4) & !3 | (first + 2) & 3];
+                let [a, b, c] = choices.map(|c| (before.bucket(c), after.bucket(c)));
+                assert!(a.1 & 1 != b.1 & 1 && a.1 & 3 != c.1 & 3 && b.1 & 3 != c.1 & 3);
+                let moves = [a, b, c].iter().any(|(old, new)| old != new);
                 assert_eq!(
                     split.moves(choices),
-                    moves && [a, b].iter().any(|(old, _)| *old == split.source)
+                    moves && [a, b, c].iter().any(|(old, _)| *old == split.source)
                 );
-                for (old, new) in [a, b] {
+                for (old, new) in [a, b, c] {
                     assert!(old == new || (old == split.source && new == split.target));
                 }
             }

@@ -55,7 +55,9 @@ pub struct Superblock {
     pub clock: AtomicU64,
     /// the kernel door: 0 off, otherwise the number that every session must acknowledge
     pub kernel_door: AtomicU64,
-    pad1: [AtomicU64; 3],
+    /// 1 once anybody has put an item into a third bucket
+    pub thirds: AtomicU64,
+    pad1: [AtomicU64; 2],
 
     // Allocation: one line of words written at every segment or so.
     /// the next segment's sequence number
