@@ -7,31 +7,49 @@ ARGS ?=
 # A toolchain that rustup has only just installed is not yet on the caller's PATH.
 export PATH := $(HOME)/.cargo/bin:$(PATH)
 TARGET_DIR = $(or $(CARGO_TARGET_DIR),target)
+# How to build, as cargo names it: release, or dev to have it sooner.
+PROFILE ?= release
+BUILT = $(TARGET_DIR)/$(if $(filter dev,$(PROFILE)),debug,$(PROFILE))
+VERSION = $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml)
+# The part of the library's version that programs are linked to; crates/keyway-capi/build.rs has it too.
+SONAME = libkeyway.so.0
+TO = $(DESTDIR)$(PREFIX)
 
-.PHONY: help run test build install clean
+.PHONY: help run test program build install clean
 
 help:
 	@echo 'make run      build in release mode and serve on 127.0.0.1:11211 (ARGS=… is passed on)'
 	@echo 'make test     run the whole gate: cargo xtask ci'
-	@echo 'make build    build $(TARGET_DIR)/release/keyway'
-	@echo 'make install  copy keyway to PREFIX/bin (PREFIX=$(PREFIX), DESTDIR is honoured)'
+	@echo 'make build    build the program and the library for C in $(BUILT)'
+	@echo 'make install  copy them, keyway.h and keyway.pc to PREFIX (PREFIX=$(PREFIX), DESTDIR is honoured)'
 	@echo 'make clean    remove what the build made'
 
-run: build
-	exec $(TARGET_DIR)/release/keyway serve --listen 127.0.0.1:11211 $(ARGS)
+run: program
+	exec $(BUILT)/keyway serve --listen 127.0.0.1:11211 $(ARGS)
 
 test:
 	xtask/prerequisites.sh test
 	cargo xtask ci
 
+program:
+	xtask/prerequisites.sh run
+	cargo build --profile $(PROFILE) --locked --package keyway-cli
+
 build:
 	xtask/prerequisites.sh run
-	cargo build --release --locked --package keyway-cli
+	cargo build --profile $(PROFILE) --locked --package keyway-cli --package keyway-capi
 
-# Builds only what is not there, so that `make && sudo make install` does not build as root.
+# Builds only if something is not there, so that `make build && sudo make install` does not build as root.
 install:
-	test -x $(TARGET_DIR)/release/keyway || $(MAKE) build
-	install -D -m 755 $(TARGET_DIR)/release/keyway $(DESTDIR)$(PREFIX)/bin/keyway
+	test -x $(BUILT)/keyway -a -f $(BUILT)/libkeyway_capi.so -a -f $(BUILT)/libkeyway_capi.a || $(MAKE) build
+	install -D -m 755 $(BUILT)/keyway $(TO)/bin/keyway
+	install -D -m 755 $(BUILT)/libkeyway_capi.so $(TO)/lib/libkeyway.so.$(VERSION)
+	ln -sf libkeyway.so.$(VERSION) $(TO)/lib/$(SONAME)
+	ln -sf $(SONAME) $(TO)/lib/libkeyway.so
+	install -D -m 644 $(BUILT)/libkeyway_capi.a $(TO)/lib/libkeyway.a
+	install -D -m 644 crates/keyway-capi/include/keyway.h $(TO)/include/keyway.h
+	install -d $(TO)/lib/pkgconfig
+	sed 's|@PREFIX@|$(PREFIX)|; s|@VERSION@|$(VERSION)|' crates/keyway-capi/keyway.pc.in >$(TO)/lib/pkgconfig/keyway.pc
 
 clean:
 	cargo clean

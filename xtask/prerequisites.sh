@@ -33,7 +33,8 @@ have gcc || want "links Rust programs" gcc
 [ -e /usr/include/stdio.h ] || want "the C library's headers" libc6-dev
 if [ "$purpose" = test ]; then
     have git || want "the source checks read the list of files" git
-    have g++ || want "builds libFuzzer" g++
+    have g++ || want "builds libFuzzer, and reads keyway.h as C++" g++
+    have pkg-config || want "finds the installed library for C" pkg-config
     have memcached || want "the peer that conformance and benchmarks compare with" memcached
     have memccat || want "memccat, memccp and memcstat as clients" libmemcached-tools
     have perl || want "runs memcached-tool" perl

@@ -120,9 +120,10 @@ fn doc(context: &Context<'_>) -> Outcome {
     context.expect(command)
 }
 
-/// Apart from `test`, so that the table tells compiling from running; the programs too, because tests start them.
+/// Apart from `test`, so that the table tells compiling from running; programs and libraries too, because tests start and
+/// install them.
 fn build(context: &Context<'_>) -> Outcome {
-    match context.expect(context.command("cargo", &["build", "--locked", "--workspace", "--bins"])) {
+    match context.expect(context.command("cargo", &["build", "--locked", "--workspace", "--bins", "--lib"])) {
         Outcome::Passed => context.expect(context.command("cargo", &["test", "--locked", "--workspace", "--no-run"])),
         other => other,
     }

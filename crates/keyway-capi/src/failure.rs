@@ -26,19 +26,25 @@ impl Default for Last {
     }
 }
 
-/// Why a call failed.
+/// Why a call failed. Boxed, because what succeeds carries room for it from one function to the next.
 #[derive(Debug)]
-pub(crate) struct Failure {
-    pub(crate) code: keyway_result,
-    pub(crate) message: Cow<'static, str>,
+pub(crate) struct Failure(Box<Why>);
+
+#[derive(Debug)]
+struct Why {
+    code: keyway_result,
+    message: Cow<'static, str>,
 }
 
 impl Failure {
+    #[cold]
     pub(crate) fn new(code: keyway_result, message: impl Into<Cow<'static, str>>) -> Self {
-        Self {
-            code,
-            message: message.into(),
-        }
+        let message = message.into();
+        Self(Box::new(Why { code, message }))
+    }
+
+    pub(crate) fn code(&self) -> keyway_result {
+        self.0.code
     }
 
     pub(crate) fn argument(message: impl Into<Cow<'static, str>>) -> Self {
@@ -48,14 +54,14 @@ impl Failure {
     /// Keeps the message for [`last`].
     #[cold]
     pub(crate) fn remember(self) -> keyway_result {
-        let bytes: Vec<u8> = self.message.bytes().filter(|byte| *byte != 0).collect();
+        let bytes: Vec<u8> = self.0.message.bytes().filter(|byte| *byte != 0).collect();
         let new = Last {
-            code: self.code,
+            code: self.code(),
             message: CString::new(bytes).unwrap_or_default(),
         };
         // A thread that is ending has no storage any more: then the code has to do.
         let _ = LAST.try_with(|last| last.try_borrow_mut().map(|mut last| *last = new));
-        self.code
+        self.code()
     }
 }
 
@@ -129,7 +135,7 @@ impl From<LocalError> for Failure {
     fn from(error: LocalError) -> Self {
         match error {
             LocalError::Session(error) => error.into(),
-            LocalError::Open(error) => error.into(),
+            LocalError::Open(error) => (*error).into(),
         }
     }
 }

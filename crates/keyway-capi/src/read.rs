@@ -246,7 +246,7 @@ unsafe fn get_many(
                 }
                 Ok(None) => (KEYWAY_NOT_FOUND, keyway_item::default()),
                 Err(failure) => {
-                    let code = failure.code;
+                    let code = failure.code();
                     failed.get_or_insert(failure);
                     (code, keyway_item::default())
                 }

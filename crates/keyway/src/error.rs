@@ -182,7 +182,7 @@ pub enum LocalError {
     /// it could not be given one
     Session(SessionError),
     /// this is a forked child, and the region could not be opened again
-    Open(OpenError),
+    Open(Box<OpenError>),
 }
 
 impl std::fmt::Display for LocalError {
@@ -198,7 +198,7 @@ impl std::error::Error for LocalError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
             Self::Session(error) => Some(error),
-            Self::Open(error) => Some(error),
+            Self::Open(error) => Some(&**error),
         }
     }
 }

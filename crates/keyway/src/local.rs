@@ -57,7 +57,7 @@ impl Cache {
                 }
                 Ok(result)
             })
-            .unwrap_or(Err(SessionError::ThreadEnding.into()))
+            .unwrap_or_else(|_| Err(SessionError::ThreadEnding.into()))
     }
 
     /// Gives back this thread's session, if it has one.
@@ -81,7 +81,7 @@ impl Cache {
         let seat = Seat {
             cache: Arc::downgrade(&self.inner),
             life,
-            session: Some(self.here().map_err(LocalError::Open)?.session()?),
+            session: Some(self.here().map_err(|error| LocalError::Open(Box::new(error)))?.session()?),
             buffer: Vec::new(),
         };
         seats.insert(0, seat);

@@ -1,0 +1,94 @@
+//! `make install`: enemy, a file that is missing, in another place, or under a name that compilers, linkers and loaders do not
+//! look for.
+
+use harness::{DEADLINE, Scratch, program_on_path, run_to_end, skip};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+/// How long building what is to be installed may take.
+const BUILD_DEADLINE: Duration = Duration::from_secs(900);
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+fn run(command: &mut Command, deadline: Duration) -> String {
+    let (status, output) = run_to_end(command, deadline);
+    assert!(status.success(), "{command:?}: {status}\n{output}");
+    output
+}
+
+/// A make of the workspace, for the directory and profile that this test was built in.
+fn make(target: &str) -> Command {
+    let test = std::env::current_exe().expect("the running test has a path");
+    let built = test.ancestors().nth(2).expect("a target directory");
+    let profile = match built.file_name().and_then(|name| name.to_str()) {
+        Some("debug") | None => "dev",
+        Some(name) => name,
+    };
+    let mut command = Command::new("make");
+    command.current_dir(root()).args([target, &format!("PROFILE={profile}")]);
+    command.env("CARGO_TARGET_DIR", built.parent().expect("a target directory"));
+    command
+}
+
+#[test]
+fn what_is_installed_compiles_and_runs() {
+    for tool in ["make", "pkg-config", "gcc"] {
+        if program_on_path(tool).is_none() {
+            return skip("make install", &format!("{tool} is not installed"));
+        }
+    }
+    // The gate has built everything; on a desk it may be old.
+    if std::env::var_os("KEYWAY_BIN").is_none() {
+        run(&mut make("build"), BUILD_DEADLINE);
+    }
+    let scratch = Scratch::new();
+    let prefix = scratch.join("usr");
+    run(make("install").arg(format!("PREFIX={}", prefix.display())), BUILD_DEADLINE);
+    for name in [
+        "bin/keyway",
+        "lib/libkeyway.so",
+        "lib/libkeyway.a",
+        "include/keyway.h",
+        "lib/pkgconfig/keyway.pc",
+    ] {
+        assert!(prefix.join(name).is_file(), "{name} is not there");
+    }
+    let version = run(Command::new(prefix.join("bin/keyway")).arg("version"), DEADLINE);
+    assert!(version.contains(env!("CARGO_PKG_VERSION")), "{version}");
+
+    // As the README compiles its program: with what pkg-config says, and no more.
+    let readme = std::fs::read_to_string(root().join("README.md")).expect("README.md");
+    let program = readme.split("```c\n").nth(1).and_then(|rest| rest.split("```").next());
+    std::fs::write(scratch.join("hello.c"), program.expect("README.md has a C program")).expect("a source file");
+    let line = "cc hello.c $(pkg-config --cflags --libs keyway)";
+    assert!(readme.contains(line), "README.md does not say: {line}");
+    let shell = |line: &str| {
+        let mut command = Command::new("/bin/sh");
+        command.args(["-c", line]).current_dir(scratch.path());
+        command.env("PKG_CONFIG_PATH", prefix.join("lib/pkgconfig"));
+        command.env("LD_LIBRARY_PATH", prefix.join("lib"));
+        run(&mut command, DEADLINE)
+    };
+    shell(line);
+    assert_eq!(shell("./a.out ./region"), "hello\n");
+    let found = shell("pkg-config --modversion keyway");
+    assert_eq!(found.trim_end(), env!("CARGO_PKG_VERSION"));
+
+    // The static library needs no library at run time.
+    shell(
+        "cc hello.c -o static $(pkg-config --cflags keyway) -Wl,-Bstatic $(pkg-config --libs keyway) -Wl,-Bdynamic $(pkg-config --static --libs-only-l keyway | sed s/-lkeyway//)",
+    );
+    assert_eq!(shell("env -u LD_LIBRARY_PATH ./static ./region"), "hello\n");
+}
+
+#[test]
+fn makefile_and_library_agree_on_its_name() {
+    let makefile = std::fs::read_to_string(root().join("Makefile")).expect("Makefile");
+    let build = std::fs::read_to_string(root().join("crates/keyway-capi/build.rs")).expect("build.rs");
+    let name = build.split("-soname,").nth(1).and_then(|rest| rest.split('"').next());
+    let name = name.expect("build.rs names the library");
+    assert!(makefile.lines().any(|line| line == format!("SONAME = {name}")), "{name}");
+}
