@@ -205,7 +205,7 @@ impl Session {
                 return false;
             }
             let mut copy = Slot::EMPTY;
-            if word.is_item() {
+            if word.is_item() && !(mutants::is(Mutant::SplitLosesASlot) && from.index + 1 == SLOTS) {
                 match region.key_hash(from.at, word) {
                     KeyHash::Of(hash) if split.moves(all_choices(hash)) => copy = region.thawed(from, word),
                     KeyHash::Of(_) => {}

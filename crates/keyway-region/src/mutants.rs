@@ -35,6 +35,8 @@ pub enum Mutant {
     RelocateInTwoSteps,
     /// an entry goes into a third bucket, and nobody is told to look there
     ThirdUnannounced,
+    /// a split forgets the items in the last slots of its bucket
+    SplitLosesASlot,
     /// the number of segments is raised before memory backs them
     RaisedBeforeBacked,
     /// items that were hit are evicted like any other
@@ -43,7 +45,7 @@ pub enum Mutant {
 
 impl Mutant {
     /// All that break the protocol. [`Self::NoSecondChance`] only costs hits.
-    pub const ALL: [Self; 14] = [
+    pub const ALL: [Self; 15] = [
         Self::PublishBeforeTail,
         Self::DeadExtentsStand,
         Self::DeadClaimsStand,
@@ -57,6 +59,7 @@ impl Mutant {
         Self::OrphansForgotten,
         Self::RelocateInTwoSteps,
         Self::ThirdUnannounced,
+        Self::SplitLosesASlot,
         Self::RaisedBeforeBacked,
     ];
 }

@@ -14,7 +14,7 @@
 //! its own number, and when it looks for room; it believes a higher one only if the file is as long as that needs, so a
 //! damaged word makes nobody touch what is not there.
 
-use crate::atomics::{AcqRel, Acquire, Relaxed, Release};
+use crate::atomics::{AcqRel, Acquire, Relaxed};
 use crate::layout::segment::{Kind, SegmentWord, State};
 use crate::mutants::{self, Mutant};
 use crate::persist::line;
@@ -36,10 +36,12 @@ impl Region {
         if segments <= old {
             return Ok(());
         }
-        if mutants::is(Mutant::RaisedBeforeBacked) {
-            self.superblock().segments.store(segments as u64, Release);
-        }
         let (was, is) = (self.layout.backed(old), self.layout.backed(segments));
+        if mutants::is(Mutant::RaisedBeforeBacked) {
+            let end = self.layout.len(segments);
+            self.host().back(end - self.layout.shape.page_size..end)?;
+            self.publish_segments(segments as u64);
+        }
         for (was, is) in was.into_iter().zip(is) {
             if was.end < is.end {
                 self.host().back(was.end..is.end)?;
@@ -108,6 +110,7 @@ impl Region {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::atomics::Release;
     use crate::layout::plan::{Layout, Shape};
     use crate::memory::Memory;
     use crate::region::{Creation, Host};
