@@ -39,8 +39,8 @@ const STEP_COST: usize = 64;
 const REST: u32 = 64;
 
 /// Free segments that are kept in reserve: one in this many, within bounds.
-const RESERVE_SHARE: usize = 192;
-const RESERVE_MIN: usize = 2;
+const RESERVE_SHARE: usize = 320;
+const RESERVE_MIN: usize = 3;
 const RESERVE_MAX: usize = 8;
 /// Free segments that only relocations take.
 const FOR_RELOCATIONS: usize = 1;
@@ -112,16 +112,17 @@ enum Need {
 }
 
 impl Region {
-    /// Whether every item in the segment is flushed or expired.
+    /// Whether every item in the segment is flushed or expired; of a large value's segment whether the value had expired
+    /// when it was written or met last.
     fn is_dead(&self, segment: usize, now: u32, epoch: u32) -> bool {
         let header = self.header(segment);
-        let kind = State(header.state.load(Relaxed)).kind();
-        if !matches!(kind, Some(Kind::Open | Kind::Retired)) {
-            return false;
-        }
-        self.segment_word(segment).epoch() < epoch || {
-            let expires = header.expires.load(Relaxed);
-            expires != u32::MAX && expires <= now && self.is_filled(segment)
+        let state = State(header.state.load(Relaxed));
+        let expires = header.expires.load(Relaxed);
+        let is_over = expires != u32::MAX && expires <= now;
+        match state.kind() {
+            Some(Kind::Open | Kind::Retired) => self.segment_word(segment).epoch() < epoch || is_over && self.is_filled(segment),
+            Some(Kind::Large) => is_over && state.owner().is_none(),
+            _ => false,
         }
     }
 
@@ -265,7 +266,7 @@ impl Session {
             .map(|i| from.wrapping_add(i) % segments)
             .find(|segment| self.region.is_dead(*segment, now, epoch) && !self.is_passed(*segment));
         if let Some(segment) = dead {
-            let spare = Spare::Nothing;
+            let spare = Spare::All;
             self.reclaim.victim.set(Some(Victim { segment, spare }));
         }
     }
@@ -397,12 +398,12 @@ impl Session {
             survey.retired = Some(segment);
             return;
         }
+        if region.is_dead(segment, now, epoch) {
+            survey.dead = Some(segment);
+            return;
+        }
         let sequence = header.sequence.load(Relaxed);
         if kind == Kind::Open {
-            if region.is_dead(segment, now, epoch) {
-                survey.dead = Some(segment);
-                return;
-            }
             if !region.is_filled(segment) {
                 survey.current = survey.current.min(Some((sequence, segment))).or(Some((sequence, segment)));
                 return;
@@ -433,7 +434,7 @@ impl Session {
             return victim(segment, nothing(Spare::All));
         }
         if let Some(segment) = found.dead {
-            return victim(segment, Spare::Nothing);
+            return victim(segment, nothing(Spare::All));
         }
         // Without room for the copies it would evict what it is to keep.
         if let Some((_, segment)) = found.sparse

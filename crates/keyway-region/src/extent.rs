@@ -146,7 +146,7 @@ impl Session {
         let (mut digits, mut padded) = (itoa::Buffer::new(), [b' '; NUMBER_LEN_MAX]);
         let (body, chain, own) = match draft.value {
             Value::Bytes(bytes) if inline(bytes.len()) && bytes.len() <= item::INLINE_VALUE_MAX => (Some(bytes), None, false),
-            Value::Bytes(bytes) => (None, Some(self.write_chain(key, bytes, stream, now)?), true),
+            Value::Bytes(bytes) => (None, Some(self.write_chain(key, bytes, (stream, draft.expiry), now)?), true),
             Value::Chain(chain) => (None, Some(chain), false),
             Value::Number(number, width) => (Some(decimal(number, width, &mut digits, &mut padded)), None, false),
             Value::Built => (Some([].as_slice()), None, false),
@@ -564,7 +564,7 @@ impl Session {
     }
 
     /// Puts a value into segments of its own, last part first, so that each part is whole before another names it.
-    fn write_chain(&self, key: &Key<'_>, value: &[u8], stream: Stream, now: u32) -> Result<Chain, WriteError> {
+    fn write_chain(&self, key: &Key<'_>, value: &[u8], (stream, expiry): (Stream, u32), now: u32) -> Result<Chain, WriteError> {
         let room = self.region.layout.shape.segment_size - CHAIN_HEADER_SIZE;
         let parts = value.len().div_ceil(room).max(1);
         // Half of the region: beyond that two writers of such values could starve each other for ever.
@@ -593,6 +593,8 @@ impl Session {
             }
             region.memory.write(at + CHAIN_HEADER_SIZE, part);
             region.header(segment).sequence.store(region.next_sequence(), Relaxed);
+            let expires = if expiry == 0 { u32::MAX } else { expiry };
+            region.header(segment).expires.store(expires, Relaxed);
             let none = State::of(Kind::Large, stream);
             let state = if mutants::is(Mutant::ChainWithoutOwner) {
                 none

@@ -1,6 +1,6 @@
 //! The ghost table: fingerprints of items that were evicted from the admission pool without a hit.
 //!
-//! A key that comes back while its ghost is there goes to the main pool at once. Each line of 32 fingerprints is a queue of
+//! A key that comes back while its ghost is there goes to the main pool at once. Each line of 40 fingerprints is a queue of
 //! its own: a new one pushes the oldest out, so the table remembers as many evictions as it has places, and it is told to have
 //! as many as the main pool has items. All of it is hints: lines are changed by plain stores, by anybody at the same time, and
 //! anything may stand in them without harm.
@@ -10,10 +10,16 @@ use crate::region::Region;
 
 /// Bytes of a line.
 const LINE_SIZE: usize = 64;
+/// Bits of a fingerprint, and how many of them fit into a word, whose top bits stay 0. One new key in a hundred is taken for
+/// one that was evicted.
+const BITS: u32 = 12;
+const LANES: u32 = 64 / BITS;
 /// Fingerprints in a line.
-const LANES: u64 = 32;
-/// One in every lane of a word.
-const ONES: u64 = 0x0001_0001_0001_0001;
+const LINE_LANES: u64 = LANES as u64 * (LINE_SIZE as u64 / 8);
+/// One in every lane of a word; all bits of the lowest lane, and of all lanes.
+const ONES: u64 = 1 | 1 << BITS | 1 << (2 * BITS) | 1 << (3 * BITS) | 1 << (4 * BITS);
+const LOWEST: u64 = (1 << BITS) - 1;
+const ALL: u64 = ONES * LOWEST;
 /// The table gets another number of lines when the items ask for more than 5/4 of it, or for less than 1/2.
 const GROW: (u64, u64) = (5, 4);
 const SHRINK: (u64, u64) = (1, 2);
@@ -27,8 +33,8 @@ impl Region {
         for i in 0..LINE_SIZE / 8 {
             let word = self.slot(line + i * 8);
             let old = word.load(Relaxed);
-            word.store(old << 16 | fingerprint, Relaxed);
-            fingerprint = old >> 48;
+            word.store((old << BITS | fingerprint) & ALL, Relaxed);
+            fingerprint = old >> (BITS * (LANES - 1)) & LOWEST;
         }
     }
 
@@ -42,9 +48,9 @@ impl Region {
             let old = word.load(Relaxed);
             // The lowest lane that differs in nothing: a zero lane borrows from its neighbour's top bit.
             let differing = old ^ (fingerprint * ONES);
-            let zeros = differing.wrapping_sub(ONES) & !differing & ONES << 15;
+            let zeros = differing.wrapping_sub(ONES) & !differing & ONES << (BITS - 1);
             if zeros != 0 {
-                word.store(old & !(0xFFFF << (zeros.trailing_zeros() - 15)), Relaxed);
+                word.store(old & !(LOWEST << (zeros.trailing_zeros() + 1 - BITS)), Relaxed);
                 return true;
             }
         }
@@ -60,7 +66,7 @@ impl Region {
         // Bits of their own: the index uses the top twelve, the low half, and a product of all.
         let mixed = (hash ^ hash >> 29).wrapping_mul(0xD6E8_FEB8_6659_FD93);
         let line = usize::try_from((u128::from(mixed) * u128::from(lines)) >> 64).unwrap_or(0);
-        Some((self.layout.ghosts + line * LINE_SIZE, (mixed & 0xFFFF).max(1)))
+        Some((self.layout.ghosts + line * LINE_SIZE, (mixed & LOWEST).max(1)))
     }
 
     fn ghost_lines_max(&self) -> u64 {
@@ -74,7 +80,7 @@ impl Region {
         if items > u64::MAX / 2 {
             return;
         }
-        let wanted = (items / LANES).clamp(1, self.ghost_lines_max().max(1));
+        let wanted = (items / LINE_LANES).clamp(1, self.ghost_lines_max().max(1));
         let lines = sb.ghost_lines.load(Relaxed);
         if wanted > lines.saturating_mul(GROW.0) / GROW.1 || wanted < lines.saturating_mul(SHRINK.0) / SHRINK.1 || lines == 0 {
             sb.ghost_lines.store(wanted, Relaxed);

@@ -525,6 +525,13 @@ impl Session {
                 (Ok(Some((place, word))), Some(seen)) => {
                     let Some(spare) = spare else { return Step::Passed };
                     let present = seen.word.epoch() >= region.epoch(now) && !seen.header.is_expired(now);
+                    if present && spare == Spare::All {
+                        // It was thought to have expired, and had been touched.
+                        let expiry = seen.header.expiry();
+                        let expires = if expiry == 0 { u32::MAX } else { expiry };
+                        region.header(segment).expires.store(expires, Relaxed);
+                        return Step::Spared;
+                    }
                     if present && self.spare_large(segment, state, last, (place, word), spare) {
                         return Step::Spared;
                     }

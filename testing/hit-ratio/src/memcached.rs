@@ -167,7 +167,7 @@ impl Drop for Memcached {
 /// Where it is: `KEYWAY_MEMCACHED`, or on the PATH, or where Debian puts it.
 fn path() -> Option<PathBuf> {
     if let Some(named) = std::env::var_os("KEYWAY_MEMCACHED") {
-        return Some(named.into());
+        return Some(PathBuf::from(named)).filter(|p| p.is_file());
     }
     let path = std::env::var_os("PATH").unwrap_or_default();
     let folders = std::env::split_paths(&path).chain([PathBuf::from("/usr/bin"), PathBuf::from("/usr/local/bin")]);

@@ -17,7 +17,7 @@ use core::ops::Range;
 pub const MEMORY_MIN: u64 = 2 << 20;
 /// A region's segments are the size that makes about this many of them: few enough for short tables, enough for eviction
 /// in small portions and for one open segment per TTL class.
-const SEGMENTS_WANTED: u64 = 512;
+const SEGMENTS_WANTED: u64 = 1024;
 /// How far a region can be grown over its first size: what eight doublings of the index can follow.
 const GROWTH_MAX: usize = 1 << ROUNDS_MAX;
 /// Bytes of memory per bucket of the first index. Eight doublings later a bucket stands for 32 bytes, more items than fit.
@@ -90,7 +90,7 @@ impl Shape {
             segments_max: now.saturating_mul(GROWTH_MAX).clamp(1, SEGMENTS_MAX),
             // LMDB's default of 126 readers is the scale; a thread slot takes 1 KiB, so small regions have fewer.
             process_slots: per_memory(512 << 10, 16, 1024),
-            thread_slots: per_memory(256 << 10, 32, 4096),
+            thread_slots: per_memory(512 << 10, 32, 4096),
             buckets_initial: (1usize << per_memory(MEMORY_PER_BUCKET, 1, 1 << 40).ilog2()).max(segment_size / bucket::SIZE),
             page_size,
         }

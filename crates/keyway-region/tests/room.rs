@@ -1,0 +1,270 @@
+//! Room: who pays for it, and that what is dead does not hold it. Its enemies: a `set` that pays for a whole segment, expired
+//! items that hold memory, and sizes and lifetimes that leave the memory in pieces that nobody can use.
+//!
+//! # Safety
+//!
+//! The only `unsafe` is the mapping: a vector of pages plays it, lives as long as the region made from it, and is touched
+//! by nobody else meanwhile.
+#![allow(unsafe_code, reason = "private memory plays the mapping; contract above")]
+#![allow(
+    clippy::print_stdout,
+    clippy::cast_possible_truncation,
+    clippy::cast_precision_loss,
+    reason = "a test: its numbers are small, its output is for people"
+)]
+
+use keyway_region::layout::plan::{Layout, Shape};
+use keyway_region::memory::Memory;
+use keyway_region::verbs::{Get, Store, WriteError};
+use keyway_region::{Creation, Host, Limits, Region, Session, check};
+use std::ops::Range;
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+const UNIX_S: i64 = 1_800_000_000;
+
+/// Private memory with nobody else in it.
+struct Alone(usize);
+
+impl Host for Alone {
+    fn is_alive(&self, _: usize) -> bool {
+        true
+    }
+    fn prepare(&self, _: &[Range<usize>], _: bool, _: bool) {}
+    fn write_back(&self, _: Range<usize>) -> bool {
+        true
+    }
+    fn file_len(&self) -> usize {
+        self.0
+    }
+    fn back(&self, _: Range<usize>) -> std::io::Result<()> {
+        Err(std::io::ErrorKind::StorageFull.into())
+    }
+}
+
+#[derive(Clone)]
+#[repr(C, align(4096))]
+struct Page([u64; 512]);
+
+/// A region of so many bytes, its memory, and sessions of one process in it.
+struct Room {
+    region: Arc<Region>,
+    sessions: Vec<Session>,
+    _pages: Vec<Page>,
+}
+
+impl Room {
+    fn new(memory: u64, sessions: usize, evict: bool) -> Self {
+        let mut shape = Shape::for_memory(memory, 4096);
+        // No room to grow: the address space is real memory here.
+        shape.segments_max = Layout::new(shape).segments_for(memory);
+        let layout = Layout::new(shape);
+        let segments = layout.segments_for(memory);
+        let mut pages = vec![Page([0; 512]); layout.len_max / 4096 + 1];
+        let base = NonNull::new(pages.as_mut_ptr().cast()).expect("a vector's pointer");
+        let creation = Creation {
+            shape,
+            segments,
+            id: [1, 2],
+            seed: 3,
+            now_unix_s: UNIX_S,
+            boot_id: [4, 5],
+        };
+        // SAFETY: see the top of the file.
+        let mapped = unsafe { Memory::new(base, pages.len() * 4096) };
+        let region = Region::create(mapped, &creation, Box::new(Alone(layout.len(segments)))).expect("memory of the right size");
+        let region = Arc::new(region);
+        let process = region.attach(0, 1, UNIX_S);
+        let limits = Limits {
+            item_size_max: 1 << 20,
+            evict,
+        };
+        let sessions = (0..sessions)
+            .map(|_| region.session(process, limits).expect("a slot"))
+            .collect();
+        Self {
+            region,
+            sessions,
+            _pages: pages,
+        }
+    }
+
+    fn now(&self, second: i64) -> u32 {
+        self.region.tick(UNIX_S + second)
+    }
+
+    fn set(&mut self, key: u64, len: usize, exptime: i64, now: u32) -> Result<(), WriteError> {
+        let how = Store {
+            exptime,
+            ..Store::default()
+        };
+        let session = (key % self.sessions.len() as u64) as usize;
+        self.sessions[session]
+            .store(format!("key-{key:012}").as_bytes(), &vec![7; len], &how, now)
+            .map(drop)
+    }
+
+    fn get(&mut self, key: u64, now: u32) -> bool {
+        let how = Get {
+            value: true,
+            ..Get::default()
+        };
+        self.sessions[0]
+            .get_with(format!("key-{key:012}").as_bytes(), &how, now, &mut Vec::new(), |_, _| {})
+            .expect("a good key")
+            .is_some()
+    }
+
+    /// Bytes of all items that are there, large values included.
+    fn live_bytes(&self, now: u32) -> usize {
+        let (mut sum, mut cursor) = (0, Some(0));
+        while let Some(from) = cursor {
+            cursor = self.region.walk(from, 1 << 20, now, |_, item| sum += item.size);
+        }
+        sum
+    }
+
+    fn assert_sound(&self) {
+        let report = check::check(&self.region, |_| {});
+        assert!(report.is_sound(), "{:#?}", report.problems);
+    }
+}
+
+/// xorshift64* (Vigna, "An experimental exploration", 2016).
+struct Rng(u64);
+
+impl Rng {
+    fn below(&mut self, n: u64) -> u64 {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        (self.0.wrapping_mul(0x2545_F491_4F6C_DD1D) >> 33) % n
+    }
+}
+
+/// Bytes that a writer pays for at a time, and bytes purged for each, as docs/region.md says ("Who pays").
+const PORTION: usize = 512;
+const WORK_MAX: usize = 8;
+
+/// Sets a quarter more new keys than the region has room for, half of them read: the most items that one set purged, items of
+/// a segment, and times that the reserve was empty.
+fn most_purged_by_one_set(value_len: usize) -> (u64, u64, u64) {
+    let memory = 48 << 20;
+    let mut room = Room::new(memory, 1, true);
+    let now = room.now(1);
+    let item_size = 8 + 16 + value_len;
+    let mut rng = Rng(9);
+    let mut worst = 0;
+    let mut before = room.region.counters();
+    for key in 0..5 * memory / 4 / item_size as u64 {
+        room.set(key, value_len, 0, now).expect("it evicts");
+        let after = room.region.counters();
+        worst = worst.max(after.purged - before.purged);
+        if key % 2 == 0 {
+            room.get(key - rng.below(key.min(100_000) + 1), now);
+        }
+        before = after;
+    }
+    room.assert_sound();
+    assert!(before.evictions > 0 && before.relocations > 0, "{before:?}");
+    let segment = room.region.layout().shape.segment_size / item_size;
+    (worst, segment as u64, before.reserve_empty)
+}
+
+#[test]
+fn no_set_pays_for_a_whole_segment() {
+    for value_len in [8, 64, 1000] {
+        let (worst, segment, reserve_empty) = most_purged_by_one_set(value_len);
+        let item_size = (8 + 16 + value_len).next_multiple_of(8);
+        let bound = (WORK_MAX * item_size.max(PORTION)).div_ceil(item_size) as u64 + 1;
+        println!("values of {value_len} B: a set purged {worst} items at most, of {segment} of a segment; allowed are {bound}");
+        assert!(
+            worst <= bound,
+            "values of {value_len} B: {worst} items in one set, allowed are {bound}"
+        );
+        assert!(bound < segment / 2, "the bound must tell a step from a segment");
+        assert_eq!(reserve_empty, 0, "a segment was there whenever one was needed");
+    }
+}
+
+/// Sizes from a few bytes to several segments, each magnitude alike.
+fn mixed_size(rng: &mut Rng) -> usize {
+    let magnitude = rng.below(14);
+    (8 << magnitude) + rng.below(8 << magnitude) as usize
+}
+
+const TTLS_S: [u64; 5] = [20, 90, 400, 1_500, 0];
+
+#[test]
+fn mixed_sizes_and_lifetimes_leave_no_pieces() {
+    let memory = 24u64 << 20;
+    let mut room = Room::new(memory, 4, true);
+    let mut rng = Rng(5);
+    let (mut written, mut second, mut key) = (0, 1, 0);
+    let mut shares = Vec::new();
+    let mut evicted = 0;
+    while written < 20 * memory as usize {
+        // Another mix in each of twelve phases; the clock goes on all the time.
+        let phase = written / (memory as usize * 20 / 12);
+        let ttl = TTLS_S[(rng.below(5) as usize + phase) % if phase.is_multiple_of(2) { 5 } else { 2 }];
+        let exptime = if ttl == 0 { 0 } else { (1 + rng.below(ttl)) as i64 };
+        let len = mixed_size(&mut rng).min(if phase.is_multiple_of(3) { 1000 } else { 150_000 });
+        let now = room.now(second);
+        room.set(key, len, exptime, now)
+            .expect("a set is never refused while anything can be evicted");
+        written += len + 24;
+        key += 1;
+        if key % 50 == 0 {
+            second += 1;
+        }
+        if written / (memory as usize / 2) > shares.len() {
+            let evictions = room.region.counters().evictions;
+            let share = room.live_bytes(now) as f64 / memory as f64;
+            shares.push((share, evictions - evicted));
+            evicted = evictions;
+        }
+    }
+    room.assert_sound();
+    // Where little is alive because little was written to live, nothing must have been evicted.
+    let evicting: Vec<f64> = shares
+        .iter()
+        .filter(|(_, evicted)| *evicted > 0)
+        .map(|(share, _)| *share)
+        .collect();
+    let lowest = evicting.iter().copied().fold(1.0, f64::min);
+    println!(
+        "live share while evicting ({} times of {}): {lowest:.2} at least",
+        evicting.len(),
+        shares.len()
+    );
+    assert!(evicting.len() > shares.len() / 3);
+    assert!(lowest > LIVE_SHARE_MIN, "{shares:.2?}");
+}
+
+/// What live items take of the memory at least, where others are evicted.
+const LIVE_SHARE_MIN: f64 = 0.6;
+
+#[test]
+fn expired_items_make_room_where_nothing_is_evicted() {
+    // Half of what is written lives at any time in a third of the memory; 20 times the memory goes through it.
+    let memory = 16u64 << 20;
+    let mut room = Room::new(memory, 2, false);
+    let mut rng = Rng(7);
+    let (mut written, mut second, mut key) = (0u64, 1, 0);
+    while written < 20 * memory {
+        let len = (mixed_size(&mut rng) % 4000) as u64;
+        let exptime = [15, 50, 200][rng.below(3) as usize] + 1;
+        let now = room.now(second);
+        room.set(key, len as usize, exptime, now)
+            .unwrap_or_else(|e| panic!("{e} after {written} bytes; {} bytes are live", room.live_bytes(now)));
+        written += len + 40;
+        key += 1;
+        // The mean life is 89 s: so many bytes a second keep a third of the memory alive.
+        second = 1 + (written / (memory / 3 / 89)) as i64;
+    }
+    let now = room.now(second);
+    let share = room.live_bytes(now) as f64 / memory as f64;
+    println!("live share at the end: {share:.2}; {:?}", room.region.counters());
+    assert!(share > 0.2 && room.region.counters().evictions == 0);
+    room.assert_sound();
+}
