@@ -49,7 +49,7 @@ typedef enum keyway_result {
     KEYWAY_ERROR_NOT_A_NUMBER = 20,
     // the region is full and nothing can be evicted, or this process has no memory for a copy
     KEYWAY_ERROR_OUT_OF_MEMORY = 21,
-    // there is no region at this place, and only an existing one was asked for
+    // there is no region at this place, and only an existing one was asked for; or no server to ask for one
     KEYWAY_ERROR_ABSENT = 22,
     // what is at this place is no region that this library can use: another version, truncated, or something else
     KEYWAY_ERROR_UNUSABLE = 23,
@@ -63,8 +63,10 @@ typedef enum keyway_result {
     KEYWAY_ERROR_DAMAGED = 27,
     // the operating system refused something
     KEYWAY_ERROR_SYSTEM = 28,
+    // the server does not hand out its region to this process
+    KEYWAY_ERROR_REFUSED = 29,
     // a bug in Keyway was stopped at the library's edge
-    KEYWAY_ERROR_BUG = 29,
+    KEYWAY_ERROR_BUG = 30,
 } keyway_result;
 
 // An open cache. Every thread may use it, also at the same time; there is nothing to set up per thread.
@@ -124,8 +126,9 @@ typedef struct keyway_stat {
 extern "C" {
 #endif // __cplusplus
 
-// Opens the cache whose region is the file `place`: attaches to it, or creates it (see keyway_options); "memfd" is anonymous
-// memory of this process. `options` may be NULL. Returns NULL on failure: keyway_error() and keyway_message() say why.
+// Opens the cache whose region is the file `place`: attaches to it, or creates it (see keyway_options). If `place` is a Unix
+// socket, the server behind it hands out its region (keyway serve --region-socket); "memfd" is anonymous memory of this
+// process. `options` may be NULL. Returns NULL on failure: keyway_error() and keyway_message() say why.
 //
 // Opening takes about 0.1 ms, and each open cache one of the region's process slots: open once in a process, not once in a
 // thread or a request.

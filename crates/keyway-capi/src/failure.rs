@@ -114,7 +114,7 @@ pub(crate) fn name(code: i32) -> &'static CStr {
         KEYWAY_OK KEYWAY_NOT_FOUND KEYWAY_NOT_STORED KEYWAY_EXISTS KEYWAY_ERROR_ARGUMENT KEYWAY_ERROR_KEY_LENGTH
         KEYWAY_ERROR_TOO_LARGE KEYWAY_ERROR_BUFFER_TOO_SMALL KEYWAY_ERROR_NOT_A_NUMBER KEYWAY_ERROR_OUT_OF_MEMORY
         KEYWAY_ERROR_ABSENT KEYWAY_ERROR_UNUSABLE KEYWAY_ERROR_NO_SPACE KEYWAY_ERROR_FULL KEYWAY_ERROR_BUSY
-        KEYWAY_ERROR_DAMAGED KEYWAY_ERROR_SYSTEM KEYWAY_ERROR_BUG
+        KEYWAY_ERROR_DAMAGED KEYWAY_ERROR_SYSTEM KEYWAY_ERROR_REFUSED KEYWAY_ERROR_BUG
     )
 }
 
@@ -156,7 +156,8 @@ impl From<OpenError> for Failure {
             OpenError::Io { .. } => KEYWAY_ERROR_SYSTEM,
             OpenError::NoSpace { .. } | OpenError::NotGrown { .. } => KEYWAY_ERROR_NO_SPACE,
             OpenError::Unusable { .. } | OpenError::NotAFile { .. } => KEYWAY_ERROR_UNUSABLE,
-            OpenError::Absent { .. } | OpenError::Forked => KEYWAY_ERROR_ABSENT,
+            OpenError::Absent { .. } | OpenError::NoServer { .. } | OpenError::Forked => KEYWAY_ERROR_ABSENT,
+            OpenError::NotHandedOut { .. } => KEYWAY_ERROR_REFUSED,
             OpenError::MemoryTooSmall { .. } | OpenError::ItemSize { .. } => KEYWAY_ERROR_ARGUMENT,
             OpenError::ProcessesFull { .. } => KEYWAY_ERROR_FULL,
             OpenError::Busy { .. } => KEYWAY_ERROR_BUSY,

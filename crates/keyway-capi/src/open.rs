@@ -22,8 +22,9 @@ const OPTIONS_SIZE_MIN: usize = 32;
 const OPTIONS_SIZE_MAX: usize = 4096;
 const _: () = assert!(size_of::<keyway_options>() == OPTIONS_SIZE_MIN);
 
-/// Opens the cache whose region is the file `place`: attaches to it, or creates it (see keyway_options); "memfd" is anonymous
-/// memory of this process. `options` may be NULL. Returns NULL on failure: keyway_error() and keyway_message() say why.
+/// Opens the cache whose region is the file `place`: attaches to it, or creates it (see keyway_options). If `place` is a Unix
+/// socket, the server behind it hands out its region (keyway serve --region-socket); "memfd" is anonymous memory of this
+/// process. `options` may be NULL. Returns NULL on failure: keyway_error() and keyway_message() say why.
 ///
 /// Opening takes about 0.1 ms, and each open cache one of the region's process slots: open once in a process, not once in a
 /// thread or a request.
@@ -36,12 +37,12 @@ pub unsafe extern "C" fn keyway_open(place: *const c_char, options: *const keywa
         let (place, asked) = unsafe { (bytes::text(place, "the place")?, read_options(options)?) };
         if place.is_empty() {
             return Err(Failure::argument(
-                "the place is empty: give the path of a region, or \"memfd\"",
+                "the place is empty: give the path of a region or of a server's region socket, or \"memfd\"",
             ));
         }
         let place = match place.to_bytes() {
             b"memfd" => Place::Memfd,
-            path => Place::Path(OsStr::from_bytes(path).into()),
+            path => Place::at(OsStr::from_bytes(path)),
         };
         let cache = open(&place, &asked)?;
         opened = Box::into_raw(Box::new(keyway { cache }));

@@ -33,7 +33,7 @@ pub enum keyway_result {
     KEYWAY_ERROR_NOT_A_NUMBER = 20,
     /// the region is full and nothing can be evicted, or this process has no memory for a copy
     KEYWAY_ERROR_OUT_OF_MEMORY = 21,
-    /// there is no region at this place, and only an existing one was asked for
+    /// there is no region at this place, and only an existing one was asked for; or no server to ask for one
     KEYWAY_ERROR_ABSENT = 22,
     /// what is at this place is no region that this library can use: another version, truncated, or something else
     KEYWAY_ERROR_UNUSABLE = 23,
@@ -47,8 +47,10 @@ pub enum keyway_result {
     KEYWAY_ERROR_DAMAGED = 27,
     /// the operating system refused something
     KEYWAY_ERROR_SYSTEM = 28,
+    /// the server does not hand out its region to this process
+    KEYWAY_ERROR_REFUSED = 29,
     /// a bug in Keyway was stopped at the library's edge
-    KEYWAY_ERROR_BUG = 29,
+    KEYWAY_ERROR_BUG = 30,
 }
 
 /// How to open a cache. Zeros mean the defaults, so set `size`, what you want otherwise, and nothing else:

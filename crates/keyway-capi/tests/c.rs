@@ -1,77 +1,57 @@
 //! C programs that are compiled here and use the library on a region that a real server serves: enemy, whatever a C program
 //! can do to a header, a library, or a region, all functions, failures, threads and forks included.
 
-use harness::{DEADLINE, Kind, Scratch, ServeOptions, Server, Transport, keyway_check, program_on_path, run_to_end, skip};
-use std::os::unix::fs::symlink;
-use std::path::{Path, PathBuf};
+mod common;
+
+use common::{HERE, Installed};
+use harness::{DEADLINE, Kind, ServeOptions, Server, Transport, keyway_check, program_on_path, run_to_end, skip};
+use std::path::Path;
 use std::process::Command;
 
-const HERE: &str = env!("CARGO_MANIFEST_DIR");
-
-/// The library as it is installed: under its own names.
-struct Installed {
-    scratch: Scratch,
-    compiler: PathBuf,
-}
-
-impl Installed {
-    /// `None`: said aloud that there is no compiler.
-    fn new(test: &str) -> Option<Self> {
-        let Some(compiler) = program_on_path("gcc") else {
-            skip(test, "gcc is not installed");
-            return None;
-        };
-        let scratch = Scratch::new();
-        let test = std::env::current_exe().expect("the running test has a path");
-        let library = test.with_file_name("libkeyway_capi.so");
-        for name in ["libkeyway.so", "libkeyway.so.0"] {
-            symlink(&library, scratch.join(name)).expect("a link to the library");
-        }
-        Some(Self { scratch, compiler })
-    }
-
-    /// Compiles a program.
-    fn compile(&self, source: &Path) -> PathBuf {
-        let program = self.scratch.join("program");
-        let mut gcc = Command::new(&self.compiler);
-        gcc.args(["-std=c99", "-Wall", "-Wextra", "-Wpedantic", "-Werror", "-O1", "-pthread"]);
-        gcc.arg(format!("-DEXPECTED_VERSION=\"{}\"", env!("CARGO_PKG_VERSION")));
-        gcc.args(["-I", &format!("{HERE}/include"), "-o"]).arg(&program).arg(source);
-        gcc.arg("-L").arg(self.scratch.path()).arg("-lkeyway");
-        let (status, output) = run_to_end(&mut gcc, DEADLINE);
-        assert!(status.success(), "{}: {status}\n{output}", source.display());
-        program
-    }
-
-    /// Runs one; what it printed.
-    fn run(&self, program: &Path, arguments: &[&Path]) -> String {
-        let mut command = Command::new(program);
-        command.args(arguments).env("LD_LIBRARY_PATH", self.scratch.path());
-        let (status, output) = run_to_end(&mut command, DEADLINE);
-        assert!(status.success(), "{}: {status}\n{output}", program.display());
-        output
-    }
+/// Runs a program; what it printed.
+fn run(installed: &Installed, program: &Path, arguments: &[&Path]) -> String {
+    let mut command = Command::new(program);
+    command.args(arguments).env("LD_LIBRARY_PATH", installed.scratch.path());
+    let (status, output) = run_to_end(&mut command, DEADLINE);
+    assert!(status.success(), "{}: {status}\n{output}", program.display());
+    output
 }
 
 #[test]
 fn a_c_program_uses_everything_beside_a_server() {
-    let Some(installed) = Installed::new("the C interface") else {
-        return;
-    };
-    let mut server = Server::start(Kind::Keyway, &ServeOptions::default());
+    everything("a C program on a region's file", false);
+}
+
+#[test]
+fn a_c_program_uses_everything_that_a_server_hands_out() {
+    everything("a C program on a server's socket", true);
+}
+
+fn everything(test: &str, by_socket: bool) {
+    let Some(installed) = Installed::new(test) else { return };
+    let socket = installed.scratch.join("region.sock");
+    let mut server = Server::start(
+        Kind::Keyway,
+        &ServeOptions {
+            keyway_arguments: vec!["--region-socket".into(), socket.display().to_string()],
+            ..ServeOptions::default()
+        },
+    );
     let mut wire = server.connect(Transport::Tcp);
     assert_eq!(wire.ask("set from-server 5 0 5\r\nhello").expect("an answer"), "STORED");
     let program = installed.compile(&Path::new(HERE).join("tests/c/library.c"));
-    let output = installed.run(&program, &[server.region(), installed.scratch.path()]);
+    let region = server.region().to_path_buf();
+    let place = if by_socket { &socket } else { &region };
+    let output = run(&installed, &program, &[place, installed.scratch.path()]);
     assert_eq!(output, "OK\n");
     wire.send(b"get from-c\r\n").expect("a server that takes requests");
     for line in ["VALUE from-c 7 5", "world", "END"] {
         let answer = wire.line().expect("a line");
         assert_eq!(String::from_utf8_lossy(&answer).trim_end(), line);
     }
-    let region = server.region().to_path_buf();
     drop(wire);
     server.terminate();
+    assert!(!socket.exists(), "the server removes its socket");
     let (status, told) = keyway_check(&region);
     assert!(status.success(), "{told}");
 }
@@ -87,7 +67,7 @@ fn the_readmes_lines_for_c_work_as_they_stand() {
     std::fs::write(&source, program.expect("README.md has a C program")).expect("a source file");
     let server = Server::start(Kind::Keyway, &ServeOptions::default());
     let program = installed.compile(&source);
-    assert_eq!(installed.run(&program, &[server.region()]), "hello\n");
+    assert_eq!(run(&installed, &program, &[server.region()]), "hello\n");
 }
 
 #[test]

@@ -17,6 +17,7 @@ mod people;
 mod place;
 mod plan;
 mod size;
+mod writers;
 
 use std::ffi::OsString;
 use std::net::SocketAddr;
@@ -26,7 +27,7 @@ use std::time::Duration;
 
 use clap::{ArgAction, Args, Parser, Subcommand};
 use keyway::{Options, Place};
-use keyway_server::{Config, KEYWAY_VERSION, LOOPBACK, Network, PROTOCOL_VERSION, UnixSocket};
+use keyway_server::{Config, KEYWAY_VERSION, LOOPBACK, Network, PROTOCOL_VERSION, RegionSocket, UnixSocket, Writers};
 
 use exit::Failure;
 use plan::Plan;
@@ -131,6 +132,12 @@ struct Serve {
     /// Mode of the Unix socket, octal
     #[arg(long, value_name = "MODE", default_value = "700", value_parser = parse_mode)]
     socket_mode: u32,
+    /// Unix socket through which the region is handed out to programs that use the library
+    #[arg(long, value_name = "PATH")]
+    region_socket: Option<PathBuf>,
+    /// Who gets the region there besides this user: names or numbers of users, and of groups after a colon, such as www-data,:33
+    #[arg(long, value_name = "USER,:GROUP,...", requires = "region_socket", value_parser = writers::parse)]
+    region_writers: Option<Writers>,
     /// UDP address to serve besides, port 11211 unless given; answers this machine only unless --udp-allow names others
     #[arg(long, value_name = "ADDR[:PORT]")]
     udp: Option<String>,
@@ -202,6 +209,10 @@ impl Serve {
         let config = Config {
             tcp,
             unix: self.socket.map(|path| UnixSocket { path, mode }),
+            region_socket: self.region_socket.map(|path| RegionSocket {
+                path,
+                writers: self.region_writers.unwrap_or_default(),
+            }),
             udp,
             udp_allow,
             threads: self.threads,

@@ -34,7 +34,7 @@ fn open(path: Option<PathBuf>) -> Result<Cache, Failure> {
         item_size_max: ITEM_SIZE_MAX,
         ..Options::default()
     };
-    place::open(&Place::Path(path), &options, ITEM_SIZE_MAX)
+    place::open(&Place::at(path), &options, ITEM_SIZE_MAX)
 }
 
 fn session(cache: &Cache) -> Result<Session, Failure> {

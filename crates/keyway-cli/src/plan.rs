@@ -104,6 +104,10 @@ impl Plan {
         self.pid_file.iter_mut().for_each(whole);
         self.config.auth_file.iter_mut().for_each(whole);
         self.config.unix.iter_mut().for_each(|socket| whole(&mut socket.path));
+        self.config
+            .region_socket
+            .iter_mut()
+            .for_each(|socket| whole(&mut socket.path));
         if let Some(Place::Path(path)) = &mut self.place {
             whole(path);
         }

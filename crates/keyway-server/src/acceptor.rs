@@ -15,13 +15,15 @@ use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::atomic::{AtomicU8, AtomicU32};
 use std::time::{Duration, Instant};
 
+use keyway::Cache;
 use mio::{Events, Interest, Poll, Token};
 use signal_hook::consts::SIGHUP;
 use signal_hook_mio::v1_0::Signals;
 
 use crate::auth::Users;
 use crate::connection::Stream;
-use crate::listener::Listener;
+use crate::handout;
+use crate::listener::{Arrival, Listener};
 use crate::shared::{Message, Peer, PeerAddress, Shared, lock};
 
 pub(crate) const WAKE: Token = Token(0);
@@ -37,6 +39,7 @@ const TOO_MANY: &[u8] = b"ERROR Too many open connections\r\n";
 
 pub(crate) struct Acceptor {
     poll: Poll,
+    cache: Cache,
     shared: Arc<Shared>,
     listeners: Vec<Door>,
     signals: Option<Signals>,
@@ -73,7 +76,13 @@ enum Accepted {
 }
 
 impl Acceptor {
-    pub(crate) fn new(poll: Poll, shared: Arc<Shared>, listeners: Vec<Listener>, signals: Option<Signals>) -> io::Result<Self> {
+    pub(crate) fn new(
+        poll: Poll,
+        cache: Cache,
+        shared: Arc<Shared>,
+        listeners: Vec<Listener>,
+        signals: Option<Signals>,
+    ) -> io::Result<Self> {
         let mut doors = Vec::new();
         for (index, mut listener) in listeners.into_iter().enumerate() {
             poll.registry()
@@ -83,6 +92,7 @@ impl Acceptor {
         }
         let mut acceptor = Self {
             poll,
+            cache,
             shared,
             listeners: doors,
             signals,
@@ -166,16 +176,24 @@ impl Acceptor {
 
     fn accept_one(&mut self, index: usize) -> Accepted {
         let limit = self.shared.config.connections_max;
-        let is_full = self.shared.arrivals.current.load(SeqCst) >= limit;
+        let for_clients = self.listeners[index].listener.is_for_clients();
+        let is_full = for_clients && self.shared.arrivals.current.load(SeqCst) >= limit;
         if is_full && !self.shared.config.connections_fast {
             return self.pause_full();
         }
         match self.listeners[index].listener.accept() {
-            Ok((stream, _)) if is_full => {
+            Ok(Arrival::Attaching(stream)) => {
+                self.complained = false;
+                if let Some(socket) = &self.shared.config.region_socket {
+                    handout::answer(&stream, &self.cache, &socket.writers);
+                }
+                Accepted::One
+            }
+            Ok(Arrival::Client(stream, _)) if is_full => {
                 self.reject(stream);
                 Accepted::One
             }
-            Ok((stream, address)) => {
+            Ok(Arrival::Client(stream, address)) => {
                 self.complained = false;
                 self.hand_over(stream, address);
                 Accepted::One

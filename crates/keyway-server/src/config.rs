@@ -23,6 +23,25 @@ pub struct UnixSocket {
     pub mode: u32,
 }
 
+/// A Unix socket through which the region is handed out to processes of this machine.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RegionSocket {
+    /// where; anybody may connect whom the folder lets in, and `writers` says who gets the region
+    pub path: PathBuf,
+    /// who may have the region, for reading and writing
+    pub writers: Writers,
+}
+
+/// Who may have the region, besides the server's own user: by the effective user and group of the process that asks
+/// (`SO_PEERCRED`, unix(7)).
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Writers {
+    /// users' numbers
+    pub users: Vec<u32>,
+    /// groups' numbers
+    pub groups: Vec<u32>,
+}
+
 /// Settings of a [`crate::Server`]. The defaults are memcached's, except that TCP is off until an address is given, and that UDP
 /// answers this machine only.
 #[derive(Clone, Debug)]
@@ -32,6 +51,8 @@ pub struct Config {
     pub tcp: Vec<SocketAddr>,
     /// Unix socket to listen on
     pub unix: Option<UnixSocket>,
+    /// Unix socket through which the region is handed out
+    pub region_socket: Option<RegionSocket>,
     /// UDP addresses to serve, with a socket for each thread; port 0 takes a free one (see [`crate::Server::udp_addresses`])
     pub udp: Vec<SocketAddr>,
     /// where datagrams may come from; those from elsewhere are neither executed nor answered
@@ -81,6 +102,7 @@ impl Default for Config {
         Self {
             tcp: Vec::new(),
             unix: None,
+            region_socket: None,
             udp: Vec::new(),
             udp_allow: LOOPBACK.to_vec(),
             threads: 4,

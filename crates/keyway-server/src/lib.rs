@@ -21,6 +21,7 @@ mod connection;
 mod detail;
 mod dump;
 mod execute;
+mod handout;
 mod listener;
 mod shared;
 mod source;
@@ -42,7 +43,7 @@ use mio::{Poll, Waker};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 
 pub use auth::AuthFileError;
-pub use config::{Config, KEYWAY_VERSION, PROTOCOL_VERSION, UnixSocket};
+pub use config::{Config, KEYWAY_VERSION, PROTOCOL_VERSION, RegionSocket, UnixSocket, Writers};
 pub use listener::BindError;
 pub use source::{LOOPBACK, Network};
 
@@ -183,7 +184,7 @@ impl Server {
                 )
             })
             .collect();
-        let acceptor = Acceptor::new(acceptor_poll, Arc::clone(&shared), listeners, signals)?;
+        let acceptor = Acceptor::new(acceptor_poll, cache.clone(), Arc::clone(&shared), listeners, signals)?;
         Ok(Self {
             cache,
             shared,

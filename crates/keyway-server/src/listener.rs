@@ -7,11 +7,11 @@ use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-use mio::net::{TcpListener, UdpSocket, UnixListener};
+use mio::net::{TcpListener, UdpSocket, UnixListener, UnixStream};
 use nix::sys::stat::{Mode, umask};
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 
-use crate::config::{Config, UnixSocket};
+use crate::config::{Config, RegionSocket, UnixSocket};
 use crate::connection::Stream;
 use crate::shared::PeerAddress;
 
@@ -44,6 +44,15 @@ impl std::error::Error for BindError {}
 pub(crate) enum Listener {
     Tcp(TcpListener),
     Unix(UnixListener, SocketFile),
+    /// for those who want the region itself
+    Region(UnixListener, SocketFile),
+}
+
+/// Who has come.
+pub(crate) enum Arrival {
+    Client(Stream, PeerAddress),
+    /// wants the region itself
+    Attaching(UnixStream),
 }
 
 /// The file of a Unix socket, removed when this is dropped, unless another server has put its own there meanwhile.
@@ -84,6 +93,18 @@ pub(crate) fn bind(config: &Config) -> Result<Vec<Listener>, BindError> {
             error,
         })?;
         listeners.push(Listener::Unix(listener, file));
+    }
+    if let Some(RegionSocket { path, .. }) = &config.region_socket {
+        // Who may connect is not who gets the region: each is looked at.
+        let socket = UnixSocket {
+            path: path.clone(),
+            mode: 0o777,
+        };
+        let (listener, file) = bind_unix(&socket, config.backlog).map_err(|error| BindError {
+            what: format!("unix {}", path.display()),
+            error,
+        })?;
+        listeners.push(Listener::Region(listener, file));
     }
     Ok(listeners)
 }
@@ -225,28 +246,34 @@ impl Drop for SocketFile {
 
 impl Listener {
     /// Takes one waiting connection.
-    pub(crate) fn accept(&self) -> io::Result<(Stream, PeerAddress)> {
+    pub(crate) fn accept(&self) -> io::Result<Arrival> {
         match self {
             Self::Tcp(listener) => {
                 let (stream, remote) = listener.accept()?;
                 let local = stream.local_addr().ok();
-                Ok((Stream::Tcp(stream), PeerAddress::Tcp { remote, local }))
+                Ok(Arrival::Client(Stream::Tcp(stream), PeerAddress::Tcp { remote, local }))
             }
-            Self::Unix(listener, _) => Ok((Stream::Unix(listener.accept()?.0), PeerAddress::Unix)),
+            Self::Unix(listener, _) => Ok(Arrival::Client(Stream::Unix(listener.accept()?.0), PeerAddress::Unix)),
+            Self::Region(listener, _) => Ok(Arrival::Attaching(listener.accept()?.0)),
         }
+    }
+
+    /// Whether those who come here count as connections.
+    pub(crate) fn is_for_clients(&self) -> bool {
+        !matches!(self, Self::Region(..))
     }
 
     pub(crate) fn fd(&self) -> RawFd {
         match self {
             Self::Tcp(listener) => listener.as_raw_fd(),
-            Self::Unix(listener, _) => listener.as_raw_fd(),
+            Self::Unix(listener, _) | Self::Region(listener, _) => listener.as_raw_fd(),
         }
     }
 
     pub(crate) fn tcp_address(&self) -> Option<SocketAddr> {
         match self {
             Self::Tcp(listener) => listener.local_addr().ok(),
-            Self::Unix(..) => None,
+            Self::Unix(..) | Self::Region(..) => None,
         }
     }
 
@@ -257,13 +284,14 @@ impl Listener {
                 .tcp_address()
                 .map_or_else(|| "tcp:?".to_owned(), |address| format!("tcp:{address}")),
             Self::Unix(_, file) => format!("unix:{}", file.path.display()),
+            Self::Region(_, file) => format!("region-socket:{}", file.path.display()),
         }
     }
 
     pub(crate) fn as_source(&mut self) -> &mut dyn mio::event::Source {
         match self {
             Self::Tcp(listener) => listener,
-            Self::Unix(listener, _) => listener,
+            Self::Unix(listener, _) | Self::Region(listener, _) => listener,
         }
     }
 }

@@ -15,7 +15,7 @@
 #![allow(unsafe_code, reason = "the room of mmap; contract above")]
 
 use crate::error::{GrowError, OpenError};
-use crate::{Inner, Options, Place, clock, fork};
+use crate::{Inner, Options, Place, clock, fork, handout};
 use keyway_region::layout::plan::{Layout, MEMORY_MIN, Shape};
 use keyway_region::layout::superblock;
 use keyway_region::memory::Memory;
@@ -24,6 +24,7 @@ use nix::fcntl::{AT_FDCWD, FallocateFlags, FcntlArg, OFlag, RenameFlags, falloca
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::mman::{MapFlags, MmapAdvise, MsFlags, ProtFlags, madvise, mmap, msync, munmap};
 use nix::sys::statfs::{HUGETLBFS_MAGIC, TMPFS_MAGIC, fstatfs};
+use std::cell::RefCell;
 use std::fs::File;
 use std::io::Read;
 use std::num::NonZeroUsize;
@@ -60,6 +61,19 @@ pub(crate) fn open(place: &Place, options: &Options) -> Result<Inner, OpenError>
             let own = PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()));
             let reopen = || open_file(&own, options, false);
             attach(place, &name, reopen, options, false)
+        }
+        Place::Socket(path) => {
+            let files = RefCell::new(handout::ask(path)?.into_iter());
+            let next = || {
+                let file = files.borrow_mut().next();
+                file.filter(|file| file.metadata().is_ok_and(|meta| meta.is_file()))
+                    .ok_or_else(|| OpenError::NotAFile { path: path.clone() })
+            };
+            let options = Options {
+                existing_only: true,
+                ..options.clone()
+            };
+            attach(place, path, next, &options, true)
         }
         Place::Path(path) => {
             let deadline = Instant::now() + BUSY_MAX;
@@ -219,7 +233,7 @@ fn create_in(file: &File, path: &Path, options: &Options) -> Result<(), OpenErro
     };
     let memory = mapping.memory();
     let nobody = Attachment {
-        probe: file.try_clone().map_err(|e| io("dup", path, e))?,
+        probe: Arc::new(file.try_clone().map_err(|e| io("dup", path, e))?),
         mapping,
     };
     Region::create(memory, &creation, Box::new(nobody)).map_err(|why| unusable(path, why))?;
@@ -248,7 +262,11 @@ fn attach(
     let probe = reopen()?;
     let durable = is_durable(&probe);
     let memory = mapping.memory();
-    let attachment = Attachment { probe, mapping };
+    let file = Arc::new(probe);
+    let attachment = Attachment {
+        probe: Arc::clone(&file),
+        mapping,
+    };
     let region = Region::open(memory, backed, Box::new(attachment)).map_err(|why| unusable(path, why))?;
     if !options.existing_only {
         raise(&region, options.memory).map_err(|why| OpenError::NotGrown {
@@ -280,6 +298,7 @@ fn attach(
     };
     Ok(Inner {
         region: Arc::new(region),
+        file,
         process,
         limits,
         warm,
@@ -292,11 +311,19 @@ fn attach(
     })
 }
 
+/// Opens a file that is open already: another description of the same file, whatever its name is by now.
+pub(crate) fn open_anew(file: &File) -> std::io::Result<File> {
+    let own = format!("/proc/self/fd/{}", file.as_raw_fd());
+    File::options().read(true).write(true).open(own)
+}
+
 /// The place by a name that stays right when this process changes its directory.
 fn whole(place: &Place) -> Place {
+    let absolute = |path: &PathBuf| std::path::absolute(path).unwrap_or_else(|_| path.clone());
     match place {
         Place::Memfd => Place::Memfd,
-        Place::Path(path) => Place::Path(std::path::absolute(path).unwrap_or_else(|_| path.clone())),
+        Place::Path(path) => Place::Path(absolute(path)),
+        Place::Socket(path) => Place::Socket(absolute(path)),
     }
 }
 
@@ -501,7 +528,7 @@ impl Drop for Mapping {
 
 /// What keeps a region attached: its mapping, and a descriptor without locks of its own to ask for others'.
 struct Attachment {
-    probe: File,
+    probe: Arc<File>,
     mapping: Mapping,
 }
 

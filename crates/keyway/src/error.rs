@@ -35,6 +35,10 @@ pub enum OpenError {
     Busy { path: PathBuf },
     /// the region is there, and cannot be given the memory asked for
     NotGrown { path: PathBuf, why: GrowError },
+    /// nobody listens on the socket that a region was asked of
+    NoServer { path: PathBuf, source: std::io::Error },
+    /// who listens there does not hand out a region to this process
+    NotHandedOut { path: PathBuf, why: String },
     /// a forked child cannot have the anonymous memory of its parent
     Forked,
 }
@@ -127,6 +131,12 @@ impl std::fmt::Display for OpenError {
                 path.display()
             ),
             Self::NotGrown { path, why } => write!(f, "{}: {why}", path.display()),
+            Self::NoServer { path, source } => write!(
+                f,
+                "{}: no server can be asked for its region ({source}); start `keyway serve --region-socket` there",
+                path.display()
+            ),
+            Self::NotHandedOut { path, why } => write!(f, "{}: {why}", path.display()),
             Self::Forked => f.write_str(
                 "this process was forked after the cache was opened, and a region in anonymous memory stays with the parent; open a region in a file, or open one after the fork",
             ),
@@ -137,7 +147,7 @@ impl std::fmt::Display for OpenError {
 impl std::error::Error for OpenError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
-            Self::Io { source, .. } | Self::NoSpace { source, .. } => Some(source),
+            Self::Io { source, .. } | Self::NoSpace { source, .. } | Self::NoServer { source, .. } => Some(source),
             Self::Unusable { why, .. } => Some(why),
             Self::NotGrown { why, .. } => Some(why),
             _ => None,

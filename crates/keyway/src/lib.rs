@@ -22,10 +22,12 @@ mod attach;
 mod clock;
 mod error;
 mod fork;
+pub mod handout;
 mod local;
 mod session;
 
 use keyway_region::{Limits, Process, Region};
+use std::fs::File;
 use std::path::PathBuf;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, OnceLock};
@@ -44,13 +46,28 @@ pub enum Place {
     Memfd,
     /// in a file: on tmpfs (`/dev/shm`), hugetlbfs or any other file system
     Path(PathBuf),
+    /// where a server has it, who hands it out through this Unix socket (`keyway serve --region-socket`): it is there already,
+    /// and keeps its size
+    Socket(PathBuf),
+}
+
+impl Place {
+    /// What is at this path: a server's socket if a socket is there, else a region's file, which may be made.
+    pub fn at(path: impl Into<PathBuf>) -> Self {
+        use std::os::unix::fs::FileTypeExt;
+        let path = path.into();
+        match std::fs::metadata(&path) {
+            Ok(meta) if meta.file_type().is_socket() => Self::Socket(path),
+            _ => Self::Path(path),
+        }
+    }
 }
 
 impl std::fmt::Display for Place {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Memfd => f.write_str("memfd"),
-            Self::Path(path) => path.display().fmt(f),
+            Self::Path(path) | Self::Socket(path) => path.display().fmt(f),
         }
     }
 }
@@ -120,6 +137,7 @@ pub struct Cache {
 
 struct Inner {
     region: Arc<Region>,
+    file: Arc<File>,
     process: Process,
     limits: Limits,
     warm: bool,
@@ -206,6 +224,16 @@ impl Cache {
     /// [`GrowError`]: the region then has what it had.
     pub fn grow(&self, memory: u64) -> Result<(), GrowError> {
         attach::raise(&self.inner.region, memory)
+    }
+
+    /// The region's file opened anew, twice, for a process that is to attach to it: see [`handout`].
+    ///
+    /// # Errors
+    ///
+    /// There is no /proc, or no descriptor left.
+    pub fn descriptors(&self) -> std::io::Result<[File; handout::DESCRIPTORS]> {
+        let open = || attach::open_anew(&self.inner.file);
+        Ok([open()?, open()?])
     }
 
     /// The counters of all sessions of all doors since the region was created.

@@ -1,0 +1,160 @@
+//! A region that a server hands out: enemy, a client that gets it and should not, or should and cannot: another user, a file
+//! that it may not open or cannot even see, another mount and pid namespace.
+
+mod common;
+
+use common::{HERE, Installed};
+use harness::{DEADLINE, Kind, ServeOptions, Server, Transport, Wire, run_to_end, skip, wait_until};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// A user that no server runs as: "nobody", on most systems.
+const STRANGER: &str = "65534";
+
+struct Ground {
+    installed: Installed,
+    server: Server,
+    socket: PathBuf,
+    program: PathBuf,
+}
+
+impl Ground {
+    /// `None`: said aloud why not.
+    fn new(test: &str, writers: Option<&str>) -> Option<Self> {
+        let installed = Installed::new(test)?;
+        let program = installed.compile(&Path::new(HERE).join("tests/c/attached.c"));
+        let socket = installed.scratch.join("region.sock");
+        let mut keyway_arguments = vec!["--region-socket".to_owned(), socket.display().to_string()];
+        if let Some(writers) = writers {
+            keyway_arguments.extend(["--region-writers".to_owned(), writers.to_owned()]);
+        }
+        let options = ServeOptions {
+            keyway_arguments,
+            ..ServeOptions::default()
+        };
+        let server = Server::start(Kind::Keyway, &options);
+        let stored = server.connect(Transport::Tcp).ask("set from-server 0 0 5\r\nhello");
+        assert_eq!(stored.expect("an answer"), "STORED");
+        Some(Self {
+            installed,
+            server,
+            socket,
+            program,
+        })
+    }
+
+    /// Runs the program behind these words; how it ended, and what it printed.
+    fn run(&self, before: &[&str], how: &[&str]) -> (std::process::ExitStatus, String) {
+        let mut words = before.iter().map(|word| word.to_string()).collect::<Vec<_>>();
+        words.extend([self.program.display().to_string(), self.socket.display().to_string()]);
+        words.extend(how.iter().map(|word| word.to_string()));
+        let mut command = Command::new(&words[0]);
+        command
+            .args(&words[1..])
+            .env("LD_LIBRARY_PATH", self.installed.scratch.path());
+        run_to_end(&mut command, DEADLINE)
+    }
+
+    fn attaches(&self, before: &[&str]) {
+        let (status, output) = self.run(before, &[]);
+        assert!(status.success(), "{status}\n{output}");
+        assert_eq!(output, "OK\n");
+        assert_eq!(statistic(&mut self.server.connect(Transport::Tcp), "cmd_set"), "2");
+    }
+
+    fn is_refused(&self, before: &[&str]) {
+        let (status, output) = self.run(before, &["refused"]);
+        assert!(status.success(), "{status}\n{output}");
+        assert!(output.contains(STRANGER) && output.contains("--region-writers"), "{output}");
+    }
+}
+
+fn statistic(wire: &mut Wire, name: &str) -> String {
+    wire.send(b"stats\r\n").expect("a server that takes requests");
+    let mut found = None;
+    loop {
+        let line = wire.line().expect("a line");
+        let line = String::from_utf8_lossy(&line).into_owned();
+        if line == "END" {
+            return found.unwrap_or_else(|| panic!("no statistic is called {name}"));
+        }
+        if let Some(value) = line.strip_prefix(&format!("STAT {name} ")) {
+            found = Some(value.to_owned());
+        }
+    }
+}
+
+/// Whether this command works here; says aloud if not.
+fn can(test: &str, command: &[&str]) -> bool {
+    let works = Command::new(command[0])
+        .args(&command[1..])
+        .output()
+        .is_ok_and(|o| o.status.success());
+    if !works {
+        skip(test, &format!("`{}` does not work here (it needs root)", command.join(" ")));
+    }
+    works
+}
+
+const AS_STRANGER: [&str; 4] = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"];
+
+#[test]
+fn a_stranger_is_refused_by_name() {
+    let test = "another user's program";
+    if can(test, &[&AS_STRANGER[..], &["true"]].concat())
+        && let Some(ground) = Ground::new(test, None)
+    {
+        ground.is_refused(&AS_STRANGER);
+        ground.attaches(&["env"]);
+    }
+}
+
+#[test]
+fn a_user_or_group_that_is_named_may_have_what_it_could_not_open() {
+    let test = "another user's program that is allowed";
+    if !can(test, &[&AS_STRANGER[..], &["true"]].concat()) {
+        return;
+    }
+    for writers in [STRANGER, "0,:65534"] {
+        let Some(ground) = Ground::new(test, Some(writers)) else {
+            return;
+        };
+        let region = ground.server.region().display().to_string();
+        let (readable, _) = run_to_end(
+            Command::new(AS_STRANGER[0]).args(&AS_STRANGER[1..]).args(["cat", &region]),
+            DEADLINE,
+        );
+        assert!(!readable.success(), "the file itself is not for strangers");
+        ground.attaches(&AS_STRANGER);
+    }
+}
+
+#[test]
+fn another_mount_and_pid_namespace_is_no_obstacle() {
+    let test = "a client in namespaces of its own";
+    let namespaces = ["unshare", "--mount", "--pid", "--fork", "--kill-child"];
+    if !can(test, &[&namespaces[..], &["true"]].concat()) {
+        return;
+    }
+    let Some(ground) = Ground::new(test, None) else { return };
+    // Where the region's file is, the client sees an empty directory instead; its process number means nothing outside.
+    let folder = ground.server.region().parent().expect("a file is in a directory");
+    let hidden = format!(
+        "mount -t tmpfs none {0} && ! test -e {1} && test $$ -lt 10 && {{ \"$@\"; exit $?; }}",
+        folder.display(),
+        ground.server.region().display()
+    );
+    let within = [&namespaces[..], &["sh", "-c", &hidden, "sh"]].concat();
+    ground.attaches(&within);
+
+    // Killed in there, it is noticed out here: its lock goes with it, not its number.
+    let mut wire = ground.server.connect(Transport::Tcp);
+    let before = statistic(&mut wire, "keyway_sessions");
+    let recovered: u64 = statistic(&mut wire, "keyway_recoveries").parse().expect("a number");
+    let (status, output) = ground.run(&within, &["killed"]);
+    assert!(!status.success(), "{output}");
+    wait_until("the server takes back what the killed client held", DEADLINE, || {
+        let now: u64 = statistic(&mut wire, "keyway_recoveries").parse().expect("a number");
+        (now > recovered && statistic(&mut wire, "keyway_sessions") == before).then_some(())
+    });
+}

@@ -1,0 +1,56 @@
+//! `--region-writers`: who may have the region, as a list of users and groups.
+
+use keyway_server::Writers;
+use nix::unistd::{Group, User};
+
+/// Users by name or number, groups the same after a colon, separated by commas.
+pub(crate) fn parse(text: &str) -> Result<Writers, String> {
+    let mut writers = Writers::default();
+    for word in text.split(',') {
+        match word.strip_prefix(':') {
+            Some(group) => writers.groups.push(number(group, "group", |name| {
+                Group::from_name(name).ok().flatten().map(|group| group.gid.as_raw())
+            })?),
+            None => writers.users.push(number(word, "user", |name| {
+                User::from_name(name).ok().flatten().map(|user| user.uid.as_raw())
+            })?),
+        }
+    }
+    Ok(writers)
+}
+
+fn number(word: &str, what: &str, find: impl Fn(&str) -> Option<u32>) -> Result<u32, String> {
+    if let Ok(number) = word.parse() {
+        return Ok(number);
+    }
+    find(word).ok_or_else(|| {
+        format!("there is no {what} \"{word}\"; give users by name or number, groups after a colon: alice,1000,:www-data")
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn users_and_groups_are_named_or_numbered() {
+        let expected = Writers {
+            users: vec![0, 1000],
+            groups: vec![0, 33],
+        };
+        assert_eq!(parse("root,1000,:root,:33"), Ok(expected));
+    }
+
+    #[test]
+    fn whom_nobody_knows_is_refused_by_name() {
+        for (text, told) in [
+            ("no-such-user", "no-such-user"),
+            (":no-such-group", "no-such-group"),
+            ("", "\"\""),
+            ("7,", "\"\""),
+        ] {
+            let why = parse(text).expect_err(text);
+            assert!(why.contains(told), "{why}");
+        }
+    }
+}

@@ -1,0 +1,142 @@
+//! A region from hand to hand: how a server gives it to a process that has no path to it, or no permission.
+//!
+//! The server listens on a Unix socket for this alone. Whoever connects is told one line, and nothing is asked of him: with
+//! [`GRANTED`] come two descriptors of the region's file (`SCM_RIGHTS`, unix(7)), each opened for this client, because a lock
+//! belongs to an opened description: one to lock and map, one to ask for the locks of others. Any other line that begins with
+//! [`NAME`] says why there are none. Then the server closes.
+//!
+//! # Safety
+//!
+//! The only `unsafe` here takes ownership of descriptors that the kernel has just put into this process.
+#![allow(unsafe_code, reason = "descriptors from a message; contract above")]
+
+use crate::error::OpenError;
+use nix::cmsg_space;
+use nix::errno::Errno;
+use nix::sys::socket::{ControlMessageOwned, MsgFlags, recvmsg};
+use std::fs::File;
+use std::io::{ErrorKind, IoSliceMut};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::time::Duration;
+
+/// The first word of everything that a server says here.
+pub const NAME: &str = "keyway-region";
+/// What a server says with the descriptors. The number is this exchange's version.
+pub const GRANTED: &str = "keyway-region 1\n";
+/// Descriptors that come with it.
+pub const DESCRIPTORS: usize = 2;
+
+/// Longest line that a server says.
+const LINE_MAX: usize = 512;
+/// A server answers at once; who does not is no such server.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Asks the server behind a socket for its region.
+pub(crate) fn ask(path: &Path) -> Result<[File; DESCRIPTORS], OpenError> {
+    let refused = |why: String| OpenError::NotHandedOut {
+        path: path.to_path_buf(),
+        why,
+    };
+    let socket = UnixStream::connect(path).map_err(|source| match source.kind() {
+        ErrorKind::NotFound | ErrorKind::ConnectionRefused => OpenError::NoServer {
+            path: path.to_path_buf(),
+            source,
+        },
+        _ => OpenError::Io {
+            what: "connect",
+            path: path.to_path_buf(),
+            source,
+        },
+    })?;
+    // A wish: without it, a peer that says nothing is waited for.
+    let _ = socket.set_read_timeout(Some(PATIENCE));
+    let mut line = [0; LINE_MAX];
+    let (len, files) = receive(&socket, &mut line).map_err(|error| match error {
+        Errno::EAGAIN => refused(format!(
+            "nobody says anything there for {} s; give the path that the server has as --region-socket",
+            PATIENCE.as_secs()
+        )),
+        error => refused(format!("cannot read from it: {error}")),
+    })?;
+    let line = String::from_utf8_lossy(line.get(..len).unwrap_or_default());
+    match (files.try_into(), line.strip_prefix(NAME)) {
+        (Ok(files), _) if line == GRANTED => Ok(files),
+        // The kernel drops descriptors that there is no room for (unix(7), "MSG_CTRUNC").
+        (Err(_), _) if line == GRANTED => Err(refused(
+            "the server's descriptors did not arrive: this process has as many as it may have; raise ulimit -n".to_owned(),
+        )),
+        (_, Some(why)) => Err(refused(why.trim().to_owned())),
+        (_, None) => Err(refused(
+            "what answers there hands out no region; give the path that the server has as --region-socket".to_owned(),
+        )),
+    }
+}
+
+/// One message: its length, and the files that came with it.
+fn receive(socket: &UnixStream, line: &mut [u8]) -> nix::Result<(usize, Vec<File>)> {
+    let mut space = cmsg_space!([RawFd; DESCRIPTORS]);
+    let mut parts = [IoSliceMut::new(line)];
+    let message = loop {
+        match recvmsg::<()>(socket.as_raw_fd(), &mut parts, Some(&mut space), MsgFlags::MSG_CMSG_CLOEXEC) {
+            Err(Errno::EINTR) => {}
+            Err(error) => return Err(error),
+            Ok(message) => {
+                let mut files = Vec::new();
+                for control in message.cmsgs()? {
+                    if let ControlMessageOwned::ScmRights(descriptors) = control {
+                        // SAFETY: new in this process, and nobody else's.
+                        files.extend(
+                            descriptors
+                                .into_iter()
+                                .map(|fd| File::from(unsafe { OwnedFd::from_raw_fd(fd) })),
+                        );
+                    }
+                }
+                break (message.bytes, files);
+            }
+        }
+    };
+    Ok(message)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Write;
+    use std::os::unix::net::UnixListener;
+
+    /// What asking comes to where somebody says these words.
+    fn asked(words: &'static [u8]) -> String {
+        let path = std::env::temp_dir().join(format!("keyway-handout-{}-{}", std::process::id(), words.len()));
+        let _ = std::fs::remove_file(&path);
+        let listener = UnixListener::bind(&path).unwrap();
+        std::thread::scope(|scope| {
+            scope.spawn(|| listener.accept().unwrap().0.write_all(words).unwrap());
+            let error = ask(&path).err().unwrap().to_string();
+            std::fs::remove_file(&path).unwrap();
+            error
+        })
+    }
+
+    #[test]
+    fn a_refusal_is_told_in_the_servers_words() {
+        let told = asked(b"keyway-region user 7 may not; ask somebody\n");
+        assert!(told.ends_with(": user 7 may not; ask somebody"), "{told}");
+    }
+
+    #[test]
+    fn other_servers_and_liars_are_recognised() {
+        for words in [&b"ERROR\r\n"[..], b""] {
+            assert!(asked(words).contains("--region-socket"));
+        }
+        assert!(asked(GRANTED.as_bytes()).contains("did not arrive"));
+    }
+
+    #[test]
+    fn no_server_is_an_error_of_its_own() {
+        let error = ask(Path::new("/nowhere/keyway")).err().unwrap();
+        assert!(matches!(error, OpenError::NoServer { .. }), "{error}");
+    }
+}
