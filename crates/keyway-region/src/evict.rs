@@ -65,6 +65,8 @@ const FORGET_AFTER: u32 = 64;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Victim {
     pub segment: usize,
+    /// its generation when it was chosen: what is true of one life is not of the next
+    pub generation: u64,
     pub spare: Spare,
 }
 
@@ -266,8 +268,11 @@ impl Session {
             .map(|i| from.wrapping_add(i) % segments)
             .find(|segment| self.region.is_dead(*segment, now, epoch) && !self.is_passed(*segment));
         if let Some(segment) = dead {
-            let spare = Spare::All;
-            self.reclaim.victim.set(Some(Victim { segment, spare }));
+            self.reclaim.victim.set(Some(Victim {
+                segment,
+                generation: self.region.segment_word(segment).generation(),
+                spare: Spare::All,
+            }));
         }
     }
 
@@ -424,7 +429,13 @@ impl Session {
 
     /// The victim among what a survey has found.
     fn choose(&self, found: &Survey, need: Need) -> Option<Victim> {
-        let victim = |segment, spare| Some(Victim { segment, spare });
+        let victim = |segment, spare| {
+            Some(Victim {
+                segment,
+                generation: self.region.segment_word(segment).generation(),
+                spare,
+            })
+        };
         let anything = need == Need::Anything;
         let nothing = |spare| if anything { Spare::Nothing } else { spare };
         if let Some(segment) = found.retired {

@@ -41,11 +41,15 @@ pub enum Mutant {
     RaisedBeforeBacked,
     /// items that were hit are evicted like any other
     NoSecondChance,
+    /// recovery holds whoever moves into a dead process' slot for dead too
+    VerdictsOutlive,
+    /// what was decided about a segment is done to whatever it has become since
+    LivesAlike,
 }
 
 impl Mutant {
     /// All that break the protocol. [`Self::NoSecondChance`] only costs hits.
-    pub const ALL: [Self; 15] = [
+    pub const ALL: [Self; 17] = [
         Self::PublishBeforeTail,
         Self::DeadExtentsStand,
         Self::DeadClaimsStand,
@@ -61,6 +65,8 @@ impl Mutant {
         Self::ThirdUnannounced,
         Self::SplitLosesASlot,
         Self::RaisedBeforeBacked,
+        Self::VerdictsOutlive,
+        Self::LivesAlike,
     ];
 }
 

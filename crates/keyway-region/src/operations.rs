@@ -146,8 +146,11 @@ impl Session {
                     value: Value::Built,
                 },
             )
-        })?;
-        match (changed, &mut answer) {
+        });
+        if changed.is_err() {
+            out.truncate(start);
+        }
+        match (changed?, &mut answer) {
             // Created here: its facts are known only now.
             (Changed::Put, Some(item)) if item.cas == 0 => {
                 item.cas = put.written.cas;

@@ -137,9 +137,9 @@ impl Session {
             return (Step::Passed, 0);
         }
         let claimed = match state.kind() {
-            Some(Kind::Open) => self.claim_open(segment, state),
-            Some(Kind::Retired) => !self.operates_on(segment) && self.claim(segment, state),
-            Some(Kind::Claimed) => !self.operates_on(segment) && self.claim_idle(segment, state),
+            Some(Kind::Open) => self.claim_open(victim, state),
+            Some(Kind::Retired) => !self.operates_on(segment) && self.claim_in_life(victim, state),
+            Some(Kind::Claimed) => !self.operates_on(segment) && self.claim_idle(victim, state),
             Some(Kind::Large) => {
                 return (
                     self.reclaim_large(segment, state, Some(victim.spare), now),
@@ -157,23 +157,39 @@ impl Session {
     }
 
     /// Seals an open segment and claims it, unless somebody may still publish from it.
-    fn claim_open(&self, segment: usize, state: State) -> bool {
+    fn claim_open(&self, victim: Victim, state: State) -> bool {
+        let segment = victim.segment;
         if self.operates_on(segment) {
             return false;
         }
         self.seal(segment);
         self.close_extents_in(segment);
-        !self.region.has_live_extent(segment) && self.claim_idle(segment, state)
+        !self.region.has_live_extent(segment) && self.claim_idle(victim, state)
+    }
+
+    /// Claims the victim in the life in which it was chosen. State words do not tell lives apart, so a thread that slept may have
+    /// claimed a later one: it gives that back as it was.
+    fn claim_in_life(&self, victim: Victim, state: State) -> bool {
+        let segment = victim.segment;
+        if !self.claim(segment, state) {
+            return false;
+        }
+        let same = self.region.segment_word(segment).generation() == victim.generation || mutants::is(Mutant::LivesAlike);
+        if !same {
+            self.region.header(segment).state.store(state.0, Release);
+        }
+        same
     }
 
     /// Claims a segment that is, or may be, a log, unless somebody may still publish from it. This thread may have slept since
     /// it read `state`, and the segment may be in another life by now: what was seen before the claim is seen again behind it.
-    fn claim_idle(&self, segment: usize, state: State) -> bool {
-        if !self.claim(segment, state) {
+    fn claim_idle(&self, victim: Victim, state: State) -> bool {
+        if !self.claim_in_life(victim, state) {
             return false;
         }
+        let segment = victim.segment;
         self.seal(segment);
-        let is_idle = !self.region.has_live_extent(segment);
+        let is_idle = !self.region.has_live_extent(segment) || mutants::is(Mutant::LivesAlike);
         if !is_idle {
             let open = state.leave(Kind::Open);
             self.region.header(segment).state.store(open.0, Release);
@@ -198,8 +214,12 @@ impl Session {
         let state = State(self.region.header(segment).state.load(Acquire));
         match (state.kind(), state.owner()) {
             (Some(Kind::Claimed | Kind::Index | Kind::Hints), Some(_)) => {
-                let spare = Spare::All;
-                self.purge_step(Victim { segment, spare }, usize::MAX, now).0
+                let victim = Victim {
+                    segment,
+                    generation: self.region.segment_word(segment).generation(),
+                    spare: Spare::All,
+                };
+                self.purge_step(victim, usize::MAX, now).0
             }
             (Some(Kind::Large), owner) if owner.is_none_or(|owner| !self.region.is_held(owner)) => {
                 self.reclaim_large(segment, state, None, now)

@@ -22,14 +22,17 @@ use crate::session::{Process, Seat, Session};
 impl Region {
     /// Takes back the thread slots of processes that are gone; how many.
     pub fn recover(&self) -> usize {
-        let mut verdicts: Vec<Option<bool>> = vec![None; self.layout.shape.process_slots];
+        // A verdict is about one incarnation of a process: who takes its slot meanwhile is somebody else.
+        let mut verdicts: Vec<Option<(u64, bool)>> = vec![None; self.layout.shape.process_slots];
         self.take_back(|lease| {
             let process = lease.process();
             let Some(verdict) = verdicts.get_mut(process) else {
                 return true;
             };
-            !lease.is_of_process_incarnation(self.process(process).incarnation.load(Acquire))
-                || !*verdict.get_or_insert_with(|| self.is_process_alive(process))
+            let incarnation = self.process(process).incarnation.load(Acquire);
+            let known = verdict.filter(|(of, _)| *of == incarnation || mutants::is(Mutant::VerdictsOutlive));
+            let (_, alive) = *verdict.insert(known.unwrap_or_else(|| (incarnation, self.is_process_alive(process))));
+            !lease.is_of_process_incarnation(incarnation) || !alive
         })
     }
 

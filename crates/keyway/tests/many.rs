@@ -268,6 +268,37 @@ fn one_region_in_two_processes() {
 }
 
 #[test]
+fn a_touch_that_finds_no_room_answers_nothing() {
+    let file = Region::new("no-room");
+    let options = Options {
+        memory: 2 << 20,
+        evict: false,
+        ..Options::default()
+    };
+    let cache = Cache::open(&Place::Path(file.0.clone()), &options).unwrap();
+    let mut session = cache.session().unwrap();
+    let full = (0..100_000).find(|i| session.set(&name(*i), &[7; 300], 0).is_err());
+    assert!(full.is_some(), "without eviction a region is full at some time");
+    let touch = keyway::Get {
+        value: true,
+        exptime: Some(1000),
+        ..keyway::Get::default()
+    };
+    let mut out = b"before".to_vec();
+    let refused = (0..100_000).find_map(|i| {
+        let found = session.get_with(&name(i), &touch, &mut out, |_, out| out.extend_from_slice(b"head"));
+        match found {
+            Ok(Some(_)) => out.truncate(6),
+            Ok(None) => {}
+            Err(error) => return Some(error),
+        }
+        None
+    });
+    assert!(refused.is_some(), "a touch takes room");
+    assert_eq!(out, b"before");
+}
+
+#[test]
 fn what_fits_is_never_evicted() {
     // A hundredth of the region, rewritten until the log has gone round twenty times.
     let file = Region::new("rewritten");

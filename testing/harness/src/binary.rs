@@ -37,11 +37,12 @@ pub fn program_on_path(name: &str) -> Option<PathBuf> {
 }
 
 fn build_keyway() -> PathBuf {
-    // …/<target>/<profile>/deps/<this test>
+    // …/<target>/<profile>/deps/<this test>, or …/<target>/<profile>/<this program>
     let test = std::env::current_exe().unwrap_or_else(|e| panic!("the running test's own path: {e}"));
     let profile_dir = test
         .ancestors()
-        .nth(2)
+        .skip(1)
+        .find(|folder| !folder.ends_with("deps"))
         .unwrap_or_else(|| panic!("{}: not in a target directory", test.display()));
     let target_dir = profile_dir.parent().unwrap_or(profile_dir);
     let profile = match profile_dir.file_name().and_then(|name| name.to_str()) {

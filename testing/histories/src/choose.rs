@@ -1,0 +1,197 @@
+//! Random calls: few keys that everybody uses, so that calls on one really overlap, and many that fill the index.
+
+use crate::call::{Answer, Call, Key, Verb};
+use crate::value::PIECE_LEN_MIN;
+use harness::Random;
+
+/// What the calls are chosen from.
+#[derive(Clone, Copy, Debug)]
+pub struct Mix {
+    /// keys with pieces that everybody uses
+    pub texts: u32,
+    /// keys with numbers that everybody uses
+    pub numbers: u32,
+    /// of 1000 calls, how many store or read a key that only fills the index
+    pub fill: u64,
+    /// such keys that a writer stores at most
+    pub fill_max: u32,
+    /// of 100,000 calls, how many flush
+    pub flush: u64,
+    /// longest piece that is stored now and then
+    pub len_max: usize,
+    /// some items live for seconds only
+    pub expiring: bool,
+}
+
+/// One writer's choices.
+#[derive(Debug)]
+pub struct Chooser {
+    random: Random,
+    mix: Mix,
+    writer: u32,
+    sequence: u32,
+    filled: u32,
+    /// the unique that was last seen of each shared key, and whether the value has grown long
+    seen: Vec<(u64, bool)>,
+}
+
+/// Pieces from which on a value is replaced rather than extended.
+const PIECES_MANY: u32 = 12;
+
+impl Chooser {
+    /// The choices of this writer, whose number nobody else has.
+    pub fn new(random: Random, mix: Mix, writer: u32) -> Self {
+        let keys = usize::try_from(mix.texts + mix.numbers).unwrap_or(0);
+        Self {
+            random,
+            mix,
+            writer,
+            sequence: 0,
+            filled: 0,
+            seen: vec![(0, false); keys],
+        }
+    }
+
+    /// The stream that the choices are drawn from.
+    pub fn random(&mut self) -> &mut Random {
+        &mut self.random
+    }
+
+    /// The next call.
+    pub fn next_call(&mut self) -> Call {
+        if self.random.below(100_000) < self.mix.flush {
+            return Call::new(Verb::Flush, Key(0));
+        }
+        if self.random.below(1000) < self.mix.fill {
+            return self.fill();
+        }
+        let n = u32::try_from(self.random.below(u64::from(self.mix.texts + self.mix.numbers))).unwrap_or(0);
+        if n < self.mix.texts {
+            self.text(Key(n), n)
+        } else {
+            self.number(Key::number(n - self.mix.texts), n)
+        }
+    }
+
+    /// What an answer tells for later calls.
+    pub fn learn(&mut self, call: &Call, answer: &Answer) {
+        let (cas, long) = match answer {
+            Answer::Hit { value, cas } => (*cas, value.pieces >= PIECES_MANY),
+            Answer::Stored { cas } | Answer::Number { cas, .. } => (*cas, false),
+            _ => return,
+        };
+        let n = if call.key.is_filler() {
+            return;
+        } else if call.key.is_number() {
+            self.mix.texts + (call.key.0 - Key::number(0).0)
+        } else {
+            call.key.0
+        };
+        if let Some(seen) = usize::try_from(n).ok().and_then(|n| self.seen.get_mut(n)) {
+            *seen = (if cas == 0 { seen.0 } else { cas }, long);
+        }
+    }
+
+    fn seen(&self, n: u32) -> (u64, bool) {
+        usize::try_from(n)
+            .ok()
+            .and_then(|n| self.seen.get(n))
+            .copied()
+            .unwrap_or_default()
+    }
+
+    fn fill(&mut self) -> Call {
+        if self.filled < self.mix.fill_max && (self.filled == 0 || self.random.below(3) > 0) {
+            let key = Key::filler(self.writer, self.filled);
+            self.filled += 1;
+            let len = PIECE_LEN_MIN + self.random.index(60);
+            return self.piece(Verb::Set, key, len);
+        }
+        let back = u32::try_from(self.random.below(u64::from(self.filled.max(1)))).unwrap_or(0);
+        Call::new(Verb::Get, Key::filler(self.writer, back))
+    }
+
+    fn text(&mut self, key: Key, n: u32) -> Call {
+        let (cas, long) = self.seen(n);
+        let verb = match self.random.below(100) {
+            0..32 => Verb::Get,
+            32..36 => Verb::Gat,
+            36..39 => Verb::Touch,
+            39..57 => Verb::Set,
+            57..65 => Verb::Add,
+            65..70 => Verb::Replace,
+            70..77 if !long => Verb::Append,
+            77..81 if !long => Verb::Prepend,
+            81..89 if cas != 0 => Verb::Cas,
+            81..89 => Verb::Get,
+            89..97 => Verb::Delete,
+            97 => return self.dying(Verb::Set, key),
+            98 => return self.dying(Verb::Touch, key),
+            _ => Verb::Set,
+        };
+        let len = match (verb, self.random.below(400)) {
+            (Verb::Append | Verb::Prepend, _) => self.random.index(150),
+            (_, 0) => self.random.index(self.mix.len_max),
+            (_, 1..12) => self.random.index(self.mix.len_max.min(3000)),
+            _ => self.random.index(200),
+        };
+        Call {
+            compare: cas,
+            exptime: self.exptime(),
+            ..self.piece(verb, key, len)
+        }
+    }
+
+    fn number(&mut self, key: Key, n: u32) -> Call {
+        let (cas, _) = self.seen(n);
+        let verb = match self.random.below(100) {
+            0..25 => Verb::Get,
+            25..28 => Verb::Gat,
+            28..38 => Verb::Set,
+            38..46 => Verb::Add,
+            46..50 if cas != 0 => Verb::Cas,
+            50..58 => Verb::Delete,
+            58 => return self.dying(Verb::Touch, key),
+            _ => Verb::Incr,
+        };
+        // Numbers of always the same width, so that counting never pads, and sums that coincide by design of nobody.
+        let argument = match verb {
+            Verb::Incr => 1 + self.random.below(1 << 30),
+            _ => (1 << 50) + self.random.below(1 << 50),
+        };
+        Call {
+            argument,
+            compare: cas,
+            exptime: self.exptime(),
+            ..Call::new(verb, key)
+        }
+    }
+
+    /// An item that is gone as soon as it is there.
+    fn dying(&mut self, verb: Verb, key: Key) -> Call {
+        let len = self.random.index(100);
+        Call {
+            exptime: -1,
+            ..self.piece(verb, key, len)
+        }
+    }
+
+    fn piece(&mut self, verb: Verb, key: Key, len: usize) -> Call {
+        self.sequence += 1;
+        Call {
+            argument: u64::from(self.writer) << 32 | u64::from(self.sequence),
+            len: u32::try_from(len.max(PIECE_LEN_MIN)).unwrap_or(0),
+            ..Call::new(verb, key)
+        }
+    }
+
+    /// Mostly never; sometimes far away, which puts the item with others of its lifetime; seconds only where that may be.
+    fn exptime(&mut self) -> i32 {
+        match self.random.below(40) {
+            0..2 => 1000,
+            2 => 50_000,
+            3..5 if self.mix.expiring => 1 + i32::try_from(self.random.below(3)).unwrap_or(0),
+            _ => 0,
+        }
+    }
+}

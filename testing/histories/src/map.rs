@@ -1,0 +1,304 @@
+//! A simple store with seeded faults, which a judge of histories must reject, and without, which it must accept.
+//!
+//! Each fault strikes now and then, as a race would. Everything else is a map behind a lock, so a history is linearizable for
+//! certain but for the fault.
+
+use crate::call::{Answer, Call, Door, Key, Verb};
+use crate::choose::{Chooser, Mix};
+use crate::judge::Operation;
+use crate::value;
+use harness::Random;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+/// What is broken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// a get answers the value before the last one
+    StaleRead,
+    /// a store is acknowledged and not done
+    LostUpdate,
+    /// a deleted item comes back
+    Resurrection,
+    /// a get answers half of one value and half of another
+    TornValue,
+    /// a number is counted up twice
+    DoubleIncr,
+    /// a cas does not compare
+    BlindCas,
+    /// add overwrites
+    AddOverwrites,
+    /// append is done twice
+    AppendTwice,
+    /// a flush leaves some items
+    FlushForgets,
+    /// an expired item is seen
+    ExpiredSeen,
+    /// an item vanishes, as if it had been evicted
+    Loss,
+    /// a call that was never answered takes effect more than once
+    LostCallRepeats,
+}
+
+impl Fault {
+    /// All of them.
+    pub const ALL: [Self; 12] = [
+        Self::StaleRead,
+        Self::LostUpdate,
+        Self::Resurrection,
+        Self::TornValue,
+        Self::DoubleIncr,
+        Self::BlindCas,
+        Self::AddOverwrites,
+        Self::AppendTwice,
+        Self::FlushForgets,
+        Self::ExpiredSeen,
+        Self::Loss,
+        Self::LostCallRepeats,
+    ];
+
+    /// Whether it is one where items may vanish, too.
+    pub fn is_wrong_where_items_vanish(self) -> bool {
+        // An item that vanishes before the add explains what AddOverwrites does.
+        !matches!(self, Self::Loss | Self::AddOverwrites)
+    }
+}
+
+#[derive(Clone, Debug)]
+struct Item {
+    bytes: Vec<u8>,
+    cas: u64,
+    dead: bool,
+}
+
+#[derive(Debug, Default)]
+struct Inside {
+    items: HashMap<Key, Item>,
+    /// what each key held before
+    before: HashMap<Key, Item>,
+    cas: u64,
+    /// sets that were not answered, to be done again
+    again: Vec<Call>,
+}
+
+/// The store; cheap to clone, one store in all clones.
+#[derive(Clone, Debug)]
+pub struct Map {
+    inside: Arc<Mutex<Inside>>,
+    fault: Option<Fault>,
+    random: Random,
+}
+
+/// Of how many calls one is struck.
+const STRIKES: u64 = 40;
+/// Of how many calls one loses its answer.
+const LOSSES: u64 = 600;
+
+impl Map {
+    /// An empty store with this fault, or none.
+    pub fn new(fault: Option<Fault>, random: Random) -> Self {
+        Self {
+            inside: Arc::default(),
+            fault,
+            random,
+        }
+    }
+
+    fn strikes(&mut self, fault: Fault) -> bool {
+        self.fault == Some(fault) && self.random.below(STRIKES) == 0
+    }
+
+    fn inside(&self) -> MutexGuard<'_, Inside> {
+        self.inside.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn get(&mut self, call: &Call) -> Answer {
+        let torn = self.strikes(Fault::TornValue);
+        let stale = self.strikes(Fault::StaleRead);
+        let missed = self.strikes(Fault::Loss);
+        let mut inside = self.inside();
+        if missed {
+            inside.items.remove(&call.key);
+        }
+        let Some(item) = inside.items.get(&call.key) else {
+            return Answer::Miss;
+        };
+        let mut bytes = item.bytes.clone();
+        let mut cas = item.cas;
+        if let Some(old) = inside.before.get(&call.key) {
+            if torn && old.bytes.len() >= bytes.len() {
+                let half = bytes.len() / 2;
+                bytes[half..].copy_from_slice(&old.bytes[half..item.bytes.len()]);
+            }
+            if stale {
+                (bytes, cas) = (old.bytes.clone(), old.cas);
+            }
+        }
+        value::read(call.key, &bytes).map_or(Answer::Torn, |value| Answer::Hit { value, cas })
+    }
+
+    fn change(&mut self, call: &Call) -> Answer {
+        let lost = self.strikes(Fault::LostUpdate);
+        let risen = self.strikes(Fault::Resurrection);
+        let twice = self.strikes(Fault::DoubleIncr) || self.strikes(Fault::AppendTwice);
+        let blind = self.fault == Some(Fault::BlindCas);
+        let overwrites = self.strikes(Fault::AddOverwrites);
+        let lives = self.fault == Some(Fault::ExpiredSeen);
+        let forgets = self.strikes(Fault::FlushForgets) || (self.fault == Some(Fault::FlushForgets) && self.random.below(2) == 0);
+        let mut inside = self.inside();
+        if call.verb == Verb::Flush {
+            inside.items.retain(|key, _| forgets && key.0 % 2 == 0);
+            return Answer::Flushed;
+        }
+        inside.cas += 1;
+        let cas = inside.cas;
+        let old = inside.items.get(&call.key).cloned();
+        let dead = call.exptime < 0 && !lives;
+        let store = |bytes: Vec<u8>| (Some(Item { bytes, cas, dead }), Answer::Stored { cas });
+        let keep = |answer| (old.clone(), answer);
+        let join = |a: &[u8], b: &[u8]| [a, b, if twice { b } else { &[] }].concat();
+        let (new, answer) = match (call.verb, &old) {
+            (Verb::Set, _) => store(call.bytes()),
+            (Verb::Add, None) => store(call.bytes()),
+            (Verb::Add, Some(_)) if overwrites => store(call.bytes()),
+            (Verb::Replace, Some(_)) => store(call.bytes()),
+            (Verb::Append, Some(item)) => store(join(&item.bytes, &call.bytes())),
+            (Verb::Prepend, Some(item)) => store(join(&call.bytes(), &item.bytes)),
+            (Verb::Cas, Some(item)) if blind || item.cas == call.compare => store(call.bytes()),
+            (Verb::Cas, Some(_)) => keep(Answer::Exists),
+            (Verb::Incr, Some(item)) => {
+                let number = value::read(call.key, &item.bytes)
+                    .map_or(0, |v| v.hash)
+                    .wrapping_add(call.argument);
+                let kept = number.wrapping_add(if twice { call.argument } else { 0 });
+                (store(kept.to_string().into_bytes()).0, Answer::Number { number, cas })
+            }
+            (Verb::Touch, Some(_)) if call.exptime < 0 && !lives => (None, Answer::Touched),
+            (Verb::Touch, Some(_)) => keep(Answer::Touched),
+            (Verb::Delete, Some(_)) if risen => keep(Answer::Deleted),
+            (Verb::Delete, Some(_)) => (None, Answer::Deleted),
+            (Verb::Add | Verb::Replace | Verb::Append | Verb::Prepend, _) => keep(Answer::NotStored),
+            _ => keep(Answer::NotFound),
+        };
+        if !(lost && matches!(answer, Answer::Stored { .. })) {
+            match new.filter(|item| !item.dead) {
+                Some(item) => inside.items.insert(call.key, item),
+                None => inside.items.remove(&call.key),
+            };
+            if let Some(old) = old {
+                inside.before.insert(call.key, old);
+            }
+        }
+        answer
+    }
+}
+
+impl Door for Map {
+    fn call(&mut self, call: &Call) -> Option<Answer> {
+        // Of the calls that this fault is about, enough; of others few, because every lost call doubles what is possible.
+        let losses = match self.fault {
+            Some(Fault::LostCallRepeats) if call.verb == Verb::Set => LOSSES / 20,
+            Some(Fault::LostCallRepeats) => u64::MAX,
+            _ => LOSSES,
+        };
+        let fate = self.random.below(losses);
+        if fate == 0 {
+            return None;
+        }
+        if self.fault == Some(Fault::LostCallRepeats) && self.random.below(STRIKES) == 0 {
+            let ghost = self.inside().again.last().copied();
+            ghost.map(|ghost| self.change(&ghost));
+        }
+        let answer = match call.verb {
+            Verb::Get | Verb::Gat => self.get(call),
+            _ => self.change(call),
+        };
+        if fate == 1 {
+            if call.verb == Verb::Set {
+                self.inside().again.push(*call);
+            }
+            return None;
+        }
+        Some(answer)
+    }
+}
+
+/// The history that `writers` threads make with a store, `calls` each.
+pub fn play(map: &Map, writers: u32, calls: usize, mix: Mix, seed: &Random) -> Vec<Operation> {
+    let start = Instant::now();
+    let now = move || u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX);
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = (1..=writers)
+            .map(|writer| {
+                let mut map = Map {
+                    random: seed.fork(u64::from(writer) + 1000),
+                    ..map.clone()
+                };
+                let mut chooser = Chooser::new(seed.fork(u64::from(writer)), mix, writer);
+                scope.spawn(move || {
+                    let one = |_| {
+                        let call = chooser.next_call();
+                        let invoked = now();
+                        // Threads that run one after the other would meet nobody.
+                        if chooser.random().below(4) == 0 {
+                            std::thread::yield_now();
+                        }
+                        let answer = map.call(&call);
+                        if let Some(answer) = &answer {
+                            chooser.learn(&call, answer);
+                        }
+                        Operation {
+                            invoked,
+                            responded: answer.map(|_| now()),
+                            call,
+                            answer,
+                        }
+                    };
+                    (0..calls).map(one).collect::<Vec<_>>()
+                })
+            })
+            .collect();
+        threads
+            .into_iter()
+            .flat_map(|t| t.join().unwrap_or_else(|e| std::panic::resume_unwind(e)))
+            .collect()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::judge::{Rules, judge_all};
+
+    const MIX: Mix = Mix {
+        texts: 6,
+        numbers: 3,
+        fill: 50,
+        fill_max: 100,
+        flush: 200,
+        len_max: 300,
+        expiring: false,
+    };
+
+    #[test]
+    fn a_correct_store_is_accepted_and_every_fault_is_not() {
+        for seed in 1..=3 {
+            let random = Random::new(seed);
+            for may_vanish in [false, true] {
+                let rules = Rules { may_vanish };
+                let verdict = judge_all(&play(&Map::new(None, random.clone()), 4, 3000, MIX, &random), rules);
+                assert!(verdict.violations.is_empty(), "{}", verdict.violations[0]);
+                for fault in Fault::ALL {
+                    let verdict = judge_all(&play(&Map::new(Some(fault), random.clone()), 4, 3000, MIX, &random), rules);
+                    let expected = !may_vanish || fault.is_wrong_where_items_vanish();
+                    assert_eq!(
+                        !verdict.violations.is_empty(),
+                        expected,
+                        "seed {seed}, {fault:?}, {may_vanish}"
+                    );
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,245 @@
+//! A worker: a process with one or two threads that make random calls through a door and write each into a journal, until they
+//! are told to stop, have had enough, or are killed.
+
+use crate::door::{Library, Network};
+use crate::journal::Journal;
+use crate::system::{Pages, fork_away};
+use harness::Random;
+use histories::choose::{Chooser, Mix};
+use histories::{Answer, Door};
+use keyway::{Cache, OpenError, Options, Place, Session, SessionError};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Release};
+
+/// What a round tells its workers; the same for all of them.
+#[derive(Clone, Debug)]
+pub struct Job {
+    /// the round's folder: region, journals, control page, the server's address
+    pub folder: PathBuf,
+    /// the region's file
+    pub region: PathBuf,
+    /// of the keys' names
+    pub round: u32,
+    /// of all choices
+    pub seed: u64,
+    /// the kind of region
+    pub kind: Kind,
+    /// calls that fit into a journal
+    pub capacity: usize,
+    /// its size, if it has to be made, bytes
+    pub memory: u64,
+    /// a broken variant of the region to switch on, by number; 0 for none
+    pub mutant: u32,
+}
+
+/// Which region the storm is over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// it has room for everything: a key that was stored is there until it is deleted
+    Lasting,
+    /// it evicts, grows its index, and is flushed all the time
+    Evicting,
+}
+
+impl Kind {
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Lasting => "lasting",
+            Self::Evicting => "evicting",
+        }
+    }
+
+    /// The calls that are made.
+    pub fn mix(self) -> Mix {
+        match self {
+            Self::Lasting => Mix {
+                texts: 10,
+                numbers: 4,
+                fill: 150,
+                fill_max: 300,
+                flush: 0,
+                len_max: 70_000,
+                expiring: false,
+            },
+            Self::Evicting => Mix {
+                texts: 10,
+                numbers: 4,
+                fill: 300,
+                fill_max: 60_000,
+                flush: 3,
+                len_max: 40_000,
+                expiring: true,
+            },
+        }
+    }
+}
+
+/// The page that the storm and its workers share.
+#[derive(Debug)]
+pub struct Control(Pages);
+
+impl Control {
+    /// The page in a round's folder.
+    pub fn open(folder: &Path) -> Self {
+        Self(Pages::open(&folder.join("control"), 512))
+    }
+
+    /// A writer's number that nobody else has. The first is 1.
+    pub fn next_writer(&self) -> u32 {
+        // PAIRS: itself; numbers only have to differ.
+        u32::try_from(self.0.word(1).fetch_add(1, AcqRel) + 1).unwrap_or(u32::MAX)
+    }
+
+    /// The last number given.
+    pub fn last_writer(&self) -> u32 {
+        u32::try_from(self.0.word(1).load(Acquire)).unwrap_or(u32::MAX)
+    }
+
+    /// Tells all workers to end.
+    pub fn stop(&self) {
+        self.0.word(0).store(1, Release);
+    }
+
+    /// Whether workers are to end.
+    pub fn is_stopped(&self) -> bool {
+        self.0.word(0).load(Acquire) != 0
+    }
+}
+
+/// Exit code of a worker that found no place in the region: others, or the dead that nobody has taken back yet, had them all.
+pub const NO_PLACE: i32 = 3;
+
+/// The region's options for a round.
+pub fn options(job: &Job) -> Options {
+    Options {
+        memory: job.memory,
+        item_size_max: 1 << 19,
+        evict: job.kind == Kind::Evicting,
+        ..Options::default()
+    }
+}
+
+/// A worker's life; its exit code. A process of this number's choices: of four one uses the server's socket, of the others half
+/// have two threads.
+pub fn run(job: &Job) -> i32 {
+    #[cfg(feature = "mutants")]
+    keyway_region::mutants::set(
+        keyway_region::mutants::Mutant::ALL
+            .into_iter()
+            .find(|m| *m as u32 == job.mutant),
+    );
+    let control = Control::open(&job.folder);
+    let writer = control.next_writer();
+    let mut random = Random::new(job.seed).fork(u64::from(writer));
+    let has_server = job.folder.join("server").exists();
+    if has_server && random.below(4) == 0 {
+        let door = Network::new(job.folder.join("server"), job.round);
+        Thread::new(job, &control, writer).run_network(door);
+        return 0;
+    }
+    let cache = match Cache::open(&Place::Path(job.region.clone()), &options(job)) {
+        Ok(cache) => cache,
+        Err(OpenError::ProcessesFull { .. }) => return NO_PLACE,
+        Err(e) => panic!("{e}"),
+    };
+    let two = random.below(2) == 0;
+    let full = std::thread::scope(|scope| {
+        let second = two.then(|| {
+            let writer = control.next_writer();
+            scope.spawn({
+                let (control, cache) = (&control, &cache);
+                move || Thread::new(job, control, writer).run_library(cache, false)
+            })
+        });
+        let first = Thread::new(job, &control, writer).run_library(&cache, !two);
+        let second = second.map(|t| t.join().unwrap_or_else(|e| std::panic::resume_unwind(e)));
+        first.is_err() || second.is_some_and(|r| r.is_err())
+    });
+    // Some detach as they should, others just end.
+    if random.below(2) == 0 {
+        cache.close();
+    } else {
+        std::mem::forget(cache);
+    }
+    if full { NO_PLACE } else { 0 }
+}
+
+struct Thread<'j> {
+    job: &'j Job,
+    control: &'j Control,
+    journal: Journal,
+    chooser: Chooser,
+}
+
+impl<'j> Thread<'j> {
+    fn new(job: &'j Job, control: &'j Control, writer: u32) -> Self {
+        let random = Random::new(job.seed).fork(u64::from(writer) << 32);
+        Self {
+            job,
+            control,
+            journal: Journal::create(&job.folder, writer, job.capacity),
+            chooser: Chooser::new(random, job.kind.mix(), writer),
+        }
+    }
+
+    fn goes_on(&self) -> bool {
+        self.journal.has_room() && !self.control.is_stopped()
+    }
+
+    fn call(&mut self, door: &mut impl Door) {
+        let call = self.chooser.next_call();
+        self.journal.begin(&call);
+        let answer = door.call(&call);
+        self.journal.end(answer.as_ref());
+        if let Some(answer) = answer {
+            // Nobody can go on sensibly behind this, and the journal has it.
+            if answer == Answer::Torn {
+                self.control.stop();
+            }
+            self.chooser.learn(&call, &answer);
+        }
+    }
+
+    fn run_network(&mut self, mut door: Network) {
+        while self.goes_on() {
+            if door.is_connected() {
+                self.call(&mut door);
+            } else {
+                std::thread::yield_now();
+            }
+            self.journal.takes_order();
+        }
+    }
+
+    fn run_library(&mut self, cache: &Cache, may_forget: bool) -> Result<(), SessionError> {
+        let mut door = Library::new(self.session(cache)?, self.job.round);
+        let mut may_forget = may_forget;
+        while self.goes_on() {
+            self.call(&mut door);
+            if self.journal.takes_order() {
+                let job = self.job;
+                fork_away(|| run(job));
+            }
+            match self.chooser.random().below(20_000) {
+                0..5 => door.session.upkeep(),
+                5..8 => door.session.release(),
+                8..10 => door = Library::new(self.session(cache)?, self.job.round),
+                // A thread that ends without a word: its slot stays leased until the process is gone.
+                10 if may_forget => {
+                    may_forget = false;
+                    let old = std::mem::replace(&mut door, Library::new(self.session(cache)?, self.job.round));
+                    std::mem::forget(old);
+                }
+                // A process that has had enough.
+                11 => return Ok(()),
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn session(&self, cache: &Cache) -> Result<Session, SessionError> {
+        cache.session()
+    }
+}
