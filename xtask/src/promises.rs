@@ -34,6 +34,10 @@ pub const ALL: &[Promise] = &[
         shows: "index and memory grow under traffic, and no item is lost",
     },
     Promise {
+        name: "kernel",
+        shows: "the kernel door answers exactly what user space would, or leaves a packet as it came",
+    },
+    Promise {
         name: "hit-ratio",
         shows: "fewer misses than memcached in the same memory, and as few as item-level S3-FIFO",
     },

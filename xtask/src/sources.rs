@@ -16,6 +16,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("keyway", &["keyway-region"]),
     ("keyway-capi", &["keyway"]),
     ("keyway-server", &["keyway", "keyway-proto"]),
+    ("keyway-xdp", &[]),
     ("keyway-cli", &["keyway", "keyway-proto", "keyway-server"]),
 ];
 

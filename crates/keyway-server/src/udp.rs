@@ -223,6 +223,10 @@ impl UdpDoor {
                 return;
             }
         };
+        if is_error_line(framed.payload) {
+            counters.udp_dropped.add(1);
+            return;
+        }
         if let PeerAddress::Udp { remote: asker, .. } = &mut self.peer.address {
             *asker = remote;
         }
@@ -376,6 +380,14 @@ impl Outbox {
         )?;
         Ok(sent.count())
     }
+}
+
+/// Whether a payload is an answer rather than a request: an error line. It is what a server sends to one that has sent it
+/// something wrong, so two servers that answered it would go on for ever, once somebody has forged a first datagram.
+fn is_error_line(payload: &[u8]) -> bool {
+    [&b"ERROR"[..], b"CLIENT_ERROR", b"SERVER_ERROR"]
+        .iter()
+        .any(|word| payload.starts_with(word))
 }
 
 /// Executes every whole request in `input` and appends the answers to `out`. What is left unfinished is dropped.

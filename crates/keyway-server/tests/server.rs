@@ -632,6 +632,23 @@ fn what_is_no_whole_request_is_dropped_and_spoils_nothing_for_others() {
     assert_eq!(server.connect().stat("keyway_udp_dropped"), "9");
 }
 
+/// Else two servers, or a server and its own echo, would send each other errors for ever.
+#[test]
+fn an_error_is_not_answered_by_an_error() {
+    let (server, address) = with_udp(&[], |config| config.threads = 1);
+    let udp = Datagrams::to(address);
+    for error in [
+        &b"ERROR\r\n"[..],
+        b"CLIENT_ERROR bad data chunk\r\n",
+        b"SERVER_ERROR out of memory\r\nget a\r\n",
+    ] {
+        udp.send(1, error);
+    }
+    udp.send(2, b"VALUE a 0 1\r\n");
+    assert_eq!(text(&udp.answer(2)), "ERROR\\r\\n");
+    assert_eq!(server.connect().stat("keyway_udp_dropped"), "3");
+}
+
 #[test]
 fn datagrams_from_elsewhere_are_neither_executed_nor_answered() {
     let (server, address) = with_udp(&["127.0.0.2/32"], |config| config.threads = 1);

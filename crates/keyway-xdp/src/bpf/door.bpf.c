@@ -1,0 +1,281 @@
+/* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only
+ *
+ * The kernel door: answers UDP requests for hot items before any socket sees them.
+ *
+ * `kw_tc` runs at TC ingress of an interface and is the door everywhere; `kw_xdp` is an optional first stage in front of it,
+ * for interfaces with a driver that leaves room behind a packet. Both do the same: look whether a packet is for the address
+ * and port that are served, copy it to memory of this CPU, decide there, and only with a whole answer in hand touch the
+ * packet. Whatever is not fully understood goes up as it came.
+ *
+ * Loops: an answer is no request (it begins with VALUE, VA or HD), so an answer that comes back here goes up.
+ */
+#include "env.h"
+
+#include <linux/if_ether.h>
+#include <linux/pkt_cls.h>
+
+/* In a section of its own, which holds nothing else: the loader fills it as a whole. */
+const volatile struct kw_config config SEC(".rodata.config") = {};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, 1); /* the loader says how many */
+	__type(key, __u32);
+	__type(value, struct kw_bucket);
+} kw_index SEC(".maps");
+
+struct kw_page_value {
+	__u8 bytes[KW_PAGE];
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct kw_page_value);
+} kw_pages SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, KW_STRIPES);
+	__type(key, __u32);
+	__type(value, __u64);
+} kw_stripes SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct kw_control);
+} kw_controls SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct kw_scratch);
+} kw_scratches SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, KW_VERDICTS);
+	__type(key, __u32);
+	__type(value, __u64);
+} kw_counts SEC(".maps");
+
+struct kw_address {
+	__u32 words[4];
+};
+
+/* When a source's saved-up answers are all there again. */
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 16384);
+	__type(key, struct kw_address);
+	__type(value, __u64);
+} kw_sources SEC(".maps");
+
+KW_INLINE const volatile struct kw_config *kw_config(void)
+{
+	return &config;
+}
+
+KW_INLINE const struct kw_bucket *kw_bucket(__u64 hash)
+{
+	__u32 key = (__u32)hash & config.bucket_mask;
+
+	return bpf_map_lookup_elem(&kw_index, &key);
+}
+
+KW_INLINE const __u8 *kw_page(__u32 page)
+{
+	return bpf_map_lookup_elem(&kw_pages, &page);
+}
+
+KW_INLINE const __u64 *kw_stripe(__u32 stripe)
+{
+	return bpf_map_lookup_elem(&kw_stripes, &stripe);
+}
+
+KW_INLINE const struct kw_control *kw_control(void)
+{
+	__u32 key = 0;
+
+	return bpf_map_lookup_elem(&kw_controls, &key);
+}
+
+KW_INLINE __u64 kw_clock(void)
+{
+	return bpf_ktime_get_ns();
+}
+
+/* bpf_csum_diff() takes at most 512 bytes at a time, in fours. */
+KW_INLINE __u32 kw_sum(__u8 *from, __u32 len, __u32 sum)
+{
+	__u32 piece;
+	int i;
+
+	*(__u32 *)(from + (len & (KW_BUFFER - 1))) = 0;
+#pragma clang loop unroll(full)
+	for (i = 0; i < 3; i++) {
+		if (len > i * 512u) {
+			piece = len - i * 512u;
+			if (piece > 512)
+				piece = 512;
+			piece = (piece + 3) & ~3u;
+			KW_OPAQUE(piece);
+			if (piece <= 512)
+				sum = bpf_csum_diff(0, 0, (__be32 *)(from + i * 512u), piece, sum);
+		}
+	}
+	return sum;
+}
+
+/* The generic cell rate algorithm (ITU-T I.371): one word a source. Two CPUs at once may let one answer too many through. */
+KW_INLINE int kw_is_over_rate(const __u32 source[4], __u64 now)
+{
+	struct kw_address key;
+	__u64 *known, due;
+
+	if (!config.answer_ns)
+		return 0;
+	__builtin_memcpy(&key, source, sizeof(key));
+	known = bpf_map_lookup_elem(&kw_sources, &key);
+	due = known && *known > now ? *known : now;
+	if (due - now > config.burst_ns)
+		return 1;
+	due += config.answer_ns;
+	if (known)
+		*known = due;
+	else
+		bpf_map_update_elem(&kw_sources, &key, &due, BPF_ANY);
+	return 0;
+}
+
+#include "packet.h"
+
+/* Whether a frame that lies between `data` and `data_end` is worth a copy: 4, 6, or 0. What is not ours must cost little. */
+KW_INLINE int kw_family(const __u8 *data, const __u8 *data_end)
+{
+	if (data + KW_FRAME4 > data_end)
+		return 0;
+	if (kw_half(data + 12) == bpf_htons(ETH_P_IP))
+		return config.address4 && data[14] == 0x45 && data[23] == KW_PROTOCOL_UDP && kw_half(data + 36) == config.port ? 4 : 0;
+	if (kw_half(data + 12) != bpf_htons(ETH_P_IPV6) || data + KW_FRAME6 > data_end || !config.address6[3])
+		return 0;
+	return data[20] == KW_PROTOCOL_UDP && kw_half(data + 56) == config.port ? 6 : 0;
+}
+
+KW_INLINE struct kw_scratch *kw_scratch(void)
+{
+	__u32 key = 0;
+
+	return bpf_map_lookup_elem(&kw_scratches, &key);
+}
+
+KW_INLINE void kw_count(enum kw_verdict verdict)
+{
+	__u32 key = verdict;
+	__u64 *count = bpf_map_lookup_elem(&kw_counts, &key);
+
+	if (count && verdict != KW_NOT_OURS)
+		++*count;
+}
+
+/* A function of its own, so that the verifier walks it once for each family and not for each path to it. */
+static __noinline int kw_decide4(struct kw_scratch *s, __u32 len)
+{
+	return kw_decide(s, len, 0);
+}
+
+static __noinline int kw_decide6(struct kw_scratch *s, __u32 len)
+{
+	return kw_decide(s, len, 1);
+}
+
+/* Longest frame that is copied: one byte more than can be a request, so that longer ones show. */
+#define KW_FRAME_MAX (KW_FRAME6 + 8 + KW_PAYLOAD_MAX + 4)
+
+SEC("tc")
+int kw_tc(struct __sk_buff *skb)
+{
+	int family = kw_family((void *)(long)skb->data, (void *)(long)skb->data_end);
+	__u32 len = skb->len, start, reply_len;
+	struct kw_scratch *s;
+	int verdict;
+
+	if (!family)
+		return TC_ACT_UNSPEC;
+	s = kw_scratch();
+	if (!s)
+		return TC_ACT_UNSPEC;
+	start = family == 4 ? KW_START4 : KW_START6;
+	if (skb->vlan_present || skb->pkt_type != 0 /* PACKET_HOST */ || len < KW_FRAME4 || len > KW_FRAME_MAX) {
+		kw_count(KW_ODD_PACKET);
+		return TC_ACT_UNSPEC;
+	}
+	KW_OPAQUE(len);
+	if (len < KW_FRAME4 || len > KW_FRAME_MAX)
+		return TC_ACT_UNSPEC;
+	if (family == 4) {
+		verdict = bpf_skb_load_bytes(skb, 0, s->in + KW_START4, len) ? KW_ODD_PACKET : kw_decide4(s, len);
+	} else {
+		verdict = bpf_skb_load_bytes(skb, 0, s->in + KW_START6, len) ? KW_ODD_PACKET : kw_decide6(s, len);
+	}
+	reply_len = s->out_end - start;
+	KW_OPAQUE(reply_len);
+	if (verdict == KW_HIT &&
+	    (reply_len < KW_FRAME4 || reply_len > KW_FRAME_MAX || bpf_skb_change_tail(skb, reply_len, 0)))
+		verdict = KW_NO_ROOM;
+	kw_count(verdict);
+	if (verdict != KW_HIT)
+		return TC_ACT_UNSPEC;
+	if (family == 4 ? bpf_skb_store_bytes(skb, 0, s->out + KW_START4, reply_len, 0) :
+			  bpf_skb_store_bytes(skb, 0, s->out + KW_START6, reply_len, 0))
+		return TC_ACT_SHOT;
+	return bpf_redirect(skb->ifindex, 0);
+}
+
+SEC("xdp")
+int kw_xdp(struct xdp_md *packet)
+{
+	int family = kw_family((void *)(long)packet->data, (void *)(long)packet->data_end);
+	__u32 len = bpf_xdp_get_buff_len(packet), start, reply_len;
+	struct kw_scratch *s;
+	int verdict;
+
+	if (!family)
+		return XDP_PASS;
+	s = kw_scratch();
+	if (!s)
+		return XDP_PASS;
+	start = family == 4 ? KW_START4 : KW_START6;
+	KW_OPAQUE(len);
+	if (len < KW_FRAME4 || len > KW_FRAME_MAX)
+		return XDP_PASS;
+	if (family == 4) {
+		verdict = bpf_xdp_load_bytes(packet, 0, s->in + KW_START4, len) ? KW_ODD_PACKET : kw_decide4(s, len);
+	} else {
+		verdict = bpf_xdp_load_bytes(packet, 0, s->in + KW_START6, len) ? KW_ODD_PACKET : kw_decide6(s, len);
+	}
+	/* What goes up from here is counted by the TC stage. */
+	if (verdict != KW_HIT)
+		return XDP_PASS;
+	reply_len = s->out_end - start;
+	KW_OPAQUE(reply_len);
+	if (reply_len < KW_FRAME4 || reply_len > KW_FRAME_MAX || bpf_xdp_adjust_tail(packet, (int)reply_len - (int)len))
+		return XDP_PASS;
+	kw_count(KW_HIT_EARLY);
+	if (family == 4 ? bpf_xdp_store_bytes(packet, 0, s->out + KW_START4, reply_len) :
+			  bpf_xdp_store_bytes(packet, 0, s->out + KW_START6, reply_len))
+		return XDP_DROP;
+	return XDP_TX;
+}
+
+/* The kernel offers bpf_probe_read_kernel() and its clock to programs under the GPL only: the files of this folder are under
+ * the project's licence or the GPL, version 2, as the user chooses. */
+char _license[] SEC("license") = "GPL and additional rights";

@@ -1,0 +1,150 @@
+/* Where the program runs: in the kernel (BPF), or on the host, where tests and fuzzers call it. The rest of these headers is
+ * the same in both worlds and uses only what stands here.
+ *
+ *     kw_loop     calls back up to n times, until the callback returns 1 (in BPF the verifier looks at the callback once)
+ *     kw_move     copies between buffers that have been checked to be long enough
+ *     kw_sum      adds 16-bit words, as the Internet checksum does
+ *     kw_bucket, kw_page, kw_stripe, kw_control   the shared maps
+ */
+#ifndef KW_ENV_H
+#define KW_ENV_H
+
+#if __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
+#error "keys are scanned and hashed as little-endian words"
+#endif
+
+#ifdef __bpf__
+
+#include <linux/bpf.h>
+#include <linux/types.h>
+#include <bpf/bpf_endian.h>
+#include <bpf/bpf_helpers.h>
+#define KW_INLINE static __always_inline
+/* Keeps the compiler from dropping a bounds check that it knows to hold and the verifier does not. */
+#define KW_OPAQUE(x) asm volatile("" : "+r"(x))
+
+#else
+
+#include <linux/types.h>
+#include <stddef.h>
+#include <string.h>
+#define KW_INLINE static inline __attribute__((unused))
+#define KW_OPAQUE(x) asm volatile("" : "+r"(x))
+#define bpf_htons(x) __builtin_bswap16(x)
+#define bpf_ntohs(x) __builtin_bswap16(x)
+
+#endif
+
+#include "intf.h"
+
+/* Request and answer lie so that their payloads begin at the same place with IPv4 and with IPv6. */
+#define KW_HEAD 72      /* of Ethernet 14, IPv6 40, UDP 8, frame 8, and 2 to spare */
+#define KW_UDP_AT 56
+#define KW_BUFFER 2048  /* more than KW_HEAD + KW_PAYLOAD_MAX; a power of two, so that a mask bounds an offset */
+#define KW_PAD 2048     /* what may be copied to the last offset */
+
+/* Per-CPU memory of one packet. */
+struct kw_scratch {
+	__u8 in[KW_BUFFER + KW_PAD];
+	__u8 out[KW_BUFFER + KW_PAD];
+	/* of the request's payload: its end, without the line end; offsets into `in` */
+	__u32 end;
+	/* the token at hand */
+	__u32 at;
+	__u32 token_end;
+	/* end of the answer in `out` */
+	__u32 out_end;
+	__u64 hash;
+	__u64 acc[4];
+	__u64 now_s;
+	__u64 seen; /* letters of `mg` that came */
+	__u32 verdict;
+	__u32 with_cas;
+	__u32 differs;
+	__u32 sum;
+};
+
+#define KW_AT(offset) ((offset) & (KW_BUFFER - 1))
+
+struct kw_context {
+	struct kw_scratch *s;
+	const struct kw_copy *copy;
+};
+
+#ifdef __bpf__
+
+#define kw_loop(n, callback, context) bpf_loop(n, callback, context, 0)
+#define kw_move(to, from, len) bpf_probe_read_kernel(to, len, from)
+#define KW_CALLBACK static
+
+#else
+
+typedef long (*kw_callback)(__u32 index, struct kw_context *context);
+static inline long kw_loop(__u32 n, kw_callback callback, struct kw_context *context)
+{
+	__u32 i;
+
+	for (i = 0; i < n; i++)
+		if (callback(i, context))
+			return i + 1;
+	return n;
+}
+#define kw_move(to, from, len) memcpy(to, from, len)
+#define KW_CALLBACK static
+
+#endif
+
+/* What the program is told once, before it is loaded. */
+struct kw_config {
+	/* of the region's hash */
+	__u64 seed;
+	/* buckets of the index, a power of two, less 1 */
+	__u32 bucket_mask;
+	__u32 pages;
+	/* the address that is served, in network byte order; 0: none of this family */
+	__u32 address4;
+	__u32 address6[4];
+	/* in network byte order */
+	__u16 port;
+	__u16 allowed;
+	struct kw_network allow[KW_ALLOW_MAX];
+	/* a source gets an answer in so many ns, after so many ns of saved-up answers; 0: as many as it likes */
+	__u64 answer_ns;
+	__u64 burst_ns;
+};
+
+KW_INLINE __u64 kw_word(const void *at)
+{
+	__u64 word;
+
+	__builtin_memcpy(&word, at, 8);
+	return word;
+}
+
+/* The shared maps, NULL where there is no such place: defined by the program, and by the host for itself. */
+KW_INLINE const struct kw_bucket *kw_bucket(__u64 hash);
+KW_INLINE const __u8 *kw_page(__u32 page);
+KW_INLINE const __u64 *kw_stripe(__u32 stripe);
+KW_INLINE const struct kw_control *kw_control(void);
+KW_INLINE const volatile struct kw_config *kw_config(void);
+/* Nanoseconds of CLOCK_MONOTONIC. */
+KW_INLINE __u64 kw_clock(void);
+/* Whether this source has had its share of answers; counts this one. */
+KW_INLINE int kw_is_over_rate(const __u32 source[4], __u64 now);
+/* Adds the 16-bit words of `len` bytes, up to KW_PAYLOAD_MAX and the headers; the last word is filled up with 0. */
+KW_INLINE __u32 kw_sum(__u8 *from, __u32 len, __u32 sum);
+
+/* Loads before it are done before loads after it. x86 keeps that order by itself, the compiler does not. */
+KW_INLINE void kw_read_barrier(void)
+{
+	asm volatile("" ::: "memory");
+}
+
+/* A hit that the server's clock hand will see. */
+KW_INLINE void kw_mark(const struct kw_copy *copy)
+{
+	/* The one word of a copy that the program writes; a mark more or less does no harm. */
+	((struct kw_copy *)copy)->referenced = 1;
+}
+
+#endif

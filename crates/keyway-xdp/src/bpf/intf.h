@@ -1,0 +1,113 @@
+/* What the kernel program and the server agree on: the hot copies, their index, the words that say whether a copy is current,
+ * and the counters. Everything here is plain data of fixed size; offsets are asserted at the end and again in Rust.
+ *
+ * The server writes all of it but the counters and the reference marks; the program trusts nothing that it reads here beyond
+ * what it checks, for whoever maps these pages can write them.
+ */
+#ifndef KW_INTF_H
+#define KW_INTF_H
+
+/* An index bucket is a cache line of slots. */
+#define KW_SLOTS 8
+/* A page of hot copies, bytes; a copy lies in one page and begins at a multiple of KW_UNIT. */
+#define KW_PAGE 65536
+#define KW_UNIT 64
+/* Longest hot copy with its header, bytes. */
+#define KW_COPY_MAX 2048
+/* Longest key (protocol.txt, "Keys"), and longest opaque that memcached takes, its letter not counted. */
+#define KW_KEY_MAX 250
+#define KW_OPAQUE_MAX 31
+/* Longest payload of a request that is looked at, and of an answer: memcached's datagrams have at most 1400 bytes, 8 of them
+ * the frame header, and an answer of several datagrams is user space's. */
+#define KW_PAYLOAD_MAX 1392
+/* Most keys in a request. */
+#define KW_KEYS_MAX 64
+/* Most words after the key of `mg`: one for each flag that is known. */
+#define KW_FLAGS_MAX 8
+/* Most networks that may ask. */
+#define KW_ALLOW_MAX 16
+/* Stripes of the hash space whose changes are counted: the top bits of a hash name one. */
+#define KW_STRIPE_BITS 12
+#define KW_STRIPES (1u << KW_STRIPE_BITS)
+
+/* A slot of the index: the upper half of the hash, and where the copy is. 0: free.
+ *
+ *     63                32 31            10 9             0
+ *     +-------------------+----------------+--------------+
+ *     | tag: hash >> 32   | page + 1       | unit in page |
+ *     +-------------------+----------------+--------------+
+ */
+struct kw_bucket {
+	__u64 slot[KW_SLOTS];
+};
+
+/* A hot copy. Its texts are what an answer is made of, so that the program formats no number but a TTL:
+ *
+ *     cas:  " <cas unique>"
+ *     line: "VALUE <key> <flags> <bytes>\r\n<value>\r\n"
+ *
+ * `seq` is odd while the copy is written, and differs after.
+ */
+struct kw_copy {
+	__u32 seq;
+	/* Unix time at which the item is expired; 0: never */
+	__u32 expires_s;
+	/* the words of the key's stripe and of flush_all when the value was read, each with equal halves */
+	__u64 stripe;
+	__u64 flush;
+	/* set by the program at a hit, cleared by the server's clock hand */
+	__u32 referenced;
+	__u16 value_len;
+	__u8 key_len;
+	/* with the space before each */
+	__u8 flags_len;
+	__u8 size_len;
+	__u8 cas_len;
+	__u8 unused[6];
+	char cas[24];
+	char line[];
+};
+#define KW_COPY_HEADER 64
+#define KW_LINE_KEY 6 /* of "VALUE " */
+
+/* What the server tells all the time. */
+struct kw_control {
+	/* the program is silent from this instant of CLOCK_MONOTONIC on, ns: the server renews it */
+	__u64 lease_ns;
+	/* Unix time minus CLOCK_MONOTONIC, ns */
+	__u64 unix_ns;
+	/* {started, finished} of flush_all */
+	__u64 flush;
+	__u64 unused[5];
+};
+
+/* What became of a packet. Every one but a hit goes up, untouched. */
+enum kw_verdict {
+	KW_HIT,          /* answered here */
+	KW_NOT_OURS,     /* not to the address and port that are served; not counted */
+	KW_ODD_PACKET,   /* IP options, a fragment, a length or checksum that does not agree, a VLAN tag, too long */
+	KW_FORBIDDEN,    /* from a source that may not ask */
+	KW_OVER_RATE,    /* from a source that asks too often */
+	KW_SILENT,       /* the lease has run out */
+	KW_ODD_FRAME,    /* a part of a request, or reserved bytes that are not 0 */
+	KW_ODD_REQUEST,  /* no get, gets or mg as understood here */
+	KW_MISS,         /* a key without a hot copy */
+	KW_STALE,        /* a copy that a change has made void, or that is being written */
+	KW_EXPIRED,      /* a copy whose time is over */
+	KW_TOO_LONG,     /* more than one datagram */
+	KW_NO_ROOM,      /* the packet cannot be made long enough */
+	KW_HIT_EARLY,    /* answered by the XDP stage */
+	KW_VERDICTS
+};
+
+/* One network that may ask, IPv4 addresses as ::ffff:a.b.c.d; in network byte order. */
+struct kw_network {
+	__u32 address[4];
+	__u32 mask[4];
+};
+
+_Static_assert(sizeof(struct kw_bucket) == 64, "a bucket is a cache line");
+_Static_assert(__builtin_offsetof(struct kw_copy, line) == KW_COPY_HEADER, "the header of a copy");
+_Static_assert(sizeof(struct kw_control) == 64, "a line of its own");
+
+#endif

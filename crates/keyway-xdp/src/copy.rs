@@ -1,0 +1,145 @@
+//! A hot copy: an item as the program gives it out, in the words of `intf.h`.
+//!
+//! ```text
+//! word  63            48 47    40 39    32 31                                0
+//!  0    | expires_s, Unix time; 0: never   | seq: odd while it is written     |
+//!  1    | the stripe's word when the value was read                           |
+//!  2    | the flush word, likewise                                            |
+//!  3    | flags_len | key_len | value_len  | referenced: the program's mark   |
+//!  4    | unused                                         | cas_len | size_len |
+//!  5-7  | " <cas unique>"                                                     |
+//!  8-   | "VALUE <key> <flags> <bytes>\r\n<value>\r\n"                        |
+//! ```
+
+/// Words of a copy's header.
+const HEADER_WORDS: usize = 8;
+/// Longest copy, bytes (`KW_COPY_MAX`).
+pub const COPY_LEN_MAX: usize = 2048;
+/// Longest key, bytes (protocol.txt, "Keys").
+const KEY_LEN_MAX: usize = 250;
+/// What the line of a copy may take, so that `END` still fits the datagram (`KW_PAYLOAD_MAX`).
+const LINE_LEN_MAX: usize = 1392 - b"END\r\n".len();
+
+/// An item as the server has read it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Item<'a> {
+    /// as stored: 1 to 250 bytes, none of which the text protocol could not name
+    pub key: &'a [u8],
+    /// client flags
+    pub flags: u32,
+    /// CAS unique, as clients are shown it
+    pub cas: u64,
+    /// the value
+    pub value: &'a [u8],
+    /// Unix time at which it is expired; 0: never
+    pub expires_s: u32,
+}
+
+/// The words that say whether a copy is still current, as they were before the item was read.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Seen {
+    /// of the key's stripe
+    pub stripe: u64,
+    /// of `flush_all`
+    pub flush: u64,
+}
+
+/// The words of a copy, but for its sequence number.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HotCopy(Vec<u64>);
+
+impl HotCopy {
+    /// The copy of an item; `None` if the program could not give it out: it is too long, or its key is none of the text
+    /// protocol's.
+    pub fn new(item: &Item<'_>, seen: Seen) -> Option<Self> {
+        let is_plain = |key: &[u8]| key.iter().all(|byte| *byte > b' ');
+        if item.key.is_empty() || item.key.len() > KEY_LEN_MAX || !is_plain(item.key) {
+            return None;
+        }
+        let (flags, size, cas) = (
+            format!(" {}", item.flags),
+            format!(" {}", item.value.len()),
+            format!(" {}", item.cas),
+        );
+        let line = [
+            b"VALUE ",
+            item.key,
+            flags.as_bytes(),
+            size.as_bytes(),
+            b"\r\n",
+            item.value,
+            b"\r\n",
+        ]
+        .concat();
+        if line.len() > LINE_LEN_MAX {
+            return None;
+        }
+        let len = |len: usize| u64::try_from(len).unwrap_or(0);
+        let mut words = vec![
+            u64::from(item.expires_s) << 32,
+            seen.stripe,
+            seen.flush,
+            len(item.value.len()) << 32 | len(item.key.len()) << 48 | len(flags.len()) << 56,
+            len(size.len()) | len(cas.len()) << 8,
+        ];
+        words.extend(packed(cas.as_bytes()));
+        words.resize(HEADER_WORDS, 0);
+        words.extend(packed(&line));
+        Some(Self(words))
+    }
+
+    pub(crate) fn words(&self) -> &[u64] {
+        &self.0
+    }
+
+    /// Bytes that it takes.
+    pub fn size(&self) -> usize {
+        self.0.len() * 8
+    }
+}
+
+/// Bytes as little-endian words, the last one filled up with 0.
+fn packed(bytes: &[u8]) -> impl Iterator<Item = u64> {
+    bytes.chunks(8).map(|chunk| {
+        let mut word = [0; 8];
+        word[..chunk.len()].copy_from_slice(chunk);
+        u64::from_le_bytes(word)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn item<'a>(key: &'a [u8], value: &'a [u8]) -> Item<'a> {
+        Item {
+            key,
+            flags: u32::MAX,
+            cas: u64::MAX,
+            value,
+            expires_s: 0,
+        }
+    }
+
+    #[test]
+    fn a_copy_has_what_an_answer_is_made_of() {
+        let seen = Seen { stripe: 5, flush: 6 };
+        let copy = HotCopy::new(&item(b"key", b"value"), seen).unwrap();
+        let bytes: Vec<u8> = copy.words().iter().flat_map(|word| word.to_le_bytes()).collect();
+        assert_eq!(bytes[40..61], *b" 18446744073709551615");
+        assert!(bytes[64..].starts_with(b"VALUE key 4294967295 5\r\nvalue\r\n"));
+        assert_eq!((bytes[28], bytes[30], bytes[31], bytes[32], bytes[33]), (5, 3, 11, 2, 21));
+        assert_eq!((copy.words()[1], copy.words()[2]), (5, 6));
+    }
+
+    #[test]
+    fn what_the_program_cannot_give_out_is_not_copied() {
+        let is_copied = |key: &[u8], value: &[u8]| HotCopy::new(&item(key, value), Seen::default()).is_some();
+        assert!(is_copied(b"k", b"") && is_copied(&[b'k'; 250], b"v") && is_copied(b"\x80\xff", b"v"));
+        assert!(!is_copied(b"", b"v") && !is_copied(&[b'k'; 251], b"v") && !is_copied(b"a b", b"v") && !is_copied(b"a\n", b"v"));
+        let longest = 1387 - b"VALUE k 4294967295 1300\r\n\r\n".len();
+        assert!(is_copied(b"k", &vec![0; longest]) && !is_copied(b"k", &vec![0; longest + 1]));
+        let copy = HotCopy::new(&item(b"k", &vec![0; longest]), Seen::default()).unwrap();
+        assert!(copy.size() <= COPY_LEN_MAX);
+    }
+}

@@ -1,0 +1,143 @@
+//! The program's own C, on this machine's CPU instead of the kernel's: for tests and fuzzers, which can call it millions of
+//! times and have every access checked.
+//!
+//! # Safety
+//!
+//! `host.c` reads the index, pages, stripes and control block that [`World`] borrows, within the lengths that its config
+//! states, which [`Program::decide`] checks before; it writes the scratch memory, which is its own and of the size that it
+//! states itself, and one word of a copy. Frames and keys are copied in whole, after their lengths were checked.
+#![allow(unsafe_code)]
+
+use std::net::IpAddr;
+use std::sync::atomic::AtomicU64;
+
+use crate::door::{Config, Verdict};
+use crate::hot::{HotSet, PAGE_SIZE, STRIPES};
+
+/// Longest frame that is looked at.
+const FRAME_LEN_MAX: usize = 1900;
+/// Longest key.
+const KEY_LEN_MAX: usize = 250;
+
+/// What the program looks at besides a packet.
+#[derive(Clone, Copy, Debug)]
+pub struct World<'a> {
+    /// its configuration
+    pub config: &'a Config,
+    /// the copies
+    pub hot: HotSet<'a>,
+    /// CLOCK_MONOTONIC, ns
+    pub now_ns: u64,
+    /// every source asks too often
+    pub over_rate: bool,
+}
+
+/// The program, with its scratch memory.
+pub struct Program {
+    scratch: Vec<u64>,
+}
+
+/// `struct kw_host`
+#[repr(C)]
+struct Host {
+    index: *const AtomicU64,
+    pages: *const AtomicU64,
+    stripes: *const AtomicU64,
+    control: *const AtomicU64,
+    config: *const Config,
+    now_ns: u64,
+    over_rate: u32,
+}
+
+unsafe extern "C" {
+    safe fn kw_host_scratch_size() -> usize;
+    fn kw_host_hash(scratch: *mut u64, seed: u64, key: *const u8, len: u32) -> u64;
+    fn kw_host_decide(
+        host: *const Host,
+        scratch: *mut u64,
+        frame: *const u8,
+        len: u32,
+        v6: i32,
+        answer: *mut *const u8,
+        answer_len: *mut u32,
+    ) -> i32;
+}
+
+impl Default for Program {
+    fn default() -> Self {
+        Self {
+            scratch: vec![0; kw_host_scratch_size().div_ceil(8)],
+        }
+    }
+}
+
+impl Program {
+    /// The program's hash of a key, or `None` if no key is so long.
+    pub fn hash(&mut self, seed: u64, key: &[u8]) -> Option<u64> {
+        let len = u32::try_from(key.len()).ok().filter(|_| key.len() <= KEY_LEN_MAX)?;
+        // SAFETY: the scratch memory is as large as the C side says; the key has `len` bytes, and there is room for 250.
+        Some(unsafe { kw_host_hash(self.scratch.as_mut_ptr(), seed, key.as_ptr(), len) })
+    }
+
+    /// What the program makes of an Ethernet frame to the address of the config: its verdict, and the answer of a hit.
+    ///
+    /// # Panics
+    ///
+    /// When the world's parts are smaller than its config says.
+    pub fn decide(&mut self, world: &World<'_>, frame: &[u8]) -> (Verdict, &[u8]) {
+        let hot = &world.hot;
+        assert!(hot.bucket_mask() >= world.config.bucket_mask(), "the index is too small");
+        assert!(
+            hot.pages.len() * 8 >= world.config.pages() * PAGE_SIZE,
+            "there are too few pages"
+        );
+        assert!(hot.stripes.len() >= STRIPES && hot.control.len() >= crate::hot::CONTROL_WORDS);
+        let Some(len) = u32::try_from(frame.len()).ok().filter(|_| frame.len() <= FRAME_LEN_MAX) else {
+            return (Verdict::OddPacket, &[]);
+        };
+        let host = Host {
+            index: hot.index.as_ptr(),
+            pages: hot.pages.as_ptr(),
+            stripes: hot.stripes.as_ptr(),
+            control: hot.control.as_ptr(),
+            config: world.config,
+            now_ns: world.now_ns,
+            over_rate: world.over_rate.into(),
+        };
+        let v6 = matches!(world.config.address(), IpAddr::V6(_));
+        let (mut answer, mut answer_len) = (std::ptr::null(), 0);
+        // SAFETY: every part of the world is as long as its config says (asserted above) and lives until the call is over; the
+        // scratch memory is as large as the C side says; the frame has `len` bytes.
+        let verdict = unsafe {
+            kw_host_decide(
+                &raw const host,
+                self.scratch.as_mut_ptr(),
+                frame.as_ptr(),
+                len,
+                v6.into(),
+                &raw mut answer,
+                &raw mut answer_len,
+            )
+        };
+        let verdict = Verdict::from_number(verdict);
+        if verdict != Verdict::Hit {
+            return (verdict, &[]);
+        }
+        // SAFETY: with a hit, the answer is so many bytes of the scratch memory, which `self` keeps borrowed.
+        (verdict, unsafe { std::slice::from_raw_parts(answer, answer_len as usize) })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_hash_is_xxh64() {
+        // Known answers of the XXH64 specification.
+        let mut program = Program::default();
+        assert_eq!(program.hash(0, b""), Some(0xEF46_DB37_51D8_E999));
+        assert_eq!(program.hash(2_654_435_761, b""), Some(0xAC75_FDA2_929B_17EF));
+        assert_eq!(program.hash(0, &[0; 251]), None);
+    }
+}

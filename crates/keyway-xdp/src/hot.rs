@@ -1,0 +1,133 @@
+//! The hot set: an index, pages of copies, and the words that make copies void, as the program sees them.
+//!
+//! The program reads all of it at any moment, from any CPU. A copy is written under its sequence number; an index slot is one
+//! word, whose tag the program does not trust: it compares the whole key.
+
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::{AtomicU64, fence};
+
+use crate::copy::{COPY_LEN_MAX, HotCopy};
+
+/// Slots of a bucket (`KW_SLOTS`).
+const SLOTS: usize = 8;
+/// Bytes of a page (`KW_PAGE`), and of the unit that places are counted in (`KW_UNIT`).
+pub const PAGE_SIZE: usize = 65536;
+/// See [`PAGE_SIZE`].
+pub const UNIT_SIZE: usize = 64;
+const UNITS_IN_PAGE: usize = PAGE_SIZE / UNIT_SIZE;
+const WORDS_IN_UNIT: usize = UNIT_SIZE / 8;
+/// Stripes that the hash space is cut into (`KW_STRIPES`): the top bits of a hash name one.
+pub const STRIPES: usize = 1 << STRIPE_BITS;
+const STRIPE_BITS: u32 = 12;
+/// Words of the control block.
+pub const CONTROL_WORDS: usize = 8;
+/// Places in it.
+const LEASE: usize = 0;
+const UNIX: usize = 1;
+const FLUSH: usize = 2;
+
+/// The shared words, wherever they are: in maps of the kernel, or in memory of a test.
+#[derive(Clone, Copy, Debug)]
+pub struct HotSet<'a> {
+    /// eight a bucket; the number of buckets is a power of two
+    pub index: &'a [AtomicU64],
+    /// whole pages
+    pub pages: &'a [AtomicU64],
+    /// [`STRIPES`] of them: `{started, finished}` changes, the older half low
+    pub stripes: &'a [AtomicU64],
+    /// eight
+    pub control: &'a [AtomicU64],
+}
+
+/// Where a copy lies: in which page, at which unit of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// number of the page
+    pub page: usize,
+    /// number of the first unit
+    pub unit: usize,
+}
+
+impl HotSet<'_> {
+    /// The number of buckets, less 1: what a hash is reduced by.
+    pub fn bucket_mask(&self) -> usize {
+        self.index.len() / SLOTS - 1
+    }
+
+    /// The word of the stripe that this hash is in.
+    pub fn stripe(&self, hash: u64) -> &AtomicU64 {
+        &self.stripes[usize::try_from(hash >> (64 - STRIPE_BITS)).unwrap_or(0)]
+    }
+
+    /// The word of `flush_all`.
+    pub fn flush(&self) -> &AtomicU64 {
+        &self.control[FLUSH]
+    }
+
+    /// Lets the program answer until `lease_ns` of CLOCK_MONOTONIC, and tells it the time: Unix time less CLOCK_MONOTONIC, ns.
+    pub fn renew(&self, lease_ns: u64, unix_ns: u64) {
+        self.control[UNIX].store(unix_ns, Relaxed);
+        // PAIRS: the program's load of the lease; the time that it then reads is this one or a later one.
+        self.control[LEASE].store(lease_ns, Release);
+    }
+
+    /// Writes `copy` at `place`, over whatever was there. For one writing thread.
+    ///
+    /// # Panics
+    ///
+    /// When there is no such place, or the copy would reach beyond its page: the caller hands out places.
+    pub fn write(&self, place: Place, copy: &HotCopy) {
+        assert!(
+            place.unit <= UNITS_IN_PAGE - COPY_LEN_MAX / UNIT_SIZE,
+            "{place:?} is too near its page's end"
+        );
+        let at = (place.page * UNITS_IN_PAGE + place.unit) * WORDS_IN_UNIT;
+        let (words, target) = (copy.words(), &self.pages[at..]);
+        let sequence = target[0].load(Relaxed) & 0xFFFF_FFFF;
+        let odd = (sequence | 1) & 0xFFFF_FFFF;
+        let even = (odd + 1) & 0xFFFF_FFFF;
+        target[0].store(odd, Relaxed);
+        // PAIRS: kw_read_barrier() before the program's second look at `seq`: who has read a word of the new copy sees that
+        // the number has changed.
+        fence(Release);
+        target[1..]
+            .iter()
+            .zip(&words[1..])
+            .for_each(|(target, word)| target.store(*word, Relaxed));
+        // PAIRS: kw_read_barrier() after the program's first look at `seq`: who sees the new number sees the new copy.
+        target[0].store(words[0] | even, Release);
+    }
+
+    /// Makes the program find the copy at `place` for this hash; false if the hash's bucket has no free slot.
+    pub fn point(&self, hash: u64, place: Place) -> bool {
+        let word = (hash >> 32) << 32 | ((place.page + 1) << 10 | place.unit) as u64;
+        let bucket = self.bucket(hash);
+        let same_tag = |slot: &&AtomicU64| slot.load(Relaxed) >> 32 == hash >> 32 && slot.load(Relaxed) != 0;
+        let slot = bucket
+            .iter()
+            .find(same_tag)
+            .or_else(|| bucket.iter().find(|slot| slot.load(Relaxed) == 0));
+        // PAIRS: the program's load of the slot; the copy that it leads to is written.
+        slot.map(|slot| slot.store(word, Release)).is_some()
+    }
+
+    /// Makes the program find nothing for this hash.
+    pub fn forget(&self, hash: u64) {
+        for slot in self.bucket(hash) {
+            if slot.load(Relaxed) >> 32 == hash >> 32 {
+                slot.store(0, Relaxed);
+            }
+        }
+    }
+
+    /// Whether the copy at `place` has been given out since the last call; takes the mark off.
+    pub fn take_mark(&self, place: Place) -> bool {
+        let word = &self.pages[(place.page * UNITS_IN_PAGE + place.unit) * WORDS_IN_UNIT + 3];
+        word.fetch_and(!0xFFFF_FFFF, Acquire) & 0xFFFF_FFFF != 0
+    }
+
+    fn bucket(&self, hash: u64) -> &[AtomicU64] {
+        let bucket = usize::try_from(hash & 0xFFFF_FFFF).unwrap_or(0) & self.bucket_mask();
+        &self.index[bucket * SLOTS..][..SLOTS]
+    }
+}

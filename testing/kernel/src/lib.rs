@@ -1,0 +1,13 @@
+//! The kernel door's tests: packets in, packets out.
+//!
+//! [`frame`] makes frames and takes answers apart, [`world`] is a small cache and what user space would answer from it,
+//! [`table`] has the packets that are written down, [`random`] those that are not, and [`stage`] runs either on the host or in
+//! the
+//! kernel. [`traffic`] sends real packets through interfaces of its own.
+
+pub mod frame;
+pub mod random;
+pub mod stage;
+pub mod table;
+pub mod traffic;
+pub mod world;

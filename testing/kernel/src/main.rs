@@ -1,0 +1,305 @@
+//! `cargo xtask kernel`: tries the kernel door on packets, on the host and in the kernel.
+#![allow(
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "a command-line tool talks to its terminal"
+)]
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::process::ExitCode;
+
+use harness::Random;
+use kernel::frame::{Checksum, Frame};
+use kernel::stage::{Outcome, Stage, monotonic_ns};
+use kernel::world::{Memory, fill, items, settings};
+use kernel::{random, table, traffic};
+use keyway_xdp::door::{Door, DoorError, Settings, Verdict};
+use keyway_xdp::host::Program;
+
+const HELP: &str = "\
+cargo xtask kernel: the kernel door answers exactly what user space would, or leaves a packet as it came
+
+    cargo xtask kernel              all of it, with 10 million random packets on the host
+    cargo xtask kernel --short      the gate's form: fewer random packets
+    cargo xtask kernel --packets N  so many random packets on the host, and a tenth of that in the kernel
+    cargo xtask kernel --seed N     the seed of the random ones
+
+The program's C runs on the host, and, with the privileges that loading needs (CAP_BPF, CAP_NET_ADMIN, CAP_PERFMON, or root), in
+the kernel through BPF_PROG_TEST_RUN, and on interfaces of network namespaces that are made for it and removed again (veth and lo).
+Nothing is attached to this machine's own interfaces.
+";
+
+struct Options {
+    packets: u64,
+    seed: u64,
+}
+
+/// What was tried, and what was wrong.
+#[derive(Default)]
+struct Report {
+    passed: u64,
+    failed: u64,
+}
+
+impl Report {
+    fn take(&mut self, what: &str, result: Result<String, String>) {
+        match result {
+            Ok(said) => {
+                self.passed += 1;
+                println!("passed: {what}: {said}");
+            }
+            Err(why) => {
+                self.failed += 1;
+                println!("FAILED: {what}: {why}");
+            }
+        }
+    }
+}
+
+fn main() -> ExitCode {
+    if let Some(result) = traffic::part_of_it() {
+        return result;
+    }
+    let options = match options() {
+        Ok(Some(options)) => options,
+        Ok(None) => {
+            print!("{HELP}");
+            return ExitCode::SUCCESS;
+        }
+        Err(why) => {
+            eprintln!("kernel: {why}");
+            return ExitCode::from(2);
+        }
+    };
+    println!("seed {}", options.seed);
+    let mut report = Report::default();
+    for v6 in [false, true] {
+        let settings = settings(v6);
+        on_host(&mut report, &options, &settings, v6);
+        in_kernel(&mut report, &options, &settings, v6);
+    }
+    println!("{} passed, {} failed", report.passed, report.failed);
+    if report.failed == 0 {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    }
+}
+
+fn options() -> Result<Option<Options>, String> {
+    let mut options = Options {
+        packets: 10_000_000,
+        seed: Random::seed_for("kernel"),
+    };
+    let mut arguments = std::env::args().skip(1);
+    while let Some(argument) = arguments.next() {
+        let mut number = || {
+            let value = arguments.next().and_then(|value| value.parse().ok());
+            value.ok_or_else(|| format!("{argument} needs a number after it"))
+        };
+        match argument.as_str() {
+            "--help" | "-h" => return Ok(None),
+            "--short" => options.packets = 200_000,
+            "--packets" => options.packets = number()?,
+            "--seed" => options.seed = number()?,
+            other => return Err(format!("there is no option {other}; --help lists them")),
+        }
+    }
+    Ok(Some(options))
+}
+
+fn family(v6: bool) -> &'static str {
+    if v6 { "IPv6" } else { "IPv4" }
+}
+
+fn on_host(report: &mut Report, options: &Options, settings: &Settings, v6: bool) {
+    let items = items();
+    let memory = match Memory::new(settings) {
+        Ok(memory) => memory,
+        Err(error) => return report.take("settings", Err(error.to_string())),
+    };
+    fill(&memory.hot(), settings.seed, &items);
+    let mut stage = Stage::Host {
+        program: Program::default(),
+        config: &memory.config,
+        hot: memory.hot(),
+        over_rate: false,
+    };
+    try_all(report, &mut stage, &items, v6, options.packets / 2, options.seed);
+    if let Stage::Host { over_rate, .. } = &mut stage {
+        *over_rate = true;
+    }
+    report.take(
+        "a source above its rate on the host",
+        ask_once(&mut stage, v6, Outcome::Up(Some(Verdict::OverRate))),
+    );
+    report.take("random packets notice one wrong byte", wrong_copy(&memory, settings, v6));
+    let mut program = Program::default();
+    report.take("hashes on the host", hashes(&mut program, options.seed));
+}
+
+fn in_kernel(report: &mut Report, options: &Options, settings: &Settings, v6: bool) {
+    let door = match Door::load(settings) {
+        Ok(door) => door,
+        Err(error @ DoorError::NotPermitted) => {
+            return harness::skip(
+                &format!("the {} half of the kernel door's tests", family(v6)),
+                &error.to_string(),
+            );
+        }
+        Err(error) => return report.take("loading the program", Err(error.to_string())),
+    };
+    let verified = door.instructions_verified().unwrap_or(0);
+    report.take(
+        "loading the program",
+        Ok(format!("the verifier accepts it, after {verified} instructions")),
+    );
+    let items = items();
+    fill(&door.hot(), settings.seed, &items);
+    let mut stage = Stage::Kernel(&door);
+    try_all(report, &mut stage, &items, v6, options.packets / 20, options.seed);
+    report.take("the lease in the kernel", lease(&door, v6));
+    report.take("a source's rate in the kernel", rate(settings, v6));
+    report.take("the time of a hit in the kernel", time(&door, v6));
+    for interface in ["veth", "lo", "veth+xdp"] {
+        report.take(
+            &format!("{} traffic over {interface}", family(v6)),
+            traffic::try_interface(interface, v6),
+        );
+    }
+}
+
+fn try_all(report: &mut Report, stage: &mut Stage<'_>, items: &[kernel::world::Hot], v6: bool, packets: u64, seed: u64) {
+    let rows = table::rows(items, v6);
+    let wrong: Vec<String> = rows.iter().filter_map(|row| table::hold(stage, row).err()).collect();
+    let what = format!("{} packets of the {} table {}", rows.len(), family(v6), stage.name());
+    report.take(
+        &what,
+        if wrong.is_empty() {
+            Ok("each as it must".into())
+        } else {
+            Err(format!(
+                "{} wrong\n    {}",
+                wrong.len(),
+                wrong[..wrong.len().min(20)].join("\n    ")
+            ))
+        },
+    );
+    let mut random = Random::new(seed);
+    let what = format!("{packets} random {} packets {}", family(v6), stage.name());
+    let tally = random::hold(stage, items, v6, &mut random, packets);
+    report.take(
+        &what,
+        tally.map(|tally| format!("{} answered, {} passed up", tally.answered, tally.up)),
+    );
+}
+
+/// The checker's own check: with one byte of one copy changed, random packets must find a wrong answer.
+fn wrong_copy(memory: &Memory, settings: &Settings, v6: bool) -> Result<String, String> {
+    let items = items();
+    let mut wrong = items.clone();
+    let changed = wrong.iter_mut().find(|item| item.value.len() > 20).ok_or("no item")?;
+    changed.value[7] ^= 1;
+    fill(&memory.hot(), settings.seed, &wrong);
+    let mut stage = Stage::Host {
+        program: Program::default(),
+        config: &memory.config,
+        hot: memory.hot(),
+        over_rate: false,
+    };
+    match random::hold(&mut stage, &items, v6, &mut Random::new(1), 100_000) {
+        Err(why) if why.contains("not user space's") => Ok("they do".into()),
+        Err(why) => Err(why),
+        Ok(_) => Err("they do not".into()),
+    }
+}
+
+/// A request for an item that is hot must meet this fate.
+fn ask_once(stage: &mut Stage<'_>, v6: bool, expected: Outcome) -> Result<String, String> {
+    let outcome = stage.run(&Frame::new(v6, b"get z\r\n").bytes(Checksum::Full))?;
+    if outcome == expected {
+        Ok(format!("{outcome:?}"))
+    } else {
+        Err(format!("{outcome:?}, not {expected:?}"))
+    }
+}
+
+/// A program whose lease has run out is silent, whatever it has; and it is silent before the first one.
+fn lease(door: &Door, v6: bool) -> Result<String, String> {
+    let frame = Frame::new(v6, b"get z\r\n").bytes(Checksum::Full);
+    let answers = |lease_ns: u64| {
+        door.hot().renew(lease_ns, 0);
+        door.try_frame(&frame, 1)
+            .map(|(_, after, _)| after != frame)
+            .map_err(|error| error.to_string())
+    };
+    match (answers(u64::MAX)?, answers(monotonic_ns())?, answers(0)?) {
+        (true, false, false) => Ok("silent when it has run out".into()),
+        other => Err(format!("{other:?}")),
+    }
+}
+
+/// Of a burst, so many are answered as are allowed at once.
+fn rate(settings: &Settings, v6: bool) -> Result<String, String> {
+    let settings = Settings {
+        rate: Some((1, 5)),
+        ..settings.clone()
+    };
+    let door = Door::load(&settings).map_err(|error| error.to_string())?;
+    fill(&door.hot(), settings.seed, &items());
+    let mut stage = Stage::Kernel(&door);
+    let mut from = |host: u8, count: usize| -> Result<usize, String> {
+        let mut frame = Frame::new(v6, b"get z\r\n");
+        frame.addresses[0] = match frame.addresses[0] {
+            IpAddr::V4(address) => IpAddr::V4(Ipv4Addr::from_bits(address.to_bits() + u32::from(host))),
+            IpAddr::V6(address) => IpAddr::V6(Ipv6Addr::from_bits(address.to_bits() + u128::from(host))),
+        };
+        let outcomes = (0..count).map(|_| stage.run(&frame.bytes(Checksum::Full)));
+        let answered = outcomes.filter(|outcome| matches!(outcome, Ok(Outcome::Answered(_))));
+        Ok(answered.count())
+    };
+    // a second or two may pass meanwhile, and each brings one more
+    match (from(0, 50)?, from(1, 50)?) {
+        (5..=8, 5..=8) => Ok("each source has its own".into()),
+        other => Err(format!("{other:?} of 50 answered, 5 are allowed at once and 1 a second")),
+    }
+}
+
+/// How long a hit takes: the median of single runs, the call of the program included. Nothing is demanded of it here, because
+/// machines that run tests are busy.
+fn time(door: &Door, v6: bool) -> Result<String, String> {
+    door.hot().renew(u64::MAX, 0);
+    let key: Vec<u8> = items().swap_remove(15).key;
+    let frame = Frame::new(v6, &[b"get ", &key[..], b"\r\n"].concat()).bytes(Checksum::Full);
+    let mut times = Vec::new();
+    for _ in 0..2001 {
+        let (_, after, took_ns) = door.try_frame(&frame, 1).map_err(|error| error.to_string())?;
+        if after == frame {
+            return Err("there was no answer".into());
+        }
+        times.push(took_ns);
+    }
+    times.sort_unstable();
+    Ok(format!(
+        "{} ns for a key of {} bytes (median of {})",
+        times[1000],
+        key.len(),
+        times.len()
+    ))
+}
+
+/// The C hash is the region's, for keys of every length.
+fn hashes(program: &mut Program, seed: u64) -> Result<String, String> {
+    let mut random = Random::new(seed);
+    let mut count = 0;
+    for len in 0..=250 {
+        for _ in 0..40 {
+            let (seed, key) = (random.next(), random.bytes(len));
+            if program.hash(seed, &key) != Some(keyway_region::hash(seed, &key)) {
+                return Err(format!("seed {seed}, key {key:?}"));
+            }
+            count += 1;
+        }
+    }
+    Ok(format!("{count} as the region's"))
+}
