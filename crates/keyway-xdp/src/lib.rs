@@ -14,3 +14,6 @@ pub mod door;
 pub mod host;
 pub mod hot;
 mod memory;
+
+// Linked for its headers; see the build script.
+use libbpf_sys as _;
