@@ -74,8 +74,15 @@ impl Stage<'_> {
             }
             Self::Kernel(_) if frame.len() < frame_len_min(frame) => Ok(Outcome::Up(None)),
             Self::Kernel(door) => {
-                door.hot().renew(u64::MAX, u64::from(NOW_S) * 1_000_000_000 - monotonic_ns());
-                let (action, after, _) = door.try_frame(frame, 1).map_err(|error| error.to_string())?;
+                let (action, after) = loop {
+                    let start = monotonic_ns();
+                    door.hot().renew(u64::MAX, u64::from(NOW_S) * 1_000_000_000 - start);
+                    let (action, after, _) = door.try_frame(frame, 1).map_err(|error| error.to_string())?;
+                    // On a busy machine the second may be over meanwhile: then it is not the time that the frame is to see.
+                    if monotonic_ns() - start < 900_000_000 {
+                        break (action, after);
+                    }
+                };
                 match action {
                     REDIRECT => Ok(Outcome::Answered(after)),
                     UP if after == frame => Ok(Outcome::Up(None)),

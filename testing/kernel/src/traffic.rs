@@ -20,7 +20,9 @@ const UPSTAIRS: &[u8] = b"SERVER_ERROR upstairs\r\n";
 /// First arguments of the two sides.
 const SERVE: &str = "serve-in-namespace";
 const ASK: &str = "ask-in-namespace";
-const PATIENCE: Duration = Duration::from_secs(10);
+const PATIENCE: Duration = Duration::from_secs(20);
+/// The number of requests that only look whether there is a way; no other request has it.
+const PROBE_ID: [u8; 2] = [0xFF, 0xFF];
 
 /// Tries an interface, `veth` or `lo`; `veth+xdp` has the XDP stage before the TC one.
 ///
@@ -221,6 +223,7 @@ fn ask(address: &str) -> Result<String, String> {
     socket
         .connect((settings.address, settings.port))
         .map_err(|error| error.to_string())?;
+    wait_for_path(&socket)?;
     let items = items();
     let (mut answered, mut up) = (0, 0);
     for (number, payload) in requests(&items).into_iter().enumerate() {
@@ -229,7 +232,10 @@ fn ask(address: &str) -> Result<String, String> {
         socket.send(&request).map_err(|error| error.to_string())?;
         let mut answer = [0; 2048];
         let complain = |why: &str| format!("{}: {why}", payload.escape_ascii());
-        let len = socket.recv(&mut answer).map_err(|error| complain(&error.to_string()))?;
+        let mut len = socket.recv(&mut answer).map_err(|error| complain(&error.to_string()))?;
+        while answer[..2] == PROBE_ID {
+            len = socket.recv(&mut answer).map_err(|error| complain(&error.to_string()))?;
+        }
         let expected = reference(&items, &payload).filter(|answer| answer.len() <= 1392);
         let payload_of_answer = expected.as_deref().unwrap_or(UPSTAIRS);
         if answer[..len] != [&id[..], &[0, 0, 0, 1, 0, 0], payload_of_answer].concat() {
@@ -238,6 +244,19 @@ fn ask(address: &str) -> Result<String, String> {
         if expected.is_some() { answered += 1 } else { up += 1 }
     }
     Ok(format!("{answered} answered by the program, {up} by the socket behind it"))
+}
+
+/// Interfaces that have just come up may lose what is sent at first, until both sides have found each other.
+fn wait_for_path(socket: &UdpSocket) -> Result<(), String> {
+    let probe = [&PROBE_ID[..], &[0, 0, 0, 1, 0, 0], b"get z\r\n"].concat();
+    socket
+        .set_read_timeout(Some(PATIENCE / 100))
+        .map_err(|error| error.to_string())?;
+    harness::wait_until("the server is reached", PATIENCE, || {
+        let _ = socket.send(&probe);
+        socket.recv(&mut [0; 2048]).ok()
+    });
+    socket.set_read_timeout(Some(PATIENCE)).map_err(|error| error.to_string())
 }
 
 /// Requests for everything that does not change with time.
