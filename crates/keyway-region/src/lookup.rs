@@ -59,15 +59,23 @@ impl Place {
 /// Where a key may be: numbers and offsets of its buckets.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Buckets {
-    pub pair: [(u64, usize); 2],
-    /// only if any key was ever put into its third
-    pub third: Option<(u64, usize)>,
+    /// of the third only if any key was ever put into its third
+    all: [(u64, usize); 3],
+    count: usize,
 }
 
 impl Buckets {
+    /// The two that come first.
     #[inline(always)]
-    pub fn iter(&self) -> impl Iterator<Item = (u64, usize)> + use<> {
-        self.pair.into_iter().chain(self.third)
+    pub fn pair(&self) -> [(u64, usize); 2] {
+        let [a, b, _] = self.all;
+        [a, b]
+    }
+
+    /// All that are to be looked at.
+    #[inline(always)]
+    pub fn iter(&self) -> core::iter::Copied<core::slice::Iter<'_, (u64, usize)>> {
+        self.all.get(..self.count).unwrap_or(&self.all).iter().copied()
     }
 }
 
@@ -118,13 +126,18 @@ impl Region {
     pub(crate) fn buckets(&self, hash: u64, table: Table) -> Option<Buckets> {
         let [a, b] = choices(hash);
         let [a, b] = [table.bucket(a), table.bucket(b)];
-        let pair = [(a, self.bucket(a)?), (b, self.bucket(b)?)];
-        let third = if self.has_thirds() {
-            Some(self.third_bucket(hash, table)?)
-        } else {
-            None
-        };
-        Some(Buckets { pair, third })
+        let [a, b] = [(a, self.bucket(a)?), (b, self.bucket(b)?)];
+        if self.has_thirds() {
+            let third = self.third_bucket(hash, table)?;
+            return Some(Buckets {
+                all: [a, b, third],
+                count: 3,
+            });
+        }
+        Some(Buckets {
+            all: [a, b, b],
+            count: 2,
+        })
     }
 
     /// Whether anybody has ever put an item into a third bucket.
@@ -228,8 +241,8 @@ impl Region {
             let Some(buckets) = self.buckets(key.hash, table) else {
                 return Found::Corrupt;
             };
-            self.memory.prefetch::<1>(buckets.pair[0].1);
-            self.memory.prefetch::<1>(buckets.pair[1].1);
+            self.memory.prefetch::<1>(buckets.pair()[0].1);
+            self.memory.prefetch::<1>(buckets.pair()[1].1);
             for (bucket, bucket_at) in buckets.iter() {
                 let line = self.memory.line(bucket_at);
                 let mut same = Slot::with_tag(&line, wanted);

@@ -333,7 +333,7 @@ impl Session {
         };
         let wanted = tag(key.hash);
         let mut tentative = None;
-        region.memory.prefetch::<1>(buckets.pair[1].1);
+        region.memory.prefetch::<1>(buckets.pair()[1].1);
         let mut lines = [Line::EMPTY; 3];
         for ((bucket, bucket_at), line) in buckets.iter().zip(&mut lines) {
             *line = region.memory.line(bucket_at);
@@ -379,7 +379,7 @@ impl Session {
         // The first empty slot of the bucket that has more of them.
         let [a, b, _] = &lines;
         let [a, b] = [Slot::empties(a), Slot::empties(b)];
-        let [first, second] = buckets.pair;
+        let [first, second] = buckets.pair();
         let ((bucket, at), free) = if a.count_ones() >= b.count_ones() {
             (first, a)
         } else {
@@ -389,7 +389,7 @@ impl Session {
             return Scan::Again;
         }
         if free == 0 {
-            return self.scan_third(key, table, tentative, buckets.pair, lines);
+            return self.scan_third(key, table, tentative, buckets.pair(), lines);
         }
         Scan::Absent {
             table,

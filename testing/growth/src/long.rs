@@ -4,7 +4,7 @@
 use crate::Verdict;
 use crate::histogram::Histogram;
 use crate::items::{self, SMALL};
-use crate::worker::place;
+use crate::worker::{Task, Worker, place};
 use harness::{Random, Scratch};
 use keyway::{Cache, Options, Session};
 use std::io::Write;
@@ -55,6 +55,7 @@ pub fn run(count: u64, memory_mib: u64, seed: u64) -> Verdict {
     }
     let before = hits(&mut session, count, seed)?;
     drop((session, cache));
+    killed(&path, count)?;
     restart(&path, memory_mib, count, seed, before)?;
     let cache = Cache::open(&place(&path), &options(memory_mib)).map_err(text)?;
     let report = cache.check(|_| {});
@@ -102,6 +103,23 @@ fn hits(session: &mut Session, count: u64, seed: u64) -> Result<u64, String> {
     Ok(hits)
 }
 
+/// The last process in the region is killed while it writes.
+fn killed(path: &Path, count: u64) -> Result<(), String> {
+    let worker = Worker::start(Task {
+        region: path.to_path_buf(),
+        first: 0,
+        end: count,
+        value_len: SMALL,
+        grow_to: 0,
+        evict: true,
+        patient: false,
+    })?;
+    while worker.told() == 0 {
+        std::thread::yield_now();
+    }
+    worker.kill().map(drop)
+}
+
 fn restart(path: &Path, memory_mib: u64, count: u64, seed: u64, before: u64) -> Result<(), String> {
     for prefault in [false, true] {
         let options = Options {
@@ -134,24 +152,27 @@ fn restart(path: &Path, memory_mib: u64, count: u64, seed: u64, before: u64) -> 
     Ok(())
 }
 
-/// New items at full rate, until as many were evicted as there had been.
+/// Evictions behind which the region counts as full.
+const FULL: u64 = 10_000;
+
+/// New items at full rate into a region that is full.
 fn evict(cache: &Cache, session: &mut Session, count: u64, random: &mut Random) -> Result<(), String> {
     let mut next = count;
     let filling = Instant::now();
     let (mut value, started) = (Vec::new(), cache.counters().evictions);
-    while cache.counters().evictions == started && filling.elapsed() < Duration::from_secs(600) {
+    while cache.counters().evictions < started + FULL && filling.elapsed() < Duration::from_secs(600) {
         for _ in 0..10_000 {
             items::store(session, next, SMALL, &mut value).map_err(text)?;
             next += 1;
         }
     }
-    let begun = Instant::now();
+    let (begun, full) = (Instant::now(), cache.counters().evictions);
     let (sets, gets) = measure(session, next..next + count / 4, random, |n| n)?;
     say(&format!(
         "evicting at full rate, {} sets in {:.0?}, {} evictions: set {}",
         sets.count(),
         begun.elapsed(),
-        cache.counters().evictions,
+        cache.counters().evictions - full,
         sets.show()
     ));
     say(&format!("  get of a random one meanwhile: {}", gets.show()));
