@@ -35,9 +35,9 @@ program:
 	xtask/prerequisites.sh run
 	cargo build --profile $(PROFILE) --locked --package keyway-cli
 
-build:
-	xtask/prerequisites.sh run
-	cargo build --profile $(PROFILE) --locked --package keyway-cli --package keyway-capi
+# The library without its form for Rust programs, which are tests: with it, nothing is optimized across crates.
+build: program
+	cargo rustc --profile $(PROFILE) --locked --package keyway-capi --lib --crate-type cdylib,staticlib
 
 # Builds only if something is not there, so that `make build && sudo make install` does not build as root.
 install:
