@@ -126,6 +126,7 @@ impl From<WriteError> for Failure {
             WriteError::OutOfMemory => KEYWAY_ERROR_OUT_OF_MEMORY,
             WriteError::EpochsUsedUp => KEYWAY_ERROR_FULL,
             WriteError::Corrupt => KEYWAY_ERROR_DAMAGED,
+            WriteError::Detached => KEYWAY_ERROR_ABSENT,
         };
         Self::new(code, error.to_string())
     }
@@ -145,6 +146,7 @@ impl From<SessionError> for Failure {
         let code = match error {
             SessionError::TableFull { .. } => KEYWAY_ERROR_FULL,
             SessionError::Busy | SessionError::ThreadEnding => KEYWAY_ERROR_BUSY,
+            SessionError::Forked => KEYWAY_ERROR_ABSENT,
         };
         Self::new(code, error.to_string())
     }

@@ -210,22 +210,32 @@ impl Session {
         }
     }
 
+    /// Takes a free segment. It is counted out first: a thread that stops before it has one keeps one from the others, and no
+    /// more; if it dies there, recovery counts again.
     fn claim_free(&self) -> Option<usize> {
-        if self.free_segments() == 0 {
-            return None;
-        }
         let (region, segments) = (&self.region, self.region.segments());
         let sb = region.superblock();
+        let mut free = sb.free.load(Relaxed);
+        loop {
+            if free == 0 || free > u64::MAX / 2 {
+                return None;
+            }
+            match sb.free.compare_exchange(free, free - 1, Relaxed, Relaxed) {
+                Ok(_) => break,
+                Err(now) => free = now,
+            }
+        }
+        // Twice round: one that is freed behind the first look is there for the second.
         let from = usize::try_from(sb.free_hint.load(Relaxed)).unwrap_or(0) % segments;
-        for i in 0..segments {
+        for i in 0..2 * segments {
             let segment = (from + i) % segments;
             if self.claim(segment, State::FREE) {
-                sb.free.fetch_sub(1, Relaxed);
                 sb.free_hint.store(segment as u64 + 1, Relaxed);
                 return Some(segment);
             }
         }
-        sb.free.store(0, Relaxed);
+        // The count was too high, and is not any more.
+        region.doubt_free();
         None
     }
 

@@ -541,7 +541,7 @@ impl Session {
             }
             match (found, head) {
                 (Err((place, word)), _) => self.unfreeze(place, word),
-                (Ok(Some(_)), Some(seen)) if self.operates_on(seen.segment) => return Step::Passed,
+                (Ok(Some(_)), Some(seen)) if self.operates_on_item(seen.segment, seen.offset) => return Step::Passed,
                 (Ok(Some((place, word))), Some(seen)) => {
                     let Some(spare) = spare else { return Step::Passed };
                     let present = seen.word.epoch() >= region.epoch(now) && !seen.header.is_expired(now);

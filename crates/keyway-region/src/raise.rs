@@ -99,10 +99,11 @@ impl Region {
             let free = (0..self.segments())
                 .filter(|segment| State(self.header(*segment).state.load(Relaxed)).kind() == Some(Kind::Free))
                 .count() as u64;
-            // Somebody who claims or frees meanwhile makes this fail: then the count may be either's.
-            if said == free || count.compare_exchange(said, free, Relaxed, Relaxed).is_ok() {
+            if said == free {
                 return;
             }
+            // Counted once more even when this succeeds: who sleeps in between writes a number of long ago.
+            let _ = count.compare_exchange(said, free, Relaxed, Relaxed);
         }
     }
 }

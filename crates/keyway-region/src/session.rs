@@ -56,6 +56,8 @@ pub struct Session {
     /// for values that an operation builds
     pub(crate) built: RefCell<Vec<u8>>,
     is_abandoned: bool,
+    /// the word of the item that the operation is at, as long as its intent stands
+    pub(crate) held: Cell<Slot>,
     /// bytes of dead items that no segment has been told of
     pub(crate) dead: Cell<u64>,
     /// what it is about to reclaim
@@ -95,6 +97,7 @@ impl Region {
                 scratch: Cell::default(),
                 built: RefCell::default(),
                 is_abandoned: false,
+                held: Cell::new(Slot::EMPTY),
                 dead: Cell::new(0),
                 reclaim: Reclaim::default(),
             });
@@ -234,6 +237,12 @@ impl Session {
             .is_some_and(|w| w.load(Relaxed) == segment as u64 + 1)
     }
 
+    /// Whether this thread's own operation is at this very item: others of the segment may be evicted by it, if that leaves the
+    /// segment where it is.
+    pub(crate) fn operates_on_item(&self, segment: usize, offset: usize) -> bool {
+        self.operates_on(segment) && self.held.get().offset() == offset
+    }
+
     /// Ends an intent.
     #[inline]
     pub(crate) fn relent(&self, which: usize) {
@@ -266,8 +275,8 @@ impl Session {
         Seat(self.owner)
     }
 
-    /// Ends a session whose thread slot is not its own any more, or whose mapping is gone: nothing is written.
-    pub fn abandon(mut self) {
+    /// The session's thread slot is not its own any more, or its mapping is gone: it ends without writing anything.
+    pub fn abandon(&mut self) {
         self.is_abandoned = true;
     }
 

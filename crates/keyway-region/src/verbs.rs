@@ -203,6 +203,8 @@ pub enum WriteError {
     EpochsUsedUp,
     /// shared memory holds what no writer writes; `keyway check` says where
     Corrupt,
+    /// the session is another process's, inherited by a fork; or its thread slot was given back and none is free
+    Detached,
 }
 
 impl core::fmt::Display for WriteError {
@@ -217,6 +219,9 @@ impl core::fmt::Display for WriteError {
             }
             Self::OutOfMemory => f.write_str("out of memory: nothing can be evicted (give the region more memory)"),
             Self::EpochsUsedUp => f.write_str("the region has been flushed 16,777,215 times: recreate it"),
+            Self::Detached => {
+                f.write_str("the session is not attached: in a forked child reopen the region; otherwise ask for a new one")
+            }
             Self::Corrupt => f.write_str("the region is damaged: run `keyway check` on it, or recreate it"),
         }
     }

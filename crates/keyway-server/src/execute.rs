@@ -727,7 +727,7 @@ fn refusal(error: WriteError) -> &'static [u8] {
         WriteError::TooLarge { .. } => reply::TOO_LARGE,
         WriteError::OutOfMemory => reply::OUT_OF_MEMORY_STORING,
         WriteError::KeyLength { .. } => reply::BAD_FORMAT,
-        WriteError::EpochsUsedUp | WriteError::Corrupt => DAMAGED,
+        WriteError::EpochsUsedUp | WriteError::Corrupt | WriteError::Detached => DAMAGED,
     }
 }
 

@@ -14,8 +14,10 @@
 //! program that maps files; `docs/operating.md` says so.
 #![allow(unsafe_code, reason = "the room of mmap; contract above")]
 
+use crate::crew::Crew;
 use crate::error::{GrowError, OpenError};
-use crate::{Inner, Options, Place, clock, fork, handout};
+use crate::fork::{self, Home};
+use crate::{Inner, Options, Place, clock, handout};
 use keyway_region::layout::plan::{Layout, MEMORY_MIN, Shape};
 use keyway_region::layout::superblock;
 use keyway_region::memory::Memory;
@@ -38,6 +40,8 @@ use std::time::{Duration, Instant};
 
 /// Smallest and largest limit for items, as memcached's -I.
 const ITEM_SIZE_MAX: std::ops::RangeInclusive<usize> = 1024..=1 << 30;
+/// The byte of a new file that whoever makes a region in it has locked.
+const BEING_MADE: i64 = 1;
 /// How long to wait for another process that is replacing a region.
 const BUSY_MAX: Duration = Duration::from_secs(5);
 
@@ -105,9 +109,9 @@ pub(crate) fn open(place: &Place, options: &Options) -> Result<Inner, OpenError>
 
 /// Marks the region as cleanly stopped if nobody else is attached.
 pub(crate) fn close(inner: &Inner) {
-    let region = &inner.region;
+    let region = &inner.crew.region;
     let layout = region.layout();
-    let others = (0..region.layout().shape.process_slots).any(|p| p != inner.process.slot && region.is_process_alive(p));
+    let others = (0..region.layout().shape.process_slots).any(|p| p != inner.crew.process.slot && region.is_process_alive(p));
     if others || region.sessions() > 0 {
         return;
     }
@@ -183,6 +187,7 @@ fn open_file(path: &Path, options: &Options, by_name: bool) -> Result<File, Open
 
 /// Makes a region in a new file beside `path`, and gives it that name. `false`: somebody else was faster.
 fn create_at(path: &Path, options: &Options, rename: RenameFlags) -> Result<bool, OpenError> {
+    remove_leftovers(path);
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     let [unique] = random(path)?;
     let new = path.with_file_name(format!(".{name}.{unique:016x}.new"));
@@ -193,15 +198,50 @@ fn create_at(path: &Path, options: &Options, rename: RenameFlags) -> Result<bool
         .mode(options.mode)
         .open(&new)
         .map_err(|e| io("create", &new, e))?;
+    // As long as this lock stands the file is no leftover. Whoever took it for one before has it, and removes it.
+    if fcntl(&file, FcntlArg::F_OFD_SETLK(&byte_lock(BEING_MADE))).is_err() {
+        return Ok(false);
+    }
     let result = create_in(&file, path, options).and_then(|()| match renameat2(AT_FDCWD, &new, AT_FDCWD, path, rename) {
         Ok(()) => Ok(true),
-        Err(nix::errno::Errno::EEXIST) => Ok(false),
+        Err(nix::errno::Errno::EEXIST | nix::errno::Errno::ENOENT) => Ok(false),
         Err(e) => Err(io("rename", path, e.into())),
     });
     if !matches!(result, Ok(true)) {
         let _ = std::fs::remove_file(&new);
     }
     result
+}
+
+/// Removes files beside `path` in which a region was being made by a process that did not live to name it.
+fn remove_leftovers(path: &Path) {
+    let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let folder = match path.parent() {
+        Some(folder) if !folder.as_os_str().is_empty() => folder,
+        _ => Path::new("."),
+    };
+    for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
+        let file_name = entry.file_name().to_string_lossy().into_owned();
+        let unique = file_name
+            .strip_prefix(&format!(".{name}."))
+            .and_then(|rest| rest.strip_suffix(".new"));
+        if unique.is_none_or(|unique| unique.len() != 16 || !unique.bytes().all(|b| b.is_ascii_hexdigit())) {
+            continue;
+        }
+        let flags = OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK;
+        let opened = File::options()
+            .read(true)
+            .write(true)
+            .custom_flags(flags.bits())
+            .open(entry.path());
+        // What cannot be opened or removed is somebody else's, and stays.
+        if let Ok(file) = opened
+            && file.metadata().is_ok_and(|meta| meta.is_file())
+            && fcntl(&file, FcntlArg::F_OFD_SETLK(&byte_lock(BEING_MADE))).is_ok()
+        {
+            let _ = std::fs::remove_file(entry.path());
+        }
+    }
 }
 
 /// Makes an empty file a region.
@@ -297,14 +337,11 @@ fn attach(
         evict: options.evict,
     };
     Ok(Inner {
-        region: Arc::new(region),
+        crew: Arc::new(Crew::new(Arc::new(region), process, limits, Home::new())),
         file,
-        process,
-        limits,
         warm,
         attached_in: Duration::ZERO,
         durable,
-        life: fork::life(),
         place: whole(place),
         options: options.clone(),
         again: OnceLock::new(),
@@ -471,8 +508,8 @@ fn boot_id() -> [u64; 2] {
 struct Mapping {
     base: NonNull<nix::libc::c_void>,
     len: usize,
-    /// of the process that mapped it
-    life: u64,
+    /// the process that mapped it
+    home: Home,
 }
 
 // SAFETY: an address range belongs to the whole process.
@@ -490,7 +527,7 @@ impl Mapping {
         let mapping = Self {
             base,
             len,
-            life: fork::life(),
+            home: Home::new(),
         };
         // A forked child must not hold the lock nor write as its parent: it has no mapping at all.
         // SAFETY: advice about our own mapping.
@@ -518,7 +555,7 @@ impl Mapping {
 impl Drop for Mapping {
     fn drop(&mut self) {
         // A forked child does not have it, and may have something else there.
-        if self.life != fork::life() {
+        if !self.home.is_here() {
             return;
         }
         // SAFETY: mapped by `new`, and nobody uses it any more: the region that did is being dropped.

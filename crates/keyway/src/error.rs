@@ -167,6 +167,8 @@ pub enum SessionError {
     Busy,
     /// the thread's own storage has been destroyed already
     ThreadEnding,
+    /// this is a forked child: only its parent is attached
+    Forked,
 }
 
 impl std::fmt::Display for SessionError {
@@ -180,6 +182,9 @@ impl std::fmt::Display for SessionError {
                 "this thread is inside a call already: a signal handler interrupted it, or it was left by a jump; call from another thread",
             ),
             Self::ThreadEnding => f.write_str("this thread is ending and has given its session back; call before it ends"),
+            Self::Forked => {
+                f.write_str("this process is a forked child, only its parent is attached: use `Cache::here` in the child")
+            }
         }
     }
 }

@@ -45,6 +45,31 @@ pub(crate) fn life() -> u64 {
     }
 }
 
+/// The process that a value was made in.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Home {
+    word: &'static AtomicU64,
+    name: u64,
+}
+
+impl Home {
+    /// The calling process. Behind [`watch`].
+    pub(crate) fn new() -> Self {
+        // Of a process that does not watch: every child is taken for it.
+        static UNWATCHED: AtomicU64 = AtomicU64::new(0);
+        Self {
+            word: WORD.get().copied().unwrap_or(&UNWATCHED),
+            name: life(),
+        }
+    }
+
+    /// Whether the calling process is that one.
+    #[inline]
+    pub(crate) fn is_here(self) -> bool {
+        self.word.load(Relaxed) == self.name
+    }
+}
+
 /// The first look in a new process.
 #[cold]
 fn renew() -> u64 {

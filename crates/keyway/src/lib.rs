@@ -20,13 +20,16 @@
 
 mod attach;
 mod clock;
+mod crew;
 mod error;
 mod fork;
 pub mod handout;
 mod local;
+mod presence;
 mod session;
 
-use keyway_region::{Limits, Process, Region};
+use crew::Crew;
+use keyway_region::Region;
 use std::fs::File;
 use std::path::PathBuf;
 use std::sync::atomic::Ordering::Relaxed;
@@ -136,16 +139,12 @@ pub struct Cache {
 }
 
 struct Inner {
-    region: Arc<Region>,
+    crew: Arc<Crew>,
     file: Arc<File>,
-    process: Process,
-    limits: Limits,
     warm: bool,
     attached_in: Duration,
     /// whether what is in memory must be written back to outlive the machine's next boot
     durable: bool,
-    /// of the process that opened it
-    life: u64,
     place: Place,
     options: Options,
     /// a forked child's own
@@ -166,14 +165,14 @@ impl Cache {
     }
 
     /// The cache as this process has it: in a forked child, opened again at the first call, with a process slot of its own; the
-    /// parent's mapping and sessions are not the child's, and using them there ends it (SIGSEGV).
+    /// parent's mapping and sessions are not the child's, and using them there fails and says so.
     ///
     /// # Errors
     ///
     /// The region is gone, is anonymous memory, or has no process slot left.
     #[inline]
     pub fn here(&self) -> Result<&Self, OpenError> {
-        if self.inner.life == fork::life() {
+        if self.inner.crew.home.is_here() {
             Ok(self)
         } else {
             self.open_again()
@@ -202,18 +201,18 @@ impl Cache {
     ///
     /// # Errors
     ///
-    /// All thread slots are taken by threads that are alive.
+    /// All thread slots are taken by threads that are alive; or this is a forked child ([`Cache::here`]).
     pub fn session(&self) -> Result<Session, SessionError> {
-        let Inner {
-            region, process, limits, ..
-        } = &*self.inner;
-        region
-            .session(*process, *limits)
-            .or_else(|| (region.recover() > 0).then(|| region.session(*process, *limits))?)
-            .map(Session::new)
-            .ok_or(SessionError::TableFull {
-                slots: region.layout().shape.thread_slots,
-            })
+        let region = self.region().ok_or(SessionError::Forked)?;
+        Session::new(Arc::clone(&self.inner.crew)).ok_or(SessionError::TableFull {
+            slots: region.layout().shape.thread_slots,
+        })
+    }
+
+    /// The region, unless this is a forked child of the process that attached.
+    fn region(&self) -> Option<&Region> {
+        let crew = &self.inner.crew;
+        crew.home.is_here().then_some(&*crew.region)
     }
 
     /// Gives the region at least `memory` bytes, all-inclusive, while everybody goes on; it never gets smaller. Every other
@@ -223,7 +222,10 @@ impl Cache {
     ///
     /// [`GrowError`]: the region then has what it had.
     pub fn grow(&self, memory: u64) -> Result<(), GrowError> {
-        attach::raise(&self.inner.region, memory)
+        let region = self.region().ok_or_else(|| GrowError::Io {
+            source: std::io::Error::other(SessionError::Forked),
+        })?;
+        attach::raise(region, memory)
     }
 
     /// The region's file opened anew, twice, for a process that is to attach to it: see [`handout`].
@@ -238,12 +240,14 @@ impl Cache {
 
     /// The counters of all sessions of all doors since the region was created.
     pub fn counters(&self) -> Counters {
-        self.inner.region.counters()
+        self.region().map_or_else(Counters::default, Region::counters)
     }
 
-    /// What the region is and how full it is.
+    /// What the region is and how full it is. A forked child knows nothing of it: zeros.
     pub fn info(&self) -> Info {
-        let region = &self.inner.region;
+        let Some(region) = self.region() else {
+            return Info::default();
+        };
         let layout = region.layout();
         let sb = region.superblock();
         Info {
@@ -258,15 +262,22 @@ impl Cache {
             sessions: region.sessions() as u64,
             sessions_max: layout.shape.thread_slots as u64,
             created_unix_s: i64::try_from(sb.created_unix_s.load(Relaxed)).unwrap_or(0),
-            item_size_max: self.inner.limits.item_size_max,
+            item_size_max: self.inner.crew.limits.item_size_max,
         }
     }
 
     /// Verifies every invariant of the region; see [`keyway_region::check`]. Meaningful while nobody writes. `progress` is
     /// told of the share done, 0 to 100.
     pub fn check(&self, progress: impl FnMut(u8)) -> CheckReport {
-        self.inner.region.recover();
-        keyway_region::check::check(&self.inner.region, progress)
+        let Some(region) = self.region() else {
+            return CheckReport {
+                problems: vec![SessionError::Forked.to_string()],
+                ..CheckReport::default()
+            };
+        };
+        self.inner.crew.dismiss_ended(usize::MAX);
+        region.recover();
+        keyway_region::check::check(region, progress)
     }
 
     /// Detaches. If this was the last process, marks the region as cleanly stopped, after everything is written back where
@@ -274,7 +285,7 @@ impl Cache {
     /// processes are attached, it only detaches.
     pub fn close(self) {
         if let Some(mut inner) = Arc::into_inner(self.inner) {
-            if inner.life == fork::life() {
+            if inner.crew.home.is_here() {
                 attach::close(&inner);
             } else if let Some(own) = inner.again.take() {
                 own.close();

@@ -25,10 +25,13 @@ pub const STOPPED: usize = 1;
 /// The process slot of the one that recovers and is stopped too.
 pub const RECOVERER: usize = 2;
 
+/// Segments that a region may be raised by.
+pub const SPARE: usize = 4;
+
 /// The smallest shape: segments of 16 KiB, a handful of slots for processes and threads.
 pub fn shape(segments: usize) -> Shape {
     Shape {
-        segments_max: segments,
+        segments_max: segments + SPARE,
         process_slots: 4,
         thread_slots: 6,
         ..Shape::for_memory(keyway_region::layout::plan::MEMORY_MIN, 4096)
@@ -114,7 +117,7 @@ impl Ground {
     pub fn create(&self) -> Arc<Region> {
         let creation = Creation {
             shape: self.layout.shape,
-            segments: self.layout.shape.segments_max,
+            segments: self.layout.shape.segments_max - SPARE,
             id: [1, 2],
             seed: 3,
             now_unix_s: NOW,

@@ -25,6 +25,8 @@ pub trait Door {
     fn come_and_go(&mut self, key: &[u8]) -> String;
     /// room reserved for later writes is given up
     fn release(&mut self);
+    /// the region gets more memory
+    fn raise(&mut self) -> String;
 }
 
 /// A process in the tiny region, with a session.
@@ -89,6 +91,9 @@ impl Door for Player {
     fn release(&mut self) {
         self.session.release_extents();
     }
+    fn raise(&mut self) -> String {
+        format!("{:?}", self.region.raise(self.region.layout().shape.segments_max).is_ok())
+    }
 }
 
 impl Door for keyway::Session {
@@ -119,6 +124,10 @@ impl Door for keyway::Session {
     fn release(&mut self) {
         self.release();
     }
+    /// A session cannot; its cache can.
+    fn raise(&mut self) -> String {
+        "false".into()
+    }
 }
 
 /// Which CAS unique a store compares with.
@@ -147,6 +156,7 @@ pub enum Op {
     Upkeep,
     ComeAndGo(Vec<u8>),
     Release,
+    Raise,
 }
 
 /// The exptime that touches give.
@@ -174,7 +184,7 @@ impl Op {
             | Self::Touch(key)
             | Self::GetAndTouch(key)
             | Self::ComeAndGo(key) => Some(key),
-            Self::Flush | Self::Upkeep | Self::Release => None,
+            Self::Flush | Self::Upkeep | Self::Release | Self::Raise => None,
         }
     }
 
@@ -251,6 +261,7 @@ impl Op {
                 door.release();
                 "done".into()
             }
+            Self::Raise => door.raise(),
         }
     }
 }

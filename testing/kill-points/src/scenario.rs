@@ -220,9 +220,14 @@ pub fn all() -> Vec<Scenario> {
         simple("flush_all", Op::Flush, true),
         simple("a session comes and goes", Op::ComeAndGo(key("guest")), true),
         simple("extents given up", Op::Release, false),
+        simple("memory is raised", Op::Raise, true),
+        Scenario {
+            setup: crowded,
+            ..simple("memory is raised, full before", Op::Raise, false)
+        },
         Scenario {
             setup: flushed,
-            ..simple("upkeep, dead segments", Op::Upkeep, true)
+            ..simple("upkeep, dead segments", Op::Upkeep, false)
         },
         Scenario {
             setup: full_pair,
@@ -254,7 +259,7 @@ pub fn all() -> Vec<Scenario> {
         approaching("set, present, compacting", half_full, refresh, relocates, true),
         approaching("set, absent, reclaiming flushed", crowded_and_flushed, fresh, recycles, false),
         approaching("set, absent, first split of a doubling", nothing, tiny, splits, true),
-        approaching("set, absent, splits of a doubling", doubling, tiny_more, splits, true),
+        approaching("set, absent, splits of a doubling", doubling, tiny_more, splits, false),
         approaching(
             "set, absent, evicting while the index doubles",
             doubling_and_crowded,
