@@ -265,7 +265,7 @@ impl Session {
             return true;
         }
         // The fewer are left, the faster: this settles where as many are freed as are taken.
-        self.work(bytes.saturating_mul((2 + reserve - free).min(WORK_MAX)), now);
+        self.work(bytes.saturating_mul((3 + 2 * (reserve - free)).min(WORK_MAX)), now);
         true
     }
 

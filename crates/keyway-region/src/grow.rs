@@ -98,6 +98,8 @@ impl Session {
         if self.index_suffices(items, slots) {
             return;
         }
+        // Its segments are taken from the reserve too.
+        self.pay(SPLITS_PER_INSERT * (bucket::SIZE + SLOTS), now);
         self.grow(SPLITS_PER_INSERT, now);
     }
 

@@ -23,8 +23,8 @@ const GROWTH_MAX: usize = 1 << ROUNDS_MAX;
 /// Bytes of memory per bucket of the first index. Eight doublings later a bucket stands for 32 bytes, more items than fit.
 const MEMORY_PER_BUCKET: u64 = 8192;
 
-/// The ghost table takes one in this many bytes of the segments: a fingerprint of two bytes for each item of 256.
-const GHOSTS_SHARE: usize = 128;
+/// The ghost table takes one in this many bytes of the segments: a fingerprint of 12 bits for each item of 102 bytes.
+const GHOSTS_SHARE: usize = 64;
 
 /// The numbers that fix a layout, as they stand in the superblock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
