@@ -6,7 +6,6 @@
 
 use std::fmt;
 use std::io;
-use std::net::IpAddr;
 use std::os::fd::{AsFd, OwnedFd};
 
 use libbpf_rs::{
@@ -16,7 +15,8 @@ use libbpf_rs::{
 
 use libbpf_rs::query::{ProgInfoIter, ProgramInfo};
 
-use crate::hot::{CONTROL_WORDS, HotSet, PAGE_SIZE, STRIPES};
+use crate::config::{Config, Settings, TooManyNetworks, Verdict};
+use crate::hot::{CONTROL_WORDS, HotSet, STRIPES};
 use crate::memory::Mapping;
 
 /// The compiled program. Aligned, because it is an ELF file that libbpf reads in place.
@@ -25,109 +25,9 @@ static PROGRAM: &Aligned<[u8]> = &Aligned(*include_bytes!(concat!(env!("OUT_DIR"
 #[repr(align(8))]
 struct Aligned<T: ?Sized>(T);
 
-/// Most networks that may ask (`KW_ALLOW_MAX`).
-pub const ALLOW_MAX: usize = 16;
-/// Bytes of copies for each index bucket: at eight slots a bucket, the index is hardly ever full before the pages are.
-const BYTES_PER_BUCKET: usize = 1024;
 /// Name and handle of the filter, so that a successor finds it.
 const TC_HANDLE: u32 = 0x4B57;
 const TC_PRIORITY: u32 = 1;
-
-/// What became of a packet (`enum kw_verdict`). Every one but the two hits goes up as it came.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Verdict {
-    /// answered
-    Hit,
-    /// not to the address and port that are served; not counted
-    NotOurs,
-    /// IP options, a fragment, a length or checksum that does not agree, a VLAN tag, too long
-    OddPacket,
-    /// from a source that may not ask
-    Forbidden,
-    /// from a source that asks too often
-    OverRate,
-    /// the lease has run out
-    Silent,
-    /// a part of a request, or header bytes that are not 0
-    OddFrame,
-    /// no `get`, `gets` or `mg` as the program understands them
-    OddRequest,
-    /// a key without a hot copy
-    Miss,
-    /// a copy that a change has made void, or that is being written
-    Stale,
-    /// a copy whose time is over
-    Expired,
-    /// an answer of more than one datagram
-    TooLong,
-    /// the packet could not be made long enough
-    NoRoom,
-    /// answered by the XDP stage
-    HitEarly,
-}
-
-impl Verdict {
-    /// All of them, in the order of the program's counters.
-    pub const ALL: [Verdict; 14] = [
-        Self::Hit,
-        Self::NotOurs,
-        Self::OddPacket,
-        Self::Forbidden,
-        Self::OverRate,
-        Self::Silent,
-        Self::OddFrame,
-        Self::OddRequest,
-        Self::Miss,
-        Self::Stale,
-        Self::Expired,
-        Self::TooLong,
-        Self::NoRoom,
-        Self::HitEarly,
-    ];
-
-    pub(crate) fn from_number(number: i32) -> Self {
-        usize::try_from(number)
-            .ok()
-            .and_then(|number| Self::ALL.get(number).copied())
-            .unwrap_or(Self::OddPacket)
-    }
-}
-
-/// What the program is told before it is loaded.
-#[derive(Clone, Debug)]
-pub struct Settings {
-    /// the seed of the region's hash
-    pub seed: u64,
-    /// the address that is served: packets to others are not looked at
-    pub address: IpAddr,
-    /// the port that is served
-    pub port: u16,
-    /// networks that may ask, as address and prefix length; at most [`ALLOW_MAX`]
-    pub allow: Vec<(IpAddr, u8)>,
-    /// memory for copies, bytes
-    pub memory: usize,
-    /// answers that a source gets in a second at most, and how many at once after a pause; `None`: as many as it likes
-    pub rate: Option<(u32, u32)>,
-}
-
-/// `struct kw_config`
-#[derive(Clone, Debug)]
-#[repr(C)]
-pub struct Config {
-    seed: u64,
-    bucket_mask: u32,
-    pages: u32,
-    address4: [u8; 4],
-    address6: [u8; 16],
-    port: [u8; 2],
-    allowed: u16,
-    /// address and mask
-    allow: [[[u8; 16]; 2]; ALLOW_MAX],
-    answer_ns: u64,
-    burst_ns: u64,
-}
-
-const _: () = assert!(size_of::<Config>() == 8 + 8 + 20 + 4 + ALLOW_MAX * 32 + 16);
 
 /// A loaded program and its hot set.
 pub struct Door {
@@ -166,101 +66,18 @@ pub enum XdpMode {
 /// Why the program is not there.
 #[derive(Debug)]
 pub enum DoorError {
-    /// the settings name more networks than the program can hold
-    TooManyNetworks(usize),
+    /// the settings cannot be
+    Settings(TooManyNetworks),
     /// this process may not load programs
     NotPermitted,
     /// the kernel refused, with what it said
     Kernel(&'static str, String),
 }
 
-impl Config {
-    /// The program's form of `settings`.
-    pub fn new(settings: &Settings) -> Result<Self, DoorError> {
-        if settings.allow.len() > ALLOW_MAX {
-            return Err(DoorError::TooManyNetworks(settings.allow.len()));
-        }
-        let pages = (settings.memory / PAGE_SIZE).clamp(1, 1 << 21);
-        let buckets = (pages * PAGE_SIZE / BYTES_PER_BUCKET).next_power_of_two();
-        let small = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
-        let mut config = Self {
-            seed: settings.seed,
-            bucket_mask: small(buckets - 1),
-            pages: small(pages),
-            address4: [0; 4],
-            address6: [0; 16],
-            port: settings.port.to_be_bytes(),
-            allowed: u16::try_from(settings.allow.len()).unwrap_or(0),
-            allow: [[[0; 16]; 2]; ALLOW_MAX],
-            answer_ns: 0,
-            burst_ns: 0,
-        };
-        match settings.address {
-            IpAddr::V4(address) => config.address4 = address.octets(),
-            IpAddr::V6(address) => config.address6 = address.octets(),
-        }
-        for (place, (address, prefix_len)) in config.allow.iter_mut().zip(&settings.allow) {
-            *place = network(*address, *prefix_len);
-        }
-        if let Some((per_second, at_once)) = settings.rate {
-            config.answer_ns = 1_000_000_000 / u64::from(per_second.max(1));
-            config.burst_ns = config.answer_ns * u64::from(at_once.saturating_sub(1));
-        }
-        Ok(config)
-    }
-
-    pub(crate) fn bucket_mask(&self) -> usize {
-        self.bucket_mask as usize
-    }
-
-    pub(crate) fn pages(&self) -> usize {
-        self.pages as usize
-    }
-
-    pub(crate) fn address(&self) -> IpAddr {
-        if self.address4 == [0; 4] {
-            self.address6.into()
-        } else {
-            self.address4.into()
-        }
-    }
-
-    /// Words that the hot set takes: index, pages.
-    pub fn words(&self) -> (usize, usize) {
-        ((self.bucket_mask() + 1) * 8, self.pages() * PAGE_SIZE / 8)
-    }
-
-    /// As it stands in the program's section.
-    fn bytes(&self) -> Vec<u8> {
-        let mut bytes = Vec::with_capacity(size_of::<Self>());
-        bytes.extend(self.seed.to_ne_bytes());
-        bytes.extend(self.bucket_mask.to_ne_bytes());
-        bytes.extend(self.pages.to_ne_bytes());
-        bytes.extend(self.address4);
-        bytes.extend(self.address6);
-        bytes.extend(self.port);
-        bytes.extend(self.allowed.to_ne_bytes());
-        bytes.extend(self.allow.as_flattened().as_flattened());
-        bytes.extend(self.answer_ns.to_ne_bytes());
-        bytes.extend(self.burst_ns.to_ne_bytes());
-        bytes
-    }
-}
-
-/// Address and mask of a network, as IPv6: IPv4 addresses are ::ffff:a.b.c.d there.
-fn network(address: IpAddr, prefix_len: u8) -> [[u8; 16]; 2] {
-    let (address, prefix_len) = match address {
-        IpAddr::V4(address) => (address.to_ipv6_mapped(), 96 + u32::from(prefix_len.min(32))),
-        IpAddr::V6(address) => (address, u32::from(prefix_len.min(128))),
-    };
-    let mask = !u128::MAX.checked_shr(prefix_len).unwrap_or(0);
-    [(address.to_bits() & mask).to_be_bytes(), mask.to_be_bytes()]
-}
-
 impl Door {
     /// Loads the program. Nothing is attached, and the program is silent until its lease is renewed.
     pub fn load(settings: &Settings) -> Result<Self, DoorError> {
-        let config = Config::new(settings)?;
+        let config = Config::new(settings).map_err(DoorError::Settings)?;
         // libbpf writes to standard error otherwise.
         set_print(Some((PrintLevel::Warn, |_, text| log::debug!("libbpf: {}", text.trim_end()))));
         let refused = |what| move |error: libbpf_rs::Error| DoorError::Kernel(what, format!("{error:#}"));
@@ -440,12 +257,7 @@ impl XdpMode {
 impl fmt::Display for DoorError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::TooManyNetworks(count) => {
-                write!(
-                    f,
-                    "{count} networks may ask, and the kernel door holds {ALLOW_MAX}: join some, or leave the door off"
-                )
-            }
+            Self::Settings(error) => error.fmt(f),
             Self::NotPermitted => {
                 f.write_str("the kernel door: loading a program needs root, or CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON")
             }

@@ -11,7 +11,7 @@
 use std::net::IpAddr;
 use std::sync::atomic::AtomicU64;
 
-use crate::door::{Config, Verdict};
+use crate::config::{Config, Verdict};
 use crate::hot::{HotSet, PAGE_SIZE, STRIPES};
 
 /// Longest frame that is looked at.

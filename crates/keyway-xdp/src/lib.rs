@@ -4,16 +4,20 @@
 //! read requests (`text.h`), hash keys (`hash.h`), judge copies (`copy.h`), write answers (`reply.h`) and know packets
 //! (`packet.h`). The same headers are compiled for the host, where [`host`] calls them.
 //!
-//! [`copy`] makes the copies that the program gives out, [`hot`] puts them where it looks, [`door`] loads the program and
-//! attaches it to interfaces.
+//! [`config`] is what the program is told, [`copy`] makes the copies that it gives out, [`hot`] puts them where it looks, `door`
+//! loads it and attaches it to interfaces. Without the feature `load` there is no `door`, and nothing of BPF is needed to build.
 //!
 //! Nothing here decides what is hot, or knows the region: it is handed keys, values, hashes and words.
 
+pub mod config;
 pub mod copy;
+#[cfg(feature = "load")]
 pub mod door;
 pub mod host;
 pub mod hot;
+#[cfg(feature = "load")]
 mod memory;
 
 // Linked for its headers; see the build script.
+#[cfg(feature = "load")]
 use libbpf_sys as _;

@@ -6,8 +6,12 @@
 //! kernel. [`traffic`] sends real packets through interfaces of its own.
 
 pub mod frame;
+#[cfg(feature = "load")]
 pub mod random;
+#[cfg(feature = "load")]
 pub mod stage;
+#[cfg(feature = "load")]
 pub mod table;
+#[cfg(feature = "load")]
 pub mod traffic;
 pub mod world;

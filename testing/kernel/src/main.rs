@@ -13,7 +13,8 @@ use kernel::frame::{Checksum, Frame};
 use kernel::stage::{Outcome, Stage, monotonic_ns};
 use kernel::world::{Memory, fill, items, settings};
 use kernel::{random, table, traffic};
-use keyway_xdp::door::{Door, DoorError, Settings, Verdict};
+use keyway_xdp::config::{Settings, Verdict};
+use keyway_xdp::door::{Door, DoorError};
 use keyway_xdp::host::Program;
 
 const HELP: &str = "\

@@ -7,7 +7,7 @@ use harness::Random;
 
 use crate::frame::{Checksum, Frame, seal};
 use crate::stage::{Outcome, Stage};
-use crate::world::{Hot, reference};
+use crate::world::{Hot, hold_answer, reference};
 
 /// How many packets met which fate.
 #[derive(Clone, Copy, Debug, Default)]
@@ -50,7 +50,7 @@ pub fn hold(stage: &mut Stage<'_>, items: &[Hot], v6: bool, random: &mut Random,
             // What was changed may still be a request; then its answer must be that one's.
             Outcome::Answered(answer) if is_broken => {
                 tally.answered += 1;
-                broken_answer(&bytes, &answer, items, v6).map_err(|why| complain(&why))?;
+                hold_answer(&bytes, &answer, items, v6).map_err(|why| complain(&why))?;
             }
             Outcome::Answered(answer) => {
                 tally.answered += 1;
@@ -143,44 +143,6 @@ fn break_frame(bytes: &mut Vec<u8>, v6: bool, random: &mut Random) {
     if random.below(2) == 0 {
         seal(bytes, v6);
     }
-}
-
-/// Whether the answer to a frame whose headers were changed is the one to what it says now.
-fn broken_answer(bytes: &[u8], answer: &[u8], items: &[Hot], v6: bool) -> Result<(), String> {
-    let udp = if v6 { 54 } else { 34 };
-    let udp_len = usize::from(u16::from_be_bytes([bytes[udp + 4], bytes[udp + 5]]));
-    let datagram = bytes
-        .get(udp + 8..udp + udp_len)
-        .ok_or("it was answered, though it is longer than its frame")?;
-    let address = |at: usize| {
-        if v6 {
-            <[u8; 16]>::try_from(&bytes[at..at + 16]).map(Into::into).ok()
-        } else {
-            <[u8; 4]>::try_from(&bytes[at..at + 4]).map(Into::into).ok()
-        }
-    };
-    let (source, target) = if v6 {
-        (address(22), address(38))
-    } else {
-        (address(26), address(30))
-    };
-    let port = |at: usize| u16::from_be_bytes([bytes[at], bytes[at + 1]]);
-    let frame = Frame {
-        addresses: [source.ok_or("no source")?, target.ok_or("no target")?],
-        ports: [port(udp), port(udp + 2)],
-        datagram: datagram.to_vec(),
-    };
-    let field = &bytes[udp + 6..udp + 8];
-    let sums = [Checksum::Full, Checksum::Partial, Checksum::Absent];
-    let checksum = sums
-        .into_iter()
-        .find(|checksum| frame.bytes(*checksum)[udp + 6..udp + 8] == *field);
-    let checksum = checksum.ok_or("it was answered, though its checksum is wrong")?;
-    let got = frame.answered(answer, checksum)?;
-    if reference(items, &datagram[8..]) != Some(got) {
-        return Err("the answer is not user space's".into());
-    }
-    Ok(())
 }
 
 /// Whether the full checksum of a frame is also the sum of its pseudo header.

@@ -1,6 +1,7 @@
 //! Where a frame is tried: on the host, or in the kernel by `BPF_PROG_TEST_RUN`.
 
-use keyway_xdp::door::{Config, Door, Verdict};
+use keyway_xdp::config::{Config, Verdict};
+use keyway_xdp::door::Door;
 use keyway_xdp::host::{Program, World};
 use keyway_xdp::hot::HotSet;
 use nix::time::{ClockId, clock_gettime};

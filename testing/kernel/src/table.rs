@@ -1,6 +1,6 @@
 //! The packets that are written down, each with what must become of it.
 
-use keyway_xdp::door::Verdict;
+use keyway_xdp::config::Verdict;
 
 use crate::frame::{Checksum, Frame, seal};
 use crate::stage::{Outcome, Stage};

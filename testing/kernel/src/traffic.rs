@@ -10,7 +10,8 @@ use std::path::PathBuf;
 use std::process::{Child, Command, ExitCode, Stdio};
 use std::time::Duration;
 
-use keyway_xdp::door::{Door, Settings, XdpMode};
+use keyway_xdp::config::Settings;
+use keyway_xdp::door::{Door, XdpMode};
 
 use crate::stage::monotonic_ns;
 use crate::world::{Hot, NOW_S, State, fill, items, reference, settings};

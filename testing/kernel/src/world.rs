@@ -8,11 +8,11 @@ use std::sync::atomic::AtomicU64;
 
 use keyway_proto::reply::{self, Facts, MetaCode, MetaCommand};
 use keyway_proto::{Decoded, Decoder, Limits, MetaGet, Request};
+use keyway_xdp::config::{Config, Settings, TooManyNetworks};
 use keyway_xdp::copy::{HotCopy, Item, Seen};
-use keyway_xdp::door::{Config, DoorError, Settings};
 use keyway_xdp::hot::{CONTROL_WORDS, HotSet, PAGE_SIZE, Place, STRIPES, UNIT_SIZE};
 
-use crate::frame::{PORT, served};
+use crate::frame::{Checksum, Frame, PORT, served};
 
 /// The Unix time of these worlds.
 pub const NOW_S: u32 = 1_700_000_000;
@@ -135,7 +135,7 @@ impl Memory {
     /// # Errors
     ///
     /// When the settings cannot be.
-    pub fn new(settings: &Settings) -> Result<Self, DoorError> {
+    pub fn new(settings: &Settings) -> Result<Self, TooManyNetworks> {
         let config = Config::new(settings)?;
         let zeroed = |words: usize| (0..words).map(|_| AtomicU64::new(0)).collect::<Vec<_>>();
         let (index, pages) = config.words();
@@ -233,6 +233,48 @@ pub fn reference(items: &[Hot], payload: &[u8]) -> Option<Vec<u8>> {
         _ => return None,
     }
     Some(out)
+}
+
+/// Whether an answer to any frame is the one that is due to what the frame says.
+///
+/// # Errors
+///
+/// What is wrong with it.
+pub fn hold_answer(bytes: &[u8], answer: &[u8], items: &[Hot], v6: bool) -> Result<(), String> {
+    let udp = if v6 { 54 } else { 34 };
+    let udp_len = usize::from(u16::from_be_bytes([bytes[udp + 4], bytes[udp + 5]]));
+    let datagram = bytes
+        .get(udp + 8..udp + udp_len)
+        .ok_or("it was answered, though it is longer than its frame")?;
+    let address = |at: usize| {
+        if v6 {
+            <[u8; 16]>::try_from(&bytes[at..at + 16]).map(Into::into).ok()
+        } else {
+            <[u8; 4]>::try_from(&bytes[at..at + 4]).map(Into::into).ok()
+        }
+    };
+    let (source, target) = if v6 {
+        (address(22), address(38))
+    } else {
+        (address(26), address(30))
+    };
+    let port = |at: usize| u16::from_be_bytes([bytes[at], bytes[at + 1]]);
+    let frame = Frame {
+        addresses: [source.ok_or("no source")?, target.ok_or("no target")?],
+        ports: [port(udp), port(udp + 2)],
+        datagram: datagram.to_vec(),
+    };
+    let field = &bytes[udp + 6..udp + 8];
+    let sums = [Checksum::Full, Checksum::Partial, Checksum::Absent];
+    let checksum = sums
+        .into_iter()
+        .find(|checksum| frame.bytes(*checksum)[udp + 6..udp + 8] == *field);
+    let checksum = checksum.ok_or("it was answered, though its checksum is wrong")?;
+    let got = frame.answered(answer, checksum)?;
+    if reference(items, &datagram[8..]) != Some(got) {
+        return Err("the answer is not user space's".into());
+    }
+    Ok(())
 }
 
 fn meta(get: &MetaGet<'_>, item: &Hot, out: &mut Vec<u8>) -> Option<()> {
