@@ -4,7 +4,7 @@ use crate::bytes;
 use crate::failure::{Failure, boundary};
 use crate::types::keyway_result::*;
 use crate::types::*;
-use ::keyway::{Get, Item};
+use ::keyway::{Get, Item, Session, WriteError};
 use std::ffi::{c_char, c_void};
 
 /// Copies the value of a key into `buffer`, and tells of its item in `item` (which may be NULL).
@@ -20,12 +20,12 @@ pub unsafe extern "C" fn keyway_get(
     buffer_size: usize,
     item: *mut keyway_item,
 ) -> keyway_result {
-    let how = Get {
-        value: buffer_size > 0,
-        ..Get::default()
+    let get = |session: &mut Session, key: &[u8], value: &mut Vec<u8>| match buffer_size {
+        0 => session.get_with(key, &Get::default(), value, |_, _| {}),
+        _ => Ok(session.get(key, value)),
     };
     // SAFETY: the caller's word.
-    boundary(|| unsafe { get_into(cache, key, key_len, &how, buffer, buffer_size, item) })
+    boundary(|| unsafe { get_into(cache, key, key_len, get, buffer, buffer_size, item) })
 }
 
 /// As keyway_get(), and tells the item's CAS unique too.
@@ -43,8 +43,9 @@ pub unsafe extern "C" fn keyway_gets(
         details: true,
         ..Get::default()
     };
+    let get = |session: &mut Session, key: &[u8], value: &mut Vec<u8>| session.get_with(key, &how, value, |_, _| {});
     // SAFETY: the caller's word.
-    boundary(|| unsafe { get_into(cache, key, key_len, &how, buffer, buffer_size, item) })
+    boundary(|| unsafe { get_into(cache, key, key_len, get, buffer, buffer_size, item) })
 }
 
 /// As keyway_gets(), and gives the item a new `exptime`, also if the buffer turns out to be too small.
@@ -64,8 +65,9 @@ pub unsafe extern "C" fn keyway_gat(
         exptime: Some(exptime),
         ..Get::default()
     };
+    let get = |session: &mut Session, key: &[u8], value: &mut Vec<u8>| session.get_with(key, &how, value, |_, _| {});
     // SAFETY: the caller's word.
-    boundary(|| unsafe { get_into(cache, key, key_len, &how, buffer, buffer_size, item) })
+    boundary(|| unsafe { get_into(cache, key, key_len, get, buffer, buffer_size, item) })
 }
 
 /// As keyway_gets(), with the value in memory from malloc(), a zero byte after it: give it to keyway_free() or free(). `*value`
@@ -136,7 +138,7 @@ unsafe fn get_into(
     cache: *mut keyway,
     key: *const c_void,
     key_len: usize,
-    how: &Get,
+    get: impl FnOnce(&mut Session, &[u8], &mut Vec<u8>) -> Result<Option<Item>, WriteError>,
     buffer: *mut c_void,
     buffer_size: usize,
     item: *mut keyway_item,
@@ -149,7 +151,7 @@ unsafe fn get_into(
     // SAFETY: the caller's word.
     let (cache, key) = unsafe { (bytes::cache(cache)?, bytes::key(key, key_len)?) };
     cache.with_session(|session, value| {
-        let Some(found) = session.get_with(key, how, value, |_, _| {})? else {
+        let Some(found) = get(session, key, value)? else {
             return Ok(KEYWAY_NOT_FOUND);
         };
         // SAFETY: the caller's word; the value is not copied unless it fits.
