@@ -30,6 +30,10 @@ pub const ALL: &[Promise] = &[
         shows: "processes killed, stopped and restarted at random see one linearizable history for each key",
     },
     Promise {
+        name: "schedules",
+        shows: "threads switched before any access to shared memory see one linearizable history for each key",
+    },
+    Promise {
         name: "growth",
         shows: "index and memory grow under traffic, and no item is lost",
     },

@@ -45,11 +45,13 @@ pub enum Mutant {
     VerdictsOutlive,
     /// what was decided about a segment is done to whatever it has become since
     LivesAlike,
+    /// a set over an item stamps the epoch that it has read, even if the item's is younger
+    StampDown,
 }
 
 impl Mutant {
     /// All that break the protocol. [`Self::NoSecondChance`] only costs hits.
-    pub const ALL: [Self; 17] = [
+    pub const ALL: [Self; 18] = [
         Self::PublishBeforeTail,
         Self::DeadExtentsStand,
         Self::DeadClaimsStand,
@@ -67,6 +69,7 @@ impl Mutant {
         Self::RaisedBeforeBacked,
         Self::VerdictsOutlive,
         Self::LivesAlike,
+        Self::StampDown,
     ];
 }
 

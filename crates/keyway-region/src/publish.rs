@@ -182,6 +182,7 @@ impl Session {
                             }
                             continue;
                         }
+                        Decision::Put(draft) if mutants::is(Mutant::StampDown) => (draft, epoch, true),
                         Decision::Put(draft) => (draft, epoch.max(seen.word.epoch()), true),
                         Decision::Replace(draft) => (draft, seen.word.epoch(), false),
                     };

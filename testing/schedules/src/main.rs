@@ -1,0 +1,20 @@
+//! `cargo xtask schedules`: two or three threads on one tiny region, switched before any access to shared memory.
+//!
+//! The region is the real one, in private memory; built with `observe` it tells of every access before it is made, and there a
+//! scheduler (shuttle: random, and PCT, Burckhardt et al. 2010) decides who goes on. Every schedule starts from the same image.
+//! At its end nobody is left in the region, `check` passes, and the few calls on each key are linearizable. Memory is
+//! sequentially consistent here: an ordering that is too weak is not seen.
+#![allow(clippy::print_stdout, reason = "a command-line tool talks to its terminal")]
+
+#[cfg(feature = "mutants")]
+mod explore;
+
+#[cfg(feature = "mutants")]
+fn main() -> std::process::ExitCode {
+    explore::main()
+}
+
+#[cfg(not(feature = "mutants"))]
+fn main() {
+    println!("SKIP: built without the feature `mutants` the region does not tell of its accesses; run `cargo xtask schedules`");
+}
