@@ -26,7 +26,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{ArgAction, Args, Parser, Subcommand};
-use keyway::{Options, Place};
+use keyway::{Gap, Options, Place};
 use keyway_server::{Config, KEYWAY_VERSION, LOOPBACK, Network, PROTOCOL_VERSION, RegionSocket, UnixSocket, Writers};
 
 use exit::Failure;
@@ -41,6 +41,7 @@ Examples:
   keyway memcached -m 64 -p 11211 -u nobody       take memcached's own command line
   keyway get greeting                             look into the default region, with or without a server
   keyway check /dev/shm/keyway-0-11211            verify a region
+  keyway copy /dev/shm/keyway-0-11211 /mnt/warm   clone a region while it is in use
 
 Exit codes: 0 done; 1 the answer is no (key absent, region damaged) or the server ended badly; 2 the region cannot be opened;
 64 wrong command line; 67 no such user; 71 the system refused something.";
@@ -110,6 +111,16 @@ enum Command {
         #[command(flatten)]
         region: Region,
     },
+    /// Copy a region that may be in use to another path, for warming another host
+    Copy {
+        /// The region's file
+        from: PathBuf,
+        /// The copy's; it appears when it is complete
+        to: PathBuf,
+        /// Replace what is there
+        #[arg(long)]
+        force: bool,
+    },
     /// Print the version
     Version,
 }
@@ -171,6 +182,15 @@ struct Serve {
     /// Fail stores when memory is full, instead of evicting
     #[arg(long)]
     no_evict: bool,
+    /// Every acknowledged change outlives a power failure: needs a file on persistent memory (DAX)
+    #[arg(long)]
+    strict: bool,
+    /// If nobody has used the region for more than so many seconds, do what --gap says [default: any time will do]
+    #[arg(long, value_name = "S")]
+    max_gap: Option<u64>,
+    /// What becomes of the items after a longer gap: served all the same, served as stale ones (meta flag X), or flushed
+    #[arg(long, value_name = "serve|stale|flush", default_value = "serve", value_parser = parse_gap)]
+    gap: Gap,
     /// Let in only who authenticates: a file with lines user:password
     #[arg(long, value_name = "PATH")]
     auth_file: Option<PathBuf>,
@@ -231,6 +251,9 @@ impl Serve {
             prefault: self.prefault,
             item_size_max: self.max_item,
             evict: !self.no_evict,
+            strict: self.strict,
+            gap_max_s: self.max_gap,
+            gap: self.gap,
             ..Options::default()
         };
         let plan = Plan {
@@ -241,6 +264,15 @@ impl Serve {
         };
         plan.check_item_size("--max-item", "--memory")?;
         Ok(plan)
+    }
+}
+
+fn parse_gap(text: &str) -> Result<Gap, String> {
+    match text {
+        "serve" => Ok(Gap::Serve),
+        "stale" => Ok(Gap::Stale),
+        "flush" => Ok(Gap::Flush),
+        _ => Err("it is one of serve, stale, flush".to_owned()),
     }
 }
 
@@ -286,6 +318,7 @@ fn run() -> Result<(), Failure> {
             logger::start(0);
             match other {
                 Command::Check { path } => people::check(path),
+                Command::Copy { from, to, force } => people::copy(from, &to, force),
                 Command::Get { key, region } => people::get(region.region, &key),
                 Command::Set {
                     key,

@@ -1,9 +1,9 @@
-//! `get`, `set`, `delete`, `keys`, `dump`, `stats`, `check`: a region for people, by the library door. No server is needed.
+//! `get`, `set`, `delete`, `keys`, `dump`, `stats`, `check`, `copy`: a region for people, by the library door. No server is needed.
 
 use std::io::{IsTerminal, Read, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use keyway::{Cache, Delete, Deleted, Options, Place, Session, Store, Stored};
+use keyway::{Cache, CopyError, Delete, Deleted, Options, Place, Session, Store, Stored};
 use keyway_proto::is_plain;
 use keyway_server::size_text;
 
@@ -185,6 +185,28 @@ pub(crate) fn stats(region: Option<PathBuf>) -> Result<(), Failure> {
         line(name, count.to_string());
     }
     written(std::io::stdout().write_all(text.as_bytes()))
+}
+
+/// Copies a region, which may be in use.
+pub(crate) fn copy(from: PathBuf, to: &Path, force: bool) -> Result<(), Failure> {
+    let cache = open(Some(from))?;
+    let progress = std::io::stderr().is_terminal();
+    let copied = cache.copy_to(to, force, |percent| {
+        if progress {
+            eprint!("\r{percent} %\r");
+        }
+    });
+    let copied = copied.map_err(|error| match error {
+        CopyError::Exists { .. } => Failure::new(exit::NO, error),
+        error => Failure::new(exit::NO_REGION, error),
+    })?;
+    let left_out = match copied.left_out {
+        0 => String::new(),
+        n => format!(", {n} left out: no room"),
+    };
+    let line = format!("{}: {} items{left_out}\n", to.display(), copied.items);
+    cache.close();
+    written(std::io::stdout().write_all(line.as_bytes()))
 }
 
 /// Verifies every invariant; prints a summary and everything that is wrong.

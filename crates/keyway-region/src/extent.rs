@@ -17,7 +17,6 @@ use crate::layout::slot::Slot;
 use crate::layout::stats::Counter;
 use crate::lookup::{ATTEMPTS_MAX, Chain, cas_of};
 use crate::mutants::{self, Mutant};
-use crate::persist::line;
 use crate::region::Region;
 use crate::session::Session;
 use crate::verbs::WriteError;
@@ -351,7 +350,6 @@ impl Session {
     fn write_item_back(&self, extent: Extent, size: usize) {
         let at = self.region.segment(extent.segment);
         self.region.write_back(at + extent.next, size);
-        self.region.write_back(at + extent.start + 8, 8);
         if extent.stream.class != 0 {
             // No item outlives what the header says: the segment may then be dead as a whole.
             self.region.write_back_header(extent.segment);
@@ -523,7 +521,6 @@ impl Session {
         region
             .slot(at)
             .store(ExtentWord::new(word.generation(), self.owner.slot).0, Release);
-        region.write_back(at, EXTENT_HEADER_SIZE);
         Extent {
             segment,
             word,
@@ -559,7 +556,6 @@ impl Session {
         header.state.store(State::of(Kind::Open, stream).0, Release);
         region.write_back_header(segment);
         region.write_back_word(segment);
-        region.write_back(line::SEQUENCE, 8);
         extent
     }
 
@@ -604,7 +600,6 @@ impl Session {
             region.header(segment).state.store(state.0, Release);
             // Its generation may have been given by somebody who did not come to a barrier.
             region.write_back(at, CHAIN_HEADER_SIZE + part.len());
-            region.write_back_header(segment);
             region.write_back_word(segment);
             next = link;
         }

@@ -256,7 +256,7 @@ impl Session {
             }
             if word.is_dirty() {
                 // A frozen word has no room to say that it is not persistent yet.
-                region.settle(place.at, word);
+                region.persist_word(place.at, word);
                 continue;
             }
             if region
@@ -286,9 +286,6 @@ impl Session {
             if word.is_frozen() && word.mark() == split.round {
                 self.repair(place, word, split);
             }
-        }
-        if let Some(first) = places.first() {
-            self.region.write_back(first.at, bucket::SIZE);
         }
     }
 

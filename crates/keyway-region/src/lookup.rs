@@ -253,7 +253,7 @@ impl Region {
                     let place = Place::new(bucket, bucket_at, index);
                     if word.is_dirty() {
                         // What is answered from it must be persistent first.
-                        self.settle(place.at, word);
+                        self.persist_word(place.at, word);
                         continue 'again;
                     }
                     if !word.is_item() {
@@ -317,7 +317,7 @@ impl Region {
                 0
             },
             ttl_s: (header.expiry() != 0).then(|| header.expiry().saturating_sub(now)),
-            stale: flags & flag::STALE != 0,
+            stale: flags & flag::STALE != 0 || self.is_of_before_gap(seen),
             win_sent: flags & flag::WIN_SENT != 0,
             binary_key: flags & flag::BINARY_KEY != 0,
             size: self.size(seen),
@@ -328,6 +328,13 @@ impl Region {
             (item.fetched, item.idle_s) = self.hint_facts(seen, place, now);
         }
         item
+    }
+
+    /// Whether the item is from before a gap behind which everything older is stale.
+    #[inline]
+    pub(crate) fn is_of_before_gap(&self, seen: &Seen) -> bool {
+        let before = self.superblock().stale_before.load(Relaxed);
+        before != 0 && self.header(seen.segment).sequence.load(Relaxed) < before
     }
 
     #[inline]
@@ -504,7 +511,7 @@ impl Region {
                 for _ in 0..ATTEMPTS_MAX {
                     let word = Slot(self.slot(place.at).load(Acquire));
                     if word.is_dirty() {
-                        self.settle(place.at, word);
+                        self.persist_word(place.at, word);
                         continue;
                     }
                     if !word.is_item() {

@@ -19,7 +19,7 @@ use crate::region::Region;
 use core::mem::offset_of;
 
 /// Bytes that are written back at a time.
-const LINE: usize = 64;
+pub(crate) const LINE: usize = 64;
 
 /// Lines of the superblock that change together, by the offset of their first word.
 pub(crate) mod line {
@@ -27,8 +27,6 @@ pub(crate) mod line {
 
     /// table word, flush word, number of segments, clock
     pub const TABLE: usize = offset_of!(Superblock, table);
-    /// sequence
-    pub const SEQUENCE: usize = offset_of!(Superblock, sequence);
     /// clean flag, boot, time last seen
     pub const RESTART: usize = offset_of!(Superblock, clean);
 }
@@ -200,7 +198,7 @@ impl Region {
     #[cold]
     #[inline(never)]
     #[cfg_attr(feature = "observe", track_caller)]
-    pub(crate) fn settle(&self, at: usize, word: Slot) {
+    pub(crate) fn persist_word(&self, at: usize, word: Slot) {
         self.write_back(at, 8);
         self.barrier();
         // A word with this bit is written once, so the exchange cannot mean a later one. Not written back: a bit that
@@ -214,16 +212,17 @@ impl Region {
         let gone = if self.is_strict() { word.removed() } else { Slot::EMPTY };
         let done = self.slot(at).compare_exchange(word.0, gone.0, AcqRel, Relaxed).is_ok();
         if done && self.is_strict() {
-            self.settle(at, gone);
+            self.persist_word(at, gone);
         }
         done
     }
 
     /// Takes a tentative word out, whoever put it there: an insert that was not confirmed, or a removal that may not be
     /// persistent yet.
+    #[cfg_attr(feature = "observe", track_caller)]
     pub(crate) fn abort(&self, at: usize, word: Slot) {
         if word.is_dirty() {
-            self.settle(at, word);
+            self.persist_word(at, word);
         } else {
             let _ = self.slot(at).compare_exchange(word.0, Slot::EMPTY.0, AcqRel, Relaxed);
         }
@@ -251,23 +250,11 @@ impl Region {
                 self.write_back(at, bucket::SIZE);
             }
         }
-        // What the split before left in its old bucket is believed no longer once this one is done.
-        if let Some(at) = self
-            .table()
-            .last_split(self.buckets_initial())
-            .and_then(|last| self.bucket(last.source))
-        {
-            self.write_back(at, bucket::SIZE);
-        }
         for (kind, entry) in [
             (Kind::Index, self.bucket_entry(split.target)),
             (Kind::Hints, self.hint_entry(split.target)),
         ] {
             self.write_back(self.directory_entry_at(kind, entry), 4);
-            let segment = self.directory_entry(kind, entry).load(Acquire) as usize;
-            if (1..=self.segments()).contains(&segment) {
-                self.write_back_header(segment - 1);
-            }
         }
         self.barrier();
     }
@@ -294,9 +281,24 @@ impl Region {
             .compare_exchange(word.0, word.0 & !DIRTY, AcqRel, Relaxed);
     }
 
-    /// Makes what a restart decides by persistent.
-    pub fn persist_restart(&self) {
+    /// Says that the region is in use since this boot, before it is: from now on another boot finds it unclean. Whether that was
+    /// said already. In a file of a strict region it is persistent behind this.
+    pub fn begin_use(&self, boot_id: [u64; 2], now_unix_s: i64) -> bool {
+        let sb = self.superblock();
+        let mut same = sb.clean.swap(0, AcqRel) == 0;
+        for (word, id) in sb.boot_id.iter().zip(boot_id) {
+            same &= word.swap(id, Relaxed) == id;
+        }
+        sb.last_seen_unix_s.store(u64::try_from(now_unix_s).unwrap_or(0), Relaxed);
         self.write_back(line::RESTART, LINE);
         self.barrier();
+        same
+    }
+
+    /// Whether a power failure, or another end of the boot in which it was used, cut the region's last use off.
+    pub fn is_cut_off(&self, boot_id: [u64; 2]) -> bool {
+        let sb = self.superblock();
+        let same_boot = sb.boot_id.iter().zip(boot_id).all(|(word, id)| word.load(Relaxed) == id);
+        !same_boot && sb.clean.load(Acquire) != 1
     }
 }

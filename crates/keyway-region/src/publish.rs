@@ -281,7 +281,7 @@ impl Session {
     #[inline(always)]
     fn put_over(&self, place: Place, from: Slot, to: Slot) -> bool {
         if self.region.is_strict() {
-            self.swap_and_settle(place, from, self.region.dirty(to))
+            self.swap_and_persist(place, from, self.region.dirty(to))
         } else {
             self.swap(place, from, to)
         }
@@ -290,7 +290,7 @@ impl Session {
     /// Takes an item's word out, whose frequency may meanwhile have changed; persistent behind this.
     fn take_out(&self, place: Place, from: Slot) -> bool {
         if self.region.is_strict() {
-            self.swap_and_settle(place, from, from.removed())
+            self.swap_and_persist(place, from, from.removed())
         } else {
             self.swap(place, from, Slot::EMPTY)
         }
@@ -298,10 +298,10 @@ impl Session {
 
     #[cold]
     #[inline(never)]
-    fn swap_and_settle(&self, place: Place, from: Slot, to: Slot) -> bool {
+    fn swap_and_persist(&self, place: Place, from: Slot, to: Slot) -> bool {
         let done = self.swap(place, from, to);
         if done {
-            self.region.settle(place.at, to);
+            self.region.persist_word(place.at, to);
         }
         done
     }
@@ -309,9 +309,6 @@ impl Session {
     /// Evicts the item of a word to make room in its bucket.
     fn evict_word(&self, place: Place, word: Slot, epoch: u32, now: u32) {
         let Some(word) = self.hold(place, word) else { return };
-        if word.is_dirty() {
-            return self.region.settle(place.at, word);
-        }
         let seen = match self.region.look(place.at, word) {
             Look::Got(seen) => Some(seen),
             Look::Moved => return,
@@ -353,7 +350,7 @@ impl Session {
                 }
                 if word.is_dirty() {
                     // What is decided on it, or on its absence, must be persistent first.
-                    region.settle(place.at, word);
+                    region.persist_word(place.at, word);
                     return Scan::Again;
                 }
                 match region.look(place.at, word) {
@@ -479,7 +476,7 @@ impl Session {
         self.settle();
         if confirmed {
             if region.is_strict() {
-                region.settle(place.at, region.dirty(written.word));
+                region.persist_word(place.at, region.dirty(written.word));
             }
             region.set_hint(place, now, false);
             self.count(Counter::curr_items, 1);
@@ -524,9 +521,8 @@ impl Session {
                         continue;
                     }
                     if word.is_dirty() {
-                        // A twin that was removed must not rise again beside ours.
-                        region.settle(place.at, word);
-                        continue 'again;
+                        // A twin that was removed must not rise again beside ours: the next look makes sure.
+                        return false;
                     }
                     let seen = match region.look(place.at, word) {
                         Look::Got(seen) => seen,

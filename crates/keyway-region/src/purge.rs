@@ -269,7 +269,6 @@ impl Session {
             self.retire(segment, state, word, Cursor::start(cursor.spare));
             return (Step::Passed, used);
         }
-        region.barrier();
         self.bump(segment);
         self.free_segment(segment);
         if cursor.spare == Spare::Promoted {
@@ -368,10 +367,6 @@ impl Session {
                 region.abort(place.at, word);
                 continue;
             }
-            if word.is_dirty() {
-                region.settle(place.at, word);
-                continue;
-            }
             let present = purge.word.epoch() >= region.epoch(now) && !header.is_expired(now);
             if present && let Some(frequency) = self.spared(purge, word) {
                 match self.relocate(purge, place, word.with_frequency(frequency), word, &seen, now) {
@@ -458,7 +453,8 @@ impl Session {
         let region = &*self.region;
         let mut bytes = self.scratch.take();
         bytes.clear();
-        let header = Header(seen.header.0 | flag::CAS << 28);
+        let stale = if region.is_of_before_gap(seen) { flag::STALE } else { 0 };
+        let header = Header(seen.header.0 | (flag::CAS | stale) << 28);
         bytes.extend_from_slice(&header.0.to_le_bytes());
         bytes.extend_from_slice(&region.cas_unique(seen).to_le_bytes());
         let old_rest = item::HEADER_SIZE + if has_cas { 8 } else { 0 };
@@ -474,7 +470,10 @@ impl Session {
         let Some((segment, segment_word, offset)) = copy else {
             return Relocated::NoRoom;
         };
-        let new = Slot::confirmed(word.tag(), segment_word.generation(), segment, offset).with_frequency(like.frequency());
+        // What may not be persistent yet does not become so by moving.
+        let new = Slot::confirmed(word.tag(), segment_word.generation(), segment, offset)
+            .with_frequency(like.frequency())
+            .as_dirty_as(word);
         let word = if mutants::is(Mutant::RelocateInTwoSteps) {
             let _ = region.slot(place.at).compare_exchange(word.0, Slot::EMPTY.0, AcqRel, Relaxed);
             Slot::EMPTY

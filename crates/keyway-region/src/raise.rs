@@ -52,8 +52,7 @@ impl Region {
                 .word(segment)
                 .compare_exchange(0, SegmentWord::new(1, 0).0, AcqRel, Relaxed);
         }
-        self.write_back(self.layout.words + old * 8, (segments - old) * 8);
-        self.barrier();
+        // Not written back: each is when something is put into its segment, and a repair gives those a generation that have none.
         self.publish_segments(segments as u64);
         self.learn();
         self.recount_free();

@@ -14,7 +14,7 @@ use crate::layout::stats::{Counter, Counters};
 use crate::layout::superblock::{self, DIRTY, FlushWord, Superblock};
 use crate::layout::{self, index};
 use crate::memory::Memory;
-use crate::persist::{Persist, line};
+use crate::persist::{LINE, Persist, line};
 
 /// Seconds that the region's clock is ahead of its creation, so that 0 and 1 are always in the past.
 const CLOCK_START_S: i64 = 86_400;
@@ -159,8 +159,7 @@ impl Region {
         for (word, value) in sb.shape.iter().zip(creation.shape.to_words()) {
             word.store(value, Relaxed);
         }
-        let sequence = unsigned(creation.now_unix_s - SEQUENCE_EPOCH_UNIX_S).max(1) << SEQUENCE_RATE_BITS;
-        sb.sequence.store(sequence, Relaxed);
+        sb.sequence.store(first_sequence(creation.now_unix_s), Relaxed);
         sb.segments.store(creation.segments as u64, Relaxed);
         sb.free.store(creation.segments as u64, Relaxed);
         sb.table.store(creation.shape.buckets_initial as u64, Relaxed);
@@ -544,6 +543,31 @@ impl Region {
         }
     }
 
+    /// Flushes at once.
+    pub fn flush_now(&self) {
+        self.flush(0);
+    }
+
+    /// Everything that is in the region becomes stale, in constant time. Nobody else is attached.
+    pub fn make_stale(&self) {
+        let sb = self.superblock();
+        // What comes from now on is written to other segments: no open one is offered any more.
+        for pool in &sb.open {
+            for word in pool {
+                word.store(0, Release);
+            }
+        }
+        sb.stale_before.store(sb.sequence.load(Acquire), Release);
+        self.write_back(line::TABLE, LINE);
+        self.barrier();
+    }
+
+    /// Notes that the region is in use at this time.
+    pub fn note_seen(&self, unix_s: i64) {
+        let seen = u64::try_from(unix_s).unwrap_or(0);
+        self.superblock().last_seen_unix_s.store(seen, Relaxed);
+    }
+
     /// Seconds on the region's clock at this Unix time: never less than anybody has seen before.
     #[inline]
     pub fn tick(&self, unix_s: i64) -> u32 {
@@ -593,4 +617,9 @@ impl Region {
     pub fn index_size(&self) -> u64 {
         self.table().count * (bucket::SIZE + bucket::SLOTS) as u64
     }
+}
+
+/// The sequence number with which a region goes on at this time: no older one can have reached it.
+pub(crate) fn first_sequence(now_unix_s: i64) -> u64 {
+    u64::try_from(now_unix_s - SEQUENCE_EPOCH_UNIX_S).unwrap_or(0).max(1) << SEQUENCE_RATE_BITS
 }

@@ -4,22 +4,23 @@
 //! write-backs (`docs/concurrency.md`, "Strict mode") is such that every word of the index then either names an item that is
 //! there in full, in a segment that is described in full, or is one that goes: tentative, removed, or frozen by a split that
 //! was not done. So the index is the truth, and everything else is made to agree with it: segments that no word needs are
-//! free, extents end behind their last item, nobody owns anything, counts are counted. Doing it again, or half of it before
-//! another failure, gives the same.
+//! free, extents end behind their last item, nobody owns anything, counts are counted.
+//!
+//! Nothing here is written back. A failure in the middle, or later, is repaired from the same words again: what goes, goes by
+//! what its own word says, whatever else was lost; and whoever builds on a repaired word writes its line back before he
+//! is believed.
 
 use crate::atomics::{Acquire, AtomicU64, Relaxed};
 use crate::hash::{all_choices, hash, tag};
-use crate::layout::bucket::{self, SLOTS};
+use crate::layout::bucket::SLOTS;
 use crate::layout::segment::{
     CHAIN_HEADER_SIZE, EXTENT_HEADER_SIZE, ExtentWord, Kind, LeaseWord, Link, SegmentWord, State, TailWord,
 };
-use crate::layout::session::{Lease, ThreadSlot};
+use crate::layout::session::Lease;
 use crate::layout::slot::Slot;
 use crate::layout::stats::Counter;
-use crate::layout::superblock;
 use crate::lookup::{Look, Place, Seen};
-use crate::persist::line;
-use crate::region::{Region, Unusable};
+use crate::region::{Region, Unusable, first_sequence};
 use crate::verbs::KEY_LEN_MAX;
 
 /// Buckets between two reports of progress.
@@ -62,7 +63,7 @@ impl Region {
     /// # Errors
     ///
     /// [`Unusable::Damaged`]: the index cannot be found. No power failure leaves that.
-    pub fn repair(&self, mut progress: impl FnMut(u8)) -> Result<Repaired, Unusable> {
+    pub fn repair(&self, now_unix_s: i64, mut progress: impl FnMut(u8)) -> Result<Repaired, Unusable> {
         let mut needs = Needs {
             segments: vec![Need::Nothing; self.segments()],
             ends: vec![0; self.segments() * self.layout.shape.cells()],
@@ -73,7 +74,8 @@ impl Region {
         self.vacate_all();
         self.repair_directories(&mut needs)?;
         let lost = self.repair_index(&mut needs, &mut progress);
-        let mut sequence = self.superblock().sequence.load(Relaxed);
+        // As for a new region: above any that was ever given, whatever of it was lost.
+        let mut sequence = first_sequence(now_unix_s).max(self.superblock().sequence.load(Relaxed));
         for segment in 0..self.segments() {
             if !matches!(needs.segments.get(segment), Some(Need::Directory(..))) {
                 sequence = sequence.max(self.header(segment).sequence.load(Relaxed).saturating_add(1));
@@ -81,7 +83,6 @@ impl Region {
             self.repair_segment(segment, &needs);
         }
         self.recount(&needs, sequence);
-        self.barrier();
         progress(100);
         Ok(Repaired {
             items: needs.items,
@@ -101,7 +102,6 @@ impl Region {
                 word.store(0, Relaxed);
             }
         }
-        self.write_back(line::TABLE, 64);
     }
 
     /// Nobody is attached.
@@ -116,7 +116,6 @@ impl Region {
             if lease.is_leased() {
                 thread.lease.store(lease.vacated().0, Relaxed);
             }
-            self.write_back(self.layout.threads + slot * size_of::<ThreadSlot>(), 128);
         }
     }
 
@@ -133,7 +132,6 @@ impl Region {
                 if i >= needed {
                     if segment.is_some() {
                         entry.store(0, Relaxed);
-                        self.write_back(self.directory_entry_at(kind, i), 4);
                     }
                     continue;
                 }
@@ -156,7 +154,6 @@ impl Region {
             if bucket % PROGRESS == 0 {
                 progress(u8::try_from(bucket * 99 / covered).unwrap_or(99));
             }
-            let mut changed = false;
             for index in 0..SLOTS {
                 let place = Place::new(bucket, at, index);
                 let word = Slot(self.slot(place.at).load(Acquire));
@@ -167,11 +164,7 @@ impl Region {
                 };
                 if new != word {
                     self.slot(place.at).store(new.0, Relaxed);
-                    changed = true;
                 }
-            }
-            if changed {
-                self.write_back(at, bucket::SIZE);
             }
         }
         lost
@@ -268,7 +261,6 @@ impl Region {
                 // The next generation: whatever was begun in it is void. A segment that never was used has none yet.
                 let next = SegmentWord::new(word.generation() + u64::from(old != State::FREE || word.generation() == 0), 0);
                 self.word(segment).store(next.0, Relaxed);
-                self.write_back_word(segment);
                 State::FREE
             }
             Need::Directory(kind, entry) => {
@@ -287,7 +279,6 @@ impl Region {
         };
         header.state.store(new.0, Relaxed);
         header.dead.store(0, Relaxed);
-        self.write_back_header(segment);
     }
 
     /// Closes every extent behind its last item.
@@ -305,7 +296,6 @@ impl Region {
             self.slot(at).store(closed.0, Relaxed);
             self.slot(at + 8)
                 .store(TailWord::new(tail.max(start + EXTENT_HEADER_SIZE), 0).0, Relaxed);
-            self.write_back(at, EXTENT_HEADER_SIZE);
         }
     }
 
@@ -316,7 +306,6 @@ impl Region {
         sb.items.store(needs.items, Relaxed);
         let free = needs.segments.iter().filter(|need| **need == Need::Nothing).count();
         sb.free.store(free as u64, Relaxed);
-        self.write_back(line::SEQUENCE, 64);
         for slot in 0..self.layout.shape.thread_slots {
             let counters = &self.thread(slot).counters;
             let set = |counter: Counter, n: u64| {
@@ -326,16 +315,6 @@ impl Region {
             };
             set(Counter::curr_items, needs.items);
             set(Counter::bytes, needs.bytes);
-            self.write_back(
-                self.layout.threads + (slot + 1) * size_of::<ThreadSlot>() - size_of_val(counters),
-                size_of_val(counters),
-            );
         }
-    }
-
-    /// Whether the region was stopped by a power failure, or by another end of the boot in which it was last used.
-    pub fn is_of_other_boot(&self, boot_id: [u64; 2]) -> bool {
-        let sb: &superblock::Superblock = self.superblock();
-        sb.boot_id.iter().zip(boot_id).any(|(word, id)| word.load(Relaxed) != id)
     }
 }

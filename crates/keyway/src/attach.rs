@@ -17,6 +17,7 @@
 use crate::crew::Crew;
 use crate::error::{GrowError, OpenError};
 use crate::fork::{self, Home};
+use crate::restart::{self, Restart};
 use crate::{Inner, Options, Place, clock, handout};
 use keyway_region::layout::plan::{Layout, MEMORY_MIN, Shape};
 use keyway_region::layout::superblock;
@@ -34,7 +35,7 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::ptr::NonNull;
-use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::Ordering::{Relaxed, Release};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
@@ -84,13 +85,10 @@ pub(crate) fn open(place: &Place, options: &Options) -> Result<Inner, OpenError>
             let mut warm = true;
             loop {
                 match open_file(path, options, true) {
-                    Ok(file) => {
-                        if discard_if_lost(&file, path, options)? {
-                            warm = false;
-                        } else {
-                            return attach(place, path, || open_file(path, options, true), options, warm);
-                        }
-                    }
+                    Ok(file) => match restart::before_use(&file, path, options)? {
+                        Restart::Use => return attach(place, path, || open_file(path, options, true), options, warm),
+                        Restart::Again { cold } => warm &= !cold,
+                    },
                     Err(OpenError::Absent { .. }) if !options.existing_only => {
                         check_item_size(options.item_size_max, options.memory)?;
                         if create_at(path, options, RenameFlags::RENAME_NOREPLACE)? {
@@ -99,7 +97,7 @@ pub(crate) fn open(place: &Place, options: &Options) -> Result<Inner, OpenError>
                     }
                     Err(e) => return Err(e),
                 }
-                if Instant::now() > deadline {
+                if Instant::now() > deadline && !restart::is_being_repaired(path) {
                     return Err(OpenError::Busy { path: path.clone() });
                 }
             }
@@ -108,12 +106,12 @@ pub(crate) fn open(place: &Place, options: &Options) -> Result<Inner, OpenError>
 }
 
 /// Marks the region as cleanly stopped if nobody else is attached.
-pub(crate) fn close(inner: &Inner) {
+pub(crate) fn close(inner: &Inner) -> bool {
     let region = &inner.crew.region;
     let layout = region.layout();
     let others = (0..region.layout().shape.process_slots).any(|p| p != inner.crew.process.slot && region.is_process_alive(p));
     if others || region.sessions() > 0 {
-        return;
+        return false;
     }
     let sb = region.superblock();
     sb.last_seen_unix_s
@@ -124,15 +122,13 @@ pub(crate) fn close(inner: &Inner) {
             .into_iter()
             .all(|r| region.host().write_back(r))
     {
-        return;
+        return false;
     }
     sb.clean.store(1, Release);
-    if inner.durable {
-        region.host().write_back(0..superblock::SIZE);
-    }
+    !inner.durable || region.host().write_back(0..superblock::SIZE)
 }
 
-fn check_item_size(asked: usize, memory: u64) -> Result<(), OpenError> {
+pub(crate) fn check_item_size(asked: usize, memory: u64) -> Result<(), OpenError> {
     // A region backs a little less than the memory asked for, never a MiB less.
     let half = usize::try_from(memory.next_multiple_of(1 << 20) / 2).unwrap_or(usize::MAX);
     let (least, most) = (*ITEM_SIZE_MAX.start(), half.min(*ITEM_SIZE_MAX.end()));
@@ -143,7 +139,7 @@ fn check_item_size(asked: usize, memory: u64) -> Result<(), OpenError> {
     }
 }
 
-fn io(what: &'static str, path: &Path, source: std::io::Error) -> OpenError {
+pub(crate) fn io(what: &'static str, path: &Path, source: std::io::Error) -> OpenError {
     OpenError::Io {
         what,
         path: path.to_path_buf(),
@@ -152,7 +148,7 @@ fn io(what: &'static str, path: &Path, source: std::io::Error) -> OpenError {
 }
 
 /// Opens a region's file for reading and writing, with a description of its own.
-fn open_file(path: &Path, options: &Options, by_name: bool) -> Result<File, OpenError> {
+pub(crate) fn open_file(path: &Path, options: &Options, by_name: bool) -> Result<File, OpenError> {
     // A descriptor's entry in /proc is a symbolic link; a region's own name must not be one.
     let flags = if by_name { OFlag::O_NOFOLLOW } else { OFlag::empty() } | OFlag::O_NONBLOCK;
     let opened = File::options()
@@ -186,7 +182,7 @@ fn open_file(path: &Path, options: &Options, by_name: bool) -> Result<File, Open
 }
 
 /// Makes a region in a new file beside `path`, and gives it that name. `false`: somebody else was faster.
-fn create_at(path: &Path, options: &Options, rename: RenameFlags) -> Result<bool, OpenError> {
+pub(crate) fn create_at(path: &Path, options: &Options, rename: RenameFlags) -> Result<bool, OpenError> {
     remove_leftovers(path);
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     let [unique] = random(path)?;
@@ -261,7 +257,7 @@ fn create_in(file: &File, path: &Path, options: &Options) -> Result<(), OpenErro
             false => io("allocate", path, e),
         })?;
     }
-    let mapping = Mapping::new(file, layout.len_max).map_err(|e| io("map", path, e))?;
+    let mapping = Mapping::of(file, layout.len_max, options.strict, path)?;
     let [id0, id1, seed] = random(path)?;
     let creation = Creation {
         shape,
@@ -276,8 +272,19 @@ fn create_in(file: &File, path: &Path, options: &Options) -> Result<(), OpenErro
         probe: Arc::new(file.try_clone().map_err(|e| io("dup", path, e))?),
         mapping,
     };
-    Region::create(memory, &creation, Box::new(nobody)).map_err(|why| unusable(path, why))?;
-    Ok(())
+    let region = Region::create(memory, &creation, Box::new(nobody)).map_err(|why| unusable(path, why))?;
+    // A strict region is on the medium before it has its name.
+    let written = !region.is_strict()
+        || layout
+            .backed(segments)
+            .into_iter()
+            .all(|range| region.host().write_back(range))
+            && file.sync_all().is_ok();
+    if written {
+        Ok(())
+    } else {
+        Err(io("write back", path, std::io::Error::last_os_error()))
+    }
 }
 
 /// Attaches to the region behind `reopen`, each of whose files has a description of its own.
@@ -289,7 +296,12 @@ fn attach(
     warm: bool,
 ) -> Result<Inner, OpenError> {
     let file = reopen()?;
-    let (layout, backed) = inspect(&file, path)?;
+    let Inspected { layout, backed, strict } = inspect(&file, path)?;
+    if options.strict && !strict {
+        return Err(OpenError::NotStrict {
+            path: path.to_path_buf(),
+        });
+    }
     let slots = layout.shape.process_slots;
     let slot = (0..slots)
         .find(|slot| fcntl(&file, FcntlArg::F_OFD_SETLK(&byte_lock(offset(layout.process(*slot))))).is_ok())
@@ -297,7 +309,7 @@ fn attach(
             path: path.to_path_buf(),
             slots,
         })?;
-    let mapping = Mapping::new(&file, layout.len_max).map_err(|e| io("map", path, e))?;
+    let mapping = Mapping::of(&file, layout.len_max, strict, path)?;
     drop(file);
     let probe = reopen()?;
     let durable = is_durable(&probe);
@@ -307,7 +319,15 @@ fn attach(
         probe: Arc::clone(&file),
         mapping,
     };
-    let region = Region::open(memory, backed, Box::new(attachment)).map_err(|why| unusable(path, why))?;
+    #[cfg_attr(not(feature = "slow-barrier"), expect(unused_mut, reason = "a measurement changes it"))]
+    let mut region = Region::open(memory, backed, Box::new(attachment)).map_err(|why| unusable(path, why))?;
+    #[cfg(feature = "slow-barrier")]
+    region.at_barrier(wait_100_ns);
+    let last_seen_unix_s = i64::try_from(region.superblock().last_seen_unix_s.load(Relaxed)).unwrap_or(0);
+    // "In use since this boot" must be on the medium before the first change can be.
+    if !region.begin_use(boot_id(), clock::unix_s()) && durable && !region.host().write_back(0..superblock::SIZE) {
+        return Err(io("write back", path, std::io::Error::last_os_error()));
+    }
     if !options.existing_only {
         raise(&region, options.memory).map_err(|why| OpenError::NotGrown {
             path: path.to_path_buf(),
@@ -319,18 +339,7 @@ fn attach(
         .host()
         .prepare(&layout.backed(region.segments()), options.huge_pages, options.prefault);
     let process = region.attach(slot, std::process::id(), clock::unix_s());
-    let sb = region.superblock();
-    let boot = boot_id();
-    let dirty = sb.clean.swap(0, Relaxed) == 0 && sb.boot_id.iter().zip(boot).all(|(w, b)| w.load(Relaxed) == b);
-    for (word, value) in sb.boot_id.iter().zip(boot) {
-        word.store(value, Relaxed);
-    }
-    sb.last_seen_unix_s
-        .store(u64::try_from(clock::unix_s()).unwrap_or(0), Relaxed);
-    // "In use since this boot" must be on the disk before the first write can be.
-    if durable && !dirty {
-        region.host().write_back(0..superblock::SIZE);
-    }
+    restart::after_gap(&region, slot, last_seen_unix_s, options);
     region.recover();
     let limits = Limits {
         item_size_max: options.item_size_max,
@@ -384,7 +393,7 @@ pub(crate) fn raise(region: &Region, memory: u64) -> Result<(), GrowError> {
 }
 
 /// Whether a file could not be given memory because there is none.
-fn no_room(error: &std::io::Error) -> bool {
+pub(crate) fn no_room(error: &std::io::Error) -> bool {
     matches!(
         error.kind(),
         std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded | std::io::ErrorKind::OutOfMemory
@@ -392,7 +401,7 @@ fn no_room(error: &std::io::Error) -> bool {
 }
 
 /// Allocates these bytes of a file, which becomes as long as that needs.
-fn back(file: &File, range: std::ops::Range<usize>) -> std::io::Result<()> {
+pub(crate) fn back(file: &File, range: std::ops::Range<usize>) -> std::io::Result<()> {
     let (offset, len) = (offset(range.start), offset(range.end - range.start));
     loop {
         match fallocate(file, FallocateFlags::empty(), offset, len) {
@@ -402,35 +411,25 @@ fn back(file: &File, range: std::ops::Range<usize>) -> std::io::Result<()> {
     }
 }
 
-/// Replaces a region whose last user's machine stopped without writing it back: parts of it may be on the disk and others
-/// not. `true`: replaced (or somebody else is at it): open again.
-fn discard_if_lost(file: &File, path: &Path, options: &Options) -> Result<bool, OpenError> {
-    inspect(file, path)?;
-    let mapping = Mapping::new(file, superblock::SIZE).map_err(|e| io("map", path, e))?;
-    let memory = mapping.memory();
-    let sb: &superblock::Superblock = memory.get(0);
-    let same_boot = sb.boot_id.iter().zip(boot_id()).all(|(w, b)| w.load(Relaxed) == b);
-    if same_boot || sb.clean.load(Acquire) == 1 || !is_durable(file) {
-        return Ok(false);
+/// The delay that pmemcached's authors gave each persist barrier (HotStorage 2017).
+#[cfg(feature = "slow-barrier")]
+fn wait_100_ns() {
+    let begun = Instant::now();
+    while begun.elapsed() < Duration::from_nanos(100) {
+        std::hint::spin_loop();
     }
-    // One process replaces it; its lock on the old file's first byte goes with its descriptor.
-    if fcntl(file, FcntlArg::F_OFD_SETLK(&byte_lock(0))).is_err() {
-        std::thread::sleep(Duration::from_millis(10));
-        return Ok(true);
-    }
-    let still_there = std::fs::metadata(path).is_ok_and(|m| {
-        use std::os::unix::fs::MetadataExt;
-        file.metadata().is_ok_and(|f| (m.dev(), m.ino()) == (f.dev(), f.ino()))
-    });
-    if still_there {
-        check_item_size(options.item_size_max, options.memory)?;
-        create_at(path, options, RenameFlags::empty())?;
-    }
-    Ok(true)
+}
+
+/// What a file says of the region in it.
+pub(crate) struct Inspected {
+    pub layout: Layout,
+    /// the file's length
+    pub backed: usize,
+    pub strict: bool,
 }
 
 /// The layout of the region in a file, and the file's length.
-fn inspect(file: &File, path: &Path) -> Result<(Layout, usize), OpenError> {
+pub(crate) fn inspect(file: &File, path: &Path) -> Result<Inspected, OpenError> {
     let len = file.metadata().map_err(|e| io("stat", path, e))?.len();
     let backed = usize::try_from(len).unwrap_or(usize::MAX);
     if backed < superblock::SIZE {
@@ -443,11 +442,14 @@ fn inspect(file: &File, path: &Path) -> Result<(Layout, usize), OpenError> {
         ));
     }
     let mapping = Mapping::new(file, superblock::SIZE).map_err(|e| io("map", path, e))?;
-    let layout = Region::inspect(&mapping.memory(), backed).map_err(|why| unusable(path, why))?;
-    Ok((layout, backed))
+    let memory = mapping.memory();
+    let layout = Region::inspect(&memory, backed).map_err(|why| unusable(path, why))?;
+    let sb: &superblock::Superblock = memory.get(0);
+    let strict = sb.incompatible.load(Relaxed) & superblock::STRICT != 0;
+    Ok(Inspected { layout, backed, strict })
 }
 
-fn unusable(path: &Path, why: Unusable) -> OpenError {
+pub(crate) fn unusable(path: &Path, why: Unusable) -> OpenError {
     OpenError::Unusable {
         path: path.to_path_buf(),
         why,
@@ -455,19 +457,19 @@ fn unusable(path: &Path, why: Unusable) -> OpenError {
 }
 
 /// Whether the file outlives the next boot.
-fn is_durable(file: &File) -> bool {
+pub(crate) fn is_durable(file: &File) -> bool {
     fstatfs(file).is_ok_and(|fs| fs.filesystem_type() != TMPFS_MAGIC && fs.filesystem_type() != HUGETLBFS_MAGIC)
 }
 
 /// The page size of the file's memory: hugetlbfs has its own.
-fn page_size(file: &File) -> usize {
+pub(crate) fn page_size(file: &File) -> usize {
     match fstatfs(file) {
         Ok(fs) if fs.filesystem_type() == HUGETLBFS_MAGIC => usize::try_from(fs.block_size()).unwrap_or(4096).max(4096),
         _ => 4096,
     }
 }
 
-fn byte_lock(at: i64) -> nix::libc::flock {
+pub(crate) fn byte_lock(at: i64) -> nix::libc::flock {
     // SAFETY: the structure is plain numbers, for which zeros are valid.
     let mut lock: nix::libc::flock = unsafe { std::mem::zeroed() };
     lock.l_type = i16::try_from(nix::libc::F_WRLCK).unwrap_or(0);
@@ -477,12 +479,12 @@ fn byte_lock(at: i64) -> nix::libc::flock {
     lock
 }
 
-fn offset(n: usize) -> i64 {
+pub(crate) fn offset(n: usize) -> i64 {
     i64::try_from(n).unwrap_or(i64::MAX)
 }
 
 /// Random words from the kernel.
-fn random<const N: usize>(path: &Path) -> Result<[u64; N], OpenError> {
+pub(crate) fn random<const N: usize>(path: &Path) -> Result<[u64; N], OpenError> {
     let mut words = [0; N];
     let mut source = File::open("/dev/urandom").map_err(|e| io("open /dev/urandom for", path, e))?;
     for word in &mut words {
@@ -497,7 +499,7 @@ fn random<const N: usize>(path: &Path) -> Result<[u64; N], OpenError> {
 
 /// The identity of this boot (`random(4)`, "boot_id"); zeros where there is no /proc, so that every boot looks the same
 /// there, and files should not be used.
-fn boot_id() -> [u64; 2] {
+pub(crate) fn boot_id() -> [u64; 2] {
     let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     let digits: String = text.chars().filter(char::is_ascii_hexdigit).collect();
     let half = |r| digits.get(r).and_then(|d| u64::from_str_radix(d, 16).ok()).unwrap_or(0);
@@ -505,11 +507,12 @@ fn boot_id() -> [u64; 2] {
 }
 
 /// A mapping, unmapped when dropped.
-struct Mapping {
+pub(crate) struct Mapping {
     base: NonNull<nix::libc::c_void>,
     len: usize,
     /// the process that mapped it
     home: Home,
+    is_persistent: bool,
 }
 
 // SAFETY: an address range belongs to the whole process.
@@ -518,16 +521,38 @@ unsafe impl Send for Mapping {}
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
-    fn new(file: &File, len: usize) -> std::io::Result<Self> {
+    /// For a strict region, or any other.
+    pub(crate) fn of(file: &File, len: usize, strict: bool, path: &Path) -> Result<Self, OpenError> {
+        if !strict {
+            return Self::new(file, len).map_err(|e| io("map", path, e));
+        }
+        #[cfg(feature = "slow-barrier")]
+        if let Ok(mut mapping) = Self::new(file, len) {
+            mapping.is_persistent = true;
+            return Ok(mapping);
+        }
+        // `mmap(2)`: MAP_SYNC fails with EOPNOTSUPP where the processor's write-backs do not reach the medium.
+        Self::with(file, len, MapFlags::MAP_SHARED_VALIDATE | MapFlags::MAP_SYNC).map_err(|source| OpenError::StrictImpossible {
+            path: path.to_path_buf(),
+            source,
+        })
+    }
+
+    pub(crate) fn new(file: &File, len: usize) -> std::io::Result<Self> {
+        Self::with(file, len, MapFlags::MAP_SHARED | MapFlags::MAP_NORESERVE)
+    }
+
+    fn with(file: &File, len: usize, flags: MapFlags) -> std::io::Result<Self> {
         let size = NonZeroUsize::new(len).ok_or(std::io::ErrorKind::InvalidInput)?;
         let prot = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
-        let flags = MapFlags::MAP_SHARED | MapFlags::MAP_NORESERVE;
         // SAFETY: a new mapping at an address of the kernel's choice overlaps nothing.
         let base = unsafe { mmap(None, size, prot, flags, file, 0) }?;
+        let is_persistent = flags.contains(MapFlags::MAP_SYNC);
         let mapping = Self {
             base,
             len,
             home: Home::new(),
+            is_persistent,
         };
         // A forked child must not hold the lock nor write as its parent: it has no mapping at all.
         // SAFETY: advice about our own mapping.
@@ -536,7 +561,7 @@ impl Mapping {
     }
 
     /// The mapped bytes; the caller keeps the mapping as long as it uses them.
-    fn memory(&self) -> Memory {
+    pub(crate) fn memory(&self) -> Memory {
         // SAFETY: mapped shared, readable and writable, page-aligned; kept by the `Attachment` that the region owns.
         unsafe { Memory::new(self.base.cast(), self.len) }
     }
@@ -564,9 +589,9 @@ impl Drop for Mapping {
 }
 
 /// What keeps a region attached: its mapping, and a descriptor without locks of its own to ask for others'.
-struct Attachment {
-    probe: Arc<File>,
-    mapping: Mapping,
+pub(crate) struct Attachment {
+    pub probe: Arc<File>,
+    pub mapping: Mapping,
 }
 
 impl Host for Attachment {
@@ -588,6 +613,10 @@ impl Host for Attachment {
                 let _ = self.mapping.advise(range.start, len, MmapAdvise::MADV_POPULATE_WRITE);
             }
         }
+    }
+
+    fn is_persistent(&self) -> bool {
+        self.mapping.is_persistent
     }
 
     fn write_back(&self, range: std::ops::Range<usize>) -> bool {

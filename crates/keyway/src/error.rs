@@ -33,6 +33,10 @@ pub enum OpenError {
     ProcessesFull { path: PathBuf, slots: usize },
     /// another process is replacing the region and does not finish
     Busy { path: PathBuf },
+    /// strict mode was asked for where changes cannot be made persistent
+    StrictImpossible { path: PathBuf, source: std::io::Error },
+    /// strict mode was asked for, the region was made without it
+    NotStrict { path: PathBuf },
     /// the region is there, and cannot be given the memory asked for
     NotGrown { path: PathBuf, why: GrowError },
     /// nobody listens on the socket that a region was asked of
@@ -125,6 +129,17 @@ impl std::fmt::Display for OpenError {
                     path.display()
                 )
             }
+            Self::StrictImpossible { path, source } => write!(
+                f,
+                "{}: strict mode needs a file on persistent memory, mapped directly (DAX): MAP_SYNC gave \"{source}\"; put the region on a \
+                 file system mounted with -o dax, or leave --strict out",
+                path.display()
+            ),
+            Self::NotStrict { path } => write!(
+                f,
+                "{}: the region was made without --strict and stays so; copy it elsewhere and remove the file, or leave --strict out",
+                path.display()
+            ),
             Self::Busy { path } => write!(
                 f,
                 "{}: another process is replacing the region and does not finish",
@@ -147,7 +162,10 @@ impl std::fmt::Display for OpenError {
 impl std::error::Error for OpenError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
-            Self::Io { source, .. } | Self::NoSpace { source, .. } | Self::NoServer { source, .. } => Some(source),
+            Self::Io { source, .. }
+            | Self::NoSpace { source, .. }
+            | Self::NoServer { source, .. }
+            | Self::StrictImpossible { source, .. } => Some(source),
             Self::Unusable { why, .. } => Some(why),
             Self::NotGrown { why, .. } => Some(why),
             _ => None,

@@ -20,12 +20,14 @@
 
 mod attach;
 mod clock;
+mod copy;
 mod crew;
 mod error;
 mod fork;
 pub mod handout;
 mod local;
 mod presence;
+mod restart;
 mod session;
 
 use crew::Crew;
@@ -36,6 +38,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
+pub use copy::{Copied, CopyError};
 pub use error::{GrowError, LocalError, OpenError, SessionError};
 pub use keyway_region::check::Report as CheckReport;
 pub use keyway_region::layout::stats::Counters;
@@ -93,6 +96,13 @@ pub struct Options {
     pub evict: bool,
     /// attach only: an absent region is an error
     pub existing_only: bool,
+    /// every acknowledged change outlives a power failure: a new region is a strict one, which needs persistent memory (DAX);
+    /// one that exists must be strict. A strict region is one for everybody, asked for or not
+    pub strict: bool,
+    /// seconds for which nobody may have used the region before [`Self::gap`] says what becomes of it; `None`: any time
+    pub gap_max_s: Option<u64>,
+    /// what becomes of the items after a longer gap
+    pub gap: Gap,
 }
 
 impl Default for Options {
@@ -106,8 +116,24 @@ impl Default for Options {
             mode: 0o600,
             evict: true,
             existing_only: false,
+            strict: false,
+            gap_max_s: None,
+            gap: Gap::Serve,
         }
     }
+}
+
+/// What becomes of the items of a region that nobody has used for longer than was allowed: what they are copies of may
+/// have changed meanwhile, and nobody was there to delete them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Gap {
+    /// they are served as if nothing had been
+    #[default]
+    Serve,
+    /// they are served as stale ones: a meta get is told so (flag X), and one client wins the right to fetch anew (flag W)
+    Stale,
+    /// they are gone
+    Flush,
 }
 
 /// What a region is and how full it is.
@@ -280,16 +306,27 @@ impl Cache {
         keyway_region::check::check(region, progress)
     }
 
+    /// Copies the region's items to a new region at `to`, while writers go on: each is whole in it or absent. It gets its name when it
+    /// is complete; what has that name already is replaced only with `force`. `progress` is told of the share done, 0 to 100.
+    ///
+    /// # Errors
+    ///
+    /// [`CopyError`]; nothing is left at `to` then, nor changed.
+    pub fn copy_to(&self, to: &std::path::Path, force: bool, progress: impl FnMut(u8)) -> Result<Copied, CopyError> {
+        copy::copy(self, to, force, progress)
+    }
+
     /// Detaches. If this was the last process, marks the region as cleanly stopped, after everything is written back where
     /// that matters (a file that outlives the next boot). All sessions must have been dropped; otherwise, or while other
-    /// processes are attached, it only detaches.
-    pub fn close(self) {
-        if let Some(mut inner) = Arc::into_inner(self.inner) {
-            if inner.crew.home.is_here() {
-                attach::close(&inner);
-            } else if let Some(own) = inner.again.take() {
-                own.close();
-            }
+    /// processes are attached, it only detaches. Whether it was marked.
+    pub fn close(self) -> bool {
+        let Some(mut inner) = Arc::into_inner(self.inner) else {
+            return false;
+        };
+        if inner.crew.home.is_here() {
+            attach::close(&inner)
+        } else {
+            inner.again.take().is_some_and(Self::close)
         }
     }
 }

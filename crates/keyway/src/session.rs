@@ -181,6 +181,7 @@ impl Session {
     pub fn upkeep(&mut self) {
         if self.ready().is_ok() {
             let now = self.now();
+            self.inner.region().note_seen(clock::unix_s());
             self.member.crew.upkeep();
             self.inner.upkeep(now);
         }

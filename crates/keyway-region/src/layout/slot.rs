@@ -110,6 +110,12 @@ impl Slot {
         self.0 & DIRTY != 0
     }
 
+    /// The same word, dirty if another one is.
+    #[inline]
+    pub fn as_dirty_as(self, other: Self) -> Self {
+        Self(self.0 | other.0 & DIRTY)
+    }
+
     /// The word that a removal leaves in an item's place until it is persistent. It names the item, so that no later removal
     /// is taken for this one.
     #[inline]

@@ -57,7 +57,9 @@ pub struct Superblock {
     pub kernel_door: AtomicU64,
     /// 1 once anybody has put an item into a third bucket
     pub thirds: AtomicU64,
-    pad1: [AtomicU64; 2],
+    /// items in segments that were opened before this sequence number are stale; 0: none are
+    pub stale_before: AtomicU64,
+    pad1: [AtomicU64; 1],
 
     // Allocation: one line of words written at every segment or so.
     /// the next segment's sequence number

@@ -1,0 +1,577 @@
+//! The operations: each of the design's table, and pairs of them in which one thread stands still in the middle.
+
+use crate::world::{Size, World};
+use keyway_region::Session;
+use keyway_region::verbs::{Arithmetic, Delete, Get, Store, StoreMode};
+
+/// One operation.
+pub type Operation = fn(&mut Session, u32);
+
+/// A region, and what is done to it.
+#[derive(Clone, Copy)]
+pub struct Scenario {
+    /// what it is called
+    pub name: &'static str,
+    /// the region
+    pub size: Size,
+    /// what is in it before; not recorded, on the medium
+    pub before: fn(&mut Session, u32),
+    /// what is recorded, one after the other; each is acknowledged when it returns
+    pub operations: &'static [Operation],
+    /// what another thread does meanwhile, begun in the middle of the first operation, and keys that it only looks at
+    pub meanwhile: Option<(Operation, &'static [&'static str])>,
+    /// how many barriers each operation may take
+    pub barriers: Option<&'static [usize]>,
+    /// the first thread is dead from then on, and does not go on
+    pub dies: bool,
+    /// keys that are looked at
+    pub watched: fn() -> Vec<Vec<u8>>,
+    /// seconds later at which it is looked at
+    pub later_s: u32,
+    /// whether items are evicted on the way
+    pub evicts: bool,
+    /// begin with a region that was stopped cleanly and comes into use
+    pub from_clean: bool,
+}
+
+const SMALL: Size = Size { segments: 12, most: 12 };
+const FULL: Size = Size { segments: 9, most: 9 };
+
+const PLAIN: Scenario = Scenario {
+    name: "",
+    size: SMALL,
+    before: few,
+    operations: &[],
+    meanwhile: None,
+    barriers: None,
+    dies: false,
+    watched: few_keys,
+    later_s: 0,
+    evicts: false,
+    from_clean: false,
+};
+
+/// All of them.
+pub const ALL: &[Scenario] = &[
+    Scenario {
+        name: "set of an absent key",
+        operations: &[|s, now| set(s, "new", "fresh value", now)],
+        barriers: Some(&[2]),
+        ..PLAIN
+    },
+    Scenario {
+        name: "set of a present key",
+        operations: &[|s, now| set(s, "a", "second value of a", now)],
+        barriers: Some(&[2]),
+        ..PLAIN
+    },
+    Scenario {
+        name: "first change behind a clean stop",
+        operations: &[|s, now| set(s, "a", "second value of a", now)],
+        from_clean: true,
+        ..PLAIN
+    },
+    Scenario {
+        name: "set, delete, set again, delete again",
+        operations: &[
+            |s, now| set(s, "new", "one", now),
+            |s, now| delete(s, "new", now),
+            |s, now| set(s, "new", "two", now),
+            |s, now| delete(s, "new", now),
+        ],
+        barriers: Some(&[2, 1, 2, 1]),
+        ..PLAIN
+    },
+    Scenario {
+        name: "delete",
+        operations: &[|s, now| delete(s, "a", now)],
+        ..PLAIN
+    },
+    Scenario {
+        name: "append, incr, cas, touch",
+        operations: &[
+            |s, now| store(s, "a", " and more", StoreMode::Append, now),
+            |s, now| {
+                let how = Arithmetic {
+                    delta: 5,
+                    ..Arithmetic::default()
+                };
+                s.arithmetic(b"n", &how, now).expect("there is room");
+            },
+            cas,
+            |s, now| {
+                s.touch(b"b", 1000, now).expect("there is room");
+            },
+        ],
+        ..PLAIN
+    },
+    Scenario {
+        name: "set with an expiry, twice",
+        operations: &[
+            |s, now| expiring(s, "a", "short", 100, now),
+            |s, now| expiring(s, "b", "longer", 110, now),
+        ],
+        ..PLAIN
+    },
+    Scenario {
+        name: "expiring items that fill a segment, each later than the last",
+        before: |s, now| {
+            few(s, now);
+            for i in 0..17 {
+                expiring(s, &format!("e-{i}"), &large('e', 700), 90, now);
+            }
+        },
+        operations: &[
+            |s, now| expiring(s, "e-17", &large('e', 700), 100, now),
+            |s, now| expiring(s, "e-18", &large('e', 700), 106, now),
+            |s, now| expiring(s, "e-19", &large('e', 700), 107, now),
+            |s, now| expiring(s, "e-20", &large('e', 700), 108, now),
+            |s, now| expiring(s, "e-21", &large('e', 500), 109, now),
+        ],
+        later_s: 105,
+        watched: || keys(&["a", "e-3", "e-17", "e-18", "e-19", "e-20", "e-21"]),
+        ..PLAIN
+    },
+    Scenario {
+        name: "set of a large value, over it a smaller one, and deleted",
+        operations: &[
+            |s, now| set(s, "large", &large('x', 40_000), now),
+            |s, now| set(s, "large", &large('y', 20_000), now),
+            |s, now| delete(s, "large", now),
+        ],
+        ..PLAIN
+    },
+    Scenario {
+        name: "touch of a large value, then its segments for another",
+        before: |s, now| {
+            few(s, now);
+            set(s, "large", &large('x', 40_000), now);
+        },
+        operations: &[
+            |s, now| {
+                s.touch(b"large", 1000, now).expect("there is room");
+            },
+            |s, now| delete(s, "large", now),
+            |s, now| set(s, "a", &large('z', 40_000), now),
+        ],
+        watched: || keys(&["a", "large", "b"]),
+        ..PLAIN
+    },
+    Scenario {
+        name: "flush_all, then set",
+        operations: &[
+            |s, now| s.flush_all(0, now).expect("epochs are left"),
+            |s, now| set(s, "a", "after the flush", now),
+        ],
+        ..PLAIN
+    },
+    Scenario {
+        name: "delayed flush_all that comes due",
+        operations: &[
+            |s, now| s.flush_all(10, now).expect("epochs are left"),
+            |s, now| set(s, "a", "after the flush", now + 11),
+        ],
+        later_s: 11,
+        ..PLAIN
+    },
+    Scenario {
+        name: "writes that open another segment",
+        operations: &[
+            |s, now| fill(s, "fill", 0..12, 700, now),
+            |s, now| fill(s, "fill", 12..24, 700, now),
+            |s, now| set(s, "fill-3", "over", now),
+        ],
+        watched: || keys(&["a", "b", "fill-0", "fill-3", "fill-11", "fill-12", "fill-23"]),
+        ..PLAIN
+    },
+    Scenario {
+        name: "sets that evict",
+        size: FULL,
+        evicts: true,
+        before: |s, now| {
+            few(s, now);
+            fill(s, "old", 0..136, 700, now);
+        },
+        operations: &[
+            |s, now| fill(s, "fill", 0..6, 700, now),
+            |s, now| fill(s, "fill", 6..14, 700, now),
+            |s, now| set(s, "old-120", "over", now),
+            |s, now| fill(s, "fill", 14..24, 700, now),
+        ],
+        watched: || {
+            keys(&[
+                "a", "old-30", "old-60", "old-90", "old-120", "old-135", "fill-0", "fill-5", "fill-9", "fill-23",
+            ])
+        },
+        ..PLAIN
+    },
+    Scenario {
+        name: "overwrites that compact",
+        size: FULL,
+        evicts: true,
+        before: |s, now| {
+            few(s, now);
+            fill(s, "old", 0..52, 700, now);
+        },
+        operations: &[
+            |s, now| fill(s, "old", 0..30, 690, now),
+            |s, now| fill(s, "old", 10..40, 680, now),
+        ],
+        watched: || keys(&["a", "b", "old-29", "old-39", "old-51"]),
+        ..PLAIN
+    },
+    Scenario {
+        name: "large values that evict each other",
+        size: FULL,
+        evicts: true,
+        before: |s, now| {
+            few(s, now);
+            set(s, "large-0", &large('p', 30_000), now);
+            fill(s, "old", 0..86, 700, now);
+        },
+        operations: &[
+            |s, now| set(s, "large-1", &large('q', 30_000), now),
+            |s, now| set(s, "large-2", &large('r', 30_000), now),
+        ],
+        watched: || keys(&["a", "old-85", "large-0", "large-1", "large-2"]),
+        ..PLAIN
+    },
+    Scenario {
+        name: "inserts that split",
+        size: Size { segments: 24, most: 24 },
+        before: |s, now| fill(s, "i", 0..1343, 8, now),
+        operations: &[
+            |s, now| fill(s, "i", 1343..1346, 8, now),
+            |s, now| set(s, "i-7", "over", now),
+            |s, now| delete(s, "i-1000", now),
+        ],
+        watched: || {
+            (0..1340)
+                .step_by(11)
+                .map(|i| format!("i-{i}").into_bytes())
+                .chain(keys(&["i-7", "i-1000", "i-1343", "i-1344", "i-1345"]))
+                .collect()
+        },
+        ..PLAIN
+    },
+    Scenario {
+        name: "get while a set stands still",
+        operations: &[|s, now| set(s, "a", "second value of a", now)],
+        meanwhile: Some((|s, now| get(s, "a", now), &["a"])),
+        ..PLAIN
+    },
+    Scenario {
+        name: "get while an insert stands still",
+        operations: &[|s, now| set(s, "new", "fresh", now)],
+        meanwhile: Some((|s, now| get(s, "new", now), &["new"])),
+        ..PLAIN
+    },
+    Scenario {
+        name: "set while a set stands still",
+        operations: &[|s, now| set(s, "a", "one of two", now)],
+        meanwhile: Some((|s, now| set(s, "a", "the other of two", now), &["a"])),
+        ..PLAIN
+    },
+    Scenario {
+        name: "add while a delete stands still",
+        operations: &[|s, now| delete(s, "a", now)],
+        meanwhile: Some((|s, now| store(s, "a", "added anew", StoreMode::Add, now), &["a"])),
+        ..PLAIN
+    },
+    Scenario {
+        name: "get while a delete stands still",
+        operations: &[|s, now| delete(s, "a", now)],
+        meanwhile: Some((|s, now| get(s, "a", now), &["a"])),
+        ..PLAIN
+    },
+    Scenario {
+        name: "delete while a set stands still",
+        operations: &[|s, now| set(s, "a", "second value of a", now)],
+        meanwhile: Some((|s, now| delete(s, "a", now), &["a"])),
+        ..PLAIN
+    },
+    Scenario {
+        name: "get while flush_all stands still",
+        operations: &[|s, now| s.flush_all(0, now).expect("epochs are left")],
+        meanwhile: Some((|s, now| get(s, "a", now), &["a"])),
+        ..PLAIN
+    },
+    Scenario {
+        name: "set while a segment is opened",
+        before: |s, now| {
+            few(s, now);
+            fill(s, "fill", 0..19, 700, now);
+        },
+        operations: &[|s, now| fill(s, "fill", 20..23, 700, now)],
+        meanwhile: Some((|s, now| set(s, "b", "the other thread's", now), &[])),
+        ..PLAIN
+    },
+    Scenario {
+        name: "set while a segment is opened behind a flush",
+        before: |s, now| {
+            few(s, now);
+            s.flush_all(0, now).expect("epochs are left");
+        },
+        operations: &[|s, now| set(s, "a", "after the flush", now)],
+        meanwhile: Some((|s, now| set(s, "b", "the other thread's", now), &[])),
+        ..PLAIN
+    },
+    Scenario {
+        name: "set while a split stands still",
+        size: Size { segments: 24, most: 24 },
+        before: |s, now| fill(s, "i", 0..1343, 8, now),
+        operations: &[|s, now| fill(s, "i", 1343..1344, 8, now)],
+        meanwhile: Some((
+            |s, now| {
+                for i in (0..300).step_by(13) {
+                    set(s, &format!("i-{i}"), "meanwhile", now);
+                }
+            },
+            &[],
+        )),
+        watched: || (0..1340).step_by(13).map(|i| format!("i-{i}").into_bytes()).collect(),
+        ..PLAIN
+    },
+    Scenario {
+        name: "inserts while a split stands still",
+        size: Size { segments: 24, most: 24 },
+        before: |s, now| fill(s, "i", 0..1343, 8, now),
+        operations: &[|s, now| fill(s, "i", 1343..1344, 8, now)],
+        meanwhile: Some((|s, now| fill(s, "j", 0..3, 8, now), &[])),
+        watched: || {
+            (0..1340)
+                .step_by(17)
+                .map(|i| format!("i-{i}").into_bytes())
+                .chain(keys(&["j-0", "j-1", "j-2"]))
+                .collect()
+        },
+        ..PLAIN
+    },
+    Scenario {
+        name: "sets that evict while a set stands still",
+        size: FULL,
+        evicts: true,
+        before: |s, now| {
+            few(s, now);
+            fill(s, "old", 0..136, 700, now);
+        },
+        operations: &[|s, now| set(s, "old-80", "over", now)],
+        meanwhile: Some((|s, now| fill(s, "fill", 0..30, 700, now), &[])),
+        watched: || keys(&["old-40", "old-80", "old-100", "fill-29"]),
+        ..PLAIN
+    },
+    Scenario {
+        name: "large values while a large set stands still",
+        size: FULL,
+        evicts: true,
+        before: |s, now| {
+            few(s, now);
+            set(s, "large", &large('p', 30_000), now);
+        },
+        operations: &[|s, now| set(s, "large", "small now", now)],
+        meanwhile: Some((
+            |s, now| {
+                for (i, c) in ['q', 'r', 's'].into_iter().enumerate() {
+                    set(s, &format!("large-{i}"), &large(c, 30_000), now);
+                }
+            },
+            &[],
+        )),
+        watched: || keys(&["a", "large", "large-2"]),
+        ..PLAIN
+    },
+    Scenario {
+        name: "add while an insert stands still",
+        operations: &[|s, now| set(s, "new", "fresh", now)],
+        meanwhile: Some((|s, now| store(s, "new", "added", StoreMode::Add, now), &["new"])),
+        ..PLAIN
+    },
+    Scenario {
+        name: "replace while a delete stands still",
+        operations: &[|s, now| delete(s, "a", now)],
+        meanwhile: Some((|s, now| store(s, "a", "replaced", StoreMode::Replace, now), &["a"])),
+        ..PLAIN
+    },
+    Scenario {
+        name: "walk while a set stands still",
+        operations: &[|s, now| set(s, "a", "second value of a", now)],
+        meanwhile: Some((
+            |s, now| {
+                s.region().walk(0, usize::MAX, now, |_, _| {});
+            },
+            &["a"],
+        )),
+        ..PLAIN
+    },
+    Scenario {
+        name: "a gap that makes all stale, then set",
+        operations: &[|s, _| s.region().make_stale(), |s, now| set(s, "a", "fresh", now)],
+        ..PLAIN
+    },
+    Scenario {
+        name: "expiry, then a clock that was set back",
+        before: |s, now| {
+            few(s, now);
+            expiring(s, "new", "short", 100, now);
+        },
+        operations: &[|s, _| {
+            s.region().tick(crate::world::NOW + 200);
+        }],
+        ..PLAIN
+    },
+    Scenario {
+        name: "more memory, and writes that need it",
+        size: Size { segments: 9, most: 12 },
+        before: |s, now| {
+            few(s, now);
+            fill(s, "old", 0..70, 700, now);
+        },
+        operations: &[
+            |s, _| s.region().raise(12).expect("there is memory"),
+            |s, now| fill(s, "fill", 0..24, 700, now),
+            |s, now| fill(s, "fill", 24..110, 700, now),
+        ],
+        evicts: true,
+        watched: || keys(&["a", "old-30", "old-69", "fill-0", "fill-23", "fill-24", "fill-109"]),
+        ..PLAIN
+    },
+    Scenario {
+        name: "splits while a set stands still",
+        size: Size { segments: 24, most: 24 },
+        before: |s, now| fill(s, "i", 0..1344, 8, now),
+        operations: &[|s, now| set(s, "i-6", "over", now)],
+        meanwhile: Some((|s, now| fill(s, "j", 0..60, 8, now), &[])),
+        watched: || {
+            (0..1340)
+                .step_by(31)
+                .map(|i| format!("i-{i}").into_bytes())
+                .chain(keys(&["i-6", "j-0", "j-59"]))
+                .collect()
+        },
+        ..PLAIN
+    },
+    Scenario {
+        name: "sets that evict behind a thread that died in a set",
+        size: FULL,
+        evicts: true,
+        before: |s, now| {
+            few(s, now);
+            fill(s, "old", 0..136, 700, now);
+        },
+        operations: &[|s, now| set(s, "old-80", "over", now)],
+        meanwhile: Some((|s, now| fill(s, "fill", 0..70, 700, now), &[])),
+        dies: true,
+        watched: || keys(&["old-80", "old-100", "fill-69"]),
+        ..PLAIN
+    },
+    Scenario {
+        name: "large values behind a thread that died in a large set",
+        size: FULL,
+        evicts: true,
+        before: |s, now| {
+            few(s, now);
+            set(s, "large", &large('p', 30_000), now);
+        },
+        operations: &[|s, now| set(s, "large", "small now", now)],
+        meanwhile: Some((
+            |s, now| {
+                for (i, c) in ['q', 'r', 's'].into_iter().enumerate() {
+                    set(s, &format!("large-{i}"), &large(c, 30_000), now);
+                }
+            },
+            &[],
+        )),
+        dies: true,
+        watched: || keys(&["a", "large", "large-2"]),
+        ..PLAIN
+    },
+];
+
+fn few(s: &mut Session, now: u32) {
+    set(s, "a", "first value of a", now);
+    set(s, "b", "first value of b", now);
+    set(s, "n", "41", now);
+    set(s, "c", "first value of c", now);
+    delete(s, "c", now);
+}
+
+fn few_keys() -> Vec<Vec<u8>> {
+    keys(&["a", "b", "c", "n", "new", "large", "fill-20", "fill-22"])
+}
+
+fn keys(names: &[&str]) -> Vec<Vec<u8>> {
+    names.iter().map(|n| n.as_bytes().to_vec()).collect()
+}
+
+fn store(s: &mut Session, key: &str, value: &str, mode: StoreMode, now: u32) {
+    let how = Store {
+        mode,
+        ..Store::default()
+    };
+    s.store(key.as_bytes(), value.as_bytes(), &how, now).expect("there is room");
+}
+
+fn set(s: &mut Session, key: &str, value: &str, now: u32) {
+    store(s, key, value, StoreMode::Set, now);
+}
+
+fn expiring(s: &mut Session, key: &str, value: &str, exptime: i64, now: u32) {
+    let how = Store {
+        exptime,
+        ..Store::default()
+    };
+    s.store(key.as_bytes(), value.as_bytes(), &how, now).expect("there is room");
+}
+
+fn cas(s: &mut Session, now: u32) {
+    let how = Get {
+        details: true,
+        ..Get::default()
+    };
+    let item = s.get_with(b"b", &how, now, &mut Vec::new(), |_, _| {}).expect("a good key");
+    let how = Store {
+        compare_cas: item.map(|i| i.cas),
+        ..Store::default()
+    };
+    s.store(b"b", b"compared and set", &how, now).expect("there is room");
+}
+
+fn delete(s: &mut Session, key: &str, now: u32) {
+    s.delete(key.as_bytes(), &Delete::default(), now).expect("a good key");
+}
+
+fn get(s: &mut Session, key: &str, now: u32) {
+    let how = Get {
+        value: true,
+        ..Get::default()
+    };
+    s.get_with(key.as_bytes(), &how, now, &mut Vec::new(), |_, _| {})
+        .expect("a good key");
+}
+
+fn fill(s: &mut Session, name: &str, range: std::ops::Range<usize>, len: usize, now: u32) {
+    for i in range {
+        let value = format!("{name} {i} of length {len} ");
+        let value: String = value.chars().cycle().take(len).collect();
+        set(s, &format!("{name}-{i}"), &value, now);
+    }
+}
+
+fn large(c: char, len: usize) -> String {
+    std::iter::repeat_n(c, len).collect()
+}
+
+/// A world in which a scenario begins.
+pub fn begin(scenario: &Scenario) -> (World, u32) {
+    let mut world = World::new(scenario.size);
+    let now = world.region().tick(crate::world::NOW + 5);
+    let mut session = world.session(0);
+    (scenario.before)(&mut session, now);
+    world.give_back(0, session);
+    if scenario.from_clean {
+        world.stop_cleanly();
+    } else {
+        world.use_again();
+    }
+    (world, now)
+}
