@@ -155,9 +155,9 @@ impl From<SessionError> for Failure {
 impl From<OpenError> for Failure {
     fn from(error: OpenError) -> Self {
         let code = match error {
-            OpenError::Io { .. } => KEYWAY_ERROR_SYSTEM,
+            OpenError::Io { .. } | OpenError::StrictImpossible { .. } => KEYWAY_ERROR_SYSTEM,
             OpenError::NoSpace { .. } | OpenError::NotGrown { .. } => KEYWAY_ERROR_NO_SPACE,
-            OpenError::Unusable { .. } | OpenError::NotAFile { .. } => KEYWAY_ERROR_UNUSABLE,
+            OpenError::Unusable { .. } | OpenError::NotAFile { .. } | OpenError::NotStrict { .. } => KEYWAY_ERROR_UNUSABLE,
             OpenError::Absent { .. } | OpenError::NoServer { .. } | OpenError::Forked => KEYWAY_ERROR_ABSENT,
             OpenError::NotHandedOut { .. } => KEYWAY_ERROR_REFUSED,
             OpenError::MemoryTooSmall { .. } | OpenError::ItemSize { .. } => KEYWAY_ERROR_ARGUMENT,
