@@ -41,17 +41,13 @@ pub enum Mutant {
     RaisedBeforeBacked,
     /// items that were hit are evicted like any other
     NoSecondChance,
-    /// recovery holds whoever moves into a dead process' slot for dead too
-    VerdictsOutlive,
-    /// what was decided about a segment is done to whatever it has become since
-    LivesAlike,
     /// a set over an item stamps the epoch that it has read, even if the item's is younger
     StampDown,
 }
 
 impl Mutant {
     /// All that break the protocol. [`Self::NoSecondChance`] only costs hits.
-    pub const ALL: [Self; 18] = [
+    pub const ALL: [Self; 16] = [
         Self::PublishBeforeTail,
         Self::DeadExtentsStand,
         Self::DeadClaimsStand,
@@ -67,8 +63,6 @@ impl Mutant {
         Self::ThirdUnannounced,
         Self::SplitLosesASlot,
         Self::RaisedBeforeBacked,
-        Self::VerdictsOutlive,
-        Self::LivesAlike,
         Self::StampDown,
     ];
 }

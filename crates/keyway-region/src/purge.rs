@@ -174,7 +174,7 @@ impl Session {
         if !self.claim(segment, state) {
             return false;
         }
-        let same = self.region.segment_word(segment).generation() == victim.generation || mutants::is(Mutant::LivesAlike);
+        let same = self.region.segment_word(segment).generation() == victim.generation;
         if !same {
             self.region.header(segment).state.store(state.0, Release);
         }
@@ -189,7 +189,7 @@ impl Session {
         }
         let segment = victim.segment;
         self.seal(segment);
-        let is_idle = !self.region.has_live_extent(segment) || mutants::is(Mutant::LivesAlike);
+        let is_idle = !self.region.has_live_extent(segment);
         if !is_idle {
             let open = state.leave(Kind::Open);
             self.region.header(segment).state.store(open.0, Release);

@@ -30,7 +30,7 @@ impl Region {
                 return true;
             };
             let incarnation = self.process(process).incarnation.load(Acquire);
-            let known = verdict.filter(|(of, _)| *of == incarnation || mutants::is(Mutant::VerdictsOutlive));
+            let known = verdict.filter(|(of, _)| *of == incarnation);
             let (_, alive) = *verdict.insert(known.unwrap_or_else(|| (incarnation, self.is_process_alive(process))));
             !lease.is_of_process_incarnation(incarnation) || !alive
         })
