@@ -1,8 +1,8 @@
 //! Every image that a power failure may leave of a strict region, and what recovery makes of each.
 //!
-//! [`record`] notes what an operation stores, writes back and fences; [`machine`] keeps, for each cache line, which prefixes
-//! of its stores may be on the medium; [`world`] is a small region in private memory and what its users know of it;
-//! [`scenarios`] are the operations; [`explore`] puts it together.
+//! `record` notes what an operation stores, writes back and fences; `machine` keeps, for each cache line, which prefixes
+//! of its stores may be on the medium; `world` is a small region in private memory and what its users know of it;
+//! `scenarios` are the operations; `explore` puts it together.
 #![cfg(feature = "mutants")]
 
 pub mod explore;
