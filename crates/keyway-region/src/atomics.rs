@@ -2,7 +2,7 @@
 //!
 //! Each is its namesake in `core` and compiles to the same instructions. With the feature `observe`, which no program has,
 //! an observer that a test installs is told of every access: schedulers of model checkers and crash recorders plug in there
-//! (see [`crate::observe`]). Nothing in this file knows what a word means.
+//! (see `observe`). Nothing in this file knows what a word means.
 
 #[cfg(feature = "observe")]
 use crate::observe::{Access, Event, tell};
