@@ -184,7 +184,7 @@ fn check_extents(region: &Region, segment: usize, report: &mut Report, census: &
             );
             continue;
         }
-        while offset + item::HEADER_SIZE < tail {
+        while offset + item::SIZE_MIN <= tail {
             let header = Header(region.slot(region.segment(segment) + offset).load(Relaxed));
             let Some(header) = header.validate(tail - offset) else {
                 report.problem(

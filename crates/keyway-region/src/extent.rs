@@ -141,7 +141,9 @@ impl Session {
             pool: self.pool(key.hash),
             class: self.class(draft.expiry, now),
         };
-        let inline = |len| item::size(key.bytes.len(), len, flags) + EXTENT_HEADER_SIZE <= self.region.layout.shape.segment_size;
+        let inline = |len| {
+            item::size(key.bytes.len(), len, flags, draft.expiry) + EXTENT_HEADER_SIZE <= self.region.layout.shape.segment_size
+        };
         let (mut digits, mut padded) = (itoa::Buffer::new(), [b' '; NUMBER_LEN_MAX]);
         let (body, chain, own) = match draft.value {
             Value::Bytes(bytes) if inline(bytes.len()) && bytes.len() <= item::INLINE_VALUE_MAX => (Some(bytes), None, false),
@@ -153,14 +155,13 @@ impl Session {
         let value_len = chain.map_or(body.map_or(0, <[u8]>::len), |c| c.value_len);
         let mut chain_body = [0; LARGE_BODY_SIZE];
         if let Some(chain) = chain {
-            flags |= flag::LARGE;
             let words = [chain.value_len as u64, chain.first.0, chain.last.0];
             for (to, from) in chain_body.chunks_exact_mut(8).zip(words) {
                 to.copy_from_slice(&from.to_le_bytes());
             }
         }
         let body = body.unwrap_or(&chain_body);
-        let size = item::size(key.bytes.len(), body.len(), flags);
+        let size = item::size(key.bytes.len(), body.len(), flags, draft.expiry);
         let extent = match self.room(size, stream, epoch, now) {
             Ok(extent) => extent,
             Err(e) => {
@@ -173,12 +174,14 @@ impl Session {
         let offset = extent.next;
         let at = self.region.segment(extent.segment) + offset;
         let memory = &self.region.memory;
-        let header = Header::new(key.bytes.len(), body.len(), flags, draft.expiry);
+        let header = match chain {
+            Some(_) => Header::large(key.bytes.len(), flags, draft.expiry),
+            None => Header::new(key.bytes.len(), body.len(), flags, draft.expiry),
+        };
+        // Of a header without a lifetime the upper half is what follows, which is written over it.
         memory.get::<crate::atomics::AtomicU64>(at).store(header.0, Relaxed);
         if let Some(cas) = draft.cas {
-            memory
-                .get::<crate::atomics::AtomicU64>(at + item::HEADER_SIZE)
-                .store(cas, Relaxed);
+            memory.write(at + header.cas_offset(), &cas.to_le_bytes());
         }
         if draft.client_flags != 0 {
             memory

@@ -6,7 +6,7 @@
 use crate::atomics::{AcqRel, Acquire, Relaxed, SeqCst, fence};
 use crate::hash::{Key, choices, tag, third_choice};
 use crate::layout::bucket::{SLOTS, Table};
-use crate::layout::item::{Header, LARGE_BODY_SIZE, flag};
+use crate::layout::item::{Header, flag};
 use crate::layout::segment::{CHAIN_HEADER_SIZE, Link, SegmentWord};
 use crate::layout::slot::{FREQUENCY_MAX, Slot};
 use crate::region::Region;
@@ -307,7 +307,7 @@ impl Region {
     #[inline]
     pub(crate) fn facts(&self, seen: &Seen, place: Place, details: bool, now: u32) -> Item {
         let header = seen.header;
-        let flags = header.flags();
+        let given = header.given();
         let value_len = self.value_len(seen);
         let mut item = Item {
             value_len,
@@ -317,9 +317,9 @@ impl Region {
                 0
             },
             ttl_s: (header.expiry() != 0).then(|| header.expiry().saturating_sub(now)),
-            stale: flags & flag::STALE != 0 || self.is_of_before_gap(seen),
-            win_sent: flags & flag::WIN_SENT != 0,
-            binary_key: flags & flag::BINARY_KEY != 0,
+            stale: given & flag::STALE != 0 || self.is_of_before_gap(seen),
+            win_sent: given & flag::WIN_SENT != 0,
+            binary_key: given & flag::BINARY_KEY != 0,
             size: self.size(seen),
             ..Item::default()
         };
@@ -339,7 +339,7 @@ impl Region {
 
     #[inline]
     fn value_len(&self, seen: &Seen) -> usize {
-        match seen.header.has(flag::LARGE) {
+        match seen.header.is_large() {
             false => seen.header.value_len(),
             true => self.chain(seen).map_or(0, |chain| chain.value_len),
         }
@@ -348,11 +348,9 @@ impl Region {
     /// Bytes that the item takes in the region, a large value's included.
     #[inline]
     pub(crate) fn size(&self, seen: &Seen) -> usize {
-        seen.header.size().saturating_add(if seen.header.has(flag::LARGE) {
-            self.value_len(seen)
-        } else {
-            0
-        })
+        seen.header
+            .size()
+            .saturating_add(if seen.header.is_large() { self.value_len(seen) } else { 0 })
     }
 
     fn client_flags(&self, seen: &Seen) -> u32 {
@@ -364,7 +362,7 @@ impl Region {
     /// The item's CAS unique: the one that it carries, or the one that its place gives it.
     pub(crate) fn cas_unique(&self, seen: &Seen) -> u64 {
         if seen.header.has(flag::CAS) {
-            self.slot(seen.at + 8).load(Relaxed)
+            self.memory.u64_unaligned(seen.at + seen.header.cas_offset())
         } else {
             cas_of(self.header(seen.segment).sequence.load(Relaxed), seen.offset)
         }
@@ -372,7 +370,7 @@ impl Region {
 
     /// A large item's body.
     pub(crate) fn chain(&self, seen: &Seen) -> Option<Chain> {
-        if !seen.header.has(flag::LARGE) || seen.header.value_len() != LARGE_BODY_SIZE {
+        if !seen.header.is_large() {
             return None;
         }
         let at = seen.at + seen.header.value_offset();
@@ -387,7 +385,7 @@ impl Region {
 
     /// Copies the item's value to the end of `out`. `false`: it changed on the way; what was appended is rubbish.
     pub(crate) fn append_value(&self, seen: &Seen, out: &mut Vec<u8>) -> bool {
-        if seen.header.has(flag::LARGE) {
+        if seen.header.is_large() {
             return self.chain(seen).is_some_and(|chain| self.append_chain(chain, out));
         }
         self.memory
@@ -398,9 +396,7 @@ impl Region {
     /// The item's value, copied to `out`; `None` if it is longer, or has segments of its own.
     #[inline]
     pub(crate) fn short_value<'o>(&self, seen: &Seen, out: &'o mut [u8]) -> Option<&'o [u8]> {
-        let out = out
-            .get_mut(..seen.header.value_len())
-            .filter(|_| !seen.header.has(flag::LARGE))?;
+        let out = out.get_mut(..seen.header.value_len()).filter(|_| !seen.header.is_large())?;
         self.memory.read(seen.at + seen.header.value_offset(), out);
         Some(out)
     }

@@ -306,7 +306,7 @@ impl Session {
             }
             let tail = TailWord(region.slot(at + start + 8).load(Acquire)).tail().min(end);
             let mut offset = purge.cursor.offset.max(start + EXTENT_HEADER_SIZE);
-            while offset + item::HEADER_SIZE < tail {
+            while offset + item::SIZE_MIN <= tail {
                 purge.cursor.offset = offset;
                 if used >= budget {
                     return (false, used);
@@ -449,17 +449,17 @@ impl Session {
     /// Copies an item to the log's head and swaps its slot to the copy, which begins with the frequency of `like`. The segment
     /// is claimed by this thread, so nobody recycles it meanwhile.
     fn relocate(&self, purge: &mut Purge, place: Place, like: Slot, word: Slot, seen: &Seen, now: u32) -> Relocated {
-        let has_cas = seen.header.has(flag::CAS);
         let region = &*self.region;
         let mut bytes = self.scratch.take();
         bytes.clear();
         let stale = if region.is_of_before_gap(seen) { flag::STALE } else { 0 };
-        let header = Header(seen.header.0 | (flag::CAS | stale) << 28);
+        let header = seen.header.with(flag::CAS | stale);
         bytes.extend_from_slice(&header.0.to_le_bytes());
+        bytes.truncate(header.cas_offset());
         bytes.extend_from_slice(&region.cas_unique(seen).to_le_bytes());
-        let old_rest = item::HEADER_SIZE + if has_cas { 8 } else { 0 };
-        let rest = seen.header.value_offset() + seen.header.value_len() - old_rest;
-        region.memory.append_to(seen.at + old_rest, rest, &mut bytes);
+        let kept = seen.header.client_flags_offset();
+        let rest = seen.header.value_offset() + seen.header.value_len() - kept;
+        region.memory.append_to(seen.at + kept, rest, &mut bytes);
         bytes.resize(header.size(), 0);
         if header.size() + EXTENT_HEADER_SIZE > region.layout.shape.segment_size {
             self.scratch.set(bytes);

@@ -223,7 +223,7 @@ impl Region {
     /// Notes the segments of a large value; of any other item there are none.
     fn note_parts(&self, seen: &Seen, key_hash: u64, needs: &mut Needs) -> bool {
         let Some(chain) = self.chain(seen) else {
-            return !seen.header.has(crate::layout::item::flag::LARGE);
+            return !seen.header.is_large();
         };
         let room = self.layout.shape.segment_size - CHAIN_HEADER_SIZE;
         let parts = chain.value_len.div_ceil(room).max(1);

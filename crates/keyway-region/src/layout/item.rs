@@ -1,55 +1,88 @@
 //! An item: a key with its value, immutable once published. See `docs/region.md`.
 //!
 //! ```text
-//! header 8 | CAS unique 8, if flagged | client flags 4, if flagged | key | value, or a large item's body | pad to 8
+//! header 4 | lifetime 4, if flagged | CAS unique 8, if flagged | client flags 4, if flagged | key | value, or a large item's body | pad
 //!
-//! header:  63..35 expiry (29) | 34..28 flags (7) | 27..20 key length (8) | 19..0 value length (20)
-//! large body (the value length says 24):  value length 8 | first link of the chain 8 | segments in the chain 8
+//! header:    31..28 flags (4) | 27..20 key length (8) | 19..0 value length (20)
+//! lifetime:  31..3 expiry (29) | 2..0 marks (3)
+//! large body (the value length is all ones):  value length 8 | first link of the chain 8 | segments in the chain 8
 //! ```
 //!
-//! Expiry is in seconds on the region's clock, 0 for never. A header is bytes from shared memory: [`Header::validate`] first.
+//! Both words are read and handled as one of eight bytes, [`Header`]; without a lifetime its upper half is the key's. An item is
+//! padded to a multiple of 8, and takes 16 at least. Expiry is in seconds on the region's clock, 0 for never. A header is bytes
+//! from shared memory: [`Header::validate`] first.
 
 use crate::verbs::KEY_LEN_MAX;
 
-/// Item flag bits.
+/// Flags and marks, where they stand in a [`Header`].
 pub mod flag {
     /// 4 bytes of client flags follow
-    pub const CLIENT_FLAGS: u64 = 1;
+    pub const CLIENT_FLAGS: u64 = 1 << 28;
     /// 8 bytes of CAS unique follow: a relocated or touched item, or one whose CAS unique the client chose
-    pub const CAS: u64 = 2;
+    pub const CAS: u64 = 1 << 29;
     /// no slot names it any more: the one change that a published item sees, made by whoever took its word out of the index,
     /// under the intent that keeps the segment from being recycled meanwhile
-    pub const DEAD: u64 = 4;
-    /// the value is in segments of its own
-    pub const LARGE: u64 = 8;
-    /// marked stale (meta flag X)
-    pub const STALE: u64 = 16;
-    /// somebody won the right to recache it (meta flag Z)
-    pub const WIN_SENT: u64 = 32;
-    /// the key came in base64
-    pub const BINARY_KEY: u64 = 64;
+    pub const DEAD: u64 = 1 << 30;
+    /// a lifetime follows: the item has an expiry, or a mark
+    pub const LIFETIME: u64 = 1 << 31;
+    /// mark: stale (meta flag X)
+    pub const STALE: u64 = 1 << 32;
+    /// mark: somebody won the right to recache it (meta flag Z)
+    pub const WIN_SENT: u64 = 1 << 33;
+    /// mark: the key came in base64
+    pub const BINARY_KEY: u64 = 1 << 34;
+    /// What may be said of an item before it is written.
+    pub const GIVEN: u64 = CLIENT_FLAGS | CAS | MARKS;
+    /// All marks.
+    pub const MARKS: u64 = STALE | WIN_SENT | BINARY_KEY;
 }
 
 /// Bytes of the header.
-pub const HEADER_SIZE: usize = 8;
+pub const HEADER_SIZE: usize = 4;
+/// Bytes of the lifetime.
+pub const LIFETIME_SIZE: usize = 4;
+/// Smallest item, bytes: header and lifetime, there or not, can be read from any.
+pub const SIZE_MIN: usize = 16;
 /// Bytes of a large item's body.
 pub const LARGE_BODY_SIZE: usize = 24;
 /// Latest expiry that fits, seconds on the region's clock (17 years); later ones are cut to it.
 pub const EXPIRY_MAX: u32 = (1 << 29) - 1;
 /// Longest value that the header can say, bytes.
-pub const INLINE_VALUE_MAX: usize = (1 << 20) - 1;
+pub const INLINE_VALUE_MAX: usize = LARGE - 1;
 
-/// An item's header.
+/// The value length that says: the value is in segments of its own.
+const LARGE: usize = (1 << 20) - 1;
+const EXPIRY_SHIFT: u32 = 35;
+const OPTIONAL_SHIFT: u32 = 28;
+
+/// An item's header, with its lifetime or whatever stands there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header(pub u64);
 
 impl Header {
-    /// Puts a header together; arguments within their bounds.
+    /// Puts a header together; arguments within their bounds. `flags`: of [`flag::GIVEN`].
+    #[inline]
     pub fn new(key_len: usize, value_len: usize, flags: u64, expiry: u32) -> Self {
-        debug_assert!(
-            (1..=KEY_LEN_MAX).contains(&key_len) && value_len <= INLINE_VALUE_MAX && flags < 128 && expiry <= EXPIRY_MAX
-        );
-        Self(u64::from(expiry) << 35 | flags << 28 | (key_len as u64) << 20 | value_len as u64)
+        debug_assert!((1..=KEY_LEN_MAX).contains(&key_len) && value_len <= LARGE && flags & !flag::GIVEN == 0);
+        debug_assert!(expiry <= EXPIRY_MAX);
+        let lifetime = lifetime_flag(flags, expiry);
+        Self(u64::from(expiry) << EXPIRY_SHIFT | flags | lifetime | (key_len as u64) << 20 | value_len as u64)
+    }
+
+    /// The same for a large item.
+    #[inline]
+    pub fn large(key_len: usize, flags: u64, expiry: u32) -> Self {
+        Self::new(key_len, LARGE, flags, expiry)
+    }
+
+    /// The same item's with these flags too.
+    pub fn with(self, flags: u64) -> Self {
+        Self::new(
+            self.key_len(),
+            super::index(self.0) & LARGE,
+            self.given() | flags,
+            self.expiry(),
+        )
     }
 
     /// Length of the key, bytes.
@@ -61,31 +94,51 @@ impl Header {
     /// Length of what follows the key, bytes.
     #[inline]
     pub fn value_len(self) -> usize {
-        (self.0 & 0xF_FFFF) as usize
+        if self.is_large() {
+            LARGE_BODY_SIZE
+        } else {
+            super::index(self.0) & LARGE
+        }
     }
 
-    /// The flag bits.
+    /// Whether the value is in segments of its own.
     #[inline]
-    pub fn flags(self) -> u64 {
-        self.0 >> 28 & 0x7F
+    pub fn is_large(self) -> bool {
+        super::index(self.0) & LARGE == LARGE
     }
 
-    /// Whether a flag is set.
+    /// Whether a flag or a mark is set.
     #[inline]
     pub fn has(self, flag: u64) -> bool {
         self.flags() & flag != 0
     }
 
+    /// The flags and marks that were given to [`Self::new`].
+    #[inline]
+    pub fn given(self) -> u64 {
+        self.flags() & flag::GIVEN
+    }
+
+    #[inline]
+    fn flags(self) -> u64 {
+        let marks = if self.0 & flag::LIFETIME == 0 { 0 } else { flag::MARKS };
+        self.0 & (flag::CLIENT_FLAGS | flag::CAS | flag::DEAD | flag::LIFETIME | marks)
+    }
+
     /// The same, of an item that no slot names any more.
     #[inline]
     pub fn dead(self) -> Self {
-        Self(self.0 | flag::DEAD << 28)
+        Self(self.0 | flag::DEAD)
     }
 
     /// Seconds on the region's clock, 0 for never.
     #[inline]
     pub fn expiry(self) -> u32 {
-        (self.0 >> 35) as u32
+        if self.0 & flag::LIFETIME == 0 {
+            0
+        } else {
+            (self.0 >> EXPIRY_SHIFT) as u32
+        }
     }
 
     /// Whether the item's time is over.
@@ -95,10 +148,22 @@ impl Header {
         expiry != 0 && expiry <= now
     }
 
+    /// From the item's start to its CAS unique, or to what follows in its place, bytes.
+    #[inline]
+    pub fn cas_offset(self) -> usize {
+        HEADER_SIZE + if self.0 & flag::LIFETIME == 0 { 0 } else { LIFETIME_SIZE }
+    }
+
+    /// From the item's start to its client flags, or to what follows in their place, bytes.
+    #[inline]
+    pub fn client_flags_offset(self) -> usize {
+        self.cas_offset() + if self.0 & flag::CAS == 0 { 0 } else { 8 }
+    }
+
     /// From the item's start to its key, bytes.
     #[inline]
     pub fn key_offset(self) -> usize {
-        HEADER_SIZE + optional_size(self.flags())
+        HEADER_SIZE + optional_size(self.0)
     }
 
     /// From the item's start to its value, bytes.
@@ -107,16 +172,10 @@ impl Header {
         self.key_offset() + self.key_len()
     }
 
-    /// From the item's start to its client flags, bytes.
-    #[inline]
-    pub fn client_flags_offset(self) -> usize {
-        HEADER_SIZE + if self.has(flag::CAS) { 8 } else { 0 }
-    }
-
     /// All of the item, padding included, bytes.
     #[inline]
     pub fn size(self) -> usize {
-        (self.value_offset() + self.value_len()).next_multiple_of(8)
+        padded(self.value_offset() + self.value_len())
     }
 
     /// The header, if it can be one of an item that has `room` bytes.
@@ -124,23 +183,38 @@ impl Header {
     pub fn validate(self, room: usize) -> Option<Self> {
         let key = self.key_len();
         let sane = (1..=KEY_LEN_MAX).contains(&key) && self.size() <= room;
-        let large = !self.has(flag::LARGE) || self.value_len() == LARGE_BODY_SIZE;
-        (sane && large).then_some(self)
+        sane.then_some(self)
     }
 }
 
-/// Bytes of the optional fields that these flags announce.
+/// Bytes of the optional fields that a header announces.
 #[inline]
-pub fn optional_size(flags: u64) -> usize {
-    super::index(4 * (flags & flag::CLIENT_FLAGS) + 4 * (flags & flag::CAS))
+fn optional_size(header: u64) -> usize {
+    let flags = super::index(header >> OPTIONAL_SHIFT);
+    4 * (flags & 1) + 4 * (flags & 2) + (flags & 8) / 2
 }
 
-const _: () = assert!(flag::CLIENT_FLAGS == 1 && flag::CAS == 2);
+const _: () = assert!(flag::CLIENT_FLAGS == 1 << OPTIONAL_SHIFT && flag::CAS == 2 << OPTIONAL_SHIFT);
+const _: () = assert!(flag::LIFETIME == 8 << OPTIONAL_SHIFT && LIFETIME_SIZE == 4);
 
-/// Bytes of an item with these lengths.
 #[inline]
-pub fn size(key_len: usize, value_len: usize, flags: u64) -> usize {
-    (HEADER_SIZE + optional_size(flags) + key_len + value_len).next_multiple_of(8)
+fn lifetime_flag(flags: u64, expiry: u32) -> u64 {
+    if expiry != 0 || flags & flag::MARKS != 0 {
+        flag::LIFETIME
+    } else {
+        0
+    }
+}
+
+#[inline]
+fn padded(len: usize) -> usize {
+    len.next_multiple_of(8).max(SIZE_MIN)
+}
+
+/// Bytes of an item with these lengths. `flags`: of [`flag::GIVEN`].
+#[inline]
+pub fn size(key_len: usize, value_len: usize, flags: u64, expiry: u32) -> usize {
+    padded(HEADER_SIZE + optional_size(flags | lifetime_flag(flags, expiry)) + key_len + value_len)
 }
 
 #[cfg(test)]
@@ -149,12 +223,38 @@ mod tests {
 
     #[test]
     fn fields_come_back() {
-        let h = Header::new(250, 0xF_FFFF, flag::CAS | flag::BINARY_KEY, EXPIRY_MAX);
+        let h = Header::new(250, INLINE_VALUE_MAX, flag::CAS | flag::BINARY_KEY, EXPIRY_MAX);
         assert_eq!(
-            (h.key_len(), h.value_len(), h.flags(), h.expiry()),
-            (250, 0xF_FFFF, 66, EXPIRY_MAX)
+            (h.key_len(), h.value_len(), h.given(), h.expiry()),
+            (250, INLINE_VALUE_MAX, flag::CAS | flag::BINARY_KEY, EXPIRY_MAX)
         );
-        assert_eq!(h.value_offset(), 8 + 8 + 250);
+        assert_eq!((h.cas_offset(), h.value_offset()), (8, 4 + 4 + 8 + 250));
+        assert!(!h.has(flag::DEAD) && h.dead().has(flag::DEAD) && h.dead().size() == h.size());
+    }
+
+    #[test]
+    fn without_a_lifetime_the_upper_half_is_the_keys() {
+        let h = Header(Header::new(16, 64, flag::CLIENT_FLAGS, 0).0 | 0xFFFF_FFFF << 32);
+        assert_eq!((h.expiry(), h.given(), h.key_offset()), (0, flag::CLIENT_FLAGS, 8));
+        assert_eq!(h.dead().0 >> 32, 0xFFFF_FFFF, "the mark of the dead leaves the key alone");
+        let stale = h.with(flag::STALE | flag::CAS);
+        assert_eq!((stale.expiry(), stale.key_offset(), stale.key_len()), (0, 20, 16));
+        assert!(stale.has(flag::STALE) && !stale.has(flag::WIN_SENT) && stale.has(flag::CLIENT_FLAGS));
+    }
+
+    #[test]
+    fn sizes_agree() {
+        for flags in [0, flag::CLIENT_FLAGS, flag::CAS, flag::STALE, flag::GIVEN] {
+            for expiry in [0, 1, EXPIRY_MAX] {
+                for value in [0, 1, 9, 100_000] {
+                    assert_eq!(size(7, value, flags, expiry), Header::new(7, value, flags, expiry).size());
+                }
+                let large = Header::large(7, flags, expiry);
+                assert_eq!(size(7, LARGE_BODY_SIZE, flags, expiry), large.size());
+                assert!(large.is_large() && large.with(flag::CAS).is_large());
+            }
+        }
+        assert_eq!((size(1, 0, 0, 0), size(16, 64, 0, 0)), (SIZE_MIN, 88));
     }
 
     #[test]
@@ -163,9 +263,5 @@ mod tests {
         assert!(Header::new(16, 64, 0, 0).validate(87).is_none());
         assert!(Header(0).validate(1 << 20).is_none(), "no key");
         assert!(Header(251 << 20).validate(1 << 20).is_none(), "key too long");
-        assert!(
-            Header::new(16, 64, flag::LARGE, 0).validate(1 << 20).is_none(),
-            "a large body has one size"
-        );
     }
 }
