@@ -39,6 +39,10 @@ if [ "$purpose" = test ]; then
     [ -e /usr/include/libelf.h ] || want "libbpf reads the program with it" libelf-dev
     [ -e /usr/include/zlib.h ] || want "libbpf's other library" zlib1g-dev
     have ip || want "makes the kernel door's network namespaces" iproute2
+    have qemu-system-x86_64 || want "the guests of cargo xtask vm" qemu-system-x86
+    have xz || want "unpacks the guests' modules" xz-utils
+    have mkfs.ext4 || [ -e /usr/sbin/mkfs.ext4 ] || want "makes a guest's file system" e2fsprogs
+    [ -e /usr/share/keyrings/debian-archive-keyring.gpg ] || ! have apt-get || want "signs the guests' kernels" debian-archive-keyring
     have git || want "the source checks read the list of files" git
     have g++ || want "builds libFuzzer, and reads keyway.h as C++" g++
     have pkg-config || want "finds the installed library for C" pkg-config
@@ -67,6 +71,10 @@ if [ ${#packages[@]} -gt 0 ]; then
         as_root systemctl disable --now memcached.service || true
         say "memcached's service, which its package starts, was stopped and disabled again: the tests need only the binary"
     fi
+fi
+
+if [ "$purpose" = test ] && have apt-get && [ "$(uname -m)" = x86_64 ]; then
+    xtask/guest-kernels.sh
 fi
 
 # Rust: rustup, because distributions carry older compilers than the workspace's rust-version.

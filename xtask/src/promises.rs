@@ -42,6 +42,10 @@ pub const ALL: &[Promise] = &[
         shows: "the kernel door answers exactly what user space would, or leaves a packet as it came",
     },
     Promise {
+        name: "vm",
+        shows: "what needs another kernel, processor or memory holds there, in guests under emulation",
+    },
+    Promise {
         name: "hit-ratio",
         shows: "fewer misses than memcached in the same memory, and as few as item-level S3-FIFO",
     },

@@ -13,7 +13,7 @@ pub fn keyway_binary() -> &'static Path {
     static BINARY: OnceLock<PathBuf> = OnceLock::new();
     BINARY.get_or_init(|| match std::env::var_os("KEYWAY_BIN") {
         Some(path) => PathBuf::from(path),
-        None => build_keyway(),
+        None => workspace_binary("keyway-cli", "keyway"),
     })
 }
 
@@ -36,7 +36,12 @@ pub fn program_on_path(name: &str) -> Option<PathBuf> {
         .find(|candidate| candidate.is_file())
 }
 
-fn build_keyway() -> PathBuf {
+/// A program of the workspace, by its package and name, built in the profile of the running test.
+///
+/// # Panics
+///
+/// When it cannot be built.
+pub fn workspace_binary(package: &str, name: &str) -> PathBuf {
     // …/<target>/<profile>/deps/<this test>, or …/<target>/<profile>/<this program>
     let test = std::env::current_exe().unwrap_or_else(|e| panic!("the running test's own path: {e}"));
     let profile_dir = test
@@ -51,12 +56,12 @@ fn build_keyway() -> PathBuf {
     };
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let status = Command::new(cargo)
-        .args(["build", "--quiet", "--package", "keyway-cli", "--profile", profile])
+        .args(["build", "--quiet", "--package", package, "--bin", name, "--profile", profile])
         .arg("--target-dir")
         .arg(target_dir)
         .current_dir(Path::new(env!("CARGO_MANIFEST_DIR")))
         .status()
-        .unwrap_or_else(|e| panic!("cargo build --package keyway-cli: {e}"));
-    assert!(status.success(), "cargo build --package keyway-cli: {status}");
-    profile_dir.join("keyway")
+        .unwrap_or_else(|e| panic!("cargo build --package {package}: {e}"));
+    assert!(status.success(), "cargo build --package {package}: {status}");
+    profile_dir.join(name)
 }
