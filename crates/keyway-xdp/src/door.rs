@@ -103,7 +103,11 @@ impl Door {
             }
         }
         let object = open.load().map_err(|error| match error.kind() {
-            ErrorKind::PermissionDenied => DoorError::NotPermitted,
+            // Two codes are this kind: EPERM (1) is the capabilities', EACCES (13) the verifier's. Only the text tells which.
+            ErrorKind::PermissionDenied if format!("{error:#}").contains("(os error 1)") => DoorError::NotPermitted,
+            ErrorKind::PermissionDenied => refused(
+                "the kernel's verifier refuses the program, as it does without CAP_PERFMON (libbpf's words are logged)",
+            )(error),
             _ => refused("loading the program")(error),
         })?;
         let (index, pages) = config.words();

@@ -22,6 +22,7 @@ cargo xtask kernel: the kernel door answers exactly what user space would, or le
 
     cargo xtask kernel              all of it, with 10 million random packets on the host
     cargo xtask kernel --short      the gate's form: fewer random packets
+    cargo xtask kernel --in-kernel  only what is tried in the kernel
     cargo xtask kernel --packets N  so many random packets on the host, and a tenth of that in the kernel
     cargo xtask kernel --seed N     the seed of the random ones
 
@@ -33,6 +34,7 @@ Nothing is attached to this machine's own interfaces.
 struct Options {
     packets: u64,
     seed: u64,
+    on_host: bool,
 }
 
 /// What was tried, and what was wrong.
@@ -76,7 +78,9 @@ fn main() -> ExitCode {
     let mut report = Report::default();
     for v6 in [false, true] {
         let settings = settings(v6);
-        on_host(&mut report, &options, &settings, v6);
+        if options.on_host {
+            on_host(&mut report, &options, &settings, v6);
+        }
         in_kernel(&mut report, &options, &settings, v6);
     }
     println!("{} passed, {} failed", report.passed, report.failed);
@@ -91,6 +95,7 @@ fn options() -> Result<Option<Options>, String> {
     let mut options = Options {
         packets: 10_000_000,
         seed: Random::seed_for("kernel"),
+        on_host: true,
     };
     let mut arguments = std::env::args().skip(1);
     while let Some(argument) = arguments.next() {
@@ -100,6 +105,7 @@ fn options() -> Result<Option<Options>, String> {
         };
         match argument.as_str() {
             "--help" | "-h" => return Ok(None),
+            "--in-kernel" => options.on_host = false,
             "--short" => options.packets = 200_000,
             "--packets" => options.packets = number()?,
             "--seed" => options.seed = number()?,

@@ -5,6 +5,7 @@
 //! programs that they start print goes to the console.
 
 pub mod broken;
+pub mod kernel_door;
 pub mod machine;
 #[cfg(target_arch = "x86_64")]
 pub mod pkeys;
@@ -108,7 +109,8 @@ fn prepare() -> Result<(), String> {
     for (kind, place) in mounts {
         mount_at(kind, kind, place, None)?;
     }
-    std::os::unix::fs::symlink("/run", "/var").map_err(|e| format!("/var: {e}"))?;
+    let var = std::fs::create_dir("/var").and_then(|()| std::os::unix::fs::symlink("/run", "/var/run"));
+    var.map_err(|e| format!("/var/run: {e}"))?;
     let mut modules: Vec<_> = std::fs::read_dir(MODULES)
         .map(|entries| entries.filter_map(|entry| Some(entry.ok()?.path())).collect())
         .unwrap_or_default();

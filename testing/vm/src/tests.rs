@@ -1,6 +1,6 @@
 //! What is tried in guests. A new test is a function beside the others in `guest/`, and a row of [`ALL`].
 
-use crate::guest::{broken, machine, pkeys};
+use crate::guest::{broken, kernel_door, machine, pkeys};
 use crate::kernels::Version;
 
 /// What a test says when it is done, or what was wrong.
@@ -83,6 +83,15 @@ pub const ALL: &[Test] = &[
         shows: "the same on Linux 6.1",
         kernel: Version::V6_1,
         run: |_| pkeys::fault(),
+        ..NONE
+    },
+    Test {
+        name: "kernel-door",
+        shows: "on Linux 6.1 the kernel door's program loads, holds its tables, and answers real traffic",
+        kernel: Version::V6_1,
+        programs: &[Program::Ours("kernel", "kernel"), Program::System("ip")],
+        modules: &["veth", "sch_ingress", "cls_bpf"],
+        run: |_| kernel_door::try_it(),
         ..NONE
     },
     Test {

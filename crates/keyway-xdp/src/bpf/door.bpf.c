@@ -116,10 +116,11 @@ KW_INLINE __u64 kw_clock(void)
 /* bpf_csum_diff() takes at most 512 bytes at a time, in fours. */
 KW_INLINE __u32 kw_sum(__u8 *from, __u32 len, __u32 sum)
 {
-	__u32 piece;
+	__u32 piece, end = len;
 	int i;
 
-	*(__u32 *)(from + (len & (KW_BUFFER - 1))) = 0;
+	KW_OPAQUE(end); /* or clang takes the mask for redundant, and Linux 6.1 has lost the bound by now */
+	*(__u32 *)(from + (end & (KW_BUFFER - 1))) = 0;
 #pragma clang loop unroll(full)
 	for (i = 0; i < 3; i++) {
 		if (len > i * 512u) {
@@ -226,14 +227,18 @@ int kw_tc(struct __sk_buff *skb)
 	} else {
 		verdict = bpf_skb_load_bytes(skb, 0, s->in + KW_START6, len) ? KW_ODD_PACKET : kw_decide6(s, len);
 	}
+	if (verdict != KW_HIT) {
+		kw_count(verdict);
+		return TC_ACT_UNSPEC;
+	}
+	/* No path may join this one before the answer is stored: Linux 6.1 would forget the bounds. */
 	reply_len = s->out_end - start;
 	KW_OPAQUE(reply_len);
-	if (verdict == KW_HIT &&
-	    (reply_len < KW_FRAME4 || reply_len > KW_FRAME_MAX || bpf_skb_change_tail(skb, reply_len, 0)))
-		verdict = KW_NO_ROOM;
-	kw_count(verdict);
-	if (verdict != KW_HIT)
+	if (reply_len < KW_FRAME4 || reply_len > KW_FRAME_MAX || bpf_skb_change_tail(skb, reply_len, 0)) {
+		kw_count(KW_NO_ROOM);
 		return TC_ACT_UNSPEC;
+	}
+	kw_count(KW_HIT);
 	if (family == 4 ? bpf_skb_store_bytes(skb, 0, s->out + KW_START4, reply_len, 0) :
 			  bpf_skb_store_bytes(skb, 0, s->out + KW_START6, reply_len, 0))
 		return TC_ACT_SHOT;
