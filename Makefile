@@ -15,13 +15,14 @@ VERSION = $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml)
 SONAME = libkeyway.so.0
 TO = $(DESTDIR)$(PREFIX)
 
-.PHONY: help run test program build install clean
+.PHONY: help run test program build install wheel clean
 
 help:
 	@echo 'make run      build in release mode and serve on 127.0.0.1:11211 (ARGS=… is passed on)'
 	@echo 'make test     run the whole gate: cargo xtask ci'
 	@echo 'make build    build the program and the library for C in $(BUILT)'
 	@echo 'make install  copy them, keyway.h and keyway.pc to PREFIX (PREFIX=$(PREFIX), DESTDIR is honoured)'
+	@echo 'make wheel    build the package for Python in $(TARGET_DIR)/wheels (needs pip, which fetches maturin)'
 	@echo 'make clean    remove what the build made'
 
 run: program
@@ -50,6 +51,9 @@ install:
 	install -D -m 644 crates/keyway-capi/include/keyway.h $(TO)/include/keyway.h
 	install -d $(TO)/lib/pkgconfig
 	sed 's|@PREFIX@|$(PREFIX)|; s|@VERSION@|$(VERSION)|' crates/keyway-capi/keyway.pc.in >$(TO)/lib/pkgconfig/keyway.pc
+
+wheel:
+	python3 -m pip wheel --no-deps --wheel-dir $(TARGET_DIR)/wheels ./bindings/python
 
 clean:
 	cargo clean

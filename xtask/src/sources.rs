@@ -9,7 +9,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Which crates of this workspace a crate under `crates/` may depend on.
+/// Which crates of this workspace a crate under `crates/` or `bindings/` may depend on, by the names of their folders.
 const ARROWS: &[(&str, &[&str])] = &[
     ("keyway-region", &[]),
     ("keyway-proto", &[]),
@@ -18,6 +18,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("keyway-server", &["keyway", "keyway-proto"]),
     ("keyway-xdp", &[]),
     ("keyway-cli", &["keyway", "keyway-proto", "keyway-server"]),
+    ("python", &["keyway"]),
 ];
 
 /// Crates whose sources may not allow unsafe code anywhere.
@@ -34,7 +35,7 @@ pub fn check(root: &Path) -> std::io::Result<Vec<String>> {
         let checks: &[Check] = match path.extension().and_then(|e| e.to_str()) {
             Some("rs") => &[opening, unfinished, forbidden_unsafe],
             Some("md") => &[links, unfinished],
-            Some("toml") if name.starts_with("crates/") => &[arrows],
+            Some("toml") if name.starts_with("crates/") || name.starts_with("bindings/") => &[arrows],
             Some("sh" | "py" | "toml") => &[unfinished],
             _ => continue,
         };
@@ -121,7 +122,8 @@ fn links(root: &Path, name: &str, text: &str) -> Vec<String> {
 
 /// Rule 4. Development dependencies are free: tests may look everywhere.
 fn arrows(_: &Path, name: &str, text: &str) -> Vec<String> {
-    let Some(krate) = name.strip_prefix("crates/").and_then(|n| n.strip_suffix("/Cargo.toml")) else {
+    let below = name.strip_prefix("crates/").or_else(|| name.strip_prefix("bindings/"));
+    let Some(krate) = below.and_then(|n| n.strip_suffix("/Cargo.toml")) else {
         return vec![];
     };
     let Some((_, allowed)) = ARROWS.iter().find(|(from, _)| *from == krate) else {

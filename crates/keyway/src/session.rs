@@ -2,7 +2,6 @@
 
 use crate::clock;
 use crate::crew::Crew;
-use crate::kernel;
 use crate::presence;
 use keyway_region::verbs::{Arithmetic, Counted, Delete, Deleted, Get, Item, Store, Stored, WriteError};
 use std::sync::Arc;
@@ -59,17 +58,6 @@ impl Session {
         Ok(())
     }
 
-    /// Before every use that may change the region: besides, its changes can be counted, if they are to be.
-    #[inline]
-    fn ready_to_write(&mut self) -> Result<(), WriteError> {
-        self.ready()?;
-        if !self.inner.knows_door() {
-            // If nothing comes of it, the verb says so.
-            kernel::meet(&self.member.crew);
-        }
-        Ok(())
-    }
-
     #[inline]
     fn now(&self) -> u32 {
         self.inner.region().tick(clock::unix_s())
@@ -100,11 +88,7 @@ impl Session {
         out: &mut Vec<u8>,
         head: impl FnMut(&Item, &mut Vec<u8>),
     ) -> Result<Option<Item>, WriteError> {
-        if how.may_change() {
-            self.ready_to_write()?;
-        } else {
-            self.ready()?;
-        }
+        self.ready()?;
         let now = self.now();
         self.inner.get_with(key, how, now, out, head)
     }
@@ -133,7 +117,7 @@ impl Session {
     /// As [`Session::set`].
     #[inline]
     pub fn store(&mut self, key: &[u8], value: &[u8], how: &Store) -> Result<Stored, WriteError> {
-        self.ready_to_write()?;
+        self.ready()?;
         let now = self.now();
         self.inner.store(key, value, how, now)
     }
@@ -145,7 +129,7 @@ impl Session {
     /// A bad key; where an item stays, whatever a write can meet.
     #[inline]
     pub fn delete(&mut self, key: &[u8], how: &Delete) -> Result<Deleted, WriteError> {
-        self.ready_to_write()?;
+        self.ready()?;
         let now = self.now();
         self.inner.delete(key, how, now)
     }
@@ -157,7 +141,7 @@ impl Session {
     /// As [`Session::set`].
     #[inline]
     pub fn arithmetic(&mut self, key: &[u8], how: &Arithmetic) -> Result<Counted, WriteError> {
-        self.ready_to_write()?;
+        self.ready()?;
         let now = self.now();
         self.inner.arithmetic(key, how, now)
     }
@@ -168,7 +152,7 @@ impl Session {
     ///
     /// As [`Session::set`].
     pub fn touch(&mut self, key: &[u8], exptime: i64) -> Result<bool, WriteError> {
-        self.ready_to_write()?;
+        self.ready()?;
         let now = self.now();
         self.inner.touch(key, exptime, now)
     }
@@ -179,7 +163,7 @@ impl Session {
     ///
     /// [`WriteError::EpochsUsedUp`] after 16,777,215 flushes.
     pub fn flush_all(&mut self, exptime: i64) -> Result<(), WriteError> {
-        self.ready_to_write()?;
+        self.ready()?;
         let now = self.now();
         self.inner.flush_all(exptime, now)
     }
@@ -200,15 +184,6 @@ impl Session {
             self.inner.region().note_seen(clock::unix_s());
             self.member.crew.upkeep();
             self.inner.upkeep(now);
-        }
-    }
-
-    /// The item has been answered from a copy that somebody keeps (the kernel door): it is as much in use as if it had been fetched
-    /// here.
-    pub fn note_hit(&mut self, key: &[u8]) {
-        if self.ready().is_ok() {
-            let now = self.now();
-            self.inner.note_hit(key, now);
         }
     }
 

@@ -7,8 +7,19 @@ use std::time::Duration;
 
 use harness::{program_on_path, run_to_end};
 
-/// The Python clients' versions.
-const PYTHON_PACKAGES: [&str; 2] = ["pymemcache==4.0.0", "python-memcached==1.62"];
+/// Packages from PyPI in fixed versions.
+pub struct Venv<'a> {
+    /// as pip takes them
+    pub packages: &'a [&'a str],
+    /// what they are imported as
+    pub imports: &'a str,
+}
+
+/// The Python clients.
+const PYTHON_CLIENTS: Venv<'_> = Venv {
+    packages: &["pymemcache==4.0.0", "python-memcached==1.62"],
+    imports: "pymemcache, memcache",
+};
 /// How long a registry may take.
 const REGISTRY_DEADLINE: Duration = Duration::from_secs(240);
 
@@ -19,10 +30,15 @@ pub fn scripts() -> PathBuf {
 
 /// A Python that has pymemcache and python-memcached.
 pub fn python(target: &Path) -> Result<PathBuf, String> {
+    venv(target, &PYTHON_CLIENTS)
+}
+
+/// A Python that has these packages, in a virtual environment of its own.
+pub fn venv(target: &Path, wanted: &Venv<'_>) -> Result<PathBuf, String> {
     let system = program_on_path("python3").ok_or("python3 is not installed")?;
-    let place = target.join(format!("python-{}", PYTHON_PACKAGES.join("-").replace("==", "-")));
+    let place = target.join(format!("python-{}", wanted.packages.join("-").replace("==", "-")));
     let python = place.join("bin/python");
-    if !has_packages(&python) {
+    if !has_packages(&python, wanted) {
         step(
             "a virtual environment for Python",
             Command::new(system).args(["-m", "venv", "--clear"]).arg(&place),
@@ -30,20 +46,43 @@ pub fn python(target: &Path) -> Result<PathBuf, String> {
         let mut install = Command::new(&python);
         install
             .args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check"])
-            .args(PYTHON_PACKAGES);
-        step("the Python clients", &mut install)?;
+            .args(wanted.packages);
+        step("the Python packages", &mut install)?;
     }
     Ok(python)
 }
 
-fn has_packages(python: &Path) -> bool {
+fn has_packages(python: &Path, wanted: &Venv<'_>) -> bool {
+    let import = format!("import {}", wanted.imports);
     python.exists()
-        && run_to_end(
-            Command::new(python).args(["-c", "import pymemcache, memcache"]),
-            REGISTRY_DEADLINE,
-        )
-        .0
-        .success()
+        && run_to_end(Command::new(python).args(["-c", &import]), REGISTRY_DEADLINE)
+            .0
+            .success()
+}
+
+/// The folder with Django's own tests, which only its source distribution has.
+pub fn django_tests(target: &Path, python: &Path, version: &str) -> Result<PathBuf, String> {
+    let name = format!("django-{version}");
+    let tests = target.join(&name).join("tests");
+    if !tests.join("cache/tests.py").exists() {
+        let mut download = Command::new(python);
+        download
+            .args(["-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps"])
+            .args(["--no-binary", ":all:", "--dest"])
+            .arg(target)
+            .arg(format!("Django=={version}"));
+        step("Django's source distribution", &mut download)?;
+        let archive = target.join(format!("{name}.tar.gz"));
+        let unpack = Command::new(python)
+            .args(["-m", "tarfile", "--extract"])
+            .arg(archive)
+            .arg(target)
+            .status();
+        if !unpack.is_ok_and(|status| status.success()) {
+            return Err(format!("{name}.tar.gz could not be unpacked"));
+        }
+    }
+    Ok(tests)
 }
 
 /// The program that uses gomemcache, built.

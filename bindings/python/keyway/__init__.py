@@ -1,0 +1,38 @@
+"""Keyway: a memcached-compatible cache in shared memory, as function calls.
+
+    from keyway import Client
+    client = Client("/dev/shm/keyway.region")
+    client.set("greeting", "hello", expire=60)
+    client.get("greeting")                      # b"hello"
+
+`Client` has the methods, defaults and exceptions of pymemcache's. The place is the path of a region's file, which is made if it
+is absent, or of a server's region socket (`keyway serve --region-socket`). `keyway.serde` converts values, `keyway.django` is
+Django's cache backend.
+"""
+
+from keyway._keyway import Client, __version__
+from keyway.exceptions import (
+    MemcacheClientError,
+    MemcacheError,
+    MemcacheIllegalInputError,
+    MemcacheRegionError,
+    MemcacheServerError,
+    MemcacheUnexpectedCloseError,
+    MemcacheUnknownCommandError,
+    MemcacheUnknownError,
+)
+from keyway import serde
+
+__all__ = [
+    "Client",
+    "MemcacheClientError",
+    "MemcacheError",
+    "MemcacheIllegalInputError",
+    "MemcacheRegionError",
+    "MemcacheServerError",
+    "MemcacheUnexpectedCloseError",
+    "MemcacheUnknownCommandError",
+    "MemcacheUnknownError",
+    "__version__",
+    "serde",
+]

@@ -1,0 +1,113 @@
+"""Django's cache backend on a region.
+
+    CACHES = {
+        "default": {
+            "BACKEND": "keyway.django.KeywayCache",
+            "LOCATION": "/dev/shm/keyway.region",
+            "OPTIONS": {"memory": 256 << 20},
+        }
+    }
+
+LOCATION is a region's path or a server's region socket, OPTIONS are arguments of `keyway.Client`. Keys are checked and timeouts
+meant as by Django's memcached backends. incr and decr are atomic, work on what was stored as a non-negative int, and stop at 0.
+A value that is too large is not stored, and the one before it is gone: set says nothing, set_many names the key, add raises.
+The methods with an `a` in front are Django's own, which call the others in a thread.
+"""
+
+import time
+
+from django.core.cache.backends.base import DEFAULT_TIMEOUT, BaseCache, InvalidCacheKey, memcache_key_warnings
+from django.core.exceptions import ImproperlyConfigured
+from django.utils.functional import cached_property
+
+from keyway import Client, MemcacheRegionError, MemcacheServerError
+from keyway.serde import pickle_serde
+
+# Above this number of seconds memcached takes an exptime for a Unix time (protocol.txt, "Expiration times").
+RELATIVE_MAX_S = 60 * 60 * 24 * 30
+
+
+class KeywayCache(BaseCache):
+    """A cache whose items lie in a region, and are those of every other process that uses it."""
+
+    def __init__(self, location, params):
+        super().__init__(params)
+        if not isinstance(location, str) or not location:
+            raise ImproperlyConfigured(f"LOCATION is {location!r}: the path of a region, or of a server's region socket, is wanted")
+        self._location = location
+        self._options = {"serde": pickle_serde, **(params.get("OPTIONS") or {})}
+        # Not the client's: django's own arguments for other backends.
+        for name in ("MAX_ENTRIES", "CULL_FREQUENCY"):
+            self._options.pop(name, None)
+        self._options.update(allow_unicode_keys=True, default_noreply=False)
+
+    @cached_property
+    def _client(self):
+        return Client(self._location, **self._options)
+
+    def get_backend_timeout(self, timeout=DEFAULT_TIMEOUT):
+        """memcached's exptime for a timeout: 0 is for ever, a negative one at once."""
+        if timeout is DEFAULT_TIMEOUT:
+            timeout = self.default_timeout
+        if timeout is None:
+            return 0
+        seconds = int(timeout)
+        if seconds == 0:
+            return -1
+        return seconds + int(time.time()) if seconds > RELATIVE_MAX_S else seconds
+
+    def validate_key(self, key):
+        """Raises for a key that no client over the network could ask for."""
+        for warning in memcache_key_warnings(key):
+            raise InvalidCacheKey(warning)
+
+    def add(self, key, value, timeout=DEFAULT_TIMEOUT, version=None):
+        key = self.make_and_validate_key(key, version=version)
+        return self._client.add(key, value, self.get_backend_timeout(timeout))
+
+    def get(self, key, default=None, version=None):
+        key = self.make_and_validate_key(key, version=version)
+        return self._client.get(key, default)
+
+    def set(self, key, value, timeout=DEFAULT_TIMEOUT, version=None):
+        key = self.make_and_validate_key(key, version=version)
+        self._store(key, value, self.get_backend_timeout(timeout))
+
+    def _store(self, key, value, exptime):
+        """Whether there was room for it. There is a region in any case: that it cannot be opened is raised."""
+        try:
+            return self._client.set(key, value, exptime)
+        except MemcacheRegionError:
+            raise
+        except MemcacheServerError:
+            return False
+
+    def touch(self, key, timeout=DEFAULT_TIMEOUT, version=None):
+        key = self.make_and_validate_key(key, version=version)
+        return self._client.touch(key, self.get_backend_timeout(timeout))
+
+    def delete(self, key, version=None):
+        key = self.make_and_validate_key(key, version=version)
+        return self._client.delete(key)
+
+    def get_many(self, keys, version=None):
+        names = {self.make_and_validate_key(key, version=version): key for key in keys}
+        return {names[key]: value for key, value in self._client.get_many(names).items()}
+
+    def set_many(self, data, timeout=DEFAULT_TIMEOUT, version=None):
+        values = {self.make_and_validate_key(key, version=version): (key, value) for key, value in data.items()}
+        exptime = self.get_backend_timeout(timeout)
+        return [name for key, (name, value) in values.items() if not self._store(key, value, exptime)]
+
+    def delete_many(self, keys, version=None):
+        self._client.delete_many([self.make_and_validate_key(key, version=version) for key in keys])
+
+    def incr(self, key, delta=1, version=None):
+        own = self.make_and_validate_key(key, version=version)
+        number = self._client.decr(own, -delta) if delta < 0 else self._client.incr(own, delta)
+        if number is None:
+            raise ValueError(f"Key '{own}' not found")
+        return number
+
+    def clear(self):
+        self._client.flush_all()

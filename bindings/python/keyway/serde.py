@@ -1,0 +1,75 @@
+"""Conversion of values: objects with `serialize(key, value)`, which gives bytes (or text) and flags, and `deserialize(key,
+value, flags)`, which undoes it.
+
+The flags are those of python-memcached and pymemcache, so that their clients, over the network, and these understand each
+other's values.
+"""
+
+import pickle
+import zlib
+
+FLAG_BYTES = 0
+FLAG_PICKLE = 1
+FLAG_INTEGER = 2
+FLAG_LONG = 4
+FLAG_COMPRESSED = 8
+FLAG_TEXT = 16
+
+DEFAULT_PICKLE_VERSION = pickle.HIGHEST_PROTOCOL
+
+
+class PickleSerde:
+    """Bytes as they are, text as UTF-8, integers as digits (so that incr and decr work on them), and all else pickled.
+
+    Only exact types are taken for these: what is of a derived class is pickled, and comes back as that. Whoever may write to
+    the cache can make a program that unpickles from it run anything, as with every cache that holds pickles.
+    """
+
+    def __init__(self, pickle_version=DEFAULT_PICKLE_VERSION):
+        self.pickle_version = pickle_version
+
+    def serialize(self, key, value):
+        kind = type(value)
+        if kind is bytes:
+            return value, FLAG_BYTES
+        if kind is str:
+            return value.encode("utf-8"), FLAG_TEXT
+        if kind is int:
+            return b"%d" % value, FLAG_INTEGER
+        return pickle.dumps(value, self.pickle_version), FLAG_PICKLE
+
+    def deserialize(self, key, value, flags):
+        if flags & FLAG_TEXT:
+            return value.decode("utf-8")
+        if flags & (FLAG_INTEGER | FLAG_LONG):
+            return int(value)
+        if flags & FLAG_PICKLE:
+            return pickle.loads(value)
+        return value
+
+
+class CompressedSerde:
+    """Another serde's bytes, compressed where they are longer than `min_compress_len` and that makes them shorter."""
+
+    def __init__(self, compress=zlib.compress, decompress=zlib.decompress, serde=None, min_compress_len=400):
+        self.compress = compress
+        self.decompress = decompress
+        self.serde = pickle_serde if serde is None else serde
+        self.min_compress_len = min_compress_len
+
+    def serialize(self, key, value):
+        data, flags = self.serde.serialize(key, value)
+        if 0 < self.min_compress_len < len(data):
+            smaller = self.compress(data)
+            if len(smaller) <= len(data):
+                return smaller, flags | FLAG_COMPRESSED
+        return data, flags
+
+    def deserialize(self, key, value, flags):
+        if flags & FLAG_COMPRESSED:
+            value = self.decompress(value)
+        return self.serde.deserialize(key, value, flags & ~FLAG_COMPRESSED)
+
+
+pickle_serde = PickleSerde()
+compressed_serde = CompressedSerde()

@@ -1,0 +1,892 @@
+//! The class `Client`: pymemcache's, on a region instead of a connection.
+
+use crate::door::{self, Asked, Region};
+use crate::failure::{Failure, unless_quiet};
+use crate::key::{Key, Keys};
+use crate::value::{Value, Values};
+use keyway::{Arithmetic, Counted, Delete, Deleted, Get, Item, Session, Store, StoreMode, Stored, WriteError};
+use pyo3::exceptions::{PyKeyError, PyTypeError};
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyDict, PyInt, PyList, PyString, PyTuple};
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// Values of this many bytes and more are written without the interpreter's lock; docs/library.md has the measurement. Whoever
+/// gives it away may wait 5 ms for it (sys.getswitchinterval()) while another thread computes: nothing shorter is worth that.
+const UNLOCKED_LEN_MIN: usize = 4 << 20;
+
+/// A cache in shared memory, used as pymemcache's Client is.
+///
+/// server: the path of a region's file, which is made if it is absent, or of a server's region socket (`keyway serve
+/// --region-socket`); `memfd` is anonymous memory of this process. Nothing is opened before the first call.
+///
+/// serde, serializer, deserializer, ignore_exc, key_prefix, default_noreply, allow_unicode_keys and encoding are pymemcache's;
+/// what concerns connections is accepted and has no effect.
+///
+/// memory: bytes of a new region (64 MiB), or to raise an existing one to. item_size_max: largest item (1 MiB). mode: of a new
+/// file (0o600). existing_only: an absent region is an error. huge_pages, prefault: as `keyway serve` has them. evict: False
+/// refuses to store when the region is full.
+///
+/// Every thread may use one client. A forked child may go on with its parent's.
+#[pyclass(frozen, subclass, weakref, module = "keyway")]
+pub(crate) struct Client {
+    server: PathBuf,
+    asked: Asked,
+    keys: Keys,
+    values: Values,
+    ignore_exc: bool,
+    default_noreply: bool,
+    /// None: not open. Locked for moments, by whoever holds the interpreter's lock
+    region: Mutex<Option<Arc<Region>>>,
+}
+
+#[pymethods]
+impl Client {
+    #[new]
+    #[pyo3(signature = (
+        server, serde=None, serializer=None, deserializer=None, connect_timeout=None, timeout=None, no_delay=None,
+        ignore_exc=false, socket_module=None, socket_keepalive=None, key_prefix=None, default_noreply=true,
+        allow_unicode_keys=false, encoding="ascii", tls_context=None, *, memory=None, item_size_max=None, mode=None,
+        existing_only=false, huge_pages=false, prefault=false, evict=true
+    ))]
+    #[allow(clippy::too_many_arguments, reason = "pymemcache's, and those of a region")]
+    fn new(
+        server: &Bound<'_, PyAny>,
+        serde: Option<Py<PyAny>>,
+        serializer: Option<Py<PyAny>>,
+        deserializer: Option<Py<PyAny>>,
+        connect_timeout: Option<Py<PyAny>>,
+        timeout: Option<Py<PyAny>>,
+        no_delay: Option<Py<PyAny>>,
+        ignore_exc: bool,
+        socket_module: Option<Py<PyAny>>,
+        socket_keepalive: Option<Py<PyAny>>,
+        key_prefix: Option<&Bound<'_, PyAny>>,
+        default_noreply: bool,
+        allow_unicode_keys: bool,
+        encoding: &str,
+        tls_context: Option<Py<PyAny>>,
+        memory: Option<u64>,
+        item_size_max: Option<usize>,
+        mode: Option<u32>,
+        existing_only: bool,
+        huge_pages: bool,
+        prefault: bool,
+        evict: bool,
+    ) -> PyResult<Self> {
+        let _of_connections = (
+            connect_timeout,
+            timeout,
+            no_delay,
+            socket_module,
+            socket_keepalive,
+            tls_context,
+        );
+        let server_path = server.extract::<PathBuf>().map_err(|_| {
+            PyTypeError::new_err(format!(
+                "the path of a region or of a server's region socket is wanted, not {server:?}; a host and port are for pymemcache"
+            ))
+        })?;
+        Ok(Self {
+            server: server_path,
+            asked: Asked {
+                memory,
+                item_size_max,
+                mode,
+                existing_only,
+                huge_pages,
+                prefault,
+                evict,
+            },
+            keys: Keys {
+                prefix: key_prefix.map_or_else(|| Ok(Vec::new()), prefix_of)?,
+                unicode: allow_unicode_keys,
+            },
+            values: Values {
+                serde,
+                serializer,
+                deserializer,
+                encoding: encoding.to_owned(),
+            },
+            ignore_exc,
+            default_noreply,
+            region: Mutex::new(None),
+        })
+    }
+
+    /// The path that the client was made with.
+    #[getter]
+    fn server(&self) -> String {
+        self.server.display().to_string()
+    }
+
+    /// What stands before every key.
+    #[getter]
+    fn key_prefix<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
+        PyBytes::new(py, &self.keys.prefix)
+    }
+
+    /// What `noreply` is where it is not given.
+    #[getter]
+    fn default_noreply(&self) -> bool {
+        self.default_noreply
+    }
+
+    /// Whether text keys may hold more than ASCII.
+    #[getter]
+    fn allow_unicode_keys(&self) -> bool {
+        self.keys.unicode
+    }
+
+    /// Whether a failing get is a miss.
+    #[getter]
+    fn ignore_exc(&self) -> bool {
+        self.ignore_exc
+    }
+
+    /// The encoding of text values.
+    #[getter]
+    fn encoding(&self) -> &str {
+        &self.values.encoding
+    }
+
+    /// The object that converts values, or None.
+    #[getter]
+    fn serde(&self, py: Python<'_>) -> Option<Py<PyAny>> {
+        self.values.serde.as_ref().map(|serde| serde.clone_ref(py))
+    }
+
+    /// The value of a key, or `default`.
+    #[pyo3(signature = (key, default=None))]
+    fn get<'py>(&self, key: &Bound<'py, PyAny>, default: Option<Bound<'py, PyAny>>) -> PyResult<Option<Bound<'py, PyAny>>> {
+        let own = self.keys.key(key)?;
+        let found = self.fetch(key, &own, &PLAIN);
+        Ok(self.forgiving(found)?.map(|found| found.value).or(default))
+    }
+
+    /// The values of those keys that are there, in a dict.
+    fn get_many<'py>(&self, keys: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyDict>> {
+        self.fetch_many(keys, &PLAIN, |found| Ok(found.value))
+    }
+
+    /// Another name of get_many.
+    fn get_multi<'py>(&self, keys: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyDict>> {
+        self.get_many(keys)
+    }
+
+    /// The value of a key and its CAS unique, or `default` and `cas_default`.
+    #[pyo3(signature = (key, default=None, cas_default=None))]
+    fn gets<'py>(
+        &self,
+        key: &Bound<'py, PyAny>,
+        default: Option<Bound<'py, PyAny>>,
+        cas_default: Option<Bound<'py, PyAny>>,
+    ) -> PyResult<Bound<'py, PyTuple>> {
+        self.fetch_with_cas(key, &DETAILED, default, cas_default)
+    }
+
+    /// Values and CAS uniques of those keys that are there, in a dict.
+    fn gets_many<'py>(&self, keys: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyDict>> {
+        self.fetch_many(keys, &DETAILED, |found| Ok(found.with_cas()?.into_any()))
+    }
+
+    /// As get, and gives the item a new `expire`.
+    #[pyo3(signature = (key, expire=None, default=None))]
+    fn gat<'py>(
+        &self,
+        key: &Bound<'py, PyAny>,
+        expire: Option<&Bound<'py, PyAny>>,
+        default: Option<Bound<'py, PyAny>>,
+    ) -> PyResult<Option<Bound<'py, PyAny>>> {
+        let own = self.keys.key(key)?;
+        let found = self.fetch(key, &own, &touching(expire)?);
+        Ok(self.forgiving(found)?.map(|found| found.value).or(default))
+    }
+
+    /// As gets, and gives the item a new `expire`.
+    #[pyo3(signature = (key, expire=None, default=None, cas_default=None))]
+    fn gats<'py>(
+        &self,
+        key: &Bound<'py, PyAny>,
+        expire: Option<&Bound<'py, PyAny>>,
+        default: Option<Bound<'py, PyAny>>,
+        cas_default: Option<Bound<'py, PyAny>>,
+    ) -> PyResult<Bound<'py, PyTuple>> {
+        self.fetch_with_cas(key, &touching(expire)?, default, cas_default)
+    }
+
+    /// Stores a value whatever was there. `expire`: 0 never, negative at once, up to 30 days seconds from now, above that a Unix
+    /// time. True; what is wrong with the value is only told with noreply=False.
+    #[pyo3(signature = (key, value, expire=None, noreply=None, flags=None))]
+    fn set(
+        &self,
+        key: &Bound<'_, PyAny>,
+        value: &Bound<'_, PyAny>,
+        expire: Option<&Bound<'_, PyAny>>,
+        noreply: Option<bool>,
+        flags: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<Option<bool>> {
+        let quiet = noreply.unwrap_or(self.default_noreply);
+        self.store(key, value, StoreMode::Set, None, expire, quiet, flags)
+    }
+
+    /// Stores the values of a dict; a list of the keys that could not be, which is empty: the first failure is raised when all
+    /// others are stored.
+    #[pyo3(signature = (values, expire=None, noreply=None, flags=None))]
+    fn set_many<'py>(
+        &self,
+        values: &Bound<'py, PyAny>,
+        expire: Option<&Bound<'py, PyAny>>,
+        noreply: Option<bool>,
+        flags: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<Bound<'py, PyList>> {
+        let quiet = noreply.unwrap_or(self.default_noreply);
+        unless_quiet(quiet, self.store_many(values, expire, flags), ())?;
+        Ok(PyList::empty(values.py()))
+    }
+
+    /// Another name of set_many.
+    #[pyo3(signature = (values, expire=None, noreply=None, flags=None))]
+    fn set_multi<'py>(
+        &self,
+        values: &Bound<'py, PyAny>,
+        expire: Option<&Bound<'py, PyAny>>,
+        noreply: Option<bool>,
+        flags: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<Bound<'py, PyList>> {
+        self.set_many(values, expire, noreply, flags)
+    }
+
+    /// Stores a value if there is none. Whether it did; True with noreply.
+    #[pyo3(signature = (key, value, expire=None, noreply=None, flags=None))]
+    fn add(
+        &self,
+        key: &Bound<'_, PyAny>,
+        value: &Bound<'_, PyAny>,
+        expire: Option<&Bound<'_, PyAny>>,
+        noreply: Option<bool>,
+        flags: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<Option<bool>> {
+        let quiet = noreply.unwrap_or(self.default_noreply);
+        self.store(key, value, StoreMode::Add, None, expire, quiet, flags)
+    }
+
+    /// Stores a value if there is one. Whether it did; True with noreply.
+    #[pyo3(signature = (key, value, expire=None, noreply=None, flags=None))]
+    fn replace(
+        &self,
+        key: &Bound<'_, PyAny>,
+        value: &Bound<'_, PyAny>,
+        expire: Option<&Bound<'_, PyAny>>,
+        noreply: Option<bool>,
+        flags: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<Option<bool>> {
+        let quiet = noreply.unwrap_or(self.default_noreply);
+        self.store(key, value, StoreMode::Replace, None, expire, quiet, flags)
+    }
+
+    /// Puts a value behind the present one, whose flags and expiry stay. Whether there was one and room; True with noreply.
+    #[pyo3(signature = (key, value, expire=None, noreply=None, flags=None))]
+    fn append(
+        &self,
+        key: &Bound<'_, PyAny>,
+        value: &Bound<'_, PyAny>,
+        expire: Option<&Bound<'_, PyAny>>,
+        noreply: Option<bool>,
+        flags: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<Option<bool>> {
+        let quiet = noreply.unwrap_or(self.default_noreply);
+        self.store(key, value, StoreMode::Append, None, expire, quiet, flags)
+    }
+
+    /// Puts a value before the present one, whose flags and expiry stay. Whether there was one and room; True with noreply.
+    #[pyo3(signature = (key, value, expire=None, noreply=None, flags=None))]
+    fn prepend(
+        &self,
+        key: &Bound<'_, PyAny>,
+        value: &Bound<'_, PyAny>,
+        expire: Option<&Bound<'_, PyAny>>,
+        noreply: Option<bool>,
+        flags: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<Option<bool>> {
+        let quiet = noreply.unwrap_or(self.default_noreply);
+        self.store(key, value, StoreMode::Prepend, None, expire, quiet, flags)
+    }
+
+    /// Stores a value if the item is the one that gets told of. True; False: it is another one; None: there is none.
+    #[pyo3(signature = (key, value, cas, expire=None, noreply=false, flags=None))]
+    fn cas(
+        &self,
+        key: &Bound<'_, PyAny>,
+        value: &Bound<'_, PyAny>,
+        cas: &Bound<'_, PyAny>,
+        expire: Option<&Bound<'_, PyAny>>,
+        noreply: bool,
+        flags: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<Option<bool>> {
+        let unique = match unique_of(cas) {
+            Err(Failure::Answer(_)) if noreply => return Ok(Some(true)),
+            unique => unique?,
+        };
+        self.store(key, value, StoreMode::Set, Some(unique), expire, noreply, flags)
+    }
+
+    /// Adds to the number that is stored, modulo 2^64. The new number, or None if there is none; None with noreply.
+    #[pyo3(signature = (key, value, noreply=false))]
+    fn incr(&self, key: &Bound<'_, PyAny>, value: &Bound<'_, PyAny>, noreply: bool) -> PyResult<Option<u64>> {
+        let counted = self.count(key, value, false);
+        Ok(unless_quiet(noreply, counted, None)?.filter(|_| !noreply))
+    }
+
+    /// Subtracts from the number that is stored, and stops at 0. The new number, or None if there is none; None with noreply.
+    #[pyo3(signature = (key, value, noreply=false))]
+    fn decr(&self, key: &Bound<'_, PyAny>, value: &Bound<'_, PyAny>, noreply: bool) -> PyResult<Option<u64>> {
+        let counted = self.count(key, value, true);
+        Ok(unless_quiet(noreply, counted, None)?.filter(|_| !noreply))
+    }
+
+    /// Gives an item a new `expire`. Whether there is one; True with noreply.
+    #[pyo3(signature = (key, expire=None, noreply=None))]
+    fn touch(&self, key: &Bound<'_, PyAny>, expire: Option<&Bound<'_, PyAny>>, noreply: Option<bool>) -> PyResult<bool> {
+        let quiet = noreply.unwrap_or(self.default_noreply);
+        let touched = (|| {
+            let (own, exptime) = (self.keys.key(key)?, integer(expire, "expire")?);
+            Ok(self.work(key.py(), |session, _| session.touch(own.bytes(), exptime))??)
+        })();
+        Ok(unless_quiet(quiet, touched, true)?)
+    }
+
+    /// Deletes an item. Whether there was one; True with noreply.
+    #[pyo3(signature = (key, noreply=None))]
+    fn delete(&self, key: &Bound<'_, PyAny>, noreply: Option<bool>) -> PyResult<bool> {
+        let quiet = noreply.unwrap_or(self.default_noreply);
+        let deleted = (|| {
+            let own = self.keys.key(key)?;
+            let deleted = self.work(key.py(), |session, _| session.delete(own.bytes(), &Delete::default()))??;
+            Ok(deleted == Deleted::Deleted)
+        })();
+        Ok(unless_quiet(quiet, deleted, true)?)
+    }
+
+    /// Deletes items. True.
+    #[pyo3(signature = (keys, noreply=None))]
+    fn delete_many(&self, keys: &Bound<'_, PyAny>, noreply: Option<bool>) -> PyResult<bool> {
+        let quiet = noreply.unwrap_or(self.default_noreply);
+        unless_quiet(quiet, self.delete_all(keys), ())?;
+        Ok(true)
+    }
+
+    /// Another name of delete_many.
+    #[pyo3(signature = (keys, noreply=None))]
+    fn delete_multi(&self, keys: &Bound<'_, PyAny>, noreply: Option<bool>) -> PyResult<bool> {
+        self.delete_many(keys, noreply)
+    }
+
+    /// Empties the cache for everybody, now or after `delay` seconds. True.
+    #[pyo3(signature = (delay=None, noreply=None))]
+    fn flush_all(&self, py: Python<'_>, delay: Option<&Bound<'_, PyAny>>, noreply: Option<bool>) -> PyResult<bool> {
+        let quiet = noreply.unwrap_or(self.default_noreply);
+        let flushed = (|| {
+            let delay = integer(delay, "delay")?;
+            self.work(py, |session, _| session.flush_all(delay))??;
+            Ok(true)
+        })();
+        Ok(unless_quiet(quiet, flushed, true)?)
+    }
+
+    /// The cache's numbers, of all processes and doors since the region was created, by memcached's names (bytes). With the
+    /// argument "settings", what the region was made with; a server knows more.
+    #[pyo3(signature = (*args))]
+    fn stats<'py>(&self, py: Python<'py>, args: &Bound<'py, PyTuple>) -> PyResult<Bound<'py, PyDict>> {
+        let region = self.region(py)?;
+        let cache = region.cache()?.here().map_err(Failure::from)?;
+        let info = cache.info();
+        let stats = PyDict::new(py);
+        let put = |name: &str, value: u64| stats.set_item(PyBytes::new(py, name.as_bytes()), value);
+        match args.iter().map(word).collect::<PyResult<Vec<_>>>()?.as_slice() {
+            [] => {
+                put("pid", std::process::id().into())?;
+                put("pointer_size", u64::from(usize::BITS))?;
+                put("limit_maxbytes", info.limit_bytes)?;
+                put("keyway_segments", info.segments)?;
+                put("keyway_segments_free", info.segments_free)?;
+                put("keyway_sessions", info.sessions)?;
+                put("keyway_sessions_max", info.sessions_max)?;
+                put("hash_bytes", info.index_bytes)?;
+                for (name, value) in cache.counters().named() {
+                    put(name, value)?;
+                }
+                stats.set_item(PyBytes::new(py, b"version"), self.version(py))?;
+            }
+            [settings] if settings == b"settings" => {
+                put("maxbytes", info.limit_bytes)?;
+                put("item_size_max", info.item_size_max as u64)?;
+                put("slab_chunk_max", info.segment_bytes)?;
+            }
+            other => {
+                let words: Vec<_> = other.iter().map(|word| String::from_utf8_lossy(word).into_owned()).collect();
+                let what = words.join(" ");
+                return Err(Failure::client(format!(
+                    "stats {what}: only a server knows; here are stats() and stats(\"settings\")"
+                ))
+                .into());
+            }
+        }
+        Ok(stats)
+    }
+
+    /// The version of the library.
+    fn version<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
+        PyBytes::new(py, env!("CARGO_PKG_VERSION").as_bytes())
+    }
+
+    /// Gives the region at least so many megabytes; it never gets smaller. True.
+    fn cache_memlimit(&self, py: Python<'_>, memlimit: &Bound<'_, PyAny>) -> PyResult<bool> {
+        let megabytes = integer(Some(memlimit), "memlimit")?;
+        let Some(memory) = u64::try_from(megabytes).ok().and_then(|mb| mb.checked_mul(1 << 20)) else {
+            return Err(Failure::client(format!("memlimit is {megabytes}: a number of megabytes is wanted")).into());
+        };
+        let region = self.region(py)?;
+        let cache = region.cache()?.here().map_err(Failure::from)?;
+        if memory > cache.info().limit_bytes {
+            py.detach(|| cache.grow(memory))
+                .map_err(|why| Failure::server(format!("{}: {why}", self.server.display())))?;
+        }
+        Ok(true)
+    }
+
+    /// Detaches, when every client of this region in this process has; the next call attaches again.
+    fn close(&self) {
+        let _open = self.region.lock().unwrap_or_else(PoisonError::into_inner).take();
+    }
+
+    /// Another name of close.
+    fn disconnect_all(&self) {
+        self.close();
+    }
+
+    /// Another name of close.
+    fn quit(&self) {
+        self.close();
+    }
+
+    fn __enter__(slf: PyRef<'_, Self>) -> PyRef<'_, Self> {
+        slf
+    }
+
+    #[pyo3(signature = (*_exception))]
+    fn __exit__(&self, _exception: &Bound<'_, PyTuple>) {
+        self.close();
+    }
+
+    fn __getitem__<'py>(&self, key: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+        let found = self.get(key, None)?;
+        found
+            .filter(|value| !value.is_none())
+            .ok_or_else(|| PyKeyError::new_err(key.clone().unbind()))
+    }
+
+    fn __setitem__(&self, key: &Bound<'_, PyAny>, value: &Bound<'_, PyAny>) -> PyResult<()> {
+        self.set(key, value, None, Some(true), None).map(|_| ())
+    }
+
+    fn __delitem__(&self, key: &Bound<'_, PyAny>) -> PyResult<()> {
+        self.delete(key, Some(true)).map(|_| ())
+    }
+
+    fn __repr__(&self) -> String {
+        format!("<keyway.Client {}>", self.server.display())
+    }
+}
+
+/// get
+const PLAIN: Get = Get {
+    value: true,
+    details: false,
+    unless_cas: None,
+    win_stale: false,
+    no_bump: false,
+    exptime: None,
+    vivify: None,
+    recache_s: None,
+    recache_after_touch: false,
+    new_cas: None,
+    binary_key: false,
+};
+
+/// gets
+const DETAILED: Get = Get { details: true, ..PLAIN };
+
+/// gat, gats
+fn touching(expire: Option<&Bound<'_, PyAny>>) -> Result<Get, Failure> {
+    Ok(Get {
+        exptime: Some(integer(expire, "expire")?),
+        ..DETAILED
+    })
+}
+
+/// An item that was found, its value converted.
+struct Found<'py> {
+    value: Bound<'py, PyAny>,
+    item: Item,
+}
+
+impl<'py> Found<'py> {
+    /// As pymemcache has it: the unique as decimal digits.
+    fn with_cas(self) -> PyResult<Bound<'py, PyTuple>> {
+        let py = self.value.py();
+        let unique = PyBytes::new(py, self.item.cas.to_string().as_bytes());
+        PyTuple::new(py, [self.value, unique.into_any()])
+    }
+}
+
+impl Client {
+    /// The region, opened at the first call.
+    #[inline]
+    fn region(&self, py: Python<'_>) -> Result<Arc<Region>, Failure> {
+        let open = self.region.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        match open {
+            Some(region) => Ok(region),
+            None => self.open(py),
+        }
+    }
+
+    #[cold]
+    fn open(&self, py: Python<'_>) -> Result<Arc<Region>, Failure> {
+        let region = door::open(py, self.server.clone(), &self.asked)?;
+        // Another thread may have been faster.
+        let mut mine = self.region.lock().unwrap_or_else(PoisonError::into_inner);
+        Ok(Arc::clone(mine.get_or_insert(region)))
+    }
+
+    /// Works with this thread's session, the interpreter's lock held.
+    #[inline]
+    fn work<R>(&self, py: Python<'_>, work: impl FnOnce(&mut Session, &mut Vec<u8>) -> R) -> Result<R, Failure> {
+        Ok(self.region(py)?.cache()?.with_session(work)?)
+    }
+
+    /// As [`Self::work`], without the interpreter's lock if there is as much to write that others should go on meanwhile.
+    #[inline]
+    fn write<R: Send>(&self, py: Python<'_>, len: usize, work: impl FnOnce(&mut Session) -> R + Send) -> Result<R, Failure> {
+        if len < UNLOCKED_LEN_MIN {
+            return self.work(py, |session, _| work(session));
+        }
+        let region = self.region(py)?;
+        let cache = region.cache()?;
+        Ok(py.detach(|| cache.with_session(|session, _| work(session)))?)
+    }
+
+    /// Where failures are misses, one of a region is `None`.
+    fn forgiving<T>(&self, found: Result<Option<T>, Failure>) -> Result<Option<T>, Failure> {
+        match found {
+            Err(Failure::Answer(_) | Failure::Lost(_)) if self.ignore_exc => Ok(None),
+            found => found,
+        }
+    }
+
+    #[inline]
+    fn fetch<'py>(&self, key: &Bound<'py, PyAny>, own: &Key, how: &Get) -> Result<Option<Found<'py>>, Failure> {
+        let py = key.py();
+        let fetched = self.work(py, |session, buffer| look(py, session, buffer, own, how))??;
+        self.converted(key, fetched)
+    }
+
+    #[inline]
+    fn converted<'py>(
+        &self,
+        key: &Bound<'py, PyAny>,
+        fetched: Option<(Bound<'py, PyBytes>, Item)>,
+    ) -> Result<Option<Found<'py>>, Failure> {
+        fetched
+            .map(|(bytes, item)| {
+                let value = self.values.decode(key, bytes, item.flags).map_err(Failure::Answer)?;
+                Ok(Found { value, item })
+            })
+            .transpose()
+    }
+
+    fn fetch_with_cas<'py>(
+        &self,
+        key: &Bound<'py, PyAny>,
+        how: &Get,
+        default: Option<Bound<'py, PyAny>>,
+        cas_default: Option<Bound<'py, PyAny>>,
+    ) -> PyResult<Bound<'py, PyTuple>> {
+        let own = self.keys.key(key)?;
+        let found = self.fetch(key, &own, how);
+        match self.forgiving(found)? {
+            Some(found) => found.with_cas(),
+            None => PyTuple::new(key.py(), [default, cas_default]),
+        }
+    }
+
+    fn fetch_many<'py>(
+        &self,
+        keys: &Bound<'py, PyAny>,
+        how: &Get,
+        answer: impl Fn(Found<'py>) -> PyResult<Bound<'py, PyAny>>,
+    ) -> PyResult<Bound<'py, PyDict>> {
+        let py = keys.py();
+        let all = self.keys_of(keys)?;
+        let answers = PyDict::new(py);
+        if all.is_empty() {
+            return Ok(answers);
+        }
+        // Bytes objects are not the garbage collector's, so that making them runs no code.
+        let fetched = self.work(py, |session, buffer| {
+            all.iter()
+                .map(|(_, own)| {
+                    let fetched = look(py, session, buffer, own, how);
+                    buffer.clear();
+                    fetched
+                })
+                .collect::<Result<Vec<_>, _>>()
+        });
+        let converted = fetched.and_then(|fetched| {
+            for ((key, _), fetched) in all.iter().zip(fetched?) {
+                if let Some(found) = self.converted(key, fetched)? {
+                    answers.set_item(key, answer(found)?)?;
+                }
+            }
+            Ok(Some(()))
+        });
+        match self.forgiving(converted)? {
+            Some(()) => Ok(answers),
+            None => Ok(PyDict::new(py)),
+        }
+    }
+
+    /// Objects and keys of an iterable.
+    fn keys_of<'py>(&self, keys: &Bound<'py, PyAny>) -> Result<Vec<(Bound<'py, PyAny>, Key)>, Failure> {
+        if keys.is_none() {
+            return Ok(Vec::new());
+        }
+        keys.try_iter()?
+            .map(|key| {
+                let key = key?;
+                let own = self.keys.key(&key)?;
+                Ok((key, own))
+            })
+            .collect()
+    }
+
+    #[inline]
+    #[allow(clippy::too_many_arguments, reason = "pymemcache's")]
+    fn store(
+        &self,
+        key: &Bound<'_, PyAny>,
+        value: &Bound<'_, PyAny>,
+        mode: StoreMode,
+        compare_cas: Option<u64>,
+        expire: Option<&Bound<'_, PyAny>>,
+        quiet: bool,
+        flags: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<Option<bool>> {
+        let stored = (|| {
+            let exptime = integer(expire, "expire")?;
+            let own = self.keys.key(key)?;
+            let Value { bytes, flags } = self.values.encode(key, value, flags)?;
+            let bytes = bytes.as_bytes();
+            let how = Store {
+                mode,
+                exptime,
+                flags,
+                compare_cas,
+                ..Store::default()
+            };
+            Ok(self.write(key.py(), bytes.len(), |session| put(session, own.bytes(), bytes, &how))??)
+        })();
+        Ok(unless_quiet(quiet, stored, Some(true))?)
+    }
+
+    /// Converts everything, stores everything, and then tells of the first failure.
+    fn store_many(
+        &self,
+        values: &Bound<'_, PyAny>,
+        expire: Option<&Bound<'_, PyAny>>,
+        flags: Option<&Bound<'_, PyAny>>,
+    ) -> Result<(), Failure> {
+        let exptime = integer(expire, "expire")?;
+        let mut items = Vec::new();
+        for pair in values.call_method0("items")?.try_iter()? {
+            let (key, value) = pair?.extract::<(Bound<'_, PyAny>, Bound<'_, PyAny>)>()?;
+            items.push((self.keys.key(&key)?, self.values.encode(&key, &value, flags)?));
+        }
+        if items.is_empty() {
+            return Ok(());
+        }
+        let plain: Vec<_> = items
+            .iter()
+            .map(|(key, value)| (key.bytes(), value.bytes.as_bytes(), value.flags))
+            .collect();
+        let len = plain.iter().map(|(_, value, _)| value.len()).sum();
+        let failed = self.write(values.py(), len, |session| {
+            let mut failed = None;
+            for (key, value, flags) in &plain {
+                let how = Store {
+                    exptime,
+                    flags: *flags,
+                    ..Store::default()
+                };
+                if let Err(error) = put(session, key, value, &how) {
+                    failed = failed.or(Some(error));
+                }
+            }
+            failed
+        })?;
+        failed.map_or(Ok(()), |error| Err(error.into()))
+    }
+
+    fn delete_all(&self, keys: &Bound<'_, PyAny>) -> Result<(), Failure> {
+        let all = self.keys_of(keys)?;
+        if all.is_empty() {
+            return Ok(());
+        }
+        self.work(keys.py(), |session, _| {
+            for (_, own) in &all {
+                session.delete(own.bytes(), &Delete::default())?;
+            }
+            Ok::<_, WriteError>(())
+        })??;
+        Ok(())
+    }
+
+    fn count(&self, key: &Bound<'_, PyAny>, value: &Bound<'_, PyAny>, decrement: bool) -> Result<Option<u64>, Failure> {
+        let own = self.keys.key(key)?;
+        if !value.is_instance_of::<PyInt>() {
+            return Err(not_an_integer(value, "value"));
+        }
+        let Ok(delta) = value.extract::<u64>() else {
+            return Err(Failure::client(format!(
+                "invalid numeric delta argument: {value}, allowed are 0 to 2^64 - 1"
+            )));
+        };
+        let how = Arithmetic {
+            delta,
+            decrement,
+            ..Arithmetic::default()
+        };
+        match self.work(key.py(), |session, _| session.arithmetic(own.bytes(), &how))?? {
+            Counted::Value { value, .. } => Ok(Some(value)),
+            Counted::NotFound | Counted::Exists => Ok(None),
+            Counted::NotANumber => Err(Failure::client(
+                "cannot increment or decrement non-numeric value: it is no decimal number below 2^64".to_owned(),
+            )),
+        }
+    }
+}
+
+/// Looks a key up; the value as an object of its own.
+#[inline]
+fn look<'py>(
+    py: Python<'py>,
+    session: &mut Session,
+    buffer: &mut Vec<u8>,
+    key: &Key,
+    how: &Get,
+) -> Result<Option<(Bound<'py, PyBytes>, Item)>, WriteError> {
+    let found = if how.details {
+        session.get_with(key.bytes(), how, buffer, |_, _| {})?
+    } else {
+        session.get(key.bytes(), buffer)
+    };
+    Ok(found.map(|item| (PyBytes::new(py, buffer), item)))
+}
+
+/// Stores as a server does: a set that finds no room takes the old value with it, so that nobody reads a stale one; an append
+/// or prepend that finds none for the longer value is not stored.
+fn put(session: &mut Session, key: &[u8], value: &[u8], how: &Store) -> Result<Option<bool>, WriteError> {
+    match session.store(key, value, how) {
+        Ok(Stored::Stored { .. }) => Ok(Some(true)),
+        Ok(Stored::NotStored | Stored::Exists) => Ok(Some(false)),
+        Ok(Stored::NotFound) => Ok(None),
+        Err(error) => no_room(session, key, value, how.mode, error),
+    }
+}
+
+#[cold]
+fn no_room(
+    session: &mut Session,
+    key: &[u8],
+    value: &[u8],
+    mode: StoreMode,
+    error: WriteError,
+) -> Result<Option<bool>, WriteError> {
+    let fits_alone = match error {
+        WriteError::TooLarge { limit, .. } => key.len() + value.len() <= limit,
+        WriteError::OutOfMemory => true,
+        other => return Err(other),
+    };
+    match mode {
+        StoreMode::Append | StoreMode::Prepend if fits_alone => return Ok(Some(false)),
+        StoreMode::Set => {
+            let forgotten = Delete {
+                uncounted: true,
+                ..Delete::default()
+            };
+            session.delete(key, &forgotten)?;
+        }
+        _ => {}
+    }
+    Err(error)
+}
+
+/// A number of seconds or megabytes; not given, 0.
+#[inline]
+fn integer(value: Option<&Bound<'_, PyAny>>, name: &str) -> Result<i64, Failure> {
+    let Some(value) = value else { return Ok(0) };
+    if !value.is_instance_of::<PyInt>() {
+        return Err(not_an_integer(value, name));
+    }
+    value
+        .extract()
+        .map_err(|_| Failure::client(format!("{name} is {value}: it has 64 bits at most")))
+}
+
+#[cold]
+fn not_an_integer(value: &Bound<'_, PyAny>, name: &str) -> Failure {
+    Failure::illegal(format!("{name} must be integer, got bad value: {value:?}"))
+}
+
+/// A CAS unique: a number, or its digits as text or bytes.
+fn unique_of(cas: &Bound<'_, PyAny>) -> Result<u64, Failure> {
+    let digits = if cas.is_instance_of::<PyInt>() || cas.is_instance_of::<PyString>() {
+        cas.str()?.to_str()?.as_bytes().to_vec()
+    } else if let Ok(bytes) = cas.cast::<PyBytes>() {
+        bytes.as_bytes().to_vec()
+    } else {
+        return Err(Failure::illegal(format!(
+            "cas must be integer, string, or bytes, got bad value: {cas:?}"
+        )));
+    };
+    if digits.is_empty() || !digits.iter().all(u8::is_ascii_digit) {
+        return Err(Failure::illegal(format!(
+            "cas must only contain values in 0-9, got bad value: {cas:?}"
+        )));
+    }
+    let number = std::str::from_utf8(&digits).ok().and_then(|digits| digits.parse().ok());
+    number.ok_or_else(|| Failure::client(format!("the cas {cas:?} has more than 64 bits")))
+}
+
+/// A prefix of keys: bytes, or ASCII text.
+fn prefix_of(prefix: &Bound<'_, PyAny>) -> PyResult<Vec<u8>> {
+    if let Ok(bytes) = prefix.cast::<PyBytes>() {
+        return Ok(bytes.as_bytes().to_vec());
+    }
+    match prefix.cast::<PyString>() {
+        Ok(text) => Ok(text
+            .call_method1("encode", ("ascii",))?
+            .cast_into::<PyBytes>()?
+            .as_bytes()
+            .to_vec()),
+        Err(_) => Err(PyTypeError::new_err("key_prefix should be bytes.")),
+    }
+}
+
+/// An argument of stats.
+fn word(argument: Bound<'_, PyAny>) -> PyResult<Vec<u8>> {
+    match argument.cast::<PyBytes>() {
+        Ok(bytes) => Ok(bytes.as_bytes().to_vec()),
+        Err(_) => Ok(argument.str()?.to_str()?.as_bytes().to_vec()),
+    }
+}

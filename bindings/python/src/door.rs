@@ -1,0 +1,144 @@
+//! The regions that this process has open. Clients of one place share one attachment: programs make clients freely, and each
+//! attachment takes one of the region's process slots.
+
+use crate::failure::Failure;
+use keyway::{Cache, OpenError, Options, Place};
+use pyo3::prelude::*;
+use std::os::unix::fs::MetadataExt;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+/// The open regions that clients share. The lock is held for moments and only by whoever holds the interpreter's: a fork by
+/// Python code, which holds that as well, never finds it taken.
+static OPEN: Mutex<Vec<Known>> = Mutex::new(Vec::new());
+
+/// An attachment, and what it was asked for by.
+struct Known {
+    place: Place,
+    asked: Asked,
+    /// device and inode of the file or socket at the place when it was opened
+    file: Option<(u64, u64)>,
+    region: Weak<Region>,
+}
+
+/// What a client asks of the region. None: as it is, or the default for a new one.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Asked {
+    pub(crate) memory: Option<u64>,
+    pub(crate) item_size_max: Option<usize>,
+    pub(crate) mode: Option<u32>,
+    pub(crate) existing_only: bool,
+    pub(crate) huge_pages: bool,
+    pub(crate) prefault: bool,
+    pub(crate) evict: bool,
+}
+
+/// An attachment of this process; detached when the last client is done with it.
+pub(crate) struct Region {
+    /// there until it is dropped
+    cache: Option<Cache>,
+}
+
+impl Region {
+    /// The attachment.
+    #[inline]
+    pub(crate) fn cache(&self) -> Result<&Cache, Failure> {
+        self.cache.as_ref().ok_or_else(|| OpenError::Forked.into())
+    }
+}
+
+impl Drop for Region {
+    fn drop(&mut self) {
+        if let Some(cache) = self.cache.take() {
+            cache.leave();
+            cache.close();
+        }
+    }
+}
+
+/// The place that a client was given: a path, one behind `unix:`, or `memfd`.
+pub(crate) fn place_of(server: PathBuf) -> Place {
+    let stripped = server.to_str().and_then(|text| text.strip_prefix("unix:")).map(PathBuf::from);
+    let path = stripped.unwrap_or(server);
+    if path.as_os_str() == "memfd" {
+        Place::Memfd
+    } else {
+        Place::at(path)
+    }
+}
+
+/// The region at this path, attached to if it is not yet.
+pub(crate) fn open(py: Python<'_>, server: PathBuf, asked: &Asked) -> Result<Arc<Region>, Failure> {
+    let place = place_of(server);
+    if place == Place::Memfd {
+        let cache = py.detach(|| attach(&place, asked))?;
+        return Ok(Arc::new(Region { cache: Some(cache) }));
+    }
+    let file = file_at(&place);
+    if let Some(region) = known(&place, asked, file) {
+        return Ok(region);
+    }
+    let cache = py.detach(|| attach(&place, asked))?;
+    // Another thread may have opened it meanwhile: then its attachment is everybody's, and this one goes.
+    let file = file_at(&place);
+    if let Some(region) = known(&place, asked, file) {
+        cache.close();
+        return Ok(region);
+    }
+    let region = Arc::new(Region { cache: Some(cache) });
+    let mut open = lock();
+    open.retain(|known| known.region.strong_count() > 0);
+    open.push(Known {
+        place,
+        asked: asked.clone(),
+        file,
+        region: Arc::downgrade(&region),
+    });
+    Ok(region)
+}
+
+/// The attachment of somebody who asked for the same, if what is at the place is still the same file.
+fn known(place: &Place, asked: &Asked, file: Option<(u64, u64)>) -> Option<Arc<Region>> {
+    let open = lock();
+    let known = open
+        .iter()
+        .filter(|known| known.place == *place && known.asked == *asked && known.file == file && file.is_some());
+    known.filter_map(|known| known.region.upgrade()).next()
+}
+
+fn lock() -> MutexGuard<'static, Vec<Known>> {
+    OPEN.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn file_at(place: &Place) -> Option<(u64, u64)> {
+    match place {
+        Place::Memfd => None,
+        Place::Path(path) | Place::Socket(path) => std::fs::metadata(path).ok().map(|meta| (meta.dev(), meta.ino())),
+    }
+}
+
+/// No memory means: as it is, or the default for a new region.
+fn attach(place: &Place, asked: &Asked) -> Result<Cache, OpenError> {
+    let default = Options::default();
+    let mut options = Options {
+        item_size_max: asked.item_size_max.unwrap_or(default.item_size_max),
+        mode: asked.mode.unwrap_or(default.mode),
+        huge_pages: asked.huge_pages,
+        prefault: asked.prefault,
+        evict: asked.evict,
+        existing_only: asked.existing_only,
+        ..default
+    };
+    if let Some(memory) = asked.memory {
+        options.memory = memory;
+        return Cache::open(place, &options);
+    }
+    let existing = Options {
+        existing_only: true,
+        ..options.clone()
+    };
+    match Cache::open(place, &existing) {
+        Err(OpenError::Absent { .. }) if !options.existing_only => Cache::open(place, &options),
+        opened => opened,
+    }
+}

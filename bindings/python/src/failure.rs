@@ -1,0 +1,93 @@
+//! From failures to exceptions, under the names that a user of pymemcache expects.
+//!
+//! There are two kinds. What a server would have answered (too large, no number) is not told to a caller that wants no reply.
+//! What would have broken a connection (no region, no slot, damage) is raised all the same.
+
+use keyway::{LocalError, OpenError, WriteError};
+use pyo3::PyErr;
+
+/// The package's exceptions.
+mod python {
+    pyo3::import_exception!(keyway.exceptions, MemcacheClientError);
+    pyo3::import_exception!(keyway.exceptions, MemcacheIllegalInputError);
+    pyo3::import_exception!(keyway.exceptions, MemcacheServerError);
+    pyo3::import_exception!(keyway.exceptions, MemcacheRegionError);
+}
+
+/// Why a call failed.
+#[derive(Debug)]
+pub(crate) enum Failure {
+    /// the argument is illegal: nothing was tried
+    Illegal(PyErr),
+    /// a server would have answered so
+    Answer(PyErr),
+    /// there is no region to ask
+    Lost(PyErr),
+}
+
+impl Failure {
+    #[cold]
+    pub(crate) fn illegal(message: String) -> Self {
+        Self::Illegal(python::MemcacheIllegalInputError::new_err(message))
+    }
+
+    /// A request that a server would not have taken.
+    #[cold]
+    pub(crate) fn client(message: String) -> Self {
+        Self::Answer(python::MemcacheClientError::new_err(message))
+    }
+
+    #[cold]
+    pub(crate) fn server(message: String) -> Self {
+        Self::Answer(python::MemcacheServerError::new_err(message))
+    }
+}
+
+impl From<Failure> for PyErr {
+    fn from(failure: Failure) -> Self {
+        match failure {
+            Failure::Illegal(error) | Failure::Answer(error) | Failure::Lost(error) => error,
+        }
+    }
+}
+
+/// What Python code raised that was called on the way.
+impl From<PyErr> for Failure {
+    fn from(error: PyErr) -> Self {
+        Self::Illegal(error)
+    }
+}
+
+impl From<WriteError> for Failure {
+    #[cold]
+    fn from(error: WriteError) -> Self {
+        match error {
+            WriteError::KeyLength { .. } => Self::illegal(error.to_string()),
+            WriteError::TooLarge { .. } | WriteError::OutOfMemory | WriteError::EpochsUsedUp => Self::server(error.to_string()),
+            WriteError::Corrupt => Self::Lost(python::MemcacheServerError::new_err(error.to_string())),
+            WriteError::Detached => Self::Lost(python::MemcacheRegionError::new_err(error.to_string())),
+        }
+    }
+}
+
+impl From<LocalError> for Failure {
+    #[cold]
+    fn from(error: LocalError) -> Self {
+        Self::Lost(python::MemcacheRegionError::new_err(error.to_string()))
+    }
+}
+
+impl From<OpenError> for Failure {
+    #[cold]
+    fn from(error: OpenError) -> Self {
+        Self::Lost(python::MemcacheRegionError::new_err(error.to_string()))
+    }
+}
+
+/// What a caller that wants no reply is told: that all is well, unless there is nobody to tell.
+pub(crate) fn unless_quiet<T>(quiet: bool, done: Result<T, Failure>, well: T) -> Result<T, Failure> {
+    match done {
+        Ok(_) | Err(Failure::Answer(_)) if quiet => Ok(well),
+        done => done,
+    }
+}

@@ -1,0 +1,24 @@
+//! Keyway's library door for Python: the extension module `keyway._keyway`, which the package `keyway` shows as its own.
+//!
+//! `client.rs` has the class that a user of pymemcache knows, `key.rs` and `value.rs` its keys and values, `door.rs` the regions
+//! that a process has open, and `failure.rs` the exceptions. Rules of its own this crate has none but pymemcache's: what a verb
+//! does is in the crate `keyway`, and what a process must not do in `docs/library.md`.
+//!
+//! No Python code runs while a thread works with its session: what it is given is converted before, and answers become objects
+//! other than bytes behind it. So nothing can call the client again from within a call.
+
+mod client;
+mod door;
+mod failure;
+mod key;
+mod value;
+
+/// The module as the interpreter loads it.
+#[pyo3::pymodule]
+mod _keyway {
+    #[pymodule_export]
+    use super::client::Client;
+    #[pymodule_export]
+    #[allow(non_upper_case_globals, reason = "Python's name for it")]
+    const __version__: &str = env!("CARGO_PKG_VERSION");
+}

@@ -1,0 +1,110 @@
+//! Values: bytes as they are, text in the client's encoding, anything else as its text; or whatever the client's serde makes of
+//! it, with flags that tell it how to undo that.
+
+use crate::failure::Failure;
+use pyo3::exceptions::PyUnicodeEncodeError;
+use pyo3::intern;
+use pyo3::prelude::*;
+use pyo3::types::{PyByteArray, PyBytes, PyMemoryView, PyString, PyTuple};
+
+/// How a client converts values.
+pub(crate) struct Values {
+    /// object with `serialize(key, value)` and `deserialize(key, value, flags)`
+    pub(crate) serde: Option<Py<PyAny>>,
+    /// function, where there is no serde
+    pub(crate) serializer: Option<Py<PyAny>>,
+    /// function, where there is no serde
+    pub(crate) deserializer: Option<Py<PyAny>>,
+    /// of text
+    pub(crate) encoding: String,
+}
+
+/// A value as the region has it.
+pub(crate) struct Value<'py> {
+    pub(crate) bytes: Bound<'py, PyBytes>,
+    pub(crate) flags: u32,
+}
+
+impl Values {
+    /// What to store for `value`. Flags that are given stand above those of the serde.
+    pub(crate) fn encode<'py>(
+        &self,
+        key: &Bound<'py, PyAny>,
+        value: &Bound<'py, PyAny>,
+        flags: Option<&Bound<'py, PyAny>>,
+    ) -> Result<Value<'py>, Failure> {
+        let py = key.py();
+        let serialized = match (&self.serde, &self.serializer) {
+            (Some(serde), _) => Some(serde.bind(py).call_method1(intern!(py, "serialize"), (key, value))?),
+            (None, Some(serializer)) => Some(serializer.bind(py).call1((key, value))?),
+            (None, None) => None,
+        };
+        let (data, own_flags) = match serialized {
+            None => (value.clone(), None),
+            Some(pair) => {
+                let pair = pair.cast_into::<PyTuple>().map_err(PyErr::from)?;
+                (pair.get_item(0)?, Some(pair.get_item(1)?))
+            }
+        };
+        let flags = match flags.or(own_flags.as_ref()) {
+            None => 0,
+            Some(flags) => low_bits(flags)?,
+        };
+        let bytes = match data.cast_into::<PyBytes>() {
+            Ok(bytes) => bytes,
+            Err(other) => self.bytes_of(&other.into_inner())?,
+        };
+        Ok(Value { bytes, flags })
+    }
+
+    /// The bytes of what is no bytes object.
+    fn bytes_of<'py>(&self, data: &Bound<'py, PyAny>) -> Result<Bound<'py, PyBytes>, Failure> {
+        let py = data.py();
+        if data.is_instance_of::<PyByteArray>() || data.is_instance_of::<PyMemoryView>() {
+            let bytes = py.get_type::<PyBytes>().call1((data,))?;
+            return Ok(bytes.cast_into::<PyBytes>().map_err(PyErr::from)?);
+        }
+        let text = data.str()?;
+        if self.encoding == "ascii" {
+            let known = text.to_str().ok().filter(|text| text.is_ascii());
+            if let Some(text) = known {
+                return Ok(PyBytes::new(py, text.as_bytes()));
+            }
+        }
+        self.encoded(&text)
+    }
+
+    fn encoded<'py>(&self, text: &Bound<'py, PyString>) -> Result<Bound<'py, PyBytes>, Failure> {
+        let py = text.py();
+        match text.call_method1(intern!(py, "encode"), (&self.encoding,)) {
+            Ok(bytes) => Ok(bytes.cast_into::<PyBytes>().map_err(PyErr::from)?),
+            Err(error) if error.is_instance_of::<PyUnicodeEncodeError>(py) => Err(Failure::illegal(format!(
+                "the value is text that {} cannot encode ({error}): encode it, or use a serde",
+                self.encoding
+            ))),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// What was stored for a key, of its value's bytes.
+    pub(crate) fn decode<'py>(
+        &self,
+        key: &Bound<'py, PyAny>,
+        bytes: Bound<'py, PyBytes>,
+        flags: u32,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let py = key.py();
+        match (&self.serde, &self.deserializer) {
+            (Some(serde), _) => serde.bind(py).call_method1(intern!(py, "deserialize"), (key, bytes, flags)),
+            (None, Some(deserializer)) => deserializer.bind(py).call1((key, bytes, flags)),
+            (None, None) => Ok(bytes.into_any()),
+        }
+    }
+}
+
+/// Client flags: of larger numbers a server keeps the low 32 bits.
+fn low_bits(flags: &Bound<'_, PyAny>) -> Result<u32, Failure> {
+    let number = flags.extract::<u64>().ok();
+    let low = number.and_then(|number| u32::try_from(number & u64::from(u32::MAX)).ok());
+    low.ok_or_else(|| Failure::client(format!("flags are a number from 0 on, not {flags:?}")))
+}

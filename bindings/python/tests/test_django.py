@@ -1,0 +1,179 @@
+"""What keyway.django.KeywayCache does besides what Django's own tests ask of a cache backend (django_own_tests.py runs those).
+
+Its enemies: an attachment for each thread or request, a pickle or a number that does not come back, a failure that takes a page
+down.
+"""
+
+import asyncio
+import os
+import threading
+
+import django
+import pytest
+from django.conf import settings
+from django.core.exceptions import ImproperlyConfigured
+
+settings.configure(SECRET_KEY="none", SESSION_ENGINE="django.contrib.sessions.backends.cache", INSTALLED_APPS=[])
+django.setup()
+
+from django.core.cache import caches
+from django.core.cache.backends.base import InvalidCacheKey
+from django.core.signals import request_finished
+from django.test import override_settings
+
+import keyway
+from keyway.django import KeywayCache
+
+MEGABYTE = 1 << 20
+
+
+@pytest.fixture
+def cache(path):
+    yield KeywayCache(path, {"OPTIONS": {"memory": 16 * MEGABYTE}})
+
+
+class Thing:
+    def __init__(self, name):
+        self.name = name
+
+    def __eq__(self, other):
+        return self.name == other.name
+
+
+def test_every_thing_comes_back(cache):
+    for thing in [None, True, 0, -5, 2**80, 1.5, "täxt", b"bytes", [1], {"a": (1, {2})}, Thing("own"), "x" * 100_000]:
+        cache.set("thing", thing)
+        found = cache.get("thing", "default")
+        assert found == thing and type(found) is type(thing)
+
+
+def test_all_methods(cache):
+    assert cache.get("none", 5) == 5 and cache.add("a", 1) is True and cache.add("a", 2) is False
+    assert cache.get_or_set("a", 9) == 1 and cache.get_or_set("b", lambda: 9) == 9
+    assert cache.set_many({"c": 3, "d": [4]}, timeout=100) == [] and cache.get_many(["a", "c", "d", "none"]) == {"a": 1, "c": 3, "d": [4]}
+    assert cache.incr("a") == 2 and cache.incr("a", 10) == 12 and cache.decr("a", 2) == 10 and cache.incr("a", -3) == 7
+    assert cache.decr("a", 100) == 0, "as with memcached"
+    for call in [cache.incr, cache.decr, cache.incr_version, cache.decr_version]:
+        with pytest.raises(ValueError, match="not found"):
+            call("none")
+    with pytest.raises(keyway.MemcacheClientError):
+        cache.incr("d")
+    assert cache.touch("a", 100) is True and cache.touch("none") is False
+    assert cache.has_key("a") and "a" in cache and "none" not in cache
+    cache.set("v", "one")
+    assert cache.incr_version("v") == 2 and cache.get("v") is None and cache.get("v", version=2) == "one"
+    assert cache.decr_version("v", version=2) == 1 and cache.get("v") == "one"
+    assert cache.delete("a") is True and cache.delete("a") is False
+    cache.delete_many(["b", "c", "none"])
+    assert cache.get_many(["b", "c", "d"]) == {"d": [4]}
+    cache.set("zero", 1, timeout=0)
+    cache.set("past", 1, timeout=-5)
+    cache.set("long", 1, timeout=60 * 60 * 24 * 365)
+    cache.set("ever", 1, timeout=None)
+    cache.touch("d", timeout=0)
+    assert cache.get_many(["zero", "past", "long", "ever", "d"]) == {"long": 1, "ever": 1}
+    cache.clear()
+    assert cache.get_many(["v", "d", "long", "ever"]) == {}
+
+
+def test_all_methods_that_wait(cache):
+    async def work():
+        await cache.aset("a", 1)
+        assert await cache.aget("a") == 1 and await cache.aadd("a", 2) is False
+        assert await cache.aget_or_set("b", lambda: [2]) == [2]
+        assert await cache.aset_many({"c": 3}) == [] and await cache.aget_many(["a", "c"]) == {"a": 1, "c": 3}
+        assert await cache.aincr("a", 4) == 5 and await cache.adecr("a") == 4
+        assert await cache.atouch("a") is True and await cache.ahas_key("a")
+        assert await cache.aincr_version("a") == 2 and await cache.adecr_version("a", version=2) == 1
+        assert await cache.adelete("a") is True
+        await cache.adelete_many(["b", "c"])
+        await cache.aset("d", 4)
+        await cache.aclear()
+        assert await cache.aget_many(["b", "c", "d"]) == {}
+        await cache.aclose()
+
+    asyncio.run(work())
+
+
+def test_keys(path):
+    def reversed_key(key, prefix, version):
+        return f"{version}.{prefix}.{key[::-1]}"
+
+    own = KeywayCache(path, {"KEY_FUNCTION": reversed_key, "KEY_PREFIX": "p", "VERSION": 3})
+    own.set("abc", "value")
+    assert keyway.Client(path).get("3.p.cba") == b"value"
+    plain = KeywayCache(path, {"KEY_PREFIX": "site"})
+    plain.set("schlüssel☃", "value")
+    assert keyway.Client(path, allow_unicode_keys=True).get("site:1:schlüssel☃") == b"value"
+    assert plain.get_many(["schlüssel☃"]) == {"schlüssel☃": "value"}
+    for key in ["with space", "k" * 250, "nul\0"]:
+        with pytest.raises(InvalidCacheKey):
+            plain.set(key, 1)
+    # 250 characters, and more bytes than a key has.
+    with pytest.raises(keyway.MemcacheIllegalInputError):
+        plain.get("☃" * 200)
+
+
+def test_what_is_too_large_is_not_stored_and_takes_the_old_one_along(cache):
+    cache.set("key", "old")
+    cache.set("key", "x" * (2 * MEGABYTE))
+    assert cache.get("key") is None
+    assert cache.set_many({"small": 1, "large": "x" * (2 * MEGABYTE)}) == ["large"]
+    assert cache.get_many(["small", "large"]) == {"small": 1}
+
+
+def test_no_region_is_no_silent_cache(path):
+    absent = KeywayCache(path, {"OPTIONS": {"existing_only": True}})
+    for call in [lambda: absent.get("key"), lambda: absent.set("key", 1), lambda: absent.set_many({"key": 1}), absent.clear]:
+        with pytest.raises(keyway.MemcacheRegionError):
+            call()
+    for location in ["", None, ["one", "two"]]:
+        with pytest.raises(ImproperlyConfigured):
+            KeywayCache(location, {})
+
+
+def test_threads_and_requests_share_one_attachment(path):
+    configured = {"default": {"BACKEND": "keyway.django.KeywayCache", "LOCATION": path, "OPTIONS": {"memory": 16 * MEGABYTE}}}
+    with override_settings(CACHES=configured):
+        caches["default"].set("count", 0)
+        attached = []
+
+        def work():
+            for _ in range(50):
+                caches["default"].incr("count")
+                request_finished.send(None)
+            with open("/proc/self/maps") as maps:
+                attached.append(sum(path in line for line in maps))
+
+        threads = [threading.Thread(target=work) for _ in range(10)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert attached == [1] * 10 and caches["default"].get("count") == 500
+
+
+def test_sessions(path):
+    from django.contrib.sessions.backends.cache import SessionStore
+
+    with override_settings(CACHES={"default": {"BACKEND": "keyway.django.KeywayCache", "LOCATION": path}}):
+        session = SessionStore()
+        session["user"] = {"id": 5, "name": "ü"}
+        session.save()
+        assert SessionStore(session.session_key)["user"] == {"id": 5, "name": "ü"}
+        session.delete()
+        assert "user" not in SessionStore(session.session_key)
+
+
+def test_a_prefork_servers_children(cache):
+    cache.set("count", 0)
+    children = []
+    for _ in range(4):
+        child = os.fork()
+        if child == 0:
+            for _ in range(100):
+                cache.incr("count")
+            os._exit(0)
+        children.append(child)
+    assert [os.waitpid(child, 0)[1] for child in children] == [0] * 4
+    assert cache.get("count") == 400

@@ -1,0 +1,154 @@
+//! The library door as programs in other languages have it: what is built here, put where an interpreter or a compiler finds it.
+//!
+//! [`Python`] has the package `keyway` and what its tests need from PyPI, [`C`] the library with its header. Both are `Err` with
+//! the reason where a tool is missing. The tests in `tests/` start programs on them: pytest's files (`bindings/python/tests`),
+//! and those in `programs/`.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Mutex;
+use std::time::Duration;
+
+use clients::prepare::{self, Venv};
+use harness::{DEADLINE, Scratch, program_on_path, run_to_end};
+
+/// How long building a library may take.
+pub const BUILD_DEADLINE: Duration = Duration::from_secs(900);
+
+/// What the Python tests need, in fixed versions.
+pub const PYTHON: Venv<'_> = Venv {
+    packages: &["pymemcache==4.0.0", "pytest==9.2.0", "Django==5.2.19", "maturin==1.16.0"],
+    imports: "pymemcache, pytest, django, maturin",
+};
+
+/// The workspace.
+pub fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+/// One of `programs/`.
+pub fn program(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("programs").join(name)
+}
+
+/// The directory that this program was built into, and cargo's name of its profile.
+pub fn built() -> (PathBuf, &'static str) {
+    let test = std::env::current_exe().unwrap_or_else(|e| panic!("the running test's own path: {e}"));
+    let folder = test.ancestors().skip(1).find(|folder| !folder.ends_with("deps"));
+    let folder = folder.unwrap_or_else(|| panic!("{}: not in a target directory", test.display()));
+    let profile = match folder.file_name().and_then(|name| name.to_str()) {
+        Some("release") => "release",
+        Some("fast") => "fast",
+        _ => "dev",
+    };
+    (folder.to_path_buf(), profile)
+}
+
+/// A library of the workspace. The gate has built it; on a desk it may be old, and is built again.
+fn library(package: &str, file: &str) -> PathBuf {
+    static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+    let (folder, profile) = built();
+    if std::env::var_os("KEYWAY_BIN").is_none() {
+        let _turn = ONE_AT_A_TIME.lock();
+        let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+        let mut build = Command::new(cargo);
+        build.args([
+            "build",
+            "--quiet",
+            "--locked",
+            "--package",
+            package,
+            "--lib",
+            "--profile",
+            profile,
+        ]);
+        build
+            .arg("--target-dir")
+            .arg(folder.parent().unwrap_or(&folder))
+            .current_dir(root());
+        let (status, output) = run_to_end(&mut build, BUILD_DEADLINE);
+        assert!(status.success(), "cargo build --package {package}: {status}\n{output}");
+    }
+    folder.join(file)
+}
+
+/// The package `keyway` as it is installed, and an interpreter.
+pub struct Python {
+    /// the interpreter
+    pub interpreter: PathBuf,
+    /// holds the package
+    packages: Scratch,
+}
+
+impl Python {
+    /// `Err`: why there is none. `target` is where downloads are kept.
+    pub fn new(target: &Path) -> Result<Self, String> {
+        let interpreter = prepare::venv(target, &PYTHON)?;
+        let packages = Scratch::new();
+        let package = packages.join("keyway");
+        std::fs::create_dir_all(&package).unwrap_or_else(|e| panic!("{}: {e}", package.display()));
+        let source = root().join("bindings/python/keyway");
+        let files = std::fs::read_dir(&source).unwrap_or_else(|e| panic!("{}: {e}", source.display()));
+        for file in files.flatten().filter(|file| file.path().is_file()) {
+            copy(&file.path(), &package.join(file.file_name()));
+        }
+        copy(&library("keyway-python", "lib_keyway.so"), &package.join("_keyway.abi3.so"));
+        Ok(Self { interpreter, packages })
+    }
+
+    /// A command that runs the interpreter with the package.
+    pub fn command(&self) -> Command {
+        let mut command = Command::new(&self.interpreter);
+        command
+            .env("PYTHONPATH", self.packages.path())
+            .env("PYTHONDONTWRITEBYTECODE", "1");
+        command
+    }
+
+    /// Where the package is.
+    pub fn path(&self) -> &Path {
+        self.packages.path()
+    }
+}
+
+/// The library for C as it is installed, and a compiler.
+pub struct C {
+    compiler: PathBuf,
+    folder: Scratch,
+}
+
+impl C {
+    /// `Err`: why there is none.
+    pub fn new() -> Result<Self, String> {
+        let compiler = program_on_path("gcc").ok_or("gcc is not installed")?;
+        let folder = Scratch::new();
+        let library = library("keyway-capi", "libkeyway_capi.so");
+        for name in ["libkeyway.so", "libkeyway.so.0"] {
+            copy(&library, &folder.join(name));
+        }
+        Ok(Self { compiler, folder })
+    }
+
+    /// Compiles one of `programs/`; a command that runs it.
+    pub fn compile(&self, name: &str) -> Command {
+        let made = self.folder.join(name.trim_end_matches(".c"));
+        let mut gcc = Command::new(&self.compiler);
+        gcc.args(["-std=gnu11", "-Wall", "-Wextra", "-Werror", "-O1", "-I"]);
+        gcc.arg(root().join("crates/keyway-capi/include"));
+        gcc.arg("-o")
+            .arg(&made)
+            .arg(program(name))
+            .arg("-L")
+            .arg(self.folder.path())
+            .arg("-lkeyway");
+        let (status, output) = run_to_end(&mut gcc, DEADLINE);
+        assert!(status.success(), "{name}: {status}\n{output}");
+        let mut command = Command::new(made);
+        command.env("LD_LIBRARY_PATH", self.folder.path());
+        command
+    }
+}
+
+fn copy(from: &Path, to: &Path) {
+    std::fs::copy(from, to).unwrap_or_else(|e| panic!("{} to {}: {e}", from.display(), to.display()));
+}

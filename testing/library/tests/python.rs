@@ -1,0 +1,210 @@
+//! The package `keyway` for Python: what its own tests say (`bindings/python/tests`), Django's, and the wheel as pip installs it.
+//! Enemy: a client that is not what a user of pymemcache or Django expects, a file that the wheel lacks, lines in README.md that
+//! do not work.
+
+use std::path::Path;
+use std::process::Command;
+use std::sync::OnceLock;
+
+use clients::prepare;
+use harness::{DEADLINE, Kind, Scratch, ServeOptions, Server, Transport, memcached_binary, run_to_end, say, skip};
+use library::{BUILD_DEADLINE, PYTHON, Python, built, root};
+
+/// Where downloads are kept.
+fn target() -> &'static Path {
+    Path::new(env!("CARGO_TARGET_TMPDIR"))
+}
+
+/// `None`: said aloud why not.
+fn python(test: &str) -> Option<&'static Python> {
+    static PYTHON: OnceLock<Result<Python, String>> = OnceLock::new();
+    match PYTHON.get_or_init(|| Python::new(target())) {
+        Ok(python) => Some(python),
+        Err(because) => {
+            skip(test, because);
+            None
+        }
+    }
+}
+
+/// Runs one file of pytest's.
+fn pytest(file: &str) {
+    let Some(python) = python(file) else { return };
+    let scratch = Scratch::new();
+    let socket = scratch.join("region.sock");
+    let server = Server::start(
+        Kind::Keyway,
+        &ServeOptions {
+            keyway_arguments: vec!["--region-socket".into(), socket.display().to_string()],
+            ..ServeOptions::default()
+        },
+    );
+    let mut command = python.command();
+    command
+        .args(["-m", "pytest", "-q", "-p", "no:cacheprovider"])
+        .arg(root().join("bindings/python/tests").join(file))
+        .env("KEYWAY_SERVER", server.socket())
+        .env("KEYWAY_REGION_SOCKET", &socket);
+    let peer = memcached_binary().map(|_| {
+        let options = ServeOptions {
+            transport: Transport::Unix,
+            ..ServeOptions::default()
+        };
+        Server::start(Kind::Memcached, &options)
+    });
+    if let Some(peer) = &peer {
+        command.env("MEMCACHED_SERVER", peer.socket());
+    }
+    let (status, output) = run_to_end(&mut command, DEADLINE * 3);
+    assert!(status.success(), "{file}: {status}\n{output}\n{}", server.log());
+    say(&format!("{file}: {}", output.lines().last().unwrap_or_default()));
+}
+
+#[test]
+fn outcomes_agree_with_pymemcaches() {
+    pytest("test_agreement.py");
+}
+
+#[test]
+fn the_client() {
+    pytest("test_client.py");
+}
+
+#[test]
+fn forks_and_killed_processes() {
+    pytest("test_processes.py");
+}
+
+#[test]
+fn the_backend_for_django() {
+    pytest("test_django.py");
+}
+
+/// And, so that it is seen that the tests are not at fault when they fail, against Django's own backend and a memcached.
+#[test]
+fn djangos_own_tests() {
+    let Some(python) = python("Django's own cache tests") else {
+        return;
+    };
+    let version = PYTHON.packages.iter().find_map(|package| package.strip_prefix("Django=="));
+    let tests = match prepare::django_tests(target(), &python.interpreter, version.expect("a version of Django")) {
+        Ok(tests) => tests,
+        Err(because) => return skip("Django's own cache tests", &because),
+    };
+    let run = |location: String, backend: &[&str]| {
+        let mut command = python.command();
+        command
+            .arg(root().join("bindings/python/tests/django_own_tests.py"))
+            .arg(&tests)
+            .arg(location)
+            .args(backend);
+        let (status, output) = run_to_end(&mut command, DEADLINE * 3);
+        let verdict = output.lines().last().unwrap_or_default();
+        assert!(
+            status.success() && verdict.starts_with("OK"),
+            "{backend:?}: {status}\n{output}"
+        );
+        say(&format!("Django's own cache tests {backend:?}: {verdict}"));
+    };
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let scratch = Scratch::new();
+            run(scratch.join("region").display().to_string(), &[]);
+        });
+        if memcached_binary().is_some() {
+            scope.spawn(|| {
+                let options = ServeOptions {
+                    transport: Transport::Unix,
+                    ..ServeOptions::default()
+                };
+                let peer = Server::start(Kind::Memcached, &options);
+                let location = format!("unix:{}", peer.socket().display());
+                run(location, &["django.core.cache.backends.memcached.PyMemcacheCache"]);
+            });
+        }
+    });
+}
+
+#[test]
+fn the_readmes_lines_for_python_work_as_they_stand() {
+    let test = "the README's Python program";
+    let Some(python) = python(test) else { return };
+    let readme = std::fs::read_to_string(root().join("README.md")).expect("README.md");
+    let line = "pip install ./bindings/python";
+    assert!(readme.contains(line), "README.md does not say: {line}");
+    let program = readme
+        .split("```python\nfrom keyway")
+        .nth(1)
+        .and_then(|rest| rest.split("```").next());
+    let program = format!(
+        "from keyway{}",
+        program.expect("README.md has a program on keyway for Python")
+    );
+
+    let site = Scratch::new();
+    let (folder, profile) = built();
+    let bin = python.interpreter.parent().expect("an interpreter is in a folder");
+    let path = format!("{}:{}", bin.display(), std::env::var("PATH").unwrap_or_default());
+    let mut install = Command::new("/bin/sh");
+    install.args(["-c", line]).current_dir(root()).env("PATH", &path);
+    // With the maturin that is there already, in the profile of this test, and to a folder of its own.
+    install
+        .env("PIP_NO_BUILD_ISOLATION", "0")
+        .env("PIP_NO_DEPS", "1")
+        .env("PIP_TARGET", site.path());
+    install
+        .env("PIP_DISABLE_PIP_VERSION_CHECK", "1")
+        .env("MATURIN_PEP517_ARGS", format!("--profile {profile}"));
+    install.env("CARGO_TARGET_DIR", folder.parent().expect("a target directory"));
+    let (status, output) = run_to_end(&mut install, BUILD_DEADLINE);
+    assert!(status.success(), "{line}: {status}\n{output}");
+    for file in [
+        "__init__.py",
+        "__init__.pyi",
+        "_keyway.pyi",
+        "_keyway.abi3.so",
+        "django.py",
+        "py.typed",
+    ] {
+        assert!(site.join("keyway").join(file).is_file(), "the wheel has no keyway/{file}");
+    }
+
+    // The region that the program names is whoever's runs this test: where that can be, it sees an empty directory there.
+    let region = Path::new("/dev/shm/keyway.region");
+    let copy = target().join("site");
+    let _ = std::fs::remove_dir_all(&copy);
+    let (status, output) = run_to_end(Command::new("cp").arg("-r").arg(site.path()).arg(&copy), DEADLINE);
+    assert!(status.success(), "{output}");
+    let alone = [
+        "unshare",
+        "--mount",
+        "sh",
+        "-c",
+        "mount -t tmpfs none /dev/shm && exec \"$@\"",
+        "sh",
+    ];
+    let has_own = run_to_end(Command::new(alone[0]).args(&alone[1..]).arg("true"), DEADLINE)
+        .0
+        .success();
+    if !has_own && region.exists() {
+        return skip(test, &format!("{} is in use", region.display()));
+    }
+    let mut command = if has_own {
+        Command::new(alone[0])
+    } else {
+        Command::new("env")
+    };
+    if has_own {
+        command.args(&alone[1..]);
+    }
+    command
+        .arg(&python.interpreter)
+        .args(["-c", &program])
+        .env("PYTHONPATH", &copy);
+    let (status, output) = run_to_end(&mut command, DEADLINE);
+    if !has_own {
+        let _ = std::fs::remove_file(region);
+    }
+    assert!(status.success(), "{status}\n{output}");
+    assert_eq!(output, "b'hello'\n");
+}
