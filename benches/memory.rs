@@ -44,12 +44,15 @@ fn main() -> io::Result<()> {
             let settings = Settings {
                 memory_mib,
                 threads: 1,
+                connections: 1024,
                 unix: true,
+                udp: false,
+                more: &[],
             };
-            match Server::memcached(settings)? {
+            match Server::memcached(&settings)? {
                 None => say("SKIP: memcached is not installed"),
                 Some(server) => {
-                    let target = server.target(true).ok_or(io::ErrorKind::NotConnected)?;
+                    let target = server.admin();
                     let mut peer = Peer {
                         admin: Admin::open(target)?,
                         pid: server.pid(),

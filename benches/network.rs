@@ -3,10 +3,10 @@
 //! Both servers run all the time, pinned to CPU 0; one of them at a time gets a load, from this thread on CPU 1 (for latency also
 //! on CPU 0). Repeats interleave: memcached, Keyway, memcached, Keyway, …
 
-use benches::client::{Admin, Exchange, Load, Target};
+use benches::client::{Admin, Door, Exchange, Load, Target};
 use benches::machine::{self, CpuTime};
 use benches::report::{Args, Samples, head, row, say};
-use benches::servers::{Server, Settings, memcached_version};
+use benches::servers::{Server, Settings, keyway_path, memcached_version};
 use benches::workload::{Key, Popularity, key, keys};
 use std::io;
 use std::time::Duration;
@@ -88,19 +88,21 @@ impl Pair {
         let settings = |unix| Settings {
             memory_mib: MEMORY_MIB,
             threads,
+            connections: 1024,
             unix,
+            udp: false,
+            more: &[],
         };
-        let (Some(tcp), Some(unix)) = (Server::memcached(settings(false))?, Server::memcached(settings(true))?) else {
+        let (Some(tcp), Some(unix)) = (Server::memcached(&settings(false))?, Server::memcached(&settings(true))?) else {
             return Ok(None);
         };
         let pair = Self {
             memcached: [tcp, unix],
-            keyway: Server::keyway(settings(true))?,
+            keyway: Server::keyway(&keyway_path()?, &settings(true))?,
         };
         machine::pin(&[CLIENT_CPU])?;
-        for (server, unix) in [(&pair.memcached[0], false), (&pair.memcached[1], true), (&pair.keyway, false)] {
-            let target = server.target(unix).ok_or(io::ErrorKind::NotConnected)?;
-            let mut admin = Admin::open(target)?;
+        for server in pair.memcached.iter().chain([&pair.keyway]) {
+            let mut admin = Admin::open(server.admin())?;
             for index in 0..ITEMS {
                 admin.set(&key(index), &[b'v'; VALUE_LEN])?;
             }
@@ -112,9 +114,10 @@ impl Pair {
     /// memcached, then Keyway: each with where to reach it.
     fn sides(&self, unix: bool) -> io::Result<[(&Server, &Target); 2]> {
         let memcached = &self.memcached[usize::from(unix)];
+        let door = if unix { Door::Unix } else { Door::Tcp };
         Ok([
-            (memcached, memcached.target(unix).ok_or(io::ErrorKind::NotConnected)?),
-            (&self.keyway, self.keyway.target(unix).ok_or(io::ErrorKind::NotConnected)?),
+            (memcached, memcached.target(door).ok_or(io::ErrorKind::NotConnected)?),
+            (&self.keyway, self.keyway.target(door).ok_or(io::ErrorKind::NotConnected)?),
         ])
     }
 }

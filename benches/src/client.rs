@@ -4,102 +4,13 @@
 //! are loaded before and none is evicted. [`Load::run`] checks the first byte of each reply and that it ends where it must,
 //! and gives up otherwise.
 
+use keyway_bench::wire::set_request;
 use rustix::event::epoll;
 use std::io::{self, Read, Write};
-use std::net::{SocketAddr, TcpStream};
-use std::os::fd::{AsFd, BorrowedFd};
-use std::os::unix::net::UnixStream;
-use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-/// Where a server listens.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Target {
-    /// TCP
-    Tcp(SocketAddr),
-    /// a Unix socket
-    Unix(PathBuf),
-}
-
-/// A connection to a server.
-#[derive(Debug)]
-pub enum Connection {
-    /// over TCP, without Nagle's delay
-    Tcp(TcpStream),
-    /// over a Unix socket
-    Unix(UnixStream),
-}
-
-impl Connection {
-    /// Connects; blocking.
-    pub fn open(target: &Target) -> io::Result<Self> {
-        match target {
-            Target::Tcp(address) => {
-                let stream = TcpStream::connect(address)?;
-                stream.set_nodelay(true)?;
-                Ok(Self::Tcp(stream))
-            }
-            Target::Unix(path) => UnixStream::connect(path).map(Self::Unix),
-        }
-    }
-
-    fn set_nonblocking(&self) -> io::Result<()> {
-        match self {
-            Self::Tcp(stream) => stream.set_nonblocking(true),
-            Self::Unix(stream) => stream.set_nonblocking(true),
-        }
-    }
-
-    /// Sends a request and reads its whole reply, in as few calls as the server allows.
-    fn exchange(&mut self, exchange: &Exchange, buffer: &mut [u8]) -> io::Result<()> {
-        self.write_all(&exchange.request)?;
-        let mut got = 0;
-        while got < exchange.reply_len {
-            match self.read(&mut buffer[got..])? {
-                0 => return Err(io::ErrorKind::UnexpectedEof.into()),
-                n => got += n,
-            }
-            if buffer[0] != exchange.reply_first {
-                break;
-            }
-        }
-        if got != exchange.reply_len {
-            return Err(unexpected(&buffer[..got], exchange.reply_len));
-        }
-        check(exchange, buffer[0], buffer[got - 1])
-    }
-}
-
-impl Read for Connection {
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        match self {
-            Self::Tcp(stream) => stream.read(buffer),
-            Self::Unix(stream) => stream.read(buffer),
-        }
-    }
-}
-
-impl Write for Connection {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        match self {
-            Self::Tcp(stream) => stream.write(bytes),
-            Self::Unix(stream) => stream.write(bytes),
-        }
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
-
-impl AsFd for Connection {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        match self {
-            Self::Tcp(stream) => stream.as_fd(),
-            Self::Unix(stream) => stream.as_fd(),
-        }
-    }
-}
+pub use keyway_bench::plan::Door;
+pub use keyway_bench::wire::{Admin, Connection, Target};
 
 /// A request, as it goes over the wire, and the only reply that it may get.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -162,6 +73,25 @@ impl Exchange {
         Self::new([b"delete ", key, b"\r\n"].concat(), b"DELETED\r\n".len(), b'D')
     }
 
+    /// Sends a request and reads its whole reply, in as few calls as the server allows.
+    fn over(&self, connection: &mut Connection, buffer: &mut [u8]) -> io::Result<()> {
+        connection.write_all(&self.request)?;
+        let mut got = 0;
+        while got < self.reply_len {
+            match connection.read(&mut buffer[got..])? {
+                0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+                n => got += n,
+            }
+            if buffer[0] != self.reply_first {
+                break;
+            }
+        }
+        if got != self.reply_len {
+            return Err(unexpected(&buffer[..got], self.reply_len));
+        }
+        check(self, buffer[0], buffer[got - 1])
+    }
+
     /// The same, off the clock.
     pub fn untimed(mut self) -> Self {
         self.timed = false;
@@ -177,17 +107,6 @@ impl Exchange {
             all.first().map_or(0, |e| e.reply_first),
         )
     }
-}
-
-fn set_request(key: &[u8], value: &[u8], noreply: bool) -> Vec<u8> {
-    let mut request = Vec::with_capacity(key.len() + value.len() + 40);
-    request.extend_from_slice(b"set ");
-    request.extend_from_slice(key);
-    let noreply = if noreply { " noreply" } else { "" };
-    request.extend_from_slice(format!(" 0 0 {}{noreply}\r\n", value.len()).as_bytes());
-    request.extend_from_slice(value);
-    request.extend_from_slice(b"\r\n");
-    request
 }
 
 fn unexpected(got: &[u8], expected_len: usize) -> io::Error {
@@ -237,7 +156,7 @@ impl Load {
         let started = Instant::now();
         let mut exchanges = 0;
         for exchange in self.exchanges.iter().cycle() {
-            connection.exchange(exchange, &mut buffer)?;
+            exchange.over(&mut connection, &mut buffer)?;
             exchanges += 1;
             if exchanges % 64 == 0 && started.elapsed() >= length {
                 break;
@@ -328,7 +247,7 @@ impl Load {
         let started = Instant::now();
         for exchange in self.exchanges.iter().cycle() {
             let sent = Instant::now();
-            connection.exchange(exchange, &mut buffer)?;
+            exchange.over(&mut connection, &mut buffer)?;
             let took = sent.elapsed();
             if exchange.timed {
                 latencies.push(u64::try_from(took.as_nanos()).unwrap_or(u64::MAX));
@@ -350,128 +269,6 @@ fn check(exchange: &Exchange, first: u8, last: u8) -> io::Result<()> {
         "{asked:?} got a reply that starts with {:?}",
         char::from(first)
     )))
-}
-
-/// A client for preparing and inspecting: it understands what it reads.
-pub struct Admin {
-    connection: Connection,
-    out: Vec<u8>,
-    /// what has been read and, from `at` on, not yet been looked at
-    input: Vec<u8>,
-    at: usize,
-}
-
-impl Admin {
-    /// Connects.
-    pub fn open(target: &Target) -> io::Result<Self> {
-        Ok(Self {
-            connection: Connection::open(target)?,
-            out: Vec::new(),
-            input: Vec::new(),
-            at: 0,
-        })
-    }
-
-    /// Stores without waiting for an answer; [`Admin::barrier`] waits for all.
-    pub fn set(&mut self, key: &[u8], value: &[u8]) -> io::Result<()> {
-        self.out.extend_from_slice(&set_request(key, value, true));
-        if self.out.len() > 64 << 10 { self.send() } else { Ok(()) }
-    }
-
-    /// Waits until the server has done everything sent before. An error reply in between is an error here.
-    pub fn barrier(&mut self) -> io::Result<()> {
-        self.out.extend_from_slice(b"version\r\n");
-        self.send()?;
-        let line = self.line()?;
-        if line.starts_with("VERSION") {
-            Ok(())
-        } else {
-            Err(io::Error::other(format!("the server answered {line:?}")))
-        }
-    }
-
-    /// One number of `stats`.
-    pub fn stat(&mut self, name: &str) -> io::Result<u64> {
-        self.out.extend_from_slice(b"stats\r\n");
-        self.send()?;
-        let mut found = None;
-        loop {
-            let line = self.line()?;
-            if line == "END" {
-                return found.ok_or_else(|| io::Error::other(format!("stats has no number called {name}")));
-            }
-            if let Some((stat, value)) = line.strip_prefix("STAT ").and_then(|l| l.split_once(' '))
-                && stat == name
-            {
-                found = value.parse().ok();
-            }
-        }
-    }
-
-    /// How many of these keys are there, and bytes of their keys and values.
-    pub fn hits<K: AsRef<[u8]>>(&mut self, keys: &[K]) -> io::Result<(u64, u64)> {
-        self.out.extend_from_slice(b"get");
-        for key in keys {
-            self.out.push(b' ');
-            self.out.extend_from_slice(key.as_ref());
-        }
-        self.out.extend_from_slice(b"\r\n");
-        self.send()?;
-        let (mut hits, mut bytes) = (0, 0);
-        loop {
-            let line = self.line()?;
-            if line == "END" {
-                return Ok((hits, bytes));
-            }
-            let mut words = line.strip_prefix("VALUE ").unwrap_or_default().split(' ');
-            let (key, value_len) = (words.next(), words.nth(1).and_then(|n| n.parse::<usize>().ok()));
-            let (Some(key), Some(value_len)) = (key, value_len) else {
-                return Err(io::Error::other(format!("the server answered {line:?}")));
-            };
-            self.skip(value_len + 2)?;
-            hits += 1;
-            bytes += (key.len() + value_len) as u64;
-        }
-    }
-
-    fn send(&mut self) -> io::Result<()> {
-        self.connection.write_all(&self.out)?;
-        self.out.clear();
-        Ok(())
-    }
-
-    fn fill(&mut self) -> io::Result<()> {
-        self.input.drain(..self.at);
-        self.at = 0;
-        let mut chunk = [0; 16 << 10];
-        match self.connection.read(&mut chunk)? {
-            0 => Err(io::ErrorKind::UnexpectedEof.into()),
-            n => {
-                self.input.extend_from_slice(&chunk[..n]);
-                Ok(())
-            }
-        }
-    }
-
-    fn line(&mut self) -> io::Result<String> {
-        let len = loop {
-            match self.input[self.at..].windows(2).position(|w| w == b"\r\n") {
-                Some(len) => break len,
-                None => self.fill()?,
-            }
-        };
-        let line = String::from_utf8_lossy(&self.input[self.at..self.at + len]).into_owned();
-        self.at += len + 2;
-        Ok(line)
-    }
-
-    fn skip(&mut self, count: usize) -> io::Result<()> {
-        while self.input.len() - self.at < count {
-            self.fill()?;
-        }
-        self.at += count;
-        Ok(())
-    }
 }
 
 #[cfg(test)]

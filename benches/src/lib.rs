@@ -1,9 +1,9 @@
-//! What the benchmarks share: seeded workloads, pinning, medians, memcached and Keyway as child processes, and a cheap client.
+//! What the benchmarks share beside `keyway-bench`: a client that counts replies, Markdown tables and arguments.
 //!
 //! Nothing here knows a region or measures by itself; `../*.rs` hold the measurements, one question a file.
 
 pub mod client;
-pub mod machine;
 pub mod report;
 pub mod servers;
-pub mod workload;
+
+pub use keyway_bench::{machine, workload};

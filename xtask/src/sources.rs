@@ -17,7 +17,8 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("keyway-capi", &["keyway"]),
     ("keyway-server", &["keyway", "keyway-proto"]),
     ("keyway-xdp", &[]),
-    ("keyway-cli", &["keyway", "keyway-proto", "keyway-server"]),
+    ("keyway-bench", &["keyway"]),
+    ("keyway-cli", &["keyway", "keyway-proto", "keyway-server", "keyway-bench"]),
     ("python", &["keyway"]),
 ];
 

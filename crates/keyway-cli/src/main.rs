@@ -9,6 +9,7 @@
 )]
 
 mod background;
+mod bench;
 mod exit;
 mod listen;
 mod logger;
@@ -41,6 +42,7 @@ Examples:
   keyway memcached -m 64 -p 11211 -u nobody       take memcached's own command line
   keyway get greeting                             look into the default region, with or without a server
   keyway check /dev/shm/keyway-0-11211            verify a region
+  keyway bench --quick                            measure it, beside memcached if that is installed
   keyway copy /dev/shm/keyway-0-11211 /mnt/warm   clone a region while it is in use
 
 Exit codes: 0 done; 1 the answer is no (key absent, region damaged) or the server ended badly; 2 the region cannot be opened;
@@ -121,6 +123,11 @@ enum Command {
         #[arg(long)]
         force: bool,
     },
+    /// Measure Keyway's doors, beside memcached or another server
+    Bench(Box<bench::Bench>),
+    /// Works for a parent that measures
+    #[command(name = keyway_bench::processes::COMMAND, hide = true)]
+    BenchWorker,
     /// Print the version
     Version,
 }
@@ -331,6 +338,8 @@ fn run() -> Result<(), Failure> {
                 Command::Keys { region } => people::keys(region.region),
                 Command::Dump { region } => people::dump(region.region),
                 Command::Stats { region } => people::stats(region.region),
+                Command::Bench(bench) => bench.run(),
+                Command::BenchWorker => bench::work(),
                 _ => {
                     println!("keyway {KEYWAY_VERSION} (speaks the protocol of memcached {PROTOCOL_VERSION})");
                     Ok(())

@@ -1,6 +1,9 @@
 //! The machine: which CPU runs what, and how much of it a process has used.
 
+use rustix::time::{ClockId, clock_gettime};
+use serde::{Deserialize, Serialize};
 use std::io;
+use std::num::NonZeroU64;
 use std::time::Duration;
 
 /// Lets the calling thread, and what it starts from now on, run on `cpus` only.
@@ -11,6 +14,12 @@ pub fn pin(cpus: &[usize]) -> io::Result<()> {
     }
     rustix::thread::sched_setaffinity(None, &set)?;
     Ok(())
+}
+
+/// The CPUs that this thread may use.
+pub fn allowed_cpus() -> io::Result<Vec<usize>> {
+    let set = rustix::thread::sched_getaffinity(None)?;
+    Ok((0..rustix::thread::CpuSet::MAX_CPU).filter(|&cpu| set.is_set(cpu)).collect())
 }
 
 /// How many CPUs this thread may use.
@@ -62,6 +71,61 @@ fn parse_stat(stat: &str) -> Option<CpuTime> {
     })
 }
 
+/// What the threads of a process have used so far, to the nanosecond, and how often the kernel switched away from them.
+///
+/// Threads that ended are not counted, so this suits processes whose threads stay: servers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Usage {
+    /// time on a CPU, in and out of the kernel
+    pub cpu: Duration,
+    /// context switches, voluntary or not
+    pub switches: u64,
+}
+
+impl Usage {
+    /// Of the process `pid` so far: the sums over its threads of proc(5)'s schedstat (first field) and status (ctxt_switches).
+    pub fn of(pid: u32) -> io::Result<Self> {
+        let mut usage = Self::default();
+        for task in std::fs::read_dir(format!("/proc/{pid}/task"))? {
+            let folder = task?.path();
+            // A thread may end between two looks.
+            let read = |name: &str| std::fs::read_to_string(folder.join(name)).unwrap_or_default();
+            let on_cpu_ns = read("schedstat").split(' ').next().and_then(|n| n.parse().ok()).unwrap_or(0);
+            usage.cpu += Duration::from_nanos(on_cpu_ns);
+            usage.switches += parse_switches(&read("status"));
+        }
+        Ok(usage)
+    }
+
+    /// What was used since `earlier`.
+    pub fn since(self, earlier: Self) -> Self {
+        Self {
+            cpu: self.cpu.saturating_sub(earlier.cpu),
+            switches: self.switches.saturating_sub(earlier.switches),
+        }
+    }
+}
+
+fn parse_switches(status: &str) -> u64 {
+    let counts = status.lines().filter_map(|line| {
+        let (name, count) = line.split_once(':')?;
+        let counted = matches!(name, "voluntary_ctxt_switches" | "nonvoluntary_ctxt_switches");
+        counted.then(|| count.trim().parse::<u64>().ok()).flatten()
+    });
+    counts.sum()
+}
+
+/// CPU time of the calling thread so far.
+pub fn thread_cpu() -> Duration {
+    Duration::try_from(clock_gettime(ClockId::ThreadCPUTime)).unwrap_or_default()
+}
+
+/// Lets the calling thread sleep as exactly as the kernel can, instead of up to 50 µs longer (PR_SET_TIMERSLACK). A refusal only
+/// makes latencies of open loops look longer.
+pub fn precise_timers() {
+    let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
+}
+
 /// Resident memory of the process `pid`, bytes (proc(5), VmRSS).
 pub fn resident_bytes(pid: u32) -> io::Result<u64> {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
@@ -73,6 +137,12 @@ pub fn resident_bytes(pid: u32) -> io::Result<u64> {
         .ok_or_else(|| io::Error::other(format!("/proc/{pid}/status has no VmRSS")))
 }
 
+/// Mean number of threads that wanted a CPU in the last minute (proc(5), loadavg).
+pub fn load_average() -> f64 {
+    let text = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
+    text.split(' ').next().and_then(|n| n.parse().ok()).unwrap_or(0.0)
+}
+
 /// One line about where the figures come from.
 pub fn describe() -> String {
     let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
@@ -81,13 +151,12 @@ pub fn describe() -> String {
         .find(|l| l.starts_with("model name"))
         .and_then(|l| l.split(": ").nth(1))
         .map(str::to_owned);
-    let load = read("/proc/loadavg");
     format!(
         "{} x {}, Linux {}, load {}",
         cpus(),
         model.unwrap_or_else(|| "unknown CPU".into()),
         read("/proc/sys/kernel/osrelease").trim(),
-        load.split(' ').next().unwrap_or("unknown")
+        load_average()
     )
 }
 
@@ -110,8 +179,22 @@ mod tests {
     }
 
     #[test]
-    fn this_process_has_memory_and_a_clock() {
+    fn both_kinds_of_switches_count() {
+        assert_eq!(
+            parse_switches("Name:\tx\nvoluntary_ctxt_switches:\t12\nnonvoluntary_ctxt_switches:\t30\n"),
+            42
+        );
+    }
+
+    #[test]
+    fn this_process_has_memory_and_clocks_that_run() {
         assert!(resident_bytes(std::process::id()).unwrap() > 100_000);
         assert!(CpuTime::of(std::process::id()).is_ok());
+        let (before, usage) = (thread_cpu(), Usage::of(std::process::id()).unwrap());
+        while thread_cpu() < before + Duration::from_millis(20) {
+            std::hint::black_box(parse_stat("42 (a) S 1"));
+        }
+        // The kernel brings schedstat up to date at its ticks.
+        assert!(Usage::of(std::process::id()).unwrap().since(usage).cpu >= Duration::from_millis(10));
     }
 }

@@ -1,5 +1,7 @@
 //! Keys, values and their popularity: seeded, so that a run can be repeated, and drawn before the clock starts.
 
+use serde::{Deserialize, Serialize};
+
 /// Length of the fixed keys, bytes.
 pub const KEY_LEN: usize = 16;
 /// A fixed-length key.
@@ -104,7 +106,7 @@ impl Zipf {
     /// YCSB's default exponent.
     pub const THETA: f64 = 0.99;
 
-    /// Ranks below `items`; sums that many terms.
+    /// Ranks below `items`, at least 1; sums that many terms.
     #[allow(clippy::cast_precision_loss, reason = "item counts are below 2^53")]
     pub fn new(items: u64) -> Self {
         let zeta = |n: u64| (1..=n).map(|i| (i as f64).powf(-Self::THETA)).sum::<f64>();
@@ -140,10 +142,14 @@ impl Zipf {
 }
 
 /// Key and value sizes of one item, from its index alone.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Sizes {
     /// every key 16 bytes, every value this many
     Fixed(usize),
+    /// every key and every value this many bytes; keys have at least 16
+    Both(usize, usize),
+    /// every key this many bytes, at least 16; values of 1 byte to this many, all alike
+    UpTo(usize, usize),
     /// Facebook's ETC pool as fitted by Atikoglu et al. (SIGMETRICS 2012)
     Etc,
 }
@@ -163,6 +169,8 @@ impl Sizes {
     pub fn name(self) -> String {
         match self {
             Self::Fixed(value) => format!("16 B keys, {value} B values"),
+            Self::Both(key, value) => format!("{key} B keys, {value} B values"),
+            Self::UpTo(key, value) => format!("{key} B keys, values of 1 to {value} B"),
             Self::Etc => "ETC's sizes".to_owned(),
         }
     }
@@ -176,6 +184,11 @@ impl Sizes {
     pub fn of(self, index: u64) -> (usize, usize) {
         match self {
             Self::Fixed(value_len) => (KEY_LEN, value_len),
+            Self::Both(key_len, value_len) => (key_len.max(KEY_LEN), value_len),
+            Self::UpTo(key_len, most) => (
+                key_len.max(KEY_LEN),
+                1 + Rng::new(mix(index ^ 0x512e)).below(most as u64) as usize,
+            ),
             Self::Etc => {
                 let mut rng = Rng::new(mix(index ^ 0xe7c));
                 // Keys hold 16 digits, so that they differ; 1 in 200 of ETC's is shorter.
@@ -266,8 +279,11 @@ mod tests {
     fn an_item_has_the_sizes_that_were_drawn() {
         let mut key = Vec::new();
         for index in 0..1000 {
-            let value_len = Sizes::Etc.item(index, &mut key);
-            assert_eq!((key.len(), value_len), Sizes::Etc.of(index));
+            for sizes in [Sizes::Etc, Sizes::Fixed(5), Sizes::Both(128, 1024), Sizes::UpTo(64, 1024)] {
+                let value_len = sizes.item(index, &mut key);
+                assert_eq!((key.len(), value_len), sizes.of(index));
+                assert!(value_len <= 1024 || sizes == Sizes::Etc);
+            }
         }
     }
 }

@@ -1,0 +1,23 @@
+//! Measures Keyway's doors, and other memcached-compatible servers beside them.
+//!
+//! A [`plan::Plan`] says what to measure; [`run::run`] measures it, the sides in turn; [`report`] says what came out. Beneath:
+//! [`mix`] has the workloads, [`items`] values that prove whose they are, [`sockets`], [`calls`] and [`processes`] the load
+//! generators, [`rig`] the caches. Nothing here knows a region's layout, and nothing prints: text is given to the caller.
+
+pub mod calls;
+pub mod datagram;
+pub mod items;
+pub mod load;
+pub mod machine;
+pub mod mix;
+pub mod plan;
+pub mod processes;
+pub mod ran;
+pub mod report;
+pub mod rig;
+pub mod run;
+pub mod samples;
+pub mod servers;
+pub mod sockets;
+pub mod wire;
+pub mod workload;

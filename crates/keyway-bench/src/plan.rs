@@ -1,0 +1,371 @@
+//! What to measure: cells, each a workload through a door with a shape of load, on one side or two.
+
+use crate::mix::{Kind, Workload};
+use crate::wire::Target;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// The way to a cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Door {
+    /// function calls on a region, from threads of this process
+    Library,
+    /// function calls on a region that several processes share, each with one thread
+    Processes,
+    /// a Unix socket
+    Unix,
+    /// a TCP socket
+    Tcp,
+    /// UDP, with memcached's frame
+    Udp,
+}
+
+impl Door {
+    /// All of them.
+    pub const ALL: [Self; 5] = [Self::Library, Self::Processes, Self::Unix, Self::Tcp, Self::Udp];
+
+    /// As it is written on a command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Library => "library",
+            Self::Processes => "processes",
+            Self::Unix => "unix",
+            Self::Tcp => "tcp",
+            Self::Udp => "udp",
+        }
+    }
+
+    /// From a command line.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        let found = Self::ALL.into_iter().find(|door| door.name() == text);
+        found.ok_or_else(|| {
+            let names = Self::ALL.map(Self::name).join(", ");
+            format!("\"{text}\" is no door; there are {names}")
+        })
+    }
+
+    /// Whether it is reached by calls, without a server.
+    pub fn is_calls(self) -> bool {
+        matches!(self, Self::Library | Self::Processes)
+    }
+
+    /// What several of it are called.
+    fn unit(self, count: usize) -> &'static str {
+        match (self, count) {
+            (Self::Library, 1) => "thread",
+            (Self::Library, _) => "threads",
+            (Self::Processes, 1) => "process",
+            (Self::Processes, _) => "processes",
+            (Self::Udp, 1) => "socket",
+            (Self::Udp, _) => "sockets",
+            (_, 1) => "connection",
+            _ => "connections",
+        }
+    }
+}
+
+/// When operations start.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Pace {
+    /// when an earlier one has ended: a closed loop
+    Closed,
+    /// so many a second, whether or not the earlier ones have ended: an open loop
+    Rate(f64),
+}
+
+/// One row of measurements.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Cell {
+    /// what is asked
+    pub workload: Workload,
+    /// the way to Keyway; beside calls, the peer is reached through its Unix socket
+    pub door: Door,
+    /// connections; of the library: threads, or processes
+    pub connections: usize,
+    /// requests on the way on each connection, in a closed loop
+    pub depth: usize,
+    /// keys of one get
+    pub keys_per_get: usize,
+    /// when operations start
+    pub pace: Pace,
+    /// for each cache; `None`: room for all items
+    pub memory_mib: Option<u64>,
+}
+
+impl Cell {
+    /// A closed loop with one request on the way on each connection.
+    pub fn new(workload: Workload, door: Door, connections: usize) -> Self {
+        Self {
+            workload,
+            door,
+            connections,
+            depth: 1,
+            keys_per_get: 1,
+            pace: Pace::Closed,
+            memory_mib: None,
+        }
+    }
+
+    /// In words, the same for the same cell in every run.
+    pub fn name(&self) -> String {
+        let unit = self.door.unit(self.connections);
+        let mut name = format!("{}, {}, {} {unit}", self.workload.name, self.door.name(), self.connections);
+        if self.depth > 1 {
+            name.push_str(&format!(", {} pipelined", self.depth));
+        }
+        if self.keys_per_get > 1 {
+            name.push_str(&format!(", gets of {} keys", self.keys_per_get));
+        }
+        if let Some(rate) = self.rate() {
+            name.push_str(&format!(", {rate:.0}/s"));
+        }
+        if let Some(memory) = self.memory_mib {
+            name.push_str(&format!(", {memory} MiB"));
+        }
+        name
+    }
+
+    /// Of an open loop: operations a second.
+    pub fn rate(&self) -> Option<f64> {
+        match self.pace {
+            Pace::Closed => None,
+            Pace::Rate(rate) => Some(rate),
+        }
+    }
+
+    /// The door of the peer: memcached has no library; its nearest door is the Unix socket.
+    pub fn peer_door(&self) -> Door {
+        if self.door.is_calls() { Door::Unix } else { self.door }
+    }
+
+    /// The memory of each cache: what was asked for, or twice what the items take.
+    #[allow(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        clippy::cast_precision_loss,
+        reason = "a count of MiB far below 2^53, and not negative"
+    )]
+    pub fn memory(&self, items: u64) -> u64 {
+        /// What an item takes besides its key and value: memcached's 50 to 78 bytes, rounded up.
+        const OVERHEAD: f64 = 80.0;
+        let item_len = self.workload.items(items.min(10_000)).mean_len() + OVERHEAD;
+        let needed = (items as f64 * item_len * 2.0 / f64::from(1 << 20)) as u64;
+        self.memory_mib.unwrap_or(needed.max(64))
+    }
+
+    /// Whether the same caches, with the same items in them, can serve both.
+    pub fn shares_caches(&self, other: &Self) -> bool {
+        self.workload == other.workload && self.memory_mib == other.memory_mib
+    }
+}
+
+/// What to compare with.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Against {
+    /// nothing
+    Nobody,
+    /// a memcached that is started for it, if one is installed
+    Memcached,
+    /// a server that runs already
+    Server(Target),
+}
+
+/// Everything that one invocation does.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Plan {
+    /// in their order; those of the same workload side by side share their caches, which are filled once
+    pub cells: Vec<Cell>,
+    /// items stored before
+    pub items: u64,
+    /// of one measurement
+    pub length: Duration,
+    /// before each
+    pub warmup: Duration,
+    /// measurements of each cell and side
+    pub repetitions: usize,
+    /// of each server that is started
+    pub server_threads: usize,
+    /// that drive the connections
+    pub client_threads: usize,
+    /// where servers may run; empty: anywhere
+    pub server_cpus: Vec<usize>,
+    /// where the client, and the library, may run; empty: anywhere
+    pub client_cpus: Vec<usize>,
+    /// more options for the Keyway that is started, and for memcached
+    pub server_options: Vec<String>,
+    /// as its own command line has them
+    pub memcached_options: Vec<String>,
+    /// a server to measure as Keyway instead of starting one
+    pub server: Option<Target>,
+    /// what to compare with
+    pub against: Against,
+    /// the program whose `serve` is measured
+    pub program: PathBuf,
+    /// how long a server may be silent while it owes answers
+    pub silence_max: Duration,
+}
+
+/// Most items: what fits the 56 bits of a drawn operation is far more than any machine's memory.
+const ITEMS_MAX: u64 = 1 << 40;
+/// Highest rate, operations a second: no machine does as many.
+const RATE_MAX: f64 = 1e8;
+
+impl Plan {
+    /// Refuses what cannot be done, with the reason and the remedy.
+    pub fn check(&self, cpus: usize) -> Result<(), String> {
+        if self.items == 0 || self.items > ITEMS_MAX {
+            return Err(format!("{} items: there must be 1 to {ITEMS_MAX}", self.items));
+        }
+        if self.cells.is_empty() {
+            return Err("nothing to measure: name a workload and a door".to_owned());
+        }
+        if self.repetitions == 0 || self.length.is_zero() {
+            return Err("nothing is measured in 0 repetitions or 0 seconds: give 1 or more".to_owned());
+        }
+        for &cpu in self.server_cpus.iter().chain(&self.client_cpus) {
+            if cpu >= cpus {
+                return Err(format!("there is no CPU {cpu}: this machine has {cpus}, numbered from 0"));
+            }
+        }
+        for cell in &self.cells {
+            self.check_cell(cell)?;
+        }
+        Ok(())
+    }
+
+    fn check_cell(&self, cell: &Cell) -> Result<(), String> {
+        let name = cell.name();
+        let refuse = |why: String| Err(format!("{name}: {why}"));
+        if cell.connections == 0 || cell.depth == 0 || cell.keys_per_get == 0 {
+            return refuse("connections, requests on the way and keys of a get are 1 or more each".to_owned());
+        }
+        if cell.keys_per_get > 1 && !cell.workload.has(Kind::Get) {
+            return refuse("this workload has no gets that could ask for several keys".to_owned());
+        }
+        if cell.pace != Pace::Closed && cell.depth > 1 {
+            return refuse("at a given rate nothing waits for answers: leave out --rate or --pipeline".to_owned());
+        }
+        if cell.rate().is_some_and(|rate| !(rate > 0.0 && rate <= RATE_MAX)) {
+            return refuse(format!("a rate is above 0 and at most {RATE_MAX} a second"));
+        }
+        if cell.door.is_calls() && (cell.depth > 1 || cell.keys_per_get > 1) {
+            return refuse("a function call has neither pipelining nor gets of several keys; leave out the library".to_owned());
+        }
+        if cell.door == Door::Processes && cell.workload.has(Kind::Insert) {
+            return refuse("processes do not know which items the others have stored; use the library door".to_owned());
+        }
+        if cell.door == Door::Udp && cell.depth > 1 {
+            return refuse(
+                "a datagram is lost or not on its own, so each socket has one request on the way; leave out --pipeline"
+                    .to_owned(),
+            );
+        }
+        if let (Some(server), true) = (&self.server, cell.door.is_calls()) {
+            return refuse(format!(
+                "the library is no part of the server at {server}; name one of its doors"
+            ));
+        }
+        for (server, door) in [(self.server.as_ref(), cell.door), (self.peer_server(), cell.peer_door())] {
+            if let Some(server) = server.filter(|server| !cell.door.is_calls() && server.through(door).is_none()) {
+                return refuse(format!("{server} is no address of this door; name the other door"));
+            }
+        }
+        Ok(())
+    }
+
+    fn peer_server(&self) -> Option<&Target> {
+        match &self.against {
+            Against::Server(target) => Some(target),
+            Against::Nobody | Against::Memcached => None,
+        }
+    }
+
+    /// About how long it takes, loading aside.
+    pub fn duration(&self) -> Duration {
+        let sides = if self.against == Against::Nobody { 1 } else { 2 };
+        let runs = self.cells.len().saturating_mul(self.repetitions).saturating_mul(sides);
+        (self.warmup + self.length) * u32::try_from(runs).unwrap_or(u32::MAX)
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use std::net::SocketAddr;
+
+    /// A plan that holds.
+    pub(crate) fn plan(cell: Cell) -> Plan {
+        Plan {
+            cells: vec![cell],
+            items: 1000,
+            length: Duration::from_millis(200),
+            warmup: Duration::from_millis(20),
+            repetitions: 1,
+            server_threads: 1,
+            client_threads: 1,
+            server_cpus: Vec::new(),
+            client_cpus: Vec::new(),
+            server_options: Vec::new(),
+            memcached_options: Vec::new(),
+            server: None,
+            against: Against::Nobody,
+            program: "keyway".into(),
+            silence_max: Duration::from_secs(10),
+        }
+    }
+
+    fn cell(door: Door) -> Cell {
+        Cell::new(Workload::find("ycsb-b").unwrap(), door, 2)
+    }
+
+    #[test]
+    fn a_name_says_what_differs_from_one_request_at_a_time() {
+        assert_eq!(cell(Door::Library).name(), "ycsb-b, library, 2 threads");
+        let many = Cell {
+            depth: 16,
+            pace: Pace::Rate(5000.0),
+            ..Cell::new(Workload::find("etc").unwrap(), Door::Tcp, 1)
+        };
+        assert_eq!(many.name(), "etc, tcp, 1 connection, 16 pipelined, 5000/s");
+    }
+
+    #[test]
+    fn what_cannot_be_done_is_refused_with_a_remedy() {
+        assert_eq!(plan(cell(Door::Tcp)).check(2), Ok(()));
+        let refused = |change: &dyn Fn(&mut Plan), words: &str| {
+            let mut plan = plan(cell(Door::Tcp));
+            change(&mut plan);
+            let why = plan.check(2).unwrap_err();
+            assert!(why.contains(words), "{why}");
+        };
+        refused(&|p| p.items = 0, "1 to");
+        refused(&|p| p.repetitions = 0, "1 or more");
+        refused(&|p| p.client_cpus = vec![2], "no CPU 2");
+        refused(&|p| p.cells[0].connections = 0, "1 or more");
+        refused(&|p| p.cells[0].pace = Pace::Rate(0.0), "above 0");
+        refused(
+            &|p| {
+                p.cells[0].door = Door::Library;
+                p.cells[0].depth = 2;
+            },
+            "leave out the library",
+        );
+        let address: SocketAddr = "127.0.0.1:1".parse().unwrap();
+        refused(
+            &|p| {
+                p.server = Some(Target::Tcp(address));
+                p.cells[0].door = Door::Unix;
+            },
+            "is no address of this door",
+        );
+    }
+
+    #[test]
+    fn memory_holds_the_items_twice_unless_it_is_given() {
+        let mut cell = cell(Door::Tcp);
+        assert_eq!(cell.memory(1000), 64);
+        assert_eq!(cell.memory(1_000_000), 2103); // a million times 23 + 1000 + 80 bytes, twice
+        cell.memory_mib = Some(9);
+        assert_eq!(cell.memory(1_000_000), 9);
+    }
+}

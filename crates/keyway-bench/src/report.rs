@@ -1,0 +1,594 @@
+//! What came out, for people and for programs.
+//!
+//! A [`Report`] is all of it: `--json` writes it down as it is, and reads it again for comparisons. A [`Row`] is one figure of one
+//! cell: the median of its measurements on each side, with the lowest and the highest, and the ratio of Keyway to its peer: the
+//! median of the ratios of neighbours in time, which a drifting machine moves least. A [`CellReport`] has what plots are made of.
+
+use crate::plan::{Against, Plan};
+use crate::ran::{Latencies, Ran};
+use crate::run::{CellRan, Outcome, SideRan};
+use crate::samples::Samples;
+use serde::{Deserialize, Serialize};
+use std::fmt::Write;
+
+/// Version of the format; raised when a reader of the present one could misunderstand.
+pub const FORMAT: u32 = 1;
+
+/// Everything that one invocation found.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Report {
+    /// [`FORMAT`]; its name says what the file is
+    pub keyway_bench: u32,
+    /// of Keyway
+    pub version: String,
+    /// when it began
+    pub begun_unix_s: u64,
+    /// CPUs, kernel, load
+    pub machine: String,
+    /// the command line
+    pub command: String,
+    /// how it was measured, in one line
+    pub conditions: String,
+    /// caches that were measured
+    pub measured: Vec<Measured>,
+    /// every figure
+    pub rows: Vec<Row>,
+    /// every cell, with its distributions
+    pub cells: Vec<CellReport>,
+    /// what the reader should know
+    pub notes: Vec<String>,
+    /// what went wrong; the figures of the measurements concerned are void, and the program's exit code is not 0
+    pub failures: Vec<String>,
+}
+
+/// A cache that was measured.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Measured {
+    /// `Keyway`, `memcached`, or `peer` for a server that ran already
+    pub name: String,
+    /// version, options, address
+    pub about: String,
+}
+
+/// Whether more or less of it is better.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Better {
+    /// as of a throughput
+    Higher,
+    /// as of a latency
+    Lower,
+}
+
+/// One figure of one cell. What is not known is `None`, null in JSON.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Row {
+    /// cell and figure: the same in every report that measures the same
+    pub name: String,
+    /// the cell's name
+    pub cell: String,
+    /// the figure's
+    pub figure: String,
+    /// of both sides; empty for a plain number
+    pub unit: String,
+    /// digits after the point that are worth showing
+    pub digits: usize,
+    /// which way is better
+    pub better: Better,
+    /// medians
+    pub keyway: Option<f64>,
+    /// of its measurements
+    pub keyway_low: Option<f64>,
+    /// of its measurements
+    pub keyway_high: Option<f64>,
+    /// median
+    pub peer: Option<f64>,
+    /// of its measurements
+    pub peer_low: Option<f64>,
+    /// of its measurements
+    pub peer_high: Option<f64>,
+    /// Keyway's over the peer's: median of the pairs
+    pub ratio: Option<f64>,
+    /// of the pairs
+    pub ratio_low: Option<f64>,
+    /// of the pairs
+    pub ratio_high: Option<f64>,
+}
+
+/// One cell: what was asked how, and what each measurement gave.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct CellReport {
+    /// as in [`Row::cell`]
+    pub name: String,
+    /// what the workload is
+    pub about: String,
+    /// its name
+    pub workload: String,
+    /// `library`, `processes`, `unix`, `tcp`, `udp`
+    pub door: String,
+    /// connections, sockets, threads or processes
+    pub connections: usize,
+    /// requests on the way on each connection
+    pub pipeline: usize,
+    /// keys of one get
+    pub multiget: usize,
+    /// open loop: operations a second that were due; `None`: closed loop
+    pub rate: Option<f64>,
+    /// of each cache
+    pub memory_mib: u64,
+    /// Keyway's, then the peer's if there is one
+    pub sides: Vec<SideReport>,
+}
+
+/// What the measurements of one side gave.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct SideReport {
+    /// as in [`Measured::name`]
+    pub name: String,
+    /// memory that storing an item took
+    pub bytes_per_item: Option<f64>,
+    /// in their order; those of both sides with the same place were made one after the other
+    pub runs: Vec<RunReport>,
+    /// of all measurements together: percentiles (0 to 100) and latencies, for a distribution's plot
+    pub latency_us: Vec<(f64, f64)>,
+}
+
+/// One measurement.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct RunReport {
+    /// operations a second
+    pub rate: f64,
+    /// how many
+    pub operations: u64,
+    /// how long it took
+    pub elapsed_s: f64,
+    /// gets that found their item
+    pub hits: u64,
+    /// gets that did not
+    pub misses: u64,
+    /// open loop: due and never answered
+    pub unanswered: u64,
+    /// UDP: not answered in time
+    pub dropped: u64,
+    /// values that nobody wrote, and replies that make no sense
+    pub wrong_values: u64,
+    /// requests answered with an error
+    pub errors: u64,
+    /// connections that ended or fell silent
+    pub connections_lost: u64,
+    /// requests that they took with them
+    pub requests_lost: u64,
+    /// CPU time of all threads of the client
+    pub client_cpu_s: f64,
+    /// of the client's busiest thread, share of a CPU
+    pub client_busiest: f64,
+    /// CPU time of the server
+    pub server_cpu_s: Option<f64>,
+    /// context switches of the server
+    pub server_switches: Option<u64>,
+}
+
+/// A figure that every measurement gives, or NaN.
+struct Figure {
+    name: &'static str,
+    unit: &'static str,
+    digits: usize,
+    better: Better,
+    of: fn(&SideRan, &Ran, &Latencies) -> f64,
+}
+
+#[rustfmt::skip]
+const FIGURES: &[Figure] = &[
+    Figure { name: "throughput", unit: "k/s", digits: 1, better: Better::Higher, of: |_, ran, _| ran.rate() / 1e3 },
+    Figure { name: "latency, mean", unit: "µs", digits: 2, better: Better::Lower, of: |_, _, all| all.mean_us() },
+    Figure { name: "latency, p50", unit: "µs", digits: 2, better: Better::Lower, of: |_, _, all| percentile(all, 50.0) },
+    Figure { name: "latency, p99", unit: "µs", digits: 2, better: Better::Lower, of: |_, _, all| percentile(all, 99.0) },
+    Figure { name: "latency, p99.9", unit: "µs", digits: 2, better: Better::Lower, of: |_, _, all| percentile(all, 99.9) },
+    Figure { name: "latency, p99.99", unit: "µs", digits: 2, better: Better::Lower, of: |_, _, all| percentile(all, 99.99) },
+    Figure { name: "latency, longest", unit: "µs", digits: 0, better: Better::Lower, of: |_, _, all| all.max_us() },
+    Figure { name: "latency of gets, mean", unit: "µs", digits: 2, better: Better::Lower, of: |_, ran, _| if ran.writes.count() > 0 { ran.reads.mean_us() } else { f64::NAN } },
+    Figure { name: "latency of the others, mean", unit: "µs", digits: 2, better: Better::Lower, of: |_, ran, _| if ran.reads.count() > 0 { ran.writes.mean_us() } else { f64::NAN } },
+    Figure { name: "server CPU an operation", unit: "µs", digits: 2, better: Better::Lower, of: |_, ran, _| per_operation(ran, ran.server.map(|used| used.cpu.as_secs_f64() * 1e6)) },
+    Figure { name: "server context switches an operation", unit: "", digits: 3, better: Better::Lower, of: |_, ran, _| per_operation(ran, ran.server.map(|used| count(used.switches))) },
+    Figure { name: "client CPU an operation", unit: "µs", digits: 2, better: Better::Lower, of: |_, ran, _| per_operation(ran, Some(ran.client_cpu.as_secs_f64() * 1e6)) },
+    Figure { name: "client's busiest thread", unit: "% of a CPU", digits: 0, better: Better::Lower, of: |_, ran, _| ran.client_busiest * 100.0 },
+    Figure { name: "gets that missed", unit: "%", digits: 3, better: Better::Lower, of: |_, ran, _| if ran.misses > 0 { count(ran.misses) / count(ran.hits + ran.misses) * 100.0 } else { f64::NAN } },
+    Figure { name: "datagrams lost", unit: "%", digits: 3, better: Better::Lower, of: |_, ran, _| if ran.dropped > 0 { count(ran.dropped) / count(ran.operations + ran.dropped) * 100.0 } else { f64::NAN } },
+    Figure { name: "memory an item", unit: "B", digits: 1, better: Better::Lower, of: |side, _, _| side.bytes_per_item.unwrap_or(f64::NAN) },
+];
+
+/// Percentiles that a distribution is written down with.
+const CDF_PERCENTS: [f64; 22] = [
+    0.0, 1.0, 5.0, 10.0, 20.0, 30.0, 40.0, 50.0, 60.0, 70.0, 75.0, 80.0, 85.0, 90.0, 95.0, 98.0, 99.0, 99.5, 99.9, 99.95, 99.99,
+    100.0,
+];
+
+#[allow(clippy::cast_precision_loss, reason = "counts are below 2^53")]
+fn count(n: u64) -> f64 {
+    n as f64
+}
+
+/// NaN where so few were recorded that no whole one lies beyond the percentile.
+fn percentile(all: &Latencies, percent: f64) -> f64 {
+    if count(all.count()) * (1.0 - percent / 100.0) < 1.0 {
+        return f64::NAN;
+    }
+    all.percentile_us(percent)
+}
+
+fn per_operation(ran: &Ran, used: Option<f64>) -> f64 {
+    match used {
+        Some(used) if ran.operations > 0 => used / count(ran.operations),
+        _ => f64::NAN,
+    }
+}
+
+fn known(value: f64) -> Option<f64> {
+    value.is_finite().then_some(value)
+}
+
+impl Report {
+    /// Of what a plan gave; `command` is what was asked for.
+    pub fn new(plan: &Plan, outcome: &Outcome, command: String) -> Self {
+        let measured = |(name, about): &(&'static str, String)| Measured {
+            name: (*name).to_owned(),
+            about: about.clone(),
+        };
+        Self {
+            keyway_bench: FORMAT,
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            begun_unix_s: outcome.begun_unix_s,
+            machine: outcome.machine.clone(),
+            command,
+            conditions: conditions(plan),
+            measured: outcome.about.iter().map(measured).collect(),
+            rows: outcome.cells.iter().flat_map(rows).collect(),
+            cells: outcome.cells.iter().map(|cell| CellReport::new(plan, cell)).collect(),
+            notes: outcome.notes.clone(),
+            failures: outcome.failures.clone(),
+        }
+    }
+
+    /// What [`Self::to_json`] wrote.
+    ///
+    /// # Errors
+    ///
+    /// It is no report, or of another format.
+    pub fn from_json(text: &str) -> Result<Self, String> {
+        let report: Self = serde_json::from_str(text).map_err(|e| format!("no report of keyway bench: {e}"))?;
+        if report.keyway_bench != FORMAT {
+            return Err(format!(
+                "a report of format {}; this program reads format {FORMAT}",
+                report.keyway_bench
+            ));
+        }
+        Ok(report)
+    }
+
+    /// The whole of it, for programs.
+    ///
+    /// # Errors
+    ///
+    /// None that a report can have; a format's library may fail in general.
+    pub fn to_json(&self) -> Result<String, String> {
+        serde_json::to_string_pretty(self).map_err(|e| e.to_string())
+    }
+
+    /// The whole of it, for people.
+    pub fn text(&self) -> String {
+        let mut text = self.head();
+        for cell in &self.cells {
+            text.push('\n');
+            text.push_str(&self.table(cell));
+        }
+        text.push('\n');
+        text.push_str(&self.summary());
+        text.push_str(&self.tail());
+        text
+    }
+
+    /// What was measured where.
+    pub fn head(&self) -> String {
+        let mut text = format!("{}\n", self.machine);
+        for measured in &self.measured {
+            // Writing to a string does not fail.
+            let _ = writeln!(text, "{}: {}", measured.name, measured.about);
+        }
+        let _ = writeln!(text, "{}", self.conditions);
+        text
+    }
+
+    /// One line for each cell: throughput, and the latency that 99 of 100 did not exceed.
+    pub fn summary(&self) -> String {
+        let mut lines = vec![["", "Keyway, k/s", "peer, k/s", "ratio", "Keyway, p99 µs", "peer, p99 µs"].map(str::to_owned)];
+        let number = |value: Option<f64>, digits: usize| value.map_or("–".to_owned(), |value| format!("{value:.digits$}"));
+        for cell in &self.cells {
+            let row = |figure: &str| self.rows.iter().find(|row| row.cell == cell.name && row.figure == figure);
+            let (rate, p99) = (row("throughput"), row("latency, p99"));
+            lines.push([
+                cell.name.clone(),
+                number(rate.and_then(|row| row.keyway), 1),
+                number(rate.and_then(|row| row.peer), 1),
+                number(rate.and_then(|row| row.ratio), 2),
+                number(p99.and_then(|row| row.keyway), 2),
+                number(p99.and_then(|row| row.peer), 2),
+            ]);
+        }
+        columns(&lines)
+    }
+
+    /// What the reader must know.
+    pub fn tail(&self) -> String {
+        let mut text = String::new();
+        for (what, lines) in [("NOTE", &self.notes), ("FAILED", &self.failures)] {
+            for line in lines {
+                let _ = writeln!(text, "\n{what}: {line}");
+            }
+        }
+        text
+    }
+
+    fn table(&self, cell: &CellReport) -> String {
+        let rows = self.rows.iter().filter(|row| row.cell == cell.name);
+        table(cell, &rows.collect::<Vec<_>>())
+    }
+}
+
+/// One cell's table, to be shown while others are still being measured.
+pub fn cell_text(plan: &Plan, cell: &CellRan) -> String {
+    let rows = rows(cell);
+    table(&CellReport::new(plan, cell), &rows.iter().collect::<Vec<_>>())
+}
+
+/// The rows of a cell: every figure that at least one side has.
+fn rows(cell: &CellRan) -> Vec<Row> {
+    let of_side = |side: Option<&SideRan>, figure: &Figure| -> Vec<f64> {
+        let Some(side) = side else { return Vec::new() };
+        side.runs.iter().map(|ran| (figure.of)(side, ran, &ran.latencies())).collect()
+    };
+    let rows = FIGURES.iter().map(|figure| {
+        let (keyway, peer) = (of_side(cell.sides.first(), figure), of_side(cell.sides.get(1), figure));
+        let samples = |values: &[f64]| values.iter().copied().filter(|v| v.is_finite()).collect::<Samples>();
+        let ratio = samples(&keyway.iter().zip(&peer).map(|(k, p)| k / p).collect::<Vec<_>>());
+        let (keyway, peer, name) = (samples(&keyway), samples(&peer), cell.cell.name());
+        Row {
+            name: format!("{name}: {}", figure.name),
+            cell: name,
+            figure: figure.name.to_owned(),
+            unit: figure.unit.to_owned(),
+            digits: figure.digits,
+            better: figure.better,
+            keyway: known(keyway.median()),
+            keyway_low: known(keyway.low()),
+            keyway_high: known(keyway.high()),
+            peer: known(peer.median()),
+            peer_low: known(peer.low()),
+            peer_high: known(peer.high()),
+            ratio: known(ratio.median()),
+            ratio_low: known(ratio.low()),
+            ratio_high: known(ratio.high()),
+        }
+    });
+    rows.filter(|row| row.keyway.is_some() || row.peer.is_some()).collect()
+}
+
+impl CellReport {
+    fn new(plan: &Plan, ran: &CellRan) -> Self {
+        let cell = &ran.cell;
+        Self {
+            name: cell.name(),
+            about: cell.workload.about.clone(),
+            workload: cell.workload.name.clone(),
+            door: cell.door.name().to_owned(),
+            connections: cell.connections,
+            pipeline: cell.depth,
+            multiget: cell.keys_per_get,
+            rate: cell.rate(),
+            memory_mib: cell.memory(plan.items),
+            sides: ran.sides.iter().map(SideReport::new).collect(),
+        }
+    }
+}
+
+impl SideReport {
+    fn new(side: &SideRan) -> Self {
+        let mut all = Latencies::new();
+        side.runs.iter().for_each(|ran| all.add(&ran.latencies()));
+        let at = |percent: f64| known(all.percentile_us(percent)).map(|us| (percent, us));
+        Self {
+            name: side.name.to_owned(),
+            bytes_per_item: side.bytes_per_item,
+            runs: side.runs.iter().map(RunReport::new).collect(),
+            latency_us: CDF_PERCENTS.into_iter().filter_map(at).collect(),
+        }
+    }
+}
+
+impl RunReport {
+    fn new(ran: &Ran) -> Self {
+        Self {
+            rate: known(ran.rate()).unwrap_or(0.0),
+            operations: ran.operations,
+            elapsed_s: ran.elapsed.as_secs_f64(),
+            hits: ran.hits,
+            misses: ran.misses,
+            unanswered: ran.unanswered,
+            dropped: ran.dropped,
+            wrong_values: ran.wrong.values,
+            errors: ran.wrong.errors,
+            connections_lost: ran.wrong.connections,
+            requests_lost: ran.wrong.lost,
+            client_cpu_s: ran.client_cpu.as_secs_f64(),
+            client_busiest: ran.client_busiest,
+            server_cpu_s: ran.server.map(|used| used.cpu.as_secs_f64()),
+            server_switches: ran.server.map(|used| used.switches),
+        }
+    }
+}
+
+/// How it was measured, in one line.
+fn conditions(plan: &Plan) -> String {
+    let cpus = |cpus: &[usize]| match cpus {
+        [] => "any CPU".to_owned(),
+        cpus => format!("CPU {}", cpus.iter().map(ToString::to_string).collect::<Vec<_>>().join(",")),
+    };
+    let peer = match &plan.against {
+        Against::Nobody => "",
+        Against::Memcached | Against::Server(_) => ", sides in turn",
+    };
+    format!(
+        "{} items; {} measurements of {:?} each after {:?} of warm-up{peer}; medians (lowest–highest); servers on {}, client on {}",
+        plan.items,
+        plan.repetitions,
+        plan.length,
+        plan.warmup,
+        cpus(&plan.server_cpus),
+        cpus(&plan.client_cpus),
+    )
+}
+
+fn table(cell: &CellReport, rows: &[&Row]) -> String {
+    let peer = cell.sides.get(1);
+    let mut lines = vec![[String::new(), "Keyway".to_owned(), String::new(), String::new()]];
+    if let Some(peer) = peer {
+        lines[0][2].clone_from(&peer.name);
+        lines[0][3] = "ratio".to_owned();
+    }
+    for row in rows {
+        let unit = if row.unit.is_empty() {
+            String::new()
+        } else {
+            format!(", {}", row.unit)
+        };
+        let shown = |median, low, high, digits| {
+            if peer.is_some() {
+                spread(median, low, high, digits)
+            } else {
+                String::new()
+            }
+        };
+        lines.push([
+            format!("{}{unit}", row.figure),
+            spread(row.keyway, row.keyway_low, row.keyway_high, row.digits),
+            shown(row.peer, row.peer_low, row.peer_high, row.digits),
+            shown(row.ratio, row.ratio_low, row.ratio_high, 2),
+        ]);
+    }
+    format!("{} ({})\n{}", cell.name, cell.about, columns(&lines))
+}
+
+/// The first column to the left, the others to the right.
+fn columns<const N: usize>(lines: &[[String; N]]) -> String {
+    let width = |column: usize| lines.iter().map(|line| line[column].chars().count()).max().unwrap_or(0);
+    let mut text = String::new();
+    for line in lines {
+        let mut out = format!("  {:<1$}", line[0], width(0));
+        for (column, cell) in line.iter().enumerate().skip(1) {
+            let _ = write!(out, "  {cell:>0$}", width(column));
+        }
+        text.push_str(out.trim_end());
+        text.push('\n');
+    }
+    text
+}
+
+fn spread(median: Option<f64>, low: Option<f64>, high: Option<f64>, digits: usize) -> String {
+    match (median, low, high) {
+        (Some(median), Some(low), Some(high)) => format!("{median:.digits$} ({low:.digits$}–{high:.digits$})"),
+        _ => "–".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::mix::Workload;
+    use crate::plan::{Cell, Door, tests::plan};
+    use std::time::Duration;
+
+    fn ran(operations: u64, latency_us: u64) -> Ran {
+        let mut ran = Ran {
+            operations,
+            hits: operations,
+            elapsed: Duration::from_secs(1),
+            ..Ran::default()
+        };
+        ran.reads.record_n(latency_us * 1000, operations);
+        ran
+    }
+
+    fn outcome() -> Outcome {
+        let side = |name, rates: [u64; 3], latency_us| SideRan {
+            name,
+            bytes_per_item: None,
+            runs: rates.into_iter().map(|rate| ran(rate, latency_us)).collect(),
+        };
+        let cell = Cell::new(Workload::find("ycsb-c").unwrap(), Door::Tcp, 4);
+        // The machine gets slower from measurement to measurement; Keyway is twice as fast in each pair.
+        let sides = vec![
+            side("Keyway", [4000, 2000, 1000], 10),
+            side("memcached", [2000, 1000, 500], 40),
+        ];
+        Outcome {
+            cells: vec![CellRan { cell, sides }],
+            notes: vec!["a note".to_owned()],
+            ..Outcome::default()
+        }
+    }
+
+    fn report(outcome: &Outcome) -> Report {
+        let plan = plan(outcome.cells[0].cell.clone());
+        Report::new(&plan, outcome, "keyway bench".to_owned())
+    }
+
+    #[test]
+    fn a_ratio_is_that_of_neighbours_in_time() {
+        let rows = report(&outcome()).rows;
+        let throughput = &rows[0];
+        assert_eq!((throughput.keyway, throughput.peer), (Some(2.0), Some(1.0)));
+        assert_eq!((throughput.ratio_low, throughput.ratio_high), (Some(2.0), Some(2.0)));
+        let p50 = rows.iter().find(|row| row.figure == "latency, p50").unwrap();
+        assert!((p50.ratio.unwrap() - 0.25).abs() < 0.001);
+    }
+
+    #[test]
+    fn what_was_not_measured_is_left_out() {
+        let rows = report(&outcome()).rows;
+        let has = |figure: &str| rows.iter().any(|row| row.figure == figure);
+        assert!(has("latency, p99") && !has("latency, p99.99"), "500 to 4,000 measurements");
+        assert!(!has("server CPU an operation") && !has("gets that missed") && !has("memory an item"));
+    }
+
+    #[test]
+    fn json_has_the_rows_that_programs_read_and_is_read_again() {
+        let report = report(&outcome());
+        let json = report.to_json().unwrap();
+        let value: serde_json::Value = serde_json::from_str(&json).unwrap();
+        let row = &value["rows"][0];
+        assert_eq!(row["name"], "ycsb-c, tcp, 4 connections: throughput");
+        assert_eq!((row["unit"].as_str(), row["ratio"].as_f64()), (Some("k/s"), Some(2.0)));
+        assert_eq!((row["keyway"].as_f64(), row["peer"].as_f64()), (Some(2.0), Some(1.0)));
+        assert_eq!(row["better"], "higher");
+        assert_eq!(value["cells"][0]["sides"][1]["runs"][0]["operations"], 2000);
+        assert_eq!(Report::from_json(&json), Ok(report));
+        assert!(Report::from_json("{}").unwrap_err().contains("no report"));
+        let newer = json.replace("\"keyway_bench\": 1", "\"keyway_bench\": 2");
+        assert!(Report::from_json(&newer).unwrap_err().contains("format 2"));
+    }
+
+    #[test]
+    fn text_has_everything_that_people_must_know() {
+        let mut outcome = outcome();
+        outcome.failures.push("it broke".to_owned());
+        let text = report(&outcome).text();
+        for part in [
+            "memcached",
+            "2.00 (2.00–2.00)",
+            "NOTE: a note",
+            "FAILED: it broke",
+            "1000 items",
+        ] {
+            assert!(text.contains(part), "{part} in\n{text}");
+        }
+    }
+}

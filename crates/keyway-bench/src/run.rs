@@ -1,0 +1,311 @@
+//! Running a plan: every measurement of every cell, the sides in turn, so that what the machine does meanwhile meets them alike.
+
+use crate::calls::Caller;
+use crate::items::Items;
+use crate::load::Load;
+use crate::machine;
+use crate::mix::Stream;
+use crate::plan::{Cell, Plan};
+use crate::processes::{self, Job};
+use crate::ran::{Ran, Window};
+use crate::rig::{Rig, Side, Way};
+use crate::sockets::{Client, Shape};
+use crate::workload::Zipf;
+use std::io;
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+
+/// What a plan gave.
+#[derive(Debug, Default)]
+pub struct Outcome {
+    /// in the plan's order; after a failure the rest is absent
+    pub cells: Vec<CellRan>,
+    /// name, and version with options, of all that was measured
+    pub about: Vec<(&'static str, String)>,
+    /// the machine
+    pub machine: String,
+    /// when it began, Unix seconds
+    pub begun_unix_s: u64,
+    /// what the reader should know
+    pub notes: Vec<String>,
+    /// what went wrong; the figures of the measurements concerned are void
+    pub failures: Vec<String>,
+}
+
+impl Outcome {
+    fn note(&mut self, note: String) {
+        if !self.notes.contains(&note) {
+            self.notes.push(note);
+        }
+    }
+}
+
+/// What a cell gave.
+#[derive(Debug)]
+pub struct CellRan {
+    /// which
+    pub cell: Cell,
+    /// Keyway's, then the peer's if there is one
+    pub sides: Vec<SideRan>,
+}
+
+/// The measurements of one side.
+#[derive(Debug)]
+pub struct SideRan {
+    /// whose
+    pub name: &'static str,
+    /// memory that storing an item took; `None`: unknown
+    pub bytes_per_item: Option<f64>,
+    /// in their order
+    pub runs: Vec<Ran>,
+}
+
+/// What happens while a plan runs.
+#[derive(Debug)]
+pub enum Event<'a> {
+    /// something begins
+    Doing {
+        /// in words
+        what: &'a str,
+        /// share of the plan that is done, 0 to 1
+        done: f64,
+    },
+    /// a cell is complete
+    Cell(&'a CellRan),
+}
+
+/// Who is told of them.
+pub type Progress<'a> = &'a mut dyn FnMut(Event<'_>);
+
+/// Runs it. `progress` is told what happens.
+///
+/// # Errors
+///
+/// What hinders the beginning: a server that does not start or cannot be reached. What goes wrong later is in [`Outcome::failures`].
+pub fn run(plan: &Plan, progress: Progress<'_>) -> io::Result<Outcome> {
+    let mut outcome = Outcome {
+        machine: machine::describe(),
+        begun_unix_s: SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs(),
+        ..Outcome::default()
+    };
+    note_load(&mut outcome.notes);
+    let mut number = 0;
+    for cells in plan.cells.chunk_by(Cell::shares_caches) {
+        progress(Event::Doing {
+            what: "starting",
+            done: share(number, plan.cells.len()),
+        });
+        let mut rig = Rig::start(plan, cells)?;
+        std::mem::take(&mut rig.notes).into_iter().for_each(|note| outcome.note(note));
+        for about in rig.about() {
+            if !outcome.about.contains(&about) {
+                outcome.about.push(about);
+            }
+        }
+        for cell in cells {
+            run_cell(plan, number, cell, &rig, &mut outcome, progress);
+            if !outcome.failures.is_empty() {
+                return Ok(outcome);
+            }
+            number += 1;
+        }
+    }
+    Ok(outcome)
+}
+
+#[allow(clippy::cast_precision_loss, reason = "a few cells")]
+fn share(done: usize, all: usize) -> f64 {
+    done as f64 / all as f64
+}
+
+#[allow(clippy::cast_precision_loss, reason = "a few CPUs")]
+fn note_load(notes: &mut Vec<String>) {
+    let load = machine::load_average();
+    let cpus = machine::cpus();
+    if load > 0.5 * cpus as f64 {
+        notes.push(format!(
+            "others used this machine when it began (load {load} on {cpus} CPUs): figures move, ratios less so"
+        ));
+    }
+}
+
+fn run_cell(plan: &Plan, number: usize, cell: &Cell, rig: &Rig, outcome: &mut Outcome, progress: Progress<'_>) {
+    let sides = rig.sides(cell);
+    let operations = Operations {
+        items: cell.workload.items(plan.items),
+        zipf: Zipf::new(plan.items),
+    };
+    let mut ran = CellRan {
+        cell: cell.clone(),
+        sides: sides.iter().map(|side| SideRan::new(side.name)).collect(),
+    };
+    let in_all = plan.repetitions * sides.len();
+    'all: for repetition in 0..plan.repetitions {
+        for (at, (side, side_ran)) in sides.iter().zip(&mut ran.sides).enumerate() {
+            let part = share(repetition * sides.len() + at, in_all);
+            let what = format!("{}: {}, {} of {}", cell.name(), side.name, repetition + 1, plan.repetitions);
+            progress(Event::Doing {
+                what: &what,
+                done: share(number, plan.cells.len()) + part / share(plan.cells.len(), 1),
+            });
+            let failure = match measure(plan, cell, side, &operations, repetition) {
+                Ok(run) => {
+                    let failure = run
+                        .wrong
+                        .any()
+                        .then(|| format!("{}: {}", run.wrong.counts(), run.wrong.told.join("; ")));
+                    side_ran.runs.push(run);
+                    failure
+                }
+                Err(e) => Some(e.to_string()),
+            };
+            side_ran.bytes_per_item = side.store.bytes_per_item.get();
+            if let Some(failure) = failure {
+                outcome.failures.push(format!("{what}: {failure}"));
+                break 'all;
+            }
+        }
+    }
+    note_bottleneck(plan, &sides, &ran, outcome);
+    progress(Event::Cell(&ran));
+    outcome.cells.push(ran);
+}
+
+impl SideRan {
+    fn new(name: &'static str) -> Self {
+        Self {
+            name,
+            bytes_per_item: None,
+            runs: Vec::new(),
+        }
+    }
+}
+
+/// What all measurements of a cell draw from.
+struct Operations {
+    items: Items,
+    zipf: Zipf,
+}
+
+/// One measurement.
+#[allow(clippy::cast_precision_loss, reason = "a few threads")]
+fn measure(plan: &Plan, cell: &Cell, side: &Side, operations: &Operations, repetition: usize) -> io::Result<Ran> {
+    side.store
+        .load(&cell.workload, &operations.items, plan.items)
+        .map_err(|e| io::Error::new(e.kind(), format!("storing the items: {e}")))?;
+    let threads = match side.way {
+        Way::Socket(_) => plan.client_threads.min(cell.connections),
+        Way::Library(_) | Way::Processes(_) => cell.connections,
+    };
+    let rate = cell.rate().map(|rate| rate / threads as f64);
+    // Of all threads of all measurements.
+    let number = |thread: usize| ((repetition as u64) << 16) + thread as u64 + 1;
+    let load = |thread: usize| Load {
+        stream: Stream::new(
+            &cell.workload,
+            plan.items,
+            &operations.zipf,
+            side.store.newest.clone(),
+            number(thread),
+        ),
+        items: operations.items.clone(),
+        rate,
+        thread: number(thread),
+    };
+    match &side.way {
+        Way::Library(cache) => {
+            let callers = (0..threads).map(|thread| Ok(Caller::new(cache.session().map_err(io::Error::other)?, load(thread))));
+            let callers = callers.collect::<io::Result<Vec<_>>>()?;
+            Ok(at_once(plan, side, callers, Caller::run))
+        }
+        Way::Processes(region) => {
+            let job = |thread| Job {
+                region: region.clone(),
+                workload: cell.workload.clone(),
+                items: plan.items,
+                rate,
+                thread: number(thread),
+                warmup: plan.warmup,
+                length: plan.length,
+                cpus: plan.client_cpus.clone(),
+            };
+            processes::run(&plan.program, &(0..threads).map(job).collect::<Vec<_>>())
+        }
+        Way::Socket(target) => {
+            let shape = |thread: usize| Shape {
+                connections: cell.connections / threads + usize::from(thread < cell.connections % threads),
+                depth: cell.depth,
+                keys_per_get: cell.keys_per_get,
+                silence_max: plan.silence_max,
+            };
+            let clients = (0..threads).map(|thread| Client::open(target, shape(thread), load(thread)));
+            let clients = clients.collect::<io::Result<Vec<_>>>()?;
+            Ok(at_once(plan, side, clients, Client::run))
+        }
+    }
+}
+
+/// Runs each worker in a thread of its own, all in the same window, and looks at the server at both ends of it.
+fn at_once<W: Send>(plan: &Plan, side: &Side, workers: Vec<W>, run: impl Fn(W, Window) -> Ran + Copy + Send) -> Ran {
+    let window = Window::begin(plan.warmup, plan.length);
+    let cpus = plan.client_cpus.as_slice();
+    std::thread::scope(|scope| {
+        let spawn = |worker| {
+            scope.spawn(move || {
+                let pinned = if cpus.is_empty() { Ok(()) } else { machine::pin(cpus) };
+                let mut ran = run(worker, window);
+                if let Err(e) = pinned {
+                    ran.wrong
+                        .tell(|| format!("the client cannot be pinned to CPUs {cpus:?}: {e}"));
+                }
+                ran
+            })
+        };
+        let threads: Vec<_> = workers.into_iter().map(spawn).collect();
+        std::thread::sleep(window.from.saturating_duration_since(Instant::now()));
+        let before = side.store.usage();
+        let mut all = Ran::default();
+        for thread in threads {
+            match thread.join() {
+                Ok(ran) => all.add(&ran),
+                Err(panic) => std::panic::resume_unwind(panic),
+            }
+        }
+        all.server = side.store.usage().zip(before).map(|(after, before)| after.since(before));
+        all
+    })
+}
+
+/// A client that has no time left measures itself; and a server that cannot keep up has no latency.
+#[allow(clippy::cast_precision_loss, reason = "a few CPUs")]
+fn note_bottleneck(plan: &Plan, sides: &[&Side], ran: &CellRan, outcome: &mut Outcome) {
+    /// Shares of a CPU from which the client counts as busy, and up to which the server has time left.
+    const CLIENT_BUSY: f64 = 0.95;
+    const SERVER_IDLE: f64 = 0.9;
+    for (side, side_ran) in sides.iter().zip(&ran.sides) {
+        let cpus = if plan.server_cpus.is_empty() {
+            machine::cpus()
+        } else {
+            plan.server_cpus.len()
+        };
+        let capacity = side.threads.clamp(1, cpus) as f64;
+        let limited = side_ran.runs.iter().filter(|run| {
+            let server = run
+                .server
+                .map(|used| used.cpu.as_secs_f64() / run.elapsed.as_secs_f64().max(1e-9));
+            run.client_busiest >= CLIENT_BUSY && server.is_some_and(|share| share < SERVER_IDLE * capacity)
+        });
+        let who = format!("{}, {}", ran.cell.name(), side.name);
+        if limited.count() * 2 > side_ran.runs.len() {
+            outcome.note(format!(
+                "{who}: client-bound: the client's CPU was busy while the server had time left; give it more --client-threads, or read the \
+                 server's CPU time an operation instead"
+            ));
+        }
+        let unanswered: u64 = side_ran.runs.iter().map(|run| run.unanswered).sum();
+        if unanswered > 0 {
+            outcome.note(format!(
+                "{who}: cannot keep up with the rate: {unanswered} requests were due and never answered"
+            ));
+        }
+    }
+}

@@ -1,0 +1,230 @@
+//! memcached and `keyway serve` as child processes that end with their handle, and with this process however it ends.
+//!
+//! # Safety
+//!
+//! The only `unsafe` here lets a child ask the kernel for a signal at its parent's death (prctl(2), PR_SET_PDEATHSIG), between
+//! fork and exec, where only calls that are safe in a signal handler are allowed: it is one system call, without memory.
+#![allow(unsafe_code, reason = "one system call between fork and exec; contract above")]
+
+use crate::plan::Door;
+use crate::wire::{Connection, Target};
+use rustix::process::{Signal, set_parent_process_death_signal};
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// How long a server may take until it accepts connections.
+const START_MAX: Duration = Duration::from_secs(20);
+
+/// A running server.
+pub struct Server {
+    child: Child,
+    /// where it listens: TCP first, then the Unix socket, then UDP, as far as it has them
+    targets: Vec<Target>,
+    /// of its socket
+    _folder: Folder,
+    options: String,
+}
+
+/// What both servers are told.
+#[derive(Clone, Copy, Debug)]
+pub struct Settings<'a> {
+    /// memory limit, MiB
+    pub memory_mib: u64,
+    /// worker threads
+    pub threads: usize,
+    /// most connections
+    pub connections: usize,
+    /// listen on a Unix socket; memcached then has no TCP
+    pub unix: bool,
+    /// listen on UDP, at the port of TCP
+    pub udp: bool,
+    /// more options, as the server's own command line has them
+    pub more: &'a [String],
+}
+
+impl Server {
+    /// Debian's memcached, or what `KEYWAY_MEMCACHED` names. `None`: it is not installed.
+    pub fn memcached(settings: &Settings<'_>) -> io::Result<Option<Self>> {
+        let Some(program) = memcached_path() else { return Ok(None) };
+        let (port, folder) = (free_port()?, Folder::new(&std::env::temp_dir(), "memcached")?);
+        let mut command = Command::new(program);
+        command.args(["-m", &settings.memory_mib.to_string(), "-t", &settings.threads.to_string()]);
+        command.args(["-c", &settings.connections.to_string()]);
+        // memcached refuses to run as root unless it is told a user; anybody else's choice it ignores.
+        command.args(["-u", "root"]);
+        let listen = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+        let mut targets = vec![Target::Tcp(listen)];
+        if settings.unix {
+            let path = folder.path().join("socket");
+            command.args(["-U", "0", "-s"]).arg(&path);
+            targets = vec![Target::Unix(path)];
+        } else {
+            let udp_port = if settings.udp { port } else { 0 };
+            command.args(["-l", "127.0.0.1", "-p", &port.to_string(), "-U", &udp_port.to_string()]);
+            targets.extend(settings.udp.then_some(Target::Udp(listen)));
+        }
+        command.args(settings.more);
+        Self::start(command, targets, folder).map(Some)
+    }
+
+    /// `program serve`, on TCP and a Unix socket, with a region in anonymous memory.
+    pub fn keyway(program: &Path, settings: &Settings<'_>) -> io::Result<Self> {
+        let (port, folder) = (free_port()?, Folder::new(&std::env::temp_dir(), "keyway")?);
+        let (listen, socket) = (SocketAddr::from((Ipv4Addr::LOCALHOST, port)), folder.path().join("socket"));
+        let mut command = Command::new(program);
+        command.arg0("keyway");
+        command.args(["serve", "--listen", &listen.to_string(), "--region", "memfd"]);
+        command.args([
+            "--memory",
+            &format!("{}M", settings.memory_mib),
+            "--threads",
+            &settings.threads.to_string(),
+        ]);
+        command
+            .args(["--connections", &settings.connections.to_string(), "--socket"])
+            .arg(&socket);
+        let mut targets = vec![Target::Tcp(listen), Target::Unix(socket)];
+        if settings.udp {
+            command.args(["--udp", &listen.to_string()]);
+            targets.push(Target::Udp(listen));
+        }
+        command.args(settings.more);
+        Self::start(command, targets, folder)
+    }
+
+    fn start(mut command: Command, targets: Vec<Target>, folder: Folder) -> io::Result<Self> {
+        let options: Vec<_> = command.get_args().map(|a| a.to_string_lossy().into_owned()).collect();
+        let child = end_with_parent(&mut command)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .spawn()?;
+        let mut server = Self {
+            child,
+            targets,
+            _folder: folder,
+            options: options.join(" "),
+        };
+        let since = Instant::now();
+        for target in server.targets.clone() {
+            loop {
+                let opened = Connection::open(&target);
+                // Whoever answers must be the child: its port may have been taken by another program meanwhile.
+                if let Some(status) = server.child.try_wait()? {
+                    return Err(io::Error::other(format!("{command:?} ended at once: {status}")));
+                }
+                match opened {
+                    Ok(_) => break,
+                    Err(e) if since.elapsed() > START_MAX => {
+                        return Err(io::Error::other(format!(
+                            "{command:?} accepts no connections on {target}: {e}"
+                        )));
+                    }
+                    Err(_) => std::thread::sleep(Duration::from_millis(5)),
+                }
+            }
+        }
+        Ok(server)
+    }
+
+    /// The options that it was started with.
+    pub fn options(&self) -> &str {
+        &self.options
+    }
+
+    /// Its process.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Where it listens behind this door.
+    pub fn target(&self, door: Door) -> Option<&Target> {
+        self.targets.iter().find(|target| {
+            matches!(
+                (target, door),
+                (Target::Tcp(_), Door::Tcp) | (Target::Unix(_), Door::Unix) | (Target::Udp(_), Door::Udp)
+            )
+        })
+    }
+
+    /// Where it is filled and asked about itself: any door but UDP.
+    pub fn admin(&self) -> &Target {
+        &self.targets[0]
+    }
+}
+
+/// Lets the kernel kill what `command` starts when the thread that starts it is gone.
+pub(crate) fn end_with_parent(command: &mut Command) -> &mut Command {
+    // SAFETY: the closure makes one system call and touches no memory of the parent's.
+    unsafe { command.pre_exec(|| set_parent_process_death_signal(Some(Signal::KILL)).map_err(io::Error::from)) }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Where memcached is: what `KEYWAY_MEMCACHED` names (nowhere, if it is empty), or on the PATH, or where Debian puts it.
+pub fn memcached_path() -> Option<PathBuf> {
+    if let Some(named) = std::env::var_os("KEYWAY_MEMCACHED") {
+        return Some(PathBuf::from(named)).filter(|path| !path.as_os_str().is_empty());
+    }
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let folders = std::env::split_paths(&path).chain([PathBuf::from("/usr/bin"), PathBuf::from("/usr/local/bin")]);
+    folders.map(|f| f.join("memcached")).find(|p| p.is_file())
+}
+
+/// memcached's version line, for the table.
+pub fn memcached_version() -> String {
+    let output = memcached_path().and_then(|p| Command::new(p).arg("-V").output().ok());
+    output.map_or_else(
+        || "memcached".into(),
+        |o| String::from_utf8_lossy(&o.stdout).trim().to_owned(),
+    )
+}
+
+fn free_port() -> io::Result<u16> {
+    Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port())
+}
+
+/// A folder of this process's own, removed with its handle.
+#[derive(Debug)]
+pub struct Folder(PathBuf);
+
+impl Folder {
+    /// Two folders of a process differ by the clock.
+    fn new(parent: &Path, name: &str) -> io::Result<Self> {
+        let now = std::time::SystemTime::now();
+        let nanos = now.duration_since(std::time::UNIX_EPOCH).unwrap_or_default().as_nanos();
+        let path = parent.join(format!("keyway-bench-{name}-{}-{nanos}", std::process::id()));
+        std::fs::create_dir_all(&path)?;
+        Ok(Self(path))
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// A folder in memory, for a region that several processes map.
+pub fn region_folder() -> io::Result<Folder> {
+    let memory = Path::new("/dev/shm");
+    let parent = if memory.is_dir() {
+        memory.to_path_buf()
+    } else {
+        std::env::temp_dir()
+    };
+    Folder::new(&parent, "region")
+}

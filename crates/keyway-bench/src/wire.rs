@@ -1,0 +1,263 @@
+//! Connections to a memcached-compatible server, and a simple client to prepare and inspect it with.
+
+use crate::datagram::Datagrams;
+use crate::plan::Door;
+use std::io::{self, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// How long a server may take to accept a connection, or to answer where nothing is measured.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Where a server listens.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Target {
+    /// TCP
+    Tcp(SocketAddr),
+    /// a Unix socket
+    Unix(PathBuf),
+    /// UDP
+    Udp(SocketAddr),
+}
+
+impl Target {
+    /// A server's address, as its user gives it, through one of its doors; `None`: not through this one.
+    pub fn through(&self, door: Door) -> Option<Self> {
+        match (self, door) {
+            (Self::Tcp(address), Door::Udp) => Some(Self::Udp(*address)),
+            (Self::Tcp(_), Door::Tcp) | (Self::Unix(_), Door::Unix) | (Self::Udp(_), Door::Udp) => Some(self.clone()),
+            _ => None,
+        }
+    }
+}
+
+impl std::fmt::Display for Target {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Tcp(address) | Self::Udp(address) => address.fmt(f),
+            Self::Unix(path) => path.display().fmt(f),
+        }
+    }
+}
+
+/// A connection to a server.
+#[derive(Debug)]
+pub enum Connection {
+    /// over TCP, without Nagle's delay
+    Tcp(TcpStream),
+    /// over a Unix socket
+    Unix(UnixStream),
+    /// over UDP: one write is one request, and reads give the pieces of its answer
+    Udp(Datagrams),
+}
+
+impl Connection {
+    /// Connects; blocking.
+    pub fn open(target: &Target) -> io::Result<Self> {
+        match target {
+            Target::Tcp(address) => {
+                let stream = TcpStream::connect_timeout(address, PATIENCE)?;
+                stream.set_nodelay(true)?;
+                Ok(Self::Tcp(stream))
+            }
+            Target::Unix(path) => UnixStream::connect(path).map(Self::Unix),
+            Target::Udp(address) => Datagrams::open(*address).map(Self::Udp),
+        }
+    }
+
+    /// Reads and writes fail after this long.
+    pub fn set_timeout(&self, limit: Duration) -> io::Result<()> {
+        let limit = Some(limit);
+        match self {
+            Self::Tcp(stream) => stream.set_read_timeout(limit).and_then(|()| stream.set_write_timeout(limit)),
+            Self::Unix(stream) => stream.set_read_timeout(limit).and_then(|()| stream.set_write_timeout(limit)),
+            Self::Udp(socket) => socket.set_timeout(limit),
+        }
+    }
+
+    /// Reads and writes return at once from now on.
+    pub fn set_nonblocking(&self) -> io::Result<()> {
+        match self {
+            Self::Tcp(stream) => stream.set_nonblocking(true),
+            Self::Unix(stream) => stream.set_nonblocking(true),
+            Self::Udp(socket) => socket.set_nonblocking(),
+        }
+    }
+}
+
+impl Read for Connection {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Self::Tcp(stream) => stream.read(buffer),
+            Self::Unix(stream) => stream.read(buffer),
+            Self::Udp(socket) => socket.read(buffer),
+        }
+    }
+}
+
+impl Write for Connection {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match self {
+            Self::Tcp(stream) => stream.write(bytes),
+            Self::Unix(stream) => stream.write(bytes),
+            Self::Udp(socket) => socket.write(bytes),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl AsFd for Connection {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Self::Tcp(stream) => stream.as_fd(),
+            Self::Unix(stream) => stream.as_fd(),
+            Self::Udp(socket) => socket.as_fd(),
+        }
+    }
+}
+
+/// A client for preparing and inspecting: it understands what it reads.
+pub struct Admin {
+    connection: Connection,
+    out: Vec<u8>,
+    /// what has been read and, from `at` on, not yet been looked at
+    input: Vec<u8>,
+    at: usize,
+}
+
+impl Admin {
+    /// Connects.
+    pub fn open(target: &Target) -> io::Result<Self> {
+        let connection = Connection::open(target)?;
+        connection.set_timeout(PATIENCE)?;
+        Ok(Self {
+            connection,
+            out: Vec::new(),
+            input: Vec::new(),
+            at: 0,
+        })
+    }
+
+    /// Stores without waiting for an answer; [`Admin::barrier`] waits for all.
+    pub fn set(&mut self, key: &[u8], value: &[u8]) -> io::Result<()> {
+        self.out.extend_from_slice(&set_request(key, value, true));
+        if self.out.len() > 64 << 10 { self.send() } else { Ok(()) }
+    }
+
+    /// Waits until the server has done everything sent before. An error reply in between is an error here.
+    pub fn barrier(&mut self) -> io::Result<()> {
+        self.version().map(drop)
+    }
+
+    /// The server's version, after it has done everything sent before.
+    pub fn version(&mut self) -> io::Result<String> {
+        self.out.extend_from_slice(b"version\r\n");
+        self.send()?;
+        let line = self.line()?;
+        match line.strip_prefix("VERSION ") {
+            Some(version) => Ok(version.to_owned()),
+            None => Err(io::Error::other(format!("the server answered {line:?}"))),
+        }
+    }
+
+    /// One number of `stats`.
+    pub fn stat(&mut self, name: &str) -> io::Result<u64> {
+        self.out.extend_from_slice(b"stats\r\n");
+        self.send()?;
+        let mut found = None;
+        loop {
+            let line = self.line()?;
+            if line == "END" {
+                return found.ok_or_else(|| io::Error::other(format!("stats has no number called {name}")));
+            }
+            if let Some((stat, value)) = line.strip_prefix("STAT ").and_then(|l| l.split_once(' '))
+                && stat == name
+            {
+                found = value.parse().ok();
+            }
+        }
+    }
+
+    /// How many of these keys are there, and bytes of their keys and values.
+    pub fn hits<K: AsRef<[u8]>>(&mut self, keys: &[K]) -> io::Result<(u64, u64)> {
+        self.out.extend_from_slice(b"get");
+        for key in keys {
+            self.out.push(b' ');
+            self.out.extend_from_slice(key.as_ref());
+        }
+        self.out.extend_from_slice(b"\r\n");
+        self.send()?;
+        let (mut hits, mut bytes) = (0, 0);
+        loop {
+            let line = self.line()?;
+            if line == "END" {
+                return Ok((hits, bytes));
+            }
+            let mut words = line.strip_prefix("VALUE ").unwrap_or_default().split(' ');
+            let (key, value_len) = (words.next(), words.nth(1).and_then(|n| n.parse::<usize>().ok()));
+            let (Some(key), Some(value_len)) = (key, value_len) else {
+                return Err(io::Error::other(format!("the server answered {line:?}")));
+            };
+            self.skip(value_len + 2)?;
+            hits += 1;
+            bytes += (key.len() + value_len) as u64;
+        }
+    }
+
+    fn send(&mut self) -> io::Result<()> {
+        self.connection.write_all(&self.out)?;
+        self.out.clear();
+        Ok(())
+    }
+
+    fn fill(&mut self) -> io::Result<()> {
+        self.input.drain(..self.at);
+        self.at = 0;
+        let mut chunk = [0; 16 << 10];
+        match self.connection.read(&mut chunk)? {
+            0 => Err(io::ErrorKind::UnexpectedEof.into()),
+            n => {
+                self.input.extend_from_slice(&chunk[..n]);
+                Ok(())
+            }
+        }
+    }
+
+    fn line(&mut self) -> io::Result<String> {
+        let len = loop {
+            match self.input[self.at..].windows(2).position(|w| w == b"\r\n") {
+                Some(len) => break len,
+                None => self.fill()?,
+            }
+        };
+        let line = String::from_utf8_lossy(&self.input[self.at..self.at + len]).into_owned();
+        self.at += len + 2;
+        Ok(line)
+    }
+
+    fn skip(&mut self, count: usize) -> io::Result<()> {
+        while self.input.len() - self.at < count {
+            self.fill()?;
+        }
+        self.at += count;
+        Ok(())
+    }
+}
+
+/// A `set` of the classic protocol, flags and exptime 0.
+pub fn set_request(key: &[u8], value: &[u8], noreply: bool) -> Vec<u8> {
+    let mut request = Vec::with_capacity(key.len() + value.len() + 40);
+    request.extend_from_slice(b"set ");
+    request.extend_from_slice(key);
+    let noreply = if noreply { " noreply" } else { "" };
+    request.extend_from_slice(format!(" 0 0 {}{noreply}\r\n", value.len()).as_bytes());
+    request.extend_from_slice(value);
+    request.extend_from_slice(b"\r\n");
+    request
+}

@@ -1,0 +1,437 @@
+//! `keyway bench`: a command line becomes a plan, progress goes to the terminal, the report to where it is asked for.
+
+use std::fmt::Display;
+use std::io::{IsTerminal, Write};
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use clap::Args;
+use keyway_bench::mix::{Access, Workload};
+use keyway_bench::plan::{Against, Cell, Door, Pace, Plan};
+use keyway_bench::report::{self, Report};
+use keyway_bench::run::{self, Event};
+use keyway_bench::wire::Target;
+use keyway_bench::{machine, processes, rig};
+
+use crate::exit::{self, Failure};
+use crate::{listen, place, size};
+
+const EXAMPLES: &str = "\
+Without workloads and doors, a first picture is taken: gets and sets of 128 B through the library, a Unix socket, TCP and UDP.
+
+Examples:
+  keyway bench --quick                            a first picture, beside memcached if it is installed, in under a minute
+  keyway bench --workload ycsb-b --door tcp --connections 1,16,64 --seconds 5
+  keyway bench --door tcp --connections 16 --rate 20000,40000,60000
+                                                  latency at given rates, measured from the moment at which each request was due
+  keyway bench --server 10.0.0.5:11211 --against 10.0.0.6:11211 --door tcp
+                                                  two servers that run already; their items are evicted by the benchmark's
+  keyway bench --json today.json --server-cpus 0 --client-cpus 1
+  keyway bench --list                             the workloads
+
+memcached is taken from the PATH, or from KEYWAY_MEMCACHED. Every value that is read is verified.
+Exit codes: 0 done; 1 a value was wrong, a connection was lost, or a server failed; 64 wrong command line; 71 a server cannot be
+started or reached.";
+
+#[derive(Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Bench {
+    /// A first picture in under a minute: short measurements, few of them
+    #[arg(long)]
+    quick: bool,
+    /// Workloads, separated by commas; --list has them
+    #[arg(long, short = 'w', value_name = "NAME,...", value_delimiter = ',', value_parser = Workload::find)]
+    workload: Vec<Workload>,
+    /// Ways to Keyway: library (threads of one process), processes (that share a region), unix, tcp, udp
+    #[arg(long, short = 'd', value_name = "DOOR,...", value_delimiter = ',', value_parser = Door::parse)]
+    door: Vec<Door>,
+    /// Connections; of the library threads, or processes
+    #[arg(long, short = 'c', value_name = "N,...", value_delimiter = ',', value_parser = parse_count, default_value = "1,16")]
+    connections: Vec<usize>,
+    /// Requests on the way on each connection
+    #[arg(long, value_name = "N,...", value_delimiter = ',', value_parser = parse_count, default_value = "1")]
+    pipeline: Vec<usize>,
+    /// Keys of one get
+    #[arg(long, value_name = "N,...", value_delimiter = ',', value_parser = parse_count, default_value = "1")]
+    multiget: Vec<usize>,
+    /// Operations a second, whether or not earlier ones have ended (an open loop); left out: one starts when one has ended
+    #[arg(long, value_name = "N,...", value_delimiter = ',')]
+    rate: Vec<f64>,
+    /// Items stored before measuring
+    #[arg(long, value_name = "N", default_value_t = 100_000)]
+    items: u64,
+    /// How requests fall on items, instead of the workload's own way: uniform, zipf, latest
+    #[arg(long, value_name = "HOW", value_parser = Access::parse)]
+    popularity: Option<Access>,
+    /// Memory of each cache; left out: room for all items
+    #[arg(long, short = 'm', value_name = "SIZE,...", value_delimiter = ',', value_parser = size::parse_mebibytes)]
+    memory: Vec<u64>,
+    /// Length of one measurement [default: 2; with --quick 0.5]
+    #[arg(long, value_name = "S", value_parser = parse_seconds)]
+    seconds: Option<Duration>,
+    /// Warm-up before each [default: a fifth of its length]
+    #[arg(long, value_name = "S", value_parser = parse_seconds)]
+    warmup: Option<Duration>,
+    /// Measurements of each kind on each side [default: 5; with --quick 3]
+    #[arg(long, value_name = "N", value_parser = parse_count)]
+    repeat: Option<usize>,
+    /// What to compare with: memcached, nobody, or a server that runs already: its address or the path of its Unix socket
+    #[arg(long, value_name = "WHOM", default_value = "memcached", value_parser = parse_against)]
+    against: Against,
+    /// The Keyway to measure, if it runs already: its address or the path of its Unix socket; left out: one is started
+    #[arg(long, value_name = "ADDR|PATH", value_parser = parse_target)]
+    server: Option<Target>,
+    /// Worker threads of each server that is started [default: as many as it has CPUs, at most 4]
+    #[arg(long, value_name = "N", value_parser = parse_count)]
+    server_threads: Option<usize>,
+    /// CPUs on which servers run
+    #[arg(long, value_name = "N,...", value_delimiter = ',')]
+    server_cpus: Vec<usize>,
+    /// More options for the Keyway that is started, as `keyway serve` takes them
+    #[arg(long, value_name = "OPTIONS", default_value = "", allow_hyphen_values = true)]
+    server_options: String,
+    /// More options for the memcached that is started
+    #[arg(long, value_name = "OPTIONS", default_value = "", allow_hyphen_values = true)]
+    memcached_options: String,
+    /// Threads that drive connections
+    #[arg(long, value_name = "N", value_parser = parse_count, default_value = "1")]
+    client_threads: usize,
+    /// CPUs on which the client runs, and the library
+    #[arg(long, value_name = "N,...", value_delimiter = ',')]
+    client_cpus: Vec<usize>,
+    /// How long a server may be silent before it counts as dead
+    #[arg(long, value_name = "S", value_parser = parse_seconds, default_value = "10")]
+    patience: Duration,
+    /// Write the report as JSON; - for standard output, instead of the tables
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// List the workloads
+    #[arg(long)]
+    list: bool,
+}
+
+impl Bench {
+    /// Measures, reports, and fails if anything went wrong.
+    pub(crate) fn run(self) -> Result<(), Failure> {
+        if self.list {
+            print!("{}", workloads());
+            return Ok(());
+        }
+        let json = self.json.clone();
+        let plan = self.plan()?;
+        plan.check(machine::cpus()).map_err(Failure::usage)?;
+        let to_stdout = json.as_ref().is_some_and(|path| path.as_os_str() == "-");
+        let mut screen = Screen::new(&plan, !to_stdout);
+        let outcome = run::run(&plan, &mut |event| screen.show(&plan, &event));
+        screen.clear();
+        let outcome = outcome.map_err(|error| Failure::new(exit::SYSTEM, error))?;
+        let command = std::env::args().skip(1).collect::<Vec<_>>().join(" ");
+        let report = Report::new(&plan, &outcome, format!("keyway {command}"));
+        if !to_stdout {
+            print!("\n{}\n{}{}", report.head(), report.summary(), report.tail());
+            println!("\n{} in all", minutes(screen.begun.elapsed()));
+        }
+        if let Some(path) = json {
+            let text = report.to_json().map_err(|error| Failure::new(exit::SYSTEM, error))?;
+            if to_stdout {
+                println!("{text}");
+            } else {
+                let refused = |error| Failure::new(exit::SYSTEM, format_args!("cannot write {}: {error}", path.display()));
+                std::fs::write(&path, text).map_err(refused)?;
+            }
+        }
+        match report.failures.first() {
+            None => Ok(()),
+            Some(failure) => Err(Failure::new(exit::NO, failure)),
+        }
+    }
+
+    fn plan(self) -> Result<Plan, Failure> {
+        let cpus = if self.server_cpus.is_empty() {
+            machine::cpus()
+        } else {
+            self.server_cpus.len()
+        };
+        let length = self
+            .seconds
+            .unwrap_or(Duration::from_millis(if self.quick { 500 } else { 2000 }));
+        Ok(Plan {
+            cells: self.cells(),
+            items: self.items,
+            length,
+            warmup: self.warmup.unwrap_or(length / 5),
+            repetitions: self.repeat.unwrap_or(if self.quick { 3 } else { 5 }),
+            server_threads: self.server_threads.unwrap_or(cpus.min(4)),
+            client_threads: self.client_threads,
+            server_cpus: self.server_cpus,
+            client_cpus: self.client_cpus,
+            server_options: words(&self.server_options),
+            memcached_options: words(&self.memcached_options),
+            server: self.server,
+            against: self.against,
+            program: rig::own_program().map_err(|error| Failure::new(exit::SYSTEM, error))?,
+            silence_max: self.patience,
+        })
+    }
+
+    /// Every combination of what was asked for; combinations that make no sense for a door are left out, unless nothing is left.
+    fn cells(&self) -> Vec<Cell> {
+        if self.workload.is_empty() && self.door.is_empty() {
+            return self.first_picture();
+        }
+        let default_workload = || Workload::find(FIRST_WORKLOAD).into_iter().collect();
+        let workloads: Vec<Workload> = if self.workload.is_empty() {
+            default_workload()
+        } else {
+            self.workload.clone()
+        };
+        let doors = if self.door.is_empty() {
+            &[Door::Library, Door::Unix, Door::Tcp][..]
+        } else {
+            &self.door
+        };
+        let paces: Vec<Pace> = match self.rate.as_slice() {
+            [] => vec![Pace::Closed],
+            rates => rates.iter().map(|rate| Pace::Rate(*rate)).collect(),
+        };
+        let memories: Vec<Option<u64>> = match self.memory.as_slice() {
+            [] => vec![None],
+            sizes => sizes.iter().map(|bytes| Some(bytes >> 20)).collect(),
+        };
+        let mut cells = Vec::new();
+        for (workload, memory_mib) in product(&workloads, &memories) {
+            let workload = Workload {
+                access: self.popularity.unwrap_or(workload.access),
+                ..workload
+            };
+            for ((door, connections), pace) in product(&product(doors, &self.connections), &paces) {
+                for (depth, keys_per_get) in product(&self.pipeline, &self.multiget) {
+                    cells.push(Cell {
+                        depth,
+                        keys_per_get,
+                        pace,
+                        memory_mib,
+                        ..Cell::new(workload.clone(), door, connections)
+                    });
+                }
+            }
+        }
+        cells
+    }
+
+    /// What a new user wants to know first.
+    fn first_picture(&self) -> Vec<Cell> {
+        let Ok(workload) = Workload::find(FIRST_WORKLOAD) else {
+            return Vec::new();
+        };
+        let cpus = machine::cpus().min(8);
+        let cell = |door, connections| Cell::new(workload.clone(), door, connections);
+        let mut cells = vec![cell(Door::Library, 1)];
+        if cpus > 1 {
+            cells.push(cell(Door::Library, cpus));
+        }
+        cells.push(cell(Door::Processes, cpus.max(2)));
+        cells.extend([
+            cell(Door::Unix, 16),
+            cell(Door::Tcp, 1),
+            cell(Door::Tcp, 16),
+            cell(Door::Udp, 16),
+        ]);
+        cells.push(Cell {
+            depth: 16,
+            ..cell(Door::Tcp, 16)
+        });
+        let server_has = |cell: &Cell| {
+            self.server
+                .as_ref()
+                .is_none_or(|server| !cell.door.is_calls() && server.through(cell.door).is_some())
+        };
+        let peer_has = |cell: &Cell| match &self.against {
+            Against::Server(peer) => cell.door.is_calls() || peer.through(cell.door).is_some(),
+            Against::Memcached | Against::Nobody => true,
+        };
+        cells.retain(|cell| server_has(cell) && peer_has(cell));
+        cells
+    }
+}
+
+/// Of the first picture: what the protected library's authors measured, small values, mostly read.
+const FIRST_WORKLOAD: &str = "128b-95";
+
+/// The hidden half of the door `processes`.
+pub(crate) fn work() -> Result<(), Failure> {
+    processes::work(std::io::stdin().lock(), std::io::stdout().lock()).map_err(|error| Failure::new(exit::SYSTEM, error))
+}
+
+/// What is seen of a run: tables as they are complete, and below them, on a terminal, a line that says what happens.
+struct Screen {
+    begun: Instant,
+    about: Duration,
+    tables: bool,
+    line: bool,
+}
+
+impl Screen {
+    fn new(plan: &Plan, tables: bool) -> Self {
+        let about = plan.duration();
+        if tables {
+            println!(
+                "{} rows of measurements, about {} and the time to store items",
+                plan.cells.len(),
+                minutes(about)
+            );
+        }
+        Self {
+            begun: Instant::now(),
+            about,
+            tables,
+            line: std::io::stderr().is_terminal(),
+        }
+    }
+
+    fn show(&mut self, plan: &Plan, event: &Event<'_>) {
+        match event {
+            Event::Doing { what, done } if self.line => {
+                let left = self.about.mul_f64((1.0 - done).clamp(0.0, 1.0));
+                eprint!("\r\x1b[K[{:3.0} %, {} left] {what}", done * 100.0, minutes(left));
+                let _ = std::io::stderr().flush();
+            }
+            Event::Doing { .. } => {}
+            Event::Cell(cell) => {
+                self.clear();
+                if self.tables {
+                    println!("\n{}", report::cell_text(plan, cell).trim_end());
+                    let _ = std::io::stdout().flush();
+                }
+            }
+        }
+    }
+
+    fn clear(&self) {
+        if self.line {
+            eprint!("\r\x1b[K");
+        }
+    }
+}
+
+fn minutes(time: Duration) -> String {
+    match time.as_secs() {
+        s @ 0..120 => format!("{s} s"),
+        s => format!("{} min {} s", s / 60, s % 60),
+    }
+}
+
+fn workloads() -> String {
+    let all = Workload::all();
+    let width = all.iter().map(|workload| workload.name.len()).max().unwrap_or(0);
+    all.iter()
+        .map(|w| format!("{:<width$}  {}; {}; {}\n", w.name, w.about, w.sizes.name(), w.access.name()))
+        .collect()
+}
+
+fn words(text: &str) -> Vec<String> {
+    text.split_whitespace().map(str::to_owned).collect()
+}
+
+fn product<A: Clone, B: Clone>(a: &[A], b: &[B]) -> Vec<(A, B)> {
+    a.iter().flat_map(|a| b.iter().map(|b| (a.clone(), b.clone()))).collect()
+}
+
+fn parse_count(text: &str) -> Result<usize, String> {
+    /// More connections than one address has ports cannot be.
+    const MOST: usize = 65_000;
+    match text.parse() {
+        Ok(n @ 1..=MOST) => Ok(n),
+        _ => Err(format!("it is a number from 1 to {MOST}")),
+    }
+}
+
+fn parse_seconds(text: &str) -> Result<Duration, String> {
+    /// A day: nobody waits longer for one figure.
+    const MOST: f64 = 86_400.0;
+    match text.parse::<f64>() {
+        Ok(s) if (0.0..=MOST).contains(&s) => Ok(Duration::from_secs_f64(s)),
+        _ => Err(format!("it is a number of seconds, at most {MOST}")),
+    }
+}
+
+fn parse_against(text: &str) -> Result<Against, String> {
+    match text {
+        "memcached" => Ok(Against::Memcached),
+        "nobody" => Ok(Against::Nobody),
+        _ => parse_target(text).map(Against::Server),
+    }
+}
+
+fn parse_target(text: &str) -> Result<Target, String> {
+    if text.starts_with('/') {
+        return Ok(Target::Unix(text.into()));
+    }
+    let explain = |why: &dyn Display| format!("\"{text}\" is neither an address nor the absolute path of a Unix socket: {why}");
+    let addresses = listen::parse(text, place::DEFAULT_PORT).map_err(|why| explain(&why))?;
+    addresses
+        .first()
+        .copied()
+        .map(Target::Tcp)
+        .ok_or_else(|| explain(&"no such host"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        bench: Bench,
+    }
+
+    fn plan(line: &str) -> Plan {
+        let words = ["bench"].into_iter().chain(line.split_whitespace());
+        Line::try_parse_from(words)
+            .unwrap_or_else(|e| panic!("{line}: {e}"))
+            .bench
+            .plan()
+            .unwrap()
+    }
+
+    #[test]
+    fn every_combination_is_measured_and_each_makes_sense() {
+        let plan = plan("--workload ycsb-a,etc --door tcp,unix --connections 1,8 --pipeline 1,16 --memory 64,128");
+        assert_eq!(plan.cells.len(), 32);
+        assert_eq!(plan.check(2), Ok(()));
+        let names: std::collections::HashSet<_> = plan.cells.iter().map(Cell::name).collect();
+        assert_eq!(names.len(), 32);
+        assert_eq!(plan.cells.chunk_by(Cell::shares_caches).count(), 4);
+    }
+
+    #[test]
+    fn the_first_picture_is_quick() {
+        for line in [
+            "--quick",
+            "--quick --against nobody",
+            "--quick --server 127.0.0.1:1",
+            "--quick --against /s",
+        ] {
+            let plan = plan(line);
+            assert_eq!(plan.check(8), Ok(()), "{line}");
+            assert!(!plan.cells.is_empty() && plan.duration() < Duration::from_secs(40), "{line}");
+        }
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_refused() {
+        for line in [
+            "--door x",
+            "--workload x",
+            "--connections 0",
+            "--seconds -1",
+            "--against nowhere:x",
+            "--popularity x",
+        ] {
+            let words = ["bench"].into_iter().chain(line.split_whitespace());
+            assert!(Line::try_parse_from(words).is_err(), "{line}");
+        }
+    }
+}
