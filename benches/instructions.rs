@@ -13,6 +13,7 @@ const HELP: &str = "\
 instructions: instructions per operation, counted by callgrind (apt-get install valgrind)
 
     cargo bench -p benches --bench instructions
+    cargo bench -p benches --bench instructions -- --checksums     in a region with checksums
     cargo bench -p benches --bench instructions --features bare    without what sessions record for the case of their death";
 
 const ITEMS: u64 = 1_000;
@@ -31,10 +32,14 @@ const OPERATIONS: [(&str, &str); 5] = [
 
 fn main() {
     let role: Vec<String> = std::env::args().skip(1).filter(|a| a != "--bench").collect();
-    if let ["role", operation, count] = role.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
-        return run(operation, count.parse().expect("a number of operations"));
+    if let ["role", operation, count, checksums] = role.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
+        return run(
+            operation,
+            count.parse().expect("a number of operations"),
+            *checksums == "true",
+        );
     }
-    Args::parse(HELP);
+    let checksums = Args::parse(HELP).has("--checksums");
     if !Command::new("valgrind")
         .arg("--version")
         .stdout(Stdio::null())
@@ -46,17 +51,17 @@ fn main() {
     }
     say(head(&["operation", "instructions"]));
     for (operation, name) in OPERATIONS {
-        let [few, many] = [FEW, MANY].map(|count| counted(operation, count));
+        let [few, many] = [FEW, MANY].map(|count| counted(operation, count, checksums));
         say(row(&[name.to_owned(), ((many - few) / (MANY - FEW)).to_string()]));
     }
 }
 
 /// Instructions of a process that does so many operations.
-fn counted(operation: &str, count: u64) -> u64 {
+fn counted(operation: &str, count: u64, checksums: bool) -> u64 {
     let output = Command::new("valgrind")
         .args(["--tool=callgrind", "--callgrind-out-file=/dev/null"])
         .arg(std::env::current_exe().expect("this program has a path"))
-        .args(["role", operation, &count.to_string()])
+        .args(["role", operation, &count.to_string(), &checksums.to_string()])
         .output()
         .expect("valgrind starts");
     let text = String::from_utf8_lossy(&output.stderr);
@@ -69,9 +74,10 @@ fn counted(operation: &str, count: u64) -> u64 {
         .unwrap_or_else(|| panic!("callgrind counted nothing: {text}"))
 }
 
-fn run(operation: &str, count: u64) {
+fn run(operation: &str, count: u64, checksums: bool) {
     let options = Options {
         memory: 64 << 20,
+        checksums,
         ..Options::default()
     };
     let cache = Cache::open(&Place::Memfd, &options).expect("a region in anonymous memory");

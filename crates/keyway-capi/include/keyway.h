@@ -26,6 +26,9 @@
 // Option: when the region is full, refuse to store instead of evicting (this process only).
 #define KEYWAY_NO_EVICT 8
 
+// Option: a new region gives every item a checksum, which every reader verifies; an existing one must have been made so.
+#define KEYWAY_CHECKSUMS 16
+
 // What a call came to. Below KEYWAY_ERROR_ARGUMENT it is an answer; from there on it is a failure, and keyway_message() says
 // what was wrong, which limit applies and what to do.
 typedef enum keyway_result {

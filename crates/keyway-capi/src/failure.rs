@@ -157,7 +157,10 @@ impl From<OpenError> for Failure {
         let code = match error {
             OpenError::Io { .. } | OpenError::StrictImpossible { .. } => KEYWAY_ERROR_SYSTEM,
             OpenError::NoSpace { .. } | OpenError::NotGrown { .. } => KEYWAY_ERROR_NO_SPACE,
-            OpenError::Unusable { .. } | OpenError::NotAFile { .. } | OpenError::NotStrict { .. } => KEYWAY_ERROR_UNUSABLE,
+            OpenError::Unusable { .. }
+            | OpenError::NotAFile { .. }
+            | OpenError::NotStrict { .. }
+            | OpenError::NotChecksummed { .. } => KEYWAY_ERROR_UNUSABLE,
             OpenError::Absent { .. } | OpenError::NoServer { .. } | OpenError::Forked => KEYWAY_ERROR_ABSENT,
             OpenError::NotHandedOut { .. } => KEYWAY_ERROR_REFUSED,
             OpenError::MemoryTooSmall { .. } | OpenError::ItemSize { .. } => KEYWAY_ERROR_ARGUMENT,

@@ -74,6 +74,7 @@ fn open(place: &Place, asked: &keyway_options) -> Result<Cache, OpenError> {
         huge_pages: asked.flags & KEYWAY_HUGE_PAGES != 0,
         prefault: asked.flags & KEYWAY_PREFAULT != 0,
         evict: asked.flags & KEYWAY_NO_EVICT == 0,
+        checksums: asked.flags & KEYWAY_CHECKSUMS != 0,
         existing_only: asked.flags & KEYWAY_EXISTING_ONLY != 0,
         ..default.clone()
     };
@@ -121,7 +122,7 @@ unsafe fn read_options(options: *const keyway_options) -> Result<keyway_options,
             "options of {size} bytes set what this version of the library does not know; it knows {OPTIONS_SIZE_MIN} bytes"
         )));
     }
-    let all = KEYWAY_EXISTING_ONLY | KEYWAY_HUGE_PAGES | KEYWAY_PREFAULT | KEYWAY_NO_EVICT;
+    let all = KEYWAY_EXISTING_ONLY | KEYWAY_HUGE_PAGES | KEYWAY_PREFAULT | KEYWAY_NO_EVICT | KEYWAY_CHECKSUMS;
     if known.flags & !all != 0 {
         return Err(Failure::argument(format!(
             "options.flags is {:#x}: this version knows {all:#x}",

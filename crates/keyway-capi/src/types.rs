@@ -124,5 +124,7 @@ pub const KEYWAY_HUGE_PAGES: u32 = 2;
 pub const KEYWAY_PREFAULT: u32 = 4;
 /// Option: when the region is full, refuse to store instead of evicting (this process only).
 pub const KEYWAY_NO_EVICT: u32 = 8;
+/// Option: a new region gives every item a checksum, which every reader verifies; an existing one must have been made so.
+pub const KEYWAY_CHECKSUMS: u32 = 16;
 
 const _: () = assert!(KEYWAY_KEY_LENGTH_MAX == ::keyway::KEY_LEN_MAX);

@@ -192,6 +192,9 @@ struct Serve {
     /// Every acknowledged change outlives a power failure: needs a file on persistent memory (DAX)
     #[arg(long)]
     strict: bool,
+    /// Give every item of a new region a checksum that every reader verifies: what a process scribbles over is a miss, not a wrong value
+    #[arg(long)]
+    checksums: bool,
     /// If nobody has used the region for more than so many seconds, do what --gap says [default: any time will do]
     #[arg(long, value_name = "S")]
     max_gap: Option<u64>,
@@ -259,6 +262,7 @@ impl Serve {
             item_size_max: self.max_item,
             evict: !self.no_evict,
             strict: self.strict,
+            checksums: self.checksums,
             gap_max_s: self.max_gap,
             gap: self.gap,
             ..Options::default()

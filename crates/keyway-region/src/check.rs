@@ -13,7 +13,8 @@
 //!  8. a large value's chain has exactly the segments for its length, each naming the head's key and the chain's last
 //!     segment, and belongs to one head;
 //!  9. segments of no use: large ones without a head, claimed ones without a live owner (reported as reclaimable; they are
-//!     taken back when room is needed).
+//!     taken back when room is needed);
+//! 10. in a region with checksums, every item matches its own, and every part of a large value.
 
 use crate::atomics::{Acquire, Relaxed};
 use crate::hash::{all_choices, hash, tag};
@@ -107,6 +108,8 @@ struct Census {
     chained: HashMap<usize, String>,
     chains: Vec<(Seen, String, u64)>,
     bytes: usize,
+    /// the value at hand
+    value: Vec<u8>,
 }
 
 fn check_segments(region: &Region, report: &mut Report, census: &mut Census) {
@@ -376,6 +379,14 @@ fn check_slot(
             format!("bucket {bucket}, slot {index}: key '{shown}' names an item that is marked dead"),
         );
     }
+    let item = region.facts(&seen, place, true, 0);
+    if region.has_checksums() && !region.append_verified(&seen, &key, &item, true, &mut census.value) {
+        report.problem(
+            10,
+            format!("bucket {bucket}, slot {index}: the item of key '{shown}' does not match its checksums"),
+        );
+    }
+    census.value.clear();
     census.counts.items += 1;
     census.bytes = census.bytes.saturating_add(region.size(&seen));
     if !keys.insert(key) {

@@ -4,13 +4,14 @@
 //! trusts only what lies before the tail meets whole items only, whenever the writer dies.
 
 use crate::atomics::{AcqRel, Acquire, AtomicU64, Relaxed, Release};
+use crate::checksum::{Cover, part_checksum};
 use crate::evict::PORTION;
 use crate::hash::{Key, tag};
 use crate::layout::index;
 use crate::layout::item::{self, Header, LARGE_BODY_SIZE, flag};
 use crate::layout::segment::{
-    ADMISSION, CHAIN_HEADER_SIZE, EXTENT_HEADER_SIZE, ExtentWord, Kind, LeaseWord, Link, MAIN, SegmentWord, State, Stream,
-    TailWord,
+    ADMISSION, CHAIN_HEADER_SIZE, CHAIN_LEN_WORD, EXTENT_HEADER_SIZE, ExtentWord, Kind, LeaseWord, Link, MAIN, SegmentWord,
+    State, Stream, TailWord,
 };
 use crate::layout::session::{FREEING, LEASING, UPKEEP, WRITTEN};
 use crate::layout::slot::Slot;
@@ -141,8 +142,10 @@ impl Session {
             pool: self.pool(key.hash),
             class: self.class(draft.expiry, now),
         };
+        let checksum_size = self.region.checksum_size;
         let inline = |len| {
-            item::size(key.bytes.len(), len, flags, draft.expiry) + EXTENT_HEADER_SIZE <= self.region.layout.shape.segment_size
+            item::size(key.bytes.len(), len + checksum_size, flags, draft.expiry) + EXTENT_HEADER_SIZE
+                <= self.region.layout.shape.segment_size
         };
         let (mut digits, mut padded) = (itoa::Buffer::new(), [b' '; NUMBER_LEN_MAX]);
         let (body, chain, own) = match draft.value {
@@ -161,7 +164,9 @@ impl Session {
             }
         }
         let body = body.unwrap_or(&chain_body);
-        let size = item::size(key.bytes.len(), body.len(), flags, draft.expiry);
+        // A large item's is in its body.
+        let checksum_size = if chain.is_some() { 0 } else { checksum_size };
+        let size = item::size(key.bytes.len(), body.len() + checksum_size, flags, draft.expiry);
         let extent = match self.room(size, stream, epoch, now) {
             Ok(extent) => extent,
             Err(e) => {
@@ -176,7 +181,7 @@ impl Session {
         let memory = &self.region.memory;
         let header = match chain {
             Some(_) => Header::large(key.bytes.len(), flags, draft.expiry),
-            None => Header::new(key.bytes.len(), body.len(), flags, draft.expiry),
+            None => Header::new(key.bytes.len(), body.len() + checksum_size, flags, draft.expiry),
         };
         // Of a header without a lifetime the upper half is what follows, which is written over it.
         memory.get::<crate::atomics::AtomicU64>(at).store(header.0, Relaxed);
@@ -190,6 +195,17 @@ impl Session {
         }
         memory.write(at + header.key_offset(), key.bytes);
         memory.write(at + header.value_offset(), body);
+        if self.region.has_checksums() {
+            let cover = Cover {
+                segment: extent.segment,
+                word: extent.word,
+                offset,
+                header,
+                cas: draft.cas.unwrap_or(0),
+                client_flags: draft.client_flags,
+            };
+            self.region.write_checksum(&cover, key.bytes, body);
+        }
         self.intend_written(WRITTEN, extent.segment);
         self.commit(extent, size, draft.expiry);
         let cas = draft
@@ -218,6 +234,10 @@ impl Session {
         let extent = self.room_for_copy(bytes.len(), Stream { pool, class }, epoch, now)?;
         let at = self.region.segment(extent.segment) + extent.next;
         self.region.memory.write(at, bytes);
+        if self.region.has_checksums() {
+            let cover = Cover::of_copy(bytes, header, (extent.segment, extent.word, extent.next));
+            self.region.write_checksum_of_copy(&cover, bytes);
+        }
         self.intend_written(UPKEEP, extent.segment);
         self.commit(extent, bytes.len(), header.expiry());
         Some((extent.segment, extent.word, extent.next))
@@ -587,8 +607,15 @@ impl Session {
                 last = link;
             }
             let at = region.segment(segment);
-            for (i, word) in [next.0, last.0, key.hash, part.len() as u64].into_iter().enumerate() {
-                region.slot(at + i * 8).store(word, Relaxed);
+            let words = [next.0, last.0, key.hash, part.len() as u64];
+            let checksum = if region.has_checksums() {
+                u64::from(part_checksum(link, words, part)) << 32
+            } else {
+                0
+            };
+            for (i, word) in words.into_iter().enumerate() {
+                let checksum = if i == CHAIN_LEN_WORD { checksum } else { 0 };
+                region.slot(at + i * 8).store(word | checksum, Relaxed);
             }
             region.memory.write(at + CHAIN_HEADER_SIZE, part);
             region.header(segment).sequence.store(region.next_sequence(), Relaxed);

@@ -5,7 +5,7 @@
 //! their length and the time; it makes no system call, starts no thread and knows no wire.
 //!
 //! Follow an operation: [`verbs`] says what can be asked, `operations` what it means, `lookup` reads, `publish` writes,
-//! `extent` finds room in the log, `evict` makes room, `purge` empties segments, `ghost` remembers what went, `grow` doubles the index, `recover` takes back what the dead left,
+//! `extent` finds room in the log, `evict` makes room, `purge` empties segments, `ghost` remembers what went, `grow` doubles the index, `checksum` tells what was scribbled over, `recover` takes back what the dead left,
 //! [`check`] verifies all of it. `layout` has every structure once; `memory` and `atomics` are the only way to the bytes.
 
 #![deny(clippy::indexing_slicing, clippy::unwrap_used)]
@@ -15,6 +15,7 @@ compile_error!("a region is mapped whole: 64-bit address spaces only");
 
 mod atomics;
 pub mod check;
+mod checksum;
 mod evict;
 mod extent;
 mod ghost;

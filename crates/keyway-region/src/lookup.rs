@@ -6,6 +6,7 @@
 use crate::atomics::{AcqRel, Acquire, Relaxed, SeqCst, fence};
 use crate::hash::{Key, choices, tag, third_choice};
 use crate::layout::bucket::{SLOTS, Table};
+use crate::layout::index;
 use crate::layout::item::{Header, flag};
 use crate::layout::segment::{CHAIN_HEADER_SIZE, Link, SegmentWord};
 use crate::layout::slot::{FREQUENCY_MAX, Slot};
@@ -110,14 +111,36 @@ pub(crate) struct Chain {
     pub last: Link,
 }
 
+impl Chain {
+    /// From a body's words.
+    #[inline]
+    pub fn of([value_len, first, last]: [u64; 3]) -> Option<Self> {
+        Some(Self {
+            // The upper half is its checksum.
+            value_len: Some(index(value_len & 0xFFFF_FFFF)).filter(|len| *len <= VALUE_LEN_MAX)?,
+            first: Link(first),
+            last: Link(last),
+        })
+    }
+}
+
 /// What a lookup found.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Found {
-    Hit { item: Item, place: Place, word: Slot },
+    Hit {
+        item: Item,
+        place: Place,
+        word: Slot,
+    },
     Miss,
     Expired,
     Flushed,
     Corrupt,
+    /// the slot's item does not match its checksums
+    Damaged {
+        place: Place,
+        word: Slot,
+    },
 }
 
 impl Region {
@@ -223,9 +246,10 @@ impl Region {
         seen.header.key_len() == key.len() && self.memory.equals(seen.at + seen.header.key_offset(), key)
     }
 
-    /// Gets: appends `head`'s bytes and the value to `out` on a hit, leaves `out` as it was otherwise.
+    /// Gets: appends `head`'s bytes and the value to `out` on a hit, leaves `out` as it was otherwise. `VERIFIED`: in a region with
+    /// checksums; a function of its own, so that a region without does not pay for them.
     #[inline]
-    pub(crate) fn get(
+    pub(crate) fn get<const VERIFIED: bool>(
         &self,
         key: &Key<'_>,
         how: &Get,
@@ -280,15 +304,26 @@ impl Region {
                             Found::Expired
                         };
                     }
-                    let item = self.facts(&seen, place, how.details, now);
+                    let checksum_size = if VERIFIED { self.checksum_size } else { 0 };
+                    let item = self.facts_before(&seen, place, how.details, now, checksum_size);
                     head(&item, out);
                     let wants_value = how.value && how.unless_cas.is_none_or(|cas| cas != item.cas);
-                    let whole = !wants_value || self.append_value(&seen, out);
+                    let whole = if VERIFIED {
+                        self.append_verified(&seen, key.bytes, &item, wants_value, out)
+                    } else {
+                        !wants_value || self.append_value(&seen, out)
+                    };
                     if !whole || !self.still(&seen) {
                         out.truncate(start);
-                        // A value's segments are freed after its slot has changed: otherwise they are damaged.
-                        if !whole && self.still(&seen) && word.same_but_frequency(Slot(self.slot(place.at).load(Acquire))) {
-                            return Found::Corrupt;
+                        // A value's segments are freed, and an item is marked dead, after its slot has changed (or, where a split
+                        // left a frozen word behind, the table word): otherwise it is damaged.
+                        let unchanged =
+                            || word.same_but_frequency(Slot(self.slot(place.at).load(Acquire))) && self.table() == table;
+                        if !whole && self.still(&seen) && unchanged() {
+                            return match VERIFIED {
+                                true => Found::Damaged { place, word },
+                                false => Found::Corrupt,
+                            };
                         }
                         continue 'again;
                     }
@@ -306,9 +341,15 @@ impl Region {
     /// What is known of an item besides its key and value. With `details`, also what needs other cache lines.
     #[inline]
     pub(crate) fn facts(&self, seen: &Seen, place: Place, details: bool, now: u32) -> Item {
+        self.facts_before(seen, place, details, now, self.checksum_size)
+    }
+
+    /// The same of an item whose body ends before so many bytes of checksum.
+    #[inline(always)]
+    fn facts_before(&self, seen: &Seen, place: Place, details: bool, now: u32, checksum_size: usize) -> Item {
         let header = seen.header;
         let given = header.given();
-        let value_len = self.value_len(seen);
+        let value_len = self.value_len(seen, checksum_size);
         let mut item = Item {
             value_len,
             flags: if header.has(flag::CLIENT_FLAGS) {
@@ -338,9 +379,9 @@ impl Region {
     }
 
     #[inline]
-    fn value_len(&self, seen: &Seen) -> usize {
+    fn value_len(&self, seen: &Seen, checksum_size: usize) -> usize {
         match seen.header.is_large() {
-            false => seen.header.value_len(),
+            false => seen.header.value_len().saturating_sub(checksum_size),
             true => self.chain(seen).map_or(0, |chain| chain.value_len),
         }
     }
@@ -348,9 +389,11 @@ impl Region {
     /// Bytes that the item takes in the region, a large value's included.
     #[inline]
     pub(crate) fn size(&self, seen: &Seen) -> usize {
-        seen.header
-            .size()
-            .saturating_add(if seen.header.is_large() { self.value_len(seen) } else { 0 })
+        seen.header.size().saturating_add(if seen.header.is_large() {
+            self.value_len(seen, self.checksum_size)
+        } else {
+            0
+        })
     }
 
     fn client_flags(&self, seen: &Seen) -> u32 {
@@ -374,13 +417,7 @@ impl Region {
             return None;
         }
         let at = seen.at + seen.header.value_offset();
-        Some(Chain {
-            value_len: usize::try_from(self.memory.u64_unaligned(at))
-                .ok()
-                .filter(|len| *len <= VALUE_LEN_MAX)?,
-            first: Link(self.memory.u64_unaligned(at + 8)),
-            last: Link(self.memory.u64_unaligned(at + 16)),
-        })
+        Chain::of([at, at + 8, at + 16].map(|at| self.memory.u64_unaligned(at)))
     }
 
     /// Copies the item's value to the end of `out`. `false`: it changed on the way; what was appended is rubbish.
@@ -401,7 +438,7 @@ impl Region {
         Some(out)
     }
 
-    fn append_chain(&self, chain: Chain, out: &mut Vec<u8>) -> bool {
+    pub(crate) fn append_chain(&self, chain: Chain, out: &mut Vec<u8>) -> bool {
         let room = self.layout.shape.segment_size - CHAIN_HEADER_SIZE;
         let (mut link, mut left) = (chain.first, chain.value_len);
         let mut walked = 0;
@@ -417,6 +454,9 @@ impl Region {
             self.memory.append_to(at + CHAIN_HEADER_SIZE, part, out);
             fence(Acquire);
             if self.segment_word(segment).generation() != link.generation() {
+                return false;
+            }
+            if self.has_checksums() && !self.is_part_intact(link, next, chain.last, out.get(out.len() - part..).unwrap_or(&[])) {
                 return false;
             }
             left -= part;
@@ -524,6 +564,13 @@ impl Region {
                     let item = self.facts(&seen, place, true, now);
                     if !self.still(&seen) {
                         continue;
+                    }
+                    if self.has_checksums() && !self.append_verified(&seen, &key, &item, false, &mut Vec::new()) {
+                        // It was replaced meanwhile, or it is damaged.
+                        match word.same_but_frequency(Slot(self.slot(place.at).load(Acquire))) {
+                            true => break,
+                            false => continue,
+                        }
                     }
                     if seen.word.epoch() >= epoch && !seen.header.is_expired(now) {
                         visit(&key, &item);

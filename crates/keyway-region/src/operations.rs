@@ -41,6 +41,35 @@ impl Session {
         how: &Get,
         now: u32,
         out: &mut Vec<u8>,
+        head: impl FnMut(&Item, &mut Vec<u8>),
+    ) -> Result<Option<Item>, WriteError> {
+        if self.region.has_checksums() {
+            self.get_verified(key, how, now, out, head)
+        } else {
+            self.get_as::<false>(key, how, now, out, head)
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn get_verified(
+        &mut self,
+        key: &[u8],
+        how: &Get,
+        now: u32,
+        out: &mut Vec<u8>,
+        head: impl FnMut(&Item, &mut Vec<u8>),
+    ) -> Result<Option<Item>, WriteError> {
+        self.get_as::<true>(key, how, now, out, head)
+    }
+
+    #[inline(always)]
+    fn get_as<const VERIFIED: bool>(
+        &mut self,
+        key: &[u8],
+        how: &Get,
+        now: u32,
+        out: &mut Vec<u8>,
         mut head: impl FnMut(&Item, &mut Vec<u8>),
     ) -> Result<Option<Item>, WriteError> {
         let key = self.key(key)?;
@@ -49,7 +78,7 @@ impl Session {
         if how.exptime.is_some() {
             self.count(Counter::cmd_touch, 1);
         } else {
-            let found = self.region.get(&key, how, now, out, &mut head);
+            let found = self.region.get::<VERIFIED>(&key, how, now, out, &mut head);
             match found {
                 Found::Hit { item, place, word } => {
                     if !wins(&item, item.ttl_s, how) {
@@ -61,8 +90,11 @@ impl Session {
                     }
                     out.truncate(start);
                 }
-                Found::Corrupt => {
-                    self.count(Counter::corrupt, 1);
+                Found::Corrupt | Found::Damaged { .. } => {
+                    match found {
+                        Found::Damaged { place, word } => self.remove_damaged(place, word),
+                        _ => self.count(Counter::corrupt, 1),
+                    }
                     self.count(Counter::get_misses, 1);
                     return Ok(None);
                 }
@@ -167,7 +199,8 @@ impl Session {
     /// A touch is an access: the new word starts as fetched.
     fn mark_fetched(&self, key: &crate::hash::Key<'_>, now: u32) {
         let how = Get::default();
-        if let Found::Hit { place, word, .. } = self.region.get(key, &how, now, &mut Vec::new(), &mut |_, _| {}) {
+        let found = self.region.get::<false>(key, &how, now, &mut Vec::new(), &mut |_, _| {});
+        if let Found::Hit { place, word, .. } = found {
             self.region.bump(place, word, now);
         }
     }

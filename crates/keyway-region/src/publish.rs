@@ -5,6 +5,7 @@
 //! faster, so it must not have effects of its own.
 
 use crate::atomics::{AcqRel, Acquire, Relaxed, SeqCst};
+use crate::checksum::{Outcome, Verified, chain_of};
 use crate::extent::{Draft, Value, Written};
 use crate::hash::{Key, choices, tag};
 use crate::layout::bucket::{SLOTS, Table};
@@ -23,7 +24,9 @@ const BUILT_KEPT_MAX: usize = 64 << 10;
 
 /// What is there, shown to a decision.
 pub(crate) struct Old<'r> {
+    session: &'r Session,
     region: &'r Region,
+    key: &'r [u8],
     seen: Seen,
     place: Place,
     now: u32,
@@ -32,11 +35,17 @@ pub(crate) struct Old<'r> {
 impl Old<'_> {
     /// What is known of it, details included.
     pub fn item(&self) -> Item {
+        if self.region.has_checksums() {
+            return self.copy().item.get();
+        }
         self.region.facts(&self.seen, self.place, true, self.now)
     }
 
     /// What is known of it without details.
     pub fn item_in_short(&self) -> Item {
+        if self.region.has_checksums() {
+            return self.item();
+        }
         self.region.facts(&self.seen, self.place, false, self.now)
     }
 
@@ -47,18 +56,57 @@ impl Old<'_> {
 
     /// Copies the value to the end of `out`. `false`: its segments are damaged or freed meanwhile.
     pub fn append_value(&self, out: &mut Vec<u8>) -> bool {
+        if self.region.has_checksums() {
+            return self.append_copy(out);
+        }
         self.region.append_value(&self.seen, out)
     }
 
     /// The value, copied to `out`; `None` if it is longer, or has segments of its own.
     #[inline]
     pub fn short_value<'o>(&self, out: &'o mut [u8]) -> Option<&'o [u8]> {
+        if self.region.has_checksums() {
+            // Its copy is as good.
+            return None;
+        }
         self.region.short_value(&self.seen, out)
     }
 
     /// The segments that hold the value, when it has its own.
     pub fn chain(&self) -> Option<Chain> {
+        if self.region.has_checksums() {
+            return chain_of(&self.copy().body.borrow()).filter(|_| self.seen.header.is_large());
+        }
         self.region.chain(&self.seen)
+    }
+
+    /// The item, copied and verified once. Whatever a decision takes from the old item, in a region with checksums it takes from
+    /// here.
+    #[cold]
+    fn copy(&self) -> &Verified {
+        let copy = &self.session.verified;
+        if copy.outcome.get() == Outcome::Unasked {
+            let mut item = self.region.facts(&self.seen, self.place, true, self.now);
+            let body = &mut copy.body.borrow_mut();
+            let mut intact = self.region.read_verified(&self.seen, self.key, &item, body);
+            if self.seen.header.is_large() {
+                item.value_len = chain_of(body).map_or(0, |chain| chain.value_len);
+                intact &= chain_of(body).is_some();
+            }
+            copy.item.set(item);
+            copy.outcome.set(if intact { Outcome::Intact } else { Outcome::Damaged });
+        }
+        copy
+    }
+
+    #[cold]
+    fn append_copy(&self, out: &mut Vec<u8>) -> bool {
+        let copy = self.copy();
+        if let Some(chain) = self.chain() {
+            return self.region.append_chain(chain, out);
+        }
+        out.extend_from_slice(&copy.body.borrow());
+        copy.outcome.get() == Outcome::Intact
     }
 }
 
@@ -154,19 +202,26 @@ impl Session {
                     }
                     let present = seen.word.epoch() >= epoch && !seen.header.is_expired(now);
                     let old = Old {
+                        session: self,
                         region,
+                        key: key.bytes,
                         seen,
                         place,
                         now,
                     };
                     built.clear();
-                    let decision = decide(present.then_some(&old), built);
+                    let mut decision = decide(present.then_some(&old), built);
+                    if region.has_checksums() && self.verified.outcome.take() == Outcome::Damaged {
+                        // What was taken from it was not there.
+                        decision = Decision::Unreadable;
+                    }
                     if !region.still(&seen) {
                         continue;
                     }
                     let (draft, stamp, reusable) = match decision {
                         Decision::Keep => return Ok(Changed::Kept),
                         Decision::Unreadable if word.same_but_frequency(Slot(region.slot(place.at).load(Acquire))) => {
+                            self.remove_damaged(place, word);
                             return Err(WriteError::Corrupt);
                         }
                         Decision::Unreadable => continue,
@@ -274,6 +329,16 @@ impl Session {
                 Err(now) if !Slot(now).is_frozen() && Slot(now).same_but_frequency(from) => from = Slot(now),
                 Err(_) => return false,
             }
+        }
+    }
+
+    /// Takes the word of an item that is not as it was written out of the index: a miss is all that it could ever give. What
+    /// the item says of itself is not believed any more; a large value's segments are found without a head.
+    pub(crate) fn remove_damaged(&self, place: Place, word: Slot) {
+        self.count(Counter::corrupt, 1);
+        if self.region.has_checksums() && !word.is_frozen() && self.region.vacate(place.at, word) {
+            self.count(Counter::curr_items, 1u64.wrapping_neg());
+            self.count_items(-1);
         }
     }
 

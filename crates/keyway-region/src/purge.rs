@@ -376,7 +376,7 @@ impl Session {
                         purge.stuck = true;
                         return;
                     }
-                    Relocated::NoRoom | Relocated::TooLarge => {}
+                    Relocated::NoRoom | Relocated::Unfit => {}
                     Relocated::Changed => continue,
                 }
             }
@@ -463,7 +463,12 @@ impl Session {
         bytes.resize(header.size(), 0);
         if header.size() + EXTENT_HEADER_SIZE > region.layout.shape.segment_size {
             self.scratch.set(bytes);
-            return Relocated::TooLarge;
+            return Relocated::Unfit;
+        }
+        if region.has_checksums() && !region.is_copy_intact(seen, header, &bytes) {
+            self.scratch.set(bytes);
+            self.count(Counter::corrupt, 1);
+            return Relocated::Unfit;
         }
         let copy = self.write_copy(&bytes, header, purge.pool, purge.word.epoch(), now);
         self.scratch.set(bytes);
@@ -663,8 +668,8 @@ enum Relocated {
     Yes,
     /// no free segment
     NoRoom,
-    /// with a CAS unique of its own it would not fit into a segment
-    TooLarge,
+    /// with a CAS unique of its own it would not fit into a segment; or it is not as it was written
+    Unfit,
     /// the slot changed meanwhile
     Changed,
 }

@@ -175,6 +175,7 @@ mod tests {
             seed: 3,
             now_unix_s: 1_800_000_000,
             boot_id: [4, 5],
+            checksums: false,
         };
         let one = Region::create(memory(), &creation, disk()).expect("memory of the right size");
         let other = Region::open(memory(), layout.len(segments), disk()).expect("just created");

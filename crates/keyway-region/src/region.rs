@@ -6,6 +6,7 @@
 
 use crate::atomics::{AcqRel, Acquire, AtomicU8, AtomicU32, AtomicU64, OwnFlag, OwnNumber, Relaxed, Release};
 use crate::layout::bucket::{self, Table};
+use crate::layout::item;
 use crate::layout::plan::{Layout, Shape};
 use crate::layout::segment::{EPOCH_MAX, Kind, SegmentHeader, SegmentWord, State};
 use crate::layout::session::{ProcessSlot, ThreadSlot};
@@ -40,6 +41,8 @@ pub struct Creation {
     pub now_unix_s: i64,
     /// the boot's identity, from the kernel
     pub boot_id: [u64; 2],
+    /// items carry checksums
+    pub checksums: bool,
 }
 
 /// Why bytes are no region that can be used.
@@ -121,6 +124,8 @@ pub struct Region {
     pub(crate) layout: Layout,
     pub(crate) seed: u64,
     pub(crate) persist: Persist,
+    /// bytes of the checksum behind an item's body: 0 in a region without
+    pub(crate) checksum_size: usize,
     host: Box<dyn Host>,
     clock_base_unix_s: i64,
     bucket_shift: u32,
@@ -147,8 +152,9 @@ impl Region {
         let unsigned = |n: i64| u64::try_from(n).unwrap_or(0);
         let sb: &Superblock = memory.get(0);
         sb.version.store(superblock::VERSION, Relaxed);
-        sb.incompatible
-            .store(if host.is_persistent() { superblock::STRICT } else { 0 }, Relaxed);
+        let strict = if host.is_persistent() { superblock::STRICT } else { 0 };
+        let checksums = if creation.checksums { superblock::CHECKSUMS } else { 0 };
+        sb.incompatible.store(strict | checksums, Relaxed);
         for (word, value) in sb.id.iter().zip(creation.id) {
             word.store(value, Relaxed);
         }
@@ -258,7 +264,8 @@ impl Region {
 
     fn assemble(memory: Memory, layout: Layout, host: Box<dyn Host>) -> Result<Self, Unusable> {
         let sb: &Superblock = memory.get(0);
-        let strict = sb.incompatible.load(Relaxed) & superblock::STRICT != 0;
+        let features = sb.incompatible.load(Relaxed);
+        let strict = features & superblock::STRICT != 0;
         if strict && !host.is_persistent() {
             return Err(Unusable::NotPersistent(
                 "its file is not on a file system that maps persistent memory (DAX)",
@@ -267,6 +274,7 @@ impl Region {
         let Some(persist) = Persist::new(strict) else {
             return Err(Unusable::NotPersistent("this processor cannot write a cache line back"));
         };
+        let checksums = features & superblock::CHECKSUMS != 0;
         let seed = sb.seed.load(Relaxed);
         let clock_base_unix_s = i64::try_from(sb.clock_base_unix_s.load(Relaxed)).unwrap_or(0);
         let bucket_shift = layout.shape.buckets_per_segment().ilog2();
@@ -281,6 +289,7 @@ impl Region {
             layout,
             seed,
             persist,
+            checksum_size: if checksums { item::CHECKSUM_SIZE } else { 0 },
             host,
             clock_base_unix_s,
             bucket_shift,

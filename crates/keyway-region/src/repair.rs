@@ -189,7 +189,11 @@ impl Region {
         let key_hash = hash(self.seed, key);
         let table = self.table();
         let at_home = all_choices(key_hash).into_iter().any(|c| table.bucket(c) == place.bucket);
-        if at_home && tag(key_hash) == word.tag() && self.note(&seen, key_hash, needs) {
+        let intact = || {
+            let item = self.facts(&seen, place, false, 0);
+            !self.has_checksums() || self.append_verified(&seen, key, &item, false, &mut Vec::new())
+        };
+        if at_home && tag(key_hash) == word.tag() && intact() && self.note(&seen, key_hash, needs) {
             return new;
         }
         *lost += u64::from(!word.is_frozen());

@@ -4,6 +4,7 @@
 //! it is in the middle of stands in its thread slot, so that anybody can finish or undo it if the thread dies.
 
 use crate::atomics::{AcqRel, Acquire, Relaxed, Release, SeqCst, add_single_writer, fence, store_then_fence};
+use crate::checksum::Verified;
 use crate::evict::Reclaim;
 use crate::extent::Extent;
 use crate::hash::{Key, hash};
@@ -53,6 +54,8 @@ pub struct Session {
     pub(crate) extents: [Cell<Option<Extent>>; Stream::MAX],
     /// for keys and copies during a purge
     pub(crate) scratch: Cell<Vec<u8>>,
+    /// in a region with checksums: the item that the operation is at
+    pub(crate) verified: Verified,
     /// for values that an operation builds
     pub(crate) built: RefCell<Vec<u8>>,
     is_abandoned: bool,
@@ -95,6 +98,7 @@ impl Region {
                 limits,
                 extents: [const { Cell::new(None) }; Stream::MAX],
                 scratch: Cell::default(),
+                verified: Verified::default(),
                 built: RefCell::default(),
                 is_abandoned: false,
                 held: Cell::new(Slot::EMPTY),

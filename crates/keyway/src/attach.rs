@@ -266,6 +266,7 @@ fn create_in(file: &File, path: &Path, options: &Options) -> Result<(), OpenErro
         seed,
         now_unix_s: clock::unix_s(),
         boot_id: boot_id(),
+        checksums: options.checksums,
     };
     let memory = mapping.memory();
     let nobody = Attachment {
@@ -296,9 +297,19 @@ fn attach(
     warm: bool,
 ) -> Result<Inner, OpenError> {
     let file = reopen()?;
-    let Inspected { layout, backed, strict } = inspect(&file, path)?;
+    let Inspected {
+        layout,
+        backed,
+        strict,
+        checksums,
+    } = inspect(&file, path)?;
     if options.strict && !strict {
         return Err(OpenError::NotStrict {
+            path: path.to_path_buf(),
+        });
+    }
+    if options.checksums && !checksums {
+        return Err(OpenError::NotChecksummed {
             path: path.to_path_buf(),
         });
     }
@@ -426,6 +437,7 @@ pub(crate) struct Inspected {
     /// the file's length
     pub backed: usize,
     pub strict: bool,
+    pub checksums: bool,
 }
 
 /// The layout of the region in a file, and the file's length.
@@ -445,8 +457,13 @@ pub(crate) fn inspect(file: &File, path: &Path) -> Result<Inspected, OpenError> 
     let memory = mapping.memory();
     let layout = Region::inspect(&memory, backed).map_err(|why| unusable(path, why))?;
     let sb: &superblock::Superblock = memory.get(0);
-    let strict = sb.incompatible.load(Relaxed) & superblock::STRICT != 0;
-    Ok(Inspected { layout, backed, strict })
+    let features = sb.incompatible.load(Relaxed);
+    Ok(Inspected {
+        layout,
+        backed,
+        strict: features & superblock::STRICT != 0,
+        checksums: features & superblock::CHECKSUMS != 0,
+    })
 }
 
 pub(crate) fn unusable(path: &Path, why: Unusable) -> OpenError {

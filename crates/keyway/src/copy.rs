@@ -85,6 +85,7 @@ pub(crate) fn copy(from: &Cache, to: &Path, force: bool, mut progress: impl FnMu
         // A region has whole segments, so it is a little smaller than what was asked for.
         memory: info.limit_bytes + info.segment_bytes,
         item_size_max: info.item_size_max,
+        checksums: info.checksums,
         ..Options::default()
     };
     // A copy that was killed may have left one of the same name.

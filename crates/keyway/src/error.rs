@@ -37,6 +37,8 @@ pub enum OpenError {
     StrictImpossible { path: PathBuf, source: std::io::Error },
     /// strict mode was asked for, the region was made without it
     NotStrict { path: PathBuf },
+    /// checksums were asked for, the region was made without them
+    NotChecksummed { path: PathBuf },
     /// the region is there, and cannot be given the memory asked for
     NotGrown { path: PathBuf, why: GrowError },
     /// nobody listens on the socket that a region was asked of
@@ -138,6 +140,11 @@ impl std::fmt::Display for OpenError {
             Self::NotStrict { path } => write!(
                 f,
                 "{}: the region was made without --strict and stays so; copy it elsewhere and remove the file, or leave --strict out",
+                path.display()
+            ),
+            Self::NotChecksummed { path } => write!(
+                f,
+                "{}: the region was made without --checksums and stays so; copy it elsewhere and remove the file, or leave --checksums out",
                 path.display()
             ),
             Self::Busy { path } => write!(

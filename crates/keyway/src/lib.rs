@@ -99,6 +99,9 @@ pub struct Options {
     /// every acknowledged change outlives a power failure: a new region is a strict one, which needs persistent memory (DAX);
     /// one that exists must be strict. A strict region is one for everybody, asked for or not
     pub strict: bool,
+    /// every item of a new region carries a checksum that every reader verifies, so that what a process scribbles over is a miss or
+    /// an error for the others; one that exists must have been made so. Such a region is one for everybody, asked for or not
+    pub checksums: bool,
     /// seconds for which nobody may have used the region before [`Self::gap`] says what becomes of it; `None`: any time
     pub gap_max_s: Option<u64>,
     /// what becomes of the items after a longer gap
@@ -117,6 +120,7 @@ impl Default for Options {
             evict: true,
             existing_only: false,
             strict: false,
+            checksums: false,
             gap_max_s: None,
             gap: Gap::Serve,
         }
@@ -156,6 +160,7 @@ pub struct Info {
     pub sessions_max: u64,
     pub created_unix_s: i64,
     pub item_size_max: usize,
+    pub checksums: bool,
 }
 
 /// One region, open in this process. Cheap to clone; usable from every thread.
@@ -289,6 +294,7 @@ impl Cache {
             sessions_max: layout.shape.thread_slots as u64,
             created_unix_s: i64::try_from(sb.created_unix_s.load(Relaxed)).unwrap_or(0),
             item_size_max: self.inner.crew.limits.item_size_max,
+            checksums: region.has_checksums(),
         }
     }
 

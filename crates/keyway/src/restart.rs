@@ -59,7 +59,11 @@ pub(crate) fn before_use(file: &File, path: &Path, options: &Options) -> Result<
     }
     if still_there {
         check_item_size(options.item_size_max, options.memory)?;
-        create_at(path, options, RenameFlags::empty())?;
+        let like_it = Options {
+            checksums: options.checksums || inspected.checksums,
+            ..options.clone()
+        };
+        create_at(path, &like_it, RenameFlags::empty())?;
     }
     Ok(Restart::Again { cold: true })
 }

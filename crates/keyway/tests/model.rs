@@ -227,7 +227,7 @@ impl Model {
     }
 }
 
-fn run(seed: u64, memory: u64, keys: usize, longest: usize, steps: usize, evicts: bool) {
+fn run(seed: u64, memory: u64, keys: usize, longest: usize, steps: usize, evicts: bool, checksums: bool) {
     println!(
         "seed {seed}: {} MiB, {keys} keys, values to {longest} B, {steps} steps",
         memory >> 20
@@ -235,6 +235,7 @@ fn run(seed: u64, memory: u64, keys: usize, longest: usize, steps: usize, evicts
     let options = Options {
         memory,
         item_size_max: (memory / 4) as usize,
+        checksums,
         ..Options::default()
     };
     let cache = Cache::open(&Place::Memfd, &options).unwrap();
@@ -288,20 +289,26 @@ fn run(seed: u64, memory: u64, keys: usize, longest: usize, steps: usize, evicts
 #[test]
 fn without_eviction() {
     for seed in 1..4 {
-        run(seed, 64 << 20, 3000, 20_000, 60_000, false);
+        run(seed, 64 << 20, 3000, 20_000, 60_000, false, false);
     }
 }
 
 #[test]
 fn with_eviction_and_large_values() {
     for seed in 11..14 {
-        run(seed, 2 << 20, 2000, 60_000, 40_000, true);
+        run(seed, 2 << 20, 2000, 60_000, 40_000, true, false);
     }
 }
 
 #[test]
 fn with_many_small_items_and_growth() {
     for seed in 21..23 {
-        run(seed, 8 << 20, 30_000, 60, 200_000, false);
+        run(seed, 8 << 20, 30_000, 60, 200_000, false, false);
     }
+}
+
+#[test]
+fn with_checksums() {
+    run(31, 2 << 20, 2000, 60_000, 40_000, true, true);
+    run(32, 8 << 20, 30_000, 60, 100_000, false, true);
 }

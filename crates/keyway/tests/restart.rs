@@ -236,6 +236,31 @@ fn strict_mode_is_refused_where_it_cannot_be() {
 }
 
 #[test]
+fn checksums_are_for_regions_that_were_made_with_them_and_stay_with_copies() {
+    let (plain, checked, copy) = (
+        Region::fleeting("plain"),
+        Region::fleeting("checked"),
+        Region::fleeting("checked-copy"),
+    );
+    drop(plain.filled());
+    let with = Options {
+        checksums: true,
+        ..options()
+    };
+    let why = Cache::open(&Place::Path(plain.0.clone()), &with).err().unwrap();
+    assert!(matches!(why, OpenError::NotChecksummed { .. }), "{why}");
+    assert!(why.to_string().contains("--checksums"), "{why}");
+    drop(Cache::open(&Place::Path(checked.0.clone()), &with).unwrap());
+    // Asked for or not.
+    let cache = Cache::open(&Place::Path(checked.0.clone()), &options()).unwrap();
+    assert!(cache.info().checksums);
+    cache.session().unwrap().set(b"key", b"value", 0).unwrap();
+    assert_eq!(cache.copy_to(&copy.0, false, |_| {}).unwrap().items, 1);
+    let copied = Cache::open(&Place::Path(copy.0.clone()), &options()).unwrap();
+    assert!(copied.info().checksums && copied.check(|_| {}).is_sound());
+}
+
+#[test]
 fn a_copy_has_every_item_and_is_never_laid_over_another_unasked() {
     let (from, to) = (Region::fleeting("from"), Region::durable("to"));
     let cache = from.filled();

@@ -182,6 +182,7 @@ impl World {
             seed: 3,
             now_unix_s: NOW,
             boot_id: [FIRST_BOOT, 0],
+            checksums: false,
         };
         let region = Region::create(bytes.memory(), &creation, host).expect("memory of the right size");
         let region = Arc::new(region);

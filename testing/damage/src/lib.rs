@@ -62,6 +62,15 @@ impl Image {
     ///
     /// If the region is not sound, which no damage explains yet.
     pub fn filled() -> Self {
+        Self::filled_with(false)
+    }
+
+    /// The same, with checksums or without. Key `i` has the value [`value`]`(i)`.
+    ///
+    /// # Panics
+    ///
+    /// As [`Self::filled`].
+    pub fn filled_with(checksums: bool) -> Self {
         let mut shape = Shape::for_memory(MEMORY, 4096);
         // No room to grow: the address space is real memory here.
         shape.segments_max = Layout::new(shape).segments_for(MEMORY);
@@ -78,15 +87,15 @@ impl Image {
             seed: 3,
             now_unix_s: NOW,
             boot_id: [4, 5],
+            checksums,
         };
         Region::create(image.memory(), &creation, Box::new(Alone { len: image.backed })).expect("memory of the right size");
         let region = image.open().expect("just created");
         let process = region.attach(0, 1, NOW);
         let mut session = region.session(process, limits()).expect("nobody else is there");
         for i in 0..KEYS {
-            let value = vec![1; if i % 50 == 0 { 30_000 } else { i % 200 }];
             session
-                .store(&key(i), &value, &Store::default(), region.tick(NOW))
+                .store(&key(i), &value(i), &Store::default(), region.tick(NOW))
                 .expect("there is room");
         }
         drop(session);
@@ -133,6 +142,70 @@ fn limits() -> Limits {
 
 fn key(i: usize) -> Vec<u8> {
     format!("key-{}", i % KEYS).into_bytes()
+}
+
+/// The value of key `i` in a filled image: no two are alike, nor are two parts of a large one.
+pub fn value(i: usize) -> Vec<u8> {
+    let len = if i.is_multiple_of(50) { 30_000 } else { i % 200 };
+    let word = |n: usize| {
+        (n as u64 ^ (i as u64) << 32)
+            .wrapping_mul(0x9E37_79B9_7F4A_7C15)
+            .to_le_bytes()
+    };
+    (0..len.div_ceil(8)).flat_map(word).take(len).collect()
+}
+
+/// What the keys' items give, by every way in which a value gets out: how many are as they were stored, how many are gone, and
+/// how many are something else.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Answers {
+    /// as it was stored
+    pub right: usize,
+    /// a miss or an error
+    pub none: usize,
+    /// anything else
+    pub wrong: usize,
+}
+
+/// Reads every key of a filled image: by a get, by one with all details, behind a touch, and behind an append; then all of it
+/// again behind as many stores as make every segment be purged.
+pub fn answers(region: &Arc<Region>) -> Answers {
+    let mut answers = Answers::default();
+    let process = region.attach(0, 1, NOW);
+    let Some(mut session) = region.session(process, limits()) else {
+        return answers;
+    };
+    let now = region.tick(NOW);
+    let mut wanted: Vec<Vec<u8>> = (0..KEYS).map(value).collect();
+    for round in 0..2 {
+        for (i, wanted) in wanted.iter_mut().enumerate() {
+            if i % 4 == 1 {
+                let _ = session.touch(&key(i), 1000, now);
+            }
+            let joined = Store {
+                mode: StoreMode::Append,
+                ..Store::default()
+            };
+            if i % 4 == 2 && session.store(&key(i), b"more", &joined, now).is_ok() {
+                wanted.extend_from_slice(b"more");
+            }
+            let how = Get {
+                value: true,
+                details: i % 2 == 0,
+                ..Get::default()
+            };
+            let mut out = Vec::new();
+            match session.get_with(&key(i), &how, now, &mut out, |_, _| {}) {
+                Ok(Some(item)) if out == *wanted && item.value_len == out.len() && item.flags == 0 => answers.right += 1,
+                Ok(Some(_)) => answers.wrong += 1,
+                Ok(None) | Err(_) => answers.none += 1,
+            }
+        }
+        for i in 0..if round == 0 { 2_000 } else { 0 } {
+            let _ = session.store(format!("other-{i}").as_bytes(), &[7; 1_000], &Store::default(), now);
+        }
+    }
+    answers
 }
 
 /// All verbs on some keys, a walk, upkeep, recovery, and the check.

@@ -31,7 +31,11 @@ fn broken(image: &mut Image) -> Vec<u32> {
 }
 
 fn sound() -> (Image, Layout, Vec<(usize, u64)>) {
-    let mut image = Image::filled();
+    sound_with(false)
+}
+
+fn sound_with(checksums: bool) -> (Image, Layout, Vec<(usize, u64)>) {
+    let mut image = Image::filled_with(checksums);
     let layout = *image.open().expect("just made").layout();
     assert_eq!(broken(&mut image), []);
     let slots = slots(&mut image, &layout);
@@ -129,4 +133,26 @@ fn a_chain_that_belongs_to_another_key() {
         .expect("large values");
     *image.word((layout.segments + large * layout.shape.segment_size) / 8 + 2) ^= 1;
     assert_eq!(broken(&mut image), [8]);
+}
+
+#[test]
+fn an_item_and_a_part_of_a_large_value_that_do_not_match_their_checksums() {
+    let (mut image, layout, slots) = sound_with(true);
+    let place = |word: u64| {
+        let (segment, offset) = (word >> 17 & 0xF_FFFF, word & 0x1_FFFF);
+        (layout.segments + usize::try_from(segment).unwrap() * layout.shape.segment_size) / 8 + usize::try_from(offset).unwrap()
+    };
+    // The value begins in the second or third word of an item, and its length is in the lowest 20 bits of the first.
+    let (_, word) = *slots
+        .iter()
+        .find(|(_, word)| names_an_item(*word) && (100..300).contains(&(*image.word(place(*word)) & 0xF_FFFF)))
+        .expect("it has items of such values");
+    *image.word(place(word) + 5) ^= 1 << 60;
+    assert_eq!(broken(&mut image), [10]);
+    *image.word(place(word) + 5) ^= 1 << 60;
+    let large = (0..)
+        .find(|segment| *image.word(layout.headers / 8 + segment * 8) & 0xF == 3)
+        .expect("large values");
+    *image.word((layout.segments + large * layout.shape.segment_size) / 8 + 100) ^= 1 << 20;
+    assert_eq!(broken(&mut image), [10]);
 }

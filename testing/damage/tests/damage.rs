@@ -6,7 +6,7 @@
     reason = "a test: its numbers are small, its output is for people"
 )]
 
-use damage::{Image, use_it};
+use damage::{Answers, Image, answers, use_it};
 
 struct Rng(u64);
 
@@ -58,6 +58,45 @@ fn damaged_anywhere() {
     }
     println!("400 damaged regions, {opened} opened");
     assert!(opened > 200);
+}
+
+/// The answers of an image in whose segments (items, large values, buckets, hints) random bytes are wrong.
+fn answers_of_damaged(checksums: bool, seeds: u64) -> Answers {
+    let sound = Image::filled_with(checksums);
+    let layout = *sound.clone().open().unwrap().layout();
+    let part = layout.segments..sound.backed;
+    let mut sum = Answers::default();
+    for seed in 1..=seeds {
+        let mut rng = Rng(seed.wrapping_mul(0xD134_2543_DE82_EF95));
+        let mut bytes = sound.clone();
+        for _ in 0..1 << (seed % 12) {
+            let at = part.start / 8 + rng.next() as usize % ((part.end - part.start) / 8);
+            *bytes.word(at) ^= match rng.next() % 3 {
+                0 => rng.next(),
+                1 => 1 << (rng.next() % 64),
+                _ => (rng.next() & 0xFF) << (rng.next() % 8 * 8),
+            };
+        }
+        let found = answers(&bytes.open().unwrap());
+        sum = Answers {
+            right: sum.right + found.right,
+            none: sum.none + found.none,
+            wrong: sum.wrong + found.wrong,
+        };
+    }
+    sum
+}
+
+#[test]
+fn with_checksums_no_damaged_byte_is_given_out() {
+    let found = answers_of_damaged(true, 60);
+    println!("with checksums: {found:?}");
+    assert_eq!(found.wrong, 0);
+    assert!(found.right > 10_000 && found.none > 1_000, "{found:?}");
+    // The broken thing: the same damage where nobody looks for it.
+    let found = answers_of_damaged(false, 12);
+    println!("without: {found:?}");
+    assert!(found.wrong > 10);
 }
 
 #[test]

@@ -122,6 +122,7 @@ impl Ground {
             seed: 3,
             now_unix_s: NOW,
             boot_id: [4, 5],
+            checksums: false,
         };
         Region::create(self.memory(), &creation, self.host()).expect("memory of the right size");
         self.open()

@@ -5,12 +5,15 @@
 //!
 //! header:    31..28 flags (4) | 27..20 key length (8) | 19..0 value length (20)
 //! lifetime:  31..3 expiry (29) | 2..0 marks (3)
-//! large body (the value length is all ones):  value length 8 | first link of the chain 8 | segments in the chain 8
+//! large body (the value length is all ones):  value length 4 | checksum 4 | first link of the chain 8 | last link of the chain 8
 //! ```
 //!
 //! Both words are read and handled as one of eight bytes, [`Header`]; without a lifetime its upper half is the key's. An item is
 //! padded to a multiple of 8, and takes 16 at least. Expiry is in seconds on the region's clock, 0 for never. A header is bytes
 //! from shared memory: [`Header::validate`] first.
+//!
+//! In a region with checksums ([`crate::layout::superblock::CHECKSUMS`]) four bytes of checksum follow the value, and count as
+//! part of it; a large item's stands in its body, and is 0 in other regions.
 
 use crate::verbs::KEY_LEN_MAX;
 
@@ -45,6 +48,8 @@ pub const LIFETIME_SIZE: usize = 4;
 pub const SIZE_MIN: usize = 16;
 /// Bytes of a large item's body.
 pub const LARGE_BODY_SIZE: usize = 24;
+/// Bytes of a checksum.
+pub const CHECKSUM_SIZE: usize = 4;
 /// Latest expiry that fits, seconds on the region's clock (17 years); later ones are cut to it.
 pub const EXPIRY_MAX: u32 = (1 << 29) - 1;
 /// Longest value that the header can say, bytes.
@@ -129,6 +134,12 @@ impl Header {
     #[inline]
     pub fn dead(self) -> Self {
         Self(self.0 | flag::DEAD)
+    }
+
+    /// The header as it was written: without what came later, and without what only stands beside it.
+    pub fn written(self) -> Self {
+        let beside = if self.0 & flag::LIFETIME == 0 { 0xFFFF_FFFF << 32 } else { 0 };
+        Self(self.0 & !(flag::DEAD | beside))
     }
 
     /// Seconds on the region's clock, 0 for never.

@@ -36,8 +36,11 @@ pub const SIZE_MIN: usize = 16 << 10;
 pub const SIZE_MAX: usize = 1 << 20;
 /// Bytes of an extent's header.
 pub const EXTENT_HEADER_SIZE: usize = 16;
-/// Bytes of a chain segment's header: link to the next, link to the first, hash of the key, bytes of value in it.
+/// Bytes of a chain segment's header: link to the next, last link, hash of the key, and {checksum 32, bytes of value in it 32}.
+/// The checksum is 0 in a region without checksums.
 pub const CHAIN_HEADER_SIZE: usize = 32;
+/// The word of a chain segment's header that has its length.
+pub const CHAIN_LEN_WORD: usize = 3;
 /// TTL classes that the state word can name.
 pub const CLASSES_MAX: usize = 16;
 

@@ -15,8 +15,10 @@ pub const VERSION: u64 = 1;
 /// Incompatible feature: strict persistence. A reader, too, must write a dirty word back before it answers, so a program that
 /// does not know the bit may not even read.
 pub const STRICT: u64 = 1;
+/// Incompatible feature: every item and every part of a large value carries a checksum.
+pub const CHECKSUMS: u64 = 2;
 /// Incompatible features that this version knows.
-pub const INCOMPATIBLE_KNOWN: u64 = STRICT;
+pub const INCOMPATIBLE_KNOWN: u64 = STRICT | CHECKSUMS;
 /// Read-only compatible features that this version knows.
 pub const READ_ONLY_COMPATIBLE_KNOWN: u64 = 0;
 /// Bytes of the superblock.

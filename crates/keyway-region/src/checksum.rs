@@ -1,0 +1,294 @@
+//! Checksums: in a region that was made with them, a reader gives out only bytes that somebody stored under this key.
+//!
+//! Every item ends with a CRC-32C, and every part of a large value has one in its header. They cover what is given out and the
+//! place that it was written to (segment, generation, flush epoch, offset), so that bytes which were copied, or which stand in a
+//! recycled segment, do not match either. A reader copies what it gives out to memory of its own, and verifies that copy: what
+//! is scribbled behind the copy does no harm. The mark *dead* is not covered, because it comes later; an item that carries it is
+//! refused. `docs/security.md` says what remains undetected.
+
+use crate::atomics::Relaxed;
+use crate::layout::item::{CHECKSUM_SIZE, Header, LARGE_BODY_SIZE, flag};
+use crate::layout::segment::{CHAIN_LEN_WORD, Link, SegmentWord};
+use crate::lookup::{Chain, Seen};
+use crate::region::Region;
+use crate::verbs::{Item, KEY_LEN_MAX};
+use std::cell::{Cell, RefCell};
+
+/// Bytes of an item that are looked at together, where they are not given out.
+const CHUNK: usize = 512;
+/// From the start of a large item's body to its checksum, bytes.
+const LARGE_CHECKSUM_AT: usize = 4;
+/// Bytes of the words that a checksum begins with.
+const WORDS_SIZE: usize = 40;
+
+/// What the checksum of an item covers besides its key and body.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Cover {
+    pub segment: usize,
+    pub word: SegmentWord,
+    pub offset: usize,
+    pub header: Header,
+    /// 0 if the item carries none
+    pub cas: u64,
+    /// 0 if the item carries none
+    pub client_flags: u32,
+}
+
+/// A session's copy of the item that its operation is at.
+#[derive(Default)]
+pub(crate) struct Verified {
+    pub outcome: Cell<Outcome>,
+    pub item: Cell<Item>,
+    /// the value, or a large item's words
+    pub body: RefCell<Vec<u8>>,
+}
+
+/// What came of verifying it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    /// nobody has asked for it
+    #[default]
+    Unasked,
+    Intact,
+    Damaged,
+}
+
+impl Cover {
+    /// Of an item that was copied as it stands and goes to this place.
+    pub fn of_copy(bytes: &[u8], header: Header, (segment, word, offset): (usize, SegmentWord, usize)) -> Self {
+        Self {
+            segment,
+            word,
+            offset,
+            header,
+            cas: if header.has(flag::CAS) {
+                word_of(bytes, header.cas_offset())
+            } else {
+                0
+            },
+            client_flags: if header.has(flag::CLIENT_FLAGS) {
+                let at = header.client_flags_offset();
+                u32::from_le_bytes(bytes_of(bytes, at))
+            } else {
+                0
+            },
+        }
+    }
+
+    /// The checksum up to the key's end.
+    fn begin(&self, key: &[u8]) -> u32 {
+        let place = (self.segment as u64) << 32 | self.offset as u64;
+        let words = [
+            self.word.0,
+            place,
+            self.header.written().0,
+            self.cas,
+            u64::from(self.client_flags),
+        ];
+        // One run over both: each has a price of its own.
+        let mut bytes = [0; WORDS_SIZE + KEY_LEN_MAX];
+        for (to, word) in bytes.chunks_exact_mut(8).zip(words) {
+            to.copy_from_slice(&word.to_le_bytes());
+        }
+        let end = WORDS_SIZE + key.len();
+        match bytes.get_mut(WORDS_SIZE..end) {
+            Some(to) => to.copy_from_slice(key),
+            None => return 0,
+        }
+        crc32c::crc32c(bytes.get(..end).unwrap_or_default())
+    }
+
+    /// The checksum.
+    fn sum(&self, key: &[u8], body: &[u8]) -> u32 {
+        let begun = self.begin(key);
+        if !self.header.is_large() {
+            return crc32c::crc32c_append(begun, body);
+        }
+        let mut blank = [0; LARGE_BODY_SIZE];
+        for (i, (to, from)) in blank.iter_mut().zip(body).enumerate() {
+            let is_own = (LARGE_CHECKSUM_AT..LARGE_CHECKSUM_AT + CHECKSUM_SIZE).contains(&i);
+            *to = if is_own { 0 } else { *from };
+        }
+        crc32c::crc32c_append(begun, &blank)
+    }
+}
+
+/// The checksum of a part of a large value, whose header has these words.
+pub(crate) fn part_checksum(link: Link, words: [u64; 4], part: &[u8]) -> u32 {
+    let mut bytes = [0; WORDS_SIZE];
+    for (to, word) in bytes.chunks_exact_mut(8).zip([link.0].into_iter().chain(words)) {
+        to.copy_from_slice(&word.to_le_bytes());
+    }
+    crc32c::crc32c_append(crc32c::crc32c(&bytes), part)
+}
+
+impl Region {
+    /// Whether items carry checksums.
+    #[inline(always)]
+    pub fn has_checksums(&self) -> bool {
+        self.checksum_size != 0
+    }
+
+    /// Writes the checksum of an item that has been written but for it, from the bytes that it was written from.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn write_checksum(&self, cover: &Cover, key: &[u8], body: &[u8]) {
+        let within = if cover.header.is_large() {
+            LARGE_CHECKSUM_AT
+        } else {
+            body.len()
+        };
+        let at = self.segment(cover.segment) + cover.offset + cover.header.value_offset() + within;
+        self.memory.write(at, &cover.sum(key, body).to_le_bytes());
+    }
+
+    /// The same for an item that was copied as it stands.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn write_checksum_of_copy(&self, cover: &Cover, bytes: &[u8]) {
+        if let Some((key, body, _)) = split(bytes, cover.header) {
+            self.write_checksum(cover, key, body);
+        }
+    }
+
+    /// Whether a copy of an item, whose header is `copied` there and stood as `seen` in the region, is what was written.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn is_copy_intact(&self, seen: &Seen, copied: Header, bytes: &[u8]) -> bool {
+        let Some((key, body, sum)) = split(bytes, copied) else {
+            return false;
+        };
+        let mut cover = Cover::of_copy(bytes, copied, (seen.segment, seen.word, seen.offset));
+        cover.header = seen.header;
+        if !seen.header.has(flag::CAS) {
+            cover.cas = 0;
+        }
+        cover.sum(key, body) == sum
+    }
+
+    /// Appends the item's value, if it is wanted, and verifies what is given out: the key that the caller knows it to have, what
+    /// `item` says of it, and the value as it stands in `out`. `false`: not as it was written; what was appended is rubbish.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn append_verified(&self, seen: &Seen, key: &[u8], item: &Item, wants_value: bool, out: &mut Vec<u8>) -> bool {
+        let header = seen.header;
+        if header.is_large() {
+            let mut body = Vec::with_capacity(LARGE_BODY_SIZE);
+            return self.read_verified(seen, key, item, &mut body)
+                && chain_of(&body)
+                    .is_some_and(|chain| chain.value_len == item.value_len && (!wants_value || self.append_chain(chain, out)));
+        }
+        let Some((cover, body_len)) = self.cover(seen, item) else {
+            return false;
+        };
+        let begun = cover.begin(key);
+        let at = seen.at + header.value_offset();
+        let sum = if wants_value {
+            let start = out.len();
+            self.memory.append_to(at, body_len, out);
+            crc32c::crc32c_append(begun, out.get(start..).unwrap_or_default())
+        } else {
+            let mut chunk = [0; CHUNK];
+            (0..body_len).step_by(CHUNK).fold(begun, |sum, from| {
+                let part = chunk.get_mut(..CHUNK.min(body_len - from)).unwrap_or_default();
+                self.memory.read(at + from, part);
+                crc32c::crc32c_append(sum, part)
+            })
+        };
+        sum == self.checksum_at(at + body_len)
+    }
+
+    /// Copies the item's body (a large item's: the words that lead to its value) over `body`, and verifies it with the key and
+    /// with what `item` says.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn read_verified(&self, seen: &Seen, key: &[u8], item: &Item, body: &mut Vec<u8>) -> bool {
+        let Some((cover, body_len)) = self.cover(seen, item) else {
+            return false;
+        };
+        let at = seen.at + seen.header.value_offset();
+        body.clear();
+        self.memory.append_to(at, body_len, body);
+        let sum = if seen.header.is_large() {
+            u32::from_le_bytes(bytes_of(body, LARGE_CHECKSUM_AT))
+        } else {
+            self.checksum_at(at + body_len)
+        };
+        cover.sum(key, body) == sum
+    }
+
+    /// What the item's checksum covers, and the length of its body. `None`: the header cannot be one of a live item.
+    fn cover(&self, seen: &Seen, item: &Item) -> Option<(Cover, usize)> {
+        let header = seen.header;
+        let body_len = body_len(header)?;
+        if header.has(flag::DEAD) {
+            return None;
+        }
+        let cas = match header.has(flag::CAS) {
+            true if item.cas == 0 => self.cas_unique(seen),
+            true => item.cas,
+            false => 0,
+        };
+        let cover = Cover {
+            segment: seen.segment,
+            word: seen.word,
+            offset: seen.offset,
+            header,
+            cas,
+            client_flags: item.flags,
+        };
+        Some((cover, body_len))
+    }
+
+    fn checksum_at(&self, at: usize) -> u32 {
+        let mut bytes = [0; CHECKSUM_SIZE];
+        self.memory.read(at, &mut bytes);
+        u32::from_le_bytes(bytes)
+    }
+
+    /// Whether a part of a large value, copied to `part`, is as it was written, `next` being the link that was read.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn is_part_intact(&self, link: Link, next: Link, last: Link, part: &[u8]) -> bool {
+        let at = self.segment(link.segment());
+        let [hash, len] = [2, CHAIN_LEN_WORD].map(|i| self.slot(at + i * 8).load(Relaxed));
+        let sum = part_checksum(link, [next.0, last.0, hash, part.len() as u64], part);
+        len == part.len() as u64 | u64::from(sum) << 32
+    }
+}
+
+/// A large item's body.
+pub(crate) fn chain_of(body: &[u8]) -> Option<Chain> {
+    (body.len() == LARGE_BODY_SIZE).then(|| Chain::of([0, 8, 16].map(|at| word_of(body, at))))?
+}
+
+/// Length of what follows the key, but for a checksum behind it.
+fn body_len(header: Header) -> Option<usize> {
+    if header.is_large() {
+        Some(LARGE_BODY_SIZE)
+    } else {
+        header.value_len().checked_sub(CHECKSUM_SIZE)
+    }
+}
+
+/// Key, body and checksum of an item that was copied as it stands.
+fn split(bytes: &[u8], header: Header) -> Option<(&[u8], &[u8], u32)> {
+    let at = header.value_offset();
+    let end = at + body_len(header)?;
+    let body = bytes.get(at..end)?;
+    let sum = if header.is_large() {
+        bytes_of(body, LARGE_CHECKSUM_AT)
+    } else {
+        bytes_of(bytes, end)
+    };
+    Some((bytes.get(header.key_offset()..at)?, body, u32::from_le_bytes(sum)))
+}
+
+/// Bytes of a copy; zeros where it has none.
+fn bytes_of<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
+    bytes.get(at..at + N).and_then(|b| b.try_into().ok()).unwrap_or([0; N])
+}
+
+fn word_of(bytes: &[u8], at: usize) -> u64 {
+    u64::from_le_bytes(bytes_of(bytes, at))
+}
