@@ -76,7 +76,7 @@ pub(crate) fn open(place: &Place, options: &Options, slack: usize) -> Result<Cac
     };
     opened.map_err(|error| {
         let code = match error {
-            OpenError::ItemSize { .. } | OpenError::MemoryTooSmall { .. } => exit::USAGE,
+            OpenError::ItemSize { .. } | OpenError::Memory { .. } => exit::USAGE,
             _ => exit::NO_REGION,
         };
         Failure::new(code, error)

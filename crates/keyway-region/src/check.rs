@@ -19,7 +19,7 @@
 use crate::atomics::{Acquire, Relaxed};
 use crate::hash::{all_choices, hash, tag};
 use crate::layout::bucket::{SLOTS, Split};
-use crate::layout::item::{self, Header};
+use crate::layout::item;
 use crate::layout::segment::{CHAIN_HEADER_SIZE, EXTENT_HEADER_SIZE, ExtentWord, Kind, LeaseWord, Link, State, TailWord};
 use crate::layout::session::Lease;
 use crate::layout::slot::Slot;
@@ -188,7 +188,7 @@ fn check_extents(region: &Region, segment: usize, report: &mut Report, census: &
             continue;
         }
         while offset + item::SIZE_MIN <= tail {
-            let header = Header(region.slot(region.segment(segment) + offset).load(Relaxed));
+            let header = region.item_header(region.segment(segment) + offset);
             let Some(header) = header.validate(tail - offset) else {
                 report.problem(
                     7,

@@ -3,7 +3,7 @@
 //! An item is private until its slot is published. **The extent's tail is release-stored before that**, so a walker that
 //! trusts only what lies before the tail meets whole items only, whenever the writer dies.
 
-use crate::atomics::{AcqRel, Acquire, AtomicU64, Relaxed, Release};
+use crate::atomics::{AcqRel, Acquire, AtomicU32, AtomicU64, Relaxed, Release};
 use crate::checksum::{Cover, part_checksum};
 use crate::evict::PORTION;
 use crate::hash::{Key, tag};
@@ -183,14 +183,17 @@ impl Session {
             Some(_) => Header::large(key.bytes.len(), flags, draft.expiry),
             None => Header::new(key.bytes.len(), body.len() + checksum_size, flags, draft.expiry),
         };
-        // Of a header without a lifetime the upper half is what follows, which is written over it.
-        memory.get::<crate::atomics::AtomicU64>(at).store(header.0, Relaxed);
+        let (word, lifetime) = header.words();
+        memory.get::<AtomicU32>(at).store(word, Relaxed);
+        if let Some(lifetime) = lifetime {
+            memory.get::<AtomicU32>(at + item::LIFETIME_OFFSET).store(lifetime, Relaxed);
+        }
         if let Some(cas) = draft.cas {
             memory.write(at + header.cas_offset(), &cas.to_le_bytes());
         }
         if draft.client_flags != 0 {
             memory
-                .get::<crate::atomics::AtomicU32>(at + header.client_flags_offset())
+                .get::<AtomicU32>(at + header.client_flags_offset())
                 .store(draft.client_flags, Relaxed);
         }
         memory.write(at + header.key_offset(), key.bytes);

@@ -3,11 +3,11 @@
 //! The order of loads is the protocol (`model/region_protocol.py`, "get"): table word, slots, then for a slot with our tag:
 //! segment word, the slot again, header, key, value, segment word again. On a miss the table word again.
 
-use crate::atomics::{AcqRel, Acquire, Relaxed, SeqCst, fence};
+use crate::atomics::{AcqRel, Acquire, AtomicU32, Relaxed, SeqCst, fence};
 use crate::hash::{Key, choices, tag, third_choice};
 use crate::layout::bucket::{SLOTS, Table};
 use crate::layout::index;
-use crate::layout::item::{Header, flag};
+use crate::layout::item::{ALIGNMENT, Header, LIFETIME_OFFSET, SIZE_MIN, flag};
 use crate::layout::segment::{CHAIN_HEADER_SIZE, Link, SegmentWord};
 use crate::layout::slot::{FREQUENCY_MAX, Slot};
 use crate::region::Region;
@@ -195,7 +195,7 @@ impl Region {
         self.memory.prefetch::<ITEM_PREFETCH>(at);
         let segment_word = self.segment_word(segment);
         let size = self.layout.shape.segment_size;
-        if !word.is_of_generation(segment_word.generation()) || offset + 16 > size {
+        if !word.is_of_generation(segment_word.generation()) || offset + SIZE_MIN > size {
             return self.damaged_unless_moved(place_at, word);
         }
         // The slot's ten bits of generation wrap; the slot still naming the segment after the segment word was read does not.
@@ -203,7 +203,7 @@ impl Region {
         if !word.same_but_frequency(Slot(self.slot(place_at).load(Acquire))) {
             return Look::Moved;
         }
-        match Header(self.slot(at).load(Relaxed)).validate(size - offset) {
+        match self.item_header(at).validate(size - offset) {
             Some(header) => Look::Got(Seen {
                 segment,
                 word: segment_word,
@@ -220,6 +220,13 @@ impl Region {
                 }
             }
         }
+    }
+
+    /// What stands where an item's header is or was.
+    #[inline(always)]
+    pub(crate) fn item_header(&self, at: usize) -> Header {
+        let word = |at| self.memory.get::<AtomicU32>(at).load(Acquire);
+        Header::of(word(at), || word(at + LIFETIME_OFFSET))
     }
 
     /// A word is purged before its segment's generation moves on, so a mismatch is either over by now or damage.
@@ -398,7 +405,7 @@ impl Region {
 
     fn client_flags(&self, seen: &Seen) -> u32 {
         self.memory
-            .get::<crate::atomics::AtomicU32>(seen.at + seen.header.client_flags_offset())
+            .get::<AtomicU32>(seen.at + seen.header.client_flags_offset())
             .load(Relaxed)
     }
 
@@ -587,7 +594,7 @@ impl Region {
 
 /// The CAS unique that an item's place gives it.
 pub(crate) fn cas_of(sequence: u64, offset: usize) -> u64 {
-    sequence << crate::layout::slot::OFFSET_BITS | (offset as u64) >> 3
+    sequence << crate::layout::slot::OFFSET_BITS | (offset / ALIGNMENT) as u64
 }
 
 fn hint_code(now: u32) -> u8 {

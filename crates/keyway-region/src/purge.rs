@@ -4,7 +4,7 @@
 //! the segment's header, so anybody can do the next step; a step that its thread did not live to end is repeated, which does no
 //! harm. Items behind the cursor are as present as any: they are read, overwritten and deleted meanwhile.
 
-use crate::atomics::{AcqRel, Acquire, Relaxed, Release, add_single_writer};
+use crate::atomics::{AcqRel, Acquire, AtomicU32, Relaxed, Release, add_single_writer};
 use crate::evict::Victim;
 use crate::hash::{hash, tag};
 use crate::layout::bucket::SLOTS;
@@ -311,7 +311,7 @@ impl Session {
                 if used >= budget {
                     return (false, used);
                 }
-                let Some(header) = Header(region.slot(at + offset).load(Acquire)).validate(tail - offset) else {
+                let Some(header) = region.item_header(at + offset).validate(tail - offset) else {
                     self.count(Counter::corrupt, 1);
                     break;
                 };
@@ -428,7 +428,10 @@ impl Session {
     #[inline]
     pub(crate) fn bury(&self, seen: &Seen) {
         // PAIRS: Acquire in `Session::purge`: whoever sees it dead sees its slot without it.
-        self.region.slot(seen.at).store(seen.header.dead().0, Release);
+        self.region
+            .memory
+            .get::<AtomicU32>(seen.at)
+            .store(seen.header.dead_word(), Release);
         let dead = self.dead.get() + seen.header.size() as u64;
         if dead < DEAD_PORTION {
             self.dead.set(dead);
@@ -481,6 +484,8 @@ impl Session {
             .as_dirty_as(word);
         let word = if mutants::is(Mutant::RelocateInTwoSteps) {
             let _ = region.slot(place.at).compare_exchange(word.0, Slot::EMPTY.0, AcqRel, Relaxed);
+            // So that somebody is there to see it.
+            std::thread::yield_now();
             Slot::EMPTY
         } else {
             word

@@ -19,7 +19,7 @@ use crate::error::{GrowError, OpenError};
 use crate::fork::{self, Home};
 use crate::restart::{self, Restart};
 use crate::{Inner, Options, Place, clock, handout};
-use keyway_region::layout::plan::{Layout, MEMORY_MIN, Shape};
+use keyway_region::layout::plan::{Layout, MEMORY_MAX, MEMORY_MIN, Shape};
 use keyway_region::layout::superblock;
 use keyway_region::memory::Memory;
 use keyway_region::{Creation, Host, Limits, Region, Unusable};
@@ -49,10 +49,11 @@ const BUSY_MAX: Duration = Duration::from_secs(5);
 /// Attaches to a region, or creates it.
 pub(crate) fn open(place: &Place, options: &Options) -> Result<Inner, OpenError> {
     fork::watch().map_err(|e| io("mmap", Path::new("a page for telling forks"), e))?;
-    if options.memory < MEMORY_MIN {
-        return Err(OpenError::MemoryTooSmall {
+    if !(MEMORY_MIN..=MEMORY_MAX).contains(&options.memory) {
+        return Err(OpenError::Memory {
             asked: options.memory,
             least: MEMORY_MIN,
+            most: MEMORY_MAX,
         });
     }
     match place {

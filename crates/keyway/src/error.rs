@@ -25,8 +25,8 @@ pub enum OpenError {
     NotAFile { path: PathBuf },
     /// the region is absent and only an existing one was asked for
     Absent { path: PathBuf },
-    /// the memory asked for cannot hold a region
-    MemoryTooSmall { asked: u64, least: u64 },
+    /// no region has as little memory as was asked for, or as much
+    Memory { asked: u64, least: u64, most: u64 },
     /// the largest item does not fit the memory
     ItemSize { asked: usize, least: usize, most: usize },
     /// all process slots are taken by processes that are alive
@@ -113,11 +113,12 @@ impl std::fmt::Display for OpenError {
                 "{}: there is no region; start `keyway serve` with it first",
                 path.display()
             ),
-            Self::MemoryTooSmall { asked, least } => {
+            Self::Memory { asked, least, most } => {
                 write!(
                     f,
-                    "{asked} bytes of memory were asked for, a region needs at least {} MiB",
-                    least >> 20
+                    "{asked} bytes of memory were asked for; a region has {} MiB to {} GiB",
+                    least >> 20,
+                    most >> 30
                 )
             }
             Self::ItemSize { asked, least, most } => write!(

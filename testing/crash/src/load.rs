@@ -9,7 +9,7 @@ use harness::{Random, Wire};
 use crate::history::{History, Operation, State};
 
 /// Keys of one writer. Every third holds a number.
-pub const KEYS: usize = 300;
+pub const KEYS: usize = 400;
 /// A text value is replaced by a short one when it has grown beyond this.
 const TEXT_LEN_MAX: usize = 8_192;
 

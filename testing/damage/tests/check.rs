@@ -119,8 +119,10 @@ fn an_item_whose_header_cannot_be() {
     let (mut image, layout, slots) = sound();
     let (_, word) = some_item(&slots);
     let (segment, offset) = (word >> 17 & 0xF_FFFF, word & 0x1_FFFF);
-    let at = (layout.segments + usize::try_from(segment).unwrap() * layout.shape.segment_size) / 8;
-    *image.word(at + usize::try_from(offset).unwrap()) = 0;
+    let at =
+        layout.segments + usize::try_from(segment).unwrap() * layout.shape.segment_size + usize::try_from(offset).unwrap() * 4;
+    // The header is one half of a word.
+    *image.word(at / 8) &= if at.is_multiple_of(8) { !0 << 32 } else { !0 >> 32 };
     assert!(broken(&mut image).contains(&7));
 }
 

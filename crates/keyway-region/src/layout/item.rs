@@ -8,9 +8,9 @@
 //! large body (the value length is all ones):  value length 4 | checksum 4 | first link of the chain 8 | last link of the chain 8
 //! ```
 //!
-//! Both words are read and handled as one of eight bytes, [`Header`]; without a lifetime its upper half is the key's. An item is
-//! padded to a multiple of 8, and takes 16 at least. Expiry is in seconds on the region's clock, 0 for never. A header is bytes
-//! from shared memory: [`Header::validate`] first.
+//! Both words together are handled as one, [`Header`], whose upper half is 0 without a lifetime. Items are padded to a multiple of
+//! 4 bytes. Expiry is in seconds on the region's clock, 0 for never. A header is bytes from shared memory: [`Header::validate`]
+//! first.
 //!
 //! In a region with checksums ([`crate::layout::superblock::CHECKSUMS`]) four bytes of checksum follow the value, and count as
 //! part of it; a large item's stands in its body, and is 0 in other regions.
@@ -42,10 +42,14 @@ pub mod flag {
 
 /// Bytes of the header.
 pub const HEADER_SIZE: usize = 4;
+/// From an item's start to its lifetime, bytes.
+pub const LIFETIME_OFFSET: usize = HEADER_SIZE;
 /// Bytes of the lifetime.
 pub const LIFETIME_SIZE: usize = 4;
+/// Items begin at multiples of it.
+pub const ALIGNMENT: usize = 4;
 /// Smallest item, bytes: header and lifetime, there or not, can be read from any.
-pub const SIZE_MIN: usize = 16;
+pub const SIZE_MIN: usize = 8;
 /// Bytes of a large item's body.
 pub const LARGE_BODY_SIZE: usize = 24;
 /// Bytes of a checksum.
@@ -60,7 +64,7 @@ const LARGE: usize = (1 << 20) - 1;
 const EXPIRY_SHIFT: u32 = 35;
 const OPTIONAL_SHIFT: u32 = 28;
 
-/// An item's header, with its lifetime or whatever stands there.
+/// An item's header, with its lifetime if it has one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header(pub u64);
 
@@ -115,41 +119,48 @@ impl Header {
     /// Whether a flag or a mark is set.
     #[inline]
     pub fn has(self, flag: u64) -> bool {
-        self.flags() & flag != 0
+        self.0 & flag != 0
     }
 
     /// The flags and marks that were given to [`Self::new`].
     #[inline]
     pub fn given(self) -> u64 {
-        self.flags() & flag::GIVEN
+        self.0 & flag::GIVEN
     }
 
+    /// The first word, of an item that no slot names any more.
     #[inline]
-    fn flags(self) -> u64 {
-        let marks = if self.0 & flag::LIFETIME == 0 { 0 } else { flag::MARKS };
-        self.0 & (flag::CLIENT_FLAGS | flag::CAS | flag::DEAD | flag::LIFETIME | marks)
+    pub fn dead_word(self) -> u32 {
+        low(self.0 | flag::DEAD)
     }
 
-    /// The same, of an item that no slot names any more.
+    /// The first word, and the lifetime.
     #[inline]
-    pub fn dead(self) -> Self {
-        Self(self.0 | flag::DEAD)
+    pub fn words(self) -> (u32, Option<u32>) {
+        let lifetime = self.has(flag::LIFETIME).then_some((self.0 >> 32) as u32);
+        (low(self.0), lifetime)
     }
 
-    /// The header as it was written: without what came later, and without what only stands beside it.
+    /// From the first word; `lifetime` is asked for if it is there.
+    #[inline]
+    pub fn of(word: u32, lifetime: impl FnOnce() -> u32) -> Self {
+        let word = u64::from(word);
+        Self(if word & flag::LIFETIME == 0 {
+            word
+        } else {
+            word | u64::from(lifetime()) << 32
+        })
+    }
+
+    /// The header as it was written: without what came later.
     pub fn written(self) -> Self {
-        let beside = if self.0 & flag::LIFETIME == 0 { 0xFFFF_FFFF << 32 } else { 0 };
-        Self(self.0 & !(flag::DEAD | beside))
+        Self(self.0 & !flag::DEAD)
     }
 
     /// Seconds on the region's clock, 0 for never.
     #[inline]
     pub fn expiry(self) -> u32 {
-        if self.0 & flag::LIFETIME == 0 {
-            0
-        } else {
-            (self.0 >> EXPIRY_SHIFT) as u32
-        }
+        (self.0 >> EXPIRY_SHIFT) as u32
     }
 
     /// Whether the item's time is over.
@@ -218,8 +229,13 @@ fn lifetime_flag(flags: u64, expiry: u32) -> u64 {
 }
 
 #[inline]
+fn low(header: u64) -> u32 {
+    (header & 0xFFFF_FFFF) as u32
+}
+
+#[inline]
 fn padded(len: usize) -> usize {
-    len.next_multiple_of(8).max(SIZE_MIN)
+    len.next_multiple_of(ALIGNMENT)
 }
 
 /// Bytes of an item with these lengths. `flags`: of [`flag::GIVEN`].
@@ -240,14 +256,18 @@ mod tests {
             (250, INLINE_VALUE_MAX, flag::CAS | flag::BINARY_KEY, EXPIRY_MAX)
         );
         assert_eq!((h.cas_offset(), h.value_offset()), (8, 4 + 4 + 8 + 250));
-        assert!(!h.has(flag::DEAD) && h.dead().has(flag::DEAD) && h.dead().size() == h.size());
+        let dead = Header::of(h.dead_word(), || (h.0 >> 32) as u32);
+        assert!(!h.has(flag::DEAD) && dead.has(flag::DEAD) && dead.size() == h.size());
+        assert_eq!(h.words(), (low(h.0), Some((h.0 >> 32) as u32)));
     }
 
     #[test]
-    fn without_a_lifetime_the_upper_half_is_the_keys() {
-        let h = Header(Header::new(16, 64, flag::CLIENT_FLAGS, 0).0 | 0xFFFF_FFFF << 32);
-        assert_eq!((h.expiry(), h.given(), h.key_offset()), (0, flag::CLIENT_FLAGS, 8));
-        assert_eq!(h.dead().0 >> 32, 0xFFFF_FFFF, "the mark of the dead leaves the key alone");
+    fn a_mark_takes_a_lifetime() {
+        let h = Header::new(16, 64, flag::CLIENT_FLAGS, 0);
+        assert_eq!(
+            (h.0 >> 32, h.expiry(), h.given(), h.key_offset()),
+            (0, 0, flag::CLIENT_FLAGS, 8)
+        );
         let stale = h.with(flag::STALE | flag::CAS);
         assert_eq!((stale.expiry(), stale.key_offset(), stale.key_len()), (0, 20, 16));
         assert!(stale.has(flag::STALE) && !stale.has(flag::WIN_SENT) && stale.has(flag::CLIENT_FLAGS));
@@ -265,13 +285,14 @@ mod tests {
                 assert!(large.is_large() && large.with(flag::CAS).is_large());
             }
         }
-        assert_eq!((size(1, 0, 0, 0), size(16, 64, 0, 0)), (SIZE_MIN, 88));
+        assert_eq!((size(1, 0, 0, 0), size(16, 64, 0, 0)), (SIZE_MIN, 84));
     }
 
     #[test]
     fn a_header_that_cannot_be_is_refused() {
-        assert!(Header::new(16, 64, 0, 0).validate(88).is_some());
-        assert!(Header::new(16, 64, 0, 0).validate(87).is_none());
+        assert!(Header::new(16, 64, 0, 0).validate(84).is_some());
+        assert!(Header::new(16, 64, 0, 0).validate(83).is_none());
+        assert!(Header(u64::from(u32::MAX)).validate(1 << 20).is_none(), "key too long");
         assert!(Header(0).validate(1 << 20).is_none(), "no key");
         assert!(Header(251 << 20).validate(1 << 20).is_none(), "key too long");
     }

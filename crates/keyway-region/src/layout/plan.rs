@@ -15,6 +15,8 @@ use core::ops::Range;
 
 /// Smallest region, bytes.
 pub const MEMORY_MIN: u64 = 2 << 20;
+/// Largest region, bytes: all segments that slots can name, at their largest.
+pub const MEMORY_MAX: u64 = (SEGMENTS_MAX * SIZE_MAX) as u64;
 /// A region's segments are the size that makes about this many of them: few enough for short tables, enough for eviction
 /// in small portions and for one open segment per TTL class.
 const SEGMENTS_WANTED: u64 = 1024;
@@ -232,7 +234,7 @@ mod tests {
             256 << 20,
             1 << 30,
             64 << 30,
-            1 << 40,
+            512 << 30,
         ] {
             let shape = Shape::for_memory(memory, 4096);
             let layout = Layout::new(shape);

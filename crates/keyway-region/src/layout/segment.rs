@@ -4,8 +4,8 @@
 //! segment word:  63..24 generation (40) | 23..0 flush epoch (24)
 //! state word:    63..32 owner's incarnation (32) | 31..16 owner's thread slot (16) | 15..10 0 | 9..6 TTL class (4) | 5..4 pool (2) | 3..0 state
 //! lease word:    63..48 generation, low bits (16) | 47 sealed | 46..40 0 | 39..32 cells leased (8) | 31..0 cells at which an extent starts
-//! cursor word:   63..48 generation, low bits (16) | 47..46 what is spared | 45..40 0 | 39..20 bytes relocated / 8 | 19..0 purged up to here / 8
-//! extent header: word 0: 63..24 generation (40) | 23..17 0 | 16 closed | 15..0 owner's thread slot; word 1: 63..32 owner's incarnation | 31..0 tail / 8
+//! cursor word:   63..48 generation, low bits (16) | 47..46 what is spared | 45..40 0 | 39..20 bytes relocated | 19..0 purged up to here
+//! extent header: word 0: 63..24 generation (40) | 23..17 0 | 16 closed | 15..0 owner's thread slot; word 1: 63..32 owner's incarnation | 31..0 tail
 //! link:          63..60 0 | 59..40 segment (20) | 39..0 generation (40); 0 for none
 //! ```
 //!
@@ -33,7 +33,7 @@ pub const CELL_SIZE_MIN: usize = 4096;
 /// Smallest segment, bytes.
 pub const SIZE_MIN: usize = 16 << 10;
 /// Largest segment, bytes: what a slot's offset reaches.
-pub const SIZE_MAX: usize = 1 << 20;
+pub const SIZE_MAX: usize = 1 << 19;
 /// Bytes of an extent's header.
 pub const EXTENT_HEADER_SIZE: usize = 16;
 /// Bytes of a chain segment's header: link to the next, last link, hash of the key, and {checksum 32, bytes of value in it 32}.
@@ -269,13 +269,13 @@ impl Cursor {
 
     /// As a word that speaks of this generation.
     pub fn word(self, generation: u64) -> u64 {
-        let eighths = |n: usize| (n as u64 >> 3) & 0xF_FFFF;
-        generation << 48 | (self.spare as u64) << 46 | eighths(self.relocated) << 20 | eighths(self.offset)
+        let bytes = |n: usize| n as u64 & 0xF_FFFF;
+        generation << 48 | (self.spare as u64) << 46 | bytes(self.relocated) << 20 | bytes(self.offset)
     }
 
     /// From the word, if it speaks of this generation.
     pub fn of(word: u64, generation: u64) -> Option<Self> {
-        let bytes = |n: u64| super::index(n & 0xF_FFFF) << 3;
+        let bytes = |n: u64| super::index(n & 0xF_FFFF);
         (word >> 48 == generation & 0xFFFF).then(|| Self {
             offset: bytes(word),
             relocated: bytes(word >> 20),
@@ -372,12 +372,12 @@ pub struct TailWord(pub u64);
 impl TailWord {
     /// Puts it together; `tail` in bytes from the segment's start.
     pub fn new(tail: usize, incarnation: u32) -> Self {
-        Self((tail as u64) >> 3 | u64::from(incarnation) << 32)
+        Self(tail as u64 | u64::from(incarnation) << 32)
     }
 
     /// The end of the last item, bytes from the segment's start.
     pub fn tail(self) -> usize {
-        (self.0 & 0xFFFF_FFFF) as usize * 8
+        (self.0 & 0xFFFF_FFFF) as usize
     }
 
     /// The owner's incarnation.
@@ -433,7 +433,7 @@ mod tests {
         for spare in [Spare::Nothing, Spare::Promoted, Spare::Hit, Spare::All] {
             let cursor = Cursor {
                 offset: SIZE_MAX,
-                relocated: SIZE_MAX - 8,
+                relocated: SIZE_MAX - 4,
                 spare,
             };
             let word = cursor.word(0x5_0007);

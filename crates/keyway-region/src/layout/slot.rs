@@ -1,12 +1,14 @@
 //! One slot of the index: 8 bytes that say where a key's item is. See `docs/region.md`.
 //!
 //! ```text
-//! 63 T tentative | 62 F frozen | 61 D dirty | 60..59 frequency | 58..47 tag | 46..37 generation | 36..17 segment | 16..0 offset/8
+//! 63 T tentative | 62 F frozen | 61 D dirty | 60..59 frequency | 58..47 tag | 46..37 generation | 36..17 segment | 16..0 offset/4
 //! ```
 //!
 //! In a frozen word T and the two frequency bits hold the mark of the split's round. T with D, not frozen, says that the item
 //! named was removed: empty, once that is persistent. Frozen words have no D. This file knows bits only.
 
+use super::item::ALIGNMENT;
+use super::segment::SIZE_MAX;
 use crate::memory::Line;
 
 /// Bits of a tag.
@@ -15,7 +17,7 @@ pub const TAG_BITS: u32 = 12;
 pub const GENERATION_BITS: u32 = 10;
 /// Bits of a segment number.
 pub const SEGMENT_BITS: u32 = 20;
-/// Bits of an item's place in its segment, in units of 8 bytes.
+/// Bits of an item's place in its segment, in units of [`ALIGNMENT`].
 pub const OFFSET_BITS: u32 = 17;
 
 const TENTATIVE: u64 = 1 << 63;
@@ -32,6 +34,7 @@ const MARK: u64 = TENTATIVE | FREQUENCY;
 pub const DIRTY_BIT: u64 = DIRTY;
 
 const _: () = assert!(TAG_SHIFT + TAG_BITS == FREQUENCY_SHIFT && GENERATION_SHIFT + GENERATION_BITS == TAG_SHIFT);
+const _: () = assert!(SIZE_MAX == ALIGNMENT << OFFSET_BITS);
 const _: () = assert!(SEGMENT_SHIFT + SEGMENT_BITS == GENERATION_SHIFT && OFFSET_BITS == SEGMENT_SHIFT);
 
 /// Largest number of segments that slots can name.
@@ -83,18 +86,18 @@ impl core::fmt::Debug for Slot {
 impl Slot {
     /// Of a new bucket that no split has filled yet: all zeros, as fresh memory is.
     pub const UNSET: Self = Self(0);
-    /// Free: an offset that no item can have, because an item takes more than the last 8 bytes of a segment.
+    /// Free: an offset that no item can have, because an item takes more than the last 4 bytes of a segment.
     pub const EMPTY: Self = Self(mask(OFFSET_BITS));
 
     /// A confirmed word for an item.
     #[inline]
     pub fn confirmed(tag: u64, generation: u64, segment: usize, offset: usize) -> Self {
-        debug_assert!(segment < SEGMENTS_MAX && offset.is_multiple_of(8) && offset >> 3 < 1 << OFFSET_BITS);
+        debug_assert!(segment < SEGMENTS_MAX && offset.is_multiple_of(ALIGNMENT) && offset < SIZE_MAX);
         Self(
             (tag & mask(TAG_BITS)) << TAG_SHIFT
                 | (generation & mask(GENERATION_BITS)) << GENERATION_SHIFT
                 | (segment as u64) << SEGMENT_SHIFT
-                | (offset as u64) >> 3,
+                | (offset / ALIGNMENT) as u64,
         )
     }
 
@@ -271,7 +274,7 @@ impl Slot {
     /// The item's place in its segment, bytes.
     #[inline]
     pub fn offset(self) -> usize {
-        super::index(self.0 & mask(OFFSET_BITS)) * 8
+        super::index(self.0 & mask(OFFSET_BITS)) * ALIGNMENT
     }
 }
 
