@@ -25,7 +25,7 @@ cargo xtask: the project's own chores
     cargo xtask ci --skip STAGE    run all but this one (may be repeated)
     cargo xtask stages             list the stages and what each would catch
     cargo xtask NAME [ARGS]        try to break one of the design's promises; NAME is one of kill-points, crash-states, storm,
-                                   schedules, growth, kernel, vm, hit-ratio (each has --help and --short)
+                                   schedules, growth, scribble, kernel, vm, hit-ratio (each has --help and --short)
     cargo xtask help               this text
 
 Every stage prints its name and time; a table and a line `N passed, M failed` come last. The exit status is 0 only if no

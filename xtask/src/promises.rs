@@ -38,6 +38,10 @@ pub const ALL: &[Promise] = &[
         shows: "index and memory grow under traffic, and no item is lost",
     },
     Promise {
+        name: "scribble",
+        shows: "random bytes written over a region in use crash and hang nobody; with checksums nobody is given a wrong value",
+    },
+    Promise {
         name: "kernel",
         shows: "the kernel door answers exactly what user space would, or leaves a packet as it came",
     },
