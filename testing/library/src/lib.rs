@@ -4,13 +4,14 @@
 //! the reason where a tool is missing. The tests in `tests/` start programs on them: pytest's files (`bindings/python/tests`),
 //! and those in `programs/`.
 
+use std::io::Read;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Child, Command, ExitStatus};
 use std::sync::Mutex;
 use std::time::Duration;
 
 use clients::prepare::{self, Venv};
-use harness::{DEADLINE, Scratch, program_on_path, run_to_end};
+use harness::{DEADLINE, Scratch, program_on_path, run_to_end, wait_until};
 
 /// How long building a library may take.
 pub const BUILD_DEADLINE: Duration = Duration::from_secs(900);
@@ -129,23 +130,86 @@ impl C {
         Ok(Self { compiler, folder })
     }
 
-    /// Compiles one of `programs/`; a command that runs it.
-    pub fn compile(&self, name: &str) -> Command {
-        let made = self.folder.join(name.trim_end_matches(".c"));
+    /// Compiles one of `programs/`.
+    pub fn compile(&self, name: &str) {
         let mut gcc = Command::new(&self.compiler);
         gcc.args(["-std=gnu11", "-Wall", "-Wextra", "-Werror", "-O1", "-I"]);
         gcc.arg(root().join("crates/keyway-capi/include"));
-        gcc.arg("-o")
-            .arg(&made)
-            .arg(program(name))
-            .arg("-L")
-            .arg(self.folder.path())
-            .arg("-lkeyway");
+        gcc.arg("-o").arg(self.made(name)).arg(program(name));
+        gcc.arg("-L").arg(self.folder.path()).arg("-lkeyway");
         let (status, output) = run_to_end(&mut gcc, DEADLINE);
         assert!(status.success(), "{name}: {status}\n{output}");
-        let mut command = Command::new(made);
+    }
+
+    /// A command that runs a program that was compiled.
+    pub fn run(&self, name: &str) -> Command {
+        let mut command = Command::new(self.made(name));
         command.env("LD_LIBRARY_PATH", self.folder.path());
         command
+    }
+
+    fn made(&self, name: &str) -> PathBuf {
+        self.folder.join(name.trim_end_matches(".c"))
+    }
+}
+
+/// A program that dies with its handle, also when a test fails.
+pub struct Running(Child);
+
+impl Running {
+    /// Starts it.
+    ///
+    /// # Panics
+    ///
+    /// When it cannot be run.
+    pub fn start(command: &mut Command) -> Self {
+        Self(
+            command
+                .spawn()
+                .unwrap_or_else(|e| panic!("{}: {e}", command.get_program().to_string_lossy())),
+        )
+    }
+
+    /// How it ended, if it has.
+    pub fn ended(&mut self) -> Option<ExitStatus> {
+        self.0.try_wait().ok().flatten()
+    }
+
+    /// Waits for its end.
+    ///
+    /// # Panics
+    ///
+    /// When there is none in time.
+    pub fn end(&mut self) -> ExitStatus {
+        wait_until("a program ends", DEADLINE, || self.ended())
+    }
+
+    /// SIGKILL, and waits until it is gone.
+    pub fn kill(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+
+    /// The next line that it says, whose standard output is a pipe.
+    ///
+    /// # Panics
+    ///
+    /// When it says nothing, and has ended.
+    pub fn line(&mut self) -> String {
+        let mut line = Vec::new();
+        let output = self.0.stdout.as_mut().unwrap_or_else(|| panic!("no pipe"));
+        // By the byte: what is behind the line stays in the pipe.
+        let mut byte = [0];
+        while output.read(&mut byte).is_ok_and(|len| len == 1) && byte != *b"\n" {
+            line.extend(byte);
+        }
+        String::from_utf8_lossy(&line).into_owned()
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.kill();
     }
 }
 
