@@ -7,6 +7,7 @@
 pub mod broken;
 pub mod kernel_door;
 pub mod machine;
+pub mod nvdimm;
 #[cfg(target_arch = "x86_64")]
 pub mod pkeys;
 #[cfg(not(target_arch = "x86_64"))]

@@ -14,3 +14,4 @@ pub mod machine;
 pub mod nvdimm;
 pub mod tests;
 pub mod trial;
+pub mod writes;

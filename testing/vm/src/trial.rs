@@ -122,14 +122,15 @@ pub fn run(report: &Report, bench: &Bench, tests: &[&Test]) {
     let names: Vec<&str> = tests.iter().map(|test| test.name).collect();
     report.say(bench.who(), &format!("booting for {}", names.join(", ")));
     match bench.boot(&names.join(","), None) {
-        Ok(guest) => follow(report, bench.who(), &guest, &names, &mut |_| {}),
+        Ok(guest) => drop(follow(report, bench.who(), &guest, &names, &mut |_| {})),
         Err(why) => report.take(bench.who(), "boot", Err(why)),
     }
 }
 
-/// Reads a guest's report to its end, and judges what ran: everything in `names` must have. Other lines go to `other`.
-pub fn follow(report: &Report, who: &str, guest: &Guest, names: &[&str], other: &mut dyn FnMut(&str)) {
+/// Reads a guest's report until everything in `names` ran, and judges it. Other lines go to `other`. Whether nothing was wrong.
+pub fn follow(report: &Report, who: &str, guest: &Guest, names: &[&str], other: &mut dyn FnMut(&str)) -> bool {
     let mut left: Vec<&str> = names.to_vec();
+    let mut is_sound = true;
     while !left.is_empty() {
         let (name, verdict) = match guest.next() {
             Said::Line(line) => match judged(&line) {
@@ -154,16 +155,18 @@ pub fn follow(report: &Report, who: &str, guest: &Guest, names: &[&str], other: 
             (_, Err(why)) => Err(format!("{why}; its console:{}", guest.console())),
             (Fails::Never, Ok(said)) => Ok(said),
         };
+        is_sound &= verdict.is_ok();
         let shows = test.map_or(name.as_str(), |test| test.shows);
         report.take(who, &format!("{name} ({shows})"), verdict);
         left.retain(|left| *left != name);
         if is_over || name == "boot" {
-            for missed in left {
+            for missed in &left {
                 report.take(who, missed, Err("it did not run".into()));
             }
-            return;
+            return is_sound && left.is_empty();
         }
     }
+    is_sound
 }
 
 /// What a line says of a test: its name, and what came of it.
