@@ -48,6 +48,7 @@ pub fn make(kernel: &Kernel, tests: &[&Test]) -> Result<Vec<u8>, String> {
 
 fn find(program: Program) -> Result<(&'static str, PathBuf), String> {
     match program {
+        Program::Ours("keyway-cli", name) => Ok((name, harness::keyway_binary().to_path_buf())),
         Program::Ours(package, name) => Ok((name, harness::workspace_binary(package, name))),
         Program::System(name) => {
             let standard = ["/usr/sbin", "/sbin"].map(|folder| Path::new(folder).join(name));
