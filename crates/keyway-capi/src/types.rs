@@ -47,7 +47,7 @@ pub enum keyway_result {
     KEYWAY_ERROR_DAMAGED = 27,
     /// the operating system refused something
     KEYWAY_ERROR_SYSTEM = 28,
-    /// the server does not hand out its region to this process
+    /// the server does not hand out its region to this process; or it answers from the kernel, and this process cannot tell it of changes
     KEYWAY_ERROR_REFUSED = 29,
     /// a bug in Keyway was stopped at the library's edge
     KEYWAY_ERROR_BUG = 30,

@@ -113,6 +113,13 @@ pub fn fence(order: Ordering) {
     core::sync::atomic::fence(order);
 }
 
+/// `core::sync::atomic::compiler_fence`: for what another process makes a fence of (membarrier(2)).
+#[inline(always)]
+pub fn light_fence() {
+    before!(Fence);
+    core::sync::atomic::compiler_fence(SeqCst);
+}
+
 /// Adds to a counter that has one writer: a load and a store, no read-modify-write.
 #[inline]
 pub fn add_single_writer(counter: &AtomicU64, n: u64) {

@@ -248,8 +248,7 @@ impl Session {
                 match Split::of(place.bucket, word.mark(), region.buckets_initial()) {
                     Some(older) => self.repair(place, word, older),
                     None => {
-                        self.count(Counter::corrupt, 1);
-                        let _ = region.slot(place.at).compare_exchange(word.0, Slot::EMPTY.0, AcqRel, Relaxed);
+                        self.drop_corrupt(place, word);
                     }
                 }
                 continue;
@@ -310,8 +309,7 @@ impl Session {
                 }
                 KeyHash::Moved => {}
                 KeyHash::Corrupt => {
-                    self.count(Counter::corrupt, 1);
-                    let _ = slot.compare_exchange(word.0, Slot::EMPTY.0, AcqRel, Relaxed);
+                    self.drop_corrupt(place, word);
                 }
             }
         }
@@ -333,8 +331,7 @@ impl Session {
             Some(split) if split.target < count => self.repair(place, word, split),
             _ => {
                 // No split that has begun froze this word.
-                self.count(Counter::corrupt, 1);
-                let _ = region.slot(place.at).compare_exchange(word.0, Slot::EMPTY.0, AcqRel, Relaxed);
+                self.drop_corrupt(place, word);
             }
         }
     }

@@ -5,7 +5,8 @@
 //! their length and the time; it makes no system call, starts no thread and knows no wire.
 //!
 //! Follow an operation: [`verbs`] says what can be asked, `operations` what it means, `lookup` reads, `publish` writes,
-//! `extent` finds room in the log, `evict` makes room, `purge` empties segments, `ghost` remembers what went, `grow` doubles the index, `checksum` tells what was scribbled over, `recover` takes back what the dead left,
+//! `extent` finds room in the log, `evict` makes room, `purge` empties segments, `ghost` remembers what went, `grow` doubles the index, `checksum` tells what was scribbled over, `recover` takes back what the dead left, `stripes`
+//! counts changes for whoever keeps copies,
 //! [`check`] verifies all of it. `layout` has every structure once; `memory` and `atomics` are the only way to the bytes.
 
 #![deny(clippy::indexing_slicing, clippy::unwrap_used)]
@@ -36,8 +37,10 @@ mod recover;
 mod region;
 mod repair;
 mod session;
+mod stripes;
 pub mod verbs;
 
 pub use hash::hash;
 pub use region::{Creation, Host, Region, Unusable};
 pub use session::{Limits, Process, Seat, Session};
+pub use stripes::{FLUSH, STRIPES, Stripes, WORDS as STRIPE_WORDS};

@@ -43,10 +43,22 @@ pub enum Mutant {
     NoSecondChance,
     /// a set over an item stamps the epoch that it has read, even if the item's is younger
     StampDown,
+    /// changes are not counted: whoever keeps copies does not learn of them
+    ChangesUncounted,
+    /// of changes, those are not counted that nobody has asked for: evictions, and purges of what has expired
+    EvictionsUncounted,
+    /// a flush is not counted
+    FlushUncounted,
+    /// a change is counted when it is published, not before it
+    CountedLate,
+    /// recovery leaves the stripe in which the dead thread had begun a change
+    StripeForgotten,
+    /// the kernel door is on before every session counts
+    DoorBeforeAcknowledged,
 }
 
 impl Mutant {
-    /// All that break the protocol. [`Self::NoSecondChance`] only costs hits.
+    /// All that break the region alone. [`Self::NoSecondChance`] only costs hits; [`Self::COUNTING`] are seen by whoever keeps copies.
     pub const ALL: [Self; 16] = [
         Self::PublishBeforeTail,
         Self::DeadExtentsStand,
@@ -64,6 +76,16 @@ impl Mutant {
         Self::SplitLosesASlot,
         Self::RaisedBeforeBacked,
         Self::StampDown,
+    ];
+
+    /// All that break the counting of changes.
+    pub const COUNTING: [Self; 6] = [
+        Self::ChangesUncounted,
+        Self::EvictionsUncounted,
+        Self::FlushUncounted,
+        Self::CountedLate,
+        Self::StripeForgotten,
+        Self::DoorBeforeAcknowledged,
     ];
 }
 

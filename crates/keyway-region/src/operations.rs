@@ -482,11 +482,11 @@ impl Session {
         self.count(Counter::cmd_flush, 1);
         let at = if exptime <= 0 { 0 } else { self.region.expiry(exptime, now) };
         let at = if at <= now { 0 } else { at };
-        if self.region.flush(at) {
-            Ok(())
-        } else {
-            Err(WriteError::EpochsUsedUp)
-        }
+        self.enter()?;
+        // A delayed flush counts here, when it is set: a copy is not given out longer than until it begins.
+        let flushed = self.counted_flush(|| self.region.flush(at));
+        self.leave();
+        if flushed { Ok(()) } else { Err(WriteError::EpochsUsedUp) }
     }
 
     /// Housekeeping in a bounded step, about once a second: the dead are recovered, dead segments freed, hints aged.
@@ -494,8 +494,20 @@ impl Session {
         self.region.recover();
         self.region.age_hints(now);
         self.region.epoch(now);
-        self.reclaim_lost(UPKEEP_LOST, now);
-        self.reclaim_dead(now);
+        // Who cannot count his changes makes none.
+        if self.enter().is_ok() {
+            self.reclaim_lost(UPKEEP_LOST, now);
+            self.reclaim_dead(now);
+            self.leave();
+        }
+        self.region.mend_stripes();
+    }
+
+    /// Somebody who keeps copies has answered from one: the item is as much in use as if it had been fetched here.
+    pub fn note_hit(&mut self, key: &[u8], now: u32) {
+        if let Ok(key) = self.key(key) {
+            self.mark_fetched(&key, now);
+        }
     }
 }
 

@@ -9,7 +9,7 @@ use crate::checksum::{Outcome, Verified, chain_of};
 use crate::extent::{Draft, Value, Written};
 use crate::hash::{Key, choices, tag};
 use crate::layout::bucket::{SLOTS, Table};
-use crate::layout::session::{OPERATION, WRITTEN};
+use crate::layout::session::OPERATION;
 use crate::layout::slot::Slot;
 use crate::layout::stats::Counter;
 use crate::lookup::{ATTEMPTS_MAX, Chain, Look, Place, Seen};
@@ -163,14 +163,14 @@ impl Session {
     where
         D: FnMut(Option<&Old<'_>>, &mut Vec<u8>) -> Decision<'v>,
     {
+        self.enter()?;
         let built = &mut *self.built.borrow_mut();
         let result = self.change_with(key, now, &mut decide, built, prepared);
         built.clear();
         if built.capacity() > BUILT_KEPT_MAX {
             built.shrink_to(BUILT_KEPT_MAX);
         }
-        self.relent(WRITTEN);
-        self.relent(OPERATION);
+        self.end_operation();
         self.discard(prepared);
         result
     }
@@ -345,20 +345,24 @@ impl Session {
     /// Replaces an item's word by a new item's; persistent behind this. The new item already is, in its place.
     #[inline(always)]
     fn put_over(&self, place: Place, from: Slot, to: Slot) -> bool {
-        if self.region.is_strict() {
-            self.swap_and_persist(place, from, self.region.dirty(to))
-        } else {
-            self.swap(place, from, to)
-        }
+        self.counted(from, || {
+            if self.region.is_strict() {
+                self.swap_and_persist(place, from, self.region.dirty(to))
+            } else {
+                self.swap(place, from, to)
+            }
+        })
     }
 
     /// Takes an item's word out, whose frequency may meanwhile have changed; persistent behind this.
     fn take_out(&self, place: Place, from: Slot) -> bool {
-        if self.region.is_strict() {
-            self.swap_and_persist(place, from, from.removed())
-        } else {
-            self.swap(place, from, Slot::EMPTY)
-        }
+        self.counted(from, || {
+            if self.region.is_strict() {
+                self.swap_and_persist(place, from, from.removed())
+            } else {
+                self.swap(place, from, Slot::EMPTY)
+            }
+        })
     }
 
     #[cold]
@@ -379,13 +383,26 @@ impl Session {
             Look::Moved => return,
             Look::Corrupt => None,
         };
-        if self.region.vacate(place.at, word)
+        if self.evict_slot(place, word)
             && let Some(seen) = seen
         {
             let present = seen.word.epoch() >= epoch && !seen.header.is_expired(now);
             self.count_gone(&seen, place, present, now);
             self.free_replaced(&seen, None);
         }
+    }
+
+    /// PUBLISH of an eviction, or of a removal for age: the slot's item is gone. `false`: the slot had changed.
+    pub(crate) fn evict_slot(&self, place: Place, word: Slot) -> bool {
+        self.counted_eviction(word, || self.region.vacate(place.at, word))
+    }
+
+    /// Takes a word out of the index that leads to nothing.
+    #[cold]
+    pub(crate) fn drop_corrupt(&self, place: Place, word: Slot) {
+        self.count(Counter::corrupt, 1);
+        let slot = self.region.slot(place.at);
+        self.counted_eviction(word, || slot.compare_exchange(word.0, Slot::EMPTY.0, AcqRel, Relaxed).is_ok());
     }
 
     /// First look: all slots of both buckets, and only then a verdict.
@@ -421,8 +438,7 @@ impl Session {
                 match region.look(place.at, word) {
                     Look::Moved => return Scan::Again,
                     Look::Corrupt => {
-                        self.count(Counter::corrupt, 1);
-                        let _ = region.slot(place.at).compare_exchange(word.0, Slot::EMPTY.0, AcqRel, Relaxed);
+                        self.drop_corrupt(place, word);
                         return Scan::Again;
                     }
                     Look::Got(seen) => {
@@ -519,7 +535,12 @@ impl Session {
         let tentative = written.word.tentative();
         self.pend(place.at, tentative);
         // SeqCst, as the loads of the rescan: of two inserters of one key at least one sees the other's tentative word there.
-        let won = slot.compare_exchange(over.0, tentative.0, SeqCst, Relaxed).is_ok();
+        let put = || slot.compare_exchange(over.0, tentative.0, SeqCst, Relaxed).is_ok();
+        let won = if over.is_empty() {
+            put()
+        } else {
+            self.counted_eviction(over, put)
+        };
         if !won {
             self.settle();
             return false;
@@ -534,7 +555,9 @@ impl Session {
             && region.table() == table
             && region.epoch(now) == epoch
             // PUBLISH: the key is there. Before it nobody sees the entry and anybody may abort it.
-            && slot.compare_exchange(tentative.0, region.dirty(written.word).0, AcqRel, Relaxed).is_ok();
+            && self.counted(tentative, || {
+                slot.compare_exchange(tentative.0, region.dirty(written.word).0, AcqRel, Relaxed).is_ok()
+            });
         if !confirmed {
             let _ = slot.compare_exchange(tentative.0, Slot::EMPTY.0, AcqRel, Relaxed);
         }

@@ -380,7 +380,7 @@ impl Session {
                     Relocated::Changed => continue,
                 }
             }
-            if region.vacate(place.at, word) {
+            if self.evict_slot(place, word) {
                 self.count_gone(&seen, place, present, now);
                 if present && purge.cursor.spare == Spare::Promoted {
                     region.add_ghost(key_hash);
@@ -569,7 +569,7 @@ impl Session {
                         Look::Got(seen) => region.chain(&seen).filter(|c| c.last == last && region.still(&seen)),
                         _ => None,
                     };
-                    let gone = chain.is_some() && region.vacate(place.at, word);
+                    let gone = chain.is_some() && self.evict_slot(place, word);
                     if gone {
                         self.count_gone(&seen, place, present, now);
                         if present && spare == Spare::Promoted {

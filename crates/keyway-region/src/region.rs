@@ -16,6 +16,7 @@ use crate::layout::superblock::{self, DIRTY, FlushWord, Superblock};
 use crate::layout::{self, index};
 use crate::memory::Memory;
 use crate::persist::{LINE, Persist, line};
+use crate::stripes::Offered;
 
 /// Seconds that the region's clock is ahead of its creation, so that 0 and 1 are always in the past.
 const CLOCK_START_S: i64 = 86_400;
@@ -106,6 +107,11 @@ pub trait Host: Send + Sync {
     fn is_persistent(&self) -> bool {
         false
     }
+    /// Makes every thread of every process that may be in the region pass a full fence between its accesses before this call and
+    /// those behind it (membarrier(2)). `false`: this system has no such thing.
+    fn fence_everywhere(&self) -> bool {
+        false
+    }
     /// Writes these bytes back to the file. `false`: that failed.
     fn write_back(&self, range: core::ops::Range<usize>) -> bool;
     /// Bytes that the file has now: what may be touched.
@@ -136,6 +142,8 @@ pub struct Region {
     segments: OwnNumber,
     /// a death, or growth that this process has just learnt of, may have left the count of free segments wrong
     free_is_doubtful: OwnFlag,
+    /// the words in which this process counts its changes, if it has them
+    pub(crate) offered: Offered,
 }
 
 impl Region {
@@ -298,6 +306,7 @@ impl Region {
             buckets_max,
             segments: OwnNumber::new(segments),
             free_is_doubtful: OwnFlag::new(false),
+            offered: Offered::default(),
         })
     }
 
@@ -550,6 +559,12 @@ impl Region {
                 return true;
             }
         }
+    }
+
+    /// When a delayed flush begins, Unix seconds.
+    pub fn flush_at_unix_s(&self) -> Option<i64> {
+        let at = self.flush_word().at();
+        (at != 0).then(|| self.clock_base_unix_s + i64::from(at))
     }
 
     /// Flushes at once.

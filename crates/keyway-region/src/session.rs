@@ -14,6 +14,7 @@ use crate::layout::session::{FREEING, INTENTS, LEASING, Lease, OPERATION, Thread
 use crate::layout::slot::Slot;
 use crate::layout::stats::Counter;
 use crate::region::Region;
+use crate::stripes::Stripes;
 use crate::verbs::{KEY_LEN_MAX, WriteError};
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
@@ -65,6 +66,11 @@ pub struct Session {
     pub(crate) dead: Cell<u64>,
     /// what it is about to reclaim
     pub(crate) reclaim: Reclaim,
+    /// the door word that it has acknowledged
+    pub(crate) door: Cell<u64>,
+    /// whether its changes are counted, and where
+    pub(crate) counts: Cell<bool>,
+    pub(crate) stripes: RefCell<Option<Arc<Stripes>>>,
 }
 
 impl Region {
@@ -86,6 +92,9 @@ impl Region {
             }
             thread.pending_slot.store(0, Relaxed);
             thread.items.store(0, Relaxed);
+            thread.door.store(0, Relaxed);
+            thread.stripe.store(0, Relaxed);
+            thread.writing.store(0, Relaxed);
             for intent in &thread.intents {
                 intent.store(0, Release);
             }
@@ -104,6 +113,9 @@ impl Region {
                 held: Cell::new(Slot::EMPTY),
                 dead: Cell::new(0),
                 reclaim: Reclaim::default(),
+                door: Cell::new(0),
+                counts: Cell::new(false),
+                stripes: RefCell::default(),
             });
         }
         None
@@ -116,7 +128,7 @@ impl Region {
     }
 
     /// Thread slots that were ever leased.
-    fn threads(&self) -> usize {
+    pub(crate) fn threads(&self) -> usize {
         index(self.superblock().threads.load(Acquire)).min(self.layout.shape.thread_slots)
     }
 
@@ -253,6 +265,19 @@ impl Session {
         if RECORDS && let Some(intent) = self.thread().intents.get(which) {
             intent.store(0, Release);
         }
+    }
+
+    /// Ends the operation and its intents.
+    #[inline]
+    pub(crate) fn end_operation(&self) {
+        let thread = self.thread();
+        if RECORDS {
+            let [operation, _, _, written, _] = &thread.intents;
+            written.store(0, Release);
+            operation.store(0, Release);
+        }
+        // PAIRS: Acquire in `Region::is_door_acknowledged`: what was not counted is published.
+        thread.writing.store(0, Release);
     }
 
     /// This tentative word is about to be put in this slot: recovery aborts it if the thread dies before [`Self::settle`].

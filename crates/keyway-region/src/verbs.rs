@@ -60,6 +60,14 @@ pub struct Get {
     pub binary_key: bool,
 }
 
+impl Get {
+    /// Whether it may change the item, or make one.
+    #[inline]
+    pub fn may_change(&self) -> bool {
+        self.win_stale || self.exptime.is_some() || self.vivify.is_some() || self.recache_s.is_some()
+    }
+}
+
 /// Which condition a store has.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum StoreMode {
@@ -205,6 +213,8 @@ pub enum WriteError {
     Corrupt,
     /// the session is another process's, inherited by a fork; or its thread slot was given back and none is free
     Detached,
+    /// a server answers from copies of items (the kernel door), and this process cannot count its changes for it
+    KernelDoor,
 }
 
 impl core::fmt::Display for WriteError {
@@ -222,6 +232,10 @@ impl core::fmt::Display for WriteError {
             Self::Detached => {
                 f.write_str("the session is not attached: in a forked child reopen the region; otherwise ask for a new one")
             }
+            Self::KernelDoor => f.write_str(
+                "a server answers from the kernel (--kernel), and this process cannot tell it of changes: open the region through \
+                 the server's --region-socket, or write through one of its sockets",
+            ),
             Self::Corrupt => f.write_str("the region is damaged: run `keyway check` on it, or recreate it"),
         }
     }

@@ -52,6 +52,8 @@ pub(crate) struct Origin<'a> {
     pub(crate) keys_done: usize,
 }
 
+/// The region's changes are counted for a program that this server does not feed.
+const KERNEL_DOOR: &[u8] = b"SERVER_ERROR another server answers for this region from the kernel; write through that one\r\n";
 /// What no client can mend: a damaged region, or one whose flush epochs are used up.
 const DAMAGED: &[u8] = b"SERVER_ERROR the region takes no writes here; run keyway check on it\r\n";
 
@@ -728,6 +730,7 @@ fn refusal(error: WriteError) -> &'static [u8] {
         WriteError::OutOfMemory => reply::OUT_OF_MEMORY_STORING,
         WriteError::KeyLength { .. } => reply::BAD_FORMAT,
         WriteError::EpochsUsedUp | WriteError::Corrupt | WriteError::Detached => DAMAGED,
+        WriteError::KernelDoor => KERNEL_DOOR,
     }
 }
 

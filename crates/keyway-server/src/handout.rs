@@ -7,7 +7,7 @@ use std::io::{self, IoSlice};
 use std::os::fd::AsRawFd;
 
 use keyway::Cache;
-use keyway::handout::{GRANTED, NAME};
+use keyway::handout::{GRANTED, GRANTED_AND_COUNTS, NAME};
 use mio::net::UnixStream;
 use nix::sys::socket::sockopt::PeerCredentials;
 use nix::sys::socket::{ControlMessage, MsgFlags, UnixCredentials, getsockopt, sendmsg};
@@ -43,8 +43,16 @@ fn hand_out(stream: &UnixStream, cache: &Cache, writers: &Writers) -> Result<Uni
     }
     let files = cache.descriptors();
     let files = files.map_err(|error| format!("the server cannot open its region's file again: {error}"))?;
-    let descriptors: Vec<i32> = files.iter().map(AsRawFd::as_raw_fd).collect();
-    send(stream, GRANTED, &descriptors).map_err(|error| format!("process {} does not take it: {error}", peer.pid()))?;
+    let mut descriptors: Vec<i32> = files.iter().map(AsRawFd::as_raw_fd).collect();
+    let doorway = cache.doorway();
+    let line = match &doorway {
+        Some((word, map)) => {
+            descriptors.push(map.as_raw_fd());
+            format!("{GRANTED_AND_COUNTS}{word}\n")
+        }
+        None => GRANTED.to_owned(),
+    };
+    send(stream, &line, &descriptors).map_err(|error| format!("process {} does not take it: {error}", peer.pid()))?;
     Ok(peer)
 }
 

@@ -18,7 +18,7 @@ use crate::crew::Crew;
 use crate::error::{GrowError, OpenError};
 use crate::fork::{self, Home};
 use crate::restart::{self, Restart};
-use crate::{Inner, Options, Place, clock, handout};
+use crate::{Inner, Options, Place, clock, handout, kernel};
 use keyway_region::layout::plan::{Layout, MEMORY_MAX, MEMORY_MIN, Shape};
 use keyway_region::layout::superblock;
 use keyway_region::memory::Memory;
@@ -69,7 +69,8 @@ pub(crate) fn open(place: &Place, options: &Options) -> Result<Inner, OpenError>
             attach(place, &name, reopen, options, false)
         }
         Place::Socket(path) => {
-            let files = RefCell::new(handout::ask(path)?.into_iter());
+            let handed = handout::ask(path)?;
+            let files = RefCell::new(handed.files.into_iter());
             let next = || {
                 let file = files.borrow_mut().next();
                 file.filter(|file| file.metadata().is_ok_and(|meta| meta.is_file()))
@@ -79,7 +80,11 @@ pub(crate) fn open(place: &Place, options: &Options) -> Result<Inner, OpenError>
                 existing_only: true,
                 ..options.clone()
             };
-            attach(place, path, next, &options, true)
+            let inner = attach(place, path, next, &options, true)?;
+            if let Some((word, map)) = handed.doorway {
+                kernel::take_in(&inner.crew.region, word, map).map_err(|e| io("map the stripes of", path, e))?;
+            }
+            Ok(inner)
         }
         Place::Path(path) => {
             let deadline = Instant::now() + BUSY_MAX;
@@ -337,8 +342,11 @@ fn attach(
     region.at_barrier(wait_100_ns);
     let last_seen_unix_s = i64::try_from(region.superblock().last_seen_unix_s.load(Relaxed)).unwrap_or(0);
     // "In use since this boot" must be on the medium before the first change can be.
-    if !region.begin_use(boot_id(), clock::unix_s()) && durable && !region.host().write_back(0..superblock::SIZE) {
-        return Err(io("write back", path, std::io::Error::last_os_error()));
+    if !region.begin_use(boot_id(), clock::unix_s()) {
+        kernel::forget(&region);
+        if durable && !region.host().write_back(0..superblock::SIZE) {
+            return Err(io("write back", path, std::io::Error::last_os_error()));
+        }
     }
     if !options.existing_only {
         raise(&region, options.memory).map_err(|why| OpenError::NotGrown {
@@ -358,7 +366,8 @@ fn attach(
         evict: options.evict,
     };
     Ok(Inner {
-        crew: Arc::new(Crew::new(Arc::new(region), process, limits, Home::new())),
+        crew: Arc::new(Crew::new(Arc::new(region), process, limits, Home::new(), whole(place))),
+        doorway: kernel::Doorway::default(),
         file,
         warm,
         attached_in: Duration::ZERO,
@@ -635,6 +644,10 @@ impl Host for Attachment {
 
     fn is_persistent(&self) -> bool {
         self.mapping.is_persistent
+    }
+
+    fn fence_everywhere(&self) -> bool {
+        kernel::fence_everywhere()
     }
 
     fn write_back(&self, range: std::ops::Range<usize>) -> bool {

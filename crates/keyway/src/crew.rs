@@ -5,6 +5,7 @@
 //! that thread's, under the same lock, so that nobody's slot is taken while it is in use. A session whose slot was given back
 //! before its next use gets another one.
 
+use crate::Place;
 use crate::fork::Home;
 use crate::presence::Thread;
 use keyway_region::{Limits, Process, Region, Seat};
@@ -19,6 +20,8 @@ pub(crate) struct Crew {
     pub(crate) process: Process,
     pub(crate) limits: Limits,
     pub(crate) home: Home,
+    /// where the region is
+    pub(crate) place: Place,
     members: Mutex<Members>,
 }
 
@@ -37,12 +40,13 @@ struct Member {
 }
 
 impl Crew {
-    pub(crate) fn new(region: Arc<Region>, process: Process, limits: Limits, home: Home) -> Self {
+    pub(crate) fn new(region: Arc<Region>, process: Process, limits: Limits, home: Home, place: Place) -> Self {
         Self {
             region,
             process,
             limits,
             home,
+            place,
             members: Mutex::default(),
         }
     }

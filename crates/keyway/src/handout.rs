@@ -2,8 +2,9 @@
 //!
 //! The server listens on a Unix socket for this alone. Whoever connects is told one line, and nothing is asked of him: with
 //! [`GRANTED`] come two descriptors of the region's file (`SCM_RIGHTS`, unix(7)), each opened for this client, because a lock
-//! belongs to an opened description: one to lock and map, one to ask for the locks of others. Any other line that begins with
-//! [`NAME`] says why there are none. Then the server closes.
+//! belongs to an opened description: one to lock and map, one to ask for the locks of others. A server that has its kernel door
+//! on says [`GRANTED_AND_COUNTS`] instead, with the door's word behind it, and a third descriptor: of the array in which changes
+//! are to be counted. Any other line that begins with [`NAME`] says why there are none. Then the server closes.
 //!
 //! # Safety
 //!
@@ -25,8 +26,17 @@ use std::time::Duration;
 pub const NAME: &str = "keyway-region";
 /// What a server says with the descriptors. The number is this exchange's version.
 pub const GRANTED: &str = "keyway-region 1\n";
-/// Descriptors that come with it.
+/// What it says instead, before the kernel door's word and a line end, when changes are to be counted.
+pub const GRANTED_AND_COUNTS: &str = "keyway-region 1 counts ";
+/// Descriptors of the region that come with it.
 pub const DESCRIPTORS: usize = 2;
+
+/// What a server has handed out.
+pub(crate) struct Handed {
+    pub files: [File; DESCRIPTORS],
+    /// the kernel door's word, and the array of the stripes
+    pub doorway: Option<(u64, File)>,
+}
 
 /// Longest line that a server says.
 const LINE_MAX: usize = 512;
@@ -34,7 +44,7 @@ const LINE_MAX: usize = 512;
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Asks the server behind a socket for its region.
-pub(crate) fn ask(path: &Path) -> Result<[File; DESCRIPTORS], OpenError> {
+pub(crate) fn ask(path: &Path) -> Result<Handed, OpenError> {
     let refused = |why: String| OpenError::NotHandedOut {
         path: path.to_path_buf(),
         why,
@@ -53,7 +63,7 @@ pub(crate) fn ask(path: &Path) -> Result<[File; DESCRIPTORS], OpenError> {
     // A wish: without it, a peer that says nothing is waited for.
     let _ = socket.set_read_timeout(Some(PATIENCE));
     let mut line = [0; LINE_MAX];
-    let (len, files) = receive(&socket, &mut line).map_err(|error| match error {
+    let (len, mut files) = receive(&socket, &mut line).map_err(|error| match error {
         Errno::EAGAIN => refused(format!(
             "nobody says anything there for {} s; give the path that the server has as --region-socket",
             PATIENCE.as_secs()
@@ -61,10 +71,15 @@ pub(crate) fn ask(path: &Path) -> Result<[File; DESCRIPTORS], OpenError> {
         error => refused(format!("cannot read from it: {error}")),
     })?;
     let line = String::from_utf8_lossy(line.get(..len).unwrap_or_default());
+    let word = line
+        .strip_prefix(GRANTED_AND_COUNTS)
+        .and_then(|word| word.trim_end().parse().ok());
+    let is_granted = line == GRANTED || word.is_some();
+    let doorway = word.and_then(|word| Some((word, files.pop()?)));
     match (files.try_into(), line.strip_prefix(NAME)) {
-        (Ok(files), _) if line == GRANTED => Ok(files),
+        (Ok(files), _) if is_granted => Ok(Handed { files, doorway }),
         // The kernel drops descriptors that there is no room for (unix(7), "MSG_CTRUNC").
-        (Err(_), _) if line == GRANTED => Err(refused(
+        (Err(_), _) if is_granted => Err(refused(
             "the server's descriptors did not arrive: this process has as many as it may have; raise ulimit -n".to_owned(),
         )),
         (_, Some(why)) => Err(refused(why.trim().to_owned())),
@@ -76,7 +91,7 @@ pub(crate) fn ask(path: &Path) -> Result<[File; DESCRIPTORS], OpenError> {
 
 /// One message: its length, and the files that came with it.
 fn receive(socket: &UnixStream, line: &mut [u8]) -> nix::Result<(usize, Vec<File>)> {
-    let mut space = cmsg_space!([RawFd; DESCRIPTORS]);
+    let mut space = cmsg_space!([RawFd; DESCRIPTORS + 1]);
     let mut parts = [IoSliceMut::new(line)];
     let message = loop {
         match recvmsg::<()>(socket.as_raw_fd(), &mut parts, Some(&mut space), MsgFlags::MSG_CMSG_CLOEXEC) {

@@ -25,6 +25,7 @@ mod crew;
 mod error;
 mod fork;
 pub mod handout;
+mod kernel;
 mod local;
 mod presence;
 mod restart;
@@ -40,6 +41,7 @@ use std::time::{Duration, Instant};
 
 pub use copy::{Copied, CopyError};
 pub use error::{GrowError, LocalError, OpenError, SessionError};
+pub use kernel::{KernelDoor, KernelDoorError};
 pub use keyway_region::check::Report as CheckReport;
 pub use keyway_region::layout::stats::Counters;
 pub use keyway_region::verbs::*;
@@ -178,6 +180,7 @@ struct Inner {
     durable: bool,
     place: Place,
     options: Options,
+    doorway: kernel::Doorway,
     /// a forked child's own
     again: OnceLock<Cache>,
 }

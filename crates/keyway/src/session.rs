@@ -2,6 +2,7 @@
 
 use crate::clock;
 use crate::crew::Crew;
+use crate::kernel;
 use crate::presence;
 use keyway_region::verbs::{Arithmetic, Counted, Delete, Deleted, Get, Item, Store, Stored, WriteError};
 use std::sync::Arc;
@@ -58,6 +59,17 @@ impl Session {
         Ok(())
     }
 
+    /// Before every use that may change the region: besides, its changes can be counted, if they are to be.
+    #[inline]
+    fn ready_to_write(&mut self) -> Result<(), WriteError> {
+        self.ready()?;
+        if !self.inner.knows_door() {
+            // If nothing comes of it, the verb says so.
+            kernel::meet(&self.member.crew);
+        }
+        Ok(())
+    }
+
     #[inline]
     fn now(&self) -> u32 {
         self.inner.region().tick(clock::unix_s())
@@ -88,7 +100,11 @@ impl Session {
         out: &mut Vec<u8>,
         head: impl FnMut(&Item, &mut Vec<u8>),
     ) -> Result<Option<Item>, WriteError> {
-        self.ready()?;
+        if how.may_change() {
+            self.ready_to_write()?;
+        } else {
+            self.ready()?;
+        }
         let now = self.now();
         self.inner.get_with(key, how, now, out, head)
     }
@@ -117,7 +133,7 @@ impl Session {
     /// As [`Session::set`].
     #[inline]
     pub fn store(&mut self, key: &[u8], value: &[u8], how: &Store) -> Result<Stored, WriteError> {
-        self.ready()?;
+        self.ready_to_write()?;
         let now = self.now();
         self.inner.store(key, value, how, now)
     }
@@ -129,7 +145,7 @@ impl Session {
     /// A bad key; where an item stays, whatever a write can meet.
     #[inline]
     pub fn delete(&mut self, key: &[u8], how: &Delete) -> Result<Deleted, WriteError> {
-        self.ready()?;
+        self.ready_to_write()?;
         let now = self.now();
         self.inner.delete(key, how, now)
     }
@@ -141,7 +157,7 @@ impl Session {
     /// As [`Session::set`].
     #[inline]
     pub fn arithmetic(&mut self, key: &[u8], how: &Arithmetic) -> Result<Counted, WriteError> {
-        self.ready()?;
+        self.ready_to_write()?;
         let now = self.now();
         self.inner.arithmetic(key, how, now)
     }
@@ -152,7 +168,7 @@ impl Session {
     ///
     /// As [`Session::set`].
     pub fn touch(&mut self, key: &[u8], exptime: i64) -> Result<bool, WriteError> {
-        self.ready()?;
+        self.ready_to_write()?;
         let now = self.now();
         self.inner.touch(key, exptime, now)
     }
@@ -163,7 +179,7 @@ impl Session {
     ///
     /// [`WriteError::EpochsUsedUp`] after 16,777,215 flushes.
     pub fn flush_all(&mut self, exptime: i64) -> Result<(), WriteError> {
-        self.ready()?;
+        self.ready_to_write()?;
         let now = self.now();
         self.inner.flush_all(exptime, now)
     }
@@ -184,6 +200,15 @@ impl Session {
             self.inner.region().note_seen(clock::unix_s());
             self.member.crew.upkeep();
             self.inner.upkeep(now);
+        }
+    }
+
+    /// The item has been answered from a copy that somebody keeps (the kernel door): it is as much in use as if it had been fetched
+    /// here.
+    pub fn note_hit(&mut self, key: &[u8]) {
+        if self.ready().is_ok() {
+            let now = self.now();
+            self.inner.note_hit(key, now);
         }
     }
 

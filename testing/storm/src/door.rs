@@ -96,9 +96,11 @@ impl Door for Library {
     fn call(&mut self, call: &Call) -> Option<Answer> {
         Some(self.answer(call).unwrap_or_else(|e| match e {
             WriteError::OutOfMemory | WriteError::TooLarge { .. } => Answer::Refused,
-            WriteError::Corrupt | WriteError::EpochsUsedUp | WriteError::KeyLength { .. } | WriteError::Detached => {
-                torn(call, e.to_string().as_bytes())
-            }
+            WriteError::Corrupt
+            | WriteError::EpochsUsedUp
+            | WriteError::KeyLength { .. }
+            | WriteError::Detached
+            | WriteError::KernelDoor => torn(call, e.to_string().as_bytes()),
         }))
     }
 }

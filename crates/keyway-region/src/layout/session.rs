@@ -47,7 +47,13 @@ pub struct ThreadSlot {
     pub pending_word: AtomicU64,
     /// change of the item count that the superblock has not been told of (two's complement)
     pub items: AtomicU64,
-    reserved: [AtomicU64; 4],
+    /// 1 while the thread is in an operation that may change what others see
+    pub writing: AtomicU64,
+    /// the door word that the thread has acknowledged: it counts its changes by it from then on
+    pub door: AtomicU64,
+    /// the stripe, plus 1, in which the thread has counted a change as begun, or is about to; 0 for none
+    pub stripe: AtomicU64,
+    reserved: [AtomicU64; 1],
     /// segments, plus 1, that no recycler may bump meanwhile; 0 for none. By index: [`OPERATION`], [`UPKEEP`], [`LEASING`],
     /// [`WRITTEN`], [`FREEING`]
     pub intents: [AtomicU64; INTENTS],

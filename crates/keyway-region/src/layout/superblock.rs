@@ -55,7 +55,7 @@ pub struct Superblock {
     pub segments: AtomicU64,
     /// high-water mark of the region's clock, seconds
     pub clock: AtomicU64,
-    /// the kernel door: 0 off, otherwise the number that every session must acknowledge
+    /// see [`DoorWord`]
     pub kernel_door: AtomicU64,
     /// 1 once anybody has put an item into a third bucket
     pub thirds: AtomicU64,
@@ -91,7 +91,10 @@ pub struct Superblock {
     pub boot_id: [AtomicU64; 2],
     /// Unix seconds of the last attach, detach or upkeep
     pub last_seen_unix_s: AtomicU64,
-    pad3: [AtomicU64; 4],
+    /// the kernel program answers from copies until this instant of its clock at most, nanoseconds; its owner sets it, before he
+    /// lets the program answer so long
+    pub door_lease_ns: AtomicU64,
+    pad3: [AtomicU64; 3],
 
     /// segments still to be looked at for what the dead held; see [`crate::Session::upkeep`]
     pub lost: AtomicU64,
@@ -164,5 +167,41 @@ impl FlushWord {
     pub fn is_due(self, now: u32) -> bool {
         let at = self.at();
         at != 0 && at <= now
+    }
+}
+
+/// The kernel door: 63..40 number | 39..16 incarnation of the owner's process slot, low bits | 15..1 that slot | 0 on.
+///
+/// While it is on, every change is counted (see the region's `stripes`). Each time that it is turned on it has another number.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DoorWord(pub u64);
+
+impl DoorWord {
+    /// The word with which this process turns it on after `self`.
+    #[must_use]
+    pub fn next(self, slot: usize, incarnation: u64) -> Self {
+        Self(((self.0 >> 40) + 1) << 40 | (incarnation & 0xFF_FFFF) << 16 | (slot as u64 & 0x7FFF) << 1 | 1)
+    }
+
+    /// The word that turns it off.
+    #[must_use]
+    pub fn off(self) -> Self {
+        Self(self.0 >> 40 << 40)
+    }
+
+    /// Whether changes are counted.
+    #[inline]
+    pub fn is_on(self) -> bool {
+        self.0 & 1 != 0
+    }
+
+    /// The process slot of its owner.
+    pub fn slot(self) -> usize {
+        super::index(self.0 >> 1 & 0x7FFF)
+    }
+
+    /// Whether the owner's process slot was in this incarnation.
+    pub fn is_of_incarnation(self, incarnation: u64) -> bool {
+        (self.0 >> 16) & 0xFF_FFFF == incarnation & 0xFF_FFFF
     }
 }

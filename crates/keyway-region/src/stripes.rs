@@ -1,0 +1,358 @@
+//! Changes, counted for whoever keeps copies of items outside the region.
+//!
+//! The hash space is cut into [`STRIPES`] stripes; a key's tag names its stripe, so a slot's word alone tells it. Each has a word
+//! `{started, finished}`, and one more word stands for `flush_all`. While the kernel door is on, every change of what others see
+//! is bracketed: started + 1, the publish, finished + 1. Whoever copies an item reads its stripe's word first, and takes it with
+//! the copy; as long as the word is the same, with equal halves, nobody has begun to change what was copied. This file does not
+//! know who does that.
+//!
+//! The words lie outside the region, in memory that a process maps when it needs to ([`Region::offer_stripes`]). A session that
+//! does not have them may not change anything while the door is on.
+//!
+//! Turning it on ([`Region::turn_door_on`]): the door word is stored; a fence that every processor passes; then each session is
+//! waited for that was in an operation meanwhile and may not have seen the word ([`Region::is_door_acknowledged`]). Nobody waits
+//! but who turns it on.
+//!
+//! A thread that dies between its two counts leaves its stripe's halves unequal: nobody copies from it, and no copy of it is
+//! current, until [`Region::mend_stripes`] finds that no live session names the stripe, and moves the word on to equal halves
+//! that it never had.
+
+use crate::atomics::{AcqRel, Acquire, AtomicU64, Relaxed, Release, SeqCst, fence, light_fence};
+use crate::layout::session::Lease;
+use crate::layout::slot::{Slot, TAG_BITS};
+use crate::layout::superblock::DoorWord;
+use crate::memory::Memory;
+use crate::mutants::{self, Mutant};
+use crate::region::Region;
+use crate::session::{Process, Session};
+use crate::verbs::WriteError;
+use core::any::Any;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// Stripes of the hash space: as many as tags.
+pub const STRIPES: usize = 1 << TAG_BITS;
+/// The place of `flush_all`'s word, behind those of the stripes.
+pub const FLUSH: usize = STRIPES;
+/// Words in all.
+pub const WORDS: usize = STRIPES + 1;
+
+/// The words of the stripes, as this process has them mapped.
+pub struct Stripes {
+    memory: Memory,
+    /// keeps the mapping
+    _mapping: Box<dyn Any + Send + Sync>,
+}
+
+/// A stripe's word: 63..32 changes finished | 31..0 changes started.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Changes(u64);
+
+impl Changes {
+    fn started(self) -> u32 {
+        (self.0 & 0xFFFF_FFFF) as u32
+    }
+
+    fn finished(self) -> u32 {
+        (self.0 >> 32) as u32
+    }
+
+    fn new(started: u32, finished: u32) -> Self {
+        Self(u64::from(finished) << 32 | u64::from(started))
+    }
+
+    fn with_one_started(self) -> Self {
+        Self::new(self.started().wrapping_add(1), self.finished())
+    }
+
+    fn with_one_finished(self) -> Self {
+        Self::new(self.started(), self.finished().wrapping_add(1))
+    }
+
+    /// Equal halves that the word has not had.
+    fn mended(self) -> Self {
+        let next = self.started().wrapping_add(1);
+        Self::new(next, next)
+    }
+
+    fn is_at_rest(self) -> bool {
+        self.started() == self.finished()
+    }
+}
+
+impl Stripes {
+    /// The stripes in this memory, which `mapping` keeps mapped. `None`: it is too small.
+    pub fn new(memory: Memory, mapping: Box<dyn Any + Send + Sync>) -> Option<Self> {
+        (memory.len() >= WORDS * 8).then_some(Self {
+            memory,
+            _mapping: mapping,
+        })
+    }
+
+    fn word(&self, stripe: usize) -> &AtomicU64 {
+        self.memory.get(stripe.min(FLUSH) * 8)
+    }
+
+    /// Replaces a word by its successor. The halves must not carry into each other, so it is no addition; who fails does because
+    /// another one's change was counted.
+    fn step(&self, stripe: usize, next: impl Fn(Changes) -> Changes) {
+        let word = self.word(stripe);
+        let mut now = word.load(Relaxed);
+        // PAIRS: started: Acquire in `Region::mend_stripes` (who sees the count sees the session's stripe) and, in a reader of
+        // copies, its load of the word (who sees the publish sees that it was begun). Finished: the load of the word by whoever
+        // copies (who sees it reads what was published).
+        while let Err(other) = word.compare_exchange(now, next(Changes(now)).0, AcqRel, Relaxed) {
+            now = other;
+        }
+    }
+}
+
+/// What this process has of the stripes, and for which door word.
+#[derive(Default)]
+pub(crate) struct Offered(Mutex<Option<(DoorWord, Arc<Stripes>)>>);
+
+impl Region {
+    /// The door word.
+    pub fn door(&self) -> DoorWord {
+        DoorWord(self.superblock().kernel_door.load(Acquire))
+    }
+
+    /// The sessions of this process count by these words while the door word is this one.
+    pub fn offer_stripes(&self, door: DoorWord, stripes: Stripes) {
+        *self.offered.0.lock().unwrap_or_else(PoisonError::into_inner) = Some((door, Arc::new(stripes)));
+    }
+
+    fn stripes_for(&self, door: DoorWord) -> Option<Arc<Stripes>> {
+        let offered = self.offered.0.lock().unwrap_or_else(PoisonError::into_inner);
+        offered
+            .as_ref()
+            .filter(|(of, _)| *of == door)
+            .map(|(_, stripes)| Arc::clone(stripes))
+    }
+
+    /// Whether this process has the words for the present door word.
+    pub fn has_stripes(&self) -> bool {
+        self.stripes_for(self.door()).is_some()
+    }
+
+    /// Whether the process that turned the door on is still there.
+    pub fn is_door_owned(&self) -> bool {
+        let door = self.door();
+        let slot = door.slot();
+        door.is_on()
+            && slot < self.layout.shape.process_slots
+            && door.is_of_incarnation(self.process(slot).incarnation.load(Acquire))
+            && self.is_process_alive(slot)
+    }
+
+    /// Turns the door on: from now on changes are counted in `stripes`. Nothing may be copied before [`Self::is_door_acknowledged`].
+    /// `None`: another live process has turned it on.
+    pub fn turn_door_on(&self, process: Process, stripes: Stripes) -> Option<DoorWord> {
+        let old = self.door();
+        if self.is_door_owned() {
+            return None;
+        }
+        let door = old.next(process.slot, process.incarnation);
+        self.offer_stripes(door, stripes);
+        // PAIRS: Acquire in `Session::enter`.
+        let won = self
+            .superblock()
+            .kernel_door
+            .compare_exchange(old.0, door.0, AcqRel, Relaxed)
+            .is_ok();
+        won.then_some(door)
+    }
+
+    /// Whether every session counts its changes by now: none is left in an operation that began before it could know.
+    pub fn is_door_acknowledged(&self) -> bool {
+        if mutants::is(Mutant::DoorBeforeAcknowledged) {
+            return true;
+        }
+        let door = self.door();
+        // PAIRS: the light fence in `Session::enter`. Behind this, whoever has not read the door word yet will read this one, and
+        // of whoever has read another one it is seen that he is writing.
+        let all_fenced = self.host().fence_everywhere();
+        (0..self.threads()).all(|slot| {
+            let thread = self.thread(slot);
+            !Lease(thread.lease.load(Acquire)).is_leased()
+                || thread.door.load(Acquire) == door.0
+                || (all_fenced && thread.writing.load(Acquire) == 0)
+        })
+    }
+
+    /// Turns the door off, if the word is still this one. The caller knows that nobody answers from copies any more.
+    pub fn turn_door_off(&self, door: DoorWord) {
+        let word = &self.superblock().kernel_door;
+        let _ = word.compare_exchange(door.0, door.off().0, AcqRel, Relaxed);
+    }
+
+    /// Nobody answers from copies behind this instant of the kernel program's clock, unless it is renewed.
+    pub fn renew_door_lease(&self, until_ns: u64) {
+        // PAIRS: nothing; the kernel program is told after this.
+        self.superblock().door_lease_ns.store(until_ns, SeqCst);
+    }
+
+    /// See [`Self::renew_door_lease`].
+    pub fn door_lease_ns(&self) -> u64 {
+        self.superblock().door_lease_ns.load(SeqCst)
+    }
+
+    /// Moves on the stripes in which somebody has died between his two counts; how many. Of this process's stripes only.
+    pub fn mend_stripes(&self) -> usize {
+        let Some(stripes) = self.stripes_for(self.door()) else {
+            return 0;
+        };
+        (0..WORDS).filter(|stripe| self.mend(&stripes, *stripe)).count()
+    }
+
+    fn mend(&self, stripes: &Stripes, stripe: usize) -> bool {
+        let word = stripes.word(stripe);
+        // PAIRS: Release in `Stripes::step`: whoever is counted in here has his stripe in his record. Who is not makes the
+        // exchange fail.
+        let now = Changes(word.load(Acquire));
+        if now.is_at_rest() || mutants::is(Mutant::StripeForgotten) {
+            return false;
+        }
+        let name = stripe as u64 + 1;
+        let is_named = (0..self.threads()).any(|slot| {
+            let thread = self.thread(slot);
+            thread.stripe.load(Acquire) == name && Lease(thread.lease.load(Acquire)).is_leased()
+        });
+        !is_named && word.compare_exchange(now.0, now.mended().0, AcqRel, Relaxed).is_ok()
+    }
+}
+
+impl Session {
+    /// An operation begins that may change what others see: by the present door word it is known whether changes are counted.
+    ///
+    /// # Errors
+    ///
+    /// They are, and this process does not have the words.
+    #[inline]
+    pub(crate) fn enter(&self) -> Result<(), WriteError> {
+        self.thread().writing.store(1, Relaxed);
+        // PAIRS: the fence everywhere in `Region::is_door_acknowledged`.
+        light_fence();
+        // PAIRS: Release in `Region::turn_door_on`.
+        let door = self.region.superblock().kernel_door.load(Acquire);
+        if door == self.door.get() {
+            return Ok(());
+        }
+        self.meet_door(DoorWord(door))
+    }
+
+    /// Whether the session has acknowledged the present door word: an operation that begins now need not stop for it.
+    #[inline]
+    pub fn knows_door(&self) -> bool {
+        self.region.superblock().kernel_door.load(Relaxed) == self.door.get()
+    }
+
+    /// The operation has ended.
+    #[inline]
+    pub(crate) fn leave(&self) {
+        // PAIRS: Acquire in `Region::is_door_acknowledged`: what was not counted is published.
+        self.thread().writing.store(0, Release);
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn meet_door(&self, door: DoorWord) -> Result<(), WriteError> {
+        let stripes = self.region.stripes_for(door);
+        if door.is_on() && stripes.is_none() {
+            self.leave();
+            return Err(WriteError::KernelDoor);
+        }
+        self.counts.set(door.is_on());
+        self.stripes.replace(stripes.filter(|_| door.is_on()));
+        self.door.set(door.0);
+        self.thread().door.store(door.0, Release);
+        Ok(())
+    }
+
+    /// Makes a change of what others see of the key of a slot's word: counted, if changes are counted.
+    #[inline(always)]
+    pub(crate) fn counted<R>(&self, word: Slot, publish: impl FnOnce() -> R) -> R {
+        self.counted_in(crate::layout::index(word.tag()), publish)
+    }
+
+    /// The same, for a change that nobody has asked for.
+    #[inline(always)]
+    pub(crate) fn counted_eviction<R>(&self, word: Slot, publish: impl FnOnce() -> R) -> R {
+        if mutants::is(Mutant::EvictionsUncounted) {
+            return publish();
+        }
+        self.counted(word, publish)
+    }
+
+    /// The same, for a flush.
+    pub(crate) fn counted_flush<R>(&self, publish: impl FnOnce() -> R) -> R {
+        if mutants::is(Mutant::FlushUncounted) {
+            return publish();
+        }
+        self.counted_in(FLUSH, publish)
+    }
+
+    #[inline(always)]
+    fn counted_in<R>(&self, stripe: usize, publish: impl FnOnce() -> R) -> R {
+        if self.counts.get() && !mutants::is(Mutant::CountedLate) {
+            self.begin_change(stripe);
+        }
+        let result = publish();
+        if self.counts.get() {
+            if mutants::is(Mutant::CountedLate) {
+                self.begin_change(stripe);
+            }
+            self.end_change(stripe);
+        }
+        result
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn begin_change(&self, stripe: usize) {
+        if let Some(stripes) = &*self.stripes.borrow()
+            && !mutants::is(Mutant::ChangesUncounted)
+        {
+            // Before the count: recovery leaves the stripe alone as long as a live session names it.
+            self.thread().stripe.store(stripe as u64 + 1, Relaxed);
+            stripes.step(stripe, Changes::with_one_started);
+            // On x86 the exchange is a full barrier; elsewhere the publish must not become visible before the count.
+            fence(SeqCst);
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn end_change(&self, stripe: usize) {
+        if let Some(stripes) = &*self.stripes.borrow()
+            && !mutants::is(Mutant::ChangesUncounted)
+        {
+            stripes.step(stripe, Changes::with_one_finished);
+            // PAIRS: Acquire in `Region::mend`.
+            self.thread().stripe.store(0, Release);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn halves_do_not_carry_into_each_other() {
+        let full = Changes::new(u32::MAX, 7);
+        assert_eq!(full.with_one_started(), Changes::new(0, 7));
+        let full = Changes::new(7, u32::MAX);
+        assert_eq!(full.with_one_finished(), Changes::new(7, 0));
+        let dead = Changes::new(8, 7);
+        assert!(!dead.is_at_rest() && dead.mended().is_at_rest() && dead.mended() == Changes::new(9, 9));
+    }
+
+    #[test]
+    fn a_door_word_tells_its_owner_and_is_another_one_each_time() {
+        let on = DoorWord(0).next(12, 0x100_0003);
+        assert!(on.is_on() && on.slot() == 12 && on.is_of_incarnation(3) && !on.is_of_incarnation(4));
+        let off = on.off();
+        assert!(!off.is_on() && off != DoorWord(0));
+        assert_ne!(off.next(12, 3), on);
+    }
+}

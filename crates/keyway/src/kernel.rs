@@ -1,0 +1,250 @@
+//! The kernel door's side in a process: the words in which changes are counted ([`keyway_region::Stripes`]), mapped from what the
+//! kernel program's owner hands out, and the rules by which the door is turned on and off.
+//!
+//! The words are an array of the BPF program (`BPF_F_MMAPABLE`). Its descriptor is mapped and closed: whoever keeps one could do
+//! more with it than write these words.
+//!
+//! An owner who dies leaves the door on. The program falls silent when its lease has run out; who meets the door from then on,
+//! and finds its owner dead, turns it off.
+//!
+//! # Safety
+//!
+//! The only `unsafe` here is a system call that touches no memory.
+#![allow(unsafe_code, reason = "a system call; contract above")]
+
+use crate::attach::Mapping;
+use crate::crew::Crew;
+use crate::{Cache, Inner, Place, handout};
+use keyway_region::layout::superblock::DoorWord;
+use keyway_region::{Region, STRIPE_WORDS, Stripes};
+use nix::time::{ClockId, clock_gettime};
+use std::fmt;
+use std::fs::File;
+use std::io;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+/// Pages of the array (an mmapable one has whole pages; bpf(2)).
+const MAP_LEN: usize = (STRIPE_WORDS * 8).next_multiple_of(4096);
+/// How long an answer may be under way in the kernel after its program has looked at the lease.
+const MARGIN: Duration = Duration::from_millis(100);
+
+/// What this process can hand out, if it has turned the door on.
+#[derive(Default)]
+pub(crate) struct Doorway(Mutex<Option<(DoorWord, Arc<File>)>>);
+
+/// The kernel door, turned on by this process; dropped, it is off again.
+pub struct KernelDoor {
+    inner: Arc<Inner>,
+    word: DoorWord,
+    is_abandoned: bool,
+}
+
+/// Why the door was not turned on.
+#[derive(Debug)]
+pub enum KernelDoorError {
+    /// another process has turned it on
+    Taken,
+    /// the last owner has died, and his program may still answer for so long
+    StillAnswering(Duration),
+    /// the words could not be mapped
+    Io(io::Error),
+}
+
+impl Cache {
+    /// Turns the kernel door on: from now on every change is counted in `map`, an array of [`keyway_region::STRIPE_WORDS`] words. Nothing may be
+    /// answered from copies before [`KernelDoor::is_acknowledged`], nor after the door is dropped.
+    ///
+    /// # Errors
+    ///
+    /// [`KernelDoorError`].
+    pub fn turn_kernel_door_on(&self, map: File) -> Result<KernelDoor, KernelDoorError> {
+        let region = &*self.inner.crew.region;
+        match retire(region) {
+            Retired::Off | Retired::Done => {}
+            Retired::Owned => return Err(KernelDoorError::Taken),
+            Retired::StillAnswering(left) => return Err(KernelDoorError::StillAnswering(left)),
+        }
+        let stripes = stripes(&map).map_err(KernelDoorError::Io)?;
+        let word = region
+            .turn_door_on(self.inner.crew.process, stripes)
+            .ok_or(KernelDoorError::Taken)?;
+        *self.inner.doorway.0.lock().unwrap_or_else(PoisonError::into_inner) = Some((word, Arc::new(map)));
+        Ok(KernelDoor {
+            inner: Arc::clone(&self.inner),
+            word,
+            is_abandoned: false,
+        })
+    }
+
+    /// What a process needs, besides the region's descriptors, that attaches while this one has the door on: the door's word and the array of
+    /// the stripes.
+    pub fn doorway(&self) -> Option<(u64, Arc<File>)> {
+        let doorway = self.inner.doorway.0.lock().unwrap_or_else(PoisonError::into_inner);
+        doorway.as_ref().map(|(word, map)| (word.0, Arc::clone(map)))
+    }
+
+    /// When a delayed `flush_all` begins, Unix seconds.
+    pub fn flush_at_unix_s(&self) -> Option<i64> {
+        self.region().and_then(Region::flush_at_unix_s)
+    }
+
+    /// The seed of the region's hash.
+    pub fn hash_seed(&self) -> u64 {
+        self.region().map_or(0, |region| {
+            region.superblock().seed.load(std::sync::atomic::Ordering::Relaxed)
+        })
+    }
+
+    /// The hash of a key in this region, by which its stripe is known.
+    pub fn hash(&self, key: &[u8]) -> u64 {
+        keyway_region::hash(self.hash_seed(), key)
+    }
+}
+
+impl KernelDoor {
+    /// Whether every session counts its changes by now. Costs a system call that takes milliseconds.
+    pub fn is_acknowledged(&self) -> bool {
+        let region = &self.inner.crew.region;
+        region.recover();
+        region.is_door_acknowledged()
+    }
+
+    /// Nobody answers from copies behind this instant of CLOCK_MONOTONIC: to be told before the program is.
+    pub fn renew(&self, until_ns: u64) {
+        self.inner.crew.region.renew_door_lease(until_ns);
+    }
+
+    /// Moves on the stripes in which a dead thread had begun a change; how many.
+    pub fn mend(&self) -> usize {
+        let region = &self.inner.crew.region;
+        region.recover();
+        region.mend_stripes()
+    }
+
+    /// Leaves the door on without an owner, as a process does that dies.
+    pub fn abandon(mut self) {
+        self.is_abandoned = true;
+    }
+
+    /// Waits until nothing is under way any more in a program that has been silenced or detached.
+    pub fn settle(&self) {
+        if !self.inner.crew.region.host().fence_everywhere() {
+            std::thread::sleep(MARGIN);
+        }
+    }
+}
+
+impl Drop for KernelDoor {
+    fn drop(&mut self) {
+        *self.inner.doorway.0.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        if !self.is_abandoned {
+            self.inner.crew.region.turn_door_off(self.word);
+        }
+    }
+}
+
+impl fmt::Display for KernelDoorError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Taken => f.write_str("another server has its kernel door on for this region: one at a time"),
+            Self::StillAnswering(left) => write!(
+                f,
+                "the program of a server that has died may still answer for {} ms: try again",
+                left.as_millis()
+            ),
+            Self::Io(error) => write!(f, "the program's stripes cannot be mapped: {error}"),
+        }
+    }
+}
+
+impl std::error::Error for KernelDoorError {}
+
+/// The stripes of this array.
+fn stripes(map: &File) -> io::Result<Stripes> {
+    let mapping = Mapping::new(map, MAP_LEN)?;
+    let memory = mapping.memory();
+    Stripes::new(memory, Box::new(mapping)).ok_or_else(|| io::ErrorKind::InvalidInput.into())
+}
+
+/// What a server has handed out with the region.
+pub(crate) fn take_in(region: &Region, word: u64, map: File) -> io::Result<()> {
+    region.offer_stripes(DoorWord(word), stripes(&map)?);
+    Ok(())
+}
+
+/// What became of a door that was met.
+enum Retired {
+    /// it was off
+    Off,
+    /// its owner has died, and it is off now
+    Done,
+    /// its owner has died, and his program may still answer
+    StillAnswering(Duration),
+    /// its owner is there
+    Owned,
+}
+
+/// Turns the door off if its owner has died and nobody answers any more.
+fn retire(region: &Region) -> Retired {
+    let door = region.door();
+    if !door.is_on() {
+        return Retired::Off;
+    }
+    if region.is_door_owned() {
+        return Retired::Owned;
+    }
+    let end = Duration::from_nanos(region.door_lease_ns()) + MARGIN;
+    let left = end.saturating_sub(monotonic());
+    if !left.is_zero() {
+        return Retired::StillAnswering(left);
+    }
+    region.turn_door_off(door);
+    Retired::Done
+}
+
+/// The region was in use in another boot, or by nobody: what its door word says is over.
+pub(crate) fn forget(region: &Region) {
+    let door = region.door();
+    if door.is_on() && !region.is_door_owned() {
+        region.turn_door_off(door);
+    }
+}
+
+/// The door has been turned on, or off, since a session of this process wrote last: gets the stripes from the server, if it is that
+/// server's socket that the region came through; turns the door off whose owner has died.
+#[cold]
+pub(crate) fn meet(crew: &Crew) {
+    let region = &*crew.region;
+    if !region.door().is_on() || region.has_stripes() {
+        return;
+    }
+    match (retire(region), &crew.place) {
+        (Retired::StillAnswering(left), _) => {
+            // Shorter than a lease, once in the life of a server that died.
+            std::thread::sleep(left.min(Duration::from_secs(1)));
+            retire(region);
+        }
+        (Retired::Owned, Place::Socket(path)) => {
+            if let Ok(handed) = handout::ask(path)
+                && let Some((word, map)) = handed.doorway
+            {
+                // Without them, writes fail and say so.
+                let _ = take_in(region, word, map);
+            }
+        }
+        _ => {}
+    }
+}
+
+/// Lets every thread of every process pass a full fence (membarrier(2), MEMBARRIER_CMD_GLOBAL): behind it, no BPF program is
+/// running that began before it.
+pub(crate) fn fence_everywhere() -> bool {
+    // SAFETY: a system call that takes numbers, and touches no memory.
+    unsafe { nix::libc::syscall(nix::libc::SYS_membarrier, nix::libc::MEMBARRIER_CMD_GLOBAL, 0, 0) == 0 }
+}
+
+/// CLOCK_MONOTONIC, the kernel program's clock.
+fn monotonic() -> Duration {
+    clock_gettime(ClockId::CLOCK_MONOTONIC).map_or(Duration::MAX, Duration::from)
+}
