@@ -20,7 +20,7 @@ TO = $(DESTDIR)$(PREFIX)
 help:
 	@echo 'make run      build in release mode and serve on 127.0.0.1:11211 (ARGS=… is passed on)'
 	@echo 'make test     run the whole gate: cargo xtask ci'
-	@echo 'make build    build the program and the library for C in $(BUILT)'
+	@echo 'make build    build the program, the library for C and the drop-in for libmemcached in $(BUILT)'
 	@echo 'make install  copy them, keyway.h and keyway.pc to PREFIX (PREFIX=$(PREFIX), DESTDIR is honoured)'
 	@echo 'make wheel    build the package for Python in $(TARGET_DIR)/wheels (needs pip, which fetches maturin)'
 	@echo 'make clean    remove what the build made'
@@ -39,16 +39,20 @@ program:
 # The library without its form for Rust programs, which are tests: with it, nothing is optimized across crates.
 build: program
 	cargo rustc --profile $(PROFILE) --locked --package keyway-capi --lib --crate-type cdylib,staticlib
+	cargo build --profile $(PROFILE) --locked --package keyway-libmemcached
+	cargo rustc --profile $(PROFILE) --locked --package keyway-libmemcachedutil --lib --crate-type cdylib
 
 # Builds only if something is not there, so that `make build && sudo make install` does not build as root.
 install:
-	test -x $(BUILT)/keyway -a -f $(BUILT)/libkeyway_capi.so -a -f $(BUILT)/libkeyway_capi.a || $(MAKE) build
+	test -x $(BUILT)/keyway -a -f $(BUILT)/libkeyway_capi.so -a -f $(BUILT)/libkeyway_capi.a -a -f $(BUILT)/libmemcached.so -a -f $(BUILT)/libmemcachedutil.so || $(MAKE) build
 	install -D -m 755 $(BUILT)/keyway $(TO)/bin/keyway
 	install -D -m 755 $(BUILT)/libkeyway_capi.so $(TO)/lib/libkeyway.so.$(VERSION)
 	ln -sf libkeyway.so.$(VERSION) $(TO)/lib/$(SONAME)
 	ln -sf $(SONAME) $(TO)/lib/libkeyway.so
 	install -D -m 644 $(BUILT)/libkeyway_capi.a $(TO)/lib/libkeyway.a
 	install -D -m 644 crates/keyway-capi/include/keyway.h $(TO)/include/keyway.h
+	install -D -m 755 $(BUILT)/libmemcached.so $(TO)/lib/keyway/libmemcached.so.11
+	install -D -m 755 $(BUILT)/libmemcachedutil.so $(TO)/lib/keyway/libmemcachedutil.so.2
 	install -d $(TO)/lib/pkgconfig
 	sed 's|@PREFIX@|$(PREFIX)|; s|@VERSION@|$(VERSION)|' crates/keyway-capi/keyway.pc.in >$(TO)/lib/pkgconfig/keyway.pc
 

@@ -48,6 +48,7 @@ if [ "$purpose" = test ]; then
     have pkg-config || want "finds the installed library for C" pkg-config
     have memcached || want "the peer that conformance and benchmarks compare with" memcached
     have memccat || want "memccat, memccp and memcstat as clients" libmemcached-tools
+    [ -e /usr/include/libmemcached/memcached.h ] || want "what the drop-in for libmemcached is compared with" libmemcached-dev
     have perl || want "runs memcached-tool" perl
     have python3 || want "runs the protocol's model and the Python clients" python3
     python3 -c 'import venv, ensurepip' 2>/dev/null || want "holds the Python clients" python3-venv

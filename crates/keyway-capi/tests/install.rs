@@ -53,6 +53,8 @@ fn what_is_installed_compiles_and_runs() {
         "lib/libkeyway.a",
         "include/keyway.h",
         "lib/pkgconfig/keyway.pc",
+        "lib/keyway/libmemcached.so.11",
+        "lib/keyway/libmemcachedutil.so.2",
     ] {
         assert!(prefix.join(name).is_file(), "{name} is not there");
     }

@@ -1,0 +1,435 @@
+//! Which servers are this host's Keyway, and where their region is.
+//!
+//! A server that is named by loopback or by a Unix socket is asked once (`version`, `stats settings`). A Keyway tells which region it
+//! has (`keyway_region`: device and inode), and where that can be had: the path of its region socket (`keyway_region_socket`), or
+//! the region's file (`memory_file`). What is opened there must be that region. `keyway:PATH` names a region, or a region socket,
+//! itself. What was found is shared by all handles of the process.
+//!
+//! A region is looked after once a second by those who use it: if its file or socket has been replaced, the server is asked again.
+
+use keyway::{Cache, Options, Place};
+use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream};
+use std::os::unix::fs::MetadataExt;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::{Acquire, Release};
+use std::sync::{Mutex, MutexGuard};
+use std::time::{Duration, Instant};
+
+/// What names a place itself.
+const PREFIX: &str = "keyway:";
+/// A Keyway on this host answers at once.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// How long a server that is no Keyway is not asked again.
+const STRANGER: Duration = Duration::from_secs(5);
+/// How long somebody else's look at a server is waited for. A child that was forked in the middle of one waits in vain.
+const LOOK: Duration = Duration::from_secs(10);
+/// Longest answer that is read.
+const ANSWER_MAX: u64 = 1 << 20;
+/// What is told as the version where no server tells it: the protocol's, as Keyway speaks it.
+const VERSION: [u8; 3] = [1, 6, 45];
+
+/// Where a server is, on this host.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Target {
+    Tcp(Vec<SocketAddr>),
+    Unix(PathBuf),
+    Place(PathBuf),
+}
+
+impl Target {
+    /// `None`: it may be anywhere.
+    pub(crate) fn of(hostname: &str, port: u16) -> Option<Self> {
+        if let Some(place) = hostname.strip_prefix(PREFIX) {
+            return Some(Self::Place(place.into()));
+        }
+        if hostname.starts_with('/') {
+            return Some(Self::Unix(hostname.into()));
+        }
+        let addresses = if hostname.eq_ignore_ascii_case("localhost") {
+            vec![IpAddr::V4(Ipv4Addr::LOCALHOST), IpAddr::V6(Ipv6Addr::LOCALHOST)]
+        } else {
+            let bare = hostname.strip_prefix('[').and_then(|rest| rest.strip_suffix(']'));
+            let address: IpAddr = bare.unwrap_or(hostname).parse().ok()?;
+            vec![address]
+        };
+        let here = addresses.iter().all(IpAddr::is_loopback);
+        here.then(|| Self::Tcp(addresses.into_iter().map(|address| SocketAddr::new(address, port)).collect()))
+    }
+
+    /// A conversation with the server. `None`: there is none to talk to.
+    fn connect(&self) -> Option<std::io::Result<Box<dyn Talk>>> {
+        match self {
+            Self::Place(_) => None,
+            Self::Unix(path) => Some(UnixStream::connect(path).and_then(|stream| {
+                stream.set_read_timeout(Some(PATIENCE))?;
+                stream.set_write_timeout(Some(PATIENCE))?;
+                Ok(Box::new(stream) as Box<dyn Talk>)
+            })),
+            Self::Tcp(addresses) => {
+                let mut last = std::io::Error::from(ErrorKind::ConnectionRefused);
+                for address in addresses {
+                    match TcpStream::connect_timeout(address, PATIENCE) {
+                        Ok(stream) => {
+                            let set = stream
+                                .set_read_timeout(Some(PATIENCE))
+                                .and_then(|()| stream.set_write_timeout(Some(PATIENCE)));
+                            return Some(set.map(|()| Box::new(stream) as Box<dyn Talk>));
+                        }
+                        Err(error) => last = error,
+                    }
+                }
+                Some(Err(last))
+            }
+        }
+    }
+
+    /// Says something to the server: its lines, up to and without the first that ends an answer. `None`: there is no server.
+    pub(crate) fn ask(&self, request: &str) -> Option<std::io::Result<Vec<String>>> {
+        Some(self.connect()?.and_then(|mut stream| {
+            stream.write_all(request.as_bytes())?;
+            let mut lines = Vec::new();
+            for line in BufReader::new(stream.take(ANSWER_MAX)).split(b'\n') {
+                let line = String::from_utf8_lossy(&line?).trim_end().to_owned();
+                if ["END", "OK", "RESET"].contains(&&*line) {
+                    return Ok(lines);
+                }
+                let failed = ["ERROR", "CLIENT_ERROR", "SERVER_ERROR"]
+                    .iter()
+                    .any(|word| line.starts_with(word));
+                lines.push(line);
+                if failed {
+                    return Ok(lines);
+                }
+            }
+            Err(ErrorKind::UnexpectedEof.into())
+        }))
+    }
+}
+
+trait Talk: Read + Write {}
+impl<T: Read + Write> Talk for T {}
+
+/// What is known of a server besides its region.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Facts {
+    pub(crate) version: [u8; 3],
+    pub(crate) may_flush: bool,
+}
+
+/// What a server turned out to be.
+pub(crate) enum Look {
+    /// its region is open
+    Region(Open),
+    /// it is no Keyway, or its region cannot be had: it is a server like others
+    Stranger,
+    /// nobody is there
+    Nobody(i32),
+}
+
+/// An open region.
+#[derive(Clone)]
+pub(crate) struct Open {
+    pub(crate) cache: Cache,
+    /// device and inode of the region's file
+    pub(crate) identity: (u64, u64),
+    pub(crate) facts: Facts,
+    /// of [`Entry::generation`]
+    pub(crate) generation: u64,
+    place: PathBuf,
+    stamp: Stamp,
+}
+
+/// A server that this process has asked about.
+pub(crate) struct Entry {
+    target: Target,
+    state: Mutex<State>,
+    /// rises when its region is not the one it was. PAIRS: Release and Acquire, though what it announces lies behind the lock.
+    generation: AtomicU64,
+}
+
+enum State {
+    Unknown,
+    Region(Open),
+    Stranger(Instant),
+}
+
+/// Tells whether a file or socket is still the one it was.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Stamp {
+    device: u64,
+    inode: u64,
+    changed: (i64, i64),
+}
+
+impl Stamp {
+    /// What is at this path; all zeros: nothing. A region's file changes all the time, a socket never.
+    fn of(path: &Path) -> Self {
+        use std::os::unix::fs::FileTypeExt;
+        match std::fs::metadata(path) {
+            Ok(meta) => Self {
+                device: meta.dev(),
+                inode: meta.ino(),
+                changed: if meta.file_type().is_socket() {
+                    (meta.ctime(), meta.ctime_nsec())
+                } else {
+                    (0, 0)
+                },
+            },
+            Err(_) => Self {
+                device: 0,
+                inode: 0,
+                changed: (0, 0),
+            },
+        }
+    }
+}
+
+/// The process's entry for a server.
+pub(crate) fn entry(target: &Target) -> Option<&'static Entry> {
+    static ENTRIES: Mutex<Vec<&'static Entry>> = Mutex::new(Vec::new());
+    let mut entries = patient(&ENTRIES)?;
+    if let Some(entry) = entries.iter().find(|entry| entry.target == *target) {
+        return Some(entry);
+    }
+    let entry: &'static Entry = Box::leak(Box::new(Entry {
+        target: target.clone(),
+        state: Mutex::new(State::Unknown),
+        generation: AtomicU64::new(0),
+    }));
+    entries.push(entry);
+    Some(entry)
+}
+
+/// Locks, unless somebody holds the lock who is not coming back.
+fn patient<T>(lock: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
+    let begun = Instant::now();
+    loop {
+        match lock.try_lock() {
+            Ok(guard) => return Some(guard),
+            Err(std::sync::TryLockError::Poisoned(error)) => return Some(error.into_inner()),
+            Err(std::sync::TryLockError::WouldBlock) if begun.elapsed() > LOOK => return None,
+            Err(std::sync::TryLockError::WouldBlock) => std::thread::yield_now(),
+        }
+    }
+}
+
+impl Entry {
+    pub(crate) fn target(&self) -> &Target {
+        &self.target
+    }
+
+    #[inline]
+    pub(crate) fn generation(&self) -> u64 {
+        self.generation.load(Acquire)
+    }
+
+    /// What the server is, as far as it is known; otherwise finds out.
+    pub(crate) fn look(&self) -> Look {
+        let Some(mut state) = patient(&self.state) else {
+            return Look::Stranger;
+        };
+        match &*state {
+            State::Region(open) => return Look::Region(open.clone()),
+            State::Stranger(since) if since.elapsed() < STRANGER => return Look::Stranger,
+            _ => {}
+        }
+        self.find(&mut state)
+    }
+
+    /// Whether the region is still the server's; if not, what the server is now.
+    pub(crate) fn look_again(&self) {
+        let Some(mut state) = patient(&self.state) else { return };
+        let State::Region(open) = &*state else { return };
+        let stamp = Stamp::of(&open.place);
+        if stamp == open.stamp {
+            return;
+        }
+        let (identity, old) = (open.identity, open.clone());
+        match self.find(&mut state) {
+            Look::Region(new) if new.identity == identity => {
+                // The server was restarted on the same region: whoever uses it goes on with what is open.
+                let (place, stamp) = (new.place, new.stamp);
+                *state = State::Region(Open { place, stamp, ..old });
+            }
+            Look::Region(_) | Look::Stranger => {
+                let generation = self.generation.fetch_add(1, Release) + 1;
+                if let State::Region(open) = &mut *state {
+                    open.generation = generation;
+                }
+            }
+            // Its region is there without it.
+            Look::Nobody(_) => *state = State::Region(old),
+        }
+    }
+
+    fn find(&self, state: &mut State) -> Look {
+        match probe(&self.target) {
+            Probe::Place(place, told, facts) => match open(&place) {
+                Ok((_, identity, _)) if told.is_some_and(|told| told != identity) => {
+                    let why = format!(
+                        "{} is not its region; the server sees other files than this program",
+                        place.display()
+                    );
+                    self.stranger(state, Some(&why))
+                }
+                Ok((cache, identity, stamp)) => {
+                    let open = Open {
+                        cache,
+                        identity,
+                        facts,
+                        generation: self.generation(),
+                        place,
+                        stamp,
+                    };
+                    *state = State::Region(open.clone());
+                    Look::Region(open)
+                }
+                Err(why) => self.stranger(state, Some(&why)),
+            },
+            Probe::Keyway => self.stranger(
+                state,
+                Some("it has its region to itself; start it with --region-socket to have it used directly"),
+            ),
+            Probe::Stranger => self.stranger(state, None),
+            Probe::Nobody(error) => Look::Nobody(error),
+        }
+    }
+
+    fn stranger(&self, state: &mut State, why: Option<&str>) -> Look {
+        if let (Some(why), State::Unknown | State::Region(_)) = (why, &*state) {
+            say(&format!("{}: {why}", self.target));
+        }
+        *state = State::Stranger(Instant::now());
+        Look::Stranger
+    }
+}
+
+impl std::fmt::Display for Target {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Tcp(addresses) => match addresses.first() {
+                Some(address) => address.fmt(f),
+                None => f.write_str("?"),
+            },
+            Self::Unix(path) => path.display().fmt(f),
+            Self::Place(path) => write!(f, "{PREFIX}{}", path.display()),
+        }
+    }
+}
+
+/// A line for whoever runs the program, unless KEYWAY_LIBMEMCACHED_QUIET is set.
+pub(crate) fn say(text: &str) {
+    if std::env::var_os("KEYWAY_LIBMEMCACHED_QUIET").is_none() {
+        // A closed standard error is no reason to fail.
+        let _ = writeln!(std::io::stderr(), "keyway (libmemcached): {text}");
+    }
+}
+
+enum Probe {
+    /// the region, or its socket; and which region it must be
+    Place(PathBuf, Option<(u64, u64)>, Facts),
+    /// a Keyway that has its region to itself
+    Keyway,
+    Stranger,
+    Nobody(i32),
+}
+
+fn probe(target: &Target) -> Probe {
+    let plain = Facts {
+        version: VERSION,
+        may_flush: true,
+    };
+    if let Target::Place(path) = target {
+        return Probe::Place(path.clone(), None, plain);
+    }
+    let lines = match target.ask("version\r\nstats settings\r\n") {
+        Some(Ok(lines)) => lines,
+        Some(Err(error)) if matches!(error.kind(), ErrorKind::ConnectionRefused | ErrorKind::NotFound) => {
+            return Probe::Nobody(error.raw_os_error().unwrap_or(libc::ECONNREFUSED));
+        }
+        _ => return Probe::Stranger,
+    };
+    let row = |name: &str| {
+        let mut rows = lines.iter().filter_map(|line| line.strip_prefix("STAT ")?.split_once(' '));
+        rows.find(|(row, _)| *row == name).map(|(_, value)| value)
+    };
+    let version = lines.iter().find_map(|line| line.strip_prefix("VERSION ")).and_then(version);
+    let facts = Facts {
+        version: version.unwrap_or(VERSION),
+        may_flush: row("flush_enabled") != Some("no"),
+    };
+    let Some((device, inode)) = row("keyway_region").and_then(|region| region.split_once(':')) else {
+        return Probe::Stranger;
+    };
+    let region = device.parse().ok().zip(inode.parse().ok());
+    let socket = row("keyway_region_socket").filter(|path| path.starts_with('/'));
+    match socket.or_else(|| row("memory_file").filter(|path| path.starts_with('/'))) {
+        Some(path) => Probe::Place(path.into(), region, facts),
+        None => Probe::Keyway,
+    }
+}
+
+/// Three numbers, as libmemcached reads them.
+fn version(text: &str) -> Option<[u8; 3]> {
+    let mut numbers = text.split(['.', '-', '_', ' ']).map_while(|number| number.parse().ok());
+    Some([numbers.next()?, numbers.next()?, numbers.next().unwrap_or(0)])
+}
+
+/// Opens what is there; never makes a region, unless a file was named that is not there.
+fn open(place: &Path) -> Result<(Cache, (u64, u64), Stamp), String> {
+    let failed = |error: &dyn std::fmt::Display| error.to_string();
+    let mut options = Options {
+        existing_only: true,
+        ..Options::default()
+    };
+    let place_is = Place::at(place);
+    let cache = match (&place_is, Cache::open(&place_is, &options)) {
+        (Place::Path(_), Err(keyway::OpenError::Absent { .. })) => {
+            options.existing_only = false;
+            Cache::open(&place_is, &options)
+        }
+        (_, opened) => opened,
+    };
+    let cache = cache.map_err(|error| failed(&error))?;
+    // Whoever cannot have a session cannot use it.
+    cache.with_session(|_, _| ()).map_err(|error| failed(&error))?;
+    let stamp = Stamp::of(place);
+    let file = cache.descriptors().and_then(|[file, _]| file.metadata());
+    let identity = file.map(|meta| (meta.dev(), meta.ino())).map_err(|error| failed(&error))?;
+    Ok((cache, identity, stamp))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_is_on_this_host_is_asked() {
+        for (name, port) in [
+            ("localhost", 11211),
+            ("127.0.0.1", 1),
+            ("[::1]", 2),
+            ("::1", 3),
+            ("/run/x.sock", 0),
+        ] {
+            assert!(Target::of(name, port).is_some(), "{name}");
+        }
+        for name in ["", "example.org", "10.0.0.1", "localhost.example.org", "0.0.0.0"] {
+            assert_eq!(Target::of(name, 11211), None, "{name}");
+        }
+        assert_eq!(
+            Target::of("keyway:/dev/shm/x", 11211),
+            Some(Target::Place("/dev/shm/x".into()))
+        );
+    }
+
+    #[test]
+    fn versions_are_read_as_libmemcached_reads_them() {
+        assert_eq!(version("1.6.45"), Some([1, 6, 45]));
+        assert_eq!(version("1.6.18_1"), Some([1, 6, 18]));
+        assert_eq!(version("what"), None);
+    }
+}

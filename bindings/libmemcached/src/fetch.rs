@@ -1,0 +1,448 @@
+//! Getting items: one at a time, or many that are fetched afterwards.
+//!
+//! `memcached_mget` gets everything at once, as the server would have when the request came; what the program has not fetched yet
+//! waits in the handle ([`Pending`]).
+//!
+//! # Safety
+//!
+//! As `handle.rs` and `export.rs`. No reference to a handle is kept while a callback runs.
+#![allow(unsafe_code, reason = "C pointers; contract above")]
+
+use crate::error;
+use crate::export::handle_functions;
+use crate::handle::{self, Handle, Way, put};
+use crate::result;
+use crate::store;
+use crate::types::*;
+use keyway::{Get, Session, WriteError};
+use std::ffi::{c_char, c_int, c_void};
+
+/// Items that were got and not fetched yet.
+#[derive(Default)]
+pub(crate) struct Pending {
+    /// keys and values, one behind the other
+    bytes: Vec<u8>,
+    items: Vec<Got>,
+    next: usize,
+    /// something was asked for, and its end has not been told yet
+    asked: bool,
+}
+
+struct Got {
+    /// where its key begins; its value follows
+    at: usize,
+    key_len: usize,
+    value_len: usize,
+    flags: u32,
+    cas: u64,
+}
+
+impl Pending {
+    pub(crate) fn clear(&mut self) {
+        self.bytes.clear();
+        self.items.clear();
+        self.next = 0;
+        self.asked = false;
+        if self.bytes.capacity() > 1 << 20 {
+            self.bytes = Vec::new();
+        }
+    }
+}
+
+fn how(st: &memcached_st) -> Get {
+    Get {
+        value: true,
+        details: st.is(Flag::SupportCas) || st.is(Flag::BinaryProtocol),
+        ..Get::default()
+    }
+}
+
+/// Gets the value of a key into this thread's buffer, and works with it there.
+///
+/// # Safety
+///
+/// The handle is ours; the key has so many bytes.
+#[inline]
+unsafe fn get<R>(
+    st: *mut memcached_st,
+    handle: &mut Handle,
+    key: *const c_char,
+    length: usize,
+    found: impl FnOnce(&[u8], u32) -> R,
+) -> Result<R, c_int> {
+    // SAFETY: the caller's word.
+    let key = unsafe {
+        store::check_key(st, key, length)?;
+        std::slice::from_raw_parts(key.cast::<u8>(), length)
+    };
+    let Some(open) = &handle.open else {
+        return Err(rc::FAILURE);
+    };
+    let key = store::whole_key(handle.namespace.as_deref(), &mut handle.key, key);
+    if key.len() > keyway::KEY_LEN_MAX {
+        return Err(store::refused(st, WriteError::KeyLength { len: key.len() }));
+    }
+    let got = open
+        .cache
+        .with_session(|session, value| session.get(key, value).map(|item| found(value, item.flags)));
+    match got {
+        Ok(Some(done)) => Ok(done),
+        Ok(None) => Err(rc::NOTFOUND),
+        Err(error) => Err(store::unreachable(st, &error)),
+    }
+}
+
+/// # Safety
+///
+/// As [`get`]; the places are NULL or can be written.
+#[inline]
+unsafe fn get_one(
+    st: *mut memcached_st,
+    key: *const c_char,
+    length: usize,
+    value_length: *mut usize,
+    flags: *mut u32,
+    code: *mut c_int,
+) -> Option<*mut c_char> {
+    // SAFETY: the caller's word.
+    unsafe {
+        let got = match handle::enter(st) {
+            Way::Here(handle) => {
+                handle.pending.clear();
+                get(st, handle, key, length, |value, flags| {
+                    // An empty value is NULL, as libmemcached gives it.
+                    let copy = if value.is_empty() {
+                        std::ptr::null_mut()
+                    } else {
+                        handle::copied(st, value)
+                    };
+                    (copy, value.len(), flags)
+                })
+            }
+            Way::Away => return None,
+            Way::Stuck(failed) => Err(failed),
+        };
+        Some(match got {
+            Ok((copy, len, item_flags)) => {
+                put(value_length, len);
+                put(flags, item_flags);
+                put(
+                    code,
+                    if copy.is_null() && len > 0 {
+                        rc::MEMORY_ALLOCATION_FAILURE
+                    } else {
+                        rc::SUCCESS
+                    },
+                );
+                copy
+            }
+            Err(failed) => {
+                put(value_length, 0);
+                put(code, failed);
+                if failed == rc::NOTFOUND {
+                    put(flags, 0);
+                    if let Some(trigger) = (*st).get_key_failure {
+                        return Some(made_good(st, trigger, key, length, value_length, flags, code));
+                    }
+                }
+                std::ptr::null_mut()
+            }
+        })
+    }
+}
+
+/// Lets the program's function make the value that is missing, and stores it.
+///
+/// # Safety
+///
+/// As [`get_one`].
+#[cold]
+unsafe fn made_good(
+    st: *mut memcached_st,
+    trigger: TriggerKeyFn,
+    key: *const c_char,
+    length: usize,
+    value_length: *mut usize,
+    flags: *mut u32,
+    code: *mut c_int,
+) -> *mut c_char {
+    // SAFETY: the caller's word; the result lives until it is freed here.
+    unsafe {
+        let mut made = std::mem::MaybeUninit::<memcached_result_st>::uninit();
+        let made = result::memcached_result_create(st, made.as_mut_ptr());
+        let mut value = std::ptr::null_mut();
+        let answer = trigger(st, key, length, made);
+        if matches!(answer, rc::SUCCESS | rc::BUFFERED) {
+            let (bytes, size) = (result::memcached_result_value(made), result::memcached_result_length(made));
+            let stored = store::memcached_set(st, key, length, bytes, size, 0, (*made).item_flags);
+            if matches!(stored, rc::SUCCESS | rc::BUFFERED) {
+                put(code, stored);
+                put(value_length, size);
+                put(flags, (*made).item_flags);
+                value = result::take(made);
+            }
+        }
+        result::memcached_result_free(made);
+        value
+    }
+}
+
+/// Gets many keys into the handle.
+///
+/// # Safety
+///
+/// The handle is ours; there are so many keys, of these lengths.
+unsafe fn ask(st: *mut memcached_st, keys: *const *const c_char, lengths: *const usize, count: usize) -> Option<c_int> {
+    // SAFETY: the caller's word.
+    unsafe {
+        let handle = match handle::enter(st) {
+            Way::Here(handle) => handle,
+            Way::Away => return None,
+            Way::Stuck(code) => return Some(code),
+        };
+        if count == 0 {
+            return Some(error::set(st, rc::INVALID_ARGUMENTS, "Numbers of keys provided was zero"));
+        }
+        if keys.is_null() || lengths.is_null() {
+            return Some(error::set(
+                st,
+                rc::BAD_KEY_PROVIDED,
+                "Key was NULL or length of key was zero.",
+            ));
+        }
+        for index in 0..count {
+            if let Err(code) = store::check_key(st, *keys.add(index), *lengths.add(index)) {
+                return Some(code);
+            }
+        }
+        let how = how(&*st);
+        let Handle {
+            open,
+            pending,
+            namespace,
+            key: buffer,
+            ..
+        } = handle;
+        let Some(open) = open else { return Some(rc::FAILURE) };
+        pending.clear();
+        pending.asked = true;
+        let all = open.cache.with_session(|session, _| {
+            for index in 0..count {
+                let key = std::slice::from_raw_parts((*keys.add(index)).cast::<u8>(), *lengths.add(index));
+                let whole = store::whole_key(namespace.as_deref(), buffer, key);
+                pending.get(session, key, whole, &how)?;
+            }
+            Ok(())
+        });
+        Some(match all {
+            Ok(Ok(())) => rc::SUCCESS,
+            Ok(Err(error)) => store::refused(st, error),
+            Err(error) => store::unreachable(st, &error),
+        })
+    }
+}
+
+impl Pending {
+    fn get(&mut self, session: &mut Session, key: &[u8], whole: &[u8], how: &Get) -> Result<(), WriteError> {
+        let at = self.bytes.len();
+        self.bytes.extend_from_slice(key);
+        match session.get_with(whole, how, &mut self.bytes, |_, _| {})? {
+            Some(item) => self.items.push(Got {
+                at,
+                key_len: key.len(),
+                value_len: item.value_len,
+                flags: item.flags,
+                cas: item.cas,
+            }),
+            None => self.bytes.truncate(at),
+        }
+        Ok(())
+    }
+
+    /// The next item's bytes, key before value.
+    fn next(&mut self) -> Option<(&Got, &[u8], &[u8])> {
+        let got = self.items.get(self.next)?;
+        self.next += 1;
+        let (key, rest) = self.bytes.get(got.at..)?.split_at_checked(got.key_len)?;
+        Some((got, key, rest.get(..got.value_len)?))
+    }
+}
+
+/// The next item, into a result; NULL and a code if there is none.
+///
+/// # Safety
+///
+/// The handle is ours; the result is NULL or one.
+unsafe fn next(st: *mut memcached_st, into: *mut memcached_result_st, code: *mut c_int) -> *mut memcached_result_st {
+    // SAFETY: the caller's word.
+    unsafe {
+        let handle = handle::of(st);
+        let into = if into.is_null() {
+            result::memcached_result_create(st, std::ptr::null_mut())
+        } else {
+            into
+        };
+        if into.is_null() {
+            put(code, rc::MEMORY_ALLOCATION_FAILURE);
+            return into;
+        }
+        if let Some((got, key, value)) = handle.pending.next() {
+            result::reset(into);
+            let item = &mut *into;
+            item.item_flags = got.flags;
+            item.item_cas = got.cas;
+            item.key_length = key.len();
+            if let Some(to) = item.item_key.get_mut(..key.len()) {
+                to.copy_from_slice(key);
+            }
+            if let Some(end) = item.item_key.get_mut(key.len()) {
+                *end = 0;
+            }
+            if !result::append(into, value) {
+                put(code, rc::MEMORY_ALLOCATION_FAILURE);
+                return std::ptr::null_mut();
+            }
+            (*into).count += 1;
+            handle.result_used |= std::ptr::eq(into, &raw const (*st).result);
+            put(code, rc::SUCCESS);
+            return into;
+        }
+        handle.pending.clear();
+        put(code, if (*into).count > 0 { rc::END } else { rc::NOTFOUND });
+        if (*into).options & ALLOCATED != 0 {
+            result::memcached_result_free(into);
+        } else {
+            (*into).count = 0;
+            (*into).value.end = (*into).value.string;
+        }
+        std::ptr::null_mut()
+    }
+}
+
+/// Calls the program's functions for each item that waits; one that fails keeps the later ones from its item.
+///
+/// # Safety
+///
+/// The handle is ours; there are so many callbacks.
+unsafe fn call(st: *mut memcached_st, callbacks: *const ExecuteFn, context: *mut c_void, count: u32) -> c_int {
+    let (mut code, mut failed) = (rc::NOTFOUND, false);
+    // SAFETY: the caller's word; a callback may have handed the handle over.
+    unsafe {
+        while handle::is_ours(st) {
+            let item = next(st, &raw mut (*st).result, &raw mut code);
+            if item.is_null() {
+                break;
+            }
+            for index in 0..count as usize {
+                let answer = (*callbacks.add(index))(st, item, context);
+                if !rc::succeeded(answer) {
+                    failed = true;
+                    error::set(st, answer, "");
+                    break;
+                }
+            }
+        }
+    }
+    match code {
+        _ if failed => rc::SOME_ERRORS,
+        code if rc::succeeded(code) => rc::SUCCESS,
+        code => code,
+    }
+}
+
+/// # Safety
+///
+/// As [`ask`] and [`call`].
+unsafe fn ask_and_call(
+    st: *mut memcached_st,
+    keys: *const *const c_char,
+    lengths: *const usize,
+    number: usize,
+    callbacks: *const ExecuteFn,
+    context: *mut c_void,
+    count: u32,
+) -> Option<c_int> {
+    // SAFETY: the caller's word.
+    unsafe {
+        if !(*st).is(Flag::BinaryProtocol) {
+            return match handle::way(st) {
+                Way::Away => None,
+                Way::Stuck(code) => Some(code),
+                Way::Here(_) => {
+                    let why = "ASCII protocol is not supported for memcached_mget_execute_by_key()";
+                    Some(error::set(st, rc::NOT_SUPPORTED, why))
+                }
+            };
+        }
+        let code = ask(st, keys, lengths, number)?;
+        if code == rc::SUCCESS {
+            call(st, callbacks, context, count);
+        }
+        Some(code)
+    }
+}
+
+handle_functions! {
+    fn memcached_get(st: *mut memcached_st, key: *const c_char, length: usize, value_length: *mut usize, flags: *mut u32,
+        code: *mut c_int) -> *mut c_char = nothing(value_length, code);
+        get_one(st, key, length, value_length, flags, code)
+
+    fn memcached_get_by_key(st: *mut memcached_st, _group: *const c_char, _group_length: usize, key: *const c_char, length: usize,
+        value_length: *mut usize, flags: *mut u32, code: *mut c_int) -> *mut c_char = nothing(value_length, code);
+        get_one(st, key, length, value_length, flags, code)
+
+    fn memcached_mget(st: *mut memcached_st, keys: *const *const c_char, lengths: *const usize, count: usize)
+        -> c_int = rc::INVALID_ARGUMENTS; ask(st, keys, lengths, count)
+
+    fn memcached_mget_by_key(st: *mut memcached_st, _group: *const c_char, _group_length: usize, keys: *const *const c_char,
+        lengths: *const usize, count: usize) -> c_int = rc::INVALID_ARGUMENTS; ask(st, keys, lengths, count)
+
+    fn memcached_mget_execute(st: *mut memcached_st, keys: *const *const c_char, lengths: *const usize, number: usize,
+        callbacks: *const ExecuteFn, context: *mut c_void, count: u32) -> c_int = rc::INVALID_ARGUMENTS;
+        ask_and_call(st, keys, lengths, number, callbacks, context, count)
+
+    fn memcached_mget_execute_by_key(st: *mut memcached_st, _group: *const c_char, _group_length: usize, keys: *const *const c_char,
+        lengths: *const usize, number: usize, callbacks: *const ExecuteFn, context: *mut c_void, count: u32)
+        -> c_int = rc::INVALID_ARGUMENTS; ask_and_call(st, keys, lengths, number, callbacks, context, count)
+
+    fn memcached_fetch_result(st: *mut memcached_st, result: *mut memcached_result_st, code: *mut c_int) -> *mut memcached_result_st
+        = { put(code, rc::INVALID_ARGUMENTS); std::ptr::null_mut() }; Some(next(st, result, code))
+
+    fn memcached_fetch_execute(st: *mut memcached_st, callbacks: *const ExecuteFn, context: *mut c_void, count: u32)
+        -> c_int = rc::INVALID_ARGUMENTS; Some(call(st, callbacks, context, count))
+
+    fn memcached_fetch(st: *mut memcached_st, key: *mut c_char, key_length: *mut usize, value_length: *mut usize, flags: *mut u32,
+        code: *mut c_int) -> *mut c_char = nothing(value_length, code); {
+        let item = next(st, &raw mut (*st).result, code);
+        Some(match item.as_ref() {
+            None => {
+                put(value_length, 0);
+                put(key_length, 0);
+                put(flags, 0);
+                put(key, 0);
+                std::ptr::null_mut()
+            }
+            Some(found) => {
+                put(value_length, result::memcached_result_length(item));
+                if !key.is_null() {
+                    key.cast::<u8>().copy_from_nonoverlapping(found.item_key.as_ptr(), found.key_length);
+                    put(key_length, found.key_length);
+                }
+                put(flags, found.item_flags);
+                result::take(item)
+            }
+        })
+    }
+}
+
+/// # Safety
+///
+/// The places are NULL or can be written.
+unsafe fn nothing(value_length: *mut usize, code: *mut c_int) -> *mut c_char {
+    // SAFETY: the caller's word.
+    unsafe {
+        put(value_length, 0);
+        put(code, rc::INVALID_ARGUMENTS);
+    }
+    std::ptr::null_mut()
+}

@@ -1,0 +1,725 @@
+//! A handle's life: created, cloned, freed; and which way its calls go, into the region or to the real library.
+//!
+//! A handle is this library's own until its first call that needs a server. If all its servers are this host's Keyway, and lead to
+//! one region, it stays so, and calls are functions on the region. If not, the real library makes a handle of its own in the same
+//! memory, with the same settings, and has it from then on.
+//!
+//! # Safety
+//!
+//! A handle is used by one thread at a time. What hangs on it is made by [`create`] and freed once, by [`free`] or [`hand_over`].
+//! References to it are not kept while a program's own functions are called.
+#![allow(unsafe_code, reason = "a C structure that is shared with the program; contract above")]
+
+use crate::discover::{self, Entry, Look, Open, Target};
+use crate::error::{self, Failed};
+use crate::export::{handle_functions, plain_functions};
+use crate::fetch::Pending;
+use crate::hash;
+use crate::options;
+use crate::real::{self, Symbol};
+use crate::result;
+use crate::server::Instance;
+use crate::types::*;
+use std::ffi::{CString, c_char, c_int, c_void};
+
+/// Its address says that a handle is this library's.
+static OURS: u8 = 0;
+
+/// What hangs on a handle of ours.
+pub(crate) struct Handle {
+    /// its region, once it is known that it has one
+    pub(crate) open: Option<Open>,
+    /// servers asked about
+    entries: Vec<&'static Entry>,
+    /// second of the last look whether the region is still theirs
+    looked_s: i64,
+    /// nobody is there: asked again then
+    down_until_s: i64,
+    pub(crate) servers: Vec<Instance>,
+    /// before each key
+    pub(crate) namespace: Option<CString>,
+    /// where namespace and key are put together
+    pub(crate) key: Vec<u8>,
+    pub(crate) pending: Pending,
+    /// something stands in the handle's own result
+    pub(crate) result_used: bool,
+    pub(crate) error: Option<Failed>,
+    pub(crate) hash: u32,
+    pub(crate) distribution_hash: u32,
+    /// a hash of the program's own
+    pub(crate) kit: Option<hashkit_st>,
+    pub(crate) sasl: Option<(CString, CString)>,
+    pub(crate) encoding_key: Option<Vec<u8>>,
+    pub(crate) buckets: Option<Buckets>,
+    pub(crate) filename: Option<CString>,
+}
+
+/// `memcached_bucket_set()`.
+#[derive(Clone)]
+pub(crate) struct Buckets {
+    pub(crate) host: Vec<u32>,
+    pub(crate) forward: Option<Vec<u32>>,
+    pub(crate) replicas: u32,
+}
+
+/// Which way a call goes.
+pub(crate) enum Way {
+    /// into the region
+    Here(&'static mut Handle),
+    /// to the real library
+    Away,
+    /// nowhere: this is returned
+    Stuck(c_int),
+}
+
+#[inline]
+pub(crate) fn is_ours(st: *const memcached_st) -> bool {
+    // SAFETY: a handle, by the caller's word.
+    std::ptr::eq(unsafe { (*st).virtual_bucket }, (&raw const OURS).cast())
+}
+
+/// What hangs on a handle.
+///
+/// # Safety
+///
+/// The handle is ours.
+#[inline]
+pub(crate) unsafe fn of(st: *const memcached_st) -> &'static mut Handle {
+    // SAFETY: the caller's word; made by `create`.
+    unsafe { &mut *(*st).ketama.continuum.cast::<Handle>() }
+}
+
+/// What hangs on a handle, if it is ours.
+pub(crate) fn ours(st: *const memcached_st) -> Option<&'static mut Handle> {
+    // SAFETY: asked before.
+    (!st.is_null() && is_ours(st)).then(|| unsafe { of(st) })
+}
+
+/// Begins a call that needs servers, and says which way it goes.
+///
+/// # Safety
+///
+/// The handle is ours.
+#[inline]
+pub(crate) unsafe fn enter(st: *mut memcached_st) -> Way {
+    // SAFETY: the caller's word.
+    unsafe {
+        (*st).query_id += 1;
+        way(st)
+    }
+}
+
+/// As [`enter`], for calls that libmemcached does not count as queries.
+///
+/// # Safety
+///
+/// The handle is ours.
+#[inline]
+pub(crate) unsafe fn way(st: *mut memcached_st) -> Way {
+    // SAFETY: the caller's word.
+    let handle = unsafe { of(st) };
+    if handle.servers.is_empty() {
+        return Way::Stuck(error::set(st, rc::NO_SERVERS, ""));
+    }
+    if handle.error.is_some() {
+        error::clear(handle);
+    }
+    if handle.result_used {
+        // SAFETY: the caller's word.
+        unsafe { result::reset(&raw mut (*st).result) };
+        handle.result_used = false;
+    }
+    if handle.open.is_some() && handle.looked_s == monotonic_s() {
+        return Way::Here(handle);
+    }
+    // SAFETY: the caller's word.
+    unsafe { find_way(st) }
+}
+
+/// Seconds of a clock that costs no system call.
+#[inline]
+fn monotonic_s() -> i64 {
+    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: room for the answer.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC_COARSE, &raw mut now) };
+    now.tv_sec
+}
+
+/// # Safety
+///
+/// The handle is ours, and has servers.
+#[cold]
+unsafe fn find_way(st: *mut memcached_st) -> Way {
+    // SAFETY: the caller's word.
+    let handle = unsafe { of(st) };
+    let now_s = monotonic_s();
+    if handle.open.is_some() {
+        let known: u64 = handle.generations();
+        handle.entries.iter().for_each(|entry| entry.look_again());
+        if handle.generations() == known {
+            handle.looked_s = now_s;
+            return Way::Here(handle);
+        }
+        handle.open = None;
+    }
+    if now_s < handle.down_until_s {
+        return Way::Stuck(error::set(st, rc::SERVER_TEMPORARILY_DISABLED, ""));
+    }
+    match handle.look(st) {
+        Found::Region(open) => {
+            handle.open = Some(open);
+            handle.looked_s = now_s;
+            Way::Here(handle)
+        }
+        Found::Nobody(errno) => {
+            // SAFETY: the caller's word.
+            handle.down_until_s = now_s + i64::from(unsafe { (*st).retry_timeout });
+            Way::Stuck(error::set_errno(st, rc::CONNECTION_FAILURE, errno))
+        }
+        Found::Other if real::is_there() => {
+            // SAFETY: the caller's word.
+            unsafe { hand_over(st) };
+            Way::Away
+        }
+        Found::Other => Way::Stuck(error::set(
+            st,
+            rc::CONNECTION_FAILURE,
+            "its servers are not all this host's Keyway, and there is no libmemcached to ask them: install it, or name it in \
+             KEYWAY_LIBMEMCACHED_REAL",
+        )),
+    }
+}
+
+/// What the servers of a handle come to.
+enum Found {
+    /// one region
+    Region(Open),
+    /// anything else
+    Other,
+    /// nobody is there
+    Nobody(i32),
+}
+
+impl Handle {
+    fn generations(&self) -> u64 {
+        self.entries.iter().map(|entry| entry.generation()).sum()
+    }
+
+    fn look(&mut self, st: *const memcached_st) -> Found {
+        self.entries.clear();
+        // SAFETY: the handle that this hangs on.
+        let udp = unsafe { (*st).is(Flag::UseUdp) };
+        if udp || self.encoding_key.is_some() || std::env::var_os("KEYWAY_LIBMEMCACHED").is_some_and(|v| v == "off") {
+            return Found::Other;
+        }
+        let mut targets = Vec::new();
+        for server in &self.servers {
+            match Target::of(&server.hostname.to_string_lossy(), server.port) {
+                Some(target) => targets.push(target),
+                None => return Found::Other,
+            }
+        }
+        let (mut region, mut nobody): (Option<Open>, _) = (None, None);
+        for (target, server) in targets.iter().zip(&mut self.servers) {
+            let Some(entry) = discover::entry(target) else {
+                return Found::Other;
+            };
+            match entry.look() {
+                Look::Region(open) if region.as_ref().is_none_or(|first| first.identity == open.identity) => {
+                    server.told = open.facts.version;
+                    self.entries.push(entry);
+                    region.get_or_insert(open);
+                }
+                Look::Region(_) | Look::Stranger => return Found::Other,
+                Look::Nobody(errno) => nobody = Some(errno),
+            }
+        }
+        match (region, nobody) {
+            (Some(open), None) => Found::Region(open),
+            (None, Some(errno)) => Found::Nobody(errno),
+            _ => Found::Other,
+        }
+    }
+
+    /// The server behind an instance.
+    pub(crate) fn target(&self, position: usize) -> Option<Target> {
+        self.entries.get(position).map(|entry| entry.target().clone())
+    }
+
+    /// Forgets which way calls go: the servers have changed.
+    pub(crate) fn servers_changed(&mut self, st: *mut memcached_st) {
+        self.open = None;
+        self.down_until_s = 0;
+        // SAFETY: the handle that this hangs on.
+        unsafe {
+            (*st).number_of_hosts = u32::try_from(self.servers.len()).unwrap_or(u32::MAX);
+            (*st).servers = self.servers.as_mut_ptr().cast();
+            if self.servers.is_empty() {
+                (*st).servers = std::ptr::null_mut();
+            }
+        }
+    }
+}
+
+/// A handle as libmemcached makes it.
+///
+/// # Safety
+///
+/// `st` has room for a handle, whatever is in it.
+unsafe fn create(st: *mut memcached_st, allocated: bool) {
+    let handle = Box::new(Handle {
+        open: None,
+        entries: Vec::new(),
+        looked_s: 0,
+        down_until_s: 0,
+        servers: Vec::new(),
+        namespace: None,
+        key: Vec::new(),
+        pending: Pending::default(),
+        result_used: false,
+        error: None,
+        hash: 0,
+        distribution_hash: 0,
+        kit: None,
+        sasl: None,
+        encoding_key: None,
+        buckets: None,
+        filename: None,
+    });
+    // SAFETY: the caller's word; all zeros are valid for every field but the allocators, which are set before anybody looks.
+    unsafe {
+        st.cast::<u8>().write_bytes(0, size_of::<memcached_st>());
+        (&raw mut (*st).allocators).write(DEFAULT_ALLOCATORS);
+        let st = &mut *st;
+        st.virtual_bucket = (&raw const OURS).cast();
+        st.ketama.continuum = Box::into_raw(handle).cast();
+        st.put(Flag::Reply, true);
+        st.hashkit = hash::kit(0, 0);
+        st.server_failure_limit = 5;
+        st.io_msg_watermark = 500;
+        st.io_bytes_watermark = 65 * 1024;
+        st.poll_timeout = 5000;
+        st.connect_timeout = 4000;
+        st.retry_timeout = 2;
+        st.send_size = -1;
+        st.recv_size = -1;
+        st.query_id = 1;
+        st.configure.initial_pool_size = 1;
+        st.configure.max_pool_size = 1;
+        st.configure.version = -1;
+        st.options = if allocated { ALLOCATED } else { 0 };
+        let root = std::ptr::from_mut(st);
+        result::init(&raw mut st.result, root, false);
+    }
+}
+
+/// Frees what hangs on a handle, and not the handle.
+///
+/// # Safety
+///
+/// The handle is ours, and is not used as one of ours again.
+unsafe fn empty(st: *mut memcached_st) -> Box<Handle> {
+    // SAFETY: the caller's word; made by `create`.
+    unsafe {
+        result::free_value(&raw mut (*st).result);
+        (*st).virtual_bucket = std::ptr::null();
+        let handle = Box::from_raw((*st).ketama.continuum.cast::<Handle>());
+        (*st).ketama.continuum = std::ptr::null_mut();
+        handle
+    }
+}
+
+/// Makes the handle the real library's: one of its own in the same memory, with the same settings.
+///
+/// # Safety
+///
+/// The handle is ours; the real library is there.
+unsafe fn hand_over(st: *mut memcached_st) {
+    macro_rules! real {
+        ($name:ident($($t:ty),*) -> $ret:ty; $($arg:expr),*) => {{
+            static REAL: Symbol = Symbol::new(concat!(stringify!($name), "\0"));
+            REAL.get().map(|real| {
+                let real: unsafe extern "C" fn($($t),*) -> $ret = std::mem::transmute(real);
+                real($($arg),*)
+            })
+        }};
+    }
+    // SAFETY: the caller's word; each function has the type of its header.
+    unsafe {
+        let handle = empty(st);
+        let old = std::ptr::read(st);
+        real!(memcached_create(*mut memcached_st) -> *mut memcached_st; st);
+        let new = &mut *st;
+        new.flags = old.flags;
+        new.put(Flag::IsAes, false);
+        new.snd_timeout = old.snd_timeout;
+        new.rcv_timeout = old.rcv_timeout;
+        new.server_failure_limit = old.server_failure_limit;
+        new.server_timeout_limit = old.server_timeout_limit;
+        new.io_msg_watermark = old.io_msg_watermark;
+        new.io_bytes_watermark = old.io_bytes_watermark;
+        new.io_key_prefetch = old.io_key_prefetch;
+        new.tcp_keepidle = old.tcp_keepidle;
+        new.poll_timeout = old.poll_timeout;
+        new.connect_timeout = old.connect_timeout;
+        new.retry_timeout = old.retry_timeout;
+        new.dead_timeout = old.dead_timeout;
+        new.send_size = old.send_size;
+        new.recv_size = old.recv_size;
+        new.user_data = old.user_data;
+        new.query_id = old.query_id;
+        new.number_of_replicas = old.number_of_replicas;
+        if old.allocators.malloc as usize != DEFAULT_ALLOCATORS.malloc as usize {
+            new.allocators = old.allocators;
+        }
+        new.on_clone = old.on_clone;
+        new.on_cleanup = old.on_cleanup;
+        new.get_key_failure = old.get_key_failure;
+        new.delete_trigger = old.delete_trigger;
+        new.configure.initial_pool_size = old.configure.initial_pool_size;
+        new.configure.max_pool_size = old.configure.max_pool_size;
+        new.configure.version = old.configure.version;
+        if old.options & ALLOCATED != 0 {
+            new.options |= ALLOCATED;
+        }
+        if let Some(namespace) = &handle.namespace {
+            real!(memcached_callback_set(*mut memcached_st, c_int, *const c_char) -> c_int; st, 0, namespace.as_ptr());
+        }
+        if let Some(mut kit) = handle.kit {
+            real!(memcached_set_hashkit(*mut memcached_st, *mut hashkit_st) -> c_int; st, &raw mut kit);
+        } else if handle.hash != 0 {
+            real!(memcached_behavior_set_key_hash(*mut memcached_st, u32) -> c_int; st, handle.hash);
+        }
+        if handle.distribution_hash != 0 {
+            real!(memcached_behavior_set_distribution_hash(*mut memcached_st, u32) -> c_int; st, handle.distribution_hash);
+        }
+        for server in &handle.servers {
+            let name = server.hostname.as_ptr();
+            if server.kind == Instance::UNIX {
+                real!(memcached_server_add_unix_socket_with_weight(*mut memcached_st, *const c_char, u32) -> c_int; st, name, server.weight);
+            } else {
+                real!(memcached_server_add_with_weight(*mut memcached_st, *const c_char, u16, u32) -> c_int; st, name, server.port, server.weight);
+            }
+        }
+        if old.distribution != 0 {
+            real!(memcached_behavior_set_distribution(*mut memcached_st, u32) -> c_int; st, old.distribution);
+        }
+        if let Some(buckets) = &handle.buckets {
+            let forward = buckets.forward.as_ref().map_or(std::ptr::null(), Vec::as_ptr);
+            let count = u32::try_from(buckets.host.len()).unwrap_or(0);
+            real!(memcached_bucket_set(*mut memcached_st, *const u32, *const u32, u32, u32) -> c_int;
+                st, buckets.host.as_ptr(), forward, count, buckets.replicas);
+        }
+        if let Some((user, password)) = &handle.sasl {
+            real!(memcached_set_sasl_auth_data(*mut memcached_st, *const c_char, *const c_char) -> c_int; st, user.as_ptr(), password.as_ptr());
+        } else if !old.sasl_callbacks.is_null() {
+            real!(memcached_set_sasl_callbacks(*mut memcached_st, *const c_void) -> (); st, old.sasl_callbacks);
+        }
+        if let Some(key) = &handle.encoding_key {
+            real!(memcached_set_encoding_key(*mut memcached_st, *const c_char, usize) -> c_int; st, key.as_ptr().cast(), key.len());
+        }
+    }
+}
+
+// ---- memory
+
+unsafe extern "C" fn default_malloc(_: *const memcached_st, size: usize, _: *mut c_void) -> *mut c_void {
+    // SAFETY: any size may be asked for.
+    unsafe { libc::malloc(size) }
+}
+unsafe extern "C" fn default_free(_: *const memcached_st, block: *mut c_void, _: *mut c_void) {
+    // SAFETY: the caller's word: from malloc.
+    unsafe { libc::free(block) };
+}
+unsafe extern "C" fn default_realloc(_: *const memcached_st, block: *mut c_void, size: usize, _: *mut c_void) -> *mut c_void {
+    // SAFETY: as above.
+    unsafe { libc::realloc(block, size) }
+}
+unsafe extern "C" fn default_calloc(_: *const memcached_st, count: usize, size: usize, _: *mut c_void) -> *mut c_void {
+    // SAFETY: any size may be asked for.
+    unsafe { libc::calloc(count, size) }
+}
+
+const DEFAULT_ALLOCATORS: memcached_allocator_t = memcached_allocator_t {
+    calloc: default_calloc,
+    free: default_free,
+    malloc: default_malloc,
+    realloc: default_realloc,
+    context: std::ptr::null_mut(),
+};
+
+/// Memory as the handle's program wants it; NULL is no handle.
+///
+/// # Safety
+///
+/// The handle is NULL or one.
+pub(crate) unsafe fn malloc(st: *const memcached_st, size: usize) -> *mut c_void {
+    // SAFETY: the caller's word.
+    unsafe {
+        match st.as_ref() {
+            Some(st) => (st.allocators.malloc)(st, size, st.allocators.context),
+            None => libc::malloc(size),
+        }
+    }
+}
+
+/// # Safety
+///
+/// As [`malloc`]; the block is NULL, or comes from there.
+pub(crate) unsafe fn realloc(st: *const memcached_st, block: *mut c_void, size: usize) -> *mut c_void {
+    // SAFETY: the caller's word.
+    unsafe {
+        match st.as_ref() {
+            Some(st) => (st.allocators.realloc)(st, block, size, st.allocators.context),
+            None => libc::realloc(block, size),
+        }
+    }
+}
+
+/// # Safety
+///
+/// As [`realloc`].
+pub(crate) unsafe fn free_block(st: *const memcached_st, block: *mut c_void) {
+    if block.is_null() {
+        return;
+    }
+    // SAFETY: the caller's word.
+    unsafe {
+        match st.as_ref() {
+            Some(st) => (st.allocators.free)(st, block, st.allocators.context),
+            None => libc::free(block),
+        }
+    }
+}
+
+/// A copy with two zero bytes after it, as libmemcached's values have.
+///
+/// # Safety
+///
+/// As [`malloc`].
+#[inline]
+pub(crate) unsafe fn copied(st: *const memcached_st, bytes: &[u8]) -> *mut c_char {
+    // SAFETY: the caller's word; there is room for the bytes and two more.
+    unsafe {
+        let block = malloc(st, bytes.len() + 2).cast::<u8>();
+        if !block.is_null() {
+            block.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len());
+            block.add(bytes.len()).write(0);
+            block.add(bytes.len() + 1).write(0);
+        }
+        block.cast()
+    }
+}
+
+// ---- exported
+
+plain_functions! {
+    /// Tells a copy of this library from the real one.
+    fn keyway_libmemcached() -> *const c_char = c"".as_ptr(); c"keyway".as_ptr()
+
+    fn memcached_create(st: *mut memcached_st) -> *mut memcached_st = std::ptr::null_mut(); {
+        let allocated = st.is_null();
+        let st = if allocated { libc::malloc(size_of::<memcached_st>()).cast() } else { st };
+        if !st.is_null() {
+            create(st, allocated);
+        }
+        st
+    }
+
+    fn memcached(string: *const c_char, length: usize) -> *mut memcached_st = std::ptr::null_mut(); {
+        if string.is_null() != (length == 0) {
+            return std::ptr::null_mut();
+        }
+        let st = memcached_create(std::ptr::null_mut());
+        let text = if length > 0 {
+            Some(std::slice::from_raw_parts(string.cast::<u8>(), length).to_vec())
+        } else {
+            std::env::var_os("LIBMEMCACHED").map(std::os::unix::ffi::OsStringExt::into_vec)
+        };
+        if st.is_null() || text.as_deref().is_none_or(|text| rc::succeeded(options::configure(st, text))) {
+            return st;
+        }
+        memcached_free(st);
+        std::ptr::null_mut()
+    }
+
+    fn memcached_clone(st: *mut memcached_st, source: *const memcached_st) -> *mut memcached_st = std::ptr::null_mut(); {
+        if source.is_null() {
+            return memcached_create(st);
+        }
+        if !is_ours(source) {
+            static REAL: Symbol = Symbol::new("memcached_clone\0");
+            let Some(real) = REAL.get() else { return std::ptr::null_mut() };
+            let real: unsafe extern "C" fn(*mut memcached_st, *const memcached_st) -> *mut memcached_st = std::mem::transmute(real);
+            return real(st, source);
+        }
+        let st = memcached_create(st);
+        if st.is_null() {
+            return st;
+        }
+        copy_settings(&mut *st, &*source);
+        let (new, old) = (of(st), of(source));
+        new.namespace.clone_from(&old.namespace);
+        (new.hash, new.distribution_hash, new.kit) = (old.hash, old.distribution_hash, old.kit);
+        new.sasl.clone_from(&old.sasl);
+        new.encoding_key.clone_from(&old.encoding_key);
+        new.servers = old.servers.iter().map(|server| server.copy(st)).collect();
+        new.servers_changed(st);
+        if let Some(on_clone) = (*source).on_clone {
+            on_clone(st, source);
+        }
+        st
+    }
+}
+
+/// What a clone has of its source, as libmemcached copies it.
+fn copy_settings(new: &mut memcached_st, old: &memcached_st) {
+    new.flags = old.flags;
+    new.distribution = old.distribution;
+    new.hashkit = old.hashkit;
+    new.ketama.weighted = old.ketama.weighted;
+    new.send_size = old.send_size;
+    new.recv_size = old.recv_size;
+    new.poll_timeout = old.poll_timeout;
+    new.connect_timeout = old.connect_timeout;
+    new.retry_timeout = old.retry_timeout;
+    new.dead_timeout = old.dead_timeout;
+    new.user_data = old.user_data;
+    new.snd_timeout = old.snd_timeout;
+    new.rcv_timeout = old.rcv_timeout;
+    new.on_clone = old.on_clone;
+    new.on_cleanup = old.on_cleanup;
+    new.allocators = old.allocators;
+    new.get_key_failure = old.get_key_failure;
+    new.delete_trigger = old.delete_trigger;
+    new.server_failure_limit = old.server_failure_limit;
+    new.server_timeout_limit = old.server_timeout_limit;
+    new.io_msg_watermark = old.io_msg_watermark;
+    new.io_bytes_watermark = old.io_bytes_watermark;
+    new.io_key_prefetch = old.io_key_prefetch;
+    new.number_of_replicas = old.number_of_replicas;
+    new.tcp_keepidle = old.tcp_keepidle;
+    new.configure.version = old.configure.version;
+    new.sasl_callbacks = old.sasl_callbacks;
+}
+
+handle_functions! {
+    fn memcached_free(st: *mut memcached_st) -> () = (); {
+        if let Some(on_cleanup) = (*st).on_cleanup {
+            on_cleanup(st);
+        }
+        let allocated = (*st).options & ALLOCATED != 0;
+        drop(empty(st));
+        if allocated {
+            libc::free(st.cast());
+        }
+        Some(())
+    }
+
+    fn memcached_reset(st: *mut memcached_st) -> c_int = rc::INVALID_ARGUMENTS; {
+        let (allocated, query_id) = ((*st).options & ALLOCATED != 0, (*st).query_id);
+        if let Some(on_cleanup) = (*st).on_cleanup {
+            on_cleanup(st);
+        }
+        let old = empty(st);
+        create(st, allocated);
+        (*st).query_id = query_id;
+        of(st).filename.clone_from(&old.filename);
+        Some(match &old.filename {
+            Some(name) => options::configure_from_file(st, name.as_bytes()),
+            None => rc::SUCCESS,
+        })
+    }
+
+    fn memcached_get_user_data(st: *const memcached_st) -> *mut c_void = std::ptr::null_mut(); Some((*st).user_data)
+
+    fn memcached_set_user_data(st: *mut memcached_st, data: *mut c_void) -> *mut c_void = std::ptr::null_mut();
+        Some(std::mem::replace(&mut (*st).user_data, data))
+
+    fn memcached_query_id(st: *const memcached_st) -> u64 = 0; Some((*st).query_id)
+
+    fn memcached_set_memory_allocators(
+        st: *mut memcached_st, malloc: Option<MallocFn>, free: Option<FreeFn>, realloc: Option<ReallocFn>, calloc: Option<CallocFn>,
+        context: *mut c_void
+    ) -> c_int = rc::INVALID_ARGUMENTS;
+        Some(match (malloc, free, realloc, calloc) {
+            (None, None, None, None) => {
+                (*st).allocators = DEFAULT_ALLOCATORS;
+                rc::SUCCESS
+            }
+            (Some(malloc), Some(free), Some(realloc), Some(calloc)) => {
+                (*st).allocators = memcached_allocator_t { calloc, free, malloc, realloc, context };
+                rc::SUCCESS
+            }
+            _ => error::set(st, rc::INVALID_ARGUMENTS, "NULL parameter provided for one or more allocators"),
+        })
+
+    fn memcached_get_memory_allocators(
+        st: *const memcached_st, malloc: *mut MallocFn, free: *mut FreeFn, realloc: *mut ReallocFn, calloc: *mut CallocFn
+    ) -> () = (); {
+        let allocators = (*st).allocators;
+        put(malloc, allocators.malloc);
+        put(free, allocators.free);
+        put(realloc, allocators.realloc);
+        put(calloc, allocators.calloc);
+        Some(())
+    }
+
+    fn memcached_get_memory_allocators_context(st: *const memcached_st) -> *mut c_void = std::ptr::null_mut();
+        Some((*st).allocators.context)
+
+    // Nothing is sent, so nothing is waiting to be sent.
+    fn memcached_quit(st: *mut memcached_st) -> () = (); {
+        (*st).query_id += 1;
+        of(st).pending.clear();
+        Some(())
+    }
+
+    fn memcached_flush_buffers(st: *mut memcached_st) -> c_int = rc::INVALID_ARGUMENTS; {
+        let _ = st;
+        Some(rc::SUCCESS)
+    }
+
+    fn memcached_set_encoding_key(st: *mut memcached_st, key: *const c_char, length: usize) -> c_int = rc::INVALID_ARGUMENTS; {
+        let handle = of(st);
+        handle.encoding_key = (!key.is_null()).then(|| std::slice::from_raw_parts(key.cast::<u8>(), length).to_vec());
+        handle.servers_changed(st);
+        Some(rc::SUCCESS)
+    }
+
+    fn memcached_set_sasl_auth_data(st: *mut memcached_st, user: *const c_char, password: *const c_char) -> c_int = rc::INVALID_ARGUMENTS; {
+        if user.is_null() || password.is_null() {
+            return rc::INVALID_ARGUMENTS;
+        }
+        let text = |text| std::ffi::CStr::from_ptr(text).to_owned();
+        (*st).put(Flag::BinaryProtocol, true);
+        (*st).put(Flag::VerifyKey, false);
+        of(st).sasl = Some((text(user), text(password)));
+        Some(rc::SUCCESS)
+    }
+
+    fn memcached_destroy_sasl_auth_data(st: *mut memcached_st) -> c_int = rc::INVALID_ARGUMENTS; {
+        of(st).sasl = None;
+        (*st).sasl_callbacks = std::ptr::null_mut();
+        Some(rc::SUCCESS)
+    }
+
+    fn memcached_set_sasl_callbacks(st: *mut memcached_st, callbacks: *const c_void) -> () = (); {
+        (*st).sasl_callbacks = callbacks.cast_mut();
+        (*st).sasl_is_allocated = false;
+        Some(())
+    }
+
+    fn memcached_get_sasl_callbacks(st: *mut memcached_st) -> *mut c_void = std::ptr::null_mut(); Some((*st).sasl_callbacks)
+}
+
+/// # Safety
+///
+/// The place is NULL, or a `T` can be written to it.
+#[inline]
+pub(crate) unsafe fn put<T>(place: *mut T, value: T) {
+    if !place.is_null() {
+        // SAFETY: the caller's word.
+        unsafe { place.write(value) };
+    }
+}

@@ -1,0 +1,119 @@
+//! The real libmemcached, if one is installed: where handles go whose servers are not this host's Keyway.
+//!
+//! It is looked for when the first such handle appears. `KEYWAY_LIBMEMCACHED_REAL` names its file; without it, the directories that
+//! the loader searches are tried. It is bound to itself (`RTLD_DEEPBIND`), so that it does not call us in its own name.
+//!
+//! # Safety
+//!
+//! dlopen(3) runs the library's constructors, which is what loading it would have done; addresses of functions are only kept.
+#![allow(unsafe_code, reason = "dlopen(3); contract above")]
+
+use std::ffi::{CString, OsStr, c_char, c_void};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::ptr::NonNull;
+use std::sync::OnceLock;
+
+/// The library's name for the loader.
+const NAME: &str = "libmemcached.so.11";
+/// What only we export.
+const OURS: &std::ffi::CStr = c"keyway_libmemcached";
+/// Where distributions put libraries of 64 bits.
+const DIRECTORIES: &[&str] = &[
+    "/usr/local/lib",
+    "/usr/lib/x86_64-linux-gnu",
+    "/lib/x86_64-linux-gnu",
+    "/usr/lib/aarch64-linux-gnu",
+    "/lib/aarch64-linux-gnu",
+    "/usr/lib64",
+    "/lib64",
+    "/usr/lib",
+    "/lib",
+];
+
+/// A function of the real library, looked up at its first use.
+pub(crate) struct Symbol {
+    name: &'static str,
+    found: OnceLock<Option<Address>>,
+}
+
+#[derive(Clone, Copy)]
+struct Address(NonNull<c_void>);
+// SAFETY: an address of code, or the handle of a library that is never closed.
+unsafe impl Send for Address {}
+// SAFETY: as above.
+unsafe impl Sync for Address {}
+
+impl Symbol {
+    /// `name` ends with a zero byte.
+    pub(crate) const fn new(name: &'static str) -> Self {
+        Self {
+            name,
+            found: OnceLock::new(),
+        }
+    }
+
+    pub(crate) fn get(&self) -> Option<NonNull<c_void>> {
+        let address = self.found.get_or_init(|| {
+            let library = library()?;
+            // SAFETY: an open library, and a C string.
+            NonNull::new(unsafe { libc::dlsym(library.0.as_ptr(), self.name.as_ptr().cast()) }).map(Address)
+        });
+        address.map(|address| address.0)
+    }
+}
+
+/// Whether there is one.
+pub(crate) fn is_there() -> bool {
+    library().is_some()
+}
+
+fn library() -> Option<Address> {
+    static LIBRARY: OnceLock<Option<Address>> = OnceLock::new();
+    *LIBRARY.get_or_init(|| candidates().iter().find_map(|path| open(path)))
+}
+
+fn candidates() -> Vec<PathBuf> {
+    if let Some(named) = std::env::var_os("KEYWAY_LIBMEMCACHED_REAL") {
+        return vec![named.into()];
+    }
+    let listed = std::env::var_os("LD_LIBRARY_PATH").unwrap_or_default();
+    let listed = std::env::split_paths(&listed).filter(|path| path.is_absolute());
+    let usual = DIRECTORIES.iter().map(PathBuf::from);
+    listed.chain(usual).map(|directory| directory.join(NAME)).collect()
+}
+
+fn open(path: &Path) -> Option<Address> {
+    let file = std::fs::metadata(path).ok()?;
+    let own = own_file();
+    if own == Some((file.dev(), file.ino())) {
+        return None;
+    }
+    let name = CString::new(path.as_os_str().as_bytes()).ok()?;
+    // SAFETY: a C string; constructors as above.
+    let library = NonNull::new(unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL | libc::RTLD_DEEPBIND) })?;
+    // SAFETY: an open library, and C strings.
+    let (ours, theirs) = unsafe {
+        (
+            libc::dlsym(library.as_ptr(), OURS.as_ptr()),
+            libc::dlsym(library.as_ptr(), c"memcached_create".as_ptr()),
+        )
+    };
+    (ours.is_null() && !theirs.is_null()).then_some(Address(library))
+}
+
+/// Device and inode of the file that this code comes from.
+fn own_file() -> Option<(u64, u64)> {
+    // SAFETY: all zeros are a valid `Dl_info`.
+    let mut info: libc::Dl_info = unsafe { std::mem::zeroed() };
+    // SAFETY: any address may be asked for.
+    let known = unsafe { libc::dladdr(own_file as *const c_void, &raw mut info) };
+    if known == 0 || info.dli_fname.is_null() {
+        return None;
+    }
+    // SAFETY: the loader's own string.
+    let name = unsafe { std::ffi::CStr::from_ptr(info.dli_fname.cast::<c_char>()) };
+    let file = std::fs::metadata(OsStr::from_bytes(name.to_bytes())).ok()?;
+    Some((file.dev(), file.ino()))
+}

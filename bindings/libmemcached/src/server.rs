@@ -1,0 +1,460 @@
+//! Servers: lists that programs build, and the servers of a handle (`memcached_instance_st`, which programs see by functions only).
+//!
+//! # Safety
+//!
+//! An instance that is passed in came from a handle, ours or the real library's; ours begin with [`MAGIC`], which the bits and
+//! counts that the real ones begin with never are. Lists are arrays from malloc, whose first entry knows their length.
+#![allow(unsafe_code, reason = "C structures that are shared with the program; contract above")]
+
+use crate::error::{self, Failed};
+use crate::export::{handle_functions, plain_functions};
+use crate::handle::{self, put};
+use crate::hash;
+use crate::types::*;
+use std::ffi::{CStr, CString, c_char, c_int, c_void};
+
+const MAGIC: u64 = 0x7961_7779_656b_fe5a;
+
+/// A server of a handle.
+#[repr(C)]
+pub(crate) struct Instance {
+    magic: u64,
+    pub(crate) hostname: CString,
+    pub(crate) port: u16,
+    pub(crate) kind: u32,
+    pub(crate) weight: u32,
+    pub(crate) root: *mut memcached_st,
+    /// as the program has asked for it; 255: not yet
+    pub(crate) version: [u8; 3],
+    /// as the server has told it
+    pub(crate) told: [u8; 3],
+    pub(crate) error: Option<Failed>,
+}
+
+impl Instance {
+    pub(crate) const TCP: u32 = 0;
+    pub(crate) const UNIX: u32 = 2;
+
+    fn new(root: *mut memcached_st, hostname: CString, port: u16, kind: u32, weight: u32) -> Self {
+        Self {
+            magic: MAGIC,
+            hostname,
+            port,
+            kind,
+            weight: weight.max(1),
+            root,
+            version: [u8::MAX; 3],
+            told: [u8::MAX; 3],
+            error: None,
+        }
+    }
+
+    /// The same server for another handle.
+    pub(crate) fn copy(&self, root: *mut memcached_st) -> Self {
+        Self::new(root, self.hostname.clone(), self.port, self.kind, self.weight)
+    }
+}
+
+/// The instance behind a pointer, if it is one of ours.
+///
+/// # Safety
+///
+/// The pointer is NULL or leads to an instance.
+pub(crate) unsafe fn instance<'a>(pointer: *const c_void) -> Option<&'a Instance> {
+    // SAFETY: the caller's word; both kinds are longer than the magic.
+    unsafe {
+        let ours = !pointer.is_null() && pointer.cast::<u64>().read_unaligned() == MAGIC;
+        ours.then(|| &*pointer.cast::<Instance>())
+    }
+}
+
+/// Functions of an instance: of ours here, of another by the real library.
+macro_rules! instance_functions {
+    ($(fn $name:ident($instance:ident: *const c_void $(, $arg:ident: $t:ty)*) -> $ret:ty = $absent:expr; $body:expr)*) => {$(
+        #[unsafe(no_mangle)]
+        #[allow(unused_unsafe, reason = "some answers are only numbers")]
+        pub unsafe extern "C" fn $name($instance: *const c_void $(, $arg: $t)*) -> $ret {
+            static REAL: $crate::real::Symbol = $crate::real::Symbol::new(concat!(stringify!($name), "\0"));
+            // SAFETY: the caller's word (module `export`); the real library's function has the type of its header.
+            $crate::export::guard(|| unsafe {
+                if $instance.is_null() {
+                    return $absent;
+                }
+                if let Some(server) = $crate::server::instance($instance) {
+                    return $body(server);
+                }
+                match REAL.get() {
+                    Some(real) => {
+                        let real: unsafe extern "C" fn(*const c_void $(, $t)*) -> $ret = std::mem::transmute(real);
+                        real($instance $(, $arg)*)
+                    }
+                    None => $absent,
+                }
+            // SAFETY: as above.
+            }, || unsafe { $absent })
+        }
+    )*};
+}
+pub(crate) use instance_functions;
+
+instance_functions! {
+    fn memcached_server_name(instance: *const c_void) -> *const c_char = std::ptr::null(); |server: &Instance| server.hostname.as_ptr()
+    fn memcached_server_port(instance: *const c_void) -> u16 = 0; |server: &Instance| server.port
+    // There is no socket.
+    fn memcached_server_srcport(instance: *const c_void) -> u16 = 0; |_: &Instance| 0
+    // Every answer has been given.
+    fn memcached_server_response_count(instance: *const c_void) -> u32 = 0; |_: &Instance| 0
+    fn memcached_instance_next_retry(instance: *const c_void, time: i64) -> () = (); |_: &Instance| ()
+    fn memcached_server_type(instance: *const c_void) -> *const c_char = c"UNKNOWN".as_ptr(); |server: &Instance| match server.kind {
+        Instance::TCP => c"TCP".as_ptr(),
+        Instance::UNIX => c"SOCKET".as_ptr(),
+        _ => c"UNKNOWN".as_ptr(),
+    }
+    fn memcached_server_major_version(instance: *const c_void) -> u8 = u8::MAX; |server: &Instance| server.version[0]
+    fn memcached_server_minor_version(instance: *const c_void) -> u8 = u8::MAX; |server: &Instance| server.version[1]
+    fn memcached_server_micro_version(instance: *const c_void) -> u8 = u8::MAX; |server: &Instance| server.version[2]
+}
+
+/// Adds a server to a handle of ours.
+pub(crate) fn add(st: *mut memcached_st, hostname: &CStr, port: u16, weight: u32, kind: u32) -> c_int {
+    let Some(handle) = handle::ours(st) else {
+        return rc::INVALID_ARGUMENTS;
+    };
+    let server = Instance::new(st, hostname.to_owned(), port, kind, weight);
+    handle.servers.push(server);
+    // SAFETY: a handle of ours.
+    unsafe {
+        if (*st).is(Flag::UseSortHosts) {
+            sort(&mut handle.servers);
+        }
+        (*st).server_version += 1;
+        (*st).ketama.weighted |= weight > 1 && (1..=5).contains(&(*st).distribution) && (*st).distribution != 3;
+    }
+    handle.servers_changed(st);
+    rc::SUCCESS
+}
+
+pub(crate) fn sort(servers: &mut [Instance]) {
+    servers.sort_by(|a, b| a.hostname.cmp(&b.hostname).then(a.port.cmp(&b.port)));
+}
+
+/// # Safety
+///
+/// The name is NULL or a C string.
+unsafe fn add_tcp(st: *mut memcached_st, hostname: *const c_char, port: u16, weight: u32) -> c_int {
+    // SAFETY: the caller's word.
+    let name = unsafe { if hostname.is_null() { c"" } else { CStr::from_ptr(hostname) } };
+    if name.count_bytes() >= MAX_HOST {
+        return error::set(st, rc::INVALID_ARGUMENTS, "Invalid hostname provided");
+    }
+    let name = if name.is_empty() { c"localhost" } else { name };
+    let kind = if name.to_bytes().starts_with(b"/") {
+        Instance::UNIX
+    } else {
+        Instance::TCP
+    };
+    add(st, name, if port == 0 { DEFAULT_PORT } else { port }, weight, kind)
+}
+
+/// # Safety
+///
+/// The name is NULL or a C string.
+unsafe fn add_unix(st: *mut memcached_st, filename: *const c_char, weight: u32) -> c_int {
+    // SAFETY: the caller's word.
+    let name = unsafe { if filename.is_null() { c"" } else { CStr::from_ptr(filename) } };
+    if name.is_empty() || name.count_bytes() >= MAX_HOST {
+        return error::set(st, rc::INVALID_ARGUMENTS, "Invalid filename for socket provided");
+    }
+    add(st, name, 0, weight, Instance::UNIX)
+}
+
+handle_functions! {
+    fn memcached_server_add(st: *mut memcached_st, hostname: *const c_char, port: u16) -> c_int = rc::INVALID_ARGUMENTS;
+        Some(add_tcp(st, hostname, port, 0))
+
+    fn memcached_server_add_with_weight(st: *mut memcached_st, hostname: *const c_char, port: u16, weight: u32) -> c_int = rc::INVALID_ARGUMENTS;
+        Some(add_tcp(st, hostname, port, weight))
+
+    fn memcached_server_add_unix_socket(st: *mut memcached_st, filename: *const c_char) -> c_int = rc::FAILURE;
+        Some(add_unix(st, filename, 0))
+
+    fn memcached_server_add_unix_socket_with_weight(st: *mut memcached_st, filename: *const c_char, weight: u32) -> c_int = rc::FAILURE;
+        Some(add_unix(st, filename, weight))
+
+    fn memcached_server_add_udp(st: *mut memcached_st, _hostname: *const c_char, _port: u16) -> c_int = rc::INVALID_ARGUMENTS;
+        Some(error::set(st, rc::DEPRECATED, ""))
+
+    fn memcached_server_add_udp_with_weight(st: *mut memcached_st, _hostname: *const c_char, _port: u16, _weight: u32) -> c_int
+        = rc::INVALID_ARGUMENTS; Some(error::set(st, rc::DEPRECATED, ""))
+
+    fn memcached_server_push(st: *mut memcached_st, list: *mut memcached_server_st) -> c_int = rc::INVALID_ARGUMENTS; {
+        for index in 0..list.as_ref().map_or(0, |first| first.number_of_hosts as usize) {
+            let entry = &*list.add(index);
+            let Ok(name) = CStr::from_bytes_until_nul(&entry.hostname) else { continue };
+            add(st, name, entry.port, entry.weight, entry.kind);
+        }
+        Some(rc::SUCCESS)
+    }
+
+    fn memcached_servers_reset(st: *mut memcached_st) -> () = (); {
+        let handle = handle::of(st);
+        handle.servers.clear();
+        handle.pending.clear();
+        handle.servers_changed(st);
+        Some(())
+    }
+
+    // No server is ever disconnected from.
+    fn memcached_reset_last_disconnected_server(st: *mut memcached_st) -> () = (); {
+        let _ = st;
+        Some(())
+    }
+
+    fn memcached_server_get_last_disconnect(st: *const memcached_st) -> *const c_void = std::ptr::null(); {
+        let _ = st;
+        Some(std::ptr::null())
+    }
+
+    fn memcached_server_count(st: *const memcached_st) -> u32 = 0; Some((*st).number_of_hosts)
+
+    fn memcached_server_instance_by_position(st: *const memcached_st, position: u32) -> *const c_void = std::ptr::null();
+        Some(at(st, position))
+
+    fn memcached_server_by_key(st: *mut memcached_st, key: *const c_char, length: usize, code: *mut c_int) -> *const c_void
+        = std::ptr::null(); {
+        let handle = handle::of(st);
+        let outcome = if handle.servers.is_empty() {
+            error::set(st, rc::NO_SERVERS, "")
+        } else {
+            crate::store::check_key(st, key, length).err().unwrap_or(rc::SUCCESS)
+        };
+        put(code, outcome);
+        Some(if outcome == rc::SUCCESS {
+            at(st, hash::server(&*st, handle, std::slice::from_raw_parts(key.cast(), length)))
+        } else {
+            std::ptr::null()
+        })
+    }
+
+    fn memcached_server_cursor(st: *const memcached_st, callbacks: *const ServerFn, context: *mut c_void, count: u32) -> c_int
+        = rc::INVALID_ARGUMENTS; {
+        if handle::of(st).servers.is_empty() {
+            return rc::NO_SERVERS;
+        }
+        let mut failed = false;
+        let mut position = 0;
+        // A callback may change anything, the number of servers and whose handle it is included.
+        while handle::ours(st).is_some_and(|handle| position < handle.servers.len()) {
+            for index in 0..count as usize {
+                let server = at(st, u32::try_from(position).unwrap_or(u32::MAX));
+                if server.is_null() || !handle::is_ours(st) {
+                    break;
+                }
+                if !rc::succeeded((*callbacks.add(index))(st, server, context)) {
+                    failed = true;
+                }
+            }
+            position += 1;
+        }
+        Some(if failed { rc::SOME_ERRORS } else { rc::SUCCESS })
+    }
+}
+
+/// A handle's server, or NULL.
+///
+/// # Safety
+///
+/// The handle is ours.
+pub(crate) unsafe fn at(st: *const memcached_st, position: u32) -> *const c_void {
+    // SAFETY: the caller's word.
+    let handle = unsafe { handle::of(st) };
+    handle
+        .servers
+        .get(position as usize)
+        .map_or(std::ptr::null(), |server| std::ptr::from_ref(server).cast())
+}
+
+plain_functions! {
+    fn memcached_push(st: *mut memcached_st, source: *const memcached_st) -> c_int = rc::INVALID_ARGUMENTS; {
+        match (handle::ours(st), handle::ours(source)) {
+            (Some(_), Some(from)) => {
+                for server in &from.servers {
+                    add(st, &server.hostname, server.port, server.weight, server.kind);
+                }
+                rc::SUCCESS
+            }
+            // One of them, or both, are the real library's: their servers have names.
+            _ => {
+                let mut position = 0;
+                while !st.is_null() && position < memcached_server_count(source) {
+                    let server = memcached_server_instance_by_position(source, position);
+                    let name = memcached_server_name(server);
+                    let port = memcached_server_port(server);
+                    let done = if port == 0 {
+                        memcached_server_add_unix_socket(st, name)
+                    } else {
+                        memcached_server_add(st, name, port)
+                    };
+                    if !rc::succeeded(done) {
+                        return done;
+                    }
+                    position += 1;
+                }
+                rc::SUCCESS
+            }
+        }
+    }
+
+    fn memcached_server_list_append(list: *mut memcached_server_st, hostname: *const c_char, port: u16, code: *mut c_int)
+        -> *mut memcached_server_st = std::ptr::null_mut(); append(list, hostname, port, 0, code)
+
+    fn memcached_server_list_append_with_weight(list: *mut memcached_server_st, hostname: *const c_char, port: u16, weight: u32,
+        code: *mut c_int) -> *mut memcached_server_st = std::ptr::null_mut(); append(list, hostname, port, weight, code)
+
+    fn memcached_server_list_count(list: *mut memcached_server_st) -> u32 = 0;
+        list.as_ref().map_or(0, |first| first.number_of_hosts)
+
+    fn memcached_server_list_free(list: *mut memcached_server_st) -> () = (); libc::free(list.cast())
+
+    fn memcached_server_free(list: *mut memcached_server_st) -> () = (); {
+        if list.as_ref().is_some_and(|first| first.number_of_hosts > 0 || first.options & ALLOCATED != 0) {
+            libc::free(list.cast());
+        }
+    }
+
+    fn memcached_server_error_reset(list: *mut memcached_server_st) -> () = (); {
+        if let Some(first) = list.as_mut() {
+            first.error_messages = std::ptr::null_mut();
+        }
+    }
+
+    fn memcached_servers_parse(servers: *const c_char) -> *mut memcached_server_st = std::ptr::null_mut(); {
+        if servers.is_null() {
+            return std::ptr::null_mut();
+        }
+        let mut list: *mut memcached_server_st = std::ptr::null_mut();
+        let text = CStr::from_ptr(servers).to_string_lossy().into_owned();
+        for one in split(&text) {
+            let Some((host, port, weight)) = parse(one) else {
+                libc::free(list.cast());
+                return std::ptr::null_mut();
+            };
+            let host = CString::new(host).unwrap_or_default();
+            list = append(list, host.as_ptr(), port, weight, std::ptr::null_mut());
+        }
+        list
+    }
+}
+
+/// The servers of a list; libmemcached skips one space behind a comma.
+fn split(text: &str) -> impl Iterator<Item = &str> {
+    let text = text.strip_suffix(',').unwrap_or(text);
+    text.split(',')
+        .enumerate()
+        .map(|(index, one)| match index {
+            0 => one,
+            _ => one.strip_prefix(|c: char| c.is_ascii_whitespace()).unwrap_or(one),
+        })
+        .take(if text.is_empty() { 0 } else { usize::MAX })
+}
+
+/// `HOST[:PORT[:WEIGHT]]`, also with a space before the weight; `[ADDRESS]:PORT`; `keyway:PATH`, which has no port.
+pub(crate) fn parse(one: &str) -> Option<(&str, u16, u32)> {
+    if one.starts_with("keyway:") {
+        return Some((one, 0, 0));
+    }
+    let bracket = one.find('[').and_then(|open| Some(open + one.get(open..)?.find(']')?));
+    let from = bracket.unwrap_or(0);
+    let Some(colon) = one.get(from..)?.find(':').map(|at| from + at) else {
+        return Some((one, 0, 0));
+    };
+    let (host, rest) = one.split_at_checked(colon)?;
+    let rest = rest.get(1..)?;
+    let weight = rest.find([' ', ':']).and_then(|at| rest.get(at + 1..)).unwrap_or("");
+    Some((
+        host,
+        u16::try_from(number(rest)? & 0xffff).ok()?,
+        u32::try_from(number(weight)? & 0xffff_ffff).ok()?,
+    ))
+}
+
+/// The number at the start, 0 without one, as strtoul(3).
+fn number(text: &str) -> Option<u64> {
+    let text = text.trim_start();
+    let end = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    match text.get(..end)? {
+        "" => Some(0),
+        digits => digits.parse().ok(),
+    }
+}
+
+/// # Safety
+///
+/// The list is NULL or one; the name is NULL or a C string.
+unsafe fn append(
+    list: *mut memcached_server_st,
+    hostname: *const c_char,
+    port: u16,
+    weight: u32,
+    code: *mut c_int,
+) -> *mut memcached_server_st {
+    // SAFETY: the caller's word; the new block has room for one entry more.
+    unsafe {
+        let name = if hostname.is_null() {
+            c"localhost"
+        } else {
+            CStr::from_ptr(hostname)
+        };
+        let bytes = name.to_bytes_with_nul();
+        let count = list.as_ref().map_or(0, |first| first.number_of_hosts as usize) + 1;
+        if bytes.len() > MAX_HOST {
+            libc::free(list.cast());
+            return std::ptr::null_mut();
+        }
+        let place = bytes.starts_with(b"keyway:");
+        let port = if bytes.starts_with(b"/") {
+            0
+        } else if port == 0 && !place {
+            DEFAULT_PORT
+        } else {
+            port
+        };
+        let grown = libc::realloc(list.cast(), count * size_of::<memcached_server_st>()).cast::<memcached_server_st>();
+        if grown.is_null() {
+            return grown;
+        }
+        let new = grown.add(count - 1);
+        new.cast::<u8>().write_bytes(0, size_of::<memcached_server_st>());
+        let entry = &mut *new;
+        entry.options = INITIALIZED;
+        entry.port = port;
+        entry.weight = weight.max(1);
+        entry.version = u32::MAX;
+        (entry.major_version, entry.minor_version, entry.micro_version) = (u8::MAX, u8::MAX, u8::MAX);
+        entry.kind = if port == 0 && !place { Instance::UNIX } else { Instance::TCP };
+        if let Some(to) = entry.hostname.get_mut(..bytes.len()) {
+            to.copy_from_slice(bytes);
+        }
+        (*grown).number_of_hosts = u32::try_from(count).unwrap_or(u32::MAX);
+        put(code, rc::SUCCESS);
+        grown
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn servers_are_parsed_as_libmemcached_parses_them() {
+        assert_eq!(parse("localhost"), Some(("localhost", 0, 0)));
+        assert_eq!(parse("host:12"), Some(("host", 12, 0)));
+        assert_eq!(parse("host:12:3"), Some(("host", 12, 3)));
+        assert_eq!(parse("host:12 3"), Some(("host", 12, 3)));
+        assert_eq!(parse("[::1]:12"), Some(("[::1]", 12, 0)));
+        assert_eq!(parse("keyway:/dev/shm/x"), Some(("keyway:/dev/shm/x", 0, 0)));
+        assert_eq!(split("a:1, b:2,c").collect::<Vec<_>>(), ["a:1", "b:2", "c"]);
+        assert_eq!(split("a,").count(), 1);
+        assert_eq!(split("").count(), 0);
+    }
+}

@@ -1,0 +1,424 @@
+//! Changing items: what `set`, `add`, `incr`, `delete`, `touch` and their relatives do to the region, and how the protocol that the
+//! handle believes to speak would have answered.
+//!
+//! # Safety
+//!
+//! As `handle.rs` and `export.rs`.
+#![allow(unsafe_code, reason = "C pointers; contract above")]
+
+use crate::error;
+use crate::export::handle_functions;
+use crate::handle::{self, Handle, Way, put};
+use crate::types::*;
+use keyway::{Arithmetic, Counted, Delete, Deleted, LocalError, Session, Store, StoreMode, Stored, WriteError};
+use std::ffi::{c_char, c_int};
+
+/// Whether libmemcached takes the key; the code otherwise.
+///
+/// # Safety
+///
+/// The handle is ours; the key is NULL or has so many bytes.
+#[inline]
+pub(crate) unsafe fn check_key(st: *const memcached_st, key: *const c_char, length: usize) -> Result<(), c_int> {
+    if key.is_null() || length == 0 || length >= MAX_KEY {
+        return Err(error::set(st, rc::BAD_KEY_PROVIDED, "Key provided was too long."));
+    }
+    // SAFETY: the caller's word.
+    unsafe {
+        if (*st).is(Flag::VerifyKey) && !(*st).is(Flag::BinaryProtocol) {
+            let bytes = std::slice::from_raw_parts(key.cast::<u8>(), length);
+            if !bytes.iter().all(u8::is_ascii_graphic) {
+                return Err(error::set(st, rc::BAD_KEY_PROVIDED, "Key provided had invalid character."));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The key as it is in the region: behind the namespace.
+#[inline]
+pub(crate) fn whole_key<'a>(namespace: Option<&std::ffi::CStr>, buffer: &'a mut Vec<u8>, key: &'a [u8]) -> &'a [u8] {
+    match namespace {
+        None => key,
+        Some(namespace) => {
+            buffer.clear();
+            buffer.extend_from_slice(namespace.to_bytes());
+            buffer.extend_from_slice(key);
+            buffer
+        }
+    }
+}
+
+/// Does something to a key in the region; what cannot be done is kept as the handle's failure.
+///
+/// # Safety
+///
+/// The handle is ours; the key has so many bytes.
+#[inline]
+unsafe fn work<R>(
+    st: *mut memcached_st,
+    handle: &mut Handle,
+    key: *const c_char,
+    length: usize,
+    work: impl FnOnce(&mut Session, &[u8]) -> Result<R, WriteError>,
+) -> Result<R, c_int> {
+    // SAFETY: the caller's word.
+    let key = unsafe {
+        check_key(st, key, length)?;
+        std::slice::from_raw_parts(key.cast::<u8>(), length)
+    };
+    let Some(open) = &handle.open else {
+        return Err(rc::FAILURE);
+    };
+    let key = whole_key(handle.namespace.as_deref(), &mut handle.key, key);
+    match open.cache.with_session(|session, _| work(session, key)) {
+        Ok(Ok(done)) => Ok(done),
+        Ok(Err(error)) => Err(refused(st, error)),
+        Err(error) => Err(unreachable(st, &error)),
+    }
+}
+
+/// What the server would have said to a write that cannot be done.
+#[cold]
+pub(crate) fn refused(st: *const memcached_st, error: WriteError) -> c_int {
+    match error {
+        WriteError::TooLarge { .. } => rc::E2BIG,
+        WriteError::OutOfMemory => rc::SERVER_MEMORY_ALLOCATION_FAILURE,
+        WriteError::KeyLength { .. } => error::set_client_error(st, "line too long: namespace and key have more than 250 bytes"),
+        WriteError::EpochsUsedUp | WriteError::Corrupt => error::set(st, rc::SERVER_ERROR, &error.to_string()),
+        WriteError::Detached => error::set(st, rc::CONNECTION_FAILURE, &error.to_string()),
+    }
+}
+
+/// This thread, or this child, cannot use the region.
+#[cold]
+pub(crate) fn unreachable(st: *const memcached_st, error: &LocalError) -> c_int {
+    error::set(st, rc::CONNECTION_FAILURE, &error.to_string())
+}
+
+/// The bytes of a value; NULL has none.
+///
+/// # Safety
+///
+/// The pointer is NULL, or leads to so many bytes.
+#[inline]
+unsafe fn value<'a>(value: *const c_char, length: usize) -> &'a [u8] {
+    if value.is_null() || length == 0 {
+        return &[];
+    }
+    // SAFETY: the caller's word.
+    unsafe { std::slice::from_raw_parts(value.cast(), length) }
+}
+
+/// # Safety
+///
+/// As [`work`] and [`value`].
+#[inline]
+unsafe fn store(
+    st: *mut memcached_st,
+    key: *const c_char,
+    key_length: usize,
+    bytes: *const c_char,
+    length: usize,
+    how: &Store,
+) -> Option<c_int> {
+    // SAFETY: the caller's word.
+    unsafe {
+        let handle = match handle::enter(st) {
+            Way::Here(handle) => handle,
+            Way::Away => return None,
+            Way::Stuck(code) => return Some(code),
+        };
+        let bytes = value(bytes, length);
+        let stored = work(st, handle, key, key_length, |session, key| session.store(key, bytes, how));
+        let (binary, quiet) = ((*st).is(Flag::BinaryProtocol), !(*st).is(Flag::Reply));
+        Some(match stored {
+            // Without replies, only what libmemcached itself refuses is known.
+            Err(rc::E2BIG | rc::SERVER_MEMORY_ALLOCATION_FAILURE) if quiet => rc::SUCCESS,
+            Err(code) => code,
+            Ok(_) if quiet => rc::SUCCESS,
+            Ok(_) if (*st).is(Flag::BufferRequests) && how.mode == StoreMode::Set && how.compare_cas.is_none() => rc::BUFFERED,
+            Ok(Stored::Stored { .. }) => rc::SUCCESS,
+            Ok(Stored::Exists) => rc::DATA_EXISTS,
+            Ok(Stored::NotFound) => rc::NOTFOUND,
+            Ok(Stored::NotStored) if binary && how.mode == StoreMode::Add => rc::DATA_EXISTS,
+            Ok(Stored::NotStored) if binary && how.mode == StoreMode::Replace => rc::NOTFOUND,
+            Ok(Stored::NotStored) => rc::NOTSTORED,
+        })
+    }
+}
+
+#[inline]
+fn how(mode: StoreMode, exptime: i64, flags: u32) -> Store {
+    Store {
+        mode,
+        exptime,
+        flags,
+        ..Store::default()
+    }
+}
+
+#[inline]
+fn compared(exptime: i64, flags: u32, cas: u64) -> Store {
+    Store {
+        compare_cas: (cas != 0).then_some(cas),
+        ..how(StoreMode::Set, exptime, flags)
+    }
+}
+
+macro_rules! stores {
+    ($($name:ident, $by_key:ident, $mode:ident;)*) => { handle_functions! {$(
+        fn $name(st: *mut memcached_st, key: *const c_char, key_length: usize, value: *const c_char, length: usize, exptime: i64, flags: u32)
+            -> c_int = rc::INVALID_ARGUMENTS; store(st, key, key_length, value, length, &how(StoreMode::$mode, exptime, flags))
+
+        fn $by_key(st: *mut memcached_st, _group: *const c_char, _group_length: usize, key: *const c_char, key_length: usize,
+            value: *const c_char, length: usize, exptime: i64, flags: u32)
+            -> c_int = rc::INVALID_ARGUMENTS; store(st, key, key_length, value, length, &how(StoreMode::$mode, exptime, flags))
+    )*} };
+}
+
+stores! {
+    memcached_set, memcached_set_by_key, Set;
+    memcached_add, memcached_add_by_key, Add;
+    memcached_replace, memcached_replace_by_key, Replace;
+    memcached_append, memcached_append_by_key, Append;
+    memcached_prepend, memcached_prepend_by_key, Prepend;
+}
+
+handle_functions! {
+    fn memcached_cas(st: *mut memcached_st, key: *const c_char, key_length: usize, value: *const c_char, length: usize, exptime: i64,
+        flags: u32, cas: u64) -> c_int = rc::INVALID_ARGUMENTS;
+        store(st, key, key_length, value, length, &compared(exptime, flags, cas))
+
+    fn memcached_cas_by_key(st: *mut memcached_st, _group: *const c_char, _group_length: usize, key: *const c_char, key_length: usize,
+        value: *const c_char, length: usize, exptime: i64, flags: u32, cas: u64) -> c_int = rc::INVALID_ARGUMENTS;
+        store(st, key, key_length, value, length, &compared(exptime, flags, cas))
+
+    fn memcached_delete(st: *mut memcached_st, key: *const c_char, length: usize, expiration: i64) -> c_int = rc::INVALID_ARGUMENTS;
+        delete(st, key, length, expiration)
+
+    fn memcached_delete_by_key(st: *mut memcached_st, _group: *const c_char, _group_length: usize, key: *const c_char, length: usize,
+        expiration: i64) -> c_int = rc::INVALID_ARGUMENTS; delete(st, key, length, expiration)
+
+    fn memcached_touch(st: *mut memcached_st, key: *const c_char, length: usize, expiration: i64) -> c_int = rc::INVALID_ARGUMENTS;
+        touch(st, key, length, expiration)
+
+    fn memcached_touch_by_key(st: *mut memcached_st, _group: *const c_char, _group_length: usize, key: *const c_char, length: usize,
+        expiration: i64) -> c_int = rc::INVALID_ARGUMENTS; touch(st, key, length, expiration)
+
+    fn memcached_exist(st: *mut memcached_st, key: *const c_char, length: usize) -> c_int = rc::INVALID_ARGUMENTS;
+        exist(st, key, length)
+
+    fn memcached_exist_by_key(st: *mut memcached_st, _group: *const c_char, _group_length: usize, key: *const c_char, length: usize)
+        -> c_int = rc::INVALID_ARGUMENTS; exist(st, key, length)
+
+    fn memcached_increment(st: *mut memcached_st, key: *const c_char, length: usize, delta: u32, number: *mut u64)
+        -> c_int = rc::INVALID_ARGUMENTS; count(st, key, length, &counting(u64::from(delta), false), number)
+
+    fn memcached_decrement(st: *mut memcached_st, key: *const c_char, length: usize, delta: u32, number: *mut u64)
+        -> c_int = rc::INVALID_ARGUMENTS; count(st, key, length, &counting(u64::from(delta), true), number)
+
+    fn memcached_increment_by_key(st: *mut memcached_st, _group: *const c_char, _group_length: usize, key: *const c_char, length: usize,
+        delta: u64, number: *mut u64) -> c_int = rc::INVALID_ARGUMENTS; count(st, key, length, &counting(delta, false), number)
+
+    fn memcached_decrement_by_key(st: *mut memcached_st, _group: *const c_char, _group_length: usize, key: *const c_char, length: usize,
+        delta: u64, number: *mut u64) -> c_int = rc::INVALID_ARGUMENTS; count(st, key, length, &counting(delta, true), number)
+
+    fn memcached_increment_with_initial(st: *mut memcached_st, key: *const c_char, length: usize, delta: u64, initial: u64,
+        expiration: i64, number: *mut u64) -> c_int = rc::INVALID_ARGUMENTS;
+        count_from(st, key, length, counting(delta, false), (initial, expiration), number)
+
+    fn memcached_decrement_with_initial(st: *mut memcached_st, key: *const c_char, length: usize, delta: u64, initial: u64,
+        expiration: i64, number: *mut u64) -> c_int = rc::INVALID_ARGUMENTS;
+        count_from(st, key, length, counting(delta, true), (initial, expiration), number)
+
+    fn memcached_increment_with_initial_by_key(st: *mut memcached_st, _group: *const c_char, _group_length: usize, key: *const c_char,
+        length: usize, delta: u64, initial: u64, expiration: i64, number: *mut u64) -> c_int = rc::INVALID_ARGUMENTS;
+        count_from(st, key, length, counting(delta, false), (initial, expiration), number)
+
+    fn memcached_decrement_with_initial_by_key(st: *mut memcached_st, _group: *const c_char, _group_length: usize, key: *const c_char,
+        length: usize, delta: u64, initial: u64, expiration: i64, number: *mut u64) -> c_int = rc::INVALID_ARGUMENTS;
+        count_from(st, key, length, counting(delta, true), (initial, expiration), number)
+
+    fn memcached_flush(st: *mut memcached_st, expiration: i64) -> c_int = rc::INVALID_ARGUMENTS; {
+        match handle::enter(st) {
+            Way::Here(handle) => Some(flush(st, handle, expiration)),
+            Way::Away => None,
+            Way::Stuck(code) => Some(code),
+        }
+    }
+}
+
+/// # Safety
+///
+/// As [`work`].
+unsafe fn delete(st: *mut memcached_st, key: *const c_char, length: usize, expiration: i64) -> Option<c_int> {
+    // SAFETY: the caller's word.
+    unsafe {
+        let handle = match handle::enter(st) {
+            Way::Here(handle) => handle,
+            Way::Away => return None,
+            Way::Stuck(code) => return Some(code),
+        };
+        if expiration != 0 {
+            if let Err(code) = check_key(st, key, length) {
+                return Some(code);
+            }
+            let why = "Memcached server version does not allow expiration of deleted items";
+            return Some(error::set(st, rc::INVALID_ARGUMENTS, why));
+        }
+        let deleted = work(st, handle, key, length, |session, key| {
+            session.delete(key, &Delete::default())
+        });
+        let code = match deleted {
+            Err(code) => return Some(code),
+            Ok(_) if (*st).is(Flag::BufferRequests) => rc::BUFFERED,
+            Ok(_) if !(*st).is(Flag::Reply) => rc::SUCCESS,
+            Ok(Deleted::Deleted) => rc::SUCCESS,
+            Ok(Deleted::NotFound) => rc::NOTFOUND,
+            Ok(Deleted::Exists) => rc::DATA_EXISTS,
+        };
+        // libmemcached calls it for the text protocol's answer only.
+        if let (rc::SUCCESS, Some(trigger), false) = (code, (*st).delete_trigger, (*st).is(Flag::BinaryProtocol)) {
+            trigger(st, key, length);
+        }
+        Some(code)
+    }
+}
+
+/// # Safety
+///
+/// As [`work`].
+unsafe fn touch(st: *mut memcached_st, key: *const c_char, length: usize, expiration: i64) -> Option<c_int> {
+    // SAFETY: the caller's word.
+    unsafe {
+        match handle::enter(st) {
+            Way::Here(handle) => Some(
+                match work(st, handle, key, length, |session, key| session.touch(key, expiration)) {
+                    Ok(true) => rc::SUCCESS,
+                    Ok(false) => rc::NOTFOUND,
+                    Err(code) => code,
+                },
+            ),
+            Way::Away => None,
+            Way::Stuck(code) => Some(code),
+        }
+    }
+}
+
+/// libmemcached asks by adding an item that is long expired (`add KEY 0 2678400 0`); here nothing is added.
+///
+/// # Safety
+///
+/// As [`work`].
+unsafe fn exist(st: *mut memcached_st, key: *const c_char, length: usize) -> Option<c_int> {
+    let how = keyway::Get {
+        no_bump: true,
+        ..keyway::Get::default()
+    };
+    // SAFETY: the caller's word.
+    unsafe {
+        match handle::enter(st) {
+            Way::Here(handle) => Some(
+                match work(st, handle, key, length, |session, key| {
+                    session.get_with(key, &how, &mut Vec::new(), |_, _| {})
+                }) {
+                    Ok(Some(_)) => rc::SUCCESS,
+                    Ok(None) => rc::NOTFOUND,
+                    Err(code) => code,
+                },
+            ),
+            Way::Away => None,
+            Way::Stuck(code) => Some(code),
+        }
+    }
+}
+
+#[inline]
+fn counting(delta: u64, decrement: bool) -> Arithmetic {
+    Arithmetic {
+        delta,
+        decrement,
+        ..Arithmetic::default()
+    }
+}
+
+/// # Safety
+///
+/// As [`work`]; the number is NULL or can be written.
+#[inline]
+unsafe fn count(st: *mut memcached_st, key: *const c_char, length: usize, how: &Arithmetic, number: *mut u64) -> Option<c_int> {
+    // SAFETY: the caller's word.
+    unsafe {
+        let handle = match handle::enter(st) {
+            Way::Here(handle) => handle,
+            Way::Away => return None,
+            Way::Stuck(code) => return Some(code),
+        };
+        let counted = work(st, handle, key, length, |session, key| session.arithmetic(key, how));
+        let (mut answer, mut code) = (u64::MAX, rc::SUCCESS);
+        match counted {
+            Ok(Counted::Value { value, .. }) => answer = value,
+            Ok(Counted::NotFound) => code = rc::NOTFOUND,
+            Ok(Counted::Exists) => code = rc::DATA_EXISTS,
+            Ok(Counted::NotANumber) if (*st).is(Flag::BinaryProtocol) => code = error::set(st, rc::UNKNOWN_READ_FAILURE, ""),
+            Ok(Counted::NotANumber) => {
+                code = error::set_client_error(st, "cannot increment or decrement non-numeric value");
+            }
+            Err(refused) => code = refused,
+        }
+        if !(*st).is(Flag::Reply) && code != rc::BAD_KEY_PROVIDED {
+            (answer, code) = (u64::MAX, rc::SUCCESS);
+        }
+        if code != rc::BAD_KEY_PROVIDED {
+            put(number, answer);
+        }
+        Some(code)
+    }
+}
+
+/// Only the binary protocol can do this; asked of a handle that believes to speak text, it is refused as by libmemcached.
+///
+/// # Safety
+///
+/// As [`count`].
+unsafe fn count_from(
+    st: *mut memcached_st,
+    key: *const c_char,
+    length: usize,
+    how: Arithmetic,
+    (initial, expiration): (u64, i64),
+    number: *mut u64,
+) -> Option<c_int> {
+    // SAFETY: the caller's word.
+    unsafe {
+        if !(*st).is(Flag::BinaryProtocol) {
+            match handle::enter(st) {
+                Way::Away => return None,
+                Way::Stuck(code) => return Some(code),
+                Way::Here(_) => {}
+            }
+            if let Err(code) = check_key(st, key, length) {
+                return Some(code);
+            }
+            put(number, u64::MAX);
+            let why = "memcached_increment_with_initial_by_key() is not supported via the ASCII protocol";
+            return Some(error::set(st, rc::INVALID_ARGUMENTS, why));
+        }
+        // MEMCACHED_EXPIRATION_NOT_ADD, as the 32 bits that the protocol has for it.
+        let vivify = (expiration & 0xffff_ffff != 0xffff_ffff).then_some((initial, expiration));
+        count(st, key, length, &Arithmetic { vivify, ..how }, number)
+    }
+}
+
+fn flush(st: *mut memcached_st, handle: &mut Handle, expiration: i64) -> c_int {
+    let Some(open) = &handle.open else { return rc::FAILURE };
+    if !open.facts.may_flush {
+        return error::set_client_error(st, "flush_all not allowed");
+    }
+    match open.cache.with_session(|session, _| session.flush_all(expiration)) {
+        Ok(Ok(())) => rc::SUCCESS,
+        Ok(Err(error)) => refused(st, error),
+        Err(error) => unreachable(st, &error),
+    }
+}

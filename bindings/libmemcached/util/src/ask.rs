@@ -1,0 +1,221 @@
+//! Helpers that ask one server something, with a handle made for that.
+
+use crate::{guard, memcached_st, put, rc};
+use std::ffi::{c_char, c_int, c_void};
+
+/// MEMCACHED_BEHAVIOR_CONNECT_TIMEOUT, and what a ping waits, milliseconds.
+const CONNECT_TIMEOUT: (u32, u64) = (14, 400_000);
+/// Offset of `pid` in `memcached_stat_st`.
+const PID: usize = 24;
+
+unsafe extern "C" {
+    fn memcached_create(st: *mut memcached_st) -> *mut memcached_st;
+    fn memcached_free(st: *mut memcached_st);
+    fn memcached_server_add(st: *mut memcached_st, hostname: *const c_char, port: u16) -> c_int;
+    fn memcached_set_sasl_auth_data(st: *mut memcached_st, user: *const c_char, password: *const c_char) -> c_int;
+    fn memcached_behavior_set(st: *mut memcached_st, behavior: u32, data: u64) -> c_int;
+    fn memcached_flush(st: *mut memcached_st, expiration: i64) -> c_int;
+    fn memcached_version(st: *mut memcached_st) -> c_int;
+    fn memcached_stat(st: *mut memcached_st, args: *mut c_char, code: *mut c_int) -> *mut c_void;
+    fn memcached_stat_free(st: *const memcached_st, stat: *mut c_void);
+    fn memcached_server_cursor(st: *const memcached_st, callbacks: *const ServerFn, context: *mut c_void, count: u32) -> c_int;
+    fn memcached_server_instance_by_position(st: *const memcached_st, position: u32) -> *const c_void;
+    fn memcached_server_error_return(server: *const c_void) -> c_int;
+    fn memcached_server_major_version(server: *const c_void) -> u8;
+    fn memcached_server_minor_version(server: *const c_void) -> u8;
+    fn memcached_server_micro_version(server: *const c_void) -> u8;
+}
+
+type ServerFn = unsafe extern "C" fn(*const memcached_st, *const c_void, *mut c_void) -> c_int;
+
+/// Where a server is, and who asks.
+struct Server {
+    hostname: *const c_char,
+    port: u16,
+    user: *const c_char,
+    password: *const c_char,
+}
+
+/// Asks with a handle of its own; of "some errors" the first server's is told.
+///
+/// # Safety
+///
+/// The strings are NULL or C strings.
+unsafe fn ask(server: &Server, question: impl FnOnce(*mut memcached_st) -> c_int) -> c_int {
+    // SAFETY: the caller's word; the handle is freed once.
+    unsafe {
+        let st = memcached_create(std::ptr::null_mut());
+        if st.is_null() {
+            return rc::MEMORY_ALLOCATION_FAILURE;
+        }
+        let mut code = rc::SUCCESS;
+        if !server.user.is_null() {
+            code = memcached_set_sasl_auth_data(st, server.user, server.password);
+        }
+        if rc::succeeded(code) {
+            code = memcached_server_add(st, server.hostname, server.port);
+        }
+        if rc::succeeded(code) {
+            code = question(st);
+        }
+        if code == rc::SOME_ERRORS {
+            code = memcached_server_error_return(memcached_server_instance_by_position(st, 0));
+        }
+        memcached_free(st);
+        code
+    }
+}
+
+/// # Safety
+///
+/// As [`ask`].
+unsafe fn ping(server: &Server, told: *mut c_int) -> bool {
+    guard(false, || {
+        // SAFETY: the caller's word; the handle is alive while it is asked.
+        unsafe {
+            let code = ask(server, |st| {
+                memcached_behavior_set(st, CONNECT_TIMEOUT.0, CONNECT_TIMEOUT.1);
+                memcached_version(st)
+            });
+            put(told, code);
+            rc::succeeded(code)
+        }
+    })
+}
+
+/// # Safety
+///
+/// As [`ask`].
+unsafe fn pid(server: &Server, told: *mut c_int) -> c_int {
+    guard(-1, || {
+        let mut pid = -1;
+        // SAFETY: the caller's word; `memcached_stat` gives a structure with a pid, or NULL.
+        unsafe {
+            let code = ask(server, |st| {
+                let mut code = rc::SUCCESS;
+                let stat = memcached_stat(st, std::ptr::null_mut(), &raw mut code);
+                if !stat.is_null() {
+                    if rc::succeeded(code) {
+                        pid = stat.cast::<u8>().add(PID).cast::<c_int>().read();
+                    }
+                    memcached_stat_free(st, stat);
+                }
+                if rc::succeeded(code) && pid == -1 {
+                    rc::UNKNOWN_STAT_KEY
+                } else {
+                    code
+                }
+            });
+            put(told, code);
+        }
+        pid
+    })
+}
+
+fn plain(hostname: *const c_char, port: u16) -> Server {
+    Server {
+        hostname,
+        port,
+        user: std::ptr::null(),
+        password: std::ptr::null(),
+    }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn libmemcached_util_ping(hostname: *const c_char, port: u16, told: *mut c_int) -> bool {
+    // SAFETY: the caller's word.
+    unsafe { ping(&plain(hostname, port), told) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn libmemcached_util_ping2(
+    hostname: *const c_char,
+    port: u16,
+    user: *const c_char,
+    password: *const c_char,
+    told: *mut c_int,
+) -> bool {
+    let server = Server {
+        user,
+        password,
+        ..plain(hostname, port)
+    };
+    // SAFETY: the caller's word.
+    unsafe { ping(&server, told) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn libmemcached_util_getpid(hostname: *const c_char, port: u16, told: *mut c_int) -> c_int {
+    // SAFETY: the caller's word.
+    unsafe { pid(&plain(hostname, port), told) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn libmemcached_util_getpid2(
+    hostname: *const c_char,
+    port: u16,
+    user: *const c_char,
+    password: *const c_char,
+    told: *mut c_int,
+) -> c_int {
+    let server = Server {
+        user,
+        password,
+        ..plain(hostname, port)
+    };
+    // SAFETY: the caller's word.
+    unsafe { pid(&server, told) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn libmemcached_util_flush(hostname: *const c_char, port: u16, told: *mut c_int) -> bool {
+    guard(false, || {
+        // SAFETY: the caller's word; the handle is alive while it is asked.
+        unsafe {
+            let code = ask(&plain(hostname, port), |st| memcached_flush(st, 0));
+            put(told, code);
+            rc::succeeded(code)
+        }
+    })
+}
+
+/// A version that is wanted, and whether every server has it.
+struct Wanted {
+    version: [u8; 3],
+    met: bool,
+}
+
+unsafe extern "C" fn compare(_: *const memcached_st, server: *const c_void, context: *mut c_void) -> c_int {
+    // SAFETY: called by `memcached_server_cursor` below, with what it was given.
+    unsafe {
+        let wanted = &mut *context.cast::<Wanted>();
+        let has = [
+            memcached_server_major_version(server),
+            memcached_server_minor_version(server),
+            memcached_server_micro_version(server),
+        ];
+        if has[0] == u8::MAX || has < wanted.version {
+            wanted.met = false;
+        }
+    }
+    rc::SUCCESS
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn libmemcached_util_version_check(st: *mut memcached_st, major: u8, minor: u8, micro: u8) -> bool {
+    guard(false, || {
+        let mut wanted = Wanted {
+            version: [major, minor, micro],
+            met: true,
+        };
+        let callback: ServerFn = compare;
+        // SAFETY: the caller's word; the context outlives the call.
+        unsafe {
+            if !rc::succeeded(memcached_version(st)) {
+                return false;
+            }
+            memcached_server_cursor(st, &raw const callback, (&raw mut wanted).cast(), 1);
+        }
+        wanted.met
+    })
+}
