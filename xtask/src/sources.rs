@@ -18,6 +18,8 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("keyway-server", &["keyway", "keyway-proto"]),
     ("keyway-xdp", &[]),
     ("keyway-bench", &["keyway"]),
+    ("libmemcached", &["keyway"]),
+    ("libmemcached/util", &[]),
     ("keyway-cli", &["keyway", "keyway-proto", "keyway-server", "keyway-bench"]),
     ("python", &["keyway"]),
 ];
