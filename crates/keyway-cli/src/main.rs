@@ -10,6 +10,7 @@
 
 mod background;
 mod bench;
+mod cpus;
 mod exit;
 mod listen;
 mod logger;
@@ -28,7 +29,7 @@ use std::time::Duration;
 
 use clap::{ArgAction, Args, Parser, Subcommand};
 use keyway::{Gap, Options, Place};
-use keyway_server::{Config, KEYWAY_VERSION, LOOPBACK, Network, PROTOCOL_VERSION, RegionSocket, UnixSocket, Writers};
+use keyway_server::{Config, EventLoop, KEYWAY_VERSION, LOOPBACK, Network, PROTOCOL_VERSION, RegionSocket, UnixSocket, Writers};
 
 use exit::Failure;
 use plan::Plan;
@@ -174,6 +175,15 @@ struct Serve {
     /// Worker threads
     #[arg(long, short = 't', value_name = "N", default_value_t = 4, value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=4096))]
     threads: usize,
+    /// CPUs for the worker threads, one each in turn, such as 0-3,6; memory comes from their NUMA node
+    #[arg(long, value_name = "LIST")]
+    cpus: Option<String>,
+    /// Before it sleeps, a worker looks for work for so many microseconds: lower latency, for a whole CPU
+    #[arg(long, value_name = "US", default_value = "0", value_parser = cpus::parse_busy_poll)]
+    busy_poll: Duration,
+    /// What workers wait for connections with: io_uring, epoll, or auto, which is io_uring where the system has it
+    #[arg(long, value_name = "auto|epoll|io_uring", default_value = "auto", value_parser = cpus::parse_event_loop)]
+    event_loop: EventLoop,
     /// Most connections at a time
     #[arg(long, short = 'c', value_name = "N", default_value_t = 1024, value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..))]
     connections: usize,
@@ -246,6 +256,12 @@ impl Serve {
             udp,
             udp_allow,
             threads: self.threads,
+            event_loop: self.event_loop,
+            cpus: match &self.cpus {
+                Some(text) => cpus::parse(text).map_err(|why| Failure::usage(format_args!("--cpus: {why}")))?,
+                None => Vec::new(),
+            },
+            busy_poll: self.busy_poll,
             connections_max: self.connections,
             idle_timeout: Duration::from_secs(self.idle_timeout.into()),
             auth_file: self.auth_file,
@@ -432,8 +448,19 @@ mod tests {
     }
 
     #[test]
+    fn threads_and_what_they_wait_with_are_told() {
+        let config = plan("--cpus 1,0 --busy-poll 50 --event-loop epoll").unwrap().config;
+        assert_eq!((config.cpus, config.busy_poll), (vec![1, 0], Duration::from_micros(50)));
+        assert_eq!(config.event_loop, EventLoop::Epoll);
+        assert_eq!(plan("").unwrap().config.event_loop, EventLoop::Auto);
+    }
+
+    #[test]
     fn serve_refuses_what_cannot_be() {
         for line in [
+            "--cpus 3-1",
+            "--busy-poll -1",
+            "--event-loop kqueue",
             "--threads 0",
             "--memory x",
             "--max-item 1",

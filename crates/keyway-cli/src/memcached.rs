@@ -14,7 +14,7 @@ use keyway_server::{KEYWAY_VERSION, Network, PROTOCOL_VERSION, UnixSocket};
 
 use crate::exit::Failure;
 use crate::plan::Plan;
-use crate::{listen, place, size};
+use crate::{cpus, listen, place, size};
 
 /// Whether an option takes a value.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -401,6 +401,14 @@ impl Reading {
                     .parse()
                     .map_err(|why| Failure::usage(format_args!("-o udp_allow: {why}")))?;
                 self.udp_allow.push(network);
+            }
+            "event_loop" => {
+                plan.config.event_loop =
+                    cpus::parse_event_loop(value).map_err(|why| Failure::usage(format_args!("-o event_loop: {why}")))?;
+            }
+            "busy_poll" => {
+                plan.config.busy_poll =
+                    cpus::parse_busy_poll(value).map_err(|why| Failure::usage(format_args!("-o busy_poll: {why}")))?;
             }
             "maxconns_fast" => plan.config.connections_fast = true,
             "no_maxconns_fast" | "no_modern" => plan.config.connections_fast = false,

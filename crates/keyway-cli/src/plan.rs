@@ -7,12 +7,13 @@ use std::path::{Path, PathBuf};
 
 use keyway::{Cache, Options, Place};
 use keyway_server::{Config, RunError, Server, size_text};
+use nix::sched::sched_setaffinity;
 use nix::sys::mman::{MlockAllFlags, mlockall};
 use nix::sys::resource::{RLIM_INFINITY, Resource, getrlimit, setrlimit};
-use nix::unistd::{User, geteuid, setgid, setgroups, setuid};
+use nix::unistd::{Pid, User, geteuid, setgid, setgroups, setuid};
 
 use crate::exit::{self, Failure};
-use crate::{background, place};
+use crate::{background, cpus, place};
 
 /// Descriptors that a server needs besides its connections: sockets, polls, regions, standard streams, and some to spare.
 const DESCRIPTORS_SPARE: u64 = 64;
@@ -71,6 +72,7 @@ impl Plan {
         {
             log::warn!("cannot lock memory (-k): {error}; raise the limit of locked memory (ulimit -l)");
         }
+        self.take_cpus();
         let cache = self.open_region()?;
         self.config.signals = true;
         let server = Server::start(self.config.clone(), cache).map_err(|error| Failure::new(exit::SYSTEM, error))?;
@@ -112,6 +114,18 @@ impl Plan {
             whole(path);
         }
         background::detach(self.core_dumps).map_err(|error| Failure::new(exit::SYSTEM, error))
+    }
+
+    /// Runs on the workers' CPUs from here on: pages of a new region come from the node of the CPU that touches them first
+    /// (numa(7)), and with the CPUs of one node that is theirs.
+    fn take_cpus(&self) {
+        if self.config.cpus.is_empty() {
+            return;
+        }
+        let taken = cpus::set(&self.config.cpus).and_then(|set| sched_setaffinity(Pid::from_raw(0), &set));
+        if let Err(error) = taken {
+            log::warn!("cannot run on CPUs {:?} (--cpus): {error}", self.config.cpus);
+        }
     }
 
     fn open_region(&mut self) -> Result<Cache, Failure> {

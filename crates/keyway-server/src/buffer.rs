@@ -80,6 +80,19 @@ impl Buffer {
         Ok((count, count == offered))
     }
 
+    /// Takes `bytes` in, which have arrived by another way than [`Self::fill`].
+    pub(crate) fn append(&mut self, bytes: &[u8], need: usize) {
+        let mut rest = bytes;
+        while !rest.is_empty() {
+            self.make_room(need.max(self.len() + rest.len()));
+            let count = rest.len().min(self.bytes.len() - self.end);
+            let (now, later) = rest.split_at(count);
+            self.bytes[self.end..self.end + count].copy_from_slice(now);
+            self.end += count;
+            rest = later;
+        }
+    }
+
     /// Makes room after `end` when it runs short: by moving what waits to the front, then by growing. The size at most doubles
     /// at a time (from [`READ_ROOM_MIN`]), so a client has to send half of what it makes the server hold, and every byte is
     /// moved about once.

@@ -42,6 +42,29 @@ pub struct Writers {
     pub groups: Vec<u32>,
 }
 
+/// What a worker waits for its connections with.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum EventLoop {
+    /// io_uring where the system has it, otherwise epoll
+    #[default]
+    Auto,
+    /// epoll
+    Epoll,
+    /// io_uring, and no server where the system has it not
+    IoUring,
+}
+
+impl EventLoop {
+    /// As the command line and `stats settings` have it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Auto => "auto",
+            Self::Epoll => "epoll",
+            Self::IoUring => "io_uring",
+        }
+    }
+}
+
 /// Settings of a [`crate::Server`]. The defaults are memcached's, except that TCP is off until an address is given, and that UDP
 /// answers this machine only.
 #[derive(Clone, Debug)]
@@ -59,6 +82,12 @@ pub struct Config {
     pub udp_allow: Vec<Network>,
     /// event loops, each on its own thread (`-t`)
     pub threads: usize,
+    /// what the threads wait for their connections with
+    pub event_loop: EventLoop,
+    /// CPUs that the threads run on, one each, in turn; empty: wherever the system puts them
+    pub cpus: Vec<usize>,
+    /// how long a thread looks for work again and again before it sleeps
+    pub busy_poll: Duration,
     /// most connections at a time (`-c`)
     pub connections_max: usize,
     /// answer an error to connections above the limit, instead of leaving them in the kernel's queue (`-o maxconns_fast`)
@@ -106,6 +135,9 @@ impl Default for Config {
             udp: Vec::new(),
             udp_allow: LOOPBACK.to_vec(),
             threads: 4,
+            event_loop: EventLoop::Auto,
+            cpus: Vec::new(),
+            busy_poll: Duration::ZERO,
             connections_max: 1024,
             connections_fast: true,
             requests_per_turn: 20,

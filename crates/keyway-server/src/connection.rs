@@ -12,21 +12,29 @@
 //! | `Closing` | left in the socket | the rest | closed when all is sent |
 //!
 //! In every phase: with more than [`UNSENT_MAX`] bytes unsent, nothing is read or executed until the client takes some.
+//!
+//! With epoll, a turn reads and writes the socket itself. With a ring (`port`) bytes are brought, and replies taken away, between
+//! turns; a turn then reads only what is large, and only while the ring receives nothing.
 
 use std::io::{self, Read, Write};
-use std::os::fd::{AsRawFd, RawFd};
+use std::net::Shutdown;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 
 use keyway_proto::{Decoded, Decoder, Limits, reply};
+use keyway_uring::{Piece, Ring};
 use mio::net::{TcpStream, UnixStream};
 use mio::{Interest, Registry, Token, event};
+use nix::sys::socket::{MsgFlags, recv};
+use socket2::SockRef;
 
 use crate::auth::{self, Login};
 use crate::buffer::Buffer;
 use crate::dump::Dump;
 use crate::execute::{Executor, Origin, Outcome};
+use crate::port::{Intake, Port};
 use crate::shared::{Peer, PeerAddress};
 use crate::watch::Watcher;
 
@@ -36,6 +44,8 @@ pub(crate) const UNSENT_MAX: usize = 1 << 20;
 pub(crate) const INPUT_SIZE: usize = 64 * 1024;
 /// An output buffer larger than this is given back to the allocator after use.
 const OUTPUT_KEPT_MAX: usize = 1 << 20;
+/// Capacity that a vector for the ring to send starts with, bytes.
+const SPARE_SIZE: usize = 1024;
 /// Reads of one connection in a turn before others get theirs: a large value comes in steps.
 const READS_PER_TURN: usize = 8;
 
@@ -78,6 +88,10 @@ pub(crate) struct Connection {
     stopping: bool,
     /// registered for writability, because output is left over
     wants_write: bool,
+    /// what the worker's ring does for it, if the worker has one
+    port: Option<Port>,
+    /// closed; here only until the ring has let go of it
+    pub(crate) is_over: bool,
     /// in the worker's list of connections to serve
     pub(crate) queued: bool,
     pub(crate) last_active: Instant,
@@ -107,10 +121,20 @@ pub(crate) struct Desk {
     pub(crate) input: Buffer,
     /// an empty vector with capacity
     pub(crate) output: Vec<u8>,
+    /// the ring, with the event loop of that name, and empty vectors for the next sends
+    pub(crate) ring: Option<Ring>,
+    pub(crate) spare: Vec<Vec<u8>>,
     /// time of this round of the event loop
     pub(crate) now: Instant,
     /// the same in seconds after the server's start
     pub(crate) uptime_s: u32,
+}
+
+impl Desk {
+    /// An empty vector for a connection's output.
+    fn spare_output(&mut self) -> Vec<u8> {
+        self.spare.pop().unwrap_or_else(|| Vec::with_capacity(SPARE_SIZE))
+    }
 }
 
 /// What a turn ends with.
@@ -137,7 +161,7 @@ enum Stop {
 }
 
 impl Connection {
-    pub(crate) fn new(stream: Stream, peer: Arc<Peer>, token: usize, limits: Limits, login: bool, now: Instant) -> Self {
+    pub(crate) fn new(stream: Stream, peer: Arc<Peer>, token: usize, limits: Limits, login: bool, desk: &Desk) -> Self {
         Self {
             stream,
             peer,
@@ -156,18 +180,27 @@ impl Connection {
             at_end: false,
             stopping: false,
             wants_write: false,
+            port: desk.ring.as_ref().map(|_| Port::default()),
+            is_over: false,
             queued: false,
-            last_active: now,
+            last_active: desk.now,
         }
     }
 
     pub(crate) fn register(&mut self, registry: &Registry) -> io::Result<()> {
+        if self.port.is_some() {
+            // The ring waits for sockets that block, and only for those; reads of our own say that they do not want to.
+            return SockRef::from(&self.stream).set_nonblocking(false);
+        }
         registry.register(&mut self.stream, Token(self.token), Interest::READABLE)
     }
 
     /// Adjusts what the socket is watched for. Writability is asked for only while output is left over: a Unix socket would
     /// otherwise wake us for every reply that its client takes.
-    pub(crate) fn update_interest(&mut self, registry: &Registry) -> io::Result<()> {
+    pub(crate) fn update_interest(&mut self, registry: &Registry, desk: &mut Desk) -> io::Result<()> {
+        if let Some(ring) = &mut desk.ring {
+            return self.update_intake(ring);
+        }
         let wants_write = self.unsent() > 0;
         if wants_write != self.wants_write {
             let interest = if wants_write {
@@ -187,18 +220,114 @@ impl Connection {
         self.read_closed |= event.is_read_closed() || event.is_error();
     }
 
-    /// The server is stopping: requests that have arrived are still answered.
-    pub(crate) fn stop(&mut self) {
-        self.stopping = true;
+    /// Takes a piece that the ring has received; true if the connection should have a turn.
+    pub(crate) fn received(&mut self, desk: &mut Desk, piece: &Piece, last: bool) -> bool {
+        let wants_turn = !self.queued && self.unsent() <= UNSENT_MAX;
+        if wants_turn {
+            self.borrow(desk);
+        }
+        let Some(ring) = &desk.ring else { return false };
+        let bytes = ring.bytes(piece);
+        self.input.append(bytes, self.need);
+        desk.executor.counters().bytes_read.add(bytes.len() as u64);
+        self.last_active = desk.now;
+        self.peer.last_request_s.store(desk.uptime_s, Relaxed);
+        if last {
+            self.ended_receiving();
+        }
+        wants_turn
+    }
+
+    /// The ring receives nothing any more: at the end of the input (0), because it was told so, or by an error. The socket may
+    /// hold bytes.
+    pub(crate) fn receive_ended(&mut self, result: i32) -> io::Result<()> {
+        self.ended_receiving();
+        match result {
+            0 => self.at_end = true,
+            result if Port::may_go_on(result) => {}
+            result => return Err(io::Error::from_raw_os_error(-result)),
+        }
+        Ok(())
+    }
+
+    /// Nothing is under way that reads the socket, so a turn may.
+    pub(crate) fn ended_receiving(&mut self) {
+        if let Some(port) = &mut self.port {
+            port.intake = Intake::Off;
+        }
         self.readable = true;
     }
 
+    /// The same for a connection that is over, whose bytes nobody wants.
+    pub(crate) fn ended_receiving_if(&mut self, last: bool) {
+        if last {
+            self.ended_receiving();
+        }
+    }
+
+    /// The ring has sent all it was given, or failed; true if the connection should have a turn.
+    pub(crate) fn sent(&mut self, desk: &Desk, result: i32) -> io::Result<bool> {
+        let was_full = self.unsent() > UNSENT_MAX;
+        let Some(port) = &mut self.port else { return Ok(false) };
+        let sending = std::mem::take(&mut port.sending);
+        let count = usize::try_from(result).map_err(|_| io::Error::from_raw_os_error(-result))?;
+        desk.executor.counters().bytes_written.add(count as u64);
+        self.last_active = desk.now;
+        if count < sending {
+            return Err(io::ErrorKind::WriteZero.into());
+        }
+        Ok(was_full || self.unsent() > 0 || !matches!(self.phase, Phase::Serving))
+    }
+
+    /// Starts or ends the ring's work on what arrives (the table is in `port`).
+    fn update_intake(&mut self, ring: &mut Ring) -> io::Result<()> {
+        let wants_input = !self.at_end
+            && !self.stopping
+            && self.unsent() <= UNSENT_MAX
+            && !matches!(self.phase, Phase::Dumping(_) | Phase::Closing(_));
+        let missing = self.need.saturating_sub(self.input.len());
+        let (waiting, fd) = (self.input.len(), self.stream.as_raw_fd());
+        let Some(port) = &mut self.port else { return Ok(()) };
+        if port.update(ring, fd, self.token, wants_input, self.readable, missing, waiting)? {
+            self.readable = false;
+        }
+        Ok(())
+    }
+
+    /// The connection is over; true if the ring has nothing to do with it any more. Otherwise it is told to let go, and the socket
+    /// to fail what is under way.
+    pub(crate) fn end(&mut self, ring: &mut Option<Ring>) -> bool {
+        self.is_over = true;
+        let (Some(port), Some(ring)) = (&mut self.port, ring) else {
+            return true;
+        };
+        if port.is_idle() {
+            return true;
+        }
+        // Not connected any more, or not known to the ring any more: both are what is wanted.
+        let _ = SockRef::from(&self.stream).shutdown(Shutdown::Both);
+        let _ = port.let_go(ring, self.token);
+        false
+    }
+
+    /// Whether the ring has nothing to do with it.
+    pub(crate) fn is_let_go(&self) -> bool {
+        self.port.as_ref().is_none_or(Port::is_idle)
+    }
+
+    /// The server is stopping: requests that have arrived are still answered.
+    pub(crate) fn stop(&mut self) {
+        self.stopping = true;
+        // What a ring receives is ended first.
+        self.readable = self.port.as_ref().is_none_or(|port| port.intake == Intake::Off);
+    }
+
     pub(crate) fn is_idle_since(&self, limit: Instant) -> bool {
-        self.last_active < limit && !matches!(self.phase, Phase::Watching | Phase::Dumping(_))
+        self.last_active < limit && !self.is_over && !matches!(self.phase, Phase::Watching | Phase::Dumping(_))
     }
 
     fn unsent(&self) -> usize {
-        self.output.len() - self.sent
+        self.output.len() - self.sent + self.port.as_ref().map_or(0, |port| port.sending)
     }
 
     /// One turn of work.
@@ -228,12 +357,15 @@ impl Connection {
         }
         if self.output.is_empty() {
             std::mem::swap(&mut self.output, &mut desk.output);
+            if self.output.capacity() == 0 {
+                self.output = desk.spare_output();
+            }
         }
     }
 
     /// Returns them, keeping copies of what is left in them.
     fn give_back(&mut self, desk: &mut Desk) {
-        if self.unsent() == 0 {
+        if self.output.len() == self.sent {
             self.output.clear();
             self.sent = 0;
             if desk.output.capacity() == 0 && self.output.capacity() <= OUTPUT_KEPT_MAX {
@@ -328,8 +460,8 @@ impl Connection {
     }
 
     /// One read.
-    fn receive(&mut self, desk: &Desk) -> io::Result<()> {
-        match self.input.fill(&mut self.stream, self.need) {
+    fn receive(&mut self, desk: &mut Desk) -> io::Result<()> {
+        match self.input.fill(&mut Reader(self.stream.as_raw_fd()), self.need) {
             Ok((0, _)) => self.at_end = true,
             Ok((count, filled)) => {
                 // Less than the room offered: the socket is empty, and the next bytes make a new event (epoll(7), question 9).
@@ -347,8 +479,16 @@ impl Connection {
         Ok(())
     }
 
-    /// One write of everything unsent.
-    fn send(&mut self, desk: &Desk) -> io::Result<()> {
+    /// One write of everything unsent, by the ring if there is one.
+    fn send(&mut self, desk: &mut Desk) -> io::Result<()> {
+        if let (Some(port), Some(ring)) = (&mut self.port, &mut desk.ring) {
+            if port.sending == 0 && !self.output.is_empty() {
+                port.sending = self.output.len();
+                ring.send(self.stream.as_raw_fd(), self.token, std::mem::take(&mut self.output))?;
+                self.output = desk.spare_output();
+            }
+            return Ok(());
+        }
         while self.unsent() > 0 {
             match self.stream.write(&self.output[self.sent..]) {
                 Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
@@ -495,12 +635,12 @@ impl Connection {
     }
 }
 
-impl Read for Stream {
+/// Reads a socket without waiting, whatever its mode.
+struct Reader(RawFd);
+
+impl Read for Reader {
     fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
-        match self {
-            Self::Tcp(stream) => stream.read(buf),
-            Self::Unix(stream) => stream.read(buf),
-        }
+        Ok(recv(self.0, buf, MsgFlags::MSG_DONTWAIT)?)
     }
 }
 
@@ -514,6 +654,15 @@ impl Write for Stream {
 
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
+    }
+}
+
+impl AsFd for Stream {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Self::Tcp(stream) => stream.as_fd(),
+            Self::Unix(stream) => stream.as_fd(),
+        }
     }
 }
 

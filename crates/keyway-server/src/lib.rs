@@ -23,6 +23,7 @@ mod dump;
 mod execute;
 mod handout;
 mod listener;
+mod port;
 mod shared;
 mod source;
 mod stats;
@@ -39,11 +40,12 @@ use std::sync::{Arc, Mutex, RwLock};
 use std::time::Instant;
 
 use keyway::{Cache, SessionError};
+use keyway_uring::Ring;
 use mio::{Poll, Waker};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 
 pub use auth::AuthFileError;
-pub use config::{Config, KEYWAY_VERSION, PROTOCOL_VERSION, RegionSocket, UnixSocket, Writers};
+pub use config::{Config, EventLoop, KEYWAY_VERSION, PROTOCOL_VERSION, RegionSocket, UnixSocket, Writers};
 pub use listener::BindError;
 pub use source::{LOOPBACK, Network};
 
@@ -88,6 +90,8 @@ pub enum StartError {
     AuthFile(std::path::PathBuf, AuthFileError),
     /// the region has no session for a worker
     Session(SessionError),
+    /// io_uring is insisted on, and the system has it not
+    NoUring(io::Error),
     /// the system refused something else
     System(io::Error),
 }
@@ -126,6 +130,7 @@ impl Server {
         let (udp_addresses, udp_sockets) = listener::bind_udp(&config).map_err(StartError::Bind)?;
         let signals = if config.signals { Some(catch_signals()?) } else { None };
 
+        let rings = open_rings(&config)?;
         let acceptor_poll = Poll::new()?;
         let mut polls = Vec::new();
         let mut doors = Vec::new();
@@ -147,6 +152,11 @@ impl Server {
             peers: Mutex::default(),
             listening: Mutex::default(),
             udp_addresses: udp_addresses.clone(),
+            event_loop: if rings.is_some() {
+                EventLoop::IoUring
+            } else {
+                EventLoop::Epoll
+            },
             watch: watch::Hub::default(),
             detail: Detail::new(config.detail_delimiter.unwrap_or(b':'), config.detail_delimiter.is_some()),
             users: users.map(RwLock::new),
@@ -157,6 +167,7 @@ impl Server {
             acceptor: Waker::new(acceptor_poll.registry(), acceptor::WAKE)?,
             config,
         });
+        let mut rings = rings.unwrap_or_default().into_iter();
         let workers = polls
             .into_iter()
             .zip(sessions)
@@ -177,6 +188,8 @@ impl Server {
                         executor,
                         input: Buffer::with_size(INPUT_SIZE),
                         output,
+                        ring: rings.next(),
+                        spare: Vec::new(),
                         now,
                         uptime_s: 0,
                     },
@@ -272,6 +285,22 @@ impl Handle {
     }
 }
 
+/// A ring for each worker; `None`: they use epoll.
+fn open_rings(config: &Config) -> Result<Option<Vec<Ring>>, StartError> {
+    if config.event_loop == EventLoop::Epoll {
+        return Ok(None);
+    }
+    let rings: io::Result<Vec<Ring>> = (0..config.threads).map(|_| Ring::open()).collect();
+    match rings {
+        Ok(rings) => Ok(Some(rings)),
+        Err(error) if config.event_loop == EventLoop::IoUring => Err(StartError::NoUring(error)),
+        Err(error) => {
+            log::info!("io_uring is not to be had here ({error}): connections are served with epoll");
+            Ok(None)
+        }
+    }
+}
+
 /// SIGTERM, SIGINT and SIGUSR1 arrive in the accepting thread's loop; a second one of these exits at once, from the signal
 /// handler itself, so that even a server that hangs obeys it. The region needs no farewell.
 fn catch_signals() -> io::Result<signal_hook_mio::v1_0::Signals> {
@@ -321,6 +350,10 @@ impl fmt::Display for StartError {
             Self::NoThreads => f.write_str("0 threads cannot serve anybody: give at least 1"),
             Self::Bind(error) => error.fmt(f),
             Self::AuthFile(path, error) => write!(f, "the authentication file {} {error}", path.display()),
+            Self::NoUring(error) => write!(
+                f,
+                "io_uring is not to be had here: {error}; it takes Linux 6.1, and no seccomp filter or sysctl kernel.io_uring_disabled in its way; leave --event-loop out"
+            ),
             Self::Session(error) => write!(f, "no session in the region for a worker thread: {error}"),
             Self::System(error) => error.fmt(f),
         }

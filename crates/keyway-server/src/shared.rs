@@ -13,7 +13,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use keyway::{Counters, Info};
 
 use crate::auth::Users;
-use crate::config::Config;
+use crate::config::{Config, EventLoop};
 use crate::connection::Stream;
 use crate::detail::Detail;
 use crate::watch::Hub;
@@ -143,6 +143,8 @@ pub(crate) struct Shared {
     pub(crate) listening: Mutex<Vec<(RawFd, String)>>,
     /// each has a socket for every worker
     pub(crate) udp_addresses: Vec<SocketAddr>,
+    /// the event loop that the workers use
+    pub(crate) event_loop: EventLoop,
     pub(crate) watch: Hub,
     pub(crate) detail: Detail,
     pub(crate) users: Option<RwLock<Users>>,
@@ -184,6 +186,14 @@ impl Shared {
     /// Seconds since the start.
     pub(crate) fn uptime_s(&self) -> u32 {
         self.started.elapsed().as_secs().try_into().unwrap_or(u32::MAX)
+    }
+
+    /// Seconds from the start to `now`.
+    pub(crate) fn uptime_s_at(&self, now: Instant) -> u32 {
+        now.saturating_duration_since(self.started)
+            .as_secs()
+            .try_into()
+            .unwrap_or(u32::MAX)
     }
 
     /// UDP sockets, which memcached counts as connections.

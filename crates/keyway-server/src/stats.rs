@@ -277,6 +277,7 @@ pub(crate) fn settings(shared: &Shared, cache: &Cache, out: &mut Vec<u8>) {
         "keyway_region_socket",
         handed_out.map_or_else(|| "NULL".to_owned(), |s| s.path.display().to_string()),
     );
+    stat(out, "keyway_event_loop", shared.event_loop.name());
     out.extend_from_slice(reply::END);
 }
 

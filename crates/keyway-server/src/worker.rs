@@ -2,16 +2,23 @@
 //!
 //! Each round takes what the poll reports, then gives every connection that has something to do one turn. A connection that has
 //! more to do than a turn allows stands at the end of the line again, and the poll does not block while anybody stands there.
+//!
+//! With a ring (`--event-loop`), sockets of connections are the ring's, and the poll, for all others, is one thing that the ring
+//! watches. A piece that the ring has received gives its connection a turn at once, unless that stands in line already.
 
 use std::collections::VecDeque;
 use std::io;
+use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::{Duration, Instant};
 
 use keyway_proto::Limits;
+use keyway_uring::Event;
 use mio::net::UdpSocket;
 use mio::{Events, Poll, Token};
+use nix::sched::{CpuSet, sched_setaffinity};
+use nix::unistd::Pid;
 use slab::Slab;
 
 use crate::connection::{CloseReason, Connection, Desk, Stream, Verdict};
@@ -22,6 +29,12 @@ use crate::watch::CONNEVENTS;
 pub(crate) const WAKE: Token = Token(usize::MAX);
 /// Token of the first UDP socket; those of others follow downwards.
 const UDP_LAST: usize = usize::MAX - 1;
+/// What the ring calls the poll.
+const POLL: usize = 1 << 40;
+/// A vector larger than this is not kept for the next send.
+const SPARE_SIZE_MAX: usize = 32 * 1024;
+/// Most vectors kept for the next sends.
+const SPARE_COUNT_MAX: usize = 64;
 /// After so long without anything to do, a worker gives up the room that its session has reserved for its next writes.
 const RELEASE_AFTER: Duration = Duration::from_secs(5);
 /// How often idle connections are looked for, and the region is kept up.
@@ -34,6 +47,10 @@ pub(crate) struct Worker {
     /// this worker's UDP sockets, until it runs
     udp_sockets: Vec<UdpSocket>,
     connections: Slab<Connection>,
+    /// what the ring has told and is not yet acted on
+    told: Vec<Event>,
+    /// the ring watches the poll
+    is_poll_watched: bool,
     /// connections with something to do, each once
     line: VecDeque<usize>,
     next_tick: Instant,
@@ -56,6 +73,8 @@ impl Worker {
             limits,
             udp_sockets,
             connections: Slab::new(),
+            told: Vec::new(),
+            is_poll_watched: false,
             line: VecDeque::new(),
             next_tick,
             busy_at: None,
@@ -67,19 +86,21 @@ impl Worker {
     pub(crate) fn run(mut self) {
         // Drops last: whoever sees the count reach zero finds the session already gone.
         let _ended = Ended(Arc::clone(&self.desk.executor.shared));
+        self.settle();
         let mut events = Events::with_capacity(512);
         let mut messages = Vec::new();
         let mut udp = self.open_udp();
         while self.deadline.is_none() || !self.connections.is_empty() {
-            if let Err(error) = self.poll.poll(&mut events, self.timeout(&udp))
+            let timeout = self.timeout(&udp);
+            if let Err(error) = self.wait(&mut events, timeout)
                 && error.kind() != io::ErrorKind::Interrupted
             {
                 log::error!("a worker cannot wait for events: {error}");
                 self.desk.executor.shared.stop();
             }
             self.desk.now = Instant::now();
-            self.desk.uptime_s = self.desk.executor.shared.uptime_s();
-            if !events.is_empty() {
+            self.desk.uptime_s = self.desk.executor.shared.uptime_s_at(self.desk.now);
+            if !events.is_empty() || !self.told.is_empty() {
                 self.busy_at = Some(self.desk.now);
             }
             for event in &events {
@@ -97,6 +118,7 @@ impl Worker {
                 self.stop();
                 udp.close(&mut self.desk, self.poll.registry());
             }
+            self.hear();
             for _ in 0..self.line.len() {
                 if let Some(token) = self.line.pop_front() {
                     self.serve(token);
@@ -110,6 +132,142 @@ impl Worker {
             if self.desk.now >= self.next_tick || self.deadline.is_some_and(|deadline| self.desk.now >= deadline) {
                 self.tick();
             }
+        }
+    }
+
+    /// Takes the thread's CPU and its ring. Without either it would serve all the same.
+    fn settle(&mut self) {
+        let shared = &self.desk.executor.shared;
+        let cpus = &shared.config.cpus;
+        if !cpus.is_empty() {
+            let cpu = cpus[self.desk.executor.worker % cpus.len()];
+            let mut set = CpuSet::new();
+            if let Err(error) = set.set(cpu).and_then(|()| sched_setaffinity(Pid::from_raw(0), &set)) {
+                log::warn!("worker {}: cannot run on CPU {cpu} only: {error}", self.desk.executor.worker);
+            }
+        }
+        if let Some(ring) = &mut self.desk.ring
+            && let Err(error) = ring.enable()
+        {
+            log::warn!("a worker cannot use io_uring: {error}; it uses epoll");
+            self.desk.ring = None;
+        }
+    }
+
+    /// Waits for events, at most for `timeout`; spins before it sleeps, if that is wanted.
+    fn wait(&mut self, events: &mut Events, timeout: Option<Duration>) -> io::Result<()> {
+        let spin = self.desk.executor.shared.config.busy_poll;
+        if spin.is_zero() || timeout == Some(Duration::ZERO) {
+            return self.wait_once(events, timeout);
+        }
+        let until = Instant::now() + timeout.map_or(spin, |timeout| timeout.min(spin));
+        loop {
+            self.wait_once(events, Some(Duration::ZERO))?;
+            if !events.is_empty() || !self.told.is_empty() {
+                return Ok(());
+            }
+            let now = Instant::now();
+            if now >= until {
+                return self.wait_once(events, timeout.map(|timeout| timeout.saturating_sub(spin)));
+            }
+            std::hint::spin_loop();
+        }
+    }
+
+    fn wait_once(&mut self, events: &mut Events, timeout: Option<Duration>) -> io::Result<()> {
+        let Some(ring) = &mut self.desk.ring else {
+            return self.poll.poll(events, timeout);
+        };
+        events.clear();
+        if !self.is_poll_watched {
+            // Readiness is looked at anew with each watch, so none is missed that is not taken at once.
+            ring.watch(self.poll.as_raw_fd(), POLL)?;
+            self.is_poll_watched = true;
+        }
+        ring.wait(timeout)?;
+        ring.take(&mut self.told);
+        if self.told.iter().any(|event| matches!(event, Event::Ready { token: POLL })) {
+            self.is_poll_watched = false;
+            self.poll.poll(events, Some(Duration::ZERO))?;
+        }
+        Ok(())
+    }
+
+    /// Acts on what the ring has told.
+    fn hear(&mut self) {
+        let mut told = std::mem::take(&mut self.told);
+        for event in told.drain(..) {
+            match event {
+                Event::Received { token, piece, last } => {
+                    let connection = self.connections.get_mut(token);
+                    let has_turn = connection.is_some_and(|connection| {
+                        if connection.is_over {
+                            connection.ended_receiving_if(last);
+                            return false;
+                        }
+                        connection.received(&mut self.desk, &piece, last)
+                    });
+                    if let Some(ring) = &mut self.desk.ring {
+                        ring.give_back(piece);
+                    }
+                    if has_turn {
+                        self.serve(token);
+                    } else {
+                        self.forget(token);
+                    }
+                }
+                Event::Ended { token, result } => {
+                    self.act(token, |connection, _| connection.receive_ended(result).map(|()| true))
+                }
+                Event::Sent {
+                    token,
+                    mut bytes,
+                    result,
+                } => {
+                    if bytes.capacity() <= SPARE_SIZE_MAX && self.desk.spare.len() < SPARE_COUNT_MAX {
+                        bytes.clear();
+                        self.desk.spare.push(bytes);
+                    }
+                    self.act(token, |connection, desk| connection.sent(desk, result));
+                }
+                Event::Ready { token: POLL } => {}
+                Event::Ready { token } => self.act(token, |connection, _| {
+                    connection.ended_receiving();
+                    Ok(true)
+                }),
+            }
+        }
+        // The vector's room is used again.
+        self.told = told;
+    }
+
+    /// Lets a connection act on an event; it gets a turn if it wants one, and ends if it fails.
+    fn act(&mut self, token: usize, act: impl FnOnce(&mut Connection, &mut Desk) -> io::Result<bool>) {
+        let Some(connection) = self.connections.get_mut(token) else {
+            return;
+        };
+        let acted = act(connection, &mut self.desk);
+        if connection.is_over {
+            return self.forget(token);
+        }
+        match acted {
+            Ok(true) => self.stand_in_line(token),
+            Ok(false) => {}
+            Err(error) => {
+                log::debug!("{}: {error}", connection.peer.address);
+                self.close(token, CloseReason::Error);
+            }
+        }
+    }
+
+    /// Drops a closed connection that the ring has let go of.
+    fn forget(&mut self, token: usize) {
+        if self
+            .connections
+            .get(token)
+            .is_some_and(|connection| connection.is_over && connection.is_let_go())
+        {
+            self.connections.remove(token);
         }
     }
 
@@ -159,6 +317,7 @@ impl Worker {
     fn stand_in_line(&mut self, token: usize) {
         if let Some(connection) = self.connections.get_mut(token)
             && !connection.queued
+            && !connection.is_over
         {
             connection.queued = true;
             self.line.push_back(token);
@@ -169,7 +328,7 @@ impl Worker {
         log::debug!("{} connected", peer.address);
         let login = self.desk.executor.shared.users.is_some();
         let token = self.connections.vacant_key();
-        let mut connection = Connection::new(stream, Arc::clone(&peer), token, self.limits.clone(), login, self.desk.now);
+        let mut connection = Connection::new(stream, Arc::clone(&peer), token, self.limits.clone(), login, &self.desk);
         if let Err(error) = connection.register(self.poll.registry()) {
             log::warn!("{}: cannot watch the connection: {error}", peer.address);
             self.desk.executor.shared.connection_closed(&peer);
@@ -185,11 +344,14 @@ impl Worker {
         let Some(connection) = self.connections.get_mut(token) else {
             return;
         };
+        if connection.is_over {
+            return;
+        }
         connection.queued = false;
         match connection.turn(&mut self.desk) {
             Verdict::Close(reason) => self.close(token, reason),
             verdict => {
-                if let Err(error) = connection.update_interest(self.poll.registry()) {
+                if let Err(error) = connection.update_interest(self.poll.registry(), &mut self.desk) {
                     log::warn!("{}: cannot watch the connection: {error}", connection.peer.address);
                     self.close(token, CloseReason::Error);
                 } else if verdict == Verdict::Again {
@@ -200,17 +362,20 @@ impl Worker {
     }
 
     fn close(&mut self, token: usize, reason: CloseReason) {
-        // Dropping the socket takes it out of the poll as well (epoll(7), question 6).
-        let Some(connection) = self.connections.try_remove(token) else {
+        let Some(connection) = self.connections.get_mut(token).filter(|connection| !connection.is_over) else {
             return;
         };
+        let is_let_go = connection.end(&mut self.desk.ring);
         let shared = &self.desk.executor.shared;
         if let Some(watcher) = &connection.watcher {
             shared.watch.remove(watcher);
         }
         log::debug!("{} closed: {}", connection.peer.address, reason.word());
         let peer = Arc::clone(&connection.peer);
-        drop(connection);
+        if is_let_go {
+            // Dropping the socket takes it out of the poll as well (epoll(7), question 6).
+            self.connections.remove(token);
+        }
         self.desk.executor.shared.connection_closed(&peer);
         self.tell_connection("conn_close", &peer, Some(reason));
     }
@@ -246,7 +411,7 @@ impl Worker {
             }
         }
         if self.deadline.is_some_and(|deadline| self.desk.now >= deadline) {
-            let late = self.tokens(|_| true);
+            let late = self.tokens(|connection| !connection.is_over);
             log::warn!("{} connections did not take their replies in time and are cut", late.len());
             late.into_iter().for_each(|token| self.close(token, CloseReason::Shutdown));
         }
@@ -264,7 +429,7 @@ impl Worker {
     fn stop(&mut self) {
         let grace = self.desk.executor.shared.config.shutdown_grace;
         self.deadline = Some(self.desk.now + grace);
-        for token in self.tokens(|_| true) {
+        for token in self.tokens(|connection| !connection.is_over) {
             self.connections[token].stop();
             self.stand_in_line(token);
         }

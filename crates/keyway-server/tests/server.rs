@@ -10,10 +10,19 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use keyway::{Cache, Options, Place};
-use keyway_server::{Config, Handle, Server, UnixSocket};
+use keyway_server::{Config, EventLoop, Handle, Server, UnixSocket};
 
 /// Longest that any test waits for anything: only a failing test takes so long.
 const PATIENCE: Duration = Duration::from_secs(10);
+
+/// The event loop that `KEYWAY_TESTS_EVENT_LOOP` names.
+fn event_loop() -> EventLoop {
+    match std::env::var("KEYWAY_TESTS_EVENT_LOOP").as_deref() {
+        Ok("epoll") => EventLoop::Epoll,
+        Ok("io_uring") => EventLoop::IoUring,
+        _ => EventLoop::Auto,
+    }
+}
 
 struct Running {
     handle: Handle,
@@ -33,6 +42,7 @@ impl Running {
         let mut config = Config {
             tcp: vec!["127.0.0.1:0".parse().unwrap()],
             threads: 2,
+            event_loop: event_loop(),
             ..Config::default()
         };
         change(&mut config);

@@ -71,6 +71,11 @@ impl ServeOptions {
     }
 }
 
+/// The event loop that Keyway's servers are to use, if `KEYWAY_TESTS_EVENT_LOOP` names one.
+fn event_loop() -> Option<String> {
+    std::env::var("KEYWAY_TESTS_EVENT_LOOP").ok()
+}
+
 /// A running server.
 #[derive(Debug)]
 pub struct Server {
@@ -182,6 +187,9 @@ impl Server {
                     "modern,slab_reassign",
                 ]);
                 command.arg("-e").arg(&region);
+                if let Some(event_loop) = event_loop() {
+                    command.args(["-o", &format!("event_loop={event_loop}")]);
+                }
                 command
             }
             Kind::Keyway => {
@@ -198,6 +206,9 @@ impl Server {
                 ]);
                 if options.transport == Transport::Udp {
                     command.args(["--udp", &address.to_string()]);
+                }
+                if let Some(event_loop) = event_loop() {
+                    command.args(["--event-loop", &event_loop]);
                 }
                 command.args(&options.keyway_arguments);
                 command

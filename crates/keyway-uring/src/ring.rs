@@ -1,0 +1,445 @@
+//! The ring: requests out, events in.
+//!
+//! Each request carries a number in which its completion is recognised: the kind in the top byte, below it the caller's token or
+//! the place of the vector that is being sent.
+//!
+//! # Safety
+//!
+//! A request may name memory only if that memory lives until its completion has been taken: receives name none (they take a
+//! buffer of the ring's), sends name the heap of a vector in `sends`, which is given out again by its completion only. What is in
+//! flight is counted, and a ring with anything in flight leaks its memory when it is dropped.
+
+#![allow(
+    unsafe_code,
+    reason = "submissions name memory for the kernel; the contract is in the module's documentation"
+)]
+
+use std::io;
+use std::os::fd::RawFd;
+use std::time::Duration;
+
+use io_uring::types::{CancelBuilder, Fd, SubmitArgs, Timespec};
+use io_uring::{IoUring, Probe, cqueue, opcode, squeue};
+use slab::Slab;
+
+use crate::buffers::{Buffers, COUNT, Piece};
+
+/// Requests that wait for a system call; more make one of their own.
+const REQUESTS: u32 = 256;
+/// Completions that find room without the kernel's setting some aside.
+const COMPLETIONS: u32 = 2048;
+/// Rounds in which a ring that is dropped waits for what it has cancelled, each of [`DROP_WAIT`].
+const DROP_ROUNDS: usize = 50;
+const DROP_WAIT: Duration = Duration::from_millis(10);
+/// The one group of buffers.
+const GROUP: u16 = 0;
+
+const KIND_SHIFT: u32 = 56;
+const RECEIVE: u64 = 1;
+const SEND: u64 = 2;
+const WATCH: u64 = 3;
+const CANCEL: u64 = 4;
+
+/// What has come of a request.
+#[derive(Debug)]
+pub enum Event {
+    /// bytes have arrived; with `last`, the receive has ended with them
+    Received {
+        /// the socket's
+        token: usize,
+        /// to be read with [`Ring::bytes`] and given back
+        piece: Piece,
+        /// no more will come of this receive
+        last: bool,
+    },
+    /// a receive has ended: at the end of the input with 0, or with a negative error number
+    Ended {
+        /// the socket's
+        token: usize,
+        /// 0, or an error number below 0
+        result: i32,
+    },
+    /// a send is over
+    Sent {
+        /// the socket's
+        token: usize,
+        /// the vector, as it was given
+        bytes: Vec<u8>,
+        /// how much of it was sent, which is less than all only if the connection is broken; or an error number below 0
+        result: i32,
+    },
+    /// a watched descriptor is readable, or broken
+    Ready {
+        /// the descriptor's
+        token: usize,
+    },
+}
+
+/// An io_uring instance of one thread, with buffers for what arrives.
+pub struct Ring {
+    ring: IoUring,
+    buffers: Buffers,
+    /// vectors that the kernel reads, and whose
+    sends: Slab<(usize, Vec<u8>)>,
+    /// requests whose last completion is to come
+    in_flight: usize,
+    is_enabled: bool,
+}
+
+impl Ring {
+    /// A ring, if this system has what it takes. It belongs to the thread that calls [`Ring::enable`].
+    pub fn open() -> io::Result<Self> {
+        let ring: IoUring = IoUring::builder()
+            .dontfork()
+            .setup_r_disabled()
+            .setup_single_issuer()
+            .setup_defer_taskrun()
+            .setup_taskrun_flag()
+            .setup_cqsize(COMPLETIONS)
+            .build(REQUESTS)?;
+        let mut probe = Probe::new();
+        ring.submitter().register_probe(&mut probe)?;
+        let needed = [
+            opcode::RecvMulti::CODE,
+            opcode::Send::CODE,
+            opcode::PollAdd::CODE,
+            opcode::AsyncCancel2::CODE,
+        ];
+        if !needed.into_iter().all(|code| probe.is_supported(code)) || !ring.params().is_feature_ext_arg() {
+            return Err(io::ErrorKind::Unsupported.into());
+        }
+        let mut buffers = Buffers::new();
+        // SAFETY: the area of addresses lives until the kernel has let go of the ring (`Drop`).
+        unsafe {
+            ring.submitter()
+                .register_buf_ring_with_flags(buffers.address(), COUNT, GROUP, 0)
+        }?;
+        buffers.give_all();
+        Ok(Self {
+            ring,
+            buffers,
+            sends: Slab::new(),
+            in_flight: 0,
+            is_enabled: false,
+        })
+    }
+
+    /// Makes the calling thread the only one that may use the ring from now on.
+    pub fn enable(&mut self) -> io::Result<()> {
+        self.ring.submitter().register_enable_rings()?;
+        self.is_enabled = true;
+        Ok(())
+    }
+
+    /// Receives what arrives at a socket, again and again, until [`Event::Ended`] or a last [`Event::Received`]. The descriptor must
+    /// be in blocking mode: with `O_NONBLOCK` the kernel would not wait.
+    pub fn receive(&mut self, fd: RawFd, token: usize) -> io::Result<()> {
+        let request = opcode::RecvMulti::new(Fd(fd), GROUP).build();
+        // SAFETY: names no memory: the kernel takes a buffer of the group.
+        unsafe { self.push(request, RECEIVE, token) }
+    }
+
+    /// Ends the receive of `token`; its last event is still to come.
+    pub fn cancel_receive(&mut self, token: usize) -> io::Result<()> {
+        let request = opcode::AsyncCancel2::new(CancelBuilder::user_data(number(RECEIVE, token))).build();
+        // SAFETY: names no memory.
+        unsafe { self.push(request, CANCEL, token) }
+    }
+
+    /// Sends all of `bytes` on a stream socket. A second send of the same socket has to wait for the first one's event.
+    pub fn send(&mut self, fd: RawFd, token: usize, bytes: Vec<u8>) -> io::Result<()> {
+        // More than 4 GiB in one answer would be sent in part; the event says how much.
+        let len = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
+        let address = bytes.as_ptr();
+        let place = self.sends.insert((token, bytes));
+        let request = opcode::Send::new(Fd(fd), address, len)
+            .flags(libc::MSG_WAITALL | libc::MSG_NOSIGNAL)
+            .build();
+        // SAFETY: the vector's heap stays where it is, unchanged, while the vector is in `sends`.
+        let pushed = unsafe { self.push(request, SEND, place) };
+        if pushed.is_err() {
+            self.sends.remove(place);
+        }
+        pushed
+    }
+
+    /// Tells once, with [`Event::Ready`], that a descriptor is readable or broken.
+    pub fn watch(&mut self, fd: RawFd, token: usize) -> io::Result<()> {
+        let flags = u32::from((libc::POLLIN | libc::POLLRDHUP).cast_unsigned());
+        let request = opcode::PollAdd::new(Fd(fd), flags).build();
+        // SAFETY: names no memory.
+        unsafe { self.push(request, WATCH, token) }
+    }
+
+    /// Ends the watch of `token`, with its event.
+    pub fn cancel_watch(&mut self, token: usize) -> io::Result<()> {
+        let request = opcode::AsyncCancel2::new(CancelBuilder::user_data(number(WATCH, token))).build();
+        // SAFETY: names no memory.
+        unsafe { self.push(request, CANCEL, token) }
+    }
+
+    /// Starts what was asked for and waits until there is an event, at most for `timeout`.
+    pub fn wait(&mut self, timeout: Option<Duration>) -> io::Result<()> {
+        let submitter = self.ring.submitter();
+        let waited = match timeout {
+            None => submitter.submit_and_wait(1),
+            // Without a wait: what is ready is fetched if the kernel says that there is something.
+            Some(Duration::ZERO) => submitter.submit(),
+            Some(timeout) => {
+                let time = Timespec::new().sec(timeout.as_secs()).nsec(timeout.subsec_nanos());
+                submitter.submit_with_args(1, &SubmitArgs::new().timespec(&time))
+            }
+        };
+        match waited {
+            // The time is up; a signal; or completions must be taken before the kernel takes more.
+            Err(error)
+                if matches!(
+                    error.raw_os_error(),
+                    Some(libc::ETIME | libc::EINTR | libc::EBUSY | libc::EAGAIN)
+                ) =>
+            {
+                Ok(())
+            }
+            other => other.map(drop),
+        }
+    }
+
+    /// Takes the events that are there.
+    pub fn take(&mut self, events: &mut Vec<Event>) {
+        for completion in self.ring.completion() {
+            let (kind, value) = kind(completion.user_data());
+            let (result, flags) = (completion.result(), completion.flags());
+            let last = !cqueue::more(flags);
+            self.in_flight -= usize::from(last);
+            match kind {
+                RECEIVE => {
+                    let len = usize::try_from(result).ok();
+                    let piece = len
+                        .zip(cqueue::buffer_select(flags))
+                        .and_then(|(len, number)| Buffers::piece(number, len));
+                    match piece {
+                        Some(piece) if result > 0 => events.push(Event::Received {
+                            token: value,
+                            piece,
+                            last,
+                        }),
+                        other => {
+                            if let Some(piece) = other {
+                                self.buffers.give_back(piece);
+                            }
+                            if last {
+                                events.push(Event::Ended { token: value, result });
+                            }
+                        }
+                    }
+                }
+                SEND => {
+                    if let Some((token, bytes)) = self.sends.try_remove(value) {
+                        events.push(Event::Sent { token, bytes, result });
+                    }
+                }
+                WATCH => events.push(Event::Ready { token: value }),
+                // A cancellation; what it ended tells for itself.
+                _ => {}
+            }
+        }
+    }
+
+    /// The bytes of a piece.
+    pub fn bytes(&self, piece: &Piece) -> &[u8] {
+        self.buffers.bytes(piece)
+    }
+
+    /// Gives a piece's buffer back for what arrives next.
+    pub fn give_back(&mut self, piece: Piece) {
+        self.buffers.give_back(piece);
+    }
+
+    /// Writes a request down.
+    ///
+    /// # Safety
+    ///
+    /// Memory that it names lives, unchanged or untouched, until its last completion has been taken.
+    unsafe fn push(&mut self, request: squeue::Entry, kind: u64, value: usize) -> io::Result<()> {
+        let request = request.user_data(number(kind, value));
+        for _ in 0..2 {
+            // SAFETY: the caller's promise, above.
+            if unsafe { self.ring.submission().push(&request) }.is_ok() {
+                self.in_flight += 1;
+                return Ok(());
+            }
+            self.wait(Some(Duration::ZERO))?;
+        }
+        Err(io::ErrorKind::ResourceBusy.into())
+    }
+
+    /// Cancels everything and waits for it, within bounds; true if nothing is in flight any more.
+    fn drain(&mut self) -> bool {
+        if self.in_flight == 0 {
+            return true;
+        }
+        if !self.is_enabled {
+            return false;
+        }
+        let request = opcode::AsyncCancel2::new(CancelBuilder::any().all()).build();
+        // SAFETY: names no memory.
+        let _ = unsafe { self.push(request, CANCEL, 0) };
+        let mut events = Vec::new();
+        for _ in 0..DROP_ROUNDS {
+            if self.wait(Some(DROP_WAIT)).is_err() {
+                break;
+            }
+            self.take(&mut events);
+            if self.in_flight == 0 {
+                return true;
+            }
+        }
+        false
+    }
+}
+
+impl Drop for Ring {
+    fn drop(&mut self) {
+        if !self.drain() {
+            self.buffers.leak();
+            std::mem::forget(std::mem::take(&mut self.sends));
+        }
+    }
+}
+
+fn number(kind: u64, value: usize) -> u64 {
+    kind << KIND_SHIFT | value as u64 & ((1 << KIND_SHIFT) - 1)
+}
+
+#[allow(clippy::cast_possible_truncation, reason = "the value was a usize")]
+fn kind(number: u64) -> (u64, usize) {
+    (number >> KIND_SHIFT, (number & ((1 << KIND_SHIFT) - 1)) as usize)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::{Read, Write};
+    use std::os::fd::AsRawFd;
+    use std::os::unix::net::UnixStream;
+
+    /// A ring and a pair of sockets, unless the system refuses rings.
+    fn ring() -> Option<(Ring, UnixStream, UnixStream)> {
+        let mut ring = match Ring::open() {
+            Ok(ring) => ring,
+            Err(error) => {
+                assert!(std::env::var_os("KEYWAY_TESTS_REQUIRE_ALL").is_none(), "no io_uring: {error}");
+                return None;
+            }
+        };
+        ring.enable().unwrap();
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        Some((ring, ours, theirs))
+    }
+
+    /// Waits until there is an event.
+    fn events(ring: &mut Ring) -> Vec<Event> {
+        let mut events = Vec::new();
+        while events.is_empty() {
+            ring.wait(Some(Duration::from_secs(10))).unwrap();
+            ring.take(&mut events);
+        }
+        events
+    }
+
+    #[test]
+    fn bytes_come_in_order_until_the_end() {
+        let Some((mut ring, ours, mut theirs)) = ring() else { return };
+        let sent: Vec<u8> = (0..3_000_000_u32).map(|i| (i % 251).try_into().unwrap()).collect();
+        ring.receive(ours.as_raw_fd(), 7).unwrap();
+        let writer = std::thread::spawn({
+            let sent = sent.clone();
+            move || theirs.write_all(&sent).unwrap()
+        });
+        let (mut got, mut over) = (Vec::new(), false);
+        while !over {
+            for event in events(&mut ring) {
+                match event {
+                    Event::Received { token: 7, piece, last } => {
+                        got.extend_from_slice(ring.bytes(&piece));
+                        ring.give_back(piece);
+                        if last {
+                            ring.receive(ours.as_raw_fd(), 7).unwrap();
+                        }
+                    }
+                    // All buffers were in use for a moment.
+                    Event::Ended { token: 7, result } if result == -libc::ENOBUFS => ring.receive(ours.as_raw_fd(), 7).unwrap(),
+                    Event::Ended { token: 7, result: 0 } => over = true,
+                    other => panic!("{other:?}"),
+                }
+            }
+        }
+        writer.join().unwrap();
+        assert!(got == sent, "{} bytes of {}", got.len(), sent.len());
+    }
+
+    #[test]
+    fn a_send_is_whole_however_slowly_it_is_read_and_gives_its_vector_back() {
+        let Some((mut ring, ours, mut theirs)) = ring() else { return };
+        let bytes = vec![b'x'; 5_000_000];
+        ring.send(ours.as_raw_fd(), 3, bytes.clone()).unwrap();
+        ring.wait(Some(Duration::ZERO)).unwrap();
+        let reader = std::thread::spawn(move || {
+            let mut got = vec![0; 5_000_000];
+            theirs.read_exact(&mut got).unwrap();
+            got
+        });
+        match events(&mut ring).as_slice() {
+            [
+                Event::Sent {
+                    token: 3,
+                    bytes: back,
+                    result: 5_000_000,
+                },
+            ] => assert!(*back == bytes),
+            other => panic!("{} events", other.len()),
+        }
+        assert!(reader.join().unwrap() == bytes);
+    }
+
+    #[test]
+    fn a_receive_that_is_cancelled_ends_and_loses_nothing() {
+        let Some((mut ring, mut ours, mut theirs)) = ring() else {
+            return;
+        };
+        ring.receive(ours.as_raw_fd(), 1).unwrap();
+        ring.wait(Some(Duration::ZERO)).unwrap();
+        ring.cancel_receive(1).unwrap();
+        let ended = events(&mut ring);
+        assert!(
+            matches!(ended[..], [Event::Ended { token: 1, result }] if result == -libc::ECANCELED),
+            "{ended:?}"
+        );
+        theirs.write_all(b"after").unwrap();
+        let mut got = [0; 5];
+        ours.read_exact(&mut got).unwrap();
+        assert_eq!(&got, b"after");
+    }
+
+    #[test]
+    fn a_watch_tells_once_and_a_broken_peer_is_an_error() {
+        let Some((mut ring, ours, mut theirs)) = ring() else { return };
+        ring.watch(ours.as_raw_fd(), 9).unwrap();
+        theirs.write_all(b"x").unwrap();
+        assert!(matches!(events(&mut ring)[..], [Event::Ready { token: 9 }]));
+        drop(theirs);
+        ring.send(ours.as_raw_fd(), 2, b"nobody".to_vec()).unwrap();
+        assert!(matches!(events(&mut ring)[..], [Event::Sent { token: 2, result, .. }] if result == -libc::EPIPE));
+    }
+
+    #[test]
+    fn a_ring_may_be_dropped_with_everything_in_flight() {
+        let Some((mut ring, ours, theirs)) = ring() else { return };
+        ring.receive(ours.as_raw_fd(), 0).unwrap();
+        ring.send(ours.as_raw_fd(), 0, vec![0; 5_000_000]).unwrap();
+        ring.watch(theirs.as_raw_fd(), 1).unwrap();
+        ring.wait(Some(Duration::ZERO)).unwrap();
+        drop(ring);
+        assert!(matches!(Ring::open().map(drop), Ok(())));
+    }
+}
