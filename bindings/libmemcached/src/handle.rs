@@ -214,7 +214,7 @@ impl Handle {
         }
         let mut targets = Vec::new();
         for server in &self.servers {
-            match Target::of(&server.hostname.to_string_lossy(), server.port) {
+            match Target::of(&server.name().to_string_lossy(), server.port) {
                 Some(target) => targets.push(target),
                 None => return Found::Other,
             }
@@ -394,7 +394,7 @@ unsafe fn hand_over(st: *mut memcached_st) {
             real!(memcached_behavior_set_distribution_hash(*mut memcached_st, u32) -> c_int; st, handle.distribution_hash);
         }
         for server in &handle.servers {
-            let name = server.hostname.as_ptr();
+            let name = server.name().as_ptr();
             if server.kind == Instance::UNIX {
                 real!(memcached_server_add_unix_socket_with_weight(*mut memcached_st, *const c_char, u32) -> c_int; st, name, server.weight);
             } else {

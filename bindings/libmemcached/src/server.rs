@@ -2,8 +2,7 @@
 //!
 //! # Safety
 //!
-//! An instance that is passed in came from a handle, ours or the real library's; ours begin with [`MAGIC`], which the bits and
-//! counts that the real ones begin with never are. Lists are arrays from malloc, whose first entry knows their length.
+//! An instance that is passed in came from a handle, ours or the real library's; the two are told apart by one pointer in them ([`OURS`]). Lists are arrays from malloc, whose first entry knows their length.
 #![allow(unsafe_code, reason = "C structures that are shared with the program; contract above")]
 
 use crate::error::{self, Failed};
@@ -12,38 +11,87 @@ use crate::handle::{self, put};
 use crate::hash;
 use crate::types::*;
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
+use std::mem::{MaybeUninit, offset_of};
 
-const MAGIC: u64 = 0x7961_7779_656b_fe5a;
+/// Its address, where the real library has an address of its own, says that an instance is ours.
+static OURS: u8 = 0;
 
-/// A server of a handle.
+/// What the real library's instances have for what they send and receive.
+const BUFFERS: usize = 2 * 8196;
+
+/// A server of a handle. It begins as the real library's instances do: libmemcached-tools are built with the private header and read
+/// name and port in it.
 #[repr(C)]
 pub(crate) struct Instance {
-    magic: u64,
-    pub(crate) hostname: CString,
+    options: [u8; 5],
+    events: [i16; 2],
+    cursor_active: u32,
     pub(crate) port: u16,
-    pub(crate) kind: u32,
+    fd: c_int,
+    counts: [u32; 3],
+    failure_query_id: u64,
+    timeout_counter: u32,
+    timeout_query_id: u64,
     pub(crate) weight: u32,
-    pub(crate) root: *mut memcached_st,
-    /// as the program has asked for it; 255: not yet
+    number: u32,
+    state: u32,
+    waits: [u64; 3],
+    /// major, micro, minor, as the program has asked for them; 255: not yet
     pub(crate) version: [u8; 3],
-    /// as the server has told it
+    pub(crate) kind: u32,
+    read: [usize; 3],
+    /// address_info in the real ones
+    ours: *const c_void,
+    next_address: *const c_void,
+    next_retry: i64,
+    root: *mut memcached_st,
+    limit_maxbytes: u64,
+    error_messages: *mut c_void,
+    buffers: MaybeUninit<[u8; BUFFERS]>,
+    hostname: [u8; MAX_HOST],
+    /// major, minor, micro, as the server has told them
     pub(crate) told: [u8; 3],
     pub(crate) error: Option<Failed>,
 }
+
+const _: () =
+    assert!(offset_of!(Instance, port) == 16 && offset_of!(Instance, version) == 104 && offset_of!(Instance, ours) == 136);
+const _: () = assert!(offset_of!(Instance, buffers) == 184 && offset_of!(Instance, hostname) == 184 + BUFFERS);
 
 impl Instance {
     pub(crate) const TCP: u32 = 0;
     pub(crate) const UNIX: u32 = 2;
 
-    fn new(root: *mut memcached_st, hostname: CString, port: u16, kind: u32, weight: u32) -> Self {
+    fn new(root: *mut memcached_st, name: &CStr, port: u16, kind: u32, weight: u32) -> Self {
+        let mut hostname = [0; MAX_HOST];
+        for (to, from) in hostname.iter_mut().take(MAX_HOST - 1).zip(name.to_bytes()) {
+            *to = *from;
+        }
         Self {
-            magic: MAGIC,
-            hostname,
+            options: [0, 1, 0, 0, 0],
+            events: [0; 2],
+            cursor_active: 0,
             port,
-            kind,
+            fd: -1,
+            counts: [0; 3],
+            failure_query_id: 0,
+            timeout_counter: 0,
+            timeout_query_id: 0,
             weight: weight.max(1),
-            root,
+            number: 0,
+            state: 0,
+            waits: [0; 3],
             version: [u8::MAX; 3],
+            kind,
+            read: [0; 3],
+            ours: (&raw const OURS).cast(),
+            next_address: std::ptr::null(),
+            next_retry: 0,
+            root,
+            limit_maxbytes: 0,
+            error_messages: std::ptr::null_mut(),
+            buffers: MaybeUninit::uninit(),
+            hostname,
             told: [u8::MAX; 3],
             error: None,
         }
@@ -51,7 +99,17 @@ impl Instance {
 
     /// The same server for another handle.
     pub(crate) fn copy(&self, root: *mut memcached_st) -> Self {
-        Self::new(root, self.hostname.clone(), self.port, self.kind, self.weight)
+        Self::new(root, self.name(), self.port, self.kind, self.weight)
+    }
+
+    pub(crate) fn name(&self) -> &CStr {
+        CStr::from_bytes_until_nul(&self.hostname).unwrap_or(c"")
+    }
+
+    /// The program asks which version it is.
+    pub(crate) fn tell_version(&mut self) {
+        let [major, minor, micro] = self.told;
+        self.version = [major, micro, minor];
     }
 }
 
@@ -61,10 +119,11 @@ impl Instance {
 ///
 /// The pointer is NULL or leads to an instance.
 pub(crate) unsafe fn instance<'a>(pointer: *const c_void) -> Option<&'a Instance> {
-    // SAFETY: the caller's word; both kinds are longer than the magic.
+    let pointer = pointer.cast::<Instance>();
+    // SAFETY: the caller's word; both kinds have a pointer there.
     unsafe {
-        let ours = !pointer.is_null() && pointer.cast::<u64>().read_unaligned() == MAGIC;
-        ours.then(|| &*pointer.cast::<Instance>())
+        let ours = !pointer.is_null() && std::ptr::eq((*pointer).ours, (&raw const OURS).cast());
+        ours.then(|| &*pointer)
     }
 }
 
@@ -98,7 +157,7 @@ macro_rules! instance_functions {
 pub(crate) use instance_functions;
 
 instance_functions! {
-    fn memcached_server_name(instance: *const c_void) -> *const c_char = std::ptr::null(); |server: &Instance| server.hostname.as_ptr()
+    fn memcached_server_name(instance: *const c_void) -> *const c_char = std::ptr::null(); |server: &Instance| server.name().as_ptr()
     fn memcached_server_port(instance: *const c_void) -> u16 = 0; |server: &Instance| server.port
     // There is no socket.
     fn memcached_server_srcport(instance: *const c_void) -> u16 = 0; |_: &Instance| 0
@@ -111,8 +170,8 @@ instance_functions! {
         _ => c"UNKNOWN".as_ptr(),
     }
     fn memcached_server_major_version(instance: *const c_void) -> u8 = u8::MAX; |server: &Instance| server.version[0]
-    fn memcached_server_minor_version(instance: *const c_void) -> u8 = u8::MAX; |server: &Instance| server.version[1]
-    fn memcached_server_micro_version(instance: *const c_void) -> u8 = u8::MAX; |server: &Instance| server.version[2]
+    fn memcached_server_minor_version(instance: *const c_void) -> u8 = u8::MAX; |server: &Instance| server.version[2]
+    fn memcached_server_micro_version(instance: *const c_void) -> u8 = u8::MAX; |server: &Instance| server.version[1]
 }
 
 /// Adds a server to a handle of ours.
@@ -120,7 +179,7 @@ pub(crate) fn add(st: *mut memcached_st, hostname: &CStr, port: u16, weight: u32
     let Some(handle) = handle::ours(st) else {
         return rc::INVALID_ARGUMENTS;
     };
-    let server = Instance::new(st, hostname.to_owned(), port, kind, weight);
+    let server = Instance::new(st, hostname, port, kind, weight);
     handle.servers.push(server);
     // SAFETY: a handle of ours.
     unsafe {
@@ -135,7 +194,7 @@ pub(crate) fn add(st: *mut memcached_st, hostname: &CStr, port: u16, weight: u32
 }
 
 pub(crate) fn sort(servers: &mut [Instance]) {
-    servers.sort_by(|a, b| a.hostname.cmp(&b.hostname).then(a.port.cmp(&b.port)));
+    servers.sort_by(|a, b| a.name().cmp(b.name()).then(a.port.cmp(&b.port)));
 }
 
 /// # Safety
@@ -279,7 +338,7 @@ plain_functions! {
         match (handle::ours(st), handle::ours(source)) {
             (Some(_), Some(from)) => {
                 for server in &from.servers {
-                    add(st, &server.hostname, server.port, server.weight, server.kind);
+                    add(st, server.name(), server.port, server.weight, server.kind);
                 }
                 rc::SUCCESS
             }

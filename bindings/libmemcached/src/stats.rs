@@ -167,7 +167,7 @@ fn told(stat: &memcached_stat_st, name: &[u8]) -> Option<String> {
 /// Learns the versions of a handle's servers.
 fn versions(handle: &mut Handle) {
     for server in &mut handle.servers {
-        server.version = server.told;
+        server.tell_version();
     }
 }
 

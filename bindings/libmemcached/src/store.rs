@@ -85,8 +85,8 @@ pub(crate) fn refused(st: *const memcached_st, error: WriteError) -> c_int {
         WriteError::TooLarge { .. } => rc::E2BIG,
         WriteError::OutOfMemory => rc::SERVER_MEMORY_ALLOCATION_FAILURE,
         WriteError::KeyLength { .. } => error::set_client_error(st, "line too long: namespace and key have more than 250 bytes"),
-        WriteError::EpochsUsedUp | WriteError::Corrupt => error::set(st, rc::SERVER_ERROR, &error.to_string()),
         WriteError::Detached => error::set(st, rc::CONNECTION_FAILURE, &error.to_string()),
+        other => error::set(st, rc::SERVER_ERROR, &other.to_string()),
     }
 }
 
