@@ -23,6 +23,10 @@
 // Option: fault every page in now instead of at its first use.
 #define KEYWAY_PREFAULT 4
 
+// Option: the region's mapping stays accessible outside calls also where the processor has protection keys. The environment
+// variable KEYWAY_GATE, off or on, outranks it.
+#define KEYWAY_NO_GATE 64
+
 // Option: when the region is full, refuse to store instead of evicting (this process only).
 #define KEYWAY_NO_EVICT 8
 

@@ -4,6 +4,7 @@ use crate::bytes;
 use crate::failure::{self, Failure, boundary};
 use crate::types::keyway_result::*;
 use crate::types::*;
+use ::keyway::GateState;
 use std::ffi::{CStr, c_char, c_int};
 
 /// What this thread's last failure was, in words: value, limit and remedy. Empty if there was none. It is valid until this
@@ -59,6 +60,7 @@ pub unsafe extern "C" fn keyway_stats(cache: *mut keyway, stats: *mut keyway_sta
             ("index_bytes", info.index_bytes),
             ("sessions", info.sessions),
             ("sessions_max", info.sessions_max),
+            ("gate", u64::from(info.gate == GateState::On)),
         ];
         let all: Vec<(&str, u64)> = cache.counters().named().into_iter().chain(numbers).collect();
         let room = std::mem::replace(count, all.len());

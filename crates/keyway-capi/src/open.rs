@@ -4,7 +4,7 @@ use crate::bytes;
 use crate::failure::{Failure, boundary};
 use crate::types::keyway_result::*;
 use crate::types::*;
-use ::keyway::{Cache, OpenError, Options, Place};
+use ::keyway::{Cache, Gate, OpenError, Options, Place};
 use std::ffi::{OsStr, c_char, c_int};
 use std::os::unix::ffi::OsStrExt;
 
@@ -76,6 +76,10 @@ fn open(place: &Place, asked: &keyway_options) -> Result<Cache, OpenError> {
         evict: asked.flags & KEYWAY_NO_EVICT == 0,
         checksums: asked.flags & KEYWAY_CHECKSUMS != 0,
         existing_only: asked.flags & KEYWAY_EXISTING_ONLY != 0,
+        gate: match asked.flags & KEYWAY_NO_GATE {
+            0 => Gate::WherePossible,
+            _ => Gate::Off,
+        },
         ..default.clone()
     };
     if asked.item_size_max != 0 {
@@ -122,7 +126,7 @@ unsafe fn read_options(options: *const keyway_options) -> Result<keyway_options,
             "options of {size} bytes set what this version of the library does not know; it knows {OPTIONS_SIZE_MIN} bytes"
         )));
     }
-    let all = KEYWAY_EXISTING_ONLY | KEYWAY_HUGE_PAGES | KEYWAY_PREFAULT | KEYWAY_NO_EVICT | KEYWAY_CHECKSUMS;
+    let all = KEYWAY_EXISTING_ONLY | KEYWAY_HUGE_PAGES | KEYWAY_PREFAULT | KEYWAY_NO_EVICT | KEYWAY_CHECKSUMS | KEYWAY_NO_GATE;
     if known.flags & !all != 0 {
         return Err(Failure::argument(format!(
             "options.flags is {:#x}: this version knows {all:#x}",

@@ -122,6 +122,9 @@ pub const KEYWAY_EXISTING_ONLY: u32 = 1;
 pub const KEYWAY_HUGE_PAGES: u32 = 2;
 /// Option: fault every page in now instead of at its first use.
 pub const KEYWAY_PREFAULT: u32 = 4;
+/// Option: the region's mapping stays accessible outside calls also where the processor has protection keys. The environment
+/// variable KEYWAY_GATE, off or on, outranks it.
+pub const KEYWAY_NO_GATE: u32 = 64;
 /// Option: when the region is full, refuse to store instead of evicting (this process only).
 pub const KEYWAY_NO_EVICT: u32 = 8;
 /// Option: a new region gives every item a checksum, which every reader verifies; an existing one must have been made so.

@@ -164,6 +164,7 @@ pub(crate) fn stats(region: Option<PathBuf>) -> Result<(), Failure> {
         format!("{} buckets, {}", info.index_buckets, size_text(info.index_bytes)),
     );
     line("sessions", format!("{} of {}", info.sessions, info.sessions_max));
+    line("gate", info.gate.to_string());
     line("largest item", size_text(info.item_size_max as u64));
     line("items", counters.curr_items.to_string());
     line("bytes", counters.bytes.to_string());

@@ -5,7 +5,7 @@ use std::io::Write;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
-use keyway::{Cache, Options, Place};
+use keyway::{Cache, Gate, Options, Place};
 use keyway_server::{Config, RunError, Server, size_text};
 use nix::sched::sched_setaffinity;
 use nix::sys::mman::{MlockAllFlags, mlockall};
@@ -138,7 +138,12 @@ impl Plan {
             }
         };
         self.config.region = place.to_string();
-        let cache = place::open(&place, &self.options, self.options.item_size_max / ITEM_SIZE_SLACK)?;
+        // A server's own code makes no stray pointers (it has no `unsafe`), and would pay for the gate at each request.
+        let options = Options {
+            gate: Gate::Off,
+            ..self.options.clone()
+        };
+        let cache = place::open(&place, &options, self.options.item_size_max / ITEM_SIZE_SLACK)?;
         self.config.memory = self.options.memory;
         let info = cache.info();
         // A region has whole segments, so what was asked for and what it has are never quite the same.

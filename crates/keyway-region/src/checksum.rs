@@ -6,6 +6,7 @@
 //! is scribbled behind the copy does no harm. The mark *dead* is not covered, because it comes later; an item that carries it is
 //! refused. `docs/security.md` says what remains undetected.
 
+use crate::aside::List;
 use crate::atomics::Relaxed;
 use crate::layout::item::{CHECKSUM_SIZE, Header, LARGE_BODY_SIZE, flag};
 use crate::layout::segment::{CHAIN_LEN_WORD, Link, SegmentWord};
@@ -173,9 +174,10 @@ impl Region {
     pub(crate) fn append_verified(&self, seen: &Seen, key: &[u8], item: &Item, wants_value: bool, out: &mut Vec<u8>) -> bool {
         let header = seen.header;
         if header.is_large() {
-            let mut body = Vec::with_capacity(LARGE_BODY_SIZE);
-            return self.read_verified(seen, key, item, &mut body)
-                && chain_of(&body)
+            let mut body = List::with_capacity(LARGE_BODY_SIZE);
+            let body = body.as_vec();
+            return self.read_verified(seen, key, item, body)
+                && chain_of(body)
                     .is_some_and(|chain| chain.value_len == item.value_len && (!wants_value || self.append_chain(chain, out)));
         }
         let Some((cover, body_len)) = self.cover(seen, item) else {

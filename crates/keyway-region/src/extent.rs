@@ -3,6 +3,7 @@
 //! An item is private until its slot is published. **The extent's tail is release-stored before that**, so a walker that
 //! trusts only what lies before the tail meets whole items only, whenever the writer dies.
 
+use crate::aside::List;
 use crate::atomics::{AcqRel, Acquire, AtomicU32, AtomicU64, Relaxed, Release};
 use crate::checksum::{Cover, part_checksum};
 use crate::evict::PORTION;
@@ -656,7 +657,7 @@ impl Session {
 
     /// Frees the segments of a chain that no slot leads to any more.
     pub(crate) fn free_chain(&self, first: Link) {
-        let mut claimed = Vec::new();
+        let mut claimed = List::new();
         self.each_of_chain(first, |session, segment, _| {
             let state = State(session.region.header(segment).state.load(Acquire));
             if state.kind() == Some(Kind::Large) && session.claim(segment, state) {
@@ -667,9 +668,9 @@ impl Session {
             return;
         }
         let intended = self.region.intended_by_others(self.owner);
-        for segment in claimed {
-            if self.bump_large(segment, &intended) {
-                self.free_segment(segment);
+        for segment in claimed.iter() {
+            if self.bump_large(*segment, &intended) {
+                self.free_segment(*segment);
             }
         }
     }

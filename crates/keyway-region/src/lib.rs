@@ -14,6 +14,7 @@
 #[cfg(not(target_pointer_width = "64"))]
 compile_error!("a region is mapped whole: 64-bit address spaces only");
 
+pub mod aside;
 mod atomics;
 pub mod check;
 mod checksum;

@@ -3,6 +3,7 @@
 //! The order of loads is the protocol (`model/region_protocol.py`, "get"): table word, slots, then for a slot with our tag:
 //! segment word, the slot again, header, key, value, segment word again. On a miss the table word again.
 
+use crate::aside::List;
 use crate::atomics::{AcqRel, Acquire, AtomicU32, Relaxed, SeqCst, fence};
 use crate::hash::{Key, choices, tag, third_choice};
 use crate::layout::bucket::{SLOTS, Table};
@@ -541,7 +542,8 @@ impl Region {
     pub fn walk(&self, cursor: u64, budget: usize, now: u32, mut visit: impl FnMut(&[u8], &Item)) -> Option<u64> {
         let flush = self.flush_word();
         let epoch = flush.epoch() + u32::from(flush.is_due(now));
-        let mut key = Vec::with_capacity(crate::verbs::KEY_LEN_MAX);
+        let mut key = List::with_capacity(crate::verbs::KEY_LEN_MAX);
+        let key = key.as_vec();
         let mut visited = 0;
         let mut bucket = cursor;
         while bucket < self.table().count {
@@ -567,12 +569,12 @@ impl Region {
                     };
                     key.clear();
                     self.memory
-                        .append_to(seen.at + seen.header.key_offset(), seen.header.key_len(), &mut key);
+                        .append_to(seen.at + seen.header.key_offset(), seen.header.key_len(), key);
                     let item = self.facts(&seen, place, true, now);
                     if !self.still(&seen) {
                         continue;
                     }
-                    if self.has_checksums() && !self.append_verified(&seen, &key, &item, false, &mut Vec::new()) {
+                    if self.has_checksums() && !self.append_verified(&seen, key, &item, false, &mut Vec::new()) {
                         // It was replaced meanwhile, or it is damaged.
                         match word.same_but_frequency(Slot(self.slot(place.at).load(Acquire))) {
                             true => break,
@@ -580,7 +582,7 @@ impl Region {
                         }
                     }
                     if seen.word.epoch() >= epoch && !seen.header.is_expired(now) {
-                        visit(&key, &item);
+                        visit(key, &item);
                         visited += 1;
                     }
                     break;

@@ -153,7 +153,7 @@ impl Memory {
     /// Copies region bytes to the end of `out`.
     #[inline]
     pub fn append_to(&self, offset: usize, len: usize, out: &mut Vec<u8>) {
-        out.reserve(len);
+        crate::aside::reserve(out, len);
         let src = self.at(offset, len);
         // SAFETY: `len` bytes are reserved behind the vector's end, and are initialised before its length says so.
         unsafe {

@@ -2,6 +2,7 @@
 //!
 //! `now` is in seconds on the region's clock ([`Region::tick`]). Semantics: protocol.txt, by the section named at each verb.
 
+use crate::aside;
 use crate::extent::{Draft, NUMBER_LEN_MAX, Value};
 use crate::layout::item::{EXPIRY_MAX, flag};
 use crate::layout::stats::Counter;
@@ -278,13 +279,13 @@ impl Session {
                         return Decision::Keep;
                     }
                     if how.mode == StoreMode::Prepend {
-                        built.extend_from_slice(value);
+                        append(built, value);
                     }
                     if !old.append_value(built) {
                         return Decision::Unreadable;
                     }
                     if how.mode == StoreMode::Append {
-                        built.extend_from_slice(value);
+                        append(built, value);
                     }
                     let marks = marks_of(&item) & flag::BINARY_KEY;
                     Decision::Replace(Draft {
@@ -422,7 +423,8 @@ impl Session {
                 Value::Number(value, width)
             } else {
                 built.clear();
-                built.extend_from_slice(itoa::Buffer::new().format(value).as_bytes());
+                aside::reserve(built, width);
+                append(built, itoa::Buffer::new().format(value).as_bytes());
                 built.resize(width, b' ');
                 Value::Built
             };
@@ -545,6 +547,11 @@ fn same_value<'v>(old: &Old<'_>, built: &mut Vec<u8>, draft: Draft<'v>) -> Decis
         None if old.append_value(built) => Decision::Replace(draft),
         None => Decision::Unreadable,
     }
+}
+
+fn append(built: &mut Vec<u8>, bytes: &[u8]) {
+    aside::reserve(built, bytes.len());
+    built.extend_from_slice(bytes);
 }
 
 /// What a value says as a number.

@@ -4,6 +4,7 @@
 //! decides, by the steps of `model/region_protocol.py` ("Writers"). The decision is made again whenever somebody else was
 //! faster, so it must not have effects of its own.
 
+use crate::aside;
 use crate::atomics::{AcqRel, Acquire, Relaxed, SeqCst};
 use crate::checksum::{Outcome, Verified, chain_of};
 use crate::extent::{Draft, Value, Written};
@@ -105,7 +106,9 @@ impl Old<'_> {
         if let Some(chain) = self.chain() {
             return self.region.append_chain(chain, out);
         }
-        out.extend_from_slice(&copy.body.borrow());
+        let body = copy.body.borrow();
+        aside::reserve(out, body.len());
+        out.extend_from_slice(&body);
         copy.outcome.get() == Outcome::Intact
     }
 }
@@ -167,9 +170,7 @@ impl Session {
         let built = &mut *self.built.borrow_mut();
         let result = self.change_with(key, now, &mut decide, built, prepared);
         built.clear();
-        if built.capacity() > BUILT_KEPT_MAX {
-            built.shrink_to(BUILT_KEPT_MAX);
-        }
+        aside::shrink(built, BUILT_KEPT_MAX);
         self.end_operation();
         self.discard(prepared);
         result

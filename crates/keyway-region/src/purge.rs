@@ -4,6 +4,7 @@
 //! the segment's header, so anybody can do the next step; a step that its thread did not live to end is repeated, which does no
 //! harm. Items behind the cursor are as present as any: they are read, overwritten and deleted meanwhile.
 
+use crate::aside;
 use crate::atomics::{AcqRel, Acquire, AtomicU32, Relaxed, Release, add_single_writer};
 use crate::evict::Victim;
 use crate::hash::{hash, tag};
@@ -455,6 +456,7 @@ impl Session {
         let region = &*self.region;
         let mut bytes = self.scratch.take();
         bytes.clear();
+        aside::reserve(&mut bytes, seen.header.size() + size_of::<u64>());
         let stale = if region.is_of_before_gap(seen) { flag::STALE } else { 0 };
         let header = seen.header.with(flag::CAS | stale);
         bytes.extend_from_slice(&header.0.to_le_bytes());

@@ -9,6 +9,7 @@
 //! claimed, half way into the index, or parts of a large value that nothing leads to. These are looked for afterwards, by
 //! [`Session::upkeep`] and by whoever needs room.
 
+use crate::aside::List;
 use crate::atomics::{AcqRel, Acquire, Relaxed, Release};
 use crate::layout::segment::{Kind, State};
 use crate::layout::session::Lease;
@@ -23,10 +24,11 @@ impl Region {
     /// Takes back the thread slots of processes that are gone; how many.
     pub fn recover(&self) -> usize {
         // A verdict is about one incarnation of a process: who takes its slot meanwhile is somebody else.
-        let mut verdicts: Vec<Option<(u64, bool)>> = vec![None; self.layout.shape.process_slots];
+        let mut verdicts = List::with_capacity(self.layout.shape.process_slots);
+        verdicts.as_vec().resize(self.layout.shape.process_slots, None::<(u64, bool)>);
         self.take_back(|lease| {
             let process = lease.process();
-            let Some(verdict) = verdicts.get_mut(process) else {
+            let Some(verdict) = verdicts.as_vec().get_mut(process) else {
                 return true;
             };
             let incarnation = self.process(process).incarnation.load(Acquire);
@@ -63,7 +65,7 @@ impl Region {
     /// Takes back those of these thread slots whose tenants are dead; how many. Intents stay: recyclers ignore those of vacant
     /// slots, and clearing them could clear the next tenant's.
     fn take_back_slots(&self, slots: impl Iterator<Item = usize>, mut is_dead: impl FnMut(Lease) -> bool) -> usize {
-        let mut dead = Vec::new();
+        let mut dead = List::new();
         for slot in slots {
             // The incarnation is read before the death is established: a thread that moves in later is not touched.
             let lease = Lease(self.thread(slot).lease.load(Acquire));

@@ -3,6 +3,7 @@
 //! A session is made by [`Region::session`] for a process that holds a process slot, and used by one thread at a time. What
 //! it is in the middle of stands in its thread slot, so that anybody can finish or undo it if the thread dies.
 
+use crate::aside::List;
 use crate::atomics::{AcqRel, Acquire, Relaxed, Release, SeqCst, add_single_writer, fence, store_then_fence};
 use crate::checksum::Verified;
 use crate::evict::Reclaim;
@@ -150,16 +151,17 @@ impl Region {
     }
 
     /// The segments that other sessions' intents name, plus 1 each.
-    pub(crate) fn intended_by_others(&self, own: Owner) -> Vec<u64> {
+    pub(crate) fn intended_by_others(&self, own: Owner) -> List<u64> {
         // PAIRS: the fence in `Session::intend`, as in `is_intended`.
         fence(SeqCst);
+        let mut intended = List::new();
         (0..self.threads())
             .filter(|slot| *slot != usize::from(own.slot))
             .map(|slot| self.thread(slot))
             .flat_map(|thread| thread.intents.iter().map(move |intent| (thread, intent.load(Acquire))))
             .filter(|(thread, name)| *name != 0 && Lease(thread.lease.load(Acquire)).is_leased())
-            .map(|(_, name)| name)
-            .collect()
+            .for_each(|(_, name)| intended.push(name));
+        intended
     }
 
     /// Whether a live session is about to write an extent's header in the segment.
@@ -177,6 +179,11 @@ impl Session {
     /// The region.
     pub fn region(&self) -> &Arc<Region> {
         &self.region
+    }
+
+    /// Largest item that it may store, bytes, counted as memcached counts: no longer value is looked at.
+    pub fn item_size_max(&self) -> usize {
+        self.limits.item_size_max
     }
 
     /// The key with its hash, if it has a length that a key can have.
@@ -317,9 +324,10 @@ impl Session {
     }
 }
 
-impl Drop for Session {
-    fn drop(&mut self) {
-        if self.is_abandoned {
+impl Session {
+    /// Gives everything back that is held in the region, which the session does not touch any more.
+    pub fn end(&mut self) {
+        if std::mem::replace(&mut self.is_abandoned, true) {
             return;
         }
         self.release_extents();
@@ -333,5 +341,11 @@ impl Drop for Session {
         if lease.is_held_by(self.owner) {
             let _ = thread.lease.compare_exchange(lease.0, lease.vacated().0, AcqRel, Relaxed);
         }
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        self.end();
     }
 }

@@ -17,6 +17,7 @@
 //! current, until [`Region::mend_stripes`] finds that no live session names the stripe, and moves the word on to equal halves
 //! that it never had.
 
+use crate::aside;
 use crate::atomics::{AcqRel, Acquire, AtomicU64, Relaxed, Release, SeqCst, fence, light_fence};
 use crate::layout::session::Lease;
 use crate::layout::slot::{Slot, TAG_BITS};
@@ -256,13 +257,16 @@ impl Session {
     #[cold]
     #[inline(never)]
     fn meet_door(&self, door: DoorWord) -> Result<(), WriteError> {
-        let stripes = self.region.stripes_for(door);
+        let mut stripes = None;
+        // The list is another thread's at the moment, perhaps; what it held before is unmapped.
+        aside::run(&mut || stripes = self.region.stripes_for(door));
         if door.is_on() && stripes.is_none() {
             self.leave();
             return Err(WriteError::KernelDoor);
         }
         self.counts.set(door.is_on());
-        self.stripes.replace(stripes.filter(|_| door.is_on()));
+        let mut old = self.stripes.replace(stripes.filter(|_| door.is_on()));
+        aside::run(&mut || old = None);
         self.door.set(door.0);
         self.thread().door.store(door.0, Release);
         Ok(())

@@ -17,6 +17,7 @@
 use crate::crew::Crew;
 use crate::error::{GrowError, OpenError};
 use crate::fork::{self, Home};
+use crate::gate::{self, GateState, Latch, aside};
 use crate::restart::{self, Restart};
 use crate::{Inner, Options, Place, clock, handout, kernel};
 use keyway_region::layout::plan::{Layout, MEMORY_MAX, MEMORY_MIN, Shape};
@@ -82,7 +83,7 @@ pub(crate) fn open(place: &Place, options: &Options) -> Result<Inner, OpenError>
             };
             let inner = attach(place, path, next, &options, true)?;
             if let Some((word, map)) = handed.doorway {
-                kernel::take_in(&inner.crew.region, word, map).map_err(|e| io("map the stripes of", path, e))?;
+                kernel::take_in(&inner.crew, word, map).map_err(|e| io("map the stripes of", path, e))?;
             }
             Ok(inner)
         }
@@ -113,6 +114,7 @@ pub(crate) fn open(place: &Place, options: &Options) -> Result<Inner, OpenError>
 
 /// Marks the region as cleanly stopped if nobody else is attached.
 pub(crate) fn close(inner: &Inner) -> bool {
+    let _inside = inner.crew.latch.open();
     let region = &inner.crew.region;
     let layout = region.layout();
     let others = (0..region.layout().shape.process_slots).any(|p| p != inner.crew.process.slot && region.is_process_alive(p));
@@ -328,6 +330,13 @@ fn attach(
         })?;
     let mapping = Mapping::of(&file, layout.len_max, strict, path)?;
     drop(file);
+    let (latch, gate) = Latch::of(options.gate);
+    if let GateState::Unavailable(why) = &gate {
+        gate::say_once(why);
+    }
+    mapping.protect(latch).map_err(|e| io("lay a protection key on", path, e))?;
+    // Attaching is no verb: all of it is inside.
+    let _inside = latch.open();
     let probe = reopen()?;
     let durable = is_durable(&probe);
     let memory = mapping.memory();
@@ -366,7 +375,7 @@ fn attach(
         evict: options.evict,
     };
     Ok(Inner {
-        crew: Arc::new(Crew::new(Arc::new(region), process, limits, Home::new(), whole(place))),
+        crew: Arc::new(Crew::new(Arc::new(region), process, limits, Home::new(), latch, whole(place))),
         doorway: kernel::Doorway::default(),
         file,
         warm,
@@ -374,6 +383,7 @@ fn attach(
         durable,
         place: whole(place),
         options: options.clone(),
+        gate,
         again: OnceLock::new(),
     })
 }
@@ -593,6 +603,11 @@ impl Mapping {
         unsafe { Memory::new(self.base.cast(), self.len) }
     }
 
+    /// Makes it inaccessible outside calls.
+    pub(crate) fn protect(&self, latch: Latch) -> std::io::Result<()> {
+        latch.protect(self.base.cast(), self.len)
+    }
+
     fn advise(&self, offset: usize, len: usize, advice: MmapAdvise) -> nix::Result<()> {
         // SAFETY: within the mapping; the advices used change no contents.
         unsafe { madvise(self.base.byte_add(offset), len, advice) }
@@ -624,7 +639,7 @@ pub(crate) struct Attachment {
 impl Host for Attachment {
     fn is_alive(&self, lock_offset: usize) -> bool {
         let mut lock = byte_lock(offset(lock_offset));
-        let asked = fcntl(&self.probe, FcntlArg::F_OFD_GETLK(&mut lock));
+        let asked = aside(|| fcntl(&self.probe, FcntlArg::F_OFD_GETLK(&mut lock)));
         // Who cannot be asked about is left alone.
         asked.is_err() || i32::from(lock.l_type) != nix::libc::F_UNLCK
     }
@@ -647,19 +662,19 @@ impl Host for Attachment {
     }
 
     fn fence_everywhere(&self) -> bool {
-        kernel::fence_everywhere()
+        aside(kernel::fence_everywhere)
     }
 
     fn write_back(&self, range: std::ops::Range<usize>) -> bool {
-        self.mapping.sync(range.start, range.end - range.start)
+        aside(|| self.mapping.sync(range.start, range.end - range.start))
     }
 
     fn file_len(&self) -> usize {
-        let len = self.probe.metadata().map_or(0, |m| m.len());
+        let len = aside(|| self.probe.metadata()).map_or(0, |m| m.len());
         usize::try_from(len).unwrap_or(usize::MAX)
     }
 
     fn back(&self, range: std::ops::Range<usize>) -> std::io::Result<()> {
-        back(&self.probe, range)
+        aside(|| back(&self.probe, range))
     }
 }

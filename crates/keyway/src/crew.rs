@@ -7,6 +7,7 @@
 
 use crate::Place;
 use crate::fork::Home;
+use crate::gate::Latch;
 use crate::presence::Thread;
 use keyway_region::{Limits, Process, Region, Seat};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -22,6 +23,7 @@ pub(crate) struct Crew {
     pub(crate) home: Home,
     /// where the region is
     pub(crate) place: Place,
+    pub(crate) latch: Latch,
     members: Mutex<Members>,
 }
 
@@ -40,22 +42,24 @@ struct Member {
 }
 
 impl Crew {
-    pub(crate) fn new(region: Arc<Region>, process: Process, limits: Limits, home: Home, place: Place) -> Self {
+    pub(crate) fn new(region: Arc<Region>, process: Process, limits: Limits, home: Home, latch: Latch, place: Place) -> Self {
         Self {
             region,
             process,
             limits,
             home,
             place,
+            latch,
             members: Mutex::default(),
         }
     }
 
     /// A session of the region for the calling thread, and its number here. `None`: every slot belongs to a living thread.
     pub(crate) fn hire(&self) -> Option<(keyway_region::Session, u64)> {
-        let session = self.region.session(self.process, self.limits).or_else(|| {
-            let found = self.region.recover() + self.dismiss_ended(usize::MAX);
-            (found > 0).then(|| self.region.session(self.process, self.limits))?
+        let take = || self.inside(|_| self.region.session(self.process, self.limits));
+        let session = take().or_else(|| {
+            let found = self.inside(Region::recover) + self.dismiss_ended(usize::MAX);
+            (found > 0).then(take)?
         })?;
         let mut members = self.members();
         members.last_id += 1;
@@ -91,7 +95,7 @@ impl Crew {
             let at = members.next % members.list.len().max(1);
             match members.list.get(at) {
                 Some(member) if member.thread.has_ended() => {
-                    self.region.take_back_own(self.process, member.seat);
+                    self.inside(|region| region.take_back_own(self.process, member.seat));
                     members.list.swap_remove(at);
                     found += 1;
                 }
@@ -100,6 +104,12 @@ impl Crew {
             }
         }
         found
+    }
+
+    /// Work on the region.
+    pub(crate) fn inside<R>(&self, work: impl FnOnce(&Region) -> R) -> R {
+        let _inside = self.latch.open();
+        work(&self.region)
     }
 
     /// What a process does for itself once in a while.

@@ -14,6 +14,7 @@
 
 use crate::attach::Mapping;
 use crate::crew::Crew;
+use crate::gate::Latch;
 use crate::{Cache, Inner, Place, handout};
 use keyway_region::layout::superblock::DoorWord;
 use keyway_region::{Region, STRIPE_WORDS, Stripes};
@@ -59,15 +60,15 @@ impl Cache {
     ///
     /// [`KernelDoorError`].
     pub fn turn_kernel_door_on(&self, map: File) -> Result<KernelDoor, KernelDoorError> {
-        let region = &*self.inner.crew.region;
-        match retire(region) {
+        let crew = &*self.inner.crew;
+        match crew.inside(retire) {
             Retired::Off | Retired::Done => {}
             Retired::Owned => return Err(KernelDoorError::Taken),
             Retired::StillAnswering(left) => return Err(KernelDoorError::StillAnswering(left)),
         }
-        let stripes = stripes(&map).map_err(KernelDoorError::Io)?;
-        let word = region
-            .turn_door_on(self.inner.crew.process, stripes)
+        let stripes = stripes(&map, crew.latch).map_err(KernelDoorError::Io)?;
+        let word = crew
+            .inside(|region| region.turn_door_on(crew.process, stripes))
             .ok_or(KernelDoorError::Taken)?;
         *self.inner.doorway.0.lock().unwrap_or_else(PoisonError::into_inner) = Some((word, Arc::new(map)));
         Ok(KernelDoor {
@@ -86,11 +87,13 @@ impl Cache {
 
     /// When a delayed `flush_all` begins, Unix seconds.
     pub fn flush_at_unix_s(&self) -> Option<i64> {
+        let _inside = self.inner.crew.latch.open();
         self.region().and_then(Region::flush_at_unix_s)
     }
 
     /// The seed of the region's hash.
     pub fn hash_seed(&self) -> u64 {
+        let _inside = self.inner.crew.latch.open();
         self.region().map_or(0, |region| {
             region.superblock().seed.load(std::sync::atomic::Ordering::Relaxed)
         })
@@ -105,21 +108,23 @@ impl Cache {
 impl KernelDoor {
     /// Whether every session counts its changes by now. Costs a system call that takes milliseconds.
     pub fn is_acknowledged(&self) -> bool {
-        let region = &self.inner.crew.region;
-        region.recover();
-        region.is_door_acknowledged()
+        self.inner.crew.inside(|region| {
+            region.recover();
+            region.is_door_acknowledged()
+        })
     }
 
     /// Nobody answers from copies behind this instant of CLOCK_MONOTONIC: to be told before the program is.
     pub fn renew(&self, until_ns: u64) {
-        self.inner.crew.region.renew_door_lease(until_ns);
+        self.inner.crew.inside(|region| region.renew_door_lease(until_ns));
     }
 
     /// Moves on the stripes in which a dead thread had begun a change; how many.
     pub fn mend(&self) -> usize {
-        let region = &self.inner.crew.region;
-        region.recover();
-        region.mend_stripes()
+        self.inner.crew.inside(|region| {
+            region.recover();
+            region.mend_stripes()
+        })
     }
 
     /// Leaves the door on without an owner, as a process does that dies.
@@ -139,7 +144,7 @@ impl Drop for KernelDoor {
     fn drop(&mut self) {
         *self.inner.doorway.0.lock().unwrap_or_else(PoisonError::into_inner) = None;
         if !self.is_abandoned {
-            self.inner.crew.region.turn_door_off(self.word);
+            self.inner.crew.inside(|region| region.turn_door_off(self.word));
         }
     }
 }
@@ -160,16 +165,17 @@ impl fmt::Display for KernelDoorError {
 
 impl std::error::Error for KernelDoorError {}
 
-/// The stripes of this array.
-fn stripes(map: &File) -> io::Result<Stripes> {
+/// The stripes of this array, as inaccessible outside calls as the region is.
+fn stripes(map: &File, latch: Latch) -> io::Result<Stripes> {
     let mapping = Mapping::new(map, MAP_LEN)?;
+    mapping.protect(latch)?;
     let memory = mapping.memory();
     Stripes::new(memory, Box::new(mapping)).ok_or_else(|| io::ErrorKind::InvalidInput.into())
 }
 
 /// What a server has handed out with the region.
-pub(crate) fn take_in(region: &Region, word: u64, map: File) -> io::Result<()> {
-    region.offer_stripes(DoorWord(word), stripes(&map)?);
+pub(crate) fn take_in(crew: &Crew, word: u64, map: File) -> io::Result<()> {
+    crew.region.offer_stripes(DoorWord(word), stripes(&map, crew.latch)?);
     Ok(())
 }
 
@@ -215,22 +221,21 @@ pub(crate) fn forget(region: &Region) {
 /// server's socket that the region came through; turns the door off whose owner has died.
 #[cold]
 pub(crate) fn meet(crew: &Crew) {
-    let region = &*crew.region;
-    if !region.door().is_on() || region.has_stripes() {
+    if crew.inside(|region| !region.door().is_on() || region.has_stripes()) {
         return;
     }
-    match (retire(region), &crew.place) {
+    match (crew.inside(retire), &crew.place) {
         (Retired::StillAnswering(left), _) => {
             // Shorter than a lease, once in the life of a server that died.
             std::thread::sleep(left.min(Duration::from_secs(1)));
-            retire(region);
+            crew.inside(retire);
         }
         (Retired::Owned, Place::Socket(path)) => {
             if let Ok(handed) = handout::ask(path)
                 && let Some((word, map)) = handed.doorway
             {
                 // Without them, writes fail and say so.
-                let _ = take_in(region, word, map);
+                let _ = take_in(crew, word, map);
             }
         }
         _ => {}

@@ -20,10 +20,12 @@
 
 mod attach;
 mod clock;
+mod copies;
 mod copy;
 mod crew;
 mod error;
 mod fork;
+pub mod gate;
 pub mod handout;
 mod kernel;
 mod local;
@@ -41,6 +43,7 @@ use std::time::{Duration, Instant};
 
 pub use copy::{Copied, CopyError};
 pub use error::{GrowError, LocalError, OpenError, SessionError};
+pub use gate::{Gate, GateState};
 pub use kernel::{KernelDoor, KernelDoorError};
 pub use keyway_region::check::Report as CheckReport;
 pub use keyway_region::layout::stats::Counters;
@@ -108,6 +111,8 @@ pub struct Options {
     pub gap_max_s: Option<u64>,
     /// what becomes of the items after a longer gap
     pub gap: Gap,
+    /// whether the region's mapping is inaccessible outside calls
+    pub gate: Gate,
 }
 
 impl Default for Options {
@@ -125,6 +130,7 @@ impl Default for Options {
             checksums: false,
             gap_max_s: None,
             gap: Gap::Serve,
+            gate: Gate::WherePossible,
         }
     }
 }
@@ -163,6 +169,8 @@ pub struct Info {
     pub created_unix_s: i64,
     pub item_size_max: usize,
     pub checksums: bool,
+    /// whether the mapping is inaccessible to this process outside calls
+    pub gate: GateState,
 }
 
 /// One region, open in this process. Cheap to clone; usable from every thread.
@@ -181,6 +189,7 @@ struct Inner {
     place: Place,
     options: Options,
     doorway: kernel::Doorway,
+    gate: GateState,
     /// a forked child's own
     again: OnceLock<Cache>,
 }
@@ -259,6 +268,7 @@ impl Cache {
         let region = self.region().ok_or_else(|| GrowError::Io {
             source: std::io::Error::other(SessionError::Forked),
         })?;
+        let _inside = self.inner.crew.latch.open();
         attach::raise(region, memory)
     }
 
@@ -274,6 +284,7 @@ impl Cache {
 
     /// The counters of all sessions of all doors since the region was created.
     pub fn counters(&self) -> Counters {
+        let _inside = self.inner.crew.latch.open();
         self.region().map_or_else(Counters::default, Region::counters)
     }
 
@@ -282,6 +293,8 @@ impl Cache {
         let Some(region) = self.region() else {
             return Info::default();
         };
+        let gate = self.inner.gate.clone();
+        let _inside = self.inner.crew.latch.open();
         let layout = region.layout();
         let sb = region.superblock();
         Info {
@@ -298,6 +311,7 @@ impl Cache {
             created_unix_s: i64::try_from(sb.created_unix_s.load(Relaxed)).unwrap_or(0),
             item_size_max: self.inner.crew.limits.item_size_max,
             checksums: region.has_checksums(),
+            gate,
         }
     }
 
@@ -311,6 +325,8 @@ impl Cache {
             };
         };
         self.inner.crew.dismiss_ended(usize::MAX);
+        // Nobody's verb: what it reports and whom it tells of its progress is inside too.
+        let _inside = self.inner.crew.latch.open();
         region.recover();
         keyway_region::check::check(region, progress)
     }

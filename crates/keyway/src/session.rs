@@ -1,9 +1,12 @@
 //! A thread's verbs: the region's, with the clock filled in.
 
 use crate::clock;
+use crate::copies::Copies;
 use crate::crew::Crew;
+use crate::gate::{Latch, aside};
 use crate::kernel;
 use crate::presence;
+use keyway_region::aside::reserve;
 use keyway_region::verbs::{Arithmetic, Counted, Delete, Deleted, Get, Item, Store, Stored, WriteError};
 use std::sync::Arc;
 
@@ -21,15 +24,20 @@ pub struct Session {
     member: Membership,
     /// the number of the thread that used it last
     thread: u64,
+    latch: Latch,
+    copies: Copies,
 }
 
 impl Session {
     pub(crate) fn new(crew: Arc<Crew>) -> Option<Self> {
         let (inner, id) = crew.hire()?;
+        let latch = crew.latch;
         Some(Self {
             inner,
             member: Membership { crew, id },
             thread: presence::thread_number(),
+            latch,
+            copies: Copies::default(),
         })
     }
 
@@ -59,17 +67,6 @@ impl Session {
         Ok(())
     }
 
-    /// Before every use that may change the region: besides, its changes can be counted, if they are to be.
-    #[inline]
-    fn ready_to_write(&mut self) -> Result<(), WriteError> {
-        self.ready()?;
-        if !self.inner.knows_door() {
-            // If nothing comes of it, the verb says so.
-            kernel::meet(&self.member.crew);
-        }
-        Ok(())
-    }
-
     #[inline]
     fn now(&self) -> u32 {
         self.inner.region().tick(clock::unix_s())
@@ -83,7 +80,11 @@ impl Session {
             value: true,
             ..Get::default()
         };
-        self.get_with(key, &how, out, |_, _| {}).unwrap_or(None)
+        self.ready().ok()?;
+        let (key, _) = self.copies.of(self.latch, key, &[], 0);
+        verb(&mut self.inner, self.latch, |inner, now| {
+            inner.get_with(key, &how, now, out, |_, _| {}).unwrap_or(None)
+        })
     }
 
     /// Gets by all the rules of `how`. On a hit `head` is called first, to append whatever belongs before the value (it may be
@@ -100,10 +101,12 @@ impl Session {
         out: &mut Vec<u8>,
         head: impl FnMut(&Item, &mut Vec<u8>),
     ) -> Result<Option<Item>, WriteError> {
+        self.ready()?;
+        if self.latch.is_on() {
+            return self.get_behind_gate(key, how, out, head);
+        }
         if how.may_change() {
-            self.ready_to_write()?;
-        } else {
-            self.ready()?;
+            meet_door(&self.inner, &self.member.crew);
         }
         let now = self.now();
         self.inner.get_with(key, how, now, out, head)
@@ -133,9 +136,14 @@ impl Session {
     /// As [`Session::set`].
     #[inline]
     pub fn store(&mut self, key: &[u8], value: &[u8], how: &Store) -> Result<Stored, WriteError> {
-        self.ready_to_write()?;
-        let now = self.now();
-        self.inner.store(key, value, how, now)
+        self.ready()?;
+        let limit = self.inner.item_size_max();
+        let (key, value) = self.copies.of(self.latch, key, value, limit);
+        let stored = change(&mut self.inner, &self.member.crew, |inner, now| {
+            inner.store(key, value, how, now)
+        });
+        self.copies.clear(self.latch);
+        stored
     }
 
     /// Deletes, or marks as stale.
@@ -145,9 +153,9 @@ impl Session {
     /// A bad key; where an item stays, whatever a write can meet.
     #[inline]
     pub fn delete(&mut self, key: &[u8], how: &Delete) -> Result<Deleted, WriteError> {
-        self.ready_to_write()?;
-        let now = self.now();
-        self.inner.delete(key, how, now)
+        self.ready()?;
+        let (key, _) = self.copies.of(self.latch, key, &[], 0);
+        change(&mut self.inner, &self.member.crew, |inner, now| inner.delete(key, how, now))
     }
 
     /// Counts up or down.
@@ -157,9 +165,11 @@ impl Session {
     /// As [`Session::set`].
     #[inline]
     pub fn arithmetic(&mut self, key: &[u8], how: &Arithmetic) -> Result<Counted, WriteError> {
-        self.ready_to_write()?;
-        let now = self.now();
-        self.inner.arithmetic(key, how, now)
+        self.ready()?;
+        let (key, _) = self.copies.of(self.latch, key, &[], 0);
+        change(&mut self.inner, &self.member.crew, |inner, now| {
+            inner.arithmetic(key, how, now)
+        })
     }
 
     /// Gives the item a new exptime. `false`: there is none.
@@ -168,9 +178,11 @@ impl Session {
     ///
     /// As [`Session::set`].
     pub fn touch(&mut self, key: &[u8], exptime: i64) -> Result<bool, WriteError> {
-        self.ready_to_write()?;
-        let now = self.now();
-        self.inner.touch(key, exptime, now)
+        self.ready()?;
+        let (key, _) = self.copies.of(self.latch, key, &[], 0);
+        change(&mut self.inner, &self.member.crew, |inner, now| {
+            inner.touch(key, exptime, now)
+        })
     }
 
     /// memcached's `flush_all`: with 0 everything is gone, otherwise everything stored until that exptime will be gone then.
@@ -179,15 +191,17 @@ impl Session {
     ///
     /// [`WriteError::EpochsUsedUp`] after 16,777,215 flushes.
     pub fn flush_all(&mut self, exptime: i64) -> Result<(), WriteError> {
-        self.ready_to_write()?;
-        let now = self.now();
-        self.inner.flush_all(exptime, now)
+        self.ready()?;
+        change(&mut self.inner, &self.member.crew, |inner, now| inner.flush_all(exptime, now))
     }
 
     /// Walks live items from `cursor` on (0: the start), about `budget` of them; the next cursor, `None` at the end. An item
     /// that is there all the time is visited at least once.
     pub fn walk(&mut self, cursor: u64, budget: usize, visit: impl FnMut(&[u8], &Item)) -> Option<u64> {
         self.ready().ok()?;
+        if self.latch.is_on() {
+            return self.walk_behind_gate(cursor, budget, visit);
+        }
         let now = self.now();
         self.inner.region().walk(cursor, budget, now, visit)
     }
@@ -196,10 +210,12 @@ impl Session {
     /// calls it about once a second from one thread; without a server whoever allocates does what is needed.
     pub fn upkeep(&mut self) {
         if self.ready().is_ok() {
-            let now = self.now();
-            self.inner.region().note_seen(clock::unix_s());
             self.member.crew.upkeep();
-            self.inner.upkeep(now);
+            let unix_s = clock::unix_s();
+            verb(&mut self.inner, self.latch, |inner, now| {
+                inner.region().note_seen(unix_s);
+                inner.upkeep(now);
+            });
         }
     }
 
@@ -207,8 +223,8 @@ impl Session {
     /// here.
     pub fn note_hit(&mut self, key: &[u8]) {
         if self.ready().is_ok() {
-            let now = self.now();
-            self.inner.note_hit(key, now);
+            let (key, _) = self.copies.of(self.latch, key, &[], 0);
+            verb(&mut self.inner, self.latch, |inner, now| inner.note_hit(key, now));
         }
     }
 
@@ -216,23 +232,102 @@ impl Session {
     /// a long idle time.
     pub fn release(&mut self) {
         if self.ready().is_ok() {
-            self.inner.release_extents();
+            verb(&mut self.inner, self.latch, |inner, _| inner.release_extents());
         }
     }
 
     /// Unix seconds as the region sees them: they never go back.
     pub fn now_unix_s(&self) -> i64 {
+        let unix_s = clock::unix_s();
         if self.member.is_here() {
-            self.inner.region().clock_base_unix_s() + i64::from(self.now())
+            let _inside = self.latch.open();
+            let region = self.inner.region();
+            region.clock_base_unix_s() + i64::from(region.tick(unix_s))
         } else {
-            clock::unix_s()
+            unix_s
         }
+    }
+
+    /// [`Self::get_with`], with `head` called when the gate is closed.
+    fn get_behind_gate(
+        &mut self,
+        key: &[u8],
+        how: &Get,
+        out: &mut Vec<u8>,
+        mut head: impl FnMut(&Item, &mut Vec<u8>),
+    ) -> Result<Option<Item>, WriteError> {
+        let mut value = self.copies.lend();
+        let (key, _) = self.copies.of(self.latch, key, &[], 0);
+        let crew = &self.member.crew;
+        let found = verb(&mut self.inner, self.latch, |inner, now| {
+            if how.may_change() {
+                meet_door(inner, crew);
+            }
+            inner.get_with(key, how, now, &mut value, |_, _| {})
+        });
+        if let Ok(Some(item)) = &found {
+            head(item, out);
+            out.extend_from_slice(&value);
+        }
+        self.copies.give_back(value);
+        found
+    }
+
+    /// [`Self::walk`], with `visit` called when the gate is closed.
+    fn walk_behind_gate(&mut self, cursor: u64, budget: usize, mut visit: impl FnMut(&[u8], &Item)) -> Option<u64> {
+        let mut keys = Vec::new();
+        let mut items: Vec<(usize, Item)> = Vec::new();
+        let next = verb(&mut self.inner, self.latch, |inner, now| {
+            inner.region().walk(cursor, budget, now, |key, item| {
+                reserve(&mut keys, key.len());
+                keys.extend_from_slice(key);
+                reserve(&mut items, 1);
+                items.push((key.len(), *item));
+            })
+        });
+        let mut rest = keys.as_slice();
+        for (len, item) in &items {
+            let (key, behind) = rest.split_at_checked(*len).unwrap_or((rest, &[]));
+            rest = behind;
+            visit(key, item);
+        }
+        next
+    }
+}
+
+/// Does work on the region, inside the gate, at the region's time.
+#[inline(always)]
+fn verb<R>(inner: &mut keyway_region::Session, latch: Latch, work: impl FnOnce(&mut keyway_region::Session, u32) -> R) -> R {
+    let unix_s = clock::unix_s();
+    let _inside = latch.open();
+    let now = inner.region().tick(unix_s);
+    work(inner, now)
+}
+
+/// The same for a verb that may change the region.
+#[inline(always)]
+fn change<R>(inner: &mut keyway_region::Session, crew: &Crew, work: impl FnOnce(&mut keyway_region::Session, u32) -> R) -> R {
+    verb(inner, crew.latch, |inner, now| {
+        meet_door(inner, crew);
+        work(inner, now)
+    })
+}
+
+/// Before a change: it can be counted, if changes are to be.
+#[inline(always)]
+fn meet_door(inner: &keyway_region::Session, crew: &Crew) {
+    if !inner.knows_door() {
+        // If nothing comes of it, the verb says so.
+        aside(|| kernel::meet(crew));
     }
 }
 
 impl Drop for Session {
     fn drop(&mut self) {
-        if !self.member.is_here() || !self.member.move_here() {
+        if self.member.is_here() && self.member.move_here() {
+            let _inside = self.latch.open();
+            self.inner.end();
+        } else {
             self.inner.abandon();
         }
     }

@@ -1,0 +1,80 @@
+//! Copies of what a verb is given, made before the gate opens: inside, no pointer of the caller's is followed.
+//!
+//! A key is copied to the session, a value to a buffer that the session keeps (up to [`KEPT_MAX`]; for a longer one it is taken and
+//! given back each time). What is read goes to the end of the caller's vector, which is memory of Rust's and never a pointer of
+//! somebody else's: the C interface hands its own buffer in, and copies to its caller's when the call is over. Without a gate nothing is copied.
+
+use crate::gate::Latch;
+use keyway_region::verbs::KEY_LEN_MAX;
+
+/// Room for a copy that a session keeps from call to call, bytes.
+const KEPT_MAX: usize = 64 << 10;
+
+/// See the top of the file.
+pub(crate) struct Copies {
+    key: [u8; KEY_LEN_MAX],
+    value: Vec<u8>,
+}
+
+impl Default for Copies {
+    fn default() -> Self {
+        Self {
+            key: [0; KEY_LEN_MAX],
+            value: Vec::new(),
+        }
+    }
+}
+
+impl Copies {
+    /// Key and value as they are given to the region: themselves without a gate, copies with one. A key of a length that no key has
+    /// and a value above `limit` stay where they are: they are refused for their length, and not read.
+    #[inline(always)]
+    pub fn of<'c>(&'c mut self, latch: Latch, key: &'c [u8], value: &'c [u8], limit: usize) -> (&'c [u8], &'c [u8]) {
+        if latch.is_on() {
+            self.copy(key, value, limit)
+        } else {
+            (key, value)
+        }
+    }
+
+    /// Cold as `Latch::enter` is.
+    #[cold]
+    #[inline(never)]
+    fn copy<'c>(&'c mut self, key: &'c [u8], value: &'c [u8], limit: usize) -> (&'c [u8], &'c [u8]) {
+        let key = match self.key.get_mut(..key.len()) {
+            Some(copy) => {
+                copy.copy_from_slice(key);
+                copy
+            }
+            None => key,
+        };
+        if value.is_empty() || value.len() > limit {
+            return (key, value);
+        }
+        self.value.clear();
+        self.value.extend_from_slice(value);
+        (key, &self.value)
+    }
+
+    /// The value's copy is not needed any more.
+    #[inline(always)]
+    pub fn clear(&mut self, latch: Latch) {
+        if latch.is_on() && self.value.capacity() > KEPT_MAX {
+            self.value = Vec::new();
+        }
+    }
+
+    /// The buffer, empty, for a value that is read.
+    pub fn lend(&mut self) -> Vec<u8> {
+        let mut buffer = std::mem::take(&mut self.value);
+        buffer.clear();
+        buffer
+    }
+
+    /// The buffer is back.
+    pub fn give_back(&mut self, buffer: Vec<u8>) {
+        if buffer.capacity() <= KEPT_MAX {
+            self.value = buffer;
+        }
+    }
+}

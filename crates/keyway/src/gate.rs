@@ -1,0 +1,362 @@
+//! The gate: a region's mapping is inaccessible but while a thread is inside a call, where the processor has protection keys.
+//!
+//! One key of the process (pkeys(7)) lies on every mapping of a region. Each thread's PKRU register says whether it may use it; a thread
+//! that has not been told otherwise may not, nor may a signal handler (the kernel starts it with the register as a new thread has
+//! it). A call opens the gate for its own thread and closes it when it ends: two writes of the register, no system call.
+//!
+//! Inside the gate only the region's code runs. What it is given has been copied in before, what it answers is copied to the
+//! caller's memory behind it; callbacks run behind it; and what needs the allocator or the kernel closes the gate meanwhile ([`aside`]).
+//! So no pointer of the caller is followed while the region can be reached.
+//!
+//! It stops stray pointers, not hostile code: whoever can execute WRPKRU can open it (`docs/security.md`).
+//!
+//! # Safety
+//!
+//! The `unsafe` here asks the kernel for a key, lays it on mappings of this crate, and reads and writes the PKRU register: of this
+//! key's two bits only, so that nobody else's memory changes its rights. No memory is touched but the two words of a stack frame.
+#![allow(unsafe_code, reason = "the room of PKRU; contract above")]
+
+use keyway_region::aside as region_aside;
+use std::cell::Cell;
+use std::sync::OnceLock;
+use std::sync::atomic::AtomicU32;
+use std::sync::atomic::Ordering::Relaxed;
+
+/// Whether a region's mapping is to be inaccessible outside calls.
+///
+/// The environment variable `KEYWAY_GATE` outranks the program: `off` and `on` (where possible).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Gate {
+    /// where processor and kernel have protection keys and one is free; otherwise the same without
+    #[default]
+    WherePossible,
+    /// no
+    Off,
+    /// As if, for tests: who is inside is only noted ([`is_open`]), nothing is inaccessible.
+    #[doc(hidden)]
+    Rehearsed,
+}
+
+/// What became of it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum GateState {
+    /// the mapping is inaccessible outside calls
+    On,
+    /// it was switched off
+    #[default]
+    Off,
+    /// there are no keys to be had; why
+    Unavailable(String),
+}
+
+impl std::fmt::Display for GateState {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::On => f.write_str("on"),
+            Self::Off => f.write_str("off"),
+            Self::Unavailable(why) => write!(f, "none: {why}"),
+        }
+    }
+}
+
+/// The two bits of PKRU that a call clears; zero: there is no gate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Latch(u32);
+
+/// A latch that only keeps book. No key has these bits: key 0's are among them.
+const REHEARSED: u32 = u32::MAX;
+
+thread_local! {
+    /// whether this thread is inside, as far as a rehearsal goes
+    static INSIDE: Cell<bool> = const { Cell::new(false) };
+}
+
+/// The bits of PKRU that are this process's key's; zero before there is one. Written once. PAIRS: nothing; it is a number.
+static BITS: AtomicU32 = AtomicU32::new(0);
+/// Whether any latch of this process only keeps book.
+static REHEARSAL: AtomicU32 = AtomicU32::new(0);
+/// The process's key, or why there is none. A forked child has its parent's.
+static KEY: OnceLock<Result<i32, String>> = OnceLock::new();
+
+impl Latch {
+    pub(crate) const NONE: Self = Self(0);
+
+    /// The latch that is asked for, as far as it can be had.
+    pub(crate) fn of(asked: Gate) -> (Self, GateState) {
+        let asked = match std::env::var("KEYWAY_GATE").as_deref() {
+            Ok("off") => Gate::Off,
+            Ok("on") => Gate::WherePossible,
+            _ => asked,
+        };
+        match asked {
+            Gate::Off => (Self::NONE, GateState::Off),
+            Gate::Rehearsed => {
+                REHEARSAL.store(1, Relaxed);
+                region_aside::set(aside_erased);
+                (Self(REHEARSED), GateState::On)
+            }
+            Gate::WherePossible => match KEY.get_or_init(take_key) {
+                Ok(_) => (Self(BITS.load(Relaxed)), GateState::On),
+                Err(why) => (Self::NONE, GateState::Unavailable(why.clone())),
+            },
+        }
+    }
+
+    #[inline(always)]
+    pub(crate) fn is_on(self) -> bool {
+        self.0 != 0
+    }
+
+    /// Lays the key on a mapping: from here on it is accessible inside only.
+    pub(crate) fn protect(self, base: std::ptr::NonNull<u8>, len: usize) -> std::io::Result<()> {
+        match KEY.get() {
+            Some(Ok(key)) if self.is_on() && self.0 != REHEARSED => machine::lay(*key, base, len),
+            _ => Ok(()),
+        }
+    }
+
+    /// Opens the gate for this thread, until what is returned is dropped. Within another one it does nothing.
+    #[inline(always)]
+    pub(crate) fn open(self) -> Inside {
+        if self.is_on() { self.enter() } else { Inside(Self::NONE) }
+    }
+
+    /// Said to be cold, so that calls without a gate are compiled as if there was none.
+    #[cold]
+    #[inline(never)]
+    fn enter(self) -> Inside {
+        if is_open_for(self.0) {
+            return Inside(Self::NONE);
+        }
+        if self.0 == REHEARSED {
+            INSIDE.set(true);
+        } else {
+            machine::open(self.0);
+        }
+        Inside(self)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn leave(self) {
+        if self.0 == REHEARSED {
+            INSIDE.set(false);
+        } else {
+            machine::close(self.0);
+        }
+    }
+}
+
+/// As long as it lives, its thread is inside.
+#[must_use]
+pub(crate) struct Inside(Latch);
+
+impl Drop for Inside {
+    #[inline(always)]
+    fn drop(&mut self) {
+        if self.0.is_on() {
+            self.0.leave();
+        }
+    }
+}
+
+/// Runs work with the gate closed, wherever the calling thread is.
+pub(crate) fn aside<R>(work: impl FnOnce() -> R) -> R {
+    let _again = Again::close();
+    work()
+}
+
+fn aside_erased(work: &mut dyn FnMut()) {
+    aside(work);
+}
+
+/// Was inside, and will be again.
+struct Again(Latch);
+
+impl Again {
+    fn close() -> Self {
+        let bits = BITS.load(Relaxed);
+        let latch = match () {
+            () if bits != 0 && is_open_for(bits) => Latch(bits),
+            () if REHEARSAL.load(Relaxed) != 0 && INSIDE.get() => Latch(REHEARSED),
+            () => Latch::NONE,
+        };
+        if latch.is_on() {
+            latch.leave();
+        }
+        Self(latch)
+    }
+}
+
+impl Drop for Again {
+    fn drop(&mut self) {
+        if self.0.is_on() {
+            // What is opened here is closed by whoever opened it before.
+            std::mem::forget(self.0.enter());
+        }
+    }
+}
+
+fn is_open_for(bits: u32) -> bool {
+    if bits == REHEARSED {
+        INSIDE.get()
+    } else {
+        machine::is_open(bits)
+    }
+}
+
+/// Whether the calling thread is inside. For tests: an allocator may ask.
+#[doc(hidden)]
+pub fn is_open() -> bool {
+    let bits = BITS.load(Relaxed);
+    (bits != 0 && machine::is_open(bits)) || INSIDE.try_with(Cell::get).unwrap_or(false)
+}
+
+/// Says why there is no gate, once in a process, to whoever reads the log in detail: nothing is wrong.
+pub(crate) fn say_once(why: &str) {
+    static SAID: std::sync::Once = std::sync::Once::new();
+    SAID.call_once(|| log::debug!("the region's mapping is accessible outside calls too: {why}"));
+}
+
+/// The key that lies on the mappings of regions, if there is one.
+pub fn key() -> Option<i32> {
+    KEY.get().and_then(|key| key.as_ref().ok().copied())
+}
+
+/// Asks the kernel for a key, with no rights for the calling thread; other threads have none as it is.
+fn take_key() -> Result<i32, String> {
+    let key = machine::take_key().map_err(|e| match e.raw_os_error() {
+        Some(nix::libc::ENOSPC) => {
+            "this processor or kernel has no protection keys, or all 15 are taken (pkey_alloc: ENOSPC)".to_owned()
+        }
+        _ => format!("the kernel gives no protection key (pkey_alloc: {e})"),
+    })?;
+    BITS.store(0b11u32 << (2 * key), Relaxed);
+    region_aside::set(aside_erased);
+    Ok(key)
+}
+
+#[cfg(target_arch = "x86_64")]
+mod machine {
+    //! PKRU, two bits a key: access disabled, write disabled (Intel SDM, volume 3, 4.6.2).
+
+    use super::BITS;
+    use nix::libc;
+    use std::arch::asm;
+
+    /// pkeys(7), PKEY_DISABLE_ACCESS.
+    const DISABLE_ACCESS: libc::c_ulong = 1;
+
+    pub(super) fn take_key() -> std::io::Result<i32> {
+        // SAFETY: pkey_alloc(2) takes two numbers.
+        let key = unsafe { libc::syscall(libc::SYS_pkey_alloc, 0 as libc::c_ulong, DISABLE_ACCESS) };
+        match i32::try_from(key) {
+            Ok(key @ 1..=15) => Ok(key),
+            _ => Err(std::io::Error::last_os_error()),
+        }
+    }
+
+    pub(super) fn lay(key: i32, base: std::ptr::NonNull<u8>, len: usize) -> std::io::Result<()> {
+        let prot = libc::PROT_READ | libc::PROT_WRITE;
+        // SAFETY: pkey_mprotect(2) on a mapping of this crate, which keeps its other rights.
+        let done = unsafe { libc::syscall(libc::SYS_pkey_mprotect, base.as_ptr(), len, prot, key) };
+        if done == 0 {
+            Ok(())
+        } else {
+            Err(std::io::Error::last_os_error())
+        }
+    }
+
+    pub(super) fn is_open(bits: u32) -> bool {
+        let pkru: u32;
+        // SAFETY: reads a register; there is a key, so the kernel has enabled the instruction.
+        unsafe { asm!("rdpkru", in("ecx") 0, out("eax") pkru, out("edx") _, options(nomem, nostack, preserves_flags)) };
+        pkru & bits == 0
+    }
+
+    /// Clears the key's bits. Behind WRPKRU nothing is believed that a register says: whoever jumped there has not been at the top,
+    /// where the frame's address and the value to be written are put in the frame, and ends with everything closed (SIGILL).
+    pub(super) fn open(bits: u32) {
+        let mut frame = [0u64; 2];
+        // SAFETY: clears two bits of a register that belong to this key; the words written are the frame's.
+        unsafe {
+            asm!(
+                "mov [{frame}], {frame}",
+                "xor ecx, ecx",
+                "rdpkru",
+                "and eax, {others:e}",
+                "mov [{frame} + 8], rax",
+                "wrpkru",
+                "cmp [{frame}], {frame}",
+                "jne 2f",
+                "xor ecx, ecx",
+                "rdpkru",
+                "cmp [{frame} + 8], rax",
+                "jne 2f",
+                "mov qword ptr [{frame}], 0",
+                "jmp 3f",
+                "2:",
+                "xor ecx, ecx",
+                "xor edx, edx",
+                "mov eax, -4",
+                "wrpkru",
+                "ud2",
+                "3:",
+                frame = in(reg) frame.as_mut_ptr(),
+                others = in(reg) !bits,
+                out("eax") _, out("ecx") _, out("edx") _,
+                options(nostack)
+            );
+        }
+    }
+
+    /// Sets the key's bits. The value that was written is compared with what memory says, not with what was in a register before:
+    /// whoever jumps to the WRPKRU with a value that leaves the gate open ends.
+    pub(super) fn close(bits: u32) {
+        // SAFETY: sets two bits of a register that belong to this key.
+        unsafe {
+            asm!(
+                "xor ecx, ecx",
+                "rdpkru",
+                "or eax, {bits:e}",
+                "wrpkru",
+                "mov ecx, dword ptr [rip + {all}]",
+                "and eax, ecx",
+                "cmp eax, ecx",
+                "je 3f",
+                "xor ecx, ecx",
+                "xor edx, edx",
+                "mov eax, -4",
+                "wrpkru",
+                "ud2",
+                "3:",
+                bits = in(reg) bits,
+                all = sym BITS,
+                out("eax") _, out("ecx") _, out("edx") _,
+                options(nostack)
+            );
+        }
+    }
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+mod machine {
+    //! No protection keys that are used here.
+
+    pub(super) fn take_key() -> std::io::Result<i32> {
+        Err(std::io::Error::other("this processor is no x86-64"))
+    }
+
+    pub(super) fn lay(_: i32, _: std::ptr::NonNull<u8>, _: usize) -> std::io::Result<()> {
+        Ok(())
+    }
+
+    pub(super) fn is_open(_: u32) -> bool {
+        false
+    }
+
+    pub(super) fn open(_: u32) {}
+
+    pub(super) fn close(_: u32) {}
+}
