@@ -39,6 +39,7 @@ class Client:
         huge_pages: bool = False,
         prefault: bool = False,
         evict: bool = True,
+        checksums: bool = False,
     ) -> _Self: ...
     @property
     def server(self) -> str: ...

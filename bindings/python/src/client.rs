@@ -24,8 +24,8 @@ const UNLOCKED_LEN_MIN: usize = 4 << 20;
 /// what concerns connections is accepted and has no effect.
 ///
 /// memory: bytes of a new region (64 MiB), or to raise an existing one to. item_size_max: largest item (1 MiB). mode: of a new
-/// file (0o600). existing_only: an absent region is an error. huge_pages, prefault: as `keyway serve` has them. evict: False
-/// refuses to store when the region is full.
+/// file (0o600). existing_only: an absent region is an error. huge_pages, prefault, checksums: as `keyway serve` has them. evict:
+/// False refuses to store when the region is full.
 ///
 /// Every thread may use one client. A forked child may go on with its parent's.
 #[pyclass(frozen, subclass, weakref, module = "keyway")]
@@ -47,7 +47,7 @@ impl Client {
         server, serde=None, serializer=None, deserializer=None, connect_timeout=None, timeout=None, no_delay=None,
         ignore_exc=false, socket_module=None, socket_keepalive=None, key_prefix=None, default_noreply=true,
         allow_unicode_keys=false, encoding="ascii", tls_context=None, *, memory=None, item_size_max=None, mode=None,
-        existing_only=false, huge_pages=false, prefault=false, evict=true
+        existing_only=false, huge_pages=false, prefault=false, evict=true, checksums=false
     ))]
     #[allow(clippy::too_many_arguments, reason = "pymemcache's, and those of a region")]
     fn new(
@@ -73,6 +73,7 @@ impl Client {
         huge_pages: bool,
         prefault: bool,
         evict: bool,
+        checksums: bool,
     ) -> PyResult<Self> {
         let _of_connections = (
             connect_timeout,
@@ -97,6 +98,7 @@ impl Client {
                 huge_pages,
                 prefault,
                 evict,
+                checksums,
             },
             keys: Keys {
                 prefix: key_prefix.map_or_else(|| Ok(Vec::new()), prefix_of)?,
@@ -351,7 +353,7 @@ impl Client {
         let quiet = noreply.unwrap_or(self.default_noreply);
         let touched = (|| {
             let (own, exptime) = (self.keys.key(key)?, integer(expire, "expire")?);
-            Ok(self.work(key.py(), |session, _| session.touch(own.bytes(), exptime))??)
+            Ok(self.work(key.py(), |session, _| session.touch(&own, exptime))??)
         })();
         Ok(unless_quiet(quiet, touched, true)?)
     }
@@ -362,7 +364,7 @@ impl Client {
         let quiet = noreply.unwrap_or(self.default_noreply);
         let deleted = (|| {
             let own = self.keys.key(key)?;
-            let deleted = self.work(key.py(), |session, _| session.delete(own.bytes(), &Delete::default()))??;
+            let deleted = self.work(key.py(), |session, _| session.delete(&own, &Delete::default()))??;
             Ok(deleted == Deleted::Deleted)
         })();
         Ok(unless_quiet(quiet, deleted, true)?)
@@ -627,7 +629,8 @@ impl Client {
         answer: impl Fn(Found<'py>) -> PyResult<Bound<'py, PyAny>>,
     ) -> PyResult<Bound<'py, PyDict>> {
         let py = keys.py();
-        let all = self.keys_of(keys)?;
+        let objects = objects_of(keys)?;
+        let all = self.keys_of(&objects)?;
         let answers = PyDict::new(py);
         if all.is_empty() {
             return Ok(answers);
@@ -635,7 +638,7 @@ impl Client {
         // Bytes objects are not the garbage collector's, so that making them runs no code.
         let fetched = self.work(py, |session, buffer| {
             all.iter()
-                .map(|(_, own)| {
+                .map(|own| {
                     let fetched = look(py, session, buffer, own, how);
                     buffer.clear();
                     fetched
@@ -643,7 +646,7 @@ impl Client {
                 .collect::<Result<Vec<_>, _>>()
         });
         let converted = fetched.and_then(|fetched| {
-            for ((key, _), fetched) in all.iter().zip(fetched?) {
+            for (key, fetched) in objects.iter().zip(fetched?) {
                 if let Some(found) = self.converted(key, fetched)? {
                     answers.set_item(key, answer(found)?)?;
                 }
@@ -656,18 +659,8 @@ impl Client {
         }
     }
 
-    /// Objects and keys of an iterable.
-    fn keys_of<'py>(&self, keys: &Bound<'py, PyAny>) -> Result<Vec<(Bound<'py, PyAny>, Key)>, Failure> {
-        if keys.is_none() {
-            return Ok(Vec::new());
-        }
-        keys.try_iter()?
-            .map(|key| {
-                let key = key?;
-                let own = self.keys.key(&key)?;
-                Ok((key, own))
-            })
-            .collect()
+    fn keys_of<'a>(&self, objects: &'a [Bound<'_, PyAny>]) -> Result<Vec<Key<'a>>, Failure> {
+        objects.iter().map(|object| self.keys.key(object)).collect()
     }
 
     #[inline]
@@ -694,7 +687,7 @@ impl Client {
                 compare_cas,
                 ..Store::default()
             };
-            Ok(self.write(key.py(), bytes.len(), |session| put(session, own.bytes(), bytes, &how))??)
+            Ok(self.write(key.py(), bytes.len(), |session| put(session, &own, bytes, &how))??)
         })();
         Ok(unless_quiet(quiet, stored, Some(true))?)
     }
@@ -707,17 +700,21 @@ impl Client {
         flags: Option<&Bound<'_, PyAny>>,
     ) -> Result<(), Failure> {
         let exptime = integer(expire, "expire")?;
-        let mut items = Vec::new();
-        for pair in values.call_method0("items")?.try_iter()? {
-            let (key, value) = pair?.extract::<(Bound<'_, PyAny>, Bound<'_, PyAny>)>()?;
-            items.push((self.keys.key(&key)?, self.values.encode(&key, &value, flags)?));
-        }
+        let pairs: Vec<_> = values
+            .call_method0("items")?
+            .try_iter()?
+            .map(|pair| pair?.extract::<(Bound<'_, PyAny>, Bound<'_, PyAny>)>())
+            .collect::<PyResult<_>>()?;
+        let items: Vec<_> = pairs
+            .iter()
+            .map(|(key, value)| Ok((self.keys.key(key)?, self.values.encode(key, value, flags)?)))
+            .collect::<Result<_, Failure>>()?;
         if items.is_empty() {
             return Ok(());
         }
         let plain: Vec<_> = items
             .iter()
-            .map(|(key, value)| (key.bytes(), value.bytes.as_bytes(), value.flags))
+            .map(|(key, value)| (&**key, value.bytes.as_bytes(), value.flags))
             .collect();
         let len = plain.iter().map(|(_, value, _)| value.len()).sum();
         let failed = self.write(values.py(), len, |session| {
@@ -738,13 +735,14 @@ impl Client {
     }
 
     fn delete_all(&self, keys: &Bound<'_, PyAny>) -> Result<(), Failure> {
-        let all = self.keys_of(keys)?;
+        let objects = objects_of(keys)?;
+        let all = self.keys_of(&objects)?;
         if all.is_empty() {
             return Ok(());
         }
         self.work(keys.py(), |session, _| {
-            for (_, own) in &all {
-                session.delete(own.bytes(), &Delete::default())?;
+            for own in &all {
+                session.delete(own, &Delete::default())?;
             }
             Ok::<_, WriteError>(())
         })??;
@@ -766,13 +764,22 @@ impl Client {
             decrement,
             ..Arithmetic::default()
         };
-        match self.work(key.py(), |session, _| session.arithmetic(own.bytes(), &how))?? {
+        match self.work(key.py(), |session, _| session.arithmetic(&own, &how))?? {
             Counted::Value { value, .. } => Ok(Some(value)),
             Counted::NotFound | Counted::Exists => Ok(None),
             Counted::NotANumber => Err(Failure::client(
                 "cannot increment or decrement non-numeric value: it is no decimal number below 2^64".to_owned(),
             )),
         }
+    }
+}
+
+/// The objects of an iterable, or of none.
+fn objects_of<'py>(keys: &Bound<'py, PyAny>) -> PyResult<Vec<Bound<'py, PyAny>>> {
+    if keys.is_none() {
+        Ok(Vec::new())
+    } else {
+        keys.try_iter()?.collect()
     }
 }
 
@@ -786,9 +793,9 @@ fn look<'py>(
     how: &Get,
 ) -> Result<Option<(Bound<'py, PyBytes>, Item)>, WriteError> {
     let found = if how.details {
-        session.get_with(key.bytes(), how, buffer, |_, _| {})?
+        session.get_with(key, how, buffer, |_, _| {})?
     } else {
-        session.get(key.bytes(), buffer)
+        session.get(key, buffer)
     };
     Ok(found.map(|item| (PyBytes::new(py, buffer), item)))
 }

@@ -31,6 +31,7 @@ pub(crate) struct Asked {
     pub(crate) huge_pages: bool,
     pub(crate) prefault: bool,
     pub(crate) evict: bool,
+    pub(crate) checksums: bool,
 }
 
 /// An attachment of this process; detached when the last client is done with it.
@@ -126,6 +127,7 @@ fn attach(place: &Place, asked: &Asked) -> Result<Cache, OpenError> {
         huge_pages: asked.huge_pages,
         prefault: asked.prefault,
         evict: asked.evict,
+        checksums: asked.checksums,
         existing_only: asked.existing_only,
         ..default
     };

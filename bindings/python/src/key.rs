@@ -6,6 +6,7 @@ use keyway::KEY_LEN_MAX;
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyString};
+use std::borrow::Cow;
 
 /// What keys are made by.
 pub(crate) struct Keys {
@@ -15,23 +16,13 @@ pub(crate) struct Keys {
     pub(crate) unicode: bool,
 }
 
-/// A key as the region has it.
-pub(crate) struct Key {
-    bytes: [u8; KEY_LEN_MAX],
-    len: usize,
-}
-
-impl Key {
-    #[inline]
-    pub(crate) fn bytes(&self) -> &[u8] {
-        self.bytes.get(..self.len).unwrap_or_default()
-    }
-}
+/// A key as the region has it: the object's own bytes, where there is no prefix.
+pub(crate) type Key<'a> = Cow<'a, [u8]>;
 
 impl Keys {
     /// The key behind the prefix.
     #[inline]
-    pub(crate) fn key(&self, object: &Bound<'_, PyAny>) -> Result<Key, Failure> {
+    pub(crate) fn key<'a>(&self, object: &'a Bound<'_, PyAny>) -> Result<Key<'a>, Failure> {
         if let Ok(text) = object.cast::<PyString>() {
             let text = text.to_str()?;
             if !self.unicode && !text.is_ascii() {
@@ -47,25 +38,25 @@ impl Keys {
     }
 
     #[inline]
-    fn whole(&self, own: &[u8], object: &Bound<'_, PyAny>) -> Result<Key, Failure> {
-        let mut key = Key {
-            bytes: [0; KEY_LEN_MAX],
-            len: self.prefix.len() + own.len(),
+    fn whole<'a>(&self, own: &'a [u8], object: &Bound<'_, PyAny>) -> Result<Key<'a>, Failure> {
+        let key = match self.prefix.as_slice() {
+            [] => Key::Borrowed(own),
+            prefix => Key::Owned([prefix, own].concat()),
         };
-        let Some(room) = key.bytes.get_mut(..key.len) else {
-            return Err(illegal(&format!("has {} bytes, {KEY_LEN_MAX} at most", key.len), object));
-        };
-        let (before, behind) = room.split_at_mut(self.prefix.len());
-        before.copy_from_slice(&self.prefix);
-        behind.copy_from_slice(own);
-        if key.len == 0 {
+        if key.len() > KEY_LEN_MAX {
+            return Err(illegal(&format!("has {} bytes, {KEY_LEN_MAX} at most", key.len()), object));
+        }
+        if key.is_empty() {
             return Err(illegal("is empty", object));
         }
-        if key.bytes().iter().any(|byte| matches!(byte, b'\t'..=b'\r' | b' ')) {
-            return Err(illegal("contains white space", object));
-        }
-        if key.bytes().contains(&0) {
-            return Err(illegal("contains a zero byte", object));
+        // One pass for what is rare, and then which it was.
+        if key.iter().any(|byte| matches!(byte, 0 | b'\t'..=b'\r' | b' ')) {
+            let what = if key.contains(&0) {
+                "contains a zero byte"
+            } else {
+                "contains white space"
+            };
+            return Err(illegal(what, object));
         }
         Ok(key)
     }

@@ -99,6 +99,17 @@ def test_memory_and_sizes(path):
         keyway.Client(path, item_size_max=1).get("key")
 
 
+def test_checksums(path):
+    plain = keyway.Client(f"{path}-plain")
+    plain.set("key", b"value")
+    with keyway.Client(path, checksums=True) as checked:
+        checked.set("key", b"value")
+        assert checked.get("key") == keyway.Client(path).get("key") == b"value"
+    with pytest.raises(keyway.MemcacheRegionError, match="checksums"):
+        keyway.Client(plain.server, checksums=True).get("key")
+    os.remove(plain.server)
+
+
 def test_without_eviction_a_full_region_says_so(path):
     client = keyway.Client(path, memory=2 << 20, item_size_max=1 << 19, evict=False, default_noreply=False)
     with pytest.raises(keyway.MemcacheServerError, match="out of memory"):

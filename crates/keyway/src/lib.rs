@@ -18,6 +18,11 @@
 //!
 //! This crate alone knows the operating system's side of a region: files, mappings, locks, the clock. It never knows a wire.
 
+/// The README's program.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
+
 mod attach;
 mod clock;
 mod copies;
@@ -197,6 +202,24 @@ struct Inner {
 impl Cache {
     /// Attaches to the region at `place`, or creates it.
     ///
+    /// ```
+    /// use keyway::{Cache, OpenError, Options, Place};
+    ///
+    /// let path = std::env::temp_dir().join(format!("keyway-doc-{}", std::process::id()));
+    /// let options = Options { memory: 16 << 20, ..Options::default() };
+    /// let cache = Cache::open(&Place::at(&path), &options)?;               // makes the file
+    /// let same = Cache::open(&Place::at(&path), &Options { existing_only: true, ..options.clone() })?;
+    /// cache.session()?.set(b"key", b"value", 0)?;
+    /// assert!(same.session()?.get(b"key", &mut Vec::new()).is_some());
+    ///
+    /// let other = path.with_extension("text");
+    /// std::fs::write(&other, "no region")?;
+    /// assert!(matches!(Cache::open(&Place::at(&other), &options), Err(OpenError::Unusable { .. })), "and it is left as it is");
+    /// # std::fs::remove_file(&path)?;
+    /// # std::fs::remove_file(&other)?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     ///
     /// [`OpenError`] names the file, what is wrong with it, and what to do. A file that is no region is never overwritten.
@@ -260,6 +283,14 @@ impl Cache {
 
     /// Gives the region at least `memory` bytes, all-inclusive, while everybody goes on; it never gets smaller. Every other
     /// process that is attached finds the new memory by itself. Takes about as long as the kernel takes to clear it.
+    ///
+    /// ```
+    /// # use keyway::{Cache, Options, Place};
+    /// let cache = Cache::open(&Place::Memfd, &Options { memory: 4 << 20, ..Options::default() })?;
+    /// cache.grow(8 << 20)?;
+    /// assert!(cache.info().limit_bytes > 4 << 20);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     ///
@@ -333,6 +364,17 @@ impl Cache {
 
     /// Copies the region's items to a new region at `to`, while writers go on: each is whole in it or absent. It gets its name when it
     /// is complete; what has that name already is replaced only with `force`. `progress` is told of the share done, 0 to 100.
+    ///
+    /// ```
+    /// # use keyway::{Cache, Options, Place};
+    /// # let cache = Cache::open(&Place::Memfd, &Options { memory: 4 << 20, ..Options::default() })?;
+    /// # let path = std::env::temp_dir().join(format!("keyway-doc-copy-{}", std::process::id()));
+    /// cache.session()?.set(b"key", b"value", 0)?;
+    /// let copied = cache.copy_to(&path, false, |_| {})?;
+    /// assert_eq!(copied.items, 1);
+    /// # std::fs::remove_file(&path)?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     ///

@@ -31,6 +31,16 @@ impl Cache {
     /// Works with this thread's own session, which is made at its first use and given back when the thread ends, and with an
     /// empty buffer that is kept from one use to the next.
     ///
+    /// ```
+    /// # use keyway::{Cache, Options, Place};
+    /// # let cache = Cache::open(&Place::Memfd, &Options::default())?;
+    /// let stored = cache.with_session(|session, _| session.set(b"greeting", b"hello", 0))?;
+    /// assert!(stored.is_ok());
+    /// let len = cache.with_session(|session, buffer| session.get(b"greeting", buffer).map(|_| buffer.len()))?;
+    /// assert_eq!(len, Some(5));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     ///
     /// [`SessionError::Busy`] where `work` of this thread is still under way: within it, or after it was left by a jump.

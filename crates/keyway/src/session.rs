@@ -90,6 +90,21 @@ impl Session {
     /// Gets by all the rules of `how`. On a hit `head` is called first, to append whatever belongs before the value (it may be
     /// called again, after `out` was cut back, if the item changed meanwhile). A miss leaves `out` as it was.
     ///
+    /// ```
+    /// # use keyway::{Cache, Get, Options, Place};
+    /// # let cache = Cache::open(&Place::Memfd, &Options::default())?;
+    /// # let mut session = cache.session()?;
+    /// session.set(b"greeting", b"hello", 60)?;
+    /// let and_touch = Get { value: true, details: true, exptime: Some(3600), ..Get::default() };
+    /// let mut reply = Vec::new();
+    /// let found = session.get_with(b"greeting", &and_touch, &mut reply, |item, reply| {
+    ///     reply.extend_from_slice(format!("{} bytes: ", item.value_len).as_bytes());
+    /// })?;
+    /// assert_eq!(reply, b"5 bytes: hello");
+    /// assert!(found.is_some_and(|item| item.ttl_s > Some(3000) && item.cas > 0));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     ///
     /// A bad key; and, where `how` asks for a change, whatever a write can meet.
@@ -131,6 +146,19 @@ impl Session {
 
     /// Stores by all the rules of `how`: set, add, replace, append, prepend, cas.
     ///
+    /// ```
+    /// # use keyway::{Cache, Options, Place, Store, StoreMode, Stored};
+    /// # let cache = Cache::open(&Place::Memfd, &Options::default())?;
+    /// # let mut session = cache.session()?;
+    /// let add = Store { mode: StoreMode::Add, exptime: 60, flags: 7, ..Store::default() };
+    /// let Stored::Stored { cas, .. } = session.store(b"key", b"first", &add)? else { panic!("it was absent") };
+    /// assert_eq!(session.store(b"key", b"second", &add)?, Stored::NotStored);
+    /// let if_unchanged = Store { compare_cas: Some(cas), ..Store::default() };
+    /// assert!(matches!(session.store(b"key", b"third", &if_unchanged)?, Stored::Stored { .. }));
+    /// assert_eq!(session.store(b"key", b"fourth", &if_unchanged)?, Stored::Exists);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     ///
     /// As [`Session::set`].
@@ -148,6 +176,16 @@ impl Session {
 
     /// Deletes, or marks as stale.
     ///
+    /// ```
+    /// # use keyway::{Cache, Delete, Deleted, Options, Place};
+    /// # let cache = Cache::open(&Place::Memfd, &Options::default())?;
+    /// # let mut session = cache.session()?;
+    /// session.set(b"key", b"value", 0)?;
+    /// assert_eq!(session.delete(b"key", &Delete::default())?, Deleted::Deleted);
+    /// assert_eq!(session.delete(b"key", &Delete::default())?, Deleted::NotFound);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     ///
     /// A bad key; where an item stays, whatever a write can meet.
@@ -159,6 +197,18 @@ impl Session {
     }
 
     /// Counts up or down.
+    ///
+    /// ```
+    /// # use keyway::{Arithmetic, Cache, Counted, Options, Place};
+    /// # let cache = Cache::open(&Place::Memfd, &Options::default())?;
+    /// # let mut session = cache.session()?;
+    /// let up = Arithmetic { delta: 5, vivify: Some((100, 0)), ..Arithmetic::default() };
+    /// for due in [100, 105] {
+    ///     let counted = session.arithmetic(b"count", &up)?;
+    ///     assert!(matches!(counted, Counted::Value { value, .. } if value == due));
+    /// }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     ///
@@ -197,6 +247,21 @@ impl Session {
 
     /// Walks live items from `cursor` on (0: the start), about `budget` of them; the next cursor, `None` at the end. An item
     /// that is there all the time is visited at least once.
+    ///
+    /// ```
+    /// # use keyway::{Cache, Options, Place};
+    /// # let cache = Cache::open(&Place::Memfd, &Options::default())?;
+    /// # let mut session = cache.session()?;
+    /// session.set(b"one", b"1", 0)?;
+    /// session.set(b"two", b"2", 0)?;
+    /// let (mut keys, mut cursor) = (Vec::new(), Some(0));
+    /// while let Some(from) = cursor {
+    ///     cursor = session.walk(from, 100, |key, item| keys.push((key.to_vec(), item.value_len)));
+    /// }
+    /// keys.sort();
+    /// assert_eq!(keys, [(b"one".to_vec(), 1), (b"two".to_vec(), 1)]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn walk(&mut self, cursor: u64, budget: usize, visit: impl FnMut(&[u8], &Item)) -> Option<u64> {
         self.ready().ok()?;
         if self.latch.is_on() {

@@ -125,6 +125,26 @@ fn djangos_own_tests() {
     });
 }
 
+/// As short as it can be: it checks every side's answers before it takes times.
+#[test]
+fn the_figures_can_be_taken() {
+    let test = "benches/python.py";
+    let Some(python) = python(test) else { return };
+    let mut command = python.command();
+    command.arg(root().join(test)).args(["--seconds", "0.001", "--repeats", "1"]);
+    if let Some(memcached) = memcached_binary() {
+        command.env("KEYWAY_MEMCACHED", memcached);
+    }
+    let (status, output) = run_to_end(&mut command, DEADLINE);
+    assert!(status.success(), "{test}: {status}\n{output}");
+    let rows = output.lines().filter(|line| line.starts_with("| get")).count();
+    let sides = output.lines().next().map_or(0, |head| head.matches('|').count() - 2);
+    assert!(
+        rows >= 4 && sides == if memcached_binary().is_some() { 3 } else { 1 },
+        "{output}"
+    );
+}
+
 #[test]
 fn the_readmes_lines_for_python_work_as_they_stand() {
     let test = "the README's Python program";

@@ -1,0 +1,178 @@
+"""What a call costs in Python: keyway.Client on a region, beside pymemcache and pylibmc to a memcached, in one run.
+
+    python3 -m venv venv && venv/bin/pip install ./bindings/python pymemcache pylibmc
+    venv/bin/python benches/python.py
+
+Client and memcached run on one CPU, which is memcached's best case for a single client. The sides take turns; each figure is the
+median of all turns, in microseconds a call, with the lowest and the highest. Every side's answers are checked before it is timed.
+KEYWAY_MEMCACHED names another memcached than the one on the path. What is not installed is left out, and named.
+"""
+
+import argparse
+import os
+import shutil
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+
+import keyway
+
+SMALL, LARGE, MANY = b"v" * 128, b"v" * 5120, 100
+
+
+def free_port():
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return listener.getsockname()[1]
+
+
+def start(command, is_up):
+    process = subprocess.Popen(command)
+    end = time.monotonic() + 20
+    while not is_up():
+        if process.poll() is not None or time.monotonic() > end:
+            process.kill()
+            sys.exit(f"{command[0]} does not come up")
+        time.sleep(0.01)
+    return process
+
+
+def answers(family, address):
+    try:
+        with socket.socket(family) as probe:
+            probe.connect(address)
+            return True
+    except OSError:
+        return False
+
+
+def keyway_side(client):
+    """One with pymemcache's methods."""
+    return {
+        "get 128 B": lambda: client.get("small"),
+        "get 5 KB": lambda: client.get("large"),
+        "get of an absent key": lambda: client.get("absent"),
+        "set 128 B": lambda: client.set("small", SMALL, noreply=False),
+        "set 5 KB": lambda: client.set("large", LARGE, noreply=False),
+        "incr": lambda: client.incr("count", 1),
+        "delete of an absent key": lambda: client.delete("absent", noreply=False),
+        f"get_many of {MANY}, 128 B": lambda keys=[f"many:{n}" for n in range(MANY)]: client.get_many(keys),
+    }
+
+
+def pylibmc_side(client):
+    """One with python-memcached's methods."""
+    return {
+        "get 128 B": lambda: client.get("small"),
+        "get 5 KB": lambda: client.get("large"),
+        "get of an absent key": lambda: client.get("absent"),
+        "set 128 B": lambda: client.set("small", SMALL),
+        "set 5 KB": lambda: client.set("large", LARGE),
+        "incr": lambda: client.incr("count", 1),
+        "delete of an absent key": lambda: client.delete("absent"),
+        f"get_many of {MANY}, 128 B": lambda keys=[f"many:{n}" for n in range(MANY)]: client.get_multi(keys),
+    }
+
+
+def prepare(side, fill):
+    """Stores what is asked for, and checks that each call answers what it must."""
+    fill()
+    expected = {
+        "get 128 B": SMALL,
+        "get 5 KB": LARGE,
+        "get of an absent key": None,
+        "set 128 B": True,
+        "set 5 KB": True,
+        "incr": 1,
+        "delete of an absent key": False,
+        f"get_many of {MANY}, 128 B": {f"many:{n}": SMALL for n in range(MANY)},
+    }
+    for name, call in side.items():
+        found = call()
+        if found != expected[name]:
+            sys.exit(f"{name} answers {found!r:.80}, not {expected[name]!r:.80}")
+
+
+def time_of(call, seconds):
+    """Seconds a call."""
+    clock, turns, begun = time.perf_counter, 0, time.perf_counter()
+    batch = 1
+    while (spent := clock() - begun) < seconds:
+        for _ in range(batch):
+            call()
+        turns += batch
+        batch = min(batch * 2, 1024) if spent < seconds / 10 else batch
+    return spent / turns
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seconds", type=float, default=0.1, help="for each call and turn")
+    parser.add_argument("--repeats", type=int, default=7, help="turns")
+    parser.add_argument("--cpu", type=int, help="the CPU for all; the first that may be used")
+    options = parser.parse_args()
+    cpu = min(os.sched_getaffinity(0)) if options.cpu is None else options.cpu
+    os.sched_setaffinity(0, {cpu})
+    memcached = os.environ.get("KEYWAY_MEMCACHED") or shutil.which("memcached")
+    sides, left_out, processes = {}, [], []
+
+    with tempfile.TemporaryDirectory(dir="/dev/shm" if os.path.isdir("/dev/shm") else None) as folder:
+        client = keyway.Client(os.path.join(folder, "region"), memory=64 << 20)
+        sides["keyway"] = keyway_side(client)
+
+        def fill(client=client):
+            client.set_many({"small": SMALL, "large": LARGE, "count": "0", **{f"many:{n}": SMALL for n in range(MANY)}}, noreply=False)
+
+        prepare(sides["keyway"], fill)
+        if memcached is None:
+            left_out.append("memcached is not installed")
+        else:
+            path, port = os.path.join(folder, "socket"), free_port()
+            common = [memcached, "-u", "root", "-m", "64", "-t", "1"]
+            processes.append(start([*common, "-s", path], lambda: answers(socket.AF_UNIX, path)))
+            processes.append(start([*common, "-l", "127.0.0.1", "-p", str(port)], lambda: answers(socket.AF_INET, ("127.0.0.1", port))))
+            try:
+                from pymemcache.client.base import Client
+
+                for name, server in [("Unix", path), ("TCP", ("127.0.0.1", port))]:
+                    client = Client(server, no_delay=True)
+                    sides[f"pymemcache, {name}"] = keyway_side(client)
+                    prepare(sides[f"pymemcache, {name}"], lambda client=client: fill(client))
+            except ImportError:
+                left_out.append("pymemcache is not installed")
+            try:
+                import pylibmc
+
+                for name, server in [("Unix", path), ("TCP", f"127.0.0.1:{port}")]:
+                    client = pylibmc.Client([server], behaviors={"tcp_nodelay": True})
+
+                    def fill_it(client=client):
+                        client.set_multi({"small": SMALL, "large": LARGE, "count": 0, **{f"many:{n}": SMALL for n in range(MANY)}})
+
+                    sides[f"pylibmc, {name}"] = pylibmc_side(client)
+                    prepare(sides[f"pylibmc, {name}"], fill_it)
+            except ImportError:
+                left_out.append("pylibmc is not installed")
+
+        figures = {(call, side): [] for side in sides for call in sides[side]}
+        for _ in range(options.repeats):
+            for side, calls in sides.items():
+                for name, call in calls.items():
+                    figures[name, side].append(time_of(call, options.seconds) * 1e6)
+        for process in processes:
+            process.terminate()
+            process.wait()
+
+    print(f"| µs a call, CPU {cpu} | " + " | ".join(sides) + " |")
+    print("|---|" + "---|" * len(sides))
+    for name in sides["keyway"]:
+        cells = [f"{statistics.median(all_of):.2f} ({min(all_of):.2f}–{max(all_of):.2f})" for all_of in (figures[name, side] for side in sides)]
+        print(f"| {name} | " + " | ".join(cells) + " |")
+    for because in left_out:
+        print(f"left out: {because}")
+
+
+if __name__ == "__main__":
+    main()
