@@ -91,6 +91,7 @@ impl Pair {
             connections: 1024,
             unix,
             udp: false,
+            item_max: None,
             more: &[],
         };
         let (Some(tcp), Some(unix)) = (Server::memcached(&settings(false))?, Server::memcached(&settings(true))?) else {

@@ -1,7 +1,7 @@
 //! Measures Keyway's doors, and other memcached-compatible servers beside them.
 //!
 //! A [`plan::Plan`] says what to measure; [`run::run`] measures it, the sides in turn; [`report`] says what came out. Beneath:
-//! [`mix`] has the workloads, [`items`] values that prove whose they are, [`sockets`], [`calls`] and [`processes`] the load
+//! [`workloads`] has the workloads, [`mix`] their operations, [`items`] values that prove whose they are, [`sockets`], [`calls`] and [`processes`] the load
 //! generators, [`rig`] the caches. Nothing here knows a region's layout, and nothing prints: text is given to the caller.
 
 pub mod calls;
@@ -19,5 +19,8 @@ pub mod run;
 pub mod samples;
 pub mod servers;
 pub mod sockets;
+pub mod trace;
+pub mod twitter;
 pub mod wire;
 pub mod workload;
+pub mod workloads;

@@ -11,6 +11,8 @@ pub struct Load {
     pub stream: Stream,
     /// of which items
     pub items: Items,
+    /// what a get missed is stored
+    pub fill: bool,
     /// open loop: operations a second of this thread; `None`: the next one starts when one has ended
     pub rate: Option<f64>,
     /// tells this thread's writes from those of others

@@ -1,7 +1,8 @@
-//! What is asked of a cache: named workloads, and streams of their operations, drawn before the clock starts.
+//! What is asked of a cache: workloads, and streams of their operations, drawn before the clock starts.
 
 use crate::items::Items;
-use crate::workload::{Rng, Sizes, Zipf, mix};
+use crate::trace::Trace;
+use crate::workload::{Ranks, Rng, Sizes, mix};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -11,54 +12,81 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 pub enum Kind {
     /// read a value
     Get,
+    /// read a value of an item that is not there yet: a miss
+    GetNew,
     /// store over an item that is there
     Set,
     /// store an item that is not there yet
     Insert,
+    /// store, unless it is there
+    Add,
     /// read a value, then store one: one operation, two requests
     ReadModifyWrite,
     /// delete an item; it is stored before, off the clock
     Delete,
+    /// delete an item, if it is there
+    Remove,
     /// count a number up by one
     Incr,
 }
 
-const KINDS: [Kind; 6] = [
+const KINDS: [Kind; 9] = [
     Kind::Get,
+    Kind::GetNew,
     Kind::Set,
     Kind::Insert,
+    Kind::Add,
     Kind::ReadModifyWrite,
     Kind::Delete,
+    Kind::Remove,
     Kind::Incr,
 ];
 
+impl Kind {
+    /// Whether it makes items that were not there before.
+    fn is_new(self) -> bool {
+        matches!(self, Self::GetNew | Self::Insert)
+    }
+}
+
 /// How operations fall on items.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Access {
     /// every item alike
     Uniform,
     /// YCSB's scrambled zipfian, exponent 0.99
     Zipf,
+    /// Zipf's law with another exponent
+    Skewed(f64),
     /// YCSB's latest: the newest items are the most popular, zipfian with exponent 0.99
     Latest,
 }
 
 impl Access {
     /// As it is written on a command line.
-    pub fn name(self) -> &'static str {
+    pub fn name(self) -> String {
         match self {
-            Self::Uniform => "uniform",
-            Self::Zipf => "zipf",
-            Self::Latest => "latest",
+            Self::Uniform => "uniform".to_owned(),
+            Self::Zipf => "zipf".to_owned(),
+            Self::Skewed(exponent) => format!("zipf:{exponent}"),
+            Self::Latest => "latest".to_owned(),
         }
     }
 
     /// From a command line.
     pub fn parse(text: &str) -> Result<Self, String> {
-        [Self::Uniform, Self::Zipf, Self::Latest]
-            .into_iter()
-            .find(|a| a.name() == text)
-            .ok_or_else(|| format!("\"{text}\" is no popularity; there are uniform, zipf (exponent 0.99) and latest"))
+        /// With a higher exponent all requests are for one item.
+        const EXPONENT_MAX: f64 = 10.0;
+        let exponent = text.strip_prefix("zipf:").and_then(|exponent| exponent.parse::<f64>().ok());
+        match (text, exponent) {
+            ("uniform", _) => Ok(Self::Uniform),
+            ("zipf", _) => Ok(Self::Zipf),
+            ("latest", _) => Ok(Self::Latest),
+            (_, Some(exponent)) if exponent > 0.0 && exponent <= EXPONENT_MAX => Ok(Self::Skewed(exponent)),
+            _ => Err(format!(
+                "\"{text}\" is no popularity; there are uniform, zipf (exponent 0.99), zipf:EXPONENT (to {EXPONENT_MAX}) and latest"
+            )),
+        }
     }
 }
 
@@ -75,73 +103,89 @@ pub struct Workload {
     pub sizes: Sizes,
     /// which items
     pub access: Access,
+    /// times to live in seconds, and their weights; none: for ever
+    pub ttls: Vec<(u32, u32)>,
+    /// what a get missed is stored, as an application does
+    pub fill: bool,
+    /// requests and items are those of a trace; what the other fields say of them is void
+    #[serde(skip)]
+    pub trace: Option<Recording>,
 }
 
-/// A workload as the table below has it: name, about, mix, sizes, access.
-type Line = (&'static str, &'static str, &'static [(Kind, u32)], Sizes, Access);
+/// A trace that workloads share; equal only to itself.
+#[derive(Clone, Debug)]
+pub struct Recording(pub Arc<Trace>);
 
-const GET: (Kind, u32) = (Kind::Get, 1);
-const SET: (Kind, u32) = (Kind::Set, 1);
-/// 19 gets to one set.
-const READ_MOSTLY: &[(Kind, u32)] = &[(Kind::Get, 19), SET];
-
-/// YCSB: ten fields of 100 bytes, "user" and up to 19 digits (Cooper et al., SoCC 2010).
-const YCSB: Sizes = Sizes::Both(23, 1000);
-
-#[rustfmt::skip]
-const TABLE: &[Line] = &[
-    ("ycsb-a", "YCSB A: 50 % get, 50 % set", &[GET, SET], YCSB, Access::Zipf),
-    ("ycsb-b", "YCSB B: 95 % get, 5 % set", READ_MOSTLY, YCSB, Access::Zipf),
-    ("ycsb-c", "YCSB C: get only", &[GET], YCSB, Access::Zipf),
-    ("ycsb-d", "YCSB D: 95 % get of the latest, 5 % new items", &[(Kind::Get, 19), (Kind::Insert, 1)], YCSB, Access::Latest),
-    ("ycsb-f", "YCSB F: 50 % get, 50 % get and then set", &[GET, (Kind::ReadModifyWrite, 1)], YCSB, Access::Zipf),
-    ("128b-95", "protected library (ICPP 2020): 95 % get, 5 % set", READ_MOSTLY, Sizes::Fixed(128), Access::Zipf),
-    ("128b-50", "protected library: 50 % get, 50 % set", &[GET, SET], Sizes::Fixed(128), Access::Zipf),
-    ("5k-95", "protected library: 95 % get, 5 % set", READ_MOSTLY, Sizes::Fixed(5 << 10), Access::Zipf),
-    ("5k-50", "protected library: 50 % get, 50 % set", &[GET, SET], Sizes::Fixed(5 << 10), Access::Zipf),
-    ("get-128b", "one verb", &[GET], Sizes::Fixed(128), Access::Zipf),
-    ("get-5k", "one verb", &[GET], Sizes::Fixed(5 << 10), Access::Zipf),
-    ("set-128b", "one verb", &[SET], Sizes::Fixed(128), Access::Zipf),
-    ("set-5k", "one verb", &[SET], Sizes::Fixed(5 << 10), Access::Zipf),
-    ("delete", "one verb; each item is stored before, which counts in throughput and CPU time and not in latency", &[(Kind::Delete, 1)], Sizes::Fixed(128), Access::Uniform),
-    ("incr", "one verb, on numbers of ten digits", &[(Kind::Incr, 1)], Sizes::Fixed(10), Access::Zipf),
-    ("20b", "Hippos (2014): get only", &[GET], Sizes::Both(20, 20), Access::Zipf),
-    ("unbuckle", "Unbuckle (2014): 90 % get, 10 % set", &[(Kind::Get, 9), SET], Sizes::UpTo(64, 1024), Access::Zipf),
-    ("mica-small", "MICA's small items: 95 % get, 5 % set", READ_MOSTLY, Sizes::Both(16, 64), Access::Zipf),
-    ("mica-large", "MICA's large items: 95 % get, 5 % set", READ_MOSTLY, Sizes::Both(128, 1024), Access::Zipf),
-    ("etc", "Facebook's ETC as fitted by Atikoglu et al. (2012): 30 get to 1 set", &[(Kind::Get, 30), SET], Sizes::Etc, Access::Zipf),
-];
+impl PartialEq for Recording {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
 
 impl Workload {
-    /// All that have a name.
-    pub fn all() -> Vec<Self> {
-        let line = |&(name, about, mix, sizes, access): &Line| Self {
+    /// The replay of a trace; what it missed is stored.
+    pub fn replay(name: &str, trace: Trace) -> Self {
+        Self {
             name: name.to_owned(),
-            about: about.to_owned(),
-            mix: mix.to_vec(),
-            sizes,
-            access,
-        };
-        TABLE.iter().map(line).collect()
-    }
-
-    /// The workload of that name.
-    pub fn find(name: &str) -> Result<Self, String> {
-        Self::all().into_iter().find(|w| w.name == name).ok_or_else(|| {
-            let names: Vec<_> = TABLE.iter().map(|line| line.0).collect();
-            format!("there is no workload \"{name}\"; there are {}", names.join(", "))
-        })
+            about: format!("replay of {} requests for {} keys", trace.requests.len(), trace.keys()),
+            mix: Vec::new(),
+            sizes: Sizes::Fixed(0),
+            access: Access::Uniform,
+            ttls: Vec::new(),
+            fill: true,
+            trace: Some(Recording(Arc::new(trace))),
+        }
     }
 
     /// Its items.
     pub fn items(&self, count: u64) -> Items {
-        Items::new(self.sizes, count, self.has(Kind::Incr))
+        match &self.trace {
+            Some(recording) => Items::recorded(Arc::clone(&recording.0)),
+            None => Items::new(self.sizes, count, self.has(Kind::Incr)),
+        }
     }
 
     /// Whether it has operations of this kind.
     pub fn has(&self, kind: Kind) -> bool {
-        self.mix.iter().any(|(k, _)| *k == kind)
+        match &self.trace {
+            Some(recording) => recording.0.requests.iter().any(|request| request.kind == kind),
+            None => self.mix.iter().any(|(k, _)| *k == kind),
+        }
     }
+
+    /// Whether it stores anything.
+    pub fn stores(&self) -> bool {
+        let reads = |kind: Kind| matches!(kind, Kind::Get | Kind::GetNew | Kind::Remove | Kind::Incr);
+        match &self.trace {
+            Some(recording) => recording.0.requests.iter().any(|request| !reads(request.kind)),
+            None => self.mix.iter().any(|(kind, _)| !reads(*kind)),
+        }
+    }
+
+    /// Whether it makes items that were not there before.
+    pub fn grows(&self) -> bool {
+        self.mix.iter().any(|(kind, _)| kind.is_new())
+    }
+}
+
+/// An operation, and what it stores if it does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Operation {
+    /// what it does
+    pub kind: Kind,
+    /// number of its item
+    pub item: u64,
+    /// of the value
+    pub put: Put,
+}
+
+/// What an operation stores, besides the item's own key and bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Put {
+    /// time to live; 0: for ever
+    pub ttl_s: u32,
+    /// `None`: the item's own
+    pub value_len: Option<u32>,
 }
 
 /// Operations drawn for one stream: enough not to repeat within a cache's memory of them, few enough to draw quickly.
@@ -149,6 +193,8 @@ const DRAWN_MIN: u64 = 1 << 16;
 const DRAWN_MAX: u64 = 1 << 20;
 /// Where the kind is in a drawn operation; below it is the item, or its rank by age.
 const KIND_SHIFT: u32 = 56;
+/// Times to live drawn beforehand; a prime, so that they do not keep step with the operations.
+const TTLS_LEN: usize = 1009;
 
 /// The operations of one thread, over and over.
 #[derive(Clone, Debug)]
@@ -156,87 +202,189 @@ pub struct Stream {
     drawn: Vec<u64>,
     at: usize,
     latest: bool,
+    /// times to live in turn; none: for ever
+    ttls: Vec<u32>,
+    ttl_at: usize,
+    /// of a trace: which of its requests `drawn` counts
+    recording: Option<Recording>,
     /// how many items there are; inserts of all threads on one cache count it up
     newest: Arc<AtomicU64>,
 }
 
 impl Stream {
-    /// For `items` items; `newest` is shared by all streams that go to one cache.
-    pub fn new(workload: &Workload, items: u64, zipf: &Zipf, newest: Arc<AtomicU64>, seed: u64) -> Self {
+    /// For `items` items, whose popularity `ranks` has; `newest` is shared by all streams that go to one cache.
+    pub fn new(workload: &Workload, items: u64, ranks: &Ranks, newest: Arc<AtomicU64>, seed: u64) -> Self {
         let mut rng = Rng::new(mix(seed));
-        let weights: u32 = workload.mix.iter().map(|(_, weight)| weight).sum();
+        let latest = workload.access == Access::Latest;
         let mut draw = || {
-            let mut left = rng.below(u64::from(weights));
-            let kind = workload.mix.iter().find_map(|&(kind, weight)| {
-                let found = left < u64::from(weight);
-                left = left.saturating_sub(u64::from(weight));
-                found.then_some(kind)
-            });
-            let kind = kind.unwrap_or(Kind::Get); // weights add up to the bound of the draw
-            let item = match workload.access {
-                Access::Uniform => rng.below(items),
-                Access::Zipf => mix(zipf.rank(&mut rng)) % items,
-                Access::Latest => zipf.rank(&mut rng),
+            let kind = weighted(&workload.mix, &mut rng).unwrap_or(Kind::Get);
+            let item = match (ranks.rank(&mut rng), workload.access) {
+                (None, _) => rng.below(items),
+                (Some(rank), Access::Latest) => rank,
+                (Some(rank), _) => mix(rank) % items,
             };
             (KINDS.iter().position(|k| *k == kind).unwrap_or(0) as u64) << KIND_SHIFT | item
         };
+        let drawn = (0..(4 * items).clamp(DRAWN_MIN, DRAWN_MAX)).map(|_| draw()).collect();
+        let ttls = (0..TTLS_LEN).filter_map(|_| weighted(&workload.ttls, &mut rng)).collect();
         Self {
-            drawn: (0..(4 * items).clamp(DRAWN_MIN, DRAWN_MAX)).map(|_| draw()).collect(),
+            drawn,
             at: 0,
-            latest: workload.access == Access::Latest,
+            latest,
+            ttls,
+            ttl_at: 0,
+            recording: None,
             newest,
         }
     }
 
-    /// The next operation and its item.
+    /// The requests of a trace whose keys fall to thread `thread` of `threads`; all of them, if none does.
+    pub fn replay(recording: &Recording, thread: usize, threads: usize, newest: Arc<AtomicU64>) -> Self {
+        let requests = &recording.0.requests;
+        let mine = |request: &crate::trace::Recorded| request.item as usize % threads == thread % threads;
+        let mut drawn: Vec<u64> = (0..requests.len())
+            .filter(|&at| mine(&requests[at]))
+            .map(|at| at as u64)
+            .collect();
+        if drawn.is_empty() {
+            drawn = (0..requests.len() as u64).collect();
+        }
+        Self {
+            drawn,
+            at: 0,
+            latest: false,
+            ttls: Vec::new(),
+            ttl_at: 0,
+            recording: Some(recording.clone()),
+            newest,
+        }
+    }
+
+    /// The next operation.
     #[inline]
-    pub fn draw(&mut self) -> (Kind, u64) {
-        let drawn = self.drawn[self.at];
-        self.at += 1;
-        if self.at == self.drawn.len() {
-            self.at = 0;
+    pub fn draw(&mut self) -> Operation {
+        let drawn = self.advance();
+        if let Some(recording) = &self.recording {
+            let request = recording.0.requests[usize::try_from(drawn).unwrap_or(0)];
+            return Operation {
+                kind: request.kind,
+                item: u64::from(request.item),
+                put: Put {
+                    ttl_s: request.ttl_s,
+                    value_len: Some(request.value_len),
+                },
+            };
         }
         let kind = KINDS[usize::from(drawn.to_be_bytes()[0])];
         let item = drawn & ((1 << KIND_SHIFT) - 1);
-        match kind {
-            Kind::Insert => (kind, self.newest.fetch_add(1, Relaxed)),
-            _ if self.latest => (kind, self.newest.load(Relaxed).saturating_sub(1 + item)),
-            _ => (kind, item),
-        }
+        let item = match kind {
+            _ if kind.is_new() => self.newest.fetch_add(1, Relaxed),
+            _ if self.latest => self.newest.load(Relaxed).saturating_sub(1 + item),
+            _ => item,
+        };
+        let put = Put {
+            ttl_s: self.ttl(),
+            value_len: None,
+        };
+        Operation { kind, item, put }
     }
 
     /// An item to read beside another one, in a get of several keys.
     #[inline]
     pub fn draw_item(&mut self) -> u64 {
-        let drawn = self.drawn[self.at] & ((1 << KIND_SHIFT) - 1);
+        let drawn = self.advance();
+        if let Some(recording) = &self.recording {
+            return u64::from(recording.0.requests[usize::try_from(drawn).unwrap_or(0)].item);
+        }
+        let item = drawn & ((1 << KIND_SHIFT) - 1);
+        if self.latest {
+            self.newest.load(Relaxed).saturating_sub(1 + item)
+        } else {
+            item
+        }
+    }
+
+    fn advance(&mut self) -> u64 {
+        let drawn = self.drawn[self.at];
         self.at += 1;
         if self.at == self.drawn.len() {
             self.at = 0;
         }
-        if self.latest {
-            self.newest.load(Relaxed).saturating_sub(1 + drawn)
-        } else {
-            drawn
-        }
+        drawn
     }
+
+    fn ttl(&mut self) -> u32 {
+        if self.ttls.is_empty() {
+            return 0;
+        }
+        self.ttl_at = (self.ttl_at + 1) % self.ttls.len();
+        self.ttls[self.ttl_at]
+    }
+}
+
+/// One of them, as their weights say; `None` of none.
+fn weighted<T: Copy>(weights: &[(T, u32)], rng: &mut Rng) -> Option<T> {
+    let all: u32 = weights.iter().map(|(_, weight)| weight).sum();
+    let mut left = rng.below(u64::from(all));
+    weights.iter().find_map(|&(what, weight)| {
+        let found = left < u64::from(weight);
+        left = left.saturating_sub(u64::from(weight));
+        found.then_some(what)
+    })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::workloads;
     use std::collections::HashSet;
 
     fn stream(name: &str, items: u64, seed: u64) -> Stream {
         let newest = Arc::new(AtomicU64::new(items));
-        Stream::new(&Workload::find(name).unwrap(), items, &Zipf::new(items), newest, seed)
+        let workload = workloads::find(name).unwrap();
+        Stream::new(&workload, items, &Ranks::new(workload.access, items), newest, seed)
     }
 
     #[test]
-    fn names_are_unique_and_an_unknown_one_is_told_the_known() {
-        let names: HashSet<_> = TABLE.iter().map(|line| line.0).collect();
-        assert_eq!(names.len(), TABLE.len());
-        assert!(Workload::find("ycsb-e").unwrap_err().contains("ycsb-d"));
-        assert!(Access::parse("zipfian").unwrap_err().contains("zipf"));
+    fn a_popularity_is_read_as_it_is_written() {
+        for access in [Access::Uniform, Access::Zipf, Access::Latest, Access::Skewed(1.5)] {
+            assert_eq!(Access::parse(&access.name()), Ok(access));
+        }
+        for bad in ["zipfian", "zipf:0", "zipf:x", ""] {
+            assert!(Access::parse(bad).unwrap_err().contains("zipf:EXPONENT"), "{bad}");
+        }
+    }
+
+    #[test]
+    fn times_to_live_have_their_shares() {
+        let mut stream = stream("twitter-4", 1000, 1);
+        let minutes = (0..20_000).filter(|_| stream.draw().put.ttl_s == 60).count();
+        assert!((7000..8600).contains(&minutes), "{minutes} of 20,000: 39 % were asked for");
+    }
+
+    #[test]
+    fn threads_share_the_keys_of_a_trace_and_keep_their_order() {
+        let lines: String = (0..100).map(|i| format!("k{},get,{i},0\n", i % 7)).collect();
+        let path = std::env::temp_dir().join(format!("keyway-bench-trace-{}", std::process::id()));
+        std::fs::write(&path, lines).unwrap();
+        let workload = Workload::replay("t", Trace::read(&path).unwrap());
+        std::fs::remove_file(&path).unwrap();
+        let recording = workload.trace.unwrap();
+        let mut seen = HashSet::new();
+        for thread in 0..3 {
+            let mut stream = Stream::replay(&recording, thread, 3, Arc::default());
+            let lens: Vec<_> = (0..stream.drawn.len())
+                .map(|_| stream.draw().put.value_len.unwrap())
+                .collect();
+            assert!(lens.is_sorted());
+            seen.extend(lens);
+        }
+        assert_eq!(seen.len(), 100);
+        assert_eq!(
+            Stream::replay(&recording, 8, 9, Arc::default()).drawn.len(),
+            100,
+            "no key is left for it"
+        );
     }
 
     #[test]
@@ -251,21 +399,21 @@ mod tests {
             ("delete", Kind::Delete, 1.0),
         ] {
             let mut stream = stream(name, 10_000, 1);
-            let found = (0..60_000).filter(|_| stream.draw().0 == kind).count();
+            let found = (0..60_000).filter(|_| stream.draw().kind == kind).count();
             assert!((found as f64 / 60_000.0 - share).abs() < 0.01, "{name}: {found}");
         }
     }
 
     #[test]
     fn items_are_within_bounds_and_a_seed_repeats() {
-        for workload in Workload::all() {
+        for workload in workloads::all() {
             let [mut one, mut same, mut other] = [1, 1, 2].map(|seed| stream(&workload.name, 1000, seed));
             let mut differs = false;
             for _ in 0..10_000 {
-                let (kind, item) = one.draw();
-                assert_eq!((kind, item), same.draw());
-                differs |= (kind, item) != other.draw();
-                assert!(kind == Kind::Insert || item < one.newest.load(Relaxed), "{}", workload.name);
+                let operation = one.draw();
+                assert_eq!(operation, same.draw());
+                differs |= operation != other.draw();
+                assert!(operation.item < one.newest.load(Relaxed), "{}", workload.name);
             }
             assert!(differs, "{}", workload.name);
         }
@@ -277,7 +425,7 @@ mod tests {
         let mut stream = stream("ycsb-d", 10_000, 3);
         let (mut reads, mut newest) = (0.0, 0.0);
         for _ in 0..40_000 {
-            let (kind, item) = stream.draw();
+            let Operation { kind, item, .. } = stream.draw();
             if kind == Kind::Get {
                 reads += 1.0;
                 newest += f64::from(u8::from(item + 1 == stream.newest.load(Relaxed)));
@@ -292,8 +440,8 @@ mod tests {
         let mut two = one.clone();
         let inserted: Vec<u64> = (0..5000)
             .flat_map(|_| [one.draw(), two.draw()])
-            .filter(|(kind, _)| *kind == Kind::Insert)
-            .map(|(_, item)| item)
+            .filter(|operation| operation.kind == Kind::Insert)
+            .map(|operation| operation.item)
             .collect();
         assert_eq!(inserted.iter().collect::<HashSet<_>>().len(), inserted.len());
         assert!(inserted.iter().all(|&i| i >= 100));

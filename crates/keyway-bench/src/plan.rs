@@ -71,6 +71,52 @@ pub enum Pace {
     Closed,
     /// so many a second, whether or not the earlier ones have ended: an open loop
     Rate(f64),
+    /// an open loop with this share, in percent, of what the peer does in a closed loop (without a peer: Keyway)
+    Share(f64),
+    /// an open loop with the highest rate at which latency keeps a limit, searched for
+    Peak(Limit),
+}
+
+/// A limit of latency.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Limit {
+    /// of which percentile; `None`: of the mean
+    pub percentile: Option<f64>,
+    /// the most
+    pub us: f64,
+}
+
+impl Limit {
+    /// Such as `mean:1ms`, `p99:500us`.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        let refused = || format!("\"{text}\" is no limit, such as mean:1ms or p99:500us");
+        let (what, time) = text.split_once(':').ok_or_else(refused)?;
+        let percentile = match what {
+            "mean" => None,
+            _ => Some(
+                what.strip_prefix('p')
+                    .and_then(|p| p.parse::<f64>().ok())
+                    .filter(|p| *p > 0.0 && *p < 100.0)
+                    .ok_or_else(refused)?,
+            ),
+        };
+        let (number, factor) = match (time.strip_suffix("us"), time.strip_suffix("ms")) {
+            (Some(number), _) => (number, 1.0),
+            (_, Some(number)) => (number, 1000.0),
+            _ => return Err(refused()),
+        };
+        let us = number.parse::<f64>().ok().filter(|n| *n > 0.0).ok_or_else(refused)? * factor;
+        Ok(Self { percentile, us })
+    }
+}
+
+impl std::fmt::Display for Limit {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.percentile {
+            None => write!(f, "mean ≤ {} µs", self.us),
+            Some(percentile) => write!(f, "p{percentile} ≤ {} µs", self.us),
+        }
+    }
 }
 
 /// One row of measurements.
@@ -88,20 +134,26 @@ pub struct Cell {
     pub keys_per_get: usize,
     /// when operations start
     pub pace: Pace,
+    /// operations of a connection before it is replaced by a new one
+    pub operations_max: Option<u64>,
+    /// items stored before
+    pub items: u64,
     /// for each cache; `None`: room for all items
     pub memory_mib: Option<u64>,
 }
 
 impl Cell {
     /// A closed loop with one request on the way on each connection.
-    pub fn new(workload: Workload, door: Door, connections: usize) -> Self {
+    pub fn new(workload: Workload, items: u64, door: Door, connections: usize) -> Self {
         Self {
             workload,
+            items,
             door,
             connections,
             depth: 1,
             keys_per_get: 1,
             pace: Pace::Closed,
+            operations_max: None,
             memory_mib: None,
         }
     }
@@ -116,21 +168,19 @@ impl Cell {
         if self.keys_per_get > 1 {
             name.push_str(&format!(", gets of {} keys", self.keys_per_get));
         }
-        if let Some(rate) = self.rate() {
-            name.push_str(&format!(", {rate:.0}/s"));
+        match self.pace {
+            Pace::Closed => {}
+            Pace::Rate(rate) => name.push_str(&format!(", {rate:.0}/s")),
+            Pace::Share(percent) => name.push_str(&format!(", at {percent} % of the peer's peak")),
+            Pace::Peak(limit) => name.push_str(&format!(", highest rate with {limit}")),
+        }
+        if let Some(most) = self.operations_max {
+            name.push_str(&format!(", {most} operations a connection"));
         }
         if let Some(memory) = self.memory_mib {
             name.push_str(&format!(", {memory} MiB"));
         }
         name
-    }
-
-    /// Of an open loop: operations a second.
-    pub fn rate(&self) -> Option<f64> {
-        match self.pace {
-            Pace::Closed => None,
-            Pace::Rate(rate) => Some(rate),
-        }
     }
 
     /// The door of the peer: memcached has no library; its nearest door is the Unix socket.
@@ -145,17 +195,17 @@ impl Cell {
         clippy::cast_precision_loss,
         reason = "a count of MiB far below 2^53, and not negative"
     )]
-    pub fn memory(&self, items: u64) -> u64 {
+    pub fn memory(&self) -> u64 {
         /// What an item takes besides its key and value: memcached's 50 to 78 bytes, rounded up.
         const OVERHEAD: f64 = 80.0;
-        let item_len = self.workload.items(items.min(10_000)).mean_len() + OVERHEAD;
-        let needed = (items as f64 * item_len * 2.0 / f64::from(1 << 20)) as u64;
+        let item_len = self.workload.items(self.items.min(10_000)).mean_len() + OVERHEAD;
+        let needed = (self.items as f64 * item_len * 2.0 / f64::from(1 << 20)) as u64;
         self.memory_mib.unwrap_or(needed.max(64))
     }
 
     /// Whether the same caches, with the same items in them, can serve both.
     pub fn shares_caches(&self, other: &Self) -> bool {
-        self.workload == other.workload && self.memory_mib == other.memory_mib
+        self.workload == other.workload && self.memory_mib == other.memory_mib && self.items == other.items
     }
 }
 
@@ -175,8 +225,6 @@ pub enum Against {
 pub struct Plan {
     /// in their order; those of the same workload side by side share their caches, which are filled once
     pub cells: Vec<Cell>,
-    /// items stored before
-    pub items: u64,
     /// of one measurement
     pub length: Duration,
     /// before each
@@ -207,15 +255,19 @@ pub struct Plan {
 
 /// Most items: what fits the 56 bits of a drawn operation is far more than any machine's memory.
 const ITEMS_MAX: u64 = 1 << 40;
+/// What a datagram holds besides frame, command and key (udp(7): 65,507 bytes).
+const DATAGRAM_VALUE_LEN_MAX: usize = 65_000;
+/// Highest share of a peak, percent: what is above it only makes a queue.
+const SHARE_MAX: f64 = 1000.0;
 /// Highest rate, operations a second: no machine does as many.
 const RATE_MAX: f64 = 1e8;
+
+/// Rates tried in the search for the highest: each halves what is uncertain, so that a hundredth of the peak is left.
+pub const PEAK_STEPS: usize = 7;
 
 impl Plan {
     /// Refuses what cannot be done, with the reason and the remedy.
     pub fn check(&self, cpus: usize) -> Result<(), String> {
-        if self.items == 0 || self.items > ITEMS_MAX {
-            return Err(format!("{} items: there must be 1 to {ITEMS_MAX}", self.items));
-        }
         if self.cells.is_empty() {
             return Err("nothing to measure: name a workload and a door".to_owned());
         }
@@ -236,6 +288,9 @@ impl Plan {
     fn check_cell(&self, cell: &Cell) -> Result<(), String> {
         let name = cell.name();
         let refuse = |why: String| Err(format!("{name}: {why}"));
+        if cell.items == 0 || cell.items > ITEMS_MAX {
+            return refuse(format!("{} items: there must be 1 to {ITEMS_MAX}", cell.items));
+        }
         if cell.connections == 0 || cell.depth == 0 || cell.keys_per_get == 0 {
             return refuse("connections, requests on the way and keys of a get are 1 or more each".to_owned());
         }
@@ -243,22 +298,45 @@ impl Plan {
             return refuse("this workload has no gets that could ask for several keys".to_owned());
         }
         if cell.pace != Pace::Closed && cell.depth > 1 {
-            return refuse("at a given rate nothing waits for answers: leave out --rate or --pipeline".to_owned());
+            return refuse("at a given rate nothing waits for answers: leave out --pipeline".to_owned());
         }
-        if cell.rate().is_some_and(|rate| !(rate > 0.0 && rate <= RATE_MAX)) {
-            return refuse(format!("a rate is above 0 and at most {RATE_MAX} a second"));
+        match cell.pace {
+            Pace::Rate(rate) if !(rate > 0.0 && rate <= RATE_MAX) => {
+                return refuse(format!("a rate is above 0 and at most {RATE_MAX} a second"));
+            }
+            Pace::Share(percent) if !(percent > 0.0 && percent <= SHARE_MAX) => {
+                return refuse(format!("a share is above 0 and at most {SHARE_MAX} %"));
+            }
+            _ => {}
+        }
+        let replaced = cell.operations_max.is_some();
+        if cell.operations_max == Some(0) || replaced && !matches!(cell.door, Door::Tcp | Door::Unix) {
+            return refuse("only TCP and Unix connections are replaced, after 1 operation or more; leave out --churn".to_owned());
+        }
+        if replaced && (cell.depth > 1 || cell.pace != Pace::Closed) {
+            return refuse(
+                "connections are replaced between requests: leave out --pipeline, --rate, --load and --peak".to_owned(),
+            );
         }
         if cell.door.is_calls() && (cell.depth > 1 || cell.keys_per_get > 1) {
             return refuse("a function call has neither pipelining nor gets of several keys; leave out the library".to_owned());
         }
-        if cell.door == Door::Processes && cell.workload.has(Kind::Insert) {
-            return refuse("processes do not know which items the others have stored; use the library door".to_owned());
+        if cell.door == Door::Processes && (cell.workload.grows() || cell.workload.trace.is_some()) {
+            return refuse(
+                "processes do not know which items the others have stored, nor a trace; use the library door".to_owned(),
+            );
         }
         if cell.door == Door::Udp && cell.depth > 1 {
             return refuse(
                 "a datagram is lost or not on its own, so each socket has one request on the way; leave out --pipeline"
                     .to_owned(),
             );
+        }
+        let longest = cell.workload.items(1).longest();
+        if cell.door == Door::Udp && longest > DATAGRAM_VALUE_LEN_MAX && (cell.workload.stores() || cell.workload.fill) {
+            return refuse(format!(
+                "a value of {longest} bytes cannot be stored with one datagram, which holds {DATAGRAM_VALUE_LEN_MAX}"
+            ));
         }
         if let (Some(server), true) = (&self.server, cell.door.is_calls()) {
             return refuse(format!(
@@ -283,7 +361,12 @@ impl Plan {
     /// About how long it takes, loading aside.
     pub fn duration(&self) -> Duration {
         let sides = if self.against == Against::Nobody { 1 } else { 2 };
-        let runs = self.cells.len().saturating_mul(self.repetitions).saturating_mul(sides);
+        let of = |cell: &Cell| match cell.pace {
+            Pace::Closed | Pace::Rate(_) => self.repetitions * sides,
+            Pace::Share(_) => self.repetitions * sides + 1,
+            Pace::Peak(_) => self.repetitions * sides * (PEAK_STEPS + 1),
+        };
+        let runs: usize = self.cells.iter().map(of).sum();
         (self.warmup + self.length) * u32::try_from(runs).unwrap_or(u32::MAX)
     }
 }
@@ -291,13 +374,13 @@ impl Plan {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
+    use crate::workloads;
     use std::net::SocketAddr;
 
     /// A plan that holds.
     pub(crate) fn plan(cell: Cell) -> Plan {
         Plan {
             cells: vec![cell],
-            items: 1000,
             length: Duration::from_millis(200),
             warmup: Duration::from_millis(20),
             repetitions: 1,
@@ -315,7 +398,7 @@ pub(crate) mod tests {
     }
 
     fn cell(door: Door) -> Cell {
-        Cell::new(Workload::find("ycsb-b").unwrap(), door, 2)
+        Cell::new(workloads::find("ycsb-b").unwrap(), 1000, door, 2)
     }
 
     #[test]
@@ -324,7 +407,7 @@ pub(crate) mod tests {
         let many = Cell {
             depth: 16,
             pace: Pace::Rate(5000.0),
-            ..Cell::new(Workload::find("etc").unwrap(), Door::Tcp, 1)
+            ..Cell::new(workloads::find("etc").unwrap(), 1000, Door::Tcp, 1)
         };
         assert_eq!(many.name(), "etc, tcp, 1 connection, 16 pipelined, 5000/s");
     }
@@ -338,11 +421,13 @@ pub(crate) mod tests {
             let why = plan.check(2).unwrap_err();
             assert!(why.contains(words), "{why}");
         };
-        refused(&|p| p.items = 0, "1 to");
+        refused(&|p| p.cells[0].items = 0, "1 to");
         refused(&|p| p.repetitions = 0, "1 or more");
         refused(&|p| p.client_cpus = vec![2], "no CPU 2");
         refused(&|p| p.cells[0].connections = 0, "1 or more");
         refused(&|p| p.cells[0].pace = Pace::Rate(0.0), "above 0");
+        refused(&|p| p.cells[0].pace = Pace::Share(1e9), "at most 1000 %");
+        refused(&|p| p.cells[0].operations_max = Some(0), "1 operation or more");
         refused(
             &|p| {
                 p.cells[0].door = Door::Library;
@@ -363,9 +448,20 @@ pub(crate) mod tests {
     #[test]
     fn memory_holds_the_items_twice_unless_it_is_given() {
         let mut cell = cell(Door::Tcp);
-        assert_eq!(cell.memory(1000), 64);
-        assert_eq!(cell.memory(1_000_000), 2103); // a million times 23 + 1000 + 80 bytes, twice
+        assert_eq!(cell.memory(), 64);
+        cell.items = 1_000_000;
+        assert_eq!(cell.memory(), 2103); // a million times 23 + 1000 + 80 bytes, twice
         cell.memory_mib = Some(9);
-        assert_eq!(cell.memory(1_000_000), 9);
+        assert_eq!(cell.memory(), 9);
+    }
+
+    #[test]
+    fn a_limit_is_of_the_mean_or_a_percentile() {
+        let limit = |percentile, us| Ok(Limit { percentile, us });
+        assert_eq!(Limit::parse("mean:1ms"), limit(None, 1000.0));
+        assert_eq!(Limit::parse("p99.9:250us"), limit(Some(99.9), 250.0));
+        for bad in ["1ms", "mean:1", "p100:1ms", "px:1ms", "mean:-1ms", "mean:0us"] {
+            assert!(Limit::parse(bad).is_err(), "{bad}");
+        }
     }
 }

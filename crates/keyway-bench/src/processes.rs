@@ -9,7 +9,7 @@ use crate::machine;
 use crate::mix::{Stream, Workload};
 use crate::ran::{Ran, Window};
 use crate::servers::end_with_parent;
-use crate::workload::Zipf;
+use crate::workload::Ranks;
 use keyway::{Cache, Options, Place};
 use serde::{Deserialize, Serialize};
 use std::io::{self, BufRead, BufReader, Write};
@@ -68,8 +68,15 @@ pub fn work(mut input: impl BufRead, mut output: impl Write) -> io::Result<()> {
     let cache = Cache::open(&Place::Path(job.region), &options).map_err(io::Error::other)?;
     let newest = Arc::new(AtomicU64::new(job.items));
     let load = Load {
-        stream: Stream::new(&job.workload, job.items, &Zipf::new(job.items), newest, job.thread),
+        stream: Stream::new(
+            &job.workload,
+            job.items,
+            &Ranks::new(job.workload.access, job.items),
+            newest,
+            job.thread,
+        ),
         items: job.workload.items(job.items),
+        fill: job.workload.fill,
         rate: job.rate,
         thread: job.thread,
     };

@@ -4,7 +4,7 @@
 //! cell: the median of its measurements on each side, with the lowest and the highest, and the ratio of Keyway to its peer: the
 //! median of the ratios of neighbours in time, which a drifting machine moves least. A [`CellReport`] has what plots are made of.
 
-use crate::plan::{Against, Plan};
+use crate::plan::{Against, Pace, Plan};
 use crate::ran::{Latencies, Ran};
 use crate::run::{CellRan, Outcome, SideRan};
 use crate::samples::Samples;
@@ -112,8 +112,18 @@ pub struct CellReport {
     pub pipeline: usize,
     /// keys of one get
     pub multiget: usize,
-    /// open loop: operations a second that were due; `None`: closed loop
+    /// open loop at a given rate, or share of a peak: operations a second that were due
     pub rate: Option<f64>,
+    /// percent of the peer's peak that this rate is, if it was given so
+    pub share: Option<f64>,
+    /// the limit under which the highest rate was searched for, in words; each measurement's rate is what was found
+    pub limit: Option<String>,
+    /// operations of a connection before it was replaced
+    pub churn: Option<u64>,
+    /// items stored before
+    pub items: u64,
+    /// whether memory was limited, rather than large enough for all items
+    pub memory_limited: bool,
     /// of each cache
     pub memory_mib: u64,
     /// Keyway's, then the peer's if there is one
@@ -127,6 +137,8 @@ pub struct SideReport {
     pub name: String,
     /// memory that storing an item took
     pub bytes_per_item: Option<f64>,
+    /// items that the cache held behind the last measurement
+    pub items_held: Option<u64>,
     /// in their order; those of both sides with the same place were made one after the other
     pub runs: Vec<RunReport>,
     /// of all measurements together: percentiles (0 to 100) and latencies, for a distribution's plot
@@ -194,6 +206,7 @@ const FIGURES: &[Figure] = &[
     Figure { name: "client's busiest thread", unit: "% of a CPU", digits: 0, better: Better::Lower, of: |_, ran, _| ran.client_busiest * 100.0 },
     Figure { name: "gets that missed", unit: "%", digits: 3, better: Better::Lower, of: |_, ran, _| if ran.misses > 0 { count(ran.misses) / count(ran.hits + ran.misses) * 100.0 } else { f64::NAN } },
     Figure { name: "datagrams lost", unit: "%", digits: 3, better: Better::Lower, of: |_, ran, _| if ran.dropped > 0 { count(ran.dropped) / count(ran.operations + ran.dropped) * 100.0 } else { f64::NAN } },
+    Figure { name: "items held", unit: "", digits: 0, better: Better::Higher, of: |side, ran, _| if ran.misses > 0 { side.items_held.map_or(f64::NAN, count) } else { f64::NAN } },
     Figure { name: "memory an item", unit: "B", digits: 1, better: Better::Lower, of: |side, _, _| side.bytes_per_item.unwrap_or(f64::NAN) },
 ];
 
@@ -243,7 +256,7 @@ impl Report {
             conditions: conditions(plan),
             measured: outcome.about.iter().map(measured).collect(),
             rows: outcome.cells.iter().flat_map(rows).collect(),
-            cells: outcome.cells.iter().map(|cell| CellReport::new(plan, cell)).collect(),
+            cells: outcome.cells.iter().map(CellReport::new).collect(),
             notes: outcome.notes.clone(),
             failures: outcome.failures.clone(),
         }
@@ -335,9 +348,9 @@ impl Report {
 }
 
 /// One cell's table, to be shown while others are still being measured.
-pub fn cell_text(plan: &Plan, cell: &CellRan) -> String {
+pub fn cell_text(cell: &CellRan) -> String {
     let rows = rows(cell);
-    table(&CellReport::new(plan, cell), &rows.iter().collect::<Vec<_>>())
+    table(&CellReport::new(cell), &rows.iter().collect::<Vec<_>>())
 }
 
 /// The rows of a cell: every figure that at least one side has.
@@ -373,7 +386,7 @@ fn rows(cell: &CellRan) -> Vec<Row> {
 }
 
 impl CellReport {
-    fn new(plan: &Plan, ran: &CellRan) -> Self {
+    fn new(ran: &CellRan) -> Self {
         let cell = &ran.cell;
         Self {
             name: cell.name(),
@@ -383,8 +396,19 @@ impl CellReport {
             connections: cell.connections,
             pipeline: cell.depth,
             multiget: cell.keys_per_get,
-            rate: cell.rate(),
-            memory_mib: cell.memory(plan.items),
+            rate: ran.rate,
+            share: match cell.pace {
+                Pace::Share(percent) => Some(percent),
+                _ => None,
+            },
+            limit: match cell.pace {
+                Pace::Peak(limit) => Some(limit.to_string()),
+                _ => None,
+            },
+            churn: cell.operations_max,
+            items: cell.items,
+            memory_limited: cell.memory_mib.is_some(),
+            memory_mib: cell.memory(),
             sides: ran.sides.iter().map(SideReport::new).collect(),
         }
     }
@@ -398,6 +422,7 @@ impl SideReport {
         Self {
             name: side.name.to_owned(),
             bytes_per_item: side.bytes_per_item,
+            items_held: side.items_held,
             runs: side.runs.iter().map(RunReport::new).collect(),
             latency_us: CDF_PERCENTS.into_iter().filter_map(at).collect(),
         }
@@ -437,8 +462,7 @@ fn conditions(plan: &Plan) -> String {
         Against::Memcached | Against::Server(_) => ", sides in turn",
     };
     format!(
-        "{} items; {} measurements of {:?} each after {:?} of warm-up{peer}; medians (lowest–highest); servers on {}, client on {}",
-        plan.items,
+        "{} measurements of {:?} each after {:?} of warm-up{peer}; medians (lowest–highest); servers on {}, client on {}",
         plan.repetitions,
         plan.length,
         plan.warmup,
@@ -474,7 +498,14 @@ fn table(cell: &CellReport, rows: &[&Row]) -> String {
             shown(row.ratio, row.ratio_low, row.ratio_high, 2),
         ]);
     }
-    format!("{} ({})\n{}", cell.name, cell.about, columns(&lines))
+    format!(
+        "{} ({}; {} items, {} MiB)\n{}",
+        cell.name,
+        cell.about,
+        cell.items,
+        cell.memory_mib,
+        columns(&lines)
+    )
 }
 
 /// The first column to the left, the others to the right.
@@ -502,8 +533,8 @@ fn spread(median: Option<f64>, low: Option<f64>, high: Option<f64>, digits: usiz
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::mix::Workload;
     use crate::plan::{Cell, Door, tests::plan};
+    use crate::workloads;
     use std::time::Duration;
 
     fn ran(operations: u64, latency_us: u64) -> Ran {
@@ -521,16 +552,17 @@ mod tests {
         let side = |name, rates: [u64; 3], latency_us| SideRan {
             name,
             bytes_per_item: None,
+            items_held: None,
             runs: rates.into_iter().map(|rate| ran(rate, latency_us)).collect(),
         };
-        let cell = Cell::new(Workload::find("ycsb-c").unwrap(), Door::Tcp, 4);
+        let cell = Cell::new(workloads::find("ycsb-c").unwrap(), 1000, Door::Tcp, 4);
         // The machine gets slower from measurement to measurement; Keyway is twice as fast in each pair.
         let sides = vec![
             side("Keyway", [4000, 2000, 1000], 10),
             side("memcached", [2000, 1000, 500], 40),
         ];
         Outcome {
-            cells: vec![CellRan { cell, sides }],
+            cells: vec![CellRan { cell, rate: None, sides }],
             notes: vec!["a note".to_owned()],
             ..Outcome::default()
         }

@@ -2,10 +2,11 @@
 
 use crate::items::Items;
 use crate::machine::{self, Usage};
-use crate::mix::{Kind, Workload};
+use crate::mix::{Access, Kind};
 use crate::plan::{Against, Cell, Door, Plan};
 use crate::servers::{Folder, Server, Settings, memcached_path, region_folder};
 use crate::wire::{Admin, Target};
+use crate::workload::mix;
 use keyway::{Cache, Options, Place};
 use std::cell;
 use std::io;
@@ -95,30 +96,32 @@ impl Store {
         Ok((Self::new(Hold::Server { admin, pid, is_new }), version, threads.unwrap_or(0)))
     }
 
-    /// Stores every item of the workload, unless they are there.
-    pub fn load(&self, workload: &Workload, items: &Items, count: u64) -> io::Result<()> {
-        if self.loaded.get() {
+    /// Stores every item of the workload, unless they are there. A trace begins with a cache that has nothing.
+    pub fn load(&self, cell: &Cell, items: &Items) -> io::Result<()> {
+        let count = cell.items;
+        if self.loaded.get() || cell.workload.trace.is_some() {
             return Ok(());
         }
         let before = self.memory_used();
         match &self.hold {
             Hold::Region(cache) => {
                 let mut session = cache.session().map_err(io::Error::other)?;
-                each(items, count, |key, value| {
+                each(cell, items, |key, value| {
                     session.set(key, value, 0).map(drop).map_err(io::Error::other)
                 })?;
             }
             Hold::Server { admin, .. } => {
                 let mut admin = Admin::open(admin)?;
-                each(items, count, |key, value| admin.set(key, value))?;
+                each(cell, items, |key, value| admin.set(key, value))?;
                 admin.barrier()?;
             }
         }
-        if self.newest.swap(count, Relaxed) == 0 && count >= WEIGHED_ITEMS_MIN {
+        // Where memory is limited, items may have been evicted meanwhile.
+        if self.newest.swap(count, Relaxed) == 0 && count >= WEIGHED_ITEMS_MIN && cell.memory_mib.is_none() {
             self.weigh(before, count);
         }
         // A workload that deletes leaves holes for the next measurement.
-        self.loaded.set(!workload.has(Kind::Delete));
+        self.loaded.set(!cell.workload.has(Kind::Delete));
         Ok(())
     }
 
@@ -144,6 +147,14 @@ impl Store {
         }
     }
 
+    /// How many items it holds.
+    pub fn items_held(&self) -> Option<u64> {
+        match &self.hold {
+            Hold::Region(cache) => Some(cache.counters().curr_items),
+            Hold::Server { admin, .. } => Admin::open(admin).and_then(|mut admin| admin.stat("curr_items")).ok(),
+        }
+    }
+
     /// What the server's process has used so far.
     pub fn usage(&self) -> Option<Usage> {
         match &self.hold {
@@ -153,14 +164,21 @@ impl Store {
     }
 }
 
-/// Gives every item's key and first value to `store`.
-fn each(items: &Items, count: u64, mut store: impl FnMut(&[u8], &[u8]) -> io::Result<()>) -> io::Result<()> {
+/// Gives every item's key and first value to `store`. Where memory is limited, the most popular ones come last: what is left
+/// then is near to what a cache ends up with, and warming up takes less.
+fn each(cell: &Cell, items: &Items, mut store: impl FnMut(&[u8], &[u8]) -> io::Result<()>) -> io::Result<()> {
+    let by_rank = cell.memory_mib.is_some() && matches!(cell.workload.access, Access::Zipf | Access::Skewed(_));
     let (mut key, mut value) = (Vec::new(), Vec::new());
-    (0..count).try_for_each(|index| {
+    (0..cell.items).try_for_each(|number| {
+        let index = if by_rank {
+            mix(cell.items - 1 - number) % cell.items
+        } else {
+            number
+        };
         key.clear();
         value.clear();
         items.push_key(index, &mut key);
-        items.push_value(index, 0, &mut value);
+        items.push_value(index, 0, None, &mut value);
         store(&key, &value)
     })
 }
@@ -191,7 +209,7 @@ impl Rig {
             servers: Vec::new(),
             folder: None,
         };
-        rig.start_region(plan, cells)?;
+        rig.start_region(cells)?;
         rig.start_keyway(plan, cells)?;
         rig.start_peer(plan, cells)?;
         Ok(rig)
@@ -216,14 +234,15 @@ impl Rig {
         self.servers.iter().map(Server::pid).collect()
     }
 
-    fn start_region(&mut self, plan: &Plan, cells: &[Cell]) -> io::Result<()> {
+    fn start_region(&mut self, cells: &[Cell]) -> io::Result<()> {
         let has = |door| cells.iter().any(|cell| cell.door == door);
         if !has(Door::Library) && !has(Door::Processes) {
             return Ok(());
         }
-        let memory = memory(plan, cells);
+        let memory = memory(cells);
         let options = Options {
             memory: memory << 20,
+            item_size_max: item_max(cells).unwrap_or(Options::default().item_size_max),
             prefault: true,
             ..Options::default()
         };
@@ -357,14 +376,23 @@ fn doors(all: impl Iterator<Item = Door>) -> Vec<Door> {
     doors
 }
 
-fn memory(plan: &Plan, cells: &[Cell]) -> u64 {
-    cells.iter().map(|cell| cell.memory(plan.items)).max().unwrap_or(0)
+fn memory(cells: &[Cell]) -> u64 {
+    cells.iter().map(Cell::memory).max().unwrap_or(0)
+}
+
+/// Largest item that caches must take, bytes, if it is larger than they take anyway.
+fn item_max(cells: &[Cell]) -> Option<usize> {
+    /// What all take, less room for key and header.
+    const USUAL: usize = (1 << 20) - 4096;
+    let longest = cells.iter().map(|cell| cell.workload.items(1).longest()).max().unwrap_or(0);
+    (longest > USUAL).then(|| (longest + 4096).next_power_of_two())
 }
 
 fn settings<'a>(plan: &Plan, cells: &[Cell], unix: bool, more: &'a [String]) -> Settings<'a> {
     let most = cells.iter().map(|cell| cell.connections).max().unwrap_or(0);
     Settings {
-        memory_mib: memory(plan, cells),
+        memory_mib: memory(cells),
+        item_max: item_max(cells),
         threads: plan.server_threads,
         connections: (most + CONNECTIONS_SPARE).max(1024),
         unix,

@@ -5,12 +5,12 @@ use crate::items::Items;
 use crate::load::Load;
 use crate::machine;
 use crate::mix::Stream;
-use crate::plan::{Cell, Plan};
+use crate::plan::{Cell, Limit, PEAK_STEPS, Pace, Plan};
 use crate::processes::{self, Job};
 use crate::ran::{Ran, Window};
 use crate::rig::{Rig, Side, Way};
 use crate::sockets::{Client, Shape};
-use crate::workload::Zipf;
+use crate::workload::Ranks;
 use std::io;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
@@ -44,6 +44,8 @@ impl Outcome {
 pub struct CellRan {
     /// which
     pub cell: Cell,
+    /// of an open loop at a given rate or share: operations a second
+    pub rate: Option<f64>,
     /// Keyway's, then the peer's if there is one
     pub sides: Vec<SideRan>,
 }
@@ -55,6 +57,8 @@ pub struct SideRan {
     pub name: &'static str,
     /// memory that storing an item took; `None`: unknown
     pub bytes_per_item: Option<f64>,
+    /// items that the cache holds behind the last measurement
+    pub items_held: Option<u64>,
     /// in their order
     pub runs: Vec<Ran>,
 }
@@ -131,11 +135,16 @@ fn note_load(notes: &mut Vec<String>) {
 fn run_cell(plan: &Plan, number: usize, cell: &Cell, rig: &Rig, outcome: &mut Outcome, progress: Progress<'_>) {
     let sides = rig.sides(cell);
     let operations = Operations {
-        items: cell.workload.items(plan.items),
-        zipf: Zipf::new(plan.items),
+        items: cell.workload.items(cell.items),
+        ranks: Ranks::new(cell.workload.access, cell.items),
+    };
+    let rate = match rate(plan, cell, &sides, &operations) {
+        Ok(rate) => rate,
+        Err(e) => return outcome.failures.push(format!("{}: {e}", cell.name())),
     };
     let mut ran = CellRan {
         cell: cell.clone(),
+        rate,
         sides: sides.iter().map(|side| SideRan::new(side.name)).collect(),
     };
     let in_all = plan.repetitions * sides.len();
@@ -147,7 +156,11 @@ fn run_cell(plan: &Plan, number: usize, cell: &Cell, rig: &Rig, outcome: &mut Ou
                 what: &what,
                 done: share(number, plan.cells.len()) + part / share(plan.cells.len(), 1),
             });
-            let failure = match measure(plan, cell, side, &operations, repetition) {
+            let measured = match cell.pace {
+                Pace::Peak(limit) => peak(plan, cell, side, &operations, repetition, limit),
+                Pace::Closed | Pace::Rate(_) | Pace::Share(_) => measure(plan, cell, side, &operations, repetition, rate),
+            };
+            let failure = match measured {
                 Ok(run) => {
                     let failure = run
                         .wrong
@@ -165,6 +178,9 @@ fn run_cell(plan: &Plan, number: usize, cell: &Cell, rig: &Rig, outcome: &mut Ou
             }
         }
     }
+    for (side, side_ran) in sides.iter().zip(&mut ran.sides) {
+        side_ran.items_held = side.store.items_held();
+    }
     note_bottleneck(plan, &sides, &ran, outcome);
     progress(Event::Cell(&ran));
     outcome.cells.push(ran);
@@ -175,6 +191,7 @@ impl SideRan {
         Self {
             name,
             bytes_per_item: None,
+            items_held: None,
             runs: Vec::new(),
         }
     }
@@ -183,31 +200,89 @@ impl SideRan {
 /// What all measurements of a cell draw from.
 struct Operations {
     items: Items,
-    zipf: Zipf,
+    ranks: Ranks,
+}
+
+/// Operations a second, where they are given or follow from what the peer does in a closed loop.
+fn rate(plan: &Plan, cell: &Cell, sides: &[&Side], operations: &Operations) -> io::Result<Option<f64>> {
+    match (cell.pace, sides.last()) {
+        (Pace::Closed | Pace::Peak(_), _) | (_, None) => Ok(None),
+        (Pace::Rate(rate), _) => Ok(Some(rate)),
+        (Pace::Share(percent), Some(side)) => {
+            let ran = measure(plan, cell, side, operations, 0, None)?;
+            Ok(Some(percent / 100.0 * whole(ran)?.rate()))
+        }
+    }
+}
+
+/// A measurement on which others depend.
+fn whole(ran: Ran) -> io::Result<Ran> {
+    if ran.wrong.any() {
+        return Err(io::Error::other(format!(
+            "{}: {}",
+            ran.wrong.counts(),
+            ran.wrong.told.join("; ")
+        )));
+    }
+    Ok(ran)
+}
+
+/// The measurement with the highest rate at which latency keeps the limit, by halving; without any operations, if none of those tried does.
+fn peak(plan: &Plan, cell: &Cell, side: &Side, operations: &Operations, repetition: usize, limit: Limit) -> io::Result<Ran> {
+    /// A closed loop leaves gaps that an open one may fill.
+    const ABOVE_CLOSED: f64 = 1.25;
+    let closed = whole(measure(plan, cell, side, operations, repetition, None)?)?;
+    let (mut low, mut high) = (0.0, closed.rate() * ABOVE_CLOSED);
+    let mut best = Ran::default();
+    for _ in 0..PEAK_STEPS {
+        let rate = f64::midpoint(low, high);
+        let ran = whole(measure(plan, cell, side, operations, repetition, Some(rate))?)?;
+        let latencies = ran.latencies();
+        let us = limit
+            .percentile
+            .map_or_else(|| latencies.mean_us(), |percentile| latencies.percentile_us(percentile));
+        if ran.unanswered == 0 && us <= limit.us {
+            (low, best) = (rate, ran);
+        } else {
+            high = rate;
+        }
+    }
+    Ok(best)
 }
 
 /// One measurement.
 #[allow(clippy::cast_precision_loss, reason = "a few threads")]
-fn measure(plan: &Plan, cell: &Cell, side: &Side, operations: &Operations, repetition: usize) -> io::Result<Ran> {
+fn measure(
+    plan: &Plan,
+    cell: &Cell,
+    side: &Side,
+    operations: &Operations,
+    repetition: usize,
+    rate: Option<f64>,
+) -> io::Result<Ran> {
     side.store
-        .load(&cell.workload, &operations.items, plan.items)
+        .load(cell, &operations.items)
         .map_err(|e| io::Error::new(e.kind(), format!("storing the items: {e}")))?;
     let threads = match side.way {
         Way::Socket(_) => plan.client_threads.min(cell.connections),
         Way::Library(_) | Way::Processes(_) => cell.connections,
     };
-    let rate = cell.rate().map(|rate| rate / threads as f64);
+    let rate = rate.map(|rate| rate / threads as f64);
     // Of all threads of all measurements.
     let number = |thread: usize| ((repetition as u64) << 16) + thread as u64 + 1;
     let load = |thread: usize| Load {
-        stream: Stream::new(
-            &cell.workload,
-            plan.items,
-            &operations.zipf,
-            side.store.newest.clone(),
-            number(thread),
-        ),
+        stream: match &cell.workload.trace {
+            Some(recording) => Stream::replay(recording, thread, threads, side.store.newest.clone()),
+            None => Stream::new(
+                &cell.workload,
+                cell.items,
+                &operations.ranks,
+                side.store.newest.clone(),
+                number(thread),
+            ),
+        },
         items: operations.items.clone(),
+        fill: cell.workload.fill,
         rate,
         thread: number(thread),
     };
@@ -221,7 +296,7 @@ fn measure(plan: &Plan, cell: &Cell, side: &Side, operations: &Operations, repet
             let job = |thread| Job {
                 region: region.clone(),
                 workload: cell.workload.clone(),
-                items: plan.items,
+                items: cell.items,
                 rate,
                 thread: number(thread),
                 warmup: plan.warmup,
@@ -235,6 +310,7 @@ fn measure(plan: &Plan, cell: &Cell, side: &Side, operations: &Operations, repet
                 connections: cell.connections / threads + usize::from(thread < cell.connections % threads),
                 depth: cell.depth,
                 keys_per_get: cell.keys_per_get,
+                operations_max: cell.operations_max,
                 silence_max: plan.silence_max,
             };
             let clients = (0..threads).map(|thread| Client::open(target, shape(thread), load(thread)));
@@ -302,6 +378,11 @@ fn note_bottleneck(plan: &Plan, sides: &[&Side], ran: &CellRan, outcome: &mut Ou
             ));
         }
         let unanswered: u64 = side_ran.runs.iter().map(|run| run.unanswered).sum();
+        if matches!(ran.cell.pace, Pace::Peak(_)) && side_ran.runs.iter().any(|run| run.operations == 0) {
+            outcome.note(format!(
+                "{who}: the limit was kept at none of the rates tried; a measurement without a rate says so"
+            ));
+        }
         if unanswered > 0 {
             outcome.note(format!(
                 "{who}: cannot keep up with the rate: {unanswered} requests were due and never answered"

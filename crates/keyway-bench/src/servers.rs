@@ -42,6 +42,8 @@ pub struct Settings<'a> {
     pub unix: bool,
     /// listen on UDP, at the port of TCP
     pub udp: bool,
+    /// largest item, bytes; `None`: the server's default
+    pub item_max: Option<usize>,
     /// more options, as the server's own command line has them
     pub more: &'a [String],
 }
@@ -67,6 +69,7 @@ impl Server {
             command.args(["-l", "127.0.0.1", "-p", &port.to_string(), "-U", &udp_port.to_string()]);
             targets.extend(settings.udp.then_some(Target::Udp(listen)));
         }
+        command.args(settings.item_max.map(|bytes| format!("-I{bytes}")));
         command.args(settings.more);
         Self::start(command, targets, folder).map(Some)
     }
@@ -92,6 +95,7 @@ impl Server {
             command.args(["--udp", &listen.to_string()]);
             targets.push(Target::Udp(listen));
         }
+        command.args(settings.item_max.map(|bytes| format!("--max-item={bytes}")));
         command.args(settings.more);
         Self::start(command, targets, folder)
     }

@@ -6,7 +6,7 @@
 
 use crate::load::{Load, Schedule};
 use crate::machine::{self, thread_cpu};
-use crate::mix::Kind;
+use crate::mix::{Kind, Operation, Put};
 use crate::ran::{Ran, Window};
 use crate::wire::{Connection, Target};
 use rustix::event::Timespec;
@@ -34,12 +34,15 @@ pub struct Shape {
     pub depth: usize,
     /// keys of one get
     pub keys_per_get: usize,
+    /// closed loop, one request on the way: operations of a connection before it is replaced by a new one
+    pub operations_max: Option<u64>,
     /// how long a server may be silent while requests are on the way
     pub silence_max: Duration,
 }
 
 /// One thread's connections, open, and what it will do with them.
 pub struct Client {
+    target: Target,
     load: Load,
     shape: Shape,
     poll: OwnedFd,
@@ -78,6 +81,7 @@ impl Client {
             peers.push(Peer::new(connection));
         }
         Ok(Self {
+            target: target.clone(),
             write: load.first_write(),
             load,
             shape,
@@ -219,6 +223,7 @@ impl Client {
                 continue;
             }
             peer.items.clear();
+            peer.fills.clear();
             peer.input.clear();
             self.pop(number);
             self.ran.dropped += 1;
@@ -236,74 +241,100 @@ impl Client {
         }
     }
 
-    /// Brings a connection of a closed loop to its number of requests.
+    /// Brings a connection of a closed loop to its number of requests; before, replaces it if it has had its share of them.
     fn refill(&mut self, number: usize, now: Instant) {
+        let peer = &self.peers[number];
+        if peer.pending.is_empty() && self.shape.operations_max.is_some_and(|most| peer.done >= most) {
+            self.reopen(number);
+        }
         while self.peers[number].alive && self.peers[number].pending.len() < self.shape.depth {
             self.request(number, now);
         }
     }
 
-    /// Appends the next operation's first request.
-    fn request(&mut self, number: usize, start: Instant) {
-        let (kind, item) = self.load.stream.draw();
-        let peer = &mut self.peers[number];
-        let step = match kind {
-            Kind::Get => Step::Get,
-            Kind::ReadModifyWrite => Step::GetThenSet,
-            Kind::Set | Kind::Insert => Step::Set,
-            Kind::Delete => Step::SetThenDelete,
-            Kind::Incr => Step::Incr,
-        };
-        match step {
-            Step::Get | Step::GetThenSet => {
-                let more = if step == Step::Get { self.shape.keys_per_get - 1 } else { 0 };
-                peer.out.extend_from_slice(b"get ");
-                self.load.items.push_key(item, &mut peer.out);
-                peer.items.push_back(item);
-                for _ in 0..more {
-                    let item = self.load.stream.draw_item();
-                    peer.out.push(b' ');
-                    self.load.items.push_key(item, &mut peer.out);
-                    peer.items.push_back(item);
-                }
-                peer.out.extend_from_slice(b"\r\n");
-                let pending = Pending {
-                    step,
-                    item,
-                    keys: 1 + more,
-                    left: 1 + more,
-                    start,
-                };
-                self.push(number, pending);
-            }
-            Step::Incr => {
-                peer.out.extend_from_slice(b"incr ");
-                self.load.items.push_key(item, &mut peer.out);
-                peer.out.extend_from_slice(b" 1\r\n");
-                self.push(number, Pending::one(step, item, start));
-            }
-            Step::Set | Step::SetThenDelete | Step::Delete => self.set(number, step, item, start),
+    /// A new connection in the place of an old one. Its time is part of the next operation's latency.
+    fn reopen(&mut self, number: usize) {
+        if !self.peers[number].alive {
+            return;
+        }
+        let opened = Connection::open(&self.target).and_then(|connection| {
+            connection.set_nonblocking()?;
+            epoll::add(
+                &self.poll,
+                &connection,
+                epoll::EventData::new_u64(number as u64),
+                epoll::EventFlags::IN,
+            )?;
+            Ok(connection)
+        });
+        match opened {
+            Ok(connection) => self.peers[number] = Peer::new(connection),
+            Err(e) => self.lose(number, &format!("it cannot be opened again: {e}")),
         }
     }
 
-    fn set(&mut self, number: usize, step: Step, item: u64, start: Instant) {
-        let peer = &mut self.peers[number];
-        let (_, value_len) = self.load.items.lengths(item);
-        peer.out.extend_from_slice(b"set ");
-        self.load.items.push_key(item, &mut peer.out);
-        let _ = write!(peer.out, " 0 0 {value_len}\r\n"); // writing to memory does not fail
-        self.load.items.push_value(item, self.write, &mut peer.out);
-        self.write += 1;
-        peer.out.extend_from_slice(b"\r\n");
-        self.push(number, Pending::one(step, item, start));
+    /// Appends the next operation's first request.
+    fn request(&mut self, number: usize, start: Instant) {
+        let Operation { kind, item, put } = self.load.stream.draw();
+        let pending = |step| Pending {
+            step,
+            item,
+            put,
+            keys: 1,
+            left: 0,
+            start,
+        };
+        match kind {
+            Kind::Get => self.get(number, pending(Step::Get), self.shape.keys_per_get - 1),
+            Kind::GetNew => self.get(number, pending(Step::Get), 0),
+            Kind::ReadModifyWrite => self.get(number, pending(Step::GetThenSet), 0),
+            Kind::Set | Kind::Insert => self.store(number, pending(Step::Set)),
+            Kind::Add => self.store(number, pending(Step::Add)),
+            Kind::Delete => self.store(number, pending(Step::SetThenDelete)),
+            Kind::Remove => self.key_request(number, b"delete ", b"\r\n", pending(Step::Remove)),
+            Kind::Incr => self.key_request(number, b"incr ", b" 1\r\n", pending(Step::Incr)),
+        }
     }
 
-    fn delete(&mut self, number: usize, item: u64, start: Instant) {
+    /// A get of the operation's item and `more` others.
+    fn get(&mut self, number: usize, mut pending: Pending, more: usize) {
         let peer = &mut self.peers[number];
-        peer.out.extend_from_slice(b"delete ");
-        self.load.items.push_key(item, &mut peer.out);
+        peer.out.extend_from_slice(b"get ");
+        self.load.items.push_key(pending.item, &mut peer.out);
+        peer.items.push_back(pending.item);
+        for _ in 0..more {
+            let item = self.load.stream.draw_item();
+            peer.out.push(b' ');
+            self.load.items.push_key(item, &mut peer.out);
+            peer.items.push_back(item);
+        }
         peer.out.extend_from_slice(b"\r\n");
-        self.push(number, Pending::one(Step::Delete, item, start));
+        pending.keys = 1 + more;
+        pending.left = 1 + more;
+        self.push(number, pending);
+    }
+
+    fn store(&mut self, number: usize, pending: Pending) {
+        let peer = &mut self.peers[number];
+        let Pending { item, put, .. } = pending;
+        let value_len = self.load.items.value_len(item, put.value_len);
+        peer.out
+            .extend_from_slice(if pending.step == Step::Add { b"add " } else { b"set " });
+        self.load.items.push_key(item, &mut peer.out);
+        let _ = write!(peer.out, " 0 {} {value_len}\r\n", put.ttl_s); // writing to memory does not fail
+        self.load.items.push_value(item, self.write, put.value_len, &mut peer.out);
+        self.write += 1;
+        peer.out.extend_from_slice(b"\r\n");
+        self.push(number, pending);
+    }
+
+    /// A request that has a key between two words.
+    fn key_request(&mut self, number: usize, verb: &[u8], end: &[u8], pending: Pending) {
+        let peer = &mut self.peers[number];
+        peer.out.extend_from_slice(verb);
+        self.load.items.push_key(pending.item, &mut peer.out);
+        peer.out.extend_from_slice(end);
+        self.push(number, pending);
     }
 
     fn push(&mut self, number: usize, pending: Pending) {
@@ -439,41 +470,58 @@ impl Client {
         let counted = pending.start >= window.from;
         match (pending.step, line) {
             (Step::Get | Step::GetThenSet, b"END") => {
-                self.misses(number, pending.left, counted);
                 self.pop(number);
-                if pending.step == Step::GetThenSet {
-                    self.set(number, Step::Set, pending.item, pending.start);
-                } else {
-                    self.done(pending, now, counted);
+                self.misses(number, pending, counted);
+                for (item, put) in std::mem::take(&mut self.peers[number].fills) {
+                    let fill = Pending {
+                        item,
+                        put,
+                        ..pending.then(Step::Fill, now)
+                    };
+                    self.store(number, fill);
                 }
+                if pending.step == Step::GetThenSet {
+                    self.store(number, pending.then(Step::Set, pending.start));
+                } else {
+                    self.done(number, pending, now, counted);
+                }
+                taken
+            }
+            (Step::Fill, b"STORED") => {
+                self.pop(number);
+                taken
+            }
+            (Step::Add, b"STORED" | b"NOT_STORED") | (Step::Remove, b"DELETED" | b"NOT_FOUND") => {
+                self.pop(number);
+                self.done(number, pending, now, counted);
                 taken
             }
             (Step::Get | Step::GetThenSet, line) => self.value(number, line, &bytes[end + 1..], end + 1, counted),
             (Step::Set, b"STORED") => {
                 self.pop(number);
-                self.done(pending, now, counted);
+                self.done(number, pending, now, counted);
                 taken
             }
             (Step::SetThenDelete, b"STORED") => {
                 self.pop(number);
-                self.delete(number, pending.item, now);
+                self.key_request(number, b"delete ", b"\r\n", pending.then(Step::Delete, now));
                 taken
             }
             (Step::Delete, b"DELETED") => {
                 self.pop(number);
-                self.done(pending, now, counted);
+                self.done(number, pending, now, counted);
                 taken
             }
             // Another connection may have deleted it first, or it was evicted.
             (Step::Delete | Step::Incr, b"NOT_FOUND") => {
                 self.pop(number);
                 self.ran.misses += u64::from(counted);
-                self.done(pending, now, counted);
+                self.done(number, pending, now, counted);
                 taken
             }
             (Step::Incr, digits) if !digits.is_empty() && digits.iter().all(u8::is_ascii_digit) => {
                 self.pop(number);
-                self.done(pending, now, counted);
+                self.done(number, pending, now, counted);
                 taken
             }
             _ => Taken::Nonsense("a reply to something else"),
@@ -506,7 +554,9 @@ impl Client {
             self.key.clear();
             self.load.items.push_key(item, &mut self.key);
             if self.key != key {
+                let pending = *pending;
                 self.ran.misses += u64::from(counted);
+                self.missed(number, pending, item);
                 continue;
             }
             self.ran.hits += u64::from(counted);
@@ -522,14 +572,29 @@ impl Client {
         }
     }
 
-    fn misses(&mut self, number: usize, left: usize, counted: bool) {
-        self.peers[number].items.drain(..left);
+    /// The items of a get that are still to come are absent: they are stored, if the load says so.
+    fn misses(&mut self, number: usize, pending: Pending, counted: bool) {
         if counted {
-            self.ran.misses += left as u64;
+            self.ran.misses += pending.left as u64;
+        }
+        for _ in 0..pending.left {
+            let Some(item) = self.peers[number].items.pop_front() else {
+                return;
+            };
+            self.missed(number, pending, item);
         }
     }
 
-    fn done(&mut self, pending: Pending, now: Instant, counted: bool) {
+    fn missed(&mut self, number: usize, pending: Pending, item: u64) {
+        if self.load.fill && pending.step == Step::Get {
+            // Beside the item that was drawn, others of the same get have lengths of their own.
+            let put = if item == pending.item { pending.put } else { Put::default() };
+            self.peers[number].fills.push((item, put));
+        }
+    }
+
+    fn done(&mut self, number: usize, pending: Pending, now: Instant, counted: bool) {
+        self.peers[number].done += 1;
         if !counted {
             return;
         }
@@ -594,6 +659,10 @@ struct Peer {
     pending: VecDeque<Pending>,
     /// items of all pending gets, in their order
     items: VecDeque<u64>,
+    /// what the get at the front has missed and will be stored
+    fills: Vec<(u64, Put)>,
+    /// operations done over this connection
+    done: u64,
 }
 
 impl Peer {
@@ -608,6 +677,8 @@ impl Peer {
             asked: Instant::now(),
             pending: VecDeque::new(),
             items: VecDeque::new(),
+            fills: Vec::new(),
+            done: 0,
         }
     }
 
@@ -622,9 +693,13 @@ enum Step {
     Get,
     GetThenSet,
     Set,
+    Add,
     SetThenDelete,
     Delete,
+    Remove,
     Incr,
+    /// a set of what a get missed, which is no operation of its own
+    Fill,
 }
 
 /// A request on its way.
@@ -632,6 +707,7 @@ enum Step {
 struct Pending {
     step: Step,
     item: u64,
+    put: Put,
     /// of a get: how many were asked for, and how many of them are still to come
     keys: usize,
     left: usize,
@@ -640,13 +716,14 @@ struct Pending {
 }
 
 impl Pending {
-    fn one(step: Step, item: u64, start: Instant) -> Self {
+    /// The request that follows it, of the same operation.
+    fn then(self, step: Step, start: Instant) -> Self {
         Self {
             step,
-            item,
             keys: 1,
             left: 0,
             start,
+            ..self
         }
     }
 }

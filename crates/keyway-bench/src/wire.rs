@@ -2,11 +2,12 @@
 
 use crate::datagram::Datagrams;
 use crate::plan::Door;
+use rustix::net::{self, sockopt};
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// How long a server may take to accept a connection, or to answer where nothing is measured.
@@ -63,7 +64,7 @@ impl Connection {
                 stream.set_nodelay(true)?;
                 Ok(Self::Tcp(stream))
             }
-            Target::Unix(path) => UnixStream::connect(path).map(Self::Unix),
+            Target::Unix(path) => connect_unix(path).map(Self::Unix),
             Target::Udp(address) => Datagrams::open(*address).map(Self::Udp),
         }
     }
@@ -86,6 +87,20 @@ impl Connection {
             Self::Udp(socket) => socket.set_nonblocking(),
         }
     }
+}
+
+/// Connects, or gives up where the standard library would wait forever: while a server that stands still has its queue full.
+fn connect_unix(path: &Path) -> io::Result<UnixStream> {
+    let socket = net::socket_with(
+        net::AddressFamily::UNIX,
+        net::SocketType::STREAM,
+        net::SocketFlags::CLOEXEC,
+        None,
+    )?;
+    sockopt::set_socket_timeout(&socket, sockopt::Timeout::Send, Some(PATIENCE))?;
+    net::connect(&socket, &net::SocketAddrUnix::new(path)?)?;
+    sockopt::set_socket_timeout(&socket, sockopt::Timeout::Send, None)?;
+    Ok(socket.into())
 }
 
 impl Read for Connection {

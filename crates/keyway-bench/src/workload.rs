@@ -1,5 +1,6 @@
 //! Keys, values and their popularity: seeded, so that a run can be repeated, and drawn before the clock starts.
 
+use crate::mix::Access;
 use serde::{Deserialize, Serialize};
 
 /// Length of the fixed keys, bytes.
@@ -141,6 +142,139 @@ impl Zipf {
     }
 }
 
+/// Ranks by Zipf's law with any exponent above 0, by rejection-inversion (Hörmann and Derflinger, ACM TOMACS 6, 1996): the inverse of
+/// the integral of x^-s, and a rejection where the sum differs from the integral.
+#[derive(Clone, Debug)]
+pub struct Skewed {
+    items: f64,
+    exponent: f64,
+    /// integrals up to the first and the last rank's ends
+    first: f64,
+    last: f64,
+    /// a rank this close to the drawn point is always accepted
+    sure: f64,
+}
+
+impl Skewed {
+    /// Ranks below `items`.
+    #[allow(clippy::cast_precision_loss, reason = "item counts are below 2^53")]
+    pub fn new(items: u64, exponent: f64) -> Self {
+        let items = items as f64;
+        let mut skewed = Self {
+            items,
+            exponent,
+            first: 0.0,
+            last: 0.0,
+            sure: 0.0,
+        };
+        skewed.first = skewed.integral(1.5) - 1.0;
+        skewed.last = skewed.integral(items + 0.5);
+        skewed.sure = 2.0 - skewed.inverse(skewed.integral(2.5) - 2.0_f64.powf(-exponent));
+        skewed
+    }
+
+    /// Of x^-s, from 1.
+    fn integral(&self, x: f64) -> f64 {
+        let power = 1.0 - self.exponent;
+        if power.abs() < 1e-9 {
+            x.ln()
+        } else {
+            (power * x.ln()).exp_m1() / power
+        }
+    }
+
+    fn inverse(&self, integral: f64) -> f64 {
+        let power = 1.0 - self.exponent;
+        if power.abs() < 1e-9 {
+            integral.exp()
+        } else {
+            ((power * integral).max(-1.0).ln_1p() / power).exp()
+        }
+    }
+
+    /// A rank, 0 the most popular.
+    #[allow(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "between 1 and the number of items"
+    )]
+    pub fn rank(&self, rng: &mut Rng) -> u64 {
+        loop {
+            let drawn = self.last + rng.unit() * (self.first - self.last);
+            let x = self.inverse(drawn);
+            let rank = x.round().clamp(1.0, self.items);
+            if rank - x <= self.sure || drawn >= self.integral(rank + 0.5) - rank.powf(-self.exponent) {
+                return rank as u64 - 1;
+            }
+        }
+    }
+}
+
+/// How popular items are, ready to draw from.
+#[derive(Clone, Debug)]
+pub enum Ranks {
+    /// all alike
+    Uniform,
+    /// YCSB's
+    Zipf(Zipf),
+    /// with another exponent
+    Skewed(Skewed),
+}
+
+impl Ranks {
+    /// For so many items.
+    pub fn new(access: Access, items: u64) -> Self {
+        match access {
+            Access::Uniform => Self::Uniform,
+            Access::Zipf | Access::Latest => Self::Zipf(Zipf::new(items)),
+            Access::Skewed(exponent) => Self::Skewed(Skewed::new(items, exponent)),
+        }
+    }
+
+    /// A rank, 0 the most popular; `None`: there are no ranks.
+    pub fn rank(&self, rng: &mut Rng) -> Option<u64> {
+        match self {
+            Self::Uniform => None,
+            Self::Zipf(zipf) => Some(zipf.rank(rng)),
+            Self::Skewed(skewed) => Some(skewed.rank(rng)),
+        }
+    }
+}
+
+/// One of Facebook's pools whose sizes are known by their bounds (Hippos, section 2.1): lengths are drawn evenly up to them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Pool {
+    /// keys of 16 or 21 bytes, values of 2
+    Usr,
+    /// keys to 45, values to 450, of which 30 % have 270
+    App,
+    /// keys of 31 (90 %) or less, values to 200
+    Var,
+    /// keys to 45, values to 640
+    Sys,
+}
+
+impl Pool {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Usr => "16 or 21 B keys, 2 B values",
+            Self::App => "keys to 45 B, values to 450 B",
+            Self::Var => "keys to 31 B, values to 200 B",
+            Self::Sys => "keys to 45 B, values to 640 B",
+        }
+    }
+
+    fn of(self, rng: &mut Rng) -> (u64, u64) {
+        let mut between = |low: u64, high: u64| low + rng.below(high - low + 1);
+        match self {
+            Self::Usr => (if between(0, 1) == 0 { 16 } else { 21 }, 2),
+            Self::App => (between(16, 45), if between(1, 100) <= 30 { 270 } else { between(1, 450) }),
+            Self::Var => (if between(1, 100) <= 90 { 31 } else { between(16, 30) }, between(1, 200)),
+            Self::Sys => (between(16, 45), between(1, 640)),
+        }
+    }
+}
+
 /// Key and value sizes of one item, from its index alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Sizes {
@@ -150,6 +284,8 @@ pub enum Sizes {
     Both(usize, usize),
     /// every key this many bytes, at least 16; values of 1 byte to this many, all alike
     UpTo(usize, usize),
+    /// one of Facebook's pools that are known by their bounds
+    Pool(Pool),
     /// Facebook's ETC pool as fitted by Atikoglu et al. (SIGMETRICS 2012)
     Etc,
 }
@@ -159,8 +295,8 @@ const ETC_SMALL: [f64; 15] = [
     0.00536, 0.00047, 0.17820, 0.09239, 0.00018, 0.02740, 0.00065, 0.00606, 0.00023, 0.00837, 0.00837, 0.08989, 0.00092, 0.00326,
     0.01980,
 ];
-/// Largest value drawn, bytes: below memcached's largest item with any key.
-const VALUE_LEN_MAX: f64 = 1_000_000.0;
+/// Largest value drawn, bytes: two in a million would be larger, and could not be stored with one datagram.
+pub const ETC_VALUE_LEN_MAX: usize = 60_000;
 /// Longest key that memcached takes, bytes (protocol.txt, "Keys").
 const KEY_LEN_MAX: f64 = 250.0;
 
@@ -171,6 +307,7 @@ impl Sizes {
             Self::Fixed(value) => format!("16 B keys, {value} B values"),
             Self::Both(key, value) => format!("{key} B keys, {value} B values"),
             Self::UpTo(key, value) => format!("{key} B keys, values of 1 to {value} B"),
+            Self::Pool(pool) => pool.name().to_owned(),
             Self::Etc => "ETC's sizes".to_owned(),
         }
     }
@@ -189,6 +326,10 @@ impl Sizes {
                 key_len.max(KEY_LEN),
                 1 + Rng::new(mix(index ^ 0x512e)).below(most as u64) as usize,
             ),
+            Self::Pool(pool) => {
+                let (key_len, value_len) = pool.of(&mut Rng::new(mix(index ^ 0x9001)));
+                (key_len as usize, value_len as usize)
+            }
             Self::Etc => {
                 let mut rng = Rng::new(mix(index ^ 0xe7c));
                 // Keys hold 16 digits, so that they differ; 1 in 200 of ETC's is shorter.
@@ -200,8 +341,8 @@ impl Sizes {
                         return (key_len as usize, value_len);
                     }
                 }
-                let value_len = generalized_pareto(&mut rng, 15.0, 214.476, 0.348_238).min(VALUE_LEN_MAX);
-                (key_len as usize, value_len as usize)
+                let value_len = generalized_pareto(&mut rng, 15.0, 214.476, 0.348_238);
+                (key_len as usize, (value_len as usize).min(ETC_VALUE_LEN_MAX))
             }
         }
     }
@@ -255,6 +396,35 @@ mod tests {
         let share = first as f64 / f64::from(draws);
         assert!((share - 1.0 / zipf.zeta).abs() < 0.002, "{share}");
         assert!((0.09..0.11).contains(&share), "{share}");
+    }
+
+    /// The share of rank k is k^-s / zeta(n, s), for exponents on both sides of 1 and at it.
+    #[test]
+    fn skewed_ranks_have_the_shares_that_theory_gives() {
+        for (exponent, items) in [
+            (0.3, 1000),
+            (0.99, 10_000),
+            (1.0, 10_000),
+            (1.5, 10_000),
+            (2.7, 100),
+            (1.2, 1),
+        ] {
+            let skewed = Skewed::new(items, exponent);
+            let mut rng = Rng::new(1);
+            let draws = 200_000;
+            let mut counts = vec![0_u32; usize::try_from(items).unwrap()];
+            (0..draws).for_each(|_| counts[usize::try_from(skewed.rank(&mut rng)).unwrap()] += 1);
+            let zeta: f64 = (1..=items).map(|k| (k as f64).powf(-exponent)).sum();
+            for rank in [1, 2, 3, 10, 100].into_iter().filter(|rank| *rank <= counts.len()) {
+                let expected = (rank as f64).powf(-exponent) / zeta;
+                let share = f64::from(counts[rank - 1]) / f64::from(draws);
+                let deviation = (expected / f64::from(draws)).sqrt();
+                assert!(
+                    (share - expected).abs() < 5.0 * deviation,
+                    "exponent {exponent}, rank {rank}: {share}, not {expected}"
+                );
+            }
+        }
     }
 
     /// Atikoglu et al., section 3.4: keys of 30-odd bytes, values of about 300 on the average with 44 % below 15 bytes.

@@ -7,11 +7,13 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 use keyway_bench::mix::{Access, Workload};
-use keyway_bench::plan::{Against, Cell, Door, Pace, Plan};
+use keyway_bench::plan::{Against, Cell, Door, Limit, Pace, Plan};
 use keyway_bench::report::{self, Report};
 use keyway_bench::run::{self, Event};
+use keyway_bench::trace::Trace;
 use keyway_bench::wire::Target;
-use keyway_bench::{machine, processes, rig};
+use keyway_bench::workload::Sizes;
+use keyway_bench::{machine, processes, rig, workloads};
 
 use crate::exit::{self, Failure};
 use crate::{listen, place, size};
@@ -24,6 +26,12 @@ Examples:
   keyway bench --workload ycsb-b --door tcp --connections 1,16,64 --seconds 5
   keyway bench --door tcp --connections 16 --rate 20000,40000,60000
                                                   latency at given rates, measured from the moment at which each request was due
+  keyway bench --door tcp --connections 64 --load 10,30,50,70,90
+                                                  a curve: latency at these percents of the peer's peak
+  keyway bench --door udp --workload 20b --connections 64 --peak mean:1ms
+                                                  the highest rate with a mean latency below 1 ms
+  keyway bench --workload etc --fill --items 2000000 --memory 64m,128m,256m --door unix --pipeline 16 --warmup 10
+                                                  hit ratio against memory
   keyway bench --server 10.0.0.5:11211 --against 10.0.0.6:11211 --door tcp
                                                   two servers that run already; their items are evicted by the benchmark's
   keyway bench --json today.json --server-cpus 0 --client-cpus 1
@@ -40,7 +48,7 @@ pub(crate) struct Bench {
     #[arg(long)]
     quick: bool,
     /// Workloads, separated by commas; --list has them
-    #[arg(long, short = 'w', value_name = "NAME,...", value_delimiter = ',', value_parser = Workload::find)]
+    #[arg(long, short = 'w', value_name = "NAME,...", value_delimiter = ',', value_parser = workloads::find)]
     workload: Vec<Workload>,
     /// Ways to Keyway: library (threads of one process), processes (that share a region), unix, tcp, udp
     #[arg(long, short = 'd', value_name = "DOOR,...", value_delimiter = ',', value_parser = Door::parse)]
@@ -57,10 +65,28 @@ pub(crate) struct Bench {
     /// Operations a second, whether or not earlier ones have ended (an open loop); left out: one starts when one has ended
     #[arg(long, value_name = "N,...", value_delimiter = ',')]
     rate: Vec<f64>,
-    /// Items stored before measuring
-    #[arg(long, value_name = "N", default_value_t = 100_000)]
-    items: u64,
-    /// How requests fall on items, instead of the workload's own way: uniform, zipf, latest
+    /// Open loops with these percents of what the peer does in a closed loop: a curve of latency under load
+    #[arg(long, value_name = "PERCENT,...", value_delimiter = ',', conflicts_with = "rate")]
+    load: Vec<f64>,
+    /// Searches for the highest rate at which latency keeps a limit: mean:1ms, p99:500us
+    #[arg(long, value_name = "LIMIT,...", value_delimiter = ',', value_parser = Limit::parse, conflicts_with_all = ["rate", "load"])]
+    peak: Vec<Limit>,
+    /// Replaces each connection by a new one after so many operations
+    #[arg(long, value_name = "N")]
+    churn: Option<u64>,
+    /// Items stored before measuring [default: 100,000, or as many as take 512 MiB]
+    #[arg(long, value_name = "N")]
+    items: Option<u64>,
+    /// Value sizes instead of the workload's own, such as 100, 10k
+    #[arg(long, value_name = "SIZE,...", value_delimiter = ',', value_parser = size::parse_item_size)]
+    value_size: Vec<usize>,
+    /// Stores what a get missed, as an application does: for hit ratios under limited --memory
+    #[arg(long)]
+    fill: bool,
+    /// Replays a file of lines key,op,size,ttl instead of a workload; what it misses is stored
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["workload", "items", "value_size", "popularity"])]
+    trace: Option<PathBuf>,
+    /// How requests fall on items, instead of the workload's own way: uniform, zipf, zipf:EXPONENT, latest
     #[arg(long, value_name = "HOW", value_parser = Access::parse)]
     popularity: Option<Access>,
     /// Memory of each cache; left out: room for all items
@@ -122,7 +148,7 @@ impl Bench {
         plan.check(machine::cpus()).map_err(Failure::usage)?;
         let to_stdout = json.as_ref().is_some_and(|path| path.as_os_str() == "-");
         let mut screen = Screen::new(&plan, !to_stdout);
-        let outcome = run::run(&plan, &mut |event| screen.show(&plan, &event));
+        let outcome = run::run(&plan, &mut |event| screen.show(&event));
         screen.clear();
         let outcome = outcome.map_err(|error| Failure::new(exit::SYSTEM, error))?;
         let command = std::env::args().skip(1).collect::<Vec<_>>().join(" ");
@@ -156,8 +182,7 @@ impl Bench {
             .seconds
             .unwrap_or(Duration::from_millis(if self.quick { 500 } else { 2000 }));
         Ok(Plan {
-            cells: self.cells(),
-            items: self.items,
+            cells: self.cells()?,
             length,
             warmup: self.warmup.unwrap_or(length / 5),
             repetitions: self.repeat.unwrap_or(if self.quick { 3 } else { 5 }),
@@ -174,58 +199,110 @@ impl Bench {
         })
     }
 
-    /// Every combination of what was asked for; combinations that make no sense for a door are left out, unless nothing is left.
-    fn cells(&self) -> Vec<Cell> {
-        if self.workload.is_empty() && self.door.is_empty() {
+    /// Every combination of what was asked for.
+    fn cells(&self) -> Result<Vec<Cell>, Failure> {
+        if self.is_first_picture() {
             return self.first_picture();
         }
-        let default_workload = || Workload::find(FIRST_WORKLOAD).into_iter().collect();
-        let workloads: Vec<Workload> = if self.workload.is_empty() {
-            default_workload()
-        } else {
-            self.workload.clone()
-        };
         let doors = if self.door.is_empty() {
             &[Door::Library, Door::Unix, Door::Tcp][..]
         } else {
             &self.door
-        };
-        let paces: Vec<Pace> = match self.rate.as_slice() {
-            [] => vec![Pace::Closed],
-            rates => rates.iter().map(|rate| Pace::Rate(*rate)).collect(),
         };
         let memories: Vec<Option<u64>> = match self.memory.as_slice() {
             [] => vec![None],
             sizes => sizes.iter().map(|bytes| Some(bytes >> 20)).collect(),
         };
         let mut cells = Vec::new();
-        for (workload, memory_mib) in product(&workloads, &memories) {
-            let workload = Workload {
-                access: self.popularity.unwrap_or(workload.access),
-                ..workload
-            };
-            for ((door, connections), pace) in product(&product(doors, &self.connections), &paces) {
+        for (workload, memory_mib) in product(&self.workloads()?, &memories) {
+            let items = self.items(&workload);
+            for ((door, connections), pace) in product(&product(doors, &self.connections), &self.paces()) {
                 for (depth, keys_per_get) in product(&self.pipeline, &self.multiget) {
                     cells.push(Cell {
                         depth,
                         keys_per_get,
                         pace,
+                        operations_max: self.churn,
                         memory_mib,
-                        ..Cell::new(workload.clone(), door, connections)
+                        ..Cell::new(workload.clone(), items, door, connections)
                     });
                 }
             }
         }
-        cells
+        Ok(cells)
+    }
+
+    fn paces(&self) -> Vec<Pace> {
+        let rates = self.rate.iter().map(|rate| Pace::Rate(*rate));
+        let shares = self.load.iter().map(|percent| Pace::Share(*percent));
+        let peaks = self.peak.iter().map(|limit| Pace::Peak(*limit));
+        let paces: Vec<Pace> = rates.chain(shares).chain(peaks).collect();
+        if paces.is_empty() { vec![Pace::Closed] } else { paces }
+    }
+
+    /// The workloads with what was asked for instead of their own.
+    fn workloads(&self) -> Result<Vec<Workload>, Failure> {
+        if let Some(path) = &self.trace {
+            let name = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy();
+            let trace = Trace::read(path).map_err(|why| Failure::usage(format_args!("--trace: {why}")))?;
+            return Ok(vec![Workload::replay(&name, trace)]);
+        }
+        let first = [workloads::find(FIRST_WORKLOAD).map_err(Failure::usage)?];
+        let named = if self.workload.is_empty() {
+            &first[..]
+        } else {
+            &self.workload
+        };
+        let changed = |workload: &Workload| Workload {
+            access: self.popularity.unwrap_or(workload.access),
+            fill: self.fill || workload.fill,
+            ..workload.clone()
+        };
+        let mut all = Vec::new();
+        for workload in named.iter().map(changed) {
+            if self.value_size.is_empty() {
+                all.push(workload);
+                continue;
+            }
+            for &size in &self.value_size {
+                all.push(Workload {
+                    name: format!("{}, values of {size} B", workload.name),
+                    sizes: Sizes::Both(workload.sizes.of(0).0, size),
+                    ..workload.clone()
+                });
+            }
+        }
+        Ok(all)
+    }
+
+    fn items(&self, workload: &Workload) -> u64 {
+        /// Keys and values may take so much together: more than any CPU's cache, less than any machine's memory.
+        const BYTES: f64 = 536_870_912.0;
+        const ITEMS: u64 = 100_000;
+        let fitting = BYTES / workload.items(1000).mean_len().max(1.0);
+        #[allow(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "a count above 0 and below 2^53"
+        )]
+        let usual = (fitting as u64).clamp(100, ITEMS);
+        match &workload.trace {
+            Some(recording) => recording.0.keys(),
+            None => self.items.unwrap_or(usual),
+        }
+    }
+
+    fn is_first_picture(&self) -> bool {
+        let nothing = self.workload.is_empty() && self.door.is_empty() && self.trace.is_none() && self.value_size.is_empty();
+        nothing && self.paces() == [Pace::Closed] && self.churn.is_none() && self.memory.is_empty()
     }
 
     /// What a new user wants to know first.
-    fn first_picture(&self) -> Vec<Cell> {
-        let Ok(workload) = Workload::find(FIRST_WORKLOAD) else {
-            return Vec::new();
-        };
+    fn first_picture(&self) -> Result<Vec<Cell>, Failure> {
+        let workload = self.workloads()?.remove(0);
+        let items = self.items(&workload);
         let cpus = machine::cpus().min(8);
-        let cell = |door, connections| Cell::new(workload.clone(), door, connections);
+        let cell = |door, connections| Cell::new(workload.clone(), items, door, connections);
         let mut cells = vec![cell(Door::Library, 1)];
         if cpus > 1 {
             cells.push(cell(Door::Library, cpus));
@@ -242,16 +319,15 @@ impl Bench {
             ..cell(Door::Tcp, 16)
         });
         let server_has = |cell: &Cell| {
-            self.server
-                .as_ref()
-                .is_none_or(|server| !cell.door.is_calls() && server.through(cell.door).is_some())
+            let server = self.server.as_ref();
+            server.is_none_or(|server| !cell.door.is_calls() && server.through(cell.door).is_some())
         };
         let peer_has = |cell: &Cell| match &self.against {
             Against::Server(peer) => cell.door.is_calls() || peer.through(cell.door).is_some(),
             Against::Memcached | Against::Nobody => true,
         };
         cells.retain(|cell| server_has(cell) && peer_has(cell));
-        cells
+        Ok(cells)
     }
 }
 
@@ -289,7 +365,7 @@ impl Screen {
         }
     }
 
-    fn show(&mut self, plan: &Plan, event: &Event<'_>) {
+    fn show(&mut self, event: &Event<'_>) {
         match event {
             Event::Doing { what, done } if self.line => {
                 let left = self.about.mul_f64((1.0 - done).clamp(0.0, 1.0));
@@ -300,7 +376,7 @@ impl Screen {
             Event::Cell(cell) => {
                 self.clear();
                 if self.tables {
-                    println!("\n{}", report::cell_text(plan, cell).trim_end());
+                    println!("\n{}", report::cell_text(cell).trim_end());
                     let _ = std::io::stdout().flush();
                 }
             }
@@ -322,7 +398,7 @@ fn minutes(time: Duration) -> String {
 }
 
 fn workloads() -> String {
-    let all = Workload::all();
+    let all = workloads::all();
     let width = all.iter().map(|workload| workload.name.len()).max().unwrap_or(0);
     all.iter()
         .map(|w| format!("{:<width$}  {}; {}; {}\n", w.name, w.about, w.sizes.name(), w.access.name()))
