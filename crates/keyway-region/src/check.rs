@@ -51,6 +51,7 @@ pub struct Counts {
     pub large: usize,
     pub index: usize,
     pub hints: usize,
+    pub ghosts: usize,
     pub claimed: usize,
     pub free: usize,
     /// free segments by the superblock's count
@@ -132,18 +133,20 @@ fn check_segments(region: &Region, report: &mut Report, census: &mut Census) {
                 counts.large += 1;
                 census.large.insert(segment, state.owner().is_some() && !dead);
             }
-            Some(kind @ (Kind::Index | Kind::Hints)) => {
-                let is_index = kind == Kind::Index;
-                *(if is_index { &mut counts.index } else { &mut counts.hints }) += 1;
-                let of_kind = if is_index {
-                    &mut census.index_segments
-                } else {
-                    &mut census.hint_segments
+            Some(kind @ (Kind::Index | Kind::Hints | Kind::Ghosts)) => {
+                *match kind {
+                    Kind::Index => &mut counts.index,
+                    Kind::Hints => &mut counts.hints,
+                    _ => &mut counts.ghosts,
+                } += 1;
+                match kind {
+                    Kind::Index => census.index_segments.insert(segment),
+                    Kind::Hints => census.hint_segments.insert(segment),
+                    _ => true,
                 };
-                of_kind.insert(segment);
                 let entry = usize::try_from(region.header(segment).sequence.load(Relaxed)).unwrap_or(usize::MAX);
-                let named =
-                    entry < region.segments() && region.directory_entry(kind, entry).load(Relaxed) as usize == segment + 1;
+                let named = entry < region.directory_len(kind)
+                    && region.directory_entry(kind, entry).load(Relaxed) as usize == segment + 1;
                 // On its way into the directory, or left there by the dead.
                 counts.reclaimable += usize::from(!named && dead);
             }
@@ -446,6 +449,7 @@ fn summarise(region: &Region, report: &mut Report, census: &Census) {
         large,
         index,
         hints,
+        ghosts,
         claimed,
         free,
         reclaimable,
@@ -455,7 +459,8 @@ fn summarise(region: &Region, report: &mut Report, census: &Census) {
         thirds,
         ..
     } = census.counts;
-    let kinds = format!("log {log}, large {large}, index {index}, hints {hints}, claimed {claimed}, free {free}");
+    let kinds =
+        format!("log {log}, large {large}, index {index}, hints {hints}, ghosts {ghosts}, claimed {claimed}, free {free}");
     let table = region.table();
     let load = items as f64 / (table.count as f64 * SLOTS as f64);
     let mut line = |name, value: String| report.summary.push((name, value));

@@ -190,6 +190,11 @@ impl Session {
         (self.region.segments() / RESERVE_SHARE).clamp(RESERVE_MIN, RESERVE_MAX)
     }
 
+    /// Whether a segment can be had without touching the reserve.
+    pub(crate) fn has_more_than_reserve(&self) -> bool {
+        self.free_segments() > self.reserve()
+    }
+
     /// Whether new segments come from old ones only. Those that reclaiming has put by, ahead of need, are no room to grow in.
     pub(crate) fn is_full(&self) -> bool {
         self.free_segments() <= 2 * self.reserve() + 2

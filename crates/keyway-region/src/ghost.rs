@@ -6,7 +6,10 @@
 //! anything may stand in them without harm.
 
 use crate::atomics::Relaxed;
+use crate::layout::index;
+use crate::layout::segment::Kind;
 use crate::region::Region;
+use crate::session::Session;
 
 /// Bytes of a line.
 const LINE_SIZE: usize = 64;
@@ -20,8 +23,8 @@ const LINE_LANES: u64 = LANES as u64 * (LINE_SIZE as u64 / 8);
 const ONES: u64 = 1 | 1 << BITS | 1 << (2 * BITS) | 1 << (3 * BITS) | 1 << (4 * BITS);
 const LOWEST: u64 = (1 << BITS) - 1;
 const ALL: u64 = ONES * LOWEST;
-/// The table gets another number of lines when the items ask for more than 5/4 of it, or for less than 1/2.
-const GROW: (u64, u64) = (5, 4);
+/// The table gets another number of lines when the items ask for more than 9/8 of it, or for less than 1/2.
+const GROW: (u64, u64) = (9, 8);
 const SHRINK: (u64, u64) = (1, 2);
 
 impl Region {
@@ -66,23 +69,43 @@ impl Region {
         // Bits of their own: the index uses the top twelve, the low half, and a product of all.
         let mixed = (hash ^ hash >> 29).wrapping_mul(0xD6E8_FEB8_6659_FD93);
         let line = usize::try_from((u128::from(mixed) * u128::from(lines)) >> 64).unwrap_or(0);
-        Some((self.layout.ghosts + line * LINE_SIZE, (mixed & LOWEST).max(1)))
+        let in_segment = self.ghost_lines_in_segment();
+        let segment = self.ghost_segment(line / in_segment)?;
+        let at = self.segment(segment) + line % in_segment * LINE_SIZE;
+        Some((at, (mixed & LOWEST).max(1)))
+    }
+
+    fn ghost_lines_in_segment(&self) -> usize {
+        self.layout.shape.segment_size / LINE_SIZE
     }
 
     fn ghost_lines_max(&self) -> u64 {
-        (self.segments() * self.layout.shape.ghosts_size() / LINE_SIZE) as u64
+        (self.directory_len(Kind::Ghosts) * self.ghost_lines_in_segment()) as u64
     }
+}
 
-    /// Makes the table as long as the main pool, as far as it has room.
-    pub(crate) fn fit_ghosts(&self) {
-        let sb = self.superblock();
+impl Session {
+    /// Makes the table as long as the main pool, as far as it may take segments: by one segment at a time.
+    pub(crate) fn fit_ghosts(&self, now: u32) {
+        let region = &*self.region;
+        let sb = region.superblock();
         let items = sb.items.load(Relaxed);
         if items > u64::MAX / 2 {
             return;
         }
-        let wanted = (items / LINE_LANES).clamp(1, self.ghost_lines_max().max(1));
+        let in_segment = region.ghost_lines_in_segment() as u64;
+        let wanted = (items / LINE_LANES).clamp(1, region.ghost_lines_max());
+        // To the nearest: segments are never given back, because somebody who slept may still store a ghost there.
+        let segments = index((wanted + in_segment / 2) / in_segment).max(1);
+        let there = (0..segments)
+            .take_while(|entry| region.ghost_segment(*entry).is_some())
+            .count();
+        // Not from the reserve, or somebody pays for it at once.
+        let grows = there < segments && self.has_more_than_reserve() && self.prepare_segment(Kind::Ghosts, there, now);
+        let there = there + usize::from(grows);
+        let wanted = wanted.min(there as u64 * in_segment);
         let lines = sb.ghost_lines.load(Relaxed);
-        if wanted > lines.saturating_mul(GROW.0) / GROW.1 || wanted < lines.saturating_mul(SHRINK.0) / SHRINK.1 || lines == 0 {
+        if wanted > lines.saturating_mul(GROW.0) / GROW.1 || wanted < lines.saturating_mul(SHRINK.0) / SHRINK.1 {
             sb.ghost_lines.store(wanted, Relaxed);
         }
     }

@@ -6,7 +6,6 @@
 use crate::atomics::{AcqRel, Acquire, Relaxed, Release};
 use crate::hash::{all_choices, hash};
 use crate::layout::bucket::{self, SLOTS, Split};
-use crate::layout::index;
 use crate::layout::segment::{Kind, State};
 use crate::layout::session::UPKEEP;
 use crate::layout::slot::Slot;
@@ -155,20 +154,18 @@ impl Session {
 
     /// Makes sure that the directories have the new bucket's segments.
     fn prepare_bucket(&self, bucket: u64, now: u32) -> bool {
-        (self.region.bucket(bucket).is_some() || self.prepare_segment(Kind::Index, bucket, now))
-            && (self.region.hint(bucket, 0).is_some() || self.prepare_segment(Kind::Hints, bucket, now))
+        (self.region.bucket(bucket).is_some() || self.prepare_segment(Kind::Index, self.region.bucket_entry(bucket), now))
+            && (self.region.hint(bucket, 0).is_some() || self.prepare_segment(Kind::Hints, self.region.hint_entry(bucket), now))
     }
 
-    fn prepare_segment(&self, kind: Kind, bucket: u64, now: u32) -> bool {
-        let shape = self.region.layout.shape;
-        let per_segment = (shape.buckets_per_segment() * if kind == Kind::Index { 1 } else { SLOTS }) as u64;
-        let entry = index(bucket / per_segment);
-        let Ok(segment) = self.take_segment(now, true) else {
+    /// Gives a directory a segment. A free one for ghosts, which are no reason to evict anything.
+    pub(crate) fn prepare_segment(&self, kind: Kind, entry: usize, now: u32) -> bool {
+        let Ok(segment) = self.take_segment(now, kind != Kind::Ghosts) else {
             return false;
         };
         let region = &self.region;
         // Unset slots are zeros; nobody can reach the segment before the directory names it.
-        region.memory.zero(region.segment(segment), shape.segment_size);
+        region.memory.zero(region.segment(segment), region.layout.shape.segment_size);
         let header = region.header(segment);
         header.sequence.store(entry as u64, Relaxed);
         let owned = State::owned(kind, self.owner);
@@ -181,7 +178,7 @@ impl Session {
             self.bump(segment);
             self.free_segment(segment);
         }
-        region_has(&self.region, kind, bucket)
+        directory.load(Acquire) != 0
     }
 
     /// Steps 1 to 4 of a split. Anybody, any number of times, however late. `true`: this call advanced the table word.
@@ -334,12 +331,5 @@ impl Session {
                 self.drop_corrupt(place, word);
             }
         }
-    }
-}
-
-fn region_has(region: &Region, kind: Kind, bucket: u64) -> bool {
-    match kind {
-        Kind::Index => region.bucket(bucket).is_some(),
-        _ => region.hint(bucket, 0).is_some(),
     }
 }

@@ -147,7 +147,7 @@ impl Session {
                     region.layout.shape.segment_size,
                 );
             }
-            Some(Kind::Index | Kind::Hints) => return (self.reclaim_index(segment, state), 0),
+            Some(Kind::Index | Kind::Hints | Kind::Ghosts) => return (self.reclaim_index(segment, state), 0),
             Some(Kind::Free) | None => false,
         };
         if claimed {
@@ -214,7 +214,7 @@ impl Session {
     pub(crate) fn reclaim_if_lost(&self, segment: usize, now: u32) -> Step {
         let state = State(self.region.header(segment).state.load(Acquire));
         match (state.kind(), state.owner()) {
-            (Some(Kind::Claimed | Kind::Index | Kind::Hints), Some(_)) => {
+            (Some(Kind::Claimed | Kind::Index | Kind::Hints | Kind::Ghosts), Some(_)) => {
                 let victim = Victim {
                     segment,
                     generation: self.region.segment_word(segment).generation(),
@@ -273,7 +273,7 @@ impl Session {
         self.bump(segment);
         self.free_segment(segment);
         if cursor.spare == Spare::Promoted {
-            region.fit_ghosts();
+            self.fit_ghosts(now);
         }
         (Step::Freed, used)
     }
@@ -642,13 +642,13 @@ impl Session {
         true
     }
 
-    /// A segment on its way into the index whose owner died: finished if the directory has it, freed otherwise.
+    /// A segment on its way into the index, or into the ghost table, whose owner died: finished if the directory has it, freed otherwise.
     fn reclaim_index(&self, segment: usize, state: State) -> Step {
         let region = &self.region;
         let entry = usize::try_from(region.header(segment).sequence.load(Relaxed)).unwrap_or(usize::MAX);
         let Some(kind) = state
             .kind()
-            .filter(|_| state.owner().is_some() && entry < region.layout.shape.segments_max)
+            .filter(|kind| state.owner().is_some() && entry < region.directory_len(*kind))
         else {
             return Step::Passed;
         };

@@ -425,16 +425,28 @@ impl Region {
         i * 4
             + match kind {
                 Kind::Index => self.layout.bucket_directory,
+                Kind::Ghosts => self.layout.ghost_directory,
                 _ => self.layout.hint_directory,
             }
     }
 
-    /// Entry of the directory of index segments or of hint segments.
+    /// Entry of the directory of index, hint or ghost segments; `i` below [`Self::directory_len`].
     pub(crate) fn directory_entry(&self, kind: Kind, i: usize) -> &AtomicU32 {
+        self.memory.get(self.directory_entry_at(kind, i))
+    }
+
+    /// Entries of that directory in use at this number of segments.
+    pub(crate) fn directory_len(&self, kind: Kind) -> usize {
         match kind {
-            Kind::Index => self.bucket_directory(i),
-            _ => self.hint_directory(i),
+            Kind::Ghosts => Shape::ghosts_max(self.segments()),
+            _ => self.segments(),
         }
+    }
+
+    /// A segment of the ghost table. It is asked whether it is one: ghosts are stored without looking.
+    pub(crate) fn ghost_segment(&self, entry: usize) -> Option<usize> {
+        let segment = self.directory(self.layout.ghost_directory, entry as u64)?;
+        (State(self.header(segment).state.load(Relaxed)).kind() == Some(Kind::Ghosts)).then_some(segment)
     }
 
     /// A word of the index, or of a segment, by its offset in the region.

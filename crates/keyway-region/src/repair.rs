@@ -141,6 +141,11 @@ impl Region {
                 }
             }
         }
+        // Ghosts are forgotten, and their segments are free.
+        self.superblock().ghost_lines.store(0, Relaxed);
+        for i in 0..self.directory_len(Kind::Ghosts) {
+            self.directory_entry(Kind::Ghosts, i).store(0, Relaxed);
+        }
         Ok(())
     }
 

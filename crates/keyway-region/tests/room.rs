@@ -165,7 +165,7 @@ fn most_purged_by_one_set(value_len: usize) -> (u64, u64, u64) {
     let memory = 20 << 20;
     let mut room = Room::new(memory, 1, true);
     let now = room.now(1);
-    let item_size = 8 + 16 + value_len;
+    let item_size = 4 + 16 + value_len;
     let mut rng = Rng(9);
     let mut worst = 0;
     let mut before = room.region.counters();
@@ -188,7 +188,7 @@ fn most_purged_by_one_set(value_len: usize) -> (u64, u64, u64) {
 fn no_set_pays_for_a_whole_segment() {
     for value_len in [8, 64, 500] {
         let (worst, segment, reserve_empty) = most_purged_by_one_set(value_len);
-        let item_size = (8 + 16 + value_len).next_multiple_of(8);
+        let item_size = (4 + 16 + value_len).next_multiple_of(4);
         let bound = (WORK_MAX * (item_size.max(PORTION) + SPLITS)).div_ceil(item_size) as u64 + 2;
         println!("values of {value_len} B: a set purged {worst} items at most, of {segment} of a segment; allowed are {bound}");
         assert!(

@@ -245,8 +245,8 @@ pub fn nothing_lost(mut player: Player) -> Result<(), String> {
     }
     let report = check(&player.region, |_| {});
     let counts = report.counts;
-    let index = counts.index + counts.hints;
-    if counts.free + index != player.region.segments() {
+    let kept = counts.index + counts.hints + counts.ghosts;
+    if counts.free + kept != player.region.segments() {
         return Err(format!("memory is lost: everything is flushed, and there are {counts:?}"));
     }
     if counts.free_counted != counts.free as u64 {

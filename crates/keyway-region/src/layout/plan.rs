@@ -1,7 +1,7 @@
 //! Where everything lies in a region of a given size, and what of it must be backed by memory.
 //!
 //! ```text
-//! superblock | process slots | thread slots | segment words | segment headers | bucket directory | hint directory | ghosts | segments
+//! superblock | process slots | thread slots | segment words | segment headers | bucket directory | hint directory | ghost directory | segments
 //! ```
 //!
 //! The arrays are laid out for the most segments that the region can ever have, so that nothing moves when it grows; only
@@ -25,7 +25,7 @@ const GROWTH_MAX: usize = 1 << ROUNDS_MAX;
 /// Bytes of memory per bucket of the first index. Eight doublings later a bucket stands for 32 bytes, more items than fit.
 const MEMORY_PER_BUCKET: u64 = 8192;
 
-/// The ghost table takes one in this many bytes of the segments: a fingerprint of 12 bits for each item of 102 bytes.
+/// The ghost table takes one in this many segments at most: a fingerprint of 12 bits for each item of 102 bytes.
 const GHOSTS_SHARE: usize = 64;
 
 /// The numbers that fix a layout, as they stand in the superblock.
@@ -108,9 +108,9 @@ impl Shape {
         (self.segment_size / CELLS_MAX).max(CELL_SIZE_MIN)
     }
 
-    /// Bytes of the ghost table for each segment.
-    pub fn ghosts_size(&self) -> usize {
-        self.segment_size / GHOSTS_SHARE
+    /// Segments that the ghost table takes at most in a region of this many.
+    pub fn ghosts_max(segments: usize) -> usize {
+        segments.div_ceil(GHOSTS_SHARE)
     }
 
     /// Cells of a segment.
@@ -136,8 +136,8 @@ pub struct Layout {
     pub bucket_directory: usize,
     /// segments, plus 1, of the hints
     pub hint_directory: usize,
-    /// fingerprints of items that were evicted from the admission pool
-    pub ghosts: usize,
+    /// segments, plus 1, of the ghost table
+    pub ghost_directory: usize,
     /// the segments
     pub segments: usize,
     /// all of it, at its largest
@@ -154,8 +154,8 @@ impl Layout {
         let headers = page(words + shape.segments_max * 8);
         let bucket_directory = page(headers + shape.segments_max * 64);
         let hint_directory = page(bucket_directory + shape.segments_max * 4);
-        let ghosts = page(hint_directory + shape.segments_max * 4);
-        let segments = page(ghosts + shape.segments_max * shape.ghosts_size()).next_multiple_of(shape.segment_size);
+        let ghost_directory = page(hint_directory + shape.segments_max * 4);
+        let segments = page(ghost_directory + Shape::ghosts_max(shape.segments_max) * 4).next_multiple_of(shape.segment_size);
         Self {
             shape,
             processes,
@@ -164,7 +164,7 @@ impl Layout {
             headers,
             bucket_directory,
             hint_directory,
-            ghosts,
+            ghost_directory,
             segments,
             len_max: segments + shape.segments_max * shape.segment_size,
         }
@@ -195,7 +195,7 @@ impl Layout {
             self.headers..page(self.headers + segments * 64),
             self.bucket_directory..page(self.bucket_directory + segments * 4),
             self.hint_directory..page(self.hint_directory + segments * 4),
-            self.ghosts..page(self.ghosts + segments * self.shape.ghosts_size()),
+            self.ghost_directory..page(self.ghost_directory + Shape::ghosts_max(segments) * 4),
             self.segments..page(self.segment(segments)),
         ]
     }
@@ -242,7 +242,7 @@ mod tests {
             let backed = layout.backed_len(segments);
             assert!(backed <= memory, "{memory}");
             assert!(
-                memory - backed <= (shape.segment_size + shape.ghosts_size()) as u64 + 4096 * 9,
+                memory - backed <= shape.segment_size as u64 + 4096 * 9,
                 "{memory}: {} unused",
                 memory - backed
             );

@@ -14,7 +14,7 @@
 //! | from | to | who |
 //! |---|---|---|
 //! | free | claimed | an allocating thread |
-//! | claimed | open, index, hints | its owner, when it is ready for use |
+//! | claimed | open, index, hints, ghosts | its owner, when it is ready for use |
 //! | claimed | large | its owner, who puts a part of a value in it (the word still names the owner until the head is published) |
 //! | open | claimed | an allocating thread that found every extent closed: the purge begins |
 //! | claimed | retired | its owner, after a step of the purge that was not the last |
@@ -114,6 +114,8 @@ pub enum Kind {
     Hints = 5,
     /// a log that is being purged, nobody's between two steps
     Retired = 6,
+    /// fingerprints of items that were evicted from the admission pool
+    Ghosts = 7,
 }
 
 /// Pools that log segments and large values belong to.
@@ -198,6 +200,7 @@ impl State {
             4 => Kind::Index,
             5 => Kind::Hints,
             6 => Kind::Retired,
+            7 => Kind::Ghosts,
             _ => return None,
         })
     }
