@@ -49,6 +49,10 @@ if [ "$purpose" = test ]; then
     have memcached || want "the peer that conformance and benchmarks compare with" memcached
     have memccat || want "memccat, memccp and memcstat as clients" libmemcached-tools
     [ -e /usr/include/libmemcached/memcached.h ] || want "what the drop-in for libmemcached is compared with" libmemcached-dev
+    have nm || want "reads which functions a library has" binutils
+    have php || want "runs php-memcached" php-cli
+    { have php && php -m 2>/dev/null | grep -qx memcached; } || want "uses libmemcached from PHP" php-memcached
+    compgen -G '/usr/lib/postgresql/*/lib/pgmemcache.so' >/dev/null || want "uses libmemcached from PostgreSQL" postgresql-15-pgmemcache
     have perl || want "runs memcached-tool" perl
     have python3 || want "runs the protocol's model and the Python clients" python3
     python3 -c 'import venv, ensurepip' 2>/dev/null || want "holds the Python clients" python3-venv
@@ -65,12 +69,17 @@ if [ ${#packages[@]} -gt 0 ]; then
     fi
     say "installing ${packages[*]}"
     had_memcached=$(have memcached && echo yes || echo no)
+    had_postgresql=$([ -d /usr/lib/postgresql ] && echo yes || echo no)
     as_root env DEBIAN_FRONTEND=noninteractive apt-get update -qq
     as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${packages[@]}"
     # Debian starts the service at once, on the port that Keyway serves; only the binary is wanted.
     if [ "$had_memcached" = no ] && have memcached && [ -d /run/systemd/system ]; then
         as_root systemctl disable --now memcached.service || true
         say "memcached's service, which its package starts, was stopped and disabled again: the tests need only the binary"
+    fi
+    if [ "$had_postgresql" = no ] && [ -d /usr/lib/postgresql ] && [ -d /run/systemd/system ]; then
+        as_root systemctl disable --now postgresql.service || true
+        say "PostgreSQL's service was stopped and disabled again: the tests start their own"
     fi
 fi
 

@@ -13,8 +13,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream};
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::AtomicU64;
-use std::sync::atomic::Ordering::{Acquire, Release};
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
@@ -129,6 +129,9 @@ pub(crate) enum Look {
     Nobody(i32),
 }
 
+/// Nobody is there: the system's error.
+pub(crate) struct Nobody(pub(crate) i32);
+
 /// An open region.
 #[derive(Clone)]
 pub(crate) struct Open {
@@ -136,8 +139,6 @@ pub(crate) struct Open {
     /// device and inode of the region's file
     pub(crate) identity: (u64, u64),
     pub(crate) facts: Facts,
-    /// of [`Entry::generation`]
-    pub(crate) generation: u64,
     place: PathBuf,
     stamp: Stamp,
 }
@@ -148,10 +149,14 @@ pub(crate) struct Entry {
     state: Mutex<State>,
     /// rises when its region is not the one it was. PAIRS: Release and Acquire, though what it announces lies behind the lock.
     generation: AtomicU64,
+    /// why it is a stranger has been said. PAIRS: nothing.
+    said: AtomicBool,
 }
 
 enum State {
     Unknown,
+    /// its region is there: not opened before somebody needs it
+    Found(PathBuf, Option<(u64, u64)>, Facts),
     Region(Open),
     Stranger(Instant),
 }
@@ -198,6 +203,7 @@ pub(crate) fn entry(target: &Target) -> Option<&'static Entry> {
         target: target.clone(),
         state: Mutex::new(State::Unknown),
         generation: AtomicU64::new(0),
+        said: AtomicBool::new(false),
     }));
     entries.push(entry);
     Some(entry)
@@ -226,17 +232,29 @@ impl Entry {
         self.generation.load(Acquire)
     }
 
-    /// What the server is, as far as it is known; otherwise finds out.
+    /// Whether the server has a region for us, as far as it is known; otherwise asks it. Nothing is opened.
+    pub(crate) fn has_region(&self) -> Result<bool, Nobody> {
+        let Some(mut state) = patient(&self.state) else {
+            return Ok(false);
+        };
+        match &*state {
+            State::Found(..) | State::Region(_) => Ok(true),
+            State::Stranger(since) if since.elapsed() < STRANGER => Ok(false),
+            _ => self.find(&mut state),
+        }
+    }
+
+    /// The server's region.
     pub(crate) fn look(&self) -> Look {
         let Some(mut state) = patient(&self.state) else {
             return Look::Stranger;
         };
         match &*state {
-            State::Region(open) => return Look::Region(open.clone()),
-            State::Stranger(since) if since.elapsed() < STRANGER => return Look::Stranger,
-            _ => {}
+            State::Region(open) => Look::Region(open.clone()),
+            State::Stranger(since) if since.elapsed() < STRANGER => Look::Stranger,
+            State::Found(..) => self.open(&mut state),
+            _ => self.find_and_open(&mut state),
         }
-        self.find(&mut state)
     }
 
     /// Whether the region is still the server's; if not, what the server is now.
@@ -248,62 +266,79 @@ impl Entry {
             return;
         }
         let (identity, old) = (open.identity, open.clone());
-        match self.find(&mut state) {
+        match self.find_and_open(&mut state) {
             Look::Region(new) if new.identity == identity => {
                 // The server was restarted on the same region: whoever uses it goes on with what is open.
+                new.cache.leave();
                 let (place, stamp) = (new.place, new.stamp);
                 *state = State::Region(Open { place, stamp, ..old });
             }
             Look::Region(_) | Look::Stranger => {
-                let generation = self.generation.fetch_add(1, Release) + 1;
-                if let State::Region(open) = &mut *state {
-                    open.generation = generation;
-                }
+                self.generation.fetch_add(1, Release);
             }
             // Its region is there without it.
-            Look::Nobody(_) => *state = State::Region(old),
+            Look::Nobody(_) => {}
         }
     }
 
-    fn find(&self, state: &mut State) -> Look {
-        match probe(&self.target) {
-            Probe::Place(place, told, facts) => match open(&place) {
-                Ok((_, identity, _)) if told.is_some_and(|told| told != identity) => {
-                    let why = format!(
-                        "{} is not its region; the server sees other files than this program",
-                        place.display()
-                    );
-                    self.stranger(state, Some(&why))
-                }
-                Ok((cache, identity, stamp)) => {
-                    let open = Open {
-                        cache,
-                        identity,
-                        facts,
-                        generation: self.generation(),
-                        place,
-                        stamp,
-                    };
-                    *state = State::Region(open.clone());
-                    Look::Region(open)
-                }
-                Err(why) => self.stranger(state, Some(&why)),
-            },
-            Probe::Keyway => self.stranger(
-                state,
-                Some("it has its region to itself; start it with --region-socket to have it used directly"),
-            ),
-            Probe::Stranger => self.stranger(state, None),
-            Probe::Nobody(error) => Look::Nobody(error),
+    fn find(&self, state: &mut State) -> Result<bool, Nobody> {
+        let why = match probe(&self.target) {
+            Probe::Place(place, told, facts) => {
+                *state = State::Found(place, told, facts);
+                return Ok(true);
+            }
+            Probe::Keyway => Some("it has its region to itself; start it with --region-socket to have it used directly"),
+            Probe::Stranger => None,
+            Probe::Nobody(error) => return Err(Nobody(error)),
+        };
+        self.stranger(state, why);
+        Ok(false)
+    }
+
+    fn find_and_open(&self, state: &mut State) -> Look {
+        match self.find(state) {
+            Ok(true) => self.open(state),
+            Ok(false) => Look::Stranger,
+            Err(Nobody(error)) => Look::Nobody(error),
         }
     }
 
-    fn stranger(&self, state: &mut State, why: Option<&str>) -> Look {
-        if let (Some(why), State::Unknown | State::Region(_)) = (why, &*state) {
+    fn open(&self, state: &mut State) -> Look {
+        let State::Found(place, told, facts) = &*state else {
+            return Look::Stranger;
+        };
+        let why = match open(place) {
+            Ok((_, identity, _)) if told.is_some_and(|told| told != identity) => {
+                format!(
+                    "{} is not its region; the server sees other files than this program",
+                    place.display()
+                )
+            }
+            Ok((cache, identity, stamp)) => {
+                let open = Open {
+                    cache,
+                    identity,
+                    facts: facts.clone(),
+                    place: place.clone(),
+                    stamp,
+                };
+                *state = State::Region(open.clone());
+                return Look::Region(open);
+            }
+            Err(why) => why,
+        };
+        self.stranger(state, Some(&why));
+        Look::Stranger
+    }
+
+    /// Its handles are the real library's; why, is said once.
+    fn stranger(&self, state: &mut State, why: Option<&str>) {
+        if let Some(why) = why
+            && !self.said.swap(true, Relaxed)
+        {
             say(&format!("{}: {why}", self.target));
         }
         *state = State::Stranger(Instant::now());
-        Look::Stranger
     }
 }
 
@@ -397,8 +432,7 @@ fn open(place: &Path) -> Result<(Cache, (u64, u64), Stamp), String> {
     // Whoever cannot have a session cannot use it.
     cache.with_session(|_, _| ()).map_err(|error| failed(&error))?;
     let stamp = Stamp::of(place);
-    let file = cache.descriptors().and_then(|[file, _]| file.metadata());
-    let identity = file.map(|meta| (meta.dev(), meta.ino())).map_err(|error| failed(&error))?;
+    let identity = cache.identity().map_err(|error| failed(&error))?;
     Ok((cache, identity, stamp))
 }
 

@@ -153,13 +153,14 @@ unsafe fn find_way(st: *mut memcached_st) -> Way {
     // SAFETY: the caller's word.
     let handle = unsafe { of(st) };
     let now_s = monotonic_s();
-    if handle.open.is_some() {
+    if let Some(open) = &handle.open {
         let known: u64 = handle.generations();
         handle.entries.iter().for_each(|entry| entry.look_again());
         if handle.generations() == known {
             handle.looked_s = now_s;
             return Way::Here(handle);
         }
+        open.cache.leave();
         handle.open = None;
     }
     if now_s < handle.down_until_s {
@@ -219,26 +220,36 @@ impl Handle {
                 None => return Found::Other,
             }
         }
-        let (mut region, mut nobody): (Option<Open>, _) = (None, None);
-        for (target, server) in targets.iter().zip(&mut self.servers) {
+        let mut nobody = None;
+        for target in &targets {
             let Some(entry) = discover::entry(target) else {
                 return Found::Other;
             };
+            match entry.has_region() {
+                Ok(true) => self.entries.push(entry),
+                Ok(false) => return Found::Other,
+                Err(error) => nobody = Some(error.0),
+            }
+        }
+        if let Some(errno) = nobody {
+            return if self.entries.is_empty() {
+                Found::Nobody(errno)
+            } else {
+                Found::Other
+            };
+        }
+        let mut region: Option<Open> = None;
+        for (entry, server) in self.entries.iter().zip(&mut self.servers) {
             match entry.look() {
                 Look::Region(open) if region.as_ref().is_none_or(|first| first.identity == open.identity) => {
                     server.told = open.facts.version;
-                    self.entries.push(entry);
                     region.get_or_insert(open);
                 }
+                Look::Nobody(errno) => return Found::Nobody(errno),
                 Look::Region(_) | Look::Stranger => return Found::Other,
-                Look::Nobody(errno) => nobody = Some(errno),
             }
         }
-        match (region, nobody) {
-            (Some(open), None) => Found::Region(open),
-            (None, Some(errno)) => Found::Nobody(errno),
-            _ => Found::Other,
-        }
+        region.map_or(Found::Other, Found::Region)
     }
 
     /// The server behind an instance.

@@ -6,7 +6,6 @@
 //! as 0 where tools insist on them, and left out elsewhere.
 
 use std::io::Write;
-use std::os::unix::fs::MetadataExt;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 
 use keyway::{Cache, Counters, Info};
@@ -267,9 +266,8 @@ pub(crate) fn settings(shared: &Shared, cache: &Cache, out: &mut Vec<u8>) {
     stat(out, "ssl_enabled", "no");
     stat(out, "memory_file", &config.region);
     // Which region it is, in the kernel's words, and where it is handed out: libraries find it by these.
-    let file = cache.descriptors().and_then(|[file, _]| file.metadata());
-    if let Ok(file) = file {
-        stat(out, "keyway_region", format_args!("{}:{}", file.dev(), file.ino()));
+    if let Ok((device, inode)) = cache.identity() {
+        stat(out, "keyway_region", format_args!("{device}:{inode}"));
     }
     let handed_out = config.region_socket.as_ref();
     stat(

@@ -313,6 +313,16 @@ impl Cache {
         Ok([open()?, open()?])
     }
 
+    /// Device and inode of the region's file: which region it is, whatever its name.
+    ///
+    /// # Errors
+    ///
+    /// The file cannot be asked (fstat(2)).
+    pub fn identity(&self) -> std::io::Result<(u64, u64)> {
+        use std::os::unix::fs::MetadataExt;
+        self.inner.file.metadata().map(|file| (file.dev(), file.ino()))
+    }
+
     /// The counters of all sessions of all doors since the region was created.
     pub fn counters(&self) -> Counters {
         let _inside = self.inner.crew.latch.open();

@@ -1,0 +1,367 @@
+//! Servers and programs that end, are replaced, or are something else than they seem: enemy, a program that stays on a region that
+//! nobody has any more, one that loses what it had, or one whose handle goes where it should not.
+
+mod common;
+
+use common::{Dropin, Library, NOWHERE};
+use harness::{DEADLINE, Kind, ServeOptions, Server, Transport, keyway_check, memcached_binary, skip, wait_until};
+use std::io::{BufRead, BufReader, Write};
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+
+/// A program with one handle that does what it is told.
+struct Talk {
+    child: Child,
+    input: ChildStdin,
+    output: BufReader<ChildStdout>,
+    errors: PathBuf,
+}
+
+impl Talk {
+    fn start(dropin: &Dropin, program: &Path, servers: &str, environment: &[(&str, &str)]) -> Self {
+        let errors = dropin.scratch.join(&format!("errors-{}", servers.replace('/', "_")));
+        let mut command = Command::new(program);
+        command
+            .arg(servers)
+            .env("LD_PRELOAD", dropin.file())
+            .envs(environment.iter().copied());
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        command.stderr(std::fs::File::create(&errors).expect("a file"));
+        let mut child = command.spawn().expect("a program that was compiled");
+        let (input, output) = (child.stdin.take().expect("piped"), child.stdout.take().expect("piped"));
+        let output = BufReader::new(output);
+        Self {
+            child,
+            input,
+            output,
+            errors,
+        }
+    }
+
+    fn ask(&mut self, line: &str) -> String {
+        writeln!(self.input, "{line}").expect("it reads");
+        let mut answer = String::new();
+        self.output.read_line(&mut answer).expect("it answers");
+        answer.trim_end().to_owned()
+    }
+
+    /// Whether it has a region mapped.
+    fn has_mapped(&self, region: &Path) -> bool {
+        let maps = std::fs::read_to_string(format!("/proc/{}/maps", self.child.id())).expect("it runs");
+        maps.contains(&region.display().to_string())
+    }
+
+    fn said(&self) -> String {
+        std::fs::read_to_string(&self.errors).expect("its errors")
+    }
+}
+
+impl Drop for Talk {
+    fn drop(&mut self) {
+        // An error means that it has ended already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// A Keyway on a certain port, which a test kills and starts again.
+struct Keyway {
+    child: Child,
+    address: SocketAddr,
+}
+
+impl Keyway {
+    fn start(address: SocketAddr, region: &Path, arguments: &[&str]) -> Self {
+        let mut command = Command::new(harness::keyway_binary());
+        command
+            .args(["serve", "--memory", "16m", "--listen", &address.to_string(), "--region"])
+            .arg(region)
+            .args(arguments);
+        let child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("a server");
+        wait_until("a server that answers", DEADLINE, || {
+            std::net::TcpStream::connect(address).ok()
+        });
+        Self { child, address }
+    }
+
+    fn kill(&mut self) {
+        // An error means that it has ended already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Drop for Keyway {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+fn free_address() -> SocketAddr {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    listener.local_addr().expect("an address")
+}
+
+const ALONE: (&str, &str) = ("KEYWAY_LIBMEMCACHED_REAL", NOWHERE);
+
+#[test]
+fn a_program_goes_on_through_the_death_of_its_server_and_follows_it_to_another_region() {
+    let dropin = Dropin::new();
+    let Some(program) = dropin.compile("a server that dies", "talk.c") else {
+        return;
+    };
+    let (first, second) = (dropin.scratch.join("first"), dropin.scratch.join("second"));
+    let socket = dropin.scratch.join("region.sock");
+    let handed_out = ["--region-socket", &socket.display().to_string()].map(str::to_owned);
+    let handed_out: Vec<&str> = handed_out.iter().map(String::as_str).collect();
+    let mut server = Keyway::start(free_address(), &first, &handed_out);
+    let address = server.address;
+    let mut talk = Talk::start(&dropin, &program, &address.to_string(), &[ALONE]);
+    assert_eq!(talk.ask("set k one"), "SUCCESS");
+    assert_eq!(talk.ask("get k"), "one");
+    assert!(talk.has_mapped(&first), "it is on the region");
+
+    server.kill();
+    assert_eq!(talk.ask("get k"), "one", "the region is there without its server");
+    assert_eq!(talk.ask("set k two"), "SUCCESS");
+
+    drop(server);
+    let server = Keyway::start(address, &first, &handed_out);
+    assert_eq!(talk.ask("get k"), "two", "and has what was stored meanwhile");
+    drop(server);
+
+    let _server = Keyway::start(address, &second, &handed_out);
+    wait_until("the other region", DEADLINE, || {
+        (talk.ask("get k") == "NOT FOUND").then_some(())
+    });
+    assert_eq!(talk.ask("set k three"), "SUCCESS");
+    let mut fresh = Talk::start(&dropin, &program, &address.to_string(), &[ALONE]);
+    assert_eq!(fresh.ask("get k"), "three", "both are on the new one");
+    wait_until("the old region is let go", DEADLINE, || {
+        (!talk.has_mapped(&first)).then_some(())
+    });
+}
+
+#[test]
+fn who_comes_before_the_server_is_told_so_and_gets_the_region_later() {
+    let dropin = Dropin::new();
+    let Some(program) = dropin.compile("a server that comes late", "talk.c") else {
+        return;
+    };
+    let address = free_address();
+    let region = dropin.scratch.join("region");
+    let mut talk = Talk::start(&dropin, &program, &address.to_string(), &[ALONE]);
+    assert_eq!(talk.ask("set k one"), "CONNECTION FAILURE");
+    assert_eq!(talk.ask("set k one"), "SERVER HAS FAILED AND IS DISABLED UNTIL TIMED RETRY");
+    let _server = Keyway::start(address, &region, &[]);
+    wait_until("the retry timeout", DEADLINE, || {
+        (talk.ask("set k one") == "SUCCESS").then_some(())
+    });
+    assert!(talk.has_mapped(&region));
+    assert_eq!(talk.ask("clone"), "SUCCESS");
+    assert_eq!(talk.ask("get cloned"), "yes");
+    assert_eq!(talk.ask("fork by child"), "SUCCESS", "a forked child has the same region");
+    assert_eq!(talk.ask("get by"), "child");
+}
+
+#[test]
+fn a_region_is_named_without_a_server() {
+    let dropin = Dropin::new();
+    let Some(program) = dropin.compile("keyway:PATH", "talk.c") else {
+        return;
+    };
+    let region = dropin.scratch.join("region");
+    let name = format!("keyway:{}", region.display());
+    let mut one = Talk::start(&dropin, &program, &name, &[ALONE]);
+    assert_eq!(one.ask("set k one"), "SUCCESS", "{}", one.said());
+    let mut two = Talk::start(&dropin, &program, &name, &[ALONE]);
+    assert_eq!(two.ask("get k"), "one");
+    drop((one, two));
+    let (status, told) = keyway_check(&region);
+    assert!(status.success(), "{told}");
+}
+
+#[test]
+fn a_mixed_handle_is_the_real_librarys() {
+    let test = "a handle with a Keyway and a memcached";
+    let dropin = Dropin::new();
+    let Some(program) = dropin.compile(test, "talk.c") else {
+        return;
+    };
+    if memcached_binary().is_none() {
+        return skip(test, "no memcached is installed");
+    }
+    let keyway = Server::start(Kind::Keyway, &ServeOptions::default());
+    let memcached = Server::start(Kind::Memcached, &ServeOptions::default());
+    let both = format!("{},{}", keyway.address(), memcached.address());
+    let mut talk = Talk::start(&dropin, &program, &both, &[]);
+    for number in 0..40 {
+        assert_eq!(
+            talk.ask(&format!("set key{number} value{number}")),
+            "SUCCESS",
+            "{}",
+            talk.said()
+        );
+    }
+    assert!(!talk.has_mapped(keyway.region()), "no region is opened for it");
+    let held = |server: &Server| {
+        let mut wire = server.connect(Transport::Tcp);
+        let keys: Vec<String> = (0..40).map(|number| format!("key{number}")).collect();
+        keys.iter()
+            .filter(|key| {
+                wire.send(format!("get {key}\r\n").as_bytes())
+                    .expect("a server that takes requests");
+                let mut found = false;
+                loop {
+                    let line = wire.line().expect("a line");
+                    found |= line.starts_with(b"VALUE");
+                    if line.starts_with(b"END") {
+                        break found;
+                    }
+                }
+            })
+            .count()
+    };
+    let (on_keyway, on_memcached) = (held(&keyway), held(&memcached));
+    assert!(
+        on_keyway > 5 && on_memcached > 5 && on_keyway + on_memcached == 40,
+        "{on_keyway} and {on_memcached}"
+    );
+    for number in 0..40 {
+        assert_eq!(talk.ask(&format!("get key{number}")), format!("value{number}"));
+    }
+    // The same with the library in the other's place, and of a handle that was used for something before.
+    let mut alone = Talk::start(&dropin, &program, &both, &[ALONE]);
+    assert_eq!(alone.ask("set k v"), "CONNECTION FAILURE");
+    assert!(
+        alone
+            .ask("message")
+            .contains("not all this host's Keyway, and there is no libmemcached"),
+        "it says why"
+    );
+    let mut off = Talk::start(
+        &dropin,
+        &program,
+        &keyway.address().to_string(),
+        &[("KEYWAY_LIBMEMCACHED", "off")],
+    );
+    assert_eq!(off.ask("set off 1"), "SUCCESS");
+    assert!(!off.has_mapped(keyway.region()));
+    let mut on = Talk::start(&dropin, &program, &keyway.address().to_string(), &[]);
+    assert_eq!(on.ask("get off"), "1");
+    assert!(on.has_mapped(keyway.region()));
+}
+
+#[test]
+fn a_region_of_another_version_leaves_the_socket() {
+    let test = "a region of another version";
+    let dropin = Dropin::new();
+    let Some(program) = dropin.compile(test, "talk.c") else {
+        return;
+    };
+    if !Path::new("/usr/lib/x86_64-linux-gnu/libmemcached.so.11").exists() {
+        return skip(test, "there is no real libmemcached to go on with");
+    }
+    let mut keyway = Server::start(Kind::Keyway, &ServeOptions::default());
+    // The format's version is behind the magic number; the server has read it already.
+    let file = std::fs::OpenOptions::new()
+        .read(true)
+        .write(true)
+        .open(keyway.region())
+        .expect("a region");
+    let mut version = [0; 4];
+    std::os::unix::fs::FileExt::read_exact_at(&file, &mut version, 8).expect("a version");
+    std::os::unix::fs::FileExt::write_all_at(&file, &[version[0].wrapping_add(1), 0, 0, 0], 8).expect("a version");
+    let mut talk = Talk::start(&dropin, &program, &keyway.address().to_string(), &[]);
+    assert_eq!(talk.ask("set k one"), "SUCCESS", "{}", talk.said());
+    assert_eq!(talk.ask("get k"), "one");
+    assert_eq!(talk.ask("clone"), "SUCCESS");
+    assert!(!talk.has_mapped(keyway.region()));
+    let said = talk.said();
+    assert_eq!(said.lines().count(), 1, "once: {said}");
+    assert!(said.contains("version"), "{said}");
+    std::os::unix::fs::FileExt::write_all_at(&file, &version, 8).expect("a version");
+    drop(talk);
+    keyway.terminate();
+}
+
+#[test]
+fn what_only_a_network_has_is_refused_when_asked_to() {
+    let dropin = Dropin::new();
+    let Some(program) = dropin.compile("strictness", "talk.c") else {
+        return;
+    };
+    let keyway = Server::start(Kind::Keyway, &ServeOptions::default());
+    let address = keyway.address().to_string();
+    for (environment, answer) in [
+        (&[ALONE][..], "SUCCESS"),
+        (&[ALONE, ("KEYWAY_LIBMEMCACHED_STRICT", "1")], "ACTION NOT SUPPORTED"),
+    ] {
+        let mut talk = Talk::start(&dropin, &program, &address, environment);
+        // MEMCACHED_BEHAVIOR_NO_BLOCK, _POLL_TIMEOUT, _NUMBER_OF_REPLICAS
+        for behavior in [0, 8, 29] {
+            assert_eq!(talk.ask(&format!("behavior {behavior} 1")), answer);
+        }
+        // MEMCACHED_BEHAVIOR_SUPPORT_CAS means something.
+        assert_eq!(talk.ask("behavior 7 1"), "SUCCESS");
+        assert_eq!(talk.ask("set k v"), "SUCCESS");
+    }
+}
+
+#[test]
+fn programs_that_are_killed_in_the_middle_hurt_nobody() {
+    let dropin = Dropin::new();
+    let Some(busy) = dropin.compile("killed programs", "busy.c") else {
+        return;
+    };
+    let Some(surface) = dropin.compile("killed programs", "surface.c") else {
+        return;
+    };
+    let mut keyway = Server::start(Kind::Keyway, &ServeOptions::default());
+    let address = keyway.address();
+    let start = |number: usize| {
+        let mut command = Command::new(&busy);
+        command.args([address.ip().to_string(), address.port().to_string(), number.to_string()]);
+        let mut child = dropin
+            .give(&mut command, Library::Preloaded)
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("a program");
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().expect("piped"))
+            .read_line(&mut line)
+            .expect("it is busy");
+        assert_eq!(line, "busy\n");
+        child
+    };
+    let mut children: Vec<Child> = (0..4).map(start).collect();
+    let mut random = harness::Random::new(harness::Random::seed_for("killed programs"));
+    for round in 0..60 {
+        let index = random.index(4);
+        let child = &mut children[index];
+        assert!(
+            child.try_wait().expect("a child").is_none(),
+            "a wrong answer in round {round}"
+        );
+        child.kill().expect("it runs");
+        child.wait().expect("it was killed");
+        *child = start(index);
+    }
+    // Beside those that are left, everything works.
+    let arguments = [
+        address.ip().to_string(),
+        address.port().to_string(),
+        keyway.socket().display().to_string(),
+    ];
+    let output = common::printed(dropin.give(Command::new(&surface).args(&arguments), Library::Preloaded));
+    assert!(output.trim_end().ends_with("ok"), "{output}");
+    for mut child in children {
+        // The surface's flushes make them miss, which ends them with 1; a wrong value would have before.
+        let _ = child.kill();
+        let _ = child.wait();
+    }
+    keyway.terminate();
+    let (status, told) = keyway_check(keyway.region());
+    assert!(status.success(), "{told}");
+}
