@@ -6,7 +6,7 @@
 //!
 //! # Safety
 //!
-//! A handle is used by one thread at a time. What hangs on it is made by [`create`] and freed once, by [`free`] or [`hand_over`].
+//! A handle is used by one thread at a time. What hangs on it is made by [`create`] and freed once, by `free` or [`hand_over`].
 //! References to it are not kept while a program's own functions are called.
 #![allow(unsafe_code, reason = "a C structure that is shared with the program; contract above")]
 
