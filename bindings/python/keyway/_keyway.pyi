@@ -40,6 +40,7 @@ class Client:
         prefault: bool = False,
         evict: bool = True,
         checksums: bool = False,
+        gate: bool = True,
     ) -> _Self: ...
     @property
     def server(self) -> str: ...

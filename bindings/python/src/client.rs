@@ -25,7 +25,7 @@ const UNLOCKED_LEN_MIN: usize = 4 << 20;
 ///
 /// memory: bytes of a new region (64 MiB), or to raise an existing one to. item_size_max: largest item (1 MiB). mode: of a new
 /// file (0o600). existing_only: an absent region is an error. huge_pages, prefault, checksums: as `keyway serve` has them. evict:
-/// False refuses to store when the region is full.
+/// False refuses to store when the region is full. gate: False leaves the mapping accessible outside calls.
 ///
 /// Every thread may use one client. A forked child may go on with its parent's.
 #[pyclass(frozen, subclass, weakref, module = "keyway")]
@@ -47,7 +47,7 @@ impl Client {
         server, serde=None, serializer=None, deserializer=None, connect_timeout=None, timeout=None, no_delay=None,
         ignore_exc=false, socket_module=None, socket_keepalive=None, key_prefix=None, default_noreply=true,
         allow_unicode_keys=false, encoding="ascii", tls_context=None, *, memory=None, item_size_max=None, mode=None,
-        existing_only=false, huge_pages=false, prefault=false, evict=true, checksums=false
+        existing_only=false, huge_pages=false, prefault=false, evict=true, checksums=false, gate=true
     ))]
     #[allow(clippy::too_many_arguments, reason = "pymemcache's, and those of a region")]
     fn new(
@@ -74,6 +74,7 @@ impl Client {
         prefault: bool,
         evict: bool,
         checksums: bool,
+        gate: bool,
     ) -> PyResult<Self> {
         let _of_connections = (
             connect_timeout,
@@ -99,6 +100,7 @@ impl Client {
                 prefault,
                 evict,
                 checksums,
+                gate,
             },
             keys: Keys {
                 prefix: key_prefix.map_or_else(|| Ok(Vec::new()), prefix_of)?,
@@ -424,6 +426,10 @@ impl Client {
                 put("maxbytes", info.limit_bytes)?;
                 put("item_size_max", info.item_size_max as u64)?;
                 put("slab_chunk_max", info.segment_bytes)?;
+                stats.set_item(
+                    PyBytes::new(py, b"keyway_gate"),
+                    PyBytes::new(py, info.gate.to_string().as_bytes()),
+                )?;
             }
             other => {
                 let words: Vec<_> = other.iter().map(|word| String::from_utf8_lossy(word).into_owned()).collect();

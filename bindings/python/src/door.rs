@@ -2,7 +2,7 @@
 //! attachment takes one of the region's process slots.
 
 use crate::failure::Failure;
-use keyway::{Cache, OpenError, Options, Place};
+use keyway::{Cache, Gate, OpenError, Options, Place};
 use pyo3::prelude::*;
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
@@ -32,6 +32,7 @@ pub(crate) struct Asked {
     pub(crate) prefault: bool,
     pub(crate) evict: bool,
     pub(crate) checksums: bool,
+    pub(crate) gate: bool,
 }
 
 /// An attachment of this process; detached when the last client is done with it.
@@ -128,6 +129,7 @@ fn attach(place: &Place, asked: &Asked) -> Result<Cache, OpenError> {
         prefault: asked.prefault,
         evict: asked.evict,
         checksums: asked.checksums,
+        gate: if asked.gate { Gate::WherePossible } else { Gate::Off },
         existing_only: asked.existing_only,
         ..default
     };

@@ -8,6 +8,9 @@ import ast
 import gc
 import os
 import pathlib
+import signal
+import subprocess
+import sys
 import threading
 import time
 import weakref
@@ -108,6 +111,35 @@ def test_checksums(path):
     with pytest.raises(keyway.MemcacheRegionError, match="checksums"):
         keyway.Client(plain.server, checksums=True).get("key")
     os.remove(plain.server)
+
+
+STRAY_READ = """
+import ctypes, sys, keyway
+client = keyway.Client(sys.argv[1], gate=sys.argv[2] == "on")
+client.set("key", b"value")
+with open("/proc/self/maps") as maps:
+    start = next(int(line.split("-")[0], 16) for line in maps if sys.argv[1] in line)
+print(client.stats("settings")[b"keyway_gate"].decode(), client.get("key"), flush=True)
+print(len(ctypes.string_at(start, 8)), flush=True)
+"""
+
+
+def test_the_gate(path):
+    """A stray read faults where there are protection keys, and only where they are wanted."""
+
+    def ending(gate):
+        # The environment outranks the program: both are the test's own.
+        environment = {name: value for name, value in os.environ.items() if name != "KEYWAY_GATE"}
+        command = [sys.executable, "-c", STRAY_READ, path, gate]
+        reading = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, timeout=60)
+        return reading.returncode, reading.stdout
+
+    assert ending("off") == (0, "off b'value'\n8\n")
+    status, output = ending("on")
+    if output.startswith("on"):
+        assert (status, output) == (-signal.SIGSEGV, "on b'value'\n")
+    else:
+        assert status == 0 and output.startswith("none: ") and output.endswith("\n8\n")
 
 
 def test_without_eviction_a_full_region_says_so(path):
