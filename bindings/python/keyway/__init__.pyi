@@ -9,3 +9,17 @@ from keyway.exceptions import MemcacheServerError as MemcacheServerError
 from keyway.exceptions import MemcacheUnexpectedCloseError as MemcacheUnexpectedCloseError
 from keyway.exceptions import MemcacheUnknownCommandError as MemcacheUnknownCommandError
 from keyway.exceptions import MemcacheUnknownError as MemcacheUnknownError
+
+__all__ = [
+    "Client",
+    "MemcacheClientError",
+    "MemcacheError",
+    "MemcacheIllegalInputError",
+    "MemcacheRegionError",
+    "MemcacheServerError",
+    "MemcacheUnexpectedCloseError",
+    "MemcacheUnknownCommandError",
+    "MemcacheUnknownError",
+    "__version__",
+    "serde",
+]
