@@ -5,8 +5,11 @@ The flags are those of python-memcached and pymemcache, so that their clients, o
 other's values.
 """
 
+import logging
 import pickle
 import zlib
+
+log = logging.getLogger(__name__)
 
 FLAG_BYTES = 0
 FLAG_PICKLE = 1
@@ -21,7 +24,8 @@ DEFAULT_PICKLE_VERSION = pickle.HIGHEST_PROTOCOL
 class PickleSerde:
     """Bytes as they are, text as UTF-8, integers as digits (so that incr and decr work on them), and all else pickled.
 
-    Only exact types are taken for these: what is of a derived class is pickled, and comes back as that. Whoever may write to
+    Only exact types are taken for these: what is of a derived class is pickled, and comes back as that. What cannot be unpickled
+    (its class has moved, say) comes back as None, as from pymemcache, and is logged. Whoever may write to
     the cache can make a program that unpickles from it run anything, as with every cache that holds pickles.
     """
 
@@ -44,7 +48,11 @@ class PickleSerde:
         if flags & (FLAG_INTEGER | FLAG_LONG):
             return int(value)
         if flags & FLAG_PICKLE:
-            return pickle.loads(value)
+            try:
+                return pickle.loads(value)
+            except Exception:
+                log.info("the value of %r cannot be unpickled: it counts as None", key, exc_info=True)
+                return None
         return value
 
 

@@ -246,6 +246,9 @@ def things(r):
     r("set", "n", 10, noreply=False)
     r("incr", "n", 5)
     r("get", "n")
+    r("set", "thing", b"no pickle", noreply=False, flags=1)
+    r("get", "thing", "default")
+    r("get_many", ["thing", "n"])
     r("set", "thing", lambda: None)
     r("get", "thing")
 
