@@ -55,10 +55,13 @@ pub enum Mutant {
     StripeForgotten,
     /// the kernel door is on before every session counts
     DoorBeforeAcknowledged,
+    /// an overwrite is published without release ordering (nothing that x86-64 shows, but a race detector)
+    PublishUnordered,
 }
 
 impl Mutant {
-    /// All that break the region alone. [`Self::NoSecondChance`] only costs hits; [`Self::COUNTING`] are seen by whoever keeps copies.
+    /// All that break the region alone. [`Self::NoSecondChance`] only costs hits; [`Self::COUNTING`] are seen by whoever keeps copies,
+    /// [`Self::PublishUnordered`] by a race detector.
     pub const ALL: [Self; 16] = [
         Self::PublishBeforeTail,
         Self::DeadExtentsStand,

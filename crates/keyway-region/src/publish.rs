@@ -325,7 +325,12 @@ impl Session {
             } else {
                 to.with_frequency(from.frequency())
             };
-            match slot.compare_exchange(from.0, to.0, AcqRel, Acquire) {
+            let order = if mutants::is(Mutant::PublishUnordered) {
+                Relaxed
+            } else {
+                AcqRel
+            };
+            match slot.compare_exchange(from.0, to.0, order, Acquire) {
                 Ok(_) => return true,
                 Err(now) if !Slot(now).is_frozen() && Slot(now).same_but_frequency(from) => from = Slot(now),
                 Err(_) => return false,

@@ -1,0 +1,180 @@
+//! Threads on one region under a race detector (ThreadSanitizer): its enemy is payload that nothing orders, a word that publishes
+//! without releasing or a reader that does not acquire.
+//!
+//! Built with the feature `races` payload is moved by plain copies, so the detector reports every copy that no pair of atomics orders behind
+//! the write. Nothing is recycled here: what a reader of recycled memory copies is thrown away by design, and is a race to a
+//! detector. Started again with [`BROKEN`], this program publishes overwrites without release ordering; that must be reported.
+//!
+//! # Safety
+//!
+//! The only `unsafe` is the mapping: a vector of pages plays it, lives as long as the region made from it, and is touched
+//! by nobody else meanwhile.
+#![allow(unsafe_code, reason = "private memory plays the mapping; contract above")]
+#![allow(clippy::print_stdout, reason = "a test: its output is for people")]
+
+use keyway_region::layout::plan::{Layout, Shape};
+use keyway_region::memory::Memory;
+use keyway_region::mutants::{self, Mutant};
+use keyway_region::verbs::{Arithmetic, Delete, Get, Store, StoreMode};
+use keyway_region::{Creation, Host, Limits, Region, Session, check};
+use std::ops::Range;
+use std::process::Command;
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+const UNIX_S: i64 = 1_800_000_000;
+const MEMORY: u64 = 96 << 20;
+const THREADS: u64 = 4;
+const CALLS: u64 = 20_000;
+/// Keys, which all threads share.
+const KEYS: u64 = 3_000;
+/// The argument with which overwrites are published without order.
+const BROKEN: &str = "--broken";
+/// What ThreadSanitizer ends a program with that it has reported on.
+const REPORTED: i32 = 66;
+
+struct Alone(usize);
+
+impl Host for Alone {
+    fn is_alive(&self, _: usize) -> bool {
+        true
+    }
+    fn prepare(&self, _: &[Range<usize>], _: bool, _: bool) {}
+    fn write_back(&self, _: Range<usize>) -> bool {
+        true
+    }
+    fn file_len(&self) -> usize {
+        self.0
+    }
+    fn back(&self, _: Range<usize>) -> std::io::Result<()> {
+        Err(std::io::ErrorKind::StorageFull.into())
+    }
+}
+
+#[derive(Clone)]
+#[repr(C, align(4096))]
+struct Page([u64; 512]);
+
+fn main() {
+    if std::env::args().any(|argument| argument == BROKEN) {
+        mutants::set(Some(Mutant::PublishUnordered));
+        return stress(CALLS / 10);
+    }
+    stress(CALLS);
+    let own = std::env::current_exe().expect("this program");
+    let broken = Command::new(own).arg(BROKEN).output().expect("this program starts");
+    let said = String::from_utf8_lossy(&broken.stderr);
+    assert!(
+        broken.status.code() == Some(REPORTED) && said.contains("data race"),
+        "overwrites published without order were not reported ({}): is this a build with -Zsanitizer=thread?\n{said}",
+        broken.status
+    );
+    println!(
+        "{} reports of overwrites published without order; of the region as it is none",
+        said.matches("data race").count()
+    );
+}
+
+fn stress(calls: u64) {
+    let mut shape = Shape::for_memory(MEMORY, 4096);
+    shape.segments_max = Layout::new(shape).segments_for(MEMORY);
+    let layout = Layout::new(shape);
+    let segments = layout.segments_for(MEMORY);
+    let mut pages = vec![Page([0; 512]); layout.len_max / 4096 + 1];
+    let base = NonNull::new(pages.as_mut_ptr().cast()).expect("a vector's pointer");
+    let creation = Creation {
+        shape,
+        segments,
+        id: [1, 2],
+        seed: 3,
+        now_unix_s: UNIX_S,
+        boot_id: [4, 5],
+        checksums: false,
+    };
+    // SAFETY: see the top of the file.
+    let mapped = unsafe { Memory::new(base, pages.len() * 4096) };
+    let region = Region::create(mapped, &creation, Box::new(Alone(layout.len(segments)))).expect("memory of the right size");
+    let region = Arc::new(region);
+    let process = region.attach(0, 1, UNIX_S);
+    let limits = Limits {
+        item_size_max: 1 << 20,
+        evict: true,
+    };
+    let threads: Vec<_> = (0..THREADS)
+        .map(|thread| {
+            let session = region.session(process, limits).expect("a slot");
+            let now = region.tick(UNIX_S + 1);
+            std::thread::spawn(move || work(session, thread, calls, now))
+        })
+        .collect();
+    for thread in threads {
+        thread.join().expect("a thread ends well");
+    }
+    let report = check::check(&region, |_| {});
+    assert!(report.is_sound(), "{:#?}", report.problems);
+    let counters = region.counters();
+    assert_eq!(
+        (counters.segments_recycled, counters.evictions),
+        (0, 0),
+        "what is recycled is read in vain by design"
+    );
+    println!("{THREADS} threads, {calls} calls each: {} items", counters.curr_items);
+}
+
+/// Random verbs on shared keys. Every value is one byte, many times: a torn one shows.
+fn work(mut session: Session, thread: u64, calls: u64, now: u32) {
+    let mut rng = Rng(thread + 1);
+    let mut value = Vec::new();
+    for _ in 0..calls {
+        let number = rng.below(KEYS);
+        let key = format!("key-{number:06}");
+        let key = key.as_bytes();
+        let byte = b'a' + u8::try_from(rng.below(26)).unwrap_or(0);
+        let len = usize::try_from(rng.below(600)).unwrap_or(0);
+        let is_number = number.is_multiple_of(10);
+        match rng.below(20) {
+            0..9 => {
+                value.clear();
+                let how = Get {
+                    value: true,
+                    details: number.is_multiple_of(2),
+                    ..Get::default()
+                };
+                session.get_with(key, &how, now, &mut value, |_, _| {}).expect("a good key");
+                let whole = is_number || value.windows(2).all(|pair| pair[0] == pair[1]);
+                assert!(whole, "{number}: a value that nobody wrote");
+            }
+            9 => drop(session.touch(key, 1000, now).expect("room")),
+            10 | 11 => drop(session.delete(key, &Delete::default(), now).expect("a good key")),
+            12 if is_number => {
+                let how = Arithmetic {
+                    delta: 7,
+                    vivify: Some((1, 0)),
+                    ..Arithmetic::default()
+                };
+                // a value that is no number is refused
+                let _ = session.arithmetic(key, &how, now);
+            }
+            12 | 13 => {
+                let how = Store {
+                    mode: StoreMode::Add,
+                    ..Store::default()
+                };
+                session.store(key, &vec![byte; len], &how, now).expect("room");
+            }
+            _ => drop(session.store(key, &vec![byte; len], &Store::default(), now).expect("room")),
+        }
+    }
+}
+
+/// xorshift64* (Vigna, "An experimental exploration", 2016).
+struct Rng(u64);
+
+impl Rng {
+    fn below(&mut self, n: u64) -> u64 {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        (self.0.wrapping_mul(0x2545_F491_4F6C_DD1D) >> 33) % n
+    }
+}
