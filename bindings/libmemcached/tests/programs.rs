@@ -93,6 +93,31 @@ fn libmemcached_tools() {
     });
 }
 
+#[test]
+fn the_readmes_lines_work_as_they_stand() {
+    let test = "the README's lines for libmemcached";
+    if program_on_path("memccat").is_none() {
+        return skip(test, "libmemcached-tools are not installed");
+    }
+    let readme = std::fs::read_to_string(Path::new(HERE).join("../../README.md")).expect("README.md");
+    let blocks = readme.split("```sh\n").skip(1).filter_map(|rest| rest.split("```").next());
+    let lines = blocks
+        .into_iter()
+        .find(|block| block.contains("LD_PRELOAD"))
+        .expect("README.md says how");
+    let dropin = Dropin::new();
+    let place = dropin.scratch.join("lib/keyway");
+    std::fs::create_dir_all(&place).expect("a directory");
+    std::fs::copy(dropin.file(), place.join("libmemcached.so.11")).expect("a copy of the library");
+    let keyway = Server::start(Kind::Keyway, &ServeOptions::default());
+    let mut shell = Command::new("/bin/sh");
+    shell.args(["-e", "-c", lines]).current_dir(dropin.scratch.path());
+    shell
+        .env("PREFIX", dropin.scratch.path())
+        .env("PORT", keyway.address().port().to_string());
+    assert_eq!(printed(shell.env("KEYWAY_LIBMEMCACHED_REAL", common::NOWHERE)), "hello\n\n");
+}
+
 /// A PostgreSQL of the test's own. It does not run as root, so the region must be handed out to its user.
 struct Postgres {
     bin: PathBuf,

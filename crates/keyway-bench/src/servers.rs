@@ -202,7 +202,7 @@ pub struct Folder(PathBuf);
 
 impl Folder {
     /// Two folders of a process differ by the clock.
-    fn new(parent: &Path, name: &str) -> io::Result<Self> {
+    pub fn new(parent: &Path, name: &str) -> io::Result<Self> {
         let now = std::time::SystemTime::now();
         let nanos = now.duration_since(std::time::UNIX_EPOCH).unwrap_or_default().as_nanos();
         let path = parent.join(format!("keyway-bench-{name}-{}-{nanos}", std::process::id()));
