@@ -10,7 +10,7 @@ use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use keyway_server::{KEYWAY_VERSION, Network, PROTOCOL_VERSION, UnixSocket};
+use keyway_server::{KEYWAY_VERSION, Network, PROTOCOL_VERSION, Protocol, UnixSocket};
 
 use crate::exit::Failure;
 use crate::plan::Plan;
@@ -103,7 +103,7 @@ const OPTIONS: [(char, &str, Value, &str); 37] = [
         Value::Yes,
         "connections that the kernel queues (default 1024)",
     ),
-    ('B', "protocol", Value::Yes, "ascii or auto"),
+    ('B', "protocol", Value::Yes, "ascii, binary or auto"),
     (
         'I',
         "max-item-size",
@@ -361,21 +361,18 @@ impl Reading {
             'u' => plan.user = Some(value.to_owned()),
             'k' => plan.lock_memory = true,
             'r' => plan.core_dumps = true,
-            'B' => match value {
-                "auto" | "ascii" => {}
-                "binary" => {
-                    return Err(missing(
-                        "-B binary",
-                        "the binary protocol",
-                        "use -B auto and the text or meta protocol",
-                    ));
-                }
-                _ => {
-                    return Err(Failure::usage(format_args!(
-                        "-B {value}: the protocol is auto, ascii or binary"
-                    )));
-                }
-            },
+            'B' => {
+                config.protocol = match value {
+                    "auto" => Protocol::Auto,
+                    "ascii" => Protocol::Text,
+                    "binary" => Protocol::Binary,
+                    _ => {
+                        return Err(Failure::usage(format_args!(
+                            "-B {value}: the protocol is auto, ascii or binary"
+                        )));
+                    }
+                };
+            }
             'S' => return Err(missing("-S", "SASL", "-Y has authentication for the text protocol")),
             'Z' => return Err(missing("-Z", "TLS", "put a TLS proxy in front, or use a Unix socket")),
             'o' => {
@@ -436,6 +433,9 @@ impl Reading {
 
     fn finish(mut self) -> Result<Plan, Failure> {
         self.plan.check_item_size("-I", "-m")?;
+        if self.plan.config.auth_file.is_some() && self.plan.config.protocol == Protocol::Binary {
+            return Err(Failure::usage("-Y with -B binary: a login is a line of text; leave one out"));
+        }
         // memcached listens on a Unix socket instead of TCP. Here both can be live, but only when both are asked for: a
         // second server on one machine would otherwise fight for the port, and a private cache become public.
         let tcp_is_off = self.socket.is_some() && !self.port_given && self.addresses.is_empty();
@@ -664,9 +664,10 @@ mod tests {
         for (line, word) in [
             ("-Z", "TLS"),
             ("-S", "SASL"),
+            ("-B both", "-B"),
+            ("-B binary -Y users", "-Y"),
             ("-U x", "-U"),
             ("-U 1 -o udp_allow=10.0.0.1/8", "10.0.0.0/8"),
-            ("-B binary", "binary"),
             ("-o ssl_key=x", "TLS"),
             ("-o ext_path=/x:1G", "external storage"),
             ("-o proxy_config=x", "proxy"),

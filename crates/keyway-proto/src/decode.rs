@@ -10,6 +10,7 @@ mod meta;
 #[cfg(test)]
 mod tests;
 
+use crate::binary;
 use crate::request::{MetaKey, Request};
 use crate::token::{Tokens, find_byte};
 
@@ -78,12 +79,25 @@ pub enum Decoded<'a> {
     },
 }
 
+/// The language of a connection.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Protocol {
+    /// whichever the first byte belongs to
+    #[default]
+    Auto,
+    /// text: classic and meta commands
+    Text,
+    /// binary packets
+    Binary,
+}
+
 /// Decoder of one connection's byte stream.
 ///
 /// The caller presents the bytes not yet consumed, again and again, each time with what has arrived since.
 #[derive(Clone, Debug)]
 pub struct Decoder {
     limits: Limits,
+    protocol: Protocol,
     /// bytes of a refused data block that have not arrived yet
     swallow: u64,
     /// leading bytes of the input that are known to hold no line end, so that a long line is searched once
@@ -91,10 +105,16 @@ pub struct Decoder {
 }
 
 impl Decoder {
-    /// A decoder for a fresh connection.
+    /// A decoder for a fresh connection, whose first byte says what it speaks.
     pub fn new(limits: Limits) -> Self {
+        Self::speaking(limits, Protocol::Auto)
+    }
+
+    /// A decoder for a fresh connection that speaks this.
+    pub fn speaking(limits: Limits, protocol: Protocol) -> Self {
         Self {
             limits,
+            protocol,
             swallow: 0,
             scanned: 0,
         }
@@ -106,6 +126,30 @@ impl Decoder {
         if self.swallow > 0 {
             return self.skip(input);
         }
+        if self.protocol != Protocol::Text {
+            return self.decode_other(input);
+        }
+        self.decode_text(input)
+    }
+
+    /// Binary packets, and the first byte of a connection.
+    fn decode_other<'a>(&mut self, input: &'a [u8]) -> Decoded<'a> {
+        match (self.protocol, input.first()) {
+            (Protocol::Binary, _) => binary::decode(input, self.limits.item_size_max, &mut self.swallow),
+            (_, None) => Decoded::Incomplete { need: 1 },
+            (_, Some(first)) => {
+                self.protocol = if *first == binary::REQUEST {
+                    Protocol::Binary
+                } else {
+                    Protocol::Text
+                };
+                self.decode(input)
+            }
+        }
+    }
+
+    #[inline]
+    fn decode_text<'a>(&mut self, input: &'a [u8]) -> Decoded<'a> {
         let searched = self.scanned.min(input.len());
         let Some(found) = input.get(searched..).and_then(|fresh| find_byte(fresh, b'\n')) else {
             return self.wait_for_line_end(input);
@@ -247,10 +291,7 @@ impl<'a> Line<'a, '_> {
     }
 
     fn is_too_large(&self, key: &[u8], client_flags: u32, value_len: u64) -> bool {
-        // Client flags take 4 bytes in memcached, and none when they are 0.
-        let flags_len = if client_flags == 0 { 0 } else { 4 };
-        let item_size = ITEM_OVERHEAD + key.len() as u64 + flags_len + value_len + LINE_END.len() as u64;
-        item_size > self.decoder.limits.item_size_max as u64
+        is_too_large(self.decoder.limits.item_size_max, key, client_flags, value_len)
     }
 
     /// Takes the data block of `value_len` bytes.
@@ -266,6 +307,14 @@ impl<'a> Line<'a, '_> {
             None => Block::Late(whole_len),
         }
     }
+}
+
+/// Whether memcached would refuse an item with `-I item_size_max`.
+pub(crate) fn is_too_large(item_size_max: usize, key: &[u8], client_flags: u32, value_len: u64) -> bool {
+    // Client flags take 4 bytes in memcached, and none when they are 0.
+    let flags_len = if client_flags == 0 { 0 } else { 4 };
+    let item_size = ITEM_OVERHEAD + key.len() as u64 + flags_len + value_len + LINE_END.len() as u64;
+    item_size > item_size_max as u64
 }
 
 fn refuse<'a>(consumed: usize, reply: &'static [u8]) -> Decoded<'a> {

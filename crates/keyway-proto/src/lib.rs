@@ -1,7 +1,7 @@
 //! The memcached wire language, sans-io.
 //!
 //! [`Decoder::decode`] turns bytes that have arrived into a [`Request`] that borrows from them; [`reply`] has the writers of
-//! every answer. [`frame`] is the envelope of both in UDP datagrams. Nothing here reads a socket, knows a clock, allocates on the way in, or knows how items are stored.
+//! every answer. [`binary`] has both for the binary protocol, which is recognised by its first byte. [`frame`] is the envelope of both in UDP datagrams. Nothing here reads a socket, knows a clock, allocates on the way in, or knows how items are stored.
 //!
 //! ```
 //! use keyway_proto::{Decoded, Decoder, Limits, Request, reply};
@@ -24,12 +24,13 @@
 #![deny(clippy::indexing_slicing, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod base64;
+pub mod binary;
 mod decode;
 pub mod frame;
 pub mod reply;
 mod request;
 mod token;
 
-pub use decode::{Decoded, Decoder, LINE_LEN_MAX, Limits};
+pub use decode::{Decoded, Decoder, LINE_LEN_MAX, Limits, Protocol};
 pub use request::*;
 pub use token::{Tokens, is_plain, tokens};

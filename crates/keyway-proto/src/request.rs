@@ -88,6 +88,8 @@ pub enum Request<'a> {
         reply: &'static [u8],
         noreply: bool,
     },
+    /// anything in the binary protocol
+    Binary(crate::binary::Request<'a>),
     MetaGet(MetaGet<'a>),
     MetaSet(MetaSet<'a>),
     MetaDelete(MetaDelete<'a>),

@@ -4,6 +4,8 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use keyway_proto::Protocol;
+
 use crate::source::{LOOPBACK, Network};
 
 /// The protocol version that `version` and `stats` answer: that of the memcached whose protocol is spoken here.
@@ -88,6 +90,8 @@ pub struct Config {
     pub cpus: Vec<usize>,
     /// how long a thread looks for work again and again before it sleeps
     pub busy_poll: Duration,
+    /// what connections speak (`-B`); those that have to log in speak text
+    pub protocol: Protocol,
     /// most connections at a time (`-c`)
     pub connections_max: usize,
     /// answer an error to connections above the limit, instead of leaving them in the kernel's queue (`-o maxconns_fast`)
@@ -136,6 +140,7 @@ impl Default for Config {
             udp_allow: LOOPBACK.to_vec(),
             threads: 4,
             event_loop: EventLoop::Auto,
+            protocol: Protocol::Auto,
             cpus: Vec::new(),
             busy_poll: Duration::ZERO,
             connections_max: 1024,

@@ -23,7 +23,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 
-use keyway_proto::{Decoded, Decoder, Limits, reply};
+use keyway_proto::{Decoded, Decoder, Limits, Protocol, reply};
 use keyway_uring::{Piece, Ring};
 use mio::net::{TcpStream, UnixStream};
 use mio::{Interest, Registry, Token, event};
@@ -166,7 +166,15 @@ impl Connection {
             stream,
             peer,
             token,
-            decoder: Decoder::new(limits),
+            // A login is a line of text, and what follows it too.
+            decoder: Decoder::speaking(
+                limits,
+                if login {
+                    Protocol::Text
+                } else {
+                    desk.executor.shared.config.protocol
+                },
+            ),
             phase: if login { Phase::Login } else { Phase::Serving },
             watcher: None,
             input: Buffer::default(),

@@ -122,6 +122,7 @@ impl Executor {
                 out.extend_from_slice(reply::META_NOOP);
             }
             Request::MetaDebug { key } => self.meta_debug(key, out),
+            Request::Binary(request) => return self.binary(request, out, origin),
             _ => return self.administer(request, out, origin),
         }
         Outcome::Done
@@ -567,7 +568,7 @@ impl Executor {
         Outcome::Done
     }
 
-    fn stats(&mut self, argument: &[u8], out: &mut Vec<u8>) {
+    pub(crate) fn stats(&mut self, argument: &[u8], out: &mut Vec<u8>) {
         let mut words = tokens(argument);
         let (shared, cache) = (&self.shared, &self.cache);
         match words.next().unwrap_or_default() {
@@ -620,7 +621,7 @@ impl Executor {
 
     /// Tells watchers and `stats detail` about a fetch.
     #[inline]
-    fn fetched(&self, key: &[u8], item: Option<&Item>, origin: &Origin<'_>) {
+    pub(crate) fn fetched(&self, key: &[u8], item: Option<&Item>, origin: &Origin<'_>) {
         if self.shared.watch.wants(watch::FETCHERS) {
             let (status, size) = item.map_or(("not_found", 0), |item| ("found", item.value_len));
             self.tell(watch::FETCHERS, |line| {
@@ -639,7 +640,7 @@ impl Executor {
 
     /// Tells them about a store.
     #[inline]
-    fn mutated(
+    pub(crate) fn mutated(
         &self,
         key: &[u8],
         stored: &Result<Stored, WriteError>,
@@ -674,7 +675,7 @@ impl Executor {
 
     /// Tells them about a delete.
     #[inline]
-    fn deleted(&self, key: &[u8], verb: &str, was_there: bool) {
+    pub(crate) fn deleted(&self, key: &[u8], verb: &str, was_there: bool) {
         if was_there && self.shared.watch.wants(watch::DELETIONS) {
             self.tell(watch::DELETIONS, |line| {
                 line.extend_from_slice(b"type=deleted key=");
@@ -715,7 +716,7 @@ fn facts<'a>(key: &'a [u8], item: &Item, cas_enabled: bool) -> Facts<'a> {
 }
 
 /// An append or prepend that finds no room for the longer value is, in memcached's words, not stored.
-fn as_memcached(mode: StoreMode, stored: Result<Stored, WriteError>) -> Result<Stored, WriteError> {
+pub(crate) fn as_memcached(mode: StoreMode, stored: Result<Stored, WriteError>) -> Result<Stored, WriteError> {
     match (mode, stored) {
         (StoreMode::Append | StoreMode::Prepend, Err(WriteError::TooLarge { .. } | WriteError::OutOfMemory)) => {
             Ok(Stored::NotStored)
@@ -724,7 +725,7 @@ fn as_memcached(mode: StoreMode, stored: Result<Stored, WriteError>) -> Result<S
     }
 }
 
-fn refusal(error: WriteError) -> &'static [u8] {
+pub(crate) fn refusal(error: WriteError) -> &'static [u8] {
     match error {
         WriteError::TooLarge { .. } => reply::TOO_LARGE,
         WriteError::OutOfMemory => reply::OUT_OF_MEMORY_STORING,
@@ -743,7 +744,7 @@ fn is_touched_before_recache(flags: &Flags<'_>) -> bool {
     order.next() == Some(&b'T')
 }
 
-fn verb_name(verb: StoreVerb) -> &'static str {
+pub(crate) fn verb_name(verb: StoreVerb) -> &'static str {
     match verb {
         StoreVerb::Set => "set",
         StoreVerb::Add => "add",

@@ -15,6 +15,7 @@
 
 mod acceptor;
 mod auth;
+mod binary;
 mod buffer;
 mod config;
 mod connection;
@@ -46,6 +47,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 
 pub use auth::AuthFileError;
 pub use config::{Config, EventLoop, KEYWAY_VERSION, PROTOCOL_VERSION, RegionSocket, UnixSocket, Writers};
+pub use keyway_proto::Protocol;
 pub use listener::BindError;
 pub use source::{LOOPBACK, Network};
 

@@ -9,6 +9,7 @@ use std::io::Write;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 
 use keyway::{Cache, Counters, Info};
+use keyway_proto::Protocol;
 use keyway_proto::reply::{self, stat};
 use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::time::TimeVal;
@@ -234,7 +235,15 @@ pub(crate) fn settings(shared: &Shared, cache: &Cache, out: &mut Vec<u8>) {
     stat(out, "reqs_per_event", config.requests_per_turn);
     stat(out, "cas_enabled", yes_no(config.cas_enabled));
     stat(out, "tcp_backlog", config.backlog);
-    stat(out, "binding_protocol", "ascii");
+    stat(
+        out,
+        "binding_protocol",
+        match config.protocol {
+            Protocol::Auto => "auto-negotiate",
+            Protocol::Text => "ascii",
+            Protocol::Binary => "binary",
+        },
+    );
     stat(out, "auth_enabled_sasl", "no");
     stat(
         out,

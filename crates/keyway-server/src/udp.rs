@@ -393,7 +393,7 @@ fn is_error_line(payload: &[u8]) -> bool {
 /// Executes every whole request in `input` and appends the answers to `out`. What is left unfinished is dropped.
 fn execute_all(executor: &mut Executor, mut input: &[u8], limits: &Limits, peer: &Peer, out: &mut Vec<u8>) {
     let start = out.len();
-    let mut decoder = Decoder::new(limits.clone());
+    let mut decoder = Decoder::speaking(limits.clone(), executor.shared.config.protocol);
     while !input.is_empty() {
         if log::log_enabled!(log::Level::Trace) {
             let line = input.split(|&byte| byte == b'\n').next().unwrap_or_default();

@@ -17,8 +17,12 @@ pub struct Venv<'a> {
 
 /// The Python clients.
 const PYTHON_CLIENTS: Venv<'_> = Venv {
-    packages: &["pymemcache==4.0.0", "python-memcached==1.62"],
-    imports: "pymemcache, memcache",
+    packages: &[
+        "pymemcache==4.0.0",
+        "python-memcached==1.62",
+        "python-binary-memcached==0.33.0",
+    ],
+    imports: "pymemcache, memcache, bmemcached",
 };
 /// How long a registry may take.
 const REGISTRY_DEADLINE: Duration = Duration::from_secs(240);
@@ -28,7 +32,7 @@ pub fn scripts() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("scripts")
 }
 
-/// A Python that has pymemcache and python-memcached.
+/// A Python that has pymemcache, python-memcached and python-binary-memcached.
 pub fn python(target: &Path) -> Result<PathBuf, String> {
     venv(target, &PYTHON_CLIENTS)
 }

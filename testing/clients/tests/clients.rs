@@ -83,6 +83,11 @@ fn python_memcached() {
 }
 
 #[test]
+fn python_binary_memcached() {
+    python_client("python-binary-memcached", "binary_client.py");
+}
+
+#[test]
 fn gomemcache() {
     let program = match prepare::go_program(target()) {
         Ok(program) => program,

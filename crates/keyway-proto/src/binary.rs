@@ -1,0 +1,662 @@
+//! The binary protocol: packets into requests, and the writers of their answers.
+//!
+//! A packet is a header of 24 bytes and a body: extras, key, value, in this order. All numbers are big-endian.
+//!
+//! ```text
+//! 0        1        2        4        5        6        8        12       16       24
+//! | magic  | opcode | key    | extras | type   | status | body   | opaque | CAS    | extras, key, value
+//! |        |        | length | length |        |        | length |        |        |
+//! ```
+//!
+//! What is refused, with which words, and what then becomes of the connection is memcached's (`docs/protocol.md`, "The binary
+//! protocol"). The norm is memcached's `protocol_binary.h` and its wiki's page "BinaryProtocolRevamped".
+
+use crate::decode::{Decoded, is_too_large};
+use crate::request::{KEY_LEN_MAX, Request as AnyRequest, StoreVerb};
+
+/// First byte of a request; a connection that begins with it speaks the binary protocol.
+pub const REQUEST: u8 = 0x80;
+/// First byte of an answer.
+pub const ANSWER: u8 = 0x81;
+/// Length of a header.
+pub const HEADER_LEN: usize = 24;
+/// Longest body; memcached's largest item (`-I`) is not above it.
+const BODY_LEN_MAX: usize = 1 << 30;
+/// The exptime of `incr` and `decr` that says: do not create the item.
+const DO_NOT_CREATE: u32 = u32::MAX;
+
+/// What an answer says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs, reason = "the norm's names")]
+pub enum Status {
+    Success = 0x00,
+    KeyNotFound = 0x01,
+    KeyExists = 0x02,
+    ValueTooLarge = 0x03,
+    InvalidArguments = 0x04,
+    NotStored = 0x05,
+    NonNumeric = 0x06,
+    AuthenticationError = 0x20,
+    UnknownCommand = 0x81,
+    OutOfMemory = 0x82,
+    InternalError = 0x84,
+}
+
+impl Status {
+    /// memcached's words for it, which are the body of an error.
+    pub fn text(self) -> &'static [u8] {
+        match self {
+            Self::Success => b"",
+            Self::KeyNotFound => b"Not found",
+            Self::KeyExists => b"Data exists for key.",
+            Self::ValueTooLarge => b"Too large.",
+            Self::InvalidArguments => b"Invalid arguments",
+            Self::NotStored => b"Not stored.",
+            Self::NonNumeric => b"Non-numeric server-side value for incr or decr",
+            Self::AuthenticationError => b"Auth failure.",
+            Self::UnknownCommand => b"Unknown command",
+            Self::OutOfMemory => b"Out of memory allocating item",
+            Self::InternalError => b"Internal error",
+        }
+    }
+}
+
+/// What an answer repeats of its request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Head {
+    /// the operation, as sent
+    pub opcode: u8,
+    /// bytes that mean something to the client
+    pub opaque: [u8; 4],
+}
+
+/// A request in the binary protocol.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Request<'a> {
+    /// what its answer repeats
+    pub head: Head,
+    /// leave out what the norm leaves out for quiet commands: misses of gets, successes of the others
+    pub quiet: bool,
+    /// what it asks for
+    pub command: Command<'a>,
+}
+
+/// What a request asks for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[allow(missing_docs, reason = "fields are what the text protocol has under the same names")]
+pub enum Command<'a> {
+    /// `get`, `getk`, `touch`, `gat`, `gatk`
+    Get {
+        key: &'a [u8],
+        /// with the key, also on a miss
+        with_key: bool,
+        /// with the value: all but `touch`
+        with_value: bool,
+        /// new exptime
+        exptime: Option<u32>,
+    },
+    /// `set`, `add`, `replace`, `append`, `prepend`; a CAS unique that is not 0 makes each of the first three a `cas`
+    Store {
+        verb: StoreVerb,
+        key: &'a [u8],
+        value: &'a [u8],
+        flags: u32,
+        exptime: u32,
+        cas: u64,
+    },
+    Delete {
+        key: &'a [u8],
+        cas: u64,
+    },
+    Arithmetic {
+        key: &'a [u8],
+        decrement: bool,
+        delta: u64,
+        /// value and exptime of the item that a miss creates
+        create: Option<(u64, u32)>,
+        cas: u64,
+    },
+    Flush {
+        exptime: u32,
+    },
+    Noop,
+    Version,
+    Quit,
+    /// `stat`; the key says which, and is empty for all
+    Stat {
+        argument: &'a [u8],
+    },
+    /// not to be executed
+    Refuse {
+        status: Status,
+        /// the key whose item must be deleted, because the value that was to replace it is too large
+        forget: Option<&'a [u8]>,
+        /// the connection ends behind the answer
+        close: bool,
+    },
+}
+
+/// A header, taken apart.
+struct Header {
+    opcode: u8,
+    key_len: usize,
+    extras_len: usize,
+    body_len: usize,
+    opaque: [u8; 4],
+    cas: u64,
+}
+
+impl Header {
+    /// The header at the front of `input`, if there is a whole one.
+    fn open(input: &[u8]) -> Option<Self> {
+        let header = input.first_chunk::<HEADER_LEN>()?;
+        let [_, opcode, k1, k0, extras, _, _, _, b3, b2, b1, b0, o0, o1, o2, o3, cas @ ..] = *header;
+        Some(Self {
+            opcode,
+            key_len: u16::from_be_bytes([k1, k0]).into(),
+            extras_len: extras.into(),
+            body_len: usize::try_from(u32::from_be_bytes([b3, b2, b1, b0])).unwrap_or(usize::MAX),
+            opaque: [o0, o1, o2, o3],
+            cas: u64::from_be_bytes(cas),
+        })
+    }
+}
+
+/// A packet's parts: what has to be here before anything is said about it, and the value if that is here too.
+struct Packet<'a> {
+    header: Header,
+    extras: &'a [u8],
+    key: &'a [u8],
+    /// bytes behind the key that have arrived
+    rest: &'a [u8],
+    value_len: usize,
+}
+
+/// Decodes the first packet of `input`. `swallow` takes the number of bytes that are still to be dropped.
+pub(crate) fn decode<'a>(input: &'a [u8], item_size_max: usize, swallow: &mut u64) -> Decoded<'a> {
+    match input.first() {
+        None => return Decoded::Incomplete { need: 1 },
+        Some(&REQUEST) => {}
+        // As memcached: without a word.
+        Some(_) => {
+            return Decoded::Refused {
+                consumed: input.len(),
+                reply: b"",
+                forget: None,
+                close: true,
+            };
+        }
+    }
+    let Some(header) = Header::open(input) else {
+        return Decoded::Incomplete { need: HEADER_LEN };
+    };
+    let key_at = HEADER_LEN + header.extras_len;
+    let value_at = key_at + header.key_len;
+    let (Some(extras), Some(key), Some(rest)) = (
+        input.get(HEADER_LEN..key_at),
+        input.get(key_at..value_at),
+        input.get(value_at..),
+    ) else {
+        return Decoded::Incomplete { need: value_at };
+    };
+    let Some(value_len) = header.body_len.checked_sub(header.extras_len + header.key_len) else {
+        return refuse(&header, value_at, Status::UnknownCommand, true);
+    };
+    if header.body_len > BODY_LEN_MAX || header.key_len > KEY_LEN_MAX {
+        return refuse(&header, value_at, Status::InvalidArguments, true);
+    }
+    let packet = Packet {
+        header,
+        extras,
+        key,
+        rest,
+        value_len,
+    };
+    packet.decode(value_at, item_size_max, swallow)
+}
+
+impl<'a> Packet<'a> {
+    fn decode(self, value_at: usize, item_size_max: usize, swallow: &mut u64) -> Decoded<'a> {
+        let (opcode, quiet) = plain(self.header.opcode);
+        let Some(command) = self.command(opcode) else {
+            return match opcode {
+                // The commands of SASL, which is not here, and all that are not known: their bodies are dropped.
+                0x20 if self.header.body_len > 0 => refuse(&self.header, value_at, Status::InvalidArguments, true),
+                0x21 | 0x22 if !self.extras.is_empty() || self.key.is_empty() => {
+                    refuse(&self.header, value_at, Status::InvalidArguments, true)
+                }
+                0x00..=0x10 | 0x1c | 0x1d | 0x23 => refuse(&self.header, value_at, Status::InvalidArguments, true),
+                _ => self.drop_value(value_at, Status::UnknownCommand, None, swallow),
+            };
+        };
+        if let Command::Store { key, flags, .. } = &command {
+            if is_too_large(item_size_max, key, *flags, self.value_len as u64) {
+                // Of a `set` with a CAS unique as well.
+                let forget = (opcode == 0x01).then_some(self.key);
+                return self.drop_value(value_at, Status::ValueTooLarge, forget, swallow);
+            }
+            if self.rest.len() < self.value_len {
+                return Decoded::Incomplete {
+                    need: value_at + self.value_len,
+                };
+            }
+        }
+        let value_len = if let Command::Store { .. } = command {
+            self.value_len
+        } else {
+            0
+        };
+        Decoded::Request {
+            consumed: value_at + value_len,
+            request: AnyRequest::Binary(Request {
+                head: self.header.head(),
+                quiet,
+                command,
+            }),
+        }
+    }
+
+    /// The command, if the packet has the parts that the command has. The value may not be here yet.
+    fn command(&self, opcode: u8) -> Option<Command<'a>> {
+        let (key, cas) = (self.key, self.header.cas);
+        let has = |has_extras: bool, has_key: bool, has_value: bool| {
+            has_extras && key.is_empty() != has_key && (has_value || self.value_len == 0)
+        };
+        let no_extras = self.extras.is_empty();
+        match opcode {
+            0x00 | 0x0c if has(no_extras, true, false) => Some(Command::Get {
+                key,
+                with_key: opcode == 0x0c,
+                with_value: true,
+                exptime: None,
+            }),
+            // A value is let pass, and read as what follows: memcached looks at none of it.
+            0x1c | 0x1d | 0x23 if !key.is_empty() => Some(Command::Get {
+                key,
+                with_key: opcode == 0x23,
+                with_value: opcode != 0x1c,
+                exptime: Some(u32::from_be_bytes(*self.extras.as_array()?)),
+            }),
+            0x01..=0x03 => {
+                let [f0, f1, f2, f3, e0, e1, e2, e3] = *self.extras.as_array::<8>()?;
+                let verb = match (cas, opcode) {
+                    (0, 0x01) => StoreVerb::Set,
+                    (0, 0x02) => StoreVerb::Add,
+                    (0, _) => StoreVerb::Replace,
+                    _ => StoreVerb::Cas,
+                };
+                has(true, true, true).then_some(Command::Store {
+                    verb,
+                    key,
+                    value: self.value(),
+                    flags: u32::from_be_bytes([f0, f1, f2, f3]),
+                    exptime: u32::from_be_bytes([e0, e1, e2, e3]),
+                    cas,
+                })
+            }
+            0x0e | 0x0f if has(no_extras, true, true) => Some(Command::Store {
+                verb: if opcode == 0x0e {
+                    StoreVerb::Append
+                } else {
+                    StoreVerb::Prepend
+                },
+                key,
+                value: self.value(),
+                flags: 0,
+                exptime: 0,
+                cas,
+            }),
+            0x04 if has(no_extras, true, false) => Some(Command::Delete { key, cas }),
+            0x05 | 0x06 => {
+                let extras = self.extras.as_array::<20>()?;
+                let (delta, rest) = extras.split_first_chunk::<8>()?;
+                let (initial, exptime) = rest.split_first_chunk::<8>()?;
+                let exptime = u32::from_be_bytes(*exptime.as_array()?);
+                has(true, true, false).then_some(Command::Arithmetic {
+                    key,
+                    decrement: opcode == 0x06,
+                    delta: u64::from_be_bytes(*delta),
+                    create: (exptime != DO_NOT_CREATE).then_some((u64::from_be_bytes(*initial), exptime)),
+                    cas,
+                })
+            }
+            0x08 if no_extras && has(true, false, false) => Some(Command::Flush { exptime: 0 }),
+            0x08 => has(true, false, false).then_some(Command::Flush {
+                exptime: u32::from_be_bytes(*self.extras.as_array()?),
+            }),
+            0x07 if has(no_extras, false, false) => Some(Command::Quit),
+            0x0a if has(no_extras, false, false) => Some(Command::Noop),
+            0x0b if has(no_extras, false, false) => Some(Command::Version),
+            0x10 if no_extras => Some(Command::Stat { argument: key }),
+            _ => None,
+        }
+    }
+
+    fn value(&self) -> &'a [u8] {
+        self.rest.get(..self.value_len).unwrap_or_default()
+    }
+
+    /// Refuses the packet and drops its value, as far as that is here; `swallow` takes what is to come.
+    fn drop_value(self, value_at: usize, status: Status, forget: Option<&'a [u8]>, swallow: &mut u64) -> Decoded<'a> {
+        let here = self.value_len.min(self.rest.len());
+        *swallow = (self.value_len - here) as u64;
+        refuse_and_forget(&self.header, value_at + here, status, forget, false)
+    }
+}
+
+impl Header {
+    fn head(&self) -> Head {
+        Head {
+            opcode: self.opcode,
+            opaque: self.opaque,
+        }
+    }
+}
+
+fn refuse<'a>(header: &Header, consumed: usize, status: Status, close: bool) -> Decoded<'a> {
+    refuse_and_forget(header, consumed, status, None, close)
+}
+
+fn refuse_and_forget<'a>(header: &Header, consumed: usize, status: Status, forget: Option<&'a [u8]>, close: bool) -> Decoded<'a> {
+    Decoded::Request {
+        consumed,
+        request: AnyRequest::Binary(Request {
+            head: header.head(),
+            // An error is told whatever was asked for.
+            quiet: false,
+            command: Command::Refuse { status, forget, close },
+        }),
+    }
+}
+
+/// The loud form of an operation, and whether it was the quiet one.
+fn plain(opcode: u8) -> (u8, bool) {
+    match opcode {
+        0x09 => (0x00, true),
+        0x0d => (0x0c, true),
+        0x11..=0x16 => (opcode - 0x10, true),
+        0x17 | 0x18 => (opcode - 0x10, true),
+        0x19 | 0x1a => (opcode - 0x0b, true),
+        0x1e => (0x1d, true),
+        0x24 => (0x23, true),
+        _ => (opcode, false),
+    }
+}
+
+/// Appends the header of an answer, its lengths in bytes. The body follows: extras, key, value.
+pub fn header(out: &mut Vec<u8>, head: Head, status: Status, [extras, key, value]: [usize; 3], cas: u64) {
+    let clamp = |len: usize| u32::try_from(len).unwrap_or(u32::MAX);
+    let [.., k1, k0] = clamp(key).to_be_bytes();
+    let [.., extras_len] = clamp(extras).to_be_bytes();
+    // Every status is below 2^16.
+    let [s1, s0] = (status as u16).to_be_bytes();
+    out.extend_from_slice(&[ANSWER, head.opcode, k1, k0, extras_len, 0, s1, s0]);
+    out.extend_from_slice(&clamp(extras + key + value).to_be_bytes());
+    out.extend_from_slice(&head.opaque);
+    out.extend_from_slice(&cas.to_be_bytes());
+}
+
+/// Appends an answer without a body.
+pub fn done(out: &mut Vec<u8>, head: Head, cas: u64) {
+    header(out, head, Status::Success, [0; 3], cas);
+}
+
+/// Appends an answer whose body is a value.
+pub fn value(out: &mut Vec<u8>, head: Head, value: &[u8], cas: u64) {
+    header(out, head, Status::Success, [0, 0, value.len()], cas);
+    out.extend_from_slice(value);
+}
+
+/// Appends what stands before the value of a hit: header, client flags, and the key if it was asked for.
+pub fn hit(out: &mut Vec<u8>, head: Head, key: Option<&[u8]>, flags: u32, value_len: usize, cas: u64) {
+    let key = key.unwrap_or_default();
+    header(out, head, Status::Success, [4, key.len(), value_len], cas);
+    out.extend_from_slice(&flags.to_be_bytes());
+    out.extend_from_slice(key);
+}
+
+/// Appends a miss that repeats its key.
+pub fn miss(out: &mut Vec<u8>, head: Head, key: &[u8]) {
+    header(out, head, Status::KeyNotFound, [0, key.len(), 0], 0);
+    out.extend_from_slice(key);
+}
+
+/// Appends an error, with its words.
+pub fn error(out: &mut Vec<u8>, head: Head, status: Status) {
+    error_saying(out, head, status, status.text());
+}
+
+/// Appends an error with other words than its own.
+pub fn error_saying(out: &mut Vec<u8>, head: Head, status: Status, text: &[u8]) {
+    header(out, head, status, [0, 0, text.len()], 0);
+    out.extend_from_slice(text);
+}
+
+/// Appends one of `stat`'s answers; the last one has neither name nor value.
+pub fn stat(out: &mut Vec<u8>, head: Head, name: &[u8], value: &[u8]) {
+    header(out, head, Status::Success, [0, name.len(), value.len()], 0);
+    out.extend_from_slice(name);
+    out.extend_from_slice(value);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Decoder, Limits, Protocol};
+
+    /// A packet with these parts.
+    fn packet(opcode: u8, cas: u64, extras: &[u8], key: &[u8], value: &[u8]) -> Vec<u8> {
+        let mut out = Vec::new();
+        let head = Head {
+            opcode,
+            opaque: *b"abcd",
+        };
+        header(&mut out, head, Status::Success, [extras.len(), key.len(), value.len()], cas);
+        if let Some(magic) = out.first_mut() {
+            *magic = REQUEST;
+        }
+        [&out[..], extras, key, value].concat()
+    }
+
+    fn decoder() -> Decoder {
+        Decoder::new(Limits {
+            item_size_max: 1024,
+            ..Limits::default()
+        })
+    }
+
+    fn command(bytes: &[u8]) -> (usize, bool, Command<'_>) {
+        match decoder().decode(bytes) {
+            Decoded::Request {
+                consumed,
+                request: AnyRequest::Binary(request),
+            } => (consumed, request.quiet, request.command),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn each_command_has_its_parts() {
+        let eight = [&7u32.to_be_bytes()[..], &9u32.to_be_bytes()].concat();
+        let twenty = [&5u64.to_be_bytes()[..], &6u64.to_be_bytes(), &8u32.to_be_bytes()].concat();
+        let set = packet(0x11, 0, &eight, b"k", b"value");
+        assert_eq!(
+            command(&set),
+            (
+                set.len(),
+                true,
+                Command::Store {
+                    verb: StoreVerb::Set,
+                    key: b"k",
+                    value: b"value",
+                    flags: 7,
+                    exptime: 9,
+                    cas: 0
+                }
+            )
+        );
+        let counting = packet(0x06, 3, &twenty, b"n", b"");
+        let (_, _, counted) = command(&counting);
+        assert_eq!(
+            counted,
+            Command::Arithmetic {
+                key: b"n",
+                decrement: true,
+                delta: 5,
+                create: Some((6, 8)),
+                cas: 3
+            }
+        );
+        assert!(matches!(
+            command(&packet(0x24, 0, &[0, 0, 0, 1], b"k", b"")),
+            (
+                _,
+                true,
+                Command::Get {
+                    with_key: true,
+                    with_value: true,
+                    exptime: Some(1),
+                    ..
+                }
+            )
+        ));
+        assert!(matches!(
+            command(&packet(0x02, 4, &eight, b"k", b"v")).2,
+            Command::Store {
+                verb: StoreVerb::Cas,
+                ..
+            }
+        ));
+        for (opcode, expected) in [
+            (0x07, Command::Quit),
+            (0x0a, Command::Noop),
+            (0x0b, Command::Version),
+            (0x08, Command::Flush { exptime: 0 }),
+        ] {
+            assert_eq!(command(&packet(opcode, 0, b"", b"", b"")).2, expected);
+        }
+    }
+
+    #[test]
+    fn a_packet_may_come_byte_by_byte() {
+        let set = packet(0x01, 0, &[0; 8], b"key", b"value");
+        let mut decoder = decoder();
+        for len in 0..set.len() {
+            let decoded = decoder.decode(&set[..len]);
+            assert!(
+                matches!(decoded, Decoded::Incomplete { need } if need > len && need <= set.len()),
+                "{len}: {decoded:?}"
+            );
+        }
+        assert!(matches!(decoder.decode(&set), Decoded::Request { consumed, .. } if consumed == set.len()));
+    }
+
+    #[test]
+    fn what_has_other_parts_is_refused_and_ends_the_connection() {
+        for wrong in [
+            packet(0x00, 0, b"x", b"k", b""),
+            packet(0x00, 0, b"", b"", b""),
+            packet(0x00, 0, b"", b"k", b"v"),
+            packet(0x01, 0, b"", b"k", b"v"),
+            packet(0x0a, 0, b"", b"k", b""),
+            packet(0x05, 0, &[0; 8], b"k", b""),
+            packet(0x1c, 0, b"", b"k", b""),
+            packet(0x04, 0, b"", &[b'k'; 251], b""),
+            packet(0x20, 0, b"", b"k", b""),
+        ] {
+            assert!(
+                matches!(
+                    command(&wrong).2,
+                    Command::Refuse {
+                        status: Status::InvalidArguments,
+                        close: true,
+                        ..
+                    }
+                ),
+                "{wrong:?}"
+            );
+        }
+        let mut short = packet(0x00, 0, b"", b"k", b"");
+        short[11] = 0;
+        assert!(matches!(
+            command(&short).2,
+            Command::Refuse {
+                status: Status::UnknownCommand,
+                close: true,
+                ..
+            }
+        ));
+    }
+
+    #[test]
+    fn what_is_unknown_or_too_large_is_dropped_with_its_body() {
+        let unknown = packet(0x1b, 0, &[0; 4], b"", b"rest");
+        let (consumed, _, refused) = command(&unknown);
+        assert!(matches!(
+            refused,
+            Command::Refuse {
+                status: Status::UnknownCommand,
+                close: false,
+                ..
+            }
+        ));
+        assert_eq!(consumed, 32);
+
+        let large = packet(0x01, 0, &[0; 8], b"k", &[b'v'; 2000]);
+        let after = packet(0x0a, 0, b"", b"", b"");
+        let mut decoder = decoder();
+        let head = &large[..100];
+        assert!(matches!(
+            decoder.decode(head),
+            Decoded::Request {
+                consumed: 100,
+                request: AnyRequest::Binary(Request {
+                    command: Command::Refuse { forget: Some(b"k"), .. },
+                    ..
+                })
+            }
+        ));
+        let rest = [&large[100..], &after].concat();
+        let Decoded::Refused {
+            consumed,
+            reply: b"",
+            close: false,
+            ..
+        } = decoder.decode(&rest)
+        else {
+            panic!("the rest of the value is dropped");
+        };
+        assert!(matches!(
+            decoder.decode(&rest[consumed..]),
+            Decoded::Request {
+                request: AnyRequest::Binary(Request {
+                    command: Command::Noop,
+                    ..
+                }),
+                ..
+            }
+        ));
+    }
+
+    #[test]
+    fn the_first_byte_decides_for_good() {
+        let noop = packet(0x0a, 0, b"", b"", b"");
+        let mut binary = decoder();
+        assert!(matches!(binary.decode(&noop), Decoded::Request { .. }));
+        assert!(matches!(
+            binary.decode(b"get k\r\n"),
+            Decoded::Refused {
+                reply: b"",
+                close: true,
+                ..
+            }
+        ));
+        let mut text = decoder();
+        assert!(matches!(text.decode(b"mn\r\n"), Decoded::Request { .. }));
+        assert!(!matches!(text.decode(&noop), Decoded::Request { .. }));
+        let mut told = Decoder::speaking(Limits::default(), Protocol::Text);
+        assert!(!matches!(told.decode(&noop), Decoded::Request { .. }));
+        let mut told = Decoder::speaking(Limits::default(), Protocol::Binary);
+        assert!(matches!(told.decode(b"version\r\n"), Decoded::Refused { close: true, .. }));
+    }
+}

@@ -1,0 +1,281 @@
+//! Requests of the binary protocol: the same verbs on the session, answered in packets.
+
+use keyway::{Arithmetic, Counted, Delete, Deleted, Get, Item, Store, StoreMode, Stored, WriteError};
+use keyway_proto::binary::{self, Command, Head, Request, Status};
+use keyway_proto::{StoreVerb, reply};
+
+use crate::config::PROTOCOL_VERSION;
+use crate::connection::CloseReason;
+use crate::execute::{Executor, Origin, Outcome, as_memcached, refusal, verb_name};
+
+impl Executor {
+    /// Executes `request` and appends its answer to `out`.
+    pub(crate) fn binary(&mut self, request: &Request<'_>, out: &mut Vec<u8>, origin: &Origin<'_>) -> Outcome {
+        let (head, quiet) = (request.head, request.quiet);
+        let answer = match &request.command {
+            Command::Get {
+                key,
+                with_key,
+                with_value,
+                exptime,
+            } => {
+                let how = Get {
+                    value: *with_value,
+                    details: true,
+                    exptime: exptime.map(i64::from),
+                    ..Get::default()
+                };
+                return self.binary_get(request, key, *with_key, &how, out, origin);
+            }
+            Command::Arithmetic { .. } => return self.binary_arithmetic(request, out),
+            Command::Store { .. } => self.binary_store(&request.command, origin),
+            Command::Delete { key, cas } => self.binary_delete(key, *cas),
+            Command::Flush { exptime } => self.binary_flush(i64::from(*exptime), origin),
+            Command::Noop => Ok(0),
+            Command::Version => {
+                binary::value(out, head, PROTOCOL_VERSION.as_bytes(), 0);
+                return Outcome::Done;
+            }
+            Command::Quit => {
+                if !quiet {
+                    binary::done(out, head, 0);
+                }
+                return Outcome::Close(CloseReason::Normal);
+            }
+            Command::Stat { argument } => {
+                self.binary_stat(head, argument, out);
+                return Outcome::Done;
+            }
+            Command::Refuse { status, forget, close } => {
+                self.counters().too_large.add((*status == Status::ValueTooLarge).into());
+                if let Some(key) = forget {
+                    self.forget(key);
+                }
+                binary::error(out, head, *status);
+                return if *close {
+                    Outcome::Close(CloseReason::Error)
+                } else {
+                    Outcome::Done
+                };
+            }
+        };
+        match answer {
+            Ok(_) if quiet => {}
+            Ok(cas) => binary::done(out, head, cas),
+            Err(error) => error.append_to(out, head),
+        }
+        Outcome::Done
+    }
+
+    fn binary_get(
+        &mut self,
+        request: &Request<'_>,
+        key: &[u8],
+        with_key: bool,
+        how: &Get,
+        out: &mut Vec<u8>,
+        origin: &Origin<'_>,
+    ) -> Outcome {
+        let head = request.head;
+        let told_key = with_key.then_some(key);
+        let cas_enabled = self.shared.config.cas_enabled;
+        let found = self.session.get_with(key, how, out, |item, out| {
+            let value_len = if how.value { item.value_len } else { 0 };
+            binary::hit(out, head, told_key, item.flags, value_len, shown_cas(item, cas_enabled));
+        });
+        match found {
+            Ok(item) => {
+                self.fetched(key, item.as_ref(), origin);
+                match (item, told_key) {
+                    (None, _) if request.quiet => {}
+                    (None, Some(key)) => binary::miss(out, head, key),
+                    (None, None) => binary::error(out, head, Status::KeyNotFound),
+                    (Some(_), _) => {}
+                }
+            }
+            Err(error) => Refusal::from(error).append_to(out, head),
+        }
+        Outcome::Done
+    }
+
+    /// The CAS unique of what was stored, or why nothing was.
+    fn binary_store(&mut self, command: &Command<'_>, origin: &Origin<'_>) -> Result<u64, Refusal> {
+        let Command::Store {
+            verb,
+            key,
+            value,
+            flags,
+            exptime,
+            cas,
+        } = command
+        else {
+            return Ok(0);
+        };
+        let mode = match verb {
+            StoreVerb::Set | StoreVerb::Cas => StoreMode::Set,
+            StoreVerb::Add => StoreMode::Add,
+            StoreVerb::Replace => StoreMode::Replace,
+            StoreVerb::Append => StoreMode::Append,
+            StoreVerb::Prepend => StoreMode::Prepend,
+        };
+        let how = Store {
+            mode,
+            flags: *flags,
+            exptime: (*exptime).into(),
+            compare_cas: (*cas != 0).then_some(*cas),
+            ..Store::default()
+        };
+        let stored = as_memcached(mode, self.session.store(key, value, &how));
+        self.mutated(key, &stored, verb_name(*verb), how.exptime, value.len(), origin);
+        match stored {
+            Ok(Stored::Stored { cas, .. }) => Ok(if self.shared.config.cas_enabled { cas } else { 0 }),
+            Ok(Stored::Exists) => Err(Status::KeyExists.into()),
+            // An append to nothing is not stored, with a CAS unique as well as without.
+            Ok(Stored::NotFound) if verb != &StoreVerb::Cas => Err(Status::NotStored.into()),
+            Ok(Stored::NotFound) => Err(Status::KeyNotFound.into()),
+            Ok(Stored::NotStored) => Err(match verb {
+                StoreVerb::Add => Status::KeyExists.into(),
+                StoreVerb::Replace => Status::KeyNotFound.into(),
+                _ => Status::NotStored.into(),
+            }),
+            Err(error) => {
+                if mode == StoreMode::Set && matches!(error, WriteError::TooLarge { .. } | WriteError::OutOfMemory) {
+                    self.forget(key);
+                }
+                Err(error.into())
+            }
+        }
+    }
+
+    fn binary_delete(&mut self, key: &[u8], cas: u64) -> Result<u64, Refusal> {
+        let how = Delete {
+            compare_cas: (cas != 0).then_some(cas),
+            ..Delete::default()
+        };
+        let deleted = self.session.delete(key, &how)?;
+        self.deleted(key, "delete", deleted == Deleted::Deleted);
+        match deleted {
+            Deleted::Deleted => Ok(0),
+            Deleted::NotFound => Err(Status::KeyNotFound.into()),
+            Deleted::Exists => Err(Status::KeyExists.into()),
+        }
+    }
+
+    fn binary_arithmetic(&mut self, request: &Request<'_>, out: &mut Vec<u8>) -> Outcome {
+        let Command::Arithmetic {
+            key,
+            decrement,
+            delta,
+            create,
+            cas,
+        } = &request.command
+        else {
+            return Outcome::Done;
+        };
+        let how = Arithmetic {
+            delta: *delta,
+            decrement: *decrement,
+            vivify: create.map(|(initial, exptime)| (initial, exptime.into())),
+            compare_cas: (*cas != 0).then_some(*cas),
+            ..Arithmetic::default()
+        };
+        let refusal = match self.session.arithmetic(key, &how) {
+            Ok(Counted::Value { value, item }) => {
+                if !request.quiet {
+                    let cas = shown_cas(&item, self.shared.config.cas_enabled);
+                    binary::value(out, request.head, &value.to_be_bytes(), cas);
+                }
+                return Outcome::Done;
+            }
+            Ok(Counted::NotFound) => Status::KeyNotFound.into(),
+            Ok(Counted::Exists) => Status::KeyExists.into(),
+            Ok(Counted::NotANumber) => Status::NonNumeric.into(),
+            Err(error) => Refusal::from(error),
+        };
+        refusal.append_to(out, request.head);
+        Outcome::Done
+    }
+
+    fn binary_flush(&mut self, exptime: i64, origin: &Origin<'_>) -> Result<u64, Refusal> {
+        if !self.shared.config.flush_enabled {
+            return Err(Status::AuthenticationError.into());
+        }
+        self.session.flush_all(exptime)?;
+        log::info!("{}: flush_all {exptime}", origin.peer.address);
+        Ok(0)
+    }
+
+    /// What `stats` answers in text, line by line in packets.
+    fn binary_stat(&mut self, head: Head, argument: &[u8], out: &mut Vec<u8>) {
+        // memcached looks at the beginning of the argument only, where it knows one.
+        let argument = [&b"reset"[..], b"settings"]
+            .into_iter()
+            .find(|known| argument.starts_with(known))
+            .unwrap_or(argument);
+        let mut text = Vec::new();
+        if !argument.starts_with(b"cachedump") && !argument.starts_with(b"conns") {
+            self.stats(argument, &mut text);
+        }
+        if text.starts_with(b"PREFIX ") || argument == b"detail dump" && text == reply::END {
+            binary::stat(out, head, b"detailed", &text);
+            return binary::stat(out, head, b"", b"");
+        }
+        let is_known = [reply::END, reply::RESET, reply::OK].iter().any(|end| text.ends_with(end));
+        if !is_known {
+            return binary::error(out, head, Status::KeyNotFound);
+        }
+        for line in text.split(|&byte| byte == b'\n') {
+            let line = line.strip_suffix(b"\r").unwrap_or(line);
+            if let Some(line) = line.strip_prefix(b"STAT ") {
+                let name_len = line.iter().position(|&byte| byte == b' ').unwrap_or(line.len());
+                let (name, value) = line.split_at(name_len);
+                binary::stat(out, head, name, value.strip_prefix(b" ").unwrap_or_default());
+            }
+        }
+        binary::stat(out, head, b"", b"");
+    }
+}
+
+fn shown_cas(item: &Item, cas_enabled: bool) -> u64 {
+    if cas_enabled { item.cas } else { 0 }
+}
+
+/// Why a request was not done, in the protocol's words.
+struct Refusal {
+    status: Status,
+    text: &'static [u8],
+}
+
+impl Refusal {
+    fn append_to(self, out: &mut Vec<u8>, head: Head) {
+        binary::error_saying(out, head, self.status, self.text);
+    }
+}
+
+impl From<Status> for Refusal {
+    fn from(status: Status) -> Self {
+        Self {
+            status,
+            text: status.text(),
+        }
+    }
+}
+
+impl From<WriteError> for Refusal {
+    fn from(error: WriteError) -> Self {
+        match error {
+            WriteError::TooLarge { .. } => Status::ValueTooLarge.into(),
+            WriteError::OutOfMemory => Status::OutOfMemory.into(),
+            WriteError::KeyLength { .. } => Status::InvalidArguments.into(),
+            // The text protocol's line without its frame: it tells what to do.
+            other => {
+                let line = refusal(other);
+                let text = line.strip_prefix(b"SERVER_ERROR ").unwrap_or(line);
+                Self {
+                    status: Status::InternalError,
+                    text: text.strip_suffix(reply::LINE_END).unwrap_or(text),
+                }
+            }
+        }
+    }
+}
