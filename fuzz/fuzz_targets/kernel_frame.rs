@@ -24,7 +24,7 @@ thread_local! {
 fn side(v6: bool) -> Side {
     let (settings, items) = (settings(v6), items());
     let memory = Memory::new(&settings).unwrap();
-    fill(&memory.hot(), settings.seed, &items);
+    fill(&memory.hot(), &items);
     memory.hot().renew(NOW_NS + 1, u64::from(NOW_S) * 1_000_000_000 - NOW_NS);
     Side {
         memory,

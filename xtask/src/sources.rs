@@ -16,12 +16,15 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("keyway", &["keyway-region"]),
     ("keyway-capi", &["keyway"]),
     ("keyway-uring", &[]),
-    ("keyway-server", &["keyway", "keyway-proto", "keyway-uring"]),
+    ("keyway-server", &["keyway", "keyway-proto", "keyway-uring", "keyway-xdp"]),
     ("keyway-xdp", &[]),
     ("keyway-bench", &["keyway"]),
     ("libmemcached", &["keyway"]),
     ("libmemcached/util", &[]),
-    ("keyway-cli", &["keyway", "keyway-proto", "keyway-server", "keyway-bench"]),
+    (
+        "keyway-cli",
+        &["keyway", "keyway-proto", "keyway-server", "keyway-bench", "keyway-xdp"],
+    ),
     ("python", &["keyway"]),
 ];
 

@@ -12,6 +12,8 @@ mod background;
 mod bench;
 mod cpus;
 mod exit;
+#[cfg(feature = "kernel")]
+mod kernel;
 mod listen;
 mod logger;
 mod memcached;
@@ -29,7 +31,9 @@ use std::time::Duration;
 
 use clap::{ArgAction, Args, Parser, Subcommand};
 use keyway::{Gap, Options, Place};
-use keyway_server::{Config, EventLoop, KEYWAY_VERSION, LOOPBACK, Network, PROTOCOL_VERSION, RegionSocket, UnixSocket, Writers};
+use keyway_server::{
+    Config, EventLoop, KEYWAY_VERSION, Kernel, LOOPBACK, Network, PROTOCOL_VERSION, RegionSocket, UnixSocket, Writers,
+};
 
 use exit::Failure;
 use plan::Plan;
@@ -129,6 +133,12 @@ enum Command {
     /// Works for a parent that measures
     #[command(name = keyway_bench::processes::COMMAND, hide = true)]
     BenchWorker,
+    /// The kernel door's program: on interfaces, and pinned, as a step of its own
+    #[cfg(feature = "kernel")]
+    Kernel {
+        #[command(subcommand)]
+        command: kernel::Command,
+    },
     /// Print the version
     Version,
 }
@@ -163,6 +173,21 @@ struct Serve {
     /// Networks whose datagrams are answered, such as 10.0.0.0/8; others are ignored; may be repeated [default: loopback]
     #[arg(long, value_name = "CIDR", requires = "udp", value_delimiter = ',')]
     udp_allow: Vec<Network>,
+    /// Interfaces on which a BPF program answers the UDP gets of hot items before the server sees them, such as eth0,lo
+    #[arg(long, value_name = "IFACE,...", requires = "udp", value_delimiter = ',')]
+    kernel: Vec<String>,
+    /// Use the program that `keyway kernel attach` has pinned in this folder: this process then needs no capability
+    #[arg(long, value_name = "FOLDER", requires = "udp", conflicts_with = "kernel")]
+    kernel_pinned: Option<PathBuf>,
+    /// Memory for the program's copies and their index
+    #[arg(long, value_name = "SIZE", default_value = "64m", value_parser = size::parse_mebibytes)]
+    kernel_memory: u64,
+    /// Answers that a source gets from the program in a second, and how many at once; what is above goes to the server
+    #[arg(long, value_name = "N[:BURST]", value_parser = parse_rate)]
+    kernel_rate: Option<(u32, u32)>,
+    /// Also as XDP before TC: driver, or generic
+    #[arg(long, value_name = "MODE", requires = "kernel", value_parser = parse_xdp)]
+    kernel_xdp: Option<bool>,
     /// The region's file, made if absent, or memfd: gone with the server [default: /dev/shm/keyway-UID-PORT]
     #[arg(long, value_name = "PATH|memfd", value_parser = place::parse)]
     region: Option<Place>,
@@ -246,6 +271,13 @@ impl Serve {
             self.udp_allow
         };
         let mode = self.socket_mode;
+        let kernel = (!self.kernel.is_empty() || self.kernel_pinned.is_some()).then(|| Kernel {
+            interfaces: self.kernel,
+            pinned: self.kernel_pinned,
+            memory: usize::try_from(self.kernel_memory).unwrap_or(usize::MAX),
+            rate: self.kernel_rate,
+            xdp: self.kernel_xdp,
+        });
         let config = Config {
             tcp,
             unix: self.socket.map(|path| UnixSocket { path, mode }),
@@ -255,6 +287,7 @@ impl Serve {
             }),
             udp,
             udp_allow,
+            kernel,
             threads: self.threads,
             event_loop: self.event_loop,
             cpus: match &self.cpus {
@@ -291,6 +324,25 @@ impl Serve {
         };
         plan.check_item_size("--max-item", "--memory")?;
         Ok(plan)
+    }
+}
+
+/// A rate: answers in a second, and how many at once after a pause.
+fn parse_rate(text: &str) -> Result<(u32, u32), String> {
+    let (rate, burst) = text.split_once(':').unwrap_or((text, text));
+    match (rate.parse(), burst.parse()) {
+        (Ok(rate), Ok(burst)) if rate > 0 && burst > 0 => Ok((rate, burst)),
+        _ => Err(format!(
+            "\"{text}\" is no rate: write answers in a second, and how many at once, as in 1000:100"
+        )),
+    }
+}
+
+fn parse_xdp(text: &str) -> Result<bool, String> {
+    match text {
+        "driver" => Ok(true),
+        "generic" => Ok(false),
+        _ => Err("it is driver or generic".to_owned()),
     }
 }
 
@@ -360,6 +412,8 @@ fn run() -> Result<(), Failure> {
                 Command::Stats { region } => people::stats(region.region),
                 Command::Bench(bench) => bench.run(),
                 Command::BenchWorker => bench::work(),
+                #[cfg(feature = "kernel")]
+                Command::Kernel { command } => kernel::run(command),
                 _ => {
                     println!("keyway {KEYWAY_VERSION} (speaks the protocol of memcached {PROTOCOL_VERSION})");
                     Ok(())
@@ -456,6 +510,21 @@ mod tests {
     }
 
     #[test]
+    fn the_kernel_door_is_off_until_asked_for() {
+        assert_eq!(plan("--udp 127.0.0.1").unwrap().config.kernel, None);
+        let line = "--udp 127.0.0.1 --kernel eth0,lo --kernel-memory 8m --kernel-rate 5:2 --kernel-xdp generic";
+        let kernel = plan(line).unwrap().config.kernel.unwrap();
+        assert_eq!(kernel.interfaces, ["eth0", "lo"]);
+        assert_eq!((kernel.memory, kernel.rate, kernel.xdp), (8 << 20, Some((5, 2)), Some(false)));
+        let kernel = plan("--udp 127.0.0.1 --kernel-pinned /sys/fs/bpf/x")
+            .unwrap()
+            .config
+            .kernel
+            .unwrap();
+        assert_eq!((kernel.pinned, kernel.memory), (Some("/sys/fs/bpf/x".into()), 64 << 20));
+    }
+
+    #[test]
     fn serve_refuses_what_cannot_be() {
         for line in [
             "--cpus 3-1",
@@ -468,6 +537,10 @@ mod tests {
             "--listen nowhere:x",
             "--socket-mode 9",
             "--udp nowhere:x",
+            "--kernel lo",
+            "--udp 127.0.0.1 --kernel lo --kernel-rate 0",
+            "--udp 127.0.0.1 --kernel lo --kernel-xdp x",
+            "--udp 127.0.0.1 --kernel lo --kernel-pinned /p",
             "--udp-allow 10.0.0.0/8",
             "--udp 127.0.0.1 --udp-allow 10.0.0.1/8",
         ] {

@@ -67,6 +67,33 @@ impl EventLoop {
     }
 }
 
+/// The kernel door: what a BPF program answers over UDP, before any socket.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Kernel {
+    /// interfaces that the program is put on, by name
+    pub interfaces: Vec<String>,
+    /// use the program that somebody has put on interfaces and pinned in this folder, instead of loading one
+    pub pinned: Option<PathBuf>,
+    /// memory for copies and their index, bytes
+    pub memory: usize,
+    /// answers that a source gets from the program in a second at most, and how many at once after a pause
+    pub rate: Option<(u32, u32)>,
+    /// also as XDP before TC: `true` in the driver, `false` in the kernel's generic code
+    pub xdp: Option<bool>,
+}
+
+impl Default for Kernel {
+    fn default() -> Self {
+        Self {
+            interfaces: Vec::new(),
+            pinned: None,
+            memory: 64 << 20,
+            rate: None,
+            xdp: None,
+        }
+    }
+}
+
 /// Settings of a [`crate::Server`]. The defaults are memcached's, except that TCP is off until an address is given, and that UDP
 /// answers this machine only.
 #[derive(Clone, Debug)]
@@ -82,6 +109,8 @@ pub struct Config {
     pub udp: Vec<SocketAddr>,
     /// where datagrams may come from; those from elsewhere are neither executed nor answered
     pub udp_allow: Vec<Network>,
+    /// the kernel door; it answers for the one UDP address
+    pub kernel: Option<Kernel>,
     /// event loops, each on its own thread (`-t`)
     pub threads: usize,
     /// what the threads wait for their connections with
@@ -138,6 +167,7 @@ impl Default for Config {
             region_socket: None,
             udp: Vec::new(),
             udp_allow: LOOPBACK.to_vec(),
+            kernel: None,
             threads: 4,
             event_loop: EventLoop::Auto,
             protocol: Protocol::Auto,

@@ -579,6 +579,10 @@ impl Executor {
             b"sizes" => stats::sizes(out),
             b"sizes_enable" | b"sizes_disable" => out.extend_from_slice(b"STAT sizes_error not_available\r\nEND\r\n"),
             b"conns" => stats::conns(shared, out),
+            b"kernel" => match &shared.kernel {
+                Some(post) => post.stats_per_cpu(out),
+                None => out.extend_from_slice(reply::ERROR),
+            },
             b"reset" => {
                 let baseline = stats::baseline(shared, cache);
                 *lock(&shared.baseline) = baseline;

@@ -23,6 +23,11 @@ mod detail;
 mod dump;
 mod execute;
 mod handout;
+#[cfg(feature = "kernel")]
+pub mod kernel;
+#[cfg(not(feature = "kernel"))]
+#[path = "kernel_absent.rs"]
+mod kernel;
 mod listener;
 mod port;
 mod shared;
@@ -46,7 +51,7 @@ use mio::{Poll, Waker};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 
 pub use auth::AuthFileError;
-pub use config::{Config, EventLoop, KEYWAY_VERSION, PROTOCOL_VERSION, RegionSocket, UnixSocket, Writers};
+pub use config::{Config, EventLoop, KEYWAY_VERSION, Kernel, PROTOCOL_VERSION, RegionSocket, UnixSocket, Writers};
 pub use keyway_proto::Protocol;
 pub use listener::BindError;
 pub use source::{LOOPBACK, Network};
@@ -71,6 +76,7 @@ pub struct Server {
     workers: Vec<Worker>,
     tcp_addresses: Vec<SocketAddr>,
     udp_addresses: Vec<SocketAddr>,
+    keeper: Option<kernel::Keeper>,
 }
 
 /// Ends a server from another thread.
@@ -86,6 +92,8 @@ pub enum StartError {
     UdpWithAuthentication,
     /// `threads` is 0
     NoThreads,
+    /// the kernel door cannot be had; why
+    Kernel(String),
     /// a socket could not be bound
     Bind(BindError),
     /// the authentication file is unusable
@@ -130,6 +138,13 @@ impl Server {
         let listeners = listener::bind(&config).map_err(StartError::Bind)?;
         let tcp_addresses = listeners.iter().filter_map(listener::Listener::tcp_address).collect();
         let (udp_addresses, udp_sockets) = listener::bind_udp(&config).map_err(StartError::Bind)?;
+        let (keeper, post) = match &config.kernel {
+            Some(kernel) => {
+                let (keeper, post) = kernel::start(&config, kernel, &udp_addresses, &cache).map_err(StartError::Kernel)?;
+                (Some(keeper), Some(post))
+            }
+            None => (None, None),
+        };
         let signals = if config.signals { Some(catch_signals()?) } else { None };
 
         let rings = open_rings(&config)?;
@@ -159,6 +174,7 @@ impl Server {
             } else {
                 EventLoop::Epoll
             },
+            kernel: post,
             watch: watch::Hub::default(),
             detail: Detail::new(config.detail_delimiter.unwrap_or(b':'), config.detail_delimiter.is_some()),
             users: users.map(RwLock::new),
@@ -207,6 +223,7 @@ impl Server {
             workers,
             tcp_addresses,
             udp_addresses,
+            keeper,
         })
     }
 
@@ -232,6 +249,10 @@ impl Server {
             .iter()
             .map(|(_, name)| name.replacen(':', " ", 1))
             .chain(self.udp_addresses.iter().map(|address| format!("udp {address}")))
+            .chain(self.shared.config.kernel.iter().map(|kernel| match &kernel.pinned {
+                Some(folder) => format!("kernel {}", folder.display()),
+                None => format!("kernel {}", kernel.interfaces.join(",")),
+            }))
             .collect();
         let state = match self.cache.counters().curr_items {
             0 => "empty".to_owned(),
@@ -255,9 +276,15 @@ impl Server {
             shared,
             acceptor,
             workers,
+            keeper,
             ..
         } = self;
         let mut threads = Vec::new();
+        if let Some(keeper) = keeper {
+            let shared = Arc::clone(&shared);
+            let thread = std::thread::Builder::new().name("keyway-kernel".to_owned());
+            threads.push(thread.spawn(move || keeper.run(&shared)).map_err(RunError::System)?);
+        }
         for (index, worker) in workers.into_iter().enumerate() {
             let thread = std::thread::Builder::new()
                 .name(format!("keyway-{index}"))
@@ -350,6 +377,7 @@ impl fmt::Display for StartError {
             }
             Self::UdpWithAuthentication => f.write_str("UDP with an authentication file: datagrams cannot log in; leave one out"),
             Self::NoThreads => f.write_str("0 threads cannot serve anybody: give at least 1"),
+            Self::Kernel(why) => f.write_str(why),
             Self::Bind(error) => error.fmt(f),
             Self::AuthFile(path, error) => write!(f, "the authentication file {} {error}", path.display()),
             Self::NoUring(error) => write!(

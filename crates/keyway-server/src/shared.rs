@@ -16,6 +16,7 @@ use crate::auth::Users;
 use crate::config::{Config, EventLoop};
 use crate::connection::Stream;
 use crate::detail::Detail;
+use crate::kernel::Post;
 use crate::watch::Hub;
 
 /// A message to a worker.
@@ -145,6 +146,8 @@ pub(crate) struct Shared {
     pub(crate) udp_addresses: Vec<SocketAddr>,
     /// the event loop that the workers use
     pub(crate) event_loop: EventLoop,
+    /// the kernel door
+    pub(crate) kernel: Option<Arc<Post>>,
     pub(crate) watch: Hub,
     pub(crate) detail: Detail,
     pub(crate) users: Option<RwLock<Users>>,

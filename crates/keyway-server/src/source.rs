@@ -72,6 +72,16 @@ impl FromStr for Network {
 }
 
 impl Network {
+    /// Its first address.
+    pub fn address(&self) -> IpAddr {
+        self.address
+    }
+
+    /// Bits that its addresses have in common.
+    pub fn prefix_len(&self) -> u8 {
+        self.prefix_len
+    }
+
     fn first(&self) -> IpAddr {
         let prefix_len = u32::from(self.prefix_len);
         match self.address {

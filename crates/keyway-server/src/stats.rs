@@ -134,6 +134,9 @@ fn commands(c: &Counters, traffic: &Traffic, shared: &Shared, out: &mut Vec<u8>)
         stat(out, "keyway_udp_refused", traffic.udp_refused);
         stat(out, "keyway_udp_dropped", traffic.udp_dropped);
     }
+    if let Some(post) = &shared.kernel {
+        post.stats(out);
+    }
     stat(out, "log_worker_dropped", 0);
     stat(out, "log_worker_written", shared.watch.lines());
     stat(out, "log_watcher_skipped", shared.watch.skipped.load(Relaxed));

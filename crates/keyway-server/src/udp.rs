@@ -25,6 +25,7 @@ use nix::sys::socket::{MsgFlags, MultiHeaders, SockaddrStorage, recvmmsg, sendmm
 
 use crate::connection::{Desk, UNSENT_MAX};
 use crate::execute::{Executor, Origin, Outcome};
+use crate::kernel::Served;
 use crate::shared::{Peer, PeerAddress, lock};
 use crate::source::Network;
 
@@ -47,6 +48,8 @@ pub(crate) struct UdpDoors {
     doors: Vec<UdpDoor>,
     allowed: Vec<Network>,
     limits: Limits,
+    /// what the kernel door may want to know
+    served: Option<Served>,
 }
 
 struct UdpDoor {
@@ -121,6 +124,10 @@ impl UdpDoors {
         }
         Ok(Self {
             doors,
+            served: shared
+                .kernel
+                .clone()
+                .map(|post| Served::new(post, desk.executor.cache.clone())),
             allowed: shared.config.udp_allow.clone(),
             limits: Limits {
                 item_size_max: shared.item_size_max,
@@ -146,8 +153,11 @@ impl UdpDoors {
 
     /// Gives each socket that has something to do a turn of one batch.
     pub(crate) fn turn(&mut self, desk: &mut Desk, registry: &Registry) {
+        if let Some(served) = &mut self.served {
+            served.turn(desk.now);
+        }
         for door in &mut self.doors {
-            door.turn(desk, &self.allowed, &self.limits, registry);
+            door.turn(desk, &self.allowed, &self.limits, self.served.as_mut(), registry);
         }
     }
 
@@ -165,7 +175,14 @@ impl UdpDoors {
 }
 
 impl UdpDoor {
-    fn turn(&mut self, desk: &mut Desk, allowed: &[Network], limits: &Limits, registry: &Registry) {
+    fn turn(
+        &mut self,
+        desk: &mut Desk,
+        allowed: &[Network],
+        limits: &Limits,
+        mut served: Option<&mut Served>,
+        registry: &Registry,
+    ) {
         if self.blocked || !self.send(desk, registry) {
             return;
         }
@@ -173,7 +190,7 @@ impl UdpDoor {
             self.receive(desk);
         }
         while let Some((place, source)) = self.inbox.take() {
-            self.answer(desk, &place, source, allowed, limits);
+            self.answer(desk, &place, source, allowed, limits, served.as_deref_mut());
             if self.outbox.bytes.len() > UNSENT_PAUSE && !self.send(desk, registry) {
                 return;
             }
@@ -206,6 +223,7 @@ impl UdpDoor {
         source: Option<SockaddrStorage>,
         allowed: &[Network],
         limits: &Limits,
+        served: Option<&mut Served>,
     ) {
         let datagram = &self.inbox.bytes[place.clone()];
         let remote = source.as_ref().and_then(socket_address);
@@ -231,7 +249,14 @@ impl UdpDoor {
             *asker = remote;
         }
         let start = self.outbox.bytes.len();
-        execute_all(&mut desk.executor, framed.payload, limits, &self.peer, &mut self.outbox.bytes);
+        execute_all(
+            &mut desk.executor,
+            framed.payload,
+            limits,
+            &self.peer,
+            served,
+            &mut self.outbox.bytes,
+        );
         self.outbox.queue(framed.id, start, source);
     }
 
@@ -391,7 +416,14 @@ fn is_error_line(payload: &[u8]) -> bool {
 }
 
 /// Executes every whole request in `input` and appends the answers to `out`. What is left unfinished is dropped.
-fn execute_all(executor: &mut Executor, mut input: &[u8], limits: &Limits, peer: &Peer, out: &mut Vec<u8>) {
+fn execute_all(
+    executor: &mut Executor,
+    mut input: &[u8],
+    limits: &Limits,
+    peer: &Peer,
+    mut served: Option<&mut Served>,
+    out: &mut Vec<u8>,
+) {
     let start = out.len();
     let mut decoder = Decoder::speaking(limits.clone(), executor.shared.config.protocol);
     while !input.is_empty() {
@@ -412,6 +444,9 @@ fn execute_all(executor: &mut Executor, mut input: &[u8], limits: &Limits, peer:
                     sent: start,
                     keys_done: 0,
                 };
+                if let Some(served) = &mut served {
+                    served.note(&request);
+                }
                 match execute_one(executor, &request, out, &origin) {
                     Next::Request => consumed,
                     Next::End => return,

@@ -9,6 +9,13 @@ use crate::hot::PAGE_SIZE;
 pub const ALLOW_MAX: usize = 16;
 /// Bytes of copies for each index bucket: at eight slots a bucket, the index is hardly ever full before the pages are.
 const BYTES_PER_BUCKET: usize = 1024;
+/// Bytes of a bucket.
+const BUCKET_SIZE: usize = 64;
+/// Fewest pages: some are filled while others are emptied.
+const PAGES_MIN: usize = 4;
+/// Most memory: what the index's places can name is more.
+const MEMORY_MAX: usize = 64 << 30;
+
 /// What became of a packet (`enum kw_verdict`). Every one but the two hits goes up as it came.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Verdict {
@@ -61,6 +68,26 @@ impl Verdict {
         Self::HitEarly,
     ];
 
+    /// Its name in statistics.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Hit => "hits",
+            Self::NotOurs => "not_ours",
+            Self::OddPacket => "odd_packets",
+            Self::Forbidden => "forbidden",
+            Self::OverRate => "over_rate",
+            Self::Silent => "silent",
+            Self::OddFrame => "odd_frames",
+            Self::OddRequest => "odd_requests",
+            Self::Miss => "misses",
+            Self::Stale => "stale",
+            Self::Expired => "expired",
+            Self::TooLong => "too_long",
+            Self::NoRoom => "no_room",
+            Self::HitEarly => "hits_early",
+        }
+    }
+
     pub(crate) fn from_number(number: i32) -> Self {
         usize::try_from(number)
             .ok()
@@ -72,15 +99,13 @@ impl Verdict {
 /// What the program is told before it is loaded.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// the seed of the region's hash
-    pub seed: u64,
     /// the address that is served: packets to others are not looked at
     pub address: IpAddr,
     /// the port that is served
     pub port: u16,
     /// networks that may ask, as address and prefix length; at most [`ALLOW_MAX`]
     pub allow: Vec<(IpAddr, u8)>,
-    /// memory for copies, bytes
+    /// memory for copies and their index, bytes
     pub memory: usize,
     /// answers that a source gets in a second at most, and how many at once after a pause; `None`: as many as it likes
     pub rate: Option<(u32, u32)>,
@@ -90,7 +115,6 @@ pub struct Settings {
 #[derive(Clone, Debug)]
 #[repr(C)]
 pub struct Config {
-    seed: u64,
     pub(crate) bucket_mask: u32,
     pub(crate) pages: u32,
     address4: [u8; 4],
@@ -103,7 +127,7 @@ pub struct Config {
     burst_ns: u64,
 }
 
-const _: () = assert!(size_of::<Config>() == 8 + 8 + 20 + 4 + ALLOW_MAX * 32 + 16);
+const _: () = assert!(size_of::<Config>() == 8 + 20 + 4 + ALLOW_MAX * 32 + 16);
 
 /// The settings name more networks than the program can hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -115,11 +139,12 @@ impl Config {
         if settings.allow.len() > ALLOW_MAX {
             return Err(TooManyNetworks(settings.allow.len()));
         }
-        let pages = (settings.memory / PAGE_SIZE).clamp(1, 1 << 21);
-        let buckets = (pages * PAGE_SIZE / BYTES_PER_BUCKET).next_power_of_two();
+        let buckets = (settings.memory.min(MEMORY_MAX) / BYTES_PER_BUCKET)
+            .max(64)
+            .next_power_of_two();
+        let pages = (settings.memory.min(MEMORY_MAX).saturating_sub(buckets * BUCKET_SIZE) / PAGE_SIZE).max(PAGES_MIN);
         let small = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
         let mut config = Self {
-            seed: settings.seed,
             bucket_mask: small(buckets - 1),
             pages: small(pages),
             address4: [0; 4],
@@ -169,7 +194,6 @@ impl Config {
     #[cfg(feature = "load")]
     pub(crate) fn bytes(&self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(size_of::<Self>());
-        bytes.extend(self.seed.to_ne_bytes());
         bytes.extend(self.bucket_mask.to_ne_bytes());
         bytes.extend(self.pages.to_ne_bytes());
         bytes.extend(self.address4);

@@ -92,6 +92,39 @@ impl HotCopy {
         &self.0
     }
 
+    /// The copy that begins these words, whatever follows it; `None` if they begin none.
+    pub(crate) fn from_words(mut words: Vec<u64>) -> Option<Self> {
+        let (lens, sizes) = (*words.get(3)?, *words.get(4)?);
+        let byte = |word: u64, shift: u32| usize::try_from(word >> shift & 0xFF).unwrap_or(0);
+        let value_len = usize::try_from(lens >> 32 & 0xFFFF).unwrap_or(0);
+        let (key_len, flags_len, size_len) = (byte(lens, 48), byte(lens, 56), byte(sizes, 0));
+        let line_len = b"VALUE ".len() + key_len + flags_len + size_len + value_len + 4;
+        let len = HEADER_WORDS + line_len.div_ceil(8);
+        if key_len == 0 || line_len > LINE_LEN_MAX || words.len() < len {
+            return None;
+        }
+        words.truncate(len);
+        // without the sequence number and the mark
+        words[0] &= !0xFFFF_FFFF;
+        words[3] &= !0xFFFF_FFFF;
+        Some(Self(words))
+    }
+
+    /// Its key.
+    pub fn key(&self) -> Vec<u8> {
+        let len = usize::try_from(self.0[3] >> 48 & 0xFF).unwrap_or(0);
+        let bytes = self.0[HEADER_WORDS..].iter().flat_map(|word| word.to_le_bytes());
+        bytes.skip(b"VALUE ".len()).take(len).collect()
+    }
+
+    /// The words with which it was made.
+    pub fn seen(&self) -> Seen {
+        Seen {
+            stripe: self.0[1],
+            flush: self.0[2],
+        }
+    }
+
     /// Bytes that it takes.
     pub fn size(&self) -> usize {
         self.0.len() * 8
@@ -130,6 +163,20 @@ mod tests {
         assert!(bytes[64..].starts_with(b"VALUE key 4294967295 5\r\nvalue\r\n"));
         assert_eq!((bytes[28], bytes[30], bytes[31], bytes[32], bytes[33]), (5, 3, 11, 2, 21));
         assert_eq!((copy.words()[1], copy.words()[2]), (5, 6));
+    }
+
+    #[test]
+    fn a_copy_is_read_back_as_it_was_written() {
+        let seen = Seen { stripe: 5, flush: 6 };
+        let copy = HotCopy::new(&item(b"key", b"value"), seen).unwrap();
+        let mut words = copy.words().to_vec();
+        words[0] |= 8;
+        words[3] |= 1;
+        words.extend([7; 9]);
+        let back = HotCopy::from_words(words).unwrap();
+        assert_eq!((&back, back.key(), back.seen()), (&copy, b"key".to_vec(), seen));
+        assert_eq!(HotCopy::from_words(vec![u64::MAX; 300]), None);
+        assert_eq!(HotCopy::from_words(vec![0; 300]), None);
     }
 
     #[test]

@@ -5,19 +5,22 @@
 //! interface replaces it.
 
 use std::fmt;
+use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::chown;
+use std::path::{Path, PathBuf};
 
 use libbpf_rs::{
-    ErrorKind, MapCore, Object, ObjectBuilder, PrintLevel, ProgramInput, TC_INGRESS, TcHook, TcHookBuilder, Xdp, XdpFlags,
-    set_print,
+    ErrorKind, MapCore, MapHandle, Object, ObjectBuilder, PrintLevel, ProgramInput, TC_INGRESS, TcHook, TcHookBuilder, Xdp,
+    XdpFlags, set_print,
 };
 
 use libbpf_rs::query::{ProgInfoIter, ProgramInfo};
 
 use crate::config::{Config, Settings, TooManyNetworks, Verdict};
-use crate::hot::{CONTROL_WORDS, HotSet, STRIPES};
-use crate::memory::Mapping;
+use crate::hot::HotSet;
+use crate::maps::{self, Maps};
 
 /// The compiled program. Aligned, because it is an ELF file that libbpf reads in place.
 static PROGRAM: &Aligned<[u8]> = &Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/door.bpf.o")));
@@ -32,17 +35,19 @@ const TC_PRIORITY: u32 = 1;
 /// A loaded program and its hot set.
 pub struct Door {
     object: Object,
-    index: Mapping,
-    pages: Mapping,
-    stripes: Mapping,
-    control: Mapping,
+    maps: Maps,
 }
 
 /// The program on an interface, until this is dropped.
 #[derive(Debug)]
 pub enum Attached {
     /// at TC ingress
-    Tc(TcHook),
+    Tc {
+        /// the program
+        program: OwnedFd,
+        /// the interface's number
+        interface: i32,
+    },
     /// as XDP, before TC
     Xdp {
         /// the program
@@ -70,6 +75,18 @@ pub enum DoorError {
     Settings(TooManyNetworks),
     /// this process may not load programs
     NotPermitted,
+    /// the kernel is older than the program can do with
+    TooOld(String),
+    /// nothing is pinned there
+    NothingPinned(PathBuf),
+    /// something is
+    AlreadyPinned(PathBuf),
+    /// what is pinned there was loaded with other settings
+    OtherSettings(PathBuf),
+    /// another process uses what is pinned there
+    InUse(PathBuf),
+    /// that is no BPF file system
+    NoBpfFileSystem(PathBuf),
     /// the kernel refused, with what it said
     Kernel(&'static str, String),
 }
@@ -78,6 +95,7 @@ impl Door {
     /// Loads the program. Nothing is attached, and the program is silent until its lease is renewed.
     pub fn load(settings: &Settings) -> Result<Self, DoorError> {
         let config = Config::new(settings).map_err(DoorError::Settings)?;
+        check_kernel()?;
         // libbpf writes to standard error otherwise.
         set_print(Some((PrintLevel::Warn, |_, text| log::debug!("libbpf: {}", text.trim_end()))));
         let refused = |what| move |error: libbpf_rs::Error| DoorError::Kernel(what, format!("{error:#}"));
@@ -110,40 +128,31 @@ impl Door {
             )(error),
             _ => refused("loading the program")(error),
         })?;
-        let (index, pages) = config.words();
-        let map = |name: &'static str, words| mapping(&object, name, words);
-        Ok(Self {
-            index: map("kw_index", index)?,
-            pages: map("kw_pages", pages)?,
-            stripes: map("kw_stripes", STRIPES)?,
-            control: map("kw_controls", CONTROL_WORDS)?,
-            object,
-        })
+        let maps = Maps::new(&config, |name| handle(&object, name))?;
+        Ok(Self { object, maps })
     }
 
     /// The hot set that the program reads.
     pub fn hot(&self) -> HotSet<'_> {
-        HotSet {
-            index: self.index.words(),
-            pages: self.pages.words(),
-            stripes: self.stripes.words(),
-            control: self.control.words(),
-        }
+        self.maps.hot()
+    }
+
+    /// Its maps.
+    pub fn maps(&self) -> &Maps {
+        &self.maps
     }
 
     /// Puts the program at the TC ingress of the interface with this number, in place of one that an earlier process left.
     pub fn attach(&self, interface: i32) -> Result<Attached, DoorError> {
         let refused = |error: libbpf_rs::Error| DoorError::Kernel("attaching to TC ingress", format!("{error:#}"));
         let program = self.program("kw_tc")?;
-        let mut hook = TcHookBuilder::new(program.as_fd())
-            .ifindex(interface)
-            .replace(true)
-            .handle(TC_HANDLE)
-            .priority(TC_PRIORITY)
-            .hook(TC_INGRESS);
+        let mut hook = filter(program.as_fd(), interface);
         // The qdisc that filters hang on; one that is there already serves.
         hook.create().map_err(refused)?;
-        hook.attach().map(Attached::Tc).map_err(refused)
+        hook.attach().map_err(refused)?;
+        let program = program.as_fd().try_clone_to_owned();
+        let program = program.map_err(|error| DoorError::Kernel("attaching to TC ingress", error.to_string()))?;
+        Ok(Attached::Tc { program, interface })
     }
 
     /// Puts the program in front of the TC stage as XDP, on an interface that has no XDP program. What finds no room behind its
@@ -168,20 +177,40 @@ impl Door {
 
     /// How many packets met each fate since the program was loaded, summed over all CPUs.
     pub fn counts(&self) -> Result<Vec<(Verdict, u64)>, DoorError> {
-        let refused = |error: libbpf_rs::Error| DoorError::Kernel("reading the counters", format!("{error:#}"));
-        let map = self.map("kw_counts")?;
-        Verdict::ALL
-            .iter()
-            .zip(0_u32..)
-            .map(|(verdict, key)| {
-                let values = map
-                    .lookup_percpu(&key.to_ne_bytes(), libbpf_rs::MapFlags::ANY)
-                    .map_err(refused)?
-                    .unwrap_or_default();
-                let count = |value: Vec<u8>| value.try_into().map_or(0, u64::from_ne_bytes);
-                Ok((*verdict, values.into_iter().map(count).sum()))
-            })
-            .collect()
+        let counts = self.maps.counts()?.per_cpu()?;
+        Ok(counts
+            .into_iter()
+            .map(|(verdict, counts)| (verdict, counts.iter().sum()))
+            .collect())
+    }
+
+    /// Pins the program and its maps in this folder, which is made, and gives them to this user.
+    pub fn pin(&self, folder: &Path, user: Option<u32>) -> Result<(), DoorError> {
+        maps::make_folder(folder)?;
+        let refused = |error: String| DoorError::Kernel("pinning the program", error);
+        let pinned = || -> Result<(), DoorError> {
+            for name in maps::SHARED {
+                let path = maps::pin_of(folder, name);
+                let mut map = handle(&self.object, name)?;
+                map.pin(&path)
+                    .map_err(|error| refused(format!("{}: {error:#}", path.display())))?;
+                chown(&path, user, None).map_err(|error| refused(format!("{}: {error}", path.display())))?;
+            }
+            chown(folder, user, None).map_err(|error| refused(format!("{}: {error}", folder.display())))
+        };
+        pinned().inspect_err(|_| drop(unpin(folder)))
+    }
+
+    /// Puts the program at the TC ingress of an interface for good: it stays when this process ends, silent until somebody renews its lease. The
+    /// folder in which it is pinned remembers it.
+    pub fn attach_for_good(&self, folder: &Path, interface: i32) -> Result<(), DoorError> {
+        let attached = self.attach(interface)?;
+        let mark = maps::interface_folder(folder, interface);
+        // Dropping it would detach.
+        std::fs::create_dir(&mark)
+            .map_err(|error| DoorError::Kernel("pinning the program", format!("{}: {error}", mark.display())))?;
+        std::mem::forget(attached);
+        Ok(())
     }
 
     /// Runs the TC program once on a frame, as if it had come in on `lo` (`BPF_PROG_TEST_RUN`): its action, the frame after it,
@@ -216,22 +245,53 @@ impl Door {
             .find(|program| program.name() == name)
             .ok_or_else(|| DoorError::Kernel("finding a program", name.to_owned()))
     }
-
-    fn map(&self, name: &'static str) -> Result<libbpf_rs::Map<'_>, DoorError> {
-        find_map(&self.object, name)
-    }
 }
 
-fn find_map<'o>(object: &'o Object, name: &'static str) -> Result<libbpf_rs::Map<'o>, DoorError> {
-    object
+fn handle(object: &Object, name: &'static str) -> Result<MapHandle, DoorError> {
+    let map = object
         .maps()
-        .find(|map| map.name() == name)
-        .ok_or_else(|| DoorError::Kernel("finding a map", name.to_owned()))
+        // Of a section, the library's name has the program's before it.
+        .find(|map| map.name() == name || (name == maps::CONFIG && map.name().as_encoded_bytes().ends_with(name.as_bytes())))
+        .ok_or_else(|| DoorError::Kernel("finding a map", name.to_owned()))?;
+    MapHandle::try_from(&map).map_err(|error| DoorError::Kernel("opening a map", format!("{name}: {error:#}")))
 }
 
-fn mapping(object: &Object, name: &'static str, words: usize) -> Result<Mapping, DoorError> {
-    let map = find_map(object, name)?;
-    Mapping::new(map.as_fd(), words).map_err(|error: io::Error| DoorError::Kernel("mapping the hot set", error.to_string()))
+/// Takes the program that is pinned in this folder off its interfaces, and the folder away. An interface that is gone needs nothing.
+pub fn unpin(folder: &Path) -> Result<(), DoorError> {
+    let refused = |error: io::Error| DoorError::Kernel("removing the pinned program", format!("{}: {error}", folder.display()));
+    if !folder.exists() {
+        return Err(DoorError::NothingPinned(folder.to_owned()));
+    }
+    for interface in maps::interfaces_at(folder) {
+        let own = File::open(folder).map_err(refused)?;
+        // The program's descriptor is not looked at: the filter is found by its handle and priority.
+        let mut hook = filter(own.as_fd(), interface);
+        if let Err(error) = hook.detach()
+            && !matches!(error.kind(), ErrorKind::NotFound | ErrorKind::InvalidInput)
+        {
+            log::debug!("detaching from interface {interface}: {error:#}");
+        }
+    }
+    for entry in std::fs::read_dir(folder).map_err(refused)?.flatten() {
+        let path = entry.path();
+        let removed = if path.is_dir() {
+            std::fs::remove_dir(&path)
+        } else {
+            std::fs::remove_file(&path)
+        };
+        removed.map_err(refused)?;
+    }
+    std::fs::remove_dir(folder).map_err(refused)
+}
+
+/// Our filter on an interface's TC ingress.
+fn filter(program: BorrowedFd<'_>, interface: i32) -> TcHook {
+    TcHookBuilder::new(program)
+        .ifindex(interface)
+        .replace(true)
+        .handle(TC_HANDLE)
+        .priority(TC_PRIORITY)
+        .hook(TC_INGRESS)
 }
 
 impl Drop for Attached {
@@ -239,7 +299,7 @@ impl Drop for Attached {
         // Nothing is to be done about an interface that has gone before. Of the hook, only our filter is taken: others may hang
         // on the same qdisc.
         match self {
-            Self::Tc(hook) => drop(hook.detach()),
+            Self::Tc { program, interface } => drop(filter(program.as_fd(), *interface).detach()),
             Self::Xdp {
                 program,
                 interface,
@@ -258,13 +318,74 @@ impl XdpMode {
     }
 }
 
+/// Which of the capabilities that loading needs this process does not have (capabilities(7)).
+fn missing_capabilities() -> Vec<&'static str> {
+    const SYS_ADMIN: u32 = 21;
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
+    let held = line.and_then(|line| u64::from_str_radix(line.trim(), 16).ok()).unwrap_or(0);
+    let has = |bit: u32| held >> bit & 1 != 0;
+    [("CAP_BPF", 39, true), ("CAP_NET_ADMIN", 12, false), ("CAP_PERFMON", 38, true)]
+        .into_iter()
+        .filter(|(_, bit, by_admin)| !(has(*bit) || (*by_admin && has(SYS_ADMIN))))
+        .map(|(name, ..)| name)
+        .collect()
+}
+
+/// Refuses kernels that lack what the program uses.
+fn check_kernel() -> Result<(), DoorError> {
+    let release = nix::sys::utsname::uname().map_or_else(|_| String::new(), |name| name.release().to_string_lossy().into_owned());
+    let mut numbers = release
+        .split(|c: char| !c.is_ascii_digit())
+        .map(|number| number.parse::<u32>().unwrap_or(0));
+    let version = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
+    if version < (6, 1) {
+        Err(DoorError::TooOld(release))
+    } else {
+        Ok(())
+    }
+}
+
 impl fmt::Display for DoorError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Settings(error) => error.fmt(f),
             Self::NotPermitted => {
-                f.write_str("the kernel door: loading a program needs root, or CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON")
+                f.write_str("the kernel door: loading a program needs root, or CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON")?;
+                match missing_capabilities().as_slice() {
+                    [] => f.write_str("; this process has them, but not in the machine's first user namespace"),
+                    missing => write!(f, "; this process lacks {}", missing.join(", ")),
+                }?;
+                f.write_str(". Somebody who may can do that part with `keyway kernel attach`")
             }
+            Self::TooOld(release) => write!(f, "the kernel door needs Linux 6.1 or newer, and this is {release}"),
+            Self::NothingPinned(folder) => write!(
+                f,
+                "the kernel door: nothing is pinned at {}: `keyway kernel attach` puts it there",
+                folder.display()
+            ),
+            Self::AlreadyPinned(folder) => write!(
+                f,
+                "the kernel door: something is pinned at {} already: `keyway kernel detach` takes it away",
+                folder.display()
+            ),
+            Self::OtherSettings(folder) => write!(
+                f,
+                "the kernel door: what is pinned at {} was attached with other settings (UDP address, networks, memory or rate): \
+                 attach it again with those of the server",
+                folder.display()
+            ),
+            Self::InUse(folder) => write!(
+                f,
+                "the kernel door: another server uses what is pinned at {}",
+                folder.display()
+            ),
+            Self::NoBpfFileSystem(folder) => write!(
+                f,
+                "the kernel door: {} is in no BPF file system: `mount -t bpf bpf {}`",
+                folder.display(),
+                folder.display()
+            ),
             Self::Kernel(what, error) => write!(f, "the kernel door: {what}: {error}"),
         }
     }

@@ -91,7 +91,7 @@ impl Program {
             hot.pages.len() * 8 >= world.config.pages() * PAGE_SIZE,
             "there are too few pages"
         );
-        assert!(hot.stripes.len() >= STRIPES && hot.control.len() >= crate::hot::CONTROL_WORDS);
+        assert!(hot.stripes.len() > STRIPES && hot.control.len() >= crate::hot::CONTROL_WORDS);
         let Some(len) = u32::try_from(frame.len()).ok().filter(|_| frame.len() <= FRAME_LEN_MAX) else {
             return (Verdict::OddPacket, &[]);
         };

@@ -24,7 +24,7 @@ pub const CONTROL_WORDS: usize = 8;
 /// Places in it.
 const LEASE: usize = 0;
 const UNIX: usize = 1;
-const FLUSH: usize = 2;
+const SEED: usize = 2;
 
 /// The shared words, wherever they are: in maps of the kernel, or in memory of a test.
 #[derive(Clone, Copy, Debug)]
@@ -33,7 +33,7 @@ pub struct HotSet<'a> {
     pub index: &'a [AtomicU64],
     /// whole pages
     pub pages: &'a [AtomicU64],
-    /// [`STRIPES`] of them: `{started, finished}` changes, the older half low
+    /// [`STRIPES`] of them, and one of `flush_all`: `{started, finished}` changes, the older half low
     pub stripes: &'a [AtomicU64],
     /// eight
     pub control: &'a [AtomicU64],
@@ -61,7 +61,13 @@ impl HotSet<'_> {
 
     /// The word of `flush_all`.
     pub fn flush(&self) -> &AtomicU64 {
-        &self.control[FLUSH]
+        &self.stripes[STRIPES]
+    }
+
+    /// Tells the program the seed of the region's hash, before it is let answer.
+    pub fn set_seed(&self, seed: u64) {
+        // PAIRS: the program's load of the lease, which is renewed behind this.
+        self.control[SEED].store(seed, Release);
     }
 
     /// Lets the program answer until `lease_ns` of CLOCK_MONOTONIC, and tells it the time: Unix time less CLOCK_MONOTONIC, ns.
@@ -100,7 +106,7 @@ impl HotSet<'_> {
 
     /// Makes the program find the copy at `place` for this hash; false if the hash's bucket has no free slot.
     pub fn point(&self, hash: u64, place: Place) -> bool {
-        let word = (hash >> 32) << 32 | ((place.page + 1) << 10 | place.unit) as u64;
+        let word = word_of(hash, place);
         let bucket = self.bucket(hash);
         let same_tag = |slot: &&AtomicU64| slot.load(Relaxed) >> 32 == hash >> 32 && slot.load(Relaxed) != 0;
         let slot = bucket
@@ -109,6 +115,39 @@ impl HotSet<'_> {
             .or_else(|| bucket.iter().find(|slot| slot.load(Relaxed) == 0));
         // PAIRS: the program's load of the slot; the copy that it leads to is written.
         slot.map(|slot| slot.store(word, Release)).is_some()
+    }
+
+    /// Where the program finds a copy for this hash.
+    pub fn find(&self, hash: u64) -> Option<Place> {
+        let words = self.bucket(hash).iter().map(|slot| slot.load(Relaxed));
+        words.filter(|word| word >> 32 == hash >> 32).find_map(place_of)
+    }
+
+    /// Where the copies of this hash's bucket are.
+    pub fn neighbours(&self, hash: u64) -> impl Iterator<Item = Place> {
+        self.bucket(hash).iter().filter_map(|slot| place_of(slot.load(Relaxed)))
+    }
+
+    /// Makes the program not find the copy at `place`, which is in this hash's bucket.
+    pub fn forget_place(&self, hash: u64, place: Place) {
+        for slot in self.bucket(hash) {
+            if place_of(slot.load(Relaxed)) == Some(place) {
+                slot.store(0, Relaxed);
+            }
+        }
+    }
+
+    /// Makes the program find nothing at all.
+    pub fn clear(&self) {
+        self.index.iter().for_each(|slot| slot.store(0, Relaxed));
+    }
+
+    /// The copy at `place`, as it was written.
+    pub fn read(&self, place: Place) -> Option<HotCopy> {
+        let at = (place.page * UNITS_IN_PAGE + place.unit) * WORDS_IN_UNIT;
+        let end = (at + COPY_LEN_MAX / 8).min(self.pages.len());
+        let words = self.pages.get(at..end)?.iter().map(|word| word.load(Relaxed)).collect();
+        HotCopy::from_words(words)
     }
 
     /// Makes the program find nothing for this hash.
@@ -130,4 +169,16 @@ impl HotSet<'_> {
         let bucket = usize::try_from(hash & 0xFFFF_FFFF).unwrap_or(0) & self.bucket_mask();
         &self.index[bucket * SLOTS..][..SLOTS]
     }
+}
+
+/// The index word of a copy.
+fn word_of(hash: u64, place: Place) -> u64 {
+    (hash >> 32) << 32 | ((place.page + 1) << 10 | place.unit) as u64
+}
+
+/// Where an index word leads.
+fn place_of(word: u64) -> Option<Place> {
+    let low = usize::try_from(word & 0xFFFF_FFFF).unwrap_or(0);
+    let page = (low >> 10).checked_sub(1)?;
+    Some(Place { page, unit: low & 1023 })
 }

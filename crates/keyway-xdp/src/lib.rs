@@ -16,7 +16,13 @@ pub mod door;
 pub mod host;
 pub mod hot;
 #[cfg(feature = "load")]
+mod maps;
+#[cfg(feature = "load")]
 mod memory;
+pub mod store;
+
+#[cfg(feature = "load")]
+pub use maps::{Counts, Maps, PIN_FOLDER, interfaces_at};
 
 // Linked for its headers; see the build script.
 #[cfg(feature = "load")]

@@ -125,7 +125,7 @@ fn on_host(report: &mut Report, options: &Options, settings: &Settings, v6: bool
         Ok(memory) => memory,
         Err(error) => return report.take("settings", Err(error.to_string())),
     };
-    fill(&memory.hot(), settings.seed, &items);
+    fill(&memory.hot(), &items);
     let mut stage = Stage::Host {
         program: Program::default(),
         config: &memory.config,
@@ -140,7 +140,7 @@ fn on_host(report: &mut Report, options: &Options, settings: &Settings, v6: bool
         "a source above its rate on the host",
         ask_once(&mut stage, v6, Outcome::Up(Some(Verdict::OverRate))),
     );
-    report.take("random packets notice one wrong byte", wrong_copy(&memory, settings, v6));
+    report.take("random packets notice one wrong byte", wrong_copy(&memory, v6));
     let mut program = Program::default();
     report.take("hashes on the host", hashes(&mut program, options.seed));
 }
@@ -162,7 +162,7 @@ fn in_kernel(report: &mut Report, options: &Options, settings: &Settings, v6: bo
         Ok(format!("the verifier accepts it, after {verified} instructions")),
     );
     let items = items();
-    fill(&door.hot(), settings.seed, &items);
+    fill(&door.hot(), &items);
     let mut stage = Stage::Kernel(&door);
     try_all(report, &mut stage, &items, v6, options.packets / 20, options.seed);
     report.take("the lease in the kernel", lease(&door, v6));
@@ -202,12 +202,12 @@ fn try_all(report: &mut Report, stage: &mut Stage<'_>, items: &[kernel::world::H
 }
 
 /// The checker's own check: with one byte of one copy changed, random packets must find a wrong answer.
-fn wrong_copy(memory: &Memory, settings: &Settings, v6: bool) -> Result<String, String> {
+fn wrong_copy(memory: &Memory, v6: bool) -> Result<String, String> {
     let items = items();
     let mut wrong = items.clone();
     let changed = wrong.iter_mut().find(|item| item.value.len() > 20).ok_or("no item")?;
     changed.value[7] ^= 1;
-    fill(&memory.hot(), settings.seed, &wrong);
+    fill(&memory.hot(), &wrong);
     let mut stage = Stage::Host {
         program: Program::default(),
         config: &memory.config,
@@ -253,7 +253,7 @@ fn rate(settings: &Settings, v6: bool) -> Result<String, String> {
         ..settings.clone()
     };
     let door = Door::load(&settings).map_err(|error| error.to_string())?;
-    fill(&door.hot(), settings.seed, &items());
+    fill(&door.hot(), &items());
     let mut stage = Stage::Kernel(&door);
     let start = std::time::Instant::now();
     let mut from = |host: u8, count: usize| -> Result<usize, String> {

@@ -181,7 +181,7 @@ fn traffic_settings(address: &str) -> Result<Settings, String> {
 fn serve(interface: &str, with_xdp: bool, address: &str) -> Result<String, String> {
     let settings = traffic_settings(address)?;
     let door = Door::load(&settings).map_err(|error| error.to_string())?;
-    fill(&door.hot(), settings.seed, &items());
+    fill(&door.hot(), &items());
     let number = std::fs::read_to_string(format!("/sys/class/net/{interface}/ifindex")).ok();
     // `ip netns exec` mounts the namespace's own /sys
     let number = number

@@ -18,6 +18,8 @@ use crate::frame::{Checksum, Frame, PORT, served};
 pub const NOW_S: u32 = 1_700_000_000;
 /// CLOCK_MONOTONIC of those on the host, ns.
 pub const NOW_NS: u64 = 5_000_000_000;
+/// The seed of these worlds' hash.
+pub const SEED: u64 = 0x1234_5678_9ABC_DEF0;
 /// Stripe and flush words that are at rest.
 const AT_REST: Seen = Seen {
     stripe: 7 << 32 | 7,
@@ -109,7 +111,6 @@ pub fn settings(v6: bool) -> Settings {
         ("10.0.0.0".parse().expect("an address"), 24)
     };
     Settings {
-        seed: 0x1234_5678_9ABC_DEF0,
         address: served(v6),
         port: PORT,
         // the second one shows that the first is not the only one that counts
@@ -142,7 +143,7 @@ impl Memory {
         Ok(Self {
             index: zeroed(index),
             pages: zeroed(pages),
-            stripes: zeroed(STRIPES),
+            stripes: zeroed(STRIPES + 1),
             control: zeroed(CONTROL_WORDS),
             config,
         })
@@ -160,8 +161,9 @@ impl Memory {
 }
 
 /// Puts copies of all items where the program looks, one after the other; returns where each is.
-pub fn fill(hot: &HotSet<'_>, seed: u64, items: &[Hot]) -> Vec<Place> {
+pub fn fill(hot: &HotSet<'_>, items: &[Hot]) -> Vec<Place> {
     use std::sync::atomic::Ordering::Relaxed;
+    hot.set_seed(SEED);
     hot.stripes.iter().for_each(|stripe| stripe.store(AT_REST.stripe, Relaxed));
     hot.flush().store(AT_REST.flush, Relaxed);
     let units_in_page = (PAGE_SIZE - keyway_xdp::copy::COPY_LEN_MAX) / UNIT_SIZE;
@@ -184,7 +186,7 @@ pub fn fill(hot: &HotSet<'_>, seed: u64, items: &[Hot]) -> Vec<Place> {
         };
         let copy = HotCopy::new(&copied, seen).unwrap_or_else(|| panic!("{item:?} has no copy"));
         let place = Place { page, unit };
-        let hash = keyway_region::hash(seed, &item.key);
+        let hash = keyway_region::hash(SEED, &item.key);
         hot.write(place, &copy);
         assert!(hot.point(hash, place), "no slot for {item:?}");
         if item.state == State::Changing {

@@ -1,4 +1,6 @@
-/* Finding a key's hot copy, and judging whether it may be given out.
+/* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+ *
+ * Finding a key's hot copy, and judging whether it may be given out.
  *
  * A copy may be given out if, at one instant after the request came, its stripe's word and the flush word were those that the
  * server saw when it read the value, with equal halves: then no change of the key has begun since (docs/coherence.md). The
@@ -71,11 +73,11 @@ KW_INLINE enum kw_verdict kw_judge(struct kw_context *context, const struct kw_c
 {
 	struct kw_scratch *s = context->s;
 	__u32 len = s->token_end - s->at;
-	const struct kw_control *control = kw_control();
 	const __u64 *stripe = kw_stripe(s->hash >> (64 - KW_STRIPE_BITS));
+	const __u64 *flushes = kw_stripe(KW_FLUSH);
 	__u64 word, flush;
 
-	if (!control || !stripe)
+	if (!flushes || !stripe)
 		return KW_SILENT;
 	if (seq & 1)
 		return KW_STALE;
@@ -87,7 +89,7 @@ KW_INLINE enum kw_verdict kw_judge(struct kw_context *context, const struct kw_c
 	if (s->differs)
 		return KW_MISS;
 	word = *(volatile const __u64 *)stripe;
-	flush = *(volatile const __u64 *)&control->flush;
+	flush = *(volatile const __u64 *)flushes;
 	if (word != copy->stripe || (__u32)word != word >> 32 || flush != copy->flush || (__u32)flush != flush >> 32)
 		return KW_STALE;
 	if (copy->expires_s && copy->expires_s <= s->now_s)

@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only
+/* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
  *
  * The kernel door: answers UDP requests for hot items before any socket sees them.
  *
@@ -40,7 +40,7 @@ struct {
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(map_flags, BPF_F_MMAPABLE);
-	__uint(max_entries, KW_STRIPES);
+	__uint(max_entries, KW_FLUSH + 1);
 	__type(key, __u32);
 	__type(value, __u64);
 } kw_stripes SEC(".maps");
@@ -282,5 +282,5 @@ int kw_xdp(struct xdp_md *packet)
 }
 
 /* The kernel offers bpf_probe_read_kernel() and its clock to programs under the GPL only: the files of this folder are under
- * the project's licence or the GPL, version 2, as the user chooses. */
-char _license[] SEC("license") = "GPL and additional rights";
+ * the two-clause BSD licence or the GPL, version 2, as the user chooses. */
+char _license[] SEC("license") = "Dual BSD/GPL";

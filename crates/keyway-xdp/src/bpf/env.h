@@ -1,4 +1,6 @@
-/* Where the program runs: in the kernel (BPF), or on the host, where tests and fuzzers call it. The rest of these headers is
+/* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+ *
+ * Where the program runs: in the kernel (BPF), or on the host, where tests and fuzzers call it. The rest of these headers is
  * the same in both worlds and uses only what stands here.
  *
  *     kw_loop     calls back up to n times, until the callback returns 1 (in BPF the verifier looks at the callback once)
@@ -57,6 +59,7 @@ struct kw_scratch {
 	__u64 hash;
 	__u64 acc[4];
 	__u64 now_s;
+	__u64 seed; /* of the region's hash */
 	__u64 seen; /* letters of `mg` that came */
 	__u32 verdict;
 	__u32 with_cas;
@@ -96,8 +99,6 @@ static inline long kw_loop(__u32 n, kw_callback callback, struct kw_context *con
 
 /* What the program is told once, before it is loaded. */
 struct kw_config {
-	/* of the region's hash */
-	__u64 seed;
 	/* buckets of the index, a power of two, less 1 */
 	__u32 bucket_mask;
 	__u32 pages;

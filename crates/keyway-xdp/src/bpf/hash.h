@@ -1,4 +1,6 @@
-/* XXH64 (specification by Y. Collet, "XXH64 algorithm description"): the region's hash of a key, from the same seed.
+/* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+ *
+ * XXH64 (specification by Y. Collet, "XXH64 algorithm description"): the region's hash of a key, from the same seed.
  *
  * The key stands in `in` and its length is at most 250; behind it is memory that may be read.
  */

@@ -1,4 +1,6 @@
-/* The program's headers on the host: the same reading, hashing and answering, over memory that a test lends. */
+/* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+ *
+ * The program's headers on the host: the same reading, hashing and answering, over memory that a test lends. */
 #include "env.h"
 
 #include <stddef.h>
@@ -33,7 +35,7 @@ KW_INLINE const __u8 *kw_page(__u32 page)
 
 KW_INLINE const __u64 *kw_stripe(__u32 stripe)
 {
-	return stripe < KW_STRIPES ? host->stripes + stripe : NULL;
+	return stripe <= KW_FLUSH ? host->stripes + stripe : NULL;
 }
 
 KW_INLINE const struct kw_control *kw_control(void)

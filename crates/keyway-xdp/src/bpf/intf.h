@@ -1,4 +1,6 @@
-/* What the kernel program and the server agree on: the hot copies, their index, the words that say whether a copy is current,
+/* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+ *
+ * What the kernel program and the server agree on: the hot copies, their index, the words that say whether a copy is current,
  * and the counters. Everything here is plain data of fixed size; offsets are asserted at the end and again in Rust.
  *
  * The server writes all of it but the counters and the reference marks; the program trusts nothing that it reads here beyond
@@ -29,6 +31,8 @@
 /* Stripes of the hash space whose changes are counted: the top bits of a hash name one. */
 #define KW_STRIPE_BITS 12
 #define KW_STRIPES (1u << KW_STRIPE_BITS)
+/* The place of the word of `flush_all`, behind those of the stripes. */
+#define KW_FLUSH KW_STRIPES
 
 /* A slot of the index: the upper half of the hash, and where the copy is. 0: free.
  *
@@ -76,8 +80,8 @@ struct kw_control {
 	__u64 lease_ns;
 	/* Unix time minus CLOCK_MONOTONIC, ns */
 	__u64 unix_ns;
-	/* {started, finished} of flush_all */
-	__u64 flush;
+	/* of the region's hash */
+	__u64 seed;
 	__u64 unused[5];
 };
 

@@ -1,4 +1,6 @@
-/* Ethernet, IP and UDP: is the packet a sound request to the address that is served, and what are the headers of its answer?
+/* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+ *
+ * Ethernet, IP and UDP: is the packet a sound request to the address that is served, and what are the headers of its answer?
  *
  * Frame and headers stand in `in` so that the UDP header is at KW_UDP_AT and the payload at KW_HEAD, whatever the family.
  */
@@ -258,6 +260,7 @@ KW_INLINE enum kw_verdict kw_decide(struct kw_scratch *s, __u32 frame_len, int v
 	checksum = kw_check(s, udp_len, v6);
 	if (checksum == KW_CHECKSUM_BAD)
 		return KW_ODD_PACKET;
+	s->seed = *(volatile const __u64 *)&control->seed;
 	s->now_s = (now + *(volatile const __u64 *)&control->unix_ns) / 1000000000;
 	verdict = kw_answer(&context, len);
 	if (verdict != KW_HIT)

@@ -1,4 +1,6 @@
-/* The answer, put together in `out` behind room for the headers. Nothing of the packet is touched before it is whole. */
+/* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+ *
+ * The answer, put together in `out` behind room for the headers. Nothing of the packet is touched before it is whole. */
 #ifndef KW_REPLY_H
 #define KW_REPLY_H
 
@@ -76,7 +78,7 @@ KW_CALLBACK long kw_get_step(__u32 index, struct kw_context *context)
 	s->verdict = KW_ODD_REQUEST;
 	if (kw_token(&inner, KW_KEY_MAX))
 		return 1;
-	kw_hash(&inner, kw_config()->seed);
+	kw_hash(&inner, s->seed);
 	s->verdict = KW_MISS;
 	copy = kw_lookup(s);
 	if (!copy)
@@ -268,7 +270,7 @@ KW_INLINE enum kw_verdict kw_meta_get(struct kw_context *context)
 
 	if (kw_token(context, KW_KEY_MAX))
 		return KW_ODD_REQUEST;
-	kw_hash(context, kw_config()->seed);
+	kw_hash(context, s->seed);
 	copy = kw_lookup(s);
 	if (!copy)
 		return KW_MISS;

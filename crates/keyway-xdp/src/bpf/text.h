@@ -1,4 +1,6 @@
-/* Reading the request: one line of `get`, `gets` or `mg`, its words, and nothing else in the datagram.
+/* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+ *
+ * Reading the request: one line of `get`, `gets` or `mg`, its words, and nothing else in the datagram.
  *
  * Words are separated by one space. Whatever memcached takes beyond that (runs of spaces, other control characters, flags
  * with arguments that it ignores) is user space's.

@@ -1,0 +1,147 @@
+//! `keyway kernel`: putting the kernel door's program on interfaces, and pinning it, as a step of its own for somebody who may; the server
+//! then needs no capability.
+
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand};
+use keyway_server::kernel::{interface, kernel_settings};
+use keyway_server::{Kernel, LOOPBACK, Network};
+use keyway_xdp::door::{Door, unpin};
+use keyway_xdp::{Counts, PIN_FOLDER, interfaces_at};
+use nix::net::if_::if_indextoname;
+use nix::unistd::User;
+
+use crate::exit::{self, Failure};
+use crate::{listen, parse_rate, place, size};
+
+#[derive(Subcommand)]
+pub(crate) enum Command {
+    /// Load the program, put it on interfaces, and pin it. It is silent until `keyway serve --kernel-pinned` feeds it
+    Attach(Attach),
+    /// Take the pinned program off its interfaces, and away
+    Detach {
+        #[command(flatten)]
+        pin: Pin,
+    },
+    /// Print where the pinned program is, and what became of the packets that it saw
+    Status {
+        #[command(flatten)]
+        pin: Pin,
+    },
+}
+
+#[derive(Args)]
+pub(crate) struct Pin {
+    /// Folder in a BPF file system in which the program is pinned
+    #[arg(long, value_name = "FOLDER", default_value = PIN_FOLDER)]
+    pin: PathBuf,
+}
+
+#[derive(Args)]
+pub(crate) struct Attach {
+    /// Interfaces, such as eth0,lo
+    #[arg(value_name = "IFACE", required = true, value_delimiter = ',')]
+    interfaces: Vec<String>,
+    #[command(flatten)]
+    pin: Pin,
+    /// The server's --udp
+    #[arg(long, value_name = "ADDR[:PORT]")]
+    udp: String,
+    /// The server's --udp-allow [default: loopback]
+    #[arg(long, value_name = "CIDR", value_delimiter = ',')]
+    udp_allow: Vec<Network>,
+    /// The server's --kernel-memory
+    #[arg(long, value_name = "SIZE", default_value = "64m", value_parser = size::parse_mebibytes)]
+    kernel_memory: u64,
+    /// The server's --kernel-rate
+    #[arg(long, value_name = "N[:BURST]", value_parser = parse_rate)]
+    kernel_rate: Option<(u32, u32)>,
+    /// Who may use the pinned program: the user that the server runs as
+    #[arg(long, value_name = "USER")]
+    user: Option<String>,
+}
+
+pub(crate) fn run(command: Command) -> Result<(), Failure> {
+    match command {
+        Command::Attach(attach) => attach.run(),
+        Command::Detach { pin } => {
+            unpin(&pin.pin).map_err(|error| Failure::new(exit::SYSTEM, error))?;
+            println!("detached");
+            Ok(())
+        }
+        Command::Status { pin } => status(&pin.pin),
+    }
+}
+
+impl Attach {
+    fn run(self) -> Result<(), Failure> {
+        let refused = |why: String| Failure::new(exit::SYSTEM, why);
+        let addresses =
+            listen::parse(&self.udp, place::DEFAULT_PORT).map_err(|why| Failure::usage(format_args!("--udp: {why}")))?;
+        let [address] = addresses.as_slice() else {
+            return Err(Failure::usage(
+                "--udp names no address, or more than one: the program answers for one",
+            ));
+        };
+        let user = match &self.user {
+            None => None,
+            Some(name) => {
+                let found = User::from_name(name).ok().flatten();
+                let unknown = || Failure::new(exit::NO_USER, format_args!("--user {name}: no such user"));
+                Some(found.ok_or_else(unknown)?.uid.as_raw())
+            }
+        };
+        let allow = if self.udp_allow.is_empty() {
+            LOOPBACK.to_vec()
+        } else {
+            self.udp_allow
+        };
+        let kernel = Kernel {
+            memory: usize::try_from(self.kernel_memory).unwrap_or(usize::MAX),
+            rate: self.kernel_rate,
+            ..Kernel::default()
+        };
+        let allow = allow
+            .iter()
+            .map(|network| (network.address(), network.prefix_len()))
+            .collect();
+        let settings = kernel_settings(*address, allow, &kernel).map_err(refused)?;
+        let numbers: Vec<i32> = self
+            .interfaces
+            .iter()
+            .map(|name| interface(name))
+            .collect::<Result<_, _>>()
+            .map_err(refused)?;
+        let folder = &self.pin.pin;
+        let door = Door::load(&settings).map_err(|error| refused(error.to_string()))?;
+        door.pin(folder, user).map_err(|error| refused(error.to_string()))?;
+        for (name, number) in self.interfaces.iter().zip(numbers) {
+            if let Err(error) = door.attach_for_good(folder, number) {
+                // All or nothing.
+                let _ = unpin(folder);
+                return Err(refused(format!("{name}: {error}")));
+            }
+        }
+        println!(
+            "attached to {} for udp {address}, pinned at {}",
+            self.interfaces.join(","),
+            folder.display()
+        );
+        Ok(())
+    }
+}
+
+fn status(folder: &std::path::Path) -> Result<(), Failure> {
+    let refused = |error: keyway_xdp::door::DoorError| Failure::new(exit::NO, error);
+    let counts = Counts::pinned(folder).and_then(|counts| counts.per_cpu()).map_err(refused)?;
+    let names = interfaces_at(folder).into_iter().map(|number| {
+        let name = u32::try_from(number).ok().and_then(|number| if_indextoname(number).ok());
+        name.map_or_else(|| format!("{number} (gone)"), |name| name.to_string_lossy().into_owned())
+    });
+    println!("pinned at {}", folder.display());
+    println!("interfaces {}", names.collect::<Vec<_>>().join(","));
+    for (verdict, counts) in counts {
+        println!("{} {}", verdict.word(), counts.iter().sum::<u64>());
+    }
+    Ok(())
+}

@@ -1,0 +1,459 @@
+//! The kernel door of a server: its program, and the thread that decides what the program may answer from.
+//!
+//! Workers post the keys that they have served over UDP twice ([`Served`]). The keeper reads such an item from the region, between two looks at
+//! the words that changes are counted in, and writes a copy where the program finds it. Ten times a second it renews the program's lease and
+//! clock, and asks which copies were given out: those are told to the region, so that it does not evict what is hot in the kernel only.
+//!
+//! The order of turning on: the program is loaded and silent; the region's door word; every session has acknowledged it; then copies and
+//! lease. Of turning off: the lease, the program off its interfaces, a fence behind which no run of it is left, the door word.
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::{Acquire, Relaxed};
+use std::sync::{Arc, Mutex, OnceLock};
+use std::thread::Thread;
+use std::time::{Duration, Instant};
+
+use keyway::{Cache, Get, KernelDoor, KernelDoorError, Session};
+use keyway_proto::Request;
+use keyway_proto::reply::{self, stat};
+use keyway_xdp::config::{Settings, Verdict};
+use keyway_xdp::copy::{HotCopy, Item, Seen};
+use keyway_xdp::door::{Attached, Door, XdpMode};
+use keyway_xdp::store::{Put, Store, is_good};
+use keyway_xdp::{Counts, Maps};
+use nix::net::if_::if_nametoindex;
+use nix::time::{ClockId, clock_gettime};
+
+use crate::config::{Config, Kernel};
+use crate::shared::{Shared, lock};
+
+/// Between two renewals of the lease.
+const TICK: Duration = Duration::from_millis(100);
+/// How long the program answers without a renewal.
+const LEASE: Duration = Duration::from_secs(1);
+/// Keys that wait for the keeper; what comes above is forgotten, and served again by user space.
+const CANDIDATES_MAX: usize = 4096;
+/// Ticks in which each copy is asked once whether it was given out.
+const SWEEP_TICKS: usize = 10;
+/// Ticks between two looks at stripes of the dead.
+const MEND_TICKS: u64 = 10;
+/// Ticks between two lines in the log.
+const LOG_TICKS: u64 = 600;
+/// How long a start waits for the program of a server that has died to fall silent.
+const SILENCE_MAX: Duration = Duration::from_secs(3);
+/// Fewest bytes of memory for the hot set.
+const MEMORY_MIN: usize = 512 << 10;
+
+/// What the other threads see of the kernel door.
+pub(crate) struct Post {
+    candidates: Mutex<Vec<Vec<u8>>>,
+    keeper: OnceLock<Thread>,
+    counts: Counts,
+    /// copies held; copies written
+    held: AtomicU64,
+    filled: AtomicU64,
+}
+
+/// The thread's own.
+pub(crate) struct Keeper {
+    post: Arc<Post>,
+    program: Program,
+    /// `None` only while it is being dropped
+    door: Option<KernelDoor>,
+    cache: Cache,
+    session: Session,
+    store: Store,
+    cas_enabled: bool,
+    is_on: bool,
+    ticks: u64,
+    /// hits and packets passed up that the log was told of
+    logged: u64,
+}
+
+/// The program, and how it came to be where it is.
+enum Program {
+    Loaded(Door, Vec<Attached>),
+    Pinned(Maps),
+}
+
+impl Program {
+    fn maps(&self) -> &Maps {
+        match self {
+            Self::Loaded(door, _) => door.maps(),
+            Self::Pinned(maps) => maps,
+        }
+    }
+}
+
+/// Loads and attaches the program, or finds the pinned one, and turns the door on. The reason why not is for people.
+pub(crate) fn start(config: &Config, kernel: &Kernel, udp: &[SocketAddr], cache: &Cache) -> Result<(Keeper, Arc<Post>), String> {
+    let settings = settings(config, kernel, udp)?;
+    let program = program(kernel, &settings)?;
+    let maps = program.maps();
+    // An earlier server's, if the program was pinned.
+    maps.hot().renew(0, 0);
+    maps.hot().clear();
+    let counts = maps.counts().map_err(|error| error.to_string())?;
+    let stripes = || maps.stripes_file().map_err(|error| error.to_string());
+    let deadline = Instant::now() + SILENCE_MAX;
+    let door = loop {
+        match cache.turn_kernel_door_on(stripes()?) {
+            Err(KernelDoorError::StillAnswering(left)) if Instant::now() < deadline => std::thread::sleep(left),
+            other => break other.map_err(|error| error.to_string())?,
+        }
+    };
+    maps.hot().set_seed(cache.hash_seed());
+    let post = Arc::new(Post {
+        candidates: Mutex::default(),
+        keeper: OnceLock::new(),
+        counts,
+        held: AtomicU64::new(0),
+        filled: AtomicU64::new(0),
+    });
+    let keeper = Keeper {
+        post: Arc::clone(&post),
+        store: Store::new(maps.pages()),
+        program,
+        door: Some(door),
+        session: cache.session().map_err(|error| error.to_string())?,
+        cache: cache.clone(),
+        cas_enabled: config.cas_enabled,
+        is_on: false,
+        ticks: 0,
+        logged: 0,
+    };
+    Ok((keeper, post))
+}
+
+/// What the program is to be told, for a server with this configuration.
+fn settings(config: &Config, kernel: &Kernel, udp: &[SocketAddr]) -> Result<Settings, String> {
+    let [address] = udp else {
+        return Err(format!(
+            "the kernel door answers for one UDP address, and there are {}: give one, such as --udp 127.0.0.1",
+            udp.len()
+        ));
+    };
+    if kernel.memory < MEMORY_MIN {
+        return Err(format!(
+            "the kernel door's memory is {} bytes, the least is {MEMORY_MIN} (--kernel-memory)",
+            kernel.memory
+        ));
+    }
+    kernel_settings(
+        *address,
+        config
+            .udp_allow
+            .iter()
+            .map(|network| (network.address(), network.prefix_len()))
+            .collect(),
+        kernel,
+    )
+}
+
+/// The settings of a program for this address.
+pub fn kernel_settings(address: SocketAddr, allow: Vec<(IpAddr, u8)>, kernel: &Kernel) -> Result<Settings, String> {
+    if address.ip().is_unspecified() {
+        return Err(format!(
+            "the kernel door compares destination addresses, so it needs a certain one: {address} is any; give the interface's own to --udp"
+        ));
+    }
+    Ok(Settings {
+        address: address.ip(),
+        port: address.port(),
+        allow,
+        memory: kernel.memory,
+        rate: kernel.rate,
+    })
+}
+
+fn program(kernel: &Kernel, settings: &Settings) -> Result<Program, String> {
+    if let Some(folder) = &kernel.pinned {
+        return Maps::pinned(folder, settings)
+            .map(Program::Pinned)
+            .map_err(|error| error.to_string());
+    }
+    let door = Door::load(settings).map_err(|error| error.to_string())?;
+    let mut attached = Vec::new();
+    for name in &kernel.interfaces {
+        let number = interface(name)?;
+        attached.push(door.attach(number).map_err(|error| format!("{name}: {error}"))?);
+        if let Some(in_driver) = kernel.xdp {
+            let mode = if in_driver { XdpMode::Driver } else { XdpMode::Generic };
+            attached.push(door.attach_xdp(number, mode).map_err(|error| format!("{name}: {error}"))?);
+        }
+    }
+    Ok(Program::Loaded(door, attached))
+}
+
+/// The number of an interface.
+pub fn interface(name: &str) -> Result<i32, String> {
+    let number = if_nametoindex(name).map_err(|error| format!("the kernel door: there is no interface {name} ({error})"))?;
+    i32::try_from(number).map_err(|_| format!("the kernel door: the number of {name} is too high"))
+}
+
+impl Keeper {
+    /// Keeps the door until the server stops.
+    pub(crate) fn run(mut self, shared: &Shared) {
+        let _ = self.post.keeper.set(std::thread::current());
+        let mut next_tick = Instant::now();
+        while !shared.is_stopping() {
+            let now = Instant::now();
+            if now >= next_tick {
+                next_tick = now + TICK;
+                self.tick();
+            }
+            let candidates = std::mem::take(&mut *lock(&self.post.candidates));
+            if self.is_on {
+                candidates.iter().for_each(|key| self.take_in(key));
+            }
+            std::thread::park_timeout(next_tick.saturating_duration_since(Instant::now()));
+        }
+    }
+
+    fn tick(&mut self) {
+        let Some(door) = &self.door else { return };
+        self.ticks += 1;
+        if !self.is_on {
+            self.is_on = door.is_acknowledged();
+            if !self.is_on {
+                return;
+            }
+            log::info!("the kernel door is on");
+        }
+        let hot = self.program.maps().hot();
+        let now_ns = monotonic_ns();
+        let lease_ns = now_ns + nanoseconds(LEASE);
+        // The region's clock may be ahead, after somebody has set the machine's back: what it calls expired is.
+        let region_ns = u64::try_from(self.session.now_unix_s()).unwrap_or(0) * 1_000_000_000;
+        let unix_ns = clock_ns(ClockId::CLOCK_REALTIME).max(region_ns);
+        door.renew(lease_ns);
+        hot.renew(lease_ns, unix_ns.saturating_sub(now_ns));
+        let session = &mut self.session;
+        let pages = self.program.maps().pages().div_ceil(SWEEP_TICKS);
+        self.store.sweep(&hot, pages, |key| session.note_hit(key));
+        self.make_room();
+        if self.ticks.is_multiple_of(MEND_TICKS) {
+            if let Some(door) = &self.door {
+                let mended = door.mend();
+                if mended > 0 {
+                    log::info!("the kernel door: {mended} stripes of writers who died are answered from again");
+                }
+            }
+            self.post
+                .held
+                .store(self.store.len(&self.program.maps().hot()) as u64, Relaxed);
+        }
+        if self.ticks.is_multiple_of(LOG_TICKS) {
+            self.log();
+        }
+    }
+
+    fn make_room(&mut self) {
+        let hot = self.program.maps().hot();
+        let session = &mut self.session;
+        self.store
+            .make_room(&hot, |hash, copy| is_good(&hot, hash, copy), |key| session.note_hit(key));
+        if self.store.needs_rest()
+            && let Some(door) = &self.door
+        {
+            door.settle();
+            self.store.rested();
+        }
+    }
+
+    /// Makes a copy of an item that workers have served, unless there is one or it cannot be given out.
+    fn take_in(&mut self, key: &[u8]) {
+        let hash = self.cache.hash(key);
+        let hot = self.program.maps().hot();
+        if Store::is_current(&hot, hash) {
+            return;
+        }
+        // PAIRS: whoever counts a change as finished (`Stripes::step` in keyway-region): its publish is seen by the get below.
+        let seen = Seen {
+            stripe: hot.stripe(hash).load(Acquire),
+            flush: hot.flush().load(Acquire),
+        };
+        let is_at_rest = |word: u64| word >> 32 == word & 0xFFFF_FFFF;
+        if !is_at_rest(seen.stripe) || !is_at_rest(seen.flush) {
+            return;
+        }
+        let Some(copy) = self.copy_of(key, seen) else { return };
+        for _ in 0..2 {
+            if self.store.put(&self.program.maps().hot(), hash, &copy) == Put::Done {
+                self.post.filled.fetch_add(1, Relaxed);
+                return;
+            }
+            self.make_room();
+        }
+    }
+
+    /// The copy of an item as it is behind `seen`.
+    fn copy_of(&mut self, key: &[u8], seen: Seen) -> Option<HotCopy> {
+        // Both before the item is read: the copy expires no later than the item, or than it is flushed.
+        let now_s = self.session.now_unix_s();
+        let flush_s = self.cache.flush_at_unix_s();
+        let how = Get {
+            value: true,
+            details: true,
+            no_bump: true,
+            ..Get::default()
+        };
+        let mut value = Vec::new();
+        let item = self.session.get_with(key, &how, &mut value, |_, _| {}).ok()??;
+        // Such items have answers that the program does not know.
+        if item.stale || item.win_sent || item.binary_key {
+            return None;
+        }
+        let expiry_s = item.ttl_s.map(|ttl_s| now_s + i64::from(ttl_s));
+        let expires_s = match (expiry_s, flush_s) {
+            (Some(expiry_s), Some(flush_s)) => expiry_s.min(flush_s),
+            (one, other) => one.or(other).unwrap_or(0),
+        };
+        HotCopy::new(
+            &Item {
+                key,
+                flags: item.flags,
+                cas: if self.cas_enabled { item.cas } else { 0 },
+                value: &value,
+                expires_s: u32::try_from(expires_s).ok()?,
+            },
+            seen,
+        )
+    }
+
+    fn log(&mut self) {
+        let Ok(counts) = self.post.counts.per_cpu() else { return };
+        let sums: Vec<(Verdict, u64)> = counts
+            .into_iter()
+            .map(|(verdict, counts)| (verdict, counts.iter().sum()))
+            .collect();
+        let all: u64 = sums.iter().map(|(_, count)| count).sum();
+        if all != self.logged {
+            self.logged = all;
+            let said: Vec<String> = sums
+                .iter()
+                .filter(|(_, count)| *count > 0)
+                .map(|(verdict, count)| format!("{} {count}", verdict.word()))
+                .collect();
+            log::info!("the kernel door: {}", said.join(", "));
+        }
+    }
+}
+
+impl Drop for Keeper {
+    fn drop(&mut self) {
+        self.program.maps().hot().renew(0, 0);
+        if let Program::Loaded(_, attached) = &mut self.program {
+            attached.clear();
+        }
+        if let Some(door) = self.door.take() {
+            door.settle();
+            door.renew(0);
+        }
+        self.program.maps().hot().clear();
+    }
+}
+
+impl Post {
+    fn offer(&self, key: &[u8]) {
+        let mut candidates = lock(&self.candidates);
+        if candidates.len() < CANDIDATES_MAX {
+            candidates.push(key.to_vec());
+        }
+        let is_first = candidates.len() == 1;
+        drop(candidates);
+        if is_first && let Some(keeper) = self.keeper.get() {
+            keeper.unpark();
+        }
+    }
+
+    /// The lines of `stats` about the kernel door.
+    pub(crate) fn stats(&self, out: &mut Vec<u8>) {
+        for (verdict, counts) in self.counts.per_cpu().unwrap_or_default() {
+            if verdict != Verdict::NotOurs {
+                stat(out, &format!("keyway_kernel_{}", verdict.word()), counts.iter().sum::<u64>());
+            }
+        }
+        stat(out, "keyway_kernel_copies", self.held.load(Relaxed));
+        stat(out, "keyway_kernel_copied", self.filled.load(Relaxed));
+    }
+
+    /// `stats kernel`: the same for each CPU.
+    pub(crate) fn stats_per_cpu(&self, out: &mut Vec<u8>) {
+        for (verdict, counts) in self.counts.per_cpu().unwrap_or_default() {
+            for (cpu, count) in counts.iter().enumerate().filter(|_| verdict != Verdict::NotOurs) {
+                stat(out, &format!("cpu{cpu}:{}", verdict.word()), count);
+            }
+        }
+        out.extend_from_slice(reply::END);
+    }
+}
+
+/// Fingerprints in a worker's table of what it has served.
+const SERVED_LEN: usize = 1 << 15;
+/// What was served once is forgotten after this time.
+const SERVED_FOR: Duration = Duration::from_secs(10);
+/// How often a key is served before it is offered again: the offer may have come to nothing.
+const OFFERED_EVERY: u32 = 4;
+
+/// What a worker has served over UDP lately: fingerprint 24, count 8.
+pub(crate) struct Served {
+    post: Arc<Post>,
+    cache: Cache,
+    table: Vec<u32>,
+    emptied: Instant,
+}
+
+impl Served {
+    pub(crate) fn new(post: Arc<Post>, cache: Cache) -> Self {
+        Self {
+            post,
+            cache,
+            table: vec![0; SERVED_LEN],
+            emptied: Instant::now(),
+        }
+    }
+
+    /// A turn begins.
+    pub(crate) fn turn(&mut self, now: Instant) {
+        if now.saturating_duration_since(self.emptied) > SERVED_FOR {
+            self.table.fill(0);
+            self.emptied = now;
+        }
+    }
+
+    /// This request is served.
+    pub(crate) fn note(&mut self, request: &Request<'_>) {
+        match request {
+            Request::Get { keys, .. } => keys.clone().for_each(|key| self.note_key(key)),
+            Request::MetaGet(get) => self.note_key(get.key.stored()),
+            _ => {}
+        }
+    }
+
+    fn note_key(&mut self, key: &[u8]) {
+        let hash = self.cache.hash(key);
+        let at = usize::try_from(hash).unwrap_or(0) % self.table.len();
+        let Some(entry) = self.table.get_mut(at) else { return };
+        let print = u32::try_from(hash >> 40).unwrap_or(0) << 8;
+        let count = if *entry & !0xFF == print { *entry & 0xFF } else { 0 };
+        // The second time, and from then on every few.
+        if count % OFFERED_EVERY == 1 {
+            self.post.offer(key);
+        }
+        *entry = print | if count < 0xFF { count + 1 } else { OFFERED_EVERY };
+    }
+}
+
+fn nanoseconds(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}
+
+fn clock_ns(clock: ClockId) -> u64 {
+    clock_gettime(clock).map_or(0, |time| nanoseconds(time.into()))
+}
+
+fn monotonic_ns() -> u64 {
+    clock_ns(ClockId::CLOCK_MONOTONIC)
+}

@@ -1,0 +1,52 @@
+//! The kernel door of a server that was built without it (cargo feature `kernel`).
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Instant;
+
+use keyway::Cache;
+use keyway_proto::Request;
+
+use crate::config::{Config, Kernel};
+use crate::shared::Shared;
+
+/// There is none.
+pub(crate) enum Post {}
+/// There is none.
+pub(crate) enum Keeper {}
+/// There is none.
+pub(crate) enum Served {}
+
+pub(crate) fn start(_: &Config, _: &Kernel, _: &[SocketAddr], _: &Cache) -> Result<(Keeper, Arc<Post>), String> {
+    Err("the kernel door: this program was built without it (cargo feature `kernel`)".to_owned())
+}
+
+impl Keeper {
+    pub(crate) fn run(self, _: &Shared) {
+        match self {}
+    }
+}
+
+impl Post {
+    pub(crate) fn stats(&self, _: &mut Vec<u8>) {
+        match *self {}
+    }
+
+    pub(crate) fn stats_per_cpu(&self, _: &mut Vec<u8>) {
+        match *self {}
+    }
+}
+
+impl Served {
+    pub(crate) fn new(post: Arc<Post>, _: Cache) -> Self {
+        match *post {}
+    }
+
+    pub(crate) fn turn(&mut self, _: Instant) {
+        match *self {}
+    }
+
+    pub(crate) fn note(&mut self, _: &Request<'_>) {
+        match *self {}
+    }
+}

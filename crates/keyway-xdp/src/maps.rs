@@ -1,0 +1,182 @@
+//! The program's maps in this process: those of a program that was loaded here, or of one that somebody has pinned.
+//!
+//! A pinned program stands in a folder of a BPF file system (bpf(2), "BPF_OBJ_PIN"): a file for each map and for each program, by its name, and
+//! a folder for each interface that it is attached to. Whoever may open the files may use the maps, without any capability.
+
+use std::fs::{self, File};
+use std::io;
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+
+use libbpf_rs::{MapCore, MapFlags, MapHandle};
+use nix::sys::statfs::{BPF_FS_MAGIC, statfs};
+
+use crate::config::{Config, Settings, Verdict};
+use crate::door::DoorError;
+use crate::hot::{CONTROL_WORDS, HotSet, STRIPES};
+use crate::memory::Mapping;
+
+/// Where a program is pinned unless something else is said.
+pub const PIN_FOLDER: &str = "/sys/fs/bpf/keyway";
+/// The map that has the program's configuration: it cannot be changed once the program is loaded.
+pub(crate) const CONFIG: &str = ".rodata.config";
+/// The name under which it is pinned: names in a BPF file system have no dots.
+const CONFIG_PIN: &str = "kw_config";
+/// The maps that a server needs.
+pub(crate) const SHARED: [&str; 6] = ["kw_index", "kw_pages", "kw_stripes", "kw_controls", "kw_counts", CONFIG];
+
+/// The hot set of a program, and its counters.
+pub struct Maps {
+    index: Mapping,
+    pages: Mapping,
+    stripes: Mapping,
+    control: Mapping,
+    stripes_map: MapHandle,
+    counts: MapHandle,
+    pages_count: usize,
+    /// held as long as the pinned program is used here
+    _lock: Option<File>,
+}
+
+/// The counts of packets by fate, for who only wants to read them.
+pub struct Counts(MapHandle);
+
+impl Maps {
+    pub(crate) fn new(config: &Config, map: impl Fn(&'static str) -> Result<MapHandle, DoorError>) -> Result<Self, DoorError> {
+        let (index, pages) = config.words();
+        let mapped = |name: &'static str, words| {
+            Mapping::new(map(name)?.as_fd(), words)
+                .map_err(|error: io::Error| DoorError::Kernel("mapping the hot set", format!("{name}: {error}")))
+        };
+        Ok(Self {
+            index: mapped("kw_index", index)?,
+            pages: mapped("kw_pages", pages)?,
+            stripes: mapped("kw_stripes", STRIPES + 1)?,
+            control: mapped("kw_controls", CONTROL_WORDS)?,
+            stripes_map: map("kw_stripes")?,
+            counts: map("kw_counts")?,
+            pages_count: config.pages(),
+            _lock: None,
+        })
+    }
+
+    /// Those of the program that is pinned in this folder, if it was loaded with these settings. One process uses it at a time.
+    pub fn pinned(folder: &Path, settings: &Settings) -> Result<Self, DoorError> {
+        let config = Config::new(settings).map_err(DoorError::Settings)?;
+        let lock = lock(folder)?;
+        let found = map_at(folder, CONFIG)?
+            .lookup(&0_u32.to_ne_bytes(), MapFlags::ANY)
+            .map_err(|error| DoorError::Kernel("reading the pinned program's settings", format!("{error:#}")))?;
+        if found.as_deref() != Some(&config.bytes()) {
+            return Err(DoorError::OtherSettings(folder.to_owned()));
+        }
+        Ok(Self {
+            _lock: Some(lock),
+            ..Self::new(&config, |name| map_at(folder, name))?
+        })
+    }
+
+    /// The hot set that the program reads.
+    pub fn hot(&self) -> HotSet<'_> {
+        HotSet {
+            index: self.index.words(),
+            pages: self.pages.words(),
+            stripes: self.stripes.words(),
+            control: self.control.words(),
+        }
+    }
+
+    /// Pages of copies.
+    pub fn pages(&self) -> usize {
+        self.pages_count
+    }
+
+    /// The array of the stripes, for whoever is to count changes in it.
+    pub fn stripes_file(&self) -> io::Result<File> {
+        Ok(self.stripes_map.as_fd().try_clone_to_owned()?.into())
+    }
+
+    /// The counts of packets, by themselves.
+    pub fn counts(&self) -> Result<Counts, DoorError> {
+        let copy = MapHandle::try_from(&self.counts);
+        copy.map(Counts)
+            .map_err(|error| DoorError::Kernel("reading the counters", format!("{error:#}")))
+    }
+}
+
+impl Counts {
+    /// Those of the program that is pinned in this folder.
+    pub fn pinned(folder: &Path) -> Result<Self, DoorError> {
+        map_at(folder, "kw_counts").map(Self)
+    }
+
+    /// How many packets met each fate since the program was loaded, on each CPU.
+    pub fn per_cpu(&self) -> Result<Vec<(Verdict, Vec<u64>)>, DoorError> {
+        let refused = |error: libbpf_rs::Error| DoorError::Kernel("reading the counters", format!("{error:#}"));
+        Verdict::ALL
+            .iter()
+            .zip(0_u32..)
+            .map(|(verdict, key)| {
+                let values = self
+                    .0
+                    .lookup_percpu(&key.to_ne_bytes(), MapFlags::ANY)
+                    .map_err(refused)?
+                    .unwrap_or_default();
+                let count = |value: Vec<u8>| value.try_into().map_or(0, u64::from_ne_bytes);
+                Ok((*verdict, values.into_iter().map(count).collect()))
+            })
+            .collect()
+    }
+}
+
+/// The numbers of the interfaces that the program pinned in this folder was attached to.
+pub fn interfaces_at(folder: &Path) -> Vec<i32> {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    let numbers = entries.filter_map(|entry| entry.file_name().to_str()?.strip_prefix("tc-")?.parse().ok());
+    numbers.collect()
+}
+
+/// The folder that says that the program is attached to this interface.
+pub(crate) fn interface_folder(folder: &Path, interface: i32) -> PathBuf {
+    folder.join(format!("tc-{interface}"))
+}
+
+/// The file of a map.
+pub(crate) fn pin_of(folder: &Path, name: &str) -> PathBuf {
+    folder.join(if name == CONFIG { CONFIG_PIN } else { name })
+}
+
+/// Makes the folder, in a BPF file system.
+pub(crate) fn make_folder(folder: &Path) -> Result<(), DoorError> {
+    let parent = folder.parent().unwrap_or(folder);
+    let is_bpf = statfs(parent).is_ok_and(|found| found.filesystem_type() == BPF_FS_MAGIC);
+    if !is_bpf {
+        return Err(DoorError::NoBpfFileSystem(parent.to_owned()));
+    }
+    fs::create_dir(folder).map_err(|error| match error.kind() {
+        io::ErrorKind::AlreadyExists => DoorError::AlreadyPinned(folder.to_owned()),
+        _ => DoorError::Kernel("making the folder to pin in", format!("{}: {error}", folder.display())),
+    })
+}
+
+fn map_at(folder: &Path, name: &str) -> Result<MapHandle, DoorError> {
+    let path = pin_of(folder, name);
+    if !folder.exists() {
+        return Err(DoorError::NothingPinned(folder.to_owned()));
+    }
+    MapHandle::from_pinned_path(&path)
+        .map_err(|error| DoorError::Kernel("opening a pinned map", format!("{}: {error:#}", path.display())))
+}
+
+/// A lock on the folder, which lasts as long as the file is open.
+fn lock(folder: &Path) -> Result<File, DoorError> {
+    let file = File::open(folder).map_err(|error| match error.kind() {
+        io::ErrorKind::NotFound => DoorError::NothingPinned(folder.to_owned()),
+        _ => DoorError::Kernel("opening the pinned program", format!("{}: {error}", folder.display())),
+    })?;
+    match file.try_lock() {
+        Ok(()) => Ok(file),
+        Err(fs::TryLockError::WouldBlock) => Err(DoorError::InUse(folder.to_owned())),
+        Err(fs::TryLockError::Error(error)) => Err(DoorError::Kernel("locking the pinned program", error.to_string())),
+    }
+}

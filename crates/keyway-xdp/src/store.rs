@@ -1,0 +1,365 @@
+//! Which copies the hot set holds, and which one goes when there is no room: CLOCK over a log of pages.
+//!
+//! Copies are written one behind the other into a page; full pages stand in a queue. When pages are short, the hand takes the
+//! first page of the queue: copies that were given out since it last came by are written anew behind the others, with one chance less, and
+//! the rest goes. The page then rests until nobody can be reading it any more ([`Store::rested`]), because a reader knows a copy
+//! by its sequence number, and that stands at another place in the page's next life. A copy is only replaced in its own place by one that is no
+//! longer.
+//!
+//! Nothing here knows the region: it is handed copies and hashes.
+
+use std::collections::VecDeque;
+use std::sync::atomic::Ordering::Acquire;
+
+use crate::copy::{COPY_LEN_MAX, HotCopy};
+use crate::hot::{HotSet, PAGE_SIZE, Place, UNIT_SIZE};
+
+/// Units of a page at which a copy may begin.
+const UNITS: usize = (PAGE_SIZE - COPY_LEN_MAX) / UNIT_SIZE + 1;
+/// Chances that a copy can save up.
+const CHANCES_MAX: u8 = 3;
+/// Of an emptied page at most this part is written anew, so that each gains room.
+const SPARED_UNITS_MAX: usize = UNITS / 2;
+/// Free pages that are left for what is written anew.
+const FREE_KEPT: usize = 1;
+/// One of so many pages is kept empty ahead of need.
+const RESERVE_SHARE: usize = 32;
+
+/// A copy in a page.
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    hash: u64,
+    unit: usize,
+    units: usize,
+    chances: u8,
+}
+
+/// What the hot set holds.
+#[derive(Debug)]
+pub struct Store {
+    /// by page, in the order of their places
+    entries: Vec<Vec<Entry>>,
+    /// the page that is being filled, and from where
+    filling: Option<(usize, usize)>,
+    full: VecDeque<usize>,
+    resting: Vec<usize>,
+    free: Vec<usize>,
+    /// the page that is swept next
+    sweep: usize,
+}
+
+/// What became of a copy that was to be put in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Put {
+    /// it is in
+    Done,
+    /// no page is free: some rest
+    NoRoom,
+}
+
+impl Store {
+    /// An empty one, of so many pages. The hot set's index must be empty too.
+    pub fn new(pages: usize) -> Self {
+        Self {
+            entries: vec![Vec::new(); pages],
+            filling: None,
+            full: VecDeque::new(),
+            resting: Vec::new(),
+            free: (0..pages).rev().collect(),
+            sweep: 0,
+        }
+    }
+
+    /// Copies that it holds.
+    pub fn len(&self, hot: &HotSet<'_>) -> usize {
+        (0..self.entries.len()).map(|page| self.live(hot, page).count()).sum()
+    }
+
+    /// Puts a copy in, in place of an older one of its key.
+    pub fn put(&mut self, hot: &HotSet<'_>, hash: u64, copy: &HotCopy) -> Put {
+        self.put_with(hash, hot, copy, 0, FREE_KEPT)
+    }
+
+    /// As [`Self::put`], leaving so many free pages.
+    fn put_with(&mut self, hash: u64, hot: &HotSet<'_>, copy: &HotCopy, chances: u8, kept: usize) -> Put {
+        let units = copy.size().div_ceil(UNIT_SIZE);
+        if let Some(place) = hot.find(hash)
+            && let Some(entry) = self.entry(place)
+            && entry.hash == hash
+            && entry.units >= units
+        {
+            hot.write(place, copy);
+            return Put::Done;
+        }
+        let Some(place) = self.room(units, kept) else {
+            return Put::NoRoom;
+        };
+        hot.write(place, copy);
+        self.entries[place.page].push(Entry {
+            hash,
+            unit: place.unit,
+            units,
+            chances,
+        });
+        if !hot.point(hash, place) {
+            // The bucket is full: the copy in it that is worth least goes.
+            let chances = |place: &Place| {
+                self.entries[place.page]
+                    .iter()
+                    .find(|entry| entry.unit == place.unit)
+                    .map_or(0, |entry| entry.chances)
+            };
+            if let Some(victim) = hot.neighbours(hash).min_by_key(chances) {
+                hot.forget_place(hash, victim);
+                hot.point(hash, place);
+            }
+        }
+        Put::Done
+    }
+
+    /// Room for a copy of so many units, if so many free pages are left.
+    fn room(&mut self, units: usize, kept: usize) -> Option<Place> {
+        if let Some((page, unit)) = self.filling {
+            if unit < UNITS {
+                self.filling = Some((page, unit + units));
+                return Some(Place { page, unit });
+            }
+            self.full.push_back(page);
+            self.filling = None;
+        }
+        let page = if self.free.len() > kept {
+            self.free.pop()?
+        } else {
+            return None;
+        };
+        self.filling = Some((page, units));
+        Some(Place { page, unit: 0 })
+    }
+
+    /// Empties pages, if few are left. `still_good` says whether a copy is current, for one that is not is not kept; `told` is told the key of
+    /// each copy that was given out since it was last asked about.
+    pub fn make_room(&mut self, hot: &HotSet<'_>, still_good: impl Fn(u64, &HotCopy) -> bool, mut told: impl FnMut(&[u8])) {
+        let reserve = (self.entries.len() / RESERVE_SHARE).max(FREE_KEPT);
+        // Each page emptied may write half a page anew; those that rest come back.
+        while self.free.len() + self.resting.len() <= reserve
+            && !self.free.is_empty()
+            && self.empty_first(hot, &still_good, &mut told)
+        {}
+    }
+
+    fn empty_first(
+        &mut self,
+        hot: &HotSet<'_>,
+        still_good: &impl Fn(u64, &HotCopy) -> bool,
+        told: &mut impl FnMut(&[u8]),
+    ) -> bool {
+        let Some(page) = self.full.pop_front() else { return false };
+        let entries = std::mem::take(&mut self.entries[page]);
+        let mut spared = 0;
+        for entry in entries {
+            let place = Place { page, unit: entry.unit };
+            if hot.find(entry.hash) != Some(place) {
+                continue;
+            }
+            let mut chances = entry.chances;
+            let copy = hot.read(place);
+            if hot.take_mark(place) {
+                chances = (chances + 1).min(CHANCES_MAX);
+                copy.as_ref().inspect(|copy| told(&copy.key()));
+            }
+            hot.forget(entry.hash);
+            if let Some(copy) = copy
+                && chances > 0
+                && spared + entry.units <= SPARED_UNITS_MAX
+                && still_good(entry.hash, &copy)
+                && self.put_with(entry.hash, hot, &copy, chances - 1, 0) == Put::Done
+            {
+                spared += entry.units;
+            }
+        }
+        self.resting.push(page);
+        true
+    }
+
+    /// Whether emptied pages wait for [`Self::rested`], and are needed.
+    pub fn needs_rest(&self) -> bool {
+        !self.resting.is_empty() && self.free.len() <= (self.entries.len() / RESERVE_SHARE / 2).max(FREE_KEPT)
+    }
+
+    /// Nobody reads any more what was emptied: every run of the program that had begun before has ended.
+    pub fn rested(&mut self) {
+        self.free.append(&mut self.resting);
+    }
+
+    /// Looks at the copies of the next `count` pages: those that were given out since the last look gain a chance, and `told` is told their
+    /// keys.
+    pub fn sweep(&mut self, hot: &HotSet<'_>, count: usize, mut told: impl FnMut(&[u8])) {
+        for _ in 0..count.min(self.entries.len()) {
+            let page = self.sweep;
+            self.sweep = (page + 1) % self.entries.len();
+            for entry in &mut self.entries[page] {
+                let place = Place { page, unit: entry.unit };
+                if hot.take_mark(place) {
+                    entry.chances = (entry.chances + 1).min(CHANCES_MAX);
+                    if let Some(copy) = hot.read(place) {
+                        told(&copy.key());
+                    }
+                }
+            }
+        }
+    }
+
+    /// Whether the hot set has a copy for this hash that carries the words that are there now.
+    pub fn is_current(hot: &HotSet<'_>, hash: u64) -> bool {
+        hot.find(hash)
+            .and_then(|place| hot.read(place))
+            .is_some_and(|copy| is_good(hot, hash, &copy))
+    }
+
+    fn entry(&self, place: Place) -> Option<&Entry> {
+        self.entries.get(place.page)?.iter().find(|entry| entry.unit == place.unit)
+    }
+
+    fn live<'s>(&'s self, hot: &'s HotSet<'_>, page: usize) -> impl Iterator<Item = &'s Entry> {
+        self.entries[page]
+            .iter()
+            .filter(move |entry| hot.find(entry.hash) == Some(Place { page, unit: entry.unit }))
+    }
+}
+
+/// Whether a copy carries the words that its stripe and the flush have now.
+pub fn is_good(hot: &HotSet<'_>, hash: u64, copy: &HotCopy) -> bool {
+    let seen = copy.seen();
+    seen.stripe == hot.stripe(hash).load(Acquire) && seen.flush == hot.flush().load(Acquire)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::copy::{Item, Seen};
+    use crate::hot::{CONTROL_WORDS, STRIPES};
+    use std::sync::atomic::AtomicU64;
+    use std::sync::atomic::Ordering::Relaxed;
+
+    const PAGES: usize = 8;
+
+    struct World([Vec<AtomicU64>; 4]);
+
+    impl World {
+        fn new(buckets: usize) -> Self {
+            let zeroed = |words: usize| (0..words).map(|_| AtomicU64::new(0)).collect();
+            Self([buckets * 8, PAGES * PAGE_SIZE / 8, STRIPES + 1, CONTROL_WORDS].map(zeroed))
+        }
+
+        fn hot(&self) -> HotSet<'_> {
+            let [index, pages, stripes, control] = &self.0;
+            HotSet {
+                index,
+                pages,
+                stripes,
+                control,
+            }
+        }
+    }
+
+    fn hash(number: u64) -> u64 {
+        (number + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ number << 17
+    }
+
+    fn copy(number: u64, len: usize) -> HotCopy {
+        let key = format!("key{number}").into_bytes();
+        let item = Item {
+            key: &key,
+            flags: 0,
+            cas: number,
+            value: &vec![b'v'; len],
+            expires_s: 0,
+        };
+        HotCopy::new(&item, Seen::default()).unwrap()
+    }
+
+    /// Plays the program giving a copy out.
+    fn give_out(hot: &HotSet<'_>, number: u64) -> bool {
+        let Some(place) = hot.find(hash(number)) else { return false };
+        let word = &hot.pages[(place.page * PAGE_SIZE + place.unit * UNIT_SIZE) / 8 + 3];
+        word.fetch_or(1, Relaxed);
+        assert_eq!(hot.read(place).unwrap().key(), format!("key{number}").as_bytes());
+        true
+    }
+
+    fn put(store: &mut Store, hot: &HotSet<'_>, number: u64, len: usize, told: &mut Vec<Vec<u8>>) {
+        let good = |_, copy: &HotCopy| is_good(hot, 0, copy);
+        while store.put(hot, hash(number), &copy(number, len)) == Put::NoRoom {
+            store.make_room(hot, good, |key| told.push(key.to_vec()));
+            assert!(store.needs_rest());
+            store.rested();
+        }
+    }
+
+    #[test]
+    fn what_is_given_out_stays_and_the_rest_makes_room() {
+        let (world, mut told) = (World::new(4096), Vec::new());
+        let (hot, mut store) = (world.hot(), Store::new(PAGES));
+        for number in 0..20_000 {
+            put(
+                &mut store,
+                &hot,
+                number,
+                100 + usize::try_from(number % 7).unwrap_or(0) * 90,
+                &mut told,
+            );
+            let wanted = number % 50;
+            if number >= 50 && !give_out(&hot, wanted) {
+                assert!(number < 60, "{wanted} went, at {number}");
+                put(&mut store, &hot, wanted, 100, &mut told);
+            }
+        }
+        assert!(told.len() > 50, "hits are told: {}", told.len());
+        let room = PAGES * UNITS / 3;
+        assert!((room / 4..room * 2).contains(&store.len(&hot)), "{}", store.len(&hot));
+    }
+
+    #[test]
+    fn a_copy_is_replaced_where_it_is_if_it_fits() {
+        let world = World::new(64);
+        let (hot, mut store) = (world.hot(), Store::new(PAGES));
+        store.put(&hot, hash(1), &copy(1, 300));
+        let first = hot.find(hash(1));
+        store.put(&hot, hash(1), &copy(1, 10));
+        assert_eq!((hot.find(hash(1)), store.len(&hot)), (first, 1));
+        store.put(&hot, hash(1), &copy(1, 900));
+        assert!(hot.find(hash(1)) != first && store.len(&hot) == 1);
+    }
+
+    #[test]
+    fn a_full_bucket_gives_up_what_is_worth_least() {
+        let world = World::new(1);
+        let (hot, mut store) = (world.hot(), Store::new(PAGES));
+        for number in 0..8 {
+            store.put(&hot, hash(number), &copy(number, 10));
+        }
+        for number in (0..8).filter(|number| *number != 5) {
+            give_out(&hot, number);
+        }
+        let mut told = 0;
+        store.sweep(&hot, PAGES, |_| told += 1);
+        assert_eq!(told, 7);
+        store.put(&hot, hash(8), &copy(8, 10));
+        assert!(hot.find(hash(5)).is_none() && hot.find(hash(8)).is_some() && store.len(&hot) == 8);
+    }
+
+    #[test]
+    fn what_a_change_has_made_void_is_not_current_and_not_kept() {
+        let (world, mut told) = (World::new(4096), Vec::new());
+        let (hot, mut store) = (world.hot(), Store::new(PAGES));
+        put(&mut store, &hot, 0, 10, &mut told);
+        assert!(Store::is_current(&hot, hash(0)));
+        hot.flush().store(1 << 32 | 1, Relaxed);
+        assert!(!Store::is_current(&hot, hash(0)));
+        for number in 1..20_000 {
+            give_out(&hot, 0);
+            put(&mut store, &hot, number, 1000, &mut told);
+        }
+        assert!(hot.find(hash(0)).is_none());
+    }
+}
