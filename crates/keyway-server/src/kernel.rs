@@ -53,6 +53,8 @@ pub(crate) struct Post {
     /// copies held; copies written
     held: AtomicU64,
     filled: AtomicU64,
+    /// stripes of the dead that were moved on
+    mended: AtomicU64,
 }
 
 /// The thread's own.
@@ -110,6 +112,7 @@ pub(crate) fn start(config: &Config, kernel: &Kernel, udp: &[SocketAddr], cache:
         counts,
         held: AtomicU64::new(0),
         filled: AtomicU64::new(0),
+        mended: AtomicU64::new(0),
     });
     let keeper = Keeper {
         post: Arc::clone(&post),
@@ -237,6 +240,7 @@ impl Keeper {
             if let Some(door) = &self.door {
                 let mended = door.mend();
                 if mended > 0 {
+                    self.post.mended.fetch_add(mended as u64, Relaxed);
                     log::info!("the kernel door: {mended} stripes of writers who died are answered from again");
                 }
             }
@@ -377,6 +381,7 @@ impl Post {
         }
         stat(out, "keyway_kernel_copies", self.held.load(Relaxed));
         stat(out, "keyway_kernel_copied", self.filled.load(Relaxed));
+        stat(out, "keyway_kernel_mended", self.mended.load(Relaxed));
     }
 
     /// `stats kernel`: the same for each CPU.

@@ -7,12 +7,15 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::process::ExitCode;
+use std::time::Duration;
 
 use harness::Random;
+use kernel::coherent::{self, Round};
 use kernel::frame::{Checksum, Frame};
 use kernel::stage::{Outcome, Stage, monotonic_ns};
 use kernel::world::{Memory, fill, items, settings};
 use kernel::{random, table, traffic};
+use keyway_region::mutants::{self, Mutant};
 use keyway_xdp::config::{Settings, Verdict};
 use keyway_xdp::door::{Door, DoorError};
 use keyway_xdp::host::Program;
@@ -24,17 +27,35 @@ cargo xtask kernel: the kernel door answers exactly what user space would, or le
     cargo xtask kernel --short      the gate's form: fewer random packets
     cargo xtask kernel --in-kernel  only what is tried in the kernel
     cargo xtask kernel --packets N  so many random packets on the host, and a tenth of that in the kernel
+    cargo xtask kernel --never-stale --seconds N   only the last part, for so many seconds
     cargo xtask kernel --seed N     the seed of the random ones
 
 The program's C runs on the host, and, with the privileges that loading needs (CAP_BPF, CAP_NET_ADMIN, CAP_PERFMON, or root), in
 the kernel through BPF_PROG_TEST_RUN, and on interfaces of network namespaces that are made for it and removed again (veth and lo).
 Nothing is attached to this machine's own interfaces.
+
+Last, a server with its kernel door on, and writers through the library and its sockets, killed and stopped at random, and readers
+through the kernel, the sockets and the library, for ten minutes (--short: seconds): every key's history must be linearizable. Writers
+are killed between their two counts, and the kernel must come to answer for their keys again. Regions that do not count changes as
+they must are rejected.
 ";
+
+/// Broken regions that have been seen to be rejected.
+const REJECTED: [Mutant; 3] = [Mutant::ChangesUncounted, Mutant::FlushUncounted, Mutant::StripeForgotten];
+/// Those of the gate's form.
+const SHORT: [Mutant; 1] = [Mutant::ChangesUncounted];
+/// Rounds in which a broken region must be rejected.
+const ROUNDS_MAX: u64 = 10;
 
 struct Options {
     packets: u64,
     seed: u64,
     on_host: bool,
+    /// packets are tried
+    packets_at_all: bool,
+    /// how long writers and readers meet
+    seconds: u64,
+    short: bool,
 }
 
 /// What was tried, and what was wrong.
@@ -60,7 +81,7 @@ impl Report {
 }
 
 fn main() -> ExitCode {
-    if let Some(result) = traffic::part_of_it() {
+    if let Some(result) = traffic::part_of_it().or_else(coherent::part_of_it) {
         return result;
     }
     let options = match options() {
@@ -76,12 +97,15 @@ fn main() -> ExitCode {
     };
     println!("seed {}", options.seed);
     let mut report = Report::default();
-    for v6 in [false, true] {
+    for v6 in [false, true].into_iter().filter(|_| options.packets_at_all) {
         let settings = settings(v6);
         if options.on_host {
             on_host(&mut report, &options, &settings, v6);
         }
         in_kernel(&mut report, &options, &settings, v6);
+    }
+    if options.seconds > 0 {
+        never_stale(&mut report, &options);
     }
     println!("{} passed, {} failed", report.passed, report.failed);
     if report.failed == 0 {
@@ -96,6 +120,9 @@ fn options() -> Result<Option<Options>, String> {
         packets: 10_000_000,
         seed: Random::seed_for("kernel"),
         on_host: true,
+        packets_at_all: true,
+        seconds: 600,
+        short: false,
     };
     let mut arguments = std::env::args().skip(1);
     while let Some(argument) = arguments.next() {
@@ -105,14 +132,65 @@ fn options() -> Result<Option<Options>, String> {
         };
         match argument.as_str() {
             "--help" | "-h" => return Ok(None),
-            "--in-kernel" => options.on_host = false,
-            "--short" => options.packets = 200_000,
+            "--in-kernel" => (options.on_host, options.seconds) = (false, 0),
+            "--never-stale" => options.packets_at_all = false,
+            "--seconds" => options.seconds = number()?,
+            "--short" => (options.packets, options.seconds, options.short) = (200_000, 4, true),
             "--packets" => options.packets = number()?,
             "--seed" => options.seed = number()?,
             other => return Err(format!("there is no option {other}; --help lists them")),
         }
     }
     Ok(Some(options))
+}
+
+/// Writers and readers meet, killed and stopped; then over regions that do not count their changes as they must.
+fn never_stale(report: &mut Report, options: &Options) {
+    if let Err(error @ DoorError::NotPermitted) = Door::load(&settings(false)) {
+        return harness::skip("whether the kernel door is ever stale", &error.to_string());
+    }
+    let random = Random::new(options.seed);
+    let round = |n: u64, evicting: bool, mutant: Option<Mutant>, seconds: u64| Round {
+        evicting,
+        mutant,
+        lasts: Duration::from_secs(seconds),
+        seed: random.fork(n).next(),
+    };
+    let each = if options.short { 2 } else { 5 };
+    for n in 0..options.seconds.div_ceil(each) {
+        let evicting = n % 2 == 1;
+        let kind = if evicting { "an evicting" } else { "a lasting" };
+        report.take(
+            &format!("never stale, over {kind} region"),
+            coherent::run(round(n, evicting, None, each)),
+        );
+    }
+    let kills = if options.short { 6 } else { 60 };
+    report.take(
+        "a killed writer's stripe",
+        coherent::recovers(round(1000, false, None, 0), kills),
+    );
+    if !mutants::BUILT_IN {
+        return;
+    }
+    let broken: &[Mutant] = if options.short { &SHORT } else { &REJECTED };
+    for mutant in broken {
+        let rejected = (0..ROUNDS_MAX).find_map(|n| {
+            // Without room, everything vanishes and little is shown; but only there is anything evicted.
+            let evicting = *mutant == Mutant::EvictionsUncounted;
+            match mutant {
+                Mutant::StripeForgotten => coherent::recovers(round(n, false, Some(*mutant), 0), 20),
+                _ => coherent::run(round(n, evicting, Some(*mutant), each)),
+            }
+            .err()
+        });
+        let what = format!("a region with {mutant:?} is rejected");
+        let short = |why: String| why.chars().take(160).collect::<String>().replace('\n', " ");
+        report.take(
+            &what,
+            rejected.map(short).ok_or_else(|| format!("not in {ROUNDS_MAX} rounds")),
+        );
+    }
 }
 
 fn family(v6: bool) -> &'static str {

@@ -107,23 +107,23 @@ fn connect(server: &Namespace, v6: bool) -> Result<Namespace, String> {
 }
 
 /// A network namespace, removed when this is dropped.
-struct Namespace {
+pub(crate) struct Namespace {
     name: String,
 }
 
 impl Namespace {
-    fn new(which: &str) -> Result<Self, String> {
+    pub(crate) fn new(which: &str) -> Result<Self, String> {
         let name = format!("keyway-test-{}-{which}", std::process::id());
         run(Command::new("ip").args(["netns", "add", &name]))?;
         Ok(Self { name })
     }
 
-    fn ip(&self, arguments: &[&str]) -> Result<(), String> {
+    pub(crate) fn ip(&self, arguments: &[&str]) -> Result<(), String> {
         run(Command::new("ip").args(["-n", &self.name]).args(arguments))
     }
 
     /// Starts this program in the namespace.
-    fn run(&self, arguments: &[&str]) -> Result<Child, String> {
+    pub(crate) fn run(&self, arguments: &[&str]) -> Result<Child, String> {
         let program: PathBuf = std::env::current_exe().map_err(|error| error.to_string())?;
         Command::new("ip")
             .args(["netns", "exec", &self.name])
