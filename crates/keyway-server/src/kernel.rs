@@ -15,8 +15,8 @@ use std::thread::Thread;
 use std::time::{Duration, Instant};
 
 use keyway::{Cache, Get, KernelDoor, KernelDoorError, Session};
-use keyway_proto::Request;
 use keyway_proto::reply::{self, stat};
+use keyway_proto::{Protocol, Request};
 use keyway_xdp::config::{Settings, Verdict};
 use keyway_xdp::copy::{HotCopy, Item, Seen};
 use keyway_xdp::door::{Attached, Door, XdpMode};
@@ -137,6 +137,11 @@ fn settings(config: &Config, kernel: &Kernel, udp: &[SocketAddr]) -> Result<Sett
             udp.len()
         ));
     };
+    if config.protocol == Protocol::Binary {
+        return Err(
+            "the kernel door answers the text and meta protocols, and this server speaks the binary one only (-B)".to_owned(),
+        );
+    }
     if kernel.memory < MEMORY_MIN {
         return Err(format!(
             "the kernel door's memory is {} bytes, the least is {MEMORY_MIN} (--kernel-memory)",

@@ -526,14 +526,27 @@ impl Udp {
         let id = self.id.to_be_bytes();
         let request = [&id[..], &[0, 0, 0, 1, 0, 0], format!("gets {key}\r\n").as_bytes()].concat();
         self.socket.send(&request).ok()?;
-        let mut answer = [0; 2048];
-        loop {
-            let len = self.socket.recv(&mut answer).ok()?;
-            if answer[..2] == id {
-                return answer.get(8..len).map(<[u8]>::to_vec);
+        let mut datagram = [0; 2048];
+        let mut parts: Vec<Option<Vec<u8>>> = Vec::new();
+        while parts.is_empty() || parts.iter().any(Option::is_none) {
+            let len = self.socket.recv(&mut datagram).ok()?;
+            let number = |at: usize| usize::from(u16::from_be_bytes([datagram[at], datagram[at + 1]]));
+            if datagram[..2] == id {
+                // A long answer is user space's, and comes in parts.
+                parts.resize(number(4), None);
+                *parts.get_mut(number(2))? = Some(datagram.get(8..len)?.to_vec());
             }
         }
+        Some(parts.into_iter().flatten().collect::<Vec<_>>().concat())
     }
+}
+
+/// What nobody can have answered.
+#[allow(clippy::print_stderr, reason = "a worker's standard error is the log")]
+fn torn(call: &Call, bytes: &[u8]) -> Answer {
+    let shown = harness::printable(&bytes[..bytes.len().min(200)]);
+    eprintln!("{call:?} was answered by {} bytes that make no sense: {shown}", bytes.len());
+    Answer::Torn
 }
 
 impl Door for Udp {
@@ -555,6 +568,6 @@ impl Door for Udp {
                 cas: unique.parse().ok()?,
             })
         };
-        Some(read().unwrap_or(Answer::Torn))
+        Some(read().unwrap_or_else(|| torn(call, &answer)))
     }
 }
