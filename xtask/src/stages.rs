@@ -157,7 +157,10 @@ fn model(context: &Context<'_>) -> Outcome {
     if !context.works("python3", &["--version"]) {
         return Outcome::Skipped("python3 is not installed".into());
     }
-    context.expect(context.command("python3", &["model/region_protocol.py", "--quick"]))
+    match context.expect(context.command("python3", &["model/coherence.py"])) {
+        Outcome::Passed => context.expect(context.command("python3", &["model/region_protocol.py", "--quick"])),
+        other => other,
+    }
 }
 
 /// Every target for a short while, from its seeds. What a run discovers stays in the target directory.
