@@ -105,6 +105,7 @@ fn settings(unix: bool) -> Settings<'static> {
         connections: 64,
         unix,
         udp: false,
+        hands_out: false,
         item_max: None,
         more: &[],
     }

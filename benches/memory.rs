@@ -47,6 +47,7 @@ fn main() -> io::Result<()> {
                 connections: 1024,
                 unix: true,
                 udp: false,
+                hands_out: false,
                 item_max: None,
                 more: &[],
             };

@@ -91,6 +91,7 @@ impl Pair {
             connections: 1024,
             unix,
             udp: false,
+            hands_out: false,
             item_max: None,
             more: &[],
         };

@@ -1,4 +1,4 @@
-//! The load generator for the library door: the calling thread runs the operations itself.
+//! The load generator for calls, of the library and of libmemcached: the calling thread runs the operations itself.
 //!
 //! Throughput counts everything that the thread does: making the key, the call, verifying the value. Latency is measured on
 //! every 16th operation and covers the call alone: what two looks at the clock take is measured before, and subtracted. In an open
@@ -8,7 +8,7 @@ use crate::load::{Load, Schedule};
 use crate::machine::{clock_cost, thread_cpu};
 use crate::mix::{Kind, Operation, Put};
 use crate::ran::{Ran, Window};
-use keyway::{Arithmetic, Counted, Delete, Deleted, Session, Store, StoreMode, Stored, WriteError};
+use keyway::{Arithmetic, Counted, Delete, Deleted, Session, Store, StoreMode, Stored};
 use std::time::{Duration, Instant};
 
 /// One operation in so many is timed: looking at the clock takes a third of the time of a get.
@@ -16,9 +16,65 @@ const TIMED_EVERY: u64 = 16;
 /// Operations between two looks at whether time is up.
 const BATCH: u64 = 64;
 
-/// A thread with its session.
-pub struct Caller {
-    session: Session,
+/// What a cache does when it is called. Errors are told in words: they end the run.
+pub trait Calls {
+    /// Appends the value; whether there is one.
+    fn get(&mut self, key: &[u8], out: &mut Vec<u8>) -> Result<bool, String>;
+    /// Stores; with `add` unless it is there.
+    fn store(&mut self, key: &[u8], value: &[u8], ttl_s: u32, add: bool) -> Result<(), String>;
+    /// Whether it was there.
+    fn delete(&mut self, key: &[u8]) -> Result<bool, String>;
+    /// Counts a number up by one; whether it was there.
+    fn increment(&mut self, key: &[u8]) -> Result<bool, String>;
+}
+
+impl Calls for Session {
+    #[inline]
+    fn get(&mut self, key: &[u8], out: &mut Vec<u8>) -> Result<bool, String> {
+        Ok(Session::get(self, key, out).is_some())
+    }
+
+    #[inline]
+    fn store(&mut self, key: &[u8], value: &[u8], ttl_s: u32, add: bool) -> Result<(), String> {
+        let how = Store {
+            mode: if add { StoreMode::Add } else { StoreMode::Set },
+            exptime: ttl_s.into(),
+            ..Store::default()
+        };
+        match Session::store(self, key, value, &how) {
+            Ok(Stored::Stored { .. }) => Ok(()),
+            Ok(Stored::NotStored) if add => Ok(()),
+            Ok(other) => Err(format!("a store gave {other:?}")),
+            Err(e) => Err(e.to_string()),
+        }
+    }
+
+    #[inline]
+    fn delete(&mut self, key: &[u8]) -> Result<bool, String> {
+        let deleted = Session::delete(self, key, &Delete::default());
+        deleted
+            .map(|deleted| matches!(deleted, Deleted::Deleted))
+            .map_err(|e| e.to_string())
+    }
+
+    #[inline]
+    fn increment(&mut self, key: &[u8]) -> Result<bool, String> {
+        let one = Arithmetic {
+            delta: 1,
+            ..Arithmetic::default()
+        };
+        match self.arithmetic(key, &one) {
+            Ok(Counted::Value { .. }) => Ok(true),
+            Ok(Counted::NotFound) => Ok(false),
+            Ok(other) => Err(format!("an increment gave {other:?}")),
+            Err(e) => Err(e.to_string()),
+        }
+    }
+}
+
+/// A thread with its way into a cache.
+pub struct Caller<C> {
+    cache: C,
     load: Load,
     ran: Ran,
     write: u64,
@@ -30,13 +86,13 @@ pub struct Caller {
     value: Vec<u8>,
 }
 
-impl Caller {
+impl<C: Calls> Caller<C> {
     /// Ready to run.
-    pub fn new(session: Session, load: Load) -> Self {
+    pub fn new(cache: C, load: Load) -> Self {
         Self {
             write: load.first_write(),
             clock_cost: clock_cost(),
-            session,
+            cache,
             load,
             ran: Ran::default(),
             cpu_before: None,
@@ -131,14 +187,13 @@ impl Caller {
                 self.verify(item, hit, counted);
                 if !hit && self.load.fill {
                     self.make_value(item, put);
-                    self.store(StoreMode::Set, put);
+                    self.store(put, false);
                 }
             }
             Kind::Set | Kind::Insert | Kind::Add => {
-                let mode = if kind == Kind::Add { StoreMode::Add } else { StoreMode::Set };
                 self.make_value(item, put);
                 let begun = clock.start();
-                self.store(mode, put);
+                self.store(put, kind == Kind::Add);
                 self.took(begun, due, false);
             }
             Kind::ReadModifyWrite => {
@@ -146,37 +201,24 @@ impl Caller {
                 let hit = self.get();
                 self.verify(item, hit, counted);
                 self.make_value(item, put);
-                self.store(StoreMode::Set, put);
+                self.store(put, false);
                 self.took(begun, due, false);
             }
             Kind::Delete | Kind::Remove => {
                 if kind == Kind::Delete {
                     self.make_value(item, put);
-                    self.store(StoreMode::Set, put);
+                    self.store(put, false);
                 }
                 let begun = clock.start();
-                let deleted = self.session.delete(&self.key, &Delete::default());
+                let deleted = self.cache.delete(&self.key);
                 self.took(begun, due, false);
-                match deleted {
-                    Ok(Deleted::Deleted) => {}
-                    Ok(_) => self.ran.misses += u64::from(counted && kind == Kind::Delete),
-                    Err(e) => self.failed(e),
-                }
+                self.found(deleted, counted && kind == Kind::Delete);
             }
             Kind::Incr => {
-                let one = Arithmetic {
-                    delta: 1,
-                    ..Arithmetic::default()
-                };
                 let begun = clock.start();
-                let counted_up = self.session.arithmetic(&self.key, &one);
+                let incremented = self.cache.increment(&self.key);
                 self.took(begun, due, false);
-                match counted_up {
-                    Ok(Counted::Value { .. }) => {}
-                    Ok(Counted::NotFound) => self.ran.misses += u64::from(counted),
-                    Ok(other) => self.wrong_answer(&other),
-                    Err(e) => self.failed(e),
-                }
+                self.found(incremented, counted);
             }
         }
         self.ran.operations += u64::from(counted);
@@ -199,7 +241,10 @@ impl Caller {
     #[inline]
     fn get(&mut self) -> bool {
         self.value.clear();
-        self.session.get(&self.key, &mut self.value).is_some()
+        self.cache.get(&self.key, &mut self.value).unwrap_or_else(|why| {
+            self.failed(why);
+            false
+        })
     }
 
     fn make_value(&mut self, item: u64, put: Put) {
@@ -208,28 +253,24 @@ impl Caller {
         self.write += 1;
     }
 
-    fn store(&mut self, mode: StoreMode, put: Put) {
-        let how = Store {
-            mode,
-            exptime: put.ttl_s.into(),
-            ..Store::default()
-        };
-        match self.session.store(&self.key, &self.value, &how) {
-            Ok(Stored::Stored { .. }) => {}
-            Ok(Stored::NotStored) if mode == StoreMode::Add => {}
-            Ok(other) => self.wrong_answer(&other),
-            Err(e) => self.failed(e),
+    fn store(&mut self, put: Put, add: bool) {
+        if let Err(why) = self.cache.store(&self.key, &self.value, put.ttl_s, add) {
+            self.failed(why);
         }
     }
 
-    fn wrong_answer(&mut self, answer: &dyn std::fmt::Debug) {
-        self.ran.wrong.errors += 1;
-        self.ran.wrong.tell(|| format!("the library gave {answer:?}"));
+    /// An operation on what should be there.
+    fn found(&mut self, found: Result<bool, String>, counted: bool) {
+        match found {
+            Ok(found) => self.ran.misses += u64::from(counted && !found),
+            Err(why) => self.failed(why),
+        }
     }
 
-    fn failed(&mut self, error: WriteError) {
+    #[cold]
+    fn failed(&mut self, why: String) {
         self.ran.wrong.errors += 1;
-        self.ran.wrong.tell(|| error.to_string());
+        self.ran.wrong.tell(|| why);
     }
 
     #[inline]

@@ -6,6 +6,7 @@
 
 pub mod calls;
 pub mod datagram;
+pub mod dropin;
 pub mod items;
 pub mod load;
 pub mod machine;

@@ -12,6 +12,8 @@ pub enum Door {
     Library,
     /// function calls on a region that several processes share, each with one thread
     Processes,
+    /// function calls on libmemcached: Keyway's drop-in, and the system's library with memcached
+    Libmemcached,
     /// a Unix socket
     Unix,
     /// a TCP socket
@@ -22,13 +24,21 @@ pub enum Door {
 
 impl Door {
     /// All of them.
-    pub const ALL: [Self; 5] = [Self::Library, Self::Processes, Self::Unix, Self::Tcp, Self::Udp];
+    pub const ALL: [Self; 6] = [
+        Self::Library,
+        Self::Processes,
+        Self::Libmemcached,
+        Self::Unix,
+        Self::Tcp,
+        Self::Udp,
+    ];
 
     /// As it is written on a command line.
     pub fn name(self) -> &'static str {
         match self {
             Self::Library => "library",
             Self::Processes => "processes",
+            Self::Libmemcached => "libmemcached",
             Self::Unix => "unix",
             Self::Tcp => "tcp",
             Self::Udp => "udp",
@@ -44,16 +54,16 @@ impl Door {
         })
     }
 
-    /// Whether it is reached by calls, without a server.
-    pub fn is_calls(self) -> bool {
+    /// Whether it is a region of this program's own, without a server.
+    pub fn is_region(self) -> bool {
         matches!(self, Self::Library | Self::Processes)
     }
 
     /// What several of it are called.
     fn unit(self, count: usize) -> &'static str {
         match (self, count) {
-            (Self::Library, 1) => "thread",
-            (Self::Library, _) => "threads",
+            (Self::Library | Self::Libmemcached, 1) => "thread",
+            (Self::Library | Self::Libmemcached, _) => "threads",
             (Self::Processes, 1) => "process",
             (Self::Processes, _) => "processes",
             (Self::Udp, 1) => "socket",
@@ -185,7 +195,7 @@ impl Cell {
 
     /// The door of the peer: memcached has no library; its nearest door is the Unix socket.
     pub fn peer_door(&self) -> Door {
-        if self.door.is_calls() { Door::Unix } else { self.door }
+        if self.door.is_region() { Door::Unix } else { self.door }
     }
 
     /// The memory of each cache: what was asked for, or twice what the items take.
@@ -243,6 +253,8 @@ pub struct Plan {
     pub server_options: Vec<String>,
     /// as its own command line has them
     pub memcached_options: Vec<String>,
+    /// Keyway's drop-in for libmemcached
+    pub libmemcached: Option<PathBuf>,
     /// a server to measure as Keyway instead of starting one
     pub server: Option<Target>,
     /// what to compare with
@@ -318,7 +330,7 @@ impl Plan {
                 "connections are replaced between requests: leave out --pipeline, --rate, --load and --peak".to_owned(),
             );
         }
-        if cell.door.is_calls() && (cell.depth > 1 || cell.keys_per_get > 1) {
+        if (cell.door.is_region() || cell.door == Door::Libmemcached) && (cell.depth > 1 || cell.keys_per_get > 1) {
             return refuse("a function call has neither pipelining nor gets of several keys; leave out the library".to_owned());
         }
         if cell.door == Door::Processes && (cell.workload.grows() || cell.workload.trace.is_some()) {
@@ -332,19 +344,29 @@ impl Plan {
                     .to_owned(),
             );
         }
+        if cell.door == Door::Libmemcached {
+            if self.libmemcached.is_none() {
+                return refuse("say where Keyway's libmemcached.so.11 is: --libmemcached FILE".to_owned());
+            }
+            if self.server.is_some() || self.peer_server().is_some() {
+                return refuse(
+                    "libmemcached is measured with servers that are started for it; leave out --server and --against".to_owned(),
+                );
+            }
+        }
         let longest = cell.workload.items(1).longest();
         if cell.door == Door::Udp && longest > DATAGRAM_VALUE_LEN_MAX && (cell.workload.stores() || cell.workload.fill) {
             return refuse(format!(
                 "a value of {longest} bytes cannot be stored with one datagram, which holds {DATAGRAM_VALUE_LEN_MAX}"
             ));
         }
-        if let (Some(server), true) = (&self.server, cell.door.is_calls()) {
+        if let (Some(server), true) = (&self.server, cell.door.is_region()) {
             return refuse(format!(
                 "the library is no part of the server at {server}; name one of its doors"
             ));
         }
         for (server, door) in [(self.server.as_ref(), cell.door), (self.peer_server(), cell.peer_door())] {
-            if let Some(server) = server.filter(|server| !cell.door.is_calls() && server.through(door).is_none()) {
+            if let Some(server) = server.filter(|server| !cell.door.is_region() && server.through(door).is_none()) {
                 return refuse(format!("{server} is no address of this door; name the other door"));
             }
         }
@@ -390,6 +412,7 @@ pub(crate) mod tests {
             client_cpus: Vec::new(),
             server_options: Vec::new(),
             memcached_options: Vec::new(),
+            libmemcached: None,
             server: None,
             against: Against::Nobody,
             program: "keyway".into(),

@@ -104,7 +104,7 @@ pub struct CellReport {
     pub about: String,
     /// its name
     pub workload: String,
-    /// `library`, `processes`, `unix`, `tcp`, `udp`
+    /// `library`, `processes`, `libmemcached`, `unix`, `tcp`, `udp`
     pub door: String,
     /// connections, sockets, threads or processes
     pub connections: usize,

@@ -1,5 +1,6 @@
 //! The caches under measurement: started, found, described and filled.
 
+use crate::dropin::Dropin;
 use crate::items::Items;
 use crate::machine::{self, Usage};
 use crate::mix::{Access, Kind};
@@ -20,6 +21,8 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 const CONNECTIONS_SPARE: usize = 64;
 /// Fewer items than this do not tell what one takes: a process grows by pages.
 const WEIGHED_ITEMS_MIN: u64 = 10_000;
+/// The real library, by the name that programs are linked to.
+const LIBMEMCACHED: &str = "libmemcached.so.11";
 /// Where memcached listens unless it is told otherwise.
 const MEMCACHED_PORT: u16 = 11211;
 
@@ -68,6 +71,8 @@ pub enum Way {
     Processes(PathBuf),
     /// through a socket
     Socket(Target),
+    /// by calls of a libmemcached, with the server at this Unix socket
+    Libmemcached(Dropin, PathBuf),
 }
 
 impl Store {
@@ -272,7 +277,7 @@ impl Rig {
     }
 
     fn start_keyway(&mut self, plan: &Plan, cells: &[Cell]) -> io::Result<()> {
-        let doors = doors(cells.iter().map(|cell| cell.door).filter(|door| !door.is_calls()));
+        let doors = doors(cells.iter().map(|cell| cell.door).filter(|door| !door.is_region()));
         if doors.is_empty() {
             return Ok(());
         }
@@ -282,7 +287,12 @@ impl Rig {
                 let server = on_cpus(plan, || {
                     Server::keyway(&plan.program, &settings(plan, cells, true, &plan.server_options))
                 })?;
-                self.add_started("Keyway", server, doors.into_iter().map(|door| (Role::Keyway(door), door)))
+                self.add_started(
+                    "Keyway",
+                    server,
+                    plan.libmemcached.as_deref(),
+                    doors.into_iter().map(|door| (Role::Keyway(door), door)),
+                )
             }
         }
     }
@@ -310,14 +320,16 @@ impl Rig {
             }
             Against::Memcached => {
                 // memcached has a Unix socket or TCP and UDP, never both.
-                let (unix, inet): (Vec<_>, Vec<_>) = doors.into_iter().partition(|door| *door == Door::Unix);
+                let (unix, inet): (Vec<_>, Vec<_>) = doors
+                    .into_iter()
+                    .partition(|door| matches!(door, Door::Unix | Door::Libmemcached));
                 for (doors, is_unix) in [(unix, true), (inet, false)] {
                     if doors.is_empty() {
                         continue;
                     }
                     let settings = settings(plan, cells, is_unix, &plan.memcached_options);
                     if let Some(server) = on_cpus(plan, || Server::memcached(&settings))? {
-                        self.add_started("memcached", server, roles(doors))?;
+                        self.add_started("memcached", server, Some(Path::new(LIBMEMCACHED)), roles(doors))?;
                     }
                 }
                 Ok(())
@@ -325,13 +337,30 @@ impl Rig {
         }
     }
 
-    fn add_started(&mut self, name: &'static str, server: Server, roles: impl Iterator<Item = (Role, Door)>) -> io::Result<()> {
+    /// With `libmemcached` as its client, where that door is wanted.
+    fn add_started(
+        &mut self,
+        name: &'static str,
+        server: Server,
+        libmemcached: Option<&Path>,
+        roles: impl Iterator<Item = (Role, Door)>,
+    ) -> io::Result<()> {
         let (store, version, threads) = Store::of_server(server.admin(), true)?;
         for (role, door) in roles {
+            let target = server.target(door).ok_or(io::ErrorKind::NotConnected)?.clone();
+            let mut about = format!("{version}, {}", server.options());
+            let way = match (target, libmemcached) {
+                (Target::Unix(socket), Some(path)) if door == Door::Libmemcached => {
+                    let library = Dropin::load(path)?;
+                    about.push_str(&format!("; {} (libmemcached {})", path.display(), library.version()));
+                    Way::Libmemcached(library, socket)
+                }
+                (target, _) => Way::Socket(target),
+            };
             let side = Side {
                 name,
-                about: format!("{version}, {}", server.options()),
-                way: Way::Socket(server.target(door).ok_or(io::ErrorKind::NotConnected)?.clone()),
+                about,
+                way,
                 threads,
                 store: Rc::clone(&store),
             };
@@ -392,6 +421,7 @@ fn settings<'a>(plan: &Plan, cells: &[Cell], unix: bool, more: &'a [String]) -> 
     let most = cells.iter().map(|cell| cell.connections).max().unwrap_or(0);
     Settings {
         memory_mib: memory(cells),
+        hands_out: cells.iter().any(|cell| cell.door == Door::Libmemcached),
         item_max: item_max(cells),
         threads: plan.server_threads,
         connections: (most + CONNECTIONS_SPARE).max(1024),

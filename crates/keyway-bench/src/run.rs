@@ -92,7 +92,7 @@ pub fn run(plan: &Plan, progress: Progress<'_>) -> io::Result<Outcome> {
         ..Outcome::default()
     };
     note_load(&mut outcome.notes);
-    let mut number = 0;
+    let (mut number, mut peaks) = (0, Peaks::default());
     for cells in plan.cells.chunk_by(Cell::shares_caches) {
         progress(Event::Doing {
             what: "starting",
@@ -106,7 +106,7 @@ pub fn run(plan: &Plan, progress: Progress<'_>) -> io::Result<Outcome> {
             }
         }
         for cell in cells {
-            run_cell(plan, number, cell, &rig, &mut outcome, progress);
+            run_cell(plan, number, cell, &rig, &mut peaks, &mut outcome, progress);
             if !outcome.failures.is_empty() {
                 return Ok(outcome);
             }
@@ -132,13 +132,21 @@ fn note_load(notes: &mut Vec<String>) {
     }
 }
 
-fn run_cell(plan: &Plan, number: usize, cell: &Cell, rig: &Rig, outcome: &mut Outcome, progress: Progress<'_>) {
+fn run_cell(
+    plan: &Plan,
+    number: usize,
+    cell: &Cell,
+    rig: &Rig,
+    peaks: &mut Peaks,
+    outcome: &mut Outcome,
+    progress: Progress<'_>,
+) {
     let sides = rig.sides(cell);
     let operations = Operations {
         items: cell.workload.items(cell.items),
         ranks: Ranks::new(cell.workload.access, cell.items),
     };
-    let rate = match rate(plan, cell, &sides, &operations) {
+    let rate = match rate(plan, cell, &sides, &operations, peaks) {
         Ok(rate) => rate,
         Err(e) => return outcome.failures.push(format!("{}: {e}", cell.name())),
     };
@@ -203,16 +211,27 @@ struct Operations {
     ranks: Ranks,
 }
 
+/// What the peer did in a closed loop, for each cell that asked: all points of a curve are shares of the same.
+#[derive(Default)]
+struct Peaks(Vec<(Cell, f64)>);
+
 /// Operations a second, where they are given or follow from what the peer does in a closed loop.
-fn rate(plan: &Plan, cell: &Cell, sides: &[&Side], operations: &Operations) -> io::Result<Option<f64>> {
-    match (cell.pace, sides.last()) {
-        (Pace::Closed | Pace::Peak(_), _) | (_, None) => Ok(None),
-        (Pace::Rate(rate), _) => Ok(Some(rate)),
-        (Pace::Share(percent), Some(side)) => {
-            let ran = measure(plan, cell, side, operations, 0, None)?;
-            Ok(Some(percent / 100.0 * whole(ran)?.rate()))
-        }
+fn rate(plan: &Plan, cell: &Cell, sides: &[&Side], operations: &Operations, peaks: &mut Peaks) -> io::Result<Option<f64>> {
+    let (percent, side) = match (cell.pace, sides.last()) {
+        (Pace::Closed | Pace::Peak(_), _) | (_, None) => return Ok(None),
+        (Pace::Rate(rate), _) => return Ok(Some(rate)),
+        (Pace::Share(percent), Some(side)) => (percent, side),
+    };
+    let closed = Cell {
+        pace: Pace::Closed,
+        ..cell.clone()
+    };
+    if let Some((_, peak)) = peaks.0.iter().find(|(asked, _)| *asked == closed) {
+        return Ok(Some(percent / 100.0 * peak));
     }
+    let peak = whole(measure(plan, cell, side, operations, 0, None)?)?.rate();
+    peaks.0.push((closed, peak));
+    Ok(Some(percent / 100.0 * peak))
 }
 
 /// A measurement on which others depend.
@@ -265,7 +284,7 @@ fn measure(
         .map_err(|e| io::Error::new(e.kind(), format!("storing the items: {e}")))?;
     let threads = match side.way {
         Way::Socket(_) => plan.client_threads.min(cell.connections),
-        Way::Library(_) | Way::Processes(_) => cell.connections,
+        Way::Library(_) | Way::Processes(_) | Way::Libmemcached(..) => cell.connections,
     };
     let rate = rate.map(|rate| rate / threads as f64);
     // Of all threads of all measurements.
@@ -289,6 +308,11 @@ fn measure(
     match &side.way {
         Way::Library(cache) => {
             let callers = (0..threads).map(|thread| Ok(Caller::new(cache.session().map_err(io::Error::other)?, load(thread))));
+            let callers = callers.collect::<io::Result<Vec<_>>>()?;
+            Ok(at_once(plan, side, callers, Caller::run))
+        }
+        Way::Libmemcached(library, socket) => {
+            let callers = (0..threads).map(|thread| Ok(Caller::new(library.open(socket)?, load(thread))));
             let callers = callers.collect::<io::Result<Vec<_>>>()?;
             Ok(at_once(plan, side, callers, Caller::run))
         }
@@ -368,7 +392,9 @@ fn note_bottleneck(plan: &Plan, sides: &[&Side], ran: &CellRan, outcome: &mut Ou
             let server = run
                 .server
                 .map(|used| used.cpu.as_secs_f64() / run.elapsed.as_secs_f64().max(1e-9));
-            run.client_busiest >= CLIENT_BUSY && server.is_some_and(|share| share < SERVER_IDLE * capacity)
+            // Calls are the client's own work, wherever a server may be.
+            let calls = matches!(side.way, Way::Library(_) | Way::Processes(_) | Way::Libmemcached(..));
+            !calls && run.client_busiest >= CLIENT_BUSY && server.is_some_and(|share| share < SERVER_IDLE * capacity)
         });
         let who = format!("{}, {}", ran.cell.name(), side.name);
         if limited.count() * 2 > side_ran.runs.len() {

@@ -42,6 +42,8 @@ pub struct Settings<'a> {
     pub unix: bool,
     /// listen on UDP, at the port of TCP
     pub udp: bool,
+    /// Keyway: hand out the region, as its drop-in for libmemcached needs it
+    pub hands_out: bool,
     /// largest item, bytes; `None`: the server's default
     pub item_max: Option<usize>,
     /// more options, as the server's own command line has them
@@ -90,6 +92,9 @@ impl Server {
         command
             .args(["--connections", &settings.connections.to_string(), "--socket"])
             .arg(&socket);
+        if settings.hands_out {
+            command.arg("--region-socket").arg(folder.path().join("region"));
+        }
         let mut targets = vec![Target::Tcp(listen), Target::Unix(socket)];
         if settings.udp {
             command.args(["--udp", &listen.to_string()]);
@@ -149,7 +154,7 @@ impl Server {
         self.targets.iter().find(|target| {
             matches!(
                 (target, door),
-                (Target::Tcp(_), Door::Tcp) | (Target::Unix(_), Door::Unix) | (Target::Udp(_), Door::Udp)
+                (Target::Tcp(_), Door::Tcp) | (Target::Unix(_), Door::Unix | Door::Libmemcached) | (Target::Udp(_), Door::Udp)
             )
         })
     }

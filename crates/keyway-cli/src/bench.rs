@@ -50,7 +50,7 @@ pub(crate) struct Bench {
     /// Workloads, separated by commas; --list has them
     #[arg(long, short = 'w', value_name = "NAME,...", value_delimiter = ',', value_parser = workloads::find)]
     workload: Vec<Workload>,
-    /// Ways to Keyway: library (threads of one process), processes (that share a region), unix, tcp, udp
+    /// Ways to Keyway: library (threads of one process), processes (that share a region), libmemcached, unix, tcp, udp
     #[arg(long, short = 'd', value_name = "DOOR,...", value_delimiter = ',', value_parser = Door::parse)]
     door: Vec<Door>,
     /// Connections; of the library threads, or processes
@@ -107,6 +107,9 @@ pub(crate) struct Bench {
     /// The Keyway to measure, if it runs already: its address or the path of its Unix socket; left out: one is started
     #[arg(long, value_name = "ADDR|PATH", value_parser = parse_target)]
     server: Option<Target>,
+    /// Keyway's libmemcached.so.11, for that door; the system's is measured beside it, with memcached
+    #[arg(long, value_name = "FILE")]
+    libmemcached: Option<PathBuf>,
     /// Worker threads of each server that is started [default: as many as it has CPUs, at most 4]
     #[arg(long, value_name = "N", value_parser = parse_count)]
     server_threads: Option<usize>,
@@ -192,6 +195,7 @@ impl Bench {
             client_cpus: self.client_cpus,
             server_options: words(&self.server_options),
             memcached_options: words(&self.memcached_options),
+            libmemcached: self.libmemcached,
             server: self.server,
             against: self.against,
             program: rig::own_program().map_err(|error| Failure::new(exit::SYSTEM, error))?,
@@ -320,10 +324,10 @@ impl Bench {
         });
         let server_has = |cell: &Cell| {
             let server = self.server.as_ref();
-            server.is_none_or(|server| !cell.door.is_calls() && server.through(cell.door).is_some())
+            server.is_none_or(|server| !cell.door.is_region() && server.through(cell.door).is_some())
         };
         let peer_has = |cell: &Cell| match &self.against {
-            Against::Server(peer) => cell.door.is_calls() || peer.through(cell.door).is_some(),
+            Against::Server(peer) => cell.door.is_region() || peer.through(cell.door).is_some(),
             Against::Memcached | Against::Nobody => true,
         };
         cells.retain(|cell| server_has(cell) && peer_has(cell));
