@@ -31,8 +31,10 @@ pub(crate) const WAKE: Token = Token(usize::MAX);
 const UDP_LAST: usize = usize::MAX - 1;
 /// What the ring calls the poll.
 const POLL: usize = 1 << 40;
-/// A vector larger than this is not kept for the next send.
-const SPARE_SIZE_MAX: usize = 32 * 1024;
+/// A vector larger than this is not kept for the next send: replies of 100 KB are, so that each does not take fresh pages.
+const SPARE_SIZE_MAX: usize = 256 * 1024;
+/// What vectors that wait for the next sends may take in all, bytes.
+const SPARE_SUM_MAX: usize = 4 << 20;
 /// Most vectors kept for the next sends.
 const SPARE_COUNT_MAX: usize = 64;
 /// After so long without anything to do, a worker gives up the room that its session has reserved for its next writes.
@@ -224,10 +226,8 @@ impl Worker {
                     mut bytes,
                     result,
                 } => {
-                    if bytes.capacity() <= SPARE_SIZE_MAX && self.desk.spare.len() < SPARE_COUNT_MAX {
-                        bytes.clear();
-                        self.desk.spare.push(bytes);
-                    }
+                    bytes.clear();
+                    self.keep_spare(bytes);
                     self.act(token, |connection, desk| connection.sent(desk, result));
                 }
                 Event::Ready { token: POLL } => {}
@@ -239,6 +239,17 @@ impl Worker {
         }
         // The vector's room is used again.
         self.told = told;
+    }
+
+    /// Keeps an empty vector for a send to come, within bounds.
+    fn keep_spare(&mut self, bytes: Vec<u8>) {
+        let spare = &mut self.desk.spare;
+        let is_small = bytes.capacity() <= SPARE_SIZE_MAX && spare.len() < SPARE_COUNT_MAX;
+        // At most 64 small numbers are summed up, and only where vectors are large.
+        let fits = |spare: &[Vec<u8>]| spare.iter().map(Vec::capacity).sum::<usize>() + bytes.capacity() <= SPARE_SUM_MAX;
+        if is_small && (bytes.capacity() <= SPARE_SUM_MAX / SPARE_COUNT_MAX || fits(spare)) {
+            spare.push(bytes);
+        }
     }
 
     /// Lets a connection act on an event; it gets a turn if it wants one, and ends if it fails.
