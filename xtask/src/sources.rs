@@ -14,7 +14,8 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("keyway-region", &[]),
     ("keyway-proto", &[]),
     ("keyway", &["keyway-region"]),
-    ("keyway-capi", &["keyway"]),
+    ("keyway-harden", &["keyway"]),
+    ("keyway-capi", &["keyway", "keyway-harden"]),
     ("keyway-uring", &[]),
     ("keyway-server", &["keyway", "keyway-proto", "keyway-uring", "keyway-xdp"]),
     ("keyway-xdp", &[]),
@@ -23,7 +24,14 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("libmemcached/util", &[]),
     (
         "keyway-cli",
-        &["keyway", "keyway-proto", "keyway-server", "keyway-bench", "keyway-xdp"],
+        &[
+            "keyway",
+            "keyway-proto",
+            "keyway-server",
+            "keyway-bench",
+            "keyway-harden",
+            "keyway-xdp",
+        ],
     ),
     ("python", &["keyway"]),
 ];

@@ -20,5 +20,6 @@ mod bytes;
 mod failure;
 pub mod open;
 pub mod read;
+mod start;
 pub mod types;
 pub mod write;

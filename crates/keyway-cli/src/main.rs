@@ -11,6 +11,7 @@
 mod background;
 mod bench;
 mod cpus;
+mod exec;
 mod exit;
 #[cfg(feature = "kernel")]
 mod kernel;
@@ -138,6 +139,36 @@ enum Command {
     Kernel {
         #[command(subcommand)]
         command: kernel::Command,
+    },
+    /// Start a program that cannot get at the region but through the library's calls
+    #[command(after_help = exec::HELP)]
+    Exec {
+        /// The region's file, made if absent [default: /dev/shm/keyway-UID-11211]
+        #[arg(long, value_name = "PATH", conflicts_with = "region_socket")]
+        region: Option<PathBuf>,
+        /// The server's Unix socket that hands out its region
+        #[arg(long, value_name = "PATH")]
+        region_socket: Option<PathBuf>,
+        /// Refuse if code that could open the gate is mapped (but for the C library's own), and refuse to map code later (dlopen)
+        #[arg(long)]
+        strict_scan: bool,
+        /// Let memory be written and then executed, as programs need that compile while they run
+        #[arg(long)]
+        allow_jit: bool,
+        /// libkeyway, if it is not beside this program
+        #[arg(long, value_name = "PATH")]
+        library: Option<PathBuf>,
+        /// Say more
+        #[arg(long, short = 'v')]
+        verbose: bool,
+        /// The program and its arguments
+        #[arg(
+            required = true,
+            trailing_var_arg = true,
+            allow_hyphen_values = true,
+            value_name = "PROGRAM"
+        )]
+        program: Vec<OsString>,
     },
     /// Print the version
     Version,
@@ -397,6 +428,24 @@ fn run() -> Result<(), Failure> {
             logger::start(0);
             match other {
                 Command::Check { path } => people::check(path),
+                Command::Exec {
+                    region,
+                    region_socket,
+                    strict_scan,
+                    allow_jit,
+                    library,
+                    verbose,
+                    program,
+                } => {
+                    let place = region.or(region_socket);
+                    let spec = keyway_harden::spec::Spec {
+                        place: place.unwrap_or_else(|| place::default_path(place::DEFAULT_PORT)),
+                        strict_scan,
+                        allow_jit,
+                        verbose,
+                    };
+                    Err(exec::run(&spec, library, &program))
+                }
                 Command::Copy { from, to, force } => people::copy(from, &to, force),
                 Command::Get { key, region } => people::get(region.region, &key),
                 Command::Set {

@@ -107,6 +107,12 @@ impl Memory {
         Self { base, len }
     }
 
+    /// Where they are mapped.
+    pub fn addresses(&self) -> core::ops::Range<usize> {
+        let start = self.base.addr().get();
+        start..start + self.len
+    }
+
     /// Mapped bytes.
     pub fn len(&self) -> usize {
         self.len

@@ -19,7 +19,7 @@ use crate::error::{GrowError, OpenError};
 use crate::fork::{self, Home};
 use crate::gate::{self, GateState, Latch, aside};
 use crate::restart::{self, Restart};
-use crate::{Inner, Options, Place, clock, handout, kernel};
+use crate::{Inner, Options, Place, clock, handout, kernel, resident};
 use keyway_region::layout::plan::{Layout, MEMORY_MAX, MEMORY_MIN, Shape};
 use keyway_region::layout::superblock;
 use keyway_region::memory::Memory;
@@ -42,6 +42,8 @@ use std::time::{Duration, Instant};
 
 /// Smallest and largest limit for items, as memcached's -I.
 const ITEM_SIZE_MAX: std::ops::RangeInclusive<usize> = 1024..=1 << 30;
+/// What a file's memory has at least of.
+const PAGE: usize = 4096;
 /// The byte of a new file that whoever makes a region in it has locked.
 const BEING_MADE: i64 = 1;
 /// How long to wait for another process that is replacing a region.
@@ -278,7 +280,7 @@ fn create_in(file: &File, path: &Path, options: &Options) -> Result<(), OpenErro
     };
     let memory = mapping.memory();
     let nobody = Attachment {
-        probe: Arc::new(file.try_clone().map_err(|e| io("dup", path, e))?),
+        probe: Some(Arc::new(file.try_clone().map_err(|e| io("dup", path, e))?)),
         mapping,
     };
     let region = Region::create(memory, &creation, Box::new(nobody)).map_err(|why| unusable(path, why))?;
@@ -339,10 +341,12 @@ fn attach(
     let _inside = latch.open();
     let probe = reopen()?;
     let durable = is_durable(&probe);
+    let identity = resident::identity(&probe).map_err(|e| io("stat", path, e))?;
     let memory = mapping.memory();
-    let file = Arc::new(probe);
+    let mapped = memory.addresses();
+    let file = if options.sealed { harmless(&probe) } else { Some(probe) }.map(Arc::new);
     let attachment = Attachment {
-        probe: Arc::clone(&file),
+        probe: file.clone(),
         mapping,
     };
     #[cfg_attr(not(feature = "slow-barrier"), expect(unused_mut, reason = "a measurement changes it"))]
@@ -377,6 +381,8 @@ fn attach(
     Ok(Inner {
         crew: Arc::new(Crew::new(Arc::new(region), process, limits, Home::new(), latch, whole(place))),
         doorway: kernel::Doorway::default(),
+        mapped,
+        identity,
         file,
         warm,
         attached_in: Duration::ZERO,
@@ -394,8 +400,18 @@ pub(crate) fn open_anew(file: &File) -> std::io::Result<File> {
     File::options().read(true).write(true).open(own)
 }
 
+/// The file opened so that the descriptor can neither read nor write, nor be mapped (open(2), access mode 3): it can still be asked for
+/// locks and the length. `None`: this user may not open the file by itself.
+fn harmless(file: &File) -> Option<File> {
+    let own = format!("/proc/self/fd/{}", file.as_raw_fd());
+    let flags = OFlag::from_bits_retain(nix::libc::O_ACCMODE) | OFlag::O_CLOEXEC;
+    nix::fcntl::open(own.as_str(), flags, nix::sys::stat::Mode::empty())
+        .ok()
+        .map(File::from)
+}
+
 /// The place by a name that stays right when this process changes its directory.
-fn whole(place: &Place) -> Place {
+pub(crate) fn whole(place: &Place) -> Place {
     let absolute = |path: &PathBuf| std::path::absolute(path).unwrap_or_else(|_| path.clone());
     match place {
         Place::Memfd => Place::Memfd,
@@ -613,6 +629,21 @@ impl Mapping {
         unsafe { madvise(self.base.byte_add(offset), len, advice) }
     }
 
+    /// How much of the mapping the file backs: what the kernel can fault in (madvise(2), MADV_POPULATE_READ). It does that with the calling
+    /// thread's rights, so inside the gate.
+    fn backed_len(&self) -> usize {
+        let (mut backed, mut beyond) = (0, self.len / PAGE);
+        while backed < beyond {
+            let middle = backed + (beyond - backed) / 2;
+            if self.advise(middle * PAGE, PAGE, MmapAdvise::MADV_POPULATE_READ).is_ok() {
+                backed = middle + 1;
+            } else {
+                beyond = middle;
+            }
+        }
+        backed * PAGE
+    }
+
     fn sync(&self, offset: usize, len: usize) -> bool {
         // SAFETY: within the mapping.
         unsafe { msync(self.base.byte_add(offset), len, MsFlags::MS_SYNC) }.is_ok()
@@ -632,14 +663,17 @@ impl Drop for Mapping {
 
 /// What keeps a region attached: its mapping, and a descriptor without locks of its own to ask for others'.
 pub(crate) struct Attachment {
-    pub probe: Arc<File>,
+    /// none in a sealed process that may not open the file
+    pub probe: Option<Arc<File>>,
     pub mapping: Mapping,
 }
 
 impl Host for Attachment {
     fn is_alive(&self, lock_offset: usize) -> bool {
         let mut lock = byte_lock(offset(lock_offset));
-        let asked = aside(|| fcntl(&self.probe, FcntlArg::F_OFD_GETLK(&mut lock)));
+        // Who cannot be asked about is left alone.
+        let Some(probe) = &self.probe else { return true };
+        let asked = aside(|| fcntl(probe, FcntlArg::F_OFD_GETLK(&mut lock)));
         // Who cannot be asked about is left alone.
         asked.is_err() || i32::from(lock.l_type) != nix::libc::F_UNLCK
     }
@@ -670,11 +704,17 @@ impl Host for Attachment {
     }
 
     fn file_len(&self) -> usize {
-        let len = aside(|| self.probe.metadata()).map_or(0, |m| m.len());
+        let Some(probe) = &self.probe else {
+            return self.mapping.backed_len();
+        };
+        let len = aside(|| probe.metadata()).map_or(0, |m| m.len());
         usize::try_from(len).unwrap_or(usize::MAX)
     }
 
     fn back(&self, range: std::ops::Range<usize>) -> std::io::Result<()> {
-        aside(|| back(&self.probe, range))
+        let Some(probe) = &self.probe else {
+            return Err(std::io::ErrorKind::PermissionDenied.into());
+        };
+        aside(|| back(probe, range))
     }
 }

@@ -35,6 +35,7 @@ pub mod handout;
 mod kernel;
 mod local;
 mod presence;
+mod resident;
 mod restart;
 mod session;
 
@@ -118,6 +119,9 @@ pub struct Options {
     pub gap: Gap,
     /// whether the region's mapping is inaccessible outside calls
     pub gate: Gate,
+    /// Keep no descriptor that can read or write the region, or be mapped: the cache can then not [`Cache::grow`], nor be handed out, and
+    /// where this user may not open the file by itself, it does not notice the death of other processes (others do)
+    pub sealed: bool,
 }
 
 impl Default for Options {
@@ -136,6 +140,7 @@ impl Default for Options {
             gap_max_s: None,
             gap: Gap::Serve,
             gate: Gate::WherePossible,
+            sealed: false,
         }
     }
 }
@@ -186,7 +191,12 @@ pub struct Cache {
 
 struct Inner {
     crew: Arc<Crew>,
-    file: Arc<File>,
+    /// none in a sealed process that may not open it by itself
+    file: Option<Arc<File>>,
+    /// where the region is mapped
+    mapped: std::ops::Range<usize>,
+    /// device and inode of its file
+    identity: (u64, u64),
     warm: bool,
     attached_in: Duration,
     /// whether what is in memory must be written back to outlive the machine's next boot
@@ -224,6 +234,9 @@ impl Cache {
     ///
     /// [`OpenError`] names the file, what is wrong with it, and what to do. A file that is no region is never overwritten.
     pub fn open(place: &Place, options: &Options) -> Result<Self, OpenError> {
+        if let Some(cache) = resident::of(place) {
+            return Ok(cache);
+        }
         let begun = Instant::now();
         let mut inner = attach::open(place, options)?;
         inner.attached_in = begun.elapsed();
@@ -309,7 +322,8 @@ impl Cache {
     ///
     /// There is no /proc, or no descriptor left.
     pub fn descriptors(&self) -> std::io::Result<[File; handout::DESCRIPTORS]> {
-        let open = || attach::open_anew(&self.inner.file);
+        let file = self.inner.file.as_ref().ok_or(std::io::ErrorKind::PermissionDenied)?;
+        let open = || attach::open_anew(file);
         Ok([open()?, open()?])
     }
 
@@ -317,10 +331,9 @@ impl Cache {
     ///
     /// # Errors
     ///
-    /// The file cannot be asked (fstat(2)).
+    /// None: it is asked when the region is attached.
     pub fn identity(&self) -> std::io::Result<(u64, u64)> {
-        use std::os::unix::fs::MetadataExt;
-        self.inner.file.metadata().map(|file| (file.dev(), file.ino()))
+        Ok(self.inner.identity)
     }
 
     /// The counters of all sessions of all doors since the region was created.

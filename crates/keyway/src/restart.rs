@@ -90,7 +90,10 @@ fn repair(file: &File, path: &Path, inspected: &Inspected) -> Result<(), OpenErr
     let mapping = Mapping::of(file, inspected.layout.len_max, true, path)?;
     let memory = mapping.memory();
     let probe = std::sync::Arc::new(file.try_clone().map_err(|e| io("dup", path, e))?);
-    let host = Box::new(Attachment { probe, mapping });
+    let host = Box::new(Attachment {
+        probe: Some(probe),
+        mapping,
+    });
     let region = Region::open(memory, inspected.backed, host).map_err(|why| unusable(path, why))?;
     region.repair(clock::unix_s(), |_| {}).map_err(|why| unusable(path, why))?;
     region.begin_use(boot_id(), clock::unix_s());

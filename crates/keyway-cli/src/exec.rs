@@ -1,0 +1,191 @@
+//! `keyway exec`: starts a program that cannot get past the gate by the known ways. Here it is seen that the program can be
+//! hardened at all; the rest is done in it, before its `main` (`keyway-harden`).
+
+use crate::exit::{self, Failure};
+use keyway_harden::spec::{PRELOAD, PRELOAD_BEFORE, Spec};
+use std::ffi::OsString;
+use std::io::Read;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// What `--help` says below the options.
+pub(crate) const HELP: &str = "\
+Before PROGRAM's main the region is attached, by libkeyway, which is preloaded; PROGRAM's own keyway_open() of the same place is given
+that cache. Then, for PROGRAM and all that it starts, and for good:
+
+  the gate       where the processor has protection keys, the region's memory is accessible inside calls only
+  mseal          the region's mapping cannot be unmapped, moved, replaced or given other rights      Linux 6.10
+  PR_SET_MDWE    no memory that is or was writable becomes executable (--allow-jit: it may)          Linux 6.3
+  seccomp        ptrace, process_vm_readv, process_vm_writev, bpf, io_uring, userfaultfd, pkey_* and others fail with EPERM
+  Landlock       the region's file and /proc/PID (memory, descriptors) cannot be opened              Linux 5.13
+  descriptors    none stays that leads to the region
+  scan           WRPKRU and XRSTOR in the mapped code are told of (--strict-scan: they are refused, and later code as well)
+
+What the kernel lacks is said, and done without. A forked child of PROGRAM has no cache. docs/security.md has the whole list of what
+is stopped and what is not; it ends with what no process can close for itself.
+
+Examples:
+  keyway exec -- ./my-program --its-option
+  keyway exec --region /run/cache/region -- python3 app.py
+  keyway exec --region-socket /run/keyway.region --strict-scan -- ./my-program";
+
+/// How many scripts may start each other's interpreters (execve(2) allows four).
+const SCRIPTS: usize = 4;
+/// Names of the library, beside this program or in the folder for libraries that belongs to it.
+const LIBRARIES: [&str; 4] = ["../lib/libkeyway.so.0", "libkeyway.so.0", "libkeyway.so", "libkeyway_capi.so"];
+
+/// Starts the program in this one's place; comes back only if that is impossible.
+pub(crate) fn run(spec: &Spec, library: Option<PathBuf>, program: &[OsString]) -> Failure {
+    match command(spec, library, program) {
+        Ok(mut command) => {
+            let error = command.exec();
+            Failure::new(exit::SYSTEM, format_args!("{}: {error}", command.get_program().display()))
+        }
+        Err(failure) => failure,
+    }
+}
+
+fn command(spec: &Spec, library: Option<PathBuf>, program: &[OsString]) -> Result<Command, Failure> {
+    let (name, arguments) = program
+        .split_first()
+        .ok_or_else(|| Failure::usage("there is no program to start"))?;
+    let path = on_path(name).ok_or_else(|| Failure::usage(format_args!("{}: there is no such program", name.display())))?;
+    can_be_hardened(&path).map_err(|why| Failure::usage(format_args!("{}: {why}", path.display())))?;
+    let library = match library {
+        Some(library) => library,
+        None => beside()?,
+    };
+    let library = std::path::absolute(&library).unwrap_or(library);
+    if !library.is_file() {
+        return Err(Failure::usage(format_args!(
+            "{}: there is no such library",
+            library.display()
+        )));
+    }
+    let mut command = Command::new(&path);
+    command.args(arguments).arg0(name);
+    command.envs(spec.variables());
+    let mut preload = library.into_os_string();
+    if let Some(before) = std::env::var_os(PRELOAD).filter(|before| !before.is_empty()) {
+        preload.push(":");
+        preload.push(&before);
+        command.env(PRELOAD_BEFORE, before);
+    }
+    command.env(PRELOAD, preload);
+    Ok(command)
+}
+
+/// The program that a shell would start.
+fn on_path(name: &OsString) -> Option<PathBuf> {
+    let direct = Path::new(name);
+    let is_program = |path: &Path| path.is_file() && path.metadata().is_ok_and(|meta| meta.permissions().mode() & 0o111 != 0);
+    if direct.components().count() > 1 {
+        return is_program(direct).then(|| direct.to_path_buf());
+    }
+    let folders = std::env::var_os("PATH")?;
+    std::env::split_paths(&folders)
+        .map(|folder| folder.join(name))
+        .find(|path| is_program(path))
+}
+
+/// The library that was installed, or built, with this program.
+fn beside() -> Result<PathBuf, Failure> {
+    let own = std::env::current_exe().map_err(|e| Failure::new(exit::SYSTEM, e))?;
+    let folder = own.parent().unwrap_or(Path::new("/"));
+    LIBRARIES
+        .iter()
+        .map(|name| folder.join(name))
+        .find(|path| path.is_file())
+        .ok_or_else(|| {
+            Failure::usage(format_args!(
+                "libkeyway is neither in {0} nor in {0}/../lib: say where it is with --library",
+                folder.display()
+            ))
+        })
+}
+
+/// Whether the dynamic loader would preload a library for this program: otherwise it would run as if nothing had been asked.
+fn can_be_hardened(path: &Path) -> Result<(), String> {
+    let mut path = path.to_path_buf();
+    for _ in 0..SCRIPTS {
+        let meta = path.metadata().map_err(|e| e.to_string())?;
+        if meta.permissions().mode() & 0o6000 != 0 {
+            return Err("it changes its user or group (setuid): nothing can be preloaded into it".to_owned());
+        }
+        let mut head = Vec::new();
+        let file = std::fs::File::open(&path).map_err(|e| format!("it cannot be looked at: {e}"))?;
+        file.take(64 << 10).read_to_end(&mut head).map_err(|e| e.to_string())?;
+        match kind(&head) {
+            Kind::Dynamic => return Ok(()),
+            Kind::Static => return Err("it is linked statically: nothing can be preloaded into it".to_owned()),
+            Kind::Script(interpreter) => path = interpreter,
+            Kind::Other => return Err("it is no program of this machine (ELF, 64 bits, little-endian)".to_owned()),
+        }
+    }
+    Err("its interpreter is a script, and so on".to_owned())
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum Kind {
+    Dynamic,
+    Static,
+    Script(PathBuf),
+    Other,
+}
+
+/// What a file begins with (elf(5); execve(2), "Interpreter scripts").
+fn kind(head: &[u8]) -> Kind {
+    if let Some(line) = head.strip_prefix(b"#!") {
+        let line = line.split(|b| *b == b'\n').next().unwrap_or_default();
+        let line = String::from_utf8_lossy(line);
+        return line
+            .split_whitespace()
+            .next()
+            .map_or(Kind::Other, |name| Kind::Script(name.into()));
+    }
+    // Magic, 64 bits, little-endian.
+    if !head.starts_with(&[0x7F, b'E', b'L', b'F', 2, 1]) {
+        return Kind::Other;
+    }
+    const PT_INTERP: u64 = 3;
+    let number = |at: usize, len: usize| {
+        let bytes = head.get(at..at + len)?;
+        Some(bytes.iter().rev().fold(0u64, |n, b| n << 8 | u64::from(*b)))
+    };
+    let header = |index: u64| {
+        let (first, size) = (number(0x20, 8)?, number(0x36, 2)?);
+        number(usize::try_from(first + index * size).ok()?, 4)
+    };
+    let count = number(0x38, 2).unwrap_or(0);
+    match (0..count).any(|index| header(index) == Some(PT_INTERP)) {
+        true => Kind::Dynamic,
+        false => Kind::Static,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn programs_are_told_apart() {
+        assert_eq!(
+            kind(b"#! /usr/bin/env python3\nimport x"),
+            Kind::Script("/usr/bin/env".into())
+        );
+        assert_eq!(kind(b"#!"), Kind::Other);
+        assert_eq!(kind(b"text"), Kind::Other);
+        assert_eq!(kind(b"\x7fELF\x02\x01"), Kind::Static);
+        assert_eq!(can_be_hardened(&std::env::current_exe().unwrap()), Ok(()));
+        assert!(can_be_hardened(Path::new("/etc/passwd")).is_err());
+    }
+
+    #[test]
+    fn a_program_is_found_as_a_shell_finds_it() {
+        assert!(on_path(&"sh".into()).is_some_and(|path| path.is_absolute()));
+        assert_eq!(on_path(&"no-such-program-anywhere".into()), None);
+        assert_eq!(on_path(&"/etc/passwd".into()), None);
+    }
+}

@@ -1,0 +1,57 @@
+//! What a hardened program needs of its cache (`keyway exec`): that it is there before the program could open it, and that nothing
+//! of it can be changed from then on.
+//!
+//! # Safety
+//!
+//! The only `unsafe` here is a system call about this crate's own mapping.
+#![allow(unsafe_code, reason = "mseal; contract above")]
+
+use crate::{Cache, Place};
+use std::os::unix::fs::MetadataExt;
+use std::sync::OnceLock;
+
+/// Linux's number on every processor (6.10).
+const SYS_MSEAL: nix::libc::c_long = 462;
+
+static RESIDENT: OnceLock<Cache> = OnceLock::new();
+
+/// The cache that this process has for good, if it is the one of this place.
+pub(crate) fn of(place: &Place) -> Option<Cache> {
+    let cache = RESIDENT.get()?;
+    let inner = &cache.inner;
+    // A forked child does not have it.
+    (inner.crew.home.is_here() && inner.place == crate::attach::whole(place)).then(|| cache.clone())
+}
+
+impl Cache {
+    /// From now on, opening this place in this process gives this cache, whatever the options. The first one stays.
+    pub fn make_resident(&self) {
+        let _ = RESIDENT.set(self.clone());
+    }
+
+    /// Where the region is mapped.
+    pub fn mapped(&self) -> std::ops::Range<usize> {
+        self.inner.mapped.clone()
+    }
+
+    /// Seals the mapping (mseal(2)): nobody in this process can unmap, move or replace it, nor change its rights.
+    ///
+    /// # Errors
+    ///
+    /// The kernel's: ENOSYS before Linux 6.10.
+    pub fn seal(&self) -> std::io::Result<()> {
+        let range = self.mapped();
+        // SAFETY: takes numbers; forbids changes of a mapping that this crate never changes before it is dropped with the process.
+        let done = unsafe { nix::libc::syscall(SYS_MSEAL, range.start, range.end - range.start, 0) };
+        if done == 0 {
+            Ok(())
+        } else {
+            Err(std::io::Error::last_os_error())
+        }
+    }
+}
+
+/// Device and inode of a file.
+pub(crate) fn identity(file: &std::fs::File) -> std::io::Result<(u64, u64)> {
+    file.metadata().map(|meta| (meta.dev(), meta.ino()))
+}
