@@ -65,7 +65,9 @@ impl From<WriteError> for Failure {
             WriteError::KeyLength { .. } => Self::illegal(error.to_string()),
             WriteError::TooLarge { .. } | WriteError::OutOfMemory | WriteError::EpochsUsedUp => Self::server(error.to_string()),
             WriteError::Corrupt => Self::Lost(python::MemcacheServerError::new_err(error.to_string())),
-            WriteError::Detached | WriteError::KernelDoor => Self::Lost(python::MemcacheRegionError::new_err(error.to_string())),
+            WriteError::Detached | WriteError::KernelDoor | WriteError::Unserved => {
+                Self::Lost(python::MemcacheRegionError::new_err(error.to_string()))
+            }
         }
     }
 }

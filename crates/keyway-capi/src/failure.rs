@@ -126,7 +126,7 @@ impl From<WriteError> for Failure {
             WriteError::OutOfMemory => KEYWAY_ERROR_OUT_OF_MEMORY,
             WriteError::EpochsUsedUp => KEYWAY_ERROR_FULL,
             WriteError::Corrupt => KEYWAY_ERROR_DAMAGED,
-            WriteError::Detached => KEYWAY_ERROR_ABSENT,
+            WriteError::Detached | WriteError::Unserved => KEYWAY_ERROR_ABSENT,
             WriteError::KernelDoor => KEYWAY_ERROR_REFUSED,
         };
         Self::new(code, error.to_string())

@@ -19,21 +19,31 @@ fn run(installed: &Installed, program: &Path, arguments: &[&Path]) -> String {
 
 #[test]
 fn a_c_program_uses_everything_beside_a_server() {
-    everything("a C program on a region's file", false);
+    everything("a C program on a region's file", None);
 }
 
 #[test]
 fn a_c_program_uses_everything_that_a_server_hands_out() {
-    everything("a C program on a server's socket", true);
+    everything("a C program on a server's socket", Some("--region-writers"));
 }
 
-fn everything(test: &str, by_socket: bool) {
+#[test]
+fn a_c_program_that_may_only_read_uses_everything() {
+    everything("a C program on a server's socket, as a reader", Some("--region-readers"));
+}
+
+/// By the region's file, or by a server's socket with this right.
+fn everything(test: &str, right: Option<&str>) {
     let Some(installed) = Installed::new(test) else { return };
     let socket = installed.scratch.join("region.sock");
     let mut server = Server::start(
         Kind::Keyway,
         &ServeOptions {
-            keyway_arguments: vec!["--region-socket".into(), socket.display().to_string()],
+            keyway_arguments: [
+                &["--region-socket".to_owned(), socket.display().to_string()][..],
+                &right_of_this_user(right),
+            ]
+            .concat(),
             ..ServeOptions::default()
         },
     );
@@ -41,8 +51,12 @@ fn everything(test: &str, by_socket: bool) {
     assert_eq!(wire.ask("set from-server 5 0 5\r\nhello").expect("an answer"), "STORED");
     let program = installed.compile(&Path::new(HERE).join("tests/c/library.c"));
     let region = server.region().to_path_buf();
-    let place = if by_socket { &socket } else { &region };
-    let output = run(&installed, &program, &[place, installed.scratch.path()]);
+    let place = if right.is_some() { &socket } else { &region };
+    let mut arguments = vec![place.as_path(), installed.scratch.path()];
+    if right == Some("--region-readers") {
+        arguments.push(Path::new("reader"));
+    }
+    let output = run(&installed, &program, &arguments);
     assert_eq!(output, "OK\n");
     wire.send(b"get from-c\r\n").expect("a server that takes requests");
     for line in ["VALUE from-c 7 5", "world", "END"] {
@@ -54,6 +68,13 @@ fn everything(test: &str, by_socket: bool) {
     assert!(!socket.exists(), "the server removes its socket");
     let (status, told) = keyway_check(&region);
     assert!(status.success(), "{told}");
+}
+
+/// The server's arguments for it.
+fn right_of_this_user(right: Option<&str>) -> Vec<String> {
+    use std::os::unix::fs::MetadataExt;
+    let user = std::fs::metadata("/proc/self").map_or(0, |meta| meta.uid());
+    right.map_or_else(Vec::new, |right| vec![right.to_owned(), user.to_string()])
 }
 
 #[test]

@@ -21,13 +21,15 @@ struct Ground {
 impl Ground {
     /// `None`: said aloud why not.
     fn new(test: &str, writers: Option<&str>) -> Option<Self> {
+        Self::with(test, writers.map(|writers| ["--region-writers", writers]))
+    }
+
+    fn with(test: &str, right: Option<[&str; 2]>) -> Option<Self> {
         let installed = Installed::new(test)?;
         let program = installed.compile(&Path::new(HERE).join("tests/c/attached.c"));
         let socket = installed.scratch.join("region.sock");
         let mut keyway_arguments = vec!["--region-socket".to_owned(), socket.display().to_string()];
-        if let Some(writers) = writers {
-            keyway_arguments.extend(["--region-writers".to_owned(), writers.to_owned()]);
-        }
+        keyway_arguments.extend(right.into_iter().flatten().map(str::to_owned));
         let options = ServeOptions {
             keyway_arguments,
             ..ServeOptions::default()
@@ -127,6 +129,44 @@ fn a_user_or_group_that_is_named_may_have_what_it_could_not_open() {
         assert!(!readable.success(), "the file itself is not for strangers");
         ground.attaches(&AS_STRANGER);
     }
+}
+
+#[test]
+fn a_reader_reads_and_stores_what_it_may_not_write() {
+    let test = "another user's program that may read";
+    if !can(test, &[&AS_STRANGER[..], &["true"]].concat()) {
+        return;
+    }
+    for readers in [STRANGER, "0,:65534"] {
+        let Some(ground) = Ground::with(test, Some(["--region-readers", readers])) else {
+            return;
+        };
+        ground.attaches(&AS_STRANGER);
+        // Killed in the middle, it leaves nothing to take back.
+        let mut wire = ground.server.connect(Transport::Tcp);
+        let sessions = statistic(&mut wire, "keyway_sessions");
+        let (status, output) = ground.run(&AS_STRANGER, &["killed"]);
+        assert!(!status.success(), "{output}");
+        assert_eq!(statistic(&mut wire, "keyway_sessions"), sessions);
+        let log = ground.server.log();
+        assert!(log.is_empty() || !log.contains("panicked"), "{log}");
+    }
+}
+
+#[test]
+fn a_reader_in_namespaces_of_its_own_needs_nothing_but_the_socket() {
+    let test = "a reader in namespaces of its own";
+    let namespaces = ["unshare", "--mount", "--pid", "--net", "--fork", "--kill-child"];
+    if !can(test, &[&namespaces[..], &["true"]].concat()) {
+        return;
+    }
+    let Some(ground) = Ground::with(test, Some(["--region-readers", "0"])) else {
+        return;
+    };
+    let folder = ground.server.region().parent().expect("a file is in a directory");
+    let hidden = format!("mount -t tmpfs none {} && {{ \"$@\"; exit $?; }}", folder.display());
+    let within = [&namespaces[..], &["sh", "-c", &hidden, "sh"]].concat();
+    ground.attaches(&within);
 }
 
 #[test]

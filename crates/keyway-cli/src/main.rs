@@ -8,6 +8,7 @@
     reason = "a command-line program talks to its user"
 )]
 
+mod allowed;
 mod background;
 mod bench;
 mod cpus;
@@ -22,7 +23,6 @@ mod people;
 mod place;
 mod plan;
 mod size;
-mod writers;
 
 use std::ffi::OsString;
 use std::net::SocketAddr;
@@ -33,7 +33,7 @@ use std::time::Duration;
 use clap::{ArgAction, Args, Parser, Subcommand};
 use keyway::{Gap, Options, Place};
 use keyway_server::{
-    Config, EventLoop, KEYWAY_VERSION, Kernel, LOOPBACK, Network, PROTOCOL_VERSION, RegionSocket, UnixSocket, Writers,
+    Allowed, Config, EventLoop, KEYWAY_VERSION, Kernel, LOOPBACK, Network, PROTOCOL_VERSION, RegionSocket, UnixSocket,
 };
 
 use exit::Failure;
@@ -196,8 +196,11 @@ struct Serve {
     #[arg(long, value_name = "PATH")]
     region_socket: Option<PathBuf>,
     /// Who gets the region there besides this user: names or numbers of users, and of groups after a colon, such as www-data,:33
-    #[arg(long, value_name = "USER,:GROUP,...", requires = "region_socket", value_parser = writers::parse)]
-    region_writers: Option<Writers>,
+    #[arg(long, value_name = "USER,:GROUP,...", requires = "region_socket", value_parser = allowed::parse)]
+    region_writers: Option<Allowed>,
+    /// Who gets it for reading only; the server does what they write. --region-writers goes before it, and it before this user
+    #[arg(long, value_name = "USER,:GROUP,...", requires = "region_socket", value_parser = allowed::parse)]
+    region_readers: Option<Allowed>,
     /// UDP address to serve besides, port 11211 unless given; answers this machine only unless --udp-allow names others
     #[arg(long, value_name = "ADDR[:PORT]")]
     udp: Option<String>,
@@ -315,6 +318,7 @@ impl Serve {
             region_socket: self.region_socket.map(|path| RegionSocket {
                 path,
                 writers: self.region_writers.unwrap_or_default(),
+                readers: self.region_readers.unwrap_or_default(),
             }),
             udp,
             udp_allow,

@@ -4,13 +4,14 @@
 
 use crate::aside;
 use crate::extent::{Draft, NUMBER_LEN_MAX, Value};
+use crate::hash::{Key, hash};
 use crate::layout::item::{EXPIRY_MAX, flag};
 use crate::layout::stats::Counter;
 use crate::lookup::Found;
 use crate::publish::{Changed, Decision, Old, Prepared};
 use crate::region::Region;
 use crate::session::Session;
-use crate::verbs::{Arithmetic, Counted, Delete, Deleted, Get, Item, Store, StoreMode, Stored, WriteError};
+use crate::verbs::{Arithmetic, Counted, Delete, Deleted, Get, Item, KEY_LEN_MAX, Read, Store, StoreMode, Stored, WriteError};
 
 /// Above this an exptime is a Unix time (protocol.txt, "Expiration times").
 const RELATIVE_EXPTIME_MAX: i64 = 60 * 60 * 24 * 30;
@@ -30,6 +31,50 @@ impl Region {
             _ => exptime - self.clock_base_unix_s(),
         };
         u32::try_from(at.clamp(i64::from(EXPIRED), i64::from(EXPIRY_MAX))).unwrap_or(EXPIRY_MAX)
+    }
+}
+
+impl Region {
+    /// Get, for those who have no session and may only read: nothing is stored, counted or marked. Otherwise as
+    /// [`Session::get_with`].
+    ///
+    /// # Errors
+    ///
+    /// A bad key.
+    pub fn read(
+        &self,
+        key: &[u8],
+        how: &Get,
+        now: u32,
+        out: &mut Vec<u8>,
+        head: &mut impl FnMut(&Item, &mut Vec<u8>),
+    ) -> Result<Read, WriteError> {
+        if key.is_empty() || key.len() > KEY_LEN_MAX {
+            return Err(WriteError::KeyLength { len: key.len() });
+        }
+        if how.exptime.is_some() {
+            return Ok(Read::Change);
+        }
+        let key = Key {
+            bytes: key,
+            hash: hash(self.seed, key),
+        };
+        let start = out.len();
+        let found = if self.has_checksums() {
+            self.get::<true>(&key, how, now, out, head)
+        } else {
+            self.get::<false>(&key, how, now, out, head)
+        };
+        Ok(match found {
+            Found::Hit { item, .. } if wins(&item, item.ttl_s, how) => {
+                out.truncate(start);
+                Read::Change
+            }
+            Found::Hit { item, .. } => Read::Hit(item),
+            Found::Corrupt | Found::Damaged { .. } => Read::Miss,
+            Found::Miss | Found::Expired | Found::Flushed if how.vivify.is_some() => Read::Change,
+            Found::Miss | Found::Expired | Found::Flushed => Read::Miss,
+        })
     }
 }
 

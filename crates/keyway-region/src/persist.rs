@@ -199,6 +199,10 @@ impl Region {
     #[inline(never)]
     #[cfg_attr(feature = "observe", track_caller)]
     pub(crate) fn persist_word(&self, at: usize, word: Slot) {
+        if self.is_read_only {
+            // Only damage explains the bit: a strict region is not mapped so.
+            return;
+        }
         self.write_back(at, 8);
         self.barrier();
         // A word with this bit is written once, so the exchange cannot mean a later one. Not written back: a bit that
@@ -263,7 +267,7 @@ impl Region {
     #[cold]
     pub(crate) fn odd_table(&self, word: u64) -> u64 {
         let count = (word & !DIRTY).clamp(self.buckets_initial(), self.buckets_max());
-        if word & DIRTY != 0 {
+        if word & DIRTY != 0 && !self.is_read_only {
             self.write_back(line::TABLE, 8);
             self.barrier();
             let _ = self.superblock().table.compare_exchange(word, count, AcqRel, Relaxed);

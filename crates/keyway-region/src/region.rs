@@ -112,6 +112,10 @@ pub trait Host: Send + Sync {
     fn fence_everywhere(&self) -> bool {
         false
     }
+    /// Whether the region is mapped for reading only: whoever stores there is ended.
+    fn is_read_only(&self) -> bool {
+        false
+    }
     /// Writes these bytes back to the file. `false`: that failed.
     fn write_back(&self, range: core::ops::Range<usize>) -> bool;
     /// Bytes that the file has now: what may be touched.
@@ -130,6 +134,8 @@ pub struct Region {
     pub(crate) layout: Layout,
     pub(crate) seed: u64,
     pub(crate) persist: Persist,
+    /// mapped for reading only: what a reader would set right on its way stays as it is
+    pub(crate) is_read_only: bool,
     /// bytes of the checksum behind an item's body: 0 in a region without
     pub(crate) checksum_size: usize,
     host: Box<dyn Host>,
@@ -274,6 +280,11 @@ impl Region {
         let sb: &Superblock = memory.get(0);
         let features = sb.incompatible.load(Relaxed);
         let strict = features & superblock::STRICT != 0;
+        if strict && host.is_read_only() {
+            return Err(Unusable::NotPersistent(
+                "it is mapped for reading only: who reads a dirty word must be able to write it back",
+            ));
+        }
         if strict && !host.is_persistent() {
             return Err(Unusable::NotPersistent(
                 "its file is not on a file system that maps persistent memory (DAX)",
@@ -297,6 +308,7 @@ impl Region {
             layout,
             seed,
             persist,
+            is_read_only: host.is_read_only(),
             checksum_size: if checksums { item::CHECKSUM_SIZE } else { 0 },
             host,
             clock_base_unix_s,
@@ -528,6 +540,9 @@ impl Region {
             if !word.is_due(now) {
                 return word.epoch();
             }
+            if self.is_read_only {
+                return word.epoch().saturating_add(1).min(EPOCH_MAX);
+            }
             self.replace_flush(word, FlushWord::new(word.epoch().saturating_add(1).min(EPOCH_MAX), 0));
         }
     }
@@ -535,7 +550,7 @@ impl Region {
     /// The flush word, once it is persistent.
     pub(crate) fn flush_word(&self) -> FlushWord {
         let word = FlushWord(self.superblock().flush.load(Acquire));
-        if word.0 & DIRTY != 0 {
+        if word.0 & DIRTY != 0 && !self.is_read_only {
             self.settle_flush(word);
         }
         FlushWord(word.0 & !DIRTY)
@@ -619,6 +634,12 @@ impl Region {
             seen
         };
         u32::try_from(tick).unwrap_or(u32::MAX)
+    }
+
+    /// The same without telling anybody: for those who may only read.
+    pub fn tick_untold(&self, unix_s: i64) -> u32 {
+        let now = u64::try_from(unix_s - self.clock_base_unix_s).unwrap_or(0);
+        u32::try_from(now.max(self.superblock().clock.load(Relaxed))).unwrap_or(u32::MAX)
     }
 
     /// Unix seconds at which the region's clock says 0.

@@ -68,6 +68,17 @@ impl Get {
     }
 }
 
+/// What a reader's get came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Read {
+    /// it is there
+    Hit(Item),
+    /// it is not, or it is damaged
+    Miss,
+    /// the get asks for a change, which a reader cannot make
+    Change,
+}
+
 /// Which condition a store has.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum StoreMode {
@@ -215,6 +226,8 @@ pub enum WriteError {
     Detached,
     /// a server answers from copies of items (the kernel door), and this process cannot count its changes for it
     KernelDoor,
+    /// this process may only read, and the server that writes for it could not be asked, or not be understood
+    Unserved,
 }
 
 impl core::fmt::Display for WriteError {
@@ -235,6 +248,9 @@ impl core::fmt::Display for WriteError {
             Self::KernelDoor => f.write_str(
                 "a server answers from the kernel (--kernel), and this process cannot tell it of changes: open the region through \
                  the server's --region-socket, or write through one of its sockets",
+            ),
+            Self::Unserved => f.write_str(
+                "this process may only read the region, and the server that writes for it does not answer: see whether it runs",
             ),
             Self::Corrupt => f.write_str("the region is damaged: run `keyway check` on it, or recreate it"),
         }

@@ -28,16 +28,18 @@ pub struct UnixSocket {
 /// A Unix socket through which the region is handed out to processes of this machine.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RegionSocket {
-    /// where; anybody may connect whom the folder lets in, and `writers` says who gets the region
+    /// where; anybody may connect whom the folder lets in, and `writers` and `readers` say who gets the region
     pub path: PathBuf,
-    /// who may have the region, for reading and writing
-    pub writers: Writers,
+    /// who may have the region, for reading and writing; and the server's own user, unless it is among the readers
+    pub writers: Allowed,
+    /// who else may have it, for reading only: what they write, they write through a connection that comes with it
+    pub readers: Allowed,
 }
 
-/// Who may have the region, besides the server's own user: by the effective user and group of the process that asks
+/// Who may have the region: by the effective user and group of the process that asks
 /// (`SO_PEERCRED`, unix(7)).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Writers {
+pub struct Allowed {
     /// users' numbers
     pub users: Vec<u32>,
     /// groups' numbers

@@ -710,7 +710,7 @@ impl std::fmt::Display for PeerAddress {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Tcp { remote, .. } => write!(f, "tcp:{remote}"),
-            Self::Unix => f.write_str("unix"),
+            Self::Unix | Self::Reader => f.write_str("unix"),
             Self::Udp { remote, local } => write!(f, "udp:{}", remote.unwrap_or(*local)),
         }
     }

@@ -1,5 +1,7 @@
 //! Handing out the region: whoever connects to the region's socket gets descriptors of its file, or is told why not.
 //!
+//! Who may write gets it for that, who may read gets it for reading with a connection for what it writes.
+//!
 //! The exchange is [`keyway::handout`]'s. Nothing is read from the client, so there is nothing that it could send, hold back or
 //! get wrong; one message is sent, which a fresh socket always takes, and the connection is closed.
 
@@ -7,53 +9,81 @@ use std::io::{self, IoSlice};
 use std::os::fd::AsRawFd;
 
 use keyway::Cache;
-use keyway::handout::{GRANTED, GRANTED_AND_COUNTS, NAME};
+use keyway::handout::{GRANTED, GRANTED_AND_COUNTS, GRANTED_TO_READ, NAME};
 use mio::net::UnixStream;
 use nix::sys::socket::sockopt::PeerCredentials;
 use nix::sys::socket::{ControlMessage, MsgFlags, UnixCredentials, getsockopt, sendmsg};
 use nix::unistd::geteuid;
 
-use crate::config::Writers;
+use crate::config::{Allowed, RegionSocket};
 
-/// Answers a process that has connected.
-pub(crate) fn answer(stream: &UnixStream, cache: &Cache, writers: &Writers) {
-    match hand_out(stream, cache, writers) {
-        Ok(peer) => log::info!(
-            "the region was handed out to process {} of user {}, group {}",
-            peer.pid(),
-            peer.uid(),
-            peer.gid()
-        ),
+/// What somebody may do with the region.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Right {
+    Write,
+    Read,
+    Nothing,
+}
+
+/// Answers a process that has connected. A reader gets a connection too: here is the server's end of it.
+pub(crate) fn answer(stream: &UnixStream, cache: &Cache, socket: &RegionSocket, has_room: bool) -> Option<UnixStream> {
+    match hand_out(stream, cache, socket, has_room) {
+        Ok((peer, line)) => {
+            let what = if line.is_some() { "for reading" } else { "for writing" };
+            log::info!(
+                "the region was handed out {what} to process {} of user {}, group {}",
+                peer.pid(),
+                peer.uid(),
+                peer.gid()
+            );
+            line
+        }
         Err(why) => {
             log::warn!("the region was not handed out: {why}");
             // A peer that has gone needs no answer.
             let _ = send(stream, &format!("{NAME} {why}\n"), &[]);
+            None
         }
     }
 }
 
-fn hand_out(stream: &UnixStream, cache: &Cache, writers: &Writers) -> Result<UnixCredentials, String> {
+fn hand_out(
+    stream: &UnixStream,
+    cache: &Cache,
+    socket: &RegionSocket,
+    has_room: bool,
+) -> Result<(UnixCredentials, Option<UnixStream>), String> {
     let peer = getsockopt(stream, PeerCredentials).map_err(|error| format!("the server cannot tell who asks: {error}"))?;
-    if !writers.include(peer.uid(), peer.gid(), geteuid().as_raw()) {
-        return Err(format!(
-            "the server does not give its region to user {}, group {}; name one of them in its --region-writers, or use its socket for clients",
+    let not_opened = |error: io::Error| format!("the server cannot open its region's file again: {error}");
+    let not_taken = |error: io::Error| format!("process {} does not take it: {error}", peer.pid());
+    match socket.right(peer.uid(), peer.gid(), geteuid().as_raw()) {
+        Right::Write => {
+            let files = cache.descriptors().map_err(not_opened)?;
+            let mut descriptors: Vec<i32> = files.iter().map(AsRawFd::as_raw_fd).collect();
+            let doorway = cache.doorway();
+            let line = match &doorway {
+                Some((word, map)) => {
+                    descriptors.push(map.as_raw_fd());
+                    format!("{GRANTED_AND_COUNTS}{word}\n")
+                }
+                None => GRANTED.to_owned(),
+            };
+            send(stream, &line, &descriptors).map_err(not_taken)?;
+            Ok((peer, None))
+        }
+        Right::Read if !has_room => Err("the server has as many connections as it may have (--connections)".to_owned()),
+        Right::Read => {
+            let file = cache.descriptor_to_read().map_err(not_opened)?;
+            let (ours, theirs) = UnixStream::pair().map_err(|error| format!("the server cannot make a connection: {error}"))?;
+            send(stream, GRANTED_TO_READ, &[file.as_raw_fd(), theirs.as_raw_fd()]).map_err(not_taken)?;
+            Ok((peer, Some(ours)))
+        }
+        Right::Nothing => Err(format!(
+            "the server does not give its region to user {}, group {}; name one of them in its --region-writers or --region-readers, or use its socket for clients",
             peer.uid(),
             peer.gid()
-        ));
+        )),
     }
-    let files = cache.descriptors();
-    let files = files.map_err(|error| format!("the server cannot open its region's file again: {error}"))?;
-    let mut descriptors: Vec<i32> = files.iter().map(AsRawFd::as_raw_fd).collect();
-    let doorway = cache.doorway();
-    let line = match &doorway {
-        Some((word, map)) => {
-            descriptors.push(map.as_raw_fd());
-            format!("{GRANTED_AND_COUNTS}{word}\n")
-        }
-        None => GRANTED.to_owned(),
-    };
-    send(stream, &line, &descriptors).map_err(|error| format!("process {} does not take it: {error}", peer.pid()))?;
-    Ok(peer)
 }
 
 fn send(stream: &UnixStream, line: &str, descriptors: &[i32]) -> io::Result<()> {
@@ -64,10 +94,24 @@ fn send(stream: &UnixStream, line: &str, descriptors: &[i32]) -> io::Result<()> 
     Ok(())
 }
 
-impl Writers {
-    /// Whether a process of this user and group may have the region of a server of user `own`.
-    fn include(&self, user: u32, group: u32, own: u32) -> bool {
-        user == own || self.users.contains(&user) || self.groups.contains(&group)
+impl RegionSocket {
+    /// What a process of this user and group may do with the region of a server of user `own`.
+    fn right(&self, user: u32, group: u32, own: u32) -> Right {
+        if self.writers.include(user, group) {
+            Right::Write
+        } else if self.readers.include(user, group) {
+            Right::Read
+        } else if user == own {
+            Right::Write
+        } else {
+            Right::Nothing
+        }
+    }
+}
+
+impl Allowed {
+    fn include(&self, user: u32, group: u32) -> bool {
+        self.users.contains(&user) || self.groups.contains(&group)
     }
 }
 
@@ -77,15 +121,25 @@ mod tests {
 
     #[test]
     fn the_servers_own_user_and_those_named_may_have_it() {
-        let nobody = Writers::default();
-        let some = Writers {
-            users: vec![1000],
-            groups: vec![33],
+        let nobody = RegionSocket::default();
+        let some = RegionSocket {
+            writers: Allowed {
+                users: vec![1000],
+                groups: vec![33],
+            },
+            readers: Allowed {
+                users: vec![7, 2000],
+                groups: vec![33, 44],
+            },
+            ..RegionSocket::default()
         };
-        assert!(nobody.include(7, 7, 7));
-        assert!(!nobody.include(8, 7, 7));
-        assert!(!nobody.include(0, 0, 7), "root is a user like others here");
-        assert!(some.include(1000, 5, 7) && some.include(5, 33, 7));
-        assert!(!some.include(33, 1000, 7), "numbers of users are none of groups");
+        assert_eq!(nobody.right(7, 7, 7), Right::Write);
+        assert_eq!(nobody.right(8, 7, 7), Right::Nothing);
+        assert_eq!(nobody.right(0, 0, 7), Right::Nothing, "root is a user like others here");
+        assert_eq!([some.right(1000, 5, 7), some.right(5, 33, 7)], [Right::Write; 2]);
+        assert_eq!(some.right(33, 1000, 7), Right::Nothing, "numbers of users are none of groups");
+        assert_eq!([some.right(2000, 5, 7), some.right(5, 44, 7)], [Right::Read; 2]);
+        assert_eq!(some.right(7, 7, 7), Right::Read, "the server's own user, named");
+        assert_eq!(some.right(1000, 44, 7), Right::Write, "writers first");
     }
 }

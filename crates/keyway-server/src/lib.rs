@@ -51,7 +51,7 @@ use mio::{Poll, Waker};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 
 pub use auth::AuthFileError;
-pub use config::{Config, EventLoop, KEYWAY_VERSION, Kernel, PROTOCOL_VERSION, RegionSocket, UnixSocket, Writers};
+pub use config::{Allowed, Config, EventLoop, KEYWAY_VERSION, Kernel, PROTOCOL_VERSION, RegionSocket, UnixSocket};
 pub use keyway_proto::Protocol;
 pub use listener::BindError;
 pub use source::{LOOPBACK, Network};

@@ -84,6 +84,8 @@ pub(crate) enum PeerAddress {
         local: Option<SocketAddr>,
     },
     Unix,
+    /// a process that was given the region for reading: what it writes comes here
+    Reader,
     /// the sender of a datagram, or nobody in particular: the socket
     Udp {
         remote: Option<SocketAddr>,

@@ -337,7 +337,8 @@ impl Worker {
 
     fn adopt(&mut self, stream: Stream, peer: Arc<Peer>) {
         log::debug!("{} connected", peer.address);
-        let login = self.desk.executor.shared.users.is_some();
+        // A reader was let in by its user or group.
+        let login = self.desk.executor.shared.users.is_some() && !matches!(peer.address, PeerAddress::Reader);
         let token = self.connections.vacant_key();
         let mut connection = Connection::new(stream, Arc::clone(&peer), token, self.limits.clone(), login, &self.desk);
         if let Err(error) = connection.register(self.poll.registry()) {
@@ -399,7 +400,7 @@ impl Worker {
             let (ip, port, transport) = match &peer.address {
                 PeerAddress::Tcp { remote, .. } => (remote.ip().to_string(), remote.port(), "tcp"),
                 PeerAddress::Udp { local, .. } => (local.ip().to_string(), local.port(), "udp"),
-                PeerAddress::Unix => ("unix".to_owned(), 0, "local"),
+                PeerAddress::Unix | PeerAddress::Reader => ("unix".to_owned(), 0, "local"),
             };
             let reason = reason.map(|reason| format!(" reason={}", reason.word())).unwrap_or_default();
             let text = format!(

@@ -14,10 +14,12 @@
 //! program that maps files; `docs/operating.md` says so.
 #![allow(unsafe_code, reason = "the room of mmap; contract above")]
 
-use crate::crew::Crew;
+use crate::crew::{Crew, Standing};
 use crate::error::{GrowError, OpenError};
 use crate::fork::{self, Home};
 use crate::gate::{self, GateState, Latch, aside};
+use crate::handout::Handed;
+use crate::peer::Peer;
 use crate::restart::{self, Restart};
 use crate::{Inner, Options, Place, clock, handout, kernel, resident};
 use keyway_region::layout::plan::{Layout, MEMORY_MAX, MEMORY_MIN, Shape};
@@ -29,11 +31,12 @@ use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::mman::{MapFlags, MmapAdvise, MsFlags, ProtFlags, madvise, mmap, msync, munmap};
 use nix::sys::statfs::{HUGETLBFS_MAGIC, TMPFS_MAGIC, fstatfs};
 use std::cell::RefCell;
-use std::fs::File;
+use std::fs::{File, Permissions};
 use std::io::Read;
 use std::num::NonZeroUsize;
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::ptr::NonNull;
 use std::sync::atomic::Ordering::{Relaxed, Release};
@@ -65,6 +68,9 @@ pub(crate) fn open(place: &Place, options: &Options) -> Result<Inner, OpenError>
             let name = PathBuf::from("memfd:keyway");
             let fd = memfd_create(c"keyway", MFdFlags::MFD_CLOEXEC).map_err(|e| io("memfd_create", &name, e.into()))?;
             let file = File::from(fd);
+            // Anybody could write it otherwise who was given a descriptor to read, by opening that again.
+            file.set_permissions(Permissions::from_mode(options.mode))
+                .map_err(|e| io("chmod", &name, e))?;
             create_in(&file, &name, options)?;
             // A descriptor's own entry in /proc opens the same memory with a description of its own.
             let own = PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()));
@@ -72,8 +78,10 @@ pub(crate) fn open(place: &Place, options: &Options) -> Result<Inner, OpenError>
             attach(place, &name, reopen, options, false)
         }
         Place::Socket(path) => {
-            let handed = handout::ask(path)?;
-            let files = RefCell::new(handed.files.into_iter());
+            let (files, doorway) = match handout::ask(path)? {
+                Handed::ToWrite { files, doorway } => (RefCell::new(files.into_iter()), doorway),
+                Handed::ToRead(file, line) => return attach_to_read(path, file, line, options),
+            };
             let next = || {
                 let file = files.borrow_mut().next();
                 file.filter(|file| file.metadata().is_ok_and(|meta| meta.is_file()))
@@ -84,7 +92,7 @@ pub(crate) fn open(place: &Place, options: &Options) -> Result<Inner, OpenError>
                 ..options.clone()
             };
             let inner = attach(place, path, next, &options, true)?;
-            if let Some((word, map)) = handed.doorway {
+            if let Some((word, map)) = doorway {
                 kernel::take_in(&inner.crew, word, map).map_err(|e| io("map the stripes of", path, e))?;
             }
             Ok(inner)
@@ -116,10 +124,13 @@ pub(crate) fn open(place: &Place, options: &Options) -> Result<Inner, OpenError>
 
 /// Marks the region as cleanly stopped if nobody else is attached.
 pub(crate) fn close(inner: &Inner) -> bool {
+    let Standing::Writer(process) = inner.crew.standing else {
+        return false;
+    };
     let _inside = inner.crew.latch.open();
     let region = &inner.crew.region;
     let layout = region.layout();
-    let others = (0..region.layout().shape.process_slots).any(|p| p != inner.crew.process.slot && region.is_process_alive(p));
+    let others = (0..region.layout().shape.process_slots).any(|p| p != process.slot && region.is_process_alive(p));
     if others || region.sessions() > 0 {
         return false;
     }
@@ -312,7 +323,7 @@ fn attach(
         backed,
         strict,
         checksums,
-    } = inspect(&file, path)?;
+    } = inspect(&file, path, Access::Write)?;
     if options.strict && !strict {
         return Err(OpenError::NotStrict {
             path: path.to_path_buf(),
@@ -379,7 +390,14 @@ fn attach(
         evict: options.evict,
     };
     Ok(Inner {
-        crew: Arc::new(Crew::new(Arc::new(region), process, limits, Home::new(), latch, whole(place))),
+        crew: Arc::new(Crew::new(
+            Arc::new(region),
+            Standing::Writer(process),
+            limits,
+            Home::new(),
+            latch,
+            whole(place),
+        )),
         doorway: kernel::Doorway::default(),
         mapped,
         identity,
@@ -394,10 +412,73 @@ fn attach(
     })
 }
 
+/// Attaches to a region that may only be read: there is no lock, no process slot and no session, so nobody need know.
+fn attach_to_read(path: &Path, file: File, line: UnixStream, options: &Options) -> Result<Inner, OpenError> {
+    if !file.metadata().is_ok_and(|meta| meta.is_file()) {
+        return Err(OpenError::NotAFile {
+            path: path.to_path_buf(),
+        });
+    }
+    let Inspected {
+        layout,
+        backed,
+        strict,
+        checksums,
+    } = inspect(&file, path, Access::Read)?;
+    if options.strict && !strict {
+        return Err(OpenError::NotStrict {
+            path: path.to_path_buf(),
+        });
+    }
+    if options.checksums && !checksums {
+        return Err(OpenError::NotChecksummed {
+            path: path.to_path_buf(),
+        });
+    }
+    let mapping = Mapping::to_read(&file, layout.len_max).map_err(|e| io("map", path, e))?;
+    let memory = mapping.memory();
+    let mapped = memory.addresses();
+    let peer = Peer::new(&whole_path(path), &file, line).map_err(|e| io("stat", path, e))?;
+    let identity = resident::identity(&file).map_err(|e| io("stat", path, e))?;
+    let file = if options.sealed { harmless(&file) } else { Some(file) }.map(Arc::new);
+    let attachment = Attachment {
+        probe: file.clone(),
+        mapping,
+    };
+    let region = Region::open(memory, backed, Box::new(attachment)).map_err(|why| unusable(path, why))?;
+    let limits = Limits {
+        item_size_max: options.item_size_max,
+        evict: options.evict,
+    };
+    let place = Place::Socket(whole_path(path));
+    Ok(Inner {
+        crew: Arc::new(Crew::new(
+            Arc::new(region),
+            Standing::Reader(peer),
+            limits,
+            Home::new(),
+            Latch::NONE,
+            place.clone(),
+        )),
+        doorway: kernel::Doorway::default(),
+        mapped,
+        identity,
+        file,
+        warm: true,
+        attached_in: Duration::ZERO,
+        durable: false,
+        place,
+        options: options.clone(),
+        // What cannot be written needs no gate.
+        gate: GateState::Off,
+        again: OnceLock::new(),
+    })
+}
+
 /// Opens a file that is open already: another description of the same file, whatever its name is by now.
-pub(crate) fn open_anew(file: &File) -> std::io::Result<File> {
+pub(crate) fn open_anew(file: &File, access: Access) -> std::io::Result<File> {
     let own = format!("/proc/self/fd/{}", file.as_raw_fd());
-    File::options().read(true).write(true).open(own)
+    File::options().read(true).write(access == Access::Write).open(own)
 }
 
 /// The file opened so that the descriptor can neither read nor write, nor be mapped (open(2), access mode 3): it can still be asked for
@@ -412,12 +493,15 @@ fn harmless(file: &File) -> Option<File> {
 
 /// The place by a name that stays right when this process changes its directory.
 pub(crate) fn whole(place: &Place) -> Place {
-    let absolute = |path: &PathBuf| std::path::absolute(path).unwrap_or_else(|_| path.clone());
     match place {
         Place::Memfd => Place::Memfd,
-        Place::Path(path) => Place::Path(absolute(path)),
-        Place::Socket(path) => Place::Socket(absolute(path)),
+        Place::Path(path) => Place::Path(whole_path(path)),
+        Place::Socket(path) => Place::Socket(whole_path(path)),
     }
+}
+
+fn whole_path(path: &Path) -> PathBuf {
+    std::path::absolute(path).unwrap_or_else(|_| path.to_path_buf())
 }
 
 /// Gives a region the segments that `memory` bytes have room for; it keeps what it has if that is more.
@@ -467,6 +551,13 @@ fn wait_100_ns() {
     }
 }
 
+/// What a file was opened for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Access {
+    Write,
+    Read,
+}
+
 /// What a file says of the region in it.
 pub(crate) struct Inspected {
     pub layout: Layout,
@@ -477,7 +568,7 @@ pub(crate) struct Inspected {
 }
 
 /// The layout of the region in a file, and the file's length.
-pub(crate) fn inspect(file: &File, path: &Path) -> Result<Inspected, OpenError> {
+pub(crate) fn inspect(file: &File, path: &Path, access: Access) -> Result<Inspected, OpenError> {
     let len = file.metadata().map_err(|e| io("stat", path, e))?.len();
     let backed = usize::try_from(len).unwrap_or(usize::MAX);
     if backed < superblock::SIZE {
@@ -489,7 +580,11 @@ pub(crate) fn inspect(file: &File, path: &Path) -> Result<Inspected, OpenError> 
             },
         ));
     }
-    let mapping = Mapping::new(file, superblock::SIZE).map_err(|e| io("map", path, e))?;
+    let mapping = match access {
+        Access::Write => Mapping::new(file, superblock::SIZE),
+        Access::Read => Mapping::to_read(file, superblock::SIZE),
+    };
+    let mapping = mapping.map_err(|e| io("map", path, e))?;
     let memory = mapping.memory();
     let layout = Region::inspect(&memory, backed).map_err(|why| unusable(path, why))?;
     let sb: &superblock::Superblock = memory.get(0);
@@ -566,6 +661,7 @@ pub(crate) struct Mapping {
     /// the process that mapped it
     home: Home,
     is_persistent: bool,
+    is_read_only: bool,
 }
 
 // SAFETY: an address range belongs to the whole process.
@@ -595,9 +691,23 @@ impl Mapping {
         Self::with(file, len, MapFlags::MAP_SHARED | MapFlags::MAP_NORESERVE)
     }
 
+    /// For reading only, of a file that is open for reading: the kernel refuses to make such a mapping writable (`mprotect(2)`,
+    /// EACCES).
+    fn to_read(file: &File, len: usize) -> std::io::Result<Self> {
+        Self::protected(
+            file,
+            len,
+            MapFlags::MAP_SHARED | MapFlags::MAP_NORESERVE,
+            ProtFlags::PROT_READ,
+        )
+    }
+
     fn with(file: &File, len: usize, flags: MapFlags) -> std::io::Result<Self> {
+        Self::protected(file, len, flags, ProtFlags::PROT_READ | ProtFlags::PROT_WRITE)
+    }
+
+    fn protected(file: &File, len: usize, flags: MapFlags, prot: ProtFlags) -> std::io::Result<Self> {
         let size = NonZeroUsize::new(len).ok_or(std::io::ErrorKind::InvalidInput)?;
-        let prot = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
         // SAFETY: a new mapping at an address of the kernel's choice overlaps nothing.
         let base = unsafe { mmap(None, size, prot, flags, file, 0) }?;
         let is_persistent = flags.contains(MapFlags::MAP_SYNC);
@@ -606,6 +716,7 @@ impl Mapping {
             len,
             home: Home::new(),
             is_persistent,
+            is_read_only: !prot.contains(ProtFlags::PROT_WRITE),
         };
         // A forked child must not hold the lock nor write as its parent: it has no mapping at all.
         // SAFETY: advice about our own mapping.
@@ -615,7 +726,7 @@ impl Mapping {
 
     /// The mapped bytes; the caller keeps the mapping as long as it uses them.
     pub(crate) fn memory(&self) -> Memory {
-        // SAFETY: mapped shared, readable and writable, page-aligned; kept by the `Attachment` that the region owns.
+        // SAFETY: mapped shared, readable, and writable unless the region is told otherwise, page-aligned; kept by the `Attachment` that the region owns.
         unsafe { Memory::new(self.base.cast(), self.len) }
     }
 
@@ -697,6 +808,10 @@ impl Host for Attachment {
 
     fn fence_everywhere(&self) -> bool {
         aside(kernel::fence_everywhere)
+    }
+
+    fn is_read_only(&self) -> bool {
+        self.mapping.is_read_only
     }
 
     fn write_back(&self, range: std::ops::Range<usize>) -> bool {

@@ -8,6 +8,7 @@
 use crate::Place;
 use crate::fork::Home;
 use crate::gate::Latch;
+use crate::peer::Peer;
 use crate::presence::Thread;
 use keyway_region::{Limits, Process, Region, Seat};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -15,10 +16,18 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 /// Threads that one upkeep asks about.
 const ASKED: usize = 16;
 
+/// What this process may do.
+pub(crate) enum Standing {
+    /// all: it has this process slot
+    Writer(Process),
+    /// read; what it writes, a server writes for it
+    Reader(Peer),
+}
+
 /// See the top of the file.
 pub(crate) struct Crew {
     pub(crate) region: Arc<Region>,
-    pub(crate) process: Process,
+    pub(crate) standing: Standing,
     pub(crate) limits: Limits,
     pub(crate) home: Home,
     /// where the region is
@@ -42,10 +51,10 @@ struct Member {
 }
 
 impl Crew {
-    pub(crate) fn new(region: Arc<Region>, process: Process, limits: Limits, home: Home, latch: Latch, place: Place) -> Self {
+    pub(crate) fn new(region: Arc<Region>, standing: Standing, limits: Limits, home: Home, latch: Latch, place: Place) -> Self {
         Self {
             region,
-            process,
+            standing,
             limits,
             home,
             place,
@@ -56,7 +65,10 @@ impl Crew {
 
     /// A session of the region for the calling thread, and its number here. `None`: every slot belongs to a living thread.
     pub(crate) fn hire(&self) -> Option<(keyway_region::Session, u64)> {
-        let take = || self.inside(|_| self.region.session(self.process, self.limits));
+        let Standing::Writer(process) = self.standing else {
+            return None;
+        };
+        let take = || self.inside(|_| self.region.session(process, self.limits));
         let session = take().or_else(|| {
             let found = self.inside(Region::recover) + self.dismiss_ended(usize::MAX);
             (found > 0).then(take)?
@@ -89,13 +101,14 @@ impl Crew {
 
     /// Gives back the slots of threads that have ended, as far as `count` sessions are asked about; how many.
     pub(crate) fn dismiss_ended(&self, count: usize) -> usize {
+        let Standing::Writer(process) = self.standing else { return 0 };
         let mut members = self.members();
         let mut found = 0;
         for _ in 0..count.min(members.list.len()) {
             let at = members.next % members.list.len().max(1);
             match members.list.get(at) {
                 Some(member) if member.thread.has_ended() => {
-                    self.inside(|region| region.take_back_own(self.process, member.seat));
+                    self.inside(|region| region.take_back_own(process, member.seat));
                     members.list.swap_remove(at);
                     found += 1;
                 }

@@ -4,7 +4,8 @@
 //! [`GRANTED`] come two descriptors of the region's file (`SCM_RIGHTS`, unix(7)), each opened for this client, because a lock
 //! belongs to an opened description: one to lock and map, one to ask for the locks of others. A server that has its kernel door
 //! on says [`GRANTED_AND_COUNTS`] instead, with the door's word behind it, and a third descriptor: of the array in which changes
-//! are to be counted. Any other line that begins with [`NAME`] says why there are none. Then the server closes.
+//! are to be counted. With [`GRANTED_TO_READ`] come a descriptor of the file that was opened for reading, and one of a socket that
+//! leads to the server's workers, for what this client writes. Any other line that begins with [`NAME`] says why there are none. Then the server closes.
 //!
 //! # Safety
 //!
@@ -31,11 +32,18 @@ pub const GRANTED_AND_COUNTS: &str = "keyway-region 1 counts ";
 /// Descriptors of the region that come with it.
 pub const DESCRIPTORS: usize = 2;
 
+/// What a server says with the descriptors for a reader: of the region's file, opened for reading, and of a connection.
+pub const GRANTED_TO_READ: &str = "keyway-region 1 read\n";
+
 /// What a server has handed out.
-pub(crate) struct Handed {
-    pub files: [File; DESCRIPTORS],
-    /// the kernel door's word, and the array of the stripes
-    pub doorway: Option<(u64, File)>,
+pub(crate) enum Handed {
+    ToWrite {
+        files: [File; DESCRIPTORS],
+        /// the kernel door's word, and the array of the stripes
+        doorway: Option<(u64, File)>,
+    },
+    /// the region's file, for reading, and a connection to the server
+    ToRead(File, UnixStream),
 }
 
 /// Longest line that a server says.
@@ -74,10 +82,14 @@ pub(crate) fn ask(path: &Path) -> Result<Handed, OpenError> {
     let word = line
         .strip_prefix(GRANTED_AND_COUNTS)
         .and_then(|word| word.trim_end().parse().ok());
-    let is_granted = line == GRANTED || word.is_some();
+    let is_granted = line == GRANTED || line == GRANTED_TO_READ || word.is_some();
     let doorway = word.and_then(|word| Some((word, files.pop()?)));
     match (files.try_into(), line.strip_prefix(NAME)) {
-        (Ok(files), _) if is_granted => Ok(Handed { files, doorway }),
+        (Ok(files), _) if line == GRANTED_TO_READ => {
+            let [file, socket]: [File; DESCRIPTORS] = files;
+            Ok(Handed::ToRead(file, UnixStream::from(OwnedFd::from(socket))))
+        }
+        (Ok(files), _) if is_granted => Ok(Handed::ToWrite { files, doorway }),
         // The kernel drops descriptors that there is no room for (unix(7), "MSG_CTRUNC").
         (Err(_), _) if is_granted => Err(refused(
             "the server's descriptors did not arrive: this process has as many as it may have; raise ulimit -n".to_owned(),

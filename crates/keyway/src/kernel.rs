@@ -13,8 +13,9 @@
 #![allow(unsafe_code, reason = "a system call; contract above")]
 
 use crate::attach::Mapping;
-use crate::crew::Crew;
+use crate::crew::{Crew, Standing};
 use crate::gate::Latch;
+use crate::handout::Handed;
 use crate::{Cache, Inner, Place, handout};
 use keyway_region::layout::superblock::DoorWord;
 use keyway_region::{Region, STRIPE_WORDS, Stripes};
@@ -61,6 +62,9 @@ impl Cache {
     /// [`KernelDoorError`].
     pub fn turn_kernel_door_on(&self, map: File) -> Result<KernelDoor, KernelDoorError> {
         let crew = &*self.inner.crew;
+        let Standing::Writer(process) = crew.standing else {
+            return Err(KernelDoorError::Io(std::io::ErrorKind::PermissionDenied.into()));
+        };
         match crew.inside(retire) {
             Retired::Off | Retired::Done => {}
             Retired::Owned => return Err(KernelDoorError::Taken),
@@ -68,7 +72,7 @@ impl Cache {
         }
         let stripes = stripes(&map, crew.latch).map_err(KernelDoorError::Io)?;
         let word = crew
-            .inside(|region| region.turn_door_on(crew.process, stripes))
+            .inside(|region| region.turn_door_on(process, stripes))
             .ok_or(KernelDoorError::Taken)?;
         *self.inner.doorway.0.lock().unwrap_or_else(PoisonError::into_inner) = Some((word, Arc::new(map)));
         Ok(KernelDoor {
@@ -231,8 +235,10 @@ pub(crate) fn meet(crew: &Crew) {
             crew.inside(retire);
         }
         (Retired::Owned, Place::Socket(path)) => {
-            if let Ok(handed) = handout::ask(path)
-                && let Some((word, map)) = handed.doorway
+            if let Ok(Handed::ToWrite {
+                doorway: Some((word, map)),
+                ..
+            }) = handout::ask(path)
             {
                 // Without them, writes fail and say so.
                 let _ = take_in(crew, word, map);

@@ -24,6 +24,7 @@
 struct Readme;
 
 mod attach;
+mod cancel;
 mod clock;
 mod copies;
 mod copy;
@@ -34,12 +35,16 @@ pub mod gate;
 pub mod handout;
 mod kernel;
 mod local;
+mod peer;
 mod presence;
+mod reader;
 mod resident;
 mod restart;
 mod session;
+mod writer;
 
-use crew::Crew;
+use attach::Access;
+use crew::{Crew, Standing};
 use keyway_region::Region;
 use std::fs::File;
 use std::path::PathBuf;
@@ -283,7 +288,7 @@ impl Cache {
     /// All thread slots are taken by threads that are alive; or this is a forked child ([`Cache::here`]).
     pub fn session(&self) -> Result<Session, SessionError> {
         let region = self.region().ok_or(SessionError::Forked)?;
-        Session::new(Arc::clone(&self.inner.crew)).ok_or(SessionError::TableFull {
+        Session::new(&self.inner.crew).ok_or(SessionError::TableFull {
             slots: region.layout().shape.thread_slots,
         })
     }
@@ -312,6 +317,10 @@ impl Cache {
         let region = self.region().ok_or_else(|| GrowError::Io {
             source: std::io::Error::other(SessionError::Forked),
         })?;
+        if self.is_reader() {
+            let source = std::io::Error::new(std::io::ErrorKind::PermissionDenied, "this process may only read the region");
+            return Err(GrowError::Io { source });
+        }
         let _inside = self.inner.crew.latch.open();
         attach::raise(region, memory)
     }
@@ -323,7 +332,7 @@ impl Cache {
     /// There is no /proc, or no descriptor left.
     pub fn descriptors(&self) -> std::io::Result<[File; handout::DESCRIPTORS]> {
         let file = self.inner.file.as_ref().ok_or(std::io::ErrorKind::PermissionDenied)?;
-        let open = || attach::open_anew(file);
+        let open = || attach::open_anew(file, Access::Write);
         Ok([open()?, open()?])
     }
 
@@ -334,6 +343,27 @@ impl Cache {
     /// None: it is asked when the region is attached.
     pub fn identity(&self) -> std::io::Result<(u64, u64)> {
         Ok(self.inner.identity)
+    }
+
+    /// The same for a process that is to read only: the kernel refuses it every way to write by this descriptor. A process
+    /// whose user may write the file can open it again all the same.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::descriptors`]; and a strict region, whose readers write back what they rely on.
+    pub fn descriptor_to_read(&self) -> std::io::Result<File> {
+        if self.region().is_some_and(Region::is_strict) {
+            return Err(std::io::Error::other(
+                "a strict region cannot be read only: its readers write back what they rely on",
+            ));
+        }
+        let file = self.inner.file.as_ref().ok_or(std::io::ErrorKind::PermissionDenied)?;
+        attach::open_anew(file, Access::Read)
+    }
+
+    /// Whether this process may only read the region ([`handout`]): what its sessions write, the server writes for them.
+    pub fn is_reader(&self) -> bool {
+        matches!(self.inner.crew.standing, Standing::Reader(_))
     }
 
     /// The counters of all sessions of all doors since the region was created.
@@ -381,7 +411,9 @@ impl Cache {
         self.inner.crew.dismiss_ended(usize::MAX);
         // Nobody's verb: what it reports and whom it tells of its progress is inside too.
         let _inside = self.inner.crew.latch.open();
-        region.recover();
+        if !self.is_reader() {
+            region.recover();
+        }
         keyway_region::check::check(region, progress)
     }
 

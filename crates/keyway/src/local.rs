@@ -5,6 +5,7 @@
 //! cache that was closed elsewhere goes when it next needs a new session, or ends. A forked child has none of its parent's: it
 //! opens the region again ([`Cache::here`]).
 
+use crate::cancel::Uncancelled;
 use crate::{Cache, Inner, LocalError, Session, SessionError, fork};
 use std::cell::RefCell;
 use std::sync::{Arc, Weak};
@@ -86,6 +87,7 @@ impl Cache {
             seats.swap(0, at);
             return Ok(());
         }
+        let _uncancelled = Uncancelled::new();
         let life = fork::life();
         seats.retain(|seat| seat.life == life && seat.cache.strong_count() > 0);
         let seat = Seat {

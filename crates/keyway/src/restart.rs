@@ -11,7 +11,7 @@
 //! After that, and whatever it was, a gap longer than allowed has its own consequence ([`crate::Gap`]).
 
 use crate::attach::{
-    Attachment, Inspected, Mapping, boot_id, byte_lock, check_item_size, create_at, inspect, io, is_durable, unusable,
+    Access, Attachment, Inspected, Mapping, boot_id, byte_lock, check_item_size, create_at, inspect, io, is_durable, unusable,
 };
 use crate::error::OpenError;
 use crate::{Gap, Options, clock};
@@ -39,7 +39,7 @@ pub(crate) enum Restart {
 
 /// Decides by the table above, and discards or repairs.
 pub(crate) fn before_use(file: &File, path: &Path, options: &Options) -> Result<Restart, OpenError> {
-    let inspected = inspect(file, path)?;
+    let inspected = inspect(file, path, Access::Write)?;
     if !is_cut_off(file, path)? || !(inspected.strict || is_durable(file)) {
         return Ok(Restart::Use);
     }
@@ -83,7 +83,8 @@ pub(crate) fn is_being_repaired(path: &Path) -> bool {
     let Ok(file) = File::options().read(true).write(true).open(path) else {
         return false;
     };
-    inspect(&file, path).is_ok_and(|found| found.strict) && fcntl(&file, FcntlArg::F_OFD_SETLK(&byte_lock(0))).is_err()
+    inspect(&file, path, Access::Write).is_ok_and(|found| found.strict)
+        && fcntl(&file, FcntlArg::F_OFD_SETLK(&byte_lock(0))).is_err()
 }
 
 fn repair(file: &File, path: &Path, inspected: &Inspected) -> Result<(), OpenError> {

@@ -100,7 +100,8 @@ impl Door for Library {
             | WriteError::EpochsUsedUp
             | WriteError::KeyLength { .. }
             | WriteError::Detached
-            | WriteError::KernelDoor => torn(call, e.to_string().as_bytes()),
+            | WriteError::KernelDoor
+            | WriteError::Unserved => torn(call, e.to_string().as_bytes()),
         }))
     }
 }

@@ -1,22 +1,22 @@
-//! `--region-writers`: who may have the region, as a list of users and groups.
+//! `--region-writers`, `--region-readers`: who may have the region, as a list of users and groups.
 
-use keyway_server::Writers;
+use keyway_server::Allowed;
 use nix::unistd::{Group, User};
 
 /// Users by name or number, groups the same after a colon, separated by commas.
-pub(crate) fn parse(text: &str) -> Result<Writers, String> {
-    let mut writers = Writers::default();
+pub(crate) fn parse(text: &str) -> Result<Allowed, String> {
+    let mut allowed = Allowed::default();
     for word in text.split(',') {
         match word.strip_prefix(':') {
-            Some(group) => writers.groups.push(number(group, "group", |name| {
+            Some(group) => allowed.groups.push(number(group, "group", |name| {
                 Group::from_name(name).ok().flatten().map(|group| group.gid.as_raw())
             })?),
-            None => writers.users.push(number(word, "user", |name| {
+            None => allowed.users.push(number(word, "user", |name| {
                 User::from_name(name).ok().flatten().map(|user| user.uid.as_raw())
             })?),
         }
     }
-    Ok(writers)
+    Ok(allowed)
 }
 
 fn number(word: &str, what: &str, find: impl Fn(&str) -> Option<u32>) -> Result<u32, String> {
@@ -34,7 +34,7 @@ mod tests {
 
     #[test]
     fn users_and_groups_are_named_or_numbered() {
-        let expected = Writers {
+        let expected = Allowed {
             users: vec![0, 1000],
             groups: vec![0, 33],
         };

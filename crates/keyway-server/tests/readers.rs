@@ -1,0 +1,427 @@
+//! Processes that may only read the region: enemy, one that can write it all the same, one that is told something that is not so
+//! (any more), or one for which a verb does something else than for a writer.
+//!
+//! Server and reader are one process here, with two mappings: the server's own user is named in `readers`.
+//!
+//! # Safety
+//!
+//! The `unsafe` maps and protects pages that nobody uses, or tries to.
+#![allow(unsafe_code, reason = "asks the kernel what it refuses; contract above")]
+
+use std::num::NonZeroUsize;
+use std::os::unix::fs::{FileExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use keyway::{
+    Arithmetic, Cache, Counted, Delete, Deleted, Get, OpenError, Options, Place, Session, Store, StoreMode, Stored, WriteError,
+};
+use keyway_server::{Allowed, Config, Handle, RegionSocket, Server};
+use nix::errno::Errno;
+use nix::sys::mman::{MapFlags, ProtFlags, mmap, mprotect};
+use nix::unistd::geteuid;
+
+/// How long readers and writers race.
+const RACE: Duration = Duration::from_millis(700);
+
+/// A folder of this test's own, removed at its end.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(name: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("keyway-readers-{}-{name}", std::process::id()));
+        std::fs::create_dir_all(&path).unwrap();
+        Self(path)
+    }
+
+    fn socket(&self) -> PathBuf {
+        self.0.join("region.sock")
+    }
+
+    fn region(&self) -> PathBuf {
+        self.0.join("region")
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+struct Running {
+    cache: Cache,
+    handle: Handle,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Running {
+    /// A server whose own user may only read.
+    fn start(folder: &Folder, place: &Place, checksums: bool) -> Self {
+        let options = Options {
+            memory: 8 << 20,
+            checksums,
+            ..Options::default()
+        };
+        let cache = Cache::open(place, &options).unwrap();
+        let readers = Allowed {
+            users: vec![geteuid().as_raw()],
+            groups: Vec::new(),
+        };
+        let config = Config {
+            tcp: vec!["127.0.0.1:0".parse().unwrap()],
+            region_socket: Some(RegionSocket {
+                path: folder.socket(),
+                readers,
+                ..RegionSocket::default()
+            }),
+            threads: 2,
+            ..Config::default()
+        };
+        let server = Server::start(config, cache.clone()).unwrap();
+        Self {
+            cache,
+            handle: server.handle(),
+            thread: Some(std::thread::spawn(move || server.run().unwrap())),
+        }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.handle.shutdown();
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+fn reader(folder: &Folder) -> Cache {
+    let cache = Cache::open(&Place::Socket(folder.socket()), &Options::default()).unwrap();
+    assert!(cache.is_reader());
+    cache
+}
+
+fn value(session: &mut Session, key: &[u8]) -> Option<Vec<u8>> {
+    let mut out = Vec::new();
+    session.get(key, &mut out).map(|_| out)
+}
+
+#[test]
+fn the_kernel_refuses_every_way_to_write() {
+    let folder = Folder::new("kernel");
+    let server = Running::start(&folder, &Place::Path(folder.region()), false);
+    let file = server.cache.descriptor_to_read().unwrap();
+    assert_eq!(
+        file.write_at(b"x", 4096).unwrap_err().raw_os_error(),
+        Some(Errno::EBADF as i32)
+    );
+    assert!(file.set_len(0).is_err());
+    let page = NonZeroUsize::new(4096).unwrap();
+    // SAFETY: a new mapping at an address of the kernel's choice, which is never touched.
+    let map = |prot| unsafe { mmap(None, page, prot, MapFlags::MAP_SHARED, &file, 0) };
+    assert_eq!(map(ProtFlags::PROT_READ | ProtFlags::PROT_WRITE).err(), Some(Errno::EACCES));
+    let mapping = map(ProtFlags::PROT_READ).unwrap();
+    let both = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
+    // SAFETY: nobody uses the page.
+    let protected = unsafe { mprotect(mapping, page.get(), both) };
+    assert_eq!(protected, Err(Errno::EACCES));
+    // What the library maps for a reader is such a mapping.
+    let _reader = reader(&folder);
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+    let name = folder.region().display().to_string();
+    let mine: Vec<&str> = maps.lines().filter(|line| line.ends_with(&name)).collect();
+    let large = |line: &&&str| {
+        let (from, to) = line.split(' ').next().unwrap().split_once('-').unwrap();
+        let number = |text| u64::from_str_radix(text, 16).unwrap();
+        number(to) - number(from) > 8 << 20
+    };
+    let read_only: Vec<_> = mine.iter().filter(large).filter(|line| line.contains(" r--s ")).collect();
+    assert_eq!(read_only.len(), 1, "{mine:#?}");
+    let from = read_only[0].split('-').next().unwrap();
+    let at = std::ptr::NonNull::new(usize::from_str_radix(from, 16).unwrap() as *mut nix::libc::c_void).unwrap();
+    // SAFETY: it is refused; were it not, the page would only become writable.
+    assert_eq!(unsafe { mprotect(at, page.get(), both) }, Err(Errno::EACCES));
+}
+
+#[test]
+fn anonymous_memory_cannot_be_opened_again_by_strangers() {
+    let folder = Folder::new("memfd");
+    let server = Running::start(&folder, &Place::Memfd, false);
+    let file = server.cache.descriptor_to_read().unwrap();
+    assert_eq!(file.metadata().unwrap().permissions().mode() & 0o777, 0o600);
+    let reader = reader(&folder);
+    let mut session = reader.session().unwrap();
+    session.set(b"key", b"value", 0).unwrap();
+    assert_eq!(value(&mut session, b"key").unwrap(), b"value");
+}
+
+#[test]
+fn every_verb_does_what_it_does_for_a_writer() {
+    for checksums in [false, true] {
+        let folder = Folder::new(if checksums { "verbs-checked" } else { "verbs" });
+        let server = Running::start(&folder, &Place::Path(folder.region()), checksums);
+        let reader = reader(&folder);
+        let mut session = reader.session().unwrap();
+        verbs(&mut session);
+        let mut own = server.cache.session().unwrap();
+        assert_eq!(value(&mut own, b"joined").unwrap(), b"<<middle>>");
+        // It has no place in the region, and leaves none.
+        assert_eq!(reader.info().sessions, server.cache.info().sessions);
+        assert!(reader.grow(1 << 30).is_err() && !reader.close());
+    }
+}
+
+fn verbs(session: &mut Session) {
+    let details = Get {
+        value: true,
+        details: true,
+        ..Get::default()
+    };
+    let with = |mode| Store {
+        mode,
+        flags: 9,
+        ..Store::default()
+    };
+    assert_eq!(value(session, b"absent"), None);
+    let Stored::Stored { cas, value_len: 3, .. } = session.store(b"key", b"one", &with(StoreMode::Set)).unwrap() else {
+        panic!("not stored");
+    };
+    let mut out = Vec::new();
+    let item = session.get_with(b"key", &details, &mut out, |_, _| {}).unwrap().unwrap();
+    assert_eq!(
+        (out.as_slice(), item.flags, item.cas, item.ttl_s),
+        (&b"one"[..], 9, cas, None)
+    );
+    assert_eq!(
+        session.store(b"key", b"two", &with(StoreMode::Add)).unwrap(),
+        Stored::NotStored
+    );
+    assert_eq!(
+        session.store(b"none", b"two", &with(StoreMode::Replace)).unwrap(),
+        Stored::NotStored
+    );
+    let compare = |cas| Store {
+        compare_cas: Some(cas),
+        ..Store::default()
+    };
+    assert_eq!(session.store(b"key", b"two", &compare(cas + 1)).unwrap(), Stored::Exists);
+    assert_eq!(session.store(b"none", b"two", &compare(cas)).unwrap(), Stored::NotFound);
+    assert!(matches!(
+        session.store(b"key", b"two", &compare(cas)).unwrap(),
+        Stored::Stored { .. }
+    ));
+    session.set(b"joined", b"middle", 0).unwrap();
+    for (mode, piece) in [(StoreMode::Append, b">>"), (StoreMode::Prepend, b"<<")] {
+        assert!(matches!(
+            session.store(b"joined", piece, &with(mode)).unwrap(),
+            Stored::Stored { .. }
+        ));
+    }
+    assert_eq!(value(session, b"joined").unwrap(), b"<<middle>>");
+    let count = |delta, decrement| Arithmetic {
+        delta,
+        decrement,
+        ..Arithmetic::default()
+    };
+    assert_eq!(session.arithmetic(b"number", &count(1, false)).unwrap(), Counted::NotFound);
+    let vivify = Arithmetic {
+        vivify: Some((7, 0)),
+        ..count(1, false)
+    };
+    assert!(matches!(
+        session.arithmetic(b"number", &vivify).unwrap(),
+        Counted::Value { value: 7, .. }
+    ));
+    assert!(matches!(
+        session.arithmetic(b"number", &count(5, false)).unwrap(),
+        Counted::Value { value: 12, .. }
+    ));
+    assert!(matches!(
+        session.arithmetic(b"number", &count(50, true)).unwrap(),
+        Counted::Value { value: 0, .. }
+    ));
+    assert_eq!(session.arithmetic(b"key", &count(1, false)).unwrap(), Counted::NotANumber);
+    assert!(session.touch(b"key", 1000).unwrap() && !session.touch(b"none", 1000).unwrap());
+    let touch = Get {
+        exptime: Some(2000),
+        ..details
+    };
+    out.clear();
+    let item = session.get_with(b"key", &touch, &mut out, |_, _| {}).unwrap().unwrap();
+    assert_eq!(out, b"two");
+    assert!(item.ttl_s.is_some_and(|ttl| ttl > 1900), "{item:?}");
+    // Any byte in a key, any in a value, and one that has segments of its own.
+    let large: Vec<u8> = (0..200_000u32).map(|n| n.to_le_bytes()[1]).collect();
+    for key in [&b"two words"[..], b"\0\r\n\xFF", &[b'k'; 250], &[0xEE; 250], &[b' '; 186]] {
+        session.set(key, &large, 0).unwrap();
+        assert!(value(session, key).unwrap() == large);
+        assert_eq!(session.delete(key, &Delete::default()).unwrap(), Deleted::Deleted);
+        assert_eq!(value(session, key), None);
+    }
+    assert_eq!(session.delete(b"none", &Delete::default()).unwrap(), Deleted::NotFound);
+    let huge = session.set(b"huge", &vec![0; 2 << 20], 0);
+    assert!(matches!(huge, Err(WriteError::TooLarge { .. })), "{huge:?}");
+    for key in [&b""[..], &[b'k'; 251]] {
+        assert!(matches!(session.set(key, b"", 0), Err(WriteError::KeyLength { .. })));
+        assert!(matches!(
+            session.get_with(key, &details, &mut out, |_, _| {}),
+            Err(WriteError::KeyLength { .. })
+        ));
+    }
+    let mut keys = 0;
+    let mut cursor = Some(0);
+    while let Some(at) = cursor {
+        cursor = session.walk(at, 100, |_, _| keys += 1);
+    }
+    assert_eq!(keys, 3, "key, joined, number");
+    session.set(b"gone", b"soon", 0).unwrap();
+    let before = value(session, b"joined");
+    session.flush_all(0).unwrap();
+    assert_eq!(value(session, b"gone"), None);
+    session.set(b"joined", &before.unwrap(), 0).unwrap();
+}
+
+/// Values of which each says its number, in lengths of one segment and of several.
+fn numbered(number: u64) -> Vec<u8> {
+    let len = if number.is_multiple_of(16) { 8_000 } else { 20 };
+    number.to_le_bytes().into_iter().cycle().take(len * 8).collect()
+}
+
+#[test]
+fn a_reader_sees_what_was_acknowledged_and_nothing_torn_while_memory_is_recycled() {
+    let folder = Folder::new("race");
+    let server = Running::start(&folder, &Place::Path(folder.region()), false);
+    let reader = reader(&folder);
+    let (begun, done, over) = (AtomicU64::new(1), AtomicU64::new(0), AtomicBool::new(false));
+    std::thread::scope(|scope| {
+        // Through the server, from a reader's session: the acknowledgement is the server's.
+        scope.spawn(|| {
+            let mut session = reader.session().unwrap();
+            let mut number = 0;
+            while !over.load(SeqCst) {
+                number += 1;
+                begun.store(number, SeqCst);
+                session.set(b"raced", &numbered(number), 0).unwrap();
+                done.store(number, SeqCst);
+            }
+        });
+        scope.spawn(|| {
+            let mut session = server.cache.session().unwrap();
+            let mut other = 0_u64;
+            while !over.load(SeqCst) {
+                // Segments are purged all the time.
+                other += 1;
+                session
+                    .set(format!("other-{}", other % 20_000).as_bytes(), &[1; 900], 0)
+                    .unwrap();
+            }
+        });
+        let mut session = reader.session().unwrap();
+        let (end, mut seen, mut last) = (Instant::now() + RACE, 0, 0);
+        while Instant::now() < end || seen < 1000 {
+            let least = done.load(SeqCst);
+            let found = value(&mut session, b"raced");
+            let most = begun.load(SeqCst);
+            let Some(found) = found else {
+                // Evicted.
+                continue;
+            };
+            let number = u64::from_le_bytes(found[..8].try_into().unwrap());
+            assert!(found == numbered(number), "torn: {number}");
+            assert!(
+                (least.max(last)..=most).contains(&number),
+                "{least} to {most}, and {last}: {number}"
+            );
+            (seen, last) = (seen + 1, number);
+        }
+        over.store(true, SeqCst);
+    });
+    assert!(server.cache.counters().segments_recycled > 100);
+}
+
+#[test]
+fn without_the_server_there_is_reading_and_with_the_next_one_writing() {
+    let folder = Folder::new("restart");
+    let server = Running::start(&folder, &Place::Path(folder.region()), false);
+    let reader = reader(&folder);
+    let mut session = reader.session().unwrap();
+    session.set(b"key", b"value", 0).unwrap();
+    drop(server);
+    assert_eq!(value(&mut session, b"key").unwrap(), b"value");
+    assert_eq!(session.set(b"key", b"other", 0), Err(WriteError::Unserved));
+    assert_eq!(session.delete(b"key", &Delete::default()), Err(WriteError::Unserved));
+    let server = Running::start(&folder, &Place::Path(folder.region()), false);
+    session.set(b"key", b"again", 0).unwrap();
+    assert_eq!(value(&mut session, b"key").unwrap(), b"again");
+    // Another region in its place is not written to by somebody who reads the old one.
+    drop(server);
+    std::fs::remove_file(folder.region()).unwrap();
+    let _server = Running::start(&folder, &Place::Path(folder.region()), false);
+    assert_eq!(session.set(b"key", b"lost", 0), Err(WriteError::Unserved));
+    assert_eq!(value(&mut session, b"key").unwrap(), b"again");
+}
+
+/// Words that only a strict region has, or that say that something is due: whoever may write sets them right on his way.
+#[test]
+fn a_reader_stores_nothing_whatever_the_words_say() {
+    let folder = Folder::new("words");
+    let server = Running::start(&folder, &Place::Path(folder.region()), false);
+    let reader = reader(&folder);
+    let mut session = reader.session().unwrap();
+    for n in 0..2_000 {
+        session.set(format!("key-{n}").as_bytes(), b"value", 0).unwrap();
+    }
+    let file = std::fs::File::options().read(true).write(true).open(folder.region()).unwrap();
+    // The table word, the flush word, the clock (`docs/region.md`): dirty, due, and of yesterday.
+    for (at, bits) in [(512, 1 << 63), (520, 1 << 63), (520, 1 << 24), (536, 1)] {
+        let mut word = [0; 8];
+        file.read_exact_at(&mut word, at).unwrap();
+        let scribbled = if at == 536 { bits } else { u64::from_le_bytes(word) | bits };
+        file.write_all_at(&scribbled.to_le_bytes(), at).unwrap();
+        for n in 0..100 {
+            value(&mut session, format!("key-{n}").as_bytes());
+        }
+        session.walk(0, 100, |_, _| {});
+        file.write_all_at(&word, at).unwrap();
+    }
+    // D in every slot of the first index segment.
+    let layout = keyway_layout(&folder.region());
+    let mut words = vec![0; 16 << 10];
+    file.read_exact_at(&mut words, layout).unwrap();
+    let dirty: Vec<u8> = words
+        .chunks_exact(8)
+        .flat_map(|w| (u64::from_le_bytes(w.try_into().unwrap()) | 1 << 61).to_le_bytes())
+        .collect();
+    file.write_all_at(&dirty, layout).unwrap();
+    let missed = (0..30)
+        .filter(|n| value(&mut session, format!("key-{n}").as_bytes()).is_none())
+        .count();
+    assert!(missed > 0, "no key of these has its slot there");
+    file.write_all_at(&words, layout).unwrap();
+    assert!(value(&mut session, b"key-1").is_some());
+    assert!(reader.check(|_| {}).is_sound());
+    drop(server);
+}
+
+/// Where the segments of a region begin: behind the superblock, the arrays are as long as its shape says.
+fn keyway_layout(region: &Path) -> u64 {
+    let cache = Cache::open(&Place::Path(region.to_path_buf()), &Options::default()).unwrap();
+    let info = cache.info();
+    let len = std::fs::metadata(region).unwrap().len();
+    len - info.segments * info.segment_bytes
+}
+
+#[test]
+fn who_asks_for_what_the_region_is_not_is_told() {
+    let folder = Folder::new("asked");
+    let _server = Running::start(&folder, &Place::Path(folder.region()), false);
+    let checksums = Options {
+        checksums: true,
+        ..Options::default()
+    };
+    let why = Cache::open(&Place::Socket(folder.socket()), &checksums).err().unwrap();
+    assert!(matches!(why, OpenError::NotChecksummed { .. }), "{why}");
+}

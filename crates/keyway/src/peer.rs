@@ -1,0 +1,369 @@
+//! The server that writes for a process which may only read: memcached's meta commands over a connection for each thread, the
+//! first of which came with the region.
+//!
+//! The one place of this crate that knows a wire. A connection that breaks is asked for again at the next write; a command
+//! whose answer was lost is not sent again, because it may have been done.
+
+use crate::cancel::Uncancelled;
+use crate::handout::{self, Handed};
+use keyway_region::verbs::{Arithmetic, Counted, Delete, Deleted, Get, Item, KEY_LEN_MAX, Store, StoreMode, Stored, WriteError};
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::os::unix::fs::MetadataExt;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use std::time::Duration;
+
+/// How long an answer may take.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// Longest line of an answer, bytes: all flags of a get, and a key.
+const LINE_MAX: u64 = 4096;
+/// Longest value, bytes: the largest item that can be allowed.
+const VALUE_LEN_MAX: usize = 1 << 30;
+const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+
+/// Where the server is, and which region it serves.
+pub(crate) struct Peer {
+    /// where connections are asked for
+    path: PathBuf,
+    /// device and number of the region's file
+    file: (u64, u64),
+    /// the connection that came with the region, until a thread takes it
+    spare: Mutex<Option<UnixStream>>,
+}
+
+/// A thread's own connection: a thread that stops in the middle of a command, or leaves it by a jump, keeps nobody waiting.
+#[derive(Default)]
+pub(crate) struct Client(Option<BufReader<UnixStream>>);
+
+/// The first line of an answer, and the value that followed it.
+struct Answer {
+    line: String,
+    value: Vec<u8>,
+}
+
+impl Answer {
+    /// The two letters that it begins with.
+    fn code(&self) -> &str {
+        self.line.split(' ').next().unwrap_or_default()
+    }
+
+    /// What stands behind a flag.
+    fn flag(&self, flag: char) -> Option<&str> {
+        self.line.split(' ').skip(1).find_map(|word| word.strip_prefix(flag))
+    }
+
+    fn number<N: std::str::FromStr + Default>(&self, flag: char) -> N {
+        self.flag(flag).and_then(|text| text.parse().ok()).unwrap_or_default()
+    }
+
+    /// Not among the answers that the verb knows.
+    fn refusal(&self) -> WriteError {
+        if self.line.contains("out of memory") {
+            WriteError::OutOfMemory
+        } else {
+            WriteError::Unserved
+        }
+    }
+}
+
+impl Peer {
+    pub(crate) fn new(path: &Path, file: &File, line: UnixStream) -> io::Result<Self> {
+        Ok(Self {
+            path: path.to_path_buf(),
+            file: identity(file)?,
+            spare: Mutex::new(Some(line)),
+        })
+    }
+
+    /// A connection to whoever serves this region now.
+    fn connect(&self) -> io::Result<BufReader<UnixStream>> {
+        let spare = self.spare.try_lock().ok().and_then(|mut spare| spare.take());
+        if let Some(line) = spare.map(patient).transpose()?.filter(is_open) {
+            return Ok(line);
+        }
+        match handout::ask(&self.path).map_err(io::Error::other)? {
+            Handed::ToRead(file, line) if identity(&file)? == self.file => patient(line),
+            _ => Err(io::Error::other("another region is served there now")),
+        }
+    }
+}
+
+impl Client {
+    /// A get that changes something; `None`: a miss.
+    pub(crate) fn get(&mut self, peer: &Peer, key: &[u8], how: &Get) -> Result<Option<(Item, Vec<u8>)>, WriteError> {
+        let mut command = begin("mg", key)?;
+        command.extend_from_slice(b" c f h l s");
+        command.extend_from_slice(if how.value { b" v" } else { b"" });
+        command.extend_from_slice(if how.no_bump { b" u" } else { b"" });
+        flag(&mut command, 'E', how.new_cas);
+        flag(&mut command, 'N', how.vivify);
+        let (touch, recache) = (how.exptime, how.recache_s);
+        if how.recache_after_touch {
+            flag(&mut command, 'T', touch);
+        }
+        flag(&mut command, 'R', recache);
+        if !how.recache_after_touch {
+            flag(&mut command, 'T', touch);
+        }
+        // Behind what changes it.
+        command.extend_from_slice(b" t");
+        let answer = self.ask(peer, &command, None)?;
+        let win = answer.line.split(' ').any(|word| word == "W");
+        let mark = |mark: &str| answer.line.split(' ').any(|word| word == mark);
+        match answer.code() {
+            "EN" => Ok(None),
+            "VA" | "HD" => {
+                let item = Item {
+                    value_len: answer.number('s'),
+                    flags: answer.number('f'),
+                    cas: answer.number('c'),
+                    ttl_s: answer.flag('t').and_then(|ttl| ttl.parse().ok()),
+                    idle_s: answer.number('l'),
+                    fetched: answer.flag('h') == Some("1"),
+                    stale: mark("X"),
+                    win,
+                    win_sent: mark("Z"),
+                    ..Item::default()
+                };
+                let value = if how.unless_cas == Some(item.cas) {
+                    Vec::new()
+                } else {
+                    answer.value
+                };
+                Ok(Some((item, value)))
+            }
+            _ => Err(answer.refusal()),
+        }
+    }
+
+    pub(crate) fn store(
+        &mut self,
+        peer: &Peer,
+        key: &[u8],
+        value: &[u8],
+        how: &Store,
+        limit: usize,
+    ) -> Result<Stored, WriteError> {
+        let mode = match how.mode {
+            StoreMode::Set => 'S',
+            StoreMode::Add => 'E',
+            StoreMode::Replace => 'R',
+            StoreMode::Append => 'A',
+            StoreMode::Prepend => 'P',
+        };
+        let (flags, exptime) = (how.flags, how.exptime);
+        let (token, marks) = token(key)?;
+        let mut command = [b"ms ", token.as_slice()].concat();
+        let _ = write!(command, " {}{marks} c s M{mode} F{flags} T{exptime}", value.len());
+        command.extend_from_slice(if how.invalidate { b" I" } else { b"" });
+        flag(&mut command, 'C', how.compare_cas);
+        flag(&mut command, 'E', how.new_cas);
+        flag(&mut command, 'N', how.vivify);
+        let answer = self.ask(peer, &command, Some(value))?;
+        match answer.code() {
+            "HD" => Ok(Stored::Stored {
+                cas: answer.number('c'),
+                value_len: answer.number('s'),
+                size: 0,
+            }),
+            "NS" => Ok(Stored::NotStored),
+            "EX" => Ok(Stored::Exists),
+            "NF" => Ok(Stored::NotFound),
+            _ if answer.line.contains("too large") => Err(WriteError::TooLarge {
+                size: value.len(),
+                limit,
+            }),
+            _ => Err(answer.refusal()),
+        }
+    }
+
+    pub(crate) fn delete(&mut self, peer: &Peer, key: &[u8], how: &Delete) -> Result<Deleted, WriteError> {
+        let mut command = begin("md", key)?;
+        command.extend_from_slice(if how.invalidate { b" I" } else { b"" });
+        command.extend_from_slice(if how.remove_value { b" x" } else { b"" });
+        flag(&mut command, 'C', how.compare_cas);
+        flag(&mut command, 'E', how.new_cas);
+        flag(&mut command, 'T', how.exptime);
+        let answer = self.ask(peer, &command, None)?;
+        match answer.code() {
+            "HD" => Ok(Deleted::Deleted),
+            "NF" => Ok(Deleted::NotFound),
+            "EX" => Ok(Deleted::Exists),
+            _ => Err(answer.refusal()),
+        }
+    }
+
+    pub(crate) fn arithmetic(&mut self, peer: &Peer, key: &[u8], how: &Arithmetic) -> Result<Counted, WriteError> {
+        let mut command = begin("ma", key)?;
+        let _ = write!(command, " v c t M{} D{}", if how.decrement { 'D' } else { 'I' }, how.delta);
+        flag(&mut command, 'N', how.vivify.map(|(_, exptime)| exptime));
+        flag(&mut command, 'J', how.vivify.map(|(value, _)| value));
+        flag(&mut command, 'T', how.exptime);
+        flag(&mut command, 'C', how.compare_cas);
+        flag(&mut command, 'E', how.new_cas);
+        let answer = self.ask(peer, &command, None)?;
+        match answer.code() {
+            "VA" => {
+                let number = String::from_utf8_lossy(&answer.value);
+                let item = Item {
+                    value_len: answer.value.len(),
+                    cas: answer.number('c'),
+                    ttl_s: answer.flag('t').and_then(|ttl| ttl.parse().ok()),
+                    ..Item::default()
+                };
+                let value = number.trim_end().parse().map_err(|_| WriteError::Unserved)?;
+                Ok(Counted::Value { value, item })
+            }
+            "NF" => Ok(Counted::NotFound),
+            "EX" => Ok(Counted::Exists),
+            _ if answer.line.contains("non-numeric") => Ok(Counted::NotANumber),
+            _ => Err(answer.refusal()),
+        }
+    }
+
+    pub(crate) fn flush_all(&mut self, peer: &Peer, exptime: i64) -> Result<(), WriteError> {
+        let answer = self.ask(peer, format!("flush_all {}", exptime.max(0)).as_bytes(), None)?;
+        if answer.line == "OK" { Ok(()) } else { Err(answer.refusal()) }
+    }
+
+    /// Tells of hits: the server has one of each.
+    pub(crate) fn tell(&mut self, peer: &Peer, keys: &[Vec<u8>]) -> Result<(), WriteError> {
+        let mut command = Vec::new();
+        for key in keys {
+            command.extend_from_slice(&begin("mg", key)?);
+            command.extend_from_slice(b"\r\n");
+        }
+        command.extend_from_slice(b"mn\r\n");
+        self.with_line(peer, |line| {
+            line.get_mut().write_all(&command)?;
+            while hear(line)?.line != "MN" {}
+            Ok(())
+        })
+    }
+
+    /// One command and its answer. The value, if it has one, follows it.
+    fn ask(&mut self, peer: &Peer, command: &[u8], value: Option<&[u8]>) -> Result<Answer, WriteError> {
+        let mut request = Vec::with_capacity(command.len() + value.map_or(0, <[u8]>::len) + 4);
+        request.extend_from_slice(command);
+        request.extend_from_slice(b"\r\n");
+        if let Some(value) = value {
+            request.extend_from_slice(value);
+            request.extend_from_slice(b"\r\n");
+        }
+        self.with_line(peer, |line| {
+            line.get_mut().write_all(&request)?;
+            hear(line)
+        })
+    }
+
+    fn with_line<R>(
+        &mut self,
+        peer: &Peer,
+        work: impl FnOnce(&mut BufReader<UnixStream>) -> io::Result<R>,
+    ) -> Result<R, WriteError> {
+        let _uncancelled = Uncancelled::new();
+        // Out of its place meanwhile: one that was left in the middle of an answer is of no use.
+        let line = self.0.take().filter(is_open);
+        let mut line = line.map_or_else(|| peer.connect(), Ok).map_err(|_| WriteError::Unserved)?;
+        let result = work(&mut line).map_err(|_| WriteError::Unserved)?;
+        self.0 = Some(line);
+        Ok(result)
+    }
+}
+
+fn identity(file: &File) -> io::Result<(u64, u64)> {
+    file.metadata().map(|meta| (meta.dev(), meta.ino()))
+}
+
+fn patient(line: UnixStream) -> io::Result<BufReader<UnixStream>> {
+    line.set_nonblocking(false)?;
+    line.set_read_timeout(Some(PATIENCE))?;
+    line.set_write_timeout(Some(PATIENCE))?;
+    Ok(BufReader::new(line))
+}
+
+/// Whether the server has not closed it: then a look says that nothing has come.
+#[allow(clippy::ptr_arg, reason = "what `filter` hands over")]
+fn is_open(line: &BufReader<UnixStream>) -> bool {
+    use nix::sys::socket::{MsgFlags, recv};
+    use std::os::fd::AsRawFd;
+    let flags = MsgFlags::MSG_PEEK | MsgFlags::MSG_DONTWAIT;
+    line.buffer().is_empty() && recv(line.get_ref().as_raw_fd(), &mut [0], flags) == Err(nix::errno::Errno::EAGAIN)
+}
+
+fn hear(line: &mut BufReader<UnixStream>) -> io::Result<Answer> {
+    let mut text = Vec::new();
+    line.by_ref().take(LINE_MAX).read_until(b'\n', &mut text)?;
+    let Some(text) = text.strip_suffix(b"\r\n") else {
+        return Err(io::ErrorKind::UnexpectedEof.into());
+    };
+    let mut answer = Answer {
+        line: String::from_utf8_lossy(text).into_owned(),
+        value: Vec::new(),
+    };
+    if let Some(rest) = answer.line.strip_prefix("VA ") {
+        let len = rest.split(' ').next().and_then(|len| len.parse::<usize>().ok());
+        let len = len.filter(|len| *len <= VALUE_LEN_MAX).ok_or(io::ErrorKind::InvalidData)?;
+        answer.value = vec![0; len + 2];
+        line.read_exact(&mut answer.value)?;
+        answer.value.truncate(len);
+    }
+    Ok(answer)
+}
+
+fn begin(verb: &str, key: &[u8]) -> Result<Vec<u8>, WriteError> {
+    let (token, marks) = token(key)?;
+    Ok([verb.as_bytes(), b" ", &token, marks.as_bytes()].concat())
+}
+
+fn flag(command: &mut Vec<u8>, flag: char, value: Option<impl std::fmt::Display>) {
+    if let Some(value) = value {
+        let _ = write!(command, " {flag}{value}");
+    }
+}
+
+/// The key as it goes over the wire, and the flag that says so if that is base64: where it has blanks or control characters.
+fn token(key: &[u8]) -> Result<(Vec<u8>, &'static str), WriteError> {
+    let too_long = WriteError::KeyLength { len: key.len() };
+    if key.is_empty() || key.len() > KEY_LEN_MAX {
+        return Err(too_long);
+    }
+    if key.iter().all(|byte| *byte > b' ' && *byte != 0x7F) {
+        return Ok((key.to_vec(), ""));
+    }
+    let sent = base64(key);
+    // The wire's limit counts what is sent.
+    if sent.len() > KEY_LEN_MAX {
+        return Err(too_long);
+    }
+    Ok((sent, " b"))
+}
+
+fn base64(bytes: &[u8]) -> Vec<u8> {
+    let mut text = Vec::with_capacity(bytes.len().div_ceil(3) * 4);
+    for chunk in bytes.chunks(3) {
+        let three: [u8; 3] = std::array::from_fn(|i| chunk.get(i).copied().unwrap_or(0));
+        let bits = three.iter().fold(0_u32, |bits, byte| bits << 8 | u32::from(*byte));
+        for i in 0..4 {
+            let letter = ALPHABET.get((bits >> (18 - 6 * i) & 63) as usize).copied().unwrap_or(b'A');
+            text.push(if i <= chunk.len() { letter } else { b'=' });
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_go_over_the_wire_whatever_is_in_them() {
+        assert_eq!(token(b"plain\xEE").unwrap(), (b"plain\xEE".to_vec(), ""));
+        assert_eq!(token(b"two words").unwrap(), (b"dHdvIHdvcmRz".to_vec(), " b"));
+        assert_eq!([base64(&[0xFF]), base64(&[0xFF, 0])], [b"/w==", b"/wA="]);
+        assert!(token(&[b' '; 186]).is_ok() && token(&[b' '; 187]).is_err());
+        assert!(token(b"").is_err() && token(&[b'k'; 251]).is_err());
+    }
+}

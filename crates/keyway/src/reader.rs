@@ -1,0 +1,160 @@
+//! The verbs of a process that may only read: gets from the mapping, which nobody need know of, everything else by the server.
+//!
+//! A reader has no thread slot, no intent and no lock. What it reads is what the region's readers read anyway: copied, and valid
+//! if the segment's generation is still the same behind the copy. So nothing waits for it, and it may stop anywhere.
+//!
+//! Its verbs are said to be cold, so that those of a process that may write are compiled as if there were none.
+
+use crate::clock;
+use crate::crew::{Crew, Standing};
+use crate::peer::{Client, Peer};
+use keyway_region::verbs::{Arithmetic, Counted, Delete, Deleted, Get, Item, Read, Store, Stored, WriteError};
+use std::sync::Arc;
+
+/// Of so many hits one is told to the server, for whom it is one: what is read here only would look unused.
+const HITS_TOLD_ONE_IN: u32 = 32;
+/// Keys of hits that are told together.
+const HITS_TOLD: usize = 16;
+
+/// See the top of the file.
+pub(crate) struct Reader {
+    crew: Arc<Crew>,
+    client: Client,
+    hits: u32,
+    /// keys to be told
+    told: Vec<Vec<u8>>,
+}
+
+impl Reader {
+    pub(crate) fn new(crew: Arc<Crew>) -> Self {
+        Self {
+            crew,
+            client: Client::default(),
+            hits: 0,
+            told: Vec::new(),
+        }
+    }
+
+    fn now(&self) -> u32 {
+        self.crew.region.tick_untold(clock::unix_s())
+    }
+
+    /// The connection, and the server, unless this is a forked child.
+    fn served(&mut self) -> Result<(&mut Client, &Peer), WriteError> {
+        match &self.crew.standing {
+            Standing::Reader(peer) if self.crew.home.is_here() => Ok((&mut self.client, peer)),
+            _ => Err(WriteError::Detached),
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn get(&mut self, key: &[u8], out: &mut Vec<u8>) -> Option<Item> {
+        let how = Get {
+            value: true,
+            ..Get::default()
+        };
+        self.get_with(key, &how, out, |_, _| {}).unwrap_or(None)
+    }
+
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn get_with(
+        &mut self,
+        key: &[u8],
+        how: &Get,
+        out: &mut Vec<u8>,
+        mut head: impl FnMut(&Item, &mut Vec<u8>),
+    ) -> Result<Option<Item>, WriteError> {
+        if !self.crew.home.is_here() {
+            return Err(WriteError::Detached);
+        }
+        match self.crew.region.read(key, how, self.now(), out, &mut head)? {
+            Read::Miss => Ok(None),
+            Read::Change => {
+                let (client, peer) = self.served()?;
+                let Some((item, value)) = client.get(peer, key, how)? else {
+                    return Ok(None);
+                };
+                head(&item, out);
+                out.extend_from_slice(&value);
+                Ok(Some(item))
+            }
+            Read::Hit(item) => {
+                if !how.no_bump {
+                    self.tell(key);
+                }
+                Ok(Some(item))
+            }
+        }
+    }
+
+    #[inline]
+    fn tell(&mut self, key: &[u8]) {
+        self.hits += 1;
+        if self.hits >= HITS_TOLD_ONE_IN {
+            self.hits = 0;
+            self.told.push(key.to_vec());
+            if self.told.len() >= HITS_TOLD {
+                let keys = std::mem::take(&mut self.told);
+                // A wish: a server that is gone has nothing to evict.
+                let _ = self.served().and_then(|(client, peer)| client.tell(peer, &keys));
+            }
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn store(&mut self, key: &[u8], value: &[u8], how: &Store) -> Result<Stored, WriteError> {
+        let limit = self.crew.limits.item_size_max;
+        let (client, peer) = self.served()?;
+        client.store(peer, key, value, how, limit)
+    }
+
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn delete(&mut self, key: &[u8], how: &Delete) -> Result<Deleted, WriteError> {
+        let (client, peer) = self.served()?;
+        client.delete(peer, key, how)
+    }
+
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn arithmetic(&mut self, key: &[u8], how: &Arithmetic) -> Result<Counted, WriteError> {
+        let (client, peer) = self.served()?;
+        client.arithmetic(peer, key, how)
+    }
+
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn touch(&mut self, key: &[u8], exptime: i64) -> Result<bool, WriteError> {
+        let how = Get {
+            exptime: Some(exptime),
+            ..Get::default()
+        };
+        let (client, peer) = self.served()?;
+        Ok(client.get(peer, key, &how)?.is_some())
+    }
+
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn flush_all(&mut self, exptime: i64) -> Result<(), WriteError> {
+        let (client, peer) = self.served()?;
+        client.flush_all(peer, exptime)
+    }
+
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn walk(&mut self, cursor: u64, budget: usize, visit: impl FnMut(&[u8], &Item)) -> Option<u64> {
+        self.served().ok()?;
+        self.crew.region.walk(cursor, budget, self.now(), visit)
+    }
+
+    pub(crate) fn now_unix_s(&self) -> i64 {
+        if self.crew.home.is_here() {
+            self.crew.region.clock_base_unix_s() + i64::from(self.now())
+        } else {
+            clock::unix_s()
+        }
+    }
+}

@@ -1,0 +1,296 @@
+//! The verbs of a thread that has a place in the region: the region's, with the clock filled in.
+
+use crate::cancel::Uncancelled;
+use crate::clock;
+use crate::copies::Copies;
+use crate::crew::Crew;
+use crate::gate::{Latch, aside};
+use crate::kernel;
+use crate::presence;
+use keyway_region::aside::reserve;
+use keyway_region::verbs::{Arithmetic, Counted, Delete, Deleted, Get, Item, Store, Stored, WriteError};
+use std::sync::Arc;
+
+/// A thread's session of the region, and what its process knows of it.
+pub(crate) struct Writer {
+    inner: keyway_region::Session,
+    /// behind `inner`: whoever dies in between is still known
+    member: Membership,
+    /// the number of the thread that used it last
+    thread: u64,
+    latch: Latch,
+    copies: Copies,
+}
+
+impl Writer {
+    pub(crate) fn new(crew: Arc<Crew>) -> Option<Self> {
+        let (inner, id) = crew.hire()?;
+        let latch = crew.latch;
+        Some(Self {
+            inner,
+            member: Membership { crew, id },
+            thread: presence::thread_number(),
+            latch,
+            copies: Copies::default(),
+        })
+    }
+
+    /// Before every use: the process is the one that attached, and the thread is known.
+    #[inline]
+    fn ready(&mut self) -> Result<(), WriteError> {
+        if self.thread == presence::thread_number() && self.member.is_here() {
+            Ok(())
+        } else {
+            self.arrive()
+        }
+    }
+
+    #[cold]
+    fn arrive(&mut self) -> Result<(), WriteError> {
+        if !self.member.is_here() {
+            return Err(WriteError::Detached);
+        }
+        let _uncancelled = Uncancelled::new();
+        if !self.member.move_here() {
+            // The thread that had it last has ended, and its slot was given back.
+            let (fresh, id) = self.member.crew.hire().ok_or(WriteError::Detached)?;
+            self.inner.abandon();
+            self.inner = fresh;
+            self.member.id = id;
+        }
+        self.thread = presence::thread_number();
+        Ok(())
+    }
+
+    #[inline]
+    fn now(&self) -> u32 {
+        self.inner.region().tick(clock::unix_s())
+    }
+
+    #[inline]
+    pub(crate) fn get(&mut self, key: &[u8], out: &mut Vec<u8>) -> Option<Item> {
+        let how = Get {
+            value: true,
+            ..Get::default()
+        };
+        self.ready().ok()?;
+        let (key, _) = self.copies.of(self.latch, key, &[], 0);
+        verb(&mut self.inner, self.latch, |inner, now| {
+            inner.get_with(key, &how, now, out, |_, _| {}).unwrap_or(None)
+        })
+    }
+
+    #[inline]
+    pub(crate) fn get_with(
+        &mut self,
+        key: &[u8],
+        how: &Get,
+        out: &mut Vec<u8>,
+        head: impl FnMut(&Item, &mut Vec<u8>),
+    ) -> Result<Option<Item>, WriteError> {
+        self.ready()?;
+        if self.latch.is_on() {
+            return self.get_behind_gate(key, how, out, head);
+        }
+        if how.may_change() {
+            meet_door(&self.inner, &self.member.crew);
+        }
+        let now = self.now();
+        self.inner.get_with(key, how, now, out, head)
+    }
+
+    #[inline]
+    pub(crate) fn store(&mut self, key: &[u8], value: &[u8], how: &Store) -> Result<Stored, WriteError> {
+        self.ready()?;
+        let limit = self.inner.item_size_max();
+        let (key, value) = self.copies.of(self.latch, key, value, limit);
+        let stored = change(&mut self.inner, &self.member.crew, |inner, now| {
+            inner.store(key, value, how, now)
+        });
+        self.copies.clear(self.latch);
+        stored
+    }
+
+    #[inline]
+    pub(crate) fn delete(&mut self, key: &[u8], how: &Delete) -> Result<Deleted, WriteError> {
+        self.ready()?;
+        let (key, _) = self.copies.of(self.latch, key, &[], 0);
+        change(&mut self.inner, &self.member.crew, |inner, now| inner.delete(key, how, now))
+    }
+
+    #[inline]
+    pub(crate) fn arithmetic(&mut self, key: &[u8], how: &Arithmetic) -> Result<Counted, WriteError> {
+        self.ready()?;
+        let (key, _) = self.copies.of(self.latch, key, &[], 0);
+        change(&mut self.inner, &self.member.crew, |inner, now| {
+            inner.arithmetic(key, how, now)
+        })
+    }
+
+    pub(crate) fn touch(&mut self, key: &[u8], exptime: i64) -> Result<bool, WriteError> {
+        self.ready()?;
+        let (key, _) = self.copies.of(self.latch, key, &[], 0);
+        change(&mut self.inner, &self.member.crew, |inner, now| {
+            inner.touch(key, exptime, now)
+        })
+    }
+
+    pub(crate) fn flush_all(&mut self, exptime: i64) -> Result<(), WriteError> {
+        self.ready()?;
+        change(&mut self.inner, &self.member.crew, |inner, now| inner.flush_all(exptime, now))
+    }
+
+    pub(crate) fn walk(&mut self, cursor: u64, budget: usize, visit: impl FnMut(&[u8], &Item)) -> Option<u64> {
+        self.ready().ok()?;
+        if self.latch.is_on() {
+            return self.walk_behind_gate(cursor, budget, visit);
+        }
+        let now = self.now();
+        self.inner.region().walk(cursor, budget, now, visit)
+    }
+
+    pub(crate) fn upkeep(&mut self) {
+        if self.ready().is_ok() {
+            self.member.crew.upkeep();
+            let unix_s = clock::unix_s();
+            verb(&mut self.inner, self.latch, |inner, now| {
+                inner.region().note_seen(unix_s);
+                inner.upkeep(now);
+            });
+        }
+    }
+
+    pub(crate) fn note_hit(&mut self, key: &[u8]) {
+        if self.ready().is_ok() {
+            let (key, _) = self.copies.of(self.latch, key, &[], 0);
+            verb(&mut self.inner, self.latch, |inner, now| inner.note_hit(key, now));
+        }
+    }
+
+    pub(crate) fn release(&mut self) {
+        if self.ready().is_ok() {
+            verb(&mut self.inner, self.latch, |inner, _| inner.release_extents());
+        }
+    }
+
+    pub(crate) fn now_unix_s(&self) -> i64 {
+        let unix_s = clock::unix_s();
+        if self.member.is_here() {
+            let _inside = self.latch.open();
+            let region = self.inner.region();
+            region.clock_base_unix_s() + i64::from(region.tick(unix_s))
+        } else {
+            unix_s
+        }
+    }
+
+    /// [`Self::get_with`], with `head` called when the gate is closed.
+    fn get_behind_gate(
+        &mut self,
+        key: &[u8],
+        how: &Get,
+        out: &mut Vec<u8>,
+        mut head: impl FnMut(&Item, &mut Vec<u8>),
+    ) -> Result<Option<Item>, WriteError> {
+        let mut value = self.copies.lend();
+        let (key, _) = self.copies.of(self.latch, key, &[], 0);
+        let crew = &self.member.crew;
+        let found = verb(&mut self.inner, self.latch, |inner, now| {
+            if how.may_change() {
+                meet_door(inner, crew);
+            }
+            inner.get_with(key, how, now, &mut value, |_, _| {})
+        });
+        if let Ok(Some(item)) = &found {
+            head(item, out);
+            out.extend_from_slice(&value);
+        }
+        self.copies.give_back(value);
+        found
+    }
+
+    /// [`Self::walk`], with `visit` called when the gate is closed.
+    fn walk_behind_gate(&mut self, cursor: u64, budget: usize, mut visit: impl FnMut(&[u8], &Item)) -> Option<u64> {
+        let mut keys = Vec::new();
+        let mut items: Vec<(usize, Item)> = Vec::new();
+        let next = verb(&mut self.inner, self.latch, |inner, now| {
+            inner.region().walk(cursor, budget, now, |key, item| {
+                reserve(&mut keys, key.len());
+                keys.extend_from_slice(key);
+                reserve(&mut items, 1);
+                items.push((key.len(), *item));
+            })
+        });
+        let mut rest = keys.as_slice();
+        for (len, item) in &items {
+            let (key, behind) = rest.split_at_checked(*len).unwrap_or((rest, &[]));
+            rest = behind;
+            visit(key, item);
+        }
+        next
+    }
+}
+
+/// Does work on the region, inside the gate, at the region's time.
+#[inline(always)]
+fn verb<R>(inner: &mut keyway_region::Session, latch: Latch, work: impl FnOnce(&mut keyway_region::Session, u32) -> R) -> R {
+    let unix_s = clock::unix_s();
+    let _inside = latch.open();
+    let now = inner.region().tick(unix_s);
+    work(inner, now)
+}
+
+/// The same for a verb that may change the region.
+#[inline(always)]
+fn change<R>(inner: &mut keyway_region::Session, crew: &Crew, work: impl FnOnce(&mut keyway_region::Session, u32) -> R) -> R {
+    verb(inner, crew.latch, |inner, now| {
+        meet_door(inner, crew);
+        work(inner, now)
+    })
+}
+
+/// Before a change: it can be counted, if changes are to be.
+#[inline(always)]
+fn meet_door(inner: &keyway_region::Session, crew: &Crew) {
+    if !inner.knows_door() {
+        // If nothing comes of it, the verb says so.
+        aside(|| kernel::meet(crew));
+    }
+}
+
+impl Drop for Writer {
+    fn drop(&mut self) {
+        if self.member.is_here() && self.member.move_here() {
+            let _inside = self.latch.open();
+            self.inner.end();
+        } else {
+            self.inner.abandon();
+        }
+    }
+}
+
+/// A session's entry in its process's list.
+struct Membership {
+    crew: Arc<Crew>,
+    id: u64,
+}
+
+impl Membership {
+    #[inline]
+    fn is_here(&self) -> bool {
+        self.crew.home.is_here()
+    }
+
+    fn move_here(&self) -> bool {
+        self.crew.move_here(self.id)
+    }
+}
+
+impl Drop for Membership {
+    fn drop(&mut self) {
+        // In a forked child the list's lock may be held by a thread that the child does not have.
+        if self.is_here() {
+            self.crew.leave(self.id);
+        }
+    }
+}
