@@ -5,6 +5,7 @@
 //! programs that they start print goes to the console.
 
 pub mod broken;
+pub mod gate;
 pub mod kernel_door;
 pub mod machine;
 pub mod nvdimm;

@@ -1,6 +1,6 @@
 //! What is tried in guests. A new test is a function beside the others in `guest/`, and a row of [`ALL`].
 
-use crate::guest::{broken, kernel_door, machine, pkeys};
+use crate::guest::{broken, gate, kernel_door, machine, pkeys};
 use crate::kernels::Version;
 
 /// What a test says when it is done, or what was wrong.
@@ -40,12 +40,21 @@ pub enum Fails {
 pub enum Program {
     /// of the workspace: package and name, built as this program was
     Ours(&'static str, &'static str),
+    /// a library of the workspace: package and file
+    Library(&'static str, &'static str),
     /// of this machine
     System(&'static str),
 }
 
 /// The program `keyway`.
 pub const KEYWAY: Program = Program::Ours("keyway-cli", "keyway");
+
+/// What the gate's test starts.
+const BEHIND_GATE: &[Program] = &[
+    KEYWAY,
+    Program::Ours("gate", "gate"),
+    Program::Library("keyway-capi", gate::LIBRARY),
+];
 
 const NONE: Test = Test {
     name: "",
@@ -83,6 +92,21 @@ pub const ALL: &[Test] = &[
         shows: "the same on Linux 6.1",
         kernel: Version::V6_1,
         run: |_| pkeys::fault(),
+        ..NONE
+    },
+    Test {
+        name: "gate",
+        shows: "every way past the gate is stopped, or open, as the table in docs/security.md says",
+        programs: BEHIND_GATE,
+        run: |_| gate::try_ways(),
+        ..NONE
+    },
+    Test {
+        name: "old-gate",
+        shows: "the same on Linux 6.1, which has neither mseal nor MDWE",
+        kernel: Version::V6_1,
+        programs: BEHIND_GATE,
+        run: |_| gate::try_ways(),
         ..NONE
     },
     Test {
