@@ -31,13 +31,13 @@ want() {
 }
 have gcc || want "links Rust programs" gcc
 [ -e /usr/include/stdio.h ] || want "the C library's headers" libc6-dev
+have clang-19 || want "compiles the kernel door's program" clang-19
+[ -e /usr/include/linux/bpf.h ] || want "Linux's headers, for the kernel door's program" linux-libc-dev
+have make || want "builds libbpf, which loads it" make
+have pkg-config || want "finds what libbpf needs" pkg-config
+[ -e /usr/include/libelf.h ] || want "libbpf reads the program with it" libelf-dev
+[ -e /usr/include/zlib.h ] || want "libbpf's other library" zlib1g-dev
 if [ "$purpose" = test ]; then
-    have clang-19 || want "compiles the kernel door's program" clang-19
-    [ -e /usr/include/linux/bpf.h ] || want "Linux's headers, for the kernel door's program" linux-libc-dev
-    have make || want "builds libbpf, which loads it" make
-    have pkg-config || want "finds what libbpf needs" pkg-config
-    [ -e /usr/include/libelf.h ] || want "libbpf reads the program with it" libelf-dev
-    [ -e /usr/include/zlib.h ] || want "libbpf's other library" zlib1g-dev
     have ip || want "makes the kernel door's network namespaces" iproute2
     have qemu-system-x86_64 || want "the guests of cargo xtask vm" qemu-system-x86
     have xz || want "unpacks the guests' modules" xz-utils
@@ -45,7 +45,6 @@ if [ "$purpose" = test ]; then
     [ -e /usr/share/keyrings/debian-archive-keyring.gpg ] || ! have apt-get || want "signs the guests' kernels" debian-archive-keyring
     have git || want "the source checks read the list of files" git
     have g++ || want "builds libFuzzer, and reads keyway.h as C++" g++
-    have pkg-config || want "finds the installed library for C" pkg-config
     have memcached || want "the peer that conformance and benchmarks compare with" memcached
     have memccat || want "memccat, memccp and memcstat as clients" libmemcached-tools
     [ -e /usr/include/libmemcached/memcached.h ] || want "what the drop-in for libmemcached is compared with" libmemcached-dev

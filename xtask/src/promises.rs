@@ -79,7 +79,7 @@ fn has_mutants(root: &Path, name: &str) -> bool {
 /// The short form of every one: a stage of the gate.
 pub fn all_short(context: &Context<'_>) -> Outcome {
     let mut failed = Vec::new();
-    for promise in ALL.iter().filter(|p| context.root.join("testing").join(p.name).is_dir()) {
+    for promise in ALL {
         println!("   {}: {}", promise.name, promise.shows);
         if let Outcome::Failed(why) = run(context, promise.name, &["--short"]) {
             failed.push(why);
