@@ -22,6 +22,8 @@ const UPSTAIRS: &[u8] = b"SERVER_ERROR upstairs\r\n";
 const SERVE: &str = "serve-in-namespace";
 const ASK: &str = "ask-in-namespace";
 const PATIENCE: Duration = Duration::from_secs(20);
+/// How often a request is sent that the program left to the socket.
+const ATTEMPTS_MAX: u32 = 3;
 /// The number of requests that only look whether there is a way; no other request has it.
 const PROBE_ID: [u8; 2] = [0xFF, 0xFF];
 
@@ -226,25 +228,43 @@ fn ask(address: &str) -> Result<String, String> {
         .map_err(|error| error.to_string())?;
     wait_for_path(&socket)?;
     let items = items();
-    let (mut answered, mut up) = (0, 0);
+    let (mut answered, mut up, mut again) = (0, 0, 0);
     for (number, payload) in requests(&items).into_iter().enumerate() {
         let id = u16::try_from(number % 65536).unwrap_or(0).to_be_bytes();
-        let request = [&id[..], &[0, 0, 0, 1, 0, 0], &payload].concat();
-        socket.send(&request).map_err(|error| error.to_string())?;
-        let mut answer = [0; 2048];
+        let head = [&id[..], &[0, 0, 0, 1, 0, 0]].concat();
         let complain = |why: &str| format!("{}: {why}", payload.escape_ascii());
-        let mut len = socket.recv(&mut answer).map_err(|error| complain(&error.to_string()))?;
-        while answer[..2] == PROBE_ID {
-            len = socket.recv(&mut answer).map_err(|error| complain(&error.to_string()))?;
-        }
         let expected = reference(&items, &payload).filter(|answer| answer.len() <= 1392);
-        let payload_of_answer = expected.as_deref().unwrap_or(UPSTAIRS);
-        if answer[..len] != [&id[..], &[0, 0, 0, 1, 0, 0], payload_of_answer].concat() {
-            return Err(complain(&format!("the answer is {}", answer[..len].escape_ascii())));
+        let mut attempts = 0;
+        loop {
+            let answer = exchange(&socket, &[&head, &payload[..]].concat()).map_err(|error| complain(&error.to_string()))?;
+            let said = answer.strip_prefix(&head[..]);
+            if said.is_some() && said == Some(expected.as_deref().unwrap_or(UPSTAIRS)) {
+                break;
+            }
+            attempts += 1;
+            // What the program cannot do at the moment it leaves to the socket, as a kernel without memory for a longer packet makes it.
+            if said != Some(UPSTAIRS) || attempts == ATTEMPTS_MAX {
+                return Err(complain(&format!("the answer is {}", answer.escape_ascii())));
+            }
+            again += 1;
         }
         if expected.is_some() { answered += 1 } else { up += 1 }
     }
-    Ok(format!("{answered} answered by the program, {up} by the socket behind it"))
+    Ok(format!(
+        "{answered} answered by the program, {up} by the socket behind it, {again} asked again"
+    ))
+}
+
+/// Sends a request; the first datagram that comes back and does not answer a probe.
+fn exchange(socket: &UdpSocket, request: &[u8]) -> std::io::Result<Vec<u8>> {
+    socket.send(request)?;
+    let mut answer = [0; 2048];
+    loop {
+        let len = socket.recv(&mut answer)?;
+        if answer[..2] != PROBE_ID {
+            return Ok(answer[..len].to_vec());
+        }
+    }
 }
 
 /// Interfaces that have just come up may lose what is sent at first, until both sides have found each other.
