@@ -137,12 +137,5 @@ fn attach(place: &Place, asked: &Asked) -> Result<Cache, OpenError> {
         options.memory = memory;
         return Cache::open(place, &options);
     }
-    let existing = Options {
-        existing_only: true,
-        ..options.clone()
-    };
-    match Cache::open(place, &existing) {
-        Err(OpenError::Absent { .. }) if !options.existing_only => Cache::open(place, &options),
-        opened => opened,
-    }
+    Cache::open_as_it_is(place, &options)
 }

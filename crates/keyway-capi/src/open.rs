@@ -4,17 +4,10 @@ use crate::bytes;
 use crate::failure::{Failure, boundary};
 use crate::types::keyway_result::*;
 use crate::types::*;
+use ::keyway::cancel::Uncancelled;
 use ::keyway::{Cache, Gate, OpenError, Options, Place};
-use std::ffi::{OsStr, c_char, c_int};
+use std::ffi::{OsStr, c_char};
 use std::os::unix::ffi::OsStrExt;
-
-unsafe extern "C" {
-    /// pthread_setcancelstate(3)
-    fn pthread_setcancelstate(state: c_int, old: *mut c_int) -> c_int;
-}
-
-/// PTHREAD_CANCEL_DISABLE of Linux's pthread.h.
-const CANCEL_DISABLE: c_int = 1;
 
 /// The size that `keyway_options` had first.
 const OPTIONS_SIZE_MIN: usize = 32;
@@ -92,14 +85,7 @@ fn open(place: &Place, asked: &keyway_options) -> Result<Cache, OpenError> {
         options.memory = asked.memory;
         return Cache::open(place, &options);
     }
-    let existing = Options {
-        existing_only: true,
-        ..options.clone()
-    };
-    match Cache::open(place, &existing) {
-        Err(OpenError::Absent { .. }) if !options.existing_only => Cache::open(place, &options),
-        opened => opened,
-    }
+    Cache::open_as_it_is(place, &options)
 }
 
 /// The caller's options. Those of a program that was compiled for another version may be shorter or longer: what is missing is
@@ -137,24 +123,4 @@ unsafe fn read_options(options: *const keyway_options) -> Result<keyway_options,
         return Err(Failure::argument(format!("options.mode is {:#o}: at most 0777", known.mode)));
     }
     Ok(known)
-}
-
-/// While it lives, this thread is not cancelled: what opening and closing call are cancellation points (pthreads(7)), and a
-/// cancelled thread would unwind through Rust.
-struct Uncancelled(c_int);
-
-impl Uncancelled {
-    fn new() -> Self {
-        let mut old = 0;
-        // SAFETY: a valid state, and room for the old one.
-        unsafe { pthread_setcancelstate(CANCEL_DISABLE, &raw mut old) };
-        Self(old)
-    }
-}
-
-impl Drop for Uncancelled {
-    fn drop(&mut self) {
-        // SAFETY: the state that was there before.
-        unsafe { pthread_setcancelstate(self.0, std::ptr::null_mut()) };
-    }
 }

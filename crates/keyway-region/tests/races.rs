@@ -4,25 +4,16 @@
 //! Built with the feature `races` payload is moved by plain copies, so the detector reports every copy that no pair of atomics orders behind
 //! the write. Nothing is recycled here: what a reader of recycled memory copies is thrown away by design, and is a race to a
 //! detector. Started again with [`BROKEN`], this program publishes overwrites without release ordering; that must be reported.
-//!
-//! # Safety
-//!
-//! The only `unsafe` is the mapping: a vector of pages plays it, lives as long as the region made from it, and is touched
-//! by nobody else meanwhile.
-#![allow(unsafe_code, reason = "private memory plays the mapping; contract above")]
 #![allow(clippy::print_stdout, reason = "a test: its output is for people")]
 
-use keyway_region::layout::plan::{Layout, Shape};
-use keyway_region::memory::Memory;
+mod private;
+
 use keyway_region::mutants::{self, Mutant};
 use keyway_region::verbs::{Arithmetic, Delete, Get, Store, StoreMode};
-use keyway_region::{Creation, Host, Limits, Region, Session, check};
-use std::ops::Range;
+use keyway_region::{Limits, Session, check};
+use private::UNIX_S;
 use std::process::Command;
-use std::ptr::NonNull;
-use std::sync::Arc;
 
-const UNIX_S: i64 = 1_800_000_000;
 const MEMORY: u64 = 96 << 20;
 const THREADS: u64 = 4;
 const CALLS: u64 = 20_000;
@@ -32,28 +23,6 @@ const KEYS: u64 = 3_000;
 const BROKEN: &str = "--broken";
 /// What ThreadSanitizer ends a program with that it has reported on.
 const REPORTED: i32 = 66;
-
-struct Alone(usize);
-
-impl Host for Alone {
-    fn is_alive(&self, _: usize) -> bool {
-        true
-    }
-    fn prepare(&self, _: &[Range<usize>], _: bool, _: bool) {}
-    fn write_back(&self, _: Range<usize>) -> bool {
-        true
-    }
-    fn file_len(&self) -> usize {
-        self.0
-    }
-    fn back(&self, _: Range<usize>) -> std::io::Result<()> {
-        Err(std::io::ErrorKind::StorageFull.into())
-    }
-}
-
-#[derive(Clone)]
-#[repr(C, align(4096))]
-struct Page([u64; 512]);
 
 fn main() {
     if std::env::args().any(|argument| argument == BROKEN) {
@@ -76,25 +45,7 @@ fn main() {
 }
 
 fn stress(calls: u64) {
-    let mut shape = Shape::for_memory(MEMORY, 4096);
-    shape.segments_max = Layout::new(shape).segments_for(MEMORY);
-    let layout = Layout::new(shape);
-    let segments = layout.segments_for(MEMORY);
-    let mut pages = vec![Page([0; 512]); layout.len_max / 4096 + 1];
-    let base = NonNull::new(pages.as_mut_ptr().cast()).expect("a vector's pointer");
-    let creation = Creation {
-        shape,
-        segments,
-        id: [1, 2],
-        seed: 3,
-        now_unix_s: UNIX_S,
-        boot_id: [4, 5],
-        checksums: false,
-    };
-    // SAFETY: see the top of the file.
-    let mapped = unsafe { Memory::new(base, pages.len() * 4096) };
-    let region = Region::create(mapped, &creation, Box::new(Alone(layout.len(segments)))).expect("memory of the right size");
-    let region = Arc::new(region);
+    let (_pages, region) = private::region(MEMORY);
     let process = region.attach(0, 1, UNIX_S);
     let limits = Limits {
         item_size_max: 1 << 20,

@@ -1,11 +1,5 @@
 //! Room: who pays for it, and that what is dead does not hold it. Its enemies: a `set` that pays for a whole segment, expired
 //! items that hold memory, and sizes and lifetimes that leave the memory in pieces that nobody can use.
-//!
-//! # Safety
-//!
-//! The only `unsafe` is the mapping: a vector of pages plays it, lives as long as the region made from it, and is touched
-//! by nobody else meanwhile.
-#![allow(unsafe_code, reason = "private memory plays the mapping; contract above")]
 #![allow(
     clippy::print_stdout,
     clippy::cast_possible_truncation,
@@ -13,38 +7,12 @@
     reason = "a test: its numbers are small, its output is for people"
 )]
 
-use keyway_region::layout::plan::{Layout, Shape};
-use keyway_region::memory::Memory;
+mod private;
+
 use keyway_region::verbs::{Get, Store, WriteError};
-use keyway_region::{Creation, Host, Limits, Region, Session, check};
-use std::ops::Range;
-use std::ptr::NonNull;
+use keyway_region::{Limits, Region, Session, check};
+use private::{Page, UNIX_S};
 use std::sync::Arc;
-
-const UNIX_S: i64 = 1_800_000_000;
-
-/// Private memory with nobody else in it.
-struct Alone(usize);
-
-impl Host for Alone {
-    fn is_alive(&self, _: usize) -> bool {
-        true
-    }
-    fn prepare(&self, _: &[Range<usize>], _: bool, _: bool) {}
-    fn write_back(&self, _: Range<usize>) -> bool {
-        true
-    }
-    fn file_len(&self) -> usize {
-        self.0
-    }
-    fn back(&self, _: Range<usize>) -> std::io::Result<()> {
-        Err(std::io::ErrorKind::StorageFull.into())
-    }
-}
-
-#[derive(Clone)]
-#[repr(C, align(4096))]
-struct Page([u64; 512]);
 
 /// A region of so many bytes, its memory, and sessions of one process in it.
 struct Room {
@@ -55,26 +23,7 @@ struct Room {
 
 impl Room {
     fn new(memory: u64, sessions: usize, evict: bool) -> Self {
-        let mut shape = Shape::for_memory(memory, 4096);
-        // No room to grow: the address space is real memory here.
-        shape.segments_max = Layout::new(shape).segments_for(memory);
-        let layout = Layout::new(shape);
-        let segments = layout.segments_for(memory);
-        let mut pages = vec![Page([0; 512]); layout.len_max / 4096 + 1];
-        let base = NonNull::new(pages.as_mut_ptr().cast()).expect("a vector's pointer");
-        let creation = Creation {
-            shape,
-            segments,
-            id: [1, 2],
-            seed: 3,
-            now_unix_s: UNIX_S,
-            boot_id: [4, 5],
-            checksums: false,
-        };
-        // SAFETY: see the top of the file.
-        let mapped = unsafe { Memory::new(base, pages.len() * 4096) };
-        let region = Region::create(mapped, &creation, Box::new(Alone(layout.len(segments)))).expect("memory of the right size");
-        let region = Arc::new(region);
+        let (pages, region) = private::region(memory);
         let process = region.attach(0, 1, UNIX_S);
         let limits = Limits {
             item_size_max: 1 << 20,

@@ -318,22 +318,11 @@ fn attach(
     warm: bool,
 ) -> Result<Inner, OpenError> {
     let file = reopen()?;
+    let found = inspect(&file, path, Access::Write)?;
+    found.check(options, path)?;
     let Inspected {
-        layout,
-        backed,
-        strict,
-        checksums,
-    } = inspect(&file, path, Access::Write)?;
-    if options.strict && !strict {
-        return Err(OpenError::NotStrict {
-            path: path.to_path_buf(),
-        });
-    }
-    if options.checksums && !checksums {
-        return Err(OpenError::NotChecksummed {
-            path: path.to_path_buf(),
-        });
-    }
+        layout, backed, strict, ..
+    } = found;
     let slots = layout.shape.process_slots;
     let slot = (0..slots)
         .find(|slot| fcntl(&file, FcntlArg::F_OFD_SETLK(&byte_lock(offset(layout.process(*slot))))).is_ok())
@@ -419,22 +408,9 @@ fn attach_to_read(path: &Path, file: File, line: UnixStream, options: &Options) 
             path: path.to_path_buf(),
         });
     }
-    let Inspected {
-        layout,
-        backed,
-        strict,
-        checksums,
-    } = inspect(&file, path, Access::Read)?;
-    if options.strict && !strict {
-        return Err(OpenError::NotStrict {
-            path: path.to_path_buf(),
-        });
-    }
-    if options.checksums && !checksums {
-        return Err(OpenError::NotChecksummed {
-            path: path.to_path_buf(),
-        });
-    }
+    let found = inspect(&file, path, Access::Read)?;
+    found.check(options, path)?;
+    let Inspected { layout, backed, .. } = found;
     let mapping = Mapping::to_read(&file, layout.len_max).map_err(|e| io("map", path, e))?;
     let memory = mapping.memory();
     let mapped = memory.addresses();
@@ -565,6 +541,20 @@ pub(crate) struct Inspected {
     pub backed: usize,
     pub strict: bool,
     pub checksums: bool,
+}
+
+impl Inspected {
+    /// Whether it is what was asked for: what a region was not made with it does not have.
+    fn check(&self, options: &Options, path: &Path) -> Result<(), OpenError> {
+        let path = path.to_path_buf();
+        if options.strict && !self.strict {
+            Err(OpenError::NotStrict { path })
+        } else if options.checksums && !self.checksums {
+            Err(OpenError::NotChecksummed { path })
+        } else {
+            Ok(())
+        }
+    }
 }
 
 /// The layout of the region in a file, and the file's length.

@@ -1,4 +1,4 @@
-//! Cancellation of threads (pthreads(7)): what a verb asks of the kernel, if it asks anything, is a cancellation point, and a
+//! Cancellation of threads (pthreads(7)): what a verb, opening or closing asks of the kernel, if it asks anything, is a cancellation point, and a
 //! thread that is cancelled there would unwind through Rust.
 //!
 //! # Safety
@@ -17,10 +17,13 @@ unsafe extern "C" {
 const CANCEL_DISABLE: c_int = 1;
 
 /// While it lives, this thread is not cancelled.
-pub(crate) struct Uncancelled(c_int);
+#[must_use]
+pub struct Uncancelled(c_int);
 
 impl Uncancelled {
-    pub(crate) fn new() -> Self {
+    /// From here on.
+    #[expect(clippy::new_without_default, reason = "a guard is asked for by name")]
+    pub fn new() -> Self {
         let mut old = 0;
         // SAFETY: a valid state, and room for the old one.
         unsafe { pthread_setcancelstate(CANCEL_DISABLE, &raw mut old) };

@@ -24,7 +24,8 @@
 struct Readme;
 
 mod attach;
-mod cancel;
+#[doc(hidden)]
+pub mod cancel;
 mod clock;
 mod copies;
 mod copy;
@@ -246,6 +247,22 @@ impl Cache {
         let mut inner = attach::open(place, options)?;
         inner.attached_in = begun.elapsed();
         Ok(Self { inner: Arc::new(inner) })
+    }
+
+    /// The same, but an existing region keeps the memory that it has: `options.memory` is a new one's.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::open`].
+    pub fn open_as_it_is(place: &Place, options: &Options) -> Result<Self, OpenError> {
+        let existing = Options {
+            existing_only: true,
+            ..options.clone()
+        };
+        match Self::open(place, &existing) {
+            Err(OpenError::Absent { .. }) if !options.existing_only => Self::open(place, options),
+            opened => opened,
+        }
     }
 
     /// The cache as this process has it: in a forked child, opened again at the first call, with a process slot of its own; the

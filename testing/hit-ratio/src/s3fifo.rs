@@ -2,7 +2,8 @@
 //! algorithm 1): what Keyway's segments approximate. It holds a number of items, whatever their sizes.
 
 use crate::Contender;
-use crate::trace::{Request, mix};
+use crate::trace::Request;
+use keyway_bench::workload::mix;
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasherDefault, Hasher};
 use std::io;

@@ -1,39 +1,6 @@
 //! The traces: seeded, endless, each a mixture of zipfian popularity with what makes caches fail.
 
-/// SplitMix64 (Steele, Lea, Flood, OOPSLA 2014).
-#[derive(Clone, Debug)]
-pub struct Rng(u64);
-
-impl Rng {
-    /// A stream of its own for every seed.
-    pub fn new(seed: u64) -> Self {
-        Self(mix(seed))
-    }
-
-    /// 64 random bits.
-    pub fn bits(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        mix(self.0)
-    }
-
-    /// A number below `n`.
-    pub fn below(&mut self, n: u64) -> u64 {
-        u64::try_from((u128::from(self.bits()) * u128::from(n)) >> 64).unwrap_or(0)
-    }
-
-    /// A number in the open interval (0, 1).
-    #[allow(clippy::cast_precision_loss, reason = "53 bits are exact in an f64")]
-    pub fn unit(&mut self) -> f64 {
-        ((self.bits() >> 11) as f64 + 0.5) / (1_u64 << 53) as f64
-    }
-}
-
-/// SplitMix64's finalizer: a bijection of the 64-bit numbers.
-pub fn mix(mut x: u64) -> u64 {
-    x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    x ^ (x >> 31)
-}
+use keyway_bench::workload::{KEY_LEN, Rng, key, mix};
 
 /// Ranks by Gray et al., "Quickly Generating Billion-Record Synthetic Databases" (SIGMOD 1994), as YCSB uses it.
 #[derive(Clone, Debug)]
@@ -96,19 +63,13 @@ pub struct Request {
 
 impl Request {
     /// The key: 16 hexadecimal digits, different for every number, and a filler.
-    pub fn key(&self, key: &mut Vec<u8>) {
-        key.clear();
-        let mut bits = mix(self.id);
-        for _ in 0..KEY_LEN {
-            key.push(b"0123456789abcdef"[usize::from(bits.to_le_bytes()[0] & 15)]);
-            bits >>= 4;
-        }
-        key.resize(self.key_len, b'-');
+    pub fn key(&self, out: &mut Vec<u8>) {
+        out.clear();
+        out.extend_from_slice(&key(self.id));
+        out.resize(self.key_len, b'-');
     }
 }
 
-/// Bytes of a fixed key.
-pub const KEY_LEN: usize = 16;
 /// Bytes of a fixed value.
 const VALUE_LEN: usize = 64;
 
@@ -140,7 +101,7 @@ impl Sizes {
         if self == Self::Fixed {
             return fixed;
         }
-        let mut rng = Rng::new(id ^ 0xe7c);
+        let mut rng = Rng::new(mix(id ^ 0xe7c));
         // Generalized extreme value distribution; keys hold 16 digits, so that they differ: 1 in 200 of ETC's is shorter.
         let key_len = 30.7984 + 8.20449 * ((-rng.unit().ln()).powf(-0.078_688) - 1.0) / 0.078_688;
         let mut left = rng.unit();
@@ -253,7 +214,7 @@ impl Trace {
         };
         Self {
             plan,
-            rng: Rng::new(seed),
+            rng: Rng::new(mix(seed)),
             zipf: Zipf::new(keys, theta),
             swept: 0,
             sweep_len: 10 * held,
@@ -331,7 +292,7 @@ mod tests {
         for theta in [0.7, 0.99] {
             let zipf = Zipf::new(10_000, theta);
             let exact: f64 = (1..=10_000).map(|i| f64::from(i).powf(-theta)).sum();
-            let mut rng = Rng::new(1);
+            let mut rng = Rng::new(mix(1));
             let first = (0..400_000).filter(|_| zipf.rank(&mut rng) == 0).count();
             let share = first as f64 / 400_000.0;
             assert!((share - 1.0 / exact).abs() < 0.002, "{theta}: {share}");

@@ -1,0 +1,63 @@
+//! A region in private memory with nobody else in it.
+//!
+//! # Safety
+//!
+//! The only `unsafe` is the mapping: a vector of pages plays it, lives as long as the region made from it (who uses [`region`]
+//! keeps the pages behind it), and is touched by nobody else meanwhile.
+#![allow(unsafe_code, reason = "private memory plays the mapping; contract above")]
+
+use keyway_region::layout::plan::{Layout, Shape};
+use keyway_region::memory::Memory;
+use keyway_region::{Creation, Host, Region};
+use std::ops::Range;
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+/// When it was made.
+pub const UNIX_S: i64 = 1_800_000_000;
+
+struct Alone(usize);
+
+impl Host for Alone {
+    fn is_alive(&self, _: usize) -> bool {
+        true
+    }
+    fn prepare(&self, _: &[Range<usize>], _: bool, _: bool) {}
+    fn write_back(&self, _: Range<usize>) -> bool {
+        true
+    }
+    fn file_len(&self) -> usize {
+        self.0
+    }
+    fn back(&self, _: Range<usize>) -> std::io::Result<()> {
+        Err(std::io::ErrorKind::StorageFull.into())
+    }
+}
+
+/// The memory.
+#[derive(Clone)]
+#[repr(C, align(4096))]
+pub struct Page([u64; 512]);
+
+/// The memory, which goes last, and in it a region of so many bytes. It cannot grow: the address space is real memory here.
+pub fn region(memory: u64) -> (Vec<Page>, Arc<Region>) {
+    let mut shape = Shape::for_memory(memory, 4096);
+    shape.segments_max = Layout::new(shape).segments_for(memory);
+    let layout = Layout::new(shape);
+    let segments = layout.segments_for(memory);
+    let mut pages = vec![Page([0; 512]); layout.len_max / 4096 + 1];
+    let base = NonNull::new(pages.as_mut_ptr().cast()).expect("a vector's pointer");
+    let creation = Creation {
+        shape,
+        segments,
+        id: [1, 2],
+        seed: 3,
+        now_unix_s: UNIX_S,
+        boot_id: [4, 5],
+        checksums: false,
+    };
+    // SAFETY: see the top of the file.
+    let mapped = unsafe { Memory::new(base, pages.len() * 4096) };
+    let region = Region::create(mapped, &creation, Box::new(Alone(layout.len(segments)))).expect("memory of the right size");
+    (pages, Arc::new(region))
+}
