@@ -5,35 +5,6 @@ use gate::trial::{self, Trial, table};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
-}
-
-/// The library as this test was built, beside the program `keyway`.
-fn library(keyway: &Path) -> PathBuf {
-    let folder = keyway.parent().expect("a folder");
-    let profile = folder.file_name().and_then(|name| name.to_str()).unwrap_or("debug");
-    let profile = if profile == "debug" { "dev" } else { profile };
-    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let status = Command::new(cargo)
-        .args([
-            "build",
-            "--quiet",
-            "--package",
-            "keyway-capi",
-            "--lib",
-            "--profile",
-            profile,
-            "--target-dir",
-        ])
-        .arg(folder.parent().expect("a folder"))
-        .current_dir(root())
-        .status()
-        .expect("cargo");
-    assert!(status.success());
-    folder.join("libkeyway_capi.so")
-}
-
 /// A region's file that is removed at the end.
 struct Region(PathBuf);
 
@@ -55,7 +26,8 @@ fn run(name: &str, options: &[&str]) -> Trial {
     let keyway = harness::workspace_binary("keyway-cli", "keyway");
     let program = harness::workspace_binary("gate", "gate");
     let region = Region::new(name);
-    trial::run(&keyway, &library(&keyway), &program, &region.0, options).unwrap()
+    let library = harness::workspace_library("keyway-capi", "libkeyway_capi.so");
+    trial::run(&keyway, &library, &program, &region.0, options).unwrap()
 }
 
 #[test]

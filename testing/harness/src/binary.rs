@@ -42,6 +42,20 @@ pub fn program_on_path(name: &str) -> Option<PathBuf> {
 ///
 /// When it cannot be built.
 pub fn workspace_binary(package: &str, name: &str) -> PathBuf {
+    build(package, &["--bin", name]).join(name)
+}
+
+/// A library of the workspace, by its package and file, built in the profile of the running test.
+///
+/// # Panics
+///
+/// When it cannot be built.
+pub fn workspace_library(package: &str, file: &str) -> PathBuf {
+    build(package, &["--lib"]).join(file)
+}
+
+/// Builds a part of a package; the directory that it is in then.
+fn build(package: &str, what: &[&str]) -> PathBuf {
     // …/<target>/<profile>/deps/<this test>, or …/<target>/<profile>/<this program>
     let test = std::env::current_exe().unwrap_or_else(|e| panic!("the running test's own path: {e}"));
     let profile_dir = test
@@ -56,12 +70,13 @@ pub fn workspace_binary(package: &str, name: &str) -> PathBuf {
     };
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let status = Command::new(cargo)
-        .args(["build", "--quiet", "--package", package, "--bin", name, "--profile", profile])
+        .args(["build", "--quiet", "--package", package, "--profile", profile])
+        .args(what)
         .arg("--target-dir")
         .arg(target_dir)
         .current_dir(Path::new(env!("CARGO_MANIFEST_DIR")))
         .status()
         .unwrap_or_else(|e| panic!("cargo build --package {package}: {e}"));
     assert!(status.success(), "cargo build --package {package}: {status}");
-    profile_dir.join(name)
+    profile_dir.to_path_buf()
 }

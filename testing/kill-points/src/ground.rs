@@ -1,4 +1,5 @@
-//! The ground that a region stands on here: a few small segments in memory of this process, shared with its children or private.
+//! The ground that a region stands on here: a few small segments in memory of this process, shared with its children or private, or
+//! in a file that others open by its name.
 //!
 //! # Safety
 //!
@@ -9,9 +10,12 @@
 use keyway_region::layout::plan::{Layout, Shape};
 use keyway_region::memory::Memory;
 use keyway_region::{Creation, Host, Limits, Region};
-use nix::sys::mman::{MapFlags, ProtFlags, mmap_anonymous, munmap};
+use nix::fcntl::{FcntlArg, fcntl};
+use nix::sys::mman::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
+use std::fs::File;
 use std::num::NonZeroUsize;
 use std::ops::Range;
+use std::path::PathBuf;
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -85,6 +89,31 @@ pub struct Ground {
     layout: Layout,
     /// who is dead, for every region opened here
     pub dead: Dead,
+    file: Option<Named>,
+}
+
+/// A region's file in memory, removed at the end.
+pub struct Named(pub PathBuf);
+
+impl Named {
+    /// A name that nothing has.
+    pub fn new() -> Self {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        let (own, next) = (std::process::id(), NEXT.fetch_add(1, Relaxed));
+        Self(PathBuf::from(format!("/dev/shm/keyway-kill-points-{own}-{next}")))
+    }
+}
+
+impl Default for Named {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Drop for Named {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
 }
 
 // SAFETY: an address range belongs to the whole process.
@@ -106,7 +135,39 @@ impl Ground {
             base: base.expect("anonymous memory").cast(),
             layout,
             dead: Dead::default(),
+            file: None,
         }
+    }
+
+    /// A file in memory with an empty region of this many segments, which any process may open. [`OTHER`] is alive there as long as
+    /// the returned description is open, so that whoever comes first is [`STOPPED`].
+    ///
+    /// # Errors
+    ///
+    /// The system has no file, no memory or no lock.
+    pub fn in_file(segments: usize) -> std::io::Result<(Self, Arc<Region>, File)> {
+        let layout = Layout::new(shape(segments));
+        let name = Named::new();
+        let file = File::options().read(true).write(true).create_new(true).open(&name.0)?;
+        file.set_len(layout.len_max as u64)?;
+        let len = NonZeroUsize::new(layout.len_max).ok_or(std::io::ErrorKind::InvalidInput)?;
+        let rights = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
+        // SAFETY: a new mapping at an address of the kernel's choice overlaps nothing; the file is nobody else's yet.
+        let base = unsafe { mmap(None, len, rights, MapFlags::MAP_SHARED, &file, 0) }?;
+        let ground = Self {
+            base: base.cast(),
+            layout,
+            dead: Dead::default(),
+            file: Some(name),
+        };
+        let region = ground.create();
+        fcntl(&file, FcntlArg::F_OFD_SETLK(&lock_on(layout.process(OTHER))))?;
+        Ok((ground, region, file))
+    }
+
+    /// Where the region is, if it is in a file.
+    pub fn path(&self) -> Option<&std::path::Path> {
+        self.file.as_ref().map(|name| name.0.as_path())
     }
 
     /// An empty region.
@@ -160,6 +221,17 @@ impl Ground {
             layout: self.layout,
             dead: self.dead.clone(),
         })
+    }
+}
+
+/// The lock on one byte of a file.
+fn lock_on(at: usize) -> nix::libc::flock {
+    nix::libc::flock {
+        l_type: i16::try_from(nix::libc::F_WRLCK).unwrap_or(0),
+        l_whence: i16::try_from(nix::libc::SEEK_SET).unwrap_or(0),
+        l_start: i64::try_from(at).unwrap_or(i64::MAX),
+        l_len: 1,
+        l_pid: 0,
     }
 }
 

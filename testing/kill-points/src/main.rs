@@ -7,6 +7,8 @@
 
 use harness::Random;
 use keyway_region::mutants::{self, Mutant};
+use kill_points::door::{self, Way};
+use kill_points::foreign::Libraries;
 use kill_points::real::{self, Fate};
 use kill_points::scenario::{self, Scenario};
 use kill_points::trial::{self, Effort, Trial, Tried};
@@ -20,8 +22,9 @@ Single-steps each operation once, from call to return, on a region of a few segm
 differs from the one before. On every distinct one: others read, write, delete and evict while the stopped process is alive and
 never moves again, in a bounded number of accesses; then, on a fresh copy, it is dead: recovery runs, every invariant holds, the
 operation is seen wholly or not at all, and when everything is deleted no segment is missing. At some points the process goes on
-after the others have worked. The same with real processes, SIGKILL, SIGSTOP and SIGCONT. Then every broken variant of the region
-is tried: each must be rejected.
+after the others have worked. Operations through the built libkeyway and the built drop-in for libmemcached are tried in the same way. The
+same with real processes, SIGKILL, SIGSTOP and SIGCONT. Then every broken variant of the region, and doors that store in two calls, are
+tried: each must be rejected.
 
     --short    the gate's form: the most telling operations, fewer samples
     --seed N   of the sampled points (printed)
@@ -78,9 +81,15 @@ fn main() -> ExitCode {
     std::panic::set_hook(Box::new(|_| {}));
     println!("kill-points: seed {}", arguments.seed);
     let mut score = Score::default();
+    let libraries = Libraries::build();
     each_scenario(&arguments, &mut score);
-    real_processes(&arguments, &mut score);
+    each_call(&arguments, &libraries, &mut score);
+    real_processes(&arguments, "", &Way::Rust, &mut score);
+    for (library, way) in libraries.ways() {
+        real_processes(&arguments, library, &way, &mut score);
+    }
     broken_variants(&arguments, &mut score);
+    broken_doors(&arguments, &libraries, &mut score);
     println!(
         "\n{} instructions stepped, {} distinct images judged twice, {} resumed samples; real processes: {} killed, {} stopped and \
          continued; at most {} accesses a verb",
@@ -205,6 +214,26 @@ fn each_scenario(arguments: &Arguments, score: &mut Score) {
     }
 }
 
+/// Every call through the libraries that programs in C have.
+fn each_call(arguments: &Arguments, libraries: &Libraries, score: &mut Score) {
+    let gate = if door::has_protection_keys() {
+        "behind the gate"
+    } else {
+        "no gate: this processor or kernel has no protection keys"
+    };
+    println!(
+        "\n{:58} {:>9} {:>6} {:>7} {:>9} {:>9}   ({gate})",
+        "call of a library in C", "instr.", "images", "resumed", "accesses", "seen from"
+    );
+    for call in libraries.calls() {
+        if arguments.wants(&call.name) && (call.is_short || !arguments.is_short) {
+            let begun = Instant::now();
+            let tried = trial::of(&call, arguments.effort());
+            score.trial(&call.name, begun, tried.map(|(found, _)| found));
+        }
+    }
+}
+
 fn recoveries(arguments: &Arguments, score: &mut Score, scenario: &Scenario, tried: &Tried) {
     let quarters: &[usize] = if arguments.is_short { &[2] } else { &[1, 2, 3] };
     for quarter in quarters {
@@ -215,46 +244,69 @@ fn recoveries(arguments: &Arguments, score: &mut Score, scenario: &Scenario, tri
     }
 }
 
-fn real_processes(arguments: &Arguments, score: &mut Score) {
-    println!(
-        "\n{:58} {:>9} {:>6} {:>7} {:>9}",
-        "real processes", "instr.", "killed", "stopped", "replaced"
-    );
-    let points: [(Fate, u64); 3] = if arguments.is_short {
-        [(Fate::Killed, 3), (Fate::Stopped, 2), (Fate::Replaced, 0)]
-    } else {
-        [(Fate::Killed, 30), (Fate::Stopped, 15), (Fate::Replaced, 1)]
+/// Real processes with a fate, by the library of this name ("": the crate).
+fn real_processes(arguments: &Arguments, library: &str, way: &Way, score: &mut Score) {
+    let title = match library {
+        "" => "real processes".to_owned(),
+        library => format!("real processes, by {library}"),
     };
+    println!(
+        "\n{title:58} {:>9} {:>6} {:>7} {:>9}",
+        "instr.", "killed", "stopped", "replaced"
+    );
+    let mut points: Vec<(Fate, u64)> = if arguments.is_short {
+        vec![(Fate::Killed, 3), (Fate::Stopped, 2), (Fate::Replaced, 0)]
+    } else {
+        vec![(Fate::Killed, 30), (Fate::Stopped, 15), (Fate::Replaced, 1)]
+    };
+    if way.is_dropin() {
+        // It follows the name, by design: docs/library.md.
+        points.retain(|(fate, _)| *fate != Fate::Replaced);
+    }
     let mut random = Random::new(arguments.seed);
-    for (name, op, is_full) in real::operations() {
-        if !arguments.wants(name) || (arguments.is_short && is_full) {
+    for (number, (name, op, is_full)) in real::operations().into_iter().filter(|(_, op, _)| way.has(op)).enumerate() {
+        // The libraries share what is behind them: of each the short form has two.
+        let is_left_out = arguments.is_short && (is_full || (!library.is_empty() && number > 1));
+        if !arguments.wants(name) || is_left_out {
             continue;
         }
-        let begun = Instant::now();
-        let mut errors = Vec::new();
-        let mut columns = String::new();
-        match real::know(&op, is_full) {
-            Err(e) => errors.push(e),
-            Ok(known) => {
-                let most = (REAL_STEPS / known.steps.max(1)).max(2);
-                let points = points.map(|(fate, samples)| (fate, samples.min(most)));
-                columns = format!("{:>9} {:>6} {:>7} {:>9}", known.steps, points[0].1, points[1].1, points[2].1);
-                for (fate, samples) in points {
-                    for _ in 0..samples {
-                        let steps = random.next() % known.steps.max(1);
-                        if let Err(e) = real::at(&op, is_full, &known, steps, fate) {
-                            errors.push(format!("{fate:?} after {steps} of {}: {e}", known.steps));
-                        }
-                        match fate {
-                            Fate::Killed => score.killed += 1,
-                            Fate::Stopped | Fate::Replaced => score.stopped += 1,
-                        }
+        real_process(name, way, &op, is_full, &points, &mut random, score);
+    }
+}
+
+fn real_process(
+    name: &str,
+    way: &Way,
+    op: &kill_points::operation::Op,
+    is_full: bool,
+    points: &[(Fate, u64)],
+    random: &mut Random,
+    score: &mut Score,
+) {
+    let begun = Instant::now();
+    let mut errors = Vec::new();
+    let mut columns = String::new();
+    match real::know(way, op, is_full) {
+        Err(e) => errors.push(e),
+        Ok(known) => {
+            let most = (REAL_STEPS / known.steps.max(1)).max(2);
+            columns = format!("{:>9}", known.steps);
+            for (fate, samples) in points.iter().map(|(fate, samples)| (*fate, (*samples).min(most))) {
+                columns += &format!(" {samples:>7}");
+                for _ in 0..samples {
+                    let steps = random.next() % known.steps.max(1);
+                    if let Err(e) = real::at(way, op, is_full, &known, steps, fate) {
+                        errors.push(format!("{fate:?} after {steps} of {}: {e}", known.steps));
+                    }
+                    match fate {
+                        Fate::Killed => score.killed += 1,
+                        Fate::Stopped | Fate::Replaced => score.stopped += 1,
                     }
                 }
             }
         }
-        score.line(name, &columns, begun, &errors);
     }
+    score.line(name, &columns, begun, &errors);
 }
 
 /// Each mutant must be rejected.
@@ -270,21 +322,40 @@ fn broken_variants(arguments: &Arguments, score: &mut Score) {
             continue;
         }
         let begun = Instant::now();
-        let effort = Effort {
-            resumed_max: 40,
-            seed: arguments.seed,
-            is_first_error_enough: true,
-        };
-        match trial::of_scenario(&mut scenario, Some(*mutant), effort) {
-            Err(e) => score.line(&title, "", begun, &[format!("could not be tried: {e}")]),
-            Ok((trial, _)) => match trial.errors.first() {
-                Some(error) => {
-                    println!("{title:58} {}", error.chars().take(150).collect::<String>());
-                    score.passed += 1;
-                }
-                None => score.line(&title, "", begun, &["nothing was found wrong with it".into()]),
-            },
-        }
+        let tried = trial::of_scenario(&mut scenario, Some(*mutant), until_rejected(arguments));
+        rejected(&title, begun, tried.map(|(trial, _)| trial), score);
         mutants::set(None);
+    }
+}
+
+/// And each broken door.
+fn broken_doors(arguments: &Arguments, libraries: &Libraries, score: &mut Score) {
+    for call in libraries.broken() {
+        if arguments.wants(&call.name) {
+            let begun = Instant::now();
+            let tried = trial::of(&call, until_rejected(arguments));
+            rejected(&call.name, begun, tried.map(|(trial, _)| trial), score);
+        }
+    }
+}
+
+fn until_rejected(arguments: &Arguments) -> Effort {
+    Effort {
+        resumed_max: 40,
+        seed: arguments.seed,
+        is_first_error_enough: true,
+    }
+}
+
+fn rejected(title: &str, begun: Instant, tried: Result<Trial, String>, score: &mut Score) {
+    match tried {
+        Err(e) => score.line(title, "", begun, &[format!("could not be tried: {e}")]),
+        Ok(trial) => match trial.errors.first() {
+            Some(error) => {
+                println!("{title:58} {}", error.chars().take(150).collect::<String>());
+                score.passed += 1;
+            }
+            None => score.line(title, "", begun, &["nothing was found wrong with it".into()]),
+        },
     }
 }

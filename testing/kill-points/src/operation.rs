@@ -19,14 +19,18 @@ pub trait Door {
     fn touch(&mut self, key: &[u8], exptime: i64) -> Result<bool, WriteError>;
     /// everything goes
     fn flush_all(&mut self, exptime: i64) -> Result<(), WriteError>;
-    /// housekeeping
-    fn upkeep(&mut self);
+    /// housekeeping, by who can
+    fn upkeep(&mut self) {}
     /// a second session comes and works, and goes
-    fn come_and_go(&mut self, key: &[u8]) -> String;
+    fn come_and_go(&mut self, key: &[u8]) -> String {
+        format!("{:?}", self.store(key, b"guest", &Store::default()).is_ok())
+    }
     /// room reserved for later writes is given up
-    fn release(&mut self);
-    /// the region gets more memory
-    fn raise(&mut self) -> String;
+    fn release(&mut self) {}
+    /// the region gets more memory, by who can
+    fn raise(&mut self) -> String {
+        "false".into()
+    }
 }
 
 /// A process in the tiny region, with a session.
@@ -118,15 +122,8 @@ impl Door for keyway::Session {
     fn upkeep(&mut self) {
         self.upkeep();
     }
-    fn come_and_go(&mut self, key: &[u8]) -> String {
-        format!("{:?}", self.store(key, b"guest", &Store::default()).is_ok())
-    }
     fn release(&mut self) {
         self.release();
-    }
-    /// A session cannot; its cache can.
-    fn raise(&mut self) -> String {
-        "false".into()
     }
 }
 
@@ -225,7 +222,7 @@ impl Op {
                     ..Store::default()
                 };
                 match door.store(key, value, &how) {
-                    Ok(Stored::Stored { value_len, .. }) => format!("stored {value_len} bytes"),
+                    Ok(Stored::Stored { .. }) => "stored".into(),
                     Ok(other) => format!("{other:?}"),
                     Err(e) => format!("error: {e}"),
                 }

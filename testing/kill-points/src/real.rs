@@ -1,6 +1,8 @@
 //! The same with nothing of ours in between: processes that use the library, on a file, with open-file-description locks; killed
 //! with SIGKILL, or stopped with SIGSTOP and continued.
 
+use crate::door::Way;
+use crate::ground::Named;
 use crate::operation::{Cas, Door, Op, Seen, View, view};
 use crate::scenario::large;
 use crate::step::{Child, Work};
@@ -51,28 +53,6 @@ pub fn operations() -> Vec<(&'static str, Op, bool)> {
     ]
 }
 
-/// A region's file in memory, removed at the end.
-struct Home(PathBuf);
-
-impl Home {
-    fn new() -> Self {
-        use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-        static NEXT: AtomicU64 = AtomicU64::new(0);
-        let name = format!(
-            "/dev/shm/keyway-kill-points-{}-{}",
-            std::process::id(),
-            NEXT.fetch_add(1, Relaxed)
-        );
-        Self(PathBuf::from(name))
-    }
-}
-
-impl Drop for Home {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.0);
-    }
-}
-
 fn open(path: &Path) -> Result<Cache, String> {
     let options = Options {
         memory: MEMORY,
@@ -84,30 +64,30 @@ fn open(path: &Path) -> Result<Cache, String> {
 
 struct Member {
     path: PathBuf,
+    way: Way,
     op: Op,
     is_full: bool,
-    session: Option<Session>,
+    door: Option<Box<dyn Door>>,
     noted_cas: u64,
 }
 
 impl Work for Member {
     fn setup(&mut self) {
-        let cache = open(&self.path).expect("the region is there");
-        let mut session = cache.session().expect("a thread slot");
-        setup(&mut session, self.is_full);
-        self.noted_cas = self.op.key().map_or(0, |key| crate::operation::cas_of(&mut session, key));
-        self.session = Some(session);
-        // The session keeps the mapping, and with it the lock.
-        drop(cache);
+        let mut door = self.way.open(&self.path);
+        setup(&mut *door, self.is_full);
+        self.noted_cas = self.op.key().map_or(0, |key| crate::operation::cas_of(&mut *door, key));
+        self.door = Some(door);
     }
 
     fn operate(&mut self) -> String {
         let (op, cas) = (&self.op, self.noted_cas);
-        self.session.as_mut().map_or_else(String::new, |s| op.perform(s, cas))
+        self.door
+            .as_mut()
+            .map_or_else(String::new, |door| op.perform(&mut **door, cas))
     }
 
     fn end(&mut self) {
-        self.session = None;
+        self.door = None;
     }
 }
 
@@ -147,11 +127,11 @@ pub struct Known {
 /// # Errors
 ///
 /// It does not.
-pub fn know(op: &Op, is_full: bool) -> Result<Known, String> {
-    let place = Home::new();
+pub fn know(way: &Way, op: &Op, is_full: bool) -> Result<Known, String> {
+    let place = Named::new();
     let cache = open(&place.0)?;
     let mut session = cache.session().map_err(|e| e.to_string())?;
-    let child = call(&place.0, op, is_full)?;
+    let child = call(&place.0, way, op, is_full)?;
     let before = view(&mut session, &keys())?;
     let mut steps = 0;
     while child.step()? {
@@ -167,12 +147,13 @@ pub fn know(op: &Op, is_full: bool) -> Result<Known, String> {
     })
 }
 
-fn call(path: &Path, op: &Op, is_full: bool) -> Result<Child, String> {
+fn call(path: &Path, way: &Way, op: &Op, is_full: bool) -> Result<Child, String> {
     Child::at_call(Member {
         path: path.to_path_buf(),
+        way: way.clone(),
         op: op.clone(),
         is_full,
-        session: None,
+        door: None,
         noted_cas: 0,
     })
 }
@@ -182,11 +163,11 @@ fn call(path: &Path, op: &Op, is_full: bool) -> Result<Child, String> {
 /// # Errors
 ///
 /// What is wrong then.
-pub fn at(op: &Op, is_full: bool, known: &Known, steps: u64, fate: Fate) -> Result<(), String> {
-    let place = Home::new();
+pub fn at(way: &Way, op: &Op, is_full: bool, known: &Known, steps: u64, fate: Fate) -> Result<(), String> {
+    let place = Named::new();
     let cache = open(&place.0)?;
     let mut session = cache.session().map_err(|e| e.to_string())?;
-    let child = call(&place.0, op, is_full)?;
+    let child = call(&place.0, way, op, is_full)?;
     child.steps(steps)?;
     let recoveries = cache.counters().recoveries;
     match fate {
@@ -224,7 +205,7 @@ pub fn at(op: &Op, is_full: bool, known: &Known, steps: u64, fate: Fate) -> Resu
         }
         Fate::Replaced => {
             let stopped = child.stop()?;
-            let other = Home::new();
+            let other = Named::new();
             open(&other.0)?.close();
             std::fs::rename(&other.0, &place.0).map_err(|e| e.to_string())?;
             let cache = open(&place.0)?;
@@ -301,7 +282,7 @@ fn own(session: &mut Session, op: &Op) -> Result<Option<Seen>, String> {
 fn endings(path: &Path, op: &Op) -> Result<Vec<(String, Option<Seen>)>, String> {
     let mut endings = Vec::new();
     for evicted in [false, true] {
-        let copy = Home::new();
+        let copy = Named::new();
         std::fs::copy(path, &copy.0).map_err(|e| e.to_string())?;
         let cache = open(&copy.0)?;
         let mut session = cache.session().map_err(|e| e.to_string())?;

@@ -11,9 +11,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 /// Segments of a region: enough for every kind of them, few enough to fill in no time.
-const SEGMENTS: usize = 20;
+pub const SEGMENTS: usize = 20;
 /// Bytes of a large value's part in a segment of 16 KiB.
-const PART: usize = (16 << 10) - 32;
+pub const PART: usize = (16 << 10) - 32;
 /// Steps that a setup takes at most to bring about what it waits for.
 const APPROACH_MAX: usize = 5000;
 
@@ -307,34 +307,39 @@ fn splits(before: &Counters, after: &Counters) -> bool {
     after.splits > before.splits
 }
 
-fn put(player: &mut Player, key: &[u8], value: &[u8]) {
-    let stored = player.store(key, value, &Store::default());
+fn put(door: &mut dyn Door, key: &[u8], value: &[u8]) {
+    let stored = door.store(key, value, &Store::default());
     assert!(stored.is_ok(), "a setup's set failed: {stored:?}");
 }
 
 fn nothing(_: &mut Player) {}
 
-/// Some items of every kind, and free segments that hold the rests of large values.
 fn plain(player: &mut Player) {
-    let free = |player: &Player| player.region.superblock().free.load(Relaxed);
+    let region = Arc::clone(&player.region);
+    furnish(player, &region);
+}
+
+/// Some items of every kind, and free segments that hold the rests of large values.
+pub fn furnish(door: &mut dyn Door, region: &Region) {
+    let free = || region.superblock().free.load(Relaxed);
     // More than once round: each time other segments are left over.
     for _ in 0..3 {
         let mut pieces = 0;
-        while free(player) > 5 {
-            put(player, format!("piece-{pieces}").as_bytes(), &large(9, 2 * PART));
+        while free() > 5 {
+            put(door, format!("piece-{pieces}").as_bytes(), &large(9, 2 * PART));
             pieces += 1;
         }
         for i in 0..pieces {
-            let _ = player.delete(format!("piece-{i}").as_bytes(), &Delete::default());
+            let _ = door.delete(format!("piece-{i}").as_bytes(), &Delete::default());
         }
     }
     for i in 0..30 {
-        put(player, format!("by-{i}").as_bytes(), &vec![3; i * 29 % 400]);
+        put(door, format!("by-{i}").as_bytes(), &vec![3; i * 29 % 400]);
     }
-    put(player, b"n", b"41");
-    put(player, b"big", &large(1, 2 * PART - 1000));
+    put(door, b"n", b"41");
+    put(door, b"big", &large(1, 2 * PART - 1000));
     for i in 0..5 {
-        let _ = player.get(format!("by-{i}").as_bytes(), &Get::default(), &mut Vec::new());
+        let _ = door.get(format!("by-{i}").as_bytes(), &Get::default(), &mut Vec::new());
     }
 }
 

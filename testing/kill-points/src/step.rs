@@ -240,13 +240,12 @@ impl Drop for Child {
     }
 }
 
-/// Steps an operation from call to return and keeps every image that differs from the one before.
+/// Steps a child at its call to the return and keeps every image that differs from the one before.
 ///
 /// # Errors
 ///
 /// It died, got a signal, or never ended.
-pub fn through(ground: &Ground, work: impl Work) -> Result<Stepped, String> {
-    let child = Child::at_call(work)?;
+pub fn through(ground: &Ground, child: Child) -> Result<Stepped, String> {
     let base = ground.bytes().to_vec();
     let mut now = base.clone();
     let mut seen = std::collections::HashSet::from([xxhash_rust::xxh64::xxh64(&base, 0)]);

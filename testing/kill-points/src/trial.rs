@@ -2,11 +2,15 @@
 
 use crate::ground::{Ground, STOPPED};
 use crate::judge::{Brief, Verdict, judge, said};
+use crate::operation::Op;
 use crate::resume;
 use crate::scenario::{Recovery, Scenario};
-use crate::step::{self, Stepped};
+use crate::step::{self, Child, Stepped};
 use harness::Random;
+use keyway_region::Region;
 use keyway_region::mutants::{self, Mutant};
+use std::fs::File;
+use std::sync::Arc;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 
@@ -51,6 +55,66 @@ pub struct Tried {
     pub brief: Brief,
 }
 
+/// A process that has come to its call.
+pub struct Begun {
+    /// the process
+    pub child: Child,
+    /// the region that it is in
+    pub region: Arc<Region>,
+    /// its memory
+    pub ground: Ground,
+    /// what keeps [`crate::ground::OTHER`] alive there, if the region is in a file
+    pub file: Option<File>,
+}
+
+/// An operation in a state that can be brought about again and again.
+pub trait Stage {
+    /// the operation
+    fn op(&self) -> &Op;
+    /// segments of its region
+    fn segments(&self) -> usize;
+    /// what is broken, in this process too
+    fn mutant(&self) -> Option<Mutant> {
+        None
+    }
+    /// Whether its process gives back what it holds when it ends well; otherwise its end is a death like others.
+    fn leaves_nothing(&self) -> bool {
+        true
+    }
+    /// Brings a process to its call.
+    ///
+    /// # Errors
+    ///
+    /// What went wrong, for people.
+    fn begin(&self) -> Result<Begun, String>;
+}
+
+/// A scenario as it is, or with something broken.
+struct Staged<'s>(&'s Scenario, Option<Mutant>);
+
+impl Stage for Staged<'_> {
+    fn op(&self) -> &Op {
+        &self.0.op
+    }
+    fn segments(&self) -> usize {
+        self.0.segments()
+    }
+    fn mutant(&self) -> Option<Mutant> {
+        self.1
+    }
+    fn begin(&self) -> Result<Begun, String> {
+        let ground = Ground::new(self.segments(), true);
+        let region = ground.create();
+        let child = Child::at_call(self.0.work(Arc::clone(&region), self.1))?;
+        Ok(Begun {
+            child,
+            region,
+            ground,
+            file: None,
+        })
+    }
+}
+
 /// Steps a scenario, judges its images, resumes it at some points.
 ///
 /// # Errors
@@ -59,15 +123,27 @@ pub struct Tried {
 pub fn of_scenario(scenario: &mut Scenario, mutant: Option<Mutant>, effort: Effort) -> Result<(Trial, Tried), String> {
     mutants::set(None);
     scenario.rehearse()?;
+    of(&Staged(scenario, mutant), effort)
+}
+
+/// Steps an operation, judges its images, resumes it at some points.
+///
+/// # Errors
+///
+/// It cannot be tried at all.
+pub fn of(stage: &dyn Stage, effort: Effort) -> Result<(Trial, Tried), String> {
+    mutants::set(None);
     let stepped = {
-        let ground = Ground::new(scenario.segments(), true);
-        step::through(&ground, scenario.work(ground.create(), mutant))?
+        let Begun { child, ground, file, .. } = stage.begin()?;
+        let stepped = step::through(&ground, child)?;
+        drop(file);
+        stepped
     };
-    let mut ground = Ground::new(scenario.segments(), false);
+    let mut ground = Ground::new(stage.segments(), false);
     let last = stepped.image(stepped.changes.len());
-    let brief = Brief::new(&mut ground, &stepped.base, &last, &scenario.op)?;
-    mutants::set(mutant);
-    let mut trial = judge_all(scenario.segments(), &stepped, &brief, effort);
+    let brief = Brief::new(&mut ground, &stepped.base, &last, stage.op())?;
+    mutants::set(stage.mutant());
+    let mut trial = judge_all(stage.segments(), &stepped, &brief, effort);
     let samples = (RESUMED_STEPS / stepped.steps.max(1)).clamp(1, effort.resumed_max);
     let mut random = Random::new(effort.seed);
     for sample in 0..samples {
@@ -80,7 +156,7 @@ pub fn of_scenario(scenario: &mut Scenario, mutant: Option<Mutant>, effort: Effo
             _ => random.next() % stepped.steps.max(1),
         };
         let resumed = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-            resume::after(scenario, &brief, &stepped, steps, sample % 4 < 2, mutant)
+            resume::after(stage, &brief, &stepped, steps, sample % 4 < 2)
         }));
         trial.resumed += 1;
         if let Err(e) = resumed.unwrap_or_else(|panic| Err(said(&*panic))) {
@@ -106,7 +182,7 @@ pub fn of_recovery(scenario: &Scenario, tried: &Tried, n: usize, effort: Effort)
             region: Some(ground.open()),
             player: None,
         };
-        step::through(&ground, recovery)?
+        step::through(&ground, Child::at_call(recovery)?)?
     };
     let mut ground = Ground::new(scenario.segments(), false);
     let brief = Brief::of_recovery(&tried.brief, &mut ground, &image)?;
