@@ -1,10 +1,12 @@
 //! Measures Keyway's doors, and other memcached-compatible servers beside them.
 //!
-//! A [`plan::Plan`] says what to measure; [`run::run`] measures it, the sides in turn; [`report`] says what came out. Beneath:
+//! A [`plan::Plan`] says what to measure; [`run::run`] measures it, the sides in turn; [`report`] says what came out, [`compare`] what changed.
+//! Beneath:
 //! [`workloads`] has the workloads, [`mix`] their operations, [`items`] values that prove whose they are, [`sockets`], [`calls`] and [`processes`] the load
 //! generators, [`rig`] the caches. Nothing here knows a region's layout, and nothing prints: text is given to the caller.
 
 pub mod calls;
+pub mod compare;
 pub mod datagram;
 pub mod dropin;
 pub mod items;

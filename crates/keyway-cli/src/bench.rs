@@ -1,4 +1,6 @@
-//! `keyway bench`: a command line becomes a plan, progress goes to the terminal, the report to where it is asked for.
+//! `keyway bench`: a command line becomes a plan, progress goes to the terminal, the report to where it is asked for ([`outputs`]).
+
+mod outputs;
 
 use std::fmt::Display;
 use std::io::{IsTerminal, Write};
@@ -15,6 +17,7 @@ use keyway_bench::wire::Target;
 use keyway_bench::workload::Sizes;
 use keyway_bench::{machine, processes, rig, workloads};
 
+use self::outputs::Outputs;
 use crate::exit::{self, Failure};
 use crate::{listen, place, size};
 
@@ -35,11 +38,14 @@ Examples:
   keyway bench --server 10.0.0.5:11211 --against 10.0.0.6:11211 --door tcp
                                                   two servers that run already; their items are evicted by the benchmark's
   keyway bench --json today.json --server-cpus 0 --client-cpus 1
+  keyway bench --compare yesterday.json           what changed since then, and exit code 1 if anything got worse
+  keyway bench --from today.json --compare yesterday.json --threshold 5
+                                                  the same of two stored reports, without measuring
   keyway bench --list                             the workloads
 
 memcached is taken from the PATH, or from KEYWAY_MEMCACHED. Every value that is read is verified.
-Exit codes: 0 done; 1 a value was wrong, a connection was lost, or a server failed; 64 wrong command line; 71 a server cannot be
-started or reached.";
+Exit codes: 0 done; 1 a value was wrong, a connection was lost, a server failed, or --compare found a figure that got worse; 64 wrong
+command line, or a file that is no report; 71 a server cannot be started or reached.";
 
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
@@ -131,9 +137,8 @@ pub(crate) struct Bench {
     /// How long a server may be silent before it counts as dead
     #[arg(long, value_name = "S", value_parser = parse_seconds, default_value = "10")]
     patience: Duration,
-    /// Write the report as JSON; - for standard output, instead of the tables
-    #[arg(long, value_name = "FILE")]
-    json: Option<PathBuf>,
+    #[command(flatten)]
+    outputs: Outputs,
     /// List the workloads
     #[arg(long)]
     list: bool,
@@ -146,33 +151,32 @@ impl Bench {
             print!("{}", workloads());
             return Ok(());
         }
-        let json = self.json.clone();
+        let outputs = self.outputs.clone();
+        let old = outputs.old()?;
+        let report = match outputs.stored()? {
+            Some(stored) => stored,
+            None => self.measure()?,
+        };
+        outputs.deliver(&report, old.as_ref())
+    }
+
+    fn measure(self) -> Result<Report, Failure> {
+        let outputs = self.outputs.clone();
         let plan = self.plan()?;
         plan.check(machine::cpus()).map_err(Failure::usage)?;
-        let to_stdout = json.as_ref().is_some_and(|path| path.as_os_str() == "-");
-        let mut screen = Screen::new(&plan, !to_stdout);
+        outputs.check()?;
+        let tables = !outputs.take_stdout();
+        let mut screen = Screen::new(&plan, tables);
         let outcome = run::run(&plan, &mut |event| screen.show(&event));
         screen.clear();
         let outcome = outcome.map_err(|error| Failure::new(exit::SYSTEM, error))?;
         let command = std::env::args().skip(1).collect::<Vec<_>>().join(" ");
         let report = Report::new(&plan, &outcome, format!("keyway {command}"));
-        if !to_stdout {
+        if tables {
             print!("\n{}\n{}{}", report.head(), report.summary(), report.tail());
             println!("\n{} in all", minutes(screen.begun.elapsed()));
         }
-        if let Some(path) = json {
-            let text = report.to_json().map_err(|error| Failure::new(exit::SYSTEM, error))?;
-            if to_stdout {
-                println!("{text}");
-            } else {
-                let refused = |error| Failure::new(exit::SYSTEM, format_args!("cannot write {}: {error}", path.display()));
-                std::fs::write(&path, text).map_err(refused)?;
-            }
-        }
-        match report.failures.first() {
-            None => Ok(()),
-            Some(failure) => Err(Failure::new(exit::NO, failure)),
-        }
+        Ok(report)
     }
 
     fn plan(self) -> Result<Plan, Failure> {
@@ -501,6 +505,16 @@ mod tests {
     }
 
     #[test]
+    fn a_stored_report_takes_no_argument_that_tells_how_to_measure() {
+        let command = <Line as clap::CommandFactory>::command();
+        let of_reports = |id: &str| ["from", "json", "compare", "threshold", "list"].contains(&id);
+        let all = command.get_arguments().map(|argument| argument.get_id().as_str());
+        for id in all.filter(|id| !of_reports(id)) {
+            assert!(outputs::MEASURING.contains(&id), "is --from refused with {id}?");
+        }
+    }
+
+    #[test]
     fn what_makes_no_sense_is_refused() {
         for line in [
             "--door x",
@@ -509,6 +523,9 @@ mod tests {
             "--seconds -1",
             "--against nowhere:x",
             "--popularity x",
+            "--from a --door tcp",
+            "--compare a --threshold -1",
+            "--threshold 5",
         ] {
             let words = ["bench"].into_iter().chain(line.split_whitespace());
             assert!(Line::try_parse_from(words).is_err(), "{line}");

@@ -567,6 +567,72 @@ fn a_trace_is_replayed() {
     std::fs::remove_file(path).unwrap();
 }
 
+/// `keyway bench` with these words, without [`bench`]'s own.
+fn plain(words: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_keyway"));
+    command.arg("bench").args(words);
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    finish(command.spawn().unwrap())
+}
+
+#[test]
+fn a_stored_report_is_shown_and_compared() {
+    let folder = std::env::temp_dir().join(format!("keyway-bench-compare-{}", std::process::id()));
+    std::fs::create_dir(&folder).unwrap();
+    let file = |name: &str| folder.join(name).to_str().unwrap().to_owned();
+    let (old, new, wrong, newer) = (file("old.json"), file("new.json"), file("wrong.json"), file("newer.json"));
+    let run = "--workload get-128b --door library --connections 1 --items 1000 --seconds 0.1 --repeat 2 --against nobody --json";
+    let run = plain(&run.split(' ').chain([old.as_str()]).collect::<Vec<_>>());
+    assert_eq!(run.status.code(), Some(0), "{}", told(&run));
+
+    let shown = plain(&["--from", &old]);
+    assert!(
+        String::from_utf8_lossy(&shown.stdout).contains("get-128b, library, 1 thread"),
+        "{}",
+        told(&shown)
+    );
+    let same = plain(&["--from", &old, "--compare", &old]);
+    assert_eq!(same.status.code(), Some(0), "{}", told(&same));
+    assert!(
+        String::from_utf8_lossy(&same.stdout).contains("0 are better and 0 worse"),
+        "{}",
+        told(&same)
+    );
+
+    let mut report: Value = serde_json::from_str(&std::fs::read_to_string(&old).unwrap()).unwrap();
+    for figure in ["keyway", "keyway_low", "keyway_high"] {
+        let rate = report["rows"][0][figure].as_f64().unwrap();
+        report["rows"][0][figure] = (rate / 100.0).into();
+    }
+    std::fs::write(&new, report.to_string()).unwrap();
+    let worse = plain(&["--from", &new, "--compare", &old]);
+    assert_eq!(worse.status.code(), Some(1), "{}", told(&worse));
+    assert!(
+        told(&worse).contains("get-128b, library, 1 thread: throughput"),
+        "{}",
+        told(&worse)
+    );
+    let better = plain(&["--from", &old, "--compare", &new]);
+    assert_eq!(better.status.code(), Some(0), "{}", told(&better));
+
+    std::fs::write(&wrong, "{}").unwrap();
+    report["keyway_bench"] = 99.into();
+    std::fs::write(&newer, report.to_string()).unwrap();
+    let nothing = file("nothing");
+    for (path, words) in [
+        (&wrong, "no report of keyway bench"),
+        (&newer, "of format 99"),
+        (&nothing, "cannot read"),
+    ] {
+        for words_before in [&["--from", &old][..], &[]] {
+            let refused = plain(&[words_before, &["--compare", path]].concat());
+            assert_eq!(refused.status.code(), Some(64), "{}", told(&refused));
+            assert!(told(&refused).contains(words), "{}", told(&refused));
+        }
+    }
+    std::fs::remove_dir_all(folder).unwrap();
+}
+
 #[test]
 fn many_keys_and_large_values_are_verified_too() {
     let line = "--workload get-128b --door unix,udp --connections 3 --multiget 1,16,100 --seconds 0.1 --against nobody";

@@ -1,0 +1,142 @@
+//! Where a report goes to, and where it may come from instead of a run: files of JSON, a comparison with an older one.
+
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use keyway_bench::compare::{self, Comparison};
+use keyway_bench::report::Report;
+
+use crate::exit::{self, Failure};
+
+#[derive(Args, Clone)]
+pub(super) struct Outputs {
+    /// Write the report as JSON; - for standard output, instead of the tables
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Take a report that --json wrote instead of measuring: shows its tables, or makes of it what else is asked for
+    #[arg(long, value_name = "FILE", conflicts_with_all = MEASURING)]
+    from: Option<PathBuf>,
+    /// Show what changed since a report that --json wrote; the exit code is 1 if anything got worse
+    #[arg(long, value_name = "FILE")]
+    compare: Option<PathBuf>,
+    /// Percent that a figure must get worse by, besides more than the spread of both reports, to count
+    #[arg(long, value_name = "PERCENT", value_parser = parse_percent, default_value_t = compare::THRESHOLD_PERCENT, requires = "compare")]
+    threshold: f64,
+}
+
+/// Whatever tells how to measure.
+pub(super) const MEASURING: [&str; 29] = [
+    "quick",
+    "workload",
+    "door",
+    "connections",
+    "pipeline",
+    "multiget",
+    "rate",
+    "load",
+    "peak",
+    "churn",
+    "items",
+    "value_size",
+    "fill",
+    "trace",
+    "popularity",
+    "memory",
+    "seconds",
+    "warmup",
+    "repeat",
+    "against",
+    "server",
+    "libmemcached",
+    "server_threads",
+    "server_cpus",
+    "server_options",
+    "memcached_options",
+    "client_threads",
+    "client_cpus",
+    "patience",
+];
+
+impl Outputs {
+    /// Whether standard output is the report's alone.
+    pub(super) fn take_stdout(&self) -> bool {
+        self.json.as_ref().is_some_and(|path| path.as_os_str() == "-")
+    }
+
+    /// The report that is taken instead of measuring.
+    pub(super) fn stored(&self) -> Result<Option<Report>, Failure> {
+        self.from.as_deref().map(read).transpose()
+    }
+
+    /// What to compare with. To be read before anything is measured, so that a wrong file costs no time.
+    pub(super) fn old(&self) -> Result<Option<Report>, Failure> {
+        self.compare.as_deref().map(read).transpose()
+    }
+
+    /// Refuses, before anything is measured, files that cannot be written behind it.
+    pub(super) fn check(&self) -> Result<(), Failure> {
+        if let Some(path) = self.json.as_deref().filter(|_| !self.take_stdout()) {
+            let opened = std::fs::OpenOptions::new().append(true).create(true).open(path);
+            opened.map_err(|error| cannot_write(path, &error))?;
+        }
+        Ok(())
+    }
+
+    /// Writes and shows all that was asked for, and judges it.
+    pub(super) fn deliver(&self, report: &Report, old: Option<&Report>) -> Result<(), Failure> {
+        let comparison = old.map(|old| Comparison::new(old, report, self.threshold)).transpose();
+        if let Some(path) = &self.json {
+            let text = report.to_json().map_err(|error| Failure::new(exit::SYSTEM, error))?;
+            if self.take_stdout() {
+                println!("{text}");
+            } else {
+                std::fs::write(path, text).map_err(|error| cannot_write(path, &error))?;
+            }
+        }
+        let comparison = comparison.map_err(|why| Failure::usage(format_args!("--compare: {why}")))?;
+        match &comparison {
+            Some(comparison) if self.take_stdout() => eprint!("{}", comparison.text()),
+            Some(comparison) => print!("\n{}", comparison.text()),
+            None if self.from.is_some() && self.json.is_none() => print!("{}", report.text()),
+            None => {}
+        }
+        self.judge(report, comparison.as_ref())
+    }
+
+    /// A run that failed is told before what got worse; a stored one was told when it ran.
+    fn judge(&self, report: &Report, comparison: Option<&Comparison>) -> Result<(), Failure> {
+        if let Some(failure) = report
+            .failures
+            .first()
+            .filter(|_| self.from.is_none() || comparison.is_some())
+        {
+            return Err(Failure::new(exit::NO, failure));
+        }
+        let worse = comparison.map(Comparison::worse).unwrap_or_default();
+        if worse.is_empty() {
+            return Ok(());
+        }
+        let names: Vec<_> = worse.iter().map(|change| format!("\n  {}", change.new.name)).collect();
+        Err(Failure::new(
+            exit::NO,
+            format_args!("worse by more than {} % than it was:{}", self.threshold, names.concat()),
+        ))
+    }
+}
+
+fn read(path: &Path) -> Result<Report, Failure> {
+    let text =
+        std::fs::read_to_string(path).map_err(|error| Failure::usage(format_args!("cannot read {}: {error}", path.display())))?;
+    Report::from_json(&text).map_err(|why| Failure::usage(format_args!("{}: {why}", path.display())))
+}
+
+fn cannot_write(path: &Path, error: &std::io::Error) -> Failure {
+    Failure::new(exit::SYSTEM, format_args!("cannot write {}: {error}", path.display()))
+}
+
+fn parse_percent(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(percent) if (0.0..=1000.0).contains(&percent) => Ok(percent),
+        _ => Err("it is a number from 0 to 1000".to_owned()),
+    }
+}
