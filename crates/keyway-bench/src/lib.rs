@@ -3,7 +3,7 @@
 //! A [`plan::Plan`] says what to measure; [`run::run`] measures it, the sides in turn; [`report`] says what came out, [`compare`] what changed.
 //! Beneath:
 //! [`workloads`] has the workloads, [`mix`] their operations, [`items`] values that prove whose they are, [`sockets`], [`calls`] and [`processes`] the load
-//! generators, [`rig`] the caches. Nothing here knows a region's layout, and nothing prints: text is given to the caller.
+//! generators, [`rig`] the caches. [`reproduce`] has plans for what papers measured, and [`paper`] what came out of them. Nothing here knows a region's layout, and nothing prints: text is given to the caller.
 
 pub mod calls;
 pub mod compare;
@@ -13,10 +13,12 @@ pub mod items;
 pub mod load;
 pub mod machine;
 pub mod mix;
+pub mod paper;
 pub mod plan;
 pub mod processes;
 pub mod ran;
 pub mod report;
+pub mod reproduce;
 pub mod rig;
 pub mod run;
 pub mod samples;

@@ -27,6 +27,15 @@ pub fn cpus() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }
 
+/// How many CPUs the machine has, counted to the highest that this thread may use.
+pub fn cpus_online() -> usize {
+    allowed_cpus()
+        .ok()
+        .and_then(|cpus| cpus.last().map(|cpu| cpu + 1))
+        .unwrap_or(1)
+        .max(cpus())
+}
+
 /// CPU time of a process, all its threads together.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CpuTime {

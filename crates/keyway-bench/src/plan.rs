@@ -150,6 +150,8 @@ pub struct Cell {
     pub items: u64,
     /// for each cache; `None`: room for all items
     pub memory_mib: Option<u64>,
+    /// what else tells it from the same cell of another plan, such as where its sides run
+    pub setting: Option<String>,
 }
 
 impl Cell {
@@ -165,6 +167,7 @@ impl Cell {
             pace: Pace::Closed,
             operations_max: None,
             memory_mib: None,
+            setting: None,
         }
     }
 
@@ -189,6 +192,9 @@ impl Cell {
         }
         if let Some(memory) = self.memory_mib {
             name.push_str(&format!(", {memory} MiB"));
+        }
+        if let Some(setting) = &self.setting {
+            name.push_str(&format!(", {setting}"));
         }
         name
     }

@@ -4,8 +4,10 @@
 //! cell: the median of its measurements on each side, with the lowest and the highest, and the ratio of Keyway to its peer: the
 //! median of the ratios of neighbours in time, which a drifting machine moves least. A [`CellReport`] has what plots are made of.
 
+use crate::paper::PaperTable;
 use crate::plan::{Against, Pace, Plan};
 use crate::ran::{Latencies, Ran};
+use crate::reproduce::Reproduced;
 use crate::run::{CellRan, Outcome, SideRan};
 use crate::samples::Samples;
 use serde::{Deserialize, Serialize};
@@ -27,7 +29,7 @@ pub struct Report {
     pub machine: String,
     /// the command line
     pub command: String,
-    /// how it was measured, in one line
+    /// how it was measured, a line for each way
     pub conditions: String,
     /// caches that were measured
     pub measured: Vec<Measured>,
@@ -35,6 +37,9 @@ pub struct Report {
     pub rows: Vec<Row>,
     /// every cell, with its distributions
     pub cells: Vec<CellReport>,
+    /// figures and tables of papers, with what was measured beside them
+    #[serde(default)]
+    pub papers: Vec<PaperTable>,
     /// what the reader should know
     pub notes: Vec<String>,
     /// what went wrong; the figures of the measurements concerned are void, and the program's exit code is not 0
@@ -236,13 +241,25 @@ fn per_operation(ran: &Ran, used: Option<f64>) -> f64 {
     }
 }
 
-fn known(value: f64) -> Option<f64> {
+pub(crate) fn known(value: f64) -> Option<f64> {
     value.is_finite().then_some(value)
 }
 
 impl Report {
     /// Of what a plan gave; `command` is what was asked for.
     pub fn new(plan: &Plan, outcome: &Outcome, command: String) -> Self {
+        Self::of(outcome, conditions(plan), command)
+    }
+
+    /// Of what presets gave.
+    pub fn of_papers(reproduced: &Reproduced, command: String) -> Self {
+        Self {
+            papers: reproduced.tables.clone(),
+            ..Self::of(&reproduced.outcome, reproduced.conditions.join("\n"), command)
+        }
+    }
+
+    fn of(outcome: &Outcome, conditions: String, command: String) -> Self {
         let measured = |(name, about): &(&'static str, String)| Measured {
             name: (*name).to_owned(),
             about: about.clone(),
@@ -253,10 +270,11 @@ impl Report {
             begun_unix_s: outcome.begun_unix_s,
             machine: outcome.machine.clone(),
             command,
-            conditions: conditions(plan),
+            conditions,
             measured: outcome.about.iter().map(measured).collect(),
             rows: outcome.cells.iter().flat_map(rows).collect(),
             cells: outcome.cells.iter().map(CellReport::new).collect(),
+            papers: Vec::new(),
             notes: outcome.notes.clone(),
             failures: outcome.failures.clone(),
         }
@@ -299,6 +317,10 @@ impl Report {
         for cell in &self.cells {
             text.push('\n');
             text.push_str(&self.table(cell));
+        }
+        for paper in &self.papers {
+            text.push('\n');
+            text.push_str(&paper.text());
         }
         text.push('\n');
         text.push_str(&self.summary());
@@ -359,12 +381,15 @@ pub fn cell_text(cell: &CellRan) -> String {
     table(&CellReport::new(cell), &rows.iter().collect::<Vec<_>>())
 }
 
+/// What each measurement of a side gave of the figure of this name (as in [`Row::figure`]), NaN where it gave none.
+pub fn values(side: &SideRan, figure: &str) -> Vec<f64> {
+    let of = |figure: &Figure| side.runs.iter().map(|ran| (figure.of)(side, ran, &ran.latencies())).collect();
+    FIGURES.iter().find(|known| known.name == figure).map_or_else(Vec::new, of)
+}
+
 /// The rows of a cell: every figure that at least one side has.
 fn rows(cell: &CellRan) -> Vec<Row> {
-    let of_side = |side: Option<&SideRan>, figure: &Figure| -> Vec<f64> {
-        let Some(side) = side else { return Vec::new() };
-        side.runs.iter().map(|ran| (figure.of)(side, ran, &ran.latencies())).collect()
-    };
+    let of_side = |side: Option<&SideRan>, figure: &Figure| side.map_or_else(Vec::new, |side| values(side, figure.name));
     let rows = FIGURES.iter().map(|figure| {
         let (keyway, peer) = (of_side(cell.sides.first(), figure), of_side(cell.sides.get(1), figure));
         let samples = |values: &[f64]| values.iter().copied().filter(|v| v.is_finite()).collect::<Samples>();
@@ -458,7 +483,7 @@ impl RunReport {
 }
 
 /// How it was measured, in one line.
-fn conditions(plan: &Plan) -> String {
+pub(crate) fn conditions(plan: &Plan) -> String {
     let cpus = |cpus: &[usize]| match cpus {
         [] => "any CPU".to_owned(),
         cpus => format!("CPU {}", cpus.iter().map(ToString::to_string).collect::<Vec<_>>().join(",")),

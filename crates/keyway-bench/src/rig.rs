@@ -22,7 +22,7 @@ const CONNECTIONS_SPARE: usize = 64;
 /// Fewer items than this do not tell what one takes: a process grows by pages.
 const WEIGHED_ITEMS_MIN: u64 = 10_000;
 /// The real library, by the name that programs are linked to.
-const LIBMEMCACHED: &str = "libmemcached.so.11";
+pub(crate) const LIBMEMCACHED: &str = "libmemcached.so.11";
 /// Where memcached listens unless it is told otherwise.
 const MEMCACHED_PORT: u16 = 11211;
 

@@ -5,6 +5,7 @@ use crate::items::Items;
 use crate::load::Load;
 use crate::machine;
 use crate::mix::Stream;
+use crate::paper::PaperTable;
 use crate::plan::{Cell, Limit, PEAK_STEPS, Pace, Plan};
 use crate::processes::{self, Job};
 use crate::ran::{Ran, Window};
@@ -32,7 +33,14 @@ pub struct Outcome {
 }
 
 impl Outcome {
-    fn note(&mut self, note: String) {
+    /// Says where and when.
+    pub(crate) fn begin(&mut self) {
+        self.machine = machine::describe();
+        self.begun_unix_s = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+        note_load(&mut self.notes);
+    }
+
+    pub(crate) fn note(&mut self, note: String) {
         if !self.notes.contains(&note) {
             self.notes.push(note);
         }
@@ -75,6 +83,8 @@ pub enum Event<'a> {
     },
     /// a cell is complete
     Cell(&'a CellRan),
+    /// a preset's table is complete
+    Paper(&'a PaperTable),
 }
 
 /// Who is told of them.
@@ -86,12 +96,14 @@ pub type Progress<'a> = &'a mut dyn FnMut(Event<'_>);
 ///
 /// What hinders the beginning: a server that does not start or cannot be reached. What goes wrong later is in [`Outcome::failures`].
 pub fn run(plan: &Plan, progress: Progress<'_>) -> io::Result<Outcome> {
-    let mut outcome = Outcome {
-        machine: machine::describe(),
-        begun_unix_s: SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs(),
-        ..Outcome::default()
-    };
-    note_load(&mut outcome.notes);
+    let mut outcome = Outcome::default();
+    outcome.begin();
+    run_on(plan, &mut outcome, progress)?;
+    Ok(outcome)
+}
+
+/// Runs a plan, and adds what it gives to what others gave. Ends with the first failure.
+pub(crate) fn run_on(plan: &Plan, outcome: &mut Outcome, progress: Progress<'_>) -> io::Result<()> {
     let (mut number, mut peaks) = (0, Peaks::default());
     for cells in plan.cells.chunk_by(Cell::shares_caches) {
         progress(Event::Doing {
@@ -106,14 +118,14 @@ pub fn run(plan: &Plan, progress: Progress<'_>) -> io::Result<Outcome> {
             }
         }
         for cell in cells {
-            run_cell(plan, number, cell, &rig, &mut peaks, &mut outcome, progress);
+            run_cell(plan, number, cell, &rig, &mut peaks, outcome, progress);
             if !outcome.failures.is_empty() {
-                return Ok(outcome);
+                return Ok(());
             }
             number += 1;
         }
     }
-    Ok(outcome)
+    Ok(())
 }
 
 #[allow(clippy::cast_precision_loss, reason = "a few cells")]

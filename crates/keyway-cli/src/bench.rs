@@ -11,6 +11,7 @@ use clap::Args;
 use keyway_bench::mix::{Access, Workload};
 use keyway_bench::plan::{Against, Cell, Door, Limit, Pace, Plan};
 use keyway_bench::report::{self, Report};
+use keyway_bench::reproduce::{self, Preset, Scale, Setup};
 use keyway_bench::run::{self, Event};
 use keyway_bench::trace::Trace;
 use keyway_bench::wire::Target;
@@ -41,6 +42,8 @@ Examples:
   keyway bench --compare yesterday.json           what changed since then, and exit code 1 if anything got worse
   keyway bench --from today.json --compare yesterday.json --threshold 5
                                                   the same of two stored reports, without measuring
+  keyway bench --reproduce hodor-fig5 --json fig5.json
+                                                  a paper's figure, measured here; its numbers and ours side by side
   keyway bench --list                             the workloads
 
 memcached is taken from the PATH, or from KEYWAY_MEMCACHED. Every value that is read is verified.
@@ -48,11 +51,20 @@ Exit codes: 0 done; 1 a value was wrong, a connection was lost, a server failed,
 command line, or a file that is no report; 71 a server cannot be started or reached.";
 
 #[derive(Args)]
-#[command(after_help = EXAMPLES)]
+#[command(after_help = format!("{EXAMPLES}\n\nPresets of --reproduce:\n{}", presets()))]
 pub(crate) struct Bench {
     /// A first picture in under a minute: short measurements, few of them
     #[arg(long)]
     quick: bool,
+    /// Measures again what papers measured, and puts their figures beside what comes out; the presets are listed below
+    #[arg(long, value_name = "PRESET,...", value_delimiter = ',', value_parser = reproduce::find, conflicts_with_all = [
+        "quick", "workload", "door", "connections", "pipeline", "multiget", "rate", "load", "peak", "churn", "value_size", "fill", "trace",
+        "popularity", "memory", "server", "client_threads",
+    ])]
+    reproduce: Vec<&'static Preset>,
+    /// Items of --reproduce: small, enough for minutes, or full, as many as the paper had
+    #[arg(long, value_name = "SCALE", default_value = "small", value_parser = Scale::parse, requires = "reproduce")]
+    scale: Scale,
     /// Workloads, separated by commas; --list has them
     #[arg(long, short = 'w', value_name = "NAME,...", value_delimiter = ',', value_parser = workloads::find)]
     workload: Vec<Workload>,
@@ -98,13 +110,13 @@ pub(crate) struct Bench {
     /// Memory of each cache; left out: room for all items
     #[arg(long, short = 'm', value_name = "SIZE,...", value_delimiter = ',', value_parser = size::parse_mebibytes)]
     memory: Vec<u64>,
-    /// Length of one measurement [default: 2; with --quick 0.5]
+    /// Length of one measurement [default: 2; with --quick 0.5, with --reproduce the preset's]
     #[arg(long, value_name = "S", value_parser = parse_seconds)]
     seconds: Option<Duration>,
     /// Warm-up before each [default: a fifth of its length]
     #[arg(long, value_name = "S", value_parser = parse_seconds)]
     warmup: Option<Duration>,
-    /// Measurements of each kind on each side [default: 5; with --quick 3]
+    /// Measurements of each kind on each side [default: 5; with --quick 3, with --reproduce the preset's]
     #[arg(long, value_name = "N", value_parser = parse_count)]
     repeat: Option<usize>,
     /// What to compare with: memcached, nobody, or a server that runs already: its address or the path of its Unix socket
@@ -113,7 +125,8 @@ pub(crate) struct Bench {
     /// The Keyway to measure, if it runs already: its address or the path of its Unix socket; left out: one is started
     #[arg(long, value_name = "ADDR|PATH", value_parser = parse_target)]
     server: Option<Target>,
-    /// Keyway's libmemcached.so.11, for that door; the system's is measured beside it, with memcached
+    /// Keyway's libmemcached.so.11, for that door [default: where `make install` puts it beside this program]; the system's is
+    /// measured beside it, with memcached
     #[arg(long, value_name = "FILE")]
     libmemcached: Option<PathBuf>,
     /// Worker threads of each server that is started [default: as many as it has CPUs, at most 4]
@@ -155,28 +168,81 @@ impl Bench {
         let old = outputs.old()?;
         let report = match outputs.stored()? {
             Some(stored) => stored,
-            None => self.measure()?,
+            None if self.reproduce.is_empty() => self.measure()?,
+            None => self.measure_again()?,
         };
         outputs.deliver(&report, old.as_ref())
     }
 
+    /// What was asked for, cell by cell.
     fn measure(self) -> Result<Report, Failure> {
         let outputs = self.outputs.clone();
         let plan = self.plan()?;
         plan.check(machine::cpus()).map_err(Failure::usage)?;
         outputs.check()?;
         let tables = !outputs.take_stdout();
-        let mut screen = Screen::new(&plan, tables);
+        let about = plan.duration();
+        if tables {
+            let (rows, time) = (plan.cells.len(), minutes(about));
+            println!("{rows} rows of measurements, about {time} and the time to store items");
+        }
+        let mut screen = Screen::new(Some(about), tables);
         let outcome = run::run(&plan, &mut |event| screen.show(&event));
         screen.clear();
         let outcome = outcome.map_err(|error| Failure::new(exit::SYSTEM, error))?;
-        let command = std::env::args().skip(1).collect::<Vec<_>>().join(" ");
-        let report = Report::new(&plan, &outcome, format!("keyway {command}"));
+        let report = Report::new(&plan, &outcome, command());
         if tables {
-            print!("\n{}\n{}{}", report.head(), report.summary(), report.tail());
-            println!("\n{} in all", minutes(screen.begun.elapsed()));
+            print!("\n{}\n{}", report.head(), report.summary());
+            screen.end(&report);
         }
         Ok(report)
+    }
+
+    /// What papers measured.
+    fn measure_again(self) -> Result<Report, Failure> {
+        let setup = self.setup()?;
+        self.outputs.check()?;
+        let tables = !self.outputs.take_stdout();
+        let mut screen = Screen::new(None, tables);
+        let reproduced = reproduce::run(&self.reproduce, &setup, &mut |event| screen.show(&event));
+        screen.clear();
+        let reproduced = reproduced.map_err(|error| Failure::new(exit::SYSTEM, error))?;
+        let report = Report::of_papers(&reproduced, command());
+        if tables {
+            print!("\n{}", report.head());
+            screen.end(&report);
+        }
+        Ok(report)
+    }
+
+    fn setup(&self) -> Result<Setup, Failure> {
+        if let Against::Server(peer) = &self.against {
+            return Err(Failure::usage(format_args!(
+                "--reproduce starts its peers with the options that a figure needs, and cannot use the server at {peer}; leave out --against"
+            )));
+        }
+        let cpus = machine::cpus_online();
+        if let Some(cpu) = self.server_cpus.iter().chain(&self.client_cpus).find(|&&cpu| cpu >= cpus) {
+            return Err(Failure::usage(format_args!(
+                "there is no CPU {cpu}: this machine has {cpus}, numbered from 0"
+            )));
+        }
+        Ok(Setup {
+            program: rig::own_program().map_err(|error| Failure::new(exit::SYSTEM, error))?,
+            libmemcached: self.libmemcached.clone().or_else(installed_dropin),
+            scale: self.scale,
+            items: self.items,
+            length: self.seconds,
+            warmup: self.warmup,
+            repetitions: self.repeat,
+            server_threads: self.server_threads,
+            server_cpus: self.server_cpus.clone(),
+            client_cpus: self.client_cpus.clone(),
+            server_options: words(&self.server_options),
+            memcached_options: words(&self.memcached_options),
+            against: self.against.clone(),
+            silence_max: self.patience,
+        })
     }
 
     fn plan(self) -> Result<Plan, Failure> {
@@ -199,7 +265,7 @@ impl Bench {
             client_cpus: self.client_cpus,
             server_options: words(&self.server_options),
             memcached_options: words(&self.memcached_options),
-            libmemcached: self.libmemcached,
+            libmemcached: self.libmemcached.or_else(installed_dropin),
             server: self.server,
             against: self.against,
             program: rig::own_program().map_err(|error| Failure::new(exit::SYSTEM, error))?,
@@ -350,21 +416,14 @@ pub(crate) fn work() -> Result<(), Failure> {
 /// What is seen of a run: tables as they are complete, and below them, on a terminal, a line that says what happens.
 struct Screen {
     begun: Instant,
-    about: Duration,
+    /// how long the whole takes; presets do not know
+    about: Option<Duration>,
     tables: bool,
     line: bool,
 }
 
 impl Screen {
-    fn new(plan: &Plan, tables: bool) -> Self {
-        let about = plan.duration();
-        if tables {
-            println!(
-                "{} rows of measurements, about {} and the time to store items",
-                plan.cells.len(),
-                minutes(about)
-            );
-        }
+    fn new(about: Option<Duration>, tables: bool) -> Self {
         Self {
             begun: Instant::now(),
             about,
@@ -376,19 +435,30 @@ impl Screen {
     fn show(&mut self, event: &Event<'_>) {
         match event {
             Event::Doing { what, done } if self.line => {
-                let left = self.about.mul_f64((1.0 - done).clamp(0.0, 1.0));
-                eprint!("\r\x1b[K[{:3.0} %, {} left] {what}", done * 100.0, minutes(left));
+                let left = self.about.map(|about| about.mul_f64((1.0 - done).clamp(0.0, 1.0)));
+                let left = left.map_or(String::new(), |left| format!(", {} left", minutes(left)));
+                eprint!("\r\x1b[K[{:3.0} %{left}] {what}", done * 100.0);
                 let _ = std::io::stderr().flush();
             }
-            Event::Doing { .. } => {}
-            Event::Cell(cell) => {
-                self.clear();
-                if self.tables {
-                    println!("\n{}", report::cell_text(cell).trim_end());
-                    let _ = std::io::stdout().flush();
-                }
-            }
+            // A preset's cells are summed up in its tables.
+            Event::Cell(cell) if self.about.is_some() => self.print(&report::cell_text(cell)),
+            Event::Paper(table) => self.print(&table.text()),
+            Event::Doing { .. } | Event::Cell(_) => {}
         }
+    }
+
+    fn print(&self, table: &str) {
+        self.clear();
+        if self.tables {
+            println!("\n{}", table.trim_end());
+            let _ = std::io::stdout().flush();
+        }
+    }
+
+    /// What comes last.
+    fn end(&self, report: &Report) {
+        print!("{}", report.tail());
+        println!("\n{} in all", minutes(self.begun.elapsed()));
     }
 
     fn clear(&self) {
@@ -411,6 +481,22 @@ fn workloads() -> String {
     all.iter()
         .map(|w| format!("{:<width$}  {}; {}; {}\n", w.name, w.about, w.sizes.name(), w.access.name()))
         .collect()
+}
+
+fn presets() -> String {
+    let width = reproduce::PRESETS.iter().map(|preset| preset.name.len()).max().unwrap_or(0);
+    let line = |preset: &Preset| format!("  {:<width$}  {}\n", preset.name, preset.about);
+    reproduce::PRESETS.iter().map(line).collect()
+}
+
+fn command() -> String {
+    format!("keyway {}", std::env::args().skip(1).collect::<Vec<_>>().join(" "))
+}
+
+/// Keyway's libmemcached, where `make install` puts it.
+fn installed_dropin() -> Option<PathBuf> {
+    let program = std::env::current_exe().ok()?;
+    Some(program.parent()?.join("../lib/keyway/libmemcached.so.11")).filter(|path| path.is_file())
 }
 
 fn words(text: &str) -> Vec<String> {

@@ -27,6 +27,8 @@ pub(super) struct Outputs {
 /// Whatever tells how to measure.
 pub(super) const MEASURING: [&str; 29] = [
     "quick",
+    "reproduce",
+    "scale",
     "workload",
     "door",
     "connections",

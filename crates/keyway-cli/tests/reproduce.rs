@@ -1,0 +1,166 @@
+//! `keyway bench --reproduce` from outside: every preset in a short form, with every row of the paper's table; and peers that go wrong.
+
+use std::io::Read;
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+/// Longest that anything here may take; nothing takes nearly as long.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// Runs a preset with these options, once, and fails instead of waiting forever.
+fn reproduce(preset: &str, options: &str, memcached: Option<&str>) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_keyway"));
+    command.args(["bench", "--reproduce", preset, "--repeat", "1", "--json", "-"]);
+    command.args(options.split_whitespace());
+    if let Some(memcached) = memcached {
+        command.env("KEYWAY_MEMCACHED", memcached);
+    }
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    // A pipe holds less than a report.
+    let drain = |mut pipe: Box<dyn Read + Send>| {
+        std::thread::spawn(move || {
+            let mut all = Vec::new();
+            pipe.read_to_end(&mut all).map(|_| all)
+        })
+    };
+    let stdout = drain(Box::new(child.stdout.take().unwrap()));
+    let stderr = drain(Box::new(child.stderr.take().unwrap()));
+    let until = Instant::now() + PATIENCE;
+    let status = loop {
+        match child.try_wait().unwrap() {
+            Some(status) => break status,
+            None if Instant::now() > until => {
+                let _ = child.kill();
+                panic!("it hangs: {}", String::from_utf8_lossy(&stderr.join().unwrap().unwrap()));
+            }
+            None => std::thread::sleep(Duration::from_millis(10)),
+        }
+    };
+    let [stdout, stderr] = [stdout, stderr].map(|pipe| pipe.join().unwrap().unwrap());
+    Output { status, stdout, stderr }
+}
+
+fn told(output: &Output) -> String {
+    format!("{}: {}", output.status, String::from_utf8_lossy(&output.stderr))
+}
+
+fn report(output: &Output) -> Value {
+    serde_json::from_slice(&output.stdout).unwrap_or_else(|e| panic!("{e}: {}", told(output)))
+}
+
+fn skipped(why: &str) {
+    assert!(std::env::var_os("KEYWAY_TESTS_REQUIRE_ALL").is_none(), "{why}");
+    use std::io::Write;
+    let _ = writeln!(std::io::stderr(), "SKIP: {why}");
+}
+
+/// The papers' tables of a run in which nothing went wrong. `None`: memcached is not installed, which is said.
+fn tables(preset: &str, options: &str) -> Option<Vec<Value>> {
+    let output = reproduce(preset, options, None);
+    assert_eq!(output.status.code(), Some(0), "{}", told(&output));
+    let report = report(&output);
+    if report["notes"].to_string().contains("memcached is not installed") {
+        skipped("memcached is not installed");
+        return None;
+    }
+    let tables = report["papers"].as_array().unwrap().clone();
+    for table in &tables {
+        assert_eq!(table["preset"], preset);
+    }
+    Some(tables)
+}
+
+fn titled<'a>(tables: &'a [Value], title: &str) -> &'a Value {
+    let mut found = tables.iter().filter(|table| table["title"].as_str().unwrap().contains(title));
+    found.next().unwrap_or_else(|| panic!("no table \"{title}\" in {tables:#?}"))
+}
+
+/// The row of this name, which must have both sides here and the paper's ratio.
+fn compared<'a>(table: &'a Value, name: &str) -> &'a Value {
+    let mut rows = table["rows"].as_array().unwrap().iter();
+    let row = rows
+        .find(|row| row["name"] == name)
+        .unwrap_or_else(|| panic!("no {name} in {table:#}"));
+    for figure in ["keyway", "peer", "ratio", "paper_ratio", "ratio_of_ratios"] {
+        assert!(row[figure].as_f64() > Some(0.0), "{figure} of {row:#}");
+    }
+    row
+}
+
+/// The real libmemcached speaks to any server, so it stands in for the drop-in, which has tests of its own.
+#[test]
+fn latencies_of_the_protected_library() {
+    let options = "--seconds 0.05 --items 200 --libmemcached libmemcached.so.11";
+    let Some(tables) = tables("hodor-fig5", options) else { return };
+    let table = titled(&tables, "mean, client and memcached on one CPU");
+    for (name, peer, systems) in [
+        ("get 128 B", 13.0, [0.67, 0.64]),
+        ("get 5 KB", 13.0, [0.67, 0.64]),
+        ("set 128 B", 13.0, [1.2, 1.2]),
+        ("set 5 KB", 17.0, [1.5, 1.5]),
+        ("delete", 10.0, [0.21, 0.18]),
+        ("increment", 54.0, [1.6, 1.5]),
+    ] {
+        let row = compared(table, &format!("{name}, library"));
+        assert_eq!((row["unit"].as_str(), row["paper_peer"].as_f64()), (Some("µs"), Some(peer)));
+        assert!(systems.contains(&row["paper_system"].as_f64().unwrap()), "{row:#}");
+    }
+    assert!(table["differs"].as_array().unwrap().len() >= 4, "{table:#}");
+    let places = std::thread::available_parallelism().unwrap().get().min(2);
+    assert_eq!(tables.len(), 3 * places, "mean, p50 and p99 for each place of the server");
+}
+
+/// A program that stands in for memcached.
+struct Script(PathBuf);
+
+impl Script {
+    fn new(name: &str, line: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("keyway-reproduce-{name}-{}", std::process::id()));
+        std::fs::write(&path, format!("#!/bin/sh\n{line}\n")).unwrap();
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
+        Self(path)
+    }
+}
+
+impl Drop for Script {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+#[test]
+fn a_peer_that_does_not_start_or_dies_is_an_error() {
+    let output = reproduce("hodor-fig5", "--seconds 0.01 --items 200", Some("/bin/false"));
+    assert_eq!(output.status.code(), Some(71), "{}", told(&output));
+    assert!(told(&output).contains("ended at once"), "{}", told(&output));
+
+    // After a second of its own CPU time the kernel kills it.
+    let mortal = Script::new("mortal", "ulimit -t 1; exec memcached \"$@\"");
+    let output = reproduce("hodor-fig5", "--seconds 3 --warmup 0.1 --items 200", mortal.0.to_str());
+    if told(&output).contains("ended at once") {
+        return skipped("memcached is not installed");
+    }
+    assert_eq!(output.status.code(), Some(1), "{}", told(&output));
+    assert!(report(&output)["failures"][0].as_str().is_some(), "{}", told(&output));
+}
+
+#[test]
+fn what_cannot_be_reproduced_is_refused() {
+    for (options, words) in [
+        ("--door tcp", "cannot be used with"),
+        ("--against 127.0.0.1:1", "leave out --against"),
+        ("--scale medium", "small and full"),
+        ("--client-cpus 4000", "there is no CPU 4000"),
+    ] {
+        let output = reproduce("hodor-fig5", options, None);
+        assert!(told(&output).contains(words), "{options}: {}", told(&output));
+        assert_eq!(output.status.code(), Some(64), "{options}");
+    }
+    let output = reproduce("hodor-fig4", "", None);
+    assert!(told(&output).contains("hodor-fig5"), "{}", told(&output));
+}
