@@ -31,6 +31,10 @@ const ANSWER_MAX: u64 = 1 << 20;
 /// What is told as the version where no server tells it: the protocol's, as Keyway speaks it.
 const VERSION: [u8; 3] = [1, 6, 45];
 
+/// Why a region that is there is left to its server.
+const SHUT_OUT: &str = "it answers from the kernel, and what this program changes in its region cannot be counted for it; start it with \
+                        --region-socket to have the region used directly";
+
 /// Where a server is, on this host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Target {
@@ -281,6 +285,15 @@ impl Entry {
         }
     }
 
+    /// The server answers from the kernel, and its region is not for this program to change.
+    pub(crate) fn shut_out(&self) {
+        let Some(mut state) = patient(&self.state) else { return };
+        if matches!(&*state, State::Region(open) if open.cache.is_shut_out()) {
+            self.stranger(&mut state, Some(SHUT_OUT));
+            self.generation.fetch_add(1, Release);
+        }
+    }
+
     fn find(&self, state: &mut State) -> Result<bool, Nobody> {
         let why = match probe(&self.target) {
             Probe::Place(place, told, facts) => {
@@ -313,6 +326,11 @@ impl Entry {
                     "{} is not its region; the server sees other files than this program",
                     place.display()
                 )
+            }
+            // A place that is named itself has no server to go to: it can be read, at least.
+            Ok((cache, ..)) if !matches!(self.target, Target::Place(_)) && cache.is_shut_out() => {
+                cache.leave();
+                SHUT_OUT.to_owned()
             }
             Ok((cache, identity, stamp)) => {
                 let open = Open {

@@ -234,11 +234,11 @@ unsafe fn ask(st: *mut memcached_st, keys: *const *const c_char, lengths: *const
             }
             Ok(())
         });
-        Some(match all {
-            Ok(Ok(())) => rc::SUCCESS,
-            Ok(Err(error)) => store::refused(st, error),
-            Err(error) => store::unreachable(st, &error),
-        })
+        match all {
+            Ok(Ok(())) => Some(rc::SUCCESS),
+            Ok(Err(error)) => store::undone(st, error).answer(),
+            Err(error) => Some(store::unreachable(st, &error)),
+        }
     }
 }
 

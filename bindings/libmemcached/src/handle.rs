@@ -191,6 +191,29 @@ unsafe fn find_way(st: *mut memcached_st) -> Way {
     }
 }
 
+/// The region is not for this program to change, because a server answers from the kernel: the handle becomes the real library's, if that
+/// is there and every server has a socket of its own. Whether it has.
+///
+/// # Safety
+///
+/// The handle is ours.
+#[cold]
+pub(crate) unsafe fn shut_out(st: *mut memcached_st) -> bool {
+    // SAFETY: the caller's word.
+    let handle = unsafe { of(st) };
+    let by_socket = !handle.entries.iter().any(|entry| matches!(entry.target(), Target::Place(_)));
+    if !by_socket || !real::is_there() {
+        return false;
+    }
+    handle.entries.iter().for_each(|entry| entry.shut_out());
+    if let Some(open) = handle.open.take() {
+        open.cache.leave();
+    }
+    // SAFETY: the caller's word.
+    unsafe { hand_over(st) };
+    true
+}
+
 /// What the servers of a handle come to.
 enum Found {
     /// one region

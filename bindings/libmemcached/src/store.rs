@@ -49,6 +49,25 @@ pub(crate) fn whole_key<'a>(namespace: Option<&std::ffi::CStr>, buffer: &'a mut 
     }
 }
 
+/// Why a call came to nothing in the region.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Undone {
+    /// this is returned
+    Code(c_int),
+    /// the handle is the real library's by now, which is to be called instead
+    Away,
+}
+
+impl Undone {
+    /// What a body of [`handle_functions`] gives.
+    pub(crate) fn answer(self) -> Option<c_int> {
+        match self {
+            Self::Code(code) => Some(code),
+            Self::Away => None,
+        }
+    }
+}
+
 /// Does something to a key in the region; what cannot be done is kept as the handle's failure.
 ///
 /// # Safety
@@ -61,21 +80,36 @@ unsafe fn work<R>(
     key: *const c_char,
     length: usize,
     work: impl FnOnce(&mut Session, &[u8]) -> Result<R, WriteError>,
-) -> Result<R, c_int> {
+) -> Result<R, Undone> {
     // SAFETY: the caller's word.
     let key = unsafe {
-        check_key(st, key, length)?;
+        check_key(st, key, length).map_err(Undone::Code)?;
         std::slice::from_raw_parts(key.cast::<u8>(), length)
     };
     let Some(open) = &handle.open else {
-        return Err(rc::FAILURE);
+        return Err(Undone::Code(rc::FAILURE));
     };
     let key = whole_key(handle.namespace.as_deref(), &mut handle.key, key);
     match open.cache.with_session(|session, _| work(session, key)) {
         Ok(Ok(done)) => Ok(done),
-        Ok(Err(error)) => Err(refused(st, error)),
-        Err(error) => Err(unreachable(st, &error)),
+        // SAFETY: the caller's word; the handle is not used behind it.
+        Ok(Err(error)) => Err(unsafe { undone(st, error) }),
+        Err(error) => Err(Undone::Code(unreachable(st, &error))),
     }
+}
+
+/// What becomes of a write that the region does not take: a server that answers from the kernel takes it by its own socket.
+///
+/// # Safety
+///
+/// The handle is ours, and nobody uses it behind this but by asking whose it is.
+#[cold]
+pub(crate) unsafe fn undone(st: *mut memcached_st, error: WriteError) -> Undone {
+    // SAFETY: the caller's word.
+    if error == WriteError::KernelDoor && unsafe { handle::shut_out(st) } {
+        return Undone::Away;
+    }
+    Undone::Code(refused(st, error))
 }
 
 /// What the server would have said to a write that cannot be done.
@@ -134,8 +168,8 @@ unsafe fn store(
         let (binary, quiet) = ((*st).is(Flag::BinaryProtocol), !(*st).is(Flag::Reply));
         Some(match stored {
             // Without replies, only what libmemcached itself refuses is known.
-            Err(rc::E2BIG | rc::SERVER_MEMORY_ALLOCATION_FAILURE) if quiet => rc::SUCCESS,
-            Err(code) => code,
+            Err(Undone::Code(rc::E2BIG | rc::SERVER_MEMORY_ALLOCATION_FAILURE)) if quiet => rc::SUCCESS,
+            Err(undone) => return undone.answer(),
             Ok(_) if quiet => rc::SUCCESS,
             Ok(_) if (*st).is(Flag::BufferRequests) && how.mode == StoreMode::Set && how.compare_cas.is_none() => rc::BUFFERED,
             Ok(Stored::Stored { .. }) => rc::SUCCESS,
@@ -242,7 +276,7 @@ handle_functions! {
 
     fn memcached_flush(st: *mut memcached_st, expiration: i64) -> c_int = rc::INVALID_ARGUMENTS; {
         match handle::enter(st) {
-            Way::Here(handle) => Some(flush(st, handle, expiration)),
+            Way::Here(handle) => flush(st, handle, expiration),
             Way::Away => None,
             Way::Stuck(code) => Some(code),
         }
@@ -271,7 +305,7 @@ unsafe fn delete(st: *mut memcached_st, key: *const c_char, length: usize, expir
             session.delete(key, &Delete::default())
         });
         let code = match deleted {
-            Err(code) => return Some(code),
+            Err(undone) => return undone.answer(),
             Ok(_) if (*st).is(Flag::BufferRequests) => rc::BUFFERED,
             Ok(_) if !(*st).is(Flag::Reply) => rc::SUCCESS,
             Ok(Deleted::Deleted) => rc::SUCCESS,
@@ -293,13 +327,11 @@ unsafe fn touch(st: *mut memcached_st, key: *const c_char, length: usize, expira
     // SAFETY: the caller's word.
     unsafe {
         match handle::enter(st) {
-            Way::Here(handle) => Some(
-                match work(st, handle, key, length, |session, key| session.touch(key, expiration)) {
-                    Ok(true) => rc::SUCCESS,
-                    Ok(false) => rc::NOTFOUND,
-                    Err(code) => code,
-                },
-            ),
+            Way::Here(handle) => match work(st, handle, key, length, |session, key| session.touch(key, expiration)) {
+                Ok(true) => Some(rc::SUCCESS),
+                Ok(false) => Some(rc::NOTFOUND),
+                Err(undone) => undone.answer(),
+            },
             Way::Away => None,
             Way::Stuck(code) => Some(code),
         }
@@ -319,15 +351,13 @@ unsafe fn exist(st: *mut memcached_st, key: *const c_char, length: usize) -> Opt
     // SAFETY: the caller's word.
     unsafe {
         match handle::enter(st) {
-            Way::Here(handle) => Some(
-                match work(st, handle, key, length, |session, key| {
-                    session.get_with(key, &how, &mut Vec::new(), |_, _| {})
-                }) {
-                    Ok(Some(_)) => rc::SUCCESS,
-                    Ok(None) => rc::NOTFOUND,
-                    Err(code) => code,
-                },
-            ),
+            Way::Here(handle) => match work(st, handle, key, length, |session, key| {
+                session.get_with(key, &how, &mut Vec::new(), |_, _| {})
+            }) {
+                Ok(Some(_)) => Some(rc::SUCCESS),
+                Ok(None) => Some(rc::NOTFOUND),
+                Err(undone) => undone.answer(),
+            },
             Way::Away => None,
             Way::Stuck(code) => Some(code),
         }
@@ -365,7 +395,8 @@ unsafe fn count(st: *mut memcached_st, key: *const c_char, length: usize, how: &
             Ok(Counted::NotANumber) => {
                 code = error::set_client_error(st, "cannot increment or decrement non-numeric value");
             }
-            Err(refused) => code = refused,
+            Err(Undone::Away) => return None,
+            Err(Undone::Code(refused)) => code = refused,
         }
         if !(*st).is(Flag::Reply) && code != rc::BAD_KEY_PROVIDED {
             (answer, code) = (u64::MAX, rc::SUCCESS);
@@ -411,14 +442,18 @@ unsafe fn count_from(
     }
 }
 
-fn flush(st: *mut memcached_st, handle: &mut Handle, expiration: i64) -> c_int {
-    let Some(open) = &handle.open else { return rc::FAILURE };
+/// # Safety
+///
+/// As [`work`].
+unsafe fn flush(st: *mut memcached_st, handle: &mut Handle, expiration: i64) -> Option<c_int> {
+    let Some(open) = &handle.open else { return Some(rc::FAILURE) };
     if !open.facts.may_flush {
-        return error::set_client_error(st, "flush_all not allowed");
+        return Some(error::set_client_error(st, "flush_all not allowed"));
     }
     match open.cache.with_session(|session, _| session.flush_all(expiration)) {
-        Ok(Ok(())) => rc::SUCCESS,
-        Ok(Err(error)) => refused(st, error),
-        Err(error) => unreachable(st, &error),
+        Ok(Ok(())) => Some(rc::SUCCESS),
+        // SAFETY: the caller's word.
+        Ok(Err(error)) => unsafe { undone(st, error) }.answer(),
+        Err(error) => Some(unreachable(st, &error)),
     }
 }

@@ -5,6 +5,7 @@ mod common;
 
 use common::{Dropin, Library, NOWHERE};
 use harness::{DEADLINE, Kind, ServeOptions, Server, Transport, keyway_check, memcached_binary, skip, wait_until};
+use keyway::{Cache, Options, Place};
 use std::io::{BufRead, BufReader, Write};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -280,7 +281,10 @@ fn a_region_of_another_version_leaves_the_socket() {
     assert!(!talk.has_mapped(keyway.region()));
     let said = talk.said();
     assert_eq!(said.lines().count(), 1, "once: {said}");
-    assert!(said.contains("version"), "{said}");
+    assert!(
+        said.contains("has format version 2") && said.contains("knows version 1"),
+        "{said}"
+    );
     std::os::unix::fs::FileExt::write_all_at(&file, &version, 8).expect("a version");
     drop(talk);
     keyway.terminate();
@@ -364,4 +368,141 @@ fn programs_that_are_killed_in_the_middle_hurt_nobody() {
     keyway.terminate();
     let (status, told) = keyway_check(keyway.region());
     assert!(status.success(), "{told}");
+}
+
+/// A Keyway that answers from the kernel on the `lo` of a network namespace of its own, and has a Unix socket.
+struct InKernel {
+    child: Child,
+    socket: PathBuf,
+}
+
+impl InKernel {
+    fn start(region: &Path, socket: &Path, arguments: &[&str]) -> Self {
+        let mut command = Command::new("unshare");
+        command.args(["--net", "sh", "-c", "ip link set lo up && exec \"$@\"", "sh"]);
+        command
+            .arg(harness::keyway_binary())
+            .args(["serve", "--memory", "16m", "--listen", "127.0.0.1:0", "--region"]);
+        command.arg(region).arg("--socket").arg(socket).args(arguments);
+        let log = std::fs::File::create(socket.with_extension("log")).expect("a file");
+        let child = command.stdout(Stdio::null()).stderr(log).spawn().expect("a server");
+        let mut own = Self {
+            child,
+            socket: socket.to_path_buf(),
+        };
+        wait_until("a server that answers", DEADLINE, || {
+            assert!(own.child.try_wait().expect("a child").is_none(), "{}", own.log());
+            std::os::unix::net::UnixStream::connect(socket).ok()
+        });
+        own
+    }
+
+    fn log(&self) -> String {
+        std::fs::read_to_string(self.socket.with_extension("log")).unwrap_or_default()
+    }
+
+    /// The same, when its door is open: nobody else may write to the region by its path.
+    fn with_open_door(region: &Path, socket: &Path, arguments: &[&str]) -> Self {
+        let own = Self::start(region, socket, &[&KERNEL[..], arguments].concat());
+        let options = Options {
+            existing_only: true,
+            ..Options::default()
+        };
+        let cache = Cache::open(&Place::Path(region.to_path_buf()), &options).expect("a region");
+        wait_until("an open door", DEADLINE, || cache.is_shut_out().then_some(()));
+        own
+    }
+}
+
+impl Drop for InKernel {
+    fn drop(&mut self) {
+        // As an init system ends it: the kernel door is closed before.
+        let _ = Command::new("kill").arg(self.child.id().to_string()).status();
+        let _ = self.child.wait();
+    }
+}
+
+const KERNEL: [&str; 4] = ["--udp", "127.0.0.1:11999", "--kernel", "lo"];
+
+/// Whether the kernel door can be opened; said aloud if not.
+fn has_kernel_door(test: &str, dropin: &Dropin) -> bool {
+    let mut attempt = Command::new("unshare");
+    attempt.args(["--net", "sh", "-c", "ip link set lo up"]);
+    if !attempt.output().is_ok_and(|output| output.status.success()) {
+        skip(test, "a network namespace needs root");
+        return false;
+    }
+    let (region, socket) = (dropin.scratch.join("attempt"), dropin.scratch.join("attempt.sock"));
+    let server = std::panic::catch_unwind(|| InKernel::start(&region, &socket, &KERNEL));
+    let opened = server.is_ok();
+    drop(server);
+    if !opened {
+        let log = std::fs::read_to_string(socket.with_extension("log")).unwrap_or_default();
+        skip(test, &format!("the kernel door does not open here: {}", log.trim()));
+    }
+    opened
+}
+
+#[test]
+fn behind_an_open_kernel_door_a_program_moves_to_the_socket() {
+    let test = "the drop-in behind the kernel door";
+    let dropin = Dropin::new();
+    let Some(program) = dropin.compile(test, "talk.c") else {
+        return;
+    };
+    if !Path::new("/usr/lib/x86_64-linux-gnu/libmemcached.so.11").exists() {
+        return skip(test, "there is no real libmemcached to go on with");
+    }
+    if !has_kernel_door(test, &dropin) {
+        return;
+    }
+    let (region, socket) = (dropin.scratch.join("region"), dropin.scratch.join("server.sock"));
+    let servers = socket.display().to_string();
+
+    // On the region while the door is closed; on the socket from the first write behind an open one.
+    let server = InKernel::start(&region, &socket, &[]);
+    let mut before = Talk::start(&dropin, &program, &servers, &[]);
+    assert_eq!(before.ask("set k one"), "SUCCESS", "{}", before.said());
+    assert!(before.has_mapped(&region));
+    drop(server);
+    let server = InKernel::with_open_door(&region, &socket, &[]);
+    assert_eq!(before.ask("get k"), "one");
+    assert_eq!(before.ask("set k two"), "SUCCESS", "{}", before.said());
+    assert_eq!(before.ask("get k"), "two");
+    assert!(before.said().contains("answers from the kernel"), "{}", before.said());
+
+    // Never on the region, if the door is open when it comes.
+    let mut after = Talk::start(&dropin, &program, &servers, &[]);
+    for (line, answer) in [
+        ("get k", "two"),
+        ("set k three", "SUCCESS"),
+        ("get k", "three"),
+        ("clone", "SUCCESS"),
+    ] {
+        assert_eq!(after.ask(line), answer, "{line}: {}", after.said());
+    }
+    assert_eq!(after.said().lines().count(), 1, "once: {}", after.said());
+    assert!(after.said().contains("--region-socket"), "{}", after.said());
+    wait_until("the region is let go", DEADLINE, || {
+        assert_eq!(after.ask("get k"), "three");
+        (!after.has_mapped(&region)).then_some(())
+    });
+
+    // There is nobody else to ask: it is told so.
+    let mut alone = Talk::start(&dropin, &program, &format!("keyway:{}", region.display()), &[ALONE]);
+    assert_eq!(alone.ask("get k"), "three", "what is there can be read");
+    assert_eq!(alone.ask("set k four"), "SERVER ERROR");
+    assert_eq!(alone.ask("get k"), "three");
+    drop(server);
+
+    // A server that hands out its region counts what its programs change.
+    let handed_out = dropin.scratch.join("region.sock");
+    let path = handed_out.display().to_string();
+    let _server = InKernel::with_open_door(&region, &socket, &["--region-socket", &path]);
+    let mut direct = Talk::start(&dropin, &program, &servers, &[]);
+    assert_eq!(direct.ask("set k five"), "SUCCESS", "{}", direct.said());
+    assert!(direct.has_mapped(&region) && direct.said().is_empty(), "{}", direct.said());
+    wait_until("the other's next connection", DEADLINE, || {
+        (after.ask("get k") == "five").then_some(())
+    });
 }

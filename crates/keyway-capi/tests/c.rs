@@ -70,6 +70,35 @@ fn everything(test: &str, right: Option<&str>) {
     assert!(status.success(), "{told}");
 }
 
+#[test]
+fn a_region_of_another_version_is_refused_with_both_named() {
+    use std::os::unix::fs::FileExt;
+    let Some(installed) = Installed::new("a region of another version, in C") else {
+        return;
+    };
+    let socket = installed.scratch.join("region.sock");
+    let server = Server::start(
+        Kind::Keyway,
+        &ServeOptions {
+            keyway_arguments: vec!["--region-socket".to_owned(), socket.display().to_string()],
+            ..ServeOptions::default()
+        },
+    );
+    // The format's version is behind the magic number; the server has read it already.
+    let file = std::fs::File::options().write(true).open(server.region()).expect("a region");
+    file.write_all_at(&7_u64.to_le_bytes(), 8).expect("a version");
+    let program = installed.compile(&Path::new(HERE).join("tests/c/attached.c"));
+    for place in [server.region(), &socket] {
+        let told = run(&installed, &program, &[place, Path::new("unusable")]);
+        assert!(
+            told.contains("has format version 7") && told.contains("knows version 1"),
+            "{}: {told}",
+            place.display()
+        );
+    }
+    file.write_all_at(&1_u64.to_le_bytes(), 8).expect("a version");
+}
+
 /// The server's arguments for it.
 fn right_of_this_user(right: Option<&str>) -> Vec<String> {
     use std::os::unix::fs::MetadataExt;

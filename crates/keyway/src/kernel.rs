@@ -89,6 +89,17 @@ impl Cache {
         doorway.as_ref().map(|(word, map)| (word.0, Arc::clone(map)))
     }
 
+    /// Whether this process may not change the region now: a server answers from copies (its kernel door), and changes cannot be counted for
+    /// it here, because the region did not come through that server's socket. Gets are as ever.
+    pub fn is_shut_out(&self) -> bool {
+        let crew = &self.inner.crew;
+        if matches!(crew.standing, Standing::Reader(_)) || !crew.home.is_here() {
+            return false;
+        }
+        meet(crew);
+        crew.inside(|region| region.door().is_on() && !region.has_stripes())
+    }
+
     /// When a delayed `flush_all` begins, Unix seconds.
     pub fn flush_at_unix_s(&self) -> Option<i64> {
         let _inside = self.inner.crew.latch.open();

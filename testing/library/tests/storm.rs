@@ -5,11 +5,12 @@
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
+use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
-use harness::{Random, Scratch, full_run, keyway_check, say, skip};
+use harness::{DEADLINE, Random, Scratch, full_run, keyway_check, run_to_end, say, skip};
 use keyway::{Cache, Options, Place};
 use library::{C, Python, Running, program};
 
@@ -250,4 +251,80 @@ fn counts_that_are_not_there_are_found_out() {
     }
     let judged = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| ground.judge_counters()));
     assert!(judged.is_err());
+}
+
+/// What becomes of a program that misuses the library, or runs out of something (`programs/victim.c`): it is told, or ended by one of
+/// these signals.
+const VICTIMS: [(&str, &[i32]); 21] = [
+    ("stack", FAULT),
+    ("stack-of-a-thread", FAULT),
+    ("descriptors", TOLD),
+    ("memory-for-opening", TOLD),
+    ("memory-for-an-answer", TOLD),
+    ("memory-for-a-copy", ABORT),
+    ("null-pointers", TOLD),
+    ("no-handle", FAULT),
+    ("no-key", FAULT),
+    ("half-a-key", FAULT),
+    ("no-value", FAULT),
+    ("half-a-value", FAULT),
+    ("half-a-large-value", FAULT),
+    ("half-a-value-over-another", FAULT),
+    ("no-buffer", FAULT),
+    ("half-a-buffer", FAULT),
+    ("a-buffer-for-reading", FAULT),
+    ("no-item", FAULT),
+    ("no-number", FAULT),
+    ("no-entries", FAULT),
+    ("no-options", FAULT),
+];
+const TOLD: &[i32] = &[];
+/// SIGSEGV and SIGBUS
+const FAULT: &[i32] = &[11, 7];
+/// SIGABRT
+const ABORT: &[i32] = &[6];
+
+#[test]
+fn whoever_points_nowhere_or_runs_out_is_told_or_ends_alone() {
+    let test = "programs that misuse the library";
+    let Some((python, c)) = tools(test) else { return };
+    c.compile("victim.c");
+    let ground = Ground::new(&python, &c, 2);
+    let mut workers = [(InC, 0), (InPython, 1)].map(|(language, worker)| ground.start(language, worker, worker + 1, &[]));
+    let region = ground.scratch.join("region");
+    for (way, signals) in VICTIMS {
+        for gate in ["on", "off"] {
+            let mut victim = c.run("victim");
+            victim.arg(&region).arg(way).env("KEYWAY_GATE", gate);
+            let (status, told) = run_to_end(&mut victim, DEADLINE);
+            let is_as_due = match status.signal() {
+                Some(signal) => signals.contains(&signal),
+                None => status.success() && signals.is_empty() && told == "told\n",
+            };
+            assert!(is_as_due, "{way}, gate {gate}: {status}\n{told}");
+            for (worker, running) in workers.iter_mut().enumerate() {
+                assert!(
+                    running.ended().is_none(),
+                    "{way}: worker {worker} has ended\n{}",
+                    ground.said()
+                );
+            }
+        }
+    }
+    ground.stop();
+    for worker in &mut workers {
+        let status = worker.end();
+        assert!(status.success(), "{status}\n{}", ground.said());
+    }
+    assert_eq!(ground.said(), "");
+    ground.judge_counters();
+    assert!(ground.sum(CHECKS) > 1000, "{} checks", ground.sum(CHECKS));
+    ground.region.with_session(|session, _| session.upkeep()).expect("a session");
+    ground.region.leave();
+    let (info, recovered) = (ground.region.info(), ground.region.counters().recoveries);
+    assert_eq!(info.sessions, 0, "what they held is taken back");
+    assert!(recovered >= 20, "{recovered} threads taken back");
+    drop(ground.region);
+    let (status, told) = keyway_check(&region);
+    assert!(status.success(), "{told}");
 }

@@ -1,7 +1,7 @@
-// A client of a server's region socket: attached SOCKET [refused|killed]
+// A client of a server's region socket: attached SOCKET [refused|unusable|killed]
 //
 // Reads what the server's clients stored, stores for them, and ends well ("OK"), in the middle of it ("killed"), or finds that
-// it may not have the region ("refused").
+// it may not have the region ("refused"), or cannot use it ("unusable").
 
 #include <keyway.h>
 #include <signal.h>
@@ -19,8 +19,9 @@
 int main(int argc, char **argv) {
     const char *how = argc > 2 ? argv[2] : "";
     keyway *cache = keyway_open(argv[1], NULL);
-    if (strcmp(how, "refused") == 0) {
-        EXPECT(cache == NULL && keyway_error() == KEYWAY_ERROR_REFUSED);
+    if (strcmp(how, "refused") == 0 || strcmp(how, "unusable") == 0) {
+        EXPECT(cache == NULL);
+        EXPECT(keyway_error() == (*how == 'r' ? KEYWAY_ERROR_REFUSED : KEYWAY_ERROR_UNUSABLE));
         puts(keyway_message());
         return 0;
     }
