@@ -10,6 +10,7 @@ pub mod compare;
 pub mod datagram;
 pub mod dropin;
 pub mod items;
+pub mod link;
 pub mod load;
 pub mod machine;
 pub mod mix;

@@ -115,6 +115,19 @@ impl Usage {
     }
 }
 
+/// What all CPUs of the machine have spent on anything but waiting so far, interrupts and what follows from them included (proc(5), stat), in steps of 10 ms.
+pub fn busy() -> Option<Duration> {
+    parse_busy(&std::fs::read_to_string("/proc/stat").ok()?)
+}
+
+/// user, nice, system, then idle and iowait, which are none, then irq and softirq; what comes behind is other machines' time, or counted before.
+fn parse_busy(stat: &str) -> Option<Duration> {
+    let fields = stat.lines().next()?.strip_prefix("cpu ")?.split_ascii_whitespace();
+    let ticks: Vec<u32> = fields.map(str::parse).collect::<Result<_, _>>().ok()?;
+    let busy = [0, 1, 2, 5, 6].map(|field| ticks.get(field).copied());
+    busy.into_iter().try_fold(Duration::ZERO, |sum, ticks| Some(sum + TICK * ticks?))
+}
+
 fn parse_switches(status: &str) -> u64 {
     let counts = status.lines().filter_map(|line| {
         let (name, count) = line.split_once(':')?;
@@ -192,6 +205,14 @@ mod tests {
             }
         );
         assert_eq!(parse_stat("42 (a) S 1"), None);
+    }
+
+    #[test]
+    fn waiting_and_stolen_time_are_no_work() {
+        let stat = "cpu  100 20 3 4000 500 6 7 80 9 10\ncpu0 1 2 3 4 5 6 7 8 9 10\n";
+        assert_eq!(parse_busy(stat), Some(Duration::from_millis(1360)));
+        assert_eq!(parse_busy("cpu  1 2 3"), None);
+        assert!(busy().unwrap() > Duration::ZERO);
     }
 
     #[test]

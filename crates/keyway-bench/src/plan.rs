@@ -20,17 +20,23 @@ pub enum Door {
     Tcp,
     /// UDP, with memcached's frame
     Udp,
+    /// gets over UDP, the rest over TCP
+    Split,
+    /// the same, with the kernel door before the sockets
+    Kernel,
 }
 
 impl Door {
     /// All of them.
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 8] = [
         Self::Library,
         Self::Processes,
         Self::Libmemcached,
         Self::Unix,
         Self::Tcp,
         Self::Udp,
+        Self::Split,
+        Self::Kernel,
     ];
 
     /// As it is written on a command line.
@@ -42,6 +48,8 @@ impl Door {
             Self::Unix => "unix",
             Self::Tcp => "tcp",
             Self::Udp => "udp",
+            Self::Split => "udp-tcp",
+            Self::Kernel => "kernel",
         }
     }
 
@@ -59,6 +67,11 @@ impl Door {
         matches!(self, Self::Library | Self::Processes)
     }
 
+    /// Whether gets go as datagrams.
+    pub fn is_datagrams(self) -> bool {
+        matches!(self, Self::Udp | Self::Split | Self::Kernel)
+    }
+
     /// What several of it are called.
     fn unit(self, count: usize) -> &'static str {
         match (self, count) {
@@ -66,8 +79,8 @@ impl Door {
             (Self::Library | Self::Libmemcached, _) => "threads",
             (Self::Processes, 1) => "process",
             (Self::Processes, _) => "processes",
-            (Self::Udp, 1) => "socket",
-            (Self::Udp, _) => "sockets",
+            (Self::Udp | Self::Split | Self::Kernel, 1) => "socket",
+            (Self::Udp | Self::Split | Self::Kernel, _) => "sockets",
             (_, 1) => "connection",
             _ => "connections",
         }
@@ -199,9 +212,13 @@ impl Cell {
         name
     }
 
-    /// The door of the peer: memcached has no library; its nearest door is the Unix socket.
+    /// The door of the peer: memcached has no library; its nearest door is the Unix socket. Nor has it a kernel door.
     pub fn peer_door(&self) -> Door {
-        if self.door.is_region() { Door::Unix } else { self.door }
+        match self.door {
+            Door::Library | Door::Processes => Door::Unix,
+            Door::Kernel => Door::Split,
+            door => door,
+        }
     }
 
     /// The memory of each cache: what was asked for, or twice what the items take.
@@ -344,7 +361,10 @@ impl Plan {
                 "processes do not know which items the others have stored, nor a trace; use the library door".to_owned(),
             );
         }
-        if cell.door == Door::Udp && cell.depth > 1 {
+        if cell.door == Door::Kernel && (self.server.is_some() || self.peer_server().is_some()) {
+            return refuse("the kernel door is measured with servers that are started for it; leave out --server and --against".to_owned());
+        }
+        if cell.door.is_datagrams() && cell.depth > 1 {
             return refuse(
                 "a datagram is lost or not on its own, so each socket has one request on the way; leave out --pipeline"
                     .to_owned(),
@@ -384,6 +404,11 @@ impl Plan {
             Against::Server(target) => Some(target),
             Against::Nobody | Against::Memcached => None,
         }
+    }
+
+    /// Whether servers are behind a link of network namespaces instead of this machine's `lo`: the kernel door is, and so is what stands beside it.
+    pub fn has_link(&self) -> bool {
+        self.cells.iter().any(|cell| cell.door == Door::Kernel)
     }
 
     /// About how long it takes, loading aside.

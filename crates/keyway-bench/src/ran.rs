@@ -210,6 +210,10 @@ pub struct Ran {
     pub client_busiest: f64,
     /// of the server's process, where it is known
     pub server: Option<Usage>,
+    /// CPU time of the whole machine, whoever used it
+    pub machine: Option<Duration>,
+    /// requests that the kernel door answered; `None`: there is none
+    pub in_kernel: Option<u64>,
 }
 
 impl Ran {

@@ -109,7 +109,7 @@ pub struct CellReport {
     pub about: String,
     /// its name
     pub workload: String,
-    /// `library`, `processes`, `libmemcached`, `unix`, `tcp`, `udp`
+    /// `library`, `processes`, `libmemcached`, `unix`, `tcp`, `udp`, `udp-tcp`, `kernel`
     pub door: String,
     /// connections, sockets, threads or processes
     pub connections: usize,
@@ -183,6 +183,12 @@ pub struct RunReport {
     pub server_cpu_s: Option<f64>,
     /// context switches of the server
     pub server_switches: Option<u64>,
+    /// CPU time of the whole machine, whoever used it
+    #[serde(default)]
+    pub machine_cpu_s: Option<f64>,
+    /// requests that the kernel door answered
+    #[serde(default)]
+    pub answered_in_kernel: Option<u64>,
 }
 
 /// A figure that every measurement gives, or NaN.
@@ -208,6 +214,8 @@ const FIGURES: &[Figure] = &[
     Figure { name: "server CPU an operation", unit: "µs", digits: 2, better: Better::Lower, of: |_, ran, _| per_operation(ran, ran.server.map(|used| used.cpu.as_secs_f64() * 1e6)) },
     Figure { name: "server context switches an operation", unit: "", digits: 3, better: Better::Lower, of: |_, ran, _| per_operation(ran, ran.server.map(|used| count(used.switches))) },
     Figure { name: "client CPU an operation", unit: "µs", digits: 2, better: Better::Lower, of: |_, ran, _| per_operation(ran, Some(ran.client_cpu.as_secs_f64() * 1e6)) },
+    Figure { name: "machine CPU an operation", unit: "µs", digits: 2, better: Better::Lower, of: |_, ran, _| per_operation(ran, ran.machine.map(|used| used.as_secs_f64() * 1e6)) },
+    Figure { name: "gets answered in the kernel", unit: "%", digits: 1, better: Better::Higher, of: |_, ran, _| ran.in_kernel.filter(|_| ran.reads.count() > 0).map_or(f64::NAN, |hits| count(hits) / count(ran.reads.count()) * 100.0) },
     Figure { name: "client's busiest thread", unit: "% of a CPU", digits: 0, better: Better::Lower, of: |_, ran, _| ran.client_busiest * 100.0 },
     Figure { name: "gets that missed", unit: "%", digits: 3, better: Better::Lower, of: |_, ran, _| if ran.misses > 0 { count(ran.misses) / count(ran.hits + ran.misses) * 100.0 } else { f64::NAN } },
     Figure { name: "datagrams lost", unit: "%", digits: 3, better: Better::Lower, of: |_, ran, _| if ran.dropped > 0 { count(ran.dropped) / count(ran.operations + ran.dropped) * 100.0 } else { f64::NAN } },
@@ -478,6 +486,8 @@ impl RunReport {
             client_busiest: ran.client_busiest,
             server_cpu_s: ran.server.map(|used| used.cpu.as_secs_f64()),
             server_switches: ran.server.map(|used| used.switches),
+            machine_cpu_s: ran.machine.map(|used| used.as_secs_f64()),
+            answered_in_kernel: ran.in_kernel,
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use crate::dropin::Dropin;
 use crate::items::Items;
+use crate::link::Link;
 use crate::machine::{self, Usage};
 use crate::mix::{Access, Kind};
 use crate::plan::{Against, Cell, Door, Plan};
@@ -33,6 +34,8 @@ pub struct Store {
     pub newest: Arc<AtomicU64>,
     /// all items of the workload are in it
     loaded: cell::Cell<bool>,
+    /// the kernel door has been shown all of them
+    warmed: cell::Cell<bool>,
     /// memory that it took to store one, key and value included
     pub bytes_per_item: cell::Cell<Option<f64>>,
 }
@@ -81,6 +84,7 @@ impl Store {
             hold,
             newest: Arc::new(AtomicU64::new(0)),
             loaded: cell::Cell::new(false),
+            warmed: cell::Cell::new(false),
             bytes_per_item: cell::Cell::new(None),
         })
     }
@@ -90,12 +94,8 @@ impl Store {
         let mut connection = Admin::open(admin)?;
         let version = connection.version()?;
         // Only a process on this machine can be looked at, and only if it is the one that answers here.
-        let here = match admin {
-            Target::Tcp(address) | Target::Udp(address) => address.ip().is_loopback(),
-            Target::Unix(_) => true,
-        };
         let pid = connection.stat("pid").ok().and_then(|pid| u32::try_from(pid).ok());
-        let pid = pid.filter(|&pid| here && Usage::of(pid).is_ok_and(|usage| !usage.cpu.is_zero()));
+        let pid = pid.filter(|&pid| admin.is_here() && Usage::of(pid).is_ok_and(|usage| !usage.cpu.is_zero()));
         let threads = connection.stat("threads").ok().and_then(|n| usize::try_from(n).ok());
         let admin = admin.clone();
         Ok((Self::new(Hold::Server { admin, pid, is_new }), version, threads.unwrap_or(0)))
@@ -127,6 +127,7 @@ impl Store {
         }
         // A workload that deletes leaves holes for the next measurement.
         self.loaded.set(!cell.workload.has(Kind::Delete));
+        self.warmed.set(false);
         Ok(())
     }
 
@@ -156,8 +157,50 @@ impl Store {
     pub fn items_held(&self) -> Option<u64> {
         match &self.hold {
             Hold::Region(cache) => Some(cache.counters().curr_items),
-            Hold::Server { admin, .. } => Admin::open(admin).and_then(|mut admin| admin.stat("curr_items")).ok(),
+            Hold::Server { .. } => self.stat("curr_items"),
         }
+    }
+
+    /// Asks for every item until the kernel door has had the chance to take each: what is hot there depends on what was asked for, not on memory alone.
+    pub fn warm_kernel_door(&self, target: &Target, cell: &Cell, items: &Items) -> io::Result<()> {
+        /// Keys of one request; each is in it twice, because the second time counts.
+        const KEYS: u64 = 8;
+        const STEP: usize = 8;
+        /// Rounds at most: an offer may come to nothing while many come at once, and some items have no room or are too large.
+        const ROUNDS: u64 = 4;
+        if self.warmed.get() || self.kernel_hits().is_none() {
+            return Ok(());
+        }
+        let mut asking = Admin::open(target)?;
+        for _ in 0..ROUNDS {
+            let before = self.stat("keyway_kernel_copied");
+            for first in (0..cell.items).step_by(STEP) {
+                let numbers = (first..cell.items.min(first + KEYS)).flat_map(|number| [number, number]);
+                let keys = numbers.map(|number| {
+                    let mut key = Vec::new();
+                    items.push_key(number, &mut key);
+                    key
+                });
+                asking.hits(&keys.collect::<Vec<_>>())?;
+            }
+            if self.stat("keyway_kernel_copied") == before {
+                break;
+            }
+        }
+        self.warmed.set(true);
+        Ok(())
+    }
+
+    fn stat(&self, name: &str) -> Option<u64> {
+        match &self.hold {
+            Hold::Region(_) => None,
+            Hold::Server { admin, .. } => Admin::open(admin).and_then(|mut admin| admin.stat(name)).ok(),
+        }
+    }
+
+    /// Requests that the kernel door has answered so far, if there is one.
+    pub fn kernel_hits(&self) -> Option<u64> {
+        self.stat("keyway_kernel_hits")
     }
 
     /// What the server's process has used so far.
@@ -284,15 +327,26 @@ impl Rig {
         match &plan.server {
             Some(given) => self.add_given("Keyway", given, doors.into_iter().map(|door| (Role::Keyway(door), door))),
             None => {
-                let server = on_cpus(plan, || {
-                    Server::keyway(&plan.program, &settings(plan, cells, true, &plan.server_options))
-                })?;
-                self.add_started(
-                    "Keyway",
-                    server,
-                    plan.libmemcached.as_deref(),
-                    doors.into_iter().map(|door| (Role::Keyway(door), door)),
-                )
+                // The kernel door answers for a server's UDP, so the other doors are another server's.
+                let (kernel, others): (Vec<_>, Vec<_>) = doors.into_iter().partition(|door| *door == Door::Kernel);
+                for (doors, is_kernel) in [(others, false), (kernel, true)] {
+                    if doors.is_empty() {
+                        continue;
+                    }
+                    let link = link(plan)?;
+                    let settings = Settings {
+                        kernel: is_kernel,
+                        ..settings(plan, cells, link.as_ref(), true, &plan.server_options)
+                    };
+                    let server = on_cpus(plan, || Server::keyway(&plan.program, &settings))?;
+                    self.add_started(
+                        "Keyway",
+                        server,
+                        plan.libmemcached.as_deref(),
+                        doors.into_iter().map(|door| (Role::Keyway(door), door)),
+                    )?;
+                }
+                Ok(())
             }
         }
     }
@@ -327,7 +381,8 @@ impl Rig {
                     if doors.is_empty() {
                         continue;
                     }
-                    let settings = settings(plan, cells, is_unix, &plan.memcached_options);
+                    let link = if is_unix { None } else { link(plan)? };
+                    let settings = settings(plan, cells, link.as_ref(), is_unix, &plan.memcached_options);
                     if let Some(server) = on_cpus(plan, || Server::memcached(&settings))? {
                         self.add_started("memcached", server, Some(Path::new(LIBMEMCACHED)), roles(doors))?;
                     }
@@ -347,7 +402,7 @@ impl Rig {
     ) -> io::Result<()> {
         let (store, version, threads) = Store::of_server(server.admin(), true)?;
         for (role, door) in roles {
-            let target = server.target(door).ok_or(io::ErrorKind::NotConnected)?.clone();
+            let target = server.target(door).ok_or(io::ErrorKind::NotConnected)?;
             let mut about = format!("{version}, {}", server.options());
             let way = match (target, libmemcached) {
                 (Target::Unix(socket), Some(path)) if door == Door::Libmemcached => {
@@ -417,7 +472,12 @@ fn item_max(cells: &[Cell]) -> Option<usize> {
     (longest > USUAL).then(|| (longest + 4096).next_power_of_two())
 }
 
-fn settings<'a>(plan: &Plan, cells: &[Cell], unix: bool, more: &'a [String]) -> Settings<'a> {
+/// A link of its own for each server, so that none has another's filter on its interface.
+fn link(plan: &Plan) -> io::Result<Option<Arc<Link>>> {
+    plan.has_link().then(Link::new).transpose().map(|link| link.map(Arc::new))
+}
+
+fn settings<'a>(plan: &Plan, cells: &[Cell], link: Option<&'a Arc<Link>>, unix: bool, more: &'a [String]) -> Settings<'a> {
     let most = cells.iter().map(|cell| cell.connections).max().unwrap_or(0);
     Settings {
         memory_mib: memory(cells),
@@ -426,7 +486,9 @@ fn settings<'a>(plan: &Plan, cells: &[Cell], unix: bool, more: &'a [String]) -> 
         threads: plan.server_threads,
         connections: (most + CONNECTIONS_SPARE).max(1024),
         unix,
-        udp: cells.iter().any(|cell| cell.door == Door::Udp),
+        udp: cells.iter().any(|cell| cell.door.is_datagrams()),
+        link,
+        kernel: false,
         more,
     }
 }

@@ -6,7 +6,7 @@ use crate::load::Load;
 use crate::machine;
 use crate::mix::Stream;
 use crate::paper::PaperTable;
-use crate::plan::{Cell, Limit, PEAK_STEPS, Pace, Plan};
+use crate::plan::{Cell, Door, Limit, PEAK_STEPS, Pace, Plan};
 use crate::processes::{self, Job};
 use crate::ran::{Ran, Window};
 use crate::rig::{Rig, Side, Way};
@@ -104,6 +104,13 @@ pub fn run(plan: &Plan, progress: Progress<'_>) -> io::Result<Outcome> {
 
 /// Runs a plan, and adds what it gives to what others gave. Ends with the first failure.
 pub(crate) fn run_on(plan: &Plan, outcome: &mut Outcome, progress: Progress<'_>) -> io::Result<()> {
+    if plan.has_link() {
+        outcome.note(
+            "servers that have the kernel door or stand beside it are reached over a pair of veth interfaces between two network namespaces; \
+             a packet's receiving is the work of the CPU that it was sent from, so the CPU time of the whole machine is what compares"
+                .to_owned(),
+        );
+    }
     let (mut number, mut peaks) = (0, Peaks::default());
     for cells in plan.cells.chunk_by(Cell::shares_caches) {
         progress(Event::Doing {
@@ -294,6 +301,10 @@ fn measure(
     side.store
         .load(cell, &operations.items)
         .map_err(|e| io::Error::new(e.kind(), format!("storing the items: {e}")))?;
+    if let (Door::Kernel, Way::Socket(target)) = (cell.door, &side.way) {
+        let warmed = side.store.warm_kernel_door(target, cell, &operations.items);
+        warmed.map_err(|e| io::Error::new(e.kind(), format!("asking for the items beforehand: {e}")))?;
+    }
     let threads = match side.way {
         Way::Socket(_) => plan.client_threads.min(cell.connections),
         Way::Library(_) | Way::Processes(_) | Way::Libmemcached(..) => cell.connections,
@@ -374,7 +385,7 @@ fn at_once<W: Send>(plan: &Plan, side: &Side, workers: Vec<W>, run: impl Fn(W, W
         };
         let threads: Vec<_> = workers.into_iter().map(spawn).collect();
         std::thread::sleep(window.from.saturating_duration_since(Instant::now()));
-        let before = side.store.usage();
+        let before = (side.store.usage(), side.store.kernel_hits(), machine::busy());
         let mut all = Ran::default();
         for thread in threads {
             match thread.join() {
@@ -382,7 +393,10 @@ fn at_once<W: Send>(plan: &Plan, side: &Side, workers: Vec<W>, run: impl Fn(W, W
                 Err(panic) => std::panic::resume_unwind(panic),
             }
         }
-        all.server = side.store.usage().zip(before).map(|(after, before)| after.since(before));
+        all.machine = machine::busy().zip(before.2).map(|(after, before)| after.saturating_sub(before));
+        all.server = side.store.usage().zip(before.0).map(|(after, before)| after.since(before));
+        let hits = side.store.kernel_hits().zip(before.1);
+        all.in_kernel = hits.map(|(after, before)| after.saturating_sub(before));
         all
     })
 }
@@ -406,7 +420,9 @@ fn note_bottleneck(plan: &Plan, sides: &[&Side], ran: &CellRan, outcome: &mut Ou
                 .map(|used| used.cpu.as_secs_f64() / run.elapsed.as_secs_f64().max(1e-9));
             // Calls are the client's own work, wherever a server may be.
             let calls = matches!(side.way, Way::Library(_) | Way::Processes(_) | Way::Libmemcached(..));
-            !calls && run.client_busiest >= CLIENT_BUSY && server.is_some_and(|share| share < SERVER_IDLE * capacity)
+            // The kernel door works where the packet was sent from, which is the client's CPU.
+            let in_kernel = run.in_kernel.is_some_and(|hits| hits > 0);
+            !calls && !in_kernel && run.client_busiest >= CLIENT_BUSY && server.is_some_and(|share| share < SERVER_IDLE * capacity)
         });
         let who = format!("{}, {}", ran.cell.name(), side.name);
         if limited.count() * 2 > side_ran.runs.len() {

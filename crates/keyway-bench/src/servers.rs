@@ -6,14 +6,16 @@
 //! fork and exec, where only calls that are safe in a signal handler are allowed: it is one system call, without memory.
 #![allow(unsafe_code, reason = "one system call between fork and exec; contract above")]
 
+use crate::link::{self, Link};
 use crate::plan::Door;
 use crate::wire::{Connection, Target};
 use rustix::process::{Signal, set_parent_process_death_signal};
 use std::io;
-use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// How long a server may take until it accepts connections.
@@ -42,6 +44,10 @@ pub struct Settings<'a> {
     pub unix: bool,
     /// listen on UDP, at the port of TCP
     pub udp: bool,
+    /// behind this link, instead of on `lo`
+    pub link: Option<&'a Arc<Link>>,
+    /// Keyway: with the kernel door on the link's interface
+    pub kernel: bool,
     /// Keyway: hand out the region, as its drop-in for libmemcached needs it
     pub hands_out: bool,
     /// largest item, bytes; `None`: the server's default
@@ -50,36 +56,53 @@ pub struct Settings<'a> {
     pub more: &'a [String],
 }
 
+impl Settings<'_> {
+    /// Where to listen, and what that is called.
+    fn listen(&self) -> io::Result<(SocketAddr, IpAddr)> {
+        let host: IpAddr = if self.link.is_some() { link::SERVER } else { Ipv4Addr::LOCALHOST }.into();
+        let bind = || Ok(TcpListener::bind((host, 0))?.local_addr()?);
+        Ok((self.there(bind)?, host))
+    }
+
+    /// Does something where the server is to be.
+    fn there<T>(&self, what: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
+        match self.link {
+            Some(link) => link.at_servers(what),
+            None => what(),
+        }
+    }
+}
+
 impl Server {
     /// Debian's memcached, or what `KEYWAY_MEMCACHED` names. `None`: it is not installed.
     pub fn memcached(settings: &Settings<'_>) -> io::Result<Option<Self>> {
         let Some(program) = memcached_path() else { return Ok(None) };
-        let (port, folder) = (free_port()?, Folder::new(&std::env::temp_dir(), "memcached")?);
+        let ((listen, host), folder) = (settings.listen()?, Folder::new(&std::env::temp_dir(), "memcached")?);
         let mut command = Command::new(program);
         command.args(["-m", &settings.memory_mib.to_string(), "-t", &settings.threads.to_string()]);
         command.args(["-c", &settings.connections.to_string()]);
         // memcached refuses to run as root unless it is told a user; anybody else's choice it ignores.
         command.args(["-u", "root"]);
-        let listen = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
         let mut targets = vec![Target::Tcp(listen)];
         if settings.unix {
             let path = folder.path().join("socket");
             command.args(["-U", "0", "-s"]).arg(&path);
             targets = vec![Target::Unix(path)];
         } else {
+            let port = listen.port();
             let udp_port = if settings.udp { port } else { 0 };
-            command.args(["-l", "127.0.0.1", "-p", &port.to_string(), "-U", &udp_port.to_string()]);
+            command.args(["-l", &host.to_string(), "-p", &port.to_string(), "-U", &udp_port.to_string()]);
             targets.extend(settings.udp.then_some(Target::Udp(listen)));
         }
         command.args(settings.item_max.map(|bytes| format!("-I{bytes}")));
         command.args(settings.more);
-        Self::start(command, targets, folder).map(Some)
+        Self::start(command, targets, folder, settings).map(Some)
     }
 
     /// `program serve`, on TCP and a Unix socket, with a region in anonymous memory.
     pub fn keyway(program: &Path, settings: &Settings<'_>) -> io::Result<Self> {
-        let (port, folder) = (free_port()?, Folder::new(&std::env::temp_dir(), "keyway")?);
-        let (listen, socket) = (SocketAddr::from((Ipv4Addr::LOCALHOST, port)), folder.path().join("socket"));
+        let ((listen, _), folder) = (settings.listen()?, Folder::new(&std::env::temp_dir(), "keyway")?);
+        let socket = folder.path().join("socket");
         let mut command = Command::new(program);
         command.arg0("keyway");
         command.args(["serve", "--listen", &listen.to_string(), "--region", "memfd"]);
@@ -98,19 +121,28 @@ impl Server {
         let mut targets = vec![Target::Tcp(listen), Target::Unix(socket)];
         if settings.udp {
             command.args(["--udp", &listen.to_string()]);
+            if settings.link.is_some() {
+                command.args(["--udp-allow", link::NETWORK]);
+            }
+            if settings.kernel {
+                command.args(["--kernel", link::INTERFACE]);
+            }
             targets.push(Target::Udp(listen));
         }
         command.args(settings.item_max.map(|bytes| format!("--max-item={bytes}")));
         command.args(settings.more);
-        Self::start(command, targets, folder)
+        Self::start(command, targets, folder, settings)
     }
 
-    fn start(mut command: Command, targets: Vec<Target>, folder: Folder) -> io::Result<Self> {
+    fn start(mut command: Command, targets: Vec<Target>, folder: Folder, settings: &Settings<'_>) -> io::Result<Self> {
         let options: Vec<_> = command.get_args().map(|a| a.to_string_lossy().into_owned()).collect();
-        let child = end_with_parent(&mut command)
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .spawn()?;
+        let targets: Vec<_> = targets.into_iter().map(|target| target.over(settings.link)).collect();
+        let child = settings.there(|| {
+            end_with_parent(&mut command)
+                .stdin(Stdio::null())
+                .stdout(Stdio::null())
+                .spawn()
+        })?;
         let mut server = Self {
             child,
             targets,
@@ -150,18 +182,27 @@ impl Server {
     }
 
     /// Where it listens behind this door.
-    pub fn target(&self, door: Door) -> Option<&Target> {
-        self.targets.iter().find(|target| {
-            matches!(
-                (target, door),
-                (Target::Tcp(_), Door::Tcp) | (Target::Unix(_), Door::Unix | Door::Libmemcached) | (Target::Udp(_), Door::Udp)
-            )
+    pub fn target(&self, door: Door) -> Option<Target> {
+        self.targets.iter().find_map(|target| match (target, door) {
+            (Target::Over(link, inner), _) => through(inner, door).map(|target| target.over(Some(link))),
+            (target, _) => through(target, door),
         })
     }
 
     /// Where it is filled and asked about itself: any door but UDP.
     pub fn admin(&self) -> &Target {
         &self.targets[0]
+    }
+}
+
+/// This address, if it is the door's.
+fn through(target: &Target, door: Door) -> Option<Target> {
+    match (target, door) {
+        (Target::Tcp(_), Door::Tcp) | (Target::Unix(_), Door::Unix | Door::Libmemcached) | (Target::Udp(_), Door::Udp) => {
+            Some(target.clone())
+        }
+        (Target::Udp(address), Door::Split | Door::Kernel) => Some(Target::Split(*address)),
+        _ => None,
     }
 }
 
@@ -195,10 +236,6 @@ pub fn memcached_version() -> String {
         || "memcached".into(),
         |o| String::from_utf8_lossy(&o.stdout).trim().to_owned(),
     )
-}
-
-fn free_port() -> io::Result<u16> {
-    Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port())
 }
 
 /// A folder of this process's own, removed with its handle.

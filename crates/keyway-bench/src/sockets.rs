@@ -76,8 +76,7 @@ impl Client {
                 io::Error::new(e.kind(), format!("connection {} to {target}: {e}; {remedy}", number + 1))
             })?;
             connection.set_nonblocking()?;
-            let event = epoll::EventData::new_u64(number as u64);
-            epoll::add(&poll, &connection, event, epoll::EventFlags::IN)?;
+            watch(&poll, number, &connection)?;
             peers.push(Peer::new(connection));
         }
         Ok(Self {
@@ -201,7 +200,7 @@ impl Client {
         for _ in 0..self.peers.len() {
             self.turn = (self.turn + 1) % self.peers.len();
             let peer = &self.peers[self.turn];
-            if peer.alive && (peer.pending.is_empty() || !peer.is_udp()) {
+            if peer.alive && (peer.pending.is_empty() || !peer.connection.is_one_at_a_time()) {
                 return Some(self.turn);
             }
         }
@@ -210,7 +209,8 @@ impl Client {
 
     /// Frees sockets whose datagrams are lost; in a closed loop they ask again.
     fn expire(&mut self, now: Instant, asks_again: bool) {
-        if !self.peers.first().is_some_and(Peer::is_udp) || now.saturating_duration_since(self.expired_at) < LOOK_AROUND_EVERY {
+        let has_datagrams = self.peers.first().is_some_and(|peer| peer.connection.is_one_at_a_time());
+        if !has_datagrams || now.saturating_duration_since(self.expired_at) < LOOK_AROUND_EVERY {
             return;
         }
         self.expired_at = now;
@@ -219,7 +219,7 @@ impl Client {
             let Some(pending) = peer.pending.front().copied() else {
                 continue;
             };
-            if !peer.alive || now.saturating_duration_since(peer.asked) < DROPPED_AFTER {
+            if !peer.alive || !peer.connection.may_lose() || now.saturating_duration_since(peer.asked) < DROPPED_AFTER {
                 continue;
             }
             peer.items.clear();
@@ -259,12 +259,7 @@ impl Client {
         }
         let opened = Connection::open(&self.target).and_then(|connection| {
             connection.set_nonblocking()?;
-            epoll::add(
-                &self.poll,
-                &connection,
-                epoll::EventData::new_u64(number as u64),
-                epoll::EventFlags::IN,
-            )?;
+            watch(&self.poll, number, &connection)?;
             Ok(connection)
         });
         match opened {
@@ -339,7 +334,7 @@ impl Client {
 
     fn push(&mut self, number: usize, pending: Pending) {
         let peer = &mut self.peers[number];
-        if peer.is_udp() {
+        if peer.connection.is_one_at_a_time() {
             peer.asked = Instant::now();
         }
         peer.pending.push_back(pending);
@@ -619,6 +614,7 @@ impl Client {
         self.ran.wrong.lost += peer.pending.len() as u64;
         self.ran.wrong.tell(|| format!("connection {}: {why}", number + 1));
         let _ = epoll::delete(&self.poll, &peer.connection);
+        let _ = peer.connection.second().map(|second| epoll::delete(&self.poll, second));
     }
 
     /// Open loop: what is unanswered, or was due and could not even be sent, has at least the latency that it has by now.
@@ -642,6 +638,16 @@ impl Client {
             }
         }
     }
+}
+
+/// Has told when something arrives on a connection.
+fn watch(poll: &OwnedFd, number: usize, connection: &Connection) -> io::Result<()> {
+    let event = epoll::EventData::new_u64(number as u64);
+    epoll::add(poll, connection, event, epoll::EventFlags::IN)?;
+    if let Some(second) = connection.second() {
+        epoll::add(poll, second, event, epoll::EventFlags::IN)?;
+    }
+    Ok(())
 }
 
 /// A connection and what it owes.
@@ -680,10 +686,6 @@ impl Peer {
             fills: Vec::new(),
             done: 0,
         }
-    }
-
-    fn is_udp(&self) -> bool {
-        matches!(self.connection, Connection::Udp(_))
     }
 }
 

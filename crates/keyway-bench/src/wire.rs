@@ -1,6 +1,7 @@
 //! Connections to a memcached-compatible server, and a simple client to prepare and inspect it with.
 
 use crate::datagram::Datagrams;
+use crate::link::Link;
 use crate::plan::Door;
 use rustix::net::{self, sockopt};
 use std::io::{self, Read, Write};
@@ -8,6 +9,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// How long a server may take to accept a connection, or to answer where nothing is measured.
@@ -22,6 +24,10 @@ pub enum Target {
     Unix(PathBuf),
     /// UDP
     Udp(SocketAddr),
+    /// both, at one port: gets over UDP, the rest over TCP
+    Split(SocketAddr),
+    /// one of the others, seen from the clients' end of a link
+    Over(Arc<Link>, Box<Target>),
 }
 
 impl Target {
@@ -29,8 +35,26 @@ impl Target {
     pub fn through(&self, door: Door) -> Option<Self> {
         match (self, door) {
             (Self::Tcp(address), Door::Udp) => Some(Self::Udp(*address)),
+            (Self::Tcp(address), Door::Split) => Some(Self::Split(*address)),
             (Self::Tcp(_), Door::Tcp) | (Self::Unix(_), Door::Unix) | (Self::Udp(_), Door::Udp) => Some(self.clone()),
             _ => None,
+        }
+    }
+
+    /// The same, if there is a link, from its clients' end. A Unix socket is on no network.
+    pub fn over(self, link: Option<&Arc<Link>>) -> Self {
+        match (self, link) {
+            (socket @ Self::Unix(_), _) => socket,
+            (address, Some(link)) => Self::Over(Arc::clone(link), Box::new(address)),
+            (address, None) => address,
+        }
+    }
+
+    /// Whether the server there is on this machine.
+    pub fn is_here(&self) -> bool {
+        match self {
+            Self::Tcp(address) | Self::Udp(address) | Self::Split(address) => address.ip().is_loopback(),
+            Self::Unix(_) | Self::Over(..) => true,
         }
     }
 }
@@ -38,8 +62,9 @@ impl Target {
 impl std::fmt::Display for Target {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Self::Tcp(address) | Self::Udp(address) => address.fmt(f),
+            Self::Tcp(address) | Self::Udp(address) | Self::Split(address) => address.fmt(f),
             Self::Unix(path) => path.display().fmt(f),
+            Self::Over(_, target) => target.fmt(f),
         }
     }
 }
@@ -53,6 +78,15 @@ pub enum Connection {
     Unix(UnixStream),
     /// over UDP: one write is one request, and reads give the pieces of its answer
     Udp(Datagrams),
+    /// gets over UDP, the rest over TCP, one after the other: what is read is the answer to the last request
+    Split {
+        /// for gets
+        datagrams: Datagrams,
+        /// for the rest
+        stream: TcpStream,
+        /// whether the last request was a get
+        asked: bool,
+    },
 }
 
 impl Connection {
@@ -66,6 +100,34 @@ impl Connection {
             }
             Target::Unix(path) => connect_unix(path).map(Self::Unix),
             Target::Udp(address) => Datagrams::open(*address).map(Self::Udp),
+            Target::Split(address) => {
+                let stream = TcpStream::connect_timeout(address, PATIENCE)?;
+                stream.set_nodelay(true)?;
+                Ok(Self::Split {
+                    datagrams: Datagrams::open(*address)?,
+                    stream,
+                    asked: false,
+                })
+            }
+            Target::Over(link, target) => link.at_clients(|| Self::open(target)),
+        }
+    }
+
+    /// Whether the request on the way went as a datagram, which may be lost.
+    pub fn may_lose(&self) -> bool {
+        matches!(self, Self::Udp(_) | Self::Split { asked: true, .. })
+    }
+
+    /// Whether a write is one request, so that the next has to wait for its answer.
+    pub fn is_one_at_a_time(&self) -> bool {
+        matches!(self, Self::Udp(_) | Self::Split { .. })
+    }
+
+    /// Both sockets, where it has two.
+    pub fn second(&self) -> Option<BorrowedFd<'_>> {
+        match self {
+            Self::Split { datagrams, .. } => Some(datagrams.as_fd()),
+            Self::Tcp(_) | Self::Unix(_) | Self::Udp(_) => None,
         }
     }
 
@@ -76,6 +138,11 @@ impl Connection {
             Self::Tcp(stream) => stream.set_read_timeout(limit).and_then(|()| stream.set_write_timeout(limit)),
             Self::Unix(stream) => stream.set_read_timeout(limit).and_then(|()| stream.set_write_timeout(limit)),
             Self::Udp(socket) => socket.set_timeout(limit),
+            Self::Split { datagrams, stream, .. } => {
+                stream.set_read_timeout(limit)?;
+                stream.set_write_timeout(limit)?;
+                datagrams.set_timeout(limit)
+            }
         }
     }
 
@@ -85,6 +152,7 @@ impl Connection {
             Self::Tcp(stream) => stream.set_nonblocking(true),
             Self::Unix(stream) => stream.set_nonblocking(true),
             Self::Udp(socket) => socket.set_nonblocking(),
+            Self::Split { datagrams, stream, .. } => stream.set_nonblocking(true).and_then(|()| datagrams.set_nonblocking()),
         }
     }
 }
@@ -109,6 +177,8 @@ impl Read for Connection {
             Self::Tcp(stream) => stream.read(buffer),
             Self::Unix(stream) => stream.read(buffer),
             Self::Udp(socket) => socket.read(buffer),
+            Self::Split { datagrams, asked: true, .. } => datagrams.read(buffer),
+            Self::Split { stream, .. } => stream.read(buffer),
         }
     }
 }
@@ -119,6 +189,10 @@ impl Write for Connection {
             Self::Tcp(stream) => stream.write(bytes),
             Self::Unix(stream) => stream.write(bytes),
             Self::Udp(socket) => socket.write(bytes),
+            Self::Split { datagrams, stream, asked } => {
+                *asked = bytes.starts_with(b"get ");
+                if *asked { datagrams.write(bytes) } else { stream.write(bytes) }
+            }
         }
     }
 
@@ -133,6 +207,7 @@ impl AsFd for Connection {
             Self::Tcp(stream) => stream.as_fd(),
             Self::Unix(stream) => stream.as_fd(),
             Self::Udp(socket) => socket.as_fd(),
+            Self::Split { stream, .. } => stream.as_fd(),
         }
     }
 }

@@ -36,6 +36,8 @@ Examples:
                                                   the highest rate with a mean latency below 1 ms
   keyway bench --workload etc --fill --items 2000000 --memory 64m,128m,256m --door unix --pipeline 16 --warmup 10
                                                   hit ratio against memory
+  keyway bench --door kernel,udp-tcp --workload 20b --items 10000 --connections 1,32
+                                                  the kernel door, then UDP in user space, beside memcached's UDP, over veth; as root
   keyway bench --server 10.0.0.5:11211 --against 10.0.0.6:11211 --door tcp
                                                   two servers that run already; their items are evicted by the benchmark's
   keyway bench --json today.json --server-cpus 0 --client-cpus 1
@@ -68,7 +70,8 @@ pub(crate) struct Bench {
     /// Workloads, separated by commas; --list has them
     #[arg(long, short = 'w', value_name = "NAME,...", value_delimiter = ',', value_parser = workloads::find)]
     workload: Vec<Workload>,
-    /// Ways to Keyway: library (threads of one process), processes (that share a region), libmemcached, unix, tcp, udp
+    /// Ways to Keyway: library (threads of one process), processes (that share a region), libmemcached, unix, tcp, udp, udp-tcp (gets over UDP, the rest over
+    /// TCP), kernel (the same, with the kernel door; takes root)
     #[arg(long, short = 'd', value_name = "DOOR,...", value_delimiter = ',', value_parser = Door::parse)]
     door: Vec<Door>,
     /// Connections; of the library threads, or processes
@@ -245,7 +248,12 @@ impl Bench {
         })
     }
 
-    fn plan(self) -> Result<Plan, Failure> {
+    fn plan(mut self) -> Result<Plan, Failure> {
+        // Beside the kernel door, whose work is done on the client's CPU, both must be known.
+        let anywhere = self.server_cpus.is_empty() && self.client_cpus.is_empty();
+        if self.door.contains(&Door::Kernel) && anywhere && machine::cpus() > 1 {
+            (self.server_cpus, self.client_cpus) = (vec![0], vec![1]);
+        }
         let cpus = if self.server_cpus.is_empty() {
             machine::cpus()
         } else {
