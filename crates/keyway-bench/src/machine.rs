@@ -125,7 +125,8 @@ fn parse_busy(stat: &str) -> Option<Duration> {
     let fields = stat.lines().next()?.strip_prefix("cpu ")?.split_ascii_whitespace();
     let ticks: Vec<u32> = fields.map(str::parse).collect::<Result<_, _>>().ok()?;
     let busy = [0, 1, 2, 5, 6].map(|field| ticks.get(field).copied());
-    busy.into_iter().try_fold(Duration::ZERO, |sum, ticks| Some(sum + TICK * ticks?))
+    busy.into_iter()
+        .try_fold(Duration::ZERO, |sum, ticks| Some(sum + TICK * ticks?))
 }
 
 fn parse_switches(status: &str) -> u64 {

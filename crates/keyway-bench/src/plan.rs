@@ -362,7 +362,9 @@ impl Plan {
             );
         }
         if cell.door == Door::Kernel && (self.server.is_some() || self.peer_server().is_some()) {
-            return refuse("the kernel door is measured with servers that are started for it; leave out --server and --against".to_owned());
+            return refuse(
+                "the kernel door is measured with servers that are started for it; leave out --server and --against".to_owned(),
+            );
         }
         if cell.door.is_datagrams() && cell.depth > 1 {
             return refuse(

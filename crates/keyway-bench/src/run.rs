@@ -393,7 +393,9 @@ fn at_once<W: Send>(plan: &Plan, side: &Side, workers: Vec<W>, run: impl Fn(W, W
                 Err(panic) => std::panic::resume_unwind(panic),
             }
         }
-        all.machine = machine::busy().zip(before.2).map(|(after, before)| after.saturating_sub(before));
+        all.machine = machine::busy()
+            .zip(before.2)
+            .map(|(after, before)| after.saturating_sub(before));
         all.server = side.store.usage().zip(before.0).map(|(after, before)| after.since(before));
         let hits = side.store.kernel_hits().zip(before.1);
         all.in_kernel = hits.map(|(after, before)| after.saturating_sub(before));
@@ -422,7 +424,10 @@ fn note_bottleneck(plan: &Plan, sides: &[&Side], ran: &CellRan, outcome: &mut Ou
             let calls = matches!(side.way, Way::Library(_) | Way::Processes(_) | Way::Libmemcached(..));
             // The kernel door works where the packet was sent from, which is the client's CPU.
             let in_kernel = run.in_kernel.is_some_and(|hits| hits > 0);
-            !calls && !in_kernel && run.client_busiest >= CLIENT_BUSY && server.is_some_and(|share| share < SERVER_IDLE * capacity)
+            !calls
+                && !in_kernel
+                && run.client_busiest >= CLIENT_BUSY
+                && server.is_some_and(|share| share < SERVER_IDLE * capacity)
         });
         let who = format!("{}, {}", ran.cell.name(), side.name);
         if limited.count() * 2 > side_ran.runs.len() {

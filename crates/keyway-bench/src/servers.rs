@@ -59,8 +59,13 @@ pub struct Settings<'a> {
 impl Settings<'_> {
     /// Where to listen, and what that is called.
     fn listen(&self) -> io::Result<(SocketAddr, IpAddr)> {
-        let host: IpAddr = if self.link.is_some() { link::SERVER } else { Ipv4Addr::LOCALHOST }.into();
-        let bind = || Ok(TcpListener::bind((host, 0))?.local_addr()?);
+        let host: IpAddr = if self.link.is_some() {
+            link::SERVER
+        } else {
+            Ipv4Addr::LOCALHOST
+        }
+        .into();
+        let bind = || TcpListener::bind((host, 0))?.local_addr();
         Ok((self.there(bind)?, host))
     }
 

@@ -177,7 +177,9 @@ impl Read for Connection {
             Self::Tcp(stream) => stream.read(buffer),
             Self::Unix(stream) => stream.read(buffer),
             Self::Udp(socket) => socket.read(buffer),
-            Self::Split { datagrams, asked: true, .. } => datagrams.read(buffer),
+            Self::Split {
+                datagrams, asked: true, ..
+            } => datagrams.read(buffer),
             Self::Split { stream, .. } => stream.read(buffer),
         }
     }
@@ -189,7 +191,11 @@ impl Write for Connection {
             Self::Tcp(stream) => stream.write(bytes),
             Self::Unix(stream) => stream.write(bytes),
             Self::Udp(socket) => socket.write(bytes),
-            Self::Split { datagrams, stream, asked } => {
+            Self::Split {
+                datagrams,
+                stream,
+                asked,
+            } => {
                 *asked = bytes.starts_with(b"get ");
                 if *asked { datagrams.write(bytes) } else { stream.write(bytes) }
             }

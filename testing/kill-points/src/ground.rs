@@ -9,7 +9,7 @@
 
 use keyway_region::layout::plan::{Layout, Shape};
 use keyway_region::memory::Memory;
-use keyway_region::{Creation, Host, Limits, Region};
+use keyway_region::{Creation, Host, Limits, Region, Stripes};
 use nix::fcntl::{FcntlArg, fcntl};
 use nix::sys::mman::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
 use std::fs::File;
@@ -73,6 +73,10 @@ impl Host for Watcher {
     }
     fn prepare(&self, _: &[Range<usize>], _: bool, _: bool) {}
     fn write_back(&self, _: Range<usize>) -> bool {
+        true
+    }
+    fn fence_everywhere(&self) -> bool {
+        // Who asks is the only one who is not stopped.
         true
     }
     fn file_len(&self) -> usize {
@@ -209,6 +213,21 @@ impl Ground {
         assert_eq!(image.len(), self.layout.len_max, "an image of another shape");
         // SAFETY: both sides have this length, and they are different memory.
         unsafe { std::ptr::copy_nonoverlapping(image.as_ptr(), self.base.as_ptr(), image.len()) }
+    }
+
+    /// This memory as the words in which changes are counted, instead of a region.
+    ///
+    /// # Panics
+    ///
+    /// If there is no room for them.
+    pub fn stripes(&self) -> Stripes {
+        Stripes::new(self.memory(), Box::new(())).expect("room for a word a stripe")
+    }
+
+    /// One of those words. Whoever counts is stopped meanwhile.
+    pub fn stripe(&self, number: usize) -> u64 {
+        let word = self.bytes()[number * 8..].first_chunk();
+        u64::from_ne_bytes(*word.expect("a stripe's number"))
     }
 
     fn memory(&self) -> Memory {

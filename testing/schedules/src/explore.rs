@@ -15,14 +15,19 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::process::ExitCode;
 use std::sync::Arc;
 
+use crate::copies;
+
 const HELP: &str = "\
 cargo xtask schedules: threads on one tiny region, switched before any access to shared memory
 
     --short         200 schedules a scenario; otherwise KEYWAY_SCHEDULES of them (20,000 if it is not set)
-    --only TEXT     the scenarios whose name contains it
+    --only TEXT     the scenarios whose name contains it; \"copies\" is the last part
     --seed N        of the death's place in scenarios with one
 
 Half of the schedules are random, half are PCT's with three changes of priority. Each scenario must also reject its broken variant.
+
+Last, copies: before each access of a change, by a single thread, copies that are current by the words in which changes are counted must be what
+the region has; the counting is turned on before any one access. Five regions that do not count as they must are rejected.
 ";
 
 /// Threads in a region, and what is wrong with it when it is to be rejected.
@@ -328,7 +333,7 @@ fn set_up(scenario: &Scenario, limit: Option<usize>) -> Ready {
     }
 }
 
-fn open_session(region: &Arc<Region>, slot: usize, evict: bool) -> Session {
+pub(crate) fn open_session(region: &Arc<Region>, slot: usize, evict: bool) -> Session {
     let limits = Limits {
         item_size_max: 1 << 18,
         evict,
@@ -515,6 +520,18 @@ pub fn main() -> ExitCode {
                 println!("  FAILED {}: {:?} was not rejected", scenario.name, scenario.mutant);
             }
         }
+    }
+    if only.is_none_or(|text| copies::ABOUT.contains(text.as_str())) {
+        copies::try_all(|what, result| match result {
+            Ok(said) => {
+                passed += 1;
+                println!("  {what}: {said:.160}");
+            }
+            Err(why) => {
+                failed += 1;
+                println!("  FAILED {what}: {why}");
+            }
+        });
     }
     println!("{passed} passed, {failed} failed");
     if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }

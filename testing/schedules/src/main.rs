@@ -7,6 +7,8 @@
 #![allow(clippy::print_stdout, reason = "a command-line tool talks to its terminal")]
 
 #[cfg(feature = "mutants")]
+mod copies;
+#[cfg(feature = "mutants")]
 mod explore;
 
 #[cfg(feature = "mutants")]
