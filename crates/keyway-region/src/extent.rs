@@ -360,26 +360,14 @@ impl Session {
         self.region
             .slot(at + 8)
             .store(TailWord::new(told, self.owner.incarnation).0, Release);
-        // Persistent before the word that leads to it: the barrier stands between this and the publish.
-        if self.region.is_strict() {
-            self.write_item_back(extent, size);
-        }
+        // Persistent before the word that leads to it: the barrier stands between this and the publish. Not the header with the
+        // latest expiry, which is a hint: what is purged because of it is looked at item by item.
+        self.region.write_back(at - extent.start + extent.next, size);
         match self.extent(extent.stream) {
             Some(kept) if kept.segment == extent.segment && kept.start == extent.start => {
                 self.keep(Extent { next: tail, ..kept });
             }
             _ => self.close(extent),
-        }
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn write_item_back(&self, extent: Extent, size: usize) {
-        let at = self.region.segment(extent.segment);
-        self.region.write_back(at + extent.next, size);
-        if extent.stream.class != 0 {
-            // No item outlives what the header says: the segment may then be dead as a whole.
-            self.region.write_back_header(extent.segment);
         }
     }
 

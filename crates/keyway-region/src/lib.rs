@@ -41,7 +41,7 @@ mod session;
 mod stripes;
 pub mod verbs;
 
-pub use hash::hash;
+pub use hash::{all_choices, hash};
 pub use region::{Creation, Host, Region, Unusable};
 pub use session::{Limits, Process, Seat, Session};
 pub use stripes::{FLUSH, STRIPES, Stripes, WORDS as STRIPE_WORDS};

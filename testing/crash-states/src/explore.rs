@@ -1,9 +1,9 @@
 //! Records operations, fails the power wherever it may fail, and has every image judged.
 
 use crate::machine::{Choice, Machine};
-use crate::record::{Done, LINE, Site, acknowledge, record, unseen};
+use crate::record::{Done, Interlude, LINE, Site, acknowledge, record, unseen};
 use crate::scenarios::{Scenario, begin};
-use crate::world::{Allowed, Found, Judge, NOW};
+use crate::world::{Allowed, Found, Judge, NOW, World};
 use harness::Random;
 use keyway_region::Session;
 use keyway_region::verbs::Store;
@@ -11,6 +11,9 @@ use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::rc::Rc;
+
+/// Moments of the next thread for each of a thread that stands still.
+const MOMENTS_OF_NEXT: usize = 8;
 
 /// How much is tried.
 #[derive(Clone, Copy, Debug)]
@@ -21,7 +24,9 @@ pub struct Effort {
     pub pauses: usize,
     /// such moments at most
     pub moments_max: usize,
-    /// one in so many images is used further, and one in so many has its recovery cut off
+    /// moments at which the power fails at most, in a run of the sources as they are; chance picks them
+    pub cuts_max: usize,
+    /// one in so many images is used further, and one in so many has its recovery cut off; 0: none
     pub further: usize,
 }
 
@@ -51,34 +56,55 @@ pub struct Outcome {
     pub wrong: Option<String>,
 }
 
-/// The runs of a scenario: one, or one for each moment at which the first thread stands still.
-pub fn recordings(scenario: &Scenario, effort: &Effort, random: &mut Random) -> Vec<Recording> {
-    let Some((_, acted)) = scenario.meanwhile else {
-        return vec![in_turn(scenario)];
-    };
-    let alone = alone(scenario, false);
-    let other = self::alone(scenario, true);
-    let mut moments: Vec<usize> = moments(&alone.0, effort.pauses, random).into_iter().collect();
-    while moments.len() > effort.moments_max {
-        moments.swap_remove(random.index(moments.len()));
-    }
-    moments
-        .into_iter()
-        .map(|moment| at_once(scenario, moment, acted, &alone.1, &other.1))
-        .collect()
+/// A moment at which the power fails.
+struct Failing<'r> {
+    whole: &'r Machine,
+    /// a machine for which a site was left out
+    lacking: Option<(&'r Machine, Site)>,
+    allowed: &'r Allowed,
 }
 
-/// Stores after which the first thread stands still: the last ones before it writes back or waits, and some at random.
-fn moments(done: &[Done], pauses: usize, random: &mut Random) -> BTreeSet<usize> {
+/// The runs of a scenario: one, or one for each moment at which a thread stands still.
+pub fn recordings(scenario: &Scenario, effort: &Effort, random: &mut Random) -> Vec<Recording> {
+    if scenario.meanwhile.is_empty() {
+        return vec![in_turn(scenario)];
+    }
+    let alone: Vec<Found> = (0..=scenario.meanwhile.len()).map(|thread| alone(scenario, thread)).collect();
+    let mut runs = vec![at_once(scenario, &[], &alone)];
+    let mut most = effort.moments_max;
+    for thread in 0..scenario.meanwhile.len() {
+        let mut wanted: Vec<Vec<usize>> = runs
+            .iter()
+            .flat_map(|(moments_before, run)| {
+                let moments = moments(&run.done, thread, effort.pauses, random);
+                moments
+                    .into_iter()
+                    .map(|moment| [moments_before.as_slice(), &[moment]].concat())
+            })
+            .collect();
+        while wanted.len() > most {
+            wanted.swap_remove(random.index(wanted.len()));
+        }
+        runs = wanted
+            .into_iter()
+            .map(|moments| at_once(scenario, &moments, &alone))
+            .collect();
+        most *= MOMENTS_OF_NEXT;
+    }
+    runs.into_iter().map(|(_, run)| run).collect()
+}
+
+/// Stores after which a thread stands still: the last ones before it writes back or waits, and some at random.
+fn moments(done: &[Done], of: usize, pauses: usize, random: &mut Random) -> BTreeSet<usize> {
     let mut stores = 0;
     let mut found = BTreeSet::new();
     for d in done {
         match d {
-            Done::Store { .. } => stores += 1,
-            Done::WriteBack { .. } | Done::Barrier { .. } => {
+            Done::Store { thread, .. } if *thread == of => stores += 1,
+            Done::WriteBack { thread, .. } | Done::Barrier { thread, .. } if *thread == of => {
                 found.insert(stores);
             }
-            Done::Acknowledged(_) => {}
+            _ => {}
         }
     }
     found.extend((0..pauses).map(|_| 1 + random.index(stores.max(1))));
@@ -87,28 +113,26 @@ fn moments(done: &[Done], pauses: usize, random: &mut Random) -> BTreeSet<usize>
     found
 }
 
-/// One of the two operations of a pair, alone: what it does, and what is found behind it.
-fn alone(scenario: &Scenario, second: bool) -> (Vec<Done>, Found) {
+/// What is found behind what one thread does alone.
+fn alone(scenario: &Scenario, thread: usize) -> Found {
     let (mut world, now) = begin(scenario);
-    let (base, len) = (world.bytes().base(), world.bytes().len());
-    let mut session = world.session(usize::from(second));
-    let operation = if second {
-        scenario.meanwhile.map(|(operation, _)| operation)
-    } else {
-        scenario.operations.first().copied()
+    let mut session = world.session(thread);
+    let operation = match thread.checked_sub(1) {
+        Some(other) => scenario.meanwhile[other].0,
+        None => scenario.operations[0],
     };
-    let done = record(base, len, None, || {
-        if let Some(operation) = operation {
-            operation(&mut session, now);
-        }
-    });
-    world.give_back(usize::from(second), session);
-    let mut judge = Judge::new(&mut world, (scenario.watched)(), NOW + 5 + i64::from(scenario.later_s));
+    operation(&mut session, now);
+    world.give_back(thread, session);
+    let mut judge = judge_of(&mut world, scenario);
     let image = world.bytes().copy();
-    (done, judge.look(&image))
+    judge.look(&image)
 }
 
-fn chance(world: &mut crate::world::World) -> Vec<std::ops::Range<usize>> {
+fn judge_of(world: &mut World, scenario: &Scenario) -> Judge {
+    Judge::new(world, (scenario.watched)(), NOW + 5 + i64::from(scenario.later_s))
+}
+
+fn chance(world: &mut World) -> Vec<std::ops::Range<usize>> {
     let layout = world.region().layout();
     let hints = layout.segments + layout.shape.segment_size;
     vec![
@@ -121,15 +145,14 @@ fn chance(world: &mut crate::world::World) -> Vec<std::ops::Range<usize>> {
 fn in_turn(scenario: &Scenario) -> Recording {
     let (mut world, now) = begin(scenario);
     let medium = world.bytes().copy();
-    let judge = Rc::new(RefCell::new(Judge::new(
-        &mut world,
-        (scenario.watched)(),
-        NOW + 5 + i64::from(scenario.later_s),
-    )));
+    let judge = Rc::new(RefCell::new(judge_of(&mut world, scenario)));
     let mut states = vec![judge.borrow_mut().look(&medium)];
     let (base, len) = (world.bytes().base(), world.bytes().len());
     let mut session = world.session(0);
-    let done = record(base, len, None, || {
+    if let Some(text) = scenario.damaged {
+        world.damage(text);
+    }
+    let done = record(base, len, Vec::new(), || {
         if scenario.from_clean {
             world.use_again();
         }
@@ -167,91 +190,106 @@ fn in_turn(scenario: &Scenario) -> Recording {
     }
 }
 
-/// Two operations, the second of which runs while the first stands still behind its n-th store.
-fn at_once(scenario: &Scenario, moment: usize, acted: &[&str], alone: &Found, other: &Found) -> Recording {
+/// Operations at once: each of the others runs while the one before it stands still behind its n-th store.
+fn at_once(scenario: &Scenario, moments: &[usize], alone: &[Found]) -> (Vec<usize>, Recording) {
     let (mut world, now) = begin(scenario);
     let medium = world.bytes().copy();
-    let judge = Rc::new(RefCell::new(Judge::new(
-        &mut world,
-        (scenario.watched)(),
-        NOW + 5 + i64::from(scenario.later_s),
-    )));
+    let judge = Rc::new(RefCell::new(judge_of(&mut world, scenario)));
     let start = judge.borrow_mut().look(&medium);
     let (base, len) = (world.bytes().base(), world.bytes().len());
     let mut first = world.session(0);
-    let second = Rc::new(RefCell::new(Some(world.session(1))));
     let world = Rc::new(RefCell::new(world));
-    let middle: Rc<RefCell<Option<Found>>> = Rc::default();
-    let interlude = {
-        let (world, judge, middle, second) = (world.clone(), judge.clone(), middle.clone(), second.clone());
-        let operation = scenario.meanwhile.map(|(operation, _)| operation);
-        let dies = scenario.dies;
-        move || {
+    // Whose operation was acknowledged, and what was there then.
+    let acknowledged: Rc<RefCell<Vec<(usize, Found)>>> = Rc::default();
+    let interlude = |other: usize| -> Interlude {
+        let (world, judge, acknowledged) = (world.clone(), judge.clone(), acknowledged.clone());
+        let (operation, dies) = (scenario.meanwhile[other].0, scenario.dies && other == 0);
+        Box::new(move || {
             if dies {
                 world.borrow().kill_first();
             }
-            if let (Some(operation), Some(session)) = (operation, second.borrow_mut().as_mut()) {
-                operation(session, now);
-            }
-            acknowledge(0);
+            let mut session = world.borrow_mut().session(other + 1);
+            operation(&mut session, now);
+            world.borrow_mut().give_back(other + 1, session);
+            acknowledge(other + 1);
             let found = unseen(|| judge.borrow_mut().look(&world.borrow_mut().bytes().copy()));
-            middle.replace(Some(found));
+            acknowledged.borrow_mut().push((other, found));
             if dies {
                 resume_unwind(Box::new("dead"));
             }
-        }
+        })
     };
-    let done = record(base, len, Some((moment, Box::new(interlude))), || {
+    let interludes = moments
+        .iter()
+        .enumerate()
+        .map(|(other, moment)| (*moment, interlude(other)))
+        .collect();
+    let done = record(base, len, interludes, || {
         if catch_unwind(AssertUnwindSafe(|| scenario.operations[0](&mut first, now))).is_ok() {
-            acknowledge(1);
+            acknowledge(0);
         }
     });
-    let died = middle.borrow().is_some() && scenario.dies;
-    let end = judge.borrow_mut().look(&world.borrow_mut().bytes().copy());
-    let middle = middle.take().unwrap_or_else(|| end.clone());
-    // What the second thread acted on, it acknowledged; what the first one did elsewhere may still be lost.
-    let mut behind = Allowed::any_of(&[&middle, &end]);
-    for (key, state) in &start.keys {
-        // What the second thread would have evicted alone it need not have touched here.
-        let is_changed = other.keys.get(key) != Some(state) && !(scenario.evicts && state.is_some());
-        let is_acted = acted.iter().any(|a| a.as_bytes() == key) || is_changed;
-        if !is_acted {
-            behind.keys.entry(key.clone()).or_default().insert(state.clone());
-        }
-    }
-    let counts = [start.items, middle.items, end.items, alone.items, other.items];
-    behind.items = if scenario.evicts {
-        (0, usize::MAX)
-    } else {
-        (
-            counts.iter().copied().min().unwrap_or(0),
-            counts.iter().copied().max().unwrap_or(0),
-        )
-    };
-    let mut before = Allowed::any_of(&[&start, &middle, &end, alone, other]);
-    before.items = behind.items;
-    let allowed = vec![before, behind, Allowed::any_of(&[&end])];
+    let acknowledged = acknowledged.take();
     let mut world_back = world.borrow_mut();
+    let end = judge.borrow_mut().look(&world_back.bytes().copy());
     let chance = chance(&mut world_back);
-    if died {
+    if scenario.dies && !acknowledged.is_empty() {
         // Nothing of what it would still do is done.
         std::mem::forget(first);
     } else {
         world_back.give_back(0, first);
     }
-    if let Some(session) = second.take() {
-        world_back.give_back(1, session);
-    }
     drop(world_back);
-    Recording {
-        name: format!("{} (behind store {moment})", scenario.name),
+    let recording = Recording {
+        name: format!(
+            "{} (behind store {})",
+            scenario.name,
+            moments.iter().map(usize::to_string).collect::<Vec<_>>().join(", ")
+        ),
         medium,
         done,
-        allowed,
+        allowed: allowed_at_once(scenario, &start, &acknowledged, &end, alone),
         judge,
         evicts: scenario.evicts,
         chance,
+    };
+    (moments.to_vec(), recording)
+}
+
+/// What may be found before the first acknowledgement, and behind each. `acknowledged`: whose it was, and what was there then.
+fn allowed_at_once(
+    scenario: &Scenario,
+    start: &Found,
+    acknowledged: &[(usize, Found)],
+    end: &Found,
+    alone: &[Found],
+) -> Vec<Allowed> {
+    let seen = |from: usize| acknowledged.iter().skip(from).map(|(_, found)| found).chain([end]);
+    let anything: Vec<&Found> = [start].into_iter().chain(alone).chain(seen(0)).collect();
+    let mut before = Allowed::any_of(&anything);
+    if scenario.evicts {
+        before.items = (0, usize::MAX);
     }
+    let mut allowed = vec![before.clone()];
+    for done in 1..=acknowledged.len() {
+        let mut behind = Allowed::any_of(&seen(done - 1).collect::<Vec<_>>());
+        behind.items = before.items;
+        for (key, states) in &mut behind.keys {
+            let is_acted = acknowledged[..done].iter().any(|(other, _)| {
+                let changed = alone[other + 1].keys.get(key) != start.keys.get(key);
+                // What a thread would have evicted alone it need not have touched here.
+                let is_evicted = scenario.evicts && start.keys.get(key).is_some_and(Option::is_some);
+                scenario.meanwhile[*other].1.iter().any(|k| k.as_bytes() == key) || changed && !is_evicted
+            });
+            // What was acted on is acknowledged; what others did elsewhere may still be lost.
+            if !is_acted {
+                states.extend(before.keys.get(key).into_iter().flatten().cloned());
+            }
+        }
+        allowed.push(behind);
+    }
+    allowed.push(Allowed::any_of(&[end]));
+    allowed
 }
 
 impl Recording {
@@ -264,6 +302,17 @@ impl Recording {
             }
         }
         sites
+    }
+
+    /// How much there is to examine: what it takes is about in proportion.
+    pub fn cost(&self) -> usize {
+        self.cuts() * self.medium.len()
+    }
+
+    /// Moments at which the power may fail, at most.
+    fn cuts(&self) -> usize {
+        let is_cut = |done: &&Done| matches!(done, Done::Barrier { .. } | Done::Acknowledged(_));
+        self.done.iter().filter(is_cut).count()
     }
 
     /// Barriers from each acknowledgement to the next.
@@ -280,35 +329,46 @@ impl Recording {
         counts
     }
 
-    /// Fails the power before every barrier and behind every acknowledgement; `dropped` is left out.
-    pub fn examine(&self, effort: &Effort, dropped: Option<Site>, random: &mut Random) -> Outcome {
-        let mut machine = Machine::new(self.medium.clone());
+    /// Fails the power before every barrier and behind every acknowledgement. With a site left out only images are looked
+    /// at that could not be left with it: what is left out changes what is on the medium, and nothing that anybody does.
+    pub fn examine(&self, effort: &Effort, left_out: Option<Site>, random: &mut Random) -> Outcome {
+        let mut whole = Machine::new(self.medium.clone());
+        let mut lacking = left_out.map(|_| whole.clone());
         let mut outcome = Outcome::default();
         let mut acknowledged = 0;
         let mut new = false;
+        let all = if left_out.is_some() { 0 } else { self.cuts() };
         for done in &self.done {
             let cut = match done {
                 Done::Store { .. } => {
                     new = true;
                     false
                 }
-                Done::Barrier { site, .. } => new && dropped != Some(*site),
+                Done::Barrier { .. } => new,
                 Done::Acknowledged(_) => {
                     acknowledged += 1;
                     true
                 }
                 Done::WriteBack { .. } => false,
             };
-            if cut {
-                new = false;
+            new &= !cut;
+            if cut && (all <= effort.cuts_max || random.index(all) < effort.cuts_max) {
                 outcome.cuts += 1;
-                self.fail_here(&machine, &self.allowed[acknowledged], effort, random, &mut outcome);
+                let failing = Failing {
+                    whole: &whole,
+                    lacking: lacking.as_ref().zip(left_out),
+                    allowed: &self.allowed[acknowledged],
+                };
+                self.fail_here(&failing, effort, random, &mut outcome);
                 if let Some(wrong) = &mut outcome.wrong {
                     *wrong = format!("{}, cut {}, {acknowledged} acknowledged: {wrong}", self.name, outcome.cuts);
                     return outcome;
                 }
             }
-            machine.step(done, dropped);
+            whole.step(done, None);
+            if let Some(lacking) = &mut lacking {
+                lacking.step(done, left_out);
+            }
         }
         outcome
     }
@@ -317,23 +377,26 @@ impl Recording {
         !self.chance.iter().any(|range| range.contains(&line))
     }
 
-    fn fail_here(&self, machine: &Machine, allowed: &Allowed, effort: &Effort, random: &mut Random, outcome: &mut Outcome) {
+    fn fail_here(&self, failing: &Failing<'_>, effort: &Effort, random: &mut Random, outcome: &mut Outcome) {
         let mut further = random.fork(7);
-        machine.images(
-            effort.choice,
-            random,
-            |line| self.matters(line),
-            |image| {
-                outcome.images += 1;
-                let go_on = further.index(effort.further) == 0;
-                let cut_again = further.index(effort.further) == 0;
-                outcome.wrong = self.judge_image(image, 1, allowed, go_on).err();
-                if outcome.wrong.is_none() && cut_again {
-                    outcome.wrong = self.cut_recovery(image, allowed, &mut further, &mut outcome.images).err();
-                }
-                outcome.wrong.is_none()
-            },
-        );
+        let left_out = failing.lacking.map(|(_, site)| site);
+        let see = |image: &[u8]| {
+            outcome.images += 1;
+            let mut once_in = |n: usize| n > 0 && further.index(n) == 0;
+            let (go_on, cut_again) = (once_in(effort.further), once_in(effort.further));
+            outcome.wrong = self.judge_image(image, 1, failing.allowed, go_on).err();
+            if outcome.wrong.is_none() && cut_again {
+                outcome.wrong = self
+                    .cut_recovery(image, failing.allowed, left_out, &mut further, &mut outcome.images)
+                    .err();
+            }
+            outcome.wrong.is_none()
+        };
+        let matters = |line| self.matters(line);
+        match failing.lacking {
+            None => failing.whole.images(effort.choice, random, matters, see),
+            Some((lacking, _)) => lacking.images_behind(failing.whole, effort.choice, random, matters, see),
+        };
     }
 
     fn judge_image(&self, image: &[u8], failures: u64, allowed: &Allowed, go_on: bool) -> Result<(), String> {
@@ -343,7 +406,14 @@ impl Recording {
     }
 
     /// The power fails again while the region recovers, or while it is in use behind that.
-    fn cut_recovery(&self, image: &[u8], allowed: &Allowed, random: &mut Random, images: &mut usize) -> Result<(), String> {
+    fn cut_recovery(
+        &self,
+        image: &[u8],
+        allowed: &Allowed,
+        left_out: Option<Site>,
+        random: &mut Random,
+        images: &mut usize,
+    ) -> Result<(), String> {
         const WHEN: Choice = Choice {
             all_up_to: 4,
             random: 2,
@@ -356,7 +426,7 @@ impl Recording {
         };
         let mut found = Ok(());
         let key = self.judge.borrow().watched[0].clone();
-        let done = record(base, len, None, || {
+        let done = record(base, len, Vec::new(), || {
             let mut judge = self.judge.borrow_mut();
             match judge.restart(image, 1) {
                 Ok(region) => {
@@ -390,7 +460,7 @@ impl Recording {
         let mut acknowledged = 0;
         for (i, d) in done.iter().enumerate() {
             acknowledged += usize::from(matches!(d, Done::Acknowledged(_)));
-            machine.step(d, None);
+            machine.step(d, left_out);
             if !cuts.contains(&i) && i + 1 < done.len() {
                 continue;
             }

@@ -6,6 +6,7 @@
 #![cfg(feature = "mutants")]
 
 pub mod explore;
+pub mod left_out;
 pub mod machine;
 pub mod record;
 pub mod scenarios;

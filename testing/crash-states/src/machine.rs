@@ -3,12 +3,15 @@
 //! A line goes to the medium whenever it pleases, as it then is: so what is left of it is any prefix of its stores, but no
 //! shorter one than was written back before the last barrier of whoever wrote it back. Lines are independent.
 
-use crate::record::{Done, LINE, Site};
+use crate::record::{Done, LINE, Site, THREADS};
 use harness::Random;
 use std::collections::BTreeMap;
 
 /// A store within a line.
 type Store = (usize, usize, [u8; 8]);
+
+/// A line, and its stores that may not have arrived.
+type Late<'m> = (usize, &'m [Store]);
 
 /// A line that differs from the medium, or did.
 #[derive(Clone, Debug, Default)]
@@ -25,7 +28,7 @@ pub struct Machine {
     medium: Vec<u8>,
     lines: BTreeMap<usize, Line>,
     /// by thread: lines handed over, and how many stores they had
-    handed: [Vec<(usize, usize)>; 2],
+    handed: [Vec<(usize, usize)>; THREADS],
 }
 
 /// How images are chosen when there are too many.
@@ -47,14 +50,16 @@ impl Machine {
         Self {
             medium,
             lines: BTreeMap::new(),
-            handed: [Vec::new(), Vec::new()],
+            handed: [const { Vec::new() }; THREADS],
         }
     }
 
     /// Does one thing; what is done at `dropped` is not done.
     pub fn step(&mut self, done: &Done, dropped: Option<Site>) {
         match *done {
-            Done::Store { line, at, len, bytes } => {
+            Done::Store {
+                line, at, len, bytes, ..
+            } => {
                 let known = self.lines.entry(line).or_default();
                 let now = latest(&self.medium, line, known, at, len);
                 if now[..len] != bytes[..len] {
@@ -94,25 +99,59 @@ impl Machine {
         choice: Choice,
         random: &mut Random,
         matters: impl Fn(usize) -> bool,
-        mut see: impl FnMut(&[u8]) -> bool,
+        see: impl FnMut(&[u8]) -> bool,
     ) -> usize {
-        let late: Vec<(usize, &[Store])> = self
-            .lines
+        let (chosen, chance) = self.late(matters);
+        let selections = selections(&chosen, choice, random);
+        self.show(&chosen, &chance, selections, random, see)
+    }
+
+    /// The same, but only images that could not be left where `ahead` is: there more has arrived, of some line that matters.
+    pub fn images_behind(
+        &self,
+        ahead: &Self,
+        choice: Choice,
+        random: &mut Random,
+        matters: impl Fn(usize) -> bool,
+        see: impl FnMut(&[u8]) -> bool,
+    ) -> usize {
+        let (chosen, chance) = self.late(matters);
+        let arrived = |machine: &Self, line| machine.lines.get(&line).map_or(0, |l| l.arrived);
+        let there: Vec<usize> = chosen
+            .iter()
+            .map(|(line, _)| arrived(ahead, *line).saturating_sub(arrived(self, *line)))
+            .collect();
+        let selections = selections_behind(&chosen, &there, choice, random);
+        self.show(&chosen, &chance, selections, random, see)
+    }
+
+    /// Lines that may be late, with the stores that may not have arrived: those that matter, and the others.
+    fn late(&self, matters: impl Fn(usize) -> bool) -> (Vec<Late<'_>>, Vec<Late<'_>>) {
+        self.lines
             .iter()
             .filter(|(_, l)| !l.stores.is_empty())
             .map(|(n, l)| (*n, l.stores.as_slice()))
-            .collect();
-        let (chosen, chance): (Vec<_>, Vec<_>) = late.into_iter().partition(|(n, _)| matters(*n));
+            .partition(|(n, _)| matters(*n))
+    }
+
+    fn show(
+        &self,
+        chosen: &[Late<'_>],
+        chance: &[Late<'_>],
+        selections: Vec<Vec<usize>>,
+        random: &mut Random,
+        mut see: impl FnMut(&[u8]) -> bool,
+    ) -> usize {
         let mut image = self.medium.clone();
         let mut seen = 0;
-        for counts in selections(&chosen, choice, random) {
+        for counts in selections {
             image.copy_from_slice(&self.medium);
             for ((line, stores), count) in chosen.iter().zip(&counts) {
                 for (at, len, bytes) in &stores[..*count] {
                     put(&mut image, *line, *at, &bytes[..*len]);
                 }
             }
-            for (line, stores) in &chance {
+            for (line, stores) in chance {
                 for (at, len, bytes) in &stores[..random.index(stores.len() + 1)] {
                     put(&mut image, *line, *at, &bytes[..*len]);
                 }
@@ -126,24 +165,72 @@ impl Machine {
     }
 }
 
-/// For each line how many of its stores arrived: every combination, or the telling ones and some at random.
-fn selections(lines: &[(usize, &[Store])], choice: Choice, random: &mut Random) -> Vec<Vec<usize>> {
-    let all = lines.iter().try_fold(1usize, |n, (_, s)| {
-        n.checked_mul(s.len() + 1).filter(|n| *n <= choice.all_up_to)
-    });
-    let most: Vec<usize> = lines.iter().map(|(_, s)| s.len()).collect();
-    if let Some(all) = all {
-        return (0..all)
-            .map(|mut n| {
-                most.iter()
-                    .map(|m| {
-                        let count = n % (m + 1);
-                        n /= m + 1;
-                        count
-                    })
-                    .collect()
+/// Every way in which so many stores of each line may have arrived.
+fn combinations(most: &[usize], count: usize) -> impl Iterator<Item = Vec<usize>> {
+    (0..count).map(|mut n| {
+        most.iter()
+            .map(|m| {
+                let count = n % (m + 1);
+                n /= m + 1;
+                count
             })
+            .collect()
+    })
+}
+
+/// How many ways there are, unless they are more than these.
+fn combined(most: &[usize], up_to: usize) -> Option<usize> {
+    most.iter()
+        .try_fold(1usize, |n, m| n.checked_mul(m + 1).filter(|n| *n <= up_to))
+}
+
+/// The selections in which less of some line arrived than `there` says: every combination, or those in which one such line is
+/// late while all others are as late as they may be, as late as `there` says, or not late; and some at random.
+fn selections_behind(lines: &[Late<'_>], there: &[usize], choice: Choice, random: &mut Random) -> Vec<Vec<usize>> {
+    let behind: Vec<usize> = (0..lines.len()).filter(|i| there[*i] > 0).collect();
+    if behind.is_empty() {
+        return Vec::new();
+    }
+    let most: Vec<usize> = lines.iter().map(|(_, s)| s.len()).collect();
+    if let Some(all) = combined(&most, choice.all_up_to) {
+        return combinations(&most, all)
+            .filter(|counts| behind.iter().any(|i| counts[*i] < there[*i]))
             .collect();
+    }
+    let all_but = |is_late: &dyn Fn(usize) -> bool| -> Vec<usize> {
+        (0..most.len()).map(|i| if is_late(i) { 0 } else { most[i] }).collect()
+    };
+    let mut found = vec![all_but(&|i| there[i] > 0), vec![0; most.len()]];
+    let tried = tried_alone(lines, if choice.thin { 2 } else { 12 }, random);
+    for i in behind.iter().copied().filter(|i| tried.contains(i)) {
+        let mut counts = vec![0, there[i] / 2, there[i] - 1];
+        counts.dedup();
+        for count in counts {
+            for base in [&most, there] {
+                let mut one = base.to_vec();
+                one[i] = count;
+                found.push(one);
+            }
+        }
+    }
+    while found.len() > choice.alone + 2 {
+        let other = 2 + random.index(found.len() - 2);
+        found.swap_remove(other);
+    }
+    for _ in 0..choice.random {
+        let mut one: Vec<usize> = most.iter().map(|m| random.index(m + 1)).collect();
+        let late = behind[random.index(behind.len())];
+        one[late] = random.index(there[late]);
+        found.push(one);
+    }
+    found
+}
+
+/// For each line how many of its stores arrived: every combination, or the telling ones and some at random.
+fn selections(lines: &[Late<'_>], choice: Choice, random: &mut Random) -> Vec<Vec<usize>> {
+    let most: Vec<usize> = lines.iter().map(|(_, s)| s.len()).collect();
+    if let Some(all) = combined(&most, choice.all_up_to) {
+        return combinations(&most, all).collect();
     }
     let none = vec![0; most.len()];
     let mut found = vec![none.clone(), most.clone()];
@@ -178,7 +265,7 @@ fn selections(lines: &[(usize, &[Store])], choice: Choice, random: &mut Random) 
 }
 
 /// The lines that are tried early and late on their own: all, but of the middle of a long payload only some.
-fn tried_alone(lines: &[(usize, &[Store])], wanted: u64, random: &mut Random) -> Vec<usize> {
+fn tried_alone(lines: &[Late<'_>], wanted: u64, random: &mut Random) -> Vec<usize> {
     let is_late = |line: usize| lines.binary_search_by_key(&line, |(n, _)| *n).is_ok();
     let is_middle = |line: usize| (1..=2).all(|d| is_late(line + d) && line >= d && is_late(line - d));
     let middle = lines.iter().filter(|(n, _)| is_middle(*n)).count() as u64;
@@ -207,6 +294,7 @@ fn latest(medium: &[u8], line: usize, known: &Line, at: usize, len: usize) -> [u
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::collections::BTreeSet;
 
     const ALL: Choice = Choice {
         all_up_to: 1000,
@@ -225,6 +313,7 @@ mod tests {
 
     fn store(line: usize, byte: u8) -> Done {
         Done::Store {
+            thread: 0,
             line,
             at: 0,
             len: 1,
@@ -254,6 +343,43 @@ mod tests {
             machine.step(&done, None);
         }
         assert_eq!(first_bytes(&machine), [(0, 0), (0, 1), (1, 0), (1, 1), (2, 0), (2, 1)]);
+    }
+
+    #[test]
+    fn only_what_is_behind_another_machine_is_shown() {
+        let mut ahead = Machine::new(vec![0; 2 * LINE]);
+        for done in [store(0, 1), store(1, 1), store(0, 2)] {
+            ahead.step(&done, None);
+        }
+        let lacking = ahead.clone();
+        let write_back = Done::WriteBack {
+            thread: 0,
+            first: 0,
+            last: 0,
+            site: site(false),
+        };
+        let barrier = Done::Barrier {
+            thread: 0,
+            site: site(true),
+        };
+        ahead.step(&write_back, None);
+        ahead.step(&barrier, None);
+        let few = Choice { all_up_to: 1, ..ALL };
+        for (choice, wanted) in [
+            (ALL, vec![(0, 0), (0, 1), (1, 0), (1, 1)]),
+            (few, vec![(0, 0), (0, 1), (1, 0), (1, 1)]),
+        ] {
+            let mut seen = BTreeSet::new();
+            let see = |image: &[u8]| {
+                seen.insert((image[0], image[LINE]));
+                true
+            };
+            lacking.images_behind(&ahead, choice, &mut Random::new(1), |_| true, see);
+            assert_eq!(seen.into_iter().collect::<Vec<_>>(), wanted);
+        }
+        let same = lacking.clone();
+        let none = lacking.images_behind(&same, ALL, &mut Random::new(1), |_| true, |_| true);
+        assert_eq!(none, 0, "nothing is behind itself");
     }
 
     #[test]

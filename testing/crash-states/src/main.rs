@@ -2,11 +2,10 @@
 #![allow(clippy::print_stdout, reason = "a program for people")]
 
 use crash_states::explore::{Effort, Outcome, Recording, recordings};
+use crash_states::left_out::{Verdict, each_left_out};
 use crash_states::machine::Choice;
-use crash_states::record::Site;
 use crash_states::scenarios::ALL;
 use harness::Random;
-use std::collections::{BTreeMap, BTreeSet};
 use std::process::ExitCode;
 use std::time::Instant;
 
@@ -17,21 +16,11 @@ Each operation is recorded: stores, write-backs, barriers. The power is failed b
 line any prefix of its stores is left that was not written back and waited for. Every image is recovered and judged: it is sound, no item is torn, no
 acknowledged change is lost, nothing deleted is back. Then each write-back and each barrier of the sources is left out, and must be missed.
 
-    --short        fewer images, and nothing left out, for the gate
+    --short        fewer moments and images, for the gate
     --seed N       what is left to chance (default 1)
     --only TEXT    scenarios whose name contains it
     --no-mutants   do not leave anything out
     --help";
-
-/// Write-backs and barriers that nothing would miss, with the proof: source file, text of the line, proof.
-const REDUNDANT: &[(&str, &str, &str)] = &[];
-
-/// Calls that no scenario comes to, with the reason: source file, text of the line, reason.
-const UNREACHED: &[(&str, &str, &str)] = &[(
-    "publish.rs",
-    "if self.region.vacate(place.at, word)",
-    "an insert that finds all its buckets full in an index that may not grow; the removal is the purge's, write-back and barrier included",
-)];
 
 struct Arguments {
     short: bool,
@@ -85,130 +74,46 @@ fn main() -> ExitCode {
         }
         all.extend(runs);
     }
-    if arguments.mutants && !arguments.short && failed == 0 {
-        let (caught, missed) = mutants(&all, &against, &mut random);
-        passed += caught;
-        failed += missed;
+    if arguments.mutants && failed == 0 {
+        let (good, bad) = leave_out(&all, &against, &mut random);
+        passed += good;
+        failed += bad;
     }
     println!("took {:.0} s", began.elapsed().as_secs_f64());
     println!("{passed} passed, {failed} failed");
     if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// What is tried on the code as it is, and on each mutant.
-fn efforts(short: bool) -> (Effort, Effort) {
-    let effort = |all_up_to, random, alone, pauses, moments_max| Effort {
+/// What is tried on the code as it is, and on the code with a call left out: more, if less finds nothing.
+fn efforts(short: bool) -> (Effort, [Effort; 2]) {
+    let effort = |all_up_to, random, alone, further| Effort {
         choice: Choice {
             all_up_to,
             random,
             alone,
             thin: short,
         },
-        pauses,
-        moments_max,
-        further: 40,
+        pauses: if short { 0 } else { 4 },
+        moments_max: if short { 4 } else { 12 },
+        cuts_max: if short { 12 } else { 200 },
+        further,
     };
-    if short {
-        (effort(16, 1, 6, 0, 4), effort(64, 8, 200, 0, 4))
-    } else {
-        (effort(128, 10, 100, 4, 12), effort(64, 10, 200, 0, 12))
-    }
+    let whole = if short { effort(16, 1, 6, 40) } else { effort(64, 6, 50, 40) };
+    (whole, [effort(16, 4, 40, 0), effort(128, 20, 200, 4)])
 }
 
-/// Leaves out one site after the other. How many were caught, and how many were not.
-fn mutants(runs: &[Recording], effort: &Effort, random: &mut Random) -> (usize, usize) {
-    let mut sites: BTreeMap<Site, Vec<&Recording>> = BTreeMap::new();
-    for run in runs {
-        for site in run.sites().keys() {
-            sites.entry(*site).or_default().push(run);
-        }
-    }
+/// Leaves out one call after the other. How many were missed as they must be, or need not be, and how many not.
+fn leave_out(runs: &[Recording], efforts: &[Effort], random: &mut Random) -> (usize, usize) {
     println!("\nleft out, one at a time:");
-    let (mut caught, mut missed) = (0, 0);
-    for (number, (site, runs)) in sites.iter().enumerate() {
-        let what = if site.barrier { "barrier" } else { "write-back" };
-        let text = source(site);
-        let wrong = runs.iter().find_map(|run| run.examine(effort, Some(*site), random).wrong);
-        let redundant = REDUNDANT
-            .iter()
-            .find(|(file, line, _)| site.file.ends_with(file) && text == *line);
-        let name = format!("{number:3} {what} at {}:{}", site.file, site.line);
-        match (wrong, redundant) {
-            (Some(wrong), None) => {
-                println!("{name}: caught: {wrong}");
-                caught += 1;
-            }
-            (None, Some((_, _, proof))) => println!("{name}: redundant: {proof}"),
-            (Some(wrong), Some(_)) => {
-                println!("{name}: FAILED: said to be redundant, but: {wrong}");
-                missed += 1;
-            }
-            (None, None) => {
-                println!("{name}: FAILED: nothing missed it ({} runs): {text}", runs.len());
-                missed += 1;
-            }
+    each_left_out(runs, efforts, random, |call, what, verdict, images| {
+        let name = format!("{what:10} {}:{} {}", call.file, call.line, call.function);
+        match verdict {
+            Verdict::Caught(wrong) => println!("{name}: caught, {images} images: {wrong}"),
+            Verdict::Redundant(proof) => println!("{name}: redundant, {images} images: {proof}"),
+            Verdict::Unreached(reason) => println!("{name}: not reached: {reason}"),
+            Verdict::Failed(why) => println!("{name}: FAILED, {images} images: {why}"),
         }
-    }
-    let passed: BTreeSet<(&str, u32)> = sites.keys().map(|s| (s.file, s.line)).collect();
-    for (file, line, text) in calls() {
-        if passed.iter().any(|(f, l)| f.ends_with(&file) && *l == line) {
-            continue;
-        }
-        if let Some((.., why)) = UNREACHED.iter().find(|(f, t, _)| *f == file && *t == text) {
-            println!("    not reached: {file}:{line}: {why}");
-        } else {
-            println!("    FAILED: no scenario comes to {file}:{line}: {text}");
-            missed += 1;
-        }
-    }
-    (caught, missed)
-}
-
-fn region_sources() -> std::path::PathBuf {
-    std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../crates/keyway-region/src")
-}
-
-/// The line of a site.
-fn source(site: &Site) -> String {
-    let name = site.file.rsplit("/src/").next().unwrap_or(site.file);
-    let text = std::fs::read_to_string(region_sources().join(name)).unwrap_or_default();
-    text.lines()
-        .nth(site.line as usize - 1)
-        .unwrap_or_default()
-        .trim()
-        .to_string()
-}
-
-/// Every call in the sources, outside `persist.rs`, of what writes back or waits.
-fn calls() -> Vec<(String, u32, String)> {
-    const CALLS: [&str; 7] = [
-        ".write_back(",
-        ".write_back_header(",
-        ".write_back_word(",
-        ".write_back_buckets(",
-        ".barrier()",
-        ".persist_word(",
-        ".vacate(",
-    ];
-    let mut found = Vec::new();
-    let Ok(entries) = std::fs::read_dir(region_sources()) else {
-        return found;
-    };
-    for entry in entries.flatten() {
-        let name = entry.file_name().to_string_lossy().into_owned();
-        if name == "persist.rs" || !name.ends_with(".rs") {
-            continue;
-        }
-        let text = std::fs::read_to_string(entry.path()).unwrap_or_default();
-        for (i, line) in text.lines().enumerate() {
-            let line = line.trim();
-            if !line.starts_with("//") && CALLS.iter().any(|call| line.contains(call)) {
-                found.push((name.clone(), u32::try_from(i + 1).unwrap_or(0), line.to_string()));
-            }
-        }
-    }
-    found.sort();
-    found
+    })
 }
 
 fn arguments() -> Option<Arguments> {

@@ -8,6 +8,8 @@
 use keyway_region::observe::{self, Event};
 use std::cell::RefCell;
 
+/// Threads at most.
+pub const THREADS: usize = 3;
 /// Bytes of a cache line.
 pub const LINE: usize = 64;
 
@@ -27,6 +29,8 @@ pub struct Site {
 pub enum Done {
     /// bytes of a line were stored
     Store {
+        /// who did it
+        thread: usize,
         /// number of the line
         line: usize,
         /// first byte in it
@@ -67,21 +71,24 @@ struct Recorder {
     len: usize,
     done: Vec<Done>,
     thread: usize,
+    /// stores since the thread at work began, or came to work again
     stores: usize,
-    interlude: Option<(usize, Interlude)>,
+    /// the next last
+    interludes: Vec<(usize, Interlude)>,
 }
 
 thread_local! {
     static RECORDER: RefCell<Recorder> = RefCell::default();
 }
 
-/// Records what `work` does to the `len` bytes at `base`. If there is an interlude, another thread's work begins when
-/// the given number of stores has been done.
-pub fn record(base: usize, len: usize, interlude: Option<(usize, Interlude)>, work: impl FnOnce()) -> Vec<Done> {
+/// Records what `work` does to the `len` bytes at `base`. The first interlude, another thread's work, begins when `work` has
+/// done the given number of stores, the second one in the middle of the first in the same way.
+pub fn record(base: usize, len: usize, mut interludes: Vec<(usize, Interlude)>, work: impl FnOnce()) -> Vec<Done> {
+    interludes.reverse();
     RECORDER.replace(Recorder {
         base,
         len,
-        interlude,
+        interludes,
         ..Recorder::default()
     });
     let before = observe::install(Some(note));
@@ -106,9 +113,13 @@ pub fn unseen<T>(work: impl FnOnce() -> T) -> T {
 fn note(event: Event) {
     let interlude = RECORDER.with_borrow_mut(|r| r.note(event));
     if let Some(work) = interlude {
-        RECORDER.with_borrow_mut(|r| r.thread = 1);
+        RECORDER.with_borrow_mut(|r| (r.thread, r.stores) = (r.thread + 1, 0));
         work();
-        RECORDER.with_borrow_mut(|r| r.thread = 0);
+        RECORDER.with_borrow_mut(|r| {
+            r.thread -= 1;
+            // What was to come in the middle of this one comes no more.
+            r.interludes.clear();
+        });
     }
 }
 
@@ -126,14 +137,15 @@ impl Recorder {
                     *byte = unsafe { std::ptr::with_exposed_provenance::<u8>(at + i).read_volatile() };
                 }
                 self.done.push(Done::Store {
+                    thread,
                     line: offset / LINE,
                     at: offset % LINE,
                     len,
                     bytes,
                 });
                 self.stores += 1;
-                if self.interlude.as_ref().is_some_and(|(after, _)| *after == self.stores) {
-                    return self.interlude.take().map(|(_, work)| work);
+                if self.interludes.last().is_some_and(|(after, _)| *after == self.stores) {
+                    return self.interludes.pop().map(|(_, work)| work);
                 }
             }
             Event::WriteBack { at, len, site } => {

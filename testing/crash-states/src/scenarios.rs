@@ -1,8 +1,10 @@
 //! The operations: each of the design's table, and pairs of them in which one thread stands still in the middle.
 
-use crate::world::{Size, World};
-use keyway_region::Session;
+use crate::world::{BUCKETS, SEED, Size, World};
+use keyway_region::layout::bucket::SLOTS;
 use keyway_region::verbs::{Arithmetic, Delete, Get, Store, StoreMode};
+use keyway_region::{Session, all_choices, hash};
+use std::sync::OnceLock;
 
 /// One operation.
 pub type Operation = fn(&mut Session, u32);
@@ -18,8 +20,8 @@ pub struct Scenario {
     pub before: fn(&mut Session, u32),
     /// what is recorded, one after the other; each is acknowledged when it returns
     pub operations: &'static [Operation],
-    /// what another thread does meanwhile, begun in the middle of the first operation, and keys that it only looks at
-    pub meanwhile: Option<(Operation, &'static [&'static str])>,
+    /// what other threads do meanwhile, each begun in the middle of the operation before it, and keys that it only looks at
+    pub meanwhile: &'static [(Operation, &'static [&'static str])],
     /// how many barriers each operation may take
     pub barriers: Option<&'static [usize]>,
     /// the first thread is dead from then on, and does not go on
@@ -32,6 +34,8 @@ pub struct Scenario {
     pub evicts: bool,
     /// begin with a region that was stopped cleanly and comes into use
     pub from_clean: bool,
+    /// a region with checksums, and a value of which bits are turned behind the region's back before the first operation
+    pub damaged: Option<&'static str>,
 }
 
 const SMALL: Size = Size { segments: 12, most: 12 };
@@ -42,13 +46,67 @@ const PLAIN: Scenario = Scenario {
     size: SMALL,
     before: few,
     operations: &[],
-    meanwhile: None,
+    meanwhile: &[],
     barriers: None,
     dies: false,
     watched: few_keys,
     later_s: 0,
     evicts: false,
     from_clean: false,
+    damaged: None,
+};
+
+/// Full, so that sets evict.
+const EVICTING: Scenario = Scenario {
+    size: FULL,
+    evicts: true,
+    before: |s, now| {
+        few(s, now);
+        fill(s, "old", 0..136, 700, now);
+    },
+    ..PLAIN
+};
+
+/// A large value that a small one takes the place of, while others need its segments.
+const LARGE: Scenario = Scenario {
+    size: FULL,
+    evicts: true,
+    before: |s, now| {
+        few(s, now);
+        set(s, "large", &large('p', 30_000), now);
+    },
+    operations: &[|s, now| set(s, "large", "small now", now)],
+    meanwhile: &[(
+        |s, now| {
+            for (i, c) in ['q', 'r', 's'].into_iter().enumerate() {
+                set(s, &format!("large-{i}"), &large(c, 30_000), now);
+            }
+        },
+        &[],
+    )],
+    watched: || keys(&["a", "large", "large-2"]),
+    ..PLAIN
+};
+
+/// The next insert splits.
+const SPLITTING: Scenario = Scenario {
+    size: Size { segments: 24, most: 24 },
+    before: |s, now| fill(s, "i", 0..1343, 8, now),
+    operations: &[|s, now| fill(s, "i", 1343..1344, 8, now)],
+    ..PLAIN
+};
+
+/// A key all of whose buckets are full, of others' items.
+const CROWDED: Scenario = Scenario {
+    before: |s, now| {
+        for key in &crowd()[1..] {
+            set(s, key, "of the crowd", now);
+        }
+    },
+    operations: &[|s, now| set(s, &crowd()[0], "the newcomer", now)],
+    evicts: true,
+    watched: || crowd().iter().map(|key| key.as_bytes().to_vec()).collect(),
+    ..PLAIN
 };
 
 /// All of them.
@@ -145,14 +203,14 @@ pub const ALL: &[Scenario] = &[
         name: "touch of a large value, then its segments for another",
         before: |s, now| {
             few(s, now);
-            set(s, "large", &large('x', 40_000), now);
+            set(s, "large", &large('x', 80_000), now);
         },
         operations: &[
             |s, now| {
                 s.touch(b"large", 1000, now).expect("there is room");
             },
             |s, now| delete(s, "large", now),
-            |s, now| set(s, "a", &large('z', 40_000), now),
+            |s, now| set(s, "a", &large('z', 80_000), now),
         ],
         watched: || keys(&["a", "large", "b"]),
         ..PLAIN
@@ -186,12 +244,6 @@ pub const ALL: &[Scenario] = &[
     },
     Scenario {
         name: "sets that evict",
-        size: FULL,
-        evicts: true,
-        before: |s, now| {
-            few(s, now);
-            fill(s, "old", 0..136, 700, now);
-        },
         operations: &[
             |s, now| fill(s, "fill", 0..6, 700, now),
             |s, now| fill(s, "fill", 6..14, 700, now),
@@ -203,7 +255,7 @@ pub const ALL: &[Scenario] = &[
                 "a", "old-30", "old-60", "old-90", "old-120", "old-135", "fill-0", "fill-5", "fill-9", "fill-23",
             ])
         },
-        ..PLAIN
+        ..EVICTING
     },
     Scenario {
         name: "overwrites that compact",
@@ -214,10 +266,14 @@ pub const ALL: &[Scenario] = &[
             fill(s, "old", 0..52, 700, now);
         },
         operations: &[
-            |s, now| fill(s, "old", 0..30, 690, now),
-            |s, now| fill(s, "old", 10..40, 680, now),
+            |s, now| {
+                for i in (0..52).step_by(2) {
+                    set(s, &format!("old-{i}"), &large('o', 690), now);
+                }
+            },
+            |s, now| fill(s, "old", 20..40, 680, now),
         ],
-        watched: || keys(&["a", "b", "old-29", "old-39", "old-51"]),
+        watched: || keys(&["a", "b", "old-39", "old-50", "old-51"]),
         ..PLAIN
     },
     Scenario {
@@ -238,8 +294,6 @@ pub const ALL: &[Scenario] = &[
     },
     Scenario {
         name: "inserts that split",
-        size: Size { segments: 24, most: 24 },
-        before: |s, now| fill(s, "i", 0..1343, 8, now),
         operations: &[
             |s, now| fill(s, "i", 1343..1346, 8, now),
             |s, now| set(s, "i-7", "over", now),
@@ -252,48 +306,48 @@ pub const ALL: &[Scenario] = &[
                 .chain(keys(&["i-7", "i-1000", "i-1343", "i-1344", "i-1345"]))
                 .collect()
         },
-        ..PLAIN
+        ..SPLITTING
     },
     Scenario {
         name: "get while a set stands still",
         operations: &[|s, now| set(s, "a", "second value of a", now)],
-        meanwhile: Some((|s, now| get(s, "a", now), &["a"])),
+        meanwhile: &[(|s, now| get(s, "a", now), &["a"])],
         ..PLAIN
     },
     Scenario {
         name: "get while an insert stands still",
         operations: &[|s, now| set(s, "new", "fresh", now)],
-        meanwhile: Some((|s, now| get(s, "new", now), &["new"])),
+        meanwhile: &[(|s, now| get(s, "new", now), &["new"])],
         ..PLAIN
     },
     Scenario {
         name: "set while a set stands still",
         operations: &[|s, now| set(s, "a", "one of two", now)],
-        meanwhile: Some((|s, now| set(s, "a", "the other of two", now), &["a"])),
+        meanwhile: &[(|s, now| set(s, "a", "the other of two", now), &["a"])],
         ..PLAIN
     },
     Scenario {
         name: "add while a delete stands still",
         operations: &[|s, now| delete(s, "a", now)],
-        meanwhile: Some((|s, now| store(s, "a", "added anew", StoreMode::Add, now), &["a"])),
+        meanwhile: &[(|s, now| store(s, "a", "added anew", StoreMode::Add, now), &["a"])],
         ..PLAIN
     },
     Scenario {
         name: "get while a delete stands still",
         operations: &[|s, now| delete(s, "a", now)],
-        meanwhile: Some((|s, now| get(s, "a", now), &["a"])),
+        meanwhile: &[(|s, now| get(s, "a", now), &["a"])],
         ..PLAIN
     },
     Scenario {
         name: "delete while a set stands still",
         operations: &[|s, now| set(s, "a", "second value of a", now)],
-        meanwhile: Some((|s, now| delete(s, "a", now), &["a"])),
+        meanwhile: &[(|s, now| delete(s, "a", now), &["a"])],
         ..PLAIN
     },
     Scenario {
         name: "get while flush_all stands still",
         operations: &[|s, now| s.flush_all(0, now).expect("epochs are left")],
-        meanwhile: Some((|s, now| get(s, "a", now), &["a"])),
+        meanwhile: &[(|s, now| get(s, "a", now), &["a"])],
         ..PLAIN
     },
     Scenario {
@@ -303,7 +357,7 @@ pub const ALL: &[Scenario] = &[
             fill(s, "fill", 0..19, 700, now);
         },
         operations: &[|s, now| fill(s, "fill", 20..23, 700, now)],
-        meanwhile: Some((|s, now| set(s, "b", "the other thread's", now), &[])),
+        meanwhile: &[(|s, now| set(s, "b", "the other thread's", now), &[])],
         ..PLAIN
     },
     Scenario {
@@ -313,31 +367,25 @@ pub const ALL: &[Scenario] = &[
             s.flush_all(0, now).expect("epochs are left");
         },
         operations: &[|s, now| set(s, "a", "after the flush", now)],
-        meanwhile: Some((|s, now| set(s, "b", "the other thread's", now), &[])),
+        meanwhile: &[(|s, now| set(s, "b", "the other thread's", now), &[])],
         ..PLAIN
     },
     Scenario {
         name: "set while a split stands still",
-        size: Size { segments: 24, most: 24 },
-        before: |s, now| fill(s, "i", 0..1343, 8, now),
-        operations: &[|s, now| fill(s, "i", 1343..1344, 8, now)],
-        meanwhile: Some((
+        meanwhile: &[(
             |s, now| {
                 for i in (0..300).step_by(13) {
                     set(s, &format!("i-{i}"), "meanwhile", now);
                 }
             },
             &[],
-        )),
+        )],
         watched: || (0..1340).step_by(13).map(|i| format!("i-{i}").into_bytes()).collect(),
-        ..PLAIN
+        ..SPLITTING
     },
     Scenario {
         name: "inserts while a split stands still",
-        size: Size { segments: 24, most: 24 },
-        before: |s, now| fill(s, "i", 0..1343, 8, now),
-        operations: &[|s, now| fill(s, "i", 1343..1344, 8, now)],
-        meanwhile: Some((|s, now| fill(s, "j", 0..3, 8, now), &[])),
+        meanwhile: &[(|s, now| fill(s, "j", 0..3, 8, now), &[])],
         watched: || {
             (0..1340)
                 .step_by(17)
@@ -345,62 +393,40 @@ pub const ALL: &[Scenario] = &[
                 .chain(keys(&["j-0", "j-1", "j-2"]))
                 .collect()
         },
-        ..PLAIN
+        ..SPLITTING
     },
     Scenario {
         name: "sets that evict while a set stands still",
-        size: FULL,
-        evicts: true,
-        before: |s, now| {
-            few(s, now);
-            fill(s, "old", 0..136, 700, now);
-        },
         operations: &[|s, now| set(s, "old-80", "over", now)],
-        meanwhile: Some((|s, now| fill(s, "fill", 0..30, 700, now), &[])),
+        meanwhile: &[(|s, now| fill(s, "fill", 0..30, 700, now), &[])],
         watched: || keys(&["old-40", "old-80", "old-100", "fill-29"]),
-        ..PLAIN
+        ..EVICTING
     },
     Scenario {
         name: "large values while a large set stands still",
-        size: FULL,
-        evicts: true,
-        before: |s, now| {
-            few(s, now);
-            set(s, "large", &large('p', 30_000), now);
-        },
-        operations: &[|s, now| set(s, "large", "small now", now)],
-        meanwhile: Some((
-            |s, now| {
-                for (i, c) in ['q', 'r', 's'].into_iter().enumerate() {
-                    set(s, &format!("large-{i}"), &large(c, 30_000), now);
-                }
-            },
-            &[],
-        )),
-        watched: || keys(&["a", "large", "large-2"]),
-        ..PLAIN
+        ..LARGE
     },
     Scenario {
         name: "add while an insert stands still",
         operations: &[|s, now| set(s, "new", "fresh", now)],
-        meanwhile: Some((|s, now| store(s, "new", "added", StoreMode::Add, now), &["new"])),
+        meanwhile: &[(|s, now| store(s, "new", "added", StoreMode::Add, now), &["new"])],
         ..PLAIN
     },
     Scenario {
         name: "replace while a delete stands still",
         operations: &[|s, now| delete(s, "a", now)],
-        meanwhile: Some((|s, now| store(s, "a", "replaced", StoreMode::Replace, now), &["a"])),
+        meanwhile: &[(|s, now| store(s, "a", "replaced", StoreMode::Replace, now), &["a"])],
         ..PLAIN
     },
     Scenario {
         name: "walk while a set stands still",
         operations: &[|s, now| set(s, "a", "second value of a", now)],
-        meanwhile: Some((
+        meanwhile: &[(
             |s, now| {
                 s.region().walk(0, usize::MAX, now, |_, _| {});
             },
             &["a"],
-        )),
+        )],
         ..PLAIN
     },
     Scenario {
@@ -440,52 +466,116 @@ pub const ALL: &[Scenario] = &[
         size: Size { segments: 24, most: 24 },
         before: |s, now| fill(s, "i", 0..1344, 8, now),
         operations: &[|s, now| set(s, "i-6", "over", now)],
-        meanwhile: Some((|s, now| fill(s, "j", 0..60, 8, now), &[])),
+        meanwhile: &[(|s, now| fill(s, "j", 0..20, 8, now), &[])],
         watched: || {
             (0..1340)
                 .step_by(31)
                 .map(|i| format!("i-{i}").into_bytes())
-                .chain(keys(&["i-6", "j-0", "j-59"]))
+                .chain(keys(&["i-6", "j-0", "j-19"]))
                 .collect()
         },
         ..PLAIN
     },
     Scenario {
         name: "sets that evict behind a thread that died in a set",
-        size: FULL,
-        evicts: true,
-        before: |s, now| {
-            few(s, now);
-            fill(s, "old", 0..136, 700, now);
-        },
         operations: &[|s, now| set(s, "old-80", "over", now)],
-        meanwhile: Some((|s, now| fill(s, "fill", 0..70, 700, now), &[])),
+        meanwhile: &[(|s, now| fill(s, "fill", 0..70, 700, now), &[])],
         dies: true,
         watched: || keys(&["old-80", "old-100", "fill-69"]),
-        ..PLAIN
+        ..EVICTING
     },
     Scenario {
         name: "large values behind a thread that died in a large set",
-        size: FULL,
-        evicts: true,
+        dies: true,
+        ..LARGE
+    },
+    Scenario {
+        name: "get while a purge stands still that met what died in a delete",
+        // The first one that the next set evicts behind those of the set that finds the region full.
+        operations: &[|s, now| delete(s, "old-67", now)],
+        meanwhile: &[
+            (|s, now| fill(s, "fill", 0..2, 700, now), &[]),
+            (|s, now| get(s, "old-67", now), &["old-67"]),
+        ],
+        dies: true,
+        watched: || keys(&["old-67", "old-100", "fill-1"]),
+        ..EVICTING
+    },
+    Scenario {
+        name: "a set into new segments while a raise stands still",
+        size: Size { segments: 9, most: 12 },
         before: |s, now| {
             few(s, now);
-            set(s, "large", &large('p', 30_000), now);
+            fill(s, "old", 0..140, 700, now);
         },
-        operations: &[|s, now| set(s, "large", "small now", now)],
-        meanwhile: Some((
-            |s, now| {
-                for (i, c) in ['q', 'r', 's'].into_iter().enumerate() {
-                    set(s, &format!("large-{i}"), &large(c, 30_000), now);
-                }
-            },
-            &[],
-        )),
-        dies: true,
-        watched: || keys(&["a", "large", "large-2"]),
+        operations: &[|s, _| s.region().raise(12).expect("there is memory")],
+        meanwhile: &[(|s, now| fill(s, "fill", 0..40, 700, now), &[])],
+        evicts: true,
+        watched: || keys(&["a", "old-139", "fill-0", "fill-20", "fill-39"]),
         ..PLAIN
     },
+    Scenario {
+        name: "a value that was damaged in the caches is met, set and deleted",
+        damaged: Some("first value of a"),
+        operations: &[
+            |s, now| get(s, "a", now),
+            |s, now| set(s, "a", "second value of a", now),
+            |s, now| delete(s, "a", now),
+        ],
+        ..PLAIN
+    },
+    Scenario {
+        name: "insert into full buckets",
+        ..CROWDED
+    },
+    Scenario {
+        name: "get while an insert into full buckets stands still that met a delete standing still",
+        operations: &[|s, now| delete(s, MEMBER, now)],
+        meanwhile: &[
+            (|s, now| set(s, &crowd()[0], "the newcomer", now), &[]),
+            (|s, now| get(s, MEMBER, now), &[MEMBER]),
+        ],
+        ..CROWDED
+    },
+    Scenario {
+        name: "get while a split stands still that met a set standing still",
+        // Enough that another session knows of it.
+        before: |s, now| fill(s, "i", 0..1375, 8, now),
+        // In one of the buckets that the next insert splits.
+        operations: &[|s, now| set(s, "i-110", "over", now)],
+        meanwhile: &[
+            (|s, now| fill(s, "i", 1375..1376, 8, now), &[]),
+            (|s, now| get(s, "i-110", now), &["i-110"]),
+        ],
+        watched: || keys(&["i-110", "i-1375"]),
+        ..SPLITTING
+    },
 ];
+
+/// One of those that fill the newcomer's buckets.
+const MEMBER: &str = "member";
+
+/// A newcomer, and behind it the keys that fill all of its buckets, `MEMBER` the first of them.
+fn crowd() -> &'static [String] {
+    static CROWD: OnceLock<Vec<String>> = OnceLock::new();
+    CROWD.get_or_init(|| {
+        let buckets = |key: &str| all_choices(hash(SEED, key.as_bytes())).map(|c| c % BUCKETS);
+        let in_pair = |key: &str, pair: &[u64]| buckets(key)[..2].iter().all(|bucket| pair.contains(bucket));
+        let others = |name: &'static str| (0..).map(move |i| format!("{name}-{i}"));
+        let pair = &buckets(MEMBER)[..2];
+        let newcomer = others("newcomer")
+            .find(|key| in_pair(key, pair))
+            .expect("there is no end of them");
+        let third = buckets(&newcomer)[2];
+        // With another one, whose number differs in bit 0 as a pair's do.
+        let beside = (0..BUCKETS)
+            .find(|b| b % 2 != third % 2 && !pair.contains(b))
+            .expect("there are many");
+        let both = others("crowd").filter(|key| in_pair(key, pair)).take(2 * SLOTS - 1);
+        let of_third = others("crowd").filter(|key| in_pair(key, &[third, beside])).take(2 * SLOTS);
+        [newcomer, MEMBER.into()].into_iter().chain(both).chain(of_third).collect()
+    })
+}
 
 fn few(s: &mut Session, now: u32) {
     set(s, "a", "first value of a", now);
@@ -563,7 +653,7 @@ fn large(c: char, len: usize) -> String {
 
 /// A world in which a scenario begins.
 pub fn begin(scenario: &Scenario) -> (World, u32) {
-    let mut world = World::new(scenario.size);
+    let mut world = World::new(scenario.size, scenario.damaged.is_some());
     let now = world.region().tick(crate::world::NOW + 5);
     let mut session = world.session(0);
     (scenario.before)(&mut session, now);

@@ -6,6 +6,7 @@
 //! touches it meanwhile.
 #![allow(unsafe_code, reason = "private memory plays the mapping; contract above")]
 
+use crate::record::THREADS;
 use keyway_region::layout::plan::{Layout, Shape};
 use keyway_region::memory::Memory;
 use keyway_region::verbs::{Get, Store};
@@ -18,6 +19,10 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 /// Unix time of everything here.
 pub const NOW: i64 = 1_800_000_000;
+/// Of every region's hash.
+pub const SEED: u64 = 3;
+/// Buckets of a region at first: those of one segment.
+pub const BUCKETS: u64 = 256;
 /// The boot in which the region is used first.
 const FIRST_BOOT: u64 = 4;
 
@@ -150,7 +155,7 @@ impl Allowed {
     }
 }
 
-/// A region with two sessions.
+/// A region with a session for each thread.
 pub struct World {
     /// dropped before its memory
     sessions: Vec<Option<Session>>,
@@ -161,12 +166,13 @@ pub struct World {
 
 impl World {
     /// An empty one, cleanly stopped once and in use again.
-    pub fn new(size: Size) -> Self {
+    pub fn new(size: Size, checksums: bool) -> Self {
         let mut shape = Shape::for_memory(2 << 20, PAGE);
         shape.segments_max = size.most;
-        shape.thread_slots = 3;
-        shape.process_slots = 2;
+        shape.thread_slots = THREADS + 1;
+        shape.process_slots = THREADS;
         shape.buckets_initial = shape.buckets_per_segment();
+        assert_eq!(shape.buckets_initial as u64, BUCKETS, "segments have another size");
         let layout = Layout::new(shape);
         let mut bytes = Bytes::new(layout.len_max, layout.len(size.most));
         let first_is_dead = Arc::new(AtomicBool::new(false));
@@ -179,14 +185,14 @@ impl World {
             shape,
             segments: size.segments,
             id: [1, 2],
-            seed: 3,
+            seed: SEED,
             now_unix_s: NOW,
             boot_id: [FIRST_BOOT, 0],
-            checksums: false,
+            checksums,
         };
         let region = Region::create(bytes.memory(), &creation, host).expect("memory of the right size");
         let region = Arc::new(region);
-        let sessions = (0..2)
+        let sessions = (0..THREADS)
             .map(|slot| region.session(region.attach(slot, 1, NOW), limits()))
             .collect();
         Self {
@@ -232,9 +238,20 @@ impl World {
     pub fn bytes(&mut self) -> &mut Bytes {
         &mut self.bytes
     }
+
+    /// Turns a bit of these bytes, wherever they stand, in the caches and not on the medium: a stray pointer did it.
+    pub fn damage(&mut self, text: &str) {
+        let image = self.bytes.copy();
+        let found: Vec<usize> = (0..image.len())
+            .filter(|at| image[*at..].starts_with(text.as_bytes()))
+            .collect();
+        for at in found {
+            self.bytes.pages[at / PAGE].0[at % PAGE] ^= 1;
+        }
+    }
 }
 
-/// What both sessions may do.
+/// What the sessions may do.
 pub fn limits() -> Limits {
     Limits {
         item_size_max: 1 << 18,
