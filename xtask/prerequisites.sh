@@ -55,6 +55,7 @@ if [ "$purpose" = test ]; then
     have perl || want "runs memcached-tool" perl
     have python3 || want "runs the protocol's model and the Python clients" python3
     python3 -c 'import venv, ensurepip' 2>/dev/null || want "holds the Python clients" python3-venv
+    have chromium-headless-shell || have chromium || want "shows the benchmark's page" chromium-headless-shell
     have go || want "builds the Go client" golang-go
     have node || want "runs the Node client" nodejs
     have npm || want "installs the Node client" npm

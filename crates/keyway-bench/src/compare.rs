@@ -1,10 +1,11 @@
 //! What changed between two reports: every figure that both have, by its row's name, with a verdict that noise does not earn.
 //!
-//! A figure is *better* or *worse* if its median moved by more than the threshold and by more than both spreads together: a figure
-//! that scatters must move further, and one that was measured three times without any change is called changed less than twice in a
-//! hundred times whatever its noise. Where both reports measured the same version of a peer, what is judged is the ratio to it: the
-//! peer then stands for the machine, and a machine that was busier in one of the runs is no regression.
+//! A figure is *better* or *worse* if its median moved by more than the threshold and by more than both spreads together, each as a
+//! factor: a figure that scatters must move further, and one that was measured three times without any change is called changed less
+//! than twice in a hundred times whatever its noise. Where both reports measured the same version of a peer, what is judged is the
+//! ratio to it: the peer then stands for the machine, and a machine that was busier in one of the runs is no regression.
 
+use crate::paper::{PaperRow, PaperTable};
 use crate::report::{Better, Report, Row, columns, spread};
 use std::collections::HashMap;
 use std::fmt::Write;
@@ -102,8 +103,13 @@ impl Spread {
         })
     }
 
-    fn width(self) -> f64 {
-        self.high - self.low
+    /// From the lowest to the highest: a factor where there is one, so that half and twice are equally far.
+    fn width(self, factors: bool) -> f64 {
+        if factors {
+            (self.high / self.low).ln()
+        } else {
+            self.high - self.low
+        }
     }
 }
 
@@ -114,20 +120,22 @@ impl Comparison {
     ///
     /// They have no row in common.
     pub fn new(old: &Report, new: &Report, threshold: f64) -> Result<Self, String> {
-        let (old_rows, new_rows) = (by_name(old), by_name(new));
+        let (old_rows, new_rows) = (rows(old), rows(new));
+        let before: HashMap<&str, &Row> = by_name(&old_rows);
+        let after: HashMap<&str, &Row> = by_name(&new_rows);
         let same_peer = peers(old) == peers(new);
-        let judge = |old: Row, new: Row| judge(old, new, same_peer, threshold);
+        let judge = |old: &Row, new: &Row| judge(old.clone(), new.clone(), same_peer, threshold);
         let (mut changes, mut appeared, mut gone) = (Vec::new(), Vec::new(), Vec::new());
-        for row in of_keyway(new) {
-            match old_rows.get(row.name.as_str()) {
-                Some(before) => changes.push(judge((*before).clone(), row.clone())),
-                None if is_zero_in(old, row) => changes.push(judge(zero(row), row.clone())),
+        for row in &new_rows {
+            match before.get(row.name.as_str()) {
+                Some(old) => changes.push(judge(old, row)),
+                None if is_zero_in(old, row) => changes.push(judge(&zero(row), row)),
                 None => appeared.push(row.name.clone()),
             }
         }
-        for row in of_keyway(old).filter(|row| !new_rows.contains_key(row.name.as_str())) {
+        for row in old_rows.iter().filter(|row| !after.contains_key(row.name.as_str())) {
             if is_zero_in(new, row) {
-                changes.push(judge(row.clone(), zero(row)));
+                changes.push(judge(row, &zero(row)));
             } else {
                 gone.push(row.name.clone());
             }
@@ -192,12 +200,39 @@ impl Comparison {
     }
 }
 
-fn of_keyway(report: &Report) -> impl Iterator<Item = &Row> {
-    report.rows.iter().filter(|row| row.keyway.is_some())
+/// All that says something of Keyway: cells' figures, and those beside papers' own.
+fn rows(report: &Report) -> Vec<Row> {
+    let beside_papers = report
+        .papers
+        .iter()
+        .flat_map(|paper| paper.rows.iter().map(move |row| of_paper(paper, row)));
+    let all = report.rows.iter().cloned().chain(beside_papers);
+    all.filter(|row| row.keyway.is_some()).collect()
 }
 
-fn by_name(report: &Report) -> HashMap<&str, &Row> {
-    of_keyway(report).map(|row| (row.name.as_str(), row)).collect()
+fn of_paper(paper: &PaperTable, row: &PaperRow) -> Row {
+    let cell = format!("{}, {}", paper.preset, paper.title);
+    Row {
+        name: format!("{cell}: {}", row.name),
+        cell,
+        figure: row.name.clone(),
+        unit: row.unit.clone(),
+        digits: row.digits,
+        better: row.better,
+        keyway: row.keyway,
+        keyway_low: row.keyway_low,
+        keyway_high: row.keyway_high,
+        peer: row.peer,
+        peer_low: row.peer_low,
+        peer_high: row.peer_high,
+        ratio: row.ratio,
+        ratio_low: row.ratio_low,
+        ratio_high: row.ratio_high,
+    }
+}
+
+fn by_name(rows: &[Row]) -> HashMap<&str, &Row> {
+    rows.iter().map(|row| (row.name.as_str(), row)).collect()
 }
 
 /// A figure that a report leaves out because it is 0 in a cell that it has.
@@ -254,7 +289,13 @@ fn verdict(before: Spread, after: Spread, better: Better, threshold: f64, floor:
     if moved.abs() <= (before.median.abs() * threshold / 100.0).max(floor) {
         return Verdict::Same;
     }
-    if moved.abs() <= before.width() + after.width() {
+    let factors = before.low > 0.0 && after.low > 0.0;
+    let distance = if factors {
+        (after.median / before.median).ln().abs()
+    } else {
+        moved.abs()
+    };
+    if distance <= before.width(factors) + after.width(factors) {
         return Verdict::Noise;
     }
     match (moved > 0.0, better) {
@@ -488,6 +529,23 @@ mod tests {
         new.rows.pop();
         new.rows.push(missed(0.05));
         assert!(Comparison::new(&old, &new, 10.0).unwrap().worse().is_empty());
+    }
+
+    #[test]
+    fn figures_beside_papers_are_compared_too() {
+        let mut old = report(&[100.0; 3]);
+        old.papers.push(crate::paper::tests::table());
+        let mut new = old.clone();
+        new.rows.clear();
+        let get = &mut new.papers[0].rows[0];
+        assert_eq!((get.name.as_str(), get.ratio), ("get", Some(0.1)));
+        for ratio in [&mut get.ratio, &mut get.ratio_low, &mut get.ratio_high] {
+            *ratio = Some(0.9);
+        }
+        let comparison = Comparison::new(&old, &new, THRESHOLD_PERCENT).unwrap();
+        let worse: Vec<_> = comparison.worse().iter().map(|change| change.new.name.clone()).collect();
+        assert_eq!(worse, ["hodor-fig5, mean latency: get"], "a latency: less is better");
+        assert_eq!(comparison.changes.len(), 3);
     }
 
     /// The promise in this file's head, with normal noise of 1 to 30 %.

@@ -1,6 +1,7 @@
 //! Measures Keyway's doors, and other memcached-compatible servers beside them.
 //!
-//! A [`plan::Plan`] says what to measure; [`run::run`] measures it, the sides in turn; [`report`] says what came out, [`compare`] what changed.
+//! A [`plan::Plan`] says what to measure; [`run::run`] measures it, the sides in turn; [`report`] says what came out, [`compare`] what changed, [`html`]
+//! makes a page of both.
 //! Beneath:
 //! [`workloads`] has the workloads, [`mix`] their operations, [`items`] values that prove whose they are, [`sockets`], [`calls`] and [`processes`] the load
 //! generators, [`rig`] the caches. [`reproduce`] has plans for what papers measured, and [`paper`] what came out of them. Nothing here knows a region's layout, and nothing prints: text is given to the caller.
@@ -9,6 +10,7 @@ pub mod calls;
 pub mod compare;
 pub mod datagram;
 pub mod dropin;
+pub mod html;
 pub mod items;
 pub mod link;
 pub mod load;

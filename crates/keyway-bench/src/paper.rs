@@ -258,7 +258,7 @@ fn units(rows: &[PaperRow], way: Better) -> String {
 }
 
 /// Who was compared with whom, each pair once, in their order.
-fn sides(rows: &[PaperRow]) -> Vec<(&str, &str)> {
+pub(crate) fn sides(rows: &[PaperRow]) -> Vec<(&str, &str)> {
     let mut sides: Vec<(&str, &str)> = Vec::new();
     for row in rows {
         let side = (row.keyway_by.as_str(), row.peer_by.as_str());

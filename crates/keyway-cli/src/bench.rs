@@ -40,7 +40,11 @@ Examples:
                                                   the kernel door, then UDP in user space, beside memcached's UDP, over veth; as root
   keyway bench --server 10.0.0.5:11211 --against 10.0.0.6:11211 --door tcp
                                                   two servers that run already; their items are evicted by the benchmark's
-  keyway bench --json today.json --server-cpus 0 --client-cpus 1
+  keyway bench --json today.json --html today.html --server-cpus 0 --client-cpus 1
+                                                  one page with plots and all figures; what there is to plot is what was varied: several
+                                                  --connections, --rate or --load, --memory
+  keyway bench --from today.json --html today.html
+                                                  the same page of a stored report, without measuring
   keyway bench --compare yesterday.json           what changed since then, and exit code 1 if anything got worse
   keyway bench --from today.json --compare yesterday.json --threshold 5
                                                   the same of two stored reports, without measuring
@@ -601,7 +605,7 @@ mod tests {
     #[test]
     fn a_stored_report_takes_no_argument_that_tells_how_to_measure() {
         let command = <Line as clap::CommandFactory>::command();
-        let of_reports = |id: &str| ["from", "json", "compare", "threshold", "list"].contains(&id);
+        let of_reports = |id: &str| ["from", "json", "html", "compare", "threshold", "list"].contains(&id);
         let all = command.get_arguments().map(|argument| argument.get_id().as_str());
         for id in all.filter(|id| !of_reports(id)) {
             assert!(outputs::MEASURING.contains(&id), "is --from refused with {id}?");

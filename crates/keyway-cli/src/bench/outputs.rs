@@ -1,9 +1,10 @@
-//! Where a report goes to, and where it may come from instead of a run: files of JSON, a comparison with an older one.
+//! Where a report goes to, and where it may come from instead of a run: files of JSON, a page, a comparison with an older one.
 
 use std::path::{Path, PathBuf};
 
 use clap::Args;
 use keyway_bench::compare::{self, Comparison};
+use keyway_bench::html;
 use keyway_bench::report::Report;
 
 use crate::exit::{self, Failure};
@@ -13,7 +14,10 @@ pub(super) struct Outputs {
     /// Write the report as JSON; - for standard output, instead of the tables
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-    /// Take a report that --json wrote instead of measuring: shows its tables, or makes of it what else is asked for
+    /// Write the report as one page with plots, for a browser; it needs nothing besides itself
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
+    /// Take a report that --json wrote instead of measuring: shows its tables, or makes the page or the comparison that is asked for
     #[arg(long, value_name = "FILE", conflicts_with_all = MEASURING)]
     from: Option<PathBuf>,
     /// Show what changed since a report that --json wrote; the exit code is 1 if anything got worse
@@ -77,7 +81,8 @@ impl Outputs {
 
     /// Refuses, before anything is measured, files that cannot be written behind it.
     pub(super) fn check(&self) -> Result<(), Failure> {
-        if let Some(path) = self.json.as_deref().filter(|_| !self.take_stdout()) {
+        let json = self.json.as_deref().filter(|_| !self.take_stdout());
+        for path in json.into_iter().chain(self.html.as_deref()) {
             let opened = std::fs::OpenOptions::new().append(true).create(true).open(path);
             opened.map_err(|error| cannot_write(path, &error))?;
         }
@@ -92,14 +97,18 @@ impl Outputs {
             if self.take_stdout() {
                 println!("{text}");
             } else {
-                std::fs::write(path, text).map_err(|error| cannot_write(path, &error))?;
+                write(path, &text)?;
             }
+        }
+        if let Some(path) = &self.html {
+            let changes = comparison.as_ref().ok().and_then(Option::as_ref);
+            write(path, &html::page(report, changes))?;
         }
         let comparison = comparison.map_err(|why| Failure::usage(format_args!("--compare: {why}")))?;
         match &comparison {
             Some(comparison) if self.take_stdout() => eprint!("{}", comparison.text()),
             Some(comparison) => print!("\n{}", comparison.text()),
-            None if self.from.is_some() && self.json.is_none() => print!("{}", report.text()),
+            None if self.from.is_some() && self.json.is_none() && self.html.is_none() => print!("{}", report.text()),
             None => {}
         }
         self.judge(report, comparison.as_ref())
@@ -130,6 +139,10 @@ fn read(path: &Path) -> Result<Report, Failure> {
     let text =
         std::fs::read_to_string(path).map_err(|error| Failure::usage(format_args!("cannot read {}: {error}", path.display())))?;
     Report::from_json(&text).map_err(|why| Failure::usage(format_args!("{}: {why}", path.display())))
+}
+
+fn write(path: &Path, text: &str) -> Result<(), Failure> {
+    std::fs::write(path, text).map_err(|error| cannot_write(path, &error))
 }
 
 fn cannot_write(path: &Path, error: &std::io::Error) -> Failure {

@@ -1,0 +1,95 @@
+//! Papers' figures on the page: their ratios as bars beside those measured here, the table, and what differs.
+
+use crate::html::chart::number;
+use crate::html::ratios::{self, Bar, Row};
+use crate::html::tables::value;
+use crate::paper::{PaperRow, PaperTable, sides};
+use crate::report::Better;
+use maud::{Markup, html};
+
+/// One table, with bars for the rows that have a ratio.
+pub fn markup(table: &PaperTable) -> Markup {
+    let rows: Vec<Row> = table.rows.iter().filter_map(bars).collect();
+    html! {
+        section.paper {
+            h3 { (table.title) " " code { (table.preset) } }
+            p.note { (table.source) }
+            @if !rows.is_empty() {
+                (ratios::markup("paper", &format!("{} : {} in the paper, Keyway : its peer here", table.paper_system, table.paper_peer), &rows))
+            }
+            (figures(table))
+            @for (ours, theirs) in sides(&table.rows) {
+                p.note { "Keyway by " (ours) @if !theirs.is_empty() { "; peer: " (theirs) } "." }
+            }
+            @if !table.differs.is_empty() {
+                p.note { "What differs from the paper:" }
+                ul.note { @for differs in &table.differs { li { (differs) } } }
+            }
+        }
+    }
+}
+
+fn bars(row: &PaperRow) -> Option<Row> {
+    let bar = |class, whose, ratio: Option<f64>, low: Option<f64>, high: Option<f64>| {
+        let spread = low.zip(high).filter(|(low, high)| low < high);
+        ratio.map(|ratio| Bar {
+            class,
+            ratio,
+            spread,
+            whose,
+        })
+    };
+    let bars: Vec<Bar> = [
+        bar("paper", "paper", row.paper_ratio, row.paper_ratio_low, row.paper_ratio_high),
+        bar("keyway", "here", row.ratio, row.ratio_low, row.ratio_high),
+    ]
+    .into_iter()
+    .flatten()
+    .collect();
+    let way = match row.better {
+        Better::Higher => "more is better",
+        Better::Lower => "less is better",
+    };
+    let unit = if row.unit.is_empty() {
+        String::new()
+    } else {
+        format!("{}, ", row.unit)
+    };
+    (!bars.is_empty()).then(|| Row {
+        name: format!("{} ({unit}{way})", row.name),
+        bars,
+    })
+}
+
+fn figures(table: &PaperTable) -> Markup {
+    let theirs = table.rows.iter().any(|row| row.paper_system.or(row.paper_ratio).is_some());
+    html! {
+        div.scroll { table {
+            thead { tr {
+                th {} th { "peer" } th { "Keyway" } th { "ratio" }
+                @if theirs { th { "paper: " (table.paper_peer) } th { "paper: " (table.paper_system) } th { "paper's ratio" } th { "ratio of ratios" } }
+            } }
+            tbody { @for row in &table.rows { tr {
+                th scope="row" { (row.name) @if !row.unit.is_empty() { ", " (row.unit) } }
+                td { (value(row.peer, row.peer_low, row.peer_high, row.digits)) }
+                td { (value(row.keyway, row.keyway_low, row.keyway_high, row.digits)) }
+                td { (ratio(row.ratio, row.ratio_low, row.ratio_high)) }
+                @if theirs {
+                    td { (plain(row.paper_peer)) }
+                    td { (plain(row.paper_system)) }
+                    td { (ratio(row.paper_ratio, row.paper_ratio_low, row.paper_ratio_high)) }
+                    td { (ratio(row.ratio_of_ratios, None, None)) }
+                }
+            } } }
+        } }
+    }
+}
+
+/// As the paper has it.
+fn plain(value: Option<f64>) -> String {
+    value.map_or("–".to_owned(), number)
+}
+
+fn ratio(median: Option<f64>, low: Option<f64>, high: Option<f64>) -> Markup {
+    value(median, low, high, ratios::digits(median.unwrap_or(1.0)))
+}

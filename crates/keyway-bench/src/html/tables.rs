@@ -1,0 +1,152 @@
+//! Tables of the page: every row of every cell, what papers say, what changed.
+
+use crate::compare::{Change, Comparison, Verdict};
+use crate::html::chart::number;
+use crate::html::ratios::digits;
+use crate::report::{Better, CellReport, Report, Row};
+use maud::{Markup, html};
+
+/// More cells than this are folded: their summaries still say what they gave.
+const OPEN_MAX: usize = 8;
+
+/// Every figure of every cell.
+pub fn rows(report: &Report) -> Markup {
+    let open = report.cells.len() <= OPEN_MAX;
+    html! {
+        @for cell in &report.cells {
+            @let rows: Vec<_> = report.rows.iter().filter(|row| row.cell == cell.name).collect();
+            details.cell open[open] {
+                summary { (cell.name) span.brief { (brief(&rows)) } }
+                p.note { (cell.about) "; " (grouped(cell.items)) " items, " (grouped(cell.memory_mib)) " MiB" }
+                (cell_table(cell, &rows))
+            }
+        }
+    }
+}
+
+/// What a folded cell shows of itself.
+fn brief(rows: &[&Row]) -> String {
+    let Some(throughput) = rows.iter().find(|row| row.figure == "throughput") else {
+        return String::new();
+    };
+    let own = throughput
+        .keyway
+        .map_or(String::new(), |rate| format!("{} {}", number(rate), throughput.unit));
+    throughput
+        .ratio
+        .map_or(own.clone(), |ratio| format!("{own}, ratio {ratio:.2}"))
+}
+
+fn cell_table(cell: &CellReport, rows: &[&Row]) -> Markup {
+    let peer = cell.sides.get(1).map(|side| side.name.as_str());
+    html! {
+        div.scroll { table {
+            thead { tr { th {} th { "Keyway" } @if let Some(peer) = peer { th { (peer) } th { "ratio" } } } }
+            tbody { @for row in rows { tr {
+                th scope="row" { (row.figure) @if !row.unit.is_empty() { ", " (row.unit) } }
+                td { (value(row.keyway, row.keyway_low, row.keyway_high, row.digits)) }
+                @if peer.is_some() {
+                    td { (value(row.peer, row.peer_low, row.peer_high, row.digits)) }
+                    td.(ahead(row)) { (value(row.ratio, row.ratio_low, row.ratio_high, ratio_digits(row))) }
+                }
+            } } }
+        } }
+    }
+}
+
+fn ratio_digits(row: &Row) -> usize {
+    digits(row.ratio.unwrap_or(1.0))
+}
+
+/// Who is ahead, if that is more than the spread: a class.
+pub fn ahead(row: &Row) -> &'static str {
+    let (Some(low), Some(high)) = (row.ratio_low, row.ratio_high) else {
+        return "even";
+    };
+    match (row.better, low > 1.0, high < 1.0) {
+        (Better::Higher, true, _) | (Better::Lower, _, true) => "keyway",
+        (Better::Higher, _, true) | (Better::Lower, true, _) => "peer",
+        _ => "even",
+    }
+}
+
+/// A median, and its spread if there is one.
+pub fn value(median: Option<f64>, low: Option<f64>, high: Option<f64>, digits: usize) -> Markup {
+    html! {
+        @match (median, low, high) {
+            (Some(median), Some(low), Some(high)) if low < high => { (fixed(median, digits)) span.spread { " (" (fixed(low, digits)) "–" (fixed(high, digits)) ")" } },
+            (Some(median), ..) => (fixed(median, digits)),
+            _ => "–",
+        }
+    }
+}
+
+/// With this many digits behind the point, and thousands apart.
+fn fixed(value: f64, digits: usize) -> String {
+    let text = format!("{value:.digits$}");
+    let (whole, rest) = text.split_at(text.find('.').unwrap_or(text.len()));
+    let (sign, whole) = whole.strip_prefix('-').map_or(("", whole), |whole| ("−", whole));
+    format!("{sign}{}{rest}", apart(whole))
+}
+
+fn grouped(count: u64) -> String {
+    apart(&count.to_string())
+}
+
+/// Digits with a comma between thousands; four digits alone are read without.
+fn apart(digits: &str) -> String {
+    let mut out = String::new();
+    for (at, digit) in digits.chars().enumerate() {
+        if at > 0 && digits.len() > 4 && (digits.len() - at).is_multiple_of(3) {
+            out.push(',');
+        }
+        out.push(digit);
+    }
+    out
+}
+
+/// What changed, the worst first; what stayed is folded.
+pub fn changes(comparison: &Comparison) -> Markup {
+    let mut moved: Vec<&Change> = Vec::new();
+    for verdict in [Verdict::Worse, Verdict::Better, Verdict::Noise] {
+        moved.extend(comparison.changes.iter().filter(|change| change.verdict == verdict));
+    }
+    let same: Vec<&Change> = comparison
+        .changes
+        .iter()
+        .filter(|change| change.verdict.word().is_empty())
+        .collect();
+    html! {
+        p { (comparison.summary()) "." }
+        @for note in &comparison.notes { p.note { (note) } }
+        @if !moved.is_empty() { (changes_table(&moved)) }
+        @if !same.is_empty() { details.cell { summary { "the same, or not judged: " (same.len()) } (changes_table(&same)) } }
+        @for (what, names) in [("Only in the old report", &comparison.gone), ("Only in this one", &comparison.appeared)] {
+            @if !names.is_empty() { details.cell { summary { (what) ": " (names.len()) } ul { @for name in names { li { (name) } } } } }
+        }
+    }
+}
+
+fn changes_table(changes: &[&Change]) -> Markup {
+    html! {
+        div.scroll { table {
+            thead { tr { th {} th { "old" } th { "new" } th { "old, ratio to the peer" } th { "new, ratio to the peer" } th { "new / old" } th {} } }
+            tbody { @for change in changes { tr {
+                @let (old, new) = (&change.old, &change.new);
+                th scope="row" { (new.name) @if !new.unit.is_empty() { ", " (new.unit) } }
+                @for row in [old, new] { td { (value(row.keyway, row.keyway_low, row.keyway_high, row.digits)) } }
+                @for row in [old, new] { td { @if change.beside_peer { (value(row.ratio, row.ratio_low, row.ratio_high, ratio_digits(row))) } } }
+                td { (value(change.factor, None, None, 2)) }
+                td class=(verdict_class(change.verdict)) { (change.verdict.word()) }
+            } } }
+        } }
+    }
+}
+
+fn verdict_class(verdict: Verdict) -> &'static str {
+    match verdict {
+        Verdict::Better => "keyway",
+        Verdict::Worse => "wrong",
+        Verdict::Same | Verdict::Noise | Verdict::NotJudged => "even",
+    }
+}
