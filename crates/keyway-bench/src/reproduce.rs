@@ -5,11 +5,13 @@
 //! paper.
 
 mod hodor;
+mod pmemcached;
 
 use crate::dropin::Dropin;
 use crate::machine;
 use crate::paper::PaperTable;
 use crate::plan::{Against, Cell, Plan};
+use crate::rig::Side;
 use crate::run::{self, CellRan, Event, Outcome, Progress};
 use keyway::{Cache, GateState, Options, Place};
 use std::io;
@@ -28,7 +30,7 @@ pub struct Preset {
 }
 
 /// All of them, in the papers' order.
-pub const PRESETS: &[Preset] = &[hodor::FIG5];
+pub const PRESETS: &[Preset] = &[hodor::FIG5, hodor::FIG6_9, pmemcached::FIG1];
 
 /// The preset of that name.
 ///
@@ -175,20 +177,50 @@ impl Reproduction<'_> {
     ///
     /// A server that does not start, or a measurement that went wrong.
     pub fn measure(&mut self, plan: &Plan) -> io::Result<&[CellRan]> {
+        self.begin(plan)?;
+        let from = self.made.outcome.cells.len();
+        run::run_on(plan, &mut self.made.outcome, self.progress)?;
+        self.since(from)
+    }
+
+    /// Runs a plan whose cells are all measured on these sides, Keyway's and the peer's, instead of what a plan starts.
+    ///
+    /// # Errors
+    ///
+    /// A measurement that went wrong.
+    pub fn measure_sides(&mut self, plan: &Plan, sides: &[&Side]) -> io::Result<&[CellRan]> {
+        self.begin(plan)?;
+        for side in sides {
+            self.measured(side.name, side.about.clone());
+        }
+        let from = self.made.outcome.cells.len();
+        for cell in &plan.cells {
+            run::run_sides(plan, cell, sides, &mut self.made.outcome, self.progress);
+            if !self.made.outcome.failures.is_empty() {
+                break;
+            }
+        }
+        self.since(from)
+    }
+
+    fn begin(&mut self, plan: &Plan) -> io::Result<()> {
         plan.check(machine::cpus_online()).map_err(io::Error::other)?;
         let conditions = crate::report::conditions(plan);
         if !self.made.conditions.contains(&conditions) {
             self.made.conditions.push(conditions);
         }
-        let from = self.made.outcome.cells.len();
-        run::run_on(plan, &mut self.made.outcome, self.progress)?;
+        Ok(())
+    }
+
+    /// The cells from this one on, if nothing went wrong.
+    fn since(&self, from: usize) -> io::Result<&[CellRan]> {
         match self.made.outcome.failures.first() {
             Some(failure) => Err(io::Error::other(failure.clone())),
             None => Ok(&self.made.outcome.cells[from..]),
         }
     }
 
-    /// What was measured otherwise than by a plan: name, and version with options.
+    /// What was measured otherwise than by a plan's servers: name, and version with options.
     pub fn measured(&mut self, name: &'static str, about: String) {
         if !self.made.outcome.about.contains(&(name, about.clone())) {
             self.made.outcome.about.push((name, about));
@@ -245,6 +277,12 @@ impl Reproduction<'_> {
 /// The paper's machine beside this one, as a sentence of a table's.
 fn machines(paper: &str) -> String {
     format!("The paper's machine is {paper}; this one is {}.", machine::describe())
+}
+
+/// What a side of a cell gave of a figure in each measurement; nothing of one that was not measured.
+fn side(ran: Option<&CellRan>, at: usize, figure: &str) -> Vec<f64> {
+    ran.and_then(|ran| ran.sides.get(at))
+        .map_or_else(Vec::new, |side| crate::report::values(side, figure))
 }
 
 /// Whether regions of this process have a gate.

@@ -66,6 +66,19 @@ pub struct Side {
     pub store: Rc<Store>,
 }
 
+impl Side {
+    /// A region of this process, by calls.
+    pub fn of_region(name: &'static str, about: String, cache: Cache) -> Self {
+        Self {
+            name,
+            about,
+            way: Way::Library(cache.clone()),
+            threads: 0,
+            store: Store::new(Hold::Region(cache)),
+        }
+    }
+}
+
 /// How a side is reached.
 pub enum Way {
     /// by calls from this process

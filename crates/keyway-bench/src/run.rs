@@ -125,7 +125,7 @@ pub(crate) fn run_on(plan: &Plan, outcome: &mut Outcome, progress: Progress<'_>)
             }
         }
         for cell in cells {
-            run_cell(plan, number, cell, &rig, &mut peaks, outcome, progress);
+            run_cell(plan, number, cell, &rig.sides(cell), &mut peaks, outcome, progress);
             if !outcome.failures.is_empty() {
                 return Ok(());
             }
@@ -133,6 +133,11 @@ pub(crate) fn run_on(plan: &Plan, outcome: &mut Outcome, progress: Progress<'_>)
         }
     }
     Ok(())
+}
+
+/// Runs one cell of a plan on these sides, which somebody else has made.
+pub(crate) fn run_sides(plan: &Plan, cell: &Cell, sides: &[&Side], outcome: &mut Outcome, progress: Progress<'_>) {
+    run_cell(plan, 0, cell, sides, &mut Peaks::default(), outcome, progress);
 }
 
 #[allow(clippy::cast_precision_loss, reason = "a few cells")]
@@ -155,17 +160,16 @@ fn run_cell(
     plan: &Plan,
     number: usize,
     cell: &Cell,
-    rig: &Rig,
+    sides: &[&Side],
     peaks: &mut Peaks,
     outcome: &mut Outcome,
     progress: Progress<'_>,
 ) {
-    let sides = rig.sides(cell);
     let operations = Operations {
         items: cell.workload.items(cell.items),
         ranks: Ranks::new(cell.workload.access, cell.items),
     };
-    let rate = match rate(plan, cell, &sides, &operations, peaks) {
+    let rate = match rate(plan, cell, sides, &operations, peaks) {
         Ok(rate) => rate,
         Err(e) => return outcome.failures.push(format!("{}: {e}", cell.name())),
     };
@@ -208,7 +212,7 @@ fn run_cell(
     for (side, side_ran) in sides.iter().zip(&mut ran.sides) {
         side_ran.items_held = side.store.items_held();
     }
-    note_bottleneck(plan, &sides, &ran, outcome);
+    note_bottleneck(plan, sides, &ran, outcome);
     progress(Event::Cell(&ran));
     outcome.cells.push(ran);
 }

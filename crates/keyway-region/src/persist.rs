@@ -51,9 +51,8 @@ enum Means {
 pub(crate) struct Persist {
     /// `None`: cache mode
     means: Option<Means>,
-    /// called at every barrier
-    #[cfg(feature = "slow-barrier")]
-    at_barrier: fn(),
+    /// called at every barrier, if anything is
+    at_barrier: Option<fn()>,
 }
 
 impl Persist {
@@ -61,8 +60,7 @@ impl Persist {
     pub fn new(strict: bool) -> Option<Self> {
         Some(Self {
             means: if strict { Some(detect()?) } else { None },
-            #[cfg(feature = "slow-barrier")]
-            at_barrier: || {},
+            at_barrier: None,
         })
     }
 
@@ -145,8 +143,9 @@ impl Region {
     #[cfg_attr(feature = "observe", track_caller)]
     pub(crate) fn barrier(&self) {
         if self.persist.is_strict() {
-            #[cfg(feature = "slow-barrier")]
-            (self.persist.at_barrier)();
+            if let Some(call) = self.persist.at_barrier {
+                call();
+            }
             #[cfg(feature = "observe")]
             crate::observe::tell(crate::observe::Event::Barrier {
                 site: core::panic::Location::caller(),
@@ -160,9 +159,8 @@ impl Region {
     }
 
     /// Calls this at every barrier: a measurement makes barriers as slow as those of other memory.
-    #[cfg(feature = "slow-barrier")]
     pub fn at_barrier(&mut self, call: fn()) {
-        self.persist.at_barrier = call;
+        self.persist.at_barrier = Some(call);
     }
 
     /// Whether every acknowledged change outlives a power failure.

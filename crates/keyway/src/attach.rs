@@ -278,7 +278,7 @@ fn create_in(file: &File, path: &Path, options: &Options) -> Result<(), OpenErro
             false => io("allocate", path, e),
         })?;
     }
-    let mapping = Mapping::of(file, layout.len_max, options.strict, path)?;
+    let mapping = Mapping::of(file, layout.len_max, options.strict, options, path)?;
     let [id0, id1, seed] = random(path)?;
     let creation = Creation {
         shape,
@@ -330,7 +330,7 @@ fn attach(
             path: path.to_path_buf(),
             slots,
         })?;
-    let mapping = Mapping::of(&file, layout.len_max, strict, path)?;
+    let mapping = Mapping::of(&file, layout.len_max, strict, options, path)?;
     drop(file);
     let (latch, gate) = Latch::of(options.gate);
     if let GateState::Unavailable(why) = &gate {
@@ -349,10 +349,10 @@ fn attach(
         probe: file.clone(),
         mapping,
     };
-    #[cfg_attr(not(feature = "slow-barrier"), expect(unused_mut, reason = "a measurement changes it"))]
     let mut region = Region::open(memory, backed, Box::new(attachment)).map_err(|why| unusable(path, why))?;
-    #[cfg(feature = "slow-barrier")]
-    region.at_barrier(wait_100_ns);
+    if options.strict_rehearsed {
+        region.at_barrier(wait_100_ns);
+    }
     let last_seen_unix_s = i64::try_from(region.superblock().last_seen_unix_s.load(Relaxed)).unwrap_or(0);
     // "In use since this boot" must be on the medium before the first change can be.
     if !region.begin_use(boot_id(), clock::unix_s()) {
@@ -519,7 +519,6 @@ pub(crate) fn back(file: &File, range: std::ops::Range<usize>) -> std::io::Resul
 }
 
 /// The delay that pmemcached's authors gave each persist barrier (HotStorage 2017).
-#[cfg(feature = "slow-barrier")]
 fn wait_100_ns() {
     let begun = Instant::now();
     while begun.elapsed() < Duration::from_nanos(100) {
@@ -660,15 +659,15 @@ unsafe impl Send for Mapping {}
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
-    /// For a strict region, or any other.
-    pub(crate) fn of(file: &File, len: usize, strict: bool, path: &Path) -> Result<Self, OpenError> {
-        if !strict {
-            return Self::new(file, len).map_err(|e| io("map", path, e));
-        }
-        #[cfg(feature = "slow-barrier")]
-        if let Ok(mut mapping) = Self::new(file, len) {
+    /// For a strict region, or any other. As a rehearsal a strict one lies on ordinary memory, which is taken for persistent.
+    pub(crate) fn of(file: &File, len: usize, strict: bool, options: &Options, path: &Path) -> Result<Self, OpenError> {
+        if strict && options.strict_rehearsed {
+            let mut mapping = Self::new(file, len).map_err(|e| io("map", path, e))?;
             mapping.is_persistent = true;
             return Ok(mapping);
+        }
+        if !strict {
+            return Self::new(file, len).map_err(|e| io("map", path, e));
         }
         // `mmap(2)`: MAP_SYNC fails with EOPNOTSUPP where the processor's write-backs do not reach the medium.
         Self::with(file, len, MapFlags::MAP_SHARED_VALIDATE | MapFlags::MAP_SYNC).map_err(|source| OpenError::StrictImpossible {

@@ -88,7 +88,7 @@ pub(crate) fn is_being_repaired(path: &Path) -> bool {
 }
 
 fn repair(file: &File, path: &Path, inspected: &Inspected) -> Result<(), OpenError> {
-    let mapping = Mapping::of(file, inspected.layout.len_max, true, path)?;
+    let mapping = Mapping::of(file, inspected.layout.len_max, true, &Options::default(), path)?;
     let memory = mapping.memory();
     let probe = std::sync::Arc::new(file.try_clone().map_err(|e| io("dup", path, e))?);
     let host = Box::new(Attachment {

@@ -1,24 +1,33 @@
-//! "Memcached as a protected library" (Kjellqvist, Hedayati, Scott, ICPP 2020): latency of calls (Figure 5).
+//! "Safe, fast sharing of memcached as a protected library" (Kjellqvist, Hedayati, Scott, ICPP 2020): latency of calls (Figure 5), and
+//! throughput of many callers (Figures 6 to 9).
 //!
 //! The paper's machine: one Xeon Gold 5215 (10 cores, 20 hyperthreads, 2.5 GHz, 192 GB), a kernel with Hodor, YCSB's zipfian keys,
 //! 4·10⁷ records of 128 B or 10⁶ of 5 KB, memcached over Unix sockets with 4 or 8 threads.
 
-use super::{Preset, Reproduction, has_gate, machines};
+use super::{Preset, Reproduction, has_gate, machines, side};
 use crate::machine;
 use crate::paper::{PaperRow, PaperTable};
 use crate::plan::{Cell, Door};
-use crate::report::{Better, values};
+use crate::report::Better;
 use crate::run::CellRan;
+use crate::samples::Samples;
 use crate::workloads;
 use std::io;
 use std::time::Duration;
 
 pub(super) const FIG5: Preset = Preset {
     name: "hodor-fig5",
-    about: "Memcached as a protected library (ICPP 2020), Figure 5: latency of one caller, on memcached's CPU and on another one",
+    about: "memcached as a protected library (ICPP 2020), Figure 5: latency of one caller, on memcached's CPU and on another one",
     run: fig5,
 };
 
+pub(super) const FIG6_9: Preset = Preset {
+    name: "hodor-fig6-9",
+    about: "the same, Figures 6 to 9: throughput of 1 to 8 threads and processes, 128 B and 5 KB, 95 % and 50 % read",
+    run: fig6_9,
+};
+
+const PAPER: &str = "Safe, fast sharing of memcached as a protected library (ICPP 2020)";
 /// As the paper says, section 4.
 const MACHINE: &str = "a Xeon Gold 5215 with 10 cores and 20 hyperthreads at 2.5 GHz, and 192 GB";
 /// Records of 128 B, and of 5 KB.
@@ -156,7 +165,7 @@ fn fig5_table(ran: &[CellRan], placement: &str, (short, figure): (&str, &str), g
     PaperTable {
         preset: String::new(),
         title: format!("latency of one caller, {short}, client and memcached on {placement}"),
-        source: "Memcached as a protected library (ICPP 2020), Figure 5".to_owned(),
+        source: format!("{PAPER}, Figure 5"),
         paper_peer: "memcached".to_owned(),
         paper_system: if gate { "library with Hodor" } else { "library without Hodor" }.to_owned(),
         rows,
@@ -164,17 +173,139 @@ fn fig5_table(ran: &[CellRan], placement: &str, (short, figure): (&str, &str), g
     }
 }
 
-/// What a side of a cell gave in each measurement; nothing of one that was not measured.
-fn side(ran: Option<&CellRan>, at: usize, figure: &str) -> Vec<f64> {
-    ran.and_then(|ran| ran.sides.get(at))
-        .map_or_else(Vec::new, |side| values(side, figure))
+/// A figure of throughput: workload, what it is called, items for minutes, and the paper's.
+type Throughput = (&'static str, &'static str, u64, u64);
+
+#[rustfmt::skip]
+const THROUGHPUTS: [Throughput; 4] = [
+    ("128b-95", "128 B, 95 % read", 100_000, FULL_SMALL),
+    ("128b-50", "128 B, 50 % read", 100_000, FULL_SMALL),
+    ("5k-95", "5 KB, 95 % read", 20_000, FULL_LARGE),
+    ("5k-50", "5 KB, 50 % read", 20_000, FULL_LARGE),
+];
+
+/// Threads, or processes; the paper goes on to 40, two for each of its hyperthreads.
+const CALLERS: [usize; 4] = [1, 2, 4, 8];
+/// Section 4.1: at its peak the library has three times the throughput of memcached, with more threads than cores twice.
+const RATIO_AT_PEAK: f64 = 3.0;
+const RATIO_BEYOND: f64 = 2.0;
+/// Read off its figures.
+const PEAK_K_PER_S: f64 = 1500.0;
+
+/// What so many callers did through a door, and as many connections to memcached.
+struct Point {
+    door: Door,
+    callers: usize,
+    keyway: Vec<f64>,
+    peer: Vec<f64>,
+}
+
+fn fig6_9(reproduction: &mut Reproduction<'_>) -> io::Result<()> {
+    let mut doors = vec![vec![Door::Library, Door::Processes]];
+    if reproduction.dropin().is_some() {
+        // With caches of its own: there is not memory enough everywhere for three with all items.
+        doors.push(vec![Door::Libmemcached]);
+    }
+    let gate = has_gate()?;
+    for (name, title, small, full) in THROUGHPUTS {
+        let workload = workloads::find(name).map_err(io::Error::other)?;
+        let items = reproduction.items(small, full);
+        let mut points = Vec::new();
+        for doors in &doors {
+            let cells = doors.iter().flat_map(|&door| CALLERS.map(|callers| (door, callers)));
+            let cells = cells
+                .map(|(door, callers)| Cell::new(workload.clone(), items, door, callers))
+                .collect();
+            let mut plan = reproduction.plan(cells, Duration::from_millis(300), 3);
+            // As many clients as can run at the same time: each of the paper's is a thread.
+            plan.client_threads = machine::cpus().min(CALLERS[3]);
+            points.extend(reproduction.measure(&plan)?.iter().map(|ran| Point {
+                door: ran.cell.door,
+                callers: ran.cell.connections,
+                keyway: side(Some(ran), 0, "throughput"),
+                peer: side(Some(ran), 1, "throughput"),
+            }));
+        }
+        reproduction.table(fig6_9_table(&points, title, items, full, gate));
+    }
+    Ok(())
+}
+
+fn fig6_9_table(points: &[Point], title: &str, items: u64, full: u64, gate: bool) -> PaperTable {
+    let mut rows = Vec::new();
+    for (door, by) in [
+        (Door::Library, "threads"),
+        (Door::Processes, "processes"),
+        (Door::Libmemcached, "drop-in"),
+    ] {
+        let of_door = || points.iter().filter(|point| point.door == door);
+        let row = |name: String| PaperRow::new(name, "k/s", 0, Better::Higher);
+        let peer_by = if door == Door::Libmemcached {
+            "libmemcached to memcached, Unix socket"
+        } else {
+            "memcached, Unix socket"
+        };
+        for point in of_door() {
+            let named = row(format!("{by}: {}", point.callers)).measured(by, &point.keyway, peer_by, &point.peer);
+            // The paper says no more of single points than that it stays so behind the last hyperthread.
+            let beyond = door == Door::Library && point.callers > machine::cpus();
+            rows.push(if beyond {
+                named.paper_ratio(RATIO_BEYOND, RATIO_BEYOND)
+            } else {
+                named
+            });
+        }
+        let best = |of: fn(&Point) -> &Vec<f64>| {
+            let highest = of_door().max_by(|a, b| median(of(a)).total_cmp(&median(of(b))));
+            highest.map_or_else(Vec::new, |point| of(point).clone())
+        };
+        if of_door().next().is_some() {
+            let named =
+                row(format!("{by}: best")).measured(by, &best(|point| &point.keyway), peer_by, &best(|point| &point.peer));
+            let paper = door == Door::Library;
+            rows.push(if paper {
+                named.paper_system(PEAK_K_PER_S).paper_ratio(RATIO_AT_PEAK, RATIO_AT_PEAK)
+            } else {
+                named
+            });
+        }
+    }
+    let mut differs = vec![
+        machines(MACHINE),
+        format!(
+            "The paper's memcached has 4 or 8 threads, its callers are 1 to 40; here there are {} CPUs, which the callers share with memcached's \
+             threads.",
+            machine::cpus()
+        ),
+        "The paper gives its figures as curves: a peak of about 1,500 k/s, three times memcached's, and twice beyond the last hyperthread."
+            .to_owned(),
+        "The best of each side may be at different numbers of callers. memcached is reached by this program's own client, whose threads \
+         have several connections each if there are more than CPUs."
+            .to_owned(),
+        if gate { "With a gate." } else { "Without a gate." }.to_owned(),
+    ];
+    if items != full {
+        differs.push(format!("{items} items instead of {full} (--scale full has as many)."));
+    }
+    PaperTable {
+        preset: String::new(),
+        title: format!("throughput, {title}"),
+        source: format!("{PAPER}, Figures 6 to 9"),
+        paper_peer: "memcached".to_owned(),
+        paper_system: "library".to_owned(),
+        rows,
+        differs,
+    }
 }
 
 /// The peer with the least median, if any was measured.
 fn faster<const N: usize>(peers: [(&'static str, Vec<f64>); N]) -> Option<(&'static str, Vec<f64>)> {
-    let median = |values: &[f64]| values.iter().copied().collect::<crate::samples::Samples>().median();
     peers
         .into_iter()
         .filter(|(_, values)| !values.is_empty())
         .min_by(|(_, a), (_, b)| median(a).total_cmp(&median(b)))
+}
+
+fn median(values: &[f64]) -> f64 {
+    values.iter().copied().collect::<Samples>().median()
 }
