@@ -6,6 +6,7 @@
 
 mod hodor;
 mod pmemcached;
+mod restart;
 
 use crate::dropin::Dropin;
 use crate::machine;
@@ -30,7 +31,7 @@ pub struct Preset {
 }
 
 /// All of them, in the papers' order.
-pub const PRESETS: &[Preset] = &[hodor::FIG5, hodor::FIG6_9, pmemcached::FIG1];
+pub const PRESETS: &[Preset] = &[hodor::FIG5, hodor::FIG6_9, pmemcached::FIG1, restart::RESTART];
 
 /// The preset of that name.
 ///

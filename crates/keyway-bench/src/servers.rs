@@ -20,6 +20,8 @@ use std::time::{Duration, Instant};
 
 /// How long a server may take until it accepts connections.
 const START_MAX: Duration = Duration::from_secs(20);
+/// How long one may take to end when it is asked to.
+const STOP_MAX: Duration = Duration::from_secs(20);
 
 /// A running server.
 pub struct Server {
@@ -106,11 +108,18 @@ impl Server {
 
     /// `program serve`, on TCP and a Unix socket, with a region in anonymous memory.
     pub fn keyway(program: &Path, settings: &Settings<'_>) -> io::Result<Self> {
+        Self::keyway_at(Path::new("memfd"), program, settings)
+    }
+
+    /// The same with the region at this path, which may have one already.
+    pub fn keyway_at(region: &Path, program: &Path, settings: &Settings<'_>) -> io::Result<Self> {
         let ((listen, _), folder) = (settings.listen()?, Folder::new(&std::env::temp_dir(), "keyway")?);
         let socket = folder.path().join("socket");
         let mut command = Command::new(program);
         command.arg0("keyway");
-        command.args(["serve", "--listen", &listen.to_string(), "--region", "memfd"]);
+        command
+            .args(["serve", "--listen", &listen.to_string(), "--region"])
+            .arg(region);
         command.args([
             "--memory",
             &format!("{}M", settings.memory_mib),
@@ -169,11 +178,26 @@ impl Server {
                             "{command:?} accepts no connections on {target}: {e}"
                         )));
                     }
-                    Err(_) => std::thread::sleep(Duration::from_millis(5)),
+                    Err(_) => std::thread::sleep(Duration::from_millis(1)),
                 }
             }
         }
         Ok(server)
+    }
+
+    /// Asks it to end with this signal, and waits until it has. Whoever only drops it kills it.
+    pub fn stop(mut self, signal: Signal) -> io::Result<()> {
+        rustix::process::kill_process(rustix::process::Pid::from_child(&self.child), signal)?;
+        let since = Instant::now();
+        while self.child.try_wait()?.is_none() {
+            if since.elapsed() > STOP_MAX {
+                return Err(io::Error::other(format!(
+                    "a server does not end {STOP_MAX:?} after {signal:?}"
+                )));
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        Ok(())
     }
 
     /// The options that it was started with.

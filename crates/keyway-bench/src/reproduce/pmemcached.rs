@@ -22,9 +22,10 @@ pub(super) const FIG1: Preset = Preset {
     run: fig1,
 };
 
-const PAPER: &str = "Persistent Memcached: Bringing Legacy Code to Byte-Addressable Persistent Memory (HotStorage 2017)";
+pub(super) const PAPER: &str =
+    "Persistent Memcached: Bringing Legacy Code to Byte-Addressable Persistent Memory (HotStorage 2017)";
 /// As the paper says, section 4.
-const MACHINE: &str =
+pub(super) const MACHINE: &str =
     "an emulator of persistent memory with 16 cores on two sockets, loads of 300 ns and persist barriers of 100 ns";
 /// Records of 1,000 bytes.
 const RECORDS: u64 = 10_000_000;
