@@ -105,6 +105,8 @@ fn settings(unix: bool) -> Settings<'static> {
         connections: 64,
         unix,
         udp: false,
+        link: None,
+        kernel: false,
         hands_out: false,
         item_max: None,
         more: &[],
