@@ -47,6 +47,8 @@ fn main() -> io::Result<()> {
                 connections: 1024,
                 unix: true,
                 udp: false,
+                link: None,
+                kernel: false,
                 hands_out: false,
                 item_max: None,
                 more: &[],

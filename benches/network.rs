@@ -91,6 +91,8 @@ impl Pair {
             connections: 1024,
             unix,
             udp: false,
+            link: None,
+            kernel: false,
             hands_out: false,
             item_max: None,
             more: &[],
@@ -114,7 +116,7 @@ impl Pair {
     }
 
     /// memcached, then Keyway: each with where to reach it.
-    fn sides(&self, unix: bool) -> io::Result<[(&Server, &Target); 2]> {
+    fn sides(&self, unix: bool) -> io::Result<[(&Server, Target); 2]> {
         let memcached = &self.memcached[usize::from(unix)];
         let door = if unix { Door::Unix } else { Door::Tcp };
         Ok([
@@ -200,9 +202,9 @@ fn throughput(pair: &Pair, plan: &Plan) -> io::Result<()> {
             for _ in 0..plan.repeats {
                 let mut rates = [0.0; 2];
                 for (side, (server, target)) in pair.sides(unix)?.into_iter().enumerate() {
-                    case.load.run(target, plan.length / 10)?;
+                    case.load.run(&target, plan.length / 10)?;
                     let before = CpuTime::of(server.pid())?;
-                    let ran = case.load.run(target, plan.length)?;
+                    let ran = case.load.run(&target, plan.length)?;
                     let used = CpuTime::of(server.pid())?.since(before);
                     let requests = (ran.exchanges * case.per_exchange) as f64;
                     rates[side] = requests / ran.elapsed.as_secs_f64();
@@ -261,7 +263,7 @@ fn latency(pair: &Pair, plan: &Plan) -> io::Result<()> {
     ];
     for unix in [false, true] {
         for (_, target) in pair.sides(unix)? {
-            let mut admin = Admin::open(target)?;
+            let mut admin = Admin::open(&target)?;
             for key in &large {
                 admin.set(key, &[b'v'; 5 << 10])?;
             }
@@ -284,8 +286,8 @@ fn latency(pair: &Pair, plan: &Plan) -> io::Result<()> {
                     machine::pin(&[cpu])?;
                     let mut means = [0.0; 2];
                     for (side, (_, target)) in pair.sides(unix)?.into_iter().enumerate() {
-                        load.latencies_ns(target, plan.length / 10)?;
-                        let latencies = load.latencies_ns(target, plan.length / 2)?;
+                        load.latencies_ns(&target, plan.length / 10)?;
+                        let latencies = load.latencies_ns(&target, plan.length / 2)?;
                         means[side] = latencies.iter().sum::<u64>() as f64 / 1e3 / latencies.len() as f64;
                         results[place][side].push(means[side]);
                     }
