@@ -74,21 +74,6 @@ pub(crate) enum Value<'v> {
     Chain(Chain),
 }
 
-impl<'v> Draft<'v> {
-    /// The same draft with the built value in its place.
-    pub fn resolve<'b>(self, built: &'b [u8]) -> Draft<'b>
-    where
-        'v: 'b,
-    {
-        let value = if self.value == Value::Built {
-            Value::Bytes(built)
-        } else {
-            self.value
-        };
-        Draft { value, ..self }
-    }
-}
-
 /// Longest value that [`Value::Number`] makes, bytes: the digits of 2^64, and some blanks.
 pub(crate) const NUMBER_LEN_MAX: usize = 24;
 
@@ -122,12 +107,14 @@ impl Region {
 }
 
 impl Session {
-    /// Writes an item of flush epoch `epoch` to a place of its own, and says in `written` what came of it: behind a
-    /// reference, because a processor waits for the words of a result that is moved as soon as it was made.
+    /// Writes an item of flush epoch `epoch` to a place of its own, with what the decision has `built` if the draft says so, and
+    /// says in `written` what came of it: behind a reference, because a processor waits for the words of a result that is moved
+    /// as soon as it was made.
     pub(crate) fn write(
         &self,
         key: &Key<'_>,
         draft: &Draft<'_>,
+        built: &[u8],
         epoch: u32,
         now: u32,
         written: &mut Written,
@@ -144,30 +131,34 @@ impl Session {
             class: self.class(draft.expiry, now),
         };
         let checksum_size = self.region.checksum_size;
-        let inline = |len| {
-            item::size(key.bytes.len(), len + checksum_size, flags, draft.expiry) + EXTENT_HEADER_SIZE
-                <= self.region.layout.shape.segment_size
-        };
+        let size_of = |len| item::size(key.bytes.len(), len, flags, draft.expiry);
         let (mut digits, mut padded) = (itoa::Buffer::new(), [b' '; NUMBER_LEN_MAX]);
-        let (body, chain, own) = match draft.value {
-            Value::Bytes(bytes) if inline(bytes.len()) && bytes.len() <= item::INLINE_VALUE_MAX => (Some(bytes), None, false),
-            Value::Bytes(bytes) => (None, Some(self.write_chain(key, bytes, (stream, draft.expiry), now)?), true),
-            Value::Chain(chain) => (None, Some(chain), false),
-            Value::Number(number, width) => (Some(decimal(number, width, &mut digits, &mut padded)), None, false),
-            Value::Built => (Some([].as_slice()), None, false),
+        let bytes = match draft.value {
+            Value::Bytes(bytes) => bytes,
+            Value::Built => built,
+            Value::Number(number, width) => decimal(number, width, &mut digits, &mut padded),
+            Value::Chain(_) => &[],
         };
-        let value_len = chain.map_or(body.map_or(0, <[u8]>::len), |c| c.value_len);
+        let mut size = size_of(bytes.len() + checksum_size);
+        let is_inline = size + EXTENT_HEADER_SIZE <= self.region.layout.shape.segment_size && bytes.len() <= item::INLINE_VALUE_MAX;
+        let (chain, own) = match draft.value {
+            Value::Chain(chain) => (Some(chain), false),
+            _ if is_inline => (None, false),
+            _ => (Some(self.write_chain(key, bytes, (stream, draft.expiry), now)?), true),
+        };
         let mut chain_body = [0; LARGE_BODY_SIZE];
-        if let Some(chain) = chain {
-            let words = [chain.value_len as u64, chain.first.0, chain.last.0];
-            for (to, from) in chain_body.chunks_exact_mut(8).zip(words) {
-                to.copy_from_slice(&from.to_le_bytes());
+        // The checksum of a large item is in its body.
+        let (value_len, body, checksum_size) = match chain {
+            None => (bytes.len(), bytes, checksum_size),
+            Some(chain) => {
+                let words = [chain.value_len as u64, chain.first.0, chain.last.0];
+                for (to, from) in chain_body.chunks_exact_mut(8).zip(words) {
+                    to.copy_from_slice(&from.to_le_bytes());
+                }
+                size = size_of(LARGE_BODY_SIZE);
+                (chain.value_len, chain_body.as_slice(), 0)
             }
-        }
-        let body = body.unwrap_or(&chain_body);
-        // A large item's is in its body.
-        let checksum_size = if chain.is_some() { 0 } else { checksum_size };
-        let size = item::size(key.bytes.len(), body.len() + checksum_size, flags, draft.expiry);
+        };
         let extent = match self.room(size, stream, epoch, now) {
             Ok(extent) => extent,
             Err(e) => {
@@ -211,7 +202,7 @@ impl Session {
             self.region.write_checksum(&cover, key.bytes, body);
         }
         self.intend_written(WRITTEN, extent.segment);
-        self.commit(extent, size, draft.expiry);
+        self.commit(&extent, size, draft.expiry);
         let cas = draft
             .cas
             .unwrap_or_else(|| cas_of(self.region.header(extent.segment).sequence.load(Relaxed), offset));
@@ -243,7 +234,7 @@ impl Session {
             self.region.write_checksum_of_copy(&cover, bytes);
         }
         self.intend_written(UPKEEP, extent.segment);
-        self.commit(extent, bytes.len(), header.expiry());
+        self.commit(&extent, bytes.len(), header.expiry());
         Some((extent.segment, extent.word, extent.next))
     }
 
@@ -340,7 +331,7 @@ impl Session {
 
     /// The item is written: PUBLISH of the extent's tail. Invisible before it; behind it a walker parses the item, which
     /// is dead until a slot names it.
-    fn commit(&self, extent: Extent, size: usize, expiry: u32) {
+    fn commit(&self, extent: &Extent, size: usize, expiry: u32) {
         let tail = extent.next + size;
         let at = self.region.segment(extent.segment) + extent.start;
         // The next item's place: the publish that follows would otherwise wait for lines that only the next write asks for.
@@ -367,7 +358,7 @@ impl Session {
             Some(kept) if kept.segment == extent.segment && kept.start == extent.start => {
                 self.keep(Extent { next: tail, ..kept });
             }
-            _ => self.close(extent),
+            _ => self.close(*extent),
         }
     }
 

@@ -104,6 +104,8 @@ impl Memory {
     /// `base..base + len` is mapped shared, page-aligned, and stays so as long as the value lives.
     pub unsafe fn new(base: NonNull<u8>, len: usize) -> Self {
         assert!(len >= LEN_MIN, "a mapping of {len} bytes");
+        // Whole lines: an aligned value that begins in it lies in it.
+        let len = len & !(CACHE_LINE - 1);
         Self { base, len }
     }
 
@@ -147,7 +149,13 @@ impl Memory {
         debug_assert!(offset.is_multiple_of(align_of::<T>()), "unaligned: {offset}");
         crate::mutants::accessed();
         let offset = offset & !(align_of::<T>() - 1);
-        if offset > self.len - size_of::<T>() {
+        // What is as large as it is aligned lies in the lines that it begins in.
+        let is_outside = if size_of::<T>() == align_of::<T>() && size_of::<T>() <= CACHE_LINE {
+            offset >= self.len
+        } else {
+            offset > self.len - size_of::<T>()
+        };
+        if is_outside {
             self.outside(offset, size_of::<T>());
         }
         // SAFETY: in bounds by the lines above.

@@ -625,27 +625,29 @@ fn read_number(old: &Old<'_>, buffer: &mut Vec<u8>) -> Number {
     })
 }
 
-/// Digits of 2^64: a number with fewer is below it.
-const U64_DIGITS: usize = 20;
-
 /// A decimal number below 2^64, as memcached reads one: blanks before it and behind it do not count.
 fn parse_number(bytes: &[u8]) -> Option<u64> {
     let blank = |b: &u8| matches!(b, b' ' | b'\t' | b'\n' | 0x0B | 0x0C | b'\r');
     let from = bytes.iter().position(|b| !blank(b))?;
     let digits = bytes.get(from..)?;
     let digits = digits.strip_prefix(b"+").unwrap_or(digits);
-    let end = digits.iter().position(|b| !b.is_ascii_digit()).unwrap_or(digits.len());
-    let (number, rest) = digits.split_at_checked(end)?;
-    let sane = !number.is_empty() && rest.first().is_none_or(blank);
-    if !sane {
-        return None;
+    let mut number = 0u64;
+    for (at, byte) in digits.iter().enumerate() {
+        let digit = byte.wrapping_sub(b'0');
+        if digit > 9 {
+            return (at > 0 && blank(byte)).then_some(number);
+        }
+        number = if at < DIGITS_SAFE {
+            number * 10 + u64::from(digit)
+        } else {
+            number.checked_mul(10)?.checked_add(u64::from(digit))?
+        };
     }
-    let digit = |d: &u8| u64::from(d - b'0');
-    if number.len() < U64_DIGITS {
-        return Some(number.iter().fold(0, |n, d| n * 10 + digit(d)));
-    }
-    number.iter().try_fold(0u64, |n, d| n.checked_mul(10)?.checked_add(digit(d)))
+    (!digits.is_empty()).then_some(number)
 }
+
+/// So many digits are always below 2^64.
+const DIGITS_SAFE: usize = 19;
 
 #[cfg(test)]
 mod tests {

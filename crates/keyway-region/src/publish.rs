@@ -28,7 +28,7 @@ pub(crate) struct Old<'r> {
     session: &'r Session,
     region: &'r Region,
     key: &'r [u8],
-    seen: Seen,
+    seen: &'r Seen,
     place: Place,
     now: u32,
 }
@@ -39,7 +39,7 @@ impl Old<'_> {
         if self.region.has_checksums() {
             return self.copy().item.get();
         }
-        self.region.facts(&self.seen, self.place, true, self.now)
+        self.region.facts(self.seen, self.place, true, self.now)
     }
 
     /// What is known of it without details.
@@ -47,7 +47,7 @@ impl Old<'_> {
         if self.region.has_checksums() {
             return self.item();
         }
-        self.region.facts(&self.seen, self.place, false, self.now)
+        self.region.facts(self.seen, self.place, false, self.now)
     }
 
     /// Seconds on the region's clock, 0 for never.
@@ -60,7 +60,7 @@ impl Old<'_> {
         if self.region.has_checksums() {
             return self.append_copy(out);
         }
-        self.region.append_value(&self.seen, out)
+        self.region.append_value(self.seen, out)
     }
 
     /// The value, copied to `out`; `None` if it is longer, or has segments of its own.
@@ -70,7 +70,7 @@ impl Old<'_> {
             // Its copy is as good.
             return None;
         }
-        self.region.short_value(&self.seen, out)
+        self.region.short_value(self.seen, out)
     }
 
     /// The segments that hold the value, when it has its own.
@@ -78,7 +78,7 @@ impl Old<'_> {
         if self.region.has_checksums() {
             return chain_of(&self.copy().body.borrow()).filter(|_| self.seen.header.is_large());
         }
-        self.region.chain(&self.seen)
+        self.region.chain(self.seen)
     }
 
     /// The item, copied and verified once. Whatever a decision takes from the old item, in a region with checksums it takes from
@@ -87,9 +87,9 @@ impl Old<'_> {
     fn copy(&self) -> &Verified {
         let copy = &self.session.verified;
         if copy.outcome.get() == Outcome::Unasked {
-            let mut item = self.region.facts(&self.seen, self.place, true, self.now);
+            let mut item = self.region.facts(self.seen, self.place, true, self.now);
             let body = &mut copy.body.borrow_mut();
-            let mut intact = self.region.read_verified(&self.seen, self.key, &item, body);
+            let mut intact = self.region.read_verified(self.seen, self.key, &item, body);
             if self.seen.header.is_large() {
                 item.value_len = chain_of(body).map_or(0, |chain| chain.value_len);
                 intact &= chain_of(body).is_some();
@@ -138,8 +138,8 @@ pub(crate) enum Changed {
 
 /// What the first look of a writer found.
 enum Scan {
-    /// a confirmed word with our key, and its item
-    Here(Place, Slot, Seen),
+    /// a confirmed word with our key
+    Here(Place, Slot),
     Frozen(Place, Slot),
     /// the key has no confirmed word: where to put one, and who is in the way
     Absent {
@@ -190,15 +190,18 @@ impl Session {
         let region = &*self.region;
         for _ in 0..ATTEMPTS_MAX {
             let epoch = region.epoch(now);
-            match self.scan(key) {
+            let mut found = None;
+            match self.scan(key, &mut found) {
                 Scan::Again => {}
                 Scan::Corrupt => return Err(WriteError::Corrupt),
                 Scan::Frozen(place, word) => self.unfreeze(place, word),
-                Scan::Here(place, word, seen) => {
-                    let Some(word) = self.hold(place, word) else { continue };
+                Scan::Here(place, word) => {
+                    let (Some(seen), Some(word)) = (&found, self.hold(place, word)) else {
+                        continue;
+                    };
                     // The key was read before the intent. All forty bits of the generation are the same behind it, so it is
                     // the same life of the segment, and an item does not change in it.
-                    if !region.still(&seen) {
+                    if !region.still(seen) {
                         continue;
                     }
                     let present = seen.word.epoch() >= epoch && !seen.header.is_expired(now);
@@ -216,7 +219,7 @@ impl Session {
                         // What was taken from it was not there.
                         decision = Decision::Unreadable;
                     }
-                    if !region.still(&seen) {
+                    if !region.still(seen) {
                         continue;
                     }
                     let (draft, stamp, reusable) = match decision {
@@ -232,8 +235,8 @@ impl Session {
                             }
                             // PUBLISH: the key is gone.
                             if self.take_out(place, word) {
-                                self.count_removed(&seen);
-                                self.free_replaced(&seen, None);
+                                self.count_removed(seen);
+                                self.free_replaced(seen, None);
                                 return Ok(Changed::Removed);
                             }
                             continue;
@@ -242,14 +245,14 @@ impl Session {
                         Decision::Put(draft) => (draft, epoch.max(seen.word.epoch()), true),
                         Decision::Replace(draft) => (draft, seen.word.epoch(), false),
                     };
-                    self.prepare(prepared, key, &draft.resolve(built), stamp, reusable, now)?;
+                    self.prepare(prepared, key, &draft, built, stamp, reusable, now)?;
                     let written = &mut prepared.written;
                     // PUBLISH: the new item. Its extent's tail is out already; recovery leaves whichever word is in the slot.
                     if self.put_over(place, word, written.word) {
                         region.set_hint(place, now, false);
-                        self.count(Counter::bytes, (written.size as u64).wrapping_sub(region.size(&seen) as u64));
-                        self.bury(&seen);
-                        self.free_replaced(&seen, Some(draft.value));
+                        self.count(Counter::bytes, (written.size as u64).wrapping_sub(region.size(seen) as u64));
+                        self.bury(seen);
+                        self.free_replaced(seen, Some(draft.value));
                         self.published(written);
                         return Ok(Changed::Put);
                     }
@@ -292,7 +295,7 @@ impl Session {
                         (None, Some((place, word))) => (place, word),
                         (None, None) => continue,
                     };
-                    self.prepare(prepared, key, &draft.resolve(built), epoch, true, now)?;
+                    self.prepare(prepared, key, &draft, built, epoch, true, now)?;
                     if self.insert(key, table, place, over, &prepared.written, epoch, now) {
                         self.published(&mut prepared.written);
                         self.grow_a_little(now);
@@ -411,8 +414,9 @@ impl Session {
         self.counted_eviction(word, || slot.compare_exchange(word.0, Slot::EMPTY.0, AcqRel, Relaxed).is_ok());
     }
 
-    /// First look: all slots of both buckets, and only then a verdict.
-    fn scan(&self, key: &Key<'_>) -> Scan {
+    /// First look: all slots of both buckets, and only then a verdict. The item goes to `found`: behind a reference, because a
+    /// processor waits for the words of a result that is moved as soon as it was made.
+    fn scan(&self, key: &Key<'_>, found: &mut Option<Seen>) -> Scan {
         let region = &self.region;
         let table = region.table();
         let Some(buckets) = region.buckets(key.hash, table) else {
@@ -453,7 +457,8 @@ impl Session {
                             return Scan::Again;
                         }
                         if ours && !word.is_tentative() {
-                            return Scan::Here(place, word, seen);
+                            *found = Some(seen);
+                            return Scan::Here(place, word);
                         }
                         if ours {
                             tentative = Some((place, word));
@@ -649,6 +654,7 @@ impl Session {
         prepared: &mut Prepared,
         key: &Key<'_>,
         draft: &Draft<'_>,
+        built: &[u8],
         epoch: u32,
         reusable: bool,
         now: u32,
@@ -658,7 +664,7 @@ impl Session {
             return Ok(());
         }
         self.discard(prepared);
-        self.write(key, draft, epoch, now, &mut prepared.written)?;
+        self.write(key, draft, built, epoch, now, &mut prepared.written)?;
         (prepared.is_written, prepared.reusable) = (true, wanted);
         // The item, and all that its segment needs to be understood, before any word leads there.
         self.region.barrier();
@@ -666,22 +672,49 @@ impl Session {
     }
 
     /// A written item that was never published: its place is dead, the segments of its value are free again.
+    #[inline]
     pub(crate) fn discard(&self, prepared: &mut Prepared) {
         prepared.is_written = false;
+        if prepared.written.chain.is_some() {
+            self.discard_chain(prepared);
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn discard_chain(&self, prepared: &mut Prepared) {
         if let Some(chain) = prepared.written.chain.take() {
             self.free_chain(chain.first);
         }
     }
 
     /// A written item has been published: the segments of its value are its own.
+    #[inline]
     fn published(&self, written: &mut Written) {
+        if written.chain.is_some() {
+            self.published_chain(written);
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn published_chain(&self, written: &mut Written) {
         if let Some(chain) = written.chain.take() {
             self.disown_chain(chain);
         }
     }
 
     /// Frees the segments of an item that was just replaced, unless the new item has taken them over.
+    #[inline]
     fn free_replaced(&self, seen: &Seen, new: Option<Value<'_>>) {
+        if seen.header.is_large() {
+            self.free_replaced_chain(seen, new);
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn free_replaced_chain(&self, seen: &Seen, new: Option<Value<'_>>) {
         if let Some(chain) = self.region.chain(seen)
             && !matches!(new, Some(Value::Chain(kept)) if kept == chain)
         {
