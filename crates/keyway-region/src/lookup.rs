@@ -395,13 +395,19 @@ impl Region {
     }
 
     /// Bytes that the item takes in the region, a large value's included.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn size(&self, seen: &Seen) -> usize {
-        seen.header.size().saturating_add(if seen.header.is_large() {
-            self.value_len(seen, self.checksum_size)
+        if seen.header.is_large() {
+            self.size_with_chain(seen)
         } else {
-            0
-        })
+            seen.header.size()
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn size_with_chain(&self, seen: &Seen) -> usize {
+        seen.header.size().saturating_add(self.value_len(seen, self.checksum_size))
     }
 
     fn client_flags(&self, seen: &Seen) -> u32 {

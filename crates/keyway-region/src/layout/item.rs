@@ -209,11 +209,14 @@ impl Header {
     }
 }
 
+/// Bytes of the optional fields, by the flags that announce them.
+const OPTIONAL_SIZES: [usize; 16] = [0, 4, 8, 12, 0, 4, 8, 12, 4, 8, 12, 16, 4, 8, 12, 16];
+
 /// Bytes of the optional fields that a header announces.
 #[inline]
 fn optional_size(header: u64) -> usize {
-    let flags = super::index(header >> OPTIONAL_SHIFT);
-    4 * (flags & 1) + 4 * (flags & 2) + (flags & 8) / 2
+    let flags = super::index(header >> OPTIONAL_SHIFT) % OPTIONAL_SIZES.len();
+    OPTIONAL_SIZES.get(flags).copied().unwrap_or_default()
 }
 
 const _: () = assert!(flag::CLIENT_FLAGS == 1 << OPTIONAL_SHIFT && flag::CAS == 2 << OPTIONAL_SHIFT);
