@@ -140,7 +140,8 @@ impl Session {
             Value::Chain(_) => &[],
         };
         let mut size = size_of(bytes.len() + checksum_size);
-        let is_inline = size + EXTENT_HEADER_SIZE <= self.region.layout.shape.segment_size && bytes.len() <= item::INLINE_VALUE_MAX;
+        let is_inline =
+            size + EXTENT_HEADER_SIZE <= self.region.layout.shape.segment_size && bytes.len() <= item::INLINE_VALUE_MAX;
         let (chain, own) = match draft.value {
             Value::Chain(chain) => (Some(chain), false),
             _ if is_inline => (None, false),

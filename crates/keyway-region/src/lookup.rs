@@ -356,27 +356,31 @@ impl Region {
     #[inline(always)]
     fn facts_before(&self, seen: &Seen, place: Place, details: bool, now: u32, checksum_size: usize) -> Item {
         let header = seen.header;
-        let given = header.given();
-        let value_len = self.value_len(seen, checksum_size);
+        let (marks, flags) = self.marks_and_flags(seen);
         let mut item = Item {
-            value_len,
-            flags: if header.has(flag::CLIENT_FLAGS) {
-                self.client_flags(seen)
-            } else {
-                0
-            },
+            value_len: self.value_len(seen, checksum_size),
+            flags,
             ttl_s: (header.expiry() != 0).then(|| header.expiry().saturating_sub(now)),
-            stale: given & flag::STALE != 0 || self.is_of_before_gap(seen),
-            win_sent: given & flag::WIN_SENT != 0,
-            binary_key: given & flag::BINARY_KEY != 0,
             size: self.size(seen),
-            ..Item::default()
+            ..Item::marked(marks)
         };
         if details {
             item.cas = self.cas_unique(seen);
             (item.fetched, item.idle_s) = self.hint_facts(seen, place, now);
         }
         item
+    }
+
+    /// The item's marks ([`flag::MARKS`]), and the client's flags.
+    #[inline(always)]
+    pub(crate) fn marks_and_flags(&self, seen: &Seen) -> (u64, u32) {
+        let stale = if self.is_of_before_gap(seen) { flag::STALE } else { 0 };
+        let flags = if seen.header.has(flag::CLIENT_FLAGS) {
+            self.client_flags(seen)
+        } else {
+            0
+        };
+        (seen.header.given() & flag::MARKS | stale, flags)
     }
 
     /// Whether the item is from before a gap behind which everything older is stale.

@@ -211,7 +211,7 @@ impl Session {
             if keep {
                 return Decision::Keep;
             }
-            let marks = marks_of(&item) | if item.win { flag::WIN_SENT } else { 0 };
+            let marks = item.marks() | if item.win { flag::WIN_SENT } else { 0 };
             let cas = Some(how.new_cas.unwrap_or(item.cas));
             same_value(
                 old,
@@ -309,7 +309,7 @@ impl Session {
                 StoreMode::Add => Decision::Keep,
                 // A value from before the item's present one: kept with the old lifetime and marks, as stale.
                 _ if stale => {
-                    let marks = flag::STALE | (marks_of(&old.item()) & flag::WIN_SENT) | binary;
+                    let marks = flag::STALE | (old.item().marks() & flag::WIN_SENT) | binary;
                     Decision::Replace(Draft {
                         marks,
                         expiry: old.expiry(),
@@ -332,7 +332,7 @@ impl Session {
                     if how.mode == StoreMode::Append {
                         append(built, value);
                     }
-                    let marks = marks_of(&item) & flag::BINARY_KEY;
+                    let marks = item.marks() & flag::BINARY_KEY;
                     Decision::Replace(Draft {
                         marks,
                         client_flags: item.flags,
@@ -392,7 +392,7 @@ impl Session {
                 None => old.expiry(),
             };
             // The win goes too, so that the next reader can win.
-            let marks = marks_of(&item) & (flag::STALE | flag::BINARY_KEY) | if how.invalidate { flag::STALE } else { 0 };
+            let marks = item.marks() & (flag::STALE | flag::BINARY_KEY) | if how.invalidate { flag::STALE } else { 0 };
             let draft = Draft {
                 marks,
                 client_flags: item.flags,
@@ -425,21 +425,18 @@ impl Session {
         let region = &*self.region;
         let mut hit = false;
         let mut refused = Counted::NotFound;
-        let mut counted = (0, Item::default());
+        let mut counted = Count::default();
         let mut put = Prepared::default();
         let changed = self.change(&key, now, &mut put, |old, built| {
             hit = old.is_some();
-            let (value, width, item, expiry) = match old {
+            let (value, width, (marks, flags), expiry) = match old {
                 None => {
                     refused = Counted::NotFound;
                     let Some((value, exptime)) = how.vivify else {
                         return Decision::Keep;
                     };
-                    let item = Item {
-                        binary_key: how.binary_key,
-                        ..Item::default()
-                    };
-                    (value, 0, item, region.expiry(exptime, now))
+                    let marks = if how.binary_key { flag::BINARY_KEY } else { 0 };
+                    (value, 0, (marks, 0), region.expiry(exptime, now))
                 }
                 Some(old) => {
                     if how.compare_cas.is_some_and(|cas| cas != old.item().cas) {
@@ -460,7 +457,7 @@ impl Session {
                         number.wrapping_add(how.delta)
                     };
                     let expiry = how.exptime.map_or(old.expiry(), |exptime| region.expiry(exptime, now));
-                    (value, width, old.item_in_short(), expiry)
+                    (value, width, old.marks_and_flags(), expiry)
                 }
             };
             // A number that fits into the old value's length is padded to it (protocol.txt, "Increment/Decrement").
@@ -473,11 +470,15 @@ impl Session {
                 built.resize(width, b' ');
                 Value::Built
             };
-            counted = (value, item);
-            counted.1.ttl_s = ttl(expiry, now);
+            counted = Count {
+                value,
+                marks,
+                flags,
+                expiry,
+            };
             let draft = Draft {
-                marks: marks_of(&item),
-                client_flags: item.flags,
+                marks,
+                client_flags: flags,
                 cas: how.new_cas,
                 expiry,
                 value: text,
@@ -486,12 +487,14 @@ impl Session {
         })?;
         let answer = match changed {
             Changed::Put => Counted::Value {
-                value: counted.0,
+                value: counted.value,
                 item: Item {
                     cas: put.written.cas,
                     value_len: put.written.value_len,
                     size: put.written.size,
-                    ..counted.1
+                    flags: counted.flags,
+                    ttl_s: ttl(counted.expiry, now),
+                    ..Item::marked(counted.marks)
                 },
             },
             _ => refused,
@@ -576,10 +579,25 @@ fn ttl(expiry: u32, now: u32) -> Option<u32> {
     (expiry != 0).then(|| expiry.saturating_sub(now))
 }
 
-fn marks_of(item: &Item) -> u64 {
-    (if item.stale { flag::STALE } else { 0 })
-        | (if item.win_sent { flag::WIN_SENT } else { 0 })
-        | (if item.binary_key { flag::BINARY_KEY } else { 0 })
+impl Item {
+    /// Its marks, as its header has them.
+    #[inline]
+    pub(crate) fn marks(&self) -> u64 {
+        (if self.stale { flag::STALE } else { 0 })
+            | (if self.win_sent { flag::WIN_SENT } else { 0 })
+            | (if self.binary_key { flag::BINARY_KEY } else { 0 })
+    }
+
+    /// An item of which only the marks are known.
+    #[inline]
+    pub(crate) fn marked(marks: u64) -> Self {
+        Self {
+            stale: marks & flag::STALE != 0,
+            win_sent: marks & flag::WIN_SENT != 0,
+            binary_key: marks & flag::BINARY_KEY != 0,
+            ..Self::default()
+        }
+    }
 }
 
 /// The old value under a new head: copied when it is small, handed over when it has segments of its own.
@@ -597,6 +615,16 @@ fn same_value<'v>(old: &Old<'_>, built: &mut Vec<u8>, draft: Draft<'v>) -> Decis
 fn append(built: &mut Vec<u8>, bytes: &[u8]) {
     aside::reserve(built, bytes.len());
     built.extend_from_slice(bytes);
+}
+
+/// What a count came to.
+#[derive(Clone, Copy, Default)]
+struct Count {
+    value: u64,
+    marks: u64,
+    flags: u32,
+    /// seconds on the region's clock, 0 for never
+    expiry: u32,
 }
 
 /// What a value says as a number.

@@ -42,12 +42,13 @@ impl Old<'_> {
         self.region.facts(self.seen, self.place, true, self.now)
     }
 
-    /// What is known of it without details.
-    pub fn item_in_short(&self) -> Item {
+    /// Its marks ([`flag::MARKS`]), and the client's flags.
+    pub fn marks_and_flags(&self) -> (u64, u32) {
         if self.region.has_checksums() {
-            return self.item();
+            let item = self.item();
+            return (item.marks(), item.flags);
         }
-        self.region.facts(self.seen, self.place, false, self.now)
+        self.region.marks_and_flags(self.seen)
     }
 
     /// Seconds on the region's clock, 0 for never.
@@ -222,7 +223,7 @@ impl Session {
                     if !region.still(seen) {
                         continue;
                     }
-                    let (draft, stamp, reusable) = match decision {
+                    let (draft, stamp) = match decision {
                         Decision::Keep => return Ok(Changed::Kept),
                         Decision::Unreadable if word.same_but_frequency(Slot(region.slot(place.at).load(Acquire))) => {
                             self.remove_damaged(place, word);
@@ -241,11 +242,11 @@ impl Session {
                             }
                             continue;
                         }
-                        Decision::Put(draft) if mutants::is(Mutant::StampDown) => (draft, epoch, true),
-                        Decision::Put(draft) => (draft, epoch.max(seen.word.epoch()), true),
-                        Decision::Replace(draft) => (draft, seen.word.epoch(), false),
+                        Decision::Put(draft) if mutants::is(Mutant::StampDown) => (draft, Stamp::Any(epoch)),
+                        Decision::Put(draft) => (draft, Stamp::Any(epoch.max(seen.word.epoch()))),
+                        Decision::Replace(draft) => (draft, Stamp::Once(seen.word.epoch())),
                     };
-                    self.prepare(prepared, key, &draft, built, stamp, reusable, now)?;
+                    self.prepare(prepared, key, &draft, built, stamp, now)?;
                     let written = &mut prepared.written;
                     // PUBLISH: the new item. Its extent's tail is out already; recovery leaves whichever word is in the slot.
                     if self.put_over(place, word, written.word) {
@@ -295,7 +296,7 @@ impl Session {
                         (None, Some((place, word))) => (place, word),
                         (None, None) => continue,
                     };
-                    self.prepare(prepared, key, &draft, built, epoch, true, now)?;
+                    self.prepare(prepared, key, &draft, built, Stamp::Any(epoch), now)?;
                     if self.insert(key, table, place, over, &prepared.written, epoch, now) {
                         self.published(&mut prepared.written);
                         self.grow_a_little(now);
@@ -655,17 +656,19 @@ impl Session {
         key: &Key<'_>,
         draft: &Draft<'_>,
         built: &[u8],
-        epoch: u32,
-        reusable: bool,
+        stamp: Stamp,
         now: u32,
     ) -> Result<(), WriteError> {
-        let wanted = reusable.then_some(epoch);
-        if prepared.is_written && wanted.is_some() && prepared.reusable == wanted {
+        let (epoch, reusable) = match stamp {
+            Stamp::Any(epoch) => (epoch, Some(epoch)),
+            Stamp::Once(epoch) => (epoch, None),
+        };
+        if prepared.is_written && reusable.is_some() && prepared.reusable == reusable {
             return Ok(());
         }
         self.discard(prepared);
         self.write(key, draft, built, epoch, now, &mut prepared.written)?;
-        (prepared.is_written, prepared.reusable) = (true, wanted);
+        (prepared.is_written, prepared.reusable) = (true, reusable);
         // The item, and all that its segment needs to be understood, before any word leads there.
         self.region.barrier();
         Ok(())
@@ -746,6 +749,15 @@ fn least_worth(buckets: [(u64, usize); 3], lines: [&Line; 3]) -> Option<(Place, 
         .zip(lines)
         .flat_map(|((bucket, at), line)| (0..SLOTS).map(move |index| (Place::new(bucket, at, index), Slot::of(line, index))))
         .min_by_key(|(_, word)| worth(*word))
+}
+
+/// The flush epoch that an item is written for.
+#[derive(Clone, Copy)]
+enum Stamp {
+    /// of an item that is good for any attempt: it does not depend on the old one
+    Any(u32),
+    /// of one that is made from the old item
+    Once(u32),
 }
 
 /// A written item on its way to its publish.
