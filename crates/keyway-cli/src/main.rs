@@ -155,7 +155,7 @@ enum Command {
         /// Let memory be written and then executed, as programs need that compile while they run
         #[arg(long)]
         allow_jit: bool,
-        /// libkeyway, if it is not beside this program
+        /// The library that has the cache, if it is not the libkeyway beside this program
         #[arg(long, value_name = "PATH")]
         library: Option<PathBuf>,
         /// Say more
@@ -444,6 +444,7 @@ fn run() -> Result<(), Failure> {
                     let place = region.or(region_socket);
                     let spec = keyway_harden::spec::Spec {
                         place: place.unwrap_or_else(|| place::default_path(place::DEFAULT_PORT)),
+                        library: PathBuf::new(),
                         strict_scan,
                         allow_jit,
                         verbose,

@@ -190,6 +190,11 @@ pub(crate) fn open_file(path: &Path, options: &Options, by_name: bool) -> Result
                 path: path.to_path_buf(),
             });
         }
+        Err(e) if e.kind() == std::io::ErrorKind::PermissionDenied && is_hardened() => {
+            return Err(OpenError::KeptOut {
+                path: path.to_path_buf(),
+            });
+        }
         Err(e) => return Err(io("open", path, e)),
     };
     let meta = file.metadata().map_err(|e| io("stat", path, e))?;
@@ -200,6 +205,12 @@ pub(crate) fn open_file(path: &Path, options: &Options, by_name: bool) -> Result
             path: path.to_path_buf(),
         })
     }
+}
+
+/// Whether this process is as `keyway exec` makes those that it starts: they cannot be looked into, nor gain rights.
+fn is_hardened() -> bool {
+    use nix::sys::prctl::{get_dumpable, get_no_new_privs};
+    matches!((get_dumpable(), get_no_new_privs()), (Ok(false), Ok(true)))
 }
 
 /// Makes a region in a new file beside `path`, and gives it that name. `false`: somebody else was faster.
