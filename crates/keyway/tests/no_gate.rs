@@ -48,7 +48,13 @@ fn without_keys_everything_works_and_it_is_said_once() {
         assert_eq!(value, b"value");
     }
     let said = SAID.lock().unwrap();
-    let of_gate: Vec<_> = said.iter().filter(|(_, text)| text.contains("accessible outside calls")).collect();
+    let of_gate: Vec<_> = said
+        .iter()
+        .filter(|(_, text)| text.contains("accessible outside calls"))
+        .collect();
     assert_eq!(of_gate.len(), 1, "{said:?}");
-    assert!(of_gate[0].0 == log::Level::Debug && of_gate[0].1.contains("pkey_alloc"), "{of_gate:?}");
+    assert!(
+        of_gate[0].0 == log::Level::Debug && of_gate[0].1.contains("pkey_alloc"),
+        "{of_gate:?}"
+    );
 }
