@@ -11,6 +11,7 @@ use crate::layout::index;
 use crate::layout::item::{ALIGNMENT, Header, LIFETIME_OFFSET, SIZE_MIN, flag};
 use crate::layout::segment::{CHAIN_HEADER_SIZE, Link, SegmentWord};
 use crate::layout::slot::{FREQUENCY_MAX, Slot};
+use crate::mutants::{self, Mutant};
 use crate::region::Region;
 use crate::verbs::{Get, Item};
 
@@ -321,7 +322,7 @@ impl Region {
                     } else {
                         !wants_value || self.append_value(&seen, out)
                     };
-                    if !whole || !self.still(&seen) {
+                    if !whole || !self.still(&seen) && !mutants::is(Mutant::GetWithoutSecondLook) {
                         out.truncate(start);
                         // A value's segments are freed, and an item is marked dead, after its slot has changed (or, where a split
                         // left a frozen word behind, the table word): otherwise it is damaged.
