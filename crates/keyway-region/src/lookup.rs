@@ -316,7 +316,9 @@ impl Region {
                     let checksum_size = if VERIFIED { self.checksum_size } else { 0 };
                     let item = self.facts_before(&seen, place, how.details, now, checksum_size);
                     head(&item, out);
-                    let wants_value = how.value && how.unless_cas.is_none_or(|cas| cas != item.cas);
+                    let wants_value = how.value
+                        && how.unless_cas.is_none_or(|cas| cas != item.cas)
+                        && how.at_most.is_none_or(|most| item.value_len <= most);
                     let whole = if VERIFIED {
                         self.append_verified(&seen, key.bytes, &item, wants_value, out)
                     } else {

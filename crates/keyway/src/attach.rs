@@ -21,7 +21,7 @@ use crate::gate::{self, GateState, Latch, aside};
 use crate::handout::Handed;
 use crate::peer::Peer;
 use crate::restart::{self, Restart};
-use crate::{Inner, Options, Place, clock, handout, kernel, resident};
+use crate::{Inner, Options, Place, clock, handout, kernel, nodes, resident};
 use keyway_region::layout::plan::{Layout, MEMORY_MAX, MEMORY_MIN, Shape};
 use keyway_region::layout::superblock;
 use keyway_region::memory::Memory;
@@ -521,6 +521,7 @@ pub(crate) fn no_room(error: &std::io::Error) -> bool {
 /// Allocates these bytes of a file, which becomes as long as that needs.
 pub(crate) fn back(file: &File, range: std::ops::Range<usize>) -> std::io::Result<()> {
     let (offset, len) = (offset(range.start), offset(range.end - range.start));
+    let _spread = nodes::Spread::begin();
     loop {
         match fallocate(file, FallocateFlags::empty(), offset, len) {
             Err(nix::errno::Errno::EINTR) => {}
