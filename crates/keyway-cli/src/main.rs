@@ -234,7 +234,7 @@ struct Serve {
     /// Worker threads
     #[arg(long, short = 't', value_name = "N", default_value_t = 4, value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=4096))]
     threads: usize,
-    /// CPUs for the worker threads, one each in turn, such as 0-3,6; memory comes from their NUMA node
+    /// CPUs for the worker threads, one each in turn, such as 0-3,6; memory comes from their NUMA nodes in turn
     #[arg(long, value_name = "LIST")]
     cpus: Option<String>,
     /// Before it sleeps, a worker looks for work for so many microseconds: lower latency, for a whole CPU
