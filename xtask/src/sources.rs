@@ -20,7 +20,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("keyway-server", &["keyway", "keyway-proto", "keyway-uring", "keyway-xdp"]),
     ("keyway-xdp", &[]),
     ("keyway-bench", &["keyway"]),
-    ("libmemcached", &["keyway", "keyway-harden"]),
+    ("libmemcached", &["keyway"]),
     ("libmemcached/util", &[]),
     (
         "keyway-cli",
@@ -33,7 +33,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "keyway-xdp",
         ],
     ),
-    ("python", &["keyway", "keyway-harden"]),
+    ("python", &["keyway"]),
 ];
 
 /// Crates whose sources may not allow unsafe code anywhere.

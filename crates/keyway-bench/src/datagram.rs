@@ -83,8 +83,11 @@ impl Read for Datagrams {
             let Some((frame, payload)) = buffer[..len].split_first_chunk::<FRAME_LEN>() else {
                 return Err(io::Error::other(format!("a datagram of {len} bytes has no frame")));
             };
-            let [request, sequence] = [[frame[0], frame[1]], [frame[2], frame[3]]].map(u16::from_be_bytes);
-            if request == self.request && sequence == self.next {
+            let [request, sequence, total] =
+                [[frame[0], frame[1]], [frame[2], frame[3]], [frame[4], frame[5]]].map(u16::from_be_bytes);
+            // Of a get of several keys, memcached 1.6 sends each value as the only datagram of an answer of its own, in their order.
+            let is_whole = sequence == 0 && total == 1;
+            if request == self.request && (sequence == self.next || is_whole) {
                 let payload_len = payload.len();
                 self.next = self.next.wrapping_add(1);
                 buffer.copy_within(FRAME_LEN..len, 0);
@@ -124,6 +127,23 @@ mod tests {
             b"\0\x02\0\0\0\x02\0\0first",
             b"\0\x02\0\x01\0\x02\0\0second",
         ] {
+            server.send_to(answer, from).unwrap();
+        }
+        for expected in [&b"first"[..], b"second"] {
+            let len = client.read(&mut buffer).unwrap();
+            assert_eq!(&buffer[..len], expected);
+        }
+    }
+
+    #[test]
+    fn values_that_come_as_answers_of_their_own_are_one_answer() {
+        let server = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let mut client = Datagrams::open(server.local_addr().unwrap()).unwrap();
+        client.set_timeout(Some(Duration::from_secs(10))).unwrap();
+        client.write_all(b"get a b\r\n").unwrap();
+        let mut buffer = [0; 1500];
+        let (_, from) = server.recv_from(&mut buffer).unwrap();
+        for answer in [&b"\0\x01\0\0\0\x01\0\0first"[..], b"\0\x01\0\0\0\x01\0\0second"] {
             server.send_to(answer, from).unwrap();
         }
         for expected in [&b"first"[..], b"second"] {

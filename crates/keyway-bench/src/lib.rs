@@ -10,6 +10,7 @@ pub mod calls;
 pub mod compare;
 pub mod datagram;
 pub mod dropin;
+pub mod flood;
 pub mod html;
 pub mod items;
 pub mod link;

@@ -96,6 +96,8 @@ pub enum Pace {
     Rate(f64),
     /// an open loop with this share, in percent, of what the peer does in a closed loop (without a peer: Keyway)
     Share(f64),
+    /// datagrams, so many a second, however many are unanswered: what is lost is counted
+    Flood(f64),
     /// an open loop with the highest rate at which latency keeps a limit, searched for
     Peak(Limit),
 }
@@ -197,6 +199,7 @@ impl Cell {
         match self.pace {
             Pace::Closed => {}
             Pace::Rate(rate) => name.push_str(&format!(", {rate:.0}/s")),
+            Pace::Flood(rate) => name.push_str(&format!(", {rate:.0}/s whatever is lost")),
             Pace::Share(percent) => name.push_str(&format!(", at {percent} % of the peer's peak")),
             Pace::Peak(limit) => name.push_str(&format!(", highest rate with {limit}")),
         }
@@ -336,13 +339,19 @@ impl Plan {
             return refuse("at a given rate nothing waits for answers: leave out --pipeline".to_owned());
         }
         match cell.pace {
-            Pace::Rate(rate) if !(rate > 0.0 && rate <= RATE_MAX) => {
+            Pace::Rate(rate) | Pace::Flood(rate) if !(rate > 0.0 && rate <= RATE_MAX) => {
                 return refuse(format!("a rate is above 0 and at most {RATE_MAX} a second"));
             }
             Pace::Share(percent) if !(percent > 0.0 && percent <= SHARE_MAX) => {
                 return refuse(format!("a share is above 0 and at most {SHARE_MAX} %"));
             }
             _ => {}
+        }
+        if matches!(cell.pace, Pace::Flood(_)) && !cell.door.is_datagrams() {
+            return refuse(
+                "only datagrams are sent whether or not earlier ones were answered; use the doors udp, udp-tcp or kernel"
+                    .to_owned(),
+            );
         }
         let replaced = cell.operations_max.is_some();
         if cell.operations_max == Some(0) || replaced && !matches!(cell.door, Door::Tcp | Door::Unix) {
@@ -417,7 +426,7 @@ impl Plan {
     pub fn duration(&self) -> Duration {
         let sides = if self.against == Against::Nobody { 1 } else { 2 };
         let of = |cell: &Cell| match cell.pace {
-            Pace::Closed | Pace::Rate(_) => self.repetitions * sides,
+            Pace::Closed | Pace::Rate(_) | Pace::Flood(_) => self.repetitions * sides,
             Pace::Share(_) => self.repetitions * sides + 1,
             Pace::Peak(_) => self.repetitions * sides * (PEAK_STEPS + 1),
         };

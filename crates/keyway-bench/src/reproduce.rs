@@ -4,9 +4,12 @@
 //! It is given a [`Reproduction`], which has what the user asked for and collects what comes out. `reproduce/` has a file for each
 //! paper.
 
+mod doors;
+mod hippos;
 mod hodor;
 mod pmemcached;
 mod restart;
+mod unbuckle;
 
 use crate::dropin::Dropin;
 use crate::machine;
@@ -31,7 +34,23 @@ pub struct Preset {
 }
 
 /// All of them, in the papers' order.
-pub const PRESETS: &[Preset] = &[hodor::FIG5, hodor::FIG6_9, pmemcached::FIG1, restart::RESTART];
+pub const PRESETS: &[Preset] = &[
+    hodor::FIG5,
+    hodor::FIG6_9,
+    pmemcached::FIG1,
+    restart::RESTART,
+    hippos::FIG7,
+    hippos::FIG9,
+    hippos::FIG10,
+    hippos::TABLE4,
+    hippos::SURGE,
+    unbuckle::FIG4_3B,
+    unbuckle::FIG4_6,
+    unbuckle::FIG4_7,
+    unbuckle::FIG4_8,
+    unbuckle::FIG4_9,
+    unbuckle::TABLE4_1,
+];
 
 /// The preset of that name.
 ///

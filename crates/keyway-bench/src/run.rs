@@ -1,6 +1,7 @@
 //! Running a plan: every measurement of every cell, the sides in turn, so that what the machine does meanwhile meets them alike.
 
 use crate::calls::Caller;
+use crate::flood::Flood;
 use crate::items::Items;
 use crate::load::Load;
 use crate::machine;
@@ -189,7 +190,9 @@ fn run_cell(
             });
             let measured = match cell.pace {
                 Pace::Peak(limit) => peak(plan, cell, side, &operations, repetition, limit),
-                Pace::Closed | Pace::Rate(_) | Pace::Share(_) => measure(plan, cell, side, &operations, repetition, rate),
+                Pace::Closed | Pace::Rate(_) | Pace::Share(_) | Pace::Flood(_) => {
+                    measure(plan, cell, side, &operations, repetition, rate)
+                }
             };
             let failure = match measured {
                 Ok(run) => {
@@ -242,7 +245,7 @@ struct Peaks(Vec<(Cell, f64)>);
 fn rate(plan: &Plan, cell: &Cell, sides: &[&Side], operations: &Operations, peaks: &mut Peaks) -> io::Result<Option<f64>> {
     let (percent, side) = match (cell.pace, sides.last()) {
         (Pace::Closed | Pace::Peak(_), _) | (_, None) => return Ok(None),
-        (Pace::Rate(rate), _) => return Ok(Some(rate)),
+        (Pace::Rate(rate) | Pace::Flood(rate), _) => return Ok(Some(rate)),
         (Pace::Share(percent), Some(side)) => (percent, side),
     };
     let closed = Cell {
@@ -355,6 +358,13 @@ fn measure(
                 cpus: plan.client_cpus.clone(),
             };
             processes::run(&plan.program, &(0..threads).map(job).collect::<Vec<_>>())
+        }
+        Way::Socket(target) if matches!(cell.pace, Pace::Flood(_)) => {
+            let floods = (0..threads).map(|thread| Flood::open(target, load(thread)));
+            let floods = floods.collect::<io::Result<Vec<_>>>()?;
+            Ok(at_once(plan, side, floods, |flood, window| {
+                flood.run(rate.unwrap_or(0.0), window)
+            }))
         }
         Way::Socket(target) => {
             let shape = |thread: usize| Shape {

@@ -9,8 +9,8 @@ use crate::machine::{self, thread_cpu};
 use crate::mix::{Kind, Operation, Put};
 use crate::ran::{Ran, Window};
 use crate::wire::{Connection, Target};
-use rustix::event::Timespec;
 use rustix::event::epoll;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::collections::VecDeque;
 use std::io::{self, Read, Write};
 use std::os::fd::OwnedFd;
@@ -154,12 +154,8 @@ impl Client {
                 wake = wake.min(schedule.next());
             }
             events.clear();
-            let waited = epoll::wait(
-                &self.poll,
-                rustix::buffer::spare_capacity(&mut events),
-                Some(&timespec(wake.saturating_duration_since(now))),
-            );
-            if let Err(e) = waited
+            let wait = wake.saturating_duration_since(now);
+            if let Err(e) = self.wait(wait, schedule.is_some(), &mut events)
                 && e != rustix::io::Errno::INTR
             {
                 self.ran.wrong.tell(|| format!("epoll: {e}"));
@@ -183,6 +179,17 @@ impl Client {
             }
             now = Instant::now();
         }
+    }
+
+    /// Waits so long for something to arrive. `exactly`: epoll_wait(2) knows milliseconds only, of which an open loop would make its requests late;
+    /// ppoll(2) knows nanoseconds, and does not tell which of them it was.
+    fn wait(&self, time: Duration, exactly: bool, events: &mut Vec<epoll::Event>) -> rustix::io::Result<()> {
+        let mut time = timespec(time);
+        if exactly {
+            poll(&mut [PollFd::new(&self.poll, PollFlags::IN)], Some(&time))?;
+            time = timespec(Duration::ZERO);
+        }
+        epoll::wait(&self.poll, rustix::buffer::spare_capacity(events), Some(&time)).map(drop)
     }
 
     /// Sends every request that is due.

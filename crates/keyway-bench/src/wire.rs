@@ -5,7 +5,7 @@ use crate::link::Link;
 use crate::plan::Door;
 use rustix::net::{self, sockopt};
 use std::io::{self, Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream, UdpSocket};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -47,6 +47,24 @@ impl Target {
             (socket @ Self::Unix(_), _) => socket,
             (address, Some(link)) => Self::Over(Arc::clone(link), Box::new(address)),
             (address, None) => address,
+        }
+    }
+
+    /// A socket for datagrams to it, which nothing else is sent through.
+    pub fn datagrams(&self) -> io::Result<UdpSocket> {
+        match self {
+            Self::Udp(address) | Self::Split(address) => {
+                let any: IpAddr = if address.is_ipv4() {
+                    Ipv4Addr::UNSPECIFIED.into()
+                } else {
+                    Ipv6Addr::UNSPECIFIED.into()
+                };
+                let socket = UdpSocket::bind((any, 0))?;
+                socket.connect(address)?;
+                Ok(socket)
+            }
+            Self::Over(link, target) => link.at_clients(|| target.datagrams()),
+            Self::Tcp(_) | Self::Unix(_) => Err(io::ErrorKind::Unsupported.into()),
         }
     }
 
@@ -166,9 +184,7 @@ fn connect_unix(path: &Path) -> io::Result<UnixStream> {
         None,
     )?;
     sockopt::set_socket_timeout(&socket, sockopt::Timeout::Send, Some(PATIENCE))?;
-    // With a timeout, a signal that stops and continues this process ends the call (signal(7)).
-    let address = net::SocketAddrUnix::new(path)?;
-    rustix::io::retry_on_intr(|| net::connect(&socket, &address))?;
+    net::connect(&socket, &net::SocketAddrUnix::new(path)?)?;
     sockopt::set_socket_timeout(&socket, sockopt::Timeout::Send, None)?;
     Ok(socket.into())
 }

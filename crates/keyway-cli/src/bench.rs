@@ -64,7 +64,7 @@ pub(crate) struct Bench {
     quick: bool,
     /// Measures again what papers measured, and puts their figures beside what comes out; the presets are listed below
     #[arg(long, value_name = "PRESET,...", value_delimiter = ',', value_parser = reproduce::find, conflicts_with_all = [
-        "quick", "workload", "door", "connections", "pipeline", "multiget", "rate", "load", "peak", "churn", "value_size", "fill", "trace",
+        "quick", "workload", "door", "connections", "pipeline", "multiget", "rate", "load", "peak", "flood", "churn", "value_size", "fill", "trace",
         "popularity", "memory", "server", "client_threads",
     ])]
     reproduce: Vec<&'static Preset>,
@@ -96,6 +96,9 @@ pub(crate) struct Bench {
     /// Searches for the highest rate at which latency keeps a limit: mean:1ms, p99:500us
     #[arg(long, value_name = "LIMIT,...", value_delimiter = ',', value_parser = Limit::parse, conflicts_with_all = ["rate", "load"])]
     peak: Vec<Limit>,
+    /// Over UDP, gets so many a second, however many are unanswered: what is lost is counted
+    #[arg(long, value_name = "N,...", value_delimiter = ',', conflicts_with_all = ["rate", "load", "peak"])]
+    flood: Vec<f64>,
     /// Replaces each connection by a new one after so many operations
     #[arg(long, value_name = "N")]
     churn: Option<u64>,
@@ -103,7 +106,7 @@ pub(crate) struct Bench {
     #[arg(long, value_name = "N")]
     items: Option<u64>,
     /// Value sizes instead of the workload's own, such as 100, 10k
-    #[arg(long, value_name = "SIZE,...", value_delimiter = ',', value_parser = size::parse_item_size)]
+    #[arg(long, value_name = "SIZE,...", value_delimiter = ',', value_parser = size::parse_value_size)]
     value_size: Vec<usize>,
     /// Stores what a get missed, as an application does: for hit ratios under limited --memory
     #[arg(long)]
@@ -322,7 +325,8 @@ impl Bench {
         let rates = self.rate.iter().map(|rate| Pace::Rate(*rate));
         let shares = self.load.iter().map(|percent| Pace::Share(*percent));
         let peaks = self.peak.iter().map(|limit| Pace::Peak(*limit));
-        let paces: Vec<Pace> = rates.chain(shares).chain(peaks).collect();
+        let floods = self.flood.iter().map(|rate| Pace::Flood(*rate));
+        let paces: Vec<Pace> = rates.chain(shares).chain(peaks).chain(floods).collect();
         if paces.is_empty() { vec![Pace::Closed] } else { paces }
     }
 

@@ -36,6 +36,15 @@ pub(crate) fn parse_item_size(text: &str) -> Result<usize, String> {
     }
 }
 
+/// As [`parse`]; a plain number counts bytes, and no value is longer than the largest item.
+pub(crate) fn parse_value_size(text: &str) -> Result<usize, String> {
+    let size = parse(text, 1)?;
+    match usize::try_from(size) {
+        Ok(size) if size <= 1 << 30 => Ok(size),
+        _ => Err(format!("a value of {text}, which must be at most 1g")),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -64,5 +73,7 @@ mod tests {
         assert!(parse_mebibytes("abc").unwrap_err().contains("64m"));
         assert!(parse_item_size("100").is_err());
         assert!(parse_item_size("2g").is_err());
+        assert_eq!(parse_value_size("20"), Ok(20));
+        assert!(parse_value_size("2g").is_err());
     }
 }

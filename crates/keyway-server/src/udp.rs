@@ -443,7 +443,6 @@ fn execute_all(
                     token: 0,
                     sent: start,
                     keys_done: 0,
-                    socket: None,
                 };
                 if let Some(served) = &mut served {
                     served.note(&request);

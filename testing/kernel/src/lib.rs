@@ -3,13 +3,15 @@
 //! [`frame`] makes frames and takes answers apart, [`world`] is a small cache and what user space would answer from it,
 //! [`table`] has the packets that are written down, [`random`] those that are not, and [`stage`] runs either on the host or in
 //! the
-//! kernel. [`traffic`] sends real packets through interfaces of its own; [`coherent`] shows that no answer is stale.
+//! kernel. [`traffic`] sends real packets through interfaces of its own; [`coherent`] shows that no answer is stale; [`served`] starts the door as people do.
 
 #[cfg(feature = "load")]
 pub mod coherent;
 pub mod frame;
 #[cfg(feature = "load")]
 pub mod random;
+#[cfg(feature = "load")]
+pub mod served;
 #[cfg(feature = "load")]
 pub mod stage;
 #[cfg(feature = "load")]

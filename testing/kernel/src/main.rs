@@ -14,7 +14,7 @@ use kernel::coherent::{self, Round};
 use kernel::frame::{Checksum, Frame};
 use kernel::stage::{Outcome, Stage, monotonic_ns};
 use kernel::world::{Memory, fill, items, settings};
-use kernel::{random, table, traffic};
+use kernel::{random, served, table, traffic};
 use keyway_region::mutants::{self, Mutant};
 use keyway_xdp::config::{Settings, Verdict};
 use keyway_xdp::door::{Door, DoorError};
@@ -27,12 +27,16 @@ cargo xtask kernel: the kernel door answers exactly what user space would, or le
     cargo xtask kernel --short      the gate's form: fewer random packets
     cargo xtask kernel --in-kernel  only what is tried in the kernel
     cargo xtask kernel --packets N  so many random packets on the host, and a tenth of that in the kernel
+    cargo xtask kernel --as-started only keyway itself, over veth
     cargo xtask kernel --never-stale --seconds N   only the last part, for so many seconds
     cargo xtask kernel --seed N     the seed of the random ones
 
 The program's C runs on the host, and, with the privileges that loading needs (CAP_BPF, CAP_NET_ADMIN, CAP_PERFMON, or root), in
 the kernel through BPF_PROG_TEST_RUN, and on interfaces of network namespaces that are made for it and removed again (veth and lo).
 Nothing is attached to this machine's own interfaces.
+
+Then keyway itself, over veth: the program attached and pinned by one process and used by a server without capabilities, which is killed, started
+again and stopped; a server with the XDP stage; and keyway bench with the kernel door, killed, and with its presets, in a form of seconds (--short: three of them).
 
 Last, a server with its kernel door on, and writers through the library and its sockets, killed and stopped at random, and readers
 through the kernel, the sockets and the library, for ten minutes (--short: seconds): every key's history must be linearizable. Writers
@@ -56,6 +60,7 @@ struct Options {
     /// how long writers and readers meet
     seconds: u64,
     short: bool,
+    as_started_alone: bool,
 }
 
 /// What was tried, and what was wrong.
@@ -66,6 +71,15 @@ struct Report {
 }
 
 impl Report {
+    fn end(&self) -> ExitCode {
+        println!("{} passed, {} failed", self.passed, self.failed);
+        if self.failed == 0 {
+            ExitCode::SUCCESS
+        } else {
+            ExitCode::FAILURE
+        }
+    }
+
     fn take(&mut self, what: &str, result: Result<String, String>) {
         match result {
             Ok(said) => {
@@ -81,7 +95,10 @@ impl Report {
 }
 
 fn main() -> ExitCode {
-    if let Some(result) = traffic::part_of_it().or_else(coherent::part_of_it) {
+    if let Some(result) = traffic::part_of_it()
+        .or_else(coherent::part_of_it)
+        .or_else(served::part_of_it)
+    {
         return result;
     }
     let options = match options() {
@@ -97,6 +114,10 @@ fn main() -> ExitCode {
     };
     println!("seed {}", options.seed);
     let mut report = Report::default();
+    if options.as_started_alone {
+        as_started(&mut report, options.short);
+        return report.end();
+    }
     for v6 in [false, true].into_iter().filter(|_| options.packets_at_all) {
         let settings = settings(v6);
         if options.on_host {
@@ -104,15 +125,13 @@ fn main() -> ExitCode {
         }
         in_kernel(&mut report, &options, &settings, v6);
     }
+    if options.on_host && options.packets_at_all {
+        as_started(&mut report, options.short);
+    }
     if options.seconds > 0 {
         never_stale(&mut report, &options);
     }
-    println!("{} passed, {} failed", report.passed, report.failed);
-    if report.failed == 0 {
-        ExitCode::SUCCESS
-    } else {
-        ExitCode::FAILURE
-    }
+    report.end()
 }
 
 fn options() -> Result<Option<Options>, String> {
@@ -123,6 +142,7 @@ fn options() -> Result<Option<Options>, String> {
         packets_at_all: true,
         seconds: 600,
         short: false,
+        as_started_alone: false,
     };
     let mut arguments = std::env::args().skip(1);
     while let Some(argument) = arguments.next() {
@@ -133,6 +153,7 @@ fn options() -> Result<Option<Options>, String> {
         match argument.as_str() {
             "--help" | "-h" => return Ok(None),
             "--in-kernel" => (options.on_host, options.seconds) = (false, 0),
+            "--as-started" => options.as_started_alone = true,
             "--never-stale" => options.packets_at_all = false,
             "--seconds" => options.seconds = number()?,
             "--short" => (options.packets, options.seconds, options.short) = (200_000, 4, true),
@@ -142,6 +163,20 @@ fn options() -> Result<Option<Options>, String> {
         }
     }
     Ok(Some(options))
+}
+
+/// The door as `keyway` starts it.
+fn as_started(report: &mut Report, short: bool) {
+    if let Err(error @ DoorError::NotPermitted) = Door::load(&settings(false)) {
+        return harness::skip("the kernel door as keyway starts it", &error.to_string());
+    }
+    report.take(
+        "keyway kernel attach, and a server without capabilities, over veth",
+        served::pinned(),
+    );
+    report.take("keyway serve --kernel-xdp, over veth", served::early());
+    report.take("keyway bench of the kernel door, killed", served::killed());
+    report.take("keyway bench --reproduce, presets of the kernel door", served::presets(short));
 }
 
 /// Writers and readers meet, killed and stopped; then over regions that do not count their changes as they must.

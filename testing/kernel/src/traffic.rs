@@ -78,7 +78,7 @@ pub fn try_interface(interface: &str, v6: bool) -> Result<String, String> {
 }
 
 /// A second namespace, and the pair of interfaces between them.
-fn connect(server: &Namespace, v6: bool) -> Result<Namespace, String> {
+pub(crate) fn connect(server: &Namespace, v6: bool) -> Result<Namespace, String> {
     let client = Namespace::new("b")?;
     let peer = [
         "link",
@@ -118,6 +118,10 @@ impl Namespace {
         let name = format!("keyway-test-{}-{which}", std::process::id());
         run(Command::new("ip").args(["netns", "add", &name]))?;
         Ok(Self { name })
+    }
+
+    pub(crate) fn name(&self) -> &str {
+        &self.name
     }
 
     pub(crate) fn ip(&self, arguments: &[&str]) -> Result<(), String> {

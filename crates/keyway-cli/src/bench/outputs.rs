@@ -29,7 +29,7 @@ pub(super) struct Outputs {
 }
 
 /// Whatever tells how to measure.
-pub(super) const MEASURING: [&str; 31] = [
+pub(super) const MEASURING: [&str; 32] = [
     "quick",
     "reproduce",
     "scale",
@@ -41,6 +41,7 @@ pub(super) const MEASURING: [&str; 31] = [
     "rate",
     "load",
     "peak",
+    "flood",
     "churn",
     "items",
     "value_size",

@@ -1,0 +1,538 @@
+//! The kernel door as people start it: `keyway` itself, over veth, with a client in another namespace.
+//!
+//! [`pinned`]: the program is attached and pinned by `keyway kernel attach`, and `keyway serve --kernel-pinned` runs as a user without any capability. [`early`]: `keyway serve
+//! --kernel --kernel-xdp`, the XDP stage before the TC one. [`presets`] and [`killed`]: `keyway bench` with the kernel door, whose namespaces it makes itself.
+//!
+//! Each side is this program again, in its namespace. The server's has mounts of its own (ip-netns(8)), so the BPF file system that is mounted there goes with it.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpStream, UdpSocket};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitCode, Stdio};
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+use crate::traffic::{Namespace, connect};
+
+/// First arguments of the sides.
+const PLAY_PINNED: &str = "play-pinned";
+const PLAY_EARLY: &str = "play-early";
+const ASK: &str = "ask-served";
+const ADDRESS: &str = "10.0.0.1:21411";
+const ALLOWED: &str = "10.0.0.0/24";
+/// Nobody's number, on every Linux that we know.
+const NOBODY: u32 = 65_534;
+/// Those of `keyway bench --reproduce` that measure the kernel door.
+const PRESETS: [&str; 11] = [
+    "hippos-fig7",
+    "hippos-fig9",
+    "hippos-fig10",
+    "hippos-table4",
+    "hippos-surge",
+    "unbuckle-fig4.3b",
+    "unbuckle-fig4.6",
+    "unbuckle-fig4.7",
+    "unbuckle-fig4.8",
+    "unbuckle-fig4.9",
+    "unbuckle-table4.1",
+];
+/// Of each kind of load one: highest rates and shares of them, floods, closed loops.
+const SHORT: [&str; 3] = ["hippos-fig7", "hippos-surge", "unbuckle-fig4.9"];
+/// How long anything may take.
+const PATIENCE: Duration = Duration::from_secs(20);
+/// An answer that has not come by then is none.
+const ANSWER_MAX: Duration = Duration::from_millis(400);
+
+/// A server without capabilities, on a program that somebody else has pinned: killed, started again, and taken away.
+///
+/// # Errors
+///
+/// What was otherwise than it must be.
+pub fn pinned() -> Result<String, String> {
+    between_namespaces(PLAY_PINNED)
+}
+
+/// A server with the XDP stage.
+///
+/// # Errors
+///
+/// What was otherwise than it must be.
+pub fn early() -> Result<String, String> {
+    between_namespaces(PLAY_EARLY)
+}
+
+/// Presets of `keyway bench` that need the kernel door, in a form of seconds: all of them, or with `short` one of each kind of load.
+///
+/// # Errors
+///
+/// One failed, or has no table with the kernel door in it.
+pub fn presets(short: bool) -> Result<String, String> {
+    let presets = if short { &SHORT[..] } else { &PRESETS[..] };
+    let mut command = Command::new(harness::keyway_binary());
+    command.args(["bench", "--reproduce", &presets.join(",")]);
+    let output = finish(command.args(["--seconds", "0.03", "--warmup", "0", "--repeat", "1", "--items", "100"]))?;
+    let (mut rows, mut figures) = (0, 0);
+    for preset in presets {
+        let tables: Vec<&str> = output
+            .split("\n\n")
+            .filter(|part| part.trim_start().starts_with(&format!("{preset}: ")))
+            .collect();
+        let of_door: Vec<&str> = tables
+            .iter()
+            .flat_map(|table| table.lines().filter(|line| line.contains("kernel door")))
+            .collect();
+        demand(!of_door.is_empty(), || {
+            format!("{preset} has no row of the kernel door: {output}")
+        })?;
+        rows += of_door.len();
+        // A busy machine may have no time for any answer in so short a time, but not everywhere.
+        figures += of_door.iter().filter(|line| line.contains('(')).count();
+    }
+    demand(figures > 0, || format!("none of {rows} rows has a figure: {output}"))?;
+    Ok(format!(
+        "{} presets, {rows} rows of the kernel door, {figures} with figures",
+        presets.len()
+    ))
+}
+
+/// `keyway bench` is killed amid a measurement: its servers, and so their namespaces with all that is in them, go with it.
+///
+/// # Errors
+///
+/// Something is left.
+pub fn killed() -> Result<String, String> {
+    let own = network_of("self").ok_or("this process has no network")?;
+    let bench = Command::new(harness::keyway_binary())
+        .args([
+            "bench",
+            "--door",
+            "kernel",
+            "--workload",
+            "20b",
+            "--items",
+            "100",
+            "--connections",
+            "1",
+            "--seconds",
+            "60",
+        ])
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn();
+    let mut bench = Served(bench.map_err(|error| error.to_string())?);
+    let until = Instant::now() + PATIENCE;
+    let mut made: Vec<PathBuf> = Vec::new();
+    while made.is_empty() {
+        demand(Instant::now() < until, || {
+            "no server was ever started in a network of its own".to_owned()
+        })?;
+        made = processes()
+            .filter(|pid| parent_of(pid) == Some(bench.0.id()))
+            .filter_map(|pid| network_of(&pid))
+            .collect();
+        made.retain(|network| *network != own);
+    }
+    bench.kill()?;
+    let is_left = |pid: &String| network_of(pid).is_some_and(|network| made.contains(&network));
+    while let Some(pid) = processes().find(is_left) {
+        demand(Instant::now() < until, || {
+            format!("process {pid} is still in a network of the bench's")
+        })?;
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    Ok(format!("{} networks, nobody is left in them", made.len()))
+}
+
+fn processes() -> impl Iterator<Item = String> {
+    let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
+    names.filter(|name| name.bytes().all(|byte| byte.is_ascii_digit()))
+}
+
+fn network_of(pid: &str) -> Option<PathBuf> {
+    std::fs::read_link(format!("/proc/{pid}/ns/net")).ok()
+}
+
+fn parent_of(pid: &str) -> Option<u32> {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    status
+        .lines()
+        .find_map(|line| line.strip_prefix("PPid:")?.trim().parse().ok())
+}
+
+fn between_namespaces(play: &str) -> Result<String, String> {
+    let keyway = harness::keyway_binary().display().to_string();
+    // Where programs may be run from, and by everybody, which is not sure of a directory in memory.
+    let folder = Folder(std::env::temp_dir().join(format!("keyway-test-{}-{play}", std::process::id())));
+    std::fs::create_dir_all(&folder.0).map_err(|error| format!("{}: {error}", folder.0.display()))?;
+    let server = Namespace::new("a")?;
+    let client = connect(&server, false)?;
+    let played = server.run(&[play, &keyway, &folder.0.display().to_string(), client.name()])?;
+    let output = played.wait_with_output().map_err(|error| error.to_string())?;
+    let said = String::from_utf8_lossy(&output.stdout).trim().to_owned();
+    if output.status.success() { Ok(said) } else { Err(said) }
+}
+
+/// A directory, removed with its handle.
+struct Folder(PathBuf);
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// Plays a side, if this process was started as one.
+pub fn part_of_it() -> Option<ExitCode> {
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    let played = match words.as_slice() {
+        [PLAY_PINNED, keyway, folder, client] => Play::new(keyway, folder, client).and_then(|play| play.pinned()),
+        [PLAY_EARLY, keyway, folder, client] => Play::new(keyway, folder, client).and_then(|play| play.early()),
+        [ASK, what] => ask(what),
+        _ => return None,
+    };
+    let (said, code) = match played {
+        Ok(said) => (said, ExitCode::SUCCESS),
+        Err(why) => (why, ExitCode::FAILURE),
+    };
+    let _ = writeln!(std::io::stdout(), "{said}");
+    Some(code)
+}
+
+/// The server's side.
+struct Play<'a> {
+    /// a copy that everybody may run
+    keyway: PathBuf,
+    folder: PathBuf,
+    client: &'a str,
+}
+
+impl<'a> Play<'a> {
+    fn new(keyway: &str, folder: &str, client: &'a str) -> Result<Self, String> {
+        let folder = PathBuf::from(folder);
+        let told = |error: std::io::Error| format!("{}: {error}", folder.display());
+        std::fs::set_permissions(&folder, PermissionsExt::from_mode(0o755)).map_err(told)?;
+        let own = folder.join("keyway");
+        std::fs::hard_link(keyway, &own)
+            .or_else(|_| std::fs::copy(keyway, &own).map(drop))
+            .map_err(told)?;
+        Ok(Self {
+            keyway: own,
+            folder,
+            client,
+        })
+    }
+
+    fn pinned(&self) -> Result<String, String> {
+        let mount = self.folder.join("bpf");
+        std::fs::create_dir(&mount).map_err(|error| error.to_string())?;
+        finish(
+            Command::new("mount")
+                .args(["-t", "bpf", "-o", "mode=0755", "bpf"])
+                .arg(&mount),
+        )?;
+        let pin = mount.join("keyway").display().to_string();
+        let settings = ["--udp", ADDRESS, "--udp-allow", ALLOWED, "--kernel-memory", "1m"];
+        let attach = [
+            &["kernel", "attach", "veth", "--pin", &pin, "--user", "nobody"][..],
+            &settings[..],
+        ]
+        .concat();
+        let said = finish(self.keyway().args(&attach))?;
+        demand(said.contains("attached to veth"), || format!("attach said {said}"))?;
+        let again = refused(self.keyway().args(&attach))?;
+        demand(again.contains(&pin), || format!("a second attach said {again}"))?;
+
+        let serve = [&["--kernel-pinned", &pin][..], &settings[..]].concat();
+        let mut server = self.serve(&serve, Some(NOBODY))?;
+        server.has_no_capability()?;
+        self.ask("fresh")?;
+        // What is pinned has one user at a time, and was loaded with settings of its own.
+        let other = |serve: &[&str]| refused(self.serve_command(serve, Some(NOBODY)).args(["--listen", "127.0.0.1:21412"]));
+        let second = other(&serve)?;
+        demand(second.contains("another"), || format!("a second server said {second}"))?;
+        server.kill()?;
+        self.ask("silent")?;
+        let larger: Vec<&str> = serve.iter().map(|word| if *word == "1m" { "2m" } else { *word }).collect();
+        let differs = other(&larger)?;
+        demand(differs.contains("settings"), || {
+            format!("a server with other settings said {differs}")
+        })?;
+
+        // The next one has an empty region, and the same program.
+        let mut server = self.serve(&serve, Some(NOBODY))?;
+        server.has_no_capability()?;
+        self.ask("fresh")?;
+        let status = finish(self.keyway().args(["kernel", "status", "--pin", &pin]))?;
+        let hits = status
+            .lines()
+            .find_map(|line| line.strip_prefix("hits ")?.parse::<u64>().ok());
+        demand(hits > Some(0) && status.contains("interfaces veth"), || {
+            format!("status said {status}")
+        })?;
+        server.stop()?;
+        self.ask("silent")?;
+        finish(self.keyway().args(["kernel", "detach", "--pin", &pin]))?;
+        demand(!Path::new(&pin).exists(), || format!("{pin} is still there"))?;
+        nothing_attached()?;
+        Ok(format!(
+            "served without a capability, killed, silent, started again, stopped and detached; {} hits",
+            hits.unwrap_or(0)
+        ))
+    }
+
+    fn early(&self) -> Result<String, String> {
+        let options = [
+            "--udp",
+            ADDRESS,
+            "--udp-allow",
+            ALLOWED,
+            "--kernel-memory",
+            "1m",
+            "--kernel",
+            "veth",
+            "--kernel-xdp",
+            "generic",
+        ];
+        let mut server = self.serve(&options, None)?;
+        self.ask("fresh")?;
+        let early = stat("keyway_kernel_hits_early")?;
+        demand(early > 0, || "the XDP stage answered nothing".to_owned())?;
+        server.stop()?;
+        nothing_attached()?;
+        Ok(format!(
+            "{early} answers were the XDP stage's; nothing is attached behind the server's end"
+        ))
+    }
+
+    fn keyway(&self) -> Command {
+        Command::new(&self.keyway)
+    }
+
+    fn serve_command(&self, options: &[&str], user: Option<u32>) -> Command {
+        let mut command = self.keyway();
+        command
+            .args(["serve", "--region", "memfd", "--memory", "16M", "--threads", "1"])
+            .args(options);
+        if let Some(user) = user {
+            command.uid(user).gid(user);
+        }
+        command
+    }
+
+    fn serve(&self, options: &[&str], user: Option<u32>) -> Result<Served, String> {
+        let mut command = self.serve_command(options, user);
+        let started = command
+            .args(["--listen", ADDRESS])
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .spawn();
+        let mut child = started.map_err(|error| format!("{}: {error}", self.keyway.display()))?;
+        let mut ready = String::new();
+        let output = child.stdout.take().ok_or("no output")?;
+        let read = BufReader::new(output).read_line(&mut ready);
+        let served = Served(child);
+        demand(read.is_ok() && ready.contains("ready: "), || {
+            format!("the server said {ready:?}")
+        })?;
+        Ok(served)
+    }
+
+    /// Has the client's side do something.
+    fn ask(&self, what: &str) -> Result<(), String> {
+        let program = std::env::current_exe().map_err(|error| error.to_string())?;
+        finish(
+            Command::new("ip")
+                .args(["netns", "exec", self.client])
+                .arg(program)
+                .args([ASK, what]),
+        )
+        .map(drop)
+    }
+}
+
+/// A server, killed with its handle.
+struct Served(Child);
+
+impl Served {
+    fn has_no_capability(&self) -> Result<(), String> {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.0.id())).map_err(|error| error.to_string())?;
+        let held: Vec<&str> = status
+            .lines()
+            .filter(|line| ["CapPrm:", "CapEff:", "CapAmb:"].iter().any(|name| line.starts_with(name)))
+            .collect();
+        let none = |line: &&str| line.trim_end().ends_with("\t0000000000000000");
+        demand(held.len() == 3 && held.iter().all(none), || {
+            format!("the server holds {held:?}")
+        })
+    }
+
+    fn kill(&mut self) -> Result<(), String> {
+        self.0
+            .kill()
+            .and_then(|()| self.0.wait())
+            .map(drop)
+            .map_err(|error| error.to_string())
+    }
+
+    fn stop(&mut self) -> Result<(), String> {
+        let pid = Pid::from_raw(i32::try_from(self.0.id()).unwrap_or(0));
+        kill(pid, Signal::SIGTERM).map_err(|error| error.to_string())?;
+        let status = self.0.wait().map_err(|error| error.to_string())?;
+        demand(status.success(), || format!("the server ended with {status}"))
+    }
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        let _ = self.kill();
+    }
+}
+
+fn demand(holds: bool, otherwise: impl FnOnce() -> String) -> Result<(), String> {
+    if holds { Ok(()) } else { Err(otherwise()) }
+}
+
+/// What a command says that must succeed.
+fn finish(command: &mut Command) -> Result<String, String> {
+    let output = command.output().map_err(|error| format!("{command:?}: {error}"))?;
+    let said = String::from_utf8_lossy(&[output.stdout, output.stderr].concat())
+        .trim()
+        .to_owned();
+    if output.status.success() {
+        Ok(said)
+    } else {
+        Err(format!("{command:?} ended with {}: {said}", output.status))
+    }
+}
+
+/// What a command says that must not succeed.
+fn refused(command: &mut Command) -> Result<String, String> {
+    match finish(command) {
+        Ok(said) => Err(format!("{command:?} was not refused: {said}")),
+        Err(said) => Ok(said),
+    }
+}
+
+/// Neither stage is on the interface any more.
+fn nothing_attached() -> Result<(), String> {
+    let filters = finish(Command::new("tc").args(["filter", "show", "dev", "veth", "ingress"]))?;
+    let link = finish(Command::new("ip").args(["-details", "link", "show", "veth"]))?;
+    let none = !filters.contains("bpf") && !link.contains("xdp");
+    demand(none, || format!("still attached: {filters} {link}"))
+}
+
+/// A number of the server's statistics.
+fn stat(name: &str) -> Result<u64, String> {
+    let told = |error: std::io::Error| format!("stats: {error}");
+    let mut stream = TcpStream::connect(ADDRESS).map_err(told)?;
+    stream.set_read_timeout(Some(PATIENCE)).map_err(told)?;
+    stream.write_all(b"stats\r\nquit\r\n").map_err(told)?;
+    let mut text = String::new();
+    stream.read_to_string(&mut text).map_err(told)?;
+    let value = text
+        .lines()
+        .find_map(|line| line.strip_prefix("STAT ")?.strip_prefix(name)?.strip_prefix(' '));
+    let value = value.and_then(|value| value.trim().parse().ok());
+    value.ok_or_else(|| format!("stats has no {name}"))
+}
+
+/// The client's side: `fresh` is a server without items, `silent` none.
+fn ask(what: &str) -> Result<String, String> {
+    let mut asker = Asker::new()?;
+    match what {
+        "silent" => asker.is_silent(),
+        _ => asker.is_fresh(),
+    }
+}
+
+struct Asker {
+    socket: UdpSocket,
+    id: u16,
+}
+
+impl Asker {
+    fn new() -> Result<Self, String> {
+        let open = || -> std::io::Result<UdpSocket> {
+            let socket = UdpSocket::bind("0.0.0.0:0")?;
+            socket.connect(ADDRESS.parse::<SocketAddr>().map_err(std::io::Error::other)?)?;
+            socket.set_read_timeout(Some(ANSWER_MAX))?;
+            Ok(socket)
+        };
+        open().map(|socket| Self { socket, id: 0 }).map_err(|error| error.to_string())
+    }
+
+    /// `None`: no answer.
+    fn exchange(&mut self, request: &[u8]) -> Option<Vec<u8>> {
+        self.id += 1;
+        let id = self.id.to_be_bytes();
+        self.socket.send(&[&id[..], &[0, 0, 0, 1, 0, 0], request].concat()).ok()?;
+        let mut answer = [0; 2048];
+        loop {
+            let len = self.socket.recv(&mut answer).ok()?;
+            if answer[..2] == id {
+                return Some(answer.get(8..len)?.to_vec());
+            }
+        }
+    }
+
+    /// The same until there is an answer: what is sent first may be lost.
+    fn answer(&mut self, request: &[u8]) -> Result<Vec<u8>, String> {
+        let until = Instant::now() + PATIENCE;
+        loop {
+            match self.exchange(request) {
+                Some(answer) => return Ok(answer),
+                None if Instant::now() > until => return Err(format!("{}: no answer", request.escape_ascii())),
+                None => {}
+            }
+        }
+    }
+
+    /// Nothing of an earlier server is there; what is stored is answered by the kernel, and so is what replaces it, never the one before.
+    fn is_fresh(&mut self) -> Result<String, String> {
+        let first = self.answer(b"get key\r\n")?;
+        demand(first == b"END\r\n", || {
+            format!("a server that has nothing answered {}", first.escape_ascii())
+        })?;
+        for value in ["one", "another"] {
+            let stored = self.answer(format!("set key 0 0 {}\r\n{value}\r\n", value.len()).as_bytes())?;
+            demand(stored == b"STORED\r\n", || {
+                format!("a set was answered {}", stored.escape_ascii())
+            })?;
+            let expected = format!("VALUE key 0 {}\r\n{value}\r\nEND\r\n", value.len());
+            let (before, until) = (kernel_hits()?, Instant::now() + PATIENCE);
+            loop {
+                let answer = self.answer(b"get key\r\n")?;
+                demand(answer == expected.as_bytes(), || {
+                    format!("the key has {value:?}, and the answer is {}", answer.escape_ascii())
+                })?;
+                if kernel_hits()? > before + 3 {
+                    break;
+                }
+                demand(Instant::now() < until, || "the kernel never answers".to_owned())?;
+            }
+        }
+        Ok("fresh".to_owned())
+    }
+
+    /// Answers stop, at the latest when the lease has run out.
+    fn is_silent(&mut self) -> Result<String, String> {
+        let until = Instant::now() + PATIENCE;
+        while let Some(answer) = self.exchange(b"get key\r\n") {
+            demand(Instant::now() < until, || {
+                format!("nobody serves, and the answer is {}", answer.escape_ascii())
+            })?;
+        }
+        Ok("silent".to_owned())
+    }
+}
+
+/// Answers of either stage.
+fn kernel_hits() -> Result<u64, String> {
+    Ok(stat("keyway_kernel_hits")? + stat("keyway_kernel_hits_early")?)
+}
