@@ -42,7 +42,7 @@ impl Old<'_> {
         self.region.facts(self.seen, self.place, true, self.now)
     }
 
-    /// Its marks ([`flag::MARKS`]), and the client's flags.
+    /// Its marks ([`crate::layout::item::flag::MARKS`]), and the client's flags.
     pub fn marks_and_flags(&self) -> (u64, u32) {
         if self.region.has_checksums() {
             let item = self.item();
