@@ -20,7 +20,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("keyway-server", &["keyway", "keyway-proto", "keyway-uring", "keyway-xdp"]),
     ("keyway-xdp", &[]),
     ("keyway-bench", &["keyway"]),
-    ("libmemcached", &["keyway"]),
+    ("libmemcached", &["keyway", "keyway-harden"]),
     ("libmemcached/util", &[]),
     (
         "keyway-cli",
@@ -33,7 +33,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "keyway-xdp",
         ],
     ),
-    ("python", &["keyway"]),
+    ("python", &["keyway", "keyway-harden"]),
 ];
 
 /// Crates whose sources may not allow unsafe code anywhere.

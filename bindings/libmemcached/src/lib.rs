@@ -31,3 +31,9 @@ mod server;
 mod stats;
 mod store;
 mod types;
+
+#[allow(unsafe_code, reason = "a list that the loader reads")]
+mod start {
+    // What runs when the library is loaded: nothing, unless `keyway exec` has asked for it.
+    keyway_harden::hardened_at_start!();
+}

@@ -21,12 +21,17 @@ struct Talk {
 
 impl Talk {
     fn start(dropin: &Dropin, program: &Path, servers: &str, environment: &[(&str, &str)]) -> Self {
-        let errors = dropin.scratch.join(&format!("errors-{}", servers.replace('/', "_")));
         let mut command = Command::new(program);
         command
             .arg(servers)
             .env("LD_PRELOAD", dropin.file())
             .envs(environment.iter().copied());
+        Self::by(dropin, command, servers)
+    }
+
+    /// A command that becomes it.
+    fn by(dropin: &Dropin, mut command: Command, servers: &str) -> Self {
+        let errors = dropin.scratch.join(&format!("errors-{}", servers.replace('/', "_")));
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         command.stderr(std::fs::File::create(&errors).expect("a file"));
         let mut child = command.spawn().expect("a program that was compiled");
@@ -505,4 +510,42 @@ fn behind_an_open_kernel_door_a_program_moves_to_the_socket() {
     wait_until("the other's next connection", DEADLINE, || {
         (after.ask("get k") == "five").then_some(())
     });
+}
+
+#[test]
+fn under_keyway_exec_the_region_is_attached_before_main_or_it_says_why_not() {
+    let test = "the drop-in under keyway exec";
+    let dropin = Dropin::new();
+    let Some(program) = dropin.compile(test, "talk.c") else {
+        return;
+    };
+    let server = Server::start(Kind::Keyway, &ServeOptions::default());
+    let address = server.address().to_string();
+    let exec = |library: &Path, environment: &[(&str, &str)]| {
+        let mut command = Command::new(harness::keyway_binary());
+        command
+            .args(["exec", "--region"])
+            .arg(server.region())
+            .arg("--library")
+            .arg(library);
+        command
+            .arg("--")
+            .arg(&program)
+            .arg(&address)
+            .envs(environment.iter().copied());
+        Talk::by(&dropin, command, &address)
+    };
+    let mut talk = exec(&dropin.file(), &[ALONE]);
+    assert_eq!(talk.ask("set k one"), "SUCCESS", "{}", talk.said());
+    assert_eq!(talk.ask("get k"), "one");
+    assert!(!talk.said().contains("libmemcached)"), "{}", talk.said());
+    let mut wire = server.connect(Transport::Tcp);
+    assert_eq!(wire.ask("mg k v").expect("an answer"), "VA 3");
+    drop(talk);
+    // The cache that is attached is another library's.
+    let library = harness::workspace_library("keyway-capi", "libkeyway_capi.so");
+    let preload = dropin.file().display().to_string();
+    let mut talk = exec(&library, &[ALONE, ("LD_PRELOAD", &preload)]);
+    assert_eq!(talk.ask("get k"), "CONNECTION FAILURE");
+    assert!(talk.said().contains("keyway exec --library"), "{}", talk.said());
 }

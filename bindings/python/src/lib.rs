@@ -13,6 +13,12 @@ mod failure;
 mod key;
 mod value;
 
+#[allow(unsafe_code, reason = "a list that the loader reads")]
+mod start {
+    // What runs when the module is loaded: nothing, unless `keyway exec` has asked for it.
+    keyway_harden::hardened_at_start!();
+}
+
 /// The module as the interpreter loads it.
 #[pyo3::pymodule]
 mod _keyway {

@@ -13,9 +13,10 @@ use std::fmt::Write;
 /// Percent by which a figure must move, unless told otherwise: what repeated runs on a quiet machine do not reach.
 pub const THRESHOLD_PERCENT: f64 = 10.0;
 
-/// Figures that are shown and not judged: the client's own, and those that a single request decides.
-const NOT_JUDGED: [&str; 5] = [
+/// Figures that are shown and not judged: the client's own, the whole machine's, and those that few requests decide.
+const NOT_JUDGED: [&str; 6] = [
     "client CPU an operation",
+    "machine CPU an operation",
     "client's busiest thread",
     "latency, longest",
     "latency, p99.9",
@@ -190,7 +191,7 @@ impl Comparison {
     pub fn summary(&self) -> String {
         let [better, worse, noise] = [Verdict::Better, Verdict::Worse, Verdict::Noise].map(|verdict| self.with(verdict).len());
         format!(
-            "of {} figures {better} are better and {worse} worse by more than {} % and more than both spreads together; {noise} more moved by no \
+            "Of {} figures {better} are better and {worse} worse by more than {} % and more than both spreads together; {noise} more moved by no \
              more than their noise; {} are gone, {} are new",
             self.changes.len(),
             self.threshold,

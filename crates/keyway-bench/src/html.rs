@@ -83,9 +83,25 @@ fn told(class: &str, title: &str, lines: &[String]) -> Markup {
 fn measured(report: &Report) -> Markup {
     html! {
         dl.measured {
-            @for (name, abouts) in by_name(report) { dt { (name) } dd { @for about in abouts { div { (about) } } } }
+            @for (name, abouts) in by_name(report) { dt { (name) } dd { (started(&abouts)) } }
             dt { "how" } dd { @for line in report.conditions.lines() { div { (line) } } }
             dt { "command" } dd { code { (report.command) } }
+        }
+    }
+}
+
+/// With their options; of many, which differ in ports and memory, all but the first are folded.
+fn started(abouts: &[&str]) -> Markup {
+    const SHOWN: usize = 3;
+    let (shown, folded) = if abouts.len() > SHOWN {
+        abouts.split_at(1)
+    } else {
+        (abouts, &[][..])
+    };
+    html! {
+        @for about in shown { div { (about) } }
+        @if !folded.is_empty() {
+            details { summary { (folded.len()) " more that were started" } @for about in folded { div { (about) } } }
         }
     }
 }

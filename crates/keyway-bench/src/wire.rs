@@ -184,7 +184,9 @@ fn connect_unix(path: &Path) -> io::Result<UnixStream> {
         None,
     )?;
     sockopt::set_socket_timeout(&socket, sockopt::Timeout::Send, Some(PATIENCE))?;
-    net::connect(&socket, &net::SocketAddrUnix::new(path)?)?;
+    // With a timeout, a signal that stops and continues this process ends the call (signal(7)).
+    let address = net::SocketAddrUnix::new(path)?;
+    rustix::io::retry_on_intr(|| net::connect(&socket, &address))?;
     sockopt::set_socket_timeout(&socket, sockopt::Timeout::Send, None)?;
     Ok(socket.into())
 }

@@ -163,7 +163,7 @@ impl From<OpenError> for Failure {
             | OpenError::NotStrict { .. }
             | OpenError::NotChecksummed { .. } => KEYWAY_ERROR_UNUSABLE,
             OpenError::Absent { .. } | OpenError::NoServer { .. } | OpenError::Forked => KEYWAY_ERROR_ABSENT,
-            OpenError::NotHandedOut { .. } => KEYWAY_ERROR_REFUSED,
+            OpenError::NotHandedOut { .. } | OpenError::KeptOut { .. } => KEYWAY_ERROR_REFUSED,
             OpenError::Memory { .. } | OpenError::ItemSize { .. } => KEYWAY_ERROR_ARGUMENT,
             OpenError::ProcessesFull { .. } => KEYWAY_ERROR_FULL,
             OpenError::Busy { .. } => KEYWAY_ERROR_BUSY,

@@ -20,6 +20,8 @@ mod bytes;
 mod failure;
 pub mod open;
 pub mod read;
-mod start;
 pub mod types;
 pub mod write;
+
+// What runs when the library is loaded: nothing, unless `keyway exec` has asked for it.
+keyway_harden::hardened_at_start!();

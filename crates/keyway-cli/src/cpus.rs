@@ -1,5 +1,6 @@
 //! CPUs on a command line: `0-3,6`.
 
+use std::path::Path;
 use std::time::Duration;
 
 use keyway_server::EventLoop;
@@ -32,6 +33,28 @@ pub(crate) fn set(cpus: &[usize]) -> Result<CpuSet, nix::errno::Errno> {
     Ok(set)
 }
 
+/// Where the kernel describes NUMA nodes (Documentation/ABI/stable/sysfs-devices-node).
+pub(crate) const NODES: &str = "/sys/devices/system/node";
+
+/// The NUMA nodes that these CPUs are of, in order; none where the kernel describes none.
+pub(crate) fn nodes(described_in: &Path, cpus: &[usize]) -> Vec<usize> {
+    let Ok(folders) = std::fs::read_dir(described_in) else {
+        return Vec::new();
+    };
+    let has_any = |list: &str| parse(list.trim()).is_ok_and(|its| its.iter().any(|cpu| cpus.contains(cpu)));
+    let mut nodes: Vec<usize> = folders
+        .flatten()
+        .filter_map(|folder| {
+            let node = folder.file_name().to_str()?.strip_prefix("node")?.parse().ok()?;
+            // A node of memory alone has an empty list.
+            let list = std::fs::read_to_string(folder.path().join("cpulist")).ok()?;
+            has_any(&list).then_some(node)
+        })
+        .collect();
+    nodes.sort_unstable();
+    nodes
+}
+
 /// The event loop of this name.
 pub(crate) fn parse_event_loop(text: &str) -> Result<EventLoop, String> {
     [EventLoop::Auto, EventLoop::Epoll, EventLoop::IoUring]
@@ -58,6 +81,36 @@ mod tests {
         for wrong in ["", "a", "1-", "-1", "3-2", "1,,2", "99999999"] {
             assert!(parse(wrong).is_err(), "{wrong}");
         }
+    }
+
+    #[test]
+    fn cpus_have_their_nodes() {
+        let folder = std::env::temp_dir().join(format!("keyway-nodes-{}", std::process::id()));
+        for (name, list) in [
+            ("node0", "0-3,8\n"),
+            ("node1", "4-7\n"),
+            ("node2", "\n"),
+            ("has_cpu", "0-1\n"),
+            ("node10", "9\n"),
+        ] {
+            std::fs::create_dir_all(folder.join(name)).unwrap();
+            std::fs::write(folder.join(name).join("cpulist"), list).unwrap();
+        }
+        for (cpus, expected) in [
+            (vec![8], vec![0]),
+            (vec![3, 4], vec![0, 1]),
+            (vec![9, 0], vec![0, 10]),
+            (vec![11], vec![]),
+        ] {
+            assert_eq!(nodes(&folder, &cpus), expected, "{cpus:?}");
+        }
+        std::fs::remove_dir_all(&folder).unwrap();
+        assert_eq!(nodes(&folder, &[0]), [0; 0]);
+        let here = Path::new(NODES);
+        assert_eq!(
+            here.is_dir(),
+            !nodes(here, &(0..CpuSet::count()).collect::<Vec<_>>()).is_empty()
+        );
     }
 
     #[test]

@@ -2,10 +2,10 @@
 //! hardened at all; the rest is done in it, before its `main` (`keyway-harden`).
 
 use crate::exit::{self, Failure};
-use keyway_harden::spec::{PRELOAD, PRELOAD_BEFORE, Spec};
+use keyway_harden::spec::{LIBRARY, PRELOAD, PRELOAD_BEFORE, Spec};
 use std::ffi::OsString;
 use std::io::Read;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -13,7 +13,8 @@ use std::process::Command;
 /// What `--help` says below the options.
 pub(crate) const HELP: &str = "\
 Before PROGRAM's main the region is attached, by libkeyway, which is preloaded; PROGRAM's own keyway_open() of the same place is given
-that cache. Then, for PROGRAM and all that it starts, and for good:
+that cache. A program whose cache is in another library names that one: --library with the drop-in (libmemcached.so.11), or with the
+Python package's module (keyway/_keyway.abi3.so), or with PROGRAM's own file, if it is a Rust program that is prepared for it. Then, for PROGRAM and all that it starts, and for good:
 
   the gate       where the processor has protection keys, the region's memory is accessible inside calls only
   mseal          the region's mapping cannot be unmapped, moved, replaced or given other rights      Linux 6.10
@@ -23,12 +24,12 @@ that cache. Then, for PROGRAM and all that it starts, and for good:
   descriptors    none stays that leads to the region
   scan           WRPKRU and XRSTOR in the mapped code are told of (--strict-scan: they are refused, and later code as well)
 
-What the kernel lacks is said, and done without. A forked child of PROGRAM has no cache. docs/security.md has the whole list of what
+What the kernel lacks is said, and done without. A forked child of PROGRAM has no cache, nor has a program that PROGRAM starts. docs/security.md has the whole list of what
 is stopped and what is not; it ends with what no process can close for itself.
 
 Examples:
   keyway exec -- ./my-program --its-option
-  keyway exec --region /run/cache/region -- python3 app.py
+  keyway exec --region /run/cache/region --library /usr/local/lib/keyway/libmemcached.so.11 -- php worker.php
   keyway exec --region-socket /run/keyway.region --strict-scan -- ./my-program";
 
 /// How many scripts may start each other's interpreters (execve(2) allows four).
@@ -64,16 +65,32 @@ fn command(spec: &Spec, library: Option<PathBuf>, program: &[OsString]) -> Resul
             library.display()
         )));
     }
+    if !has_cache(&library) {
+        return Err(Failure::usage(format_args!(
+            "{}: there is no cache in it that could be attached before main; docs/security.md tells what can be named here",
+            library.display()
+        )));
+    }
     let mut command = Command::new(&path);
     command.args(arguments).arg0(name);
+    let spec = Spec {
+        library: library.clone(),
+        ..spec.clone()
+    };
     command.envs(spec.variables());
-    let mut preload = library.into_os_string();
-    if let Some(before) = std::env::var_os(PRELOAD).filter(|before| !before.is_empty()) {
-        preload.push(":");
-        preload.push(&before);
+    let before = std::env::var_os(PRELOAD).filter(|before| !before.is_empty());
+    if let Some(before) = &before {
         command.env(PRELOAD_BEFORE, before);
     }
-    command.env(PRELOAD, preload);
+    // A program that has the cache in itself hardens itself.
+    if !is_same(&library, &path) {
+        let mut preload = library.into_os_string();
+        if let Some(before) = before {
+            preload.push(":");
+            preload.push(&before);
+        }
+        command.env(PRELOAD, preload);
+    }
     Ok(command)
 }
 
@@ -104,6 +121,17 @@ fn beside() -> Result<PathBuf, Failure> {
                 folder.display()
             ))
         })
+}
+
+/// Whether a file has the code in it that is to run before `main`: it has the name of the variable that it reads.
+fn has_cache(library: &Path) -> bool {
+    let name = LIBRARY.as_bytes();
+    std::fs::read(library).is_ok_and(|bytes| bytes.windows(name.len()).any(|window| window == name))
+}
+
+fn is_same(one: &Path, other: &Path) -> bool {
+    let identity = |path: &Path| path.metadata().ok().map(|meta| (meta.dev(), meta.ino()));
+    identity(one).is_some() && identity(one) == identity(other)
 }
 
 /// Whether the dynamic loader would preload a library for this program: otherwise it would run as if nothing had been asked.

@@ -155,7 +155,7 @@ enum Command {
         /// Let memory be written and then executed, as programs need that compile while they run
         #[arg(long)]
         allow_jit: bool,
-        /// libkeyway, if it is not beside this program
+        /// The library that has the cache, if it is not the libkeyway beside this program
         #[arg(long, value_name = "PATH")]
         library: Option<PathBuf>,
         /// Say more
@@ -234,7 +234,7 @@ struct Serve {
     /// Worker threads
     #[arg(long, short = 't', value_name = "N", default_value_t = 4, value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=4096))]
     threads: usize,
-    /// CPUs for the worker threads, one each in turn, such as 0-3,6; memory comes from their NUMA node
+    /// CPUs for the worker threads, one each in turn, such as 0-3,6; memory comes from their NUMA nodes in turn
     #[arg(long, value_name = "LIST")]
     cpus: Option<String>,
     /// Before it sleeps, a worker looks for work for so many microseconds: lower latency, for a whole CPU
@@ -444,6 +444,7 @@ fn run() -> Result<(), Failure> {
                     let place = region.or(region_socket);
                     let spec = keyway_harden::spec::Spec {
                         place: place.unwrap_or_else(|| place::default_path(place::DEFAULT_PORT)),
+                        library: PathBuf::new(),
                         strict_scan,
                         allow_jit,
                         verbose,

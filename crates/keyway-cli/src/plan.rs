@@ -116,8 +116,7 @@ impl Plan {
         background::detach(self.core_dumps).map_err(|error| Failure::new(exit::SYSTEM, error))
     }
 
-    /// Runs on the workers' CPUs from here on: pages of a new region come from the node of the CPU that touches them first
-    /// (numa(7)), and with the CPUs of one node that is theirs.
+    /// Runs on the workers' CPUs from here on, and has the region's memory come from all of their NUMA nodes in turn (numa(7)).
     fn take_cpus(&self) {
         if self.config.cpus.is_empty() {
             return;
@@ -126,6 +125,9 @@ impl Plan {
         if let Err(error) = taken {
             log::warn!("cannot run on CPUs {:?} (--cpus): {error}", self.config.cpus);
         }
+        let nodes = cpus::nodes(Path::new(cpus::NODES), &self.config.cpus);
+        log::info!("CPUs {:?} are of the NUMA nodes {nodes:?}", self.config.cpus);
+        keyway::spread_over(&nodes);
     }
 
     fn open_region(&mut self) -> Result<Cache, Failure> {

@@ -17,7 +17,7 @@ use nix::unistd::Pid;
 use serde_json::Value;
 
 /// Longest that anything here may take; nothing takes nearly as long.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(120);
 
 fn bench(arguments: &str) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_keyway"));
@@ -250,7 +250,7 @@ fn a_server_that_dies_in_mid_run_ends_it() {
     for way in ["--door tcp", "--door tcp --rate 3000", "--door udp", "--door udp --rate 3000"] {
         let server = Serving::start();
         let line = format!(
-            "--workload get-128b --connections 4 --seconds 20 --against nobody --server {} {way}",
+            "--workload get-128b --connections 4 --seconds 60 --against nobody --server {} {way}",
             server.address
         );
         let (child, begun) = (bench(&line).spawn().unwrap(), Instant::now());
@@ -259,7 +259,7 @@ fn a_server_that_dies_in_mid_run_ends_it() {
         let failure = failed(&finish(child), "connections_lost");
         assert!(failure.contains("connections lost"), "{failure}");
         assert!(
-            begun.elapsed() < Duration::from_secs(19),
+            begun.elapsed() < Duration::from_secs(59),
             "{way}: the run went on without a server"
         );
     }
@@ -270,14 +270,14 @@ fn a_server_that_falls_silent_is_not_waited_for() {
     for way in ["--door tcp", "--door tcp --rate 3000", "--door udp"] {
         let server = Serving::start();
         let line = format!(
-            "--workload get-128b --connections 4 --seconds 20 --patience 1 --against nobody --server {} {way}",
+            "--workload get-128b --connections 4 --seconds 60 --patience 2 --against nobody --server {} {way}",
             server.address
         );
         let child = bench(&line).spawn().unwrap();
         server.wait_for_gets(1000);
         server.signal(Signal::SIGSTOP);
         let failure = failed(&finish(child), "connections_lost");
-        assert!(failure.contains("no answer for 1s"), "{failure}");
+        assert!(failure.contains("no answer for 2s"), "{failure}");
     }
 }
 

@@ -1,7 +1,8 @@
 //! `keyway exec`'s half in the program that it starts: runs before `main`, attaches to the region, and closes the ways past the
 //! gate that a stock kernel lets a process close for itself.
 //!
-//! The program `keyway` says in environment variables ([`spec`]) what is wanted, and preloads the library that calls [`at_start`].
+//! The program `keyway` says in environment variables ([`spec`]) what is wanted, and preloads a library that calls [`at_start`]:
+//! libkeyway, or another one that has the cache in it.
 //! What is stopped by what, and what is not: `docs/security.md`.
 //!
 //! # Safety
@@ -19,7 +20,7 @@ use spec::Spec;
 use std::io::Write;
 use std::os::fd::RawFd;
 use std::os::unix::fs::MetadataExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// The exit code of a program that could not be hardened as was asked (sysexits.h, EX_OSERR).
 const FAILED: i32 = 71;
@@ -27,14 +28,48 @@ const FAILED: i32 = 71;
 const PR_SET_MDWE: libc::c_int = 65;
 const PR_MDWE_REFUSE_EXEC_GAIN: libc::c_ulong = 1;
 
-/// Does what `keyway exec` has asked for, if it has: to be called by the preloaded library, with an address of its code.
+/// Has [`at_start`] called when the library, or the program, is loaded in which this stands: once, at the top of a crate.
+///
+/// The dynamic loader calls what this section lists, before `main` (elf(5), DT_INIT_ARRAY).
+#[macro_export]
+macro_rules! hardened_at_start {
+    () => {
+        const _: () = {
+            #[used]
+            #[unsafe(link_section = ".init_array")]
+            static AT_START: extern "C" fn() = at_start;
+
+            extern "C" fn at_start() {
+                $crate::at_start((at_start as extern "C" fn()) as usize);
+            }
+        };
+    };
+}
+
+/// Does what `keyway exec` has asked for, if it has asked this library for it: to be called when the library is loaded, with an address of
+/// its code.
 pub fn at_start(own: usize) {
-    let Some(spec) = Spec::taken() else { return };
-    if let Err(why) = harden(&spec, own) {
+    let done = Spec::taken(|library| is_file_of(library, own)).and_then(|spec| match spec {
+        Some(spec) => harden(&spec, own),
+        None => Ok(()),
+    });
+    if let Err(why) = done {
         say(&format!("{why}; the program is not started"));
         // SAFETY: ends the process.
         unsafe { libc::_exit(FAILED) };
     }
+}
+
+/// Whether the code at this address is that file's. What is started under `keyway exec` cannot find out, nor be hardened again.
+fn is_file_of(library: &Path, own: usize) -> Result<bool, String> {
+    let maps = std::fs::read_to_string("/proc/self/maps")
+        .map_err(|e| format!("/proc/self/maps: {e}: it is started under another keyway exec, or there is no /proc"))?;
+    let mapped = maps
+        .lines()
+        .filter_map(scan::parse)
+        .find(|mapped| mapped.range.contains(&own));
+    let identity = |path: &Path| std::fs::metadata(path).ok().map(|meta| (meta.dev(), meta.ino()));
+    Ok(mapped.is_some_and(|mapped| identity(Path::new(mapped.name)).is_some_and(|found| identity(library) == Some(found))))
 }
 
 /// A line for whoever has started the program.

@@ -3,10 +3,12 @@
 #![allow(unsafe_code, reason = "the environment, before main")]
 
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// The variables.
 pub const PLACE: &str = "KEYWAY_EXEC_PLACE";
+/// Which library is to do it: others that are loaded have copies of this code too.
+pub const LIBRARY: &str = "KEYWAY_EXEC_LIBRARY";
 /// Words, separated by commas.
 pub const WISHES: &str = "KEYWAY_EXEC_WISHES";
 /// What LD_PRELOAD was before, if it was set.
@@ -19,6 +21,8 @@ pub const PRELOAD: &str = "LD_PRELOAD";
 pub struct Spec {
     /// the region's file, or the server's region socket
     pub place: PathBuf,
+    /// the file of the library that is preloaded
+    pub library: PathBuf,
     /// stray instructions end it, and no code may be mapped later
     pub strict_scan: bool,
     /// memory may be written and then executed
@@ -36,25 +40,36 @@ impl Spec {
             ("verbose", self.verbose),
         ];
         let wishes: Vec<&str> = wishes.into_iter().filter(|(_, on)| *on).map(|(word, _)| word).collect();
-        vec![(PLACE, self.place.clone().into()), (WISHES, wishes.join(",").into())]
+        vec![
+            (PLACE, self.place.clone().into()),
+            (LIBRARY, self.library.clone().into()),
+            (WISHES, wishes.join(",").into()),
+        ]
     }
 
     /// What the variables say. `None`: nothing is asked for.
-    fn of(place: Option<OsString>, wishes: Option<OsString>) -> Option<Self> {
+    fn of(place: Option<OsString>, library: Option<OsString>, wishes: Option<OsString>) -> Option<Self> {
         let wishes = wishes.unwrap_or_default();
         let wishes = wishes.to_string_lossy();
         let has = |word| wishes.split(',').any(|one| one == word);
         Some(Self {
             place: place?.into(),
+            library: library?.into(),
             strict_scan: has("strict-scan"),
             allow_jit: has("allow-jit"),
             verbose: has("verbose"),
         })
     }
 
-    /// Reads the variables and takes them away; LD_PRELOAD becomes what it was.
-    pub(crate) fn taken() -> Option<Self> {
-        let spec = Self::of(std::env::var_os(PLACE), std::env::var_os(WISHES))?;
+    /// Reads the variables and takes them away, if they are for this library; LD_PRELOAD becomes what it was.
+    pub(crate) fn taken(is_own: impl FnOnce(&Path) -> Result<bool, String>) -> Result<Option<Self>, String> {
+        let [place, library, wishes] = [PLACE, LIBRARY, WISHES].map(std::env::var_os);
+        let Some(spec) = Self::of(place, library, wishes) else {
+            return Ok(None);
+        };
+        if !is_own(&spec.library)? {
+            return Ok(None);
+        }
         let before = std::env::var_os(PRELOAD_BEFORE);
         // SAFETY: called before `main`, while there is one thread.
         unsafe {
@@ -62,11 +77,11 @@ impl Spec {
                 Some(before) => std::env::set_var(PRELOAD, before),
                 None => std::env::remove_var(PRELOAD),
             }
-            for name in [PLACE, WISHES, PRELOAD_BEFORE] {
+            for name in [PLACE, LIBRARY, WISHES, PRELOAD_BEFORE] {
                 std::env::remove_var(name);
             }
         }
-        Some(spec)
+        Ok(Some(spec))
     }
 }
 
@@ -79,13 +94,14 @@ mod tests {
         for n in 0..8 {
             let spec = Spec {
                 place: "/dev/shm/region".into(),
+                library: "/usr/lib/libkeyway.so.0".into(),
                 strict_scan: n & 1 != 0,
                 allow_jit: n & 2 != 0,
                 verbose: n & 4 != 0,
             };
-            let [place, wishes] = <[_; 2]>::try_from(spec.variables()).unwrap();
-            assert_eq!(Spec::of(Some(place.1), Some(wishes.1)), Some(spec));
+            let [place, library, wishes] = <[_; 3]>::try_from(spec.variables()).unwrap();
+            assert_eq!(Spec::of(Some(place.1), Some(library.1), Some(wishes.1)), Some(spec));
         }
-        assert_eq!(Spec::of(None, Some("strict-scan".into())), None);
+        assert_eq!(Spec::of(None, None, Some("strict-scan".into())), None);
     }
 }

@@ -14,7 +14,7 @@
 
 use crate::atomics::{AcqRel, Relaxed};
 use crate::layout::index;
-use crate::layout::segment::{ADMISSION, CLASSES_MAX, Kind, LeaseWord, MAIN, POOLS, Spare, State};
+use crate::layout::segment::{ADMISSION, CLASSES_MAX, Kind, LeaseWord, MAIN, POOLS, SIZE_MAX, Spare, State};
 use crate::layout::stats::Counter;
 use crate::mutants::{self, Mutant};
 use crate::purge::Step;
@@ -57,6 +57,17 @@ const SWEEP: usize = 16;
 const UPKEEP_SWEEP: usize = 1024;
 const UPKEEP_WORK: usize = 256 << 10;
 
+/// Victims that cost no item, of each sort, that a survey finds for those that follow: a survey of a thousand headers takes 15 µs.
+const FOUND: usize = 32;
+/// A victim's worth is its dead bytes in units of so many above its sequence number, by which it is known again: among equals the one
+/// opened last goes first, which is likely to be in a cache.
+const WORTH_UNIT: u64 = 16;
+const _: () = assert!((SIZE_MAX as u64 / WORTH_UNIT) < 1 << (64 - SEQUENCE_BITS));
+/// A victim that an earlier survey has found is worth taking if at most one in so many bytes less is dead in it than in the last one.
+const WORTH_SHARE: u64 = 8;
+/// Bits of a segment's sequence number in its worth: what a CAS unique has of it (`docs/region.md`).
+const SEQUENCE_BITS: u32 = 47;
+
 /// Segments that a session remembers to have passed by, and for how many that it reclaims.
 const PASSED: usize = 8;
 const FORGET_AFTER: u32 = 64;
@@ -75,6 +86,8 @@ pub(crate) struct Victim {
 pub(crate) struct Reclaim {
     victim: Cell<Option<Victim>>,
     survey: Cell<Survey>,
+    /// what the last survey found besides its victim
+    found: Cell<Found>,
     next: Cell<usize>,
     rest: Cell<u32>,
     /// segments reclaimed
@@ -92,16 +105,61 @@ struct Survey {
     left: usize,
     /// under purge, and nobody's
     retired: Option<usize>,
-    /// whole segments of the dead, of orphans, of expired and flushed items
+    /// whole segments of the dead, of orphans
     lost: Option<usize>,
-    dead: Option<usize>,
-    /// most dead bytes, and where
-    sparse: Option<(u64, usize)>,
+    found: Found,
     /// the segment opened first, by pool
     oldest: [Option<(u64, usize)>; POOLS],
     /// one that is still being filled
     current: Option<(u64, usize)>,
     lengths: [usize; POOLS],
+}
+
+/// Victims whose purge costs no item.
+#[derive(Clone, Copy, Debug, Default)]
+struct Found {
+    /// of expired and flushed items
+    dead: Best,
+    /// with much that is dead
+    sparse: Best,
+}
+
+/// A few segments by their worth, the best first.
+#[derive(Clone, Copy, Debug, Default)]
+struct Best {
+    entries: [(u64, usize); FOUND],
+    /// those before are taken
+    first: usize,
+    /// those from here on are none
+    end: usize,
+}
+
+impl Best {
+    /// Remembers a segment, unless there are enough that are worth more. (While none has been taken.)
+    fn offer(&mut self, worth: u64, segment: usize) {
+        let at = self.entries.iter().take(self.end).rposition(|entry| entry.0 >= worth);
+        let at = at.map_or(0, |last| last + 1);
+        if let Some([first, tail @ ..]) = self.entries.get_mut(at..) {
+            let mut next = core::mem::replace(first, (worth, segment));
+            for entry in tail.iter_mut().take(self.end - at) {
+                next = core::mem::replace(entry, next);
+            }
+            self.end = (self.end + 1).min(FOUND);
+        }
+    }
+
+    /// The best of those that are left.
+    fn take(&mut self) -> Option<(u64, usize)> {
+        let best = *self.entries.get(self.first..self.end)?.first()?;
+        self.first += 1;
+        Some(best)
+    }
+
+    /// Forgets those that are worth less.
+    fn keep(&mut self, least: u64) {
+        let kept = self.entries.iter().take(self.end).filter(|entry| entry.0 >= least);
+        self.end = kept.count().max(self.first);
+    }
 }
 
 /// How much is given up for a free segment.
@@ -111,6 +169,11 @@ enum Need {
     Policy,
     /// whatever is there, and nothing of it is spared
     Anything,
+}
+
+/// What of a sequence number, or of a worth, tells a segment's lives apart.
+fn known_by(word: u64) -> u64 {
+    word & ((1 << SEQUENCE_BITS) - 1)
 }
 
 impl Region {
@@ -126,6 +189,12 @@ impl Region {
             Some(Kind::Large) => is_over && state.owner().is_none(),
             _ => false,
         }
+    }
+
+    /// How good a victim a segment is, of which so many bytes are dead.
+    fn worth(&self, dead: u64, sequence: u64) -> u64 {
+        let size = self.layout.shape.segment_size as u64;
+        (dead.min(size) / WORTH_UNIT) << SEQUENCE_BITS | known_by(sequence)
     }
 
     /// Whether no extent can be leased in this segment any more.
@@ -283,11 +352,7 @@ impl Session {
             .map(|i| from.wrapping_add(i) % segments)
             .find(|segment| self.region.is_dead(*segment, now, epoch) && !self.is_passed(*segment));
         if let Some(segment) = dead {
-            self.reclaim.victim.set(Some(Victim {
-                segment,
-                generation: self.region.segment_word(segment).generation(),
-                spare: Spare::All,
-            }));
+            self.reclaim.victim.set(Some(self.victim(segment, Spare::All)));
         }
     }
 
@@ -296,10 +361,14 @@ impl Session {
         let mut left = budget;
         while left > 0 {
             let Some(victim) = self.reclaim.victim.get() else {
+                if let Some(victim) = self.next_found(now) {
+                    self.reclaim.victim.set(Some(victim));
+                    continue;
+                }
                 left = left.saturating_sub(SURVEY_COST);
                 match self.survey(SURVEY_STEP, now) {
                     None => continue,
-                    Some(found) => match self.choose(&found, Need::Policy) {
+                    Some(survey) => match self.choose(survey, Need::Policy, now) {
                         Some(victim) => self.reclaim.victim.set(Some(victim)),
                         None => {
                             self.forget_passed();
@@ -348,8 +417,8 @@ impl Session {
                 Some(victim) => victim,
                 None => {
                     self.reclaim.survey.take();
-                    let found = (0..).find_map(|_| self.survey(SURVEY_STEP, now));
-                    let Some(victim) = found.and_then(|found| self.choose(&found, need)) else {
+                    let survey = (0..).find_map(|_| self.survey(SURVEY_STEP, now));
+                    let Some(victim) = survey.and_then(|survey| self.choose(survey, need, now)) else {
                         self.forget_passed();
                         return false;
                     };
@@ -418,11 +487,11 @@ impl Session {
             survey.retired = Some(segment);
             return;
         }
+        let sequence = header.sequence.load(Relaxed);
         if region.is_dead(segment, now, epoch) {
-            survey.dead = Some(segment);
+            survey.found.dead.offer(known_by(sequence), segment);
             return;
         }
-        let sequence = header.sequence.load(Relaxed);
         if kind == Kind::Open {
             if !region.is_filled(segment) {
                 survey.current = survey.current.min(Some((sequence, segment))).or(Some((sequence, segment)));
@@ -430,7 +499,7 @@ impl Session {
             }
             let dead = header.dead.load(Relaxed);
             if dead >= (region.layout.shape.segment_size / COMPACTION_DEAD_SHARE) as u64 {
-                survey.sparse = survey.sparse.max(Some((dead, segment)));
+                survey.found.sparse.offer(region.worth(dead, sequence), segment);
             }
         }
         let floor = self.reclaim.floors.get().get(pool).copied().unwrap_or(0);
@@ -442,36 +511,25 @@ impl Session {
         }
     }
 
-    /// The victim among what a survey has found.
-    fn choose(&self, found: &Survey, need: Need) -> Option<Victim> {
-        let victim = |segment, spare| {
-            Some(Victim {
-                segment,
-                generation: self.region.segment_word(segment).generation(),
-                spare,
-            })
-        };
+    /// The victim among what a survey has found. What costs no item besides is kept for [`Self::next_found`].
+    fn choose(&self, mut survey: Survey, need: Need, now: u32) -> Option<Victim> {
         let anything = need == Need::Anything;
         let nothing = |spare| if anything { Spare::Nothing } else { spare };
-        if let Some(segment) = found.retired {
-            return victim(segment, nothing(Spare::All));
-        }
-        if let Some(segment) = found.lost {
-            return victim(segment, nothing(Spare::All));
-        }
-        if let Some(segment) = found.dead {
-            return victim(segment, nothing(Spare::All));
-        }
-        // Without room for the copies it would evict what it is to keep.
-        if let Some((_, segment)) = found.sparse
-            && self.free_segments() > 0
-        {
-            return victim(segment, nothing(Spare::All));
+        let victim = |segment, spare| Some(self.victim(segment, spare));
+        let first = match (survey.retired, survey.lost) {
+            (Some(segment), _) | (None, Some(segment)) => victim(segment, nothing(Spare::All)),
+            (None, None) => self
+                .take_found(&mut survey.found, now)
+                .map(|segment| self.victim(segment, nothing(Spare::All))),
+        };
+        self.reclaim.found.set(survey.found);
+        if first.is_some() {
+            return first;
         }
         if !self.limits.evict {
             return None;
         }
-        let [admission, main] = found.lengths;
+        let [admission, main] = survey.lengths;
         let first = if admission * ADMISSION_SHARE >= admission + main {
             ADMISSION
         } else {
@@ -479,11 +537,59 @@ impl Session {
         };
         let oldest = [first, POOLS - 1 - first]
             .into_iter()
-            .find_map(|pool| found.oldest.get(pool).copied().flatten().map(|(_, segment)| (pool, segment)));
-        match (oldest, found.current) {
+            .find_map(|pool| survey.oldest.get(pool).copied().flatten().map(|(_, segment)| (pool, segment)));
+        match (oldest, survey.current) {
             (Some((pool, segment)), _) => victim(segment, nothing(self.spared_of(pool))),
             (None, Some((_, segment))) if anything => victim(segment, Spare::Nothing),
             _ => None,
+        }
+    }
+
+    /// The next victim that an earlier survey has found, and that costs no item.
+    fn next_found(&self, now: u32) -> Option<Victim> {
+        let mut found = self.reclaim.found.take();
+        let next = self.take_found(&mut found, now);
+        self.reclaim.found.set(found);
+        next.map(|segment| self.victim(segment, Spare::All))
+    }
+
+    /// The best of these that is still what it was when it was found.
+    fn take_found(&self, found: &mut Found, now: u32) -> Option<usize> {
+        let region = &*self.region;
+        let epoch = region.epoch(now);
+        let is_same = |worth, segment| {
+            let header = region.header(segment);
+            let is_log = matches!(
+                State(header.state.load(Relaxed)).kind(),
+                Some(Kind::Open | Kind::Large | Kind::Retired)
+            );
+            is_log && known_by(header.sequence.load(Relaxed)) == known_by(worth) && !self.is_passed(segment)
+        };
+        while let Some((worth, segment)) = found.dead.take() {
+            if is_same(worth, segment) && region.is_dead(segment, now, epoch) {
+                return Some(segment);
+            }
+        }
+        // Without room for the copies it would evict what it is to keep.
+        if self.free_segments() == 0 {
+            return None;
+        }
+        while let Some((worth, segment)) = found.sparse.take() {
+            if is_same(worth, segment) {
+                // What is worth much less waits for the next survey: there may be better ones by then.
+                let share = self.region.layout.shape.segment_size as u64 / WORTH_SHARE / WORTH_UNIT;
+                found.sparse.keep(worth.saturating_sub(share << SEQUENCE_BITS));
+                return Some(segment);
+            }
+        }
+        None
+    }
+
+    fn victim(&self, segment: usize, spare: Spare) -> Victim {
+        Victim {
+            segment,
+            generation: self.region.segment_word(segment).generation(),
+            spare,
         }
     }
 
@@ -534,5 +640,27 @@ impl Session {
             let Some(victim) = self.reclaim.victim.get() else { return };
             left = left.saturating_sub(self.advance(victim, left, now).max(STEP_COST));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_best_are_remembered_in_their_order() {
+        let mut best = Best::default();
+        assert_eq!(best.take(), None);
+        for n in 0..3 * FOUND {
+            // Each number once, in no order.
+            best.offer((n * 7 % (3 * FOUND)) as u64, n);
+        }
+        let most = 3 * FOUND as u64 - 1;
+        assert_eq!(best.take().map(|entry| entry.0), Some(most));
+        best.keep(most - 4);
+        let left: Vec<u64> = std::iter::from_fn(|| best.take()).map(|entry| entry.0).collect();
+        assert_eq!(left, [most - 1, most - 2, most - 3, most - 4]);
+        best.keep(0);
+        assert_eq!(best.take(), None);
     }
 }

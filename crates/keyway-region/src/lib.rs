@@ -42,6 +42,7 @@ mod stripes;
 pub mod verbs;
 
 pub use hash::{all_choices, hash};
+pub use operations::Lent;
 pub use region::{Creation, Host, Region, Unusable};
 pub use session::{Limits, Process, Seat, Session};
 pub use stripes::{FLUSH, STRIPES, Stripes, WORDS as STRIPE_WORDS};

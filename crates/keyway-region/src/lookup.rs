@@ -11,6 +11,7 @@ use crate::layout::index;
 use crate::layout::item::{ALIGNMENT, Header, LIFETIME_OFFSET, SIZE_MIN, flag};
 use crate::layout::segment::{CHAIN_HEADER_SIZE, Link, SegmentWord};
 use crate::layout::slot::{FREQUENCY_MAX, Slot};
+use crate::mutants::{self, Mutant};
 use crate::region::Region;
 use crate::verbs::{Get, Item};
 
@@ -315,13 +316,15 @@ impl Region {
                     let checksum_size = if VERIFIED { self.checksum_size } else { 0 };
                     let item = self.facts_before(&seen, place, how.details, now, checksum_size);
                     head(&item, out);
-                    let wants_value = how.value && how.unless_cas.is_none_or(|cas| cas != item.cas);
+                    let wants_value = how.value
+                        && how.unless_cas.is_none_or(|cas| cas != item.cas)
+                        && how.at_most.is_none_or(|most| item.value_len <= most);
                     let whole = if VERIFIED {
                         self.append_verified(&seen, key.bytes, &item, wants_value, out)
                     } else {
                         !wants_value || self.append_value(&seen, out)
                     };
-                    if !whole || !self.still(&seen) {
+                    if !whole || !self.still(&seen) && !mutants::is(Mutant::GetWithoutSecondLook) {
                         out.truncate(start);
                         // A value's segments are freed, and an item is marked dead, after its slot has changed (or, where a split
                         // left a frozen word behind, the table word): otherwise it is damaged.

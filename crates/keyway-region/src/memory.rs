@@ -18,6 +18,9 @@ use core::ptr::NonNull;
 /// Bytes that the processor moves at a time.
 const CACHE_LINE: usize = 64;
 
+/// Room behind what is appended, bytes: what a protocol puts there would make the vector grow, and copy, once more.
+const ROOM_BEHIND: usize = 64;
+
 /// Bytes that any mapping has: no shared structure is larger, which spares every access one comparison.
 const LEN_MIN: usize = 4096;
 
@@ -164,16 +167,21 @@ impl Memory {
         unsafe { &*p.cast::<T>() }
     }
 
-    /// Copies region bytes to the end of `out`.
+    /// Copies region bytes to the end of `out`, and leaves room there for a line or two.
     #[inline]
     pub fn append_to(&self, offset: usize, len: usize, out: &mut Vec<u8>) {
-        crate::aside::reserve(out, len);
+        crate::aside::reserve(out, len + ROOM_BEHIND);
         let src = self.at(offset, len);
         // SAFETY: `len` bytes are reserved behind the vector's end, and are initialised before its length says so.
         unsafe {
             copy::out_of(src, out.as_mut_ptr().add(out.len()), len);
             out.set_len(out.len() + len);
         }
+    }
+
+    /// Where these bytes are, for the kernel to read.
+    pub(crate) fn address(&self, offset: usize, len: usize) -> *const u8 {
+        self.at(offset, len)
     }
 
     /// Copies `src` into the region.

@@ -33,6 +33,10 @@ pub enum Mutant {
     OrphansForgotten,
     /// a relocated item's old word goes before the copy's comes
     RelocateInTwoSteps,
+    /// a relocated item's word is stored, whatever the slot holds by then
+    RelocateBlindly,
+    /// a get gives out what it has copied without another look at the segment's generation
+    GetWithoutSecondLook,
     /// an entry goes into a third bucket, and nobody is told to look there
     ThirdUnannounced,
     /// a split forgets the items in the last slots of its bucket
@@ -62,7 +66,7 @@ pub enum Mutant {
 impl Mutant {
     /// All that break the region alone. [`Self::NoSecondChance`] only costs hits; [`Self::COUNTING`] are seen by whoever keeps copies,
     /// [`Self::PublishUnordered`] by a race detector.
-    pub const ALL: [Self; 16] = [
+    pub const ALL: [Self; 18] = [
         Self::PublishBeforeTail,
         Self::DeadExtentsStand,
         Self::DeadClaimsStand,
@@ -75,6 +79,8 @@ impl Mutant {
         Self::ChainWithoutOwner,
         Self::OrphansForgotten,
         Self::RelocateInTwoSteps,
+        Self::RelocateBlindly,
+        Self::GetWithoutSecondLook,
         Self::ThirdUnannounced,
         Self::SplitLosesASlot,
         Self::RaisedBeforeBacked,

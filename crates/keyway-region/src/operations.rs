@@ -6,8 +6,10 @@ use crate::aside;
 use crate::extent::{Draft, NUMBER_LEN_MAX, Value};
 use crate::hash::{Key, hash};
 use crate::layout::item::{EXPIRY_MAX, flag};
+use crate::layout::slot::Slot;
 use crate::layout::stats::Counter;
-use crate::lookup::Found;
+use crate::lookup::{Found, Look, Place};
+use crate::memory::Memory;
 use crate::publish::{Changed, Decision, Old, Prepared};
 use crate::region::Region;
 use crate::session::Session;
@@ -20,6 +22,33 @@ const EXPIRED: u32 = 1;
 /// What memcached adds to key and value when it compares an item with -I: its header, the CAS unique, a zero byte behind the
 /// key and a line end behind the value. Counting the same way makes the same stores fail.
 const MEMCACHED_ITEM_OVERHEAD: usize = 48 + 8 + 1 + 2;
+
+/// A value where it lies, for the length of a call: its segment is not recycled meanwhile.
+pub struct Lent<'r> {
+    memory: &'r Memory,
+    at: usize,
+    len: usize,
+}
+
+impl Lent<'_> {
+    /// Where it begins, for the kernel to read so many bytes ([`Self::len`]): what others write there, against the protocol, makes
+    /// the bytes wrong and nothing else.
+    pub fn address(&self) -> *const u8 {
+        self.memory.address(self.at, self.len)
+    }
+
+    /// Its length, bytes.
+    #[allow(clippy::len_without_is_empty, reason = "what is lent is long")]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Copies it, without its first bytes, to the end of `out`.
+    pub fn append_from(&self, first: usize, out: &mut Vec<u8>) {
+        let first = first.min(self.len);
+        self.memory.append_to(self.at + first, self.len - first, out);
+    }
+}
 
 impl Region {
     /// The region's expiry for memcached's `exptime`.
@@ -92,7 +121,26 @@ impl Session {
         if self.region.has_checksums() {
             self.get_verified(key, how, now, out, head)
         } else {
-            self.get_as::<false>(key, how, now, out, head)
+            self.get_as::<false>(key, how, now, out, head, |_, _| {})
+        }
+    }
+
+    /// [`Self::get_with`], but that a value which is too long for [`Get::at_most`] is lent to `lend` where it lies, behind `head`, if it
+    /// can be: not in a region with checksums, which vouch for copies only, nor if it has segments of its own. Then it is copied.
+    pub fn get_lending(
+        &mut self,
+        key: &[u8],
+        how: &Get,
+        now: u32,
+        out: &mut Vec<u8>,
+        head: impl FnMut(&Item, &mut Vec<u8>),
+        lend: impl FnMut(&Lent<'_>, &mut Vec<u8>),
+    ) -> Result<Option<Item>, WriteError> {
+        if self.region.has_checksums() {
+            let how = Get { at_most: None, ..*how };
+            self.get_verified(key, &how, now, out, head)
+        } else {
+            self.get_as::<false>(key, how, now, out, head, lend)
         }
     }
 
@@ -106,7 +154,7 @@ impl Session {
         out: &mut Vec<u8>,
         head: impl FnMut(&Item, &mut Vec<u8>),
     ) -> Result<Option<Item>, WriteError> {
-        self.get_as::<true>(key, how, now, out, head)
+        self.get_as::<true>(key, how, now, out, head, |_, _| {})
     }
 
     #[inline(always)]
@@ -117,6 +165,7 @@ impl Session {
         now: u32,
         out: &mut Vec<u8>,
         mut head: impl FnMut(&Item, &mut Vec<u8>),
+        lend: impl FnMut(&Lent<'_>, &mut Vec<u8>),
     ) -> Result<Option<Item>, WriteError> {
         let key = self.key(key)?;
         let start = out.len();
@@ -131,6 +180,18 @@ impl Session {
                         self.count(Counter::get_hits, 1);
                         if !how.no_bump {
                             self.region.bump(place, word, now);
+                        }
+                        if how.at_most.is_some_and(|most| item.value_len > most) {
+                            let wanted = how.unless_cas.is_none_or(|cas| cas != item.cas) && how.value;
+                            if wanted && !self.lend_value(&key, place, word, out, lend) {
+                                out.truncate(start);
+                                let how = Get {
+                                    at_most: None,
+                                    no_bump: true,
+                                    ..*how
+                                };
+                                return self.get_again(&key, &how, now, out, head);
+                            }
                         }
                         return Ok(Some(item));
                     }
@@ -162,6 +223,51 @@ impl Session {
             self.count(if hit { Counter::touch_hits } else { Counter::touch_misses }, 1);
         }
         Ok(item)
+    }
+
+    /// Lends the value of the item that this word leads to. No recycler bumps its segment meanwhile, so its bytes stay what they are,
+    /// whatever becomes of the item. `false`: the word has changed, or the value is not in one piece.
+    #[cold]
+    fn lend_value(
+        &self,
+        key: &crate::hash::Key<'_>,
+        place: Place,
+        word: Slot,
+        out: &mut Vec<u8>,
+        mut lend: impl FnMut(&Lent<'_>, &mut Vec<u8>),
+    ) -> bool {
+        let region = &*self.region;
+        let seen = self.hold(place, word).and_then(|word| match region.look(place.at, word) {
+            Look::Got(seen) if region.has_key(&seen, key.bytes) && !seen.header.is_large() && region.still(&seen) => Some(seen),
+            _ => None,
+        });
+        if let Some(seen) = &seen {
+            let lent = Lent {
+                memory: &region.memory,
+                at: seen.at + seen.header.value_offset(),
+                len: seen.header.value_len(),
+            };
+            lend(&lent, out);
+        }
+        self.end_operation();
+        seen.is_some()
+    }
+
+    /// A hit that could not be lent, by copying.
+    #[cold]
+    fn get_again(
+        &self,
+        key: &crate::hash::Key<'_>,
+        how: &Get,
+        now: u32,
+        out: &mut Vec<u8>,
+        mut head: impl FnMut(&Item, &mut Vec<u8>),
+    ) -> Result<Option<Item>, WriteError> {
+        match self.region.get::<false>(key, how, now, out, &mut head) {
+            Found::Hit { item, .. } => Ok(Some(item)),
+            // It went between two looks.
+            _ => Ok(None),
+        }
     }
 
     /// A get that changes the item: touches it, wins it, or creates it.

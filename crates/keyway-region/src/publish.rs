@@ -309,7 +309,7 @@ impl Session {
     }
 
     /// Stores the intent for a word's segment and re-reads the slot. The word as it is now, if it names the same item.
-    fn hold(&self, place: Place, word: Slot) -> Option<Slot> {
+    pub(crate) fn hold(&self, place: Place, word: Slot) -> Option<Slot> {
         self.held.set(word);
         self.intend(OPERATION, word.segment());
         let now = Slot(self.region.slot(place.at).load(Acquire));

@@ -42,6 +42,8 @@ pub struct Get {
     pub details: bool,
     /// do not copy the value if the CAS unique equals this (needs `details`)
     pub unless_cas: Option<u64>,
+    /// do not copy a value of more bytes than this
+    pub at_most: Option<usize>,
     /// a stale item that nobody has won yet is won by this get (`mg`)
     pub win_stale: bool,
     /// leave recency, frequency and "fetched" alone

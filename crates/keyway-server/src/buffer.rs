@@ -9,6 +9,8 @@ use std::io::{self, Read};
 const READ_ROOM_MIN: usize = 16 * 1024;
 /// Room below which more is made, bytes.
 const READ_ROOM_SHORT: usize = 4 * 1024;
+/// A buffer that is larger than the worker's has a multiple of this size, bytes, so that it serves other large requests too.
+const LARGE_UNIT: usize = 16 * 1024;
 /// Most bytes to take in one read, so that a large value arrives in steps between which others are served.
 const READ_MAX: usize = 256 * 1024;
 
@@ -69,6 +71,18 @@ impl Buffer {
         self.end = 0;
     }
 
+    /// The size of the buffer that should take this one's place before `more` bytes arrive, if its own does not do. It at most doubles at a
+    /// time (from [`READ_ROOM_MIN`]), so a client has to send half of what it makes the server hold, and every byte is moved about once.
+    pub(crate) fn size_wanted(&self, more: usize, need: usize) -> Option<usize> {
+        let need = need.max(self.len() + more);
+        if need <= self.bytes.len() {
+            return None;
+        }
+        let wanted = (need - self.len()).max(READ_ROOM_MIN);
+        let size = self.len() + wanted.min(self.len().max(READ_ROOM_MIN)).max(more);
+        (size > self.bytes.len()).then(|| size.next_multiple_of(LARGE_UNIT))
+    }
+
     /// One read of `source` into the room that there is, or is made. `need` is how many bytes should wait here in the end.
     ///
     /// Returns the bytes read and whether they filled the room offered, in which case the source may hold more.
@@ -93,24 +107,21 @@ impl Buffer {
         }
     }
 
-    /// Makes room after `end` when it runs short: by moving what waits to the front, then by growing. The size at most doubles
-    /// at a time (from [`READ_ROOM_MIN`]), so a client has to send half of what it makes the server hold, and every byte is
-    /// moved about once.
+    /// Makes room after `end` when it runs short: by moving what waits to the front, then by growing.
     fn make_room(&mut self, need: usize) {
         let wanted = need.saturating_sub(self.len()).max(1);
         let room = self.bytes.len() - self.end;
         if room >= wanted.min(READ_ROOM_SHORT) {
             return;
         }
-        let wanted = wanted.max(READ_ROOM_MIN);
-        let size = self.len() + wanted.min(self.len().max(READ_ROOM_MIN));
-        if size <= self.bytes.len() {
-            self.bytes.copy_within(self.start..self.end, 0);
-        } else {
-            // A fresh zeroed vector is untouched memory from the allocator; extending the old one would write it all.
-            let mut bytes = vec![0; size];
-            bytes[..self.len()].copy_from_slice(self.data());
-            self.bytes = bytes;
+        match self.size_wanted(wanted.min(READ_ROOM_SHORT), need) {
+            Some(size) => {
+                // A fresh zeroed vector is untouched memory from the allocator; extending the old one would write it all.
+                let mut bytes = vec![0; size];
+                bytes[..self.len()].copy_from_slice(self.data());
+                self.bytes = bytes;
+            }
+            None => self.bytes.copy_within(self.start..self.end, 0),
         }
         self.end -= self.start;
         self.start = 0;
@@ -168,7 +179,7 @@ mod tests {
             sizes.push(buffer.size());
         }
         assert_eq!(buffer.data(), &value[..]);
-        assert!(buffer.size() <= value.len() + READ_ROOM_MIN);
+        assert!(buffer.size() <= value.len() + READ_ROOM_MIN + LARGE_UNIT);
         sizes.dedup();
         assert!(sizes.len() < 16, "grown {} times", sizes.len());
     }

@@ -27,7 +27,8 @@ use keyway_proto::{Decoded, Decoder, Limits, Protocol, reply};
 use keyway_uring::{Piece, Ring};
 use mio::net::{TcpStream, UnixStream};
 use mio::{Interest, Registry, Token, event};
-use nix::sys::socket::{MsgFlags, recv};
+use nix::errno::Errno;
+use nix::sys::socket::{MsgFlags, recv, send};
 use socket2::SockRef;
 
 use crate::auth::{self, Login};
@@ -46,6 +47,12 @@ pub(crate) const INPUT_SIZE: usize = 64 * 1024;
 const OUTPUT_KEPT_MAX: usize = 1 << 20;
 /// Capacity that a vector for the ring to send starts with, bytes.
 const SPARE_SIZE: usize = 1024;
+/// A reply of this length is sent at once, so that its vector serves the next reply while it is still in the processor's cache.
+const SEND_NOW_MIN: usize = 32 * 1024;
+/// After so many small requests, a connection is taken for one that sends no large ones any more.
+const SMALL_IN_A_ROW: u8 = 16;
+/// What the empty input buffers for large requests may take together, bytes.
+const LARGE_SUM_MAX: usize = 4 << 20;
 /// Reads of one connection in a turn before others get theirs: a large value comes in steps.
 const READS_PER_TURN: usize = 8;
 
@@ -72,6 +79,10 @@ pub(crate) struct Connection {
     /// set from the first `watch` on, and the worker's to sign off at the end
     pub(crate) watcher: Option<Arc<Watcher>>,
     input: Buffer,
+    /// length of the last request that was larger than the worker's buffer, 0 if there was none lately
+    large: usize,
+    /// requests since then
+    small_since: u8,
     /// the input is not worth decoding before it has this many bytes
     need: usize,
     /// keys of the first request in `input` that have been answered already
@@ -119,11 +130,15 @@ pub(crate) struct Desk {
     pub(crate) executor: Executor,
     /// an empty buffer of [`INPUT_SIZE`] bytes
     pub(crate) input: Buffer,
+    /// empty buffers larger than that
+    pub(crate) large: Vec<Buffer>,
     /// an empty vector with capacity
     pub(crate) output: Vec<u8>,
     /// the ring, with the event loop of that name, and empty vectors for the next sends
     pub(crate) ring: Option<Ring>,
     pub(crate) spare: Vec<Vec<u8>>,
+    /// nobody else has a turn in this round, as far as is known
+    pub(crate) is_alone: bool,
     /// time of this round of the event loop
     pub(crate) now: Instant,
     /// the same in seconds after the server's start
@@ -134,6 +149,30 @@ impl Desk {
     /// An empty vector for a connection's output.
     fn spare_output(&mut self) -> Vec<u8> {
         self.spare.pop().unwrap_or_else(|| Vec::with_capacity(SPARE_SIZE))
+    }
+
+    /// An empty buffer of at least `size` bytes, if one is left of an earlier request. If those that are there are too small for what is
+    /// asked now, they make room for larger ones.
+    fn large_input(&mut self, size: usize) -> Option<Buffer> {
+        match self.large.iter().rposition(|buffer| buffer.size() >= size) {
+            Some(place) => Some(self.large.swap_remove(place)),
+            None => {
+                self.large.pop();
+                None
+            }
+        }
+    }
+
+    /// Takes a buffer that a connection needs no more.
+    fn take_input(&mut self, mut buffer: Buffer) {
+        buffer.clear();
+        if buffer.size() == INPUT_SIZE && self.input.size() == 0 {
+            self.input = buffer;
+        } else if buffer.size() > INPUT_SIZE
+            && self.large.iter().map(Buffer::size).sum::<usize>() + buffer.size() <= LARGE_SUM_MAX
+        {
+            self.large.push(buffer);
+        }
     }
 }
 
@@ -178,6 +217,8 @@ impl Connection {
             phase: if login { Phase::Login } else { Phase::Serving },
             watcher: None,
             input: Buffer::default(),
+            large: 0,
+            small_since: 0,
             need: 1,
             keys_done: 0,
             output: Vec::new(),
@@ -234,6 +275,7 @@ impl Connection {
         if wants_turn {
             self.borrow(desk);
         }
+        self.make_room(desk, piece.len());
         let Some(ring) = &desk.ring else { return false };
         let bytes = ring.bytes(piece);
         self.input.append(bytes, self.need);
@@ -293,8 +335,11 @@ impl Connection {
             && !self.stopping
             && self.unsent() <= UNSENT_MAX
             && !matches!(self.phase, Phase::Dumping(_) | Phase::Closing(_));
-        let missing = self.need.saturating_sub(self.input.len());
         let (waiting, fd) = (self.input.len(), self.stream.as_raw_fd());
+        let missing = self
+            .need
+            .max(if waiting == 0 { self.large } else { 0 })
+            .saturating_sub(waiting);
         let Some(port) = &mut self.port else { return Ok(()) };
         if port.update(ring, fd, self.token, wants_input, self.readable, missing, waiting)? {
             self.readable = false;
@@ -360,8 +405,12 @@ impl Connection {
 
     /// Takes the worker's buffers where the connection has none of its own.
     fn borrow(&mut self, desk: &mut Desk) {
-        if self.input.is_empty() {
-            std::mem::swap(&mut self.input, &mut desk.input);
+        if self.input.is_empty() && self.input.size() == 0 {
+            self.input = match self.large {
+                0 => None,
+                size => desk.large_input(size),
+            }
+            .unwrap_or_else(|| std::mem::take(&mut desk.input));
         }
         if self.output.is_empty() {
             std::mem::swap(&mut self.output, &mut desk.output);
@@ -382,16 +431,11 @@ impl Connection {
                 self.output = Vec::new();
             }
         }
-        if desk.input.size() == 0 && self.input.size() == INPUT_SIZE {
-            let rest = if self.input.is_empty() {
-                Buffer::default()
-            } else {
-                Buffer::copy_of(self.input.data())
-            };
-            desk.input = std::mem::replace(&mut self.input, rest);
-            desk.input.clear();
-        } else if self.input.is_empty() {
-            self.input = Buffer::default();
+        if self.input.is_empty() {
+            desk.take_input(std::mem::take(&mut self.input));
+        } else if desk.input.size() == 0 && self.input.size() == INPUT_SIZE {
+            let rest = Buffer::copy_of(self.input.data());
+            desk.take_input(std::mem::replace(&mut self.input, rest));
         }
         if desk.input.size() == 0 {
             desk.input = Buffer::with_size(INPUT_SIZE);
@@ -430,6 +474,11 @@ impl Connection {
                 }
             };
             match stop {
+                // A client that takes its replies as quickly as they are made lets others have their turn.
+                Stop::Unsent if self.unsent() <= UNSENT_MAX => {
+                    again = true;
+                    break;
+                }
                 Stop::Phase | Stop::Unsent => {}
                 Stop::Budget => {
                     if budget == 0 {
@@ -467,8 +516,25 @@ impl Connection {
         }
     }
 
+    /// Puts a larger buffer in the input's place, if `more` bytes or the rest of the request would not fit.
+    fn make_room(&mut self, desk: &mut Desk, more: usize) {
+        let need = self.need.max(self.input.len() + more);
+        if need <= self.input.size() {
+            return;
+        }
+        let larger = (need > INPUT_SIZE)
+            .then(|| desk.large_input(need))
+            .flatten()
+            .or_else(|| self.input.size_wanted(more, self.need).map(Buffer::with_size));
+        if let Some(mut larger) = larger {
+            larger.append(self.input.data(), need);
+            desk.take_input(std::mem::replace(&mut self.input, larger));
+        }
+    }
+
     /// One read.
     fn receive(&mut self, desk: &mut Desk) -> io::Result<()> {
+        self.make_room(desk, 1);
         match self.input.fill(&mut Reader(self.stream.as_raw_fd()), self.need) {
             Ok((0, _)) => self.at_end = true,
             Ok((count, filled)) => {
@@ -489,13 +555,8 @@ impl Connection {
 
     /// One write of everything unsent, by the ring if there is one.
     fn send(&mut self, desk: &mut Desk) -> io::Result<()> {
-        if let (Some(port), Some(ring)) = (&mut self.port, &mut desk.ring) {
-            if port.sending == 0 && !self.output.is_empty() {
-                port.sending = self.output.len();
-                ring.send(self.stream.as_raw_fd(), self.token, std::mem::take(&mut self.output))?;
-                self.output = desk.spare_output();
-            }
-            return Ok(());
+        if self.port.is_some() {
+            return self.send_by_ring(desk);
         }
         while self.unsent() > 0 {
             match self.stream.write(&self.output[self.sent..]) {
@@ -521,6 +582,36 @@ impl Connection {
         Ok(())
     }
 
+    /// The same by the ring; what is large, and what no other reply of the round would go with, is sent here and now as far as the socket
+    /// takes it.
+    fn send_by_ring(&mut self, desk: &mut Desk) -> io::Result<()> {
+        let (Some(port), Some(ring)) = (&mut self.port, &mut desk.ring) else {
+            return Ok(());
+        };
+        if port.sending > 0 || self.output.is_empty() {
+            return Ok(());
+        }
+        let fd = self.stream.as_raw_fd();
+        let mut sent = 0;
+        if desk.is_alone || self.output.len() >= SEND_NOW_MIN {
+            sent = match send(fd, &self.output, MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL) {
+                Ok(count) => count,
+                Err(Errno::EAGAIN | Errno::EINTR) => 0,
+                Err(error) => return Err(error.into()),
+            };
+            desk.executor.counters().bytes_written.add(sent as u64);
+            self.last_active = desk.now;
+        }
+        if sent == self.output.len() {
+            self.output.clear();
+            return Ok(());
+        }
+        port.sending = self.output.len() - sent;
+        ring.send(fd, self.token, std::mem::take(&mut self.output), sent)?;
+        self.output = desk.spare_output();
+        Ok(())
+    }
+
     /// Executes requests from the input.
     fn serve(&mut self, executor: &mut Executor, budget: &mut usize) -> Stop {
         while self.input.len() >= self.need {
@@ -539,11 +630,14 @@ impl Connection {
                     return Stop::NeedBytes;
                 }
                 Decoded::Request { consumed, request } => {
+                    // Nothing is on its way that what is sent now would overtake.
+                    let is_free = self.sent == 0 && self.port.as_ref().is_none_or(|port| port.sending == 0);
                     let origin = Origin {
                         peer: &self.peer,
                         token: self.token,
                         sent: self.sent,
                         keys_done: self.keys_done,
+                        socket: is_free.then(|| self.stream.as_fd()),
                     };
                     let outcome = executor.execute(&request, &mut self.output, &origin);
                     (consumed, outcome)
@@ -573,6 +667,7 @@ impl Connection {
             match outcome {
                 Outcome::Done => {
                     self.keys_done = 0;
+                    self.note_length(consumed);
                     self.input.consume(consumed);
                 }
                 Outcome::Partly { keys_done } => {
@@ -597,6 +692,20 @@ impl Connection {
             }
         }
         Stop::NeedBytes
+    }
+
+    /// Whoever sends one large request sends more of them.
+    #[inline]
+    fn note_length(&mut self, len: usize) {
+        if len > INPUT_SIZE {
+            self.large = len;
+            self.small_since = 0;
+        } else if self.large > 0 {
+            self.small_since += 1;
+            if self.small_since == SMALL_IN_A_ROW {
+                self.large = 0;
+            }
+        }
     }
 
     /// Logs the line of the next request (`-vvv`).

@@ -3,6 +3,7 @@
 //! Nothing here waits or touches a socket. Values go from the region straight into the output buffer.
 
 use std::io::Write;
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -50,8 +51,12 @@ pub(crate) struct Origin<'a> {
     pub(crate) sent: usize,
     /// leading keys of a request of many keys that are answered already
     pub(crate) keys_done: usize,
+    /// the connection's, if what is in the output may be sent from here
+    pub(crate) socket: Option<BorrowedFd<'a>>,
 }
 
+/// The end of a value, and of the answer.
+const VALUE_END: &[u8] = b"\r\nEND\r\n";
 /// The region's changes are counted for a program that this server does not feed.
 const KERNEL_DOOR: &[u8] = b"SERVER_ERROR another server answers for this region from the kernel; write through that one\r\n";
 /// What no client can mend: a damaged region, or one whose flush epochs are used up.
@@ -181,18 +186,24 @@ impl Executor {
             ..Get::default()
         };
         let cas_enabled = self.shared.config.cas_enabled;
-        for (index, key) in keys.clone().enumerate().skip(origin.keys_done) {
-            if out.len() - origin.sent > UNSENT_MAX {
+        let mut sent = 0;
+        let mut keys = keys.clone().enumerate().skip(origin.keys_done).peekable();
+        while let Some((index, key)) = keys.next() {
+            if out.len() - origin.sent + sent > UNSENT_MAX {
                 return Outcome::Partly { keys_done: index };
             }
-            let found = self.session.get_with(key, &how, out, |item, out| {
+            let behind = if keys.peek().is_some() { reply::LINE_END } else { VALUE_END };
+            let found = self.get_one(key, &how, out, origin, behind, |item, out| {
                 let cas = with_cas.then_some(if cas_enabled { item.cas } else { 0 });
                 reply::value(out, key, item.flags, item.value_len, cas);
             });
             match found {
-                Ok(Some(item)) => {
-                    out.extend_from_slice(reply::LINE_END);
+                Ok(Some((item, sent_now))) => {
+                    sent += sent_now;
                     self.fetched(key, Some(&item), origin);
+                    if keys.peek().is_none() {
+                        return Outcome::Done;
+                    }
                 }
                 Ok(None) => self.fetched(key, None, origin),
                 Err(error) => {
@@ -204,6 +215,32 @@ impl Executor {
         }
         out.extend_from_slice(reply::END);
         Outcome::Done
+    }
+
+    /// An item with what belongs before its value and behind it, to the output or, if the value is long, to the socket; and how many
+    /// bytes were sent.
+    #[inline]
+    fn get_one(
+        &mut self,
+        key: &[u8],
+        how: &Get,
+        out: &mut Vec<u8>,
+        origin: &Origin<'_>,
+        behind: &[u8],
+        head: impl FnMut(&Item, &mut Vec<u8>),
+    ) -> Result<Option<(Item, usize)>, WriteError> {
+        let Some(socket) = origin.socket else {
+            let found = self.session.get_with(key, how, out, head)?;
+            return Ok(found.map(|item| {
+                out.extend_from_slice(behind);
+                (item, 0)
+            }));
+        };
+        let found = self.session.get_to(key, how, socket, out, head, behind)?;
+        if let Some((_, sent @ 1..)) = found {
+            self.counters().bytes_written.add(sent as u64);
+        }
+        Ok(found)
     }
 
     fn store(&mut self, store: &keyway_proto::Store<'_>, out: &mut Vec<u8>, origin: &Origin<'_>) {
@@ -270,6 +307,7 @@ impl Executor {
             value: get.value,
             details: get.unless_cas.is_some() || get.flags.clone().any(|flag| matches!(flag, [b'c' | b'l' | b'h', ..])),
             unless_cas: get.unless_cas,
+            at_most: None,
             win_stale: true,
             no_bump: get.no_bump,
             exptime: get.exptime,

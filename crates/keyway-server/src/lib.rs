@@ -59,14 +59,11 @@ pub use source::{LOOPBACK, Network};
 use acceptor::Acceptor;
 use auth::Users;
 use buffer::Buffer;
-use connection::{Desk, INPUT_SIZE};
+use connection::Desk;
 use detail::Detail;
 use execute::Executor;
 use shared::{Arrivals, Baseline, Shared, WorkerDoor, lock};
 use worker::Worker;
-
-/// Capacity that a worker's output vector starts with, bytes.
-const OUTPUT_SIZE: usize = 16 * 1024;
 
 /// A server that is ready to run: its sockets are bound, and clients may connect already.
 pub struct Server {
@@ -199,15 +196,16 @@ impl Server {
                     worker,
                 };
                 let now = Instant::now();
-                let output = Vec::with_capacity(OUTPUT_SIZE);
                 Worker::new(
                     poll,
                     Desk {
                         executor,
-                        input: Buffer::with_size(INPUT_SIZE),
-                        output,
+                        input: Buffer::default(),
+                        large: Vec::new(),
+                        output: Vec::new(),
                         ring: rings.next(),
                         spare: Vec::new(),
+                        is_alone: false,
                         now,
                         uptime_s: 0,
                     },

@@ -443,6 +443,7 @@ fn execute_all(
                     token: 0,
                     sent: start,
                     keys_done: 0,
+                    socket: None,
                 };
                 if let Some(served) = &mut served {
                     served.note(&request);

@@ -21,11 +21,14 @@ use nix::sched::{CpuSet, sched_setaffinity};
 use nix::unistd::Pid;
 use slab::Slab;
 
-use crate::connection::{CloseReason, Connection, Desk, Stream, Verdict};
+use crate::buffer::Buffer;
+use crate::connection::{CloseReason, Connection, Desk, INPUT_SIZE, Stream, Verdict};
 use crate::shared::{Message, Peer, PeerAddress, Shared};
 use crate::udp::UdpDoors;
 use crate::watch::CONNEVENTS;
 
+/// Capacity that a worker's output vector starts with, bytes.
+const OUTPUT_SIZE: usize = 16 * 1024;
 pub(crate) const WAKE: Token = Token(usize::MAX);
 /// Token of the first UDP socket; those of others follow downwards.
 const UDP_LAST: usize = usize::MAX - 1;
@@ -137,7 +140,7 @@ impl Worker {
         }
     }
 
-    /// Takes the thread's CPU and its ring. Without either it would serve all the same.
+    /// Takes the thread's CPU, memory of its NUMA node, and its ring. Without them it would serve all the same.
     fn settle(&mut self) {
         let shared = &self.desk.executor.shared;
         let cpus = &shared.config.cpus;
@@ -148,6 +151,9 @@ impl Worker {
                 log::warn!("worker {}: cannot run on CPU {cpu} only: {error}", self.desk.executor.worker);
             }
         }
+        // Allocated here, not where the server is put together: pages come from the node of the thread that touches them first.
+        self.desk.input = Buffer::with_size(INPUT_SIZE);
+        self.desk.output = Vec::with_capacity(OUTPUT_SIZE);
         if let Some(ring) = &mut self.desk.ring
             && let Err(error) = ring.enable()
         {
@@ -198,6 +204,7 @@ impl Worker {
     /// Acts on what the ring has told.
     fn hear(&mut self) {
         let mut told = std::mem::take(&mut self.told);
+        self.desk.is_alone = told.len() == 1 && self.line.is_empty();
         for event in told.drain(..) {
             match event {
                 Event::Received { token, piece, last } => {
@@ -237,13 +244,17 @@ impl Worker {
                 }),
             }
         }
+        self.desk.is_alone = false;
         // The vector's room is used again.
         self.told = told;
     }
 
-    /// Keeps an empty vector for a send to come, within bounds.
-    fn keep_spare(&mut self, bytes: Vec<u8>) {
-        let spare = &mut self.desk.spare;
+    /// Keeps an empty vector for a send to come, within bounds; the larger of two is the first to be used again.
+    fn keep_spare(&mut self, mut bytes: Vec<u8>) {
+        let Desk { spare, output, .. } = &mut self.desk;
+        if (output.capacity()..=SPARE_SIZE_MAX).contains(&bytes.capacity()) {
+            std::mem::swap(output, &mut bytes);
+        }
         let is_small = bytes.capacity() <= SPARE_SIZE_MAX && spare.len() < SPARE_COUNT_MAX;
         // At most 64 small numbers are summed up, and only where vectors are large.
         let fits = |spare: &[Vec<u8>]| spare.iter().map(Vec::capacity).sum::<usize>() + bytes.capacity() <= SPARE_SUM_MAX;

@@ -31,6 +31,14 @@ pub struct Piece {
     len: usize,
 }
 
+impl Piece {
+    /// Bytes in it.
+    #[allow(clippy::len_without_is_empty, reason = "a piece holds at least a byte")]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+}
+
 pub(crate) struct Buffers {
     entries: *mut BufRingEntry,
     bytes: *mut u8,

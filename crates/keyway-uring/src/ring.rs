@@ -146,11 +146,12 @@ impl Ring {
         unsafe { self.push(request, CANCEL, token) }
     }
 
-    /// Sends all of `bytes` on a stream socket. A second send of the same socket has to wait for the first one's event.
-    pub fn send(&mut self, fd: RawFd, token: usize, bytes: Vec<u8>) -> io::Result<()> {
+    /// Sends `bytes`, from the `from`th on, on a stream socket. A second send of the same socket has to wait for the first one's event.
+    pub fn send(&mut self, fd: RawFd, token: usize, bytes: Vec<u8>, from: usize) -> io::Result<()> {
+        let rest = bytes.get(from..).unwrap_or_default();
         // More than 4 GiB in one answer would be sent in part; the event says how much.
-        let len = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
-        let address = bytes.as_ptr();
+        let len = u32::try_from(rest.len()).unwrap_or(u32::MAX);
+        let address = rest.as_ptr();
         let place = self.sends.insert((token, bytes));
         let request = opcode::Send::new(Fd(fd), address, len)
             .flags(libc::MSG_WAITALL | libc::MSG_NOSIGNAL)
@@ -382,7 +383,7 @@ mod tests {
     fn a_send_is_whole_however_slowly_it_is_read_and_gives_its_vector_back() {
         let Some((mut ring, ours, mut theirs)) = ring() else { return };
         let bytes = vec![b'x'; 5_000_000];
-        ring.send(ours.as_raw_fd(), 3, bytes.clone()).unwrap();
+        ring.send(ours.as_raw_fd(), 3, bytes.clone(), 0).unwrap();
         ring.wait(Some(Duration::ZERO)).unwrap();
         let reader = std::thread::spawn(move || {
             let mut got = vec![0; 5_000_000];
@@ -428,7 +429,7 @@ mod tests {
         theirs.write_all(b"x").unwrap();
         assert!(matches!(events(&mut ring)[..], [Event::Ready { token: 9 }]));
         drop(theirs);
-        ring.send(ours.as_raw_fd(), 2, b"nobody".to_vec()).unwrap();
+        ring.send(ours.as_raw_fd(), 2, b"nobody".to_vec(), 0).unwrap();
         assert!(matches!(events(&mut ring)[..], [Event::Sent { token: 2, result, .. }] if result == -libc::EPIPE));
     }
 
@@ -436,7 +437,7 @@ mod tests {
     fn a_ring_may_be_dropped_with_everything_in_flight() {
         let Some((mut ring, ours, theirs)) = ring() else { return };
         ring.receive(ours.as_raw_fd(), 0).unwrap();
-        ring.send(ours.as_raw_fd(), 0, vec![0; 5_000_000]).unwrap();
+        ring.send(ours.as_raw_fd(), 0, vec![0; 5_000_000], 0).unwrap();
         ring.watch(theirs.as_raw_fd(), 1).unwrap();
         ring.wait(Some(Duration::ZERO)).unwrap();
         drop(ring);

@@ -21,7 +21,7 @@ use crate::gate::{self, GateState, Latch, aside};
 use crate::handout::Handed;
 use crate::peer::Peer;
 use crate::restart::{self, Restart};
-use crate::{Inner, Options, Place, clock, handout, kernel, resident};
+use crate::{Inner, Options, Place, clock, handout, kernel, nodes, resident};
 use keyway_region::layout::plan::{Layout, MEMORY_MAX, MEMORY_MIN, Shape};
 use keyway_region::layout::superblock;
 use keyway_region::memory::Memory;
@@ -190,6 +190,11 @@ pub(crate) fn open_file(path: &Path, options: &Options, by_name: bool) -> Result
                 path: path.to_path_buf(),
             });
         }
+        Err(e) if e.kind() == std::io::ErrorKind::PermissionDenied && is_hardened() => {
+            return Err(OpenError::KeptOut {
+                path: path.to_path_buf(),
+            });
+        }
         Err(e) => return Err(io("open", path, e)),
     };
     let meta = file.metadata().map_err(|e| io("stat", path, e))?;
@@ -200,6 +205,12 @@ pub(crate) fn open_file(path: &Path, options: &Options, by_name: bool) -> Result
             path: path.to_path_buf(),
         })
     }
+}
+
+/// Whether this process is as `keyway exec` makes those that it starts: they cannot be looked into, nor gain rights.
+fn is_hardened() -> bool {
+    use nix::sys::prctl::{get_dumpable, get_no_new_privs};
+    matches!((get_dumpable(), get_no_new_privs()), (Ok(false), Ok(true)))
 }
 
 /// Makes a region in a new file beside `path`, and gives it that name. `false`: somebody else was faster.
@@ -510,6 +521,7 @@ pub(crate) fn no_room(error: &std::io::Error) -> bool {
 /// Allocates these bytes of a file, which becomes as long as that needs.
 pub(crate) fn back(file: &File, range: std::ops::Range<usize>) -> std::io::Result<()> {
     let (offset, len) = (offset(range.start), offset(range.end - range.start));
+    let _spread = nodes::Spread::begin();
     loop {
         match fallocate(file, FallocateFlags::empty(), offset, len) {
             Err(nix::errno::Errno::EINTR) => {}

@@ -47,6 +47,8 @@ pub enum OpenError {
     NotHandedOut { path: PathBuf, why: String },
     /// a forked child cannot have the anonymous memory of its parent
     Forked,
+    /// the process was started by `keyway exec`, and the cache is another copy of the library's
+    KeptOut { path: PathBuf },
 }
 
 /// Why a region could not be given more memory. It keeps what it has, with its items.
@@ -162,6 +164,11 @@ impl std::fmt::Display for OpenError {
             Self::NotHandedOut { path, why } => write!(f, "{}: {why}", path.display()),
             Self::Forked => f.write_str(
                 "this process was forked after the cache was opened, and a region in anonymous memory stays with the parent; open a region in a file, or open one after the fork",
+            ),
+            Self::KeptOut { path } => write!(
+                f,
+                "{}: cannot be opened here: this process was started by keyway exec, or forked from one that was, and the region's file is closed to all but the one cache that was attached before main; let keyway exec --library name the file that this copy of the library is in; use threads instead of forked children",
+                path.display()
             ),
         }
     }

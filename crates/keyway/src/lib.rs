@@ -36,12 +36,14 @@ pub mod gate;
 pub mod handout;
 mod kernel;
 mod local;
+mod nodes;
 mod peer;
 mod presence;
 mod reader;
 mod resident;
 mod restart;
 mod session;
+mod socket;
 mod writer;
 
 use attach::Access;
@@ -60,6 +62,7 @@ pub use kernel::{KernelDoor, KernelDoorError};
 pub use keyway_region::check::Report as CheckReport;
 pub use keyway_region::layout::stats::Counters;
 pub use keyway_region::verbs::*;
+pub use nodes::spread_over;
 pub use session::Session;
 
 /// Where a region lives.

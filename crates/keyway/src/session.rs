@@ -4,6 +4,7 @@ use crate::crew::{Crew, Standing};
 use crate::reader::Reader;
 use crate::writer::Writer;
 use keyway_region::verbs::{Arithmetic, Counted, Delete, Deleted, Get, Item, Store, Stored, WriteError};
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 /// A thread's way into the region: may move between threads, is used by one at a time. Dropping it gives its slot back, and so
@@ -80,6 +81,32 @@ impl Session {
         head: impl FnMut(&Item, &mut Vec<u8>),
     ) -> Result<Option<Item>, WriteError> {
         either!(self, way => way.get_with(key, how, out, head))
+    }
+
+    /// [`Session::get_with`] for whoever answers on a socket: `behind` follows the value, and a long value goes to the socket from where
+    /// it lies, with all of `out` before it, as far as the socket takes that at once. On a hit there is how many bytes were sent; what
+    /// was not is in `out`.
+    ///
+    /// # Errors
+    ///
+    /// As [`Session::get_with`]. A socket's error shows when the rest is sent.
+    #[inline]
+    pub fn get_to(
+        &mut self,
+        key: &[u8],
+        how: &Get,
+        socket: BorrowedFd<'_>,
+        out: &mut Vec<u8>,
+        head: impl FnMut(&Item, &mut Vec<u8>),
+        behind: &[u8],
+    ) -> Result<Option<(Item, usize)>, WriteError> {
+        match &mut self.0 {
+            Way::Writer(writer) => writer.get_to(key, how, socket, out, head, behind),
+            Way::Reader(reader) => Ok(reader.get_with(key, how, out, head)?.map(|item| {
+                out.extend_from_slice(behind);
+                (item, 0)
+            })),
+        }
     }
 
     /// Stores a value whatever was there.

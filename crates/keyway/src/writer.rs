@@ -7,9 +7,15 @@ use crate::crew::Crew;
 use crate::gate::{Latch, aside};
 use crate::kernel;
 use crate::presence;
+use crate::socket;
+use keyway_region::Lent;
 use keyway_region::aside::reserve;
 use keyway_region::verbs::{Arithmetic, Counted, Delete, Deleted, Get, Item, Store, Stored, WriteError};
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
+
+/// A longer value is sent from where it lies, bytes: below, a copy costs less than the system call that each then takes.
+const COPIED_MAX: usize = 32 * 1024;
 
 /// A thread's session of the region, and what its process knows of it.
 pub(crate) struct Writer {
@@ -97,6 +103,38 @@ impl Writer {
         }
         let now = self.now();
         self.inner.get_with(key, how, now, out, head)
+    }
+
+    #[inline]
+    pub(crate) fn get_to(
+        &mut self,
+        key: &[u8],
+        how: &Get,
+        socket: BorrowedFd<'_>,
+        out: &mut Vec<u8>,
+        head: impl FnMut(&Item, &mut Vec<u8>),
+        behind: &[u8],
+    ) -> Result<Option<(Item, usize)>, WriteError> {
+        self.ready()?;
+        if self.latch.is_on() {
+            // The kernel would not get past the gate.
+            return Ok(with_tail(self.get_behind_gate(key, how, out, head)?, out, behind));
+        }
+        if how.may_change() {
+            meet_door(&self.inner, &self.member.crew);
+        }
+        let how = Get {
+            at_most: Some(COPIED_MAX),
+            ..*how
+        };
+        let (now, mut sent) = (self.now(), None);
+        let found = self.inner.get_lending(key, &how, now, out, head, |value, out| {
+            sent = Some(send_or_copy(socket, out, value, behind));
+        })?;
+        match (found, sent) {
+            (Some(item), Some(sent)) => Ok(Some((item, sent))),
+            (found, _) => Ok(with_tail(found, out, behind)),
+        }
     }
 
     #[inline]
@@ -229,6 +267,28 @@ impl Writer {
         }
         next
     }
+}
+
+/// A hit whose value is in `out`, with what belongs behind it; nothing is sent.
+#[inline(always)]
+fn with_tail(found: Option<Item>, out: &mut Vec<u8>, behind: &[u8]) -> Option<(Item, usize)> {
+    found.map(|item| {
+        out.extend_from_slice(behind);
+        (item, 0)
+    })
+}
+
+/// Sends `out`, the value and what belongs behind it; what the socket does not take at once is in `out` afterwards.
+fn send_or_copy(to: BorrowedFd<'_>, out: &mut Vec<u8>, value: &Lent<'_>, behind: &[u8]) -> usize {
+    let sent = socket::send(to, out, value, behind);
+    let of_value = sent.saturating_sub(out.len());
+    let of_tail = of_value.saturating_sub(value.len());
+    out.drain(..sent.min(out.len()));
+    if of_value < value.len() {
+        value.append_from(of_value, out);
+    }
+    out.extend_from_slice(behind.get(of_tail..).unwrap_or_default());
+    sent
 }
 
 /// Does work on the region, inside the gate, at the region's time.

@@ -50,6 +50,39 @@ impl Library {
         }
     }
 
+    /// Where its code is mapped: the executable segment that `keyway_get` is in (`dl_iterate_phdr(3)`; /proc/self/maps is closed here).
+    pub fn code(&self) -> Option<std::ops::Range<usize>> {
+        struct Search {
+            address: usize,
+            found: Option<std::ops::Range<usize>>,
+        }
+        unsafe extern "C" fn look(info: *mut libc::dl_phdr_info, _: usize, data: *mut c_void) -> c_int {
+            // SAFETY: the loader gives the first, the caller below the second.
+            unsafe {
+                let (info, search) = (&*info, &mut *data.cast::<Search>());
+                let headers = std::slice::from_raw_parts(info.dlpi_phdr, usize::from(info.dlpi_phnum));
+                for header in headers
+                    .iter()
+                    .filter(|header| header.p_type == libc::PT_LOAD && header.p_flags & libc::PF_X != 0)
+                {
+                    let start = usize::try_from(info.dlpi_addr + header.p_vaddr).unwrap_or(0);
+                    let code = start..start + usize::try_from(header.p_memsz).unwrap_or(0);
+                    if code.contains(&search.address) {
+                        search.found = Some(code);
+                    }
+                }
+            }
+            0
+        }
+        let mut search = Search {
+            address: self.get as usize,
+            found: None,
+        };
+        // SAFETY: the function keeps nothing of what it is given.
+        unsafe { libc::dl_iterate_phdr(Some(look), (&raw mut search).cast()) };
+        search.found
+    }
+
     /// Opens a place.
     pub fn open(&self, place: &str) -> Option<Cache<'_>> {
         let place = CString::new(place).ok()?;

@@ -10,9 +10,9 @@ use std::io::BufRead;
 
 fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let [place] = arguments.as_slice() else {
+    let [place, file] = arguments.as_slice() else {
         println!(
-            "gate PLACE: to be started by keyway exec; the region's addresses (FROM-TO, hexadecimal) come on standard input"
+            "gate PLACE FILE: to be started by keyway exec; the region's addresses (FROM-TO, hexadecimal) come on standard input"
         );
         std::process::exit(64);
     };
@@ -24,7 +24,7 @@ fn main() {
         println!("library absent");
         std::process::exit(1);
     };
-    for (name, outcome) in ways::all(&library, place, from..to) {
+    for (name, outcome) in ways::all(&library, place, file, from..to) {
         match outcome {
             Ok(()) => println!("{name} stopped"),
             Err(got) => println!("{name} open: {got}"),

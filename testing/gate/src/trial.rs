@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
+use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
@@ -10,7 +11,7 @@ const PAGE: &str = include_str!("../../../docs/security.md");
 /// What the program needs the gate for, to be stopped.
 const BY_GATE: [&str; 5] = ["stray-read", "stray-write", "other-thread", "pointers", "signal-handler"];
 /// What is tried only where there are protection keys.
-const ONLY_WITH_KEYS: [&str; 2] = ["own-wrpkru", "forged-sigreturn"];
+const ONLY_WITH_KEYS: [&str; 3] = ["own-wrpkru", "forged-sigreturn", "gate-jump"];
 /// What a kernel without PR_SET_MDWE does not stop.
 const BY_MDWE: &str = "writable-code";
 
@@ -25,21 +26,29 @@ pub struct Trial {
     pub said: String,
 }
 
-/// Starts the program under `keyway exec`, and hears its answers. None of them: it was not started.
+/// Starts the program under `keyway exec`, with a region by its file or by a server's region socket (and its file's path then), and hears its answers. None of them: it was not started.
 ///
 /// # Errors
 ///
 /// `keyway` could not be started, or the program ended before its time.
-pub fn run(keyway: &Path, library: &Path, program: &Path, region: &Path, options: &[&str]) -> Result<Trial, String> {
+pub fn run(
+    keyway: &Path,
+    library: &Path,
+    program: &Path,
+    (place, file): (&Path, &Path),
+    options: &[&str],
+) -> Result<Trial, String> {
+    let is_socket = place.metadata().is_ok_and(|meta| meta.file_type().is_socket());
     let mut child = Command::new(keyway)
         .args(["exec", "-v", "--library"])
         .arg(library)
-        .arg("--region")
-        .arg(region)
+        .arg(if is_socket { "--region-socket" } else { "--region" })
+        .arg(place)
         .args(options)
         .arg("--")
         .arg(program)
-        .arg(region)
+        .arg(place)
+        .arg(file)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())

@@ -18,13 +18,13 @@ pub type Tried = (&'static str, Outcome);
 
 const PAGE: usize = 4096;
 
-/// Tries all of them.
-pub fn all(library: &Library, place: &str, region: Range<usize>) -> Vec<Tried> {
+/// Tries all of them: on the region that the library opens by `place`, whose file is `file`, and which is mapped there.
+pub fn all(library: &Library, place: &str, file: &str, region: Range<usize>) -> Vec<Tried> {
     let mut tried = vec![("verbs", verbs(library, place))];
     tried.extend(memory_of_processes(&region));
     tried.extend(keys(&region));
     tried.extend(mapping(&region));
-    tried.extend(files(place));
+    tried.extend(files(file));
     tried.extend(code());
     tried.extend(others());
     tried.push(("forked-child", forked_child(library, place)));
@@ -158,15 +158,15 @@ fn mapping(region: &Range<usize>) -> Vec<Tried> {
     }
 }
 
-fn files(place: &str) -> Vec<Tried> {
+fn files(file: &str) -> Vec<Tried> {
     let opens = |path: &str, write: bool| std::fs::File::options().read(true).write(write).open(path).is_ok();
-    let by_path = opens(place, false) || opens(place, true) || std::fs::remove_file(place).is_ok();
+    let by_path = opens(file, false) || opens(file, true) || std::fs::remove_file(file).is_ok();
     // A descriptor that leads to the region must not be of use, nor be opened anew. Names may be asked about; files not.
     let identity = |path: &str| {
         use std::os::unix::fs::MetadataExt;
         std::fs::metadata(path).ok().map(|meta| (meta.dev(), meta.ino()))
     };
-    let region = identity(place);
+    let region = identity(file);
     let by_descriptor = (0..1024).find(|number| {
         // SAFETY: a structure of numbers, filled in by the call; a byte is read from what leads to the region.
         unsafe {
@@ -310,6 +310,63 @@ mod machine {
         FAULT.load(SeqCst)
     }
 
+    /// The signal that a jump has ended with.
+    static ENDED: AtomicI32 = AtomicI32::new(0);
+    static STACK: AtomicUsize = AtomicUsize::new(0);
+
+    /// Goes on where the jump was made from, on its stack, with PKRU as it was there.
+    pub(super) extern "C" fn on_illegal(signal: c_int, _: *mut libc::siginfo_t, context: *mut c_void) {
+        // SAFETY: the kernel gives the context.
+        unsafe {
+            ENDED.store(signal, SeqCst);
+            let context = &mut *context.cast::<libc::ucontext_t>();
+            context.uc_mcontext.gregs[libc::REG_RIP as usize] = RESUME.load(SeqCst).cast_signed() as i64;
+            context.uc_mcontext.gregs[libc::REG_RSP as usize] = STACK.load(SeqCst).cast_signed() as i64;
+        }
+    }
+
+    /// Jumps to a WRPKRU that is to open every key; the signal that it ends with.
+    pub(super) fn jump(to: usize, zeros: usize) -> i32 {
+        ENDED.store(0, SeqCst);
+        let before = pkru().unwrap_or(0);
+        // SAFETY: every register but the stack pointer is given up, and that comes back from a static. Whoever ends the jump goes on at the
+        // label; the memory that registers point to is zeros of ours, and nothing of it is believed later.
+        unsafe {
+            asm!(
+                "push rbx",
+                "push rbp",
+                "lea rbx, [rip + 2f]",
+                "mov [rip + {place}], rbx",
+                "mov [rip + {stack}], rsp",
+                "mov rbx, rsi",
+                "mov rbp, rsi",
+                "mov r8, rsi",
+                "mov r9, rsi",
+                "mov r10, rsi",
+                "mov r11, rsi",
+                "mov r12, rsi",
+                "mov r13, rsi",
+                "mov r14, rsi",
+                "mov r15, rsi",
+                "push rdi",
+                "mov rdi, rsi",
+                "xor eax, eax",
+                "xor ecx, ecx",
+                "xor edx, edx",
+                "ret",
+                "2:",
+                "pop rbp",
+                "pop rbx",
+                place = sym RESUME, stack = sym STACK,
+                in("rdi") to, in("rsi") zeros,
+                lateout("rdi") _, lateout("rsi") _, out("rax") _, out("rcx") _, out("rdx") _,
+                out("r8") _, out("r9") _, out("r10") _, out("r11") _, out("r12") _, out("r13") _, out("r14") _, out("r15") _,
+            );
+        }
+        set_pkru(before);
+        ENDED.load(SeqCst)
+    }
+
     pub(super) fn pkru() -> Option<u32> {
         // Intel SDM, volume 2, CPUID leaf 7: OSPKE.
         if core::arch::x86_64::__cpuid_count(7, 0).ecx & 1 << 4 == 0 {
@@ -369,6 +426,7 @@ fn accesses(library: &Library, place: &str, region: &Range<usize>) -> Vec<Tried>
     tried.push(("pointers", pointers(cache, region, touch(start, false))));
     tried.push(("signal-handler", handlers(cache)));
     let Some(before) = pkru() else { return tried };
+    tried.push(("gate-jump", gate_jumps(library)));
     // What no process can close for itself.
     set_pkru(0);
     tried.push(("own-wrpkru", truth(touch(start, true) != 0, "WRPKRU opens it")));
@@ -379,6 +437,31 @@ fn accesses(library: &Library, place: &str, region: &Range<usize>) -> Vec<Tried>
     tried.push(("forged-sigreturn", truth(touch(start, true) != 0, "a forged frame opens it")));
     set_pkru(before);
     tried
+}
+
+/// Jumps to each WRPKRU in the library's own code, with registers that open every key, and everything else pointing to zeros. What is
+/// behind it compares with memory and ends the program: SIGILL.
+#[cfg(target_arch = "x86_64")]
+fn gate_jumps(library: &Library) -> Outcome {
+    let code = library.code().ok_or("the library's code is not found")?;
+    // SAFETY: mapped readable, and the library is never unloaded.
+    let bytes = unsafe { std::slice::from_raw_parts(std::ptr::with_exposed_provenance::<u8>(code.start), code.len()) };
+    let gadgets: Vec<usize> = bytes
+        .windows(3)
+        .enumerate()
+        .filter_map(|(at, bytes)| (bytes == [0x0F, 0x01, 0xEF]).then_some(code.start + at))
+        .collect();
+    let zeros = vec![0u64; PAGE];
+    let middle = zeros.as_ptr().wrapping_add(PAGE / 2);
+    machine::handle(libc::SIGILL, machine::on_illegal);
+    for gadget in &gadgets {
+        let came = machine::jump(*gadget, middle.expose_provenance());
+        if came != libc::SIGILL {
+            return Err(format!("a jump to {gadget:#x} ends with signal {came}"));
+        }
+    }
+    // One that opens and one that closes, and each has another behind its comparison.
+    truth(gadgets.len() >= 4, &format!("only {} gadgets are found", gadgets.len()))
 }
 
 /// Pointers into the region, given to the library as a caller's buffer: it follows them outside the gate only, so they fault in the

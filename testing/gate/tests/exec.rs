@@ -2,8 +2,9 @@
 //! open, and that is not any more.
 
 use gate::trial::{self, Trial, table};
+use harness::{DEADLINE, Kind, Scratch, ServeOptions, Server, keyway_binary, run_to_end};
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 /// A region's file that is removed at the end.
 struct Region(PathBuf);
@@ -23,11 +24,17 @@ impl Drop for Region {
 }
 
 fn run(name: &str, options: &[&str]) -> Trial {
-    let keyway = harness::workspace_binary("keyway-cli", "keyway");
-    let program = harness::workspace_binary("gate", "gate");
     let region = Region::new(name);
-    let library = harness::workspace_library("keyway-capi", "libkeyway_capi.so");
-    trial::run(&keyway, &library, &program, &region.0, options).unwrap()
+    run_on(&region.0, &region.0, options)
+}
+
+fn run_on(place: &Path, file: &Path, options: &[&str]) -> Trial {
+    let program = harness::workspace_binary("gate", "gate");
+    trial::run(keyway_binary(), &libkeyway(), &program, (place, file), options).unwrap()
+}
+
+fn libkeyway() -> PathBuf {
+    harness::workspace_library("keyway-capi", "libkeyway_capi.so")
 }
 
 #[test]
@@ -53,6 +60,64 @@ fn what_the_table_says_is_stopped_is_and_nothing_else() {
 }
 
 #[test]
+fn a_region_from_a_server_is_closed_in_the_same_ways() {
+    let folder = Scratch::new();
+    let socket = folder.join("region.sock");
+    let server = Server::start(
+        Kind::Keyway,
+        &ServeOptions {
+            keyway_arguments: vec!["--region-socket".to_owned(), socket.display().to_string()],
+            ..ServeOptions::default()
+        },
+    );
+    let trial = run_on(&socket, server.region(), &[]);
+    let found = trial.differences(&table());
+    assert!(found.is_empty(), "{found:#?}\n{}", trial.said);
+    // What the program's verbs stored is the server's.
+    let mut wire = server.connect(harness::Transport::Tcp);
+    assert_eq!(wire.ask("mg parent v").expect("an answer"), "VA 5");
+}
+
+#[test]
+fn a_program_that_compiles_while_it_runs_gives_up_that_row_and_no_other() {
+    let trial = run("jit", &["--allow-jit"]);
+    let mut rows = table();
+    rows.insert("writable-code".to_owned(), "open".to_owned());
+    let found = trial.differences(&rows);
+    assert!(found.is_empty(), "{found:#?}\n{}", trial.said);
+}
+
+/// `keyway exec` of a program that has, or loads, a copy of the library of its own.
+fn exec(region: &Path, library: &Path, program: &Path) -> String {
+    let mut command = Command::new(keyway_binary());
+    command.args(["exec", "--region"]).arg(region).arg("--library").arg(library);
+    command.arg("--").arg(program).arg(region).stdin(Stdio::null());
+    run_to_end(&mut command, DEADLINE).1
+}
+
+#[test]
+fn a_rust_program_hardens_itself_or_is_told_why_it_has_no_cache() {
+    let region = Region::new("own-copy");
+    let program = harness::workspace_binary("gate", "own-copy");
+    let said = exec(&region.0, &program, &program);
+    let state = if said.contains("there is no gate") { "none" } else { "on" };
+    assert!(said.contains(&format!("works: Ok(true), gate {state}")), "{said}");
+    assert!(said.contains("left in the environment: false"), "{said}");
+    // Attached by libkeyway, and the program's own copy is kept out.
+    let said = exec(&region.0, &libkeyway(), &program);
+    assert!(
+        said.contains("not opened: ") && said.contains("keyway exec --library"),
+        "{said}"
+    );
+    // Without keyway exec it is a program as any other.
+    let (_, said) = run_to_end(Command::new(&program).arg(&region.0).stdin(Stdio::null()), DEADLINE);
+    assert!(said.contains("works: Ok(true)"), "{said}");
+    // What has no cache in it is no library for this.
+    let said = exec(&region.0, Path::new("/bin/sh"), &program);
+    assert!(said.contains("no cache in it"), "{said}");
+}
+
+#[test]
 fn a_strict_scan_refuses_a_program_with_such_code() {
     // The program has WRPKRU in it, to try it.
     let Trial { outcomes, said } = run("strict", &["--strict-scan"]);
@@ -60,6 +125,26 @@ fn a_strict_scan_refuses_a_program_with_such_code() {
     assert!(
         said.contains("--strict-scan does not allow it") && said.contains("/gate (") && said.contains("not started"),
         "{said}"
+    );
+}
+
+#[test]
+fn what_is_hardened_cannot_be_hardened_again() {
+    let region = Region::new("twice");
+    let (keyway, library) = (keyway_binary(), libkeyway());
+    let mut command = Command::new(keyway);
+    for _ in 0..2 {
+        command
+            .args(["exec", "--region"])
+            .arg(&region.0)
+            .arg("--library")
+            .arg(&library);
+        command.arg("--").arg(keyway);
+    }
+    let (status, said) = run_to_end(command.arg("version"), DEADLINE);
+    assert!(
+        !status.success() && said.contains("another keyway exec") && said.contains("not started"),
+        "{status}\n{said}"
     );
 }
 

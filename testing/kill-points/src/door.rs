@@ -389,6 +389,7 @@ type MFlush = unsafe extern "C" fn(*mut c_void, libc::time_t) -> c_int;
 mod rc {
     use super::c_int;
     pub(super) const SUCCESS: c_int = 0;
+    pub(super) const CLIENT_ERROR: c_int = 9;
     pub(super) const NOTSTORED: c_int = 14;
     pub(super) const NOTFOUND: c_int = 16;
 }
@@ -519,7 +520,10 @@ impl Door for Dropin {
         let mut value = 0;
         // SAFETY: libmemcached/auto.h; a slice, and a number of ours.
         let code = unsafe { count(self.handle, key.as_ptr().cast(), key.len(), delta, &raw mut value) };
-        counted(code, rc::NOTFOUND, value).unwrap_or_else(|| panic!("memcached_increment or _decrement: {code}"))
+        counted(code, rc::NOTFOUND, value).unwrap_or_else(|| match code {
+            rc::CLIENT_ERROR => Ok(Counted::NotANumber),
+            other => panic!("memcached_increment or _decrement: {other}"),
+        })
     }
 
     fn touch(&mut self, key: &[u8], exptime: i64) -> Result<bool, WriteError> {

@@ -228,3 +228,36 @@ fn the_readmes_lines_for_python_work_as_they_stand() {
     assert!(status.success(), "{status}\n{output}");
     assert_eq!(output, "b'hello'\n");
 }
+
+#[test]
+fn under_keyway_exec_the_region_is_attached_before_main() {
+    let test = "Python under keyway exec";
+    let python = match Python::new(Path::new(env!("CARGO_TARGET_TMPDIR"))) {
+        Ok(python) => python,
+        Err(because) => return skip(test, &because),
+    };
+    let scratch = Scratch::new();
+    let region = scratch.join("region");
+    let program = "import sys, keyway; client = keyway.Client(sys.argv[1]); client.set('key', b'value', noreply=False); print(client.get('key'))";
+    let exec = |library: &Path| {
+        let mut command = Command::new(harness::keyway_binary());
+        for (name, value) in python.command().get_envs() {
+            command.env(name, value.unwrap_or_default());
+        }
+        command
+            .args(["exec", "--region"])
+            .arg(&region)
+            .arg("--library")
+            .arg(library)
+            .arg("--");
+        command.arg(&python.interpreter).args(["-c", program]).arg(&region);
+        run_to_end(&mut command, DEADLINE)
+    };
+    let (status, said) = exec(&python.path().join("keyway/_keyway.abi3.so"));
+    assert!(status.success() && said.contains("b'value'"), "{status}\n{said}");
+    let (status, said) = exec(&harness::workspace_library("keyway-capi", "libkeyway_capi.so"));
+    assert!(
+        !status.success() && said.contains("keyway exec --library"),
+        "{status}\n{said}"
+    );
+}

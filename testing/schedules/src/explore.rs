@@ -4,7 +4,7 @@ use harness::Random;
 use histories::{Answer, Call, Key, Operation, Rules, Verb, judge_all, value};
 use keyway_region::mutants::{self, Mutant};
 use keyway_region::observe::{self, Event};
-use keyway_region::verbs::{Get, Store, StoreMode, Stored, WriteError};
+use keyway_region::verbs::{Delete, Deleted, Get, Store, StoreMode, Stored, WriteError};
 use keyway_region::{Limits, Region, Session, check, hash};
 use kill_points::ground::{Ground, NOW};
 use shuttle::scheduler::{PctScheduler, RandomScheduler};
@@ -41,7 +41,7 @@ struct Scenario {
     setup: fn(&mut Stage) -> Vec<Vec<Call>>,
 }
 
-const SCENARIOS: [Scenario; 6] = [
+const SCENARIOS: [Scenario; 9] = [
     Scenario {
         name: "two inserts of one key",
         segments: 12,
@@ -97,8 +97,45 @@ const SCENARIOS: [Scenario; 6] = [
             vec![
                 vec![store(Verb::Append, K, 1), get(K)],
                 stage.pressure(3),
-                vec![get(K), get(K), get(K)],
+                // As many as an append is long.
+                vec![get(K); 12],
             ]
+        },
+    },
+    Scenario {
+        name: "a reader against a relocation",
+        segments: 12,
+        evicts: false,
+        dies: false,
+        mutant: Mutant::RelocateInTwoSteps,
+        setup: |stage| {
+            stage.wear_out();
+            vec![vec![get(K), get(L), get(K), get(L)], stage.pressure(3)]
+        },
+    },
+    Scenario {
+        name: "a delete against a relocation",
+        segments: 12,
+        evicts: false,
+        dies: false,
+        mutant: Mutant::RelocateBlindly,
+        setup: |stage| {
+            stage.wear_out();
+            vec![
+                vec![Call::new(Verb::Delete, K), get(K), Call::new(Verb::Delete, L), get(L)],
+                stage.pressure(3),
+            ]
+        },
+    },
+    Scenario {
+        name: "a reader against recycling",
+        segments: 12,
+        evicts: true,
+        dies: false,
+        mutant: Mutant::GetWithoutSecondLook,
+        setup: |stage| {
+            let rest = stage.fill_segments();
+            vec![vec![get(K), get(K)], rest]
         },
     },
     Scenario {
@@ -193,14 +230,37 @@ impl Stage {
         [100..n, n..60_000].map(|keys| Key(keys.into_iter().find(concerned).unwrap_or(100)))
     }
 
-    /// K and L, then other items replaced until the next one has K and L copied.
+    /// K and L in a segment whose other items are replaced, then segments of which half stays, until the next store has K and L
+    /// copied.
     fn wear_out(&mut self) {
-        let live = [K.0, L.0].map(|key| store(Verb::Set, Key(key), u64::from(key)));
-        let worn = (100..5000u64).map(|id| Call {
+        let item = |key: u32, id: u64| Call {
             len: 400,
-            ..store(Verb::Set, Key(100 + u32::try_from(id % 7).unwrap_or(0)), id)
+            ..store(Verb::Set, Key(key), id)
+        };
+        let calls = (0..2000u32).map(|n| match n {
+            0 => item(K.0, 1),
+            1 => item(L.0, 2),
+            _ if n > 40 && n % 2 == 0 => item(1000 + n, u64::from(n)),
+            _ => item(100 + n % 7, u64::from(n)),
         });
-        self.until_it_moves(|region| region.counters().relocations, live.into_iter().chain(worn));
+        self.until_it_moves(|region| region.counters().relocations, calls);
+        assert!(self.limit.is_some() || self.done.len() < 2000, "nothing was copied");
+    }
+
+    /// K and then others, each with a segment of its own, until the next one takes K's. The stores that come next: they evict
+    /// K, and one of them is put where K was.
+    fn fill_segments(&mut self) -> Vec<Call> {
+        let whole = |n: u32| Call {
+            len: 15_000,
+            ..store(Verb::Set, Key(n), u64::from(n))
+        };
+        let mut others = (100..200).map(whole);
+        self.until_it_moves(
+            |region| region.counters().evictions,
+            [whole(K.0)].into_iter().chain(&mut others),
+        );
+        let first = self.done.last().map_or(100, |last| last.call.key.0 + 1);
+        (first..first + 5).map(whole).collect()
     }
 
     /// Stores that need room.
@@ -239,6 +299,12 @@ fn try_answer(session: &mut Session, now: u32, call: &Call) -> Result<Answer, Wr
         Verb::Flush => {
             session.flush_all(0, now)?;
             return Ok(Answer::Flushed);
+        }
+        Verb::Delete => {
+            return Ok(match session.delete(key, &Delete::default(), now)? {
+                Deleted::Deleted => Answer::Deleted,
+                _ => Answer::NotFound,
+            });
         }
         Verb::Add => StoreMode::Add,
         Verb::Append => StoreMode::Append,

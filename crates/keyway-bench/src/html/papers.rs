@@ -15,7 +15,7 @@ pub fn markup(table: &PaperTable) -> Markup {
             h3 { (table.title) " " code { (table.preset) } }
             p.note { (table.source) }
             @if !rows.is_empty() {
-                (ratios::markup("paper", &format!("{} : {} in the paper, Keyway : its peer here", table.paper_system, table.paper_peer), &rows))
+                (ratios::markup("paper", &of_whom(table), &rows))
             }
             (figures(table))
             @for (ours, theirs) in sides(&table.rows) {
@@ -26,6 +26,17 @@ pub fn markup(table: &PaperTable) -> Markup {
                 ul.note { @for differs in &table.differs { li { (differs) } } }
             }
         }
+    }
+}
+
+fn of_whom(table: &PaperTable) -> String {
+    if table.rows.iter().any(|row| row.paper_ratio.is_some()) {
+        format!(
+            "here: Keyway over its peer; paper: {} over {}",
+            table.paper_system, table.paper_peer
+        )
+    } else {
+        "here: Keyway over its peer".to_owned()
     }
 }
 

@@ -40,12 +40,15 @@ impl Scale {
         const AROUND: (f64, f64) = (0.5, 2.0);
         /// What is further from 1 is drawn to the axis' end, as is the ratio of nothing, 0.
         const LEAST: f64 = 1e-4;
-        let ends = rows.iter().flat_map(|row| &row.bars).flat_map(|bar| {
-            let (low, high) = bar.spread.unwrap_or((bar.ratio, bar.ratio));
-            [low, bar.ratio, high]
-        });
-        let drawn = ends.filter(|ratio| (LEAST..=1.0 / LEAST).contains(ratio));
-        let (low, high) = drawn.fold(AROUND, |(low, high), ratio| (low.min(ratio), high.max(ratio)));
+        /// How far beyond all medians a spread is drawn: one that is wider runs to the axis' end, and its numbers say how wide it is.
+        const BEYOND: f64 = 3.0;
+        let drawn = |ratio: &f64| (LEAST..=1.0 / LEAST).contains(ratio);
+        let bars = || rows.iter().flat_map(|row| &row.bars);
+        let widened = |(low, high): (f64, f64), ratio: f64| (low.min(ratio), high.max(ratio));
+        let (low, high) = bars().map(|bar| bar.ratio).filter(drawn).fold(AROUND, widened);
+        let ends = bars().filter_map(|bar| bar.spread).flat_map(|(low, high)| [low, high]);
+        let near = |end: f64| end.clamp(low / BEYOND, high * BEYOND);
+        let (low, high) = ends.map(near).fold((low, high), widened);
         Self {
             low: nice_below(low),
             high: nice_above(high),
@@ -91,7 +94,7 @@ pub fn markup(kind: &str, name: &str, rows: &[Row]) -> Markup {
                     div.plot { (drawing(scale, row)) }
                     div.values {
                         @for bar in &row.bars {
-                            div { @if !bar.whose.is_empty() { span.whose { (bar.whose) " " } } strong { (text(bar.ratio, bar.ratio)) } (spread(bar)) }
+                            div { @if !bar.whose.is_empty() { span.whose.(bar.class) { (bar.whose) " " } } strong { (text(bar.ratio, bar.ratio)) } (spread(bar)) }
                         }
                     }
                 }
@@ -132,7 +135,7 @@ fn in_words(row: &Row) -> String {
 }
 
 fn spread(bar: &Bar) -> String {
-    let words = |(low, high)| format!(" ({}–{})", text(low, bar.ratio), text(high, bar.ratio));
+    let words = |(low, high): (f64, f64)| format!(" ({}–{})", text(low, bar.ratio), text(high, high.max(bar.ratio)));
     bar.spread.map_or(String::new(), words)
 }
 
@@ -180,6 +183,22 @@ mod tests {
         assert_eq!(scale(&[0.03, 4.0]).ticks(), [0.1, 1.0]);
         let with_nothing = scale(&[0.0, 0.2]);
         assert_eq!((with_nothing.low, with_nothing.at(0.0)), (0.2, 0.0));
+        let mut wide = Row {
+            name: String::new(),
+            bars: Vec::new(),
+        };
+        wide.bars.push(Bar {
+            class: "",
+            ratio: 1.5,
+            spread: Some((0.0, 9000.0)),
+            whose: "",
+        });
+        let wide = Scale::of(&[wide]);
+        assert_eq!(
+            (wide.low, wide.high),
+            (0.1, 10.0),
+            "one that scatters leaves the others their room"
+        );
         assert_eq!(scale(&[1.2, 56.0]).ticks(), [1.0, 10.0, 100.0]);
     }
 }

@@ -93,11 +93,11 @@ fn grouped(count: u64) -> String {
     apart(&count.to_string())
 }
 
-/// Digits with a comma between thousands; four digits alone are read without.
+/// Digits with a comma between thousands.
 fn apart(digits: &str) -> String {
     let mut out = String::new();
     for (at, digit) in digits.chars().enumerate() {
-        if at > 0 && digits.len() > 4 && (digits.len() - at).is_multiple_of(3) {
+        if at > 0 && (digits.len() - at).is_multiple_of(3) {
             out.push(',');
         }
         out.push(digit);

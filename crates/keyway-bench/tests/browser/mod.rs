@@ -5,6 +5,7 @@ use std::collections::HashSet;
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
@@ -13,6 +14,9 @@ use serde_json::{Value, json};
 
 /// Longest that the browser may take for anything; it takes a fraction of a second.
 const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Browsers of this process so far: each has a folder of its own.
+static STARTED: AtomicU32 = AtomicU32::new(0);
 
 pub struct Browser {
     child: Child,
@@ -49,7 +53,8 @@ impl Browser {
                 .is_ok_and(|output| output.status.success())
         };
         let program = NAMES.into_iter().find(answers)?;
-        let profile = std::env::temp_dir().join(format!("keyway-page-{}", std::process::id()));
+        let number = STARTED.fetch_add(1, Relaxed);
+        let profile = std::env::temp_dir().join(format!("keyway-page-{}-{number}", std::process::id()));
         // The protocol is spoken on descriptors 3 and 4 (--remote-debugging-pipe); the sandbox does not work as root.
         let mut child = Command::new("sh")
             .args(["-c", "exec \"$0\" \"$@\" 3<&0 4>&1 </dev/null >/dev/null 2>&1", program])
@@ -147,7 +152,10 @@ impl Browser {
 }
 
 impl Drop for Browser {
+    /// It ends by itself, with all its processes, so that none of them writes to the folder any more; or it is made to.
     fn drop(&mut self) {
+        let closing = self.requests.write_all(b"{\"id\":0,\"method\":\"Browser.close\"}\0");
+        while closing.is_ok() && self.answers.recv_timeout(PATIENCE).is_ok() {}
         let _ = self.child.kill();
         let _ = self.child.wait();
         let _ = std::fs::remove_dir_all(&self.profile);

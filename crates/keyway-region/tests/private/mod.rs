@@ -39,6 +39,14 @@ impl Host for Alone {
 #[repr(C, align(4096))]
 pub struct Page([u64; 512]);
 
+/// What stands at an address of the memory now.
+#[allow(dead_code, reason = "not every test asks")]
+pub fn bytes_at(pages: &[Page], address: *const u8, len: usize) -> Vec<u8> {
+    let from = address.addr() - pages.as_ptr().addr();
+    let bytes = pages.iter().flat_map(|page| page.0).flat_map(u64::to_le_bytes);
+    bytes.skip(from).take(len).collect()
+}
+
 /// The memory, which goes last, and in it a region of so many bytes. It cannot grow: the address space is real memory here.
 pub fn region(memory: u64) -> (Vec<Page>, Arc<Region>) {
     let mut shape = Shape::for_memory(memory, 4096);

@@ -14,7 +14,7 @@ pub fn try_ways() -> Verdict {
         Path::new("/bin/keyway"),
         &library,
         Path::new("/bin/gate"),
-        Path::new("/run/cache/region"),
+        (Path::new("/run/cache/region"), Path::new("/run/cache/region")),
         &[],
     )?;
     crate::guest::println(&trial.said);

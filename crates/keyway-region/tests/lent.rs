@@ -1,0 +1,104 @@
+//! Values that are lent where they lie. The enemy: a recycler that puts other bytes there while the kernel reads.
+
+mod private;
+
+use keyway_region::verbs::{Get, Store};
+use keyway_region::{Limits, Session};
+use private::UNIX_S;
+
+const MEMORY: u64 = 4 << 20;
+const LEN: usize = 6000;
+/// Sets of that length that go through all of the memory several times.
+const ROUNDS: u32 = 3000;
+const LONG: Get = Get {
+    value: true,
+    at_most: Some(1000),
+    details: false,
+    unless_cas: None,
+    win_stale: false,
+    no_bump: false,
+    exptime: None,
+    vivify: None,
+    recache_s: None,
+    recache_after_touch: false,
+    new_cas: None,
+    binary_key: false,
+};
+
+fn set(session: &mut Session, key: &str, value: &[u8], now: u32) {
+    session
+        .store(key.as_bytes(), value, &Store::default(), now)
+        .expect("room by evicting");
+}
+
+fn overwrite_all(session: &mut Session, which: &str, now: u32) {
+    for i in 0..ROUNDS {
+        set(session, &format!("{which}-{i}"), &[b'o'; LEN], now);
+    }
+}
+
+#[test]
+fn what_is_lent_stays_what_it_is_and_is_recycled_afterwards() {
+    let (pages, region) = private::region(MEMORY);
+    let process = region.attach(0, 1, UNIX_S);
+    let limits = Limits {
+        item_size_max: 1 << 20,
+        evict: true,
+    };
+    let [mut reader, mut writer] = [(); 2].map(|()| region.session(process, limits).expect("a slot"));
+    let now = region.tick(UNIX_S);
+    let value: Vec<u8> = (0..LEN).map(|i| u8::try_from(i % 251).expect("below 251")).collect();
+    set(&mut writer, "key", &value, now);
+    let (mut out, mut lent_at) = (Vec::new(), std::ptr::null());
+    let found = reader
+        .get_lending(
+            b"key",
+            &LONG,
+            now,
+            &mut out,
+            |item, out| out.extend_from_slice(format!("{}:", item.value_len).as_bytes()),
+            |lent, out| {
+                assert_eq!(lent.len(), LEN);
+                overwrite_all(&mut writer, "meanwhile", now);
+                lent.append_from(0, out);
+                lent.append_from(LEN - 3, out);
+                lent_at = lent.address();
+            },
+        )
+        .expect("a good key");
+    assert_eq!(found.map(|item| item.value_len), Some(LEN));
+    assert!(
+        out == [b"6000:", &value[..], &value[LEN - 3..]].concat(),
+        "the value changed while it was lent"
+    );
+    // With the loan's end, the same writes put others there: the first ones would have, too.
+    assert!(private::bytes_at(&pages, lent_at, LEN) == value);
+    overwrite_all(&mut writer, "afterwards", now);
+    assert!(
+        private::bytes_at(&pages, lent_at, LEN) != value,
+        "its memory was not recycled"
+    );
+    assert!(keyway_region::check::check(&region, |_| {}).is_sound());
+}
+
+#[test]
+fn short_values_and_those_with_segments_of_their_own_are_copied() {
+    let (_pages, region) = private::region(MEMORY);
+    let process = region.attach(0, 1, UNIX_S);
+    let limits = Limits {
+        item_size_max: 1 << 20,
+        evict: true,
+    };
+    let mut session = region.session(process, limits).expect("a slot");
+    let now = region.tick(UNIX_S);
+    for len in [0, 1, 1000, 300_000] {
+        let value = vec![b'v'; len];
+        set(&mut session, "key", &value, now);
+        let mut out = b"before".to_vec();
+        let found = session
+            .get_lending(b"key", &LONG, now, &mut out, |_, out| out.push(b':'), |_, _| panic!("lent"))
+            .expect("a good key");
+        assert_eq!(found.map(|item| item.value_len), Some(len));
+        assert!(out == [b"before:", &value[..]].concat(), "{len}");
+    }
+}

@@ -1,0 +1,152 @@
+//! On which NUMA nodes a region's memory lies.
+//!
+//! All of a region's memory is allocated at its creation, or when it is raised, by one thread in one go, so by itself it would lie on that
+//! thread's node and fill it up. A process that works on several nodes says so with [`spread_over`]: pages then come from its nodes in
+//! turn (set_mempolicy(2), MPOL_INTERLEAVE), because which item is asked for on which node cannot be known. What a thread allocates
+//! for itself is not concerned: that comes from its own node.
+//!
+//! # Safety
+//!
+//! The `unsafe` here is two system calls on the calling thread's memory policy, each with a bit set of its own that the kernel reads or
+//! writes during the call.
+#![allow(unsafe_code, reason = "two system calls with a bit set each; contract above")]
+
+use nix::libc;
+use std::io;
+use std::sync::{Mutex, PoisonError};
+
+/// Nodes that a set has room for: as many as any kernel is built for (CONFIG_NODES_SHIFT is at most 10).
+const NODES_MAX: usize = 1024;
+/// linux/mempolicy.h.
+const MPOL_INTERLEAVE: libc::c_int = 3;
+
+/// The nodes of this process, if it has said which.
+static NODES: Mutex<Vec<usize>> = Mutex::new(Vec::new());
+
+/// From now on, memory that this process gives to regions comes from these NUMA nodes in turn; with none, from the node of whoever
+/// allocates it.
+pub fn spread_over(nodes: &[usize]) {
+    *NODES.lock().unwrap_or_else(PoisonError::into_inner) = nodes.to_vec();
+}
+
+/// A thread's memory policy.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Policy {
+    mode: libc::c_int,
+    nodes: [u64; NODES_MAX / 64],
+}
+
+impl Policy {
+    fn interleaved(nodes: &[usize]) -> Self {
+        let mut policy = Self {
+            mode: MPOL_INTERLEAVE,
+            nodes: [0; NODES_MAX / 64],
+        };
+        for node in nodes {
+            if let Some(word) = policy.nodes.get_mut(node / 64) {
+                *word |= 1 << (node % 64);
+            }
+        }
+        policy
+    }
+
+    fn of_this_thread() -> io::Result<Self> {
+        let mut policy = Self::interleaved(&[]);
+        // SAFETY: both are written by the kernel during the call, the set as far as its length in bits says; no address is asked about.
+        let answer = unsafe {
+            libc::syscall(
+                libc::SYS_get_mempolicy,
+                &raw mut policy.mode,
+                policy.nodes.as_mut_ptr(),
+                NODES_MAX,
+                0,
+                0,
+            )
+        };
+        if answer == 0 {
+            Ok(policy)
+        } else {
+            Err(io::Error::last_os_error())
+        }
+    }
+
+    fn take(&self) -> io::Result<()> {
+        let is_empty = self.nodes.iter().all(|word| *word == 0);
+        let set = if is_empty { std::ptr::null() } else { self.nodes.as_ptr() };
+        // One more than it has bits: the kernel takes the last one off (set_mempolicy(2), notes on maxnode).
+        let bits = if is_empty { 0 } else { NODES_MAX + 1 };
+        // SAFETY: the kernel reads the set during the call, as far as its length in bits says.
+        let answer = unsafe { libc::syscall(libc::SYS_set_mempolicy, self.mode, set, bits) };
+        if answer == 0 {
+            Ok(())
+        } else {
+            Err(io::Error::last_os_error())
+        }
+    }
+}
+
+/// As long as it lives, pages that its thread allocates come from the process's nodes in turn.
+pub(crate) struct Spread(Option<Policy>);
+
+impl Spread {
+    /// Without nodes, and where the kernel has no policies, nothing changes.
+    pub(crate) fn begin() -> Self {
+        let nodes = NODES.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        if nodes.is_empty() {
+            return Self(None);
+        }
+        let begun = Policy::of_this_thread().and_then(|before| Policy::interleaved(&nodes).take().map(|()| before));
+        match begun {
+            Ok(before) => Self(Some(before)),
+            Err(error) => {
+                log::debug!("memory is not spread over the NUMA nodes {nodes:?}: {error}");
+                Self(None)
+            }
+        }
+    }
+}
+
+impl Drop for Spread {
+    fn drop(&mut self) {
+        if let Some(before) = &self.0
+            && let Err(error) = before.take()
+        {
+            log::warn!("this thread's memory goes on coming from several NUMA nodes: {error}");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    #[allow(clippy::print_stdout, reason = "says that it cannot run here")]
+    fn pages_come_from_the_nodes_in_turn_as_long_as_memory_is_given() {
+        let before = match Policy::of_this_thread() {
+            Ok(policy) => policy,
+            Err(error) => {
+                assert!(std::env::var_os("KEYWAY_TESTS_REQUIRE_ALL").is_none(), "no policies: {error}");
+                println!("SKIP: this kernel has no memory policies: {error}");
+                return;
+            }
+        };
+        assert!(Spread::begin().0.is_none(), "nobody has said which nodes");
+        spread_over(&[0]);
+        let spread = Spread::begin();
+        assert_eq!(Policy::of_this_thread().unwrap(), Policy::interleaved(&[0]));
+        drop(spread);
+        assert_eq!(Policy::of_this_thread().unwrap(), before);
+        // Nodes that are not there: as before, and no error.
+        spread_over(&[NODES_MAX - 1, NODES_MAX + 7]);
+        drop(Spread::begin());
+        assert_eq!(Policy::of_this_thread().unwrap(), before);
+        spread_over(&[]);
+    }
+
+    #[test]
+    fn sets_have_a_bit_a_node() {
+        let policy = Policy::interleaved(&[0, 3, 64]);
+        assert_eq!(policy.nodes[..3], [0b1001, 1, 0]);
+    }
+}
