@@ -16,7 +16,8 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use keyway::{
-    Arithmetic, Cache, Counted, Delete, Deleted, Get, OpenError, Options, Place, Session, Store, StoreMode, Stored, WriteError,
+    Arithmetic, Cache, Counted, Delete, Deleted, Gate, GateState, Get, OpenError, Options, Place, Session, Store, StoreMode,
+    Stored, WriteError,
 };
 use keyway_server::{Allowed, Config, Handle, RegionSocket, Server};
 use nix::errno::Errno;
@@ -61,9 +62,16 @@ impl Running {
     /// A server whose own user may only read.
     fn start(folder: &Folder, place: &Place, checksums: bool) -> Self {
         let options = Options {
-            memory: 8 << 20,
             checksums,
             ..Options::default()
+        };
+        Self::with(folder, place, options)
+    }
+
+    fn with(folder: &Folder, place: &Place, options: Options) -> Self {
+        let options = Options {
+            memory: 8 << 20,
+            ..options
         };
         let cache = Cache::open(place, &options).unwrap();
         let readers = Allowed {
@@ -424,4 +432,60 @@ fn who_asks_for_what_the_region_is_not_is_told() {
     };
     let why = Cache::open(&Place::Socket(folder.socket()), &checksums).err().unwrap();
     assert!(matches!(why, OpenError::NotChecksummed { .. }), "{why}");
+}
+
+#[test]
+fn a_strict_region_is_not_given_to_readers_and_they_are_told() {
+    let folder = Folder::new("strict");
+    let strict = Options {
+        strict: true,
+        strict_rehearsed: true,
+        ..Options::default()
+    };
+    let _server = Running::with(&folder, &Place::Path(folder.region()), strict);
+    let why = Cache::open(&Place::Socket(folder.socket()), &Options::default())
+        .err()
+        .unwrap();
+    let told = why.to_string();
+    assert!(
+        matches!(why, OpenError::NotHandedOut { .. }) && told.contains("strict"),
+        "{told}"
+    );
+}
+
+#[test]
+fn a_reader_has_no_gate_and_is_told_why_and_its_gets_work_behind_other_gates() {
+    let folder = Folder::new("gate");
+    let server = Running::start(&folder, &Place::Path(folder.region()), false);
+    let reader = reader(&folder);
+    match reader.info().gate {
+        GateState::Unavailable(why) => assert!(why.contains("only read"), "{why}"),
+        other => panic!("{other}"),
+    }
+    let off = Options {
+        gate: Gate::Off,
+        ..Options::default()
+    };
+    let open = Cache::open(&Place::Socket(folder.socket()), &off).unwrap();
+    assert_eq!(open.info().gate, GateState::Off);
+    // In the same process others have a gate, where there can be one; a thread uses both, one in the other's callback too.
+    let own = Cache::open(&Place::Memfd, &Options::default()).unwrap();
+    let mut session = reader.session().unwrap();
+    let mut gated = own.session().unwrap();
+    server.cache.session().unwrap().set(b"key", b"of the server", 0).unwrap();
+    gated.set(b"key", b"of its own", 0).unwrap();
+    let how = Get {
+        value: true,
+        ..Get::default()
+    };
+    let mut out = Vec::new();
+    let mut inner = None;
+    let found = gated.get_with(b"key", &how, &mut out, |_, _| inner = value(&mut session, b"key"));
+    assert!(found.unwrap().is_some());
+    assert_eq!(
+        (out.as_slice(), inner.as_deref()),
+        (&b"of its own"[..], Some(&b"of the server"[..]))
+    );
+    session.set(b"key", b"by the reader", 0).unwrap();
+    assert_eq!(value(&mut session, b"key").as_deref(), Some(&b"by the reader"[..]));
 }

@@ -17,7 +17,7 @@
 use crate::crew::{Crew, Standing};
 use crate::error::{GrowError, OpenError};
 use crate::fork::{self, Home};
-use crate::gate::{self, GateState, Latch, aside};
+use crate::gate::{self, Gate, GateState, Latch, aside};
 use crate::handout::Handed;
 use crate::peer::Peer;
 use crate::restart::{self, Restart};
@@ -456,8 +456,10 @@ fn attach_to_read(path: &Path, file: File, line: UnixStream, options: &Options) 
         durable: false,
         place,
         options: options.clone(),
-        // What cannot be written needs no gate.
-        gate: GateState::Off,
+        gate: match options.gate {
+            Gate::Off => GateState::Off,
+            _ => GateState::Unavailable("this process may only read, and the kernel keeps it so".to_owned()),
+        },
         again: OnceLock::new(),
     })
 }
