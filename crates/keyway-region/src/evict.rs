@@ -124,28 +124,51 @@ struct Found {
     sparse: Best,
 }
 
-/// A few segments by their worth, the best first.
-#[derive(Clone, Copy, Debug, Default)]
+/// The [`FOUND`] segments that are worth most. They are offered in any order, and taken, the best first, when they are [`sorted`](Best::sort).
+#[derive(Clone, Copy, Debug)]
 struct Best {
-    entries: [(u64, usize); FOUND],
+    /// with as many again, from which the best are chosen whenever it is full
+    entries: [(u64, usize); 2 * FOUND],
     /// those before are taken
     first: usize,
     /// those from here on are none
     end: usize,
+    /// what is not worth more is not among the best
+    least: u64,
+}
+
+impl Default for Best {
+    fn default() -> Self {
+        Self {
+            entries: [(0, 0); 2 * FOUND],
+            first: 0,
+            end: 0,
+            least: 0,
+        }
+    }
 }
 
 impl Best {
-    /// Remembers a segment, unless there are enough that are worth more. (While none has been taken.)
     fn offer(&mut self, worth: u64, segment: usize) {
-        let at = self.entries.iter().take(self.end).rposition(|entry| entry.0 >= worth);
-        let at = at.map_or(0, |last| last + 1);
-        if let Some([first, tail @ ..]) = self.entries.get_mut(at..) {
-            let mut next = core::mem::replace(first, (worth, segment));
-            for entry in tail.iter_mut().take(self.end - at) {
-                next = core::mem::replace(entry, next);
-            }
-            self.end = (self.end + 1).min(FOUND);
+        if worth < self.least {
+            return;
         }
+        if let Some(entry) = self.entries.get_mut(self.end) {
+            *entry = (worth, segment);
+            self.end += 1;
+        }
+        if self.end == self.entries.len() {
+            let (_, last, _) = self.entries.select_nth_unstable_by(FOUND - 1, |one, other| other.cmp(one));
+            self.least = last.0;
+            self.end = FOUND;
+        }
+    }
+
+    fn sort(&mut self) {
+        if let Some(offered) = self.entries.get_mut(..self.end) {
+            offered.sort_unstable_by(|one, other| other.cmp(one));
+        }
+        self.end = self.end.min(FOUND);
     }
 
     /// The best of those that are left.
@@ -451,6 +474,8 @@ impl Session {
         }
         self.reclaim.next.set(segment);
         if survey.left == 0 {
+            survey.found.dead.sort();
+            survey.found.sparse.sort();
             return Some(survey);
         }
         self.reclaim.survey.set(survey);
@@ -655,6 +680,7 @@ mod tests {
             // Each number once, in no order.
             best.offer((n * 7 % (3 * FOUND)) as u64, n);
         }
+        best.sort();
         let most = 3 * FOUND as u64 - 1;
         assert_eq!(best.take().map(|entry| entry.0), Some(most));
         best.keep(most - 4);
