@@ -512,6 +512,7 @@ const PLAIN: Get = Get {
     value: true,
     details: false,
     unless_cas: None,
+    at_most: None,
     win_stale: false,
     no_bump: false,
     exptime: None,
