@@ -399,7 +399,8 @@ fn at_once<W: Send>(plan: &Plan, side: &Side, workers: Vec<W>, run: impl Fn(W, W
         };
         let threads: Vec<_> = workers.into_iter().map(spawn).collect();
         std::thread::sleep(window.from.saturating_duration_since(Instant::now()));
-        let before = (side.store.usage(), side.store.kernel_hits(), machine::busy());
+        // The last one asks the server, which may take its time.
+        let before = (side.store.usage(), machine::busy(), side.store.kernel_hits());
         let mut all = Ran::default();
         for thread in threads {
             match thread.join() {
@@ -408,10 +409,10 @@ fn at_once<W: Send>(plan: &Plan, side: &Side, workers: Vec<W>, run: impl Fn(W, W
             }
         }
         all.machine = machine::busy()
-            .zip(before.2)
+            .zip(before.1)
             .map(|(after, before)| after.saturating_sub(before));
         all.server = side.store.usage().zip(before.0).map(|(after, before)| after.since(before));
-        let hits = side.store.kernel_hits().zip(before.1);
+        let hits = side.store.kernel_hits().zip(before.2);
         all.in_kernel = hits.map(|(after, before)| after.saturating_sub(before));
         all
     })

@@ -43,6 +43,8 @@ pub(super) const OTHERS: Figure = Figure { name: "latency of the others, mean", 
 #[rustfmt::skip]
 pub(super) const MACHINE_CPU: Figure = Figure { name: "machine CPU an operation", unit: "µs", digits: 2, better: Better::Lower };
 #[rustfmt::skip]
+pub(super) const BOTH_CPU: Figure = Figure { name: "client and server CPU an operation", unit: "µs", digits: 2, better: Better::Lower };
+#[rustfmt::skip]
 pub(super) const LOST: Figure = Figure { name: "datagrams lost", unit: "%", digits: 3, better: Better::Lower };
 
 /// A plan for these cells: servers on the first CPU, the client on the last, unless the user says otherwise.
