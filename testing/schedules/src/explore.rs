@@ -41,7 +41,7 @@ struct Scenario {
     setup: fn(&mut Stage) -> Vec<Vec<Call>>,
 }
 
-const SCENARIOS: [Scenario; 9] = [
+const SCENARIOS: [Scenario; 10] = [
     Scenario {
         name: "two inserts of one key",
         segments: 12,
@@ -91,15 +91,25 @@ const SCENARIOS: [Scenario; 9] = [
         segments: 12,
         evicts: false,
         dies: false,
-        mutant: Mutant::OverwriteInTwoSteps,
+        mutant: Mutant::RelocateBlindly,
         setup: |stage| {
             stage.wear_out();
             vec![
                 vec![store(Verb::Append, K, 1), get(K)],
                 stage.pressure(3),
-                // As many as an append is long.
-                vec![get(K); 12],
+                vec![get(K), get(K), get(K)],
             ]
+        },
+    },
+    Scenario {
+        name: "a reader against overwrites",
+        segments: 12,
+        evicts: false,
+        dies: false,
+        mutant: Mutant::OverwriteInTwoSteps,
+        setup: |stage| {
+            stage.call(store(Verb::Set, K, 1));
+            vec![vec![store(Verb::Set, K, 2), store(Verb::Set, K, 3)], vec![get(K); 4]]
         },
     },
     Scenario {
@@ -110,7 +120,8 @@ const SCENARIOS: [Scenario; 9] = [
         mutant: Mutant::RelocateInTwoSteps,
         setup: |stage| {
             stage.wear_out();
-            vec![vec![get(K), get(L), get(K), get(L)], stage.pressure(3)]
+            // As many as the stores take.
+            vec![[get(K), get(L)].repeat(6), stage.pressure(3)]
         },
     },
     Scenario {
