@@ -147,7 +147,8 @@ fn sections(report: &Report, changes: Option<&Comparison>) -> Vec<Section> {
 const PAPERS: &str = "A paper's system beside that paper's own peer, and Keyway beside its peer on this machine: each ratio compares two \
                       systems on one machine.";
 const RATIOS: &str = "Keyway over its peer: the median of the ratios of measurements that were made one after the other. Blue: Keyway is ahead by \
-                      more than the spread. Orange: its peer is. Grey: neither.";
+                      more than the spread. Orange: its peer is. Grey: neither. Beside calls (library, processes) the peer is reached through \
+                      its Unix socket.";
 const THROUGHPUT: &str = "Closed loops: each connection, thread or process sends its next request when it has its answer.";
 const LATENCY: &str = "Each curve says which share of all operations took no longer; further up every step is a tenth of what was left. It ends where \
                        the slowest operation alone decides.";

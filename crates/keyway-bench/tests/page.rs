@@ -140,6 +140,7 @@ fn everything() -> Vec<Cell> {
             .with("memory_limited", true);
         cells.push(limited.counted(0, "misses", misses).counted(1, "misses", misses * 2));
     }
+    cells.push(cell("etc", "processes", 2, &[2e6, 1e5], 0.3));
     cells.push(cell(HOSTILE, "library", 1, &[4e6], 0.15));
     cells
 }
@@ -275,7 +276,7 @@ fn every_plot_that_has_its_data_is_there_and_can_be_read() {
         assert_eq!(all("hits"), [1, 2, 6, 0], "{plots:#}");
         assert_eq!(
             all("latency")[..2],
-            [13, 25],
+            [14, 27],
             "every cell, one of them without a peer: {plots:#}"
         );
         for (kind, spreads) in [("throughput", 12), ("load", 16)] {
@@ -286,10 +287,10 @@ fn every_plot_that_has_its_data_is_there_and_can_be_read() {
             assert!(count(kind, "ticks") >= 4 * count(kind, "charts"), "{kind}: {plots:#}");
         }
         let ratios = ["rows", "bars", "values"].map(|what| count("ratios", what));
-        assert_eq!(ratios, [20; 3], "8 closed loops' throughput and 12 latencies: {plots:#}");
+        assert_eq!(ratios, [22; 3], "9 closed loops' throughput and 13 latencies: {plots:#}");
         let beside = ["charts", "rows", "bars", "values"].map(|what| count("paper", what));
         assert_eq!(beside, [1, 3, 5, 5], "two with both bars, one with the paper's: {plots:#}");
-        assert_eq!(found["rows"], 39, "3 of each of 13 cells");
+        assert_eq!(found["rows"], 42, "3 of each of 14 cells");
         let text = found["text"].as_str().unwrap();
         for part in [
             HOSTILE,
@@ -300,6 +301,7 @@ fn every_plot_that_has_its_data_is_there_and_can_be_read() {
             "keyway bench --html",
             "worse by more than 10 %",
             "2027-01-15 08:00:00 UTC",
+            "Keyway by function calls, its peer through its Unix socket.",
         ] {
             assert!(text.contains(part), "{part} in {text}");
         }

@@ -53,6 +53,18 @@ fn described(cell: &CellReport, varied: Option<Varied>) -> String {
     words.join(", ")
 }
 
+/// Where the two sides are reached by different ways.
+fn reached(cells: &[&CellReport]) -> String {
+    let calls = cells
+        .iter()
+        .any(|cell| cell.sides.len() > 1 && matches!(cell.door.as_str(), "library" | "processes"));
+    if calls {
+        "Keyway by function calls, its peer through its Unix socket.".to_owned()
+    } else {
+        String::new()
+    }
+}
+
 /// What several of a door are called, and one.
 fn units(door: &str, count: usize) -> &'static str {
     match (door, count) {
@@ -192,7 +204,7 @@ fn throughput_chart(report: &Report, title: String, varied: Varied, axis: &str, 
     (!lines.is_empty()).then(|| Chart {
         kind: "throughput",
         title,
-        note: String::new(),
+        note: reached(cells),
         x: Axis::doubling(axis, widths(&lines)),
         y: Axis::from_zero("throughput, thousand operations a second", heights(&lines)),
         lines,
@@ -248,7 +260,8 @@ fn load_chart(report: &Report, title: String, cells: &[&CellReport]) -> Option<C
         kind: "load",
         title,
         note: format!(
-            "Open loop: latency counts from the moment at which a request was due.{}",
+            "Open loop: latency counts from the moment at which a request was due. {}{}",
+            reached(cells),
             if behind {
                 " Hollow: the cache did not keep up, and its latency is that of a queue that grows."
             } else {
@@ -340,7 +353,7 @@ fn latency_chart(cell: &CellReport) -> Option<Chart> {
     (!lines.is_empty()).then(|| Chart {
         kind: "latency",
         title: described(cell, None),
-        note: String::new(),
+        note: reached(&[cell]),
         x: Axis::latency("latency", widths(&lines)),
         y: Axis::percentiles("operations that took no longer", heights(&lines)),
         lines,
