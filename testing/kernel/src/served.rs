@@ -106,7 +106,11 @@ pub fn presets(short: bool) -> Result<String, String> {
 /// Something is left.
 pub fn killed() -> Result<String, String> {
     let own = network_of("self").ok_or("this process has no network")?;
+    // Who is killed cannot remove the directories of its servers' sockets.
+    let folder = Folder(std::env::temp_dir().join(format!("keyway-test-{}-bench", std::process::id())));
+    std::fs::create_dir_all(&folder.0).map_err(|error| format!("{}: {error}", folder.0.display()))?;
     let bench = Command::new(harness::keyway_binary())
+        .env("TMPDIR", &folder.0)
         .args([
             "bench",
             "--door",
