@@ -17,6 +17,7 @@ pub mod link;
 pub mod load;
 pub mod machine;
 pub mod mix;
+pub mod mixture;
 pub mod paper;
 pub mod plan;
 pub mod processes;

@@ -1,6 +1,7 @@
 //! What is asked of a cache: workloads, and streams of their operations, drawn before the clock starts.
 
 use crate::items::Items;
+use crate::mixture::{self, Mixture};
 use crate::trace::Trace;
 use crate::workload::{Ranks, Rng, Sizes, mix};
 use serde::{Deserialize, Serialize};
@@ -60,6 +61,10 @@ pub enum Access {
     Skewed(f64),
     /// YCSB's latest: the newest items are the most popular, zipfian with exponent 0.99
     Latest,
+    /// zipfian with exponent 0.99, and one request in five belongs to a sequential sweep over as many other items ([`mixture`])
+    Scans,
+    /// zipfian with exponent 0.99 whose ranks drift; 2 % of the requests bring a new item, 10 % are for one asked for once
+    Churn,
 }
 
 impl Access {
@@ -70,6 +75,8 @@ impl Access {
             Self::Zipf => "zipf".to_owned(),
             Self::Skewed(exponent) => format!("zipf:{exponent}"),
             Self::Latest => "latest".to_owned(),
+            Self::Scans => "scans".to_owned(),
+            Self::Churn => "churn".to_owned(),
         }
     }
 
@@ -82,9 +89,11 @@ impl Access {
             ("uniform", _) => Ok(Self::Uniform),
             ("zipf", _) => Ok(Self::Zipf),
             ("latest", _) => Ok(Self::Latest),
+            ("scans", _) => Ok(Self::Scans),
+            ("churn", _) => Ok(Self::Churn),
             (_, Some(exponent)) if exponent > 0.0 && exponent <= EXPONENT_MAX => Ok(Self::Skewed(exponent)),
             _ => Err(format!(
-                "\"{text}\" is no popularity; there are uniform, zipf (exponent 0.99), zipf:EXPONENT (to {EXPONENT_MAX}) and latest"
+                "\"{text}\" is no popularity; there are uniform, zipf (exponent 0.99), zipf:EXPONENT (to {EXPONENT_MAX}), latest, scans and churn"
             )),
         }
     }
@@ -164,7 +173,7 @@ impl Workload {
 
     /// Whether it makes items that were not there before.
     pub fn grows(&self) -> bool {
-        self.mix.iter().any(|(kind, _)| kind.is_new())
+        self.access == Access::Churn || self.mix.iter().any(|(kind, _)| kind.is_new())
     }
 }
 
@@ -207,6 +216,8 @@ pub struct Stream {
     ttl_at: usize,
     /// of a trace: which of its requests `drawn` counts
     recording: Option<Recording>,
+    /// items that are drawn when they are asked for, instead of those of `drawn`
+    mixture: Option<Mixture>,
     /// how many items there are; inserts of all threads on one cache count it up
     newest: Arc<AtomicU64>,
 }
@@ -216,6 +227,11 @@ impl Stream {
     pub fn new(workload: &Workload, items: u64, ranks: &Ranks, newest: Arc<AtomicU64>, seed: u64) -> Self {
         let mut rng = Rng::new(mix(seed));
         let latest = workload.access == Access::Latest;
+        let mixture = match workload.access {
+            Access::Scans => Some(mixture::Kind::Scans),
+            Access::Churn => Some(mixture::Kind::Churn),
+            Access::Uniform | Access::Zipf | Access::Skewed(_) | Access::Latest => None,
+        };
         let mut draw = || {
             let kind = weighted(&workload.mix, &mut rng).unwrap_or(Kind::Get);
             let item = match (ranks.rank(&mut rng), workload.access) {
@@ -234,6 +250,7 @@ impl Stream {
             ttls,
             ttl_at: 0,
             recording: None,
+            mixture: mixture.map(|kind| Mixture::new(kind, items, items, mix(seed), Arc::clone(&newest))),
             newest,
         }
     }
@@ -256,6 +273,7 @@ impl Stream {
             ttls: Vec::new(),
             ttl_at: 0,
             recording: Some(recording.clone()),
+            mixture: None,
             newest,
         }
     }
@@ -278,6 +296,7 @@ impl Stream {
         let kind = KINDS[usize::from(drawn.to_be_bytes()[0])];
         let item = drawn & ((1 << KIND_SHIFT) - 1);
         let item = match kind {
+            _ if self.mixture.is_some() => self.mixture.as_mut().map_or(0, Mixture::next_key),
             _ if kind.is_new() => self.newest.fetch_add(1, Relaxed),
             _ if self.latest => self.newest.load(Relaxed).saturating_sub(1 + item),
             _ => item,
@@ -292,6 +311,9 @@ impl Stream {
     /// An item to read beside another one, in a get of several keys.
     #[inline]
     pub fn draw_item(&mut self) -> u64 {
+        if let Some(mixture) = &mut self.mixture {
+            return mixture.next_key();
+        }
         let drawn = self.advance();
         if let Some(recording) = &self.recording {
             return u64::from(recording.0.requests[usize::try_from(drawn).unwrap_or(0)].item);
@@ -347,7 +369,14 @@ mod tests {
 
     #[test]
     fn a_popularity_is_read_as_it_is_written() {
-        for access in [Access::Uniform, Access::Zipf, Access::Latest, Access::Skewed(1.5)] {
+        for access in [
+            Access::Uniform,
+            Access::Zipf,
+            Access::Latest,
+            Access::Skewed(1.5),
+            Access::Scans,
+            Access::Churn,
+        ] {
             assert_eq!(Access::parse(&access.name()), Ok(access));
         }
         for bad in ["zipfian", "zipf:0", "zipf:x", ""] {
@@ -406,7 +435,9 @@ mod tests {
 
     #[test]
     fn items_are_within_bounds_and_a_seed_repeats() {
-        for workload in workloads::all() {
+        // Mixtures go beyond any bounds.
+        let bounded = |workload: &Workload| !matches!(workload.access, Access::Scans | Access::Churn);
+        for workload in workloads::all().into_iter().filter(bounded) {
             let [mut one, mut same, mut other] = [1, 1, 2].map(|seed| stream(&workload.name, 1000, seed));
             let mut differs = false;
             for _ in 0..10_000 {

@@ -228,11 +228,17 @@ impl Store {
 /// Gives every item's key and first value to `store`. Where memory is limited, the most popular ones come last: what is left
 /// then is near to what a cache ends up with, and warming up takes less.
 fn each(cell: &Cell, items: &Items, mut store: impl FnMut(&[u8], &[u8]) -> io::Result<()>) -> io::Result<()> {
-    let by_rank = cell.memory_mib.is_some() && matches!(cell.workload.access, Access::Zipf | Access::Skewed(_));
+    let limited = cell.memory_mib.is_some();
+    let access = cell.workload.access;
+    let by_rank = limited && matches!(access, Access::Zipf | Access::Skewed(_));
+    // The items of a mixture are its ranks.
+    let is_rank = limited && matches!(access, Access::Scans | Access::Churn);
     let (mut key, mut value) = (Vec::new(), Vec::new());
     (0..cell.items).try_for_each(|number| {
         let index = if by_rank {
             mix(cell.items - 1 - number) % cell.items
+        } else if is_rank {
+            cell.items - 1 - number
         } else {
             number
         };

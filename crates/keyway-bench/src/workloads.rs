@@ -43,6 +43,8 @@ const TABLE: &[Line] = &[
     ("fb-app", "Facebook's APP (Hippos, table 3): 83.4 % get, 5.2 % set, 11.4 % delete", &[(Kind::Get, 834), (Kind::Set, 52), (Kind::Remove, 114)], Sizes::Pool(Pool::App), Access::Zipf),
     ("fb-var", "Facebook's VAR (Hippos, table 3): 18 % get, 82 % set", &[(Kind::Get, 18), (Kind::Set, 82)], Sizes::Pool(Pool::Var), Access::Zipf),
     ("fb-sys", "Facebook's SYS (Hippos, table 3): 67.5 % get, 32.5 % set", &[(Kind::Get, 675), (Kind::Set, 325)], Sizes::Pool(Pool::Sys), Access::Zipf),
+    ("zipf-scans", "zipf 0.99, one get in five of a sequential sweep over as many other items; what is missed is stored", &[GET], Sizes::Fixed(64), Access::Scans),
+    ("web-churn", "zipf 0.99 whose ranks drift, 2 % new items, 10 % asked for once; what is missed is stored", &[GET], Sizes::Fixed(64), Access::Churn),
     ("etc", "Facebook's ETC as fitted by Atikoglu et al. (2012): 30 get to 1 set", &[(Kind::Get, 30), SET], Sizes::Etc, Access::Zipf),
 ];
 
@@ -56,7 +58,7 @@ pub fn all() -> Vec<Workload> {
         access,
         ttls: Vec::new(),
         // What was deleted is stored again when it is missed; otherwise nothing would be left after a while.
-        fill: mix.iter().any(|(kind, _)| *kind == Kind::Remove),
+        fill: mix.iter().any(|(kind, _)| *kind == Kind::Remove) || matches!(access, Access::Scans | Access::Churn),
         trace: None,
     };
     TABLE.iter().map(line).chain(twitter::clusters()).collect()

@@ -114,7 +114,7 @@ pub(crate) struct Bench {
     /// Replays a file of lines key,op,size,ttl instead of a workload; what it misses is stored
     #[arg(long, value_name = "FILE", conflicts_with_all = ["workload", "items", "value_size", "popularity"])]
     trace: Option<PathBuf>,
-    /// How requests fall on items, instead of the workload's own way: uniform, zipf, zipf:EXPONENT, latest
+    /// How requests fall on items, instead of the workload's own way: uniform, zipf, zipf:EXPONENT, latest, scans, churn
     #[arg(long, value_name = "HOW", value_parser = Access::parse)]
     popularity: Option<Access>,
     /// Memory of each cache; left out: room for all items

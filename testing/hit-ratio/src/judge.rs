@@ -4,7 +4,7 @@ use crate::Contender;
 use crate::keyway::Keyway;
 use crate::memcached::Memcached;
 use crate::s3fifo::{S3Fifo, Variant};
-use crate::trace::{ALL, Plan, Request, Sizes, Trace};
+use crate::trace::{ALL, Plan, Request, SMALL, Trace};
 use std::io;
 
 /// Requests between two looks at the number of items held.
@@ -111,10 +111,7 @@ impl Outcome {
 
 /// Items that a region of so many MiB holds, about: what the trace's number of keys follows from.
 fn items_held(plan: &Plan, memory_mib: u64) -> u64 {
-    let item_size = match plan.sizes {
-        Sizes::Fixed => 110,
-        Sizes::Etc => 270,
-    };
+    let item_size = if plan.sizes == SMALL { 110 } else { 270 };
     (memory_mib << 20) / item_size
 }
 
