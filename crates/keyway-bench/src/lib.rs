@@ -16,6 +16,7 @@ pub mod items;
 pub mod link;
 pub mod load;
 pub mod machine;
+pub mod meters;
 pub mod mix;
 pub mod mixture;
 pub mod paper;

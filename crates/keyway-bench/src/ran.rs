@@ -212,6 +212,15 @@ pub struct Ran {
     pub server: Option<Usage>,
     /// CPU time of the whole machine, whoever used it
     pub machine: Option<Duration>,
+    /// instructions of the server's threads outside the kernel, where they are counted
+    #[serde(default)]
+    pub server_instructions: Option<u64>,
+    /// the same of the client's process
+    #[serde(default)]
+    pub client_instructions: Option<u64>,
+    /// energy of the whole machine's processors, where it can be read, J
+    #[serde(default)]
+    pub energy_j: Option<f64>,
     /// requests that the kernel door answered; `None`: there is none
     pub in_kernel: Option<u64>,
 }

@@ -186,6 +186,15 @@ pub struct RunReport {
     /// CPU time of the whole machine, whoever used it
     #[serde(default)]
     pub machine_cpu_s: Option<f64>,
+    /// instructions of the server outside the kernel
+    #[serde(default)]
+    pub server_instructions: Option<u64>,
+    /// instructions of the client outside the kernel
+    #[serde(default)]
+    pub client_instructions: Option<u64>,
+    /// energy of the machine's processors
+    #[serde(default)]
+    pub energy_j: Option<f64>,
     /// requests that the kernel door answered
     #[serde(default)]
     pub answered_in_kernel: Option<u64>,
@@ -215,6 +224,9 @@ const FIGURES: &[Figure] = &[
     Figure { name: "server context switches an operation", unit: "", digits: 3, better: Better::Lower, of: |_, ran, _| per_operation(ran, ran.server.map(|used| count(used.switches))) },
     Figure { name: "client CPU an operation", unit: "µs", digits: 2, better: Better::Lower, of: |_, ran, _| per_operation(ran, Some(ran.client_cpu.as_secs_f64() * 1e6)) },
     Figure { name: "client and server CPU an operation", unit: "µs", digits: 2, better: Better::Lower, of: |_, ran, _| per_operation(ran, ran.server.map(|used| (used.cpu + ran.client_cpu).as_secs_f64() * 1e6)) },
+    Figure { name: "server instructions an operation", unit: "", digits: 0, better: Better::Lower, of: |_, ran, _| per_operation(ran, ran.server_instructions.map(count)) },
+    Figure { name: "client instructions an operation", unit: "", digits: 0, better: Better::Lower, of: |_, ran, _| per_operation(ran, ran.client_instructions.map(count)) },
+    Figure { name: "energy an operation", unit: "µJ", digits: 3, better: Better::Lower, of: |_, ran, _| per_operation(ran, ran.energy_j.map(|joules| joules * 1e6)) },
     Figure { name: "machine CPU an operation", unit: "µs", digits: 2, better: Better::Lower, of: |_, ran, _| per_operation(ran, ran.machine.map(|used| used.as_secs_f64() * 1e6)) },
     Figure { name: "gets answered in the kernel", unit: "%", digits: 1, better: Better::Higher, of: |_, ran, _| ran.in_kernel.filter(|_| ran.reads.count() > 0).map_or(f64::NAN, |hits| count(hits) / count(ran.reads.count()) * 100.0) },
     Figure { name: "client's busiest thread", unit: "% of a CPU", digits: 0, better: Better::Lower, of: |_, ran, _| ran.client_busiest * 100.0 },
@@ -488,6 +500,9 @@ impl RunReport {
             server_cpu_s: ran.server.map(|used| used.cpu.as_secs_f64()),
             server_switches: ran.server.map(|used| used.switches),
             machine_cpu_s: ran.machine.map(|used| used.as_secs_f64()),
+            server_instructions: ran.server_instructions,
+            client_instructions: ran.client_instructions,
+            energy_j: ran.energy_j,
             answered_in_kernel: ran.in_kernel,
         }
     }

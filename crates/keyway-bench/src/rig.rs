@@ -216,6 +216,14 @@ impl Store {
         self.stat("keyway_kernel_hits")
     }
 
+    /// The server's process, if it may be looked at.
+    pub fn pid(&self) -> Option<u32> {
+        match &self.hold {
+            Hold::Region(_) => None,
+            Hold::Server { pid, .. } => *pid,
+        }
+    }
+
     /// What the server's process has used so far.
     pub fn usage(&self) -> Option<Usage> {
         match &self.hold {

@@ -5,6 +5,7 @@ use crate::flood::Flood;
 use crate::items::Items;
 use crate::load::Load;
 use crate::machine;
+use crate::meters::{self, Energy, Instructions};
 use crate::mix::Stream;
 use crate::paper::PaperTable;
 use crate::plan::{Cell, Door, Limit, PEAK_STEPS, Pace, Plan};
@@ -39,6 +40,7 @@ impl Outcome {
         self.machine = machine::describe();
         self.begun_unix_s = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
         note_load(&mut self.notes);
+        self.notes.extend(meters::missing());
     }
 
     pub(crate) fn note(&mut self, note: String) {
@@ -399,6 +401,9 @@ fn at_once<W: Send>(plan: &Plan, side: &Side, workers: Vec<W>, run: impl Fn(W, W
         };
         let threads: Vec<_> = workers.into_iter().map(spawn).collect();
         std::thread::sleep(window.from.saturating_duration_since(Instant::now()));
+        let server = side.store.pid().and_then(|pid| Instructions::of(pid).ok());
+        let client = Instructions::of(std::process::id()).ok();
+        let energy = Energy::now().ok();
         // The last one asks the server, which may take its time.
         let before = (side.store.usage(), machine::busy(), side.store.kernel_hits());
         let mut all = Ran::default();
@@ -412,6 +417,10 @@ fn at_once<W: Send>(plan: &Plan, side: &Side, workers: Vec<W>, run: impl Fn(W, W
             .zip(before.1)
             .map(|(after, before)| after.saturating_sub(before));
         all.server = side.store.usage().zip(before.0).map(|(after, before)| after.since(before));
+        all.server_instructions = server.and_then(|counter| counter.count());
+        all.client_instructions = client.and_then(|counter| counter.count());
+        let energy = energy.and_then(|before| Some((Energy::now().ok()?, before)));
+        all.energy_j = energy.and_then(|(after, before)| after.joules_since(&before));
         let hits = side.store.kernel_hits().zip(before.2);
         all.in_kernel = hits.map(|(after, before)| after.saturating_sub(before));
         all
