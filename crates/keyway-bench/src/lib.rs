@@ -12,6 +12,7 @@ pub mod datagram;
 pub mod dropin;
 pub mod flood;
 pub mod html;
+mod idle;
 pub mod items;
 pub mod link;
 pub mod load;

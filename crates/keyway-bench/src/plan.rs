@@ -289,6 +289,8 @@ pub struct Plan {
     pub program: PathBuf,
     /// how long a server may be silent while it owes answers
     pub silence_max: Duration,
+    /// connections that are opened behind the measurements of a cell and left alone, for the memory that each takes
+    pub idle: Option<usize>,
 }
 
 /// Most items: what fits the 56 bits of a drawn operation is far more than any machine's memory.
@@ -459,6 +461,7 @@ pub(crate) mod tests {
             against: Against::Nobody,
             program: "keyway".into(),
             silence_max: Duration::from_secs(10),
+            idle: None,
         }
     }
 

@@ -142,6 +142,8 @@ pub struct SideReport {
     pub name: String,
     /// memory that storing an item took
     pub bytes_per_item: Option<f64>,
+    /// memory that an idle connection took
+    pub bytes_per_connection: Option<f64>,
     /// items that the cache held behind the last measurement
     pub items_held: Option<u64>,
     /// in their order; those of both sides with the same place were made one after the other
@@ -234,6 +236,7 @@ const FIGURES: &[Figure] = &[
     Figure { name: "datagrams lost", unit: "%", digits: 3, better: Better::Lower, of: |_, ran, _| if ran.dropped > 0 { count(ran.dropped) / count(ran.operations + ran.dropped) * 100.0 } else { f64::NAN } },
     Figure { name: "items held", unit: "", digits: 0, better: Better::Higher, of: |side, ran, _| if ran.misses > 0 { side.items_held.map_or(f64::NAN, count) } else { f64::NAN } },
     Figure { name: "memory an item", unit: "B", digits: 1, better: Better::Lower, of: |side, _, _| side.bytes_per_item.unwrap_or(f64::NAN) },
+    Figure { name: "memory an idle connection", unit: "B", digits: 0, better: Better::Lower, of: |side, _, _| side.bytes_per_connection.unwrap_or(f64::NAN) },
 ];
 
 /// Percentiles that a distribution is written down with.
@@ -474,6 +477,7 @@ impl SideReport {
         Self {
             name: side.name.to_owned(),
             bytes_per_item: side.bytes_per_item,
+            bytes_per_connection: side.bytes_per_connection,
             items_held: side.items_held,
             runs: side.runs.iter().map(RunReport::new).collect(),
             latency_us: CDF_PERCENTS.into_iter().filter_map(at).collect(),
@@ -604,6 +608,7 @@ pub(crate) mod tests {
         let side = |name, rates: &[f64]| SideRan {
             name,
             bytes_per_item: None,
+            bytes_per_connection: None,
             items_held: None,
             runs: rates.iter().map(|rate| ran(*rate as u64, 10)).collect(),
         };
@@ -634,6 +639,7 @@ pub(crate) mod tests {
         let side = |name, rates: [u64; 3], latency_us| SideRan {
             name,
             bytes_per_item: None,
+            bytes_per_connection: None,
             items_held: None,
             runs: rates.into_iter().map(|rate| ran(rate, latency_us)).collect(),
         };

@@ -188,6 +188,7 @@ impl Reproduction<'_> {
             against: setup.against.clone(),
             program: setup.program.clone(),
             silence_max: setup.silence_max,
+            idle: None,
         }
     }
 

@@ -166,6 +166,14 @@ impl Store {
         }
     }
 
+    /// Resident memory of a server's process, if it can be looked at.
+    pub(crate) fn resident_bytes(&self) -> Option<u64> {
+        match &self.hold {
+            Hold::Region(_) => None,
+            Hold::Server { pid, .. } => pid.and_then(|pid| machine::resident_bytes(pid).ok()),
+        }
+    }
+
     /// How many items it holds.
     pub fn items_held(&self) -> Option<u64> {
         match &self.hold {
@@ -511,7 +519,7 @@ fn settings<'a>(plan: &Plan, cells: &[Cell], link: Option<&'a Arc<Link>>, unix: 
         hands_out: cells.iter().any(|cell| cell.door == Door::Libmemcached),
         item_max: item_max(cells),
         threads: plan.server_threads,
-        connections: (most + CONNECTIONS_SPARE).max(1024),
+        connections: (most + plan.idle.unwrap_or(0) + CONNECTIONS_SPARE).max(1024),
         unix,
         udp: cells.iter().any(|cell| cell.door.is_datagrams()),
         link,

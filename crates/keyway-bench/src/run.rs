@@ -2,6 +2,7 @@
 
 use crate::calls::Caller;
 use crate::flood::Flood;
+use crate::idle;
 use crate::items::Items;
 use crate::load::Load;
 use crate::machine;
@@ -68,6 +69,8 @@ pub struct SideRan {
     pub name: &'static str,
     /// memory that storing an item took; `None`: unknown
     pub bytes_per_item: Option<f64>,
+    /// memory that an idle connection took; `None`: unknown, or not asked for
+    pub bytes_per_connection: Option<f64>,
     /// items that the cache holds behind the last measurement
     pub items_held: Option<u64>,
     /// in their order
@@ -216,6 +219,12 @@ fn run_cell(
     }
     for (side, side_ran) in sides.iter().zip(&mut ran.sides) {
         side_ran.items_held = side.store.items_held();
+        if let (Some(count), true) = (plan.idle, outcome.failures.is_empty()) {
+            match idle::bytes_per_connection(side, count) {
+                Ok(bytes) => side_ran.bytes_per_connection = bytes,
+                Err(e) => outcome.failures.push(format!("{}: {}: {e}", cell.name(), side.name)),
+            }
+        }
     }
     note_bottleneck(plan, sides, &ran, outcome);
     progress(Event::Cell(&ran));
@@ -227,6 +236,7 @@ impl SideRan {
         Self {
             name,
             bytes_per_item: None,
+            bytes_per_connection: None,
             items_held: None,
             runs: Vec::new(),
         }

@@ -68,6 +68,11 @@ impl Target {
         }
     }
 
+    /// Whether it is reached by a stream alone.
+    pub fn is_stream(&self) -> bool {
+        matches!(self, Self::Tcp(_) | Self::Unix(_))
+    }
+
     /// Whether the server there is on this machine.
     pub fn is_here(&self) -> bool {
         match self {

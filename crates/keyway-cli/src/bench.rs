@@ -65,7 +65,7 @@ pub(crate) struct Bench {
     /// Measures again what papers measured, and puts their figures beside what comes out; the presets are listed below
     #[arg(long, value_name = "PRESET,...", value_delimiter = ',', value_parser = reproduce::find, conflicts_with_all = [
         "quick", "workload", "door", "connections", "pipeline", "multiget", "rate", "load", "peak", "flood", "churn", "value_size", "fill", "trace",
-        "popularity", "memory", "server", "client_threads",
+        "popularity", "memory", "server", "client_threads", "idle",
     ])]
     reproduce: Vec<&'static Preset>,
     /// Items of --reproduce: small, enough for minutes, or full, as many as the paper had
@@ -102,6 +102,9 @@ pub(crate) struct Bench {
     /// Replaces each connection by a new one after so many operations
     #[arg(long, value_name = "N")]
     churn: Option<u64>,
+    /// Behind the measurements, opens so many connections that ask once and then say nothing: the memory of the server that one takes
+    #[arg(long, value_name = "N", value_parser = parse_count)]
+    idle: Option<usize>,
     /// Items stored before measuring [default: 100,000, or as many as take 512 MiB]
     #[arg(long, value_name = "N")]
     items: Option<u64>,
@@ -285,6 +288,7 @@ impl Bench {
             against: self.against,
             program: rig::own_program().map_err(|error| Failure::new(exit::SYSTEM, error))?,
             silence_max: self.patience,
+            idle: self.idle,
         })
     }
 

@@ -183,7 +183,7 @@ impl Session {
                         }
                         if how.at_most.is_some_and(|most| item.value_len > most) {
                             let wanted = how.unless_cas.is_none_or(|cas| cas != item.cas) && how.value;
-                            if wanted && !self.lend_value(&key, place, word, out, lend) {
+                            if wanted && !self.lend_value(&key, item.value_len, (place, word), out, lend) {
                                 out.truncate(start);
                                 let how = Get {
                                     at_most: None,
@@ -226,21 +226,23 @@ impl Session {
     }
 
     /// Lends the value of the item that this word leads to. No recycler bumps its segment meanwhile, so its bytes stay what they are,
-    /// whatever becomes of the item. `false`: the word has changed, or the value is not in one piece.
+    /// whatever becomes of the item. `false`: the word has changed, or the value is not of this length in one piece.
     #[cold]
     fn lend_value(
         &self,
         key: &crate::hash::Key<'_>,
-        place: Place,
-        word: Slot,
+        len: usize,
+        (place, word): (Place, Slot),
         out: &mut Vec<u8>,
         mut lend: impl FnMut(&Lent<'_>, &mut Vec<u8>),
     ) -> bool {
         let region = &*self.region;
         let seen = self.hold(place, word).and_then(|word| match region.look(place.at, word) {
-            Look::Got(seen) if region.has_key(&seen, key.bytes) && !seen.header.is_large() && region.still(&seen) => Some(seen),
+            // As long as was said before: the word's ten bits of generation may have come round.
+            Look::Got(seen) if seen.header.value_len() == len && !seen.header.is_large() => Some(seen),
             _ => None,
         });
+        let seen = seen.filter(|seen| region.has_key(seen, key.bytes) && region.still(seen));
         if let Some(seen) = &seen {
             let lent = Lent {
                 memory: &region.memory,
