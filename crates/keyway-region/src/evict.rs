@@ -79,6 +79,8 @@ pub(crate) struct Victim {
     /// its generation when it was chosen: what is true of one life is not of the next
     pub generation: u64,
     pub spare: Spare,
+    /// it is the one of its pool that was opened first
+    pub in_turn: bool,
 }
 
 /// What a session is about to reclaim. Its own knowledge, not shared: any session can find out the same.
@@ -92,10 +94,12 @@ pub(crate) struct Reclaim {
     rest: Cell<u32>,
     /// segments reclaimed
     count: Cell<u32>,
-    /// in each pool only segments opened after that are victims: the older ones could not be reclaimed
+    /// in each pool only segments opened after that are next in turn: the older ones could not be reclaimed
     floors: Cell<[u64; POOLS]>,
     /// segments, plus 1, that could not be reclaimed
     passed: Cell<[usize; PASSED]>,
+    /// how many that were not in turn
+    passed_out_of_turn: Cell<usize>,
 }
 
 /// What a look at the segment headers has found so far.
@@ -422,7 +426,7 @@ impl Session {
                 }
             }
             Step::Passed => {
-                self.pass(victim.segment);
+                self.pass(victim);
                 self.reclaim.victim.set(None);
             }
         }
@@ -451,7 +455,7 @@ impl Session {
             match self.purge_step(victim, usize::MAX, now).0 {
                 Step::Freed => return true,
                 Step::Spared => {}
-                Step::More | Step::Passed => self.pass(victim.segment),
+                Step::More | Step::Passed => self.pass(victim),
             }
         }
         self.forget_passed();
@@ -548,7 +552,9 @@ impl Session {
                 .map(|segment| self.victim(segment, nothing(Spare::All))),
         };
         self.reclaim.found.set(survey.found);
-        if first.is_some() {
+        // Stopped sessions may hold more of these than are remembered to have been passed: then those in turn, for once.
+        let has_passed_many = self.limits.evict && self.reclaim.passed_out_of_turn.get() >= PASSED;
+        if first.is_some() && !has_passed_many {
             return first;
         }
         if !self.limits.evict {
@@ -564,7 +570,9 @@ impl Session {
             .into_iter()
             .find_map(|pool| survey.oldest.get(pool).copied().flatten().map(|(_, segment)| (pool, segment)));
         match (oldest, survey.current) {
-            (Some((pool, segment)), _) => victim(segment, nothing(self.spared_of(pool))),
+            (Some((pool, segment)), _) => {
+                victim(segment, nothing(self.spared_of(pool))).map(|victim| Victim { in_turn: true, ..victim })
+            }
             (None, Some((_, segment))) if anything => victim(segment, Spare::Nothing),
             _ => None,
         }
@@ -615,6 +623,7 @@ impl Session {
             segment,
             generation: self.region.segment_word(segment).generation(),
             spare,
+            in_turn: false,
         }
     }
 
@@ -627,12 +636,15 @@ impl Session {
         }
     }
 
-    /// The segment could not be reclaimed: others first.
-    fn pass(&self, segment: usize) {
-        let header = self.region.header(segment);
+    /// The victim could not be reclaimed: others first. One that was in turn says nothing about the younger ones of its pool;
+    /// one that was not says nothing about the older ones either.
+    fn pass(&self, victim: Victim) {
+        let header = self.region.header(victim.segment);
         let state = State(header.state.load(Relaxed));
         let mut floors = self.reclaim.floors.get();
-        if matches!(state.kind(), Some(Kind::Open | Kind::Large))
+        if !victim.in_turn {
+            self.reclaim.passed_out_of_turn.set(self.reclaim.passed_out_of_turn.get() + 1);
+        } else if matches!(state.kind(), Some(Kind::Open | Kind::Large))
             && let Some(floor) = floors.get_mut(state.pool())
         {
             *floor = (*floor).max(header.sequence.load(Relaxed));
@@ -640,7 +652,7 @@ impl Session {
         }
         let mut passed = self.reclaim.passed.get();
         passed.rotate_right(1);
-        passed[0] = segment + 1;
+        passed[0] = victim.segment + 1;
         self.reclaim.passed.set(passed);
     }
 
@@ -650,6 +662,7 @@ impl Session {
 
     fn forget_passed(&self) {
         self.reclaim.passed.take();
+        self.reclaim.passed_out_of_turn.take();
         self.reclaim.floors.take();
     }
 

@@ -219,6 +219,7 @@ impl Session {
                     segment,
                     generation: self.region.segment_word(segment).generation(),
                     spare: Spare::All,
+                    in_turn: false,
                 };
                 self.purge_step(victim, usize::MAX, now).0
             }
