@@ -267,15 +267,15 @@ fn a_server_that_dies_in_mid_run_ends_it() {
 
 #[test]
 fn an_idle_connection_has_a_size() {
-    let line = "--workload get-128b --door tcp --connections 2 --seconds 0.1 --server-threads 1 --against nobody --idle 500";
+    let line = "--workload get-128b --door tcp --connections 2 --seconds 0.1 --server-threads 1 --against nobody --idle 3000";
     let output = finish(bench(line).spawn().unwrap());
     assert_eq!(output.status.code(), Some(0), "{}", told(&output));
     let report = report(&output);
     let mut rows = report["rows"].as_array().unwrap().iter();
     let row = rows.find(|row| row["figure"] == "memory an idle connection").unwrap();
-    // A connection takes more than a descriptor and less than a buffer.
+    // A connection takes more than a descriptor and less than a buffer; some find memory that was used before.
     let bytes = row["keyway"].as_f64().unwrap();
-    assert!(bytes > 50.0 && bytes < 8192.0, "{row:#}");
+    assert!(bytes > 20.0 && bytes < 8192.0, "{row:#}");
 }
 
 #[test]

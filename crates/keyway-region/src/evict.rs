@@ -12,6 +12,7 @@
 //! leased. A purge goes on by steps of some items; between two steps the segment is nobody's, and anybody may do the next.
 //! Nobody waits for anybody: what cannot be reclaimed now is passed by.
 
+use crate::aside::{self, List};
 use crate::atomics::{AcqRel, Relaxed};
 use crate::layout::index;
 use crate::layout::segment::{ADMISSION, CLASSES_MAX, Kind, LeaseWord, MAIN, POOLS, SIZE_MAX, Spare, State};
@@ -84,7 +85,7 @@ pub(crate) struct Victim {
 }
 
 /// What a session is about to reclaim. Its own knowledge, not shared: any session can find out the same.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(crate) struct Reclaim {
     victim: Cell<Option<Victim>>,
     survey: Cell<Survey>,
@@ -103,7 +104,7 @@ pub(crate) struct Reclaim {
 }
 
 /// What a look at the segment headers has found so far.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Debug, Default)]
 struct Survey {
     /// headers still to be looked at; 0: it has not begun
     left: usize,
@@ -120,7 +121,7 @@ struct Survey {
 }
 
 /// Victims whose purge costs no item.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Debug, Default)]
 struct Found {
     /// of expired and flushed items
     dead: Best,
@@ -129,27 +130,14 @@ struct Found {
 }
 
 /// The [`FOUND`] segments that are worth most. They are offered in any order, and taken, the best first, when they are [`sorted`](Best::sort).
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug, Default)]
 struct Best {
     /// with as many again, from which the best are chosen whenever it is full
-    entries: [(u64, usize); 2 * FOUND],
+    entries: List<(u64, usize)>,
     /// those before are taken
     first: usize,
-    /// those from here on are none
-    end: usize,
     /// what is not worth more is not among the best
     least: u64,
-}
-
-impl Default for Best {
-    fn default() -> Self {
-        Self {
-            entries: [(0, 0); 2 * FOUND],
-            first: 0,
-            end: 0,
-            least: 0,
-        }
-    }
 }
 
 impl Best {
@@ -157,35 +145,33 @@ impl Best {
         if worth < self.least {
             return;
         }
-        if let Some(entry) = self.entries.get_mut(self.end) {
-            *entry = (worth, segment);
-            self.end += 1;
-        }
-        if self.end == self.entries.len() {
-            let (_, last, _) = self.entries.select_nth_unstable_by(FOUND - 1, |one, other| other.cmp(one));
+        let entries = self.entries.as_vec();
+        aside::reserve(entries, 2 * FOUND - entries.len());
+        entries.push((worth, segment));
+        if entries.len() == 2 * FOUND {
+            let (_, last, _) = entries.select_nth_unstable_by(FOUND - 1, |one, other| other.cmp(one));
             self.least = last.0;
-            self.end = FOUND;
+            entries.truncate(FOUND);
         }
     }
 
     fn sort(&mut self) {
-        if let Some(offered) = self.entries.get_mut(..self.end) {
-            offered.sort_unstable_by(|one, other| other.cmp(one));
-        }
-        self.end = self.end.min(FOUND);
+        let entries = self.entries.as_vec();
+        entries.sort_unstable_by(|one, other| other.cmp(one));
+        entries.truncate(FOUND);
     }
 
     /// The best of those that are left.
     fn take(&mut self) -> Option<(u64, usize)> {
-        let best = *self.entries.get(self.first..self.end)?.first()?;
+        let best = *self.entries.get(self.first)?;
         self.first += 1;
         Some(best)
     }
 
     /// Forgets those that are worth less.
     fn keep(&mut self, least: u64) {
-        let kept = self.entries.iter().take(self.end).filter(|entry| entry.0 >= least);
-        self.end = kept.count().max(self.first);
+        let kept = self.entries.partition_point(|entry| entry.0 >= least);
+        self.entries.as_vec().truncate(kept.max(self.first));
     }
 }
 

@@ -22,8 +22,10 @@ const UPSTAIRS: &[u8] = b"SERVER_ERROR upstairs\r\n";
 const SERVE: &str = "serve-in-namespace";
 const ASK: &str = "ask-in-namespace";
 const PATIENCE: Duration = Duration::from_secs(20);
-/// How often a request is sent that the program left to the socket.
-const ATTEMPTS_MAX: u32 = 3;
+/// How often a request is sent that the program left to the socket, and what is waited in between: a kernel that had no memory
+/// takes a moment to have some.
+const ATTEMPTS_MAX: u32 = 20;
+const PAUSE: Duration = Duration::from_millis(20);
 /// The number of requests that only look whether there is a way; no other request has it.
 const PROBE_ID: [u8; 2] = [0xFF, 0xFF];
 
@@ -251,6 +253,7 @@ fn ask(address: &str) -> Result<String, String> {
                 return Err(complain(&format!("the answer is {}", answer.escape_ascii())));
             }
             again += 1;
+            std::thread::sleep(PAUSE);
         }
         if expected.is_some() { answered += 1 } else { up += 1 }
     }

@@ -29,7 +29,7 @@ pub(super) struct Outputs {
 }
 
 /// Whatever tells how to measure.
-pub(super) const MEASURING: [&str; 32] = [
+pub(super) const MEASURING: [&str; 33] = [
     "quick",
     "reproduce",
     "scale",
@@ -43,6 +43,7 @@ pub(super) const MEASURING: [&str; 32] = [
     "peak",
     "flood",
     "churn",
+    "idle",
     "items",
     "value_size",
     "fill",
