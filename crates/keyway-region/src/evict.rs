@@ -538,9 +538,10 @@ impl Session {
                 .map(|segment| self.victim(segment, nothing(Spare::All))),
         };
         self.reclaim.found.set(survey.found);
-        // Stopped sessions may hold more of these than are remembered to have been passed: then those in turn, for once.
-        let has_passed_many = self.limits.evict && self.reclaim.passed_out_of_turn.get() >= PASSED;
-        if first.is_some() && !has_passed_many {
+        // Stopped sessions may hold more of these than are remembered to have been passed: then those in turn, for once, if
+        // nothing is free.
+        let has_passed_many = self.reclaim.passed_out_of_turn.get() >= PASSED && self.free_segments() == 0;
+        if first.is_some() && !(self.limits.evict && has_passed_many) {
             return first;
         }
         if !self.limits.evict {

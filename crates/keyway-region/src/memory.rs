@@ -18,7 +18,7 @@ use core::ptr::NonNull;
 /// Bytes that the processor moves at a time.
 const CACHE_LINE: usize = 64;
 
-/// Room behind what is appended, bytes: what a protocol puts there would make the vector grow, and copy, once more.
+/// Room behind what makes a vector grow, bytes: what a protocol puts there would make it grow, and copy, once more.
 const ROOM_BEHIND: usize = 64;
 
 /// Bytes that any mapping has: no shared structure is larger, which spares every access one comparison.
@@ -167,10 +167,12 @@ impl Memory {
         unsafe { &*p.cast::<T>() }
     }
 
-    /// Copies region bytes to the end of `out`, and leaves room there for a line or two.
+    /// Copies region bytes to the end of `out`.
     #[inline]
     pub fn append_to(&self, offset: usize, len: usize, out: &mut Vec<u8>) {
-        crate::aside::reserve(out, len + ROOM_BEHIND);
+        if out.capacity() - out.len() < len {
+            crate::aside::reserve(out, len + ROOM_BEHIND);
+        }
         let src = self.at(offset, len);
         // SAFETY: `len` bytes are reserved behind the vector's end, and are initialised before its length says so.
         unsafe {
