@@ -230,7 +230,7 @@ impl Session {
     #[cold]
     fn lend_value(
         &self,
-        key: &crate::hash::Key<'_>,
+        key: &Key<'_>,
         len: usize,
         (place, word): (Place, Slot),
         out: &mut Vec<u8>,
@@ -259,7 +259,7 @@ impl Session {
     #[cold]
     fn get_again(
         &self,
-        key: &crate::hash::Key<'_>,
+        key: &Key<'_>,
         how: &Get,
         now: u32,
         out: &mut Vec<u8>,
@@ -275,7 +275,7 @@ impl Session {
     /// A get that changes the item: touches it, wins it, or creates it.
     fn get_changing(
         &self,
-        key: &crate::hash::Key<'_>,
+        key: &Key<'_>,
         how: &Get,
         now: u32,
         out: &mut Vec<u8>,
@@ -351,7 +351,7 @@ impl Session {
     }
 
     /// A touch is an access: the new word starts as fetched.
-    fn mark_fetched(&self, key: &crate::hash::Key<'_>, now: u32) {
+    fn mark_fetched(&self, key: &Key<'_>, now: u32) {
         let how = Get::default();
         let found = self.region.get::<false>(key, &how, now, &mut Vec::new(), &mut |_, _| {});
         if let Found::Hit { place, word, .. } = found {

@@ -10,20 +10,15 @@ const MEMORY: u64 = 4 << 20;
 const LEN: usize = 6000;
 /// Sets of that length that go through all of the memory several times.
 const ROUNDS: u32 = 3000;
-const LONG: Get = Get {
-    value: true,
-    at_most: Some(1000),
-    details: false,
-    unless_cas: None,
-    win_stale: false,
-    no_bump: false,
-    exptime: None,
-    vivify: None,
-    recache_s: None,
-    recache_after_touch: false,
-    new_cas: None,
-    binary_key: false,
-};
+
+/// Asks for values, of more than so many bytes where they lie.
+fn long() -> Get {
+    Get {
+        value: true,
+        at_most: Some(1000),
+        ..Get::default()
+    }
+}
 
 fn set(session: &mut Session, key: &str, value: &[u8], now: u32) {
     session
@@ -53,7 +48,7 @@ fn what_is_lent_stays_what_it_is_and_is_recycled_afterwards() {
     let found = reader
         .get_lending(
             b"key",
-            &LONG,
+            &long(),
             now,
             &mut out,
             |item, out| out.extend_from_slice(format!("{}:", item.value_len).as_bytes()),
@@ -96,7 +91,7 @@ fn short_values_and_those_with_segments_of_their_own_are_copied() {
         set(&mut session, "key", &value, now);
         let mut out = b"before".to_vec();
         let found = session
-            .get_lending(b"key", &LONG, now, &mut out, |_, out| out.push(b':'), |_, _| panic!("lent"))
+            .get_lending(b"key", &long(), now, &mut out, |_, out| out.push(b':'), |_, _| panic!("lent"))
             .expect("a good key");
         assert_eq!(found.map(|item| item.value_len), Some(len));
         assert!(out == [b"before:", &value[..]].concat(), "{len}");
