@@ -3,6 +3,7 @@
 //! A socket has one request on the way. Answers to earlier ones, which come late, are dropped by their number; so are answers whose
 //! datagrams come in another order, which the request's owner then takes for lost.
 
+use rustix::net::{self, RecvFlags, SendFlags};
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -64,7 +65,7 @@ impl Write for Datagrams {
         self.frame.extend_from_slice(&self.request.wrapping_add(1).to_be_bytes());
         self.frame.extend_from_slice(&[0, 0, 0, 1, 0, 0]);
         self.frame.extend_from_slice(bytes);
-        self.socket.send(&self.frame)?;
+        net::send(&self.socket, &self.frame, SendFlags::empty())?;
         self.request = self.request.wrapping_add(1);
         self.next = 0;
         Ok(bytes.len())
@@ -79,7 +80,7 @@ impl Read for Datagrams {
     /// The payload of the next datagram of the answer.
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         loop {
-            let len = self.socket.recv(buffer)?;
+            let (len, _) = net::recv(&self.socket, &mut *buffer, RecvFlags::empty())?;
             let Some((frame, payload)) = buffer[..len].split_first_chunk::<FRAME_LEN>() else {
                 return Err(io::Error::other(format!("a datagram of {len} bytes has no frame")));
             };

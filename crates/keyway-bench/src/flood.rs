@@ -15,7 +15,7 @@ use std::net::UdpSocket;
 use std::time::{Duration, Instant};
 
 /// Request number, sequence number, number of datagrams, reserved: 16 bits each, big-endian (protocol.txt, "UDP protocol").
-const FRAME_LEN: usize = 8;
+pub(crate) const FRAME_LEN: usize = 8;
 /// Numbers of requests; an answer that comes after so many others were sent is nobody's any more.
 const NUMBERS: usize = 1 << 16;
 /// Room for answers that wait in the socket, bytes: more than come while a turn sends, so that none is lost on this side.
@@ -48,14 +48,8 @@ pub struct Flood {
 impl Flood {
     /// Opens the socket.
     pub fn open(target: &Target, load: Load) -> io::Result<Self> {
-        let socket = target.datagrams()?;
-        socket.set_nonblocking(true)?;
-        // The limit that others have to keep is root's to pass; without, losses here would look like the server's.
-        if sockopt::set_socket_recv_buffer_size_force(&socket, RECEIVED_MAX).is_err() {
-            sockopt::set_socket_recv_buffer_size(&socket, RECEIVED_MAX)?;
-        }
         Ok(Self {
-            socket,
+            socket: socket(target)?,
             load,
             asked: vec![None; NUMBERS],
             number: 0,
@@ -187,8 +181,19 @@ impl Flood {
     }
 }
 
+/// A socket that many requests are on the way on.
+pub(crate) fn socket(target: &Target) -> io::Result<UdpSocket> {
+    let socket = target.datagrams()?;
+    socket.set_nonblocking(true)?;
+    // The limit that others have to keep is root's to pass; without, losses here would look like the server's.
+    if sockopt::set_socket_recv_buffer_size_force(&socket, RECEIVED_MAX).is_err() {
+        sockopt::set_socket_recv_buffer_size(&socket, RECEIVED_MAX)?;
+    }
+    Ok(socket)
+}
+
 /// Whether this is a get's whole answer, with a value that is one.
-fn is_answer(payload: &[u8], key: &[u8], is_value: impl FnOnce(&[u8]) -> bool) -> bool {
+pub(crate) fn is_answer(payload: &[u8], key: &[u8], is_value: impl FnOnce(&[u8]) -> bool) -> bool {
     let read = || {
         let rest = payload.strip_prefix(b"VALUE ")?.strip_prefix(key)?.strip_prefix(b" 0 ")?;
         let line_end = rest.windows(2).position(|two| two == b"\r\n")?;

@@ -33,6 +33,7 @@ pub mod servers;
 pub mod sockets;
 pub mod trace;
 pub mod twitter;
+pub mod volley;
 pub mod wire;
 pub mod workload;
 pub mod workloads;

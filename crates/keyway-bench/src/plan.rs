@@ -1,6 +1,7 @@
 //! What to measure: cells, each a workload through a door with a shape of load, on one side or two.
 
 use crate::mix::{Kind, Workload};
+use crate::volley;
 use crate::wire::Target;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -378,10 +379,7 @@ impl Plan {
             );
         }
         if cell.door.is_datagrams() && cell.depth > 1 {
-            return refuse(
-                "a datagram is lost or not on its own, so each socket has one request on the way; leave out --pipeline"
-                    .to_owned(),
-            );
+            self.check_volley(cell).or_else(refuse)?;
         }
         if cell.door == Door::Libmemcached {
             if self.libmemcached.is_none() {
@@ -408,6 +406,26 @@ impl Plan {
             if let Some(server) = server.filter(|server| !cell.door.is_region() && server.through(door).is_none()) {
                 return refuse(format!("{server} is no address of this door; name the other door"));
             }
+        }
+        Ok(())
+    }
+
+    /// Whether a socket can have several requests on the way: then each is one datagram, and so is its answer.
+    fn check_volley(&self, cell: &Cell) -> Result<(), String> {
+        let gets_only = cell.workload.trace.is_none() && cell.workload.mix.iter().all(|(kind, _)| *kind == Kind::Get);
+        let longest = cell.workload.items(1).longest();
+        if !gets_only || cell.workload.fill || cell.keys_per_get > 1 || longest > volley::VALUE_LEN_MAX {
+            return Err(format!(
+                "over UDP, gets of one key with values of up to {} bytes are pipelined, and nothing else; leave out --pipeline",
+                volley::VALUE_LEN_MAX
+            ));
+        }
+        if cell.depth > volley::DEPTH_MAX || cell.connections > self.client_threads {
+            return Err(format!(
+                "over UDP, at most {} requests are on the way on a socket, and each socket has a thread of its own: give --connections 1, or more \
+                 --client-threads",
+                volley::DEPTH_MAX
+            ));
         }
         Ok(())
     }
@@ -502,6 +520,28 @@ pub(crate) mod tests {
                 p.cells[0].depth = 2;
             },
             "leave out the library",
+        );
+        let pipelined = |p: &mut Plan| {
+            let workload = crate::workloads::find("20b").unwrap();
+            (p.cells[0].door, p.cells[0].depth, p.cells[0].workload) = (Door::Udp, 32, workload);
+            (p.cells[0].connections, p.client_threads) = (1, 1);
+        };
+        let mut volley = plan(cell(Door::Tcp));
+        pipelined(&mut volley);
+        assert_eq!(volley.check(2), Ok(()));
+        refused(
+            &|p| {
+                pipelined(p);
+                p.cells[0].keys_per_get = 10;
+            },
+            "gets of one key",
+        );
+        refused(
+            &|p| {
+                pipelined(p);
+                p.cells[0].connections = 2;
+            },
+            "a thread of its own",
         );
         let address: SocketAddr = "127.0.0.1:1".parse().unwrap();
         refused(

@@ -14,6 +14,7 @@ use crate::processes::{self, Job};
 use crate::ran::{Ran, Window};
 use crate::rig::{Rig, Side, Way};
 use crate::sockets::{Client, Shape};
+use crate::volley::Volley;
 use crate::workload::Ranks;
 use std::io;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
@@ -377,6 +378,11 @@ fn measure(
             Ok(at_once(plan, side, floods, |flood, window| {
                 flood.run(rate.unwrap_or(0.0), window)
             }))
+        }
+        Way::Socket(target) if cell.door.is_datagrams() && cell.depth > 1 => {
+            let open = |thread| Volley::open(target, cell.depth, plan.silence_max, load(thread));
+            let volleys = (0..threads).map(open).collect::<io::Result<Vec<_>>>()?;
+            Ok(at_once(plan, side, volleys, Volley::run))
         }
         Way::Socket(target) => {
             let shape = |thread: usize| Shape {

@@ -58,6 +58,8 @@ pub struct Client {
     turn: usize,
     /// CPU time that this thread had used when the window began
     cpu_before: Option<Duration>,
+    /// the latest look at the clock
+    now: Instant,
     /// when datagrams were last looked for that are lost
     expired_at: Instant,
     /// since the last answer, datagrams were lost
@@ -91,6 +93,7 @@ impl Client {
             ran: Ran::default(),
             turn: 0,
             cpu_before: None,
+            now: Instant::now(),
             expired_at: Instant::now(),
             all_dropped: false,
             key: Vec::new(),
@@ -101,6 +104,7 @@ impl Client {
     pub fn run(mut self, window: Window) -> Ran {
         machine::precise_timers();
         let begun = Instant::now();
+        self.now = begun;
         let mut schedule = self.load.schedule(begun);
         if schedule.is_none() {
             for number in 0..self.peers.len() {
@@ -166,8 +170,8 @@ impl Client {
                 let Ok(number) = usize::try_from(event.data.u64()) else {
                     continue;
                 };
-                let (read, at) = self.receive(number, &mut scratch, window);
-                now = at;
+                let read = self.receive(number, &mut scratch, window);
+                now = self.now;
                 if read {
                     heard = now;
                     self.all_dropped = false;
@@ -178,6 +182,7 @@ impl Client {
                 self.flush(number);
             }
             now = Instant::now();
+            self.now = now;
         }
     }
 
@@ -342,7 +347,7 @@ impl Client {
     fn push(&mut self, number: usize, pending: Pending) {
         let peer = &mut self.peers[number];
         if peer.connection.is_one_at_a_time() {
-            peer.asked = Instant::now();
+            peer.asked = self.now;
         }
         peer.pending.push_back(pending);
         self.owed += 1;
@@ -389,9 +394,9 @@ impl Client {
         }
     }
 
-    /// Reads all that has arrived and takes the replies in it. Whether there was anything, and when.
-    fn receive(&mut self, number: usize, scratch: &mut [u8], window: Window) -> (bool, Instant) {
-        let (mut any, mut now) = (false, Instant::now());
+    /// Reads all that has arrived and takes the replies in it. Whether there was anything; if so, it has looked at the clock.
+    fn receive(&mut self, number: usize, scratch: &mut [u8], window: Window) -> bool {
+        let mut any = false;
         while self.peers[number].alive {
             let n = match self.peers[number].connection.read(scratch) {
                 Ok(0) => {
@@ -406,7 +411,9 @@ impl Client {
                     break;
                 }
             };
-            (any, now) = (true, Instant::now());
+            any = true;
+            let now = Instant::now();
+            self.now = now;
             // Most of the time nothing is left of earlier reads, and replies are taken from where they were read to.
             let mut arrived = std::mem::take(&mut self.peers[number].input);
             if arrived.is_empty() {
@@ -422,7 +429,7 @@ impl Client {
                 break; // the socket is empty; more is told when it comes
             }
         }
-        (any, now)
+        any
     }
 
     /// Takes whole replies; how many bytes they were.

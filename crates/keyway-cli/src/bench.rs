@@ -38,6 +38,8 @@ Examples:
                                                   hit ratio against memory
   keyway bench --door kernel,udp-tcp --workload 20b --items 10000 --connections 1,32
                                                   the kernel door, then UDP in user space, beside memcached's UDP, over veth; as root
+  keyway bench --door kernel --workload 20b --items 10000 --connections 1 --pipeline 32
+                                                  the same with 32 gets on the way on one socket
   keyway bench --server 10.0.0.5:11211 --against 10.0.0.6:11211 --door tcp
                                                   two servers that run already; their items are evicted by the benchmark's
   keyway bench --json today.json --html today.html --server-cpus 0 --client-cpus 1
@@ -81,7 +83,7 @@ pub(crate) struct Bench {
     /// Connections; of the library threads, or processes
     #[arg(long, short = 'c', value_name = "N,...", value_delimiter = ',', value_parser = parse_count, default_value = "1,16")]
     connections: Vec<usize>,
-    /// Requests on the way on each connection
+    /// Requests on the way on each connection; over UDP only gets of one key, and as many client threads as connections
     #[arg(long, value_name = "N,...", value_delimiter = ',', value_parser = parse_count, default_value = "1")]
     pipeline: Vec<usize>,
     /// Keys of one get
