@@ -84,10 +84,11 @@ unsafe fn get<R>(
     }
     let got = open
         .cache
-        .with_session(|session, value| session.get(key, value).map(|item| found(value, item.flags)));
+        .with_session(|session, value| Ok(session.try_get(key, value)?.map(|item| found(value, item.flags))));
     match got {
-        Ok(Some(done)) => Ok(done),
-        Ok(None) => Err(rc::NOTFOUND),
+        Ok(Ok(Some(done))) => Ok(done),
+        Ok(Ok(None)) => Err(rc::NOTFOUND),
+        Ok(Err(error)) => Err(store::refused(st, error)),
         Err(error) => Err(store::unreachable(st, &error)),
     }
 }
@@ -126,10 +127,11 @@ unsafe fn get_one(
             Ok((copy, len, item_flags)) => {
                 put(value_length, len);
                 put(flags, item_flags);
+                let is_lost = copy.is_null() && len > 0;
                 put(
                     code,
-                    if copy.is_null() && len > 0 {
-                        rc::MEMORY_ALLOCATION_FAILURE
+                    if is_lost {
+                        store::refused(st, WriteError::NoMemory { len })
                     } else {
                         rc::SUCCESS
                     },
@@ -246,17 +248,18 @@ impl Pending {
     fn get(&mut self, session: &mut Session, key: &[u8], whole: &[u8], how: &Get) -> Result<(), WriteError> {
         let at = self.bytes.len();
         self.bytes.extend_from_slice(key);
-        match session.get_with(whole, how, &mut self.bytes, |_, _| {})? {
-            Some(item) => self.items.push(Got {
+        let found = session.get_with(whole, how, &mut self.bytes, |_, _| {});
+        match found {
+            Ok(Some(item)) => self.items.push(Got {
                 at,
                 key_len: key.len(),
                 value_len: item.value_len,
                 flags: item.flags,
                 cas: item.cas,
             }),
-            None => self.bytes.truncate(at),
+            Ok(None) | Err(_) => self.bytes.truncate(at),
         }
-        Ok(())
+        found.map(|_| ())
     }
 
     /// The next item's bytes, key before value.

@@ -117,6 +117,7 @@ pub(crate) unsafe fn undone(st: *mut memcached_st, error: WriteError) -> Undone 
 pub(crate) fn refused(st: *const memcached_st, error: WriteError) -> c_int {
     match error {
         WriteError::TooLarge { .. } => rc::E2BIG,
+        WriteError::NoMemory { .. } => error::set(st, rc::MEMORY_ALLOCATION_FAILURE, &error.to_string()),
         WriteError::OutOfMemory => rc::SERVER_MEMORY_ALLOCATION_FAILURE,
         WriteError::KeyLength { .. } => error::set_client_error(st, "line too long: namespace and key have more than 250 bytes"),
         WriteError::Detached => error::set(st, rc::CONNECTION_FAILURE, &error.to_string()),

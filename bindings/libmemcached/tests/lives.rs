@@ -549,3 +549,33 @@ fn under_keyway_exec_the_region_is_attached_before_main_or_it_says_why_not() {
     assert_eq!(talk.ask("get k"), "CONNECTION FAILURE");
     assert!(talk.said().contains("keyway exec --library"), "{}", talk.said());
 }
+
+#[test]
+fn who_has_no_memory_for_a_copy_is_told() {
+    let dropin = Dropin::new();
+    let Some(program) = dropin.compile("a program without memory", "memory.c") else {
+        return;
+    };
+    let region = dropin.scratch.join("region");
+    let _cache = Cache::open(&Place::Path(region.clone()), &Options::default()).expect("a region");
+    let mut command = Command::new(&program);
+    command.arg(format!("keyway:{}", region.display()));
+    let (status, told) = harness::run_to_end(dropin.give(&mut command, Library::Preloaded), DEADLINE);
+    let no_memory = |len| format!("MEMORY ALLOCATION FAILURE, this process has no memory for a copy of {len} bytes");
+    let expected = [
+        "set large: SUCCESS".to_owned(),
+        "set small: SUCCESS".to_owned(),
+        format!("no large: {}", no_memory(900_000)),
+        format!("mget: {}", no_memory(900_000)),
+        "fetched small".to_owned(),
+        format!("append: {}", no_memory(900_000)),
+        "got small: SUCCESS".to_owned(),
+        "set small: SUCCESS".to_owned(),
+    ];
+    let told: Vec<_> = told
+        .lines()
+        .map(|line| line.split(" (its").next().unwrap_or_default())
+        .collect();
+    assert!(status.success(), "{status}\n{told:#?}");
+    assert_eq!(told, expected);
+}

@@ -3,6 +3,7 @@
 use crate::door::{self, Asked, Region};
 use crate::failure::{Failure, unless_quiet};
 use crate::key::{Key, Keys};
+use crate::object;
 use crate::value::{Value, Values};
 use keyway::{Arithmetic, Counted, Delete, Deleted, Get, Item, Session, Store, StoreMode, Stored, WriteError};
 use pyo3::exceptions::{PyKeyError, PyTypeError};
@@ -798,13 +799,15 @@ fn look<'py>(
     buffer: &mut Vec<u8>,
     key: &Key,
     how: &Get,
-) -> Result<Option<(Bound<'py, PyBytes>, Item)>, WriteError> {
+) -> Result<Option<(Bound<'py, PyBytes>, Item)>, Failure> {
     let found = if how.details {
         session.get_with(key, how, buffer, |_, _| {})?
     } else {
-        session.get(key, buffer)
+        session.try_get(key, buffer)?
     };
-    Ok(found.map(|item| (PyBytes::new(py, buffer), item)))
+    let Some(item) = found else { return Ok(None) };
+    let bytes = object::bytes(py, buffer).map_err(Failure::Lost)?;
+    Ok(Some((bytes, item)))
 }
 
 /// Stores as a server does: a set that finds no room takes the old value with it, so that nobody reads a stale one; an append

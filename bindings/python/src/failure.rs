@@ -5,6 +5,7 @@
 
 use keyway::{LocalError, OpenError, WriteError};
 use pyo3::PyErr;
+use pyo3::exceptions::PyMemoryError;
 
 /// The package's exceptions.
 mod python {
@@ -64,6 +65,7 @@ impl From<WriteError> for Failure {
         match error {
             WriteError::KeyLength { .. } => Self::illegal(error.to_string()),
             WriteError::TooLarge { .. } | WriteError::OutOfMemory | WriteError::EpochsUsedUp => Self::server(error.to_string()),
+            WriteError::NoMemory { .. } => Self::Lost(PyMemoryError::new_err(error.to_string())),
             WriteError::Corrupt => Self::Lost(python::MemcacheServerError::new_err(error.to_string())),
             WriteError::Detached | WriteError::KernelDoor | WriteError::Unserved => {
                 Self::Lost(python::MemcacheRegionError::new_err(error.to_string()))

@@ -11,6 +11,7 @@ mod client;
 mod door;
 mod failure;
 mod key;
+mod object;
 mod value;
 
 #[allow(unsafe_code, reason = "a list that the loader reads")]

@@ -145,3 +145,47 @@ def test_killed_writers_leave_whole_values_and_no_slots(client):
     others = subprocess.run([sys.executable, "-c", attaching, client.server], stdout=subprocess.PIPE, check=True, timeout=HANGS_AFTER_S)
     assert others.stdout == b"2\n", "this thread's and that one's"
     assert client.stats()[b"recoveries"] >= 12
+
+
+def test_who_has_no_memory_for_a_value_is_told(path):
+    """A MemoryError, whether it is the copy out of the region that finds none or the object."""
+    resource = pytest.importorskip("resource")
+    size = 900_000
+    client = keyway.Client(path, memory=16 << 20, default_noreply=False)
+    client.set("large", b"v" * size)
+    client.set("small", b"s")
+
+    def without_memory(has_buffer):
+        if has_buffer:
+            assert len(client.get("large")) == size
+        else:
+            client.get("small")
+        with open("/proc/self/statm") as statm:
+            used = int(statm.read().split()[0]) * resource.getpagesize()
+        unlimited = resource.getrlimit(resource.RLIMIT_AS)
+        resource.setrlimit(resource.RLIMIT_AS, (used, unlimited[1]))
+        hoard = []
+        try:
+            while True:
+                hoard.append(bytearray(size // 2))
+        except MemoryError:
+            pass
+        told = []
+        for call in (
+            lambda: client.get("large"),
+            lambda: client.gets("large"),
+            lambda: client.get_many(["small", "large"]),
+            lambda: client.append("large", b"+"),
+        ):
+            try:
+                call()
+                told.append("done")
+            except MemoryError:
+                told.append("no memory")
+        told.append(client.get("small"))
+        resource.setrlimit(resource.RLIMIT_AS, unlimited)
+        return told, len(client.get("large"))
+
+    for has_buffer in (False, True):
+        told = in_a_fork(lambda: without_memory(has_buffer))
+        assert told == str((["no memory"] * 4 + [b"s"], size)), has_buffer

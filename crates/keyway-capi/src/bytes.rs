@@ -113,8 +113,7 @@ pub(crate) fn allocated(bytes: &[u8]) -> Result<*mut c_void, Failure> {
     // SAFETY: any size may be asked for.
     let block = unsafe { libc::malloc(size) };
     if block.is_null() {
-        let message = format!("this process has no memory for a copy of {} bytes", bytes.len());
-        return Err(Failure::new(KEYWAY_ERROR_OUT_OF_MEMORY, message));
+        return Err(no_memory(bytes.len()));
     }
     // SAFETY: the block has room for the bytes and one more.
     unsafe {
@@ -122,6 +121,13 @@ pub(crate) fn allocated(bytes: &[u8]) -> Result<*mut c_void, Failure> {
         block.cast::<u8>().add(bytes.len()).write(0);
     }
     Ok(block)
+}
+
+/// There is no memory for so many bytes.
+#[cold]
+pub(crate) fn no_memory(len: usize) -> Failure {
+    let message = format!("this process has no memory for a copy of {len} bytes");
+    Failure::new(KEYWAY_ERROR_OUT_OF_MEMORY, message)
 }
 
 #[cfg(test)]

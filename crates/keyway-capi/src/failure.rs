@@ -123,7 +123,7 @@ impl From<WriteError> for Failure {
         let code = match error {
             WriteError::KeyLength { .. } => KEYWAY_ERROR_KEY_LENGTH,
             WriteError::TooLarge { .. } => KEYWAY_ERROR_TOO_LARGE,
-            WriteError::OutOfMemory => KEYWAY_ERROR_OUT_OF_MEMORY,
+            WriteError::OutOfMemory | WriteError::NoMemory { .. } => KEYWAY_ERROR_OUT_OF_MEMORY,
             WriteError::EpochsUsedUp => KEYWAY_ERROR_FULL,
             WriteError::Corrupt => KEYWAY_ERROR_DAMAGED,
             WriteError::Detached | WriteError::Unserved => KEYWAY_ERROR_ABSENT,

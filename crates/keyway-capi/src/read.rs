@@ -22,7 +22,7 @@ pub unsafe extern "C" fn keyway_get(
 ) -> keyway_result {
     let get = |session: &mut Session, key: &[u8], value: &mut Vec<u8>| match buffer_size {
         0 => session.get_with(key, &Get::default(), value, |_, _| {}),
-        _ => Ok(session.get(key, value)),
+        _ => session.try_get(key, value),
     };
     // SAFETY: the caller's word.
     boundary(|| unsafe { get_into(cache, key, key_len, get, buffer, buffer_size, item) })
@@ -240,7 +240,12 @@ unsafe fn get_many(
             let entry = unsafe { entries.add(index) };
             // SAFETY: as above.
             let key = unsafe { bytes::key((*entry).key, (*entry).key_len) };
-            let found = key.and_then(|key| Ok(session.get_with(key, &how, values, |_, _| {})?));
+            let found = key.and_then(|key| {
+                let found = session.get_with(key, &how, values, |_, _| {})?;
+                // For the zero byte behind it.
+                values.try_reserve(1).map_err(|_| bytes::no_memory(values.len()))?;
+                Ok(found)
+            });
             let (result, item) = match found {
                 Ok(Some(item)) => {
                     values.push(0);
@@ -261,11 +266,19 @@ unsafe fn get_many(
             }
         }
         if !values.is_empty() {
+            let all = bytes::allocated(values);
             // SAFETY: the entries have just been answered, and the block holds their values in their order.
             unsafe {
-                let values = bytes::allocated(values)?;
-                block.write(values);
-                spread(entries, count, values.cast());
+                match all {
+                    Ok(values) => {
+                        block.write(values);
+                        spread(entries, count, values.cast());
+                    }
+                    Err(failure) => {
+                        withdraw(entries, count, failure.code());
+                        failed.get_or_insert(failure);
+                    }
+                }
             }
         }
         failed.map_or(Ok(KEYWAY_OK), Err)
@@ -285,6 +298,25 @@ unsafe fn spread(entries: *mut keyway_entry, count: usize, mut value: *const c_c
             if (*entry).result == KEYWAY_OK {
                 (*entry).value = value;
                 value = value.add((*entry).item.value_len + 1);
+            }
+        }
+    }
+}
+
+/// Answers each found entry with a failure instead.
+///
+/// # Safety
+///
+/// The entries are answered.
+#[cold]
+unsafe fn withdraw(entries: *mut keyway_entry, count: usize, code: keyway_result) {
+    for index in 0..count {
+        // SAFETY: the caller's word.
+        unsafe {
+            let entry = entries.add(index);
+            if (*entry).result == KEYWAY_OK {
+                (*entry).result = code;
+                (*entry).item = keyway_item::default();
             }
         }
     }

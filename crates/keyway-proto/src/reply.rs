@@ -46,6 +46,8 @@ pub const TOO_LARGE: &[u8] = crate::decode::TOO_LARGE;
 pub const NON_NUMERIC: &[u8] = b"CLIENT_ERROR cannot increment or decrement non-numeric value\r\n";
 /// No room for a value, as memcached words it.
 pub const OUT_OF_MEMORY_STORING: &[u8] = b"SERVER_ERROR out of memory storing object\r\n";
+/// No memory for what an operation needs besides, as memcached words it.
+pub const OUT_OF_MEMORY: &[u8] = b"SERVER_ERROR out of memory\r\n";
 /// `shutdown` on a server that does not allow it (protocol.txt, "Other commands").
 pub const SHUTDOWN_DISABLED: &[u8] = b"SERVER_ERROR: shutdown not enabled\r\n";
 /// `flush_all` on a server that does not allow it.

@@ -34,6 +34,21 @@ pub fn reserve<T>(list: &mut Vec<T>, more: usize) {
     }
 }
 
+/// The same for as many bytes as a value may have. `false`: this process has no memory for them.
+#[inline(always)]
+#[must_use]
+pub fn try_reserve(list: &mut Vec<u8>, more: usize) -> bool {
+    list.capacity() - list.len() >= more || try_to_grow(list, more)
+}
+
+#[cold]
+#[inline(never)]
+fn try_to_grow(list: &mut Vec<u8>, more: usize) -> bool {
+    let mut has_room = false;
+    run(&mut || has_room = list.try_reserve(more).is_ok());
+    has_room
+}
+
 /// Gives back room beyond so many elements.
 pub(crate) fn shrink<T>(list: &mut Vec<T>, kept: usize) {
     if list.capacity() > kept {

@@ -23,7 +23,7 @@ use crate::layout::item;
 use crate::layout::segment::{CHAIN_HEADER_SIZE, EXTENT_HEADER_SIZE, ExtentWord, Kind, LeaseWord, Link, State, TailWord};
 use crate::layout::session::Lease;
 use crate::layout::slot::Slot;
-use crate::lookup::{Look, Place, Seen};
+use crate::lookup::{Look, Place, Seen, Unread};
 use crate::region::Region;
 use std::collections::{HashMap, HashSet};
 
@@ -349,8 +349,8 @@ fn check_slot(
             format!("bucket {bucket}, slot {index}: no item begins there before a tail: {word:?}"),
         );
     }
-    let mut key = Vec::new();
-    region
+    let mut key = Vec::with_capacity(seen.header.key_len());
+    let _ = region
         .memory
         .append_to(seen.at + seen.header.key_offset(), seen.header.key_len(), &mut key);
     let key_hash = hash(region.seed, &key);
@@ -383,11 +383,14 @@ fn check_slot(
         );
     }
     let item = region.facts(&seen, place, true, 0);
-    if region.has_checksums() && !region.append_verified(&seen, &key, &item, true, &mut census.value) {
-        report.problem(
-            10,
-            format!("bucket {bucket}, slot {index}: the item of key '{shown}' does not match its checksums"),
-        );
+    if region.has_checksums()
+        && let Err(unread) = region.append_verified(&seen, &key, &item, true, &mut census.value)
+    {
+        let what = match unread {
+            Unread::Changed => "does not match its checksums",
+            Unread::NoMemory => "could not be looked at: no memory for a copy",
+        };
+        report.problem(10, format!("bucket {bucket}, slot {index}: the item of key '{shown}' {what}"));
     }
     census.value.clear();
     census.counts.items += 1;

@@ -10,7 +10,7 @@ use crate::aside::List;
 use crate::atomics::Relaxed;
 use crate::layout::item::{CHECKSUM_SIZE, Header, LARGE_BODY_SIZE, flag};
 use crate::layout::segment::{CHAIN_LEN_WORD, Link, SegmentWord};
-use crate::lookup::{Chain, Seen};
+use crate::lookup::{Chain, Seen, Unread};
 use crate::region::Region;
 use crate::verbs::{Item, KEY_LEN_MAX};
 use std::cell::{Cell, RefCell};
@@ -52,6 +52,8 @@ pub(crate) enum Outcome {
     Unasked,
     Intact,
     Damaged,
+    /// there is no memory for the copy
+    NoMemory,
 }
 
 impl Cover {
@@ -114,6 +116,10 @@ impl Cover {
     }
 }
 
+fn as_written(is_so: bool) -> Result<(), Unread> {
+    if is_so { Ok(()) } else { Err(Unread::Changed) }
+}
+
 /// The checksum of a part of a large value, whose header has these words.
 pub(crate) fn part_checksum(link: Link, words: [u64; 4], part: &[u8]) -> u32 {
     let mut bytes = [0; WORDS_SIZE];
@@ -168,26 +174,36 @@ impl Region {
     }
 
     /// Appends the item's value, if it is wanted, and verifies what is given out: the key that the caller knows it to have, what
-    /// `item` says of it, and the value as it stands in `out`. `false`: not as it was written; what was appended is rubbish.
+    /// `item` says of it, and the value as it stands in `out`.
     #[cold]
     #[inline(never)]
-    pub(crate) fn append_verified(&self, seen: &Seen, key: &[u8], item: &Item, wants_value: bool, out: &mut Vec<u8>) -> bool {
+    pub(crate) fn append_verified(
+        &self,
+        seen: &Seen,
+        key: &[u8],
+        item: &Item,
+        wants_value: bool,
+        out: &mut Vec<u8>,
+    ) -> Result<(), Unread> {
         let header = seen.header;
         if header.is_large() {
             let mut body = List::with_capacity(LARGE_BODY_SIZE);
             let body = body.as_vec();
-            return self.read_verified(seen, key, item, body)
-                && chain_of(body)
-                    .is_some_and(|chain| chain.value_len == item.value_len && (!wants_value || self.append_chain(chain, out)));
+            self.read_verified(seen, key, item, body)?;
+            return match chain_of(body).filter(|chain| chain.value_len == item.value_len) {
+                Some(chain) if wants_value => self.append_chain(chain, out),
+                Some(_) => Ok(()),
+                None => Err(Unread::Changed),
+            };
         }
-        let Some((cover, body_len)) = self.cover(seen, item) else {
-            return false;
-        };
+        let (cover, body_len) = self.cover(seen, item).ok_or(Unread::Changed)?;
         let begun = cover.begin(key);
         let at = seen.at + header.value_offset();
         let sum = if wants_value {
             let start = out.len();
-            self.memory.append_to(at, body_len, out);
+            if !self.memory.append_to(at, body_len, out) {
+                return Err(Unread::NoMemory);
+            }
             crc32c::crc32c_append(begun, out.get(start..).unwrap_or_default())
         } else {
             let mut chunk = [0; CHUNK];
@@ -197,26 +213,26 @@ impl Region {
                 crc32c::crc32c_append(sum, part)
             })
         };
-        sum == self.checksum_at(at + body_len)
+        as_written(sum == self.checksum_at(at + body_len))
     }
 
     /// Copies the item's body (a large item's: the words that lead to its value) over `body`, and verifies it with the key and
     /// with what `item` says.
     #[cold]
     #[inline(never)]
-    pub(crate) fn read_verified(&self, seen: &Seen, key: &[u8], item: &Item, body: &mut Vec<u8>) -> bool {
-        let Some((cover, body_len)) = self.cover(seen, item) else {
-            return false;
-        };
+    pub(crate) fn read_verified(&self, seen: &Seen, key: &[u8], item: &Item, body: &mut Vec<u8>) -> Result<(), Unread> {
+        let (cover, body_len) = self.cover(seen, item).ok_or(Unread::Changed)?;
         let at = seen.at + seen.header.value_offset();
         body.clear();
-        self.memory.append_to(at, body_len, body);
+        if !self.memory.append_to(at, body_len, body) {
+            return Err(Unread::NoMemory);
+        }
         let sum = if seen.header.is_large() {
             u32::from_le_bytes(bytes_of(body, LARGE_CHECKSUM_AT))
         } else {
             self.checksum_at(at + body_len)
         };
-        cover.sum(key, body) == sum
+        as_written(cover.sum(key, body) == sum)
     }
 
     /// What the item's checksum covers, and the length of its body. `None`: the header cannot be one of a live item.

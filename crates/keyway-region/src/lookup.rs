@@ -104,6 +104,15 @@ pub(crate) enum Look<T> {
     Corrupt,
 }
 
+/// Why a value could not be copied; what was appended of it is rubbish.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Unread {
+    /// it changed on the way, or it is damaged
+    Changed,
+    /// this process has no memory for it
+    NoMemory,
+}
+
 /// A large item's body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Chain {
@@ -142,6 +151,11 @@ pub(crate) enum Found {
     Damaged {
         place: Place,
         word: Slot,
+    },
+    /// it is there, and this process has no memory for its value
+    NoMemory {
+        /// bytes of the value
+        len: usize,
     },
 }
 
@@ -319,21 +333,27 @@ impl Region {
                     let wants_value = how.value
                         && how.unless_cas.is_none_or(|cas| cas != item.cas)
                         && how.at_most.is_none_or(|most| item.value_len <= most);
-                    let whole = if VERIFIED {
+                    let copied = if VERIFIED {
                         self.append_verified(&seen, key.bytes, &item, wants_value, out)
+                    } else if wants_value {
+                        self.append_value(&seen, out)
                     } else {
-                        !wants_value || self.append_value(&seen, out)
+                        Ok(())
                     };
-                    if !whole || !self.still(&seen) && !mutants::is(Mutant::GetWithoutSecondLook) {
+                    if copied.is_err() || !self.still(&seen) && !mutants::is(Mutant::GetWithoutSecondLook) {
                         out.truncate(start);
                         // A value's segments are freed, and an item is marked dead, after its slot has changed (or, where a split
                         // left a frozen word behind, the table word): otherwise it is damaged.
                         let unchanged =
                             || word.same_but_frequency(Slot(self.slot(place.at).load(Acquire))) && self.table() == table;
-                        if !whole && self.still(&seen) && unchanged() {
-                            return match VERIFIED {
-                                true => Found::Damaged { place, word },
-                                false => Found::Corrupt,
+                        if let Err(unread) = copied
+                            && self.still(&seen)
+                            && unchanged()
+                        {
+                            return match unread {
+                                Unread::NoMemory => Found::NoMemory { len: item.value_len },
+                                Unread::Changed if VERIFIED => Found::Damaged { place, word },
+                                Unread::Changed => Found::Corrupt,
                             };
                         }
                         continue 'again;
@@ -441,14 +461,16 @@ impl Region {
         Chain::of([at, at + 8, at + 16].map(|at| self.memory.u64_unaligned(at)))
     }
 
-    /// Copies the item's value to the end of `out`. `false`: it changed on the way; what was appended is rubbish.
-    pub(crate) fn append_value(&self, seen: &Seen, out: &mut Vec<u8>) -> bool {
+    /// Copies the item's value to the end of `out`.
+    pub(crate) fn append_value(&self, seen: &Seen, out: &mut Vec<u8>) -> Result<(), Unread> {
         if seen.header.is_large() {
-            return self.chain(seen).is_some_and(|chain| self.append_chain(chain, out));
+            return self.append_chain(self.chain(seen).ok_or(Unread::Changed)?, out);
         }
-        self.memory
-            .append_to(seen.at + seen.header.value_offset(), seen.header.value_len(), out);
-        true
+        let at = seen.at + seen.header.value_offset();
+        match self.memory.append_to(at, seen.header.value_len(), out) {
+            true => Ok(()),
+            false => Err(Unread::NoMemory),
+        }
     }
 
     /// The item's value, copied to `out`; `None` if it is longer, or has segments of its own.
@@ -459,7 +481,7 @@ impl Region {
         Some(out)
     }
 
-    pub(crate) fn append_chain(&self, chain: Chain, out: &mut Vec<u8>) -> bool {
+    pub(crate) fn append_chain(&self, chain: Chain, out: &mut Vec<u8>) -> Result<(), Unread> {
         let room = self.layout.shape.segment_size - CHAIN_HEADER_SIZE;
         let (mut link, mut left) = (chain.first, chain.value_len);
         let mut walked = 0;
@@ -467,26 +489,29 @@ impl Region {
             walked += 1;
             let segment = link.segment();
             if !self.has(segment) || self.segment_word(segment).generation() != link.generation() {
-                return false;
+                return Err(Unread::Changed);
             }
             let at = self.segment(segment);
             let next = Link(self.slot(at).load(Relaxed));
             let part = left.min(room);
-            self.memory.append_to(at + CHAIN_HEADER_SIZE, part, out);
+            let has_room = self.memory.append_to(at + CHAIN_HEADER_SIZE, part, out);
             fence(Acquire);
             if self.segment_word(segment).generation() != link.generation() {
-                return false;
+                return Err(Unread::Changed);
+            }
+            if !has_room {
+                return Err(Unread::NoMemory);
             }
             if self.has_checksums() && !self.is_part_intact(link, next, chain.last, out.get(out.len() - part..).unwrap_or(&[])) {
-                return false;
+                return Err(Unread::Changed);
             }
             left -= part;
             if left == 0 {
-                return true;
+                return Ok(());
             }
             link = next;
         }
-        false
+        Err(Unread::Changed)
     }
 
     /// Marks a hit: frequency in the slot (until it is full), time and "fetched" in the hint. Hints: a lost one does no harm.
@@ -581,13 +606,15 @@ impl Region {
                         Look::Corrupt => break,
                     };
                     key.clear();
-                    self.memory
+                    // It has the room already.
+                    let _ = self
+                        .memory
                         .append_to(seen.at + seen.header.key_offset(), seen.header.key_len(), key);
                     let item = self.facts(&seen, place, true, now);
                     if !self.still(&seen) {
                         continue;
                     }
-                    if self.has_checksums() && !self.append_verified(&seen, key, &item, false, &mut Vec::new()) {
+                    if self.has_checksums() && self.append_verified(&seen, key, &item, false, &mut Vec::new()).is_err() {
                         // It was replaced meanwhile, or it is damaged.
                         match word.same_but_frequency(Slot(self.slot(place.at).load(Acquire))) {
                             true => break,

@@ -167,11 +167,12 @@ impl Memory {
         unsafe { &*p.cast::<T>() }
     }
 
-    /// Copies region bytes to the end of `out`.
+    /// Copies region bytes to the end of `out`. `false`: this process has no memory for them.
     #[inline]
-    pub fn append_to(&self, offset: usize, len: usize, out: &mut Vec<u8>) {
-        if out.capacity() - out.len() < len {
-            crate::aside::reserve(out, len + ROOM_BEHIND);
+    #[must_use]
+    pub fn append_to(&self, offset: usize, len: usize, out: &mut Vec<u8>) -> bool {
+        if out.capacity() - out.len() < len && !crate::aside::try_reserve(out, len + ROOM_BEHIND) {
+            return false;
         }
         let src = self.at(offset, len);
         // SAFETY: `len` bytes are reserved behind the vector's end, and are initialised before its length says so.
@@ -179,6 +180,7 @@ impl Memory {
             copy::out_of(src, out.as_mut_ptr().add(out.len()), len);
             out.set_len(out.len() + len);
         }
+        true
     }
 
     /// Where these bytes are, for the kernel to read.
@@ -608,7 +610,7 @@ pub(crate) mod tests {
             for offset in 0..17 {
                 m.write(offset, &src[..len]);
                 let mut out = vec![9];
-                m.append_to(offset, len, &mut out);
+                assert!(m.append_to(offset, len, &mut out));
                 assert_eq!(out[1..], src[..len], "{len} bytes at {offset}");
                 assert!(m.equals(offset, &src[..len]));
                 for wrong in [0, len / 2, len.saturating_sub(1)] {

@@ -8,7 +8,7 @@ use crate::hash::{Key, hash};
 use crate::layout::item::{EXPIRY_MAX, flag};
 use crate::layout::slot::Slot;
 use crate::layout::stats::Counter;
-use crate::lookup::{Found, Look, Place};
+use crate::lookup::{Found, Look, Place, Unread};
 use crate::memory::Memory;
 use crate::publish::{Changed, Decision, Old, Prepared};
 use crate::region::Region;
@@ -46,7 +46,10 @@ impl Lent<'_> {
     /// Copies it, without its first bytes, to the end of `out`.
     pub fn append_from(&self, first: usize, out: &mut Vec<u8>) {
         let first = first.min(self.len);
-        self.memory.append_to(self.at + first, self.len - first, out);
+        let rest = self.len - first;
+        aside::reserve(out, rest);
+        let has_room = self.memory.append_to(self.at + first, rest, out);
+        debug_assert!(has_room, "it was reserved");
     }
 }
 
@@ -101,6 +104,7 @@ impl Region {
             }
             Found::Hit { item, .. } => Read::Hit(item),
             Found::Corrupt | Found::Damaged { .. } => Read::Miss,
+            Found::NoMemory { len } => return Err(WriteError::NoMemory { len }),
             Found::Miss | Found::Expired | Found::Flushed if how.vivify.is_some() => Read::Change,
             Found::Miss | Found::Expired | Found::Flushed => Read::Miss,
         })
@@ -205,6 +209,10 @@ impl Session {
                     self.count(Counter::get_misses, 1);
                     return Ok(None);
                 }
+                Found::NoMemory { len } => {
+                    self.count(Counter::get_misses, 1);
+                    return Err(WriteError::NoMemory { len });
+                }
                 Found::Miss | Found::Expired | Found::Flushed => {
                     self.count(Counter::get_misses, 1);
                     self.count(Counter::get_expired, u64::from(matches!(found, Found::Expired)));
@@ -267,6 +275,7 @@ impl Session {
     ) -> Result<Option<Item>, WriteError> {
         match self.region.get::<false>(key, how, now, out, &mut head) {
             Found::Hit { item, .. } => Ok(Some(item)),
+            Found::NoMemory { len } => Err(WriteError::NoMemory { len }),
             // It went between two looks.
             _ => Ok(None),
         }
@@ -312,8 +321,11 @@ impl Session {
             item.win = wins(&item, if how.recache_after_touch { item.ttl_s } else { ttl_before }, how);
             let keep = !item.win && how.exptime.is_none();
             head(&item, out);
-            if how.value && how.unless_cas.is_none_or(|cas| cas != item.cas) && !old.append_value(out) {
-                return Decision::Unreadable;
+            if how.value
+                && how.unless_cas.is_none_or(|cas| cas != item.cas)
+                && let Err(unread) = old.append_value(out)
+            {
+                return Decision::Unreadable(unread);
             }
             answer = Some(item);
             if keep {
@@ -431,14 +443,8 @@ impl Session {
                     if error.is_some() {
                         return Decision::Keep;
                     }
-                    if how.mode == StoreMode::Prepend {
-                        append(built, value);
-                    }
-                    if !old.append_value(built) {
-                        return Decision::Unreadable;
-                    }
-                    if how.mode == StoreMode::Append {
-                        append(built, value);
+                    if let Err(unread) = join(built, how.mode, old, value) {
+                        return Decision::Unreadable(unread);
                     }
                     let marks = item.marks() & flag::BINARY_KEY;
                     Decision::Replace(Draft {
@@ -557,7 +563,7 @@ impl Session {
                             refused = Counted::NotANumber;
                             return Decision::Keep;
                         }
-                        Number::Unreadable => return Decision::Unreadable,
+                        Number::Unreadable(unread) => return Decision::Unreadable(unread),
                     };
                     let value = if how.decrement {
                         number.saturating_sub(how.delta)
@@ -572,9 +578,10 @@ impl Session {
             let text = if width <= NUMBER_LEN_MAX {
                 Value::Number(value, width)
             } else {
+                // The old one is that long, and was read into it.
                 built.clear();
                 aside::reserve(built, width);
-                append(built, itoa::Buffer::new().format(value).as_bytes());
+                built.extend_from_slice(itoa::Buffer::new().format(value).as_bytes());
                 built.resize(width, b' ');
                 Value::Built
             };
@@ -715,14 +722,29 @@ fn same_value<'v>(old: &Old<'_>, built: &mut Vec<u8>, draft: Draft<'v>) -> Decis
             value: Value::Chain(chain),
             ..draft
         }),
-        None if old.append_value(built) => Decision::Replace(draft),
-        None => Decision::Unreadable,
+        None => match old.append_value(built) {
+            Ok(()) => Decision::Replace(draft),
+            Err(unread) => Decision::Unreadable(unread),
+        },
     }
 }
 
-fn append(built: &mut Vec<u8>, bytes: &[u8]) {
-    aside::reserve(built, bytes.len());
+/// The old value with `more` behind it, or before it.
+fn join(built: &mut Vec<u8>, mode: StoreMode, old: &Old<'_>, more: &[u8]) -> Result<(), Unread> {
+    if mode == StoreMode::Prepend {
+        append(built, more)?;
+        return old.append_value(built);
+    }
+    old.append_value(built)?;
+    append(built, more)
+}
+
+fn append(built: &mut Vec<u8>, bytes: &[u8]) -> Result<(), Unread> {
+    if !aside::try_reserve(built, bytes.len()) {
+        return Err(Unread::NoMemory);
+    }
     built.extend_from_slice(bytes);
+    Ok(())
 }
 
 /// What a count came to.
@@ -743,8 +765,8 @@ enum Number {
         width: usize,
     },
     None,
-    /// it was replaced meanwhile, or it is damaged
-    Unreadable,
+    /// it could not be read
+    Unreadable(Unread),
 }
 
 /// The number that an item's value says; `buffer` is for values of unusual length.
@@ -752,8 +774,10 @@ fn read_number(old: &Old<'_>, buffer: &mut Vec<u8>) -> Number {
     let mut digits = [0; NUMBER_LEN_MAX];
     let bytes = match old.short_value(&mut digits) {
         Some(bytes) => bytes,
-        None if old.append_value(buffer) => buffer.as_slice(),
-        None => return Number::Unreadable,
+        None => match old.append_value(buffer) {
+            Ok(()) => buffer.as_slice(),
+            Err(unread) => return Number::Unreadable(unread),
+        },
     };
     parse_number(bytes).map_or(Number::None, |number| Number::Is {
         number,

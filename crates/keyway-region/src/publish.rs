@@ -13,7 +13,7 @@ use crate::layout::bucket::{SLOTS, Table};
 use crate::layout::session::OPERATION;
 use crate::layout::slot::Slot;
 use crate::layout::stats::Counter;
-use crate::lookup::{ATTEMPTS_MAX, Chain, Look, Place, Seen};
+use crate::lookup::{ATTEMPTS_MAX, Chain, Look, Place, Seen, Unread};
 use crate::memory::Line;
 use crate::mutants::{self, Mutant};
 use crate::region::Region;
@@ -56,8 +56,8 @@ impl Old<'_> {
         self.seen.header.expiry()
     }
 
-    /// Copies the value to the end of `out`. `false`: its segments are damaged or freed meanwhile.
-    pub fn append_value(&self, out: &mut Vec<u8>) -> bool {
+    /// Copies the value to the end of `out`.
+    pub fn append_value(&self, out: &mut Vec<u8>) -> Result<(), Unread> {
         if self.region.has_checksums() {
             return self.append_copy(out);
         }
@@ -90,27 +90,39 @@ impl Old<'_> {
         if copy.outcome.get() == Outcome::Unasked {
             let mut item = self.region.facts(self.seen, self.place, true, self.now);
             let body = &mut copy.body.borrow_mut();
-            let mut intact = self.region.read_verified(self.seen, self.key, &item, body);
+            let mut outcome = match self.region.read_verified(self.seen, self.key, &item, body) {
+                Ok(()) => Outcome::Intact,
+                Err(Unread::Changed) => Outcome::Damaged,
+                Err(Unread::NoMemory) => Outcome::NoMemory,
+            };
             if self.seen.header.is_large() {
-                item.value_len = chain_of(body).map_or(0, |chain| chain.value_len);
-                intact &= chain_of(body).is_some();
+                let chain = chain_of(body);
+                item.value_len = chain.map_or(0, |chain| chain.value_len);
+                if chain.is_none() && outcome == Outcome::Intact {
+                    outcome = Outcome::Damaged;
+                }
             }
             copy.item.set(item);
-            copy.outcome.set(if intact { Outcome::Intact } else { Outcome::Damaged });
+            copy.outcome.set(outcome);
         }
         copy
     }
 
     #[cold]
-    fn append_copy(&self, out: &mut Vec<u8>) -> bool {
+    fn append_copy(&self, out: &mut Vec<u8>) -> Result<(), Unread> {
         let copy = self.copy();
         if let Some(chain) = self.chain() {
             return self.region.append_chain(chain, out);
         }
         let body = copy.body.borrow();
-        aside::reserve(out, body.len());
+        if copy.outcome.get() == Outcome::NoMemory || !aside::try_reserve(out, body.len()) {
+            return Err(Unread::NoMemory);
+        }
         out.extend_from_slice(&body);
-        copy.outcome.get() == Outcome::Intact
+        match copy.outcome.get() {
+            Outcome::Intact => Ok(()),
+            _ => Err(Unread::Changed),
+        }
     }
 }
 
@@ -124,8 +136,8 @@ pub(crate) enum Decision<'v> {
     Put(Draft<'v>),
     /// a new item made from the old one: it inherits the flush epoch
     Replace(Draft<'v>),
-    /// the old value could not be read: it was replaced meanwhile, or it is damaged
-    Unreadable,
+    /// the old value could not be read, or there is no memory for the new one
+    Unreadable(Unread),
 }
 
 /// What became of it.
@@ -216,20 +228,30 @@ impl Session {
                     };
                     built.clear();
                     let mut decision = decide(present.then_some(&old), built);
-                    if region.has_checksums() && self.verified.outcome.take() == Outcome::Damaged {
-                        // What was taken from it was not there.
-                        decision = Decision::Unreadable;
+                    if region.has_checksums() {
+                        match self.verified.outcome.take() {
+                            // What was taken from it was not there.
+                            Outcome::Damaged => decision = Decision::Unreadable(Unread::Changed),
+                            Outcome::NoMemory => decision = Decision::Unreadable(Unread::NoMemory),
+                            Outcome::Unasked | Outcome::Intact => {}
+                        }
                     }
                     if !region.still(seen) {
                         continue;
                     }
                     let (draft, stamp) = match decision {
                         Decision::Keep => return Ok(Changed::Kept),
-                        Decision::Unreadable if word.same_but_frequency(Slot(region.slot(place.at).load(Acquire))) => {
+                        Decision::Unreadable(Unread::NoMemory) => {
+                            let len = region.facts(seen, place, false, now).value_len;
+                            return Err(WriteError::NoMemory { len });
+                        }
+                        Decision::Unreadable(Unread::Changed)
+                            if word.same_but_frequency(Slot(region.slot(place.at).load(Acquire))) =>
+                        {
                             self.remove_damaged(place, word);
                             return Err(WriteError::Corrupt);
                         }
-                        Decision::Unreadable => continue,
+                        Decision::Unreadable(Unread::Changed) => continue,
                         Decision::Remove => {
                             if !present {
                                 return Ok(Changed::Kept);
@@ -267,7 +289,7 @@ impl Session {
                     built.clear();
                     let draft = match decide(None, built) {
                         Decision::Put(draft) | Decision::Replace(draft) => draft,
-                        Decision::Keep | Decision::Remove | Decision::Unreadable => return Ok(Changed::Kept),
+                        Decision::Keep | Decision::Remove | Decision::Unreadable(_) => return Ok(Changed::Kept),
                     };
                     if let Some((place, word)) = tentative
                         && !mutants::is(Mutant::InsertWithoutRescan)

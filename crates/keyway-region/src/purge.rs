@@ -457,7 +457,10 @@ impl Session {
         let region = &*self.region;
         let mut bytes = self.scratch.take();
         bytes.clear();
-        aside::reserve(&mut bytes, seen.header.size() + size_of::<u64>());
+        if !aside::try_reserve(&mut bytes, seen.header.size() + size_of::<u64>()) {
+            self.scratch.set(bytes);
+            return Relocated::NoRoom;
+        }
         let stale = if region.is_of_before_gap(seen) { flag::STALE } else { 0 };
         let header = seen.header.with(flag::CAS | stale);
         bytes.extend_from_slice(&header.0.to_le_bytes());
@@ -465,7 +468,8 @@ impl Session {
         bytes.extend_from_slice(&region.cas_unique(seen).to_le_bytes());
         let kept = seen.header.client_flags_offset();
         let rest = seen.header.value_offset() + seen.header.value_len() - kept;
-        region.memory.append_to(seen.at + kept, rest, &mut bytes);
+        let has_room = region.memory.append_to(seen.at + kept, rest, &mut bytes);
+        debug_assert!(has_room, "it was reserved");
         bytes.resize(header.size(), 0);
         if header.size() + EXTENT_HEADER_SIZE > region.layout.shape.segment_size {
             self.scratch.set(bytes);
@@ -679,7 +683,7 @@ impl Session {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Relocated {
     Yes,
-    /// no free segment
+    /// no free segment, or no memory for the copy in between
     NoRoom,
     /// with a CAS unique of its own it would not fit into a segment; or it is not as it was written
     Unfit,

@@ -220,6 +220,11 @@ pub enum WriteError {
     },
     /// nothing can be evicted (or eviction is off and the region is full)
     OutOfMemory,
+    /// this process has no memory for a copy that the operation needs; the region has, and is as it was
+    NoMemory {
+        /// bytes of the value
+        len: usize,
+    },
     /// the region's flush epochs (2^24) are used up
     EpochsUsedUp,
     /// shared memory holds what no writer writes; `keyway check` says where
@@ -243,6 +248,10 @@ impl core::fmt::Display for WriteError {
                 )
             }
             Self::OutOfMemory => f.write_str("out of memory: nothing can be evicted (give the region more memory)"),
+            Self::NoMemory { len } => write!(
+                f,
+                "this process has no memory for a copy of {len} bytes (its limit is `ulimit -v`, its control group's or the machine's)"
+            ),
             Self::EpochsUsedUp => f.write_str("the region has been flushed 16,777,215 times: recreate it"),
             Self::Detached => {
                 f.write_str("the session is not attached: in a forked child reopen the region; otherwise ask for a new one")

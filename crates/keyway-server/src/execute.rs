@@ -774,6 +774,7 @@ pub(crate) fn refusal(error: WriteError) -> &'static [u8] {
         WriteError::KeyLength { .. } => reply::BAD_FORMAT,
         WriteError::EpochsUsedUp | WriteError::Corrupt | WriteError::Detached | WriteError::Unserved => DAMAGED,
         WriteError::KernelDoor => KERNEL_DOOR,
+        WriteError::NoMemory { .. } => reply::OUT_OF_MEMORY,
     }
 }
 

@@ -5,7 +5,10 @@
 //! somebody else's: the C interface hands its own buffer in, and copies to its caller's when the call is over. Without a gate nothing is copied.
 
 use crate::gate::Latch;
-use keyway_region::verbs::KEY_LEN_MAX;
+use keyway_region::verbs::{KEY_LEN_MAX, WriteError};
+
+/// Key and value as they are given to the region.
+type Given<'c> = (&'c [u8], &'c [u8]);
 
 /// Room for a copy that a session keeps from call to call, bytes.
 const KEPT_MAX: usize = 64 << 10;
@@ -26,34 +29,40 @@ impl Default for Copies {
 }
 
 impl Copies {
-    /// Key and value as they are given to the region: themselves without a gate, copies with one. A key of a length that no key has
-    /// and a value above `limit` stay where they are: they are refused for their length, and not read.
+    /// A key as it is given to the region: itself without a gate, a copy with one. One of a length that no key has stays where it is:
+    /// it is refused for its length, and not read.
     #[inline(always)]
-    pub fn of<'c>(&'c mut self, latch: Latch, key: &'c [u8], value: &'c [u8], limit: usize) -> (&'c [u8], &'c [u8]) {
+    pub fn of<'c>(&'c mut self, latch: Latch, key: &'c [u8]) -> &'c [u8] {
+        if latch.is_on() { copied(&mut self.key, key) } else { key }
+    }
+
+    /// The same for a key and a value; a value above `limit` stays where it is. The error: there is no memory for a copy of it.
+    #[inline(always)]
+    pub fn of_both<'c>(
+        &'c mut self,
+        latch: Latch,
+        key: &'c [u8],
+        value: &'c [u8],
+        limit: usize,
+    ) -> Result<Given<'c>, WriteError> {
         if latch.is_on() {
             self.copy(key, value, limit)
         } else {
-            (key, value)
+            Ok((key, value))
         }
     }
 
     /// Cold as `Latch::enter` is.
     #[cold]
     #[inline(never)]
-    fn copy<'c>(&'c mut self, key: &'c [u8], value: &'c [u8], limit: usize) -> (&'c [u8], &'c [u8]) {
-        let key = match self.key.get_mut(..key.len()) {
-            Some(copy) => {
-                copy.copy_from_slice(key);
-                copy
-            }
-            None => key,
-        };
+    fn copy<'c>(&'c mut self, key: &'c [u8], value: &'c [u8], limit: usize) -> Result<Given<'c>, WriteError> {
+        let key = copied(&mut self.key, key);
         if value.is_empty() || value.len() > limit {
-            return (key, value);
+            return Ok((key, value));
         }
         self.value.clear();
-        self.value.extend_from_slice(value);
-        (key, &self.value)
+        append(&mut self.value, value)?;
+        Ok((key, &self.value))
     }
 
     /// The value's copy is not needed any more.
@@ -77,4 +86,25 @@ impl Copies {
             self.value = buffer;
         }
     }
+}
+
+/// Cold as `Latch::enter` is.
+#[cold]
+#[inline(never)]
+fn copied<'c>(copy: &'c mut [u8; KEY_LEN_MAX], key: &'c [u8]) -> &'c [u8] {
+    match copy.get_mut(..key.len()) {
+        Some(copy) => {
+            copy.copy_from_slice(key);
+            copy
+        }
+        None => key,
+    }
+}
+
+/// Appends a value, if this process has the memory.
+pub(crate) fn append(out: &mut Vec<u8>, value: &[u8]) -> Result<(), WriteError> {
+    let no_memory = |_| WriteError::NoMemory { len: value.len() };
+    out.try_reserve(value.len()).map_err(no_memory)?;
+    out.extend_from_slice(value);
+    Ok(())
 }

@@ -237,7 +237,7 @@ impl Client {
         }
         command.extend_from_slice(b"mn\r\n");
         self.with_line(peer, |line| {
-            line.get_mut().write_all(&command)?;
+            line.get_mut().write_all(&command).map_err(unserved)?;
             while hear(line)?.line != "MN" {}
             Ok(())
         })
@@ -245,7 +245,10 @@ impl Client {
 
     /// One command and its answer. The value, if it has one, follows it.
     fn ask(&mut self, peer: &Peer, command: &[u8], value: Option<&[u8]>) -> Result<Answer, WriteError> {
-        let mut request = Vec::with_capacity(command.len() + value.map_or(0, <[u8]>::len) + 4);
+        let len = value.map_or(0, <[u8]>::len);
+        let mut request = Vec::new();
+        let room = command.len() + len + 4;
+        request.try_reserve_exact(room).map_err(|_| WriteError::NoMemory { len })?;
         request.extend_from_slice(command);
         request.extend_from_slice(b"\r\n");
         if let Some(value) = value {
@@ -253,7 +256,7 @@ impl Client {
             request.extend_from_slice(b"\r\n");
         }
         self.with_line(peer, |line| {
-            line.get_mut().write_all(&request)?;
+            line.get_mut().write_all(&request).map_err(unserved)?;
             hear(line)
         })
     }
@@ -261,13 +264,13 @@ impl Client {
     fn with_line<R>(
         &mut self,
         peer: &Peer,
-        work: impl FnOnce(&mut BufReader<UnixStream>) -> io::Result<R>,
+        work: impl FnOnce(&mut BufReader<UnixStream>) -> Result<R, WriteError>,
     ) -> Result<R, WriteError> {
         let _uncancelled = Uncancelled::new();
         // Out of its place meanwhile: one that was left in the middle of an answer is of no use.
         let line = self.0.take().filter(is_open);
-        let mut line = line.map_or_else(|| peer.connect(), Ok).map_err(|_| WriteError::Unserved)?;
-        let result = work(&mut line).map_err(|_| WriteError::Unserved)?;
+        let mut line = line.map_or_else(|| peer.connect(), Ok).map_err(unserved)?;
+        let result = work(&mut line)?;
         self.0 = Some(line);
         Ok(result)
     }
@@ -293,24 +296,28 @@ fn is_open(line: &BufReader<UnixStream>) -> bool {
     line.buffer().is_empty() && recv(line.get_ref().as_raw_fd(), &mut [0], flags) == Err(nix::errno::Errno::EAGAIN)
 }
 
-fn hear(line: &mut BufReader<UnixStream>) -> io::Result<Answer> {
+fn hear(line: &mut BufReader<UnixStream>) -> Result<Answer, WriteError> {
     let mut text = Vec::new();
-    line.by_ref().take(LINE_MAX).read_until(b'\n', &mut text)?;
-    let Some(text) = text.strip_suffix(b"\r\n") else {
-        return Err(io::ErrorKind::UnexpectedEof.into());
-    };
+    line.by_ref().take(LINE_MAX).read_until(b'\n', &mut text).map_err(unserved)?;
+    let text = text.strip_suffix(b"\r\n").ok_or(WriteError::Unserved)?;
     let mut answer = Answer {
         line: String::from_utf8_lossy(text).into_owned(),
         value: Vec::new(),
     };
     if let Some(rest) = answer.line.strip_prefix("VA ") {
         let len = rest.split(' ').next().and_then(|len| len.parse::<usize>().ok());
-        let len = len.filter(|len| *len <= VALUE_LEN_MAX).ok_or(io::ErrorKind::InvalidData)?;
-        answer.value = vec![0; len + 2];
-        line.read_exact(&mut answer.value)?;
+        let len = len.filter(|len| *len <= VALUE_LEN_MAX).ok_or(WriteError::Unserved)?;
+        let no_memory = |_| WriteError::NoMemory { len };
+        answer.value.try_reserve_exact(len + 2).map_err(no_memory)?;
+        answer.value.resize(len + 2, 0);
+        line.read_exact(&mut answer.value).map_err(unserved)?;
         answer.value.truncate(len);
     }
     Ok(answer)
+}
+
+fn unserved(_: io::Error) -> WriteError {
+    WriteError::Unserved
 }
 
 fn begin(verb: &str, key: &[u8]) -> Result<Vec<u8>, WriteError> {

@@ -6,6 +6,7 @@
 //! Its verbs are said to be cold, so that those of a process that may write are compiled as if there were none.
 
 use crate::clock;
+use crate::copies::append;
 use crate::crew::{Crew, Standing};
 use crate::peer::{Client, Peer};
 use keyway_region::verbs::{Arithmetic, Counted, Delete, Deleted, Get, Item, Read, Store, Stored, WriteError};
@@ -49,12 +50,12 @@ impl Reader {
 
     #[cold]
     #[inline(never)]
-    pub(crate) fn get(&mut self, key: &[u8], out: &mut Vec<u8>) -> Option<Item> {
+    pub(crate) fn get(&mut self, key: &[u8], out: &mut Vec<u8>) -> Result<Option<Item>, WriteError> {
         let how = Get {
             value: true,
             ..Get::default()
         };
-        self.get_with(key, &how, out, |_, _| {}).unwrap_or(None)
+        self.get_with(key, &how, out, |_, _| {})
     }
 
     #[cold]
@@ -76,8 +77,9 @@ impl Reader {
                 let Some((item, value)) = client.get(peer, key, how)? else {
                     return Ok(None);
                 };
+                let start = out.len();
                 head(&item, out);
-                out.extend_from_slice(&value);
+                append(out, &value).inspect_err(|_| out.truncate(start))?;
                 Ok(Some(item))
             }
             Read::Hit(item) => {

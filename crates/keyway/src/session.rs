@@ -44,10 +44,21 @@ impl Session {
         }))
     }
 
-    /// Copies the value of `key` to the end of `out`; a miss leaves `out` as it was. [`Item::cas`], [`Item::idle_s`] and
-    /// [`Item::fetched`] are not filled in ([`Get::details`] of [`Session::get_with`] asks for them).
+    /// Copies the value of `key` to the end of `out`; a miss leaves `out` as it was, and so does what [`Session::try_get`] tells as a
+    /// failure. [`Item::cas`], [`Item::idle_s`] and [`Item::fetched`] are not filled in ([`Get::details`] of [`Session::get_with`] asks
+    /// for them).
     #[inline]
     pub fn get(&mut self, key: &[u8], out: &mut Vec<u8>) -> Option<Item> {
+        self.try_get(key, out).unwrap_or(None)
+    }
+
+    /// [`Session::get`], with failures told.
+    ///
+    /// # Errors
+    ///
+    /// A bad key; a session that is detached; [`WriteError::NoMemory`] where this process has no memory for a copy of the value.
+    #[inline]
+    pub fn try_get(&mut self, key: &[u8], out: &mut Vec<u8>) -> Result<Option<Item>, WriteError> {
         either!(self, way => way.get(key, out))
     }
 
@@ -71,7 +82,7 @@ impl Session {
     ///
     /// # Errors
     ///
-    /// A bad key; and, where `how` asks for a change, whatever a write can meet.
+    /// As [`Session::try_get`]; and, where `how` asks for a change, whatever a write can meet.
     #[inline]
     pub fn get_with(
         &mut self,
@@ -113,7 +124,7 @@ impl Session {
     ///
     /// # Errors
     ///
-    /// A bad key, an item that is too large, or memory that nothing can be evicted from.
+    /// A bad key, an item that is too large, memory that nothing can be evicted from, or none in this process for a copy of the value.
     #[inline]
     pub fn set(&mut self, key: &[u8], value: &[u8], exptime: i64) -> Result<Stored, WriteError> {
         self.store(

@@ -2,7 +2,7 @@
 
 use crate::cancel::Uncancelled;
 use crate::clock;
-use crate::copies::Copies;
+use crate::copies::{self, Copies};
 use crate::crew::Crew;
 use crate::gate::{Latch, aside};
 use crate::kernel;
@@ -74,15 +74,15 @@ impl Writer {
     }
 
     #[inline]
-    pub(crate) fn get(&mut self, key: &[u8], out: &mut Vec<u8>) -> Option<Item> {
+    pub(crate) fn get(&mut self, key: &[u8], out: &mut Vec<u8>) -> Result<Option<Item>, WriteError> {
         let how = Get {
             value: true,
             ..Get::default()
         };
-        self.ready().ok()?;
-        let (key, _) = self.copies.of(self.latch, key, &[], 0);
+        self.ready()?;
+        let key = self.copies.of(self.latch, key);
         verb(&mut self.inner, self.latch, |inner, now| {
-            inner.get_with(key, &how, now, out, |_, _| {}).unwrap_or(None)
+            inner.get_with(key, &how, now, out, |_, _| {})
         })
     }
 
@@ -141,7 +141,7 @@ impl Writer {
     pub(crate) fn store(&mut self, key: &[u8], value: &[u8], how: &Store) -> Result<Stored, WriteError> {
         self.ready()?;
         let limit = self.inner.item_size_max();
-        let (key, value) = self.copies.of(self.latch, key, value, limit);
+        let (key, value) = self.copies.of_both(self.latch, key, value, limit)?;
         let stored = change(&mut self.inner, &self.member.crew, |inner, now| {
             inner.store(key, value, how, now)
         });
@@ -152,14 +152,14 @@ impl Writer {
     #[inline]
     pub(crate) fn delete(&mut self, key: &[u8], how: &Delete) -> Result<Deleted, WriteError> {
         self.ready()?;
-        let (key, _) = self.copies.of(self.latch, key, &[], 0);
+        let key = self.copies.of(self.latch, key);
         change(&mut self.inner, &self.member.crew, |inner, now| inner.delete(key, how, now))
     }
 
     #[inline]
     pub(crate) fn arithmetic(&mut self, key: &[u8], how: &Arithmetic) -> Result<Counted, WriteError> {
         self.ready()?;
-        let (key, _) = self.copies.of(self.latch, key, &[], 0);
+        let key = self.copies.of(self.latch, key);
         change(&mut self.inner, &self.member.crew, |inner, now| {
             inner.arithmetic(key, how, now)
         })
@@ -167,7 +167,7 @@ impl Writer {
 
     pub(crate) fn touch(&mut self, key: &[u8], exptime: i64) -> Result<bool, WriteError> {
         self.ready()?;
-        let (key, _) = self.copies.of(self.latch, key, &[], 0);
+        let key = self.copies.of(self.latch, key);
         change(&mut self.inner, &self.member.crew, |inner, now| {
             inner.touch(key, exptime, now)
         })
@@ -200,7 +200,7 @@ impl Writer {
 
     pub(crate) fn note_hit(&mut self, key: &[u8]) {
         if self.ready().is_ok() {
-            let (key, _) = self.copies.of(self.latch, key, &[], 0);
+            let key = self.copies.of(self.latch, key);
             verb(&mut self.inner, self.latch, |inner, now| inner.note_hit(key, now));
         }
     }
@@ -231,7 +231,7 @@ impl Writer {
         mut head: impl FnMut(&Item, &mut Vec<u8>),
     ) -> Result<Option<Item>, WriteError> {
         let mut value = self.copies.lend();
-        let (key, _) = self.copies.of(self.latch, key, &[], 0);
+        let key = self.copies.of(self.latch, key);
         let crew = &self.member.crew;
         let found = verb(&mut self.inner, self.latch, |inner, now| {
             if how.may_change() {
@@ -239,12 +239,15 @@ impl Writer {
             }
             inner.get_with(key, how, now, &mut value, |_, _| {})
         });
-        if let Ok(Some(item)) = &found {
+        let copied = if let Ok(Some(item)) = &found {
+            let start = out.len();
             head(item, out);
-            out.extend_from_slice(&value);
-        }
+            copies::append(out, &value).inspect_err(|_| out.truncate(start))
+        } else {
+            Ok(())
+        };
         self.copies.give_back(value);
-        found
+        copied.and(found)
     }
 
     /// [`Self::walk`], with `visit` called when the gate is closed.

@@ -43,6 +43,20 @@ static void limit_memory(size_t more) {
     limit(RLIMIT_AS, (rlim_t)pages * PAGE + more);
 }
 
+/* No block of so many bytes is to be had any more. */
+static void exhaust(size_t size) {
+    limit_memory(0);
+    while (malloc(size) != NULL)
+        ;
+}
+
+static void unlimit_memory(void) {
+    struct rlimit limit;
+    CHECK(getrlimit(RLIMIT_AS, &limit) == 0);
+    limit.rlim_cur = limit.rlim_max;
+    CHECK(setrlimit(RLIMIT_AS, &limit) == 0);
+}
+
 /* A page with rights, and one behind it with none. */
 static char *edge(int rights) {
     char *pages = mmap(NULL, 2 * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -110,21 +124,55 @@ static void memory_for_an_answer(void) {
     void *answer;
     CHECK(keyway_set(cache, KEY("victim"), value, SMALL, 0, 0) == KEYWAY_OK);
     CHECK(keyway_get_alloc(cache, KEY("victim"), &answer, &item) == KEYWAY_OK && item.value_len == SMALL);
-    limit_memory(0);
-    while (malloc(SMALL / 2) != NULL)
-        ;
+    exhaust(SMALL / 2);
     CHECK(keyway_get_alloc(cache, KEY("victim"), &answer, &item) == KEYWAY_ERROR_OUT_OF_MEMORY && answer == NULL);
     CHECK(keyway_get(cache, KEY("victim"), value, SMALL, &item) == KEYWAY_OK && item.value_len == SMALL);
 }
 
-/* No buffer yet, and no memory for one. */
+static int out_of_memory(keyway_result result) {
+    return result == KEYWAY_ERROR_OUT_OF_MEMORY && keyway_error() == result &&
+           strstr(keyway_message(), "this process has no memory for a copy of ") != NULL;
+}
+
+static uint64_t stat(const char *name) {
+    keyway_stat stats[512];
+    size_t count = sizeof stats / sizeof *stats;
+    CHECK(keyway_stats(cache, stats, &count) == KEYWAY_OK);
+    while (strcmp(stats[--count].name, name) != 0)
+        CHECK(count > 0);
+    return stats[count].value;
+}
+
+/* No buffer yet, and no memory for one: whoever needs one is told, nothing changes, and what needs none goes on. */
 static void memory_for_a_copy(void) {
     keyway_item item;
+    keyway_entry entries[] = {{.key = "victim", .key_len = 6}, {.key = "small", .key_len = 5}};
+    void *answer, *block;
+    int is_gated = stat("gate") != 0;
     CHECK(keyway_set(cache, KEY("victim"), value, LARGE, 0, 0) == KEYWAY_OK);
-    limit_memory(0);
-    while (malloc(LARGE / 2) != NULL)
-        ;
-    keyway_get(cache, KEY("victim"), value, LARGE, &item);
+    CHECK(keyway_set(cache, KEY("small"), KEY("s"), 0, 0) == KEYWAY_OK);
+    exhaust(LARGE / 2);
+    CHECK(out_of_memory(keyway_get(cache, KEY("victim"), value, LARGE, &item)));
+    CHECK(out_of_memory(keyway_gets(cache, KEY("victim"), value, LARGE, &item)));
+    CHECK(out_of_memory(keyway_gat(cache, KEY("victim"), 60, value, LARGE, &item)));
+    CHECK(out_of_memory(keyway_get_alloc(cache, KEY("victim"), &answer, &item)) && answer == NULL);
+    CHECK(out_of_memory(keyway_get_many(cache, entries, 2, &block)));
+    CHECK(entries[0].result == KEYWAY_ERROR_OUT_OF_MEMORY && entries[0].value == NULL);
+    CHECK(entries[1].result == KEYWAY_OK && strcmp(entries[1].value, "s") == 0);
+    keyway_free(block);
+    CHECK(out_of_memory(keyway_append(cache, KEY("victim"), KEY("+"))));
+    CHECK(out_of_memory(keyway_prepend(cache, KEY("victim"), KEY("+"))));
+    /* Inside the gate a value is not read from where the caller has it. */
+    if (is_gated)
+        CHECK(out_of_memory(keyway_set(cache, KEY("new"), value, LARGE, 0, 0)));
+    else
+        CHECK(keyway_set(cache, KEY("new"), value, LARGE, 0, 0) == KEYWAY_OK);
+    CHECK(keyway_set(cache, KEY("small"), KEY("t"), 0, 0) == KEYWAY_OK);
+    CHECK(keyway_get(cache, KEY("small"), value, 1, &item) == KEYWAY_OK && value[0] == 't');
+    CHECK(keyway_get(cache, KEY("victim"), NULL, 0, &item) == KEYWAY_ERROR_BUFFER_TOO_SMALL && item.value_len == LARGE);
+    unlimit_memory();
+    CHECK(keyway_gets(cache, KEY("victim"), value, LARGE, &item) == KEYWAY_OK && item.value_len == LARGE && item.ttl == -1);
+    CHECK(keyway_get(cache, KEY("new"), NULL, 0, &item) == (is_gated ? KEYWAY_NOT_FOUND : KEYWAY_ERROR_BUFFER_TOO_SMALL));
 }
 
 /* ---- pointers */

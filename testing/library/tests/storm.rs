@@ -261,7 +261,7 @@ const VICTIMS: [(&str, &[i32]); 21] = [
     ("descriptors", TOLD),
     ("memory-for-opening", TOLD),
     ("memory-for-an-answer", TOLD),
-    ("memory-for-a-copy", ABORT),
+    ("memory-for-a-copy", TOLD),
     ("null-pointers", TOLD),
     ("no-handle", FAULT),
     ("no-key", FAULT),
@@ -281,8 +281,6 @@ const VICTIMS: [(&str, &[i32]); 21] = [
 const TOLD: &[i32] = &[];
 /// SIGSEGV and SIGBUS
 const FAULT: &[i32] = &[11, 7];
-/// SIGABRT
-const ABORT: &[i32] = &[6];
 
 #[test]
 fn whoever_points_nowhere_or_runs_out_is_told_or_ends_alone() {
@@ -310,6 +308,22 @@ fn whoever_points_nowhere_or_runs_out_is_told_or_ends_alone() {
                 );
             }
         }
+    }
+    // With checksums more of it is copied.
+    let checked = ground.scratch.join("checked");
+    let options = Options {
+        checksums: true,
+        ..Options::default()
+    };
+    let _checked = Cache::open(&Place::Path(checked.clone()), &options).expect("a region with checksums");
+    for gate in ["on", "off"] {
+        let mut victim = c.run("victim");
+        victim.arg(&checked).arg("memory-for-a-copy").env("KEYWAY_GATE", gate);
+        let (status, told) = run_to_end(&mut victim, DEADLINE);
+        assert!(
+            status.success() && told == "told\n",
+            "checksums, gate {gate}: {status}\n{told}"
+        );
     }
     ground.stop();
     for worker in &mut workers {

@@ -97,6 +97,7 @@ impl Door for Library {
         Some(self.answer(call).unwrap_or_else(|e| match e {
             WriteError::OutOfMemory | WriteError::TooLarge { .. } => Answer::Refused,
             WriteError::Corrupt
+            | WriteError::NoMemory { .. }
             | WriteError::EpochsUsedUp
             | WriteError::KeyLength { .. }
             | WriteError::Detached
