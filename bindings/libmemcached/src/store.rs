@@ -120,6 +120,12 @@ pub(crate) fn refused(st: *const memcached_st, error: WriteError) -> c_int {
         WriteError::NoMemory { .. } => error::set(st, rc::MEMORY_ALLOCATION_FAILURE, &error.to_string()),
         WriteError::OutOfMemory => rc::SERVER_MEMORY_ALLOCATION_FAILURE,
         WriteError::KeyLength { .. } => error::set_client_error(st, "line too long: namespace and key have more than 250 bytes"),
+        // Of a handle that has no server to go to.
+        WriteError::KernelDoor => {
+            let why = "the region's server answers from the kernel, and what is changed here cannot be counted for it: name the server \
+                       in place of keyway:PATH, or its region socket, keyway:SOCKET (keyway serve --region-socket SOCKET)";
+            error::set(st, rc::SERVER_ERROR, why)
+        }
         WriteError::Detached => error::set(st, rc::CONNECTION_FAILURE, &error.to_string()),
         other => error::set(st, rc::SERVER_ERROR, &other.to_string()),
     }

@@ -497,6 +497,11 @@ fn behind_an_open_kernel_door_a_program_moves_to_the_socket() {
     let mut alone = Talk::start(&dropin, &program, &format!("keyway:{}", region.display()), &[ALONE]);
     assert_eq!(alone.ask("get k"), "three", "what is there can be read");
     assert_eq!(alone.ask("set k four"), "SERVER ERROR");
+    let why = alone.ask("message");
+    assert!(
+        why.contains("answers from the kernel") && why.contains("keyway:SOCKET"),
+        "{why}"
+    );
     assert_eq!(alone.ask("get k"), "three");
     drop(server);
 
@@ -507,6 +512,9 @@ fn behind_an_open_kernel_door_a_program_moves_to_the_socket() {
     let mut direct = Talk::start(&dropin, &program, &servers, &[]);
     assert_eq!(direct.ask("set k five"), "SUCCESS", "{}", direct.said());
     assert!(direct.has_mapped(&region) && direct.said().is_empty(), "{}", direct.said());
+    let mut named = Talk::start(&dropin, &program, &format!("keyway:{path}"), &[ALONE]);
+    assert_eq!(named.ask("set k five"), "SUCCESS", "the message's advice: {}", named.said());
+    assert!(named.has_mapped(&region));
     wait_until("the other's next connection", DEADLINE, || {
         (after.ask("get k") == "five").then_some(())
     });
@@ -539,6 +547,9 @@ fn under_keyway_exec_the_region_is_attached_before_main_or_it_says_why_not() {
     assert_eq!(talk.ask("set k one"), "SUCCESS", "{}", talk.said());
     assert_eq!(talk.ask("get k"), "one");
     assert!(!talk.said().contains("libmemcached)"), "{}", talk.said());
+    // A forked child is told that it has none, and the parent goes on.
+    assert_eq!(talk.ask("fork k child"), "CONNECTION FAILURE");
+    assert_eq!(talk.ask("get k"), "one");
     let mut wire = server.connect(Transport::Tcp);
     assert_eq!(wire.ask("mg k v").expect("an answer"), "VA 3");
     drop(talk);

@@ -133,7 +133,8 @@ pub struct Options {
     /// whether the region's mapping is inaccessible outside calls
     pub gate: Gate,
     /// Keep no descriptor that can read or write the region, or be mapped: the cache can then not [`Cache::grow`], nor be handed out, and
-    /// where this user may not open the file by itself, it does not notice the death of other processes (others do)
+    /// where this user may not open the file by itself, it does not notice the death of other processes (others do); a forked child does
+    /// not have it ([`OpenError::KeptOut`])
     pub sealed: bool,
 }
 
@@ -278,7 +279,7 @@ impl Cache {
     ///
     /// # Errors
     ///
-    /// The region is gone, is anonymous memory, or has no process slot left.
+    /// The region is gone, is anonymous memory, was opened [`Options::sealed`], or has no process slot left.
     #[inline]
     pub fn here(&self) -> Result<&Self, OpenError> {
         if self.inner.crew.home.is_here() {
@@ -294,8 +295,13 @@ impl Cache {
         if let Some(own) = inner.again.get() {
             return own.here();
         }
-        if inner.place == Place::Memfd {
-            return Err(OpenError::Forked);
+        let path = match &inner.place {
+            Place::Memfd => return Err(OpenError::Forked),
+            Place::Path(path) | Place::Socket(path) => path.clone(),
+        };
+        if inner.options.sealed {
+            // Whatever would become of it: the way by the file is closed, a server would hand it out again, without the seal.
+            return Err(OpenError::KeptOut { path });
         }
         let options = Options {
             existing_only: true,

@@ -127,6 +127,31 @@ fn a_forked_child_is_told_so_and_can_open_the_region_again() {
 }
 
 #[test]
+fn a_forked_child_is_kept_out_of_a_sealed_region() {
+    let file = File::new("sealed");
+    let place = Place::Path(file.0.clone());
+    let options = Options {
+        sealed: true,
+        memory: 4 << 20,
+        ..Options::default()
+    };
+    let cache = Cache::open(&place, &options).unwrap();
+    cache
+        .with_session(|session, _| session.set(b"key", b"value", 0))
+        .unwrap()
+        .unwrap();
+    assert!(forked(|| {
+        let told = cache
+            .with_session(|session, _| session.set(b"key", b"never", 0))
+            .unwrap_err()
+            .to_string();
+        matches!(cache.here(), Err(OpenError::KeptOut { .. })) && told.contains("threads instead of forked children")
+    }));
+    let value = cache.with_session(|session, _| value_of(session, b"key")).unwrap();
+    assert_eq!(value.as_deref(), Some(b"value".as_slice()));
+}
+
+#[test]
 fn a_grandchild_is_no_parent() {
     let file = File::new("grandchild");
     let cache = file.open();

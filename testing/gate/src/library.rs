@@ -9,6 +9,7 @@ use std::ffi::{CStr, CString, c_char, c_int, c_void};
 
 type Open = unsafe extern "C" fn(*const c_char, *const c_void) -> *mut c_void;
 type Set = unsafe extern "C" fn(*mut c_void, *const c_void, usize, *const c_void, usize, i64, u32) -> c_int;
+type Message = unsafe extern "C" fn() -> *const c_char;
 type Get = unsafe extern "C" fn(*mut c_void, *const c_void, usize, *mut c_void, usize, *mut c_void) -> c_int;
 
 /// What is needed of it.
@@ -16,6 +17,7 @@ pub struct Library {
     open: Open,
     set: Set,
     get: Get,
+    message: Message,
 }
 
 /// An open cache.
@@ -39,13 +41,14 @@ fn symbol(name: &CStr) -> Option<*mut c_void> {
 impl Library {
     /// The library, if it has been preloaded.
     pub fn find() -> Option<Self> {
-        let [open, set, get] = [c"keyway_open", c"keyway_set", c"keyway_get"].map(symbol);
+        let [open, set, get, message] = [c"keyway_open", c"keyway_set", c"keyway_get", c"keyway_message"].map(symbol);
         // SAFETY: the functions of these names.
         unsafe {
             Some(Self {
                 open: std::mem::transmute::<*mut c_void, Open>(open?),
                 set: std::mem::transmute::<*mut c_void, Set>(set?),
                 get: std::mem::transmute::<*mut c_void, Get>(get?),
+                message: std::mem::transmute::<*mut c_void, Message>(message?),
             })
         }
     }
@@ -81,6 +84,12 @@ impl Library {
         // SAFETY: the function keeps nothing of what it is given.
         unsafe { libc::dl_iterate_phdr(Some(look), (&raw mut search).cast()) };
         search.found
+    }
+
+    /// What it says of this thread's last failure.
+    pub fn message(&self) -> String {
+        // SAFETY: a C string of the thread's own until its next failure.
+        unsafe { CStr::from_ptr((self.message)()) }.to_string_lossy().into_owned()
     }
 
     /// Opens a place.

@@ -8,6 +8,7 @@
 
 use crate::library::{Cache, Library};
 use libc::{c_int, c_long, c_void};
+use std::io::Write;
 use std::ops::Range;
 use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering::SeqCst};
 
@@ -17,6 +18,8 @@ pub type Outcome = Result<(), String>;
 pub type Tried = (&'static str, Outcome);
 
 const PAGE: usize = 4096;
+/// `keyway.h`: codes from here on are failures.
+const KEYWAY_ERROR_ARGUMENT: c_int = 16;
 
 /// Tries all of them: on the region that the library opens by `place`, whose file is `file`, and which is mapped there.
 pub fn all(library: &Library, place: &str, file: &str, region: Range<usize>) -> Vec<Tried> {
@@ -260,11 +263,21 @@ fn by_child(attempt: impl FnOnce() -> c_long) -> Outcome {
     }
 }
 
-/// A forked child has neither the mapping nor a way to open the region.
+/// A forked child has neither the mapping nor a way to open the region; every call says so, and its parent's go on.
 fn forked_child(library: &Library, place: &str) -> Outcome {
     let cache = library.open(place).ok_or("keyway_open fails")?;
     cache.set(b"parent", b"value");
-    by_child(|| if cache.has(b"parent", b"value") { 0 } else { -1 })
+    by_child(|| {
+        let mut room = [0u8; 5];
+        // SAFETY: the room is there.
+        let got = unsafe { cache.get_to(b"parent", room.as_mut_ptr().cast(), room.len()) };
+        let _ = writeln!(std::io::stderr(), "a forked child's get: {got}: {}", library.message());
+        let set = cache.set(b"parent", b"child");
+        let _ = writeln!(std::io::stderr(), "a forked child's set: {set}: {}", library.message());
+        let is_refused = [got, set].iter().all(|code| *code >= KEYWAY_ERROR_ARGUMENT);
+        if is_refused && room == [0; 5] { -1 } else { 0 }
+    })?;
+    truth(cache.has(b"parent", b"value"), "the parent's get fails behind it")
 }
 
 /// Where the handler of a fault finds what it is to go on with, and what it leaves.

@@ -49,6 +49,7 @@ fn what_the_table_says_is_stopped_is_and_nothing_else() {
     let rows = table();
     let found = trial.differences(&rows);
     assert!(found.is_empty() && rows.len() > 30, "{found:#?}\n{}", trial.said);
+    assert_children_are_told(&trial, "use threads instead of forked children");
     // A table that claims too much, too little, or lacks a row is refused.
     for (way, claim) in [("new-code", "stopped"), ("munmap", "open")] {
         let mut wrong = rows.clone();
@@ -73,6 +74,7 @@ fn a_region_from_a_server_is_closed_in_the_same_ways() {
     let trial = run_on(&socket, server.region(), &[]);
     let found = trial.differences(&table());
     assert!(found.is_empty(), "{found:#?}\n{}", trial.said);
+    assert_children_are_told(&trial, "use threads instead of forked children");
     // What the program's verbs stored is the server's.
     let mut wire = server.connect(harness::Transport::Tcp);
     assert_eq!(wire.ask("mg parent v").expect("an answer"), "VA 5");
@@ -85,6 +87,16 @@ fn a_program_that_compiles_while_it_runs_gives_up_that_row_and_no_other() {
     rows.insert("writable-code".to_owned(), "open".to_owned());
     let found = trial.differences(&rows);
     assert!(found.is_empty(), "{found:#?}\n{}", trial.said);
+}
+
+/// A forked child has been told why it has no cache, and what to do.
+fn assert_children_are_told(trial: &Trial, what: &str) {
+    let told: Vec<_> = trial
+        .said
+        .lines()
+        .filter(|line| line.starts_with("a forked child's "))
+        .collect();
+    assert!(told.len() == 2 && told.iter().all(|line| line.contains(what)), "{told:#?}");
 }
 
 /// `keyway exec` of a program that has, or loads, a copy of the library of its own.

@@ -238,7 +238,20 @@ fn under_keyway_exec_the_region_is_attached_before_main() {
     };
     let scratch = Scratch::new();
     let region = scratch.join("region");
-    let program = "import sys, keyway; client = keyway.Client(sys.argv[1]); client.set('key', b'value', noreply=False); print(client.get('key'))";
+    let program = "\
+import os, sys, keyway
+client = keyway.Client(sys.argv[1])
+client.set('key', b'value', noreply=False)
+if os.fork() == 0:
+    try:
+        print('the child has', client.get('key'))
+    except keyway.exceptions.MemcacheRegionError as error:
+        print('the child is told:', error)
+    sys.stdout.flush()
+    os._exit(0)
+os.wait()
+print(client.get('key'))
+";
     let exec = |library: &Path| {
         let mut command = Command::new(harness::keyway_binary());
         for (name, value) in python.command().get_envs() {
@@ -254,7 +267,12 @@ fn under_keyway_exec_the_region_is_attached_before_main() {
         run_to_end(&mut command, DEADLINE)
     };
     let (status, said) = exec(&python.path().join("keyway/_keyway.abi3.so"));
-    assert!(status.success() && said.contains("b'value'"), "{status}\n{said}");
+    assert!(status.success() && said.contains("\nb'value'"), "{status}\n{said}");
+    let told = said.lines().find(|line| line.starts_with("the child is told"));
+    assert!(
+        told.is_some_and(|line| line.contains("use threads instead of forked children")),
+        "{said}"
+    );
     let (status, said) = exec(&harness::workspace_library("keyway-capi", "libkeyway_capi.so"));
     assert!(
         !status.success() && said.contains("keyway exec --library"),
