@@ -7,6 +7,7 @@
 
 use crate::paper::{PaperRow, PaperTable};
 use crate::report::{Better, Report, Row, columns, spread};
+use crate::sides::{Sides, Spread};
 use std::collections::HashMap;
 use std::fmt::Write;
 
@@ -86,21 +87,21 @@ impl Verdict {
     }
 }
 
-/// A median with the lowest and the highest measurement.
+/// A median with the lowest and the highest measurement, all known.
 #[derive(Clone, Copy)]
-struct Spread {
+struct Known {
     median: f64,
     low: f64,
     high: f64,
 }
 
-impl Spread {
-    fn of(median: Option<f64>, low: Option<f64>, high: Option<f64>) -> Option<Self> {
-        let median = median?;
+impl Known {
+    fn of(spread: Spread) -> Option<Self> {
+        let median = spread.median?;
         Some(Self {
             median,
-            low: low.unwrap_or(median),
-            high: high.unwrap_or(median),
+            low: spread.low.unwrap_or(median),
+            high: spread.high.unwrap_or(median),
         })
     }
 
@@ -208,7 +209,7 @@ fn rows(report: &Report) -> Vec<Row> {
         .iter()
         .flat_map(|paper| paper.rows.iter().map(move |row| of_paper(paper, row)));
     let all = report.rows.iter().cloned().chain(beside_papers);
-    all.filter(|row| row.keyway.is_some()).collect()
+    all.filter(|row| row.sides.keyway.is_some()).collect()
 }
 
 fn of_paper(paper: &PaperTable, row: &PaperRow) -> Row {
@@ -220,15 +221,7 @@ fn of_paper(paper: &PaperTable, row: &PaperRow) -> Row {
         unit: row.unit.clone(),
         digits: row.digits,
         better: row.better,
-        keyway: row.keyway,
-        keyway_low: row.keyway_low,
-        keyway_high: row.keyway_high,
-        peer: row.peer,
-        peer_low: row.peer_low,
-        peer_high: row.peer_high,
-        ratio: row.ratio,
-        ratio_low: row.ratio_low,
-        ratio_high: row.ratio_high,
+        sides: row.sides,
     }
 }
 
@@ -242,24 +235,17 @@ fn is_zero_in(report: &Report, row: &Row) -> bool {
 }
 
 fn zero(like: &Row) -> Row {
-    let side = like.peer.map(|_| 0.0);
+    let peer: &[f64] = if like.sides.peer.is_some() { &[0.0] } else { &[] };
     Row {
-        keyway: Some(0.0),
-        keyway_low: Some(0.0),
-        keyway_high: Some(0.0),
-        peer: side,
-        peer_low: side,
-        peer_high: side,
-        ratio: None,
-        ratio_low: None,
-        ratio_high: None,
+        // The ratio of nothing to nothing is none.
+        sides: Sides::of(&[0.0], peer),
         ..like.clone()
     }
 }
 
 fn judge(old: Row, new: Row, same_peer: bool, threshold: f64) -> Change {
-    let ratio = |row: &Row| Spread::of(row.ratio, row.ratio_low, row.ratio_high).filter(|_| same_peer);
-    let own = |row: &Row| Spread::of(row.keyway, row.keyway_low, row.keyway_high);
+    let ratio = |row: &Row| Known::of(row.sides.of_ratio()).filter(|_| same_peer);
+    let own = |row: &Row| Known::of(row.sides.of_keyway());
     let beside = ratio(&old).zip(ratio(&new));
     let judged = beside.or_else(|| own(&old).zip(own(&new)));
     let verdict = match judged {
@@ -285,7 +271,7 @@ fn judge(old: Row, new: Row, same_peer: bool, threshold: f64) -> Change {
     }
 }
 
-fn verdict(before: Spread, after: Spread, better: Better, threshold: f64, floor: f64) -> Verdict {
+fn verdict(before: Known, after: Known, better: Better, threshold: f64, floor: f64) -> Verdict {
     let moved = after.median - before.median;
     if moved.abs() <= (before.median.abs() * threshold / 100.0).max(floor) {
         return Verdict::Same;
@@ -385,10 +371,10 @@ fn table(changes: &[Change]) -> String {
         } else {
             format!(", {}", new.unit)
         };
-        let own = |row: &Row| spread(row.keyway, row.keyway_low, row.keyway_high, row.digits);
+        let own = |row: &Row| spread(row.sides.of_keyway(), row.digits);
         let ratio = |row: &Row| {
             if *beside_peer {
-                spread(row.ratio, row.ratio_low, row.ratio_high, 2)
+                spread(row.sides.of_ratio(), 2)
             } else {
                 String::new()
             }
@@ -463,7 +449,7 @@ mod tests {
 
     fn row(value: f64) -> Row {
         let mut row = report(&[value]).rows.remove(0);
-        (row.ratio, row.peer) = (None, None);
+        (row.sides.ratio, row.sides.peer) = (None, None);
         row
     }
 
@@ -515,9 +501,7 @@ mod tests {
             unit: "%".into(),
             better: Better::Lower,
             cell: old.cells[0].name.clone(),
-            keyway: Some(percent),
-            keyway_low: Some(percent),
-            keyway_high: Some(percent),
+            sides: Sides::of(&[percent], &[]),
             ..row(1.0)
         };
         new.rows.push(missed(30.0));
@@ -539,8 +523,9 @@ mod tests {
         let mut new = old.clone();
         new.rows.clear();
         let get = &mut new.papers[0].rows[0];
-        assert_eq!((get.name.as_str(), get.ratio), ("get", Some(0.1)));
-        for ratio in [&mut get.ratio, &mut get.ratio_low, &mut get.ratio_high] {
+        assert_eq!((get.name.as_str(), get.sides.ratio), ("get", Some(0.1)));
+        let sides = &mut get.sides;
+        for ratio in [&mut sides.ratio, &mut sides.ratio_low, &mut sides.ratio_high] {
             *ratio = Some(0.9);
         }
         let comparison = Comparison::new(&old, &new, THRESHOLD_PERCENT).unwrap();
@@ -567,7 +552,7 @@ mod tests {
             for _ in 0..ROUNDS {
                 let mut three = || {
                     let samples: crate::samples::Samples = (0..3).map(|_| 1.0 + noise * normal()).collect();
-                    Spread {
+                    Known {
                         median: samples.median(),
                         low: samples.low(),
                         high: samples.high(),

@@ -189,10 +189,11 @@ fn overview(report: &Report) -> Option<Markup> {
 }
 
 fn ratio_row(row: &Row) -> Option<ratios::Row> {
-    let ratio = row.ratio.filter(|ratio| *ratio > 0.0)?;
+    let ratio = row.sides.ratio.filter(|ratio| *ratio > 0.0)?;
     let spread = row
+        .sides
         .ratio_low
-        .zip(row.ratio_high)
+        .zip(row.sides.ratio_high)
         .filter(|(low, high)| *low > 0.0 && low < high);
     let bar = ratios::Bar {
         class: tables::ahead(row),

@@ -30,6 +30,7 @@ pub mod rig;
 pub mod run;
 pub mod samples;
 pub mod servers;
+pub mod sides;
 pub mod sockets;
 pub mod trace;
 pub mod twitter;

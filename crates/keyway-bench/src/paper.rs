@@ -5,7 +5,7 @@
 //! is left of the difference when each machine is compared with itself. A ratio is always that of the new system to its peer.
 
 use crate::report::{Better, columns, known, spread};
-use crate::samples::Samples;
+use crate::sides::{Sides, Spread};
 use serde::{Deserialize, Serialize};
 use std::fmt::Write;
 
@@ -43,24 +43,9 @@ pub struct PaperRow {
     pub keyway_by: String,
     /// who the peer was and how it was reached, such as `memcached, Unix socket`; empty: there was none
     pub peer_by: String,
-    /// median
-    pub keyway: Option<f64>,
-    /// of its measurements
-    pub keyway_low: Option<f64>,
-    /// of its measurements
-    pub keyway_high: Option<f64>,
-    /// median
-    pub peer: Option<f64>,
-    /// of its measurements
-    pub peer_low: Option<f64>,
-    /// of its measurements
-    pub peer_high: Option<f64>,
-    /// Keyway's over the peer's: median of the pairs
-    pub ratio: Option<f64>,
-    /// of the pairs
-    pub ratio_low: Option<f64>,
-    /// of the pairs
-    pub ratio_high: Option<f64>,
+    /// what was measured
+    #[serde(flatten)]
+    pub sides: Sides,
     /// the paper's peer
     pub paper_peer: Option<f64>,
     /// the paper's system
@@ -85,15 +70,7 @@ impl PaperRow {
             better,
             keyway_by: String::new(),
             peer_by: String::new(),
-            keyway: None,
-            keyway_low: None,
-            keyway_high: None,
-            peer: None,
-            peer_low: None,
-            peer_high: None,
-            ratio: None,
-            ratio_low: None,
-            ratio_high: None,
+            sides: Sides::default(),
             paper_peer: None,
             paper_system: None,
             paper_ratio: None,
@@ -107,17 +84,18 @@ impl PaperRow {
     #[must_use]
     pub fn keyway(mut self, by: &str, values: &[f64]) -> Self {
         self.keyway_by = by.to_owned();
-        [self.keyway, self.keyway_low, self.keyway_high] = summary(values.iter().copied());
+        self.sides = Sides::of(values, &[]);
         self
     }
 
     /// With both sides' measurements, those with the same place made one after the other; NaN is none.
     #[must_use]
     pub fn measured(self, keyway_by: &str, keyway: &[f64], peer_by: &str, peer: &[f64]) -> Self {
-        let mut row = self.keyway(keyway_by, keyway);
-        row.peer_by = peer_by.to_owned();
-        [row.peer, row.peer_low, row.peer_high] = summary(peer.iter().copied());
-        [row.ratio, row.ratio_low, row.ratio_high] = summary(keyway.iter().zip(peer).map(|(k, p)| k / p));
+        let row = Self {
+            peer_by: peer_by.to_owned(),
+            sides: Sides::of(keyway, peer),
+            ..self.keyway(keyway_by, &[])
+        };
         row.compared()
     }
 
@@ -146,17 +124,19 @@ impl PaperRow {
         self.compared()
     }
 
+    pub(crate) fn of_paper_ratio(&self) -> Spread {
+        Spread {
+            median: self.paper_ratio,
+            low: self.paper_ratio_low,
+            high: self.paper_ratio_high,
+        }
+    }
+
     fn compared(mut self) -> Self {
-        let both = self.ratio.zip(self.paper_ratio);
+        let both = self.sides.ratio.zip(self.paper_ratio);
         self.ratio_of_ratios = both.and_then(|(here, there)| known(here / there));
         self
     }
-}
-
-/// Median, lowest and highest of what is a number.
-fn summary(values: impl Iterator<Item = f64>) -> [Option<f64>; 3] {
-    let samples: Samples = values.filter(|value| value.is_finite()).collect();
-    [samples.median(), samples.low(), samples.high()].map(known)
 }
 
 impl PaperTable {
@@ -213,9 +193,9 @@ fn here(row: &PaperRow) -> [String; 4] {
     };
     [
         format!("{}{unit}", row.name),
-        spread(row.peer, row.peer_low, row.peer_high, row.digits),
-        spread(row.keyway, row.keyway_low, row.keyway_high, row.digits),
-        significant(row.ratio),
+        spread(row.sides.of_peer(), row.digits),
+        spread(row.sides.of_keyway(), row.digits),
+        significant(row.sides.ratio),
     ]
 }
 
@@ -300,14 +280,18 @@ pub(crate) mod tests {
     fn ratios_are_those_of_pairs_and_compared_with_the_papers() {
         let rows = table().rows;
         assert_eq!(
-            (rows[0].ratio, rows[0].ratio_low, rows[0].ratio_high),
-            (Some(0.1), Some(0.1), Some(0.2))
+            rows[0].sides.of_ratio(),
+            Spread {
+                median: Some(0.1),
+                low: Some(0.1),
+                high: Some(0.2)
+            }
         );
         assert!((rows[0].paper_ratio.unwrap() - 0.05).abs() < 1e-12);
         assert!((rows[0].ratio_of_ratios.unwrap() - 2.0).abs() < 1e-9);
         assert!((rows[1].ratio_of_ratios.unwrap() - 1.6).abs() < 1e-9);
         assert_eq!(
-            (rows[2].keyway, rows[2].ratio, rows[2].ratio_of_ratios),
+            (rows[2].sides.keyway, rows[2].sides.ratio, rows[2].ratio_of_ratios),
             (Some(5.0), None, None)
         );
     }

@@ -9,7 +9,7 @@ use crate::plan::{Against, Pace, Plan};
 use crate::ran::{Latencies, Ran};
 use crate::reproduce::Reproduced;
 use crate::run::{CellRan, Outcome, SideRan};
-use crate::samples::Samples;
+use crate::sides::{Sides, Spread};
 use serde::{Deserialize, Serialize};
 use std::fmt::Write;
 
@@ -80,24 +80,9 @@ pub struct Row {
     pub digits: usize,
     /// which way is better
     pub better: Better,
-    /// medians
-    pub keyway: Option<f64>,
-    /// of its measurements
-    pub keyway_low: Option<f64>,
-    /// of its measurements
-    pub keyway_high: Option<f64>,
-    /// median
-    pub peer: Option<f64>,
-    /// of its measurements
-    pub peer_low: Option<f64>,
-    /// of its measurements
-    pub peer_high: Option<f64>,
-    /// Keyway's over the peer's: median of the pairs
-    pub ratio: Option<f64>,
-    /// of the pairs
-    pub ratio_low: Option<f64>,
-    /// of the pairs
-    pub ratio_high: Option<f64>,
+    /// what was measured
+    #[serde(flatten)]
+    pub sides: Sides,
 }
 
 /// One cell: what was asked how, and what each measurement gave.
@@ -372,11 +357,11 @@ impl Report {
             let (rate, p99) = (row("throughput"), row("latency, p99"));
             lines.push([
                 cell.name.clone(),
-                number(rate.and_then(|row| row.keyway), 1),
-                number(rate.and_then(|row| row.peer), 1),
-                number(rate.and_then(|row| row.ratio), 2),
-                number(p99.and_then(|row| row.keyway), 2),
-                number(p99.and_then(|row| row.peer), 2),
+                number(rate.and_then(|row| row.sides.keyway), 1),
+                number(rate.and_then(|row| row.sides.peer), 1),
+                number(rate.and_then(|row| row.sides.ratio), 2),
+                number(p99.and_then(|row| row.sides.keyway), 2),
+                number(p99.and_then(|row| row.sides.peer), 2),
             ]);
         }
         columns(&lines)
@@ -416,9 +401,7 @@ fn rows(cell: &CellRan) -> Vec<Row> {
     let of_side = |side: Option<&SideRan>, figure: &Figure| side.map_or_else(Vec::new, |side| values(side, figure.name));
     let rows = FIGURES.iter().map(|figure| {
         let (keyway, peer) = (of_side(cell.sides.first(), figure), of_side(cell.sides.get(1), figure));
-        let samples = |values: &[f64]| values.iter().copied().filter(|v| v.is_finite()).collect::<Samples>();
-        let ratio = samples(&keyway.iter().zip(&peer).map(|(k, p)| k / p).collect::<Vec<_>>());
-        let (keyway, peer, name) = (samples(&keyway), samples(&peer), cell.cell.name());
+        let name = cell.cell.name();
         Row {
             name: format!("{name}: {}", figure.name),
             cell: name,
@@ -426,18 +409,10 @@ fn rows(cell: &CellRan) -> Vec<Row> {
             unit: figure.unit.to_owned(),
             digits: figure.digits,
             better: figure.better,
-            keyway: known(keyway.median()),
-            keyway_low: known(keyway.low()),
-            keyway_high: known(keyway.high()),
-            peer: known(peer.median()),
-            peer_low: known(peer.low()),
-            peer_high: known(peer.high()),
-            ratio: known(ratio.median()),
-            ratio_low: known(ratio.low()),
-            ratio_high: known(ratio.high()),
+            sides: Sides::of(&keyway, &peer),
         }
     });
-    rows.filter(|row| row.keyway.is_some() || row.peer.is_some()).collect()
+    rows.filter(|row| row.sides.keyway.or(row.sides.peer).is_some()).collect()
 }
 
 impl CellReport {
@@ -545,18 +520,14 @@ fn table(cell: &CellReport, rows: &[&Row]) -> String {
         } else {
             format!(", {}", row.unit)
         };
-        let shown = |median, low, high, digits| {
-            if peer.is_some() {
-                spread(median, low, high, digits)
-            } else {
-                String::new()
-            }
+        let shown = |of, digits| {
+            if peer.is_some() { spread(of, digits) } else { String::new() }
         };
         lines.push([
             format!("{}{unit}", row.figure),
-            spread(row.keyway, row.keyway_low, row.keyway_high, row.digits),
-            shown(row.peer, row.peer_low, row.peer_high, row.digits),
-            shown(row.ratio, row.ratio_low, row.ratio_high, 2),
+            spread(row.sides.of_keyway(), row.digits),
+            shown(row.sides.of_peer(), row.digits),
+            shown(row.sides.of_ratio(), 2),
         ]);
     }
     format!(
@@ -584,8 +555,8 @@ pub(crate) fn columns<const N: usize>(lines: &[[String; N]]) -> String {
     text
 }
 
-pub(crate) fn spread(median: Option<f64>, low: Option<f64>, high: Option<f64>, digits: usize) -> String {
-    match (median, low, high) {
+pub(crate) fn spread(spread: Spread, digits: usize) -> String {
+    match (spread.median, spread.low, spread.high) {
         (Some(median), Some(low), Some(high)) => format!("{median:.digits$} ({low:.digits$}–{high:.digits$})"),
         _ => "–".to_owned(),
     }
@@ -665,10 +636,13 @@ pub(crate) mod tests {
     fn a_ratio_is_that_of_neighbours_in_time() {
         let rows = report(&outcome()).rows;
         let throughput = &rows[0];
-        assert_eq!((throughput.keyway, throughput.peer), (Some(2.0), Some(1.0)));
-        assert_eq!((throughput.ratio_low, throughput.ratio_high), (Some(2.0), Some(2.0)));
+        assert_eq!((throughput.sides.keyway, throughput.sides.peer), (Some(2.0), Some(1.0)));
+        assert_eq!(
+            (throughput.sides.ratio_low, throughput.sides.ratio_high),
+            (Some(2.0), Some(2.0))
+        );
         let p50 = rows.iter().find(|row| row.figure == "latency, p50").unwrap();
-        assert!((p50.ratio.unwrap() - 0.25).abs() < 0.001);
+        assert!((p50.sides.ratio.unwrap() - 0.25).abs() < 0.001);
     }
 
     #[test]

@@ -250,7 +250,8 @@ fn every_plot_that_has_its_data_is_there_and_can_be_read() {
     new.papers.push(paper());
     let mut old = new.clone();
     for row in old.rows.iter_mut().filter(|row| row.figure == "throughput").take(3) {
-        for figure in [&mut row.ratio, &mut row.ratio_low, &mut row.ratio_high] {
+        let sides = &mut row.sides;
+        for figure in [&mut sides.ratio, &mut sides.ratio_low, &mut sides.ratio_high] {
             *figure = figure.map(|ratio| ratio * 3.0);
         }
     }

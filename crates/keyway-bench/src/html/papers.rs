@@ -5,6 +5,7 @@ use crate::html::ratios::{self, Bar, Row};
 use crate::html::tables::value;
 use crate::paper::{PaperRow, PaperTable, sides};
 use crate::report::Better;
+use crate::sides::Spread;
 use maud::{Markup, html};
 
 /// One table, with bars for the rows that have a ratio.
@@ -41,9 +42,9 @@ fn of_whom(table: &PaperTable) -> String {
 }
 
 fn bars(row: &PaperRow) -> Option<Row> {
-    let bar = |class, whose, ratio: Option<f64>, low: Option<f64>, high: Option<f64>| {
-        let spread = low.zip(high).filter(|(low, high)| low < high);
-        ratio.map(|ratio| Bar {
+    let bar = |class, whose, of: Spread| {
+        let spread = of.low.zip(of.high).filter(|(low, high)| low < high);
+        of.median.map(|ratio| Bar {
             class,
             ratio,
             spread,
@@ -51,8 +52,8 @@ fn bars(row: &PaperRow) -> Option<Row> {
         })
     };
     let bars: Vec<Bar> = [
-        bar("paper", "paper", row.paper_ratio, row.paper_ratio_low, row.paper_ratio_high),
-        bar("keyway", "here", row.ratio, row.ratio_low, row.ratio_high),
+        bar("paper", "paper", row.of_paper_ratio()),
+        bar("keyway", "here", row.sides.of_ratio()),
     ]
     .into_iter()
     .flatten()
@@ -82,14 +83,14 @@ fn figures(table: &PaperTable) -> Markup {
             } }
             tbody { @for row in &table.rows { tr {
                 th scope="row" { (row.name) @if !row.unit.is_empty() { ", " (row.unit) } }
-                td { (value(row.peer, row.peer_low, row.peer_high, row.digits)) }
-                td { (value(row.keyway, row.keyway_low, row.keyway_high, row.digits)) }
-                td { (ratio(row.ratio, row.ratio_low, row.ratio_high)) }
+                td { (value(row.sides.of_peer(), row.digits)) }
+                td { (value(row.sides.of_keyway(), row.digits)) }
+                td { (ratio(row.sides.of_ratio())) }
                 @if theirs {
                     td { (plain(row.paper_peer)) }
                     td { (plain(row.paper_system)) }
-                    td { (ratio(row.paper_ratio, row.paper_ratio_low, row.paper_ratio_high)) }
-                    td { (ratio(row.ratio_of_ratios, None, None)) }
+                    td { (ratio(row.of_paper_ratio())) }
+                    td { (ratio(Spread::none(row.ratio_of_ratios))) }
                 }
             } } }
         } }
@@ -101,6 +102,6 @@ fn plain(value: Option<f64>) -> String {
     value.map_or("–".to_owned(), number)
 }
 
-fn ratio(median: Option<f64>, low: Option<f64>, high: Option<f64>) -> Markup {
-    value(median, low, high, ratios::digits(median.unwrap_or(1.0)))
+fn ratio(spread: Spread) -> Markup {
+    value(spread, ratios::digits(spread.median.unwrap_or(1.0)))
 }

@@ -111,12 +111,12 @@ fn row<'a>(report: &'a Report, cell: &CellReport, figure: &str) -> Option<&'a Ro
 /// Of one side: the median and its spread.
 fn figure(report: &Report, cell: &CellReport, figure: &str, side: usize) -> Option<(f64, (f64, f64))> {
     let row = row(report, cell, figure)?;
-    let (median, low, high) = match side {
-        0 => (row.keyway, row.keyway_low, row.keyway_high),
-        _ => (row.peer, row.peer_low, row.peer_high),
+    let spread = match side {
+        0 => row.sides.of_keyway(),
+        _ => row.sides.of_peer(),
     };
-    let median = median?;
-    Some((median, (low.unwrap_or(median), high.unwrap_or(median))))
+    let median = spread.median?;
+    Some((median, (spread.low.unwrap_or(median), spread.high.unwrap_or(median))))
 }
 
 /// A line of points that were measured.

@@ -4,6 +4,7 @@ use crate::compare::{Change, Comparison, Verdict};
 use crate::html::chart::number;
 use crate::html::ratios::digits;
 use crate::report::{Better, CellReport, Report, Row};
+use crate::sides::Spread;
 use maud::{Markup, html};
 
 /// More cells than this are folded: their summaries still say what they gave.
@@ -30,9 +31,11 @@ fn brief(rows: &[&Row]) -> String {
         return String::new();
     };
     let own = throughput
+        .sides
         .keyway
         .map_or(String::new(), |rate| format!("{} {}", number(rate), throughput.unit));
     throughput
+        .sides
         .ratio
         .map_or(own.clone(), |ratio| format!("{own}, ratio {ratio:.2}"))
 }
@@ -44,10 +47,10 @@ fn cell_table(cell: &CellReport, rows: &[&Row]) -> Markup {
             thead { tr { th {} th { "Keyway" } @if let Some(peer) = peer { th { (peer) } th { "ratio" } } } }
             tbody { @for row in rows { tr {
                 th scope="row" { (row.figure) @if !row.unit.is_empty() { ", " (row.unit) } }
-                td { (value(row.keyway, row.keyway_low, row.keyway_high, row.digits)) }
+                td { (value(row.sides.of_keyway(), row.digits)) }
                 @if peer.is_some() {
-                    td { (value(row.peer, row.peer_low, row.peer_high, row.digits)) }
-                    td.(ahead(row)) { (value(row.ratio, row.ratio_low, row.ratio_high, ratio_digits(row))) }
+                    td { (value(row.sides.of_peer(), row.digits)) }
+                    td.(ahead(row)) { (value(row.sides.of_ratio(), ratio_digits(row))) }
                 }
             } } }
         } }
@@ -55,12 +58,12 @@ fn cell_table(cell: &CellReport, rows: &[&Row]) -> Markup {
 }
 
 fn ratio_digits(row: &Row) -> usize {
-    digits(row.ratio.unwrap_or(1.0))
+    digits(row.sides.ratio.unwrap_or(1.0))
 }
 
 /// Who is ahead, if that is more than the spread: a class.
 pub fn ahead(row: &Row) -> &'static str {
-    let (Some(low), Some(high)) = (row.ratio_low, row.ratio_high) else {
+    let (Some(low), Some(high)) = (row.sides.ratio_low, row.sides.ratio_high) else {
         return "even";
     };
     match (row.better, low > 1.0, high < 1.0) {
@@ -71,9 +74,9 @@ pub fn ahead(row: &Row) -> &'static str {
 }
 
 /// A median, and its spread if there is one.
-pub fn value(median: Option<f64>, low: Option<f64>, high: Option<f64>, digits: usize) -> Markup {
+pub fn value(spread: Spread, digits: usize) -> Markup {
     html! {
-        @match (median, low, high) {
+        @match (spread.median, spread.low, spread.high) {
             (Some(median), Some(low), Some(high)) if low < high => { (fixed(median, digits)) span.spread { " (" (fixed(low, digits)) "–" (fixed(high, digits)) ")" } },
             (Some(median), ..) => (fixed(median, digits)),
             _ => "–",
@@ -134,9 +137,9 @@ fn changes_table(changes: &[&Change]) -> Markup {
             tbody { @for change in changes { tr {
                 @let (old, new) = (&change.old, &change.new);
                 th scope="row" { (new.name) @if !new.unit.is_empty() { ", " (new.unit) } }
-                @for row in [old, new] { td { (value(row.keyway, row.keyway_low, row.keyway_high, row.digits)) } }
-                @for row in [old, new] { td { @if change.beside_peer { (value(row.ratio, row.ratio_low, row.ratio_high, ratio_digits(row))) } } }
-                td { (value(change.factor, None, None, 2)) }
+                @for row in [old, new] { td { (value(row.sides.of_keyway(), row.digits)) } }
+                @for row in [old, new] { td { @if change.beside_peer { (value(row.sides.of_ratio(), ratio_digits(row))) } } }
+                td { (value(Spread::none(change.factor), 2)) }
                 td class=(verdict_class(change.verdict)) { (change.verdict.word()) }
             } } }
         } }
