@@ -268,7 +268,7 @@ impl Memory {
 mod copy {
     //! Moves by instructions in `asm!` blocks: the compiler sees neither address nor width, so it can neither tear, repeat
     //! nor drop a load from memory that others write.
-    use super::Line;
+    use super::{CACHE_LINE, Line};
     use core::arch::asm;
     use core::arch::x86_64::{
         __m128i, _mm_and_si128, _mm_castps_si128, _mm_castsi128_ps, _mm_cmpeq_epi32, _mm_movemask_epi8, _mm_packs_epi16,
@@ -277,6 +277,12 @@ mod copy {
 
     /// Above this many bytes `rep movsb` (fast on processors with ERMS/FSRM) beats the 16-byte loop.
     const REP_FROM: usize = 512;
+    /// From this many bytes on, stores go past the cache: a log goes on to memory that is not in it, and a value of this length, which
+    /// would drive other things out of it, is not read again soon. `rep movsb` then takes half as long again.
+    const STREAM_FROM: usize = 16 * 1024;
+    /// From this many bytes on, what is read is asked for page by page before, so that the translations of its addresses are there.
+    const PAGES_FROM: usize = 8 * 1024;
+    const PAGE: usize = 4096;
 
     #[inline(always)]
     unsafe fn load16(p: *const u8) -> __m128i {
@@ -346,6 +352,29 @@ mod copy {
         // SAFETY: the caller says that 8 bytes are mapped at `p`.
         unsafe { asm!("mov {v}, [{p}]", v = lateout(reg) v, p = in(reg) p, options(nostack, preserves_flags, readonly)) };
         v
+    }
+
+    /// Stores past the cache, to a multiple of 16; ordered by nothing but a fence.
+    #[inline(always)]
+    unsafe fn stream16(p: *mut u8, v: __m128i) {
+        // SAFETY: the caller says that 16 bytes are mapped at `p`, which is aligned to that.
+        unsafe { asm!("movntdq [{p}], {v}", v = in(xmm_reg) v, p = in(reg) p, options(nostack, preserves_flags)) };
+    }
+
+    /// Asks for the lines of so many bytes, one in each `step`; `WRITE`: to write them.
+    #[inline(always)]
+    fn ask<const WRITE: bool>(p: *const u8, len: usize, step: usize) {
+        for at in (0..len).step_by(step) {
+            let p = p.wrapping_add(at);
+            // SAFETY: a prefetch has no effect but on the cache and never faults, whatever the address.
+            unsafe {
+                if WRITE {
+                    asm!("prefetchw [{p}]", p = in(reg) p, options(nostack, preserves_flags, readonly));
+                } else {
+                    asm!("prefetcht0 [{p}]", p = in(reg) p, options(nostack, preserves_flags, readonly));
+                }
+            }
+        }
     }
 
     #[inline(always)]
@@ -433,6 +462,9 @@ mod copy {
         let put4 = |p: *mut u8, v| unsafe { p.cast::<u32>().write_unaligned(v) };
         // SAFETY: called within the bounds that the walk below keeps.
         let put1 = |p: *mut u8, v| unsafe { p.write(v) };
+        if len >= PAGES_FROM {
+            ask::<false>(src, len, PAGE);
+        }
         // SAFETY: every access stays within `len` bytes of its side.
         unsafe {
             moves!(
@@ -463,6 +495,10 @@ mod copy {
         let take4 = |p: *const u8| unsafe { p.cast::<u32>().read_unaligned() };
         // SAFETY: called within the bounds that the walk below keeps.
         let take1 = |p: *const u8| unsafe { p.read() };
+        if len >= REP_FROM {
+            // SAFETY: the caller's promise.
+            return unsafe { into_log(src, dst, len) };
+        }
         // SAFETY: every access stays within `len` bytes of its side.
         unsafe {
             moves!(
@@ -478,6 +514,43 @@ mod copy {
                 take1,
                 |p, v| store1(p, v)
             )
+        }
+    }
+
+    /// What is long, to memory that is not in the cache.
+    ///
+    /// # Safety
+    /// As [`into`], of at least [`REP_FROM`] bytes.
+    #[inline(never)]
+    unsafe fn into_log(src: *const u8, dst: *mut u8, len: usize) {
+        if len < STREAM_FROM {
+            // All lines at once: the stores would ask for one after the other.
+            ask::<true>(dst, len, CACHE_LINE);
+            // SAFETY: both areas have `len` bytes.
+            unsafe {
+                asm!("rep movsb", inout("rcx") len => _, inout("rdi") dst => _, inout("rsi") src => _, options(nostack, preserves_flags));
+            }
+            return;
+        }
+        // SAFETY: called within the bounds that the walk below keeps.
+        let take16 = |at: usize| unsafe { src.add(at).cast::<__m128i>().read_unaligned() };
+        // SAFETY: both areas have `len` bytes, which are more than what is stored unaligned at both ends; in between `at` is such that
+        // `dst + at` is a multiple of 16, and at most `len - 64`.
+        unsafe {
+            store16(dst, take16(0));
+            let mut at = dst.align_offset(16).min(16);
+            while at + 64 <= len {
+                for part in [0, 16, 32, 48] {
+                    stream16(dst.add(at + part), take16(at + part));
+                }
+                at += 64;
+            }
+            for end in (at..len).step_by(16) {
+                let end = end.min(len - 16);
+                store16(dst.add(end), take16(end));
+            }
+            // What is published by plain stores after this shall not be seen before it.
+            asm!("sfence", options(nostack, preserves_flags));
         }
     }
 
@@ -589,6 +662,10 @@ pub(crate) mod tests {
     #[repr(align(4096))]
     pub struct Page([u64; 528]);
 
+    /// Room for what goes past the cache.
+    #[repr(align(4096))]
+    struct Pages([u64; 9000]);
+
     impl Page {
         pub fn new() -> Box<Self> {
             Box::new(Self([0; 528]))
@@ -620,6 +697,29 @@ pub(crate) mod tests {
                         assert!(!m.equals(offset, &other), "{len} bytes at {offset}, byte {wrong} changed");
                     }
                 }
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_long_is_written_whole_and_nothing_beside_it() {
+        let mut pages = Box::new(Pages([0; 9000]));
+        let base = NonNull::new(pages.0.as_mut_ptr().cast()).unwrap();
+        // SAFETY: the pages outlive the value and are not touched meanwhile.
+        let m = unsafe { Memory::new(base, pages.0.len() * 8) };
+        let src: Vec<u8> = (0..70_000u32).map(|i| (i * 7 + i / 251).to_le_bytes()[0] | 1).collect();
+        for len in [512, 4_097, 8_191, 8_192, 16_383, 16_384, 16_385, 16_447, 32_768, 65_537] {
+            for offset in [16, 17, 24, 31, 32, 60, 63, 65] {
+                m.zero(0, m.len());
+                m.write(offset, &src[..len]);
+                let mut out = Vec::new();
+                assert!(m.append_to(0, offset + len + 64, &mut out));
+                assert!(out[offset..offset + len] == src[..len], "{len} bytes at {offset}");
+                let beside = out[..offset].iter().chain(&out[offset + len..]);
+                assert!(
+                    beside.eq(std::iter::repeat_n(&0, offset + 64)),
+                    "beside {len} bytes at {offset}"
+                );
             }
         }
     }
