@@ -14,7 +14,8 @@
 //! In every phase: with more than [`UNSENT_MAX`] bytes unsent, nothing is read or executed until the client takes some.
 //!
 //! With epoll, a turn reads and writes the socket itself. With a ring (`port`) bytes are brought, and replies taken away, between
-//! turns; a turn then reads only what is large, and only while the ring receives nothing.
+//! turns: whole requests are executed where they were brought to, before the turn, and what is left of them goes to the input. A turn then
+//! reads only what is large, and only while the ring receives nothing.
 
 use std::io::{self, Read, Write};
 use std::net::Shutdown;
@@ -139,6 +140,8 @@ pub(crate) struct Desk {
     pub(crate) spare: Vec<Vec<u8>>,
     /// nobody else has a turn in this round, as far as is known
     pub(crate) is_alone: bool,
+    /// requests that the connection whose turn is next has had executed for it already
+    pub(crate) spent: usize,
     /// time of this round of the event loop
     pub(crate) now: Instant,
     /// the same in seconds after the server's start
@@ -185,6 +188,16 @@ pub(crate) enum Verdict {
     Again,
     /// the connection is over
     Close(CloseReason),
+}
+
+/// What came of the request at the front of some bytes.
+enum Served {
+    /// it is not complete before there are this many
+    Needs(usize),
+    /// it was executed, and had so many
+    Done(usize),
+    /// so many are not needed any more, and no more are to be executed for now
+    Stop(usize, Stop),
 }
 
 /// Why decoding stopped.
@@ -275,11 +288,14 @@ impl Connection {
         if wants_turn {
             self.borrow(desk);
         }
-        self.make_room(desk, piece.len());
-        let Some(ring) = &desk.ring else { return false };
-        let bytes = ring.bytes(piece);
-        self.input.append(bytes, self.need);
-        desk.executor.counters().bytes_read.add(bytes.len() as u64);
+        let served = if wants_turn { self.serve_piece(desk, piece) } else { 0 };
+        if served < piece.len() {
+            self.make_room(desk, piece.len() - served);
+            if let Some(ring) = &desk.ring {
+                self.input.append(&ring.bytes(piece)[served..], self.need);
+            }
+        }
+        desk.executor.counters().bytes_read.add(piece.len() as u64);
         self.last_active = desk.now;
         self.peer.last_request_s.store(desk.uptime_s, Relaxed);
         if last {
@@ -444,7 +460,7 @@ impl Connection {
 
     fn work(&mut self, desk: &mut Desk) -> io::Result<Verdict> {
         self.peer.state.store(STATE_EXECUTING, Relaxed);
-        let mut budget = desk.executor.shared.config.requests_per_turn;
+        let mut budget = desk.executor.shared.config.requests_per_turn - std::mem::take(&mut desk.spent);
         let mut reads = READS_PER_TURN;
         let mut again = false;
         loop {
@@ -612,6 +628,46 @@ impl Connection {
         Ok(())
     }
 
+    /// Executes requests from a piece where it lies, if nothing waits before it; how many bytes they were.
+    #[inline]
+    fn serve_piece(&mut self, desk: &mut Desk, piece: &Piece) -> usize {
+        let Desk {
+            ring: Some(ring),
+            executor,
+            spent,
+            ..
+        } = desk
+        else {
+            return 0;
+        };
+        if !self.input.is_empty() || !matches!(self.phase, Phase::Serving) {
+            return 0;
+        }
+        let bytes = ring.bytes(piece);
+        let most = executor.shared.config.requests_per_turn;
+        let mut served = 0;
+        while *spent < most && self.unsent() <= UNSENT_MAX {
+            let rest = &bytes[served..];
+            if rest.len() < self.need {
+                break;
+            }
+            match self.serve_one(rest, executor) {
+                Served::Needs(need) => {
+                    self.need = need;
+                    break;
+                }
+                Served::Done(consumed) => served += consumed,
+                Served::Stop(consumed, _) => {
+                    // What it stopped for, the turn that follows finds.
+                    served += consumed;
+                    break;
+                }
+            }
+            *spent += 1;
+        }
+        served
+    }
+
     /// Executes requests from the input.
     fn serve(&mut self, executor: &mut Executor, budget: &mut usize) -> Stop {
         while self.input.len() >= self.need {
@@ -621,77 +677,93 @@ impl Connection {
             if self.unsent() > UNSENT_MAX {
                 return Stop::Unsent;
             }
-            *budget -= 1;
-            self.trace();
-            let (consumed, outcome) = match self.decoder.decode(self.input.data()) {
-                Decoded::Incomplete { need } => {
+            // Lent to itself: a request is read from it while its answer goes to the output.
+            let mut input = std::mem::take(&mut self.input);
+            let served = self.serve_one(input.data(), executor);
+            if let Served::Done(consumed) | Served::Stop(consumed, _) = served {
+                input.consume(consumed);
+            }
+            self.input = input;
+            match served {
+                Served::Needs(need) => {
                     self.need = need;
-                    *budget += 1;
                     return Stop::NeedBytes;
                 }
-                Decoded::Request { consumed, request } => {
-                    // Nothing is on its way that what is sent now would overtake.
-                    let is_free = self.sent == 0 && self.port.as_ref().is_none_or(|port| port.sending == 0);
-                    let origin = Origin {
-                        peer: &self.peer,
-                        token: self.token,
-                        sent: self.sent,
-                        keys_done: self.keys_done,
-                        socket: is_free.then(|| self.stream.as_fd()),
-                    };
-                    let outcome = executor.execute(&request, &mut self.output, &origin);
-                    (consumed, outcome)
-                }
-                Decoded::Refused {
-                    consumed,
-                    reply,
-                    forget,
-                    close,
-                } => {
-                    // With noreply there is no line to tell it by, except that the key is to be forgotten.
-                    let is_too_large = forget.is_some() || reply == reply::TOO_LARGE;
-                    executor.counters().too_large.add(is_too_large.into());
-                    if let Some(key) = forget {
-                        executor.forget(key.stored());
-                    }
-                    self.output.extend_from_slice(reply);
-                    let outcome = if close {
-                        Outcome::Close(CloseReason::Error)
-                    } else {
-                        Outcome::Done
-                    };
-                    (consumed, outcome)
-                }
-            };
-            self.need = 1;
-            match outcome {
-                Outcome::Done => {
-                    self.keys_done = 0;
-                    self.note_length(consumed);
-                    self.input.consume(consumed);
-                }
-                Outcome::Partly { keys_done } => {
-                    self.keys_done = keys_done;
-                    return Stop::Unsent;
-                }
-                Outcome::Close(reason) => {
-                    self.phase = Phase::Closing(reason);
-                    return Stop::Phase;
-                }
-                Outcome::Dump(dump) => {
-                    self.input.consume(consumed);
-                    self.phase = Phase::Dumping(dump);
-                    return Stop::Phase;
-                }
-                Outcome::Watch(watcher) => {
-                    self.input.consume(consumed);
-                    self.phase = Phase::Watching;
-                    self.watcher = Some(watcher);
-                    return Stop::Phase;
+                Served::Done(_) => *budget -= 1,
+                Served::Stop(_, stop) => {
+                    *budget -= 1;
+                    return stop;
                 }
             }
         }
         Stop::NeedBytes
+    }
+
+    /// Executes the first request of these bytes.
+    #[inline]
+    fn serve_one(&mut self, input: &[u8], executor: &mut Executor) -> Served {
+        self.trace(input);
+        let (consumed, outcome) = match self.decoder.decode(input) {
+            Decoded::Incomplete { need } => return Served::Needs(need),
+            Decoded::Request { consumed, request } => {
+                // Nothing is on its way that what is sent now would overtake.
+                let is_free = self.sent == 0 && self.port.as_ref().is_none_or(|port| port.sending == 0);
+                let origin = Origin {
+                    peer: &self.peer,
+                    token: self.token,
+                    sent: self.sent,
+                    keys_done: self.keys_done,
+                    socket: is_free.then(|| self.stream.as_fd()),
+                };
+                let outcome = executor.execute(&request, &mut self.output, &origin);
+                (consumed, outcome)
+            }
+            Decoded::Refused {
+                consumed,
+                reply,
+                forget,
+                close,
+            } => {
+                // With noreply there is no line to tell it by, except that the key is to be forgotten.
+                let is_too_large = forget.is_some() || reply == reply::TOO_LARGE;
+                executor.counters().too_large.add(is_too_large.into());
+                if let Some(key) = forget {
+                    executor.forget(key.stored());
+                }
+                self.output.extend_from_slice(reply);
+                let outcome = if close {
+                    Outcome::Close(CloseReason::Error)
+                } else {
+                    Outcome::Done
+                };
+                (consumed, outcome)
+            }
+        };
+        self.need = 1;
+        match outcome {
+            Outcome::Done => {
+                self.keys_done = 0;
+                self.note_length(consumed);
+                Served::Done(consumed)
+            }
+            Outcome::Partly { keys_done } => {
+                self.keys_done = keys_done;
+                Served::Stop(0, Stop::Unsent)
+            }
+            Outcome::Close(reason) => {
+                self.phase = Phase::Closing(reason);
+                Served::Stop(0, Stop::Phase)
+            }
+            Outcome::Dump(dump) => {
+                self.phase = Phase::Dumping(dump);
+                Served::Stop(consumed, Stop::Phase)
+            }
+            Outcome::Watch(watcher) => {
+                self.phase = Phase::Watching;
+                self.watcher = Some(watcher);
+                Served::Stop(consumed, Stop::Phase)
+            }
+        }
     }
 
     /// Whoever sends one large request sends more of them.
@@ -710,9 +782,9 @@ impl Connection {
 
     /// Logs the line of the next request (`-vvv`).
     #[inline]
-    fn trace(&self) {
+    fn trace(&self, input: &[u8]) {
         if log::log_enabled!(log::Level::Trace) {
-            let line = self.input.data().split(|&byte| byte == b'\n').next().unwrap_or_default();
+            let line = input.split(|&byte| byte == b'\n').next().unwrap_or_default();
             log::trace!("{} < {}", self.peer.address, line.escape_ascii());
         }
     }

@@ -144,7 +144,7 @@ impl Server {
         };
         let signals = if config.signals { Some(catch_signals()?) } else { None };
 
-        let rings = open_rings(&config)?;
+        let event_loop = choose_event_loop(&config)?;
         let acceptor_poll = Poll::new()?;
         let mut polls = Vec::new();
         let mut doors = Vec::new();
@@ -166,11 +166,7 @@ impl Server {
             peers: Mutex::default(),
             listening: Mutex::default(),
             udp_addresses: udp_addresses.clone(),
-            event_loop: if rings.is_some() {
-                EventLoop::IoUring
-            } else {
-                EventLoop::Epoll
-            },
+            event_loop,
             kernel: post,
             watch: watch::Hub::default(),
             detail: Detail::new(config.detail_delimiter.unwrap_or(b':'), config.detail_delimiter.is_some()),
@@ -182,7 +178,6 @@ impl Server {
             acceptor: Waker::new(acceptor_poll.registry(), acceptor::WAKE)?,
             config,
         });
-        let mut rings = rings.unwrap_or_default().into_iter();
         let workers = polls
             .into_iter()
             .zip(sessions)
@@ -203,9 +198,10 @@ impl Server {
                         input: Buffer::default(),
                         large: Vec::new(),
                         output: Vec::new(),
-                        ring: rings.next(),
+                        ring: None,
                         spare: Vec::new(),
                         is_alone: false,
+                        spent: 0,
                         now,
                         uptime_s: 0,
                     },
@@ -312,18 +308,19 @@ impl Handle {
     }
 }
 
-/// A ring for each worker; `None`: they use epoll.
-fn open_rings(config: &Config) -> Result<Option<Vec<Ring>>, StartError> {
+/// Which of both the workers' event loop is to be: with io_uring each opens its own ring, in its own thread.
+fn choose_event_loop(config: &Config) -> Result<EventLoop, StartError> {
     if config.event_loop == EventLoop::Epoll {
-        return Ok(None);
+        return Ok(EventLoop::Epoll);
     }
-    let rings: io::Result<Vec<Ring>> = (0..config.threads).map(|_| Ring::open()).collect();
-    match rings {
-        Ok(rings) => Ok(Some(rings)),
+    // In a thread of its own: what a ring leaves to do when it is closed interrupts the system calls of the thread that had it.
+    let tried = std::thread::spawn(|| Ring::open().map(drop)).join();
+    match tried.unwrap_or_else(|_| Err(io::ErrorKind::Other.into())) {
+        Ok(()) => Ok(EventLoop::IoUring),
         Err(error) if config.event_loop == EventLoop::IoUring => Err(StartError::NoUring(error)),
         Err(error) => {
             log::info!("io_uring is not to be had here ({error}): connections are served with epoll");
-            Ok(None)
+            Ok(EventLoop::Epoll)
         }
     }
 }

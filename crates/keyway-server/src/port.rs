@@ -7,7 +7,7 @@
 //! | `Ending` | has been told to stop | the ring, to the last event | `Off` |
 //! | `Watching` | tells once when something arrives | nobody | `Off` |
 //!
-//! Small requests come through the ring's buffers and are copied once more. A large value is read by the turns straight to where
+//! Small requests are executed in the ring's buffers; what is left behind them is copied. A large value is read by the turns straight to where
 //! it is put together, in steps, as without a ring.
 
 use std::io;

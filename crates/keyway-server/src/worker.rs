@@ -14,7 +14,7 @@ use std::sync::atomic::Ordering::SeqCst;
 use std::time::{Duration, Instant};
 
 use keyway_proto::Limits;
-use keyway_uring::Event;
+use keyway_uring::{Event, Ring};
 use mio::net::UdpSocket;
 use mio::{Events, Poll, Token};
 use nix::sched::{CpuSet, sched_setaffinity};
@@ -22,6 +22,7 @@ use nix::unistd::Pid;
 use slab::Slab;
 
 use crate::buffer::Buffer;
+use crate::config::EventLoop;
 use crate::connection::{CloseReason, Connection, Desk, INPUT_SIZE, Stream, Verdict};
 use crate::shared::{Message, Peer, PeerAddress, Shared};
 use crate::udp::UdpDoors;
@@ -154,11 +155,11 @@ impl Worker {
         // Allocated here, not where the server is put together: pages come from the node of the thread that touches them first.
         self.desk.input = Buffer::with_size(INPUT_SIZE);
         self.desk.output = Vec::with_capacity(OUTPUT_SIZE);
-        if let Some(ring) = &mut self.desk.ring
-            && let Err(error) = ring.enable()
-        {
-            log::warn!("a worker cannot use io_uring: {error}; it uses epoll");
-            self.desk.ring = None;
+        if self.desk.executor.shared.event_loop == EventLoop::IoUring {
+            match Ring::open() {
+                Ok(ring) => self.desk.ring = Some(ring),
+                Err(error) => log::warn!("a worker cannot use io_uring: {error}; it uses epoll"),
+            }
         }
     }
 

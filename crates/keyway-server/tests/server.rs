@@ -211,6 +211,24 @@ fn requests_may_come_a_byte_at_a_time() {
 }
 
 #[test]
+fn requests_may_be_cut_anywhere() {
+    let server = Running::start(|_| ());
+    let mut client = server.connect();
+    client.0.get_mut().set_nodelay(true).unwrap();
+    let requests = b"set a 0 0 5\r\nhello\r\nget a b\r\nset a 0 0 2\r\nlongnonsense\r\nms m 3 T0\r\nabc\r\nmg m v\r\n\
+                     set m 0 0 2 noreply\r\nxy\r\ngets c\r\nincr a 1\r\nmn\r\n";
+    let replies = b"STORED\r\nVALUE a 0 5\r\nhello\r\nEND\r\nCLIENT_ERROR bad data chunk\r\nERROR\r\nHD\r\nVA 3\r\nabc\r\n\
+                    END\r\nCLIENT_ERROR cannot increment or decrement non-numeric value\r\nMN\r\n";
+    for cut in 0..=requests.len() {
+        let (first, second) = requests.split_at(cut);
+        client.send(first);
+        // The rest comes later, as far as that can be had without waiting long.
+        std::thread::sleep(Duration::from_micros(500));
+        client.ask(second, replies);
+    }
+}
+
+#[test]
 fn large_values_go_both_ways() {
     let server = Running::start(|_| ());
     let mut client = server.connect();

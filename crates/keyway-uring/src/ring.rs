@@ -83,15 +83,13 @@ pub struct Ring {
     sends: Slab<(usize, Vec<u8>)>,
     /// requests whose last completion is to come
     in_flight: usize,
-    is_enabled: bool,
 }
 
 impl Ring {
-    /// A ring, if this system has what it takes. It belongs to the thread that calls [`Ring::enable`].
+    /// A ring of the calling thread, if this system has what it takes. It belongs to that thread, whose NUMA node its memory is on.
     pub fn open() -> io::Result<Self> {
         let ring: IoUring = IoUring::builder()
             .dontfork()
-            .setup_r_disabled()
             .setup_single_issuer()
             .setup_defer_taskrun()
             .setup_taskrun_flag()
@@ -120,15 +118,7 @@ impl Ring {
             buffers,
             sends: Slab::new(),
             in_flight: 0,
-            is_enabled: false,
         })
-    }
-
-    /// Makes the calling thread the only one that may use the ring from now on.
-    pub fn enable(&mut self) -> io::Result<()> {
-        self.ring.submitter().register_enable_rings()?;
-        self.is_enabled = true;
-        Ok(())
     }
 
     /// Receives what arrives at a socket, again and again, until [`Event::Ended`] or a last [`Event::Received`]. The descriptor must
@@ -279,9 +269,6 @@ impl Ring {
         if self.in_flight == 0 {
             return true;
         }
-        if !self.is_enabled {
-            return false;
-        }
         let request = opcode::AsyncCancel2::new(CancelBuilder::any().all()).build();
         // SAFETY: names no memory.
         let _ = unsafe { self.push(request, CANCEL, 0) };
@@ -326,14 +313,13 @@ mod tests {
 
     /// A ring and a pair of sockets, unless the system refuses rings.
     fn ring() -> Option<(Ring, UnixStream, UnixStream)> {
-        let mut ring = match Ring::open() {
+        let ring = match Ring::open() {
             Ok(ring) => ring,
             Err(error) => {
                 assert!(std::env::var_os("KEYWAY_TESTS_REQUIRE_ALL").is_none(), "no io_uring: {error}");
                 return None;
             }
         };
-        ring.enable().unwrap();
         let (ours, theirs) = UnixStream::pair().unwrap();
         Some((ring, ours, theirs))
     }
