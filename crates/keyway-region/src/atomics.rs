@@ -91,6 +91,22 @@ macro_rules! atomic {
             }
 
             #[inline(always)]
+            pub fn fetch_and(&self, value: $value, order: Ordering) -> $value {
+                before!(Exchange);
+                let old = self.0.fetch_and(value, order);
+                self.stored();
+                old
+            }
+
+            #[inline(always)]
+            pub fn fetch_or(&self, value: $value, order: Ordering) -> $value {
+                before!(Exchange);
+                let old = self.0.fetch_or(value, order);
+                self.stored();
+                old
+            }
+
+            #[inline(always)]
             fn stored(&self) {
                 #[cfg(feature = "observe")]
                 tell(Event::Stored {

@@ -12,11 +12,11 @@
 //! leased. A purge goes on by steps of some items; between two steps the segment is nobody's, and anybody may do the next.
 //! Nobody waits for anybody: what cannot be reclaimed now is passed by.
 
-use crate::aside::{self, List};
 use crate::atomics::{AcqRel, Relaxed};
 use crate::layout::index;
-use crate::layout::segment::{ADMISSION, CLASSES_MAX, Kind, LeaseWord, MAIN, POOLS, SIZE_MAX, Spare, State};
+use crate::layout::segment::{ADMISSION, Kind, LeaseWord, MAIN, POOLS, Spare, State};
 use crate::layout::stats::Counter;
+use crate::layout::superblock::{SPARSE_LEVELS, SPARSE_WAYS};
 use crate::mutants::{self, Mutant};
 use crate::purge::Step;
 use crate::region::Region;
@@ -50,24 +50,11 @@ const PATIENCE: usize = 8;
 
 /// The admission pool's share: one in this many segments of the log.
 const ADMISSION_SHARE: usize = 20;
-/// One in this many bytes of a segment must be dead for its compaction to be worth the copying.
-const COMPACTION_DEAD_SHARE: usize = 4;
 /// Headers that each lease of an extent looks at for segments that are dead as a whole, while the region is not full.
 const SWEEP: usize = 16;
 /// The same for one call of [`Session::upkeep`], and the bytes that it purges.
 const UPKEEP_SWEEP: usize = 1024;
 const UPKEEP_WORK: usize = 256 << 10;
-
-/// Victims that cost no item, of each sort, that a survey finds for those that follow: a survey of a thousand headers takes 15 µs.
-const FOUND: usize = 32;
-/// A victim's worth is its dead bytes in units of so many above its sequence number, by which it is known again: among equals the one
-/// opened last goes first, which is likely to be in a cache.
-const WORTH_UNIT: u64 = 16;
-const _: () = assert!((SIZE_MAX as u64 / WORTH_UNIT) < 1 << (64 - SEQUENCE_BITS));
-/// A victim that an earlier survey has found is worth taking if at most one in so many bytes less is dead in it than in the last one.
-const WORTH_SHARE: u64 = 8;
-/// Bits of a segment's sequence number in its worth: what a CAS unique has of it (`docs/region.md`).
-const SEQUENCE_BITS: u32 = 47;
 
 /// Segments that a session remembers to have passed by, and for how many that it reclaims.
 const PASSED: usize = 8;
@@ -89,10 +76,10 @@ pub(crate) struct Victim {
 pub(crate) struct Reclaim {
     victim: Cell<Option<Victim>>,
     survey: Cell<Survey>,
-    /// what the last survey found besides its victim
-    found: Cell<Found>,
     next: Cell<usize>,
     rest: Cell<u32>,
+    /// not all of them have been looked at for long
+    is_survey_due: Cell<bool>,
     /// segments reclaimed
     count: Cell<u32>,
     /// in each pool only segments opened after that are next in turn: the older ones could not be reclaimed
@@ -112,67 +99,11 @@ struct Survey {
     retired: Option<usize>,
     /// whole segments of the dead, of orphans
     lost: Option<usize>,
-    found: Found,
     /// the segment opened first, by pool
     oldest: [Option<(u64, usize)>; POOLS],
     /// one that is still being filled
     current: Option<(u64, usize)>,
     lengths: [usize; POOLS],
-}
-
-/// Victims whose purge costs no item.
-#[derive(Debug, Default)]
-struct Found {
-    /// of expired and flushed items
-    dead: Best,
-    /// with much that is dead
-    sparse: Best,
-}
-
-/// The [`FOUND`] segments that are worth most. They are offered in any order, and taken, the best first, when they are [`sorted`](Best::sort).
-#[derive(Debug, Default)]
-struct Best {
-    /// with as many again, from which the best are chosen whenever it is full
-    entries: List<(u64, usize)>,
-    /// those before are taken
-    first: usize,
-    /// what is not worth more is not among the best
-    least: u64,
-}
-
-impl Best {
-    fn offer(&mut self, worth: u64, segment: usize) {
-        if worth < self.least {
-            return;
-        }
-        let entries = self.entries.as_vec();
-        aside::reserve(entries, 2 * FOUND - entries.len());
-        entries.push((worth, segment));
-        if entries.len() == 2 * FOUND {
-            let (_, last, _) = entries.select_nth_unstable_by(FOUND - 1, |one, other| other.cmp(one));
-            self.least = last.0;
-            entries.truncate(FOUND);
-        }
-    }
-
-    fn sort(&mut self) {
-        let entries = self.entries.as_vec();
-        entries.sort_unstable_by(|one, other| other.cmp(one));
-        entries.truncate(FOUND);
-    }
-
-    /// The best of those that are left.
-    fn take(&mut self) -> Option<(u64, usize)> {
-        let best = *self.entries.get(self.first)?;
-        self.first += 1;
-        Some(best)
-    }
-
-    /// Forgets those that are worth less.
-    fn keep(&mut self, least: u64) {
-        let kept = self.entries.partition_point(|entry| entry.0 >= least);
-        self.entries.as_vec().truncate(kept.max(self.first));
-    }
 }
 
 /// How much is given up for a free segment.
@@ -182,11 +113,6 @@ enum Need {
     Policy,
     /// whatever is there, and nothing of it is spared
     Anything,
-}
-
-/// What of a sequence number, or of a worth, tells a segment's lives apart.
-fn known_by(word: u64) -> u64 {
-    word & ((1 << SEQUENCE_BITS) - 1)
 }
 
 impl Region {
@@ -204,12 +130,6 @@ impl Region {
         }
     }
 
-    /// How good a victim a segment is, of which so many bytes are dead.
-    fn worth(&self, dead: u64, sequence: u64) -> u64 {
-        let size = self.layout.shape.segment_size as u64;
-        (dead.min(size) / WORTH_UNIT) << SEQUENCE_BITS | known_by(sequence)
-    }
-
     /// Whether no extent can be leased in this segment any more.
     fn is_filled(&self, segment: usize) -> bool {
         let lease = LeaseWord(self.header(segment).lease.load(Relaxed));
@@ -219,11 +139,7 @@ impl Region {
     /// Whether new extents are leased in this segment at present.
     fn is_current(&self, segment: usize) -> bool {
         let name = segment as u64 + 1;
-        let sb = self.superblock();
-        sb.open
-            .iter()
-            .take(POOLS)
-            .any(|pool| (0..CLASSES_MAX).any(|class| pool.get(class).is_some_and(|w| w.load(Relaxed) == name)))
+        self.superblock().open.iter().flatten().any(|open| open.load(Relaxed) == name)
     }
 }
 
@@ -374,14 +290,16 @@ impl Session {
         let mut left = budget;
         while left > 0 {
             let Some(victim) = self.reclaim.victim.get() else {
-                if let Some(victim) = self.next_found(now) {
-                    self.reclaim.victim.set(Some(victim));
+                if !self.reclaim.is_survey_due.get()
+                    && let Some(segment) = self.take_sparse(now)
+                {
+                    self.reclaim.victim.set(Some(self.victim(segment, Spare::All)));
                     continue;
                 }
                 left = left.saturating_sub(SURVEY_COST);
                 match self.survey(SURVEY_STEP, now) {
                     None => continue,
-                    Some(survey) => match self.choose(survey, Need::Policy, now) {
+                    Some(survey) => match self.choose(&survey, Need::Policy, now) {
                         Some(victim) => self.reclaim.victim.set(Some(victim)),
                         None => {
                             self.forget_passed();
@@ -409,8 +327,11 @@ impl Session {
                 self.reclaim.count.set(self.reclaim.count.get().wrapping_add(1));
                 if self.reclaim.count.get().is_multiple_of(FORGET_AFTER) {
                     self.forget_passed();
+                    self.reclaim.is_survey_due.set(true);
                 }
             }
+            // The next operation will be at another item.
+            Step::Passed if self.operates_on(victim.segment) => return budget,
             Step::Passed => {
                 self.pass(victim);
                 self.reclaim.victim.set(None);
@@ -431,7 +352,7 @@ impl Session {
                 None => {
                     self.reclaim.survey.take();
                     let survey = (0..).find_map(|_| self.survey(SURVEY_STEP, now));
-                    let Some(victim) = survey.and_then(|survey| self.choose(survey, need, now)) else {
+                    let Some(victim) = survey.and_then(|survey| self.choose(&survey, need, now)) else {
                         self.forget_passed();
                         return false;
                     };
@@ -464,8 +385,7 @@ impl Session {
         }
         self.reclaim.next.set(segment);
         if survey.left == 0 {
-            survey.found.dead.sort();
-            survey.found.sparse.sort();
+            self.reclaim.is_survey_due.set(false);
             return Some(survey);
         }
         self.reclaim.survey.set(survey);
@@ -502,47 +422,38 @@ impl Session {
             survey.retired = Some(segment);
             return;
         }
-        let sequence = header.sequence.load(Relaxed);
         if region.is_dead(segment, now, epoch) {
-            survey.found.dead.offer(known_by(sequence), segment);
+            region.offer(segment, SPARSE_LEVELS - 1);
             return;
         }
         if kind == Kind::Open {
-            if !region.is_filled(segment) {
-                survey.current = survey.current.min(Some((sequence, segment))).or(Some((sequence, segment)));
-                return;
-            }
-            let dead = header.dead.load(Relaxed);
-            if dead >= (region.layout.shape.segment_size / COMPACTION_DEAD_SHARE) as u64 {
-                survey.found.sparse.offer(region.worth(dead, sequence), segment);
-            }
+            region.offer_filled(segment);
         }
+        let sequence = header.sequence.load(Relaxed);
         let floor = self.reclaim.floors.get().get(pool).copied().unwrap_or(0);
-        if let Some(oldest) = survey.oldest.get_mut(pool)
-            && sequence > floor
-            && oldest.is_none_or(|(first, _)| sequence < first)
-        {
+        let Some(oldest) = survey.oldest.get_mut(pool) else { return };
+        if sequence <= floor || oldest.is_some_and(|(first, _)| sequence >= first) {
+            return;
+        }
+        if kind == Kind::Open && !region.is_filled(segment) {
+            survey.current = survey.current.min(Some((sequence, segment))).or(Some((sequence, segment)));
+        } else {
             *oldest = Some((sequence, segment));
         }
     }
 
-    /// The victim among what a survey has found. What costs no item besides is kept for [`Self::next_found`].
-    fn choose(&self, mut survey: Survey, need: Need, now: u32) -> Option<Victim> {
+    /// The victim among what a survey has found, and what is listed as sparse.
+    fn choose(&self, survey: &Survey, need: Need, now: u32) -> Option<Victim> {
         let anything = need == Need::Anything;
         let nothing = |spare| if anything { Spare::Nothing } else { spare };
         let victim = |segment, spare| Some(self.victim(segment, spare));
-        let first = match (survey.retired, survey.lost) {
-            (Some(segment), _) | (None, Some(segment)) => victim(segment, nothing(Spare::All)),
-            (None, None) => self
-                .take_found(&mut survey.found, now)
-                .map(|segment| self.victim(segment, nothing(Spare::All))),
-        };
-        self.reclaim.found.set(survey.found);
         // Stopped sessions may hold more of these than are remembered to have been passed: then those in turn, for once, if
         // nothing is free.
         let has_passed_many = self.reclaim.passed_out_of_turn.get() >= PASSED && self.free_segments() == 0;
-        if first.is_some() && !(self.limits.evict && has_passed_many) {
-            return first;
+        if !(self.limits.evict && has_passed_many)
+            && let Some(segment) = survey.retired.or(survey.lost).or_else(|| self.take_sparse(now))
+        {
+            return victim(segment, nothing(Spare::All));
         }
         if !self.limits.evict {
             return None;
@@ -565,40 +476,20 @@ impl Session {
         }
     }
 
-    /// The next victim that an earlier survey has found, and that costs no item.
-    fn next_found(&self, now: u32) -> Option<Victim> {
-        let mut found = self.reclaim.found.take();
-        let next = self.take_found(&mut found, now);
-        self.reclaim.found.set(found);
-        next.map(|segment| self.victim(segment, Spare::All))
-    }
-
-    /// The best of these that is still what it was when it was found.
-    fn take_found(&self, found: &mut Found, now: u32) -> Option<usize> {
+    /// The segment of those listed of which most is dead, if there is room for what is not.
+    fn take_sparse(&self, now: u32) -> Option<usize> {
         let region = &*self.region;
         let epoch = region.epoch(now);
-        let is_same = |worth, segment| {
-            let header = region.header(segment);
-            let is_log = matches!(
-                State(header.state.load(Relaxed)).kind(),
-                Some(Kind::Open | Kind::Large | Kind::Retired)
-            );
-            is_log && known_by(header.sequence.load(Relaxed)) == known_by(worth) && !self.is_passed(segment)
-        };
-        while let Some((worth, segment)) = found.dead.take() {
-            if is_same(worth, segment) && region.is_dead(segment, now, epoch) {
-                return Some(segment);
-            }
-        }
         // Without room for the copies it would evict what it is to keep.
-        if self.free_segments() == 0 {
-            return None;
-        }
-        while let Some((worth, segment)) = found.sparse.take() {
-            if is_same(worth, segment) {
-                // What is worth much less waits for the next survey: there may be better ones by then.
-                let share = self.region.layout.shape.segment_size as u64 / WORTH_SHARE / WORTH_UNIT;
-                found.sparse.keep(worth.saturating_sub(share << SEQUENCE_BITS));
+        let least = if self.free_segments() == 0 { SPARSE_LEVELS - 1 } else { 0 };
+        for _ in 0..SPARSE_LEVELS * SPARSE_WAYS {
+            let (segment, level) = region.take_listed(least)?;
+            if self.is_passed(segment) {
+                continue;
+            }
+            let state = State(region.header(segment).state.load(Relaxed));
+            let is_sparse = || state.0 == State::of(Kind::Open, state.stream()).0 && region.is_filled(segment);
+            if region.level(segment) >= Some(level) && is_sparse() || region.is_dead(segment, now, epoch) {
                 return Some(segment);
             }
         }
@@ -665,28 +556,5 @@ impl Session {
             let Some(victim) = self.reclaim.victim.get() else { return };
             left = left.saturating_sub(self.advance(victim, left, now).max(STEP_COST));
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_best_are_remembered_in_their_order() {
-        let mut best = Best::default();
-        assert_eq!(best.take(), None);
-        for n in 0..3 * FOUND {
-            // Each number once, in no order.
-            best.offer((n * 7 % (3 * FOUND)) as u64, n);
-        }
-        best.sort();
-        let most = 3 * FOUND as u64 - 1;
-        assert_eq!(best.take().map(|entry| entry.0), Some(most));
-        best.keep(most - 4);
-        let left: Vec<u64> = std::iter::from_fn(|| best.take()).map(|entry| entry.0).collect();
-        assert_eq!(left, [most - 1, most - 2, most - 3, most - 4]);
-        best.keep(0);
-        assert_eq!(best.take(), None);
     }
 }

@@ -11,8 +11,8 @@ use crate::hash::{Key, tag};
 use crate::layout::index;
 use crate::layout::item::{self, Header, LARGE_BODY_SIZE, flag};
 use crate::layout::segment::{
-    ADMISSION, CHAIN_HEADER_SIZE, CHAIN_LEN_WORD, EXTENT_HEADER_SIZE, ExtentWord, Kind, LeaseWord, Link, MAIN, SegmentWord,
-    State, Stream, TailWord,
+    ADMISSION, CHAIN_HEADER_SIZE, CHAIN_LEN_WORD, EXTENT_HEADER_SIZE, ExtentWord, Kind, LeaseWord, Link, MAIN, POOLS,
+    SegmentWord, State, Stream, TailWord,
 };
 use crate::layout::session::{FREEING, LEASING, UPKEEP, WRITTEN};
 use crate::layout::slot::Slot;
@@ -32,6 +32,11 @@ const CLASS_TTL_FEW_S: [u32; 1] = [240];
 const SEGMENTS_FOR_ALL_CLASSES: usize = 256;
 /// Below this many segments everything is in one pool.
 const SEGMENTS_FOR_POOLS: usize = 64;
+
+/// Room for so many items like the one at hand is leased, at most one in so many parts of a segment: extents of several writers lie side
+/// by side, and behind the last item of each the rest is lost.
+const ITEMS_OF_AN_EXTENT: usize = 8;
+const EXTENTS_OF_A_SEGMENT: usize = 4;
 
 /// Cache lines of the log that are asked for before the next item needs them.
 const WRITE_AHEAD: usize = 4;
@@ -92,7 +97,8 @@ pub(crate) struct Written {
 impl Region {
     /// The open segment of a stream, plus 1: a hint.
     pub(crate) fn open_word(&self, stream: Stream) -> Option<&AtomicU64> {
-        self.superblock().open.get(stream.pool)?.get(stream.class)
+        let row = stream.pool + if stream.copies { POOLS } else { 0 };
+        self.superblock().open.get(row)?.get(stream.class)
     }
 
     /// The number of the segment that is opened next.
@@ -129,6 +135,7 @@ impl Session {
         let stream = Stream {
             pool: self.pool(key.hash),
             class: self.class(draft.expiry, now),
+            copies: false,
         };
         let checksum_size = self.region.checksum_size;
         let size_of = |len| item::size(key.bytes.len(), len, flags, draft.expiry);
@@ -216,18 +223,19 @@ impl Session {
         Ok(())
     }
 
-    /// Copies an item as it stands to a place of its own in this pool; its CAS unique goes with it. Takes free segments only.
+    /// Copies an item as it stands to a place of its own in this pool, for a compaction or for another round; its CAS unique goes with it. Takes free segments only.
     /// The intent for its segment ([`UPKEEP`]) stands afterwards.
     pub(crate) fn write_copy(
         &self,
         bytes: &[u8],
         header: Header,
-        pool: usize,
+        (pool, is_compaction): (usize, bool),
         epoch: u32,
         now: u32,
     ) -> Option<(usize, SegmentWord, usize)> {
         let class = self.class(header.expiry(), now);
-        let extent = self.room_for_copy(bytes.len(), Stream { pool, class }, epoch, now)?;
+        let copies = is_compaction && class == 0;
+        let extent = self.room_for_copy(bytes.len(), Stream { pool, class, copies }, epoch, now)?;
         let at = self.region.segment(extent.segment) + extent.next;
         self.region.memory.write(at, bytes);
         if self.region.has_checksums() {
@@ -427,7 +435,9 @@ impl Session {
     /// Leases an extent with room for `size` bytes, in the open segment or in a new one.
     fn lease(&self, size: usize, stream: Stream, epoch: u32, now: u32, make_room: bool) -> Result<Extent, WriteError> {
         let shape = self.region.layout.shape;
-        let cells = (size + EXTENT_HEADER_SIZE).div_ceil(shape.cell_size());
+        let needed = (size + EXTENT_HEADER_SIZE).div_ceil(shape.cell_size());
+        let comfortable = (size * ITEMS_OF_AN_EXTENT / shape.cell_size()).min(shape.cells() / EXTENTS_OF_A_SEGMENT);
+        let cells = needed.max(comfortable);
         for _ in 0..ATTEMPTS_MAX {
             let hint = self.open_hint(stream);
             let open = index(hint).wrapping_sub(1);
@@ -442,8 +452,9 @@ impl Session {
             // Leave the better one to the others: a large item that did not fit shall not cost everybody the open segment.
             if self.cells_left(segment) >= self.cells_left_open(open, epoch, stream)
                 && let Some(word) = self.region.open_word(stream)
+                && word.compare_exchange(hint, segment as u64 + 1, AcqRel, Relaxed).is_ok()
             {
-                let _ = word.compare_exchange(hint, segment as u64 + 1, AcqRel, Relaxed);
+                self.region.offer_filled(open);
             }
             return Ok(extent);
         }

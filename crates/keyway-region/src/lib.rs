@@ -38,6 +38,7 @@ mod recover;
 mod region;
 mod repair;
 mod session;
+mod sparse;
 mod stripes;
 pub mod verbs;
 

@@ -5,7 +5,7 @@
 //! harm. Items behind the cursor are as present as any: they are read, overwritten and deleted meanwhile.
 
 use crate::aside;
-use crate::atomics::{AcqRel, Acquire, AtomicU32, Relaxed, Release, add_single_writer};
+use crate::atomics::{AcqRel, Acquire, AtomicU32, Relaxed, Release};
 use crate::evict::Victim;
 use crate::hash::{hash, tag};
 use crate::layout::bucket::SLOTS;
@@ -426,7 +426,7 @@ impl Session {
     /// An item whose word this thread has taken out of the index, under an intent or a claim of its segment that still
     /// stands: a purge need not look for its word. Its bytes are counted; the segment's count is a hint in a line that every
     /// writer wants: small items are counted together, with the segment of the one that makes up a portion, so that of random
-    /// segments each gets its share. Two that count at once lose one of the counts.
+    /// segments each gets its share.
     #[inline]
     pub(crate) fn bury(&self, seen: &Seen) {
         // PAIRS: Acquire in `Session::purge`: whoever sees it dead sees its slot without it.
@@ -440,7 +440,7 @@ impl Session {
             return;
         }
         self.dead.set(0);
-        add_single_writer(&self.region.header(seen.segment).dead, dead);
+        self.region.count_dead(seen.segment, dead);
     }
 
     /// An item left the index.
@@ -480,7 +480,8 @@ impl Session {
             self.count(Counter::corrupt, 1);
             return Relocated::Unfit;
         }
-        let copy = self.write_copy(&bytes, header, purge.pool, purge.word.epoch(), now);
+        let is_compaction = purge.cursor.spare == Spare::All;
+        let copy = self.write_copy(&bytes, header, (purge.pool, is_compaction), purge.word.epoch(), now);
         self.scratch.set(bytes);
         let Some((segment, segment_word, offset)) = copy else {
             return Relocated::NoRoom;
@@ -641,10 +642,7 @@ impl Session {
                 .compare_exchange(word.0, word.with_frequency(after).0, AcqRel, Relaxed);
             if region.has_pools() { MAIN } else { ADMISSION }
         };
-        let stream = Stream {
-            pool,
-            class: state.class(),
-        };
+        let stream = Stream { pool, ..state.stream() };
         header.sequence.store(region.next_sequence(), Relaxed);
         let _ = header
             .state

@@ -261,6 +261,50 @@ fn a_key_that_comes_back_soon_after_its_eviction_is_known() {
     assert!(known > 1_700 && taken_for_known < 100);
 }
 
+/// Overwrites half of a region's memory again and again, by sessions in turn: copies a set, and items evicted.
+fn copies_of_overwrites(value_len: usize, writers: usize) -> (f64, u64) {
+    let memory = 64 << 20;
+    let mut room = Room::new(memory, writers, true);
+    let now = room.now(1);
+    let item_size = (4 + 16 + value_len) as u64;
+    let items = memory / 2 / item_size;
+    let mut rng = Rng(5);
+    let (mut before, mut sets) = (room.region.counters(), 0);
+    for round in 0..6 {
+        if round == 3 {
+            (before, sets) = (room.region.counters(), 0);
+        }
+        for n in 0..items {
+            let key = if round == 0 { n } else { rng.below(items) };
+            room.set(key, value_len, 0, now).expect("it fits");
+            sets += 1;
+        }
+    }
+    let counted = room.region.counters().since(&before);
+    let copies = counted.relocations as f64 / sets as f64;
+    println!(
+        "{writers} writers, {value_len} B: {copies:.2} copies a set, {} evicted",
+        counted.evictions
+    );
+    room.assert_sound();
+    (copies, room.region.counters().evictions)
+}
+
+/// What is written at random over half of a log whose deadest segments are compacted first leaves a fifth of a segment live
+/// (Rosenblum and Ousterhout, "The design and implementation of a log-structured file system", 1992, section 3.4: u = exp(-(1 - u) / 0.5)),
+/// so a quarter of an item is copied for each that is written; of small items, beside their index, two fifths. More is too much.
+const COPIES_MAX: f64 = 0.6;
+
+#[test]
+fn overwrites_of_half_a_region_copy_little_and_evict_nothing() {
+    // Items of a cell and a quarter: two that share an open segment must not leave a hole behind each.
+    for (value_len, writers) in [(100, 1), (100, 3), (5 << 10, 1), (5 << 10, 2), (5 << 10, 3)] {
+        let (copies, evicted) = copies_of_overwrites(value_len, writers);
+        assert!(copies < COPIES_MAX, "{copies} copies a set of {value_len} B by {writers}");
+        assert_eq!(evicted, 0, "of {value_len} B by {writers}");
+    }
+}
+
 #[test]
 fn an_active_session_gives_up_what_is_to_be_purged() {
     // Thirty sessions that each write a little now and then: what they have begun to fill is reclaimed like any other.

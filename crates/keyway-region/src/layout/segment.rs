@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! segment word:  63..24 generation (40) | 23..0 flush epoch (24)
-//! state word:    63..32 owner's incarnation (32) | 31..16 owner's thread slot (16) | 15..10 0 | 9..6 TTL class (4) | 5..4 pool (2) | 3..0 state
+//! state word:    63..32 owner's incarnation (32) | 31..16 owner's thread slot (16) | 15..10 0 | 9..6 TTL class (4) | 5 copies | 4 pool | 3..0 state
 //! lease word:    63..48 generation, low bits (16) | 47 sealed | 46..40 0 | 39..32 cells leased (8) | 31..0 cells at which an extent starts
 //! cursor word:   63..48 generation, low bits (16) | 47..46 what is spared | 45..40 0 | 39..20 bytes relocated | 19..0 purged up to here
 //! extent header: word 0: 63..24 generation (40) | 23..17 0 | 16 closed | 15..0 owner's thread slot; word 1: 63..32 owner's incarnation | 31..0 tail
@@ -132,16 +132,23 @@ pub struct Stream {
     pub pool: usize,
     /// its TTL class
     pub class: usize,
+    /// it is of what compaction copies, in class 0: what has been there for long stays for long, and would leave little that is
+    /// dead in the segments of what is new
+    pub copies: bool,
 }
 
 impl Stream {
     /// Streams that there can be.
-    pub const MAX: usize = POOLS * CLASSES_MAX;
+    pub const MAX: usize = POOLS * CLASSES_MAX + POOLS;
 
     /// Its number, below [`Self::MAX`].
     #[inline]
     pub fn index(self) -> usize {
-        self.pool * CLASSES_MAX + self.class
+        if self.copies {
+            POOLS * CLASSES_MAX + self.pool
+        } else {
+            self.pool * CLASSES_MAX + self.class
+        }
     }
 }
 
@@ -171,7 +178,7 @@ impl State {
     /// A log segment's state, or a large value's, without owner.
     pub fn of(kind: Kind, stream: Stream) -> Self {
         debug_assert!(stream.class < CLASSES_MAX && stream.pool < POOLS);
-        Self(kind as u64 | (stream.pool as u64) << 4 | (stream.class as u64) << 6)
+        Self(kind as u64 | (stream.pool as u64) << 4 | u64::from(stream.copies) << 5 | (stream.class as u64) << 6)
     }
 
     /// The same stream's, in another state that one thread owns.
@@ -219,21 +226,22 @@ impl State {
         (self.0 >> 6 & 0xF) as usize
     }
 
-    /// The pool. The bits have room for four; what no version writes is the admission pool.
+    /// The pool.
     pub fn pool(self) -> usize {
-        if self.0 >> 4 & 3 == MAIN as u64 { MAIN } else { ADMISSION }
+        if self.0 >> 4 & 1 == MAIN as u64 { MAIN } else { ADMISSION }
     }
 
-    /// Pool and TTL class.
+    /// Where its items are written.
     pub fn stream(self) -> Stream {
         Stream {
             pool: self.pool(),
             class: self.class(),
+            copies: self.0 >> 5 & 1 != 0,
         }
     }
 }
 
-/// The state word's bits of pool and TTL class.
+/// The state word's bits of the stream.
 const STREAM: u64 = 0x3F << 4;
 
 /// Which live items a purge copies to the log's head.
@@ -455,7 +463,11 @@ mod tests {
         assert_eq!((s.kind(), s.owner()), (Some(Kind::Claimed), Some(owner)));
         let s = State::new(Kind::Open, 15);
         assert_eq!((s.kind(), s.owner(), s.class()), (Some(Kind::Open), None, 15));
-        let stream = Stream { pool: MAIN, class: 9 };
+        let stream = Stream {
+            pool: MAIN,
+            class: 9,
+            copies: false,
+        };
         let s = State::of(Kind::Open, stream);
         assert_eq!((s.kind(), s.owner(), s.stream()), (Some(Kind::Open), None, stream));
         let claimed = s.take(Kind::Claimed, owner);

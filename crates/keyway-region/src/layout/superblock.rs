@@ -4,8 +4,8 @@
 //! writing, an unknown *incompatible* one forbids opening.
 
 use super::plan::Shape;
-use super::segment::{CLASSES_MAX, EPOCH_MAX};
-use crate::atomics::{AtomicU64, Relaxed};
+use super::segment::{CLASSES_MAX, EPOCH_MAX, POOLS};
+use crate::atomics::{AtomicU32, AtomicU64, Relaxed};
 use crate::memory::Shared;
 
 /// "KEYWAYR" and a line feed that text-mode transfers would change.
@@ -23,8 +23,12 @@ pub const INCOMPATIBLE_KNOWN: u64 = STRICT | CHECKSUMS;
 pub const READ_ONLY_COMPATIBLE_KNOWN: u64 = 0;
 /// Bytes of the superblock.
 pub const SIZE: usize = 4096;
-/// Pools that the format has room for.
-pub const POOLS_MAX: usize = 4;
+/// Levels of deadness by which sparse segments are listed, in sixteenths of a segment: the first is [`SPARSE_FROM`].
+pub const SPARSE_LEVELS: usize = 12;
+/// The first level's sixteenths.
+pub const SPARSE_FROM: u64 = 16 - SPARSE_LEVELS as u64;
+/// Segments that are listed at a level.
+pub const SPARSE_WAYS: usize = 32;
 
 /// The first page of a region.
 #[allow(missing_docs, reason = "fields without a comment are named like what they hold")]
@@ -81,8 +85,8 @@ pub struct Superblock {
     /// lines of the ghost table that are in use
     pub ghost_lines: AtomicU64,
 
-    /// the open segment, plus 1, of each pool and TTL class: a hint
-    pub open: [[AtomicU64; CLASSES_MAX]; POOLS_MAX],
+    /// the open segment, plus 1, of each pool and TTL class, and behind these of each pool's copies: a hint
+    pub open: [[AtomicU64; CLASSES_MAX]; 2 * POOLS],
 
     // What a restart decides by.
     /// 1 after a clean stop with everything written back
@@ -98,7 +102,13 @@ pub struct Superblock {
 
     /// segments still to be looked at for what the dead held; see [`crate::Session::upkeep`]
     pub lost: AtomicU64,
-    reserved: [AtomicU64; 512 - 64 - 8 - 8 - 64 - 8 - 1],
+    pad4: [AtomicU64; 7],
+
+    /// which entries of `sparse` are filled, a bit each
+    pub sparse_filled: [AtomicU32; 16],
+    /// segments, plus 1, of which much is dead: hints, by level
+    pub sparse: [[AtomicU32; SPARSE_WAYS]; SPARSE_LEVELS],
+    reserved: [AtomicU64; 512 - 64 - 8 - 8 - 64 - 8 - 8 - 8 - SPARSE_LEVELS * SPARSE_WAYS / 2],
 }
 
 const _: () = assert!(size_of::<Superblock>() == SIZE);

@@ -1,0 +1,85 @@
+//! Room: the list of segments of which much is dead, from which whoever needs room takes the one of which most is.
+//!
+//! The list is in the region, and shared: each session with a list of its own would look at all segment headers for it, and would
+//! find what the others are about to take. Everything in it is a hint. An entry may be lost when two are written at once, may be
+//! there twice, and may be long out of date: who takes one looks at the segment itself. What is on no list is met by a survey.
+
+use crate::atomics::Relaxed;
+use crate::layout::superblock::{SPARSE_FROM, SPARSE_LEVELS, SPARSE_WAYS};
+use crate::region::Region;
+
+impl Region {
+    /// Counts bytes of items that were replaced or removed, and lists the segment when that takes it to the next level. Two that
+    /// count at once lose one of the counts.
+    #[inline]
+    pub(crate) fn count_dead(&self, segment: usize, bytes: u64) {
+        let counter = &self.header(segment).dead;
+        let before = counter.load(Relaxed);
+        let after = before.wrapping_add(bytes);
+        counter.store(after, Relaxed);
+        let level = self.level_of(after);
+        if level > self.level_of(before)
+            && let Some(level) = level
+        {
+            self.offer(segment, level);
+        }
+    }
+
+    /// At which level of the list a segment belongs; `None`: too little of it is dead for its compaction to be worth the copying.
+    pub(crate) fn level(&self, segment: usize) -> Option<usize> {
+        self.level_of(self.header(segment).dead.load(Relaxed))
+    }
+
+    #[inline]
+    fn level_of(&self, dead: u64) -> Option<usize> {
+        let sixteenths = dead >> (self.layout.shape.segment_size.trailing_zeros() - 4);
+        let level = sixteenths.checked_sub(SPARSE_FROM)?;
+        Some(usize::try_from(level).unwrap_or(usize::MAX).min(SPARSE_LEVELS - 1))
+    }
+
+    /// Lists a segment in which no more extents are leased, if it is sparse.
+    pub(crate) fn offer_filled(&self, segment: usize) {
+        if self.has(segment)
+            && let Some(level) = self.level(segment)
+        {
+            self.offer(segment, level);
+        }
+    }
+
+    /// Lists a segment; in a full level in the place of another.
+    #[cold]
+    pub(crate) fn offer(&self, segment: usize, level: usize) {
+        let sb = self.superblock();
+        let (Some(filled), Some(row), Ok(name)) = (sb.sparse_filled.get(level), sb.sparse.get(level), u32::try_from(segment + 1))
+        else {
+            return;
+        };
+        let free = (!filled.load(Relaxed)).trailing_zeros() as usize;
+        let way = if free < SPARSE_WAYS { free } else { segment % SPARSE_WAYS };
+        if let Some(entry) = row.get(way) {
+            entry.store(name, Relaxed);
+            filled.fetch_or(1 << way, Relaxed);
+        }
+    }
+
+    /// Takes a segment off the list, one of the highest level that has any, at least of this one; and that level.
+    pub(crate) fn take_listed(&self, least: usize) -> Option<(usize, usize)> {
+        let sb = self.superblock();
+        for level in (least..SPARSE_LEVELS).rev() {
+            let (filled, row) = (sb.sparse_filled.get(level)?, sb.sparse.get(level)?);
+            for _ in 0..SPARSE_WAYS {
+                // The one listed last is the likeliest to be in a cache.
+                let Some(way) = filled.load(Relaxed).checked_ilog2() else {
+                    break;
+                };
+                let Some(entry) = row.get(way as usize) else { break };
+                let was = filled.fetch_and(!(1 << way), Relaxed);
+                let segment = (entry.load(Relaxed) as usize).wrapping_sub(1);
+                if was & 1 << way != 0 && self.has(segment) {
+                    return Some((segment, level));
+                }
+            }
+        }
+        None
+    }
+}
