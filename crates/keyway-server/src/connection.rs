@@ -102,6 +102,8 @@ pub(crate) struct Connection {
     wants_write: bool,
     /// what the worker's ring does for it, if the worker has one
     port: Option<Port>,
+    /// it has been silent for long: the ring only watches its socket, which takes a third of the kernel's memory that a receive does
+    is_parked: bool,
     /// closed; here only until the ring has let go of it
     pub(crate) is_over: bool,
     /// in the worker's list of connections to serve
@@ -243,6 +245,7 @@ impl Connection {
             stopping: false,
             wants_write: false,
             port: desk.ring.as_ref().map(|_| Port::default()),
+            is_parked: false,
             is_over: false,
             queued: false,
             last_active: desk.now,
@@ -296,6 +299,7 @@ impl Connection {
             }
         }
         desk.executor.counters().bytes_read.add(piece.len() as u64);
+        self.is_parked = false;
         self.last_active = desk.now;
         self.peer.last_request_s.store(desk.uptime_s, Relaxed);
         if last {
@@ -345,6 +349,21 @@ impl Connection {
         Ok(was_full || self.unsent() > 0 || !matches!(self.phase, Phase::Serving))
     }
 
+    /// Whether the ring receives for it although nothing comes, and nothing is under way.
+    pub(crate) fn is_receiving(&self) -> bool {
+        self.port.as_ref().is_some_and(|port| port.intake == Intake::Receiving)
+            && matches!(self.phase, Phase::Serving)
+            && self.input.is_empty()
+            && self.unsent() == 0
+            && !self.is_over
+    }
+
+    /// Has its socket watched only, until something comes.
+    pub(crate) fn park(&mut self, ring: &mut Ring) -> io::Result<()> {
+        self.is_parked = true;
+        self.update_intake(ring)
+    }
+
     /// Starts or ends the ring's work on what arrives (the table is in `port`).
     fn update_intake(&mut self, ring: &mut Ring) -> io::Result<()> {
         let wants_input = !self.at_end
@@ -352,10 +371,9 @@ impl Connection {
             && self.unsent() <= UNSENT_MAX
             && !matches!(self.phase, Phase::Dumping(_) | Phase::Closing(_));
         let (waiting, fd) = (self.input.len(), self.stream.as_raw_fd());
-        let missing = self
-            .need
-            .max(if waiting == 0 { self.large } else { 0 })
-            .saturating_sub(waiting);
+        // What comes after a long silence is read as what is large: by the turn.
+        let least = if self.is_parked { usize::MAX } else { self.need };
+        let missing = least.max(if waiting == 0 { self.large } else { 0 }).saturating_sub(waiting);
         let Some(port) = &mut self.port else { return Ok(()) };
         if port.update(ring, fd, self.token, wants_input, self.readable, missing, waiting)? {
             self.readable = false;
@@ -557,6 +575,7 @@ impl Connection {
                 // Less than the room offered: the socket is empty, and the next bytes make a new event (epoll(7), question 9).
                 self.readable = (filled || self.read_closed) && !self.stopping;
                 desk.executor.counters().bytes_read.add(count as u64);
+                self.is_parked = false;
                 self.last_active = desk.now;
                 self.peer.last_request_s.store(desk.uptime_s, Relaxed);
             }

@@ -2,8 +2,8 @@
 //!
 //! | intake | the ring | the socket is read by | next |
 //! |---|---|---|---|
-//! | `Off` | nothing | turns | `Receiving` when it is empty; `Watching` when what is missing is large |
-//! | `Receiving` | brings what arrives, again and again | the ring | `Ending` when nothing is wanted for now, or what is missing is large |
+//! | `Off` | nothing | turns | `Receiving` when it is empty; `Watching` when what is missing is large, or after a long silence |
+//! | `Receiving` | brings what arrives, again and again | the ring | `Ending` when nothing is wanted for now, what is missing is large, or nothing has come for long |
 //! | `Ending` | has been told to stop | the ring, to the last event | `Off` |
 //! | `Watching` | tells once when something arrives | nobody | `Off` |
 //!

@@ -43,6 +43,10 @@ const SPARE_SUM_MAX: usize = 4 << 20;
 const SPARE_COUNT_MAX: usize = 64;
 /// After so long without anything to do, a worker gives up the room that its session has reserved for its next writes.
 const RELEASE_AFTER: Duration = Duration::from_secs(5);
+/// After so long without anything to do, a connection is parked: the ring receives for it no more.
+const PARK_AFTER: Duration = Duration::from_secs(5);
+/// Most connections that are parked at a time: each is a cancellation, and others wait meanwhile.
+const PARKED_AT_ONCE: usize = 256;
 /// How often idle connections are looked for, and the region is kept up.
 const TICK: Duration = Duration::from_secs(1);
 
@@ -60,6 +64,8 @@ pub(crate) struct Worker {
     /// connections with something to do, each once
     line: VecDeque<usize>,
     next_tick: Instant,
+    /// connections may have to be parked before long
+    has_unparked: bool,
     /// when there was something to do, and the session's reserve has not been given up since
     busy_at: Option<Instant>,
     /// when the server is stopping: the end of patience
@@ -83,6 +89,7 @@ impl Worker {
             is_poll_watched: false,
             line: VecDeque::new(),
             next_tick,
+            has_unparked: false,
             busy_at: None,
             deadline: None,
         }
@@ -108,6 +115,7 @@ impl Worker {
             self.desk.uptime_s = self.desk.executor.shared.uptime_s_at(self.desk.now);
             if !events.is_empty() || !self.told.is_empty() {
                 self.busy_at = Some(self.desk.now);
+                self.has_unparked = self.desk.ring.is_some();
             }
             for event in &events {
                 if event.token() == WAKE {
@@ -309,7 +317,7 @@ impl Worker {
         if !self.line.is_empty() || udp.has_work() {
             return Some(Duration::ZERO);
         }
-        let has_ticks = self.keeps_up() || self.idle_timeout().is_some();
+        let has_ticks = self.keeps_up() || self.idle_timeout().is_some() || self.has_unparked;
         let next = [
             has_ticks.then_some(self.next_tick),
             self.busy_at.map(|at| at + RELEASE_AFTER),
@@ -434,10 +442,35 @@ impl Worker {
                 self.close(token, CloseReason::IdleTimeout);
             }
         }
+        self.park();
         if self.deadline.is_some_and(|deadline| self.desk.now >= deadline) {
             let late = self.tokens(|connection| !connection.is_over);
             log::warn!("{} connections did not take their replies in time and are cut", late.len());
             late.into_iter().for_each(|token| self.close(token, CloseReason::Shutdown));
+        }
+    }
+
+    /// Parks connections that have been silent for long.
+    fn park(&mut self) {
+        let (Some(ring), Some(limit), true) = (&mut self.desk.ring, self.desk.now.checked_sub(PARK_AFTER), self.has_unparked)
+        else {
+            return;
+        };
+        self.has_unparked = false;
+        let mut parked = 0;
+        for (token, connection) in &mut self.connections {
+            if !connection.is_receiving() {
+                continue;
+            }
+            if connection.is_idle_since(limit) && parked < PARKED_AT_ONCE {
+                parked += 1;
+                if let Err(error) = connection.park(ring) {
+                    // It goes on as it was.
+                    log::debug!("connection {token} cannot be parked: {error}");
+                }
+            } else {
+                self.has_unparked = true;
+            }
         }
     }
 

@@ -339,6 +339,28 @@ fn idle_connections_are_closed_and_counted() {
 }
 
 #[test]
+fn after_a_long_silence_requests_are_answered_as_before() {
+    let mut server = Running::start(|_| ());
+    let mut clients: Vec<_> = (0..40).map(|_| server.connect()).collect();
+    for client in &mut clients {
+        client.ask(b"mn\r\n", b"MN\r\n");
+    }
+    // Long enough for the ring to have let go of them; some ask while it does.
+    for pause_ms in [5_600, 900, 1_500, 0] {
+        std::thread::sleep(Duration::from_millis(pause_ms));
+        for client in clients.iter_mut().take(20) {
+            client.ask(b"set k 0 0 2\r\nhi\r\nget k\r\n", b"STORED\r\nVALUE k 0 2\r\nhi\r\nEND\r\n");
+        }
+    }
+    for client in &mut clients {
+        client.ask(b"get k\r\n", b"VALUE k 0 2\r\nhi\r\nEND\r\n");
+    }
+    drop(clients.split_off(20));
+    server.stop();
+    assert!(clients.iter_mut().all(Client::is_closed));
+}
+
+#[test]
 fn above_the_limit_connections_are_told_and_closed() {
     let server = Running::start(|config| config.connections_max = 2);
     let mut first = server.connect();
