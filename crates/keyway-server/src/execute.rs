@@ -79,6 +79,16 @@ impl Executor {
 
     /// Executes `request` and appends its answer to `out`.
     pub(crate) fn execute(&mut self, request: &Request<'_>, out: &mut Vec<u8>, origin: &Origin<'_>) -> Outcome {
+        let outcome = self.execute_verb(request, out, origin);
+        if let Some(post) = &self.shared.kernel
+            && !matches!(request, Request::Get { .. } | Request::MetaGet(_))
+        {
+            post.changed();
+        }
+        outcome
+    }
+
+    fn execute_verb(&mut self, request: &Request<'_>, out: &mut Vec<u8>, origin: &Origin<'_>) -> Outcome {
         match request {
             Request::Get { keys, with_cas } => return self.get(keys, None, *with_cas, out, origin),
             Request::GetAndTouch { exptime, keys, with_cas } => return self.get(keys, Some(*exptime), *with_cas, out, origin),

@@ -4,12 +4,16 @@
 //! the words that changes are counted in, and writes a copy where the program finds it. Ten times a second it renews the program's lease and
 //! clock, and asks which copies were given out: those are told to the region, so that it does not evict what is hot in the kernel only.
 //!
+//! A change makes void what was copied of its stripe. The keeper looks at the stripes' words, whoever changes them, and makes those copies anew that
+//! were given out lately ([`Store::voided`]): soon after the change while there are such, and at the latest with the next tick. A worker that
+//! changes something while the keeper rests wakes it ([`Post::changed`]); nothing of it is done by the worker.
+//!
 //! The order of turning on: the program is loaded and silent; the region's door word; every session has acknowledged it; then copies and
 //! lease. Of turning off: the lease, the program off its interfaces, a fence behind which no run of it is left, the door word.
 
 use std::net::{IpAddr, SocketAddr};
-use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::thread::Thread;
 use std::time::{Duration, Instant};
@@ -42,6 +46,12 @@ const MEND_TICKS: u64 = 10;
 const LOG_TICKS: u64 = 600;
 /// How long a start waits for the program of a server that has died to fall silent.
 const SILENCE_MAX: Duration = Duration::from_secs(3);
+/// Least time between two looks at what changes have made void, while there is something: wake-ups stay a small part of a CPU.
+const LOOK_PAUSE: Duration = Duration::from_micros(200);
+/// So many times longer than a look is the pause behind it: looks take a ninth of a CPU at most.
+const LOOK_REST: u32 = 8;
+/// Copies that one look is about; the rest comes with the next. Workers may wait for the CPU meanwhile.
+const LOOKED_AT: usize = 64;
 /// Fewest bytes of memory for the hot set.
 const MEMORY_MIN: usize = 512 << 10;
 
@@ -53,8 +63,12 @@ pub(crate) struct Post {
     /// copies held; copies written
     held: AtomicU64,
     filled: AtomicU64,
+    /// copies made anew behind changes
+    renewed: AtomicU64,
     /// stripes of the dead that were moved on
     mended: AtomicU64,
+    /// the keeper looks at what changes have made void by itself, and need not be woken for it
+    attentive: AtomicBool,
 }
 
 /// The thread's own.
@@ -66,6 +80,8 @@ pub(crate) struct Keeper {
     cache: Cache,
     session: Session,
     store: Store,
+    /// of the item that is copied
+    value: Vec<u8>,
     cas_enabled: bool,
     is_on: bool,
     ticks: u64,
@@ -112,11 +128,14 @@ pub(crate) fn start(config: &Config, kernel: &Kernel, udp: &[SocketAddr], cache:
         counts,
         held: AtomicU64::new(0),
         filled: AtomicU64::new(0),
+        renewed: AtomicU64::new(0),
         mended: AtomicU64::new(0),
+        attentive: AtomicBool::new(true),
     });
     let keeper = Keeper {
         post: Arc::clone(&post),
         store: Store::new(maps.pages()),
+        value: Vec::new(),
         program,
         door: Some(door),
         session: cache.session().map_err(|error| error.to_string())?,
@@ -205,6 +224,7 @@ impl Keeper {
     pub(crate) fn run(mut self, shared: &Shared) {
         let _ = self.post.keeper.set(std::thread::current());
         let mut next_tick = Instant::now();
+        let mut pause = TICK;
         while !shared.is_stopping() {
             let now = Instant::now();
             if now >= next_tick {
@@ -213,9 +233,13 @@ impl Keeper {
             }
             let candidates = std::mem::take(&mut *lock(&self.post.candidates));
             if self.is_on {
-                candidates.iter().for_each(|key| self.take_in(key));
+                for key in &candidates {
+                    let hash = self.cache.hash(key);
+                    self.take_in(hash, key);
+                }
+                pause = self.look(pause);
             }
-            std::thread::park_timeout(next_tick.saturating_duration_since(Instant::now()));
+            std::thread::park_timeout(pause.min(next_tick.saturating_duration_since(Instant::now())));
         }
     }
 
@@ -271,12 +295,28 @@ impl Keeper {
         }
     }
 
-    /// Makes a copy of an item that workers have served, unless there is one or it cannot be given out.
-    fn take_in(&mut self, key: &[u8]) {
-        let hash = self.cache.hash(key);
+    /// Makes anew what changes have made void, and says when to look again: soon, while there is something; less and less often, while changes
+    /// concern nothing that is hot; with the next tick, or when a worker says so, when nothing changes at all.
+    fn look(&mut self, pause: Duration) -> Duration {
+        let begun = Instant::now();
+        let hot = self.program.maps().hot();
+        let session = &mut self.session;
+        let voided = self.store.voided(&hot, LOOKED_AT, |key| session.note_hit(key));
+        let renewed = voided.keys.iter().filter(|(hash, key)| self.take_in(*hash, key)).count();
+        self.post.renewed.fetch_add(renewed as u64, Relaxed);
+        self.post.attentive.store(voided.any, Relaxed);
+        if renewed > 0 || voided.more {
+            (LOOK_REST * begun.elapsed()).clamp(LOOK_PAUSE, TICK)
+        } else {
+            (2 * pause).min(TICK)
+        }
+    }
+
+    /// Makes a copy of an item that workers have served, unless there is one or it cannot be given out; whether it did.
+    fn take_in(&mut self, hash: u64, key: &[u8]) -> bool {
         let hot = self.program.maps().hot();
         if Store::is_current(&hot, hash) {
-            return;
+            return false;
         }
         // PAIRS: whoever counts a change as finished (`Stripes::step` in keyway-region): its publish is seen by the get below.
         let seen = Seen {
@@ -285,16 +325,17 @@ impl Keeper {
         };
         let is_at_rest = |word: u64| word >> 32 == word & 0xFFFF_FFFF;
         if !is_at_rest(seen.stripe) || !is_at_rest(seen.flush) {
-            return;
+            return false;
         }
-        let Some(copy) = self.copy_of(key, seen) else { return };
+        let Some(copy) = self.copy_of(key, seen) else { return false };
         for _ in 0..2 {
             if self.store.put(&self.program.maps().hot(), hash, &copy) == Put::Done {
                 self.post.filled.fetch_add(1, Relaxed);
-                return;
+                return true;
             }
             self.make_room();
         }
+        false
     }
 
     /// The copy of an item as it is behind `seen`.
@@ -308,8 +349,8 @@ impl Keeper {
             no_bump: true,
             ..Get::default()
         };
-        let mut value = Vec::new();
-        let item = self.session.get_with(key, &how, &mut value, |_, _| {}).ok()??;
+        self.value.clear();
+        let item = self.session.get_with(key, &how, &mut self.value, |_, _| {}).ok()??;
         // Such items have answers that the program does not know.
         if item.stale || item.win_sent || item.binary_key {
             return None;
@@ -324,7 +365,7 @@ impl Keeper {
                 key,
                 flags: item.flags,
                 cas: if self.cas_enabled { item.cas } else { 0 },
-                value: &value,
+                value: &self.value,
                 expires_s: u32::try_from(expires_s).ok()?,
             },
             seen,
@@ -377,6 +418,16 @@ impl Post {
         }
     }
 
+    /// A worker has changed something.
+    pub(crate) fn changed(&self) {
+        if !self.attentive.load(Relaxed)
+            && !self.attentive.swap(true, Relaxed)
+            && let Some(keeper) = self.keeper.get()
+        {
+            keeper.unpark();
+        }
+    }
+
     /// The lines of `stats` about the kernel door.
     pub(crate) fn stats(&self, out: &mut Vec<u8>) {
         for (verdict, counts) in self.counts.per_cpu().unwrap_or_default() {
@@ -386,6 +437,7 @@ impl Post {
         }
         stat(out, "keyway_kernel_copies", self.held.load(Relaxed));
         stat(out, "keyway_kernel_copied", self.filled.load(Relaxed));
+        stat(out, "keyway_kernel_renewed", self.renewed.load(Relaxed));
         stat(out, "keyway_kernel_mended", self.mended.load(Relaxed));
     }
 

@@ -28,6 +28,10 @@ impl Keeper {
 }
 
 impl Post {
+    pub(crate) fn changed(&self) {
+        match *self {}
+    }
+
     pub(crate) fn stats(&self, _: &mut Vec<u8>) {
         match *self {}
     }

@@ -11,6 +11,8 @@
 //!  8-   | "VALUE <key> <flags> <bytes>\r\n<value>\r\n"                        |
 //! ```
 
+use std::io::Write;
+
 /// Words of a copy's header.
 const HEADER_WORDS: usize = 8;
 /// Longest copy, bytes (`KW_COPY_MAX`).
@@ -19,6 +21,9 @@ pub const COPY_LEN_MAX: usize = 2048;
 const KEY_LEN_MAX: usize = 250;
 /// What the line of a copy may take, so that `END` still fits the datagram (`KW_PAYLOAD_MAX`).
 const LINE_LEN_MAX: usize = 1392 - b"END\r\n".len();
+
+/// What the numbers and fixed parts of a line take at most, bytes.
+const LINE_NUMBERS_LEN_MAX: usize = 64;
 
 /// An item as the server has read it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,33 +61,28 @@ impl HotCopy {
         if item.key.is_empty() || item.key.len() > KEY_LEN_MAX || !is_plain(item.key) {
             return None;
         }
-        let (flags, size, cas) = (
-            format!(" {}", item.flags),
-            format!(" {}", item.value.len()),
-            format!(" {}", item.cas),
-        );
-        let line = [
-            b"VALUE ",
-            item.key,
-            flags.as_bytes(),
-            size.as_bytes(),
-            b"\r\n",
-            item.value,
-            b"\r\n",
-        ]
-        .concat();
+        let mut line = Vec::with_capacity(item.key.len() + item.value.len() + LINE_NUMBERS_LEN_MAX);
+        line.extend_from_slice(b"VALUE ");
+        line.extend_from_slice(item.key);
+        let flags_len = push_number(&mut line, u64::from(item.flags));
+        let size_len = push_number(&mut line, len(item.value.len()));
+        line.extend_from_slice(b"\r\n");
+        line.extend_from_slice(item.value);
+        line.extend_from_slice(b"\r\n");
         if line.len() > LINE_LEN_MAX {
             return None;
         }
-        let len = |len: usize| u64::try_from(len).unwrap_or(0);
-        let mut words = vec![
+        let mut cas = Vec::with_capacity(LINE_NUMBERS_LEN_MAX);
+        let cas_len = push_number(&mut cas, item.cas);
+        let mut words = Vec::with_capacity(HEADER_WORDS + line.len().div_ceil(8));
+        words.extend([
             u64::from(item.expires_s) << 32,
             seen.stripe,
             seen.flush,
-            len(item.value.len()) << 32 | len(item.key.len()) << 48 | len(flags.len()) << 56,
-            len(size.len()) | len(cas.len()) << 8,
-        ];
-        words.extend(packed(cas.as_bytes()));
+            len(item.value.len()) << 32 | len(item.key.len()) << 48 | flags_len << 56,
+            size_len | cas_len << 8,
+        ]);
+        words.extend(packed(&cas));
         words.resize(HEADER_WORDS, 0);
         words.extend(packed(&line));
         Some(Self(words))
@@ -92,15 +92,19 @@ impl HotCopy {
         &self.0
     }
 
-    /// The copy that begins these words, whatever follows it; `None` if they begin none.
-    pub(crate) fn from_words(mut words: Vec<u64>) -> Option<Self> {
-        let (lens, sizes) = (*words.get(3)?, *words.get(4)?);
+    /// How many words the copy takes whose header has these at its third and fourth place; `None` if it is none.
+    pub(crate) fn words_of(lens: u64, sizes: u64) -> Option<usize> {
         let byte = |word: u64, shift: u32| usize::try_from(word >> shift & 0xFF).unwrap_or(0);
         let value_len = usize::try_from(lens >> 32 & 0xFFFF).unwrap_or(0);
         let (key_len, flags_len, size_len) = (byte(lens, 48), byte(lens, 56), byte(sizes, 0));
         let line_len = b"VALUE ".len() + key_len + flags_len + size_len + value_len + 4;
-        let len = HEADER_WORDS + line_len.div_ceil(8);
-        if key_len == 0 || line_len > LINE_LEN_MAX || words.len() < len {
+        (key_len > 0 && line_len <= LINE_LEN_MAX).then_some(HEADER_WORDS + line_len.div_ceil(8))
+    }
+
+    /// The copy that begins these words, whatever follows it; `None` if they begin none.
+    pub(crate) fn from_words(mut words: Vec<u64>) -> Option<Self> {
+        let len = Self::words_of(*words.get(3)?, *words.get(4)?)?;
+        if words.len() < len {
             return None;
         }
         words.truncate(len);
@@ -112,9 +116,10 @@ impl HotCopy {
 
     /// Its key.
     pub fn key(&self) -> Vec<u8> {
-        let len = usize::try_from(self.0[3] >> 48 & 0xFF).unwrap_or(0);
-        let bytes = self.0[HEADER_WORDS..].iter().flat_map(|word| word.to_le_bytes());
-        bytes.skip(b"VALUE ".len()).take(len).collect()
+        let end = b"VALUE ".len() + usize::try_from(self.0[3] >> 48 & 0xFF).unwrap_or(0);
+        let words = &self.0[HEADER_WORDS..HEADER_WORDS + end.div_ceil(8)];
+        let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+        bytes[b"VALUE ".len()..end].to_vec()
     }
 
     /// The words with which it was made.
@@ -129,6 +134,18 @@ impl HotCopy {
     pub fn size(&self) -> usize {
         self.0.len() * 8
     }
+}
+
+fn len(len: usize) -> u64 {
+    u64::try_from(len).unwrap_or(0)
+}
+
+/// Appends a space and this number; how many bytes they are.
+fn push_number(text: &mut Vec<u8>, number: u64) -> u64 {
+    let start = text.len();
+    // Writing to memory does not fail.
+    let _ = write!(text, " {number}");
+    len(text.len() - start)
 }
 
 /// Bytes as little-endian words, the last one filled up with 0.

@@ -6,7 +6,7 @@
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicU64, fence};
 
-use crate::copy::{COPY_LEN_MAX, HotCopy};
+use crate::copy::{COPY_LEN_MAX, HotCopy, Seen};
 
 /// Slots of a bucket (`KW_SLOTS`).
 const SLOTS: usize = 8;
@@ -56,7 +56,7 @@ impl HotSet<'_> {
 
     /// The word of the stripe that this hash is in.
     pub fn stripe(&self, hash: u64) -> &AtomicU64 {
-        &self.stripes[usize::try_from(hash >> (64 - STRIPE_BITS)).unwrap_or(0)]
+        &self.stripes[stripe_of(hash)]
     }
 
     /// The word of `flush_all`.
@@ -145,9 +145,20 @@ impl HotSet<'_> {
     /// The copy at `place`, as it was written.
     pub fn read(&self, place: Place) -> Option<HotCopy> {
         let at = (place.page * UNITS_IN_PAGE + place.unit) * WORDS_IN_UNIT;
-        let end = (at + COPY_LEN_MAX / 8).min(self.pages.len());
-        let words = self.pages.get(at..end)?.iter().map(|word| word.load(Relaxed)).collect();
+        let word = |number: usize| self.pages.get(at + number).map(|word| word.load(Relaxed));
+        let len = HotCopy::words_of(word(3)?, word(4)?)?;
+        let words = self.pages.get(at..at + len)?.iter().map(|word| word.load(Relaxed)).collect();
         HotCopy::from_words(words)
+    }
+
+    /// The words that the copy at `place` was made with.
+    pub fn seen(&self, place: Place) -> Seen {
+        let at = (place.page * UNITS_IN_PAGE + place.unit) * WORDS_IN_UNIT;
+        let word = |number: usize| self.pages[at + number].load(Relaxed);
+        Seen {
+            stripe: word(1),
+            flush: word(2),
+        }
     }
 
     /// Makes the program find nothing for this hash.
@@ -169,6 +180,11 @@ impl HotSet<'_> {
         let bucket = usize::try_from(hash & 0xFFFF_FFFF).unwrap_or(0) & self.bucket_mask();
         &self.index[bucket * SLOTS..][..SLOTS]
     }
+}
+
+/// The number of the stripe that this hash is in.
+pub(crate) fn stripe_of(hash: u64) -> usize {
+    usize::try_from(hash >> (64 - STRIPE_BITS)).unwrap_or(0)
 }
 
 /// The index word of a copy.

@@ -6,13 +6,16 @@
 //! by its sequence number, and that stands at another place in the page's next life. A copy is only replaced in its own place by one that is no
 //! longer.
 //!
+//! It remembers the word that each stripe had when it last looked, and which copies are in it: so it knows which of them a change has made void,
+//! whoever made it ([`Store::voided`]).
+//!
 //! Nothing here knows the region: it is handed copies and hashes.
 
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering::Acquire;
 
-use crate::copy::{COPY_LEN_MAX, HotCopy};
-use crate::hot::{HotSet, PAGE_SIZE, Place, UNIT_SIZE};
+use crate::copy::{COPY_LEN_MAX, HotCopy, Seen};
+use crate::hot::{HotSet, PAGE_SIZE, Place, STRIPES, UNIT_SIZE, stripe_of};
 
 /// Units of a page at which a copy may begin.
 const UNITS: usize = (PAGE_SIZE - COPY_LEN_MAX) / UNIT_SIZE + 1;
@@ -22,6 +25,9 @@ const CHANCES_MAX: u8 = 3;
 const SPARED_UNITS_MAX: usize = UNITS / 2;
 /// Free pages that are left for what is written anew.
 const FREE_KEPT: usize = 1;
+/// How often in a row a copy is made anew without having been given out in between: three for one that is given out cost about what its answer by
+/// user space would.
+const UNREAD_MAX: u8 = 2;
 /// One of so many pages is kept empty ahead of need.
 const RESERVE_SHARE: usize = 32;
 
@@ -32,6 +38,8 @@ struct Entry {
     unit: usize,
     units: usize,
     chances: u8,
+    /// how often it was made anew since it was last given out
+    unread: u8,
 }
 
 /// What the hot set holds.
@@ -46,6 +54,23 @@ pub struct Store {
     free: Vec<usize>,
     /// the page that is swept next
     sweep: usize,
+    /// by stripe: its word at the last look
+    words: Vec<u64>,
+    /// by stripe: the hashes of the copies in it, but for those that were made anew in vain
+    members: Vec<Vec<u64>>,
+    /// the stripe that the next look begins with
+    look: usize,
+}
+
+/// What changes have made void since the last look.
+#[derive(Debug, Default)]
+pub struct Voided {
+    /// hashes and keys of copies that are worth being made anew
+    pub keys: Vec<(u64, Vec<u8>)>,
+    /// whether there was any change, of whatever
+    pub any: bool,
+    /// whether the look ended before all was looked at
+    pub more: bool,
 }
 
 /// What became of a copy that was to be put in.
@@ -67,6 +92,9 @@ impl Store {
             resting: Vec::new(),
             free: (0..pages).rev().collect(),
             sweep: 0,
+            words: vec![0; STRIPES],
+            members: vec![Vec::new(); STRIPES],
+            look: 0,
         }
     }
 
@@ -89,6 +117,7 @@ impl Store {
             && entry.units >= units
         {
             hot.write(place, copy);
+            self.is_member(hash, place);
             return Put::Done;
         }
         let Some(place) = self.room(units, kept) else {
@@ -100,7 +129,9 @@ impl Store {
             unit: place.unit,
             units,
             chances,
+            unread: 0,
         });
+        self.is_member(hash, place);
         if !hot.point(hash, place) {
             // The bucket is full: the copy in it that is worth least goes.
             let chances = |place: &Place| {
@@ -112,6 +143,8 @@ impl Store {
             if let Some(victim) = hot.neighbours(hash).min_by_key(chances) {
                 hot.forget_place(hash, victim);
                 hot.point(hash, place);
+                let other = self.entry(victim).map(|entry| entry.hash);
+                other.into_iter().for_each(|other| self.is_gone(other));
             }
         }
         Put::Done
@@ -175,6 +208,8 @@ impl Store {
                 && self.put_with(entry.hash, hot, &copy, chances - 1, 0) == Put::Done
             {
                 spared += entry.units;
+            } else {
+                self.is_gone(entry.hash);
             }
         }
         self.resting.push(page);
@@ -200,7 +235,7 @@ impl Store {
             for entry in &mut self.entries[page] {
                 let place = Place { page, unit: entry.unit };
                 if hot.take_mark(place) {
-                    entry.chances = (entry.chances + 1).min(CHANCES_MAX);
+                    entry.was_given_out();
                     if let Some(copy) = hot.read(place) {
                         told(&copy.key());
                     }
@@ -209,15 +244,92 @@ impl Store {
         }
     }
 
+    /// Looks at the stripes' words: of the copies that changes have made void since the last look, the keys of those that were given out lately;
+    /// not many more than `most`, the rest comes with the next look. What was made anew in vain is looked at no more until it is put in again. `told` is told the key of each that was given out since it was last asked about.
+    pub fn voided(&mut self, hot: &HotSet<'_>, most: usize, mut told: impl FnMut(&[u8])) -> Voided {
+        let (mut voided, mut looked_at) = (Voided::default(), 0);
+        for stripe in (self.look..STRIPES).chain(0..self.look) {
+            let word = hot.stripes[stripe].load(Acquire);
+            if word == self.words[stripe] {
+                continue;
+            }
+            voided.any = true;
+            if looked_at >= most {
+                (self.look, voided.more) = (stripe, true);
+                break;
+            }
+            // A change is under way: the next look finds it over.
+            if word >> 32 != word & 0xFFFF_FFFF {
+                continue;
+            }
+            self.words[stripe] = word;
+            let members = std::mem::take(&mut self.members[stripe]);
+            looked_at += members.len();
+            for hash in members {
+                if Self::is_current(hot, hash) {
+                    self.members[stripe].push(hash);
+                } else if let Some(key) = self.key_if_asked_for(hot, hash, &mut told) {
+                    self.members[stripe].push(hash);
+                    voided.keys.push((hash, key));
+                }
+            }
+        }
+        voided
+    }
+
+    /// The key of this hash's copy, if it was given out lately.
+    fn key_if_asked_for(&mut self, hot: &HotSet<'_>, hash: u64, told: &mut impl FnMut(&[u8])) -> Option<Vec<u8>> {
+        let place = hot.find(hash)?;
+        let at = self.position(place)?;
+        let entry = &mut self.entries[place.page][at];
+        let was_given_out = hot.take_mark(place);
+        if was_given_out {
+            entry.was_given_out();
+        } else if entry.unread >= UNREAD_MAX {
+            return None;
+        }
+        entry.unread += 1;
+        let key = hot.read(place)?.key();
+        if was_given_out {
+            told(&key);
+        }
+        Some(key)
+    }
+
     /// Whether the hot set has a copy for this hash that carries the words that are there now.
     pub fn is_current(hot: &HotSet<'_>, hash: u64) -> bool {
-        hot.find(hash)
-            .and_then(|place| hot.read(place))
-            .is_some_and(|copy| is_good(hot, hash, &copy))
+        let seen = hot.find(hash).map(|place| hot.seen(place));
+        seen.is_some_and(|seen| is_now(hot, hash, seen))
     }
 
     fn entry(&self, place: Place) -> Option<&Entry> {
-        self.entries.get(place.page)?.iter().find(|entry| entry.unit == place.unit)
+        self.position(place).map(|at| &self.entries[place.page][at])
+    }
+
+    fn position(&self, place: Place) -> Option<usize> {
+        let entries = self.entries.get(place.page)?;
+        entries.binary_search_by_key(&place.unit, |entry| entry.unit).ok()
+    }
+
+    /// There is a copy for this hash at this place.
+    fn is_member(&mut self, hash: u64, place: Place) {
+        let members = &mut self.members[stripe_of(hash)];
+        if members.contains(&hash) {
+            return;
+        }
+        members.push(hash);
+        // It was made anew in vain, and is asked for again.
+        if let Some(at) = self.position(place) {
+            self.entries[place.page][at].unread = 0;
+        }
+    }
+
+    /// There is no copy for this hash any more.
+    fn is_gone(&mut self, hash: u64) {
+        let members = &mut self.members[stripe_of(hash)];
+        if let Some(at) = members.iter().position(|member| *member == hash) {
+            members.swap_remove(at);
+        }
     }
 
     fn live<'s>(&'s self, hot: &'s HotSet<'_>, page: usize) -> impl Iterator<Item = &'s Entry> {
@@ -227,17 +339,27 @@ impl Store {
     }
 }
 
+impl Entry {
+    fn was_given_out(&mut self) {
+        self.chances = (self.chances + 1).min(CHANCES_MAX);
+        self.unread = 0;
+    }
+}
+
 /// Whether a copy carries the words that its stripe and the flush have now.
 pub fn is_good(hot: &HotSet<'_>, hash: u64, copy: &HotCopy) -> bool {
-    let seen = copy.seen();
+    is_now(hot, hash, copy.seen())
+}
+
+fn is_now(hot: &HotSet<'_>, hash: u64, seen: Seen) -> bool {
     seen.stripe == hot.stripe(hash).load(Acquire) && seen.flush == hot.flush().load(Acquire)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::copy::{Item, Seen};
-    use crate::hot::{CONTROL_WORDS, STRIPES};
+    use crate::copy::Item;
+    use crate::hot::CONTROL_WORDS;
     use std::sync::atomic::AtomicU64;
     use std::sync::atomic::Ordering::Relaxed;
 
@@ -361,5 +483,110 @@ mod tests {
             put(&mut store, &hot, number, 1000, &mut told);
         }
         assert!(hot.find(hash(0)).is_none());
+    }
+    /// Plays a change of a stripe that is over, or that has only begun.
+    fn change(hot: &HotSet<'_>, number: u64, is_over: bool) {
+        hot.stripe(hash(number))
+            .fetch_add(if is_over { 1 << 32 | 1 } else { 1 }, Relaxed);
+    }
+
+    #[test]
+    fn what_a_change_has_made_void_is_told_once_the_change_is_over_whoevers_it_is() {
+        let world = World::new(4096);
+        let (hot, mut store) = (world.hot(), Store::new(PAGES));
+        for number in 0..100 {
+            store.put(&hot, hash(number), &copy(number, 10));
+        }
+        let look = |store: &mut Store, most| store.voided(&hot, most, |_| {});
+        assert!(!look(&mut store, 9).any);
+        change(&hot, 7, true);
+        let voided = look(&mut store, 9);
+        assert!(voided.any && voided.keys.contains(&(hash(7), b"key7".to_vec())), "{voided:?}");
+        let together = |number: &u64| stripe_of(hash(*number)) == stripe_of(hash(7));
+        assert_eq!(voided.keys.len(), (0..100).filter(together).count());
+        assert!(!look(&mut store, 9).any, "a change is told once");
+        change(&hot, 8, false);
+        let voided = look(&mut store, 9);
+        assert!(voided.any && voided.keys.is_empty());
+        hot.stripe(hash(8)).fetch_add(1 << 32, Relaxed);
+        assert!(look(&mut store, 9).keys.contains(&(hash(8), b"key8".to_vec())));
+        // What finds no room in one look comes with the next.
+        (20..40).for_each(|number| change(&hot, number, true));
+        let mut all = Vec::new();
+        loop {
+            let voided = look(&mut store, 3);
+            if !voided.any {
+                break;
+            }
+            assert!(voided.keys.len() < 8);
+            all.extend(voided.keys);
+        }
+        assert!((20..40).all(|number| all.contains(&(hash(number), format!("key{number}").into_bytes()))));
+    }
+
+    #[test]
+    fn what_nobody_asks_for_is_not_made_anew_for_ever() {
+        let world = World::new(4096);
+        let (hot, mut store) = (world.hot(), Store::new(PAGES));
+        let mut told = 0;
+        // How many of 20 changes have a copy made anew behind them.
+        let mut renewed = |store: &mut Store, is_asked_for: bool| {
+            let mut count = 0;
+            for _ in 0..20 {
+                if is_asked_for {
+                    give_out(&hot, 1);
+                }
+                change(&hot, 1, true);
+                for (hash, key) in store.voided(&hot, 9, |_| told += 1).keys {
+                    let stripe = hot.stripe(hash).load(Relaxed);
+                    let item = Item {
+                        key: &key,
+                        flags: 0,
+                        cas: 1,
+                        value: b"new",
+                        expires_s: 0,
+                    };
+                    store.put(&hot, hash, &HotCopy::new(&item, Seen { stripe, flush: 0 }).unwrap());
+                    count += 1;
+                }
+            }
+            count
+        };
+        store.put(&hot, hash(1), &copy(1, 10));
+        assert_eq!(renewed(&mut store, false), UNREAD_MAX);
+        store.put(&hot, hash(1), &copy(1, 10));
+        assert_eq!(renewed(&mut store, true), 20);
+        // The last one was given out, and it is this one's turn to be made in vain.
+        assert_eq!(renewed(&mut store, false), UNREAD_MAX - 1);
+        assert_eq!(told, 20);
+    }
+
+    #[test]
+    fn what_was_made_anew_in_vain_is_looked_at_again_when_it_is_put_in_again() {
+        let world = World::new(64);
+        let (hot, mut store) = (world.hot(), Store::new(PAGES));
+        store.put(&hot, hash(1), &copy(1, 10));
+        for _ in 0..=UNREAD_MAX {
+            change(&hot, 1, true);
+            store.voided(&hot, 9, |_| {});
+        }
+        assert!(store.members.iter().all(Vec::is_empty));
+        store.put(&hot, hash(1), &copy(1, 10));
+        change(&hot, 1, true);
+        assert_eq!(store.voided(&hot, 9, |_| {}).keys.len(), 1);
+    }
+
+    #[test]
+    fn a_stripe_knows_the_copies_that_are_there() {
+        let (world, mut told) = (World::new(64), Vec::new());
+        let (hot, mut store) = (world.hot(), Store::new(PAGES));
+        for number in 0..20_000 {
+            put(&mut store, &hot, number, 200, &mut told);
+        }
+        let mut known: Vec<u64> = store.members.iter().flatten().copied().collect();
+        let mut there: Vec<u64> = (0..20_000).map(hash).filter(|hash| hot.find(*hash).is_some()).collect();
+        known.sort_unstable();
+        there.sort_unstable();
+        assert_eq!(known, there);
     }
 }

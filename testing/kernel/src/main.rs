@@ -36,7 +36,7 @@ the kernel through BPF_PROG_TEST_RUN, and on interfaces of network namespaces th
 Nothing is attached to this machine's own interfaces.
 
 Then keyway itself, over veth: the program attached and pinned by one process and used by a server without capabilities, which is killed, started
-again and stopped; a server with the XDP stage; and keyway bench with the kernel door, killed, and with its presets, in a form of seconds (--short: three of them).
+again and stopped; a server with the XDP stage; one whose hot items are changed, and hot again before anybody asks; and keyway bench with the kernel door, killed, and with its presets, in a form of seconds.
 
 Last, a server with its kernel door on, and writers through the library and its sockets, killed and stopped at random, and readers
 through the kernel, the sockets and the library, for ten minutes (--short: seconds): every key's history must be linearizable. Writers
@@ -115,7 +115,7 @@ fn main() -> ExitCode {
     println!("seed {}", options.seed);
     let mut report = Report::default();
     if options.as_started_alone {
-        as_started(&mut report, options.short);
+        as_started(&mut report);
         return report.end();
     }
     for v6 in [false, true].into_iter().filter(|_| options.packets_at_all) {
@@ -126,7 +126,7 @@ fn main() -> ExitCode {
         in_kernel(&mut report, &options, &settings, v6);
     }
     if options.on_host && options.packets_at_all {
-        as_started(&mut report, options.short);
+        as_started(&mut report);
     }
     if options.seconds > 0 {
         never_stale(&mut report, &options);
@@ -166,7 +166,7 @@ fn options() -> Result<Option<Options>, String> {
 }
 
 /// The door as `keyway` starts it.
-fn as_started(report: &mut Report, short: bool) {
+fn as_started(report: &mut Report) {
     if let Err(error @ DoorError::NotPermitted) = Door::load(&settings(false)) {
         return harness::skip("the kernel door as keyway starts it", &error.to_string());
     }
@@ -175,8 +175,9 @@ fn as_started(report: &mut Report, short: bool) {
         served::pinned(),
     );
     report.take("keyway serve --kernel-xdp, over veth", served::early());
+    report.take("hot items that are changed, over veth", served::renewed());
     report.take("keyway bench of the kernel door, killed", served::killed());
-    report.take("keyway bench --reproduce, presets of the kernel door", served::presets(short));
+    report.take("keyway bench --reproduce, presets of the kernel door", served::presets());
 }
 
 /// Writers and readers meet, killed and stopped; then over regions that do not count their changes as they must.

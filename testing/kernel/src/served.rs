@@ -1,7 +1,7 @@
 //! The kernel door as people start it: `keyway` itself, over veth, with a client in another namespace.
 //!
 //! [`pinned`]: the program is attached and pinned by `keyway kernel attach`, and `keyway serve --kernel-pinned` runs as a user without any capability. [`early`]: `keyway serve
-//! --kernel --kernel-xdp`, the XDP stage before the TC one. [`presets`] and [`killed`]: `keyway bench` with the kernel door, whose namespaces it makes itself.
+//! --kernel --kernel-xdp`, the XDP stage before the TC one. [`renewed`]: what is changed is hot again without being asked for. [`presets`] and [`killed`]: `keyway bench` with the kernel door, whose namespaces it makes itself.
 //!
 //! Each side is this program again, in its namespace. The server's has mounts of its own (ip-netns(8)), so the BPF file system that is mounted there goes with it.
 
@@ -21,6 +21,7 @@ use crate::traffic::{Namespace, connect};
 /// First arguments of the sides.
 const PLAY_PINNED: &str = "play-pinned";
 const PLAY_EARLY: &str = "play-early";
+const PLAY_RENEWED: &str = "play-renewed";
 const ASK: &str = "ask-served";
 const ADDRESS: &str = "10.0.0.1:21411";
 const ALLOWED: &str = "10.0.0.0/24";
@@ -40,8 +41,8 @@ const PRESETS: [&str; 11] = [
     "unbuckle-fig4.9",
     "unbuckle-table4.1",
 ];
-/// Of each kind of load one: highest rates and shares of them, floods, closed loops.
-const SHORT: [&str; 3] = ["hippos-fig7", "hippos-surge", "unbuckle-fig4.9"];
+/// Counts copies made anew behind changes.
+const RENEWED: &str = "keyway_kernel_renewed";
 /// How long anything may take.
 const PATIENCE: Duration = Duration::from_secs(20);
 /// An answer that has not come by then is none.
@@ -65,18 +66,26 @@ pub fn early() -> Result<String, String> {
     between_namespaces(PLAY_EARLY)
 }
 
-/// Presets of `keyway bench` that need the kernel door, in a form of seconds: all of them, or with `short` one of each kind of load.
+/// A server whose hot items are changed: each is answered by the kernel from the first get on that follows its change, with what it is by then.
+///
+/// # Errors
+///
+/// What was otherwise than it must be.
+pub fn renewed() -> Result<String, String> {
+    between_namespaces(PLAY_RENEWED)
+}
+
+/// Presets of `keyway bench` that need the kernel door, in a form of seconds.
 ///
 /// # Errors
 ///
 /// One failed, or has no table with the kernel door in it.
-pub fn presets(short: bool) -> Result<String, String> {
-    let presets = if short { &SHORT[..] } else { &PRESETS[..] };
+pub fn presets() -> Result<String, String> {
     let mut command = Command::new(harness::keyway_binary());
-    command.args(["bench", "--reproduce", &presets.join(",")]);
+    command.args(["bench", "--reproduce", &PRESETS.join(",")]);
     let output = finish(command.args(["--seconds", "0.03", "--warmup", "0", "--repeat", "1", "--items", "100"]))?;
     let (mut rows, mut figures) = (0, 0);
-    for preset in presets {
+    for preset in PRESETS {
         let tables: Vec<&str> = output
             .split("\n\n")
             .filter(|part| part.trim_start().starts_with(&format!("{preset}: ")))
@@ -95,7 +104,7 @@ pub fn presets(short: bool) -> Result<String, String> {
     demand(figures > 0, || format!("none of {rows} rows has a figure: {output}"))?;
     Ok(format!(
         "{} presets, {rows} rows of the kernel door, {figures} with figures",
-        presets.len()
+        PRESETS.len()
     ))
 }
 
@@ -197,6 +206,7 @@ pub fn part_of_it() -> Option<ExitCode> {
     let played = match words.as_slice() {
         [PLAY_PINNED, keyway, folder, client] => Play::new(keyway, folder, client).and_then(|play| play.pinned()),
         [PLAY_EARLY, keyway, folder, client] => Play::new(keyway, folder, client).and_then(|play| play.early()),
+        [PLAY_RENEWED, keyway, folder, client] => Play::new(keyway, folder, client).and_then(|play| play.renewed()),
         [ASK, what] => ask(what),
         _ => return None,
     };
@@ -311,6 +321,19 @@ impl<'a> Play<'a> {
         nothing_attached()?;
         Ok(format!(
             "{early} answers were the XDP stage's; nothing is attached behind the server's end"
+        ))
+    }
+
+    fn renewed(&self) -> Result<String, String> {
+        let udp = ["--udp", ADDRESS, "--udp-allow", ALLOWED];
+        let kernel = ["--kernel", "veth", "--kernel-memory", "1m"];
+        let mut server = self.serve(&[udp, kernel].concat(), None)?;
+        self.ask("fresh")?;
+        self.ask("renewed")?;
+        let renewed = stat(RENEWED)?;
+        server.stop()?;
+        Ok(format!(
+            "{renewed} copies were made anew behind changes, before anybody asked"
         ))
     }
 
@@ -446,11 +469,12 @@ fn stat(name: &str) -> Result<u64, String> {
     value.ok_or_else(|| format!("stats has no {name}"))
 }
 
-/// The client's side: `fresh` is a server without items, `silent` none.
+/// The client's side: `fresh` is a server without items, `silent` none, `renewed` one with a hot item.
 fn ask(what: &str) -> Result<String, String> {
     let mut asker = Asker::new()?;
     match what {
         "silent" => asker.is_silent(),
+        "renewed" => asker.is_renewed(),
         _ => asker.is_fresh(),
     }
 }
@@ -522,6 +546,56 @@ impl Asker {
             }
         }
         Ok("fresh".to_owned())
+    }
+
+    /// A hot item is changed, and the first get behind the change is the kernel's.
+    fn is_renewed(&mut self) -> Result<String, String> {
+        let changes: [(&str, &str, &str, &str); 7] = [
+            ("set key 0 0 2\r\n10\r\n", "STORED\r\n", "0", "10"),
+            ("append key 0 0 1\r\n7\r\n", "STORED\r\n", "0", "107"),
+            ("incr key 5\r\n", "112\r\n", "0", "112"),
+            ("touch key 1000\r\n", "TOUCHED\r\n", "0", "112"),
+            ("replace key 9 0 3\r\nnew\r\n", "STORED\r\n", "9", "new"),
+            ("ms key 2 F3\r\nms\r\n", "HD\r\n", "3", "ms"),
+            ("gat 0 key\r\n", "VALUE key 3 2\r\nms\r\nEND\r\n", "3", "ms"),
+        ];
+        for (request, answer, flags, value) in changes {
+            self.changes(request, answer, flags, value)?;
+        }
+        let deleted = self.answer(b"delete key\r\n")?;
+        demand(deleted == b"DELETED\r\n", || {
+            format!("a delete was answered {}", deleted.escape_ascii())
+        })?;
+        let absent = self.answer(b"get key\r\n")?;
+        demand(absent == b"END\r\n", || {
+            format!("the key is deleted, and the answer is {}", absent.escape_ascii())
+        })?;
+        self.changes("set key 0 0 5\r\nagain\r\n", "STORED\r\n", "0", "again")?;
+        Ok("renewed".to_owned())
+    }
+
+    /// One change, and the get behind it.
+    fn changes(&mut self, request: &str, answer: &str, flags: &str, value: &str) -> Result<(), String> {
+        let (renewed, until) = (stat(RENEWED)?, Instant::now() + PATIENCE);
+        // Not twice: an append is not to be repeated. What is lost on this machine's own interfaces is lost by somebody's fault.
+        let said = self.exchange(request.as_bytes()).unwrap_or_default();
+        demand(said == answer.as_bytes(), || {
+            format!("{} was answered {}", request.escape_debug(), said.escape_ascii())
+        })?;
+        while stat(RENEWED)? == renewed {
+            demand(Instant::now() < until, || {
+                format!("no copy is made anew behind {}", request.escape_debug())
+            })?;
+        }
+        let before = kernel_hits()?;
+        let got = self.answer(b"get key\r\n")?;
+        let expected = format!("VALUE key {flags} {}\r\n{value}\r\nEND\r\n", value.len());
+        demand(got == expected.as_bytes(), || {
+            format!("behind {} a get was answered {}", request.escape_debug(), got.escape_ascii())
+        })?;
+        demand(kernel_hits()? > before, || {
+            format!("the get behind {} was not the kernel's", request.escape_debug())
+        })
     }
 
     /// Answers stop, at the latest when the lease has run out.
