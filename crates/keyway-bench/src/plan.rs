@@ -268,6 +268,8 @@ pub struct Plan {
     pub warmup: Duration,
     /// measurements of each cell and side
     pub repetitions: usize,
+    /// what the sequences of operations are drawn from
+    pub seed: u64,
     /// of each server that is started
     pub server_threads: usize,
     /// that drive the connections
@@ -468,6 +470,7 @@ pub(crate) mod tests {
             length: Duration::from_millis(200),
             warmup: Duration::from_millis(20),
             repetitions: 1,
+            seed: 0,
             server_threads: 1,
             client_threads: 1,
             server_cpus: Vec::new(),

@@ -40,6 +40,8 @@ pub struct Job {
     pub rate: Option<f64>,
     /// tells this process's operations from those of others
     pub thread: u64,
+    /// what its sequence is drawn from
+    pub seed: u64,
     /// before measuring
     pub warmup: Duration,
     /// of the measurement
@@ -73,7 +75,7 @@ pub fn work(mut input: impl BufRead, mut output: impl Write) -> io::Result<()> {
             job.items,
             &Ranks::new(job.workload.access, job.items),
             newest,
-            job.thread,
+            job.seed,
         ),
         items: job.workload.items(job.items),
         fill: job.workload.fill,

@@ -177,6 +177,7 @@ impl Reproduction<'_> {
             length,
             warmup: setup.warmup.unwrap_or(length / 5),
             repetitions: setup.repetitions.unwrap_or(repetitions),
+            seed: 0,
             server_threads: setup.server_threads.unwrap_or(2),
             client_threads: 1,
             server_cpus: setup.server_cpus.clone(),

@@ -15,7 +15,7 @@ use crate::ran::{Ran, Window};
 use crate::rig::{Rig, Side, Way};
 use crate::sockets::{Client, Shape};
 use crate::volley::Volley;
-use crate::workload::Ranks;
+use crate::workload::{Ranks, mix};
 use std::io;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
@@ -197,7 +197,7 @@ fn run_cell(
             let measured = match cell.pace {
                 Pace::Peak(limit) => peak(plan, cell, side, &operations, repetition, limit),
                 Pace::Closed | Pace::Rate(_) | Pace::Share(_) | Pace::Flood(_) => {
-                    measure(plan, cell, side, &operations, repetition, rate)
+                    measure(plan, cell, side, &operations, Draw::of(repetition), rate)
                 }
             };
             let failure = match measured {
@@ -250,6 +250,29 @@ struct Operations {
     ranks: Ranks,
 }
 
+/// One of the measurements of a cell on each side.
+#[derive(Clone, Copy)]
+struct Draw {
+    repetition: usize,
+    /// of a search
+    step: usize,
+}
+
+impl Draw {
+    fn of(repetition: usize) -> Self {
+        Self { repetition, step: 0 }
+    }
+
+    /// What a thread's sequence is drawn from. Both sides draw the same; other cells and other measurements, which may find the same
+    /// caches as this one left them, do not: asked for the same keys again, a cache that holds a part of them would hit too often.
+    fn seed(self, plan: &Plan, cell: &Cell, thread: usize) -> u64 {
+        let of_cell = cell.name().bytes().fold(plan.seed, |seed, byte| mix(seed ^ u64::from(byte)));
+        [self.repetition, self.step, thread + 1]
+            .into_iter()
+            .fold(of_cell, |seed, number| mix(seed.wrapping_add(number as u64)))
+    }
+}
+
 /// What the peer did in a closed loop, for each cell that asked: all points of a curve are shares of the same.
 #[derive(Default)]
 struct Peaks(Vec<(Cell, f64)>);
@@ -268,7 +291,7 @@ fn rate(plan: &Plan, cell: &Cell, sides: &[&Side], operations: &Operations, peak
     if let Some((_, peak)) = peaks.0.iter().find(|(asked, _)| *asked == closed) {
         return Ok(Some(percent / 100.0 * peak));
     }
-    let peak = whole(measure(plan, cell, side, operations, 0, None)?)?.rate();
+    let peak = whole(measure(plan, cell, side, operations, Draw::of(plan.repetitions), None)?)?.rate();
     peaks.0.push((closed, peak));
     Ok(Some(percent / 100.0 * peak))
 }
@@ -289,12 +312,12 @@ fn whole(ran: Ran) -> io::Result<Ran> {
 fn peak(plan: &Plan, cell: &Cell, side: &Side, operations: &Operations, repetition: usize, limit: Limit) -> io::Result<Ran> {
     /// A closed loop leaves gaps that an open one may fill.
     const ABOVE_CLOSED: f64 = 1.25;
-    let closed = whole(measure(plan, cell, side, operations, repetition, None)?)?;
+    let closed = whole(measure(plan, cell, side, operations, Draw::of(repetition), None)?)?;
     let (mut low, mut high) = (0.0, closed.rate() * ABOVE_CLOSED);
     let mut best = Ran::default();
-    for _ in 0..PEAK_STEPS {
+    for step in 1..=PEAK_STEPS {
         let rate = f64::midpoint(low, high);
-        let ran = whole(measure(plan, cell, side, operations, repetition, Some(rate))?)?;
+        let ran = whole(measure(plan, cell, side, operations, Draw { repetition, step }, Some(rate))?)?;
         let latencies = ran.latencies();
         let us = limit
             .percentile
@@ -310,14 +333,7 @@ fn peak(plan: &Plan, cell: &Cell, side: &Side, operations: &Operations, repetiti
 
 /// One measurement.
 #[allow(clippy::cast_precision_loss, reason = "a few threads")]
-fn measure(
-    plan: &Plan,
-    cell: &Cell,
-    side: &Side,
-    operations: &Operations,
-    repetition: usize,
-    rate: Option<f64>,
-) -> io::Result<Ran> {
+fn measure(plan: &Plan, cell: &Cell, side: &Side, operations: &Operations, draw: Draw, rate: Option<f64>) -> io::Result<Ran> {
     side.store
         .load(cell, &operations.items)
         .map_err(|e| io::Error::new(e.kind(), format!("storing the items: {e}")))?;
@@ -331,7 +347,7 @@ fn measure(
     };
     let rate = rate.map(|rate| rate / threads as f64);
     // Of all threads of all measurements.
-    let number = |thread: usize| ((repetition as u64) << 16) + thread as u64 + 1;
+    let number = |thread: usize| ((draw.repetition as u64) << 16) + thread as u64 + 1;
     let load = |thread: usize| Load {
         stream: match &cell.workload.trace {
             Some(recording) => Stream::replay(recording, thread, threads, side.store.newest.clone()),
@@ -340,7 +356,7 @@ fn measure(
                 cell.items,
                 &operations.ranks,
                 side.store.newest.clone(),
-                number(thread),
+                draw.seed(plan, cell, thread),
             ),
         },
         items: operations.items.clone(),
@@ -366,6 +382,7 @@ fn measure(
                 items: cell.items,
                 rate,
                 thread: number(thread),
+                seed: draw.seed(plan, cell, thread),
                 warmup: plan.warmup,
                 length: plan.length,
                 cpus: plan.client_cpus.clone(),
@@ -487,5 +504,32 @@ fn note_bottleneck(plan: &Plan, sides: &[&Side], ran: &CellRan, outcome: &mut Ou
                 "{who}: cannot keep up with the rate: {unanswered} requests were due and never answered"
             ));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::tests::plan;
+    use crate::workloads;
+    use std::collections::HashSet;
+
+    #[test]
+    fn no_two_threads_of_any_measurements_draw_the_same_and_a_seed_repeats() {
+        let cell = |name, connections| Cell::new(workloads::find(name).unwrap(), 1000, Door::Tcp, connections);
+        let cells = [cell("ycsb-b", 1), cell("ycsb-b", 16), cell("ycsb-c", 1)];
+        let seeds = |seed| {
+            let plan = Plan {
+                seed,
+                ..plan(cells[0].clone())
+            };
+            let draws = (0..3).flat_map(|repetition| (0..3).map(move |step| Draw { repetition, step }));
+            let threads = draws.flat_map(|draw| (0..3).map(move |thread| (draw, thread)));
+            let all = threads.flat_map(|(draw, thread)| cells.each_ref().map(|cell| draw.seed(&plan, cell, thread)));
+            all.collect::<Vec<_>>()
+        };
+        assert_eq!(seeds(7), seeds(7));
+        let distinct: HashSet<u64> = [seeds(7), seeds(8)].concat().into_iter().collect();
+        assert_eq!(distinct.len(), 2 * 3 * 3 * 3 * 3);
     }
 }

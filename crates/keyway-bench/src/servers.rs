@@ -10,8 +10,10 @@ use crate::link::{self, Link};
 use crate::plan::Door;
 use crate::wire::{Connection, Target};
 use rustix::process::{Signal, set_parent_process_death_signal};
+use std::fs::File;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -267,30 +269,66 @@ pub fn memcached_version() -> String {
     )
 }
 
-/// A folder of this process's own, removed with its handle.
+/// A folder of this process's own, removed with its handle; if the process is killed, by the next one that makes such a folder beside it.
 #[derive(Debug)]
-pub struct Folder(PathBuf);
+pub struct Folder {
+    path: PathBuf,
+    /// itself, locked as long as its process lives
+    _held: File,
+}
+
+/// What the name of such a folder begins with. Behind it are a word, the process's number and the time.
+const FOLDER: &str = "keyway-bench-";
 
 impl Folder {
     /// Two folders of a process differ by the clock.
     pub fn new(parent: &Path, name: &str) -> io::Result<Self> {
         let now = std::time::SystemTime::now();
         let nanos = now.duration_since(std::time::UNIX_EPOCH).unwrap_or_default().as_nanos();
-        let path = parent.join(format!("keyway-bench-{name}-{}-{nanos}", std::process::id()));
+        let path = parent.join(format!("{FOLDER}{name}-{}-{nanos}", std::process::id()));
+        remove_leftovers(parent);
         std::fs::create_dir_all(&path)?;
-        Ok(Self(path))
+        let held = File::open(&path)?;
+        // A wish, where file systems have no locks: the process's number is enough for all who see it.
+        let _ = held.try_lock();
+        Ok(Self { path, _held: held })
     }
 
     /// Where it is.
     pub fn path(&self) -> &Path {
-        &self.0
+        &self.path
     }
 }
 
 impl Drop for Folder {
     fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
+        let _ = std::fs::remove_dir_all(&self.path);
     }
+}
+
+/// Removes this user's folders of processes that were killed: nobody here has their number, nor anybody elsewhere their lock.
+fn remove_leftovers(parent: &Path) {
+    for entry in std::fs::read_dir(parent).into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        let number = name.to_str().and_then(owner);
+        let is_ours = || {
+            let meta = entry.metadata();
+            meta.is_ok_and(|meta| meta.is_dir() && meta.uid() == rustix::process::geteuid().as_raw())
+        };
+        if number.is_none_or(|number| Path::new(&format!("/proc/{number}")).exists()) || !is_ours() {
+            continue;
+        }
+        if File::open(entry.path()).is_ok_and(|folder| folder.try_lock().is_ok()) {
+            let _ = std::fs::remove_dir_all(entry.path());
+        }
+    }
+}
+
+/// The number of the process that made a folder of this name.
+fn owner(name: &str) -> Option<u32> {
+    let mut parts = name.strip_prefix(FOLDER)?.rsplit('-');
+    let (_nanos, number): (u128, _) = (parts.next()?.parse().ok()?, parts.next()?.parse().ok()?);
+    parts.next().map(|_| number)
 }
 
 /// A folder in memory, for a region that several processes map.
@@ -302,4 +340,37 @@ pub fn region_folder() -> io::Result<Folder> {
         std::env::temp_dir()
     };
     Folder::new(&parent, "region")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn folders_of_the_killed_go_and_those_of_the_living_stay() {
+        let parent = Folder::new(&std::env::temp_dir(), "leftovers").unwrap();
+        let mut dead = Command::new("true").spawn().unwrap();
+        dead.wait().unwrap();
+        let make = |name: String| {
+            let path = parent.path().join(name);
+            std::fs::create_dir_all(path.join("within")).unwrap();
+            path
+        };
+        let left = make(format!("{FOLDER}keyway-{}-17", dead.id()));
+        let elsewhere = make(format!("{FOLDER}memcached-{}-18", dead.id()));
+        let lock = File::open(&elsewhere).unwrap();
+        lock.lock().unwrap();
+        let others = [
+            elsewhere.clone(),
+            make(format!("{FOLDER}keyway-{}-19", std::process::id())),
+            make(format!("{FOLDER}{}-20", dead.id())),
+            make(format!("something-else-{}-21", dead.id())),
+        ];
+        drop(Folder::new(parent.path(), "new").unwrap());
+        assert!(!left.exists());
+        others.iter().for_each(|path| assert!(path.exists(), "{}", path.display()));
+        drop(lock);
+        drop(Folder::new(parent.path(), "new").unwrap());
+        assert!(!elsewhere.exists() && others[1..].iter().all(|path| path.exists()));
+    }
 }

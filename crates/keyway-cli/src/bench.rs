@@ -134,6 +134,9 @@ pub(crate) struct Bench {
     /// Measurements of each kind on each side [default: 5; with --quick 3, with --reproduce the preset's]
     #[arg(long, value_name = "N", value_parser = parse_count)]
     repeat: Option<usize>,
+    /// Where the sequences of operations begin: the same number draws the same ones again, for every kind and measurement another one
+    #[arg(long, value_name = "N", default_value_t = 0, conflicts_with = "reproduce")]
+    seed: u64,
     /// What to compare with: memcached, nobody, or a server that runs already: its address or the path of its Unix socket
     #[arg(long, value_name = "WHOM", default_value = "memcached", value_parser = parse_against)]
     against: Against,
@@ -279,6 +282,7 @@ impl Bench {
             length,
             warmup: self.warmup.unwrap_or(length / 5),
             repetitions: self.repeat.unwrap_or(if self.quick { 3 } else { 5 }),
+            seed: self.seed,
             server_threads: self.server_threads.unwrap_or(cpus.min(4)),
             client_threads: self.client_threads,
             server_cpus: self.server_cpus,
