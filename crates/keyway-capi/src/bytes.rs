@@ -6,9 +6,11 @@
 
 use crate::failure::Failure;
 use crate::types::keyway_result::{KEYWAY_ERROR_KEY_LENGTH, KEYWAY_ERROR_OUT_OF_MEMORY};
-use crate::types::{KEYWAY_KEY_LENGTH_MAX, keyway};
-use ::keyway::Cache;
+use crate::types::{KEYWAY_KEY_LENGTH_MAX, keyway, keyway_item};
+use ::keyway::{Cache, Item, Target};
 use std::ffi::{CStr, c_char, c_void};
+use std::mem::MaybeUninit;
+use std::ptr::NonNull;
 
 /// The cache behind a handle.
 ///
@@ -92,35 +94,126 @@ pub(crate) unsafe fn answer<T>(place: *mut T, value: T) {
     }
 }
 
-/// Copies bytes to the caller's buffer.
-///
-/// # Safety
-///
-/// So many bytes can be written to the buffer.
-#[inline]
-pub(crate) unsafe fn copy_out(bytes: &[u8], buffer: *mut c_void) {
-    if !bytes.is_empty() {
-        // SAFETY: the caller's word; the bytes are ours, so the two do not overlap.
-        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), buffer.cast(), bytes.len()) };
+/// The caller's buffer for a value, and place for what is told of its item.
+pub(crate) struct Buffer {
+    place: NonNull<MaybeUninit<u8>>,
+    size: usize,
+    item: *mut keyway_item,
+    /// of the value
+    pub len: usize,
+}
+
+impl Buffer {
+    /// # Safety
+    ///
+    /// As long as it lives, so many bytes can be written to the buffer, and nobody else uses them; NULL has none. `item` is NULL, or can be
+    /// written too.
+    #[inline(always)]
+    pub unsafe fn new(buffer: *mut c_void, size: usize, item: *mut keyway_item) -> Self {
+        let place = NonNull::new(buffer.cast());
+        Self {
+            place: place.unwrap_or(NonNull::dangling()),
+            size: if place.is_some() { size } else { 0 },
+            item,
+            len: 0,
+        }
+    }
+}
+
+impl Buffer {
+    /// Whether the item's value does.
+    #[inline(always)]
+    pub fn fits(&self) -> bool {
+        self.len <= self.size
+    }
+}
+
+impl Target for Buffer {
+    #[inline(always)]
+    fn make_room(&mut self, item: &Item) -> bool {
+        self.len = item.value_len;
+        // SAFETY: `new`'s caller's word.
+        unsafe { answer(self.item, (*item).into()) };
+        self.fits()
+    }
+
+    #[inline(always)]
+    fn room(&mut self) -> &mut [MaybeUninit<u8>] {
+        let len = if self.fits() { self.len } else { 0 };
+        // SAFETY: `new`'s caller says that `size` bytes can be written, which is as many or more.
+        unsafe { std::slice::from_raw_parts_mut(self.place.as_ptr(), len) }
+    }
+}
+
+/// A block from malloc for a value, and a zero byte behind it.
+#[derive(Default)]
+pub(crate) struct Block {
+    block: Option<NonNull<MaybeUninit<u8>>>,
+    /// bytes that it has room for, and one more
+    len: usize,
+    /// what was told of the value's item
+    pub item: keyway_item,
+}
+
+impl Block {
+    /// The block, which now is the caller's, with the value in it.
+    pub fn finish(mut self) -> Result<*mut c_void, Failure> {
+        let Some(block) = self.block.take() else {
+            return Err(no_memory(self.len));
+        };
+        // SAFETY: the block has room for one byte more.
+        unsafe { block.add(self.len).cast::<u8>().write(0) };
+        Ok(block.as_ptr().cast())
+    }
+
+    fn allocate(&mut self, len: usize) -> bool {
+        if self.block.is_none() || self.len != len {
+            self.free();
+            // SAFETY: any size may be asked for.
+            self.block = NonNull::new(unsafe { libc::malloc(len.saturating_add(1)) }.cast());
+            self.len = len;
+        }
+        self.block.is_some()
+    }
+
+    fn free(&mut self) {
+        if let Some(block) = self.block.take() {
+            // SAFETY: it comes from malloc, and nobody else has it.
+            unsafe { libc::free(block.as_ptr().cast()) };
+        }
+    }
+}
+
+impl Target for Block {
+    #[inline]
+    fn make_room(&mut self, item: &Item) -> bool {
+        self.item = (*item).into();
+        self.allocate(item.value_len)
+    }
+
+    #[inline]
+    fn room(&mut self) -> &mut [MaybeUninit<u8>] {
+        match self.block {
+            // SAFETY: the block has so many bytes, and is nobody else's.
+            Some(block) => unsafe { std::slice::from_raw_parts_mut(block.as_ptr(), self.len) },
+            None => &mut [],
+        }
+    }
+}
+
+impl Drop for Block {
+    fn drop(&mut self) {
+        self.free();
     }
 }
 
 /// A copy of the bytes with a zero byte after them, from malloc.
 pub(crate) fn allocated(bytes: &[u8]) -> Result<*mut c_void, Failure> {
-    let Some(size) = bytes.len().checked_add(1) else {
-        return Err(Failure::argument("no object has so many bytes"));
-    };
-    // SAFETY: any size may be asked for.
-    let block = unsafe { libc::malloc(size) };
-    if block.is_null() {
-        return Err(no_memory(bytes.len()));
+    let mut block = Block::default();
+    if block.allocate(bytes.len()) {
+        block.room().write_copy_of_slice(bytes);
     }
-    // SAFETY: the block has room for the bytes and one more.
-    unsafe {
-        copy_out(bytes, block);
-        block.cast::<u8>().add(bytes.len()).write(0);
-    }
-    Ok(block)
+    block.finish()
 }
 
 /// There is no memory for so many bytes.

@@ -1,16 +1,16 @@
 //! Getting items: into the caller's buffer, into allocated memory, or many at once.
 
-use crate::bytes;
+use crate::bytes::{self, Block, Buffer};
 use crate::failure::{Failure, boundary};
 use crate::types::keyway_result::*;
 use crate::types::*;
-use ::keyway::{Get, Item, Session, WriteError};
+use ::keyway::{Get, Item};
 use std::ffi::{c_char, c_void};
 
 /// Copies the value of a key into `buffer`, and tells of its item in `item` (which may be NULL).
 ///
 /// KEYWAY_NOT_FOUND: there is none. KEYWAY_ERROR_BUFFER_TOO_SMALL: item->value_len bytes are needed, and nothing was copied
-/// (a `buffer_size` of 0 asks for the length).
+/// (a `buffer_size` of 0 asks for the length). With any other result the buffer may have been written to.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn keyway_get(
     cache: *mut keyway,
@@ -20,12 +20,12 @@ pub unsafe extern "C" fn keyway_get(
     buffer_size: usize,
     item: *mut keyway_item,
 ) -> keyway_result {
-    let get = |session: &mut Session, key: &[u8], value: &mut Vec<u8>| match buffer_size {
-        0 => session.get_with(key, &Get::default(), value, |_, _| {}),
-        _ => session.try_get(key, value),
+    let how = Get {
+        value: buffer_size > 0,
+        ..Get::default()
     };
     // SAFETY: the caller's word.
-    boundary(|| unsafe { get_into(cache, key, key_len, get, buffer, buffer_size, item) })
+    boundary(|| unsafe { get_into(cache, key, key_len, &how, buffer, buffer_size, item) })
 }
 
 /// As keyway_get(), and tells the item's CAS unique too.
@@ -43,9 +43,8 @@ pub unsafe extern "C" fn keyway_gets(
         details: true,
         ..Get::default()
     };
-    let get = |session: &mut Session, key: &[u8], value: &mut Vec<u8>| session.get_with(key, &how, value, |_, _| {});
     // SAFETY: the caller's word.
-    boundary(|| unsafe { get_into(cache, key, key_len, get, buffer, buffer_size, item) })
+    boundary(|| unsafe { get_into(cache, key, key_len, &how, buffer, buffer_size, item) })
 }
 
 /// As keyway_gets(), and gives the item a new `exptime`, also if the buffer turns out to be too small.
@@ -65,9 +64,8 @@ pub unsafe extern "C" fn keyway_gat(
         exptime: Some(exptime),
         ..Get::default()
     };
-    let get = |session: &mut Session, key: &[u8], value: &mut Vec<u8>| session.get_with(key, &how, value, |_, _| {});
     // SAFETY: the caller's word.
-    boundary(|| unsafe { get_into(cache, key, key_len, get, buffer, buffer_size, item) })
+    boundary(|| unsafe { get_into(cache, key, key_len, &how, buffer, buffer_size, item) })
 }
 
 /// As keyway_gets(), with the value in memory from malloc(), a zero byte after it: give it to keyway_free() or free(). `*value`
@@ -133,12 +131,12 @@ pub unsafe extern "C" fn keyway_free(block: *mut c_void) {
 /// # Safety
 ///
 /// As `keyway_get`.
-#[inline]
+#[inline(always)]
 unsafe fn get_into(
     cache: *mut keyway,
     key: *const c_void,
     key_len: usize,
-    get: impl FnOnce(&mut Session, &[u8], &mut Vec<u8>) -> Result<Option<Item>, WriteError>,
+    how: &Get,
     buffer: *mut c_void,
     buffer_size: usize,
     item: *mut keyway_item,
@@ -150,20 +148,15 @@ unsafe fn get_into(
     }
     // SAFETY: the caller's word.
     let (cache, key) = unsafe { (bytes::cache(cache)?, bytes::key(key, key_len)?) };
-    cache.with_session(|session, value| {
-        let Some(found) = get(session, key, value)? else {
-            return Ok(KEYWAY_NOT_FOUND);
-        };
-        // SAFETY: the caller's word; the value is not copied unless it fits.
-        unsafe {
-            bytes::answer(item, found.into());
-            if found.value_len > buffer_size {
-                return Err(too_small(found.value_len, buffer_size));
-            }
-            bytes::copy_out(value, buffer);
-        }
-        Ok(KEYWAY_OK)
-    })?
+    // SAFETY: the caller's word.
+    let mut place = unsafe { Buffer::new(buffer, buffer_size, item) };
+    if !cache.with_session(|session, _| session.get_into(key, how, &mut place))?? {
+        return Ok(KEYWAY_NOT_FOUND);
+    }
+    if !place.fits() {
+        return Err(too_small(place.len, buffer_size));
+    }
+    Ok(KEYWAY_OK)
 }
 
 #[cold]
@@ -193,18 +186,16 @@ unsafe fn get_allocated(
         value.write(std::ptr::null_mut());
         (bytes::cache(cache)?, bytes::key(key, key_len)?)
     };
-    cache.with_session(|session, copy| {
-        let Some(found) = session.get_with(key, how, copy, |_, _| {})? else {
-            return Ok(KEYWAY_NOT_FOUND);
-        };
-        let block = bytes::allocated(copy)?;
-        // SAFETY: the caller's word.
-        unsafe {
-            value.write(block);
-            bytes::answer(item, found.into());
-        }
-        Ok(KEYWAY_OK)
-    })?
+    let mut block = Block::default();
+    if !cache.with_session(|session, _| session.get_into(key, how, &mut block))?? {
+        return Ok(KEYWAY_NOT_FOUND);
+    }
+    // SAFETY: the caller's word.
+    unsafe {
+        bytes::answer(item, block.item);
+        value.write(block.finish()?);
+    }
+    Ok(KEYWAY_OK)
 }
 
 /// # Safety

@@ -11,6 +11,7 @@ use crate::atomics::Relaxed;
 use crate::layout::item::{CHECKSUM_SIZE, Header, LARGE_BODY_SIZE, flag};
 use crate::layout::segment::{CHAIN_LEN_WORD, Link, SegmentWord};
 use crate::lookup::{Chain, Seen, Unread};
+use crate::out::Out;
 use crate::region::Region;
 use crate::verbs::{Item, KEY_LEN_MAX};
 use std::cell::{Cell, RefCell};
@@ -183,7 +184,7 @@ impl Region {
         key: &[u8],
         item: &Item,
         wants_value: bool,
-        out: &mut Vec<u8>,
+        out: &mut impl Out,
     ) -> Result<(), Unread> {
         let header = seen.header;
         if header.is_large() {
@@ -200,11 +201,7 @@ impl Region {
         let begun = cover.begin(key);
         let at = seen.at + header.value_offset();
         let sum = if wants_value {
-            let start = out.len();
-            if !self.memory.append_to(at, body_len, out) {
-                return Err(Unread::NoMemory);
-            }
-            crc32c::crc32c_append(begun, out.get(start..).unwrap_or_default())
+            crc32c::crc32c_append(begun, out.append(&self.memory, at, body_len)?)
         } else {
             let mut chunk = [0; CHUNK];
             (0..body_len).step_by(CHUNK).fold(begun, |sum, from| {

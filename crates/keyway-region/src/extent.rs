@@ -54,6 +54,85 @@ pub(crate) struct Extent {
     leased: usize,
 }
 
+/// The extent that a session has leased for a stream, if any. Its fields are apart: a write looks at few of them and moves one on.
+pub(crate) struct Leased {
+    segment: Cell<usize>,
+    word: Cell<SegmentWord>,
+    stream: Cell<Stream>,
+    start: Cell<usize>,
+    next: Cell<usize>,
+    /// 0: there is none
+    end: Cell<usize>,
+    leased: Cell<usize>,
+}
+
+impl Leased {
+    pub const NONE: Self = Self {
+        segment: Cell::new(0),
+        word: Cell::new(SegmentWord(0)),
+        stream: Cell::new(Stream {
+            pool: 0,
+            class: 0,
+            copies: false,
+        }),
+        start: Cell::new(0),
+        next: Cell::new(0),
+        end: Cell::new(0),
+        leased: Cell::new(0),
+    };
+
+    #[inline(always)]
+    fn extent(&self) -> Extent {
+        Extent {
+            segment: self.segment.get(),
+            word: self.word.get(),
+            stream: self.stream.get(),
+            start: self.start.get(),
+            next: self.next.get(),
+            end: self.end.get(),
+            leased: self.leased.get(),
+        }
+    }
+
+    #[inline]
+    fn get(&self) -> Option<Extent> {
+        (self.end.get() != 0).then(|| self.extent())
+    }
+
+    fn set(&self, extent: Extent) {
+        self.segment.set(extent.segment);
+        self.word.set(extent.word);
+        self.stream.set(extent.stream);
+        self.start.set(extent.start);
+        self.next.set(extent.next);
+        self.end.set(extent.end);
+        self.leased.set(extent.leased);
+    }
+
+    fn take(&self) -> Option<Extent> {
+        let extent = self.get();
+        self.end.set(0);
+        extent
+    }
+
+    /// The extent, if it is of this epoch and has room for so many bytes that are paid for.
+    #[inline(always)]
+    fn with_room(&self, size: usize, epoch: u32) -> Option<Extent> {
+        let has_room = self.next.get() + size <= self.end.get();
+        (has_room && self.word.get().epoch() == epoch).then(|| self.extent())
+    }
+
+    /// An item of the extent is written, and the next one comes there. `false`: this is another extent.
+    #[inline(always)]
+    fn move_on(&self, extent: &Extent, next: usize) -> bool {
+        let same = self.segment.get() == extent.segment && self.start.get() == extent.start && self.end.get() != 0;
+        if same {
+            self.next.set(next);
+        }
+        same
+    }
+}
+
 /// What an item is to be, apart from its key.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Draft<'v> {
@@ -65,6 +144,24 @@ pub(crate) struct Draft<'v> {
     /// seconds on the region's clock, 0 for never
     pub expiry: u32,
     pub value: Value<'v>,
+}
+
+impl Draft<'_> {
+    /// The flags and marks of its header.
+    #[inline(always)]
+    fn flags(&self) -> u64 {
+        let client_flags = if self.client_flags != 0 { flag::CLIENT_FLAGS } else { 0 };
+        let cas = if self.cas.is_some() { flag::CAS } else { 0 };
+        self.marks | client_flags | cas
+    }
+}
+
+/// What an item leads to whose value has segments of its own.
+enum Body<'v> {
+    /// those of the item that it replaces
+    Chain(Chain),
+    /// a value that is to get some
+    Bytes(&'v [u8]),
 }
 
 /// Where a new item's value comes from.
@@ -125,64 +222,97 @@ impl Session {
         now: u32,
         written: &mut Written,
     ) -> Result<(), WriteError> {
-        let mut flags = draft.marks;
-        if draft.client_flags != 0 {
-            flags |= flag::CLIENT_FLAGS;
-        }
-        if draft.cas.is_some() {
-            flags |= flag::CAS;
-        }
-        let stream = Stream {
-            pool: self.pool(key.hash),
-            class: self.class(draft.expiry, now),
-            copies: false,
-        };
-        let checksum_size = self.region.checksum_size;
-        let size_of = |len| item::size(key.bytes.len(), len, flags, draft.expiry);
+        let flags = draft.flags();
         let (mut digits, mut padded) = (itoa::Buffer::new(), [b' '; NUMBER_LEN_MAX]);
         let bytes = match draft.value {
             Value::Bytes(bytes) => bytes,
             Value::Built => built,
             Value::Number(number, width) => decimal(number, width, &mut digits, &mut padded),
-            Value::Chain(_) => &[],
+            Value::Chain(chain) => return self.write_large(key, draft, Body::Chain(chain), epoch, now, written),
         };
-        let mut size = size_of(bytes.len() + checksum_size);
-        let is_inline =
-            size + EXTENT_HEADER_SIZE <= self.region.layout.shape.segment_size && bytes.len() <= item::INLINE_VALUE_MAX;
-        let (chain, own) = match draft.value {
-            Value::Chain(chain) => (Some(chain), false),
-            _ if is_inline => (None, false),
-            _ => (Some(self.write_chain(key, bytes, (stream, draft.expiry), now)?), true),
+        let body_len = bytes.len() + self.region.checksum_size;
+        let size = item::size(key.bytes.len(), body_len, flags, draft.expiry);
+        if size + EXTENT_HEADER_SIZE > self.region.layout.shape.segment_size || bytes.len() > item::INLINE_VALUE_MAX {
+            return self.write_large(key, draft, Body::Bytes(bytes), epoch, now, written);
+        }
+        let stream = self.stream(key, draft, now);
+        let extent = self.room(size, stream, epoch, now)?;
+        let header = Header::new(key.bytes.len(), body_len, flags, draft.expiry);
+        self.write_item(key, draft, header, bytes, &extent, size, written);
+        written.value_len = bytes.len();
+        written.size = size;
+        written.chain = None;
+        Ok(())
+    }
+
+    /// The same of an item whose value has segments of its own.
+    #[cold]
+    #[inline(never)]
+    fn write_large(
+        &self,
+        key: &Key<'_>,
+        draft: &Draft<'_>,
+        body: Body<'_>,
+        epoch: u32,
+        now: u32,
+        written: &mut Written,
+    ) -> Result<(), WriteError> {
+        let flags = draft.flags();
+        let stream = self.stream(key, draft, now);
+        let (chain, own) = match body {
+            Body::Chain(chain) => (chain, false),
+            Body::Bytes(bytes) => (self.write_chain(key, bytes, (stream, draft.expiry), now)?, true),
         };
-        let mut chain_body = [0; LARGE_BODY_SIZE];
         // The checksum of a large item is in its body.
-        let (value_len, body, checksum_size) = match chain {
-            None => (bytes.len(), bytes, checksum_size),
-            Some(chain) => {
-                let words = [chain.value_len as u64, chain.first.0, chain.last.0];
-                for (to, from) in chain_body.chunks_exact_mut(8).zip(words) {
-                    to.copy_from_slice(&from.to_le_bytes());
-                }
-                size = size_of(LARGE_BODY_SIZE);
-                (chain.value_len, chain_body.as_slice(), 0)
-            }
-        };
+        let mut body = [0; LARGE_BODY_SIZE];
+        let words = [chain.value_len as u64, chain.first.0, chain.last.0];
+        for (to, from) in body.chunks_exact_mut(8).zip(words) {
+            to.copy_from_slice(&from.to_le_bytes());
+        }
+        let size = item::size(key.bytes.len(), LARGE_BODY_SIZE, flags, draft.expiry);
         let extent = match self.room(size, stream, epoch, now) {
             Ok(extent) => extent,
             Err(e) => {
-                if let (Some(chain), true) = (chain, own) {
+                if own {
                     self.free_chain(chain.first);
                 }
                 return Err(e);
             }
         };
+        let header = Header::large(key.bytes.len(), flags, draft.expiry);
+        self.write_item(key, draft, header, &body, &extent, size, written);
+        written.value_len = chain.value_len;
+        written.size = size + chain.value_len;
+        written.chain = own.then_some(chain);
+        Ok(())
+    }
+
+    /// Where a new item goes.
+    #[inline]
+    fn stream(&self, key: &Key<'_>, draft: &Draft<'_>, now: u32) -> Stream {
+        Stream {
+            pool: self.pool(key.hash),
+            class: self.class(draft.expiry, now),
+            copies: false,
+        }
+    }
+
+    /// Writes an item to its place in the extent.
+    #[expect(clippy::too_many_arguments, reason = "all that an item is made of")]
+    #[inline(always)]
+    fn write_item(
+        &self,
+        key: &Key<'_>,
+        draft: &Draft<'_>,
+        header: Header,
+        body: &[u8],
+        extent: &Extent,
+        size: usize,
+        written: &mut Written,
+    ) {
         let offset = extent.next;
         let at = self.region.segment(extent.segment) + offset;
         let memory = &self.region.memory;
-        let header = match chain {
-            Some(_) => Header::large(key.bytes.len(), flags, draft.expiry),
-            None => Header::new(key.bytes.len(), body.len() + checksum_size, flags, draft.expiry),
-        };
         let (word, lifetime) = header.words();
         memory.get::<AtomicU32>(at).store(word, Relaxed);
         if let Some(lifetime) = lifetime {
@@ -210,17 +340,11 @@ impl Session {
             self.region.write_checksum(&cover, key.bytes, body);
         }
         self.intend_written(WRITTEN, extent.segment);
-        self.commit(&extent, size, draft.expiry);
-        let cas = draft
+        self.commit(extent, size, draft.expiry);
+        written.cas = draft
             .cas
             .unwrap_or_else(|| cas_of(self.region.header(extent.segment).sequence.load(Relaxed), offset));
-        let large = if chain.is_some() { value_len } else { 0 };
         written.word = Slot::confirmed(tag(key.hash), extent.word.generation(), extent.segment, offset);
-        written.cas = cas;
-        written.value_len = value_len;
-        written.size = size + large;
-        written.chain = chain.filter(|_| own);
-        Ok(())
     }
 
     /// Copies an item as it stands to a place of its own in this pool, for a compaction or for another round; its CAS unique goes with it. Takes free segments only.
@@ -278,9 +402,13 @@ impl Session {
     /// An extent of this stream and epoch whose next `size` bytes are free and ours.
     #[inline(always)]
     fn room(&self, size: usize, stream: Stream, epoch: u32, now: u32) -> Result<Extent, WriteError> {
-        match self.extent(stream) {
-            Some(extent) if extent.word.epoch() == epoch && extent.next + size <= extent.end => Ok(extent),
-            _ => self.room_paid(size, stream, epoch, now),
+        match self
+            .extents
+            .get(stream.index())
+            .and_then(|leased| leased.with_room(size, epoch))
+        {
+            Some(extent) => Ok(extent),
+            None => self.room_paid(size, stream, epoch, now),
         }
     }
 
@@ -340,6 +468,7 @@ impl Session {
 
     /// The item is written: PUBLISH of the extent's tail. Invisible before it; behind it a walker parses the item, which
     /// is dead until a slot names it.
+    #[inline(always)]
     fn commit(&self, extent: &Extent, size: usize, expiry: u32) {
         let tail = extent.next + size;
         let at = self.region.segment(extent.segment) + extent.start;
@@ -363,29 +492,26 @@ impl Session {
         // Persistent before the word that leads to it: the barrier stands between this and the publish. Not the header with the
         // latest expiry, which is a hint: what is purged because of it is looked at item by item.
         self.region.write_back(at - extent.start + extent.next, size);
-        match self.extent(extent.stream) {
-            Some(kept) if kept.segment == extent.segment && kept.start == extent.start => {
-                self.keep(Extent { next: tail, ..kept });
-            }
-            _ => self.close(*extent),
+        let leased = self.extents.get(extent.stream.index());
+        if !leased.is_some_and(|leased| leased.move_on(extent, tail)) {
+            self.close(*extent);
         }
     }
 
     #[inline]
     fn extent(&self, stream: Stream) -> Option<Extent> {
-        self.extents.get(stream.index()).and_then(Cell::get)
+        self.extents.get(stream.index()).and_then(Leased::get)
     }
 
-    #[inline]
     fn keep(&self, extent: Extent) {
         if let Some(cell) = self.extents.get(extent.stream.index()) {
-            cell.set(Some(extent));
+            cell.set(extent);
         }
     }
 
     /// Closes the extent of the stream with this number.
     pub(crate) fn close_extent(&self, stream: usize) {
-        if let Some(extent) = self.extents.get(stream).and_then(Cell::take) {
+        if let Some(extent) = self.extents.get(stream).and_then(Leased::take) {
             self.close(extent);
         }
     }
@@ -396,7 +522,7 @@ impl Session {
             if self
                 .extents
                 .get(stream)
-                .and_then(Cell::get)
+                .and_then(Leased::get)
                 .is_some_and(|e| e.segment == segment)
             {
                 self.close_extent(stream);
@@ -428,6 +554,8 @@ impl Session {
             .compare_exchange(old.0, old.lease(cells, false).0, AcqRel, Relaxed)
             .ok()?;
         self.region.write_back_header(extent.segment);
+        self.region
+            .touch(self.region.segment(extent.segment) + extent.leased, cells * shape.cell_size());
         extent.leased += cells * shape.cell_size();
         Some(extent)
     }
@@ -532,6 +660,7 @@ impl Session {
         let (start, end) = (first_cell * cell_size, (first_cell + cells) * cell_size);
         let at = region.segment(segment) + start;
         let next = start + EXTENT_HEADER_SIZE;
+        region.touch(at, end - start);
         region
             .slot(at + 8)
             .store(TailWord::new(next, self.owner.incarnation).0, Relaxed);
@@ -602,6 +731,7 @@ impl Session {
                 last = link;
             }
             let at = region.segment(segment);
+            region.touch(at, CHAIN_HEADER_SIZE + part.len());
             let words = [next.0, last.0, key.hash, part.len() as u64];
             let checksum = if region.has_checksums() {
                 u64::from(part_checksum(link, words, part)) << 32

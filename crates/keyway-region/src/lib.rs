@@ -30,6 +30,7 @@ pub mod mutants;
 #[cfg(feature = "observe")]
 pub mod observe;
 mod operations;
+mod out;
 mod persist;
 mod publish;
 mod purge;
@@ -40,10 +41,12 @@ mod repair;
 mod session;
 mod sparse;
 mod stripes;
+mod touched;
 pub mod verbs;
 
 pub use hash::{all_choices, hash};
 pub use operations::Lent;
+pub use out::Target;
 pub use region::{Creation, Host, Region, Unusable};
 pub use session::{Limits, Process, Seat, Session};
 pub use stripes::{FLUSH, STRIPES, Stripes, WORDS as STRIPE_WORDS};

@@ -12,6 +12,7 @@ use crate::layout::item::{ALIGNMENT, Header, LIFETIME_OFFSET, SIZE_MIN, flag};
 use crate::layout::segment::{CHAIN_HEADER_SIZE, Link, SegmentWord};
 use crate::layout::slot::{FREQUENCY_MAX, Slot};
 use crate::mutants::{self, Mutant};
+use crate::out::Out;
 use crate::region::Region;
 use crate::verbs::{Get, Item};
 
@@ -37,7 +38,7 @@ const VALUE_LEN_MAX: usize = 1 << 30;
 const ITEM_PREFETCH: usize = 3;
 
 /// A slot of the index: where it is, and whose.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Place {
     /// its offset in the region
     pub at: usize,
@@ -135,14 +136,19 @@ impl Chain {
     }
 }
 
+/// An item that a get found, and the word that led there.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Hit {
+    pub item: Item,
+    pub place: Place,
+    pub word: Slot,
+}
+
 /// What a lookup found.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Found {
-    Hit {
-        item: Item,
-        place: Place,
-        word: Slot,
-    },
+    /// told apart: see [`Region::get`]
+    Hit,
     Miss,
     Expired,
     Flushed,
@@ -270,15 +276,17 @@ impl Region {
     }
 
     /// Gets: appends `head`'s bytes and the value to `out` on a hit, leaves `out` as it was otherwise. `VERIFIED`: in a region with
-    /// checksums; a function of its own, so that a region without does not pay for them.
+    /// checksums; a function of its own, so that a region without does not pay for them. A hit goes to `hit`: behind a reference, because a
+    /// processor waits for the words of a result that is moved as soon as it was made.
     #[inline]
-    pub(crate) fn get<const VERIFIED: bool>(
+    pub(crate) fn get<const VERIFIED: bool, O: Out>(
         &self,
         key: &Key<'_>,
         how: &Get,
         now: u32,
-        out: &mut Vec<u8>,
-        head: &mut impl FnMut(&Item, &mut Vec<u8>),
+        out: &mut O,
+        head: &mut impl FnMut(&Item, &mut O),
+        hit: &mut Hit,
     ) -> Found {
         let start = out.len();
         let wanted = tag(key.hash);
@@ -311,6 +319,9 @@ impl Region {
                         Look::Moved => continue 'again,
                         Look::Corrupt => continue,
                     };
+                    if how.value {
+                        self.memory.prefetch_to_copy(seen.at, seen.header.value_len());
+                    }
                     if !self.has_key(&seen, key.bytes) {
                         if self.still(&seen) {
                             continue;
@@ -330,13 +341,16 @@ impl Region {
                     let checksum_size = if VERIFIED { self.checksum_size } else { 0 };
                     let item = self.facts_before(&seen, place, how.details, now, checksum_size);
                     head(&item, out);
-                    let wants_value = how.value
+                    let wants_value = out.make_room(&item)
+                        && how.value
                         && how.unless_cas.is_none_or(|cas| cas != item.cas)
                         && how.at_most.is_none_or(|most| item.value_len <= most);
                     let copied = if VERIFIED {
                         self.append_verified(&seen, key.bytes, &item, wants_value, out)
                     } else if wants_value {
-                        self.append_value(&seen, out)
+                        let begun = out.len();
+                        let appended = self.append_value(&seen, out);
+                        appended.and(if out.len() - begun == item.value_len { Ok(()) } else { Err(Unread::Changed) })
                     } else {
                         Ok(())
                     };
@@ -358,7 +372,8 @@ impl Region {
                         }
                         continue 'again;
                     }
-                    return Found::Hit { item, place, word };
+                    (hit.item, hit.place, hit.word) = (item, place, word);
+                    return Found::Hit;
                 }
             }
             // A split may have moved the key between the two loads of the table word.
@@ -462,15 +477,12 @@ impl Region {
     }
 
     /// Copies the item's value to the end of `out`.
-    pub(crate) fn append_value(&self, seen: &Seen, out: &mut Vec<u8>) -> Result<(), Unread> {
+    pub(crate) fn append_value(&self, seen: &Seen, out: &mut impl Out) -> Result<(), Unread> {
         if seen.header.is_large() {
             return self.append_chain(self.chain(seen).ok_or(Unread::Changed)?, out);
         }
         let at = seen.at + seen.header.value_offset();
-        match self.memory.append_to(at, seen.header.value_len(), out) {
-            true => Ok(()),
-            false => Err(Unread::NoMemory),
-        }
+        out.append(&self.memory, at, seen.header.value_len()).map(|_| ())
     }
 
     /// The item's value, copied to `out`; `None` if it is longer, or has segments of its own.
@@ -481,7 +493,7 @@ impl Region {
         Some(out)
     }
 
-    pub(crate) fn append_chain(&self, chain: Chain, out: &mut Vec<u8>) -> Result<(), Unread> {
+    pub(crate) fn append_chain(&self, chain: Chain, out: &mut impl Out) -> Result<(), Unread> {
         let room = self.layout.shape.segment_size - CHAIN_HEADER_SIZE;
         let (mut link, mut left) = (chain.first, chain.value_len);
         let mut walked = 0;
@@ -494,15 +506,13 @@ impl Region {
             let at = self.segment(segment);
             let next = Link(self.slot(at).load(Relaxed));
             let part = left.min(room);
-            let has_room = self.memory.append_to(at + CHAIN_HEADER_SIZE, part, out);
+            let copy = out.append(&self.memory, at + CHAIN_HEADER_SIZE, part);
             fence(Acquire);
             if self.segment_word(segment).generation() != link.generation() {
                 return Err(Unread::Changed);
             }
-            if !has_room {
-                return Err(Unread::NoMemory);
-            }
-            if self.has_checksums() && !self.is_part_intact(link, next, chain.last, out.get(out.len() - part..).unwrap_or(&[])) {
+            let copy = copy?;
+            if self.has_checksums() && !self.is_part_intact(link, next, chain.last, copy) {
                 return Err(Unread::Changed);
             }
             left -= part;
@@ -515,7 +525,7 @@ impl Region {
     }
 
     /// Marks a hit: frequency in the slot (until it is full), time and "fetched" in the hint. Hints: a lost one does no harm.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn bump(&self, place: Place, word: Slot, now: u32) {
         if !word.is_frozen() && word.frequency() < FREQUENCY_MAX {
             let more = word.with_frequency(word.frequency() + 1);

@@ -13,13 +13,18 @@
 #![allow(unsafe_code, reason = "the room of the raw mapping; contract above")]
 
 use crate::atomics::{AtomicU8, AtomicU32, AtomicU64};
+use core::mem::MaybeUninit;
 use core::ptr::NonNull;
+use std::sync::Arc;
 
 /// Bytes that the processor moves at a time.
 const CACHE_LINE: usize = 64;
 
 /// Room behind what makes a vector grow, bytes: what a protocol puts there would make it grow, and copy, once more.
 const ROOM_BEHIND: usize = 64;
+
+/// Lengths of what is asked for whole before it is copied, bytes.
+const COPIED_AHEAD: core::ops::RangeInclusive<usize> = 2 << 10..=8 << 10;
 
 /// Bytes that any mapping has: no shared structure is larger, which spares every access one comparison.
 const LEN_MIN: usize = 4096;
@@ -78,6 +83,35 @@ impl Line {
     #[inline(always)]
     pub fn has_any(&self, bits: u64) -> bool {
         self.0.iter().fold(0, |all, word| all | word) & bits != 0
+    }
+}
+
+/// A shared value whose place was looked up once, and what keeps it mapped.
+pub(crate) struct Pinned<T: Shared, K> {
+    at: NonNull<T>,
+    _keeper: Arc<K>,
+}
+
+// SAFETY: a shared reference to the value and to its keeper, which both may be used by any thread.
+unsafe impl<T: Shared + Sync, K: Send + Sync> Send for Pinned<T, K> {}
+
+impl<T: Shared, K> Pinned<T, K> {
+    /// The value that `find` finds in what the keeper keeps.
+    pub fn new(keeper: &Arc<K>, find: impl for<'k> FnOnce(&'k K) -> &'k T) -> Self {
+        Self {
+            at: NonNull::from(find(keeper)),
+            _keeper: Arc::clone(keeper),
+        }
+    }
+}
+
+impl<T: Shared, K> core::ops::Deref for Pinned<T, K> {
+    type Target = T;
+
+    #[inline(always)]
+    fn deref(&self) -> &T {
+        // SAFETY: `find` says that it lives as long as the keeper, who is there, where it was, and never lent mutably.
+        unsafe { self.at.as_ref() }
     }
 }
 
@@ -183,6 +217,17 @@ impl Memory {
         true
     }
 
+    /// Copies region bytes over `out`, which then holds them.
+    #[inline]
+    pub fn fill<'o>(&self, offset: usize, out: &'o mut [MaybeUninit<u8>]) -> &'o [u8] {
+        let src = self.at(offset, out.len());
+        // SAFETY: both sides are in bounds; `out` is private memory, and initialised from end to end behind the copy.
+        unsafe {
+            copy::out_of(src, out.as_mut_ptr().cast(), out.len());
+            out.assume_init_ref()
+        }
+    }
+
     /// Where these bytes are, for the kernel to read.
     pub(crate) fn address(&self, offset: usize, len: usize) -> *const u8 {
         self.at(offset, len)
@@ -224,6 +269,17 @@ impl Memory {
     #[inline(always)]
     pub fn prefetch<const LINES: usize>(&self, offset: usize) {
         self.ask::<LINES, false>(offset);
+    }
+
+    /// The same for bytes that are about to be copied, if it helps: many are copied at once by an instruction that begins slowly with
+    /// lines of the second-level cache, and very many do not fit into the first.
+    #[inline(always)]
+    pub fn prefetch_to_copy(&self, offset: usize, len: usize) {
+        if COPIED_AHEAD.contains(&len) {
+            for lines in 0..len / (4 * CACHE_LINE) + 1 {
+                self.prefetch::<4>(offset + lines * 4 * CACHE_LINE);
+            }
+        }
     }
 
     /// The same for lines that are about to be written.

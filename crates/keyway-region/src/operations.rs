@@ -8,8 +8,9 @@ use crate::hash::{Key, hash};
 use crate::layout::item::{EXPIRY_MAX, flag};
 use crate::layout::slot::Slot;
 use crate::layout::stats::Counter;
-use crate::lookup::{Found, Look, Place, Unread};
+use crate::lookup::{Found, Hit, Look, Place, Unread};
 use crate::memory::Memory;
+use crate::out::{Out, Placed, Target};
 use crate::publish::{Changed, Decision, Old, Prepared};
 use crate::region::Region;
 use crate::session::Session;
@@ -92,17 +93,19 @@ impl Region {
             hash: hash(self.seed, key),
         };
         let start = out.len();
+        let mut hit = Hit::default();
         let found = if self.has_checksums() {
-            self.get::<true>(&key, how, now, out, head)
+            self.get::<true, _>(&key, how, now, out, head, &mut hit)
         } else {
-            self.get::<false>(&key, how, now, out, head)
+            self.get::<false, _>(&key, how, now, out, head, &mut hit)
         };
+        let item = hit.item;
         Ok(match found {
-            Found::Hit { item, .. } if wins(&item, item.ttl_s, how) => {
+            Found::Hit if wins(&item, item.ttl_s, how) => {
                 out.truncate(start);
                 Read::Change
             }
-            Found::Hit { item, .. } => Read::Hit(item),
+            Found::Hit => Read::Hit(item),
             Found::Corrupt | Found::Damaged { .. } => Read::Miss,
             Found::NoMemory { len } => return Err(WriteError::NoMemory { len }),
             Found::Miss | Found::Expired | Found::Flushed if how.vivify.is_some() => Read::Change,
@@ -177,9 +180,11 @@ impl Session {
         if how.exptime.is_some() {
             self.count(Counter::cmd_touch, 1);
         } else {
-            let found = self.region.get::<VERIFIED>(&key, how, now, out, &mut head);
+            let mut hit = Hit::default();
+            let found = self.region.get::<VERIFIED, _>(&key, how, now, out, &mut head, &mut hit);
             match found {
-                Found::Hit { item, place, word } => {
+                Found::Hit => {
+                    let Hit { item, place, word } = hit;
                     if !wins(&item, item.ttl_s, how) {
                         self.count(Counter::get_hits, 1);
                         if !how.no_bump {
@@ -201,23 +206,10 @@ impl Session {
                     }
                     out.truncate(start);
                 }
-                Found::Corrupt | Found::Damaged { .. } => {
-                    match found {
-                        Found::Damaged { place, word } => self.remove_damaged(place, word),
-                        _ => self.count(Counter::corrupt, 1),
-                    }
-                    self.count(Counter::get_misses, 1);
-                    return Ok(None);
-                }
-                Found::NoMemory { len } => {
-                    self.count(Counter::get_misses, 1);
-                    return Err(WriteError::NoMemory { len });
-                }
-                Found::Miss | Found::Expired | Found::Flushed => {
-                    self.count(Counter::get_misses, 1);
-                    self.count(Counter::get_expired, u64::from(matches!(found, Found::Expired)));
-                    self.count(Counter::get_flushed, u64::from(matches!(found, Found::Flushed)));
-                    if how.vivify.is_none() {
+                _ => {
+                    self.count_missed(found)?;
+                    let is_absent = matches!(found, Found::Miss | Found::Expired | Found::Flushed);
+                    if how.vivify.is_none() || !is_absent {
                         return Ok(None);
                     }
                     return self.get_changing(&key, how, now, out, head);
@@ -231,6 +223,56 @@ impl Session {
             self.count(if hit { Counter::touch_hits } else { Counter::touch_misses }, 1);
         }
         Ok(item)
+    }
+
+    /// Gets, with the value in memory of the caller's: [`Get::value`], [`Get::details`], [`Get::unless_cas`] and [`Get::no_bump`] say how,
+    /// the rest of it is not looked at. `false`: a miss; what the target was told, and stands in that memory, is rubbish then.
+    ///
+    /// # Errors
+    ///
+    /// A bad key.
+    #[inline(always)]
+    pub fn get_into(&mut self, key: &[u8], how: &Get, now: u32, target: &mut impl Target) -> Result<bool, WriteError> {
+        let key = self.key(key)?;
+        self.count(Counter::cmd_get, 1);
+        let mut out = Placed::new(target);
+        let mut hit = Hit::default();
+        let found = if self.region.has_checksums() {
+            self.find_verified(&key, how, now, &mut out, &mut hit)
+        } else {
+            self.region
+                .get::<false, _>(&key, how, now, &mut out, &mut |_, _| {}, &mut hit)
+        };
+        if !matches!(found, Found::Hit) {
+            self.count_missed(found)?;
+            return Ok(false);
+        }
+        self.count(Counter::get_hits, 1);
+        if !how.no_bump {
+            self.region.bump(hit.place, hit.word, now);
+        }
+        Ok(true)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn find_verified(&self, key: &Key<'_>, how: &Get, now: u32, out: &mut impl Out, hit: &mut Hit) -> Found {
+        self.region.get::<true, _>(key, how, now, out, &mut |_, _| {}, hit)
+    }
+
+    /// Counts a get that found nothing, or nothing that it could copy, and why.
+    #[inline(never)]
+    fn count_missed(&self, found: Found) -> Result<(), WriteError> {
+        self.count(Counter::get_misses, 1);
+        match found {
+            Found::Damaged { place, word } => self.remove_damaged(place, word),
+            Found::Corrupt => self.count(Counter::corrupt, 1),
+            Found::Expired => self.count(Counter::get_expired, 1),
+            Found::Flushed => self.count(Counter::get_flushed, 1),
+            Found::NoMemory { len } => return Err(WriteError::NoMemory { len }),
+            Found::Miss | Found::Hit => {}
+        }
+        Ok(())
     }
 
     /// Lends the value of the item that this word leads to. No recycler bumps its segment meanwhile, so its bytes stay what they are,
@@ -273,8 +315,9 @@ impl Session {
         out: &mut Vec<u8>,
         mut head: impl FnMut(&Item, &mut Vec<u8>),
     ) -> Result<Option<Item>, WriteError> {
-        match self.region.get::<false>(key, how, now, out, &mut head) {
-            Found::Hit { item, .. } => Ok(Some(item)),
+        let mut hit = Hit::default();
+        match self.region.get::<false, _>(key, how, now, out, &mut head, &mut hit) {
+            Found::Hit => Ok(Some(hit.item)),
             Found::NoMemory { len } => Err(WriteError::NoMemory { len }),
             // It went between two looks.
             _ => Ok(None),
@@ -365,9 +408,12 @@ impl Session {
     /// A touch is an access: the new word starts as fetched.
     fn mark_fetched(&self, key: &Key<'_>, now: u32) {
         let how = Get::default();
-        let found = self.region.get::<false>(key, &how, now, &mut Vec::new(), &mut |_, _| {});
-        if let Found::Hit { place, word, .. } = found {
-            self.region.bump(place, word, now);
+        let mut hit = Hit::default();
+        let found = self
+            .region
+            .get::<false, _>(key, &how, now, &mut Vec::new(), &mut |_, _| {}, &mut hit);
+        if matches!(found, Found::Hit) {
+            self.region.bump(hit.place, hit.word, now);
         }
     }
 
@@ -375,34 +421,71 @@ impl Session {
     pub fn store(&mut self, key: &[u8], value: &[u8], how: &Store, now: u32) -> Result<Stored, WriteError> {
         let key = self.key(key)?;
         self.count(Counter::cmd_set, 1);
-        let limit = self.limits.item_size_max;
-        let too_large = |len: usize, flags: u32| {
-            let size = MEMCACHED_ITEM_OVERHEAD + if flags == 0 { 0 } else { 4 } + key.bytes.len() + len;
-            (size > limit).then_some(WriteError::TooLarge { size, limit })
-        };
-        if let Some(error) = too_large(value.len(), how.flags) {
+        if let Some(error) = self.too_large(&key, value.len(), how.flags) {
             self.count(Counter::store_too_large, 1);
             return Err(error);
         }
-        let region = &*self.region;
-        let binary = if how.binary_key { flag::BINARY_KEY } else { 0 };
-        let fresh = |exptime: i64| {
-            let expiry = region.expiry(exptime, now);
-            Draft {
-                marks: binary,
-                client_flags: how.flags,
-                cas: how.new_cas,
-                expiry,
-                value: Value::Bytes(value),
+        if how.mode != StoreMode::Set || how.compare_cas.is_some() {
+            return self.store_if(&key, value, how, now);
+        }
+        let draft = self.draft(value, how, how.exptime, now);
+        let mut put = Prepared::default();
+        let changed = self.change(&key, now, &mut put, |_, _| Decision::Put(draft));
+        self.stored(changed, &put, Stored::NotStored)
+    }
+
+    /// Why an item is refused for its size, if it is.
+    #[inline]
+    fn too_large(&self, key: &Key<'_>, len: usize, flags: u32) -> Option<WriteError> {
+        let limit = self.limits.item_size_max;
+        let size = MEMCACHED_ITEM_OVERHEAD + if flags == 0 { 0 } else { 4 } + key.bytes.len() + len;
+        (size > limit).then_some(WriteError::TooLarge { size, limit })
+    }
+
+    /// A new item as it is asked for.
+    #[inline]
+    fn draft<'v>(&self, value: &'v [u8], how: &Store, exptime: i64, now: u32) -> Draft<'v> {
+        Draft {
+            marks: if how.binary_key { flag::BINARY_KEY } else { 0 },
+            client_flags: how.flags,
+            cas: how.new_cas,
+            expiry: self.region.expiry(exptime, now),
+            value: Value::Bytes(value),
+        }
+    }
+
+    /// What a store answers.
+    #[inline]
+    fn stored(&self, changed: Result<Changed, WriteError>, put: &Prepared, refused: Stored) -> Result<Stored, WriteError> {
+        match changed {
+            Ok(Changed::Put) => {
+                self.count(Counter::total_items, 1);
+                Ok(Stored::Stored {
+                    cas: put.written.cas,
+                    value_len: put.written.value_len,
+                    size: put.written.size,
+                })
             }
-        };
+            Ok(_) => Ok(refused),
+            Err(error) => {
+                self.count(Counter::store_no_memory, u64::from(error == WriteError::OutOfMemory));
+                Err(error)
+            }
+        }
+    }
+
+    /// A store that depends on what is there.
+    #[inline(never)]
+    fn store_if(&self, key: &Key<'_>, value: &[u8], how: &Store, now: u32) -> Result<Stored, WriteError> {
+        let fresh = |exptime| self.draft(value, how, exptime, now);
+        let binary = if how.binary_key { flag::BINARY_KEY } else { 0 };
         let joins = matches!(how.mode, StoreMode::Append | StoreMode::Prepend);
         let compares = how.compare_cas.is_some() && how.mode != StoreMode::Add;
         let mut refused = Stored::NotStored;
         let mut error = None;
         let mut counter = None;
         let mut put = Prepared::default();
-        let changed = self.change(&key, now, &mut put, |old, built| {
+        let changed = self.change(key, now, &mut put, |old, built| {
             (refused, error, counter) = (Stored::NotStored, None, None);
             let Some(old) = old else {
                 if compares && !joins {
@@ -439,7 +522,7 @@ impl Session {
                 StoreMode::Set | StoreMode::Replace => Decision::Put(fresh(how.exptime)),
                 StoreMode::Append | StoreMode::Prepend => {
                     let item = old.item();
-                    error = too_large(item.value_len.saturating_add(value.len()), item.flags);
+                    error = self.too_large(key, item.value_len.saturating_add(value.len()), item.flags);
                     if error.is_some() {
                         return Decision::Keep;
                     }
@@ -460,25 +543,11 @@ impl Session {
         if let Some(counter) = counter {
             self.count(counter, 1);
         }
-        match (changed, error) {
-            (_, Some(error)) => {
-                self.count(Counter::store_too_large, 1);
-                Err(error)
-            }
-            (Err(error), _) => {
-                self.count(Counter::store_no_memory, u64::from(error == WriteError::OutOfMemory));
-                Err(error)
-            }
-            (Ok(Changed::Put), _) => {
-                self.count(Counter::total_items, 1);
-                Ok(Stored::Stored {
-                    cas: put.written.cas,
-                    value_len: put.written.value_len,
-                    size: put.written.size,
-                })
-            }
-            (Ok(_), _) => Ok(refused),
+        if let Some(error) = error {
+            self.count(Counter::store_too_large, 1);
+            return Err(error);
         }
+        self.stored(changed, &put, refused)
     }
 
     /// Delete ("Deletion", "Meta Delete").
@@ -536,12 +605,32 @@ impl Session {
     /// Increment and decrement ("Increment/Decrement", "Meta Arithmetic").
     pub fn arithmetic(&mut self, key: &[u8], how: &Arithmetic, now: u32) -> Result<Counted, WriteError> {
         let key = self.key(key)?;
+        if how.compare_cas.is_some() || how.new_cas.is_some() || how.exptime.is_some() {
+            self.arithmetic_if(&key, how, now)
+        } else {
+            self.arithmetic_as::<true>(&key, how, now)
+        }
+    }
+
+    #[inline(never)]
+    fn arithmetic_if(&self, key: &Key<'_>, how: &Arithmetic, now: u32) -> Result<Counted, WriteError> {
+        self.arithmetic_as::<false>(key, how, now)
+    }
+
+    /// `PLAIN`: it is not compared, and nothing is given it but its value.
+    #[inline(always)]
+    fn arithmetic_as<const PLAIN: bool>(&self, key: &Key<'_>, how: &Arithmetic, now: u32) -> Result<Counted, WriteError> {
+        let (compare_cas, new_cas, exptime) = if PLAIN {
+            (None, None, None)
+        } else {
+            (how.compare_cas, how.new_cas, how.exptime)
+        };
         let region = &*self.region;
         let mut hit = false;
         let mut refused = Counted::NotFound;
         let mut counted = Count::default();
         let mut put = Prepared::default();
-        let changed = self.change(&key, now, &mut put, |old, built| {
+        let changed = self.change(key, now, &mut put, |old, built| {
             hit = old.is_some();
             let (value, width, (marks, flags), expiry) = match old {
                 None => {
@@ -553,7 +642,7 @@ impl Session {
                     (value, 0, (marks, 0), region.expiry(exptime, now))
                 }
                 Some(old) => {
-                    if how.compare_cas.is_some_and(|cas| cas != old.item().cas) {
+                    if compare_cas.is_some_and(|cas| cas != old.item().cas) {
                         refused = Counted::Exists;
                         return Decision::Keep;
                     }
@@ -570,7 +659,7 @@ impl Session {
                     } else {
                         number.wrapping_add(how.delta)
                     };
-                    let expiry = how.exptime.map_or(old.expiry(), |exptime| region.expiry(exptime, now));
+                    let expiry = exptime.map_or(old.expiry(), |exptime| region.expiry(exptime, now));
                     (value, width, old.marks_and_flags(), expiry)
                 }
             };
@@ -594,7 +683,7 @@ impl Session {
             let draft = Draft {
                 marks,
                 client_flags: flags,
-                cas: how.new_cas,
+                cas: new_cas,
                 expiry,
                 value: text,
             };
@@ -770,7 +859,16 @@ enum Number {
 }
 
 /// The number that an item's value says; `buffer` is for values of unusual length.
+#[inline]
 fn read_number(old: &Old<'_>, buffer: &mut Vec<u8>) -> Number {
+    if let Some((number, width)) = old.short_number() {
+        return Number::Is { number, width };
+    }
+    read_any_number(old, buffer)
+}
+
+#[inline(never)]
+fn read_any_number(old: &Old<'_>, buffer: &mut Vec<u8>) -> Number {
     let mut digits = [0; NUMBER_LEN_MAX];
     let bytes = match old.short_value(&mut digits) {
         Some(bytes) => bytes,

@@ -74,6 +74,21 @@ impl Old<'_> {
         self.region.short_value(self.seen, out)
     }
 
+    /// The value as a number, if it is nothing but one to eight decimal digits; and its length, bytes.
+    #[inline]
+    pub fn short_number(&self) -> Option<(u64, usize)> {
+        let (header, len) = (self.seen.header, self.seen.header.value_len());
+        if self.region.has_checksums() || len == 0 || len > 8 || header.is_large() {
+            return None;
+        }
+        // Header and key before it are more than eight bytes together with it.
+        let word = self
+            .region
+            .memory
+            .u64_unaligned(self.seen.at + header.value_offset() + len - 8);
+        Some((digits(word, len)?, len))
+    }
+
     /// The segments that hold the value, when it has its own.
     pub fn chain(&self) -> Option<Chain> {
         if self.region.has_checksums() {
@@ -447,53 +462,25 @@ impl Session {
         };
         let wanted = tag(key.hash);
         let mut tentative = None;
-        region.memory.prefetch::<1>(buckets.pair()[1].1);
-        let mut lines = [Line::EMPTY; 3];
-        for ((bucket, bucket_at), line) in buckets.iter().zip(&mut lines) {
-            *line = region.memory.line(bucket_at);
-            if Slot::any_frozen(line) {
-                return scan_frozen(line, bucket, bucket_at);
-            }
-            let mut same = Slot::with_tag(line, wanted);
-            while same != 0 {
-                let index = same.trailing_zeros() as usize;
-                same &= same - 1;
-                let place = Place::new(bucket, bucket_at, index);
-                let word = Slot::of(line, index);
-                if word.is_empty() {
-                    continue;
-                }
-                if word.is_dirty() {
-                    // What is decided on it, or on its absence, must be persistent first.
-                    region.persist_word(place.at, word);
-                    return Scan::Again;
-                }
-                match region.look(place.at, word) {
-                    Look::Moved => return Scan::Again,
-                    Look::Corrupt => {
-                        self.drop_corrupt(place, word);
-                        return Scan::Again;
-                    }
-                    Look::Got(seen) => {
-                        let ours = region.has_key(&seen, key.bytes);
-                        if !region.still(&seen) {
-                            return Scan::Again;
-                        }
-                        if ours && !word.is_tentative() {
-                            *found = Some(seen);
-                            return Scan::Here(place, word);
-                        }
-                        if ours {
-                            tentative = Some((place, word));
-                        }
-                    }
-                }
+        let [first, second] = buckets.pair();
+        region.memory.prefetch::<1>(second.1);
+        let a = region.memory.line(first.1);
+        if let Some(scan) = self.scan_line(&a, first, key, wanted, &mut tentative, found) {
+            return scan;
+        }
+        let b = region.memory.line(second.1);
+        if let Some(scan) = self.scan_line(&b, second, key, wanted, &mut tentative, found) {
+            return scan;
+        }
+        for third in buckets.iter().skip(2) {
+            let line = region.memory.line(third.1);
+            if let Some(scan) = self.scan_line(&line, third, key, wanted, &mut tentative, found) {
+                return scan;
             }
         }
+        let lines = [a, b];
         // The first empty slot of the bucket that has more of them.
-        let [a, b, _] = &lines;
-        let [a, b] = [Slot::empties(a), Slot::empties(b)];
-        let [first, second] = buckets.pair();
+        let [a, b] = [Slot::empties(&a), Slot::empties(&b)];
         let ((bucket, at), free) = if a.count_ones() >= b.count_ones() {
             (first, a)
         } else {
@@ -513,6 +500,60 @@ impl Session {
         }
     }
 
+    /// The verdict on a key, if a bucket's line gives one.
+    #[inline(always)]
+    fn scan_line(
+        &self,
+        line: &Line,
+        (bucket, bucket_at): (u64, usize),
+        key: &Key<'_>,
+        wanted: u64,
+        tentative: &mut Option<(Place, Slot)>,
+        found: &mut Option<Seen>,
+    ) -> Option<Scan> {
+        let region = &self.region;
+        if Slot::any_frozen(line) {
+            return Some(scan_frozen(line, bucket, bucket_at));
+        }
+        let mut same = Slot::with_tag(line, wanted);
+        while same != 0 {
+            let index = same.trailing_zeros() as usize;
+            same &= same - 1;
+            let place = Place::new(bucket, bucket_at, index);
+            let word = Slot::of(line, index);
+            if word.is_empty() {
+                continue;
+            }
+            if word.is_dirty() {
+                // What is decided on it, or on its absence, must be persistent first.
+                region.persist_word(place.at, word);
+                return Some(Scan::Again);
+            }
+            match region.look(place.at, word) {
+                Look::Moved => return Some(Scan::Again),
+                Look::Corrupt => {
+                    self.drop_corrupt(place, word);
+                    return Some(Scan::Again);
+                }
+                Look::Got(seen) => {
+                    let ours = region.has_key(&seen, key.bytes);
+                    if ours && !word.is_tentative() {
+                        // Whether it was the item is looked at behind the intent.
+                        *found = Some(seen);
+                        return Some(Scan::Here(place, word));
+                    }
+                    if !region.still(&seen) {
+                        return Some(Scan::Again);
+                    }
+                    if ours {
+                        *tentative = Some((place, word));
+                    }
+                }
+            }
+        }
+        None
+    }
+
     /// Both buckets are full: the first empty slot of the third one, or the word of all three that is worth least.
     #[cold]
     #[inline(never)]
@@ -522,7 +563,7 @@ impl Session {
         table: Table,
         tentative: Option<(Place, Slot)>,
         pair: [(u64, usize); 2],
-        [a, b, _]: [Line; 3],
+        [a, b]: [Line; 2],
     ) -> Scan {
         let Some(third) = self.region.third_bucket(key.hash, table) else {
             return Scan::Corrupt;
@@ -748,6 +789,23 @@ impl Session {
     }
 }
 
+/// The number that the last `len` characters of these eight say, the first of them in the lowest byte, if all are decimal digits.
+#[inline]
+fn digits(word: u64, len: usize) -> Option<u64> {
+    const ZEROS: u64 = 0x3030_3030_3030_3030;
+    const HIGH: u64 = 0xF0F0_F0F0_F0F0_F0F0;
+    let others = 64 - 8 * len;
+    // What stands before them is made zeros; a shift by all 64 bits does not come up.
+    let text = word >> others << others | (ZEROS & ((1 << others) - 1));
+    if text & HIGH != ZEROS || text.wrapping_add(0x0606_0606_0606_0606) & HIGH != ZEROS {
+        return None;
+    }
+    // Digits make pairs, pairs fours, fours all of it.
+    let pairs = (text - ZEROS).wrapping_mul(10 << 8 | 1) >> 8 & 0x00FF_00FF_00FF_00FF;
+    let fours = pairs.wrapping_mul(100 << 16 | 1) >> 16 & 0x0000_FFFF_0000_FFFF;
+    Some(fours.wrapping_mul(10_000 << 32 | 1) >> 32)
+}
+
 /// A bucket with a frozen slot: the first of them.
 #[cold]
 fn scan_frozen(line: &Line, bucket: u64, bucket_at: usize) -> Scan {
@@ -790,4 +848,28 @@ pub(crate) struct Prepared {
     /// not look at the old item makes the same one
     reusable: Option<u32>,
     pub written: Written,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::digits;
+
+    #[test]
+    fn digits_are_read_eight_at_a_time() {
+        for len in 1..=8u32 {
+            for number in [0, 1, 9, 10, 42, 999, 12_345_678, 90_000_009, 99_999_999] {
+                let number = number % 10u64.pow(len);
+                let text = format!("{number:0width$}", width = len as usize);
+                let mut bytes = [0xFF; 8];
+                bytes[8 - len as usize..].copy_from_slice(text.as_bytes());
+                assert_eq!(digits(u64::from_le_bytes(bytes), len as usize), Some(number), "{text}");
+                for (at, wrong) in (8 - len as usize..8).flat_map(|at| (0..=255).map(move |wrong: u8| (at, wrong))) {
+                    let mut bytes = bytes;
+                    bytes[at] = wrong;
+                    let is_number = digits(u64::from_le_bytes(bytes), len as usize).is_some();
+                    assert_eq!(is_number, wrong.is_ascii_digit(), "byte {wrong} at {at}");
+                }
+            }
+        }
+    }
 }

@@ -17,6 +17,7 @@ use crate::layout::{self, index};
 use crate::memory::Memory;
 use crate::persist::{LINE, Persist, line};
 use crate::stripes::Offered;
+use crate::touched::Touched;
 
 /// Seconds that the region's clock is ahead of its creation, so that 0 and 1 are always in the past.
 const CLOCK_START_S: i64 = 86_400;
@@ -150,6 +151,7 @@ pub struct Region {
     free_is_doubtful: OwnFlag,
     /// the words in which this process counts its changes, if it has them
     pub(crate) offered: Offered,
+    touched: Touched,
 }
 
 impl Region {
@@ -303,6 +305,7 @@ impl Region {
         let segments = usize::try_from(sb.segments.load(Relaxed))
             .unwrap_or(0)
             .min(layout.shape.segments_max);
+        let touched = Touched::new(layout.len_max);
         Ok(Self {
             memory,
             layout,
@@ -319,6 +322,7 @@ impl Region {
             segments: OwnNumber::new(segments),
             free_is_doubtful: OwnFlag::new(false),
             offered: Offered::default(),
+            touched,
         })
     }
 
@@ -369,6 +373,15 @@ impl Region {
     #[inline]
     pub(crate) fn segment(&self, segment: usize) -> usize {
         self.layout.segments + (segment << self.segment_shift)
+    }
+
+    /// These bytes, by their offset in the region, are about to be written by this process.
+    pub(crate) fn touch(&self, at: usize, len: usize) {
+        for part in self.touched.missing(at..at + len) {
+            // Only what is backed, lest that takes memory.
+            let backed = part.start.max(self.layout.segments)..part.end.min(self.layout.len(self.segments()));
+            self.host.prepare(&[backed], false, true);
+        }
     }
 
     /// A segment's word.

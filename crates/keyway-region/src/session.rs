@@ -7,13 +7,14 @@ use crate::aside::List;
 use crate::atomics::{AcqRel, Acquire, Relaxed, Release, SeqCst, add_single_writer, fence, store_then_fence};
 use crate::checksum::Verified;
 use crate::evict::Reclaim;
-use crate::extent::Extent;
+use crate::extent::Leased;
 use crate::hash::{Key, hash};
 use crate::layout::index;
 use crate::layout::segment::{Owner, Stream};
 use crate::layout::session::{FREEING, INTENTS, LEASING, Lease, OPERATION, ThreadSlot, UPKEEP, next_incarnation};
 use crate::layout::slot::Slot;
 use crate::layout::stats::Counter;
+use crate::memory::Pinned;
 use crate::region::Region;
 use crate::stripes::Stripes;
 use crate::verbs::{KEY_LEN_MAX, WriteError};
@@ -53,7 +54,9 @@ pub struct Session {
     pub(crate) region: Arc<Region>,
     pub(crate) owner: Owner,
     pub(crate) limits: Limits,
-    pub(crate) extents: [Cell<Option<Extent>>; Stream::MAX],
+    /// its place in the region
+    thread: Pinned<ThreadSlot, Region>,
+    pub(crate) extents: [Leased; Stream::MAX],
     /// for keys and copies during a purge
     pub(crate) scratch: Cell<Vec<u8>>,
     /// in a region with checksums: the item that the operation is at
@@ -106,7 +109,8 @@ impl Region {
                     incarnation,
                 },
                 limits,
-                extents: [const { Cell::new(None) }; Stream::MAX],
+                thread: Pinned::new(self, |region| region.thread(slot)),
+                extents: [const { Leased::NONE }; Stream::MAX],
                 scratch: Cell::default(),
                 verified: Verified::default(),
                 built: RefCell::default(),
@@ -198,13 +202,13 @@ impl Session {
         })
     }
 
-    #[inline]
+    #[inline(always)]
     pub(crate) fn thread(&self) -> &ThreadSlot {
-        self.region.thread(usize::from(self.owner.slot))
+        &self.thread
     }
 
     /// Counts.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn count(&self, counter: Counter, n: u64) {
         if let Some(c) = self.thread().counters.get(counter as usize) {
             add_single_writer(c, n);

@@ -794,6 +794,7 @@ impl Host for Attachment {
 
     fn prepare(&self, ranges: &[std::ops::Range<usize>], huge_pages: bool, prefault: bool) {
         for range in ranges {
+            // The kernel faults pages in with the calling thread's rights, so inside the gate.
             let len = range.end - range.start;
             // Both are wishes: a kernel that cannot grant them serves the region in small pages, faulted in as they are used.
             if huge_pages {

@@ -2,16 +2,27 @@
 //!
 //! A key is copied to the session, a value to a buffer that the session keeps (up to [`KEPT_MAX`]; for a longer one it is taken and
 //! given back each time). What is read goes to the end of the caller's vector, which is memory of Rust's and never a pointer of
-//! somebody else's: the C interface hands its own buffer in, and copies to its caller's when the call is over. Without a gate nothing is copied.
+//! somebody else's, or to that buffer, and from there to the caller's memory ([`Target`]) when the gate is closed. Without a gate nothing
+//! is copied: values go straight to the caller's memory.
 
 use crate::gate::Latch;
-use keyway_region::verbs::{KEY_LEN_MAX, WriteError};
+use keyway_region::Target;
+use keyway_region::verbs::{Item, KEY_LEN_MAX, WriteError};
 
 /// Key and value as they are given to the region.
 type Given<'c> = (&'c [u8], &'c [u8]);
 
 /// Room for a copy that a session keeps from call to call, bytes.
 const KEPT_MAX: usize = 64 << 10;
+
+/// Copies an item's value, which is in our memory if it is wanted, to where it is wanted.
+pub(crate) fn place(target: &mut impl Target, item: &Item, value: &[u8]) {
+    if target.make_room(item)
+        && let Some(room) = target.room().get_mut(..value.len())
+    {
+        room.write_copy_of_slice(value);
+    }
+}
 
 /// See the top of the file.
 pub(crate) struct Copies {

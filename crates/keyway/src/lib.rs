@@ -59,6 +59,7 @@ pub use copy::{Copied, CopyError};
 pub use error::{GrowError, LocalError, OpenError, SessionError};
 pub use gate::{Gate, GateState};
 pub use kernel::{KernelDoor, KernelDoorError};
+pub use keyway_region::Target;
 pub use keyway_region::check::Report as CheckReport;
 pub use keyway_region::layout::stats::Counters;
 pub use keyway_region::verbs::*;

@@ -6,9 +6,10 @@
 //! Its verbs are said to be cold, so that those of a process that may write are compiled as if there were none.
 
 use crate::clock;
-use crate::copies::append;
+use crate::copies::{append, place};
 use crate::crew::{Crew, Standing};
 use crate::peer::{Client, Peer};
+use keyway_region::Target;
 use keyway_region::verbs::{Arithmetic, Counted, Delete, Deleted, Get, Item, Read, Store, Stored, WriteError};
 use std::sync::Arc;
 
@@ -89,6 +90,14 @@ impl Reader {
                 Ok(Some(item))
             }
         }
+    }
+
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn get_into(&mut self, key: &[u8], how: &Get, target: &mut impl Target) -> Result<bool, WriteError> {
+        let mut value = Vec::new();
+        let found = self.get_with(key, how, &mut value, |_, _| {})?;
+        Ok(found.inspect(|item| place(target, item, &value)).is_some())
     }
 
     #[inline]

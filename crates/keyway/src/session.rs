@@ -3,6 +3,7 @@
 use crate::crew::{Crew, Standing};
 use crate::reader::Reader;
 use crate::writer::Writer;
+use keyway_region::Target;
 use keyway_region::verbs::{Arithmetic, Counted, Delete, Deleted, Get, Item, Store, Stored, WriteError};
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -92,6 +93,41 @@ impl Session {
         head: impl FnMut(&Item, &mut Vec<u8>),
     ) -> Result<Option<Item>, WriteError> {
         either!(self, way => way.get_with(key, how, out, head))
+    }
+
+    /// Gets by the rules of `how`, with the value in memory of the caller's: [`Target::make_room`] is told of the item, and may refuse its
+    /// value. `false`: a miss. Without a gate the value is copied there at once, from where it lies; so what the target was told, and
+    /// stands there, is rubbish behind a miss.
+    ///
+    /// ```
+    /// # use keyway::{Cache, Get, Item, Options, Place, Target};
+    /// # use std::mem::MaybeUninit;
+    /// struct Small([MaybeUninit<u8>; 8]);
+    /// impl Target for Small {
+    ///     fn make_room(&mut self, item: &Item) -> bool {
+    ///         item.value_len <= self.0.len()
+    ///     }
+    ///     fn room(&mut self) -> &mut [MaybeUninit<u8>] {
+    ///         &mut self.0
+    ///     }
+    /// }
+    /// # let cache = Cache::open(&Place::Memfd, &Options::default())?;
+    /// # let mut session = cache.session()?;
+    /// session.set(b"greeting", b"hello", 60)?;
+    /// let mut small = Small([MaybeUninit::new(0); 8]);
+    /// let value = Get { value: true, ..Get::default() };
+    /// assert!(session.get_into(b"greeting", &value, &mut small)?);
+    /// // SAFETY: it was initialised before.
+    /// assert_eq!(small.0.map(|byte| unsafe { byte.assume_init() }), *b"hello\0\0\0");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// As [`Session::get_with`].
+    #[inline]
+    pub fn get_into(&mut self, key: &[u8], how: &Get, target: &mut impl Target) -> Result<bool, WriteError> {
+        either!(self, way => way.get_into(key, how, target))
     }
 
     /// [`Session::get_with`] for whoever answers on a socket: `behind` follows the value, and a long value goes to the socket from where

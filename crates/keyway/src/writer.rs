@@ -2,15 +2,15 @@
 
 use crate::cancel::Uncancelled;
 use crate::clock;
-use crate::copies::{self, Copies};
+use crate::copies::{self, Copies, place};
 use crate::crew::Crew;
 use crate::gate::{Latch, aside};
 use crate::kernel;
 use crate::presence;
 use crate::socket;
-use keyway_region::Lent;
 use keyway_region::aside::reserve;
 use keyway_region::verbs::{Arithmetic, Counted, Delete, Deleted, Get, Item, Store, Stored, WriteError};
+use keyway_region::{Lent, Target};
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
@@ -103,6 +103,16 @@ impl Writer {
         }
         let now = self.now();
         self.inner.get_with(key, how, now, out, head)
+    }
+
+    #[inline]
+    pub(crate) fn get_into(&mut self, key: &[u8], how: &Get, target: &mut impl Target) -> Result<bool, WriteError> {
+        self.ready()?;
+        if self.latch.is_on() || how.may_change() {
+            return self.get_into_copied(key, how, target);
+        }
+        let now = self.now();
+        self.inner.get_into(key, how, now, target)
     }
 
     #[inline]
@@ -248,6 +258,26 @@ impl Writer {
         };
         self.copies.give_back(value);
         copied.and(found)
+    }
+
+    /// [`Self::get_into`], by way of the session's own buffer.
+    #[cold]
+    #[inline(never)]
+    fn get_into_copied(&mut self, key: &[u8], how: &Get, target: &mut impl Target) -> Result<bool, WriteError> {
+        let mut value = self.copies.lend();
+        let key = self.copies.of(self.latch, key);
+        let crew = &self.member.crew;
+        let found = verb(&mut self.inner, self.latch, |inner, now| {
+            if how.may_change() {
+                meet_door(inner, crew);
+            }
+            inner.get_with(key, how, now, &mut value, |_, _| {})
+        });
+        if let Ok(Some(item)) = &found {
+            place(target, item, &value);
+        }
+        self.copies.give_back(value);
+        Ok(found?.is_some())
     }
 
     /// [`Self::walk`], with `visit` called when the gate is closed.

@@ -237,14 +237,16 @@ impl Slot {
         Self(self.0 & !FREQUENCY | frequency.min(FREQUENCY_MAX) << FREQUENCY_SHIFT)
     }
 
-    /// Whether both words, neither frozen, are the same but for the frequency and for what is persistent.
-    #[inline]
+    /// Whether both words are the same, or, neither frozen, but for the frequency and for what is persistent.
+    #[inline(always)]
     pub fn same_but_frequency(self, other: Self) -> bool {
-        if (self.0 | other.0) & FROZEN != 0 {
-            self == other
-        } else {
-            (self.0 ^ other.0) & !(FREQUENCY | DIRTY) == 0
-        }
+        self == other || self.differs_in_hints(other)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn differs_in_hints(self, other: Self) -> bool {
+        (self.0 | other.0) & FROZEN == 0 && (self.0 ^ other.0) & !(FREQUENCY | DIRTY) == 0
     }
 
     /// Twelve bits of the key's hash.

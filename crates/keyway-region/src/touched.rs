@@ -1,0 +1,56 @@
+//! Which parts of the region this process has asked the kernel for, so that the log's head is not faulted in page by page.
+//!
+//! A process's first store to a page of a mapping costs it a fault, a microsecond or two. Where a session is about to fill room, the part
+//! that it lies in is asked for at once, which costs a fraction of that ([`Host::prepare`](crate::Host::prepare)). A hint: what is not
+//! there is faulted in.
+
+use crate::atomics::{OwnNumber, Relaxed};
+use core::ops::Range;
+
+/// Bytes that are asked for at a time: small enough that nobody waits for long (some 10 µs), large enough to share the cost of asking.
+const PART: usize = 64 << 10;
+
+/// A bit for each part.
+pub(crate) struct Touched(Vec<OwnNumber>);
+
+impl Touched {
+    /// Of a region of so many bytes at most.
+    pub fn new(len_max: usize) -> Self {
+        let words = len_max.div_ceil(PART).div_ceil(usize::BITS as usize);
+        Self((0..words).map(|_| OwnNumber::new(0)).collect())
+    }
+
+    /// The parts of these bytes, from end to end, that nobody has asked for yet. They count as asked for behind this.
+    pub fn missing(&self, bytes: Range<usize>) -> impl Iterator<Item = Range<usize>> {
+        let parts = bytes.start / PART..bytes.end.div_ceil(PART);
+        parts
+            .filter(|part| self.note(*part))
+            .map(|part| part * PART..(part + 1) * PART)
+    }
+
+    /// Whether it was not noted before.
+    fn note(&self, part: usize) -> bool {
+        let bit = 1 << (part % usize::BITS as usize);
+        // PAIRS: nothing; two threads that ask for the same part lose a little time.
+        self.0
+            .get(part / usize::BITS as usize)
+            .is_some_and(|word| word.load(Relaxed) & bit == 0 && word.fetch_or(bit, Relaxed) & bit == 0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_part_is_asked_for_once() {
+        let touched = Touched::new(200 * PART + 1);
+        let missing = |from: usize, to: usize| touched.missing(from..to).collect::<Vec<_>>();
+        assert_eq!(missing(PART, PART + 1), [PART..2 * PART]);
+        assert_eq!(missing(PART + 7, 2 * PART), []);
+        assert_eq!(missing(2 * PART - 1, 2 * PART + 1), [2 * PART..3 * PART]);
+        assert_eq!(missing(0, 4 * PART), [0..PART, 3 * PART..4 * PART]);
+        assert_eq!(missing(200 * PART, 200 * PART + 1), [200 * PART..201 * PART]);
+        assert_eq!(missing(1000 * PART, 1001 * PART), []);
+    }
+}
