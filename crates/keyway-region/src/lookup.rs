@@ -350,7 +350,11 @@ impl Region {
                     } else if wants_value {
                         let begun = out.len();
                         let appended = self.append_value(&seen, out);
-                        appended.and(if out.len() - begun == item.value_len { Ok(()) } else { Err(Unread::Changed) })
+                        appended.and(if out.len() - begun == item.value_len {
+                            Ok(())
+                        } else {
+                            Err(Unread::Changed)
+                        })
                     } else {
                         Ok(())
                     };
