@@ -149,7 +149,7 @@ void keyway_close(struct keyway *cache);
 // Copies the value of a key into `buffer`, and tells of its item in `item` (which may be NULL).
 //
 // KEYWAY_NOT_FOUND: there is none. KEYWAY_ERROR_BUFFER_TOO_SMALL: item->value_len bytes are needed, and nothing was copied
-// (a `buffer_size` of 0 asks for the length).
+// (a `buffer_size` of 0 asks for the length). With any other result the buffer may have been written to.
 enum keyway_result keyway_get(struct keyway *cache,
                               const void *key,
                               size_t key_len,

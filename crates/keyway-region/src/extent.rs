@@ -67,19 +67,21 @@ pub(crate) struct Leased {
 }
 
 impl Leased {
-    pub const NONE: Self = Self {
-        segment: Cell::new(0),
-        word: Cell::new(SegmentWord(0)),
-        stream: Cell::new(Stream {
-            pool: 0,
-            class: 0,
-            copies: false,
-        }),
-        start: Cell::new(0),
-        next: Cell::new(0),
-        end: Cell::new(0),
-        leased: Cell::new(0),
-    };
+    pub const fn none() -> Self {
+        Self {
+            segment: Cell::new(0),
+            word: Cell::new(SegmentWord(0)),
+            stream: Cell::new(Stream {
+                pool: 0,
+                class: 0,
+                copies: false,
+            }),
+            start: Cell::new(0),
+            next: Cell::new(0),
+            end: Cell::new(0),
+            leased: Cell::new(0),
+        }
+    }
 
     #[inline(always)]
     fn extent(&self) -> Extent {

@@ -110,7 +110,7 @@ impl Region {
                 },
                 limits,
                 thread: Pinned::new(self, |region| region.thread(slot)),
-                extents: [const { Leased::NONE }; Stream::MAX],
+                extents: [const { Leased::none() }; Stream::MAX],
                 scratch: Cell::default(),
                 verified: Verified::default(),
                 built: RefCell::default(),
