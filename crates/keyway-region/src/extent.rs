@@ -455,11 +455,14 @@ impl Session {
         }
     }
 
-    /// Keeps whichever has more room left, so that one large item does not cost the rest of a fresh extent.
+    /// Keeps whichever has more room left, so that one large item does not cost the rest of a fresh extent. The new one can be made
+    /// longer as far as its segment goes; the old one could not.
     fn keep_better(&self, extent: Extent, size: usize) -> Extent {
         let left = |e: &Extent| e.leased - e.next;
+        let behind = self.cells_left(extent.segment) * self.region.layout.shape.cell_size();
         match self.extent(extent.stream) {
-            Some(old) if old.word.epoch() == extent.word.epoch() && left(&old) > left(&extent).saturating_sub(size) => {}
+            Some(old)
+                if old.word.epoch() == extent.word.epoch() && left(&old) > (left(&extent) + behind).saturating_sub(size) => {}
             _ => {
                 self.close_extent(extent.stream.index());
                 self.keep(extent);

@@ -306,6 +306,26 @@ fn overwrites_of_half_a_region_copy_little_and_evict_nothing() {
 }
 
 #[test]
+fn items_of_one_size_fill_what_there_is() {
+    // Six of them fill a segment of eight cells. Wherever the first session leaves off, the second one's first extent may end with more room
+    // than a new one has behind its first item, and it is no use for the next.
+    let (memory, value_len) = (40 << 20, 5 << 10);
+    for left_off_at in 0..6 {
+        let mut room = Room::new(memory, 2, false);
+        let now = room.now(1);
+        for key in 0..left_off_at {
+            room.set(2 * key, value_len, 0, now).expect("there is room");
+        }
+        let stored = (0..)
+            .take_while(|key| room.set(2 * key + 1, value_len, 0, now).is_ok())
+            .count();
+        let share = (stored * value_len) as f64 / memory as f64;
+        println!("{left_off_at}: {share:.2}");
+        assert!(share > 0.85, "{left_off_at}: {share:.2}");
+    }
+}
+
+#[test]
 fn an_active_session_gives_up_what_is_to_be_purged() {
     // Thirty sessions that each write a little now and then: what they have begun to fill is reclaimed like any other.
     let memory = 4u64 << 20;
