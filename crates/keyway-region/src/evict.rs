@@ -52,7 +52,9 @@ const PATIENCE: usize = 8;
 const ADMISSION_SHARE: usize = 20;
 /// Headers that each lease of an extent looks at for segments that are dead as a whole, while the region is not full.
 const SWEEP: usize = 16;
-/// The same for one call of [`Session::upkeep`], and the bytes that it purges.
+/// The level of the list from which its segments are reclaimed while the region is not full.
+const ALL_BUT_DEAD: usize = SPARSE_LEVELS - 2;
+/// The same as [`SWEEP`] for one call of [`Session::upkeep`], and the bytes that it purges.
 const UPKEEP_SWEEP: usize = 1024;
 const UPKEEP_WORK: usize = 256 << 10;
 
@@ -249,12 +251,19 @@ impl Session {
         state.load(Relaxed) == from.0 && state.compare_exchange(from.0, claimed.0, AcqRel, Relaxed).is_ok()
     }
 
-    /// The work that is due for taking this many bytes. `true`: the region is full, and more is due for more.
+    /// The work that is due for taking this many bytes. `true`: more is due for more, because the region is full, or something is dead.
     pub(crate) fn pay(&self, bytes: usize, now: u32) -> bool {
         let (free, reserve) = (self.free_segments(), self.reserve());
         if free > reserve {
             if self.reclaim.victim.get().is_none() {
                 self.sweep(SWEEP, now);
+            }
+            // What is all but dead goes before memory that nobody has touched: that costs more.
+            if self.reclaim.victim.get().is_none() {
+                let segment = self.take_sparse(ALL_BUT_DEAD, now);
+                self.reclaim
+                    .victim
+                    .set(segment.map(|segment| self.victim(segment, Spare::All)));
             }
             let Some(victim) = self.reclaim.victim.get() else {
                 return false;
@@ -291,7 +300,7 @@ impl Session {
         while left > 0 {
             let Some(victim) = self.reclaim.victim.get() else {
                 if !self.reclaim.is_survey_due.get()
-                    && let Some(segment) = self.take_sparse(now)
+                    && let Some(segment) = self.take_sparse(0, now)
                 {
                     self.reclaim.victim.set(Some(self.victim(segment, Spare::All)));
                     continue;
@@ -451,7 +460,7 @@ impl Session {
         // nothing is free.
         let has_passed_many = self.reclaim.passed_out_of_turn.get() >= PASSED && self.free_segments() == 0;
         if !(self.limits.evict && has_passed_many)
-            && let Some(segment) = survey.retired.or(survey.lost).or_else(|| self.take_sparse(now))
+            && let Some(segment) = survey.retired.or(survey.lost).or_else(|| self.take_sparse(0, now))
         {
             return victim(segment, nothing(Spare::All));
         }
@@ -476,12 +485,12 @@ impl Session {
         }
     }
 
-    /// The segment of those listed of which most is dead, if there is room for what is not.
-    fn take_sparse(&self, now: u32) -> Option<usize> {
+    /// The segment of those listed from this level up of which most is dead, if there is room for what is not.
+    fn take_sparse(&self, least: usize, now: u32) -> Option<usize> {
         let region = &*self.region;
         let epoch = region.epoch(now);
         // Without room for the copies it would evict what it is to keep.
-        let least = if self.free_segments() == 0 { SPARSE_LEVELS - 1 } else { 0 };
+        let least = if self.free_segments() == 0 { SPARSE_LEVELS - 1 } else { least };
         for _ in 0..SPARSE_LEVELS * SPARSE_WAYS {
             let (segment, level) = region.take_listed(least)?;
             if self.is_passed(segment) {

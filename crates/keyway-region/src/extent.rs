@@ -851,7 +851,12 @@ impl Session {
     /// Gives a claimed and bumped segment back to everybody.
     pub(crate) fn free_segment(&self, segment: usize) {
         self.region.header(segment).state.store(State::FREE.0, Release);
-        self.region.superblock().free.fetch_add(1, Relaxed);
+        let sb = self.region.superblock();
+        sb.free.fetch_add(1, Relaxed);
+        // While the region is not full, what was used before goes before memory that nobody has touched.
+        if !self.is_full() {
+            sb.free_hint.store(segment as u64, Relaxed);
+        }
     }
 }
 

@@ -306,6 +306,20 @@ fn overwrites_of_half_a_region_copy_little_and_evict_nothing() {
 }
 
 #[test]
+fn what_is_dead_is_used_again_before_memory_that_nobody_has_touched() {
+    // Fifteen megabytes written over one, in sixty-four.
+    let mut room = Room::new(64 << 20, 1, true);
+    let now = room.now(1);
+    for n in 0..3_000 {
+        room.set(n % 200, 5 << 10, 0, now).expect("there is room");
+    }
+    let recycled = room.region.counters().segments_recycled;
+    println!("{recycled} segments of 64 KiB used again");
+    assert!(recycled > 150, "{recycled}");
+    room.assert_sound();
+}
+
+#[test]
 fn items_of_one_size_fill_what_there_is() {
     // Six of them fill a segment of eight cells. Wherever the first session leaves off, the second one's first extent may end with more room
     // than a new one has behind its first item, and it is no use for the next.
