@@ -283,7 +283,7 @@ fn a_server_that_falls_silent_is_not_waited_for() {
     for way in ["--door tcp", "--door tcp --rate 3000", "--door udp"] {
         let server = Serving::start();
         let line = format!(
-            "--workload get-128b --connections 4 --seconds 60 --patience 2 --against nobody --server {} {way}",
+            "--workload get-128b --connections 4 --seconds 60 --warmup 0.1 --patience 2 --against nobody --server {} {way}",
             server.address
         );
         let child = bench(&line).spawn().unwrap();

@@ -759,14 +759,18 @@ fn udp_sockets_are_shown_as_connections_and_go_with_the_server() {
     ] {
         assert!(settings.contains(&line), "{line} in {settings:?}");
     }
-    let conns = client.stats("stats conns\r\n");
-    assert_eq!(
+    // Each worker opens its own when it begins.
+    let deadline = Instant::now() + PATIENCE;
+    let mut shown = || {
+        let conns = client.stats("stats conns\r\n");
         conns
             .iter()
             .filter(|line| line.ends_with(&format!(":addr udp:{address}")))
-            .count(),
-        3
-    );
+            .count()
+    };
+    while shown() != 3 {
+        assert!(Instant::now() < deadline, "{} of 3 sockets are shown", shown());
+    }
     drop(client);
     server.stop();
     UdpSocket::bind(address).unwrap();

@@ -29,7 +29,7 @@ pub(super) struct Outputs {
 }
 
 /// Whatever tells how to measure.
-pub(super) const MEASURING: [&str; 33] = [
+pub(super) const MEASURING: [&str; 34] = [
     "quick",
     "reproduce",
     "scale",
@@ -53,6 +53,7 @@ pub(super) const MEASURING: [&str; 33] = [
     "seconds",
     "warmup",
     "repeat",
+    "seed",
     "against",
     "server",
     "libmemcached",
