@@ -333,9 +333,8 @@ mod copy {
 
     /// Above this many bytes `rep movsb` (fast on processors with ERMS/FSRM) beats the 16-byte loop.
     const REP_FROM: usize = 512;
-    /// From this many bytes on, stores go past the cache: a log goes on to memory that is not in it, and a value of this length, which
-    /// would drive other things out of it, is not read again soon. `rep movsb` then takes half as long again.
-    const STREAM_FROM: usize = 16 * 1024;
+    /// Below this many bytes all lines of the log that are written are asked for at once.
+    const ASKED_BELOW: usize = 16 * 1024;
     /// From this many bytes on, what is read is asked for page by page before, so that the translations of its addresses are there.
     const PAGES_FROM: usize = 8 * 1024;
     const PAGE: usize = 4096;
@@ -408,13 +407,6 @@ mod copy {
         // SAFETY: the caller says that 8 bytes are mapped at `p`.
         unsafe { asm!("mov {v}, [{p}]", v = lateout(reg) v, p = in(reg) p, options(nostack, preserves_flags, readonly)) };
         v
-    }
-
-    /// Stores past the cache, to a multiple of 16; ordered by nothing but a fence.
-    #[inline(always)]
-    unsafe fn stream16(p: *mut u8, v: __m128i) {
-        // SAFETY: the caller says that 16 bytes are mapped at `p`, which is aligned to that.
-        unsafe { asm!("movntdq [{p}], {v}", v = in(xmm_reg) v, p = in(reg) p, options(nostack, preserves_flags)) };
     }
 
     /// Asks for the lines of so many bytes, one in each `step`; `WRITE`: to write them.
@@ -579,34 +571,13 @@ mod copy {
     /// As [`into`], of at least [`REP_FROM`] bytes.
     #[inline(never)]
     unsafe fn into_log(src: *const u8, dst: *mut u8, len: usize) {
-        if len < STREAM_FROM {
-            // All lines at once: the stores would ask for one after the other.
+        // All lines at once: the stores would ask for one after the other. What is longer asks for them itself.
+        if len < ASKED_BELOW {
             ask::<true>(dst, len, CACHE_LINE);
-            // SAFETY: both areas have `len` bytes.
-            unsafe {
-                asm!("rep movsb", inout("rcx") len => _, inout("rdi") dst => _, inout("rsi") src => _, options(nostack, preserves_flags));
-            }
-            return;
         }
-        // SAFETY: called within the bounds that the walk below keeps.
-        let take16 = |at: usize| unsafe { src.add(at).cast::<__m128i>().read_unaligned() };
-        // SAFETY: both areas have `len` bytes, which are more than what is stored unaligned at both ends; in between `at` is such that
-        // `dst + at` is a multiple of 16, and at most `len - 64`.
+        // SAFETY: both areas have `len` bytes.
         unsafe {
-            store16(dst, take16(0));
-            let mut at = dst.align_offset(16).min(16);
-            while at + 64 <= len {
-                for part in [0, 16, 32, 48] {
-                    stream16(dst.add(at + part), take16(at + part));
-                }
-                at += 64;
-            }
-            for end in (at..len).step_by(16) {
-                let end = end.min(len - 16);
-                store16(dst.add(end), take16(end));
-            }
-            // What is published by plain stores after this shall not be seen before it.
-            asm!("sfence", options(nostack, preserves_flags));
+            asm!("rep movsb", inout("rcx") len => _, inout("rdi") dst => _, inout("rsi") src => _, options(nostack, preserves_flags));
         }
     }
 
