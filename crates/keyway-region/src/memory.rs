@@ -689,7 +689,7 @@ pub(crate) mod tests {
     #[repr(align(4096))]
     pub struct Page([u64; 528]);
 
-    /// Room for what goes past the cache.
+    /// Room for what is asked for in no way before it is written.
     #[repr(align(4096))]
     struct Pages([u64; 9000]);
 
