@@ -118,10 +118,8 @@ impl Buffer {
             len: 0,
         }
     }
-}
 
-impl Buffer {
-    /// Whether the item's value does.
+    /// Whether the item's value has room in it.
     #[inline(always)]
     pub fn fits(&self) -> bool {
         self.len <= self.size

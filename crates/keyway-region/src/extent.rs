@@ -349,7 +349,8 @@ impl Session {
         written.word = Slot::confirmed(tag(key.hash), extent.word.generation(), extent.segment, offset);
     }
 
-    /// Copies an item as it stands to a place of its own in this pool, for a compaction or for another round; its CAS unique goes with it. Takes free segments only.
+    /// Copies an item as it stands to a place of its own in this pool, for a compaction or for another round; its CAS unique goes
+    /// with it. Takes free segments only.
     /// The intent for its segment ([`UPKEEP`]) stands afterwards.
     pub(crate) fn write_copy(
         &self,

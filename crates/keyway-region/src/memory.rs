@@ -290,20 +290,7 @@ impl Memory {
 
     #[inline(always)]
     fn ask<const LINES: usize, const WRITE: bool>(&self, offset: usize) {
-        #[cfg(all(target_arch = "x86_64", not(miri)))]
-        for line in 0..LINES {
-            let p = self.base.as_ptr().wrapping_add(offset + line * CACHE_LINE);
-            // SAFETY: a prefetch has no effect but on the cache and never faults, whatever the address.
-            unsafe {
-                if WRITE {
-                    core::arch::asm!("prefetchw [{p}]", p = in(reg) p, options(nostack, preserves_flags, readonly));
-                } else {
-                    core::arch::asm!("prefetcht0 [{p}]", p = in(reg) p, options(nostack, preserves_flags, readonly));
-                }
-            }
-        }
-        #[cfg(not(all(target_arch = "x86_64", not(miri))))]
-        let _ = (offset, CACHE_LINE);
+        ask::<WRITE>(self.base.as_ptr().wrapping_add(offset), LINES, CACHE_LINE);
     }
 
     /// Where the cache line of this byte is, for instructions that do not change it.
@@ -320,11 +307,30 @@ impl Memory {
     }
 }
 
+/// Asks for so many cache lines, `step` bytes apart; `WRITE`: to write them.
+#[inline(always)]
+fn ask<const WRITE: bool>(p: *const u8, lines: usize, step: usize) {
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    for line in 0..lines {
+        let p = p.wrapping_add(line * step);
+        // SAFETY: a prefetch has no effect but on the cache and never faults, whatever the address.
+        unsafe {
+            if WRITE {
+                core::arch::asm!("prefetchw [{p}]", p = in(reg) p, options(nostack, preserves_flags, readonly));
+            } else {
+                core::arch::asm!("prefetcht0 [{p}]", p = in(reg) p, options(nostack, preserves_flags, readonly));
+            }
+        }
+    }
+    #[cfg(not(all(target_arch = "x86_64", not(miri))))]
+    let _ = (p, lines, step);
+}
+
 #[cfg(all(target_arch = "x86_64", not(miri), not(feature = "observe")))]
 mod copy {
     //! Moves by instructions in `asm!` blocks: the compiler sees neither address nor width, so it can neither tear, repeat
     //! nor drop a load from memory that others write.
-    use super::{CACHE_LINE, Line};
+    use super::{CACHE_LINE, Line, ask};
     use core::arch::asm;
     use core::arch::x86_64::{
         __m128i, _mm_and_si128, _mm_castps_si128, _mm_castsi128_ps, _mm_cmpeq_epi32, _mm_movemask_epi8, _mm_packs_epi16,
@@ -407,22 +413,6 @@ mod copy {
         // SAFETY: the caller says that 8 bytes are mapped at `p`.
         unsafe { asm!("mov {v}, [{p}]", v = lateout(reg) v, p = in(reg) p, options(nostack, preserves_flags, readonly)) };
         v
-    }
-
-    /// Asks for the lines of so many bytes, one in each `step`; `WRITE`: to write them.
-    #[inline(always)]
-    fn ask<const WRITE: bool>(p: *const u8, len: usize, step: usize) {
-        for at in (0..len).step_by(step) {
-            let p = p.wrapping_add(at);
-            // SAFETY: a prefetch has no effect but on the cache and never faults, whatever the address.
-            unsafe {
-                if WRITE {
-                    asm!("prefetchw [{p}]", p = in(reg) p, options(nostack, preserves_flags, readonly));
-                } else {
-                    asm!("prefetcht0 [{p}]", p = in(reg) p, options(nostack, preserves_flags, readonly));
-                }
-            }
-        }
     }
 
     #[inline(always)]
@@ -511,7 +501,7 @@ mod copy {
         // SAFETY: called within the bounds that the walk below keeps.
         let put1 = |p: *mut u8, v| unsafe { p.write(v) };
         if len >= PAGES_FROM {
-            ask::<false>(src, len, PAGE);
+            ask::<false>(src, len.div_ceil(PAGE), PAGE);
         }
         // SAFETY: every access stays within `len` bytes of its side.
         unsafe {
@@ -543,9 +533,9 @@ mod copy {
         let take4 = |p: *const u8| unsafe { p.cast::<u32>().read_unaligned() };
         // SAFETY: called within the bounds that the walk below keeps.
         let take1 = |p: *const u8| unsafe { p.read() };
-        if len >= REP_FROM {
-            // SAFETY: the caller's promise.
-            return unsafe { into_log(src, dst, len) };
+        // The stores would ask for one line after the other; what is longer asks for them itself.
+        if (REP_FROM..ASKED_BELOW).contains(&len) {
+            ask::<true>(dst, len.div_ceil(CACHE_LINE), CACHE_LINE);
         }
         // SAFETY: every access stays within `len` bytes of its side.
         unsafe {
@@ -562,22 +552,6 @@ mod copy {
                 take1,
                 |p, v| store1(p, v)
             )
-        }
-    }
-
-    /// What is long, to memory that is not in the cache.
-    ///
-    /// # Safety
-    /// As [`into`], of at least [`REP_FROM`] bytes.
-    #[inline(never)]
-    unsafe fn into_log(src: *const u8, dst: *mut u8, len: usize) {
-        // All lines at once: the stores would ask for one after the other. What is longer asks for them itself.
-        if len < ASKED_BELOW {
-            ask::<true>(dst, len, CACHE_LINE);
-        }
-        // SAFETY: both areas have `len` bytes.
-        unsafe {
-            asm!("rep movsb", inout("rcx") len => _, inout("rdi") dst => _, inout("rsi") src => _, options(nostack, preserves_flags));
         }
     }
 

@@ -743,13 +743,7 @@ impl Connection {
                 forget,
                 close,
             } => {
-                // With noreply there is no line to tell it by, except that the key is to be forgotten.
-                let is_too_large = forget.is_some() || reply == reply::TOO_LARGE;
-                executor.counters().too_large.add(is_too_large.into());
-                if let Some(key) = forget {
-                    executor.forget(key.stored());
-                }
-                self.output.extend_from_slice(reply);
+                executor.refuse(reply, forget, &mut self.output);
                 let outcome = if close {
                     Outcome::Close(CloseReason::Error)
                 } else {

@@ -77,6 +77,16 @@ impl Executor {
         let _ = self.session.delete(key, &how);
     }
 
+    /// Answers what is not executed, and forgets the key whose value was too large. With noreply nothing but the key tells that it was.
+    pub(crate) fn refuse(&mut self, reply: &'static [u8], forget: Option<MetaKey<'_>>, out: &mut Vec<u8>) {
+        let is_too_large = forget.is_some() || reply == reply::TOO_LARGE;
+        self.counters().too_large.add(is_too_large.into());
+        if let Some(key) = forget {
+            self.forget(key.stored());
+        }
+        out.extend_from_slice(reply);
+    }
+
     /// Executes `request` and appends its answer to `out`.
     pub(crate) fn execute(&mut self, request: &Request<'_>, out: &mut Vec<u8>, origin: &Origin<'_>) -> Outcome {
         let outcome = self.execute_verb(request, out, origin);

@@ -16,7 +16,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicU8, AtomicU32};
 
 use keyway_proto::frame::{ANSWER_LEN_MAX, FRAME_LEN, Framed, datagrams};
-use keyway_proto::{Decoded, Decoder, Limits, Request, reply};
+use keyway_proto::{Decoded, Decoder, Limits, Request};
 use mio::event::Event;
 use mio::net::UdpSocket;
 use mio::{Interest, Registry, Token};
@@ -459,12 +459,7 @@ fn execute_all(
                 forget,
                 close,
             } => {
-                let is_too_large = forget.is_some() || reply == reply::TOO_LARGE;
-                executor.counters().too_large.add(is_too_large.into());
-                if let Some(key) = forget {
-                    executor.forget(key.stored());
-                }
-                out.extend_from_slice(reply);
+                executor.refuse(reply, forget, out);
                 if close {
                     return;
                 }

@@ -484,6 +484,7 @@ mod tests {
         }
         assert!(hot.find(hash(0)).is_none());
     }
+
     /// Plays a change of a stripe that is over, or that has only begun.
     fn change(hot: &HotSet<'_>, number: u64, is_over: bool) {
         hot.stripe(hash(number))

@@ -232,6 +232,18 @@ impl Writer {
         }
     }
 
+    /// Gets into memory of the session's own, with the gate open for no longer than that.
+    fn get_copied(&mut self, key: &[u8], how: &Get, value: &mut Vec<u8>) -> Result<Option<Item>, WriteError> {
+        let key = self.copies.of(self.latch, key);
+        let crew = &self.member.crew;
+        verb(&mut self.inner, self.latch, |inner, now| {
+            if how.may_change() {
+                meet_door(inner, crew);
+            }
+            inner.get_with(key, how, now, value, |_, _| {})
+        })
+    }
+
     /// [`Self::get_with`], with `head` called when the gate is closed.
     fn get_behind_gate(
         &mut self,
@@ -241,14 +253,7 @@ impl Writer {
         mut head: impl FnMut(&Item, &mut Vec<u8>),
     ) -> Result<Option<Item>, WriteError> {
         let mut value = self.copies.lend();
-        let key = self.copies.of(self.latch, key);
-        let crew = &self.member.crew;
-        let found = verb(&mut self.inner, self.latch, |inner, now| {
-            if how.may_change() {
-                meet_door(inner, crew);
-            }
-            inner.get_with(key, how, now, &mut value, |_, _| {})
-        });
+        let found = self.get_copied(key, how, &mut value);
         let copied = if let Ok(Some(item)) = &found {
             let start = out.len();
             head(item, out);
@@ -265,14 +270,7 @@ impl Writer {
     #[inline(never)]
     fn get_into_copied(&mut self, key: &[u8], how: &Get, target: &mut impl Target) -> Result<bool, WriteError> {
         let mut value = self.copies.lend();
-        let key = self.copies.of(self.latch, key);
-        let crew = &self.member.crew;
-        let found = verb(&mut self.inner, self.latch, |inner, now| {
-            if how.may_change() {
-                meet_door(inner, crew);
-            }
-            inner.get_with(key, how, now, &mut value, |_, _| {})
-        });
+        let found = self.get_copied(key, how, &mut value);
         if let Ok(Some(item)) = &found {
             place(target, item, &value);
         }
