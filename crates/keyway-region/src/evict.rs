@@ -58,6 +58,9 @@ const ALL_BUT_DEAD: usize = SPARSE_LEVELS - 2;
 const UPKEEP_SWEEP: usize = 1024;
 const UPKEEP_WORK: usize = 256 << 10;
 
+/// Segments that are looked at for the one whose compaction is worth most: the best of so many is nearly as good as the best of all.
+const SAMPLE: usize = 32;
+
 /// Segments that a session remembers to have passed by, and for how many that it reclaims.
 const PASSED: usize = 8;
 const FORGET_AFTER: u32 = 64;
@@ -79,6 +82,8 @@ pub(crate) struct Reclaim {
     victim: Cell<Option<Victim>>,
     survey: Cell<Survey>,
     next: Cell<usize>,
+    /// segments that it has drawn
+    drawn: Cell<u64>,
     rest: Cell<u32>,
     /// not all of them have been looked at for long
     is_survey_due: Cell<bool>,
@@ -132,6 +137,12 @@ impl Region {
         }
     }
 
+    /// Whether it is a log that is nobody's, and filled.
+    fn is_compactable(&self, segment: usize) -> bool {
+        let state = State(self.header(segment).state.load(Relaxed));
+        state.0 == State::of(Kind::Open, state.stream()).0 && self.is_filled(segment)
+    }
+
     /// Whether no extent can be leased in this segment any more.
     fn is_filled(&self, segment: usize) -> bool {
         let lease = LeaseWord(self.header(segment).lease.load(Relaxed));
@@ -141,7 +152,7 @@ impl Region {
     /// Whether new extents are leased in this segment at present.
     fn is_current(&self, segment: usize) -> bool {
         let name = segment as u64 + 1;
-        self.superblock().open.iter().flatten().any(|open| open.load(Relaxed) == name)
+        self.superblock().open_words().any(|open| open.load(Relaxed) == name)
     }
 }
 
@@ -300,7 +311,7 @@ impl Session {
         while left > 0 {
             let Some(victim) = self.reclaim.victim.get() else {
                 if !self.reclaim.is_survey_due.get()
-                    && let Some(segment) = self.take_sparse(0, now)
+                    && let Some(segment) = self.take_to_compact(now)
                 {
                     self.reclaim.victim.set(Some(self.victim(segment, Spare::All)));
                     continue;
@@ -460,7 +471,7 @@ impl Session {
         // nothing is free.
         let has_passed_many = self.reclaim.passed_out_of_turn.get() >= PASSED && self.free_segments() == 0;
         if !(self.limits.evict && has_passed_many)
-            && let Some(segment) = survey.retired.or(survey.lost).or_else(|| self.take_sparse(0, now))
+            && let Some(segment) = survey.retired.or(survey.lost).or_else(|| self.take_to_compact(now))
         {
             return victim(segment, nothing(Spare::All));
         }
@@ -485,6 +496,48 @@ impl Session {
         }
     }
 
+    /// The segment that is compacted next, if there is room for what lives in it: the sparsest that is listed, or one of a sample of which
+    /// less is dead, but which has been so for longer. What little is dead in an old segment stays all there is, while a young one
+    /// is about to lose more of what it has (Rosenblum and Ousterhout, "The design and implementation of a log-structured file system",
+    /// TOCS 1992: cost and benefit).
+    fn take_to_compact(&self, now: u32) -> Option<usize> {
+        let region = &*self.region;
+        let listed = self.take_sparse(0, now);
+        let is_all_but_dead = |segment| region.level(segment) >= Some(ALL_BUT_DEAD);
+        if self.free_segments() == 0 || listed.is_some_and(is_all_but_dead) {
+            return listed;
+        }
+        let worth = listed.map_or(0, |segment| region.worth(segment));
+        let Some(better) = self.sample(worth) else {
+            return listed;
+        };
+        if let Some(listed) = listed {
+            region.offer_filled(listed);
+        }
+        Some(better)
+    }
+
+    /// The segment of a sample whose compaction is worth most, and more than this.
+    fn sample(&self, mut most: u64) -> Option<usize> {
+        /// The fractional part of the golden ratio: multiples of it are spread evenly.
+        const GOLDEN: u64 = 0x9E37_79B9_7F4A_7C15;
+        let region = &*self.region;
+        let segments = region.segments();
+        let mut best = None;
+        let mut drawn = self.reclaim.drawn.get();
+        for _ in 0..SAMPLE.min(segments) {
+            drawn = drawn.wrapping_add(1);
+            let point = drawn.wrapping_mul(GOLDEN).wrapping_add(u64::from(self.owner.slot) << 48);
+            let segment = index(((point >> 32) * segments as u64) >> 32);
+            let worth = region.worth(segment);
+            if worth > most && region.is_compactable(segment) && !self.is_passed(segment) {
+                (best, most) = (Some(segment), worth);
+            }
+        }
+        self.reclaim.drawn.set(drawn);
+        best
+    }
+
     /// The segment of those listed from this level up of which most is dead, if there is room for what is not.
     fn take_sparse(&self, least: usize, now: u32) -> Option<usize> {
         let region = &*self.region;
@@ -496,9 +549,7 @@ impl Session {
             if self.is_passed(segment) {
                 continue;
             }
-            let state = State(region.header(segment).state.load(Relaxed));
-            let is_sparse = || state.0 == State::of(Kind::Open, state.stream()).0 && region.is_filled(segment);
-            if region.level(segment) >= Some(level) && is_sparse() || region.is_dead(segment, now, epoch) {
+            if region.level(segment) >= Some(level) && region.is_compactable(segment) || region.is_dead(segment, now, epoch) {
                 return Some(segment);
             }
         }

@@ -3,7 +3,7 @@
 //! An item is private until its slot is published. **The extent's tail is release-stored before that**, so a walker that
 //! trusts only what lies before the tail meets whole items only, whenever the writer dies.
 
-use crate::aside::List;
+use crate::aside::{self, List};
 use crate::atomics::{AcqRel, Acquire, AtomicU32, AtomicU64, Relaxed, Release};
 use crate::checksum::{Cover, part_checksum};
 use crate::evict::PORTION;
@@ -11,14 +11,15 @@ use crate::hash::{Key, tag};
 use crate::layout::index;
 use crate::layout::item::{self, Header, LARGE_BODY_SIZE, flag};
 use crate::layout::segment::{
-    ADMISSION, CHAIN_HEADER_SIZE, CHAIN_LEN_WORD, EXTENT_HEADER_SIZE, ExtentWord, Kind, LeaseWord, Link, MAIN, POOLS,
-    SegmentWord, State, Stream, TailWord,
+    ADMISSION, CHAIN_HEADER_SIZE, CHAIN_LEN_WORD, EXTENT_HEADER_SIZE, ExtentWord, Kind, LeaseWord, Link, MAIN, SegmentWord,
+    Standing, State, Stream, TailWord,
 };
 use crate::layout::session::{FREEING, LEASING, UPKEEP, WRITTEN};
 use crate::layout::slot::Slot;
 use crate::layout::stats::Counter;
-use crate::lookup::{ATTEMPTS_MAX, Chain, cas_of};
+use crate::lookup::{ATTEMPTS_MAX, Chain, Seen, cas_of};
 use crate::mutants::{self, Mutant};
+use crate::purge::Relocated;
 use crate::region::Region;
 use crate::session::Session;
 use crate::verbs::WriteError;
@@ -37,6 +38,13 @@ const SEGMENTS_FOR_POOLS: usize = 64;
 /// by side, and behind the last item of each the rest is lost.
 const ITEMS_OF_AN_EXTENT: usize = 8;
 const EXTENTS_OF_A_SEGMENT: usize = 4;
+
+/// An item stood for long if meanwhile one in so many of the region's segments was opened. In a simulated region that is half full of items
+/// drawn by zipf's law, with anything from a quarter to a sixteenth about as much is copied.
+const SETTLED_PART: u64 = 8;
+/// It stood briefly if the log went on by less than this since: what a processor's cache holds of it. At most one in so many segments.
+const BRIEF_LOG: u64 = 4 << 20;
+const BRIEF_PART: u64 = 32;
 
 /// Cache lines of the log that are asked for before the next item needs them.
 const WRITE_AHEAD: usize = 4;
@@ -74,7 +82,7 @@ impl Leased {
             stream: Cell::new(Stream {
                 pool: 0,
                 class: 0,
-                copies: false,
+                standing: Standing::Plain,
             }),
             start: Cell::new(0),
             next: Cell::new(0),
@@ -181,6 +189,13 @@ pub(crate) enum Value<'v> {
 /// Longest value that [`Value::Number`] makes, bytes: the digits of 2^64, and some blanks.
 pub(crate) const NUMBER_LEN_MAX: usize = 24;
 
+/// An item that is copied to the log's head.
+pub(crate) struct CopyOf<'s> {
+    pub seen: &'s Seen,
+    /// of the copy, which has a CAS unique of its own
+    pub header: Header,
+}
+
 /// An item that has been written and not been published.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Written {
@@ -196,13 +211,37 @@ pub(crate) struct Written {
 impl Region {
     /// The open segment of a stream, plus 1: a hint.
     pub(crate) fn open_word(&self, stream: Stream) -> Option<&AtomicU64> {
-        let row = stream.pool + if stream.copies { POOLS } else { 0 };
-        self.superblock().open.get(row)?.get(stream.class)
+        let sb = self.superblock();
+        match stream.standing {
+            Standing::Plain => sb.open.get(stream.pool)?.get(stream.class),
+            Standing::Brief => sb.open_brief.get(stream.pool),
+            Standing::Settled => sb.open_settled.get(stream.pool),
+        }
     }
 
     /// The number of the segment that is opened next.
     pub(crate) fn next_sequence(&self) -> u64 {
         self.superblock().sequence.fetch_add(1, Relaxed)
+    }
+
+    /// Segments that have been opened since this one was.
+    #[inline]
+    pub(crate) fn age(&self, segment: usize) -> u64 {
+        let now = self.superblock().sequence.load(Relaxed);
+        now.wrapping_sub(self.header(segment).sequence.load(Relaxed))
+    }
+
+    /// How long what replaces an item of this segment is expected to stand: as the item has.
+    #[inline]
+    fn standing(&self, segment: usize) -> Standing {
+        let (age, segments) = (self.age(segment), self.segments() as u64);
+        if age >= segments / SETTLED_PART {
+            Standing::Settled
+        } else if age < (segments / BRIEF_PART).min(BRIEF_LOG >> self.layout.shape.segment_size.trailing_zeros()) {
+            Standing::Brief
+        } else {
+            Standing::Plain
+        }
     }
 
     /// Whether there are segments enough for two pools.
@@ -292,10 +331,15 @@ impl Session {
     /// Where a new item goes.
     #[inline]
     fn stream(&self, key: &Key<'_>, draft: &Draft<'_>, now: u32) -> Stream {
+        let replaced = self.operates_in();
+        let class = self.class(draft.expiry, now);
         Stream {
-            pool: self.pool(key.hash),
-            class: self.class(draft.expiry, now),
-            copies: false,
+            pool: self.pool(key.hash, replaced),
+            class,
+            standing: match replaced {
+                Some(segment) if class == 0 => self.region.standing(segment),
+                _ => Standing::Plain,
+            },
         }
     }
 
@@ -350,35 +394,98 @@ impl Session {
     }
 
     /// Copies an item as it stands to a place of its own in this pool, for a compaction or for another round; its CAS unique goes
-    /// with it. Takes free segments only.
+    /// with it. Takes free segments only. Its own segment is claimed by this thread.
     /// The intent for its segment ([`UPKEEP`]) stands afterwards.
     pub(crate) fn write_copy(
         &self,
-        bytes: &[u8],
-        header: Header,
+        copy: &CopyOf<'_>,
         (pool, is_compaction): (usize, bool),
         epoch: u32,
         now: u32,
-    ) -> Option<(usize, SegmentWord, usize)> {
-        let class = self.class(header.expiry(), now);
-        let copies = is_compaction && class == 0;
-        let extent = self.room_for_copy(bytes.len(), Stream { pool, class, copies }, epoch, now)?;
-        let at = self.region.segment(extent.segment) + extent.next;
-        self.region.memory.write(at, bytes);
-        if self.region.has_checksums() {
-            let cover = Cover::of_copy(bytes, header, (extent.segment, extent.word, extent.next));
-            self.region.write_checksum_of_copy(&cover, bytes);
+    ) -> Result<(usize, SegmentWord, usize), Relocated> {
+        let verified = if self.region.has_checksums() {
+            Some(self.verified_copy(copy)?)
+        } else {
+            None
+        };
+        let (expiry, size) = (copy.header.expiry(), copy.header.size());
+        let class = self.class(expiry, now);
+        let standing = if is_compaction && class == 0 {
+            Standing::Settled
+        } else {
+            Standing::Plain
+        };
+        let room = self.room_for_copy(size, Stream { pool, class, standing }, epoch, now);
+        if let Some(extent) = &room {
+            match &verified {
+                Some(bytes) => self.put_verified(copy.header, bytes, extent),
+                None => self.put_copy(copy, self.region.segment(extent.segment) + extent.next),
+            }
+            self.intend_written(UPKEEP, extent.segment);
+            self.commit(extent, size, expiry);
         }
-        self.intend_written(UPKEEP, extent.segment);
-        self.commit(&extent, bytes.len(), header.expiry());
-        Some((extent.segment, extent.word, extent.next))
+        if let Some(bytes) = verified {
+            self.scratch.set(bytes);
+        }
+        room.map(|extent| (extent.segment, extent.word, extent.next))
+            .ok_or(Relocated::NoRoom)
+    }
+
+    /// From one place of the region to the other: lengths are those of the header that was read and validated once, and what the bytes
+    /// are is for whoever reads them to judge, there as here.
+    fn put_copy(&self, copy: &CopyOf<'_>, at: usize) {
+        let memory = &self.region.memory;
+        let (header, seen) = (copy.header, copy.seen);
+        let (word, lifetime) = header.words();
+        memory.get::<AtomicU32>(at).store(word, Relaxed);
+        if let Some(lifetime) = lifetime {
+            memory.get::<AtomicU32>(at + item::LIFETIME_OFFSET).store(lifetime, Relaxed);
+        }
+        memory.write(at + header.cas_offset(), &self.region.cas_unique(seen).to_le_bytes());
+        let from = seen.header.client_flags_offset();
+        let rest = seen.header.value_offset() + seen.header.value_len() - from;
+        memory.copy(seen.at + from, at + header.client_flags_offset(), rest);
+    }
+
+    /// The copy in this process's own memory, where nobody changes it between its verification and its new checksum.
+    #[cold]
+    fn verified_copy(&self, copy: &CopyOf<'_>) -> Result<Vec<u8>, Relocated> {
+        let (region, header, seen) = (&*self.region, copy.header, copy.seen);
+        let mut bytes = self.scratch.take();
+        bytes.clear();
+        let from = seen.header.client_flags_offset();
+        let rest = seen.header.value_offset() + seen.header.value_len() - from;
+        let has_memory = aside::try_reserve(&mut bytes, header.size() + size_of::<u64>()) && {
+            bytes.extend_from_slice(&header.0.to_le_bytes());
+            bytes.truncate(header.cas_offset());
+            bytes.extend_from_slice(&region.cas_unique(seen).to_le_bytes());
+            region.memory.append_to(seen.at + from, rest, &mut bytes)
+        };
+        if !has_memory {
+            self.scratch.set(bytes);
+            return Err(Relocated::NoRoom);
+        }
+        bytes.resize(header.size(), 0);
+        if !region.is_copy_intact(seen, header, &bytes) {
+            self.scratch.set(bytes);
+            self.count(Counter::corrupt, 1);
+            return Err(Relocated::Unfit);
+        }
+        Ok(bytes)
+    }
+
+    fn put_verified(&self, header: Header, bytes: &[u8], extent: &Extent) {
+        let region = &*self.region;
+        region.memory.write(region.segment(extent.segment) + extent.next, bytes);
+        let cover = Cover::of_copy(bytes, header, (extent.segment, extent.word, extent.next));
+        region.write_checksum_of_copy(&cover, bytes);
     }
 
     /// The pool of a new item: the one of the item that it replaces; the main pool for a key that was evicted lately.
-    fn pool(&self, hash: u64) -> usize {
+    fn pool(&self, hash: u64, replaced: Option<usize>) -> usize {
         if !self.region.has_pools() {
             ADMISSION
-        } else if let Some(replaced) = self.operates_in() {
+        } else if let Some(replaced) = replaced {
             State(self.region.header(replaced).state.load(Relaxed)).pool()
         } else if self.region.take_ghost(hash) {
             self.count(Counter::ghost_hits, 1);

@@ -241,6 +241,14 @@ impl Memory {
         unsafe { copy::into(src.as_ptr(), dst, src.len()) }
     }
 
+    /// Copies region bytes to another place of the region.
+    #[inline]
+    pub fn copy(&self, from: usize, to: usize, len: usize) {
+        let (src, dst) = (self.at(from, len), self.at(to, len));
+        // SAFETY: both sides are in bounds.
+        unsafe { copy::within(src, dst, len) }
+    }
+
     /// Copies region bytes over `out`.
     #[inline]
     pub fn read(&self, offset: usize, out: &mut [u8]) {
@@ -556,6 +564,31 @@ mod copy {
     }
 
     /// # Safety
+    /// `len` bytes are readable at `src` and writable at `dst`, both in the region.
+    #[inline(always)]
+    pub unsafe fn within(src: *const u8, dst: *mut u8, len: usize) {
+        if (REP_FROM..ASKED_BELOW).contains(&len) {
+            ask::<true>(dst, len.div_ceil(CACHE_LINE), CACHE_LINE);
+        }
+        // SAFETY: every access stays within `len` bytes of its side.
+        unsafe {
+            moves!(
+                src,
+                dst,
+                len,
+                |p| load16(p),
+                |p, v| store16(p, v),
+                |p| load8(p),
+                |p, v| store8(p, v),
+                |p| load4(p),
+                |p, v| store4(p, v),
+                |p| load1(p),
+                |p, v| store1(p, v)
+            )
+        }
+    }
+
+    /// # Safety
     /// `bytes.len()` bytes are readable at `p`.
     #[inline(always)]
     pub unsafe fn equal(p: *const u8, bytes: &[u8]) -> bool {
@@ -630,6 +663,20 @@ mod copy {
                     (*p.cast::<AtomicU8>()).store(*src.add(at), Relaxed);
                     at += 1;
                 }
+            }
+        }
+    }
+
+    /// # Safety
+    /// `len` bytes are readable at `src` and writable at `dst`, both in the region.
+    pub unsafe fn within(src: *const u8, dst: *mut u8, len: usize) {
+        let mut part = [0; 64];
+        for at in (0..len).step_by(part.len()) {
+            let len = part.len().min(len - at);
+            // SAFETY: the part lies within the bounds that the caller promises, and is private.
+            unsafe {
+                out_of(src.add(at), part.as_mut_ptr(), len);
+                into(part.as_ptr(), dst.add(at), len);
             }
         }
     }

@@ -4,9 +4,9 @@
 //! the segment's header, so anybody can do the next step; a step that its thread did not live to end is repeated, which does no
 //! harm. Items behind the cursor are as present as any: they are read, overwritten and deleted meanwhile.
 
-use crate::aside;
 use crate::atomics::{AcqRel, Acquire, AtomicU32, Relaxed, Release};
 use crate::evict::Victim;
+use crate::extent::CopyOf;
 use crate::hash::{hash, tag};
 use crate::layout::bucket::SLOTS;
 use crate::layout::item::{self, Header, flag};
@@ -23,6 +23,8 @@ use crate::region::Region;
 use crate::session::Session;
 use crate::verbs::KEY_LEN_MAX;
 
+/// Items whose headers are asked for before they are looked at.
+const HEADERS_AHEAD: usize = 3;
 /// Bytes of dead items that a session counts at a time.
 const DEAD_PORTION: u64 = 1024;
 /// Hits that take an item of the admission pool to the main pool.
@@ -317,6 +319,8 @@ impl Session {
                     self.count(Counter::corrupt, 1);
                     break;
                 };
+                // Where a header is if these items are of one size: for the next step, too.
+                region.memory.prefetch::<1>(at + offset + HEADERS_AHEAD * header.size());
                 if !header.has(flag::DEAD) {
                     self.purge_item(purge, offset, header, now);
                 }
@@ -455,36 +459,16 @@ impl Session {
     /// is claimed by this thread, so nobody recycles it meanwhile.
     fn relocate(&self, purge: &mut Purge, place: Place, like: Slot, word: Slot, seen: &Seen, now: u32) -> Relocated {
         let region = &*self.region;
-        let mut bytes = self.scratch.take();
-        bytes.clear();
-        if !aside::try_reserve(&mut bytes, seen.header.size() + size_of::<u64>()) {
-            self.scratch.set(bytes);
-            return Relocated::NoRoom;
-        }
         let stale = if region.is_of_before_gap(seen) { flag::STALE } else { 0 };
         let header = seen.header.with(flag::CAS | stale);
-        bytes.extend_from_slice(&header.0.to_le_bytes());
-        bytes.truncate(header.cas_offset());
-        bytes.extend_from_slice(&region.cas_unique(seen).to_le_bytes());
-        let kept = seen.header.client_flags_offset();
-        let rest = seen.header.value_offset() + seen.header.value_len() - kept;
-        let has_room = region.memory.append_to(seen.at + kept, rest, &mut bytes);
-        debug_assert!(has_room, "it was reserved");
-        bytes.resize(header.size(), 0);
         if header.size() + EXTENT_HEADER_SIZE > region.layout.shape.segment_size {
-            self.scratch.set(bytes);
-            return Relocated::Unfit;
-        }
-        if region.has_checksums() && !region.is_copy_intact(seen, header, &bytes) {
-            self.scratch.set(bytes);
-            self.count(Counter::corrupt, 1);
             return Relocated::Unfit;
         }
         let is_compaction = purge.cursor.spare == Spare::All;
-        let copy = self.write_copy(&bytes, header, (purge.pool, is_compaction), purge.word.epoch(), now);
-        self.scratch.set(bytes);
-        let Some((segment, segment_word, offset)) = copy else {
-            return Relocated::NoRoom;
+        let copy = CopyOf { seen, header };
+        let (segment, segment_word, offset) = match self.write_copy(&copy, (purge.pool, is_compaction), purge.word.epoch(), now) {
+            Ok(place) => place,
+            Err(why) => return why,
         };
         // What may not be persistent yet does not become so by moving.
         let new = Slot::confirmed(word.tag(), segment_word.generation(), segment, offset)
@@ -679,7 +663,7 @@ impl Session {
 
 /// What became of an item that was to be copied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Relocated {
+pub(crate) enum Relocated {
     Yes,
     /// no free segment, or no memory for the copy in between
     NoRoom,

@@ -616,10 +616,8 @@ impl Region {
     pub fn make_stale(&self) {
         let sb = self.superblock();
         // What comes from now on is written to other segments: no open one is offered any more.
-        for pool in &sb.open {
-            for word in pool {
-                word.store(0, Release);
-            }
+        for word in sb.open_words() {
+            word.store(0, Release);
         }
         sb.stale_before.store(sb.sequence.load(Acquire), Release);
         self.write_back(line::TABLE, LINE);

@@ -97,10 +97,8 @@ impl Region {
         sb.flush.store(self.flush_word().0, Relaxed);
         // Whether any third bucket was used was not written back at the time.
         sb.thirds.store(1, Relaxed);
-        for pool in &sb.open {
-            for word in pool {
-                word.store(0, Relaxed);
-            }
+        for word in sb.open_words() {
+            word.store(0, Relaxed);
         }
     }
 

@@ -57,7 +57,7 @@ pub struct Session {
     /// its place in the region
     thread: Pinned<ThreadSlot, Region>,
     pub(crate) extents: [Leased; Stream::MAX],
-    /// for keys and copies during a purge
+    /// in a region with checksums: for copies during a purge
     pub(crate) scratch: Cell<Vec<u8>>,
     /// in a region with checksums: the item that the operation is at
     pub(crate) verified: Verified,

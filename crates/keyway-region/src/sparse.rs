@@ -37,6 +37,22 @@ impl Region {
         Some(usize::try_from(level).unwrap_or(usize::MAX).min(SPARSE_LEVELS - 1))
     }
 
+    /// What the compaction of a segment is worth, to compare: what it gains by what it costs, times the root of the time that it has
+    /// been so; that squared. 0: too little is dead for it.
+    pub(crate) fn worth(&self, segment: usize) -> u64 {
+        /// Parts of a segment in which dead and living are told apart.
+        const PARTS: u64 = 256;
+        if self.level(segment).is_none() {
+            return 0;
+        }
+        let shift = self.layout.shape.segment_size.trailing_zeros() - PARTS.trailing_zeros();
+        let dead = (self.header(segment).dead.load(Relaxed) >> shift).min(PARTS);
+        let living = (PARTS - dead).max(1);
+        // A damaged header may say anything.
+        let age = self.age(segment).clamp(1, 1 << 24);
+        ((dead * dead * age) << 16) / (living * living)
+    }
+
     /// Lists a segment in which no more extents are leased, if it is sparse.
     pub(crate) fn offer_filled(&self, segment: usize) {
         if self.has(segment)

@@ -261,8 +261,8 @@ fn a_key_that_comes_back_soon_after_its_eviction_is_known() {
     assert!(known > 1_700 && taken_for_known < 100);
 }
 
-/// Overwrites half of a region's memory again and again, by sessions in turn: copies a set, and items evicted.
-fn copies_of_overwrites(value_len: usize, writers: usize) -> (f64, u64) {
+/// Overwrites half of a region's memory again and again, by sessions in turn, with keys as they are drawn: copies a set, and items evicted.
+fn copies_of_overwrites(value_len: usize, writers: usize, draw: impl Fn(&mut Rng, u64) -> u64) -> (f64, u64) {
     let memory = 64 << 20;
     let mut room = Room::new(memory, writers, true);
     let now = room.now(1);
@@ -275,7 +275,7 @@ fn copies_of_overwrites(value_len: usize, writers: usize) -> (f64, u64) {
             (before, sets) = (room.region.counters(), 0);
         }
         for n in 0..items {
-            let key = if round == 0 { n } else { rng.below(items) };
+            let key = if round == 0 { n } else { draw(&mut rng, items) };
             room.set(key, value_len, 0, now).expect("it fits");
             sets += 1;
         }
@@ -299,8 +299,20 @@ const COPIES_MAX: f64 = 0.6;
 fn overwrites_of_half_a_region_copy_little_and_evict_nothing() {
     // Items of a cell and a quarter: two that share an open segment must not leave a hole behind each.
     for (value_len, writers) in [(100, 1), (100, 3), (5 << 10, 1), (5 << 10, 2), (5 << 10, 3)] {
-        let (copies, evicted) = copies_of_overwrites(value_len, writers);
+        let (copies, evicted) = copies_of_overwrites(value_len, writers, Rng::below);
         assert!(copies < COPIES_MAX, "{copies} copies a set of {value_len} B by {writers}");
+        assert_eq!(evicted, 0, "of {value_len} B by {writers}");
+    }
+}
+
+#[test]
+fn overwrites_that_fall_on_few_items_copy_less() {
+    // Half of the draws fall on a fourteenth of the keys.
+    let skewed = |rng: &mut Rng, items: u64| (0..3).fold(items, |bound, _| rng.below(bound.max(1)));
+    // Choosing the deadest segment, and writing all items to one log, copies nearly half as much again, of 100 B, and a quarter more, of 5 KB.
+    for (value_len, writers, most) in [(100, 2, 0.37), (5 << 10, 1, 0.18), (5 << 10, 3, 0.205)] {
+        let (copies, evicted) = copies_of_overwrites(value_len, writers, skewed);
+        assert!(copies < most, "{copies} copies a set of {value_len} B by {writers}");
         assert_eq!(evicted, 0, "of {value_len} B by {writers}");
     }
 }

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 /// Offsets of words in the superblock (`docs/region.md`).
-const RESTART_LINE: u64 = 1152;
+const RESTART_LINE: u64 = 960;
 const BOOT_ID: u64 = RESTART_LINE + 8;
 const LAST_SEEN: u64 = RESTART_LINE + 24;
 

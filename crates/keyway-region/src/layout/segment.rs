@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! segment word:  63..24 generation (40) | 23..0 flush epoch (24)
-//! state word:    63..32 owner's incarnation (32) | 31..16 owner's thread slot (16) | 15..10 0 | 9..6 TTL class (4) | 5 copies | 4 pool | 3..0 state
+//! state word:    63..32 owner's incarnation (32) | 31..16 owner's thread slot (16) | 15..11 0 | 10..7 TTL class (4) | 6..5 standing | 4 pool | 3..0 state
 //! lease word:    63..48 generation, low bits (16) | 47 sealed | 46..40 0 | 39..32 cells leased (8) | 31..0 cells at which an extent starts
 //! cursor word:   63..48 generation, low bits (16) | 47..46 what is spared | 45..40 0 | 39..20 bytes relocated | 19..0 purged up to here
 //! extent header: word 0: 63..24 generation (40) | 23..17 0 | 16 closed | 15..0 owner's thread slot; word 1: 63..32 owner's incarnation | 31..0 tail
@@ -125,6 +125,19 @@ pub const ADMISSION: usize = 0;
 /// The pool of what was hit, or came back soon after it had been evicted.
 pub const MAIN: usize = 1;
 
+/// How long items of a segment are expected to stand before they are replaced. Where they are of one kind, segments die as a whole, or
+/// hardly at all, so that less is copied to reclaim them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u64)]
+pub enum Standing {
+    /// nothing is known of it: new items, and most of those that replace others
+    Plain = 0,
+    /// replaces items that stood briefly
+    Brief = 1,
+    /// replaces items that stood for long, or was copied by compaction
+    Settled = 2,
+}
+
 /// Where an item is written: the open segment of a pool and TTL class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stream {
@@ -132,22 +145,21 @@ pub struct Stream {
     pub pool: usize,
     /// its TTL class
     pub class: usize,
-    /// it is of what compaction copies, in class 0: what has been there for long stays for long, and would leave little that is
-    /// dead in the segments of what is new
-    pub copies: bool,
+    /// how long it is expected to stand; in class 0, otherwise plain
+    pub standing: Standing,
 }
 
 impl Stream {
     /// Streams that there can be.
-    pub const MAX: usize = POOLS * CLASSES_MAX + POOLS;
+    pub const MAX: usize = POOLS * CLASSES_MAX + 2 * POOLS;
 
     /// Its number, below [`Self::MAX`].
     #[inline]
     pub fn index(self) -> usize {
-        if self.copies {
-            POOLS * CLASSES_MAX + self.pool
-        } else {
-            self.pool * CLASSES_MAX + self.class
+        match self.standing {
+            Standing::Plain => self.pool * CLASSES_MAX + self.class,
+            Standing::Brief => POOLS * CLASSES_MAX + self.pool,
+            Standing::Settled => POOLS * CLASSES_MAX + POOLS + self.pool,
         }
     }
 }
@@ -172,13 +184,13 @@ impl State {
     /// A state without owner.
     pub fn new(kind: Kind, class: usize) -> Self {
         debug_assert!(class < CLASSES_MAX);
-        Self(kind as u64 | (class as u64) << 6)
+        Self(kind as u64 | (class as u64) << 7)
     }
 
     /// A log segment's state, or a large value's, without owner.
     pub fn of(kind: Kind, stream: Stream) -> Self {
         debug_assert!(stream.class < CLASSES_MAX && stream.pool < POOLS);
-        Self(kind as u64 | (stream.pool as u64) << 4 | u64::from(stream.copies) << 5 | (stream.class as u64) << 6)
+        Self(kind as u64 | (stream.pool as u64) << 4 | (stream.standing as u64) << 5 | (stream.class as u64) << 7)
     }
 
     /// The same stream's, in another state that one thread owns.
@@ -223,7 +235,7 @@ impl State {
 
     /// The TTL class.
     pub fn class(self) -> usize {
-        (self.0 >> 6 & 0xF) as usize
+        (self.0 >> 7 & 0xF) as usize
     }
 
     /// The pool.
@@ -236,13 +248,17 @@ impl State {
         Stream {
             pool: self.pool(),
             class: self.class(),
-            copies: self.0 >> 5 & 1 != 0,
+            standing: match self.0 >> 5 & 3 {
+                1 => Standing::Brief,
+                2 => Standing::Settled,
+                _ => Standing::Plain,
+            },
         }
     }
 }
 
 /// The state word's bits of the stream.
-const STREAM: u64 = 0x3F << 4;
+const STREAM: u64 = 0x7F << 4;
 
 /// Which live items a purge copies to the log's head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -466,7 +482,7 @@ mod tests {
         let stream = Stream {
             pool: MAIN,
             class: 9,
-            copies: false,
+            standing: Standing::Settled,
         };
         let s = State::of(Kind::Open, stream);
         assert_eq!((s.kind(), s.owner(), s.stream()), (Some(Kind::Open), None, stream));

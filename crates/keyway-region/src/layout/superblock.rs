@@ -85,8 +85,13 @@ pub struct Superblock {
     /// lines of the ghost table that are in use
     pub ghost_lines: AtomicU64,
 
-    /// the open segment, plus 1, of each pool and TTL class, and behind these of each pool's copies: a hint
-    pub open: [[AtomicU64; CLASSES_MAX]; 2 * POOLS],
+    /// the open segment, plus 1, of each pool and TTL class: a hint
+    pub open: [[AtomicU64; CLASSES_MAX]; POOLS],
+    /// the same of what stands briefly, and of what is settled, in each pool
+    pub open_brief: [AtomicU64; POOLS],
+    /// see `open_brief`
+    pub open_settled: [AtomicU64; POOLS],
+    pad2: [AtomicU64; 8 - 2 * POOLS],
 
     // What a restart decides by.
     /// 1 after a clean stop with everything written back
@@ -108,7 +113,7 @@ pub struct Superblock {
     pub sparse_filled: [AtomicU32; 16],
     /// segments, plus 1, of which much is dead: hints, by level
     pub sparse: [[AtomicU32; SPARSE_WAYS]; SPARSE_LEVELS],
-    reserved: [AtomicU64; 512 - 64 - 8 - 8 - 64 - 8 - 8 - 8 - SPARSE_LEVELS * SPARSE_WAYS / 2],
+    reserved: [AtomicU64; 512 - 64 - 8 - 8 - 32 - 8 - 8 - 8 - 8 - SPARSE_LEVELS * SPARSE_WAYS / 2],
 }
 
 const _: () = assert!(size_of::<Superblock>() == SIZE);
@@ -118,6 +123,11 @@ const _: () = assert!(core::mem::offset_of!(Superblock, table) == 512 && core::m
 unsafe impl Shared for Superblock {}
 
 impl Superblock {
+    /// All words that name open segments.
+    pub fn open_words(&self) -> impl Iterator<Item = &AtomicU64> {
+        self.open.iter().flatten().chain(&self.open_brief).chain(&self.open_settled)
+    }
+
     /// What `checksum` must be.
     pub fn checksum_now(&self) -> u64 {
         let fixed = [
