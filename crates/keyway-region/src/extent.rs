@@ -31,7 +31,7 @@ const CLASS_TTL_S: [u32; 7] = [60, 240, 960, 3_840, 15_360, 61_440, 245_760];
 /// The same in a region of fewer segments than that: open segments must stay a small part.
 const CLASS_TTL_FEW_S: [u32; 1] = [240];
 const SEGMENTS_FOR_ALL_CLASSES: usize = 256;
-/// Below this many segments everything is in one pool.
+/// Below this many segments everything is in one pool, and of one standing but for what compaction copies.
 const SEGMENTS_FOR_POOLS: usize = 64;
 
 /// Room for so many items like the one at hand is leased, at most one in so many parts of a segment: extents of several writers lie side
@@ -235,7 +235,9 @@ impl Region {
     #[inline]
     fn standing(&self, segment: usize) -> Standing {
         let (age, segments) = (self.age(segment), self.segments() as u64);
-        if age >= segments / SETTLED_PART {
+        if !self.has_pools() {
+            Standing::Plain
+        } else if age >= segments / SETTLED_PART {
             Standing::Settled
         } else if age < (segments / BRIEF_PART).min(BRIEF_LOG >> self.layout.shape.segment_size.trailing_zeros()) {
             Standing::Brief
