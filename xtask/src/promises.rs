@@ -5,53 +5,74 @@
 //! work for minutes.
 
 use crate::run::{Context, Outcome};
-use std::path::Path;
+
+/// The region that a tool is built with. The features are not on by default: a build of the whole workspace would give them to
+/// the product.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Region {
+    /// the product's
+    Plain,
+    /// with its broken variants, which the tool must reject
+    Broken,
+    /// with these, and telling of every access
+    Watched,
+}
 
 /// A tool that shows a promise.
 pub struct Promise {
-    /// its package, and what it is called on the command line
+    /// its package and program, and what it is called on the command line
     pub name: &'static str,
     /// what it shows
     pub shows: &'static str,
+    region: Region,
 }
 
-/// All of them, in the order of the gate.
+/// All of them, in the order of the gate: those with the same region stand together, because they are built together.
 pub const ALL: &[Promise] = &[
-    Promise {
-        name: "kill-points",
-        shows: "a process may die or stop at any instruction of any operation",
-    },
-    Promise {
-        name: "crash-states",
-        shows: "a power failure leaves every acknowledged write, whatever the cache had written back (strict mode)",
-    },
-    Promise {
-        name: "storm",
-        shows: "processes killed, stopped and restarted at random see one linearizable history for each key",
-    },
-    Promise {
-        name: "schedules",
-        shows: "threads switched before any access to shared memory see one linearizable history for each key",
-    },
-    Promise {
-        name: "growth",
-        shows: "index and memory grow under traffic, and no item is lost",
-    },
     Promise {
         name: "scribble",
         shows: "random bytes written over a region in use crash and hang nobody; with checksums nobody is given a wrong value",
-    },
-    Promise {
-        name: "kernel",
-        shows: "the kernel door answers exactly what user space would, or leaves a packet as it came",
+        region: Region::Plain,
     },
     Promise {
         name: "vm",
         shows: "what needs another kernel, processor or memory holds there, in guests under emulation",
+        region: Region::Plain,
+    },
+    Promise {
+        name: "kill-points",
+        shows: "a process may die or stop at any instruction of any operation",
+        region: Region::Broken,
+    },
+    Promise {
+        name: "storm",
+        shows: "processes killed, stopped and restarted at random see one linearizable history for each key",
+        region: Region::Broken,
+    },
+    Promise {
+        name: "growth",
+        shows: "index and memory grow under traffic, and no item is lost",
+        region: Region::Broken,
+    },
+    Promise {
+        name: "kernel",
+        shows: "the kernel door answers exactly what user space would, or leaves a packet as it came",
+        region: Region::Broken,
     },
     Promise {
         name: "hit-ratio",
         shows: "fewer misses than memcached in the same memory, and as few as item-level S3-FIFO",
+        region: Region::Broken,
+    },
+    Promise {
+        name: "crash-states",
+        shows: "a power failure leaves every acknowledged write, whatever the cache had written back (strict mode)",
+        region: Region::Watched,
+    },
+    Promise {
+        name: "schedules",
+        shows: "threads switched before any access to shared memory see one linearizable history for each key",
+        region: Region::Watched,
     },
 ];
 
@@ -62,27 +83,32 @@ pub fn run(context: &Context<'_>, name: &str, args: &[&str]) -> Outcome {
         "cargo",
         &["run", "--quiet", "--locked", "--profile", profile, "--package", name],
     );
-    if has_mutants(context.root, name) {
+    if ALL
+        .iter()
+        .any(|promise| promise.name == name && promise.region != Region::Plain)
+    {
         command.args(["--features", "mutants"]);
     }
     command.arg("--").args(args);
     context.expect(command)
 }
 
-/// Whether the tool tries broken variants of the region too. The feature is not on by default: a build of the whole workspace
-/// would give it to the product.
-fn has_mutants(root: &Path, name: &str) -> bool {
-    let manifest = root.join("testing").join(name).join("Cargo.toml");
-    std::fs::read_to_string(manifest).is_ok_and(|text| text.lines().any(|line| line.starts_with("mutants = [")))
-}
-
 /// The short form of every one: a stage of the gate.
 pub fn all_short(context: &Context<'_>) -> Outcome {
     let mut failed = Vec::new();
-    for promise in ALL {
-        println!("   {}: {}", promise.name, promise.shows);
-        if let Outcome::Failed(why) = run(context, promise.name, &["--short"]) {
+    for together in ALL.chunk_by(|one, next| one.region == next.region) {
+        if let Outcome::Failed(why) = build(context, together) {
             failed.push(why);
+            continue;
+        }
+        for promise in together {
+            println!("   {}: {}", promise.name, promise.shows);
+            let program = context.target.join("debug").join(promise.name);
+            let mut command = context.command(&program.to_string_lossy(), &["--short"]);
+            context.name_programs(&mut command);
+            if let Outcome::Failed(why) = context.expect(command) {
+                failed.push(why);
+            }
         }
     }
     if failed.is_empty() {
@@ -90,4 +116,17 @@ pub fn all_short(context: &Context<'_>) -> Outcome {
     } else {
         Outcome::Failed(failed.join("; "))
     }
+}
+
+/// Builds tools with the same region at once, so that what they share is compiled once.
+fn build(context: &Context<'_>, together: &[Promise]) -> Outcome {
+    if together.iter().all(|promise| promise.region == Region::Plain) {
+        return context.build_all();
+    }
+    let mut command = context.command("cargo", &["build", "--quiet", "--locked", "--bins"]);
+    for promise in together {
+        command.args(["--package", promise.name, "--features"]);
+        command.arg(format!("{}/mutants", promise.name));
+    }
+    context.expect(command)
 }

@@ -70,6 +70,20 @@ impl Context<'_> {
         }
     }
 
+    /// Builds the programs, libraries and tests of the workspace, with all that `cargo test` and the tests start. At once: built
+    /// one by one, what they depend on might have other features each time and be compiled again.
+    pub fn build_all(&self) -> Outcome {
+        let what = ["--workspace", "--lib", "--bins", "--tests", "--examples"];
+        self.expect(self.command("cargo", &[&["build", "--locked"][..], &what].concat()))
+    }
+
+    /// Tells tests which program `keyway` to try; the other programs and libraries that they need lie beside it.
+    pub fn name_programs(&self, command: &mut Command) {
+        if std::env::var_os("KEYWAY_BIN").is_none() {
+            command.env("KEYWAY_BIN", self.target.join("debug/keyway"));
+        }
+    }
+
     /// As [`Self::expect`], with the command's output in a new file instead of on the terminal.
     pub fn logged(&self, log: PathBuf, command: Command) -> Outcome {
         if let Err(e) = std::fs::write(&log, "") {

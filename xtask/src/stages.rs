@@ -4,6 +4,7 @@ use crate::promises;
 use crate::run::{Context, Outcome};
 use crate::sources;
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 
 /// One stage of the gate.
 pub struct Stage {
@@ -120,36 +121,32 @@ fn doc(context: &Context<'_>) -> Outcome {
     context.expect(command)
 }
 
-/// Apart from `test`, so that the table tells compiling from running; programs and libraries too, because tests start and
-/// install them.
+/// Apart from `test`, so that the table tells compiling from running.
 fn build(context: &Context<'_>) -> Outcome {
-    match context.expect(context.command("cargo", &["build", "--locked", "--workspace", "--bins", "--lib"])) {
-        Outcome::Passed => context.expect(context.command("cargo", &["test", "--locked", "--workspace", "--no-run"])),
-        other => other,
-    }
+    context.build_all()
 }
 
+/// What the network door promises, tried once more with the event loop of systems that have no io_uring.
+const NETWORK_TESTS: [&str; 8] = [
+    "binary", "clients", "frames", "table", "region", "seccomp", "readers", "server",
+];
+
 fn test(context: &Context<'_>) -> Outcome {
-    let mut command = context.command("cargo", &["test", "--locked", "--workspace", "--no-fail-fast"]);
-    // The program that `build` made: built for itself, its dependencies might have other features and be compiled again.
-    let keyway = context.target.join("debug/keyway");
-    let keyway = keyway
-        .is_file()
-        .then_some(keyway)
-        .filter(|_| std::env::var_os("KEYWAY_BIN").is_none());
-    command.envs(keyway.iter().map(|path| ("KEYWAY_BIN", path)));
-    match context.expect(command) {
-        Outcome::Passed => {}
-        other => return other,
+    let tests = |args: &[&str]| {
+        let mut command = context.command("cargo", &["test", "--locked", "--workspace"]);
+        context.name_programs(command.args(args));
+        command
+    };
+    let outcome = match context.build_all() {
+        Outcome::Passed => context.expect(tests(&["--no-fail-fast"])),
+        other => other,
+    };
+    if outcome != Outcome::Passed {
+        return outcome;
     }
-    // What the network door promises once more, with the event loop of systems that have no io_uring. `cargo test` alone takes
-    // io_uring where there is one.
-    let packages = ["conformance", "hostile", "keyway-server"]
-        .map(|package| ["-p", package])
-        .concat();
-    let mut command = context.command("cargo", &[&["test", "--locked", "--tests"][..], &packages].concat());
+    // `cargo test` alone takes io_uring where there is one. Of the whole workspace, so that nothing is compiled again.
+    let mut command = tests(&NETWORK_TESTS.map(|name| ["--test", name]).concat());
     command.env("KEYWAY_TESTS_EVENT_LOOP", "epoll");
-    command.envs(keyway.iter().map(|path| ("KEYWAY_BIN", path)));
     context.expect(command)
 }
 
@@ -163,7 +160,7 @@ fn model(context: &Context<'_>) -> Outcome {
     }
 }
 
-/// Every target for a short while, from its seeds. What a run discovers stays in the target directory.
+/// Every target for a short while, from its seeds, as many at once as there are CPUs.
 fn fuzz(context: &Context<'_>) -> Outcome {
     let targets = match fuzz_targets(&context.root.join("fuzz/fuzz_targets")) {
         Ok(targets) if targets.is_empty() => return Outcome::Failed("fuzz/fuzz_targets holds no target".into()),
@@ -176,38 +173,58 @@ fn fuzz(context: &Context<'_>) -> Outcome {
     if !context.works("cargo", &["+nightly", "fuzz", "--version"]) {
         return Outcome::Skipped("no cargo-fuzz; cargo install cargo-fuzz --locked".into());
     }
-    let seconds = std::env::var("KEYWAY_FUZZ_SECONDS").unwrap_or_else(|_| "20".into());
-    let limit = format!("-max_total_time={seconds}");
     let built = context.expect(context.command("cargo", &["+nightly", "fuzz", "build"]));
     if built != Outcome::Passed {
         return built;
     }
-    for target in targets {
-        let found = context.target.join("fuzz-corpus").join(&target);
-        if let Err(e) = std::fs::create_dir_all(&found) {
-            return Outcome::Failed(format!("cannot create {}: {e}", found.display()));
-        }
-        // libFuzzer writes to the first directory and only reads the others.
-        let kept: Vec<PathBuf> = ["seeds", "corpus"]
-            .iter()
-            .map(|d| context.root.join("fuzz").join(d).join(&target))
-            .filter(|d| d.is_dir())
-            .collect();
-        let mut command = context.command("cargo", &["+nightly", "fuzz", "run", &target]);
-        command.arg(found).args(kept).args(["--", &limit, "-print_final_stats=1"]);
-        // libFuzzer tells much; what counts is whether it ended well, and then how many inputs it tried.
-        let log = context.target.join(format!("xtask-fuzz-{target}.log"));
-        let outcome = context.logged(log.clone(), command);
-        let output = std::fs::read(&log).unwrap_or_default();
-        let output = String::from_utf8_lossy(&output);
-        if outcome != Outcome::Passed {
-            println!("{output}");
-            return outcome;
-        }
+    let left = Mutex::new(targets.iter());
+    let next = || left.lock().unwrap_or_else(PoisonError::into_inner).next();
+    let work = || {
+        std::iter::from_fn(next)
+            .map(|target| fuzz_target(context, target))
+            .collect::<Vec<_>>()
+    };
+    let at_once = std::thread::available_parallelism().map_or(1, usize::from);
+    let outcomes = std::thread::scope(|scope| {
+        let workers: Vec<_> = (0..at_once).map(|_| scope.spawn(work)).collect();
+        let panicked = |_| vec![Outcome::Failed("the stage panicked".into())];
+        workers
+            .into_iter()
+            .flat_map(|worker| worker.join().unwrap_or_else(panicked))
+            .collect::<Vec<_>>()
+    });
+    let failed = outcomes.into_iter().find(|outcome| *outcome != Outcome::Passed);
+    failed.unwrap_or(Outcome::Passed)
+}
+
+/// One target. What a run discovers stays in the target directory.
+fn fuzz_target(context: &Context<'_>, target: &str) -> Outcome {
+    let seconds = std::env::var("KEYWAY_FUZZ_SECONDS").unwrap_or_else(|_| "20".into());
+    let found = context.target.join("fuzz-corpus").join(target);
+    if let Err(e) = std::fs::create_dir_all(&found) {
+        return Outcome::Failed(format!("cannot create {}: {e}", found.display()));
+    }
+    // libFuzzer writes to the first directory and only reads the others.
+    let kept: Vec<PathBuf> = ["seeds", "corpus"]
+        .iter()
+        .map(|d| context.root.join("fuzz").join(d).join(target))
+        .filter(|d| d.is_dir())
+        .collect();
+    let mut command = context.command("cargo", &["+nightly", "fuzz", "run", target]);
+    let limit = format!("-max_total_time={seconds}");
+    command.arg(found).args(kept).args(["--", &limit, "-print_final_stats=1"]);
+    // libFuzzer tells much; what counts is whether it ended well, and then how many inputs it tried.
+    let log = context.target.join(format!("xtask-fuzz-{target}.log"));
+    let outcome = context.logged(log.clone(), command);
+    let output = std::fs::read(&log).unwrap_or_default();
+    let output = String::from_utf8_lossy(&output);
+    if outcome == Outcome::Passed {
         let tried = output.lines().find(|line| line.starts_with("stat::number_of_executed_units"));
         println!("   {target}: {}", tried.unwrap_or("libFuzzer says nothing of its work"));
+    } else {
+        println!("{output}");
     }
-    Outcome::Passed
+    outcome
 }
 
 /// The names of the fuzz targets, sorted.

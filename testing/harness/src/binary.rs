@@ -36,22 +36,29 @@ pub fn program_on_path(name: &str) -> Option<PathBuf> {
         .find(|candidate| candidate.is_file())
 }
 
-/// A program of the workspace, by its package and name, built in the profile of the running test.
+/// A program of the workspace, by its package and name: the one beside `KEYWAY_BIN`, or built in the profile of the running test.
 ///
 /// # Panics
 ///
 /// When it cannot be built.
 pub fn workspace_binary(package: &str, name: &str) -> PathBuf {
-    build(package, &["--bin", name]).join(name)
+    beside_keyway(name).unwrap_or_else(|| build(package, &["--bin", name]).join(name))
 }
 
-/// A library of the workspace, by its package and file, built in the profile of the running test.
+/// A library of the workspace, by its package and file, found or built as [`workspace_binary`].
 ///
 /// # Panics
 ///
 /// When it cannot be built.
 pub fn workspace_library(package: &str, file: &str) -> PathBuf {
-    build(package, &["--lib"]).join(file)
+    beside_keyway(file).unwrap_or_else(|| build(package, &["--lib"]).join(file))
+}
+
+/// What was built together with the program that `KEYWAY_BIN` names: built for itself, its dependencies may have other features
+/// and be compiled again.
+fn beside_keyway(file: &str) -> Option<PathBuf> {
+    let path = PathBuf::from(std::env::var_os("KEYWAY_BIN")?).with_file_name(file);
+    path.is_file().then_some(path)
 }
 
 /// Builds a part of a package; the directory that it is in then.

@@ -24,7 +24,7 @@ const ASK: &str = "ask-in-namespace";
 const PATIENCE: Duration = Duration::from_secs(20);
 /// How often a request is sent that the program left to the socket, and what is waited in between: a kernel that had no memory
 /// takes a moment to have some.
-const ATTEMPTS_MAX: u32 = 20;
+const ATTEMPTS_MAX: usize = 20;
 const PAUSE: Duration = Duration::from_millis(20);
 /// The number of requests that only look whether there is a way; no other request has it.
 const PROBE_ID: [u8; 2] = [0xFF, 0xFF];
@@ -74,7 +74,7 @@ pub fn try_interface(interface: &str, v6: bool) -> Result<String, String> {
             Err(format!("the XDP stage answered nothing: {counts}"))
         }
         Some((true, said)) => Ok(format!("{said}; the program counted {}", counts.trim())),
-        Some((false, said)) => Err(said),
+        Some((false, said)) => Err(format!("{said}; the program counted {}", counts.trim())),
         None => Err(format!("the server said: {ready}{counts}")),
     }
 }
@@ -236,12 +236,13 @@ fn ask(address: &str) -> Result<String, String> {
     let items = items();
     let (mut answered, mut up, mut again) = (0, 0, 0);
     for (number, payload) in requests(&items).into_iter().enumerate() {
-        let id = u16::try_from(number % 65536).unwrap_or(0).to_be_bytes();
-        let head = [&id[..], &[0, 0, 0, 1, 0, 0]].concat();
         let complain = |why: &str| format!("{}: {why}", payload.escape_ascii());
         let expected = reference(&items, &payload).filter(|answer| answer.len() <= 1392);
         let mut attempts = 0;
         loop {
+            // Each attempt is another datagram: one in 65536 has a sum that is right both as a whole one and as a partial one, and is the socket's.
+            let id = u16::try_from((number + attempts * 4096) % 65535).unwrap_or(0).to_be_bytes();
+            let head = [&id[..], &[0, 0, 0, 1, 0, 0]].concat();
             let answer = exchange(&socket, &[&head, &payload[..]].concat()).map_err(|error| complain(&error.to_string()))?;
             let said = answer.strip_prefix(&head[..]);
             if said.is_some() && said == Some(expected.as_deref().unwrap_or(UPSTAIRS)) {

@@ -7,11 +7,10 @@
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus};
-use std::sync::Mutex;
 use std::time::Duration;
 
 use clients::prepare::{self, Venv};
-use harness::{DEADLINE, Scratch, program_on_path, run_to_end, wait_until};
+use harness::{DEADLINE, Scratch, program_on_path, run_to_end, wait_until, workspace_library};
 
 /// How long building a library may take.
 pub const BUILD_DEADLINE: Duration = Duration::from_secs(900);
@@ -45,34 +44,6 @@ pub fn built() -> (PathBuf, &'static str) {
     (folder.to_path_buf(), profile)
 }
 
-/// A library of the workspace. The gate has built it; on a desk it may be old, and is built again.
-fn library(package: &str, file: &str) -> PathBuf {
-    static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
-    let (folder, profile) = built();
-    if std::env::var_os("KEYWAY_BIN").is_none() {
-        let _turn = ONE_AT_A_TIME.lock();
-        let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-        let mut build = Command::new(cargo);
-        build.args([
-            "build",
-            "--quiet",
-            "--locked",
-            "--package",
-            package,
-            "--lib",
-            "--profile",
-            profile,
-        ]);
-        build
-            .arg("--target-dir")
-            .arg(folder.parent().unwrap_or(&folder))
-            .current_dir(root());
-        let (status, output) = run_to_end(&mut build, BUILD_DEADLINE);
-        assert!(status.success(), "cargo build --package {package}: {status}\n{output}");
-    }
-    folder.join(file)
-}
-
 /// The package `keyway` as it is installed, and an interpreter.
 pub struct Python {
     /// the interpreter
@@ -93,7 +64,10 @@ impl Python {
         for file in files.flatten().filter(|file| file.path().is_file()) {
             copy(&file.path(), &package.join(file.file_name()));
         }
-        copy(&library("keyway-python", "lib_keyway.so"), &package.join("_keyway.abi3.so"));
+        copy(
+            &workspace_library("keyway-python", "lib_keyway.so"),
+            &package.join("_keyway.abi3.so"),
+        );
         Ok(Self { interpreter, packages })
     }
 
@@ -123,7 +97,7 @@ impl C {
     pub fn new() -> Result<Self, String> {
         let compiler = program_on_path("gcc").ok_or("gcc is not installed")?;
         let folder = Scratch::new();
-        let library = library("keyway-capi", "libkeyway_capi.so");
+        let library = workspace_library("keyway-capi", "libkeyway_capi.so");
         for name in ["libkeyway.so", "libkeyway.so.0"] {
             copy(&library, &folder.join(name));
         }

@@ -50,41 +50,12 @@ fn find(program: Program) -> Result<(&'static str, PathBuf), String> {
     match program {
         Program::Ours("keyway-cli", name) => Ok((name, harness::keyway_binary().to_path_buf())),
         Program::Ours(package, name) => Ok((name, harness::workspace_binary(package, name))),
-        Program::Library(package, name) => Ok((name, library(package, name)?)),
+        Program::Library(package, name) => Ok((name, harness::workspace_library(package, name))),
         Program::System(name) => {
             let standard = ["/usr/sbin", "/sbin"].map(|folder| Path::new(folder).join(name));
             let found = harness::program_on_path(name).or_else(|| standard.into_iter().find(|path| path.is_file()));
             Ok((name, found.ok_or_else(|| format!("{name} is not installed"))?))
         }
-    }
-}
-
-/// A library of the workspace, built as the program `keyway` was.
-fn library(package: &str, name: &str) -> Result<PathBuf, String> {
-    let keyway = harness::keyway_binary();
-    let folder = keyway.parent().ok_or("keyway lies in no folder")?;
-    let profile = match folder.file_name().and_then(|name| name.to_str()) {
-        Some("debug") | None => "dev",
-        Some(name) => name,
-    };
-    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let status = Command::new(cargo)
-        .args([
-            "build",
-            "--quiet",
-            "--lib",
-            "--package",
-            package,
-            "--profile",
-            profile,
-            "--target-dir",
-        ])
-        .arg(folder.parent().unwrap_or(folder))
-        .current_dir(env!("CARGO_MANIFEST_DIR"))
-        .status();
-    match status {
-        Ok(status) if status.success() => Ok(folder.join(name)),
-        other => Err(format!("cargo build --package {package}: {other:?}")),
     }
 }
 
