@@ -11,7 +11,7 @@ use crate::wire::{Admin, Target};
 use crate::workload::mix;
 use keyway::{Cache, Options, Place};
 use std::cell;
-use std::io::{self, ErrorKind};
+use std::io;
 use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -38,8 +38,6 @@ pub struct Store {
     warmed: cell::Cell<bool>,
     /// memory that it took to store one, key and value included
     pub bytes_per_item: cell::Cell<Option<f64>>,
-    /// its server has not answered when it was asked for statistics, and is not asked again
-    silent: cell::Cell<bool>,
 }
 
 enum Hold {
@@ -101,7 +99,6 @@ impl Store {
             loaded: cell::Cell::new(false),
             warmed: cell::Cell::new(false),
             bytes_per_item: cell::Cell::new(None),
-            silent: cell::Cell::new(false),
         })
     }
 
@@ -217,13 +214,8 @@ impl Store {
 
     fn stat(&self, name: &str) -> Option<u64> {
         match &self.hold {
-            Hold::Server { admin, .. } if !self.silent.get() => {
-                let asked = Admin::open(admin).and_then(|mut admin| admin.stat(name));
-                let timed_out = |error: &io::Error| matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut);
-                self.silent.set(asked.as_ref().is_err_and(timed_out));
-                asked.ok()
-            }
-            _ => None,
+            Hold::Region(_) => None,
+            Hold::Server { admin, .. } => Admin::open(admin).and_then(|mut admin| admin.stat(name)).ok(),
         }
     }
 

@@ -219,8 +219,12 @@ fn run_cell(
         }
     }
     for (side, side_ran) in sides.iter().zip(&mut ran.sides) {
+        // What has failed may not answer any more.
+        if !outcome.failures.is_empty() {
+            break;
+        }
         side_ran.items_held = side.store.items_held();
-        if let (Some(count), true) = (plan.idle, outcome.failures.is_empty()) {
+        if let Some(count) = plan.idle {
             match idle::bytes_per_connection(side, count) {
                 Ok(bytes) => side_ran.bytes_per_connection = bytes,
                 Err(e) => outcome.failures.push(format!("{}: {}: {e}", cell.name(), side.name)),
@@ -454,7 +458,7 @@ fn at_once<W: Send>(plan: &Plan, side: &Side, workers: Vec<W>, run: impl Fn(W, W
         all.client_instructions = client.and_then(|counter| counter.count());
         let energy = energy.and_then(|before| Some((Energy::now().ok()?, before)));
         all.energy_j = energy.and_then(|(after, before)| after.joules_since(&before));
-        let hits = side.store.kernel_hits().zip(before.2);
+        let hits = before.2.and_then(|before| Some((side.store.kernel_hits()?, before)));
         all.in_kernel = hits.map(|(after, before)| after.saturating_sub(before));
         all
     })

@@ -250,7 +250,7 @@ fn a_server_that_dies_in_mid_run_ends_it() {
     for way in ["--door tcp", "--door tcp --rate 3000", "--door udp", "--door udp --rate 3000"] {
         let server = Serving::start();
         let line = format!(
-            "--workload get-128b --connections 4 --seconds 60 --against nobody --server {} {way}",
+            "--workload get-128b --connections 4 --seconds 60 --warmup 0.1 --patience 2 --against nobody --server {} {way}",
             server.address
         );
         let (child, begun) = (bench(&line).spawn().unwrap(), Instant::now());
@@ -431,7 +431,7 @@ fn every_workload_runs_through_every_door_that_has_it() {
             .filter(|name| door != "udp" || *name != "set-100k")
             .collect();
         let line = format!(
-            "--workload {} --door {door} --connections 2 --seconds 0.1 --against nobody",
+            "--workload {} --door {door} --connections 2 --items 2000 --seconds 0.05 --warmup 0.02 --against nobody",
             names.join(",")
         );
         let output = finish(bench(&line).spawn().unwrap());
