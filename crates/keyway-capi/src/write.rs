@@ -133,7 +133,7 @@ pub unsafe extern "C" fn keyway_incr(
     number: *mut u64,
 ) -> keyway_result {
     // SAFETY: the caller's word.
-    boundary(|| unsafe { count(cache, key, key_len, &counting(delta, false, None), number) })
+    unsafe { count(cache, key, key_len, delta, false, number, None) }
 }
 
 /// Subtracts `delta` from a decimal number, stopping at 0; otherwise as keyway_incr().
@@ -146,7 +146,7 @@ pub unsafe extern "C" fn keyway_decr(
     number: *mut u64,
 ) -> keyway_result {
     // SAFETY: the caller's word.
-    boundary(|| unsafe { count(cache, key, key_len, &counting(delta, true, None), number) })
+    unsafe { count(cache, key, key_len, delta, true, number, None) }
 }
 
 /// As keyway_incr(), but where there is no item, one with the number `initial` is stored.
@@ -160,9 +160,8 @@ pub unsafe extern "C" fn keyway_incr_with_initial(
     exptime: i64,
     number: *mut u64,
 ) -> keyway_result {
-    let how = counting(delta, false, Some((initial, exptime)));
     // SAFETY: the caller's word.
-    boundary(|| unsafe { count(cache, key, key_len, &how, number) })
+    unsafe { count(cache, key, key_len, delta, false, number, Some(&(initial, exptime))) }
 }
 
 /// As keyway_decr(), but where there is no item, one with the number `initial` is stored.
@@ -176,9 +175,8 @@ pub unsafe extern "C" fn keyway_decr_with_initial(
     exptime: i64,
     number: *mut u64,
 ) -> keyway_result {
-    let how = counting(delta, true, Some((initial, exptime)));
     // SAFETY: the caller's word.
-    boundary(|| unsafe { count(cache, key, key_len, &how, number) })
+    unsafe { count(cache, key, key_len, delta, true, number, Some(&(initial, exptime))) }
 }
 
 /// Gives an item a new `exptime`, or answers KEYWAY_NOT_FOUND.
@@ -241,15 +239,9 @@ unsafe fn store(
     })
 }
 
-fn counting(delta: u64, decrement: bool, vivify: Option<(u64, i64)>) -> Arithmetic {
-    Arithmetic {
-        delta,
-        decrement,
-        vivify,
-        ..Arithmetic::default()
-    }
-}
-
+/// All kinds of counting. What they differ in comes in registers; `initial`: number and exptime of an item to be stored where there
+/// is none.
+///
 /// # Safety
 ///
 /// As `keyway_incr`.
@@ -257,22 +249,32 @@ unsafe fn count(
     cache: *mut keyway,
     key: *const c_void,
     key_len: usize,
-    how: &Arithmetic,
+    delta: u64,
+    decrement: bool,
     number: *mut u64,
-) -> Result<keyway_result, Failure> {
-    // SAFETY: the caller's word.
-    let (cache, key) = unsafe { (bytes::cache(cache)?, bytes::key(key, key_len)?) };
-    match cache.with_session(|session, _| session.arithmetic(key, how))?? {
-        Counted::Value { value, .. } => {
-            // SAFETY: the caller's word.
-            unsafe { bytes::answer(number, value) };
-            Ok(KEYWAY_OK)
+    initial: Option<&(u64, i64)>,
+) -> keyway_result {
+    boundary(|| {
+        // SAFETY: the caller's word.
+        let (cache, key) = unsafe { (bytes::cache(cache)?, bytes::key(key, key_len)?) };
+        let how = Arithmetic {
+            delta,
+            decrement,
+            vivify: initial.copied(),
+            ..Arithmetic::default()
+        };
+        match cache.with_session(|session, _| session.arithmetic(key, &how))?? {
+            Counted::Value { value, .. } => {
+                // SAFETY: the caller's word.
+                unsafe { bytes::answer(number, value) };
+                Ok(KEYWAY_OK)
+            }
+            Counted::NotFound => Ok(KEYWAY_NOT_FOUND),
+            Counted::Exists => Ok(KEYWAY_EXISTS),
+            Counted::NotANumber => Err(Failure::new(
+                KEYWAY_ERROR_NOT_A_NUMBER,
+                "the value is no decimal number below 2^64; set it to one before counting",
+            )),
         }
-        Counted::NotFound => Ok(KEYWAY_NOT_FOUND),
-        Counted::Exists => Ok(KEYWAY_EXISTS),
-        Counted::NotANumber => Err(Failure::new(
-            KEYWAY_ERROR_NOT_A_NUMBER,
-            "the value is no decimal number below 2^64; set it to one before counting",
-        )),
-    }
+    })
 }

@@ -6,6 +6,7 @@
 use crate::aside::{self, List};
 use crate::atomics::{AcqRel, Acquire, AtomicU32, AtomicU64, Relaxed, Release};
 use crate::checksum::{Cover, part_checksum};
+use crate::decimal;
 use crate::evict::PORTION;
 use crate::hash::{Key, tag};
 use crate::layout::index;
@@ -91,7 +92,6 @@ impl Leased {
         }
     }
 
-    #[inline(always)]
     fn extent(&self) -> Extent {
         Extent {
             segment: self.segment.get(),
@@ -125,22 +125,37 @@ impl Leased {
         extent
     }
 
-    /// The extent, if it is of this epoch and has room for so many bytes that are paid for.
+    /// The room behind its last item, if the extent is of this epoch and that is so many bytes that are paid for.
     #[inline(always)]
-    fn with_room(&self, size: usize, epoch: u32) -> Option<Extent> {
-        let has_room = self.next.get() + size <= self.end.get();
-        (has_room && self.word.get().epoch() == epoch).then(|| self.extent())
+    fn room(&self, size: usize, epoch: u32) -> Option<Room<'_>> {
+        if self.next.get() + size > self.end.get() || self.word.get().epoch() != epoch {
+            return None;
+        }
+        Some(Room {
+            segment: self.segment.get(),
+            word: self.word.get(),
+            start: self.start.get(),
+            next: self.next.get(),
+            kept: Some(self),
+        })
     }
 
-    /// An item of the extent is written, and the next one comes there. `false`: this is another extent.
-    #[inline(always)]
-    fn move_on(&self, extent: &Extent, next: usize) -> bool {
-        let same = self.segment.get() == extent.segment && self.start.get() == extent.start && self.end.get() != 0;
-        if same {
-            self.next.set(next);
-        }
-        same
+    /// Whether it is this extent that is leased.
+    fn is(&self, extent: &Extent) -> bool {
+        self.segment.get() == extent.segment && self.start.get() == extent.start && self.end.get() != 0
     }
+}
+
+/// Where the next item goes. Offsets in bytes from the segment's start.
+#[derive(Clone, Copy)]
+struct Room<'s> {
+    segment: usize,
+    word: SegmentWord,
+    /// of its extent
+    start: usize,
+    next: usize,
+    /// who keeps the extent, if it is kept for the items that come behind
+    kept: Option<&'s Leased>,
 }
 
 /// What an item is to be, apart from its key.
@@ -180,14 +195,11 @@ pub(crate) enum Value<'v> {
     Bytes(&'v [u8]),
     /// what the decision has built in its buffer
     Built,
-    /// a number, in decimal, padded with blanks to this many bytes (at most [`NUMBER_LEN_MAX`])
+    /// a number, in decimal, padded with blanks to this many bytes (at most [`decimal::LEN_MAX`])
     Number(u64, usize),
     /// the segments of the item that it replaces
     Chain(Chain),
 }
-
-/// Longest value that [`Value::Number`] makes, bytes: the digits of 2^64, and some blanks.
-pub(crate) const NUMBER_LEN_MAX: usize = 24;
 
 /// An item that is copied to the log's head.
 pub(crate) struct CopyOf<'s> {
@@ -232,7 +244,7 @@ impl Region {
     }
 
     /// How long what replaces an item of this segment is expected to stand: as the item has.
-    #[inline]
+    #[inline(always)]
     fn standing(&self, segment: usize) -> Standing {
         let (age, segments) = (self.age(segment), self.segments() as u64);
         if !self.has_pools() {
@@ -253,39 +265,67 @@ impl Region {
 }
 
 impl Session {
-    /// Writes an item of flush epoch `epoch` to a place of its own, with what the decision has `built` if the draft says so, and
-    /// says in `written` what came of it: behind a reference, because a processor waits for the words of a result that is moved
-    /// as soon as it was made.
+    /// Writes an item of flush epoch `epoch` to a place of its own, with what the decision has `built` if the draft says so.
+    /// `replaced`: the segment of the item whose place it is to take.
     pub(crate) fn write(
         &self,
         key: &Key<'_>,
         draft: &Draft<'_>,
         built: &[u8],
         epoch: u32,
+        replaced: Option<usize>,
         now: u32,
-        written: &mut Written,
-    ) -> Result<(), WriteError> {
-        let flags = draft.flags();
-        let (mut digits, mut padded) = (itoa::Buffer::new(), [b' '; NUMBER_LEN_MAX]);
+    ) -> Result<Written, WriteError> {
+        let (digits, len);
         let bytes = match draft.value {
             Value::Bytes(bytes) => bytes,
             Value::Built => built,
-            Value::Number(number, width) => decimal(number, width, &mut digits, &mut padded),
-            Value::Chain(chain) => return self.write_large(key, draft, Body::Chain(chain), epoch, now, written),
+            Value::Number(number, width) => {
+                (digits, len) = decimal::text(number, width);
+                digits.get(..len).unwrap_or(&digits)
+            }
+            Value::Chain(chain) => return self.write_large(key, draft, Body::Chain(chain), epoch, replaced, now),
         };
-        let body_len = bytes.len() + self.region.checksum_size;
+        let Some((size, header)) = self.planned(key, draft, bytes) else {
+            return self.write_large(key, draft, Body::Bytes(bytes), epoch, replaced, now);
+        };
+        let stream = self.stream(key, draft, replaced, now);
+        let room = self.room(size, stream, epoch, now)?;
+        Ok(self.write_item(key, draft, header, bytes, &room, size))
+    }
+
+    /// The same with this value, over an item. `None`: it needs segments of its own, or there is no room for it.
+    #[inline(always)]
+    pub(crate) fn write_over(
+        &self,
+        key: &Key<'_>,
+        draft: &Draft<'_>,
+        bytes: &[u8],
+        epoch: u32,
+        replaced: usize,
+        now: u32,
+    ) -> Option<Written> {
+        let (size, header) = self.planned(key, draft, bytes)?;
+        let stream = self.stream(key, draft, Some(replaced), now);
+        let at_hand = self.extents.get(stream.index())?.room(size, epoch);
+        let room = match at_hand {
+            Some(room) => room,
+            None => self.more_room(size, stream, epoch, now)?,
+        };
+        Some(self.write_item(key, draft, header, bytes, &room, size))
+    }
+
+    /// Size and header of an item with this value. `None`: it needs segments of its own.
+    #[inline(always)]
+    fn planned(&self, key: &Key<'_>, draft: &Draft<'_>, bytes: &[u8]) -> Option<(usize, Header)> {
+        let region = &*self.region;
+        let (flags, body_len) = (draft.flags(), bytes.len() + region.checksum_size);
         let size = item::size(key.bytes.len(), body_len, flags, draft.expiry);
-        if size + EXTENT_HEADER_SIZE > self.region.layout.shape.segment_size || bytes.len() > item::INLINE_VALUE_MAX {
-            return self.write_large(key, draft, Body::Bytes(bytes), epoch, now, written);
+        let fits = size + EXTENT_HEADER_SIZE <= region.layout.shape.segment_size && bytes.len() <= item::INLINE_VALUE_MAX;
+        if !fits {
+            return None;
         }
-        let stream = self.stream(key, draft, now);
-        let extent = self.room(size, stream, epoch, now)?;
-        let header = Header::new(key.bytes.len(), body_len, flags, draft.expiry);
-        self.write_item(key, draft, header, bytes, &extent, size, written);
-        written.value_len = bytes.len();
-        written.size = size;
-        written.chain = None;
-        Ok(())
+        Some((size, Header::new(key.bytes.len(), body_len, flags, draft.expiry)))
     }
 
     /// The same of an item whose value has segments of its own.
@@ -297,11 +337,11 @@ impl Session {
         draft: &Draft<'_>,
         body: Body<'_>,
         epoch: u32,
+        replaced: Option<usize>,
         now: u32,
-        written: &mut Written,
-    ) -> Result<(), WriteError> {
+    ) -> Result<Written, WriteError> {
         let flags = draft.flags();
-        let stream = self.stream(key, draft, now);
+        let stream = self.stream(key, draft, replaced, now);
         let (chain, own) = match body {
             Body::Chain(chain) => (chain, false),
             Body::Bytes(bytes) => (self.write_chain(key, bytes, (stream, draft.expiry), now)?, true),
@@ -313,8 +353,8 @@ impl Session {
             to.copy_from_slice(&from.to_le_bytes());
         }
         let size = item::size(key.bytes.len(), LARGE_BODY_SIZE, flags, draft.expiry);
-        let extent = match self.room(size, stream, epoch, now) {
-            Ok(extent) => extent,
+        let room = match self.room(size, stream, epoch, now) {
+            Ok(room) => room,
             Err(e) => {
                 if own {
                     self.free_chain(chain.first);
@@ -323,18 +363,19 @@ impl Session {
             }
         };
         let header = Header::large(key.bytes.len(), flags, draft.expiry);
-        self.write_item(key, draft, header, &body, &extent, size, written);
-        written.value_len = chain.value_len;
-        written.size = size + chain.value_len;
-        written.chain = own.then_some(chain);
-        Ok(())
+        let written = self.write_item(key, draft, header, &body, &room, size);
+        Ok(Written {
+            value_len: chain.value_len,
+            size: size + chain.value_len,
+            chain: own.then_some(chain),
+            ..written
+        })
     }
 
     /// Where a new item goes.
-    #[inline]
-    fn stream(&self, key: &Key<'_>, draft: &Draft<'_>, now: u32) -> Stream {
-        let replaced = self.operates_in();
-        let class = self.class(draft.expiry, now);
+    #[inline(always)]
+    fn stream(&self, key: &Key<'_>, draft: &Draft<'_>, replaced: Option<usize>, now: u32) -> Stream {
+        let class = if draft.expiry == 0 { 0 } else { self.class(draft.expiry, now) };
         Stream {
             pool: self.pool(key.hash, replaced),
             class,
@@ -346,21 +387,12 @@ impl Session {
     }
 
     /// Writes an item to its place in the extent.
-    #[expect(clippy::too_many_arguments, reason = "all that an item is made of")]
     #[inline(always)]
-    fn write_item(
-        &self,
-        key: &Key<'_>,
-        draft: &Draft<'_>,
-        header: Header,
-        body: &[u8],
-        extent: &Extent,
-        size: usize,
-        written: &mut Written,
-    ) {
-        let offset = extent.next;
-        let at = self.region.segment(extent.segment) + offset;
-        let memory = &self.region.memory;
+    fn write_item(&self, key: &Key<'_>, draft: &Draft<'_>, header: Header, body: &[u8], room: &Room<'_>, size: usize) -> Written {
+        let region = &*self.region;
+        let memory = &region.memory;
+        let offset = room.next;
+        let at = region.segment(room.segment) + offset;
         let (word, lifetime) = header.words();
         memory.get::<AtomicU32>(at).store(word, Relaxed);
         if let Some(lifetime) = lifetime {
@@ -376,23 +408,30 @@ impl Session {
         }
         memory.write(at + header.key_offset(), key.bytes);
         memory.write(at + header.value_offset(), body);
-        if self.region.has_checksums() {
+        if region.has_checksums() {
             let cover = Cover {
-                segment: extent.segment,
-                word: extent.word,
+                segment: room.segment,
+                word: room.word,
                 offset,
                 header,
                 cas: draft.cas.unwrap_or(0),
                 client_flags: draft.client_flags,
             };
-            self.region.write_checksum(&cover, key.bytes, body);
+            region.write_checksum(&cover, key.bytes, body);
         }
-        self.intend_written(WRITTEN, extent.segment);
-        self.commit(extent, size, draft.expiry);
-        written.cas = draft
-            .cas
-            .unwrap_or_else(|| cas_of(self.region.header(extent.segment).sequence.load(Relaxed), offset));
-        written.word = Slot::confirmed(tag(key.hash), extent.word.generation(), extent.segment, offset);
+        self.intend_written(WRITTEN, room.segment);
+        self.commit(room, size, draft.expiry);
+        let cas = match draft.cas {
+            Some(cas) => cas,
+            None => cas_of(region.header(room.segment).sequence.load(Relaxed), offset),
+        };
+        Written {
+            word: Slot::confirmed(tag(key.hash), room.word.generation(), room.segment, offset),
+            cas,
+            value_len: body.len(),
+            size,
+            chain: None,
+        }
     }
 
     /// Copies an item as it stands to a place of its own in this pool, for a compaction or for another round; its CAS unique goes
@@ -417,19 +456,20 @@ impl Session {
         } else {
             Standing::Plain
         };
-        let room = self.room_for_copy(size, Stream { pool, class, standing }, epoch, now);
-        if let Some(extent) = &room {
+        let extent = self.room_for_copy(size, Stream { pool, class, standing }, epoch, now);
+        if let Some(extent) = &extent {
             match &verified {
                 Some(bytes) => self.put_verified(copy.header, bytes, extent),
                 None => self.put_copy(copy, self.region.segment(extent.segment) + extent.next),
             }
             self.intend_written(UPKEEP, extent.segment);
-            self.commit(extent, size, expiry);
+            self.commit(&self.room_in(*extent), size, expiry);
         }
         if let Some(bytes) = verified {
             self.scratch.set(bytes);
         }
-        room.map(|extent| (extent.segment, extent.word, extent.next))
+        extent
+            .map(|extent| (extent.segment, extent.word, extent.next))
             .ok_or(Relocated::NoRoom)
     }
 
@@ -484,12 +524,20 @@ impl Session {
     }
 
     /// The pool of a new item: the one of the item that it replaces; the main pool for a key that was evicted lately.
+    #[inline(always)]
     fn pool(&self, hash: u64, replaced: Option<usize>) -> usize {
         if !self.region.has_pools() {
             ADMISSION
         } else if let Some(replaced) = replaced {
             State(self.region.header(replaced).state.load(Relaxed)).pool()
-        } else if self.region.take_ghost(hash) {
+        } else {
+            self.pool_of_new(hash)
+        }
+    }
+
+    #[inline(never)]
+    fn pool_of_new(&self, hash: u64) -> usize {
+        if self.region.take_ghost(hash) {
             self.count(Counter::ghost_hits, 1);
             MAIN
         } else {
@@ -498,6 +546,7 @@ impl Session {
     }
 
     /// The TTL class of an expiry.
+    #[inline(never)]
     fn class(&self, expiry: u32, now: u32) -> usize {
         if expiry == 0 {
             return 0;
@@ -511,21 +560,35 @@ impl Session {
         bounds.iter().position(|most| ttl <= *most).map_or(0, |i| i + 1)
     }
 
-    /// An extent of this stream and epoch whose next `size` bytes are free and ours.
-    #[inline(always)]
-    fn room(&self, size: usize, stream: Stream, epoch: u32, now: u32) -> Result<Extent, WriteError> {
-        match self
-            .extents
-            .get(stream.index())
-            .and_then(|leased| leased.with_room(size, epoch))
-        {
-            Some(extent) => Ok(extent),
-            None => self.room_paid(size, stream, epoch, now),
+    /// Room for so many bytes in an extent of this stream and epoch.
+    fn room(&self, size: usize, stream: Stream, epoch: u32, now: u32) -> Result<Room<'_>, WriteError> {
+        match self.extents.get(stream.index()).and_then(|leased| leased.room(size, epoch)) {
+            Some(room) => Ok(room),
+            None => Ok(self.room_in(self.room_paid(size, stream, epoch, now)?)),
         }
     }
 
-    /// The same where the extent at hand is full or paid for no further.
+    /// The same where the extent at hand has none.
     #[cold]
+    #[inline(never)]
+    fn more_room(&self, size: usize, stream: Stream, epoch: u32, now: u32) -> Option<Room<'_>> {
+        self.room(size, stream, epoch, now).ok()
+    }
+
+    /// The room behind the last item of this extent.
+    fn room_in(&self, extent: Extent) -> Room<'_> {
+        Room {
+            segment: extent.segment,
+            word: extent.word,
+            start: extent.start,
+            next: extent.next,
+            kept: self.extents.get(extent.stream.index()).filter(|leased| leased.is(&extent)),
+        }
+    }
+
+    /// An extent with that room where the one at hand is full or paid for no further.
+    #[cold]
+    #[inline(never)]
     fn room_paid(&self, size: usize, stream: Stream, epoch: u32, now: u32) -> Result<Extent, WriteError> {
         let portion = size.max(PORTION);
         let pressed = self.pay(portion, now);
@@ -584,20 +647,20 @@ impl Session {
     /// The item is written: PUBLISH of the extent's tail. Invisible before it; behind it a walker parses the item, which
     /// is dead until a slot names it.
     #[inline(always)]
-    fn commit(&self, extent: &Extent, size: usize, expiry: u32) {
-        let tail = extent.next + size;
-        let at = self.region.segment(extent.segment) + extent.start;
+    fn commit(&self, room: &Room<'_>, size: usize, expiry: u32) {
+        let tail = room.next + size;
+        let at = self.region.segment(room.segment) + room.start;
         // The next item's place: the publish that follows would otherwise wait for lines that only the next write asks for.
-        self.region.memory.prefetch_to_write::<WRITE_AHEAD>(at - extent.start + tail);
-        if extent.stream.class != 0 {
-            let expires = &self.region.header(extent.segment).expires;
+        self.region.memory.prefetch_to_write::<WRITE_AHEAD>(at - room.start + tail);
+        if expiry != 0 {
+            let expires = &self.region.header(room.segment).expires;
             if expires.load(Relaxed) < expiry {
                 expires.fetch_max(expiry, Relaxed);
             }
         }
         // PAIRS: Acquire in `Session::purge` and in `check`: what lies before the tail is whole.
         let told = if mutants::is(Mutant::PublishBeforeTail) {
-            extent.next
+            room.next
         } else {
             tail
         };
@@ -606,10 +669,10 @@ impl Session {
             .store(TailWord::new(told, self.owner.incarnation).0, Release);
         // Persistent before the word that leads to it: the barrier stands between this and the publish. Not the header with the
         // latest expiry, which is a hint: what is purged because of it is looked at item by item.
-        self.region.write_back(at - extent.start + extent.next, size);
-        let leased = self.extents.get(extent.stream.index());
-        if !leased.is_some_and(|leased| leased.move_on(extent, tail)) {
-            self.close(*extent);
+        self.region.write_back(at - room.start + room.next, size);
+        match room.kept {
+            Some(leased) => leased.next.set(tail),
+            None => self.close(room.segment, room.start, room.word),
         }
     }
 
@@ -627,7 +690,7 @@ impl Session {
     /// Closes the extent of the stream with this number.
     pub(crate) fn close_extent(&self, stream: usize) {
         if let Some(extent) = self.extents.get(stream).and_then(Leased::take) {
-            self.close(extent);
+            self.close(extent.segment, extent.start, extent.word);
         }
     }
 
@@ -645,9 +708,10 @@ impl Session {
         }
     }
 
-    fn close(&self, extent: Extent) {
-        let at = self.region.segment(extent.segment) + extent.start;
-        let word = ExtentWord::new(extent.word.generation(), self.owner.slot).close();
+    #[inline(never)]
+    fn close(&self, segment: usize, start: usize, word: SegmentWord) {
+        let at = self.region.segment(segment) + start;
+        let word = ExtentWord::new(word.generation(), self.owner.slot).close();
         // PAIRS: Acquire in `Region::has_live_extent`: whoever sees it closed sees every publish that it served.
         self.region.slot(at).store(word.0, Release);
     }
@@ -762,7 +826,7 @@ impl Session {
             if extent.word == word {
                 return Some(extent);
             }
-            self.close(extent);
+            self.close(extent.segment, extent.start, extent.word);
         }
         None
     }
@@ -881,6 +945,7 @@ impl Session {
     }
 
     /// The chain's head is published: its segments are nobody's any more but the head's.
+    #[inline(never)]
     pub(crate) fn disown_chain(&self, chain: Chain) {
         self.each_of_chain(chain.first, |session, segment, _| {
             let state = &session.region.header(segment).state;
@@ -892,6 +957,7 @@ impl Session {
     }
 
     /// Frees the segments of a chain that no slot leads to any more.
+    #[inline(never)]
     pub(crate) fn free_chain(&self, first: Link) {
         let mut claimed = List::new();
         self.each_of_chain(first, |session, segment, _| {
@@ -968,16 +1034,4 @@ impl Session {
             sb.free_hint.store(segment as u64, Relaxed);
         }
     }
-}
-
-/// The number in decimal, padded with the blanks of `padded` to `width` bytes.
-fn decimal<'b>(number: u64, width: usize, digits: &'b mut itoa::Buffer, padded: &'b mut [u8; NUMBER_LEN_MAX]) -> &'b [u8] {
-    let text = digits.format(number).as_bytes();
-    if text.len() >= width {
-        return text;
-    }
-    for (to, from) in padded.iter_mut().zip(text) {
-        *to = *from;
-    }
-    padded.get(..width).unwrap_or(padded)
 }

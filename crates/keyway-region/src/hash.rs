@@ -18,7 +18,50 @@ pub struct Key<'a> {
 /// The hash of a key in a region with this seed.
 #[inline]
 pub fn hash(seed: u64, key: &[u8]) -> u64 {
-    xxhash_rust::xxh64::xxh64(key, seed)
+    if key.len() < STRIPE_SIZE {
+        short_hash(seed, key)
+    } else {
+        xxhash_rust::xxh64::xxh64(key, seed)
+    }
+}
+
+/// Bytes from which on XXH64 works on four lanes.
+const STRIPE_SIZE: usize = 32;
+/// XXH64's primes ("xxHash fast digest algorithm", XXH64 Algorithm Description).
+const PRIMES: [u64; 5] = [
+    0x9E37_79B1_85EB_CA87,
+    0xC2B2_AE3D_27D4_EB4F,
+    0x1656_67B1_9E37_79F9,
+    0x85EB_CA77_C2B2_AE63,
+    0x27D4_EB2F_1656_67C5,
+];
+
+/// XXH64 of fewer bytes than a stripe: most keys, and worth no call.
+#[inline(always)]
+fn short_hash(seed: u64, bytes: &[u8]) -> u64 {
+    let [prime_1, prime_2, prime_3, prime_4, prime_5] = PRIMES;
+    let mut hash = seed.wrapping_add(prime_5).wrapping_add(bytes.len() as u64);
+    let (words, rest) = bytes.as_chunks();
+    for word in words {
+        let lane = u64::from_le_bytes(*word)
+            .wrapping_mul(prime_2)
+            .rotate_left(31)
+            .wrapping_mul(prime_1);
+        hash = (hash ^ lane).rotate_left(27).wrapping_mul(prime_1).wrapping_add(prime_4);
+    }
+    let (halves, rest) = rest.as_chunks();
+    for half in halves {
+        let lane = u64::from(u32::from_le_bytes(*half)).wrapping_mul(prime_1);
+        hash = (hash ^ lane).rotate_left(23).wrapping_mul(prime_2).wrapping_add(prime_3);
+    }
+    for byte in rest {
+        hash = (hash ^ u64::from(*byte).wrapping_mul(prime_5))
+            .rotate_left(11)
+            .wrapping_mul(prime_1);
+    }
+    hash = (hash ^ hash >> 33).wrapping_mul(prime_2);
+    hash = (hash ^ hash >> 29).wrapping_mul(prime_3);
+    hash ^ hash >> 32
 }
 
 /// Odd, with well-mixed bits: 2^64 divided by the golden ratio (Knuth, "The Art of Computer Programming", 6.4).
@@ -66,6 +109,16 @@ mod tests {
         // Known answers of the XXH64 specification (seed 0 and seed 2654435761, empty input).
         assert_eq!(hash(0, b""), 0xEF46_DB37_51D8_E999);
         assert_eq!(hash(2_654_435_761, b""), 0xAC75_FDA2_929B_17EF);
+        let key: [u8; 40] = core::array::from_fn(|i| (i * 37 + 200).to_le_bytes()[0]);
+        for len in 0..=key.len() {
+            for seed in [0, 1, u64::MAX, 0x1234_5678_9ABC_DEF0] {
+                assert_eq!(
+                    hash(seed, &key[..len]),
+                    xxhash_rust::xxh64::xxh64(&key[..len], seed),
+                    "{len} bytes"
+                );
+            }
+        }
     }
 
     #[test]

@@ -4,8 +4,8 @@
 //! compare-and-swap, every multi-step procedure can be finished or undone by anybody. The crate is handed mapped bytes,
 //! their length and the time; it makes no system call, starts no thread and knows no wire.
 //!
-//! Follow an operation: [`verbs`] says what can be asked, `operations` what it means, `lookup` reads, `publish` writes,
-//! `extent` finds room in the log, `evict` makes room, `purge` empties segments, `ghost` remembers what went, `grow` doubles the index, `checksum` tells what was scribbled over, `recover` takes back what the dead left, `stripes`
+//! Follow an operation: [`verbs`] says what can be asked, `operations` what it means, `lookup` reads, `publish` writes, `quick` is
+//! the shortest way there, `extent` finds room in the log, `evict` makes room, `purge` empties segments, `ghost` remembers what went, `grow` doubles the index, `checksum` tells what was scribbled over, `recover` takes back what the dead left, `stripes`
 //! counts changes for whoever keeps copies,
 //! [`check`] verifies all of it. `layout` has every structure once; `memory` and `atomics` are the only way to the bytes.
 
@@ -14,10 +14,12 @@
 #[cfg(not(target_pointer_width = "64"))]
 compile_error!("a region is mapped whole: 64-bit address spaces only");
 
+mod arithmetic;
 pub mod aside;
 mod atomics;
 pub mod check;
 mod checksum;
+mod decimal;
 mod evict;
 mod extent;
 mod ghost;
@@ -34,6 +36,7 @@ mod out;
 mod persist;
 mod publish;
 mod purge;
+mod quick;
 mod raise;
 mod recover;
 mod region;

@@ -11,6 +11,7 @@ use crate::layout::index;
 use crate::layout::item::{ALIGNMENT, Header, LIFETIME_OFFSET, SIZE_MIN, flag};
 use crate::layout::segment::{CHAIN_HEADER_SIZE, Link, SegmentWord};
 use crate::layout::slot::{FREQUENCY_MAX, Slot};
+use crate::memory::Line;
 use crate::mutants::{self, Mutant};
 use crate::out::Out;
 use crate::region::Region;
@@ -57,6 +58,18 @@ impl Place {
             bucket,
             index,
         }
+    }
+
+    /// The first empty slot of whichever bucket has more of them.
+    #[inline]
+    pub fn emptiest([first, second]: [(u64, usize); 2], [a, b]: &[Line; 2]) -> Option<Self> {
+        let [a, b] = [Slot::empties(a), Slot::empties(b)];
+        let ((bucket, at), free) = if a.count_ones() >= b.count_ones() {
+            (first, a)
+        } else {
+            (second, b)
+        };
+        (free != 0).then(|| Self::new(bucket, at, free.trailing_zeros() as usize))
     }
 }
 
@@ -209,7 +222,7 @@ impl Region {
     pub(crate) fn look(&self, place_at: usize, word: Slot) -> Look<Seen> {
         let segment = word.segment();
         if !self.has(segment) {
-            return self.damaged_unless_moved(place_at, word);
+            return self.unlooked(place_at, word);
         }
         let offset = word.offset();
         let at = self.segment(segment) + offset;
@@ -218,7 +231,7 @@ impl Region {
         let segment_word = self.segment_word(segment);
         let size = self.layout.shape.segment_size;
         if !word.is_of_generation(segment_word.generation()) || offset + SIZE_MIN > size {
-            return self.damaged_unless_moved(place_at, word);
+            return self.unlooked(place_at, word);
         }
         // The slot's ten bits of generation wrap; the slot still naming the segment after the segment word was read does not.
         // PAIRS: the purge's compare-and-swap happens before the generation's store in `Session::purge`.
@@ -236,7 +249,7 @@ impl Region {
             None => {
                 fence(Acquire);
                 if self.segment_word(segment).generation() == segment_word.generation() {
-                    self.damaged_unless_moved(place_at, word)
+                    self.unlooked(place_at, word)
                 } else {
                     Look::Moved
                 }
@@ -252,17 +265,23 @@ impl Region {
     }
 
     /// A word is purged before its segment's generation moves on, so a mismatch is either over by now or damage.
-    #[cold]
-    fn damaged_unless_moved(&self, place_at: usize, word: Slot) -> Look<Seen> {
-        if word.same_but_frequency(Slot(self.slot(place_at).load(Acquire))) {
+    #[inline(always)]
+    fn unlooked(&self, place_at: usize, word: Slot) -> Look<Seen> {
+        if self.is_same(place_at, word) {
             Look::Corrupt
         } else {
             Look::Moved
         }
     }
 
+    #[cold]
+    #[inline(never)]
+    fn is_same(&self, place_at: usize, word: Slot) -> bool {
+        word.same_but_frequency(Slot(self.slot(place_at).load(Acquire)))
+    }
+
     /// Whether what was read of this item up to now was the item.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn still(&self, seen: &Seen) -> bool {
         // PAIRS: release fence after the generation's store in `Session::purge`: who sees a new byte sees the new generation.
         fence(Acquire);
@@ -270,7 +289,7 @@ impl Region {
     }
 
     /// Whether the item has this key. Meaningless unless [`Self::still`] holds afterwards.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn has_key(&self, seen: &Seen, key: &[u8]) -> bool {
         seen.header.key_len() == key.len() && self.memory.equals(seen.at + seen.header.key_offset(), key)
     }
@@ -426,7 +445,7 @@ impl Region {
     }
 
     /// Whether the item is from before a gap behind which everything older is stale.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn is_of_before_gap(&self, seen: &Seen) -> bool {
         let before = self.superblock().stale_before.load(Relaxed);
         before != 0 && self.header(seen.segment).sequence.load(Relaxed) < before
@@ -539,7 +558,7 @@ impl Region {
     }
 
     /// Writes a slot's hint if it says something else.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn set_hint(&self, place: Place, now: u32, fetched: bool) {
         if let Some(hint) = self.hint(place.bucket, place.index) {
             let new = hint_code(now) | if fetched { HINT_FETCHED } else { 0 };

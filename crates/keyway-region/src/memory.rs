@@ -234,7 +234,7 @@ impl Memory {
     }
 
     /// Copies `src` into the region.
-    #[inline]
+    #[inline(always)]
     pub fn write(&self, offset: usize, src: &[u8]) {
         let dst = self.at(offset, src.len());
         // SAFETY: both sides are in bounds; `src` is private memory.
@@ -258,7 +258,7 @@ impl Memory {
     }
 
     /// Whether the region's bytes at `offset` equal `bytes`.
-    #[inline]
+    #[inline(always)]
     pub fn equals(&self, offset: usize, bytes: &[u8]) -> bool {
         let p = self.at(offset, bytes.len());
         // SAFETY: both sides are in bounds; `bytes` is private memory.
@@ -266,7 +266,7 @@ impl Memory {
     }
 
     /// Eight bytes, little-endian, that need not be aligned.
-    #[inline]
+    #[inline(always)]
     pub fn u64_unaligned(&self, offset: usize) -> u64 {
         let p = self.at(offset, 8);
         // SAFETY: eight bytes are mapped at `p`.
@@ -341,10 +341,12 @@ mod copy {
     use super::{CACHE_LINE, Line, ask};
     use core::arch::asm;
     use core::arch::x86_64::{
-        __m128i, _mm_and_si128, _mm_castps_si128, _mm_castsi128_ps, _mm_cmpeq_epi32, _mm_movemask_epi8, _mm_packs_epi16,
-        _mm_packs_epi32, _mm_set1_epi32, _mm_setzero_si128, _mm_shuffle_ps,
+        __m128i, _mm_and_si128, _mm_castps_si128, _mm_castsi128_ps, _mm_cmpeq_epi8, _mm_cmpeq_epi32, _mm_movemask_epi8,
+        _mm_or_si128, _mm_packs_epi16, _mm_packs_epi32, _mm_set1_epi32, _mm_setzero_si128, _mm_shuffle_ps, _mm_xor_si128,
     };
 
+    /// So many bytes are moved without a loop.
+    const SHORT_MAX: usize = 32;
     /// Above this many bytes `rep movsb` (fast on processors with ERMS/FSRM) beats the 16-byte loop.
     const REP_FROM: usize = 512;
     /// Below this many bytes all lines of the log that are written are asked for at once.
@@ -459,27 +461,14 @@ mod copy {
         unsafe { asm!("mov [{p}], {v:e}", v = in(reg) v, p = in(reg) p, options(nostack, preserves_flags)) };
     }
 
-    /// The same walk for both directions: `$load` and `$store` are the region's side or the private one.
-    macro_rules! moves {
+    /// Up to two vectors are moved without a loop: what is shorter than two of a width by its ends, which may overlap. The same for
+    /// both directions: each load and store is the region's side or the private one.
+    macro_rules! move_short {
         ($src:ident, $dst:ident, $len:ident, $load16:expr, $store16:expr, $load8:expr, $store8:expr, $load4:expr, $store4:expr, $load1:expr, $store1:expr) => {
-            if $len >= REP_FROM {
-                asm!("rep movsb", inout("rcx") $len => _, inout("rdi") $dst => _, inout("rsi") $src => _, options(nostack, preserves_flags));
-            } else if $len >= 16 {
-                let mut at = 0;
-                while at + 64 <= $len {
-                    let parts = [0, 16, 32, 48].map(|i| $load16($src.add(at + i)));
-                    for (i, part) in parts.into_iter().enumerate() {
-                        $store16($dst.add(at + i * 16), part);
-                    }
-                    at += 64;
-                }
-                while at + 16 <= $len {
-                    $store16($dst.add(at), $load16($src.add(at)));
-                    at += 16;
-                }
-                if at < $len {
-                    $store16($dst.add($len - 16), $load16($src.add($len - 16)));
-                }
+            if $len >= 16 {
+                let (a, b) = ($load16($src), $load16($src.add($len - 16)));
+                $store16($dst, a);
+                $store16($dst.add($len - 16), b);
             } else if $len >= 8 {
                 let (a, b) = ($load8($src), $load8($src.add($len - 8)));
                 $store8($dst, a);
@@ -496,71 +485,104 @@ mod copy {
         };
     }
 
+    /// The same for what is longer.
+    macro_rules! move_long {
+        ($src:ident, $dst:ident, $len:ident, $load16:expr, $store16:expr) => {
+            if $len >= REP_FROM {
+                asm!("rep movsb", inout("rcx") $len => _, inout("rdi") $dst => _, inout("rsi") $src => _, options(nostack, preserves_flags));
+            } else {
+                let mut at = 0;
+                while at + 64 <= $len {
+                    let parts = [0, 16, 32, 48].map(|i| $load16($src.add(at + i)));
+                    for (i, part) in parts.into_iter().enumerate() {
+                        $store16($dst.add(at + i * 16), part);
+                    }
+                    at += 64;
+                }
+                while at + 16 <= $len {
+                    $store16($dst.add(at), $load16($src.add(at)));
+                    at += 16;
+                }
+                if at < $len {
+                    $store16($dst.add($len - 16), $load16($src.add($len - 16)));
+                }
+            }
+        };
+    }
+
     /// # Safety
     /// `len` bytes are readable at `src`, in the region, and writable at `dst`, which is private.
     #[inline(always)]
     pub unsafe fn out_of(src: *const u8, dst: *mut u8, len: usize) {
-        // SAFETY: called within the bounds that the walk below keeps.
+        // SAFETY: called within the bounds that the moves below keep.
         let put16 = |p: *mut u8, v| unsafe { p.cast::<__m128i>().write_unaligned(v) };
-        // SAFETY: called within the bounds that the walk below keeps.
+        // SAFETY: called within the bounds that the moves below keep.
         let put8 = |p: *mut u8, v| unsafe { p.cast::<u64>().write_unaligned(v) };
-        // SAFETY: called within the bounds that the walk below keeps.
+        // SAFETY: called within the bounds that the moves below keep.
         let put4 = |p: *mut u8, v| unsafe { p.cast::<u32>().write_unaligned(v) };
-        // SAFETY: called within the bounds that the walk below keeps.
+        // SAFETY: called within the bounds that the moves below keep.
         let put1 = |p: *mut u8, v| unsafe { p.write(v) };
+        // SAFETY: every access stays within `len` bytes of its side.
+        unsafe {
+            if len > SHORT_MAX {
+                long_out_of(src, dst, len);
+            } else {
+                let (get16, get8) = (|p| load16(p), |p| load8(p));
+                let (get4, get1) = (|p| load4(p), |p| load1(p));
+                move_short!(src, dst, len, get16, put16, get8, put8, get4, put4, get1, put1);
+            }
+        }
+    }
+
+    /// # Safety
+    /// As [`out_of`].
+    #[inline(never)]
+    unsafe fn long_out_of(src: *const u8, dst: *mut u8, len: usize) {
+        // SAFETY: called within the bounds that the moves below keep.
+        let put16 = |p: *mut u8, v| unsafe { p.cast::<__m128i>().write_unaligned(v) };
         if len >= PAGES_FROM {
             ask::<false>(src, len.div_ceil(PAGE), PAGE);
         }
         // SAFETY: every access stays within `len` bytes of its side.
-        unsafe {
-            moves!(
-                src,
-                dst,
-                len,
-                |p| load16(p),
-                put16,
-                |p| load8(p),
-                put8,
-                |p| load4(p),
-                put4,
-                |p| load1(p),
-                put1
-            )
-        }
+        unsafe { move_long!(src, dst, len, |p| load16(p), put16) }
     }
 
     /// # Safety
     /// `len` bytes are readable at `src`, which is private, and writable at `dst`, in the region.
     #[inline(always)]
     pub unsafe fn into(src: *const u8, dst: *mut u8, len: usize) {
-        // SAFETY: called within the bounds that the walk below keeps.
+        // SAFETY: called within the bounds that the moves below keep.
         let take16 = |p: *const u8| unsafe { p.cast::<__m128i>().read_unaligned() };
-        // SAFETY: called within the bounds that the walk below keeps.
+        // SAFETY: called within the bounds that the moves below keep.
         let take8 = |p: *const u8| unsafe { p.cast::<u64>().read_unaligned() };
-        // SAFETY: called within the bounds that the walk below keeps.
+        // SAFETY: called within the bounds that the moves below keep.
         let take4 = |p: *const u8| unsafe { p.cast::<u32>().read_unaligned() };
-        // SAFETY: called within the bounds that the walk below keeps.
+        // SAFETY: called within the bounds that the moves below keep.
         let take1 = |p: *const u8| unsafe { p.read() };
+        // SAFETY: every access stays within `len` bytes of its side.
+        unsafe {
+            if len > SHORT_MAX {
+                long_into(src, dst, len);
+            } else {
+                let (put16, put8) = (|p, v| store16(p, v), |p, v| store8(p, v));
+                let (put4, put1) = (|p, v| store4(p, v), |p, v| store1(p, v));
+                move_short!(src, dst, len, take16, put16, take8, put8, take4, put4, take1, put1);
+            }
+        }
+    }
+
+    /// # Safety
+    /// As [`into`].
+    #[inline(never)]
+    unsafe fn long_into(src: *const u8, dst: *mut u8, len: usize) {
+        // SAFETY: called within the bounds that the moves below keep.
+        let take16 = |p: *const u8| unsafe { p.cast::<__m128i>().read_unaligned() };
         // The stores would ask for one line after the other; what is longer asks for them itself.
         if (REP_FROM..ASKED_BELOW).contains(&len) {
             ask::<true>(dst, len.div_ceil(CACHE_LINE), CACHE_LINE);
         }
         // SAFETY: every access stays within `len` bytes of its side.
-        unsafe {
-            moves!(
-                src,
-                dst,
-                len,
-                take16,
-                |p, v| store16(p, v),
-                take8,
-                |p, v| store8(p, v),
-                take4,
-                |p, v| store4(p, v),
-                take1,
-                |p, v| store1(p, v)
-            )
-        }
+        unsafe { move_long!(src, dst, len, take16, |p, v| store16(p, v)) }
     }
 
     /// # Safety
@@ -572,19 +594,15 @@ mod copy {
         }
         // SAFETY: every access stays within `len` bytes of its side.
         unsafe {
-            moves!(
-                src,
-                dst,
-                len,
-                |p| load16(p),
-                |p, v| store16(p, v),
-                |p| load8(p),
-                |p, v| store8(p, v),
-                |p| load4(p),
-                |p, v| store4(p, v),
-                |p| load1(p),
-                |p, v| store1(p, v)
-            )
+            let (get16, put16) = (|p| load16(p), |p, v| store16(p, v));
+            if len > SHORT_MAX {
+                move_long!(src, dst, len, get16, put16);
+            } else {
+                let (get8, put8) = (|p| load8(p), |p, v| store8(p, v));
+                let (get4, put4) = (|p| load4(p), |p, v| store4(p, v));
+                let (get1, put1) = (|p| load1(p), |p, v| store1(p, v));
+                move_short!(src, dst, len, get16, put16, get8, put8, get4, put4, get1, put1);
+            }
         }
     }
 
@@ -595,15 +613,18 @@ mod copy {
         let len = bytes.len();
         // SAFETY: every load below stays within `len` bytes.
         unsafe {
-            if len >= 8 {
-                let mut at = 0;
-                let mut differ = 0;
-                while at + 8 <= len {
-                    differ |= load8(p.add(at)) ^ bytes.as_ptr().add(at).cast::<u64>().read_unaligned();
-                    at += 8;
+            if len >= 16 {
+                let take16 = |at| bytes.as_ptr().add(at).cast::<__m128i>().read_unaligned();
+                let differ_at = |at| _mm_xor_si128(load16(p.add(at)), take16(at));
+                let mut differ = differ_at(len - 16);
+                for at in (0..len - 16).step_by(16) {
+                    differ = _mm_or_si128(differ, differ_at(at));
                 }
-                differ |= load8(p.add(len - 8)) ^ bytes.as_ptr().add(len - 8).cast::<u64>().read_unaligned();
-                differ == 0
+                _mm_movemask_epi8(_mm_cmpeq_epi8(differ, _mm_setzero_si128())) == 0xFFFF
+            } else if len >= 8 {
+                let take8 = |at| bytes.as_ptr().add(at).cast::<u64>().read_unaligned();
+                let differ_at = |at| load8(p.add(at)) ^ take8(at);
+                differ_at(0) | differ_at(len - 8) == 0
             } else {
                 (0..len).all(|at| load1(p.add(at)) == *bytes.as_ptr().add(at))
             }

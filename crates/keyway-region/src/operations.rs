@@ -3,7 +3,7 @@
 //! `now` is in seconds on the region's clock ([`Region::tick`]). Semantics: protocol.txt, by the section named at each verb.
 
 use crate::aside;
-use crate::extent::{Draft, NUMBER_LEN_MAX, Value};
+use crate::extent::{Draft, Value, Written};
 use crate::hash::{Key, hash};
 use crate::layout::item::{EXPIRY_MAX, flag};
 use crate::layout::slot::Slot;
@@ -11,10 +11,10 @@ use crate::layout::stats::Counter;
 use crate::lookup::{Found, Hit, Look, Place, Unread};
 use crate::memory::Memory;
 use crate::out::{Out, Placed, Target};
-use crate::publish::{Changed, Decision, Old, Prepared};
+use crate::publish::{Changed, Decision, Old};
 use crate::region::Region;
 use crate::session::Session;
-use crate::verbs::{Arithmetic, Counted, Delete, Deleted, Get, Item, KEY_LEN_MAX, Read, Store, StoreMode, Stored, WriteError};
+use crate::verbs::{Delete, Deleted, Get, Item, KEY_LEN_MAX, Read, Store, StoreMode, Stored, WriteError};
 
 /// Above this an exptime is a Unix time (protocol.txt, "Expiration times").
 const RELATIVE_EXPTIME_MAX: i64 = 60 * 60 * 24 * 30;
@@ -336,8 +336,7 @@ impl Session {
         let start = out.len();
         let region = &*self.region;
         let mut answer = None;
-        let mut put = Prepared::default();
-        let changed = self.change(key, now, &mut put, |old, built| {
+        let changed = self.change(key, now, &mut |old, built| {
             out.truncate(start);
             answer = None;
             let Some(old) = old else {
@@ -393,13 +392,13 @@ impl Session {
         }
         match (changed?, &mut answer) {
             // Created here: its facts are known only now.
-            (Changed::Put, Some(item)) if item.cas == 0 => {
-                item.cas = put.written.cas;
-                item.size = put.written.size;
+            ((Changed::Put, written), Some(item)) if item.cas == 0 => {
+                item.cas = written.cas;
+                item.size = written.size;
                 head(item, out);
                 self.count(Counter::total_items, 1);
             }
-            (Changed::Put, Some(_)) => self.mark_fetched(key, now),
+            ((Changed::Put, _), Some(_)) => self.mark_fetched(key, now),
             _ => {}
         }
         Ok(answer)
@@ -429,9 +428,10 @@ impl Session {
             return self.store_if(&key, value, how, now);
         }
         let draft = self.draft(value, how, how.exptime, now);
-        let mut put = Prepared::default();
-        let changed = self.change(&key, now, &mut put, |_, _| Decision::Put(draft));
-        self.stored(changed, &put, Stored::NotStored)
+        match self.put_quickly(&key, &draft, value, now) {
+            Some(written) => self.stored(Ok((Changed::Put, written)), Stored::NotStored),
+            None => self.store_if(&key, value, how, now),
+        }
     }
 
     /// Why an item is refused for its size, if it is.
@@ -455,15 +455,15 @@ impl Session {
     }
 
     /// What a store answers.
-    #[inline]
-    fn stored(&self, changed: Result<Changed, WriteError>, put: &Prepared, refused: Stored) -> Result<Stored, WriteError> {
+    #[inline(always)]
+    fn stored(&self, changed: Result<(Changed, Written), WriteError>, refused: Stored) -> Result<Stored, WriteError> {
         match changed {
-            Ok(Changed::Put) => {
+            Ok((Changed::Put, written)) => {
                 self.count(Counter::total_items, 1);
                 Ok(Stored::Stored {
-                    cas: put.written.cas,
-                    value_len: put.written.value_len,
-                    size: put.written.size,
+                    cas: written.cas,
+                    value_len: written.value_len,
+                    size: written.size,
                 })
             }
             Ok(_) => Ok(refused),
@@ -474,7 +474,7 @@ impl Session {
         }
     }
 
-    /// A store that depends on what is there.
+    /// A store of any kind.
     #[inline(never)]
     fn store_if(&self, key: &Key<'_>, value: &[u8], how: &Store, now: u32) -> Result<Stored, WriteError> {
         let fresh = |exptime| self.draft(value, how, exptime, now);
@@ -484,8 +484,7 @@ impl Session {
         let mut refused = Stored::NotStored;
         let mut error = None;
         let mut counter = None;
-        let mut put = Prepared::default();
-        let changed = self.change(key, now, &mut put, |old, built| {
+        let changed = self.change(key, now, &mut |old, built| {
             (refused, error, counter) = (Stored::NotStored, None, None);
             let Some(old) = old else {
                 if compares && !joins {
@@ -547,15 +546,38 @@ impl Session {
             self.count(Counter::store_too_large, 1);
             return Err(error);
         }
-        self.stored(changed, &put, refused)
+        self.stored(changed, refused)
     }
 
     /// Delete ("Deletion", "Meta Delete").
     pub fn delete(&mut self, key: &[u8], how: &Delete, now: u32) -> Result<Deleted, WriteError> {
         let key = self.key(key)?;
+        let answer = if how.invalidate || how.remove_value || how.compare_cas.is_some() {
+            self.delete_if(&key, how, now)?
+        } else {
+            match self.remove_quickly(&key, now) {
+                Some(true) => Deleted::Deleted,
+                Some(false) => Deleted::NotFound,
+                None => self.delete_if(&key, how, now)?,
+            }
+        };
+        if !how.uncounted {
+            let counter = if answer == Deleted::NotFound {
+                Counter::delete_misses
+            } else {
+                Counter::delete_hits
+            };
+            self.count(counter, 1);
+        }
+        Ok(answer)
+    }
+
+    /// A delete of any kind.
+    #[inline(never)]
+    fn delete_if(&self, key: &Key<'_>, how: &Delete, now: u32) -> Result<Deleted, WriteError> {
         let region = &*self.region;
         let mut answer = Deleted::NotFound;
-        self.change(&key, now, &mut Prepared::default(), |old, built| {
+        self.change(key, now, &mut |old, built| {
             let Some(old) = old else {
                 answer = Deleted::NotFound;
                 return Decision::Keep;
@@ -591,130 +613,6 @@ impl Session {
             }
             same_value(old, built, draft)
         })?;
-        if !how.uncounted {
-            let counter = if answer == Deleted::NotFound {
-                Counter::delete_misses
-            } else {
-                Counter::delete_hits
-            };
-            self.count(counter, 1);
-        }
-        Ok(answer)
-    }
-
-    /// Increment and decrement ("Increment/Decrement", "Meta Arithmetic").
-    pub fn arithmetic(&mut self, key: &[u8], how: &Arithmetic, now: u32) -> Result<Counted, WriteError> {
-        let key = self.key(key)?;
-        if how.compare_cas.is_some() || how.new_cas.is_some() || how.exptime.is_some() {
-            self.arithmetic_if(&key, how, now)
-        } else {
-            self.arithmetic_as::<true>(&key, how, now)
-        }
-    }
-
-    #[inline(never)]
-    fn arithmetic_if(&self, key: &Key<'_>, how: &Arithmetic, now: u32) -> Result<Counted, WriteError> {
-        self.arithmetic_as::<false>(key, how, now)
-    }
-
-    /// `PLAIN`: it is not compared, and nothing is given it but its value.
-    #[inline(always)]
-    fn arithmetic_as<const PLAIN: bool>(&self, key: &Key<'_>, how: &Arithmetic, now: u32) -> Result<Counted, WriteError> {
-        let (compare_cas, new_cas, exptime) = if PLAIN {
-            (None, None, None)
-        } else {
-            (how.compare_cas, how.new_cas, how.exptime)
-        };
-        let region = &*self.region;
-        let mut hit = false;
-        let mut refused = Counted::NotFound;
-        let mut counted = Count::default();
-        let mut put = Prepared::default();
-        let changed = self.change(key, now, &mut put, |old, built| {
-            hit = old.is_some();
-            let (value, width, (marks, flags), expiry) = match old {
-                None => {
-                    refused = Counted::NotFound;
-                    let Some((value, exptime)) = how.vivify else {
-                        return Decision::Keep;
-                    };
-                    let marks = if how.binary_key { flag::BINARY_KEY } else { 0 };
-                    (value, 0, (marks, 0), region.expiry(exptime, now))
-                }
-                Some(old) => {
-                    if compare_cas.is_some_and(|cas| cas != old.item().cas) {
-                        refused = Counted::Exists;
-                        return Decision::Keep;
-                    }
-                    let (number, width) = match read_number(old, built) {
-                        Number::Is { number, width } => (number, width),
-                        Number::None => {
-                            refused = Counted::NotANumber;
-                            return Decision::Keep;
-                        }
-                        Number::Unreadable(unread) => return Decision::Unreadable(unread),
-                    };
-                    let value = if how.decrement {
-                        number.saturating_sub(how.delta)
-                    } else {
-                        number.wrapping_add(how.delta)
-                    };
-                    let expiry = exptime.map_or(old.expiry(), |exptime| region.expiry(exptime, now));
-                    (value, width, old.marks_and_flags(), expiry)
-                }
-            };
-            // A number that fits into the old value's length is padded to it (protocol.txt, "Increment/Decrement").
-            let text = if width <= NUMBER_LEN_MAX {
-                Value::Number(value, width)
-            } else {
-                // The old one is that long, and was read into it.
-                built.clear();
-                aside::reserve(built, width);
-                built.extend_from_slice(itoa::Buffer::new().format(value).as_bytes());
-                built.resize(width, b' ');
-                Value::Built
-            };
-            counted = Count {
-                value,
-                marks,
-                flags,
-                expiry,
-            };
-            let draft = Draft {
-                marks,
-                client_flags: flags,
-                cas: new_cas,
-                expiry,
-                value: text,
-            };
-            if hit { Decision::Replace(draft) } else { Decision::Put(draft) }
-        })?;
-        let answer = match changed {
-            Changed::Put => Counted::Value {
-                value: counted.value,
-                item: Item {
-                    cas: put.written.cas,
-                    value_len: put.written.value_len,
-                    size: put.written.size,
-                    flags: counted.flags,
-                    ttl_s: ttl(counted.expiry, now),
-                    ..Item::marked(counted.marks)
-                },
-            },
-            _ => refused,
-        };
-        if matches!(answer, Counted::Exists | Counted::NotANumber) {
-            return Ok(answer);
-        }
-        self.count(
-            match (how.decrement, hit) {
-                (false, true) => Counter::incr_hits,
-                (false, false) => Counter::incr_misses,
-                (true, true) => Counter::decr_hits,
-                (true, false) => Counter::decr_misses,
-            },
-            1,
-        );
         Ok(answer)
     }
 
@@ -779,7 +677,8 @@ fn wins(item: &Item, ttl_s: Option<u32>, how: &Get) -> bool {
     soon || (item.stale && how.win_stale)
 }
 
-fn ttl(expiry: u32, now: u32) -> Option<u32> {
+#[inline(always)]
+pub(crate) fn ttl(expiry: u32, now: u32) -> Option<u32> {
     (expiry != 0).then(|| expiry.saturating_sub(now))
 }
 
@@ -834,97 +733,4 @@ fn append(built: &mut Vec<u8>, bytes: &[u8]) -> Result<(), Unread> {
     }
     built.extend_from_slice(bytes);
     Ok(())
-}
-
-/// What a count came to.
-#[derive(Clone, Copy, Default)]
-struct Count {
-    value: u64,
-    marks: u64,
-    flags: u32,
-    /// seconds on the region's clock, 0 for never
-    expiry: u32,
-}
-
-/// What a value says as a number.
-enum Number {
-    Is {
-        number: u64,
-        /// length of the value, bytes
-        width: usize,
-    },
-    None,
-    /// it could not be read
-    Unreadable(Unread),
-}
-
-/// The number that an item's value says; `buffer` is for values of unusual length.
-#[inline]
-fn read_number(old: &Old<'_>, buffer: &mut Vec<u8>) -> Number {
-    if let Some((number, width)) = old.short_number() {
-        return Number::Is { number, width };
-    }
-    read_any_number(old, buffer)
-}
-
-#[inline(never)]
-fn read_any_number(old: &Old<'_>, buffer: &mut Vec<u8>) -> Number {
-    let mut digits = [0; NUMBER_LEN_MAX];
-    let bytes = match old.short_value(&mut digits) {
-        Some(bytes) => bytes,
-        None => match old.append_value(buffer) {
-            Ok(()) => buffer.as_slice(),
-            Err(unread) => return Number::Unreadable(unread),
-        },
-    };
-    parse_number(bytes).map_or(Number::None, |number| Number::Is {
-        number,
-        width: bytes.len(),
-    })
-}
-
-/// A decimal number below 2^64, as memcached reads one: blanks before it and behind it do not count.
-fn parse_number(bytes: &[u8]) -> Option<u64> {
-    let blank = |b: &u8| matches!(b, b' ' | b'\t' | b'\n' | 0x0B | 0x0C | b'\r');
-    let from = bytes.iter().position(|b| !blank(b))?;
-    let digits = bytes.get(from..)?;
-    let digits = digits.strip_prefix(b"+").unwrap_or(digits);
-    let mut number = 0u64;
-    for (at, byte) in digits.iter().enumerate() {
-        let digit = byte.wrapping_sub(b'0');
-        if digit > 9 {
-            return (at > 0 && blank(byte)).then_some(number);
-        }
-        number = if at < DIGITS_SAFE {
-            number * 10 + u64::from(digit)
-        } else {
-            number.checked_mul(10)?.checked_add(u64::from(digit))?
-        };
-    }
-    (!digits.is_empty()).then_some(number)
-}
-
-/// So many digits are always below 2^64.
-const DIGITS_SAFE: usize = 19;
-
-#[cfg(test)]
-mod tests {
-    use super::parse_number;
-
-    #[test]
-    fn numbers() {
-        for (text, number) in [
-            ("0", Some(0)),
-            ("18446744073709551615", Some(u64::MAX)),
-            ("18446744073709551616", None),
-            ("000000000000000000001", Some(1)),
-            ("12 ", Some(12)),
-            ("", None),
-            (" ", None),
-            ("12a", None),
-            ("-1", None),
-        ] {
-            assert_eq!(parse_number(text.as_bytes()), number, "{text:?}");
-        }
-    }
 }

@@ -28,18 +28,18 @@ pub(crate) struct Old<'r> {
     session: &'r Session,
     region: &'r Region,
     key: &'r [u8],
-    seen: &'r Seen,
+    seen: Seen,
     place: Place,
     now: u32,
 }
 
-impl Old<'_> {
+impl<'r> Old<'r> {
     /// What is known of it, details included.
     pub fn item(&self) -> Item {
         if self.region.has_checksums() {
             return self.copy().item.get();
         }
-        self.region.facts(self.seen, self.place, true, self.now)
+        self.region.facts(&self.seen, self.place, true, self.now)
     }
 
     /// Its marks ([`crate::layout::item::flag::MARKS`]), and the client's flags.
@@ -48,7 +48,7 @@ impl Old<'_> {
             let item = self.item();
             return (item.marks(), item.flags);
         }
-        self.region.marks_and_flags(self.seen)
+        self.region.marks_and_flags(&self.seen)
     }
 
     /// Seconds on the region's clock, 0 for never.
@@ -61,7 +61,7 @@ impl Old<'_> {
         if self.region.has_checksums() {
             return self.append_copy(out);
         }
-        self.region.append_value(self.seen, out)
+        self.region.append_value(&self.seen, out)
     }
 
     /// The value, copied to `out`; `None` if it is longer, or has segments of its own.
@@ -71,22 +71,7 @@ impl Old<'_> {
             // Its copy is as good.
             return None;
         }
-        self.region.short_value(self.seen, out)
-    }
-
-    /// The value as a number, if it is nothing but one to eight decimal digits; and its length, bytes.
-    #[inline]
-    pub fn short_number(&self) -> Option<(u64, usize)> {
-        let (header, len) = (self.seen.header, self.seen.header.value_len());
-        if self.region.has_checksums() || len == 0 || len > 8 || header.is_large() {
-            return None;
-        }
-        // Header and key before it are more than eight bytes together with it.
-        let word = self
-            .region
-            .memory
-            .u64_unaligned(self.seen.at + header.value_offset() + len - 8);
-        Some((digits(word, len)?, len))
+        self.region.short_value(&self.seen, out)
     }
 
     /// The segments that hold the value, when it has its own.
@@ -94,18 +79,18 @@ impl Old<'_> {
         if self.region.has_checksums() {
             return chain_of(&self.copy().body.borrow()).filter(|_| self.seen.header.is_large());
         }
-        self.region.chain(self.seen)
+        self.region.chain(&self.seen)
     }
 
     /// The item, copied and verified once. Whatever a decision takes from the old item, in a region with checksums it takes from
     /// here.
     #[cold]
-    fn copy(&self) -> &Verified {
+    fn copy(&self) -> &'r Verified {
         let copy = &self.session.verified;
         if copy.outcome.get() == Outcome::Unasked {
-            let mut item = self.region.facts(self.seen, self.place, true, self.now);
+            let mut item = self.region.facts(&self.seen, self.place, true, self.now);
             let body = &mut copy.body.borrow_mut();
-            let mut outcome = match self.region.read_verified(self.seen, self.key, &item, body) {
+            let mut outcome = match self.region.read_verified(&self.seen, self.key, &item, body) {
                 Ok(()) => Outcome::Intact,
                 Err(Unread::Changed) => Outcome::Damaged,
                 Err(Unread::NoMemory) => Outcome::NoMemory,
@@ -155,6 +140,9 @@ pub(crate) enum Decision<'v> {
     Unreadable(Unread),
 }
 
+/// Who decides what is to become of a key: it is asked again in every attempt, and its effects are to be those of the last time.
+pub(crate) type Decide<'d, 'v> = dyn FnMut(Option<&Old<'_>>, &mut Vec<u8>) -> Decision<'v> + 'd;
+
 /// What became of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Changed {
@@ -167,185 +155,224 @@ pub(crate) enum Changed {
 /// What the first look of a writer found.
 enum Scan {
     /// a confirmed word with our key
-    Here(Place, Slot),
+    Here(Place, Slot, Seen),
     Frozen(Place, Slot),
-    /// the key has no confirmed word: where to put one, and who is in the way
-    Absent {
-        /// as it was all the while
-        table: Table,
-        tentative: Option<(Place, Slot)>,
-        empty: Option<Place>,
-        victim: Option<(Place, Slot)>,
-    },
+    Absent(Absent),
     Again,
     Corrupt,
 }
 
+/// The key has no confirmed word: where to put one, and who is in the way.
+pub(crate) struct Absent {
+    /// as it was all the while
+    pub table: Table,
+    pub tentative: Option<(Place, Slot)>,
+    pub empty: Option<Place>,
+    pub victim: Option<(Place, Slot)>,
+}
+
+/// What an attempt at a change came to. `None`: somebody else was faster, or something had to be done first: it is to be made again.
+type Attempt = Result<Option<Changed>, WriteError>;
+
 impl Session {
     /// Changes a key. `decide` sees what is there (`None`: absent, expired or flushed) and an empty buffer in which it may
-    /// build a new value ([`Value::Built`]). What is put in is told in `prepared`, which begins empty.
-    pub(crate) fn change<'v, D>(
-        &self,
-        key: &Key<'_>,
-        now: u32,
-        prepared: &mut Prepared,
-        mut decide: D,
-    ) -> Result<Changed, WriteError>
-    where
-        D: FnMut(Option<&Old<'_>>, &mut Vec<u8>) -> Decision<'v>,
-    {
+    /// build a new value ([`Value::Built`]). What is put in is told behind it.
+    #[inline(never)]
+    pub(crate) fn change(&self, key: &Key<'_>, now: u32, decide: &mut Decide<'_, '_>) -> Result<(Changed, Written), WriteError> {
         self.enter()?;
         let built = &mut *self.built.borrow_mut();
-        let result = self.change_with(key, now, &mut decide, built, prepared);
+        let mut prepared = Prepared::default();
+        let mut attempt = || self.attempt(key, now, decide, built, &mut prepared).transpose();
+        let result = (0..ATTEMPTS_MAX).find_map(|_| attempt());
         built.clear();
         aside::shrink(built, BUILT_KEPT_MAX);
         self.end_operation();
-        self.discard(prepared);
-        result
+        self.discard(&mut prepared);
+        let changed = result.unwrap_or(Err(WriteError::Corrupt))?;
+        Ok((changed, prepared.written))
     }
 
-    fn change_with<'v, D>(
+    fn attempt(
         &self,
         key: &Key<'_>,
         now: u32,
-        decide: &mut D,
+        decide: &mut Decide<'_, '_>,
         built: &mut Vec<u8>,
         prepared: &mut Prepared,
-    ) -> Result<Changed, WriteError>
-    where
-        D: FnMut(Option<&Old<'_>>, &mut Vec<u8>) -> Decision<'v>,
-    {
-        let region = &*self.region;
-        for _ in 0..ATTEMPTS_MAX {
-            let epoch = region.epoch(now);
-            let mut found = None;
-            match self.scan(key, &mut found) {
-                Scan::Again => {}
-                Scan::Corrupt => return Err(WriteError::Corrupt),
-                Scan::Frozen(place, word) => self.unfreeze(place, word),
-                Scan::Here(place, word) => {
-                    let (Some(seen), Some(word)) = (&found, self.hold(place, word)) else {
-                        continue;
-                    };
-                    // The key was read before the intent. All forty bits of the generation are the same behind it, so it is
-                    // the same life of the segment, and an item does not change in it.
-                    if !region.still(seen) {
-                        continue;
+    ) -> Attempt {
+        let epoch = self.region.epoch(now);
+        match self.scan(key) {
+            Scan::Here(place, word, seen) => self.change_here(key, (place, word, seen), decide, built, prepared, epoch, now),
+            Scan::Absent(absent) => {
+                built.clear();
+                match decide(None, built) {
+                    Decision::Put(draft) | Decision::Replace(draft) => {
+                        self.put_absent(key, &absent, &draft, built, prepared, epoch, now)
                     }
-                    let present = seen.word.epoch() >= epoch && !seen.header.is_expired(now);
-                    let old = Old {
-                        session: self,
-                        region,
-                        key: key.bytes,
-                        seen,
-                        place,
-                        now,
-                    };
-                    built.clear();
-                    let mut decision = decide(present.then_some(&old), built);
-                    if region.has_checksums() {
-                        match self.verified.outcome.take() {
-                            // What was taken from it was not there.
-                            Outcome::Damaged => decision = Decision::Unreadable(Unread::Changed),
-                            Outcome::NoMemory => decision = Decision::Unreadable(Unread::NoMemory),
-                            Outcome::Unasked | Outcome::Intact => {}
-                        }
-                    }
-                    if !region.still(seen) {
-                        continue;
-                    }
-                    let (draft, stamp) = match decision {
-                        Decision::Keep => return Ok(Changed::Kept),
-                        Decision::Unreadable(Unread::NoMemory) => {
-                            let len = region.facts(seen, place, false, now).value_len;
-                            return Err(WriteError::NoMemory { len });
-                        }
-                        Decision::Unreadable(Unread::Changed)
-                            if word.same_but_frequency(Slot(region.slot(place.at).load(Acquire))) =>
-                        {
-                            self.remove_damaged(place, word);
-                            return Err(WriteError::Corrupt);
-                        }
-                        Decision::Unreadable(Unread::Changed) => continue,
-                        Decision::Remove => {
-                            if !present {
-                                return Ok(Changed::Kept);
-                            }
-                            // PUBLISH: the key is gone.
-                            if self.take_out(place, word) {
-                                self.count_removed(seen);
-                                self.free_replaced(seen, None);
-                                return Ok(Changed::Removed);
-                            }
-                            continue;
-                        }
-                        Decision::Put(draft) if mutants::is(Mutant::StampDown) => (draft, Stamp::Any(epoch)),
-                        Decision::Put(draft) => (draft, Stamp::Any(epoch.max(seen.word.epoch()))),
-                        Decision::Replace(draft) => (draft, Stamp::Once(seen.word.epoch())),
-                    };
-                    self.prepare(prepared, key, &draft, built, stamp, now)?;
-                    let written = &mut prepared.written;
-                    // PUBLISH: the new item. Its extent's tail is out already; recovery leaves whichever word is in the slot.
-                    if self.put_over(place, word, written.word) {
-                        region.set_hint(place, now, false);
-                        self.count(Counter::bytes, (written.size as u64).wrapping_sub(region.size(seen) as u64));
-                        self.bury(seen);
-                        self.free_replaced(seen, Some(draft.value));
-                        self.published(written);
-                        return Ok(Changed::Put);
-                    }
-                }
-                Scan::Absent {
-                    table,
-                    tentative,
-                    empty,
-                    victim,
-                } => {
-                    built.clear();
-                    let draft = match decide(None, built) {
-                        Decision::Put(draft) | Decision::Replace(draft) => draft,
-                        Decision::Keep | Decision::Remove | Decision::Unreadable(_) => return Ok(Changed::Kept),
-                    };
-                    if let Some((place, word)) = tentative
-                        && !mutants::is(Mutant::InsertWithoutRescan)
-                    {
-                        if mutants::is(Mutant::WaitOnTentative) {
-                            continue;
-                        }
-                        // Anybody may abort anybody's tentative entry: its owner may be dead.
-                        region.abort(place.at, word);
-                        continue;
-                    }
-                    let (place, over) = match (empty, victim) {
-                        (Some(place), _) => (place, Slot::EMPTY),
-                        // All of its buckets are full: grow while the index is to; otherwise evict.
-                        _ if self.grow_for_room(prepared, now) => continue,
-                        (None, Some((place, word))) if word.is_tentative() => {
-                            region.abort(place.at, word);
-                            continue;
-                        }
-                        (None, Some((_, _))) if !self.limits.evict => return Err(WriteError::OutOfMemory),
-                        // A tentative word over a victim would let it rise again: it goes first, for good.
-                        (None, Some((place, word))) if region.is_strict() => {
-                            self.evict_word(place, word, epoch, now);
-                            continue;
-                        }
-                        (None, Some((place, word))) => (place, word),
-                        (None, None) => continue,
-                    };
-                    self.prepare(prepared, key, &draft, built, Stamp::Any(epoch), now)?;
-                    if self.insert(key, table, place, over, &prepared.written, epoch, now) {
-                        self.published(&mut prepared.written);
-                        self.grow_a_little(now);
-                        return Ok(Changed::Put);
-                    }
+                    Decision::Keep | Decision::Remove | Decision::Unreadable(_) => Ok(Some(Changed::Kept)),
                 }
             }
+            Scan::Again => Ok(None),
+            Scan::Corrupt => Err(WriteError::Corrupt),
+            Scan::Frozen(place, word) => {
+                self.unfreeze(place, word);
+                Ok(None)
+            }
         }
-        Err(WriteError::Corrupt)
+    }
+
+    /// An attempt where the key has an item.
+    #[expect(clippy::too_many_arguments, reason = "all of it is one attempt's state")]
+    fn change_here(
+        &self,
+        key: &Key<'_>,
+        (place, word, seen): (Place, Slot, Seen),
+        decide: &mut Decide<'_, '_>,
+        built: &mut Vec<u8>,
+        prepared: &mut Prepared,
+        epoch: u32,
+        now: u32,
+    ) -> Attempt {
+        let region = &*self.region;
+        let Some(word) = self.hold(place, word) else {
+            return Ok(None);
+        };
+        // The key was read before the intent. All forty bits of the generation are the same behind it, so it is
+        // the same life of the segment, and an item does not change in it.
+        if !region.still(&seen) {
+            return Ok(None);
+        }
+        let present = seen.word.epoch() >= epoch && !seen.header.is_expired(now);
+        let old = Old {
+            session: self,
+            region,
+            key: key.bytes,
+            seen,
+            place,
+            now,
+        };
+        built.clear();
+        let mut decision = decide(present.then_some(&old), built);
+        if region.has_checksums() {
+            match self.verified.outcome.take() {
+                // What was taken from it was not there.
+                Outcome::Damaged => decision = Decision::Unreadable(Unread::Changed),
+                Outcome::NoMemory => decision = Decision::Unreadable(Unread::NoMemory),
+                Outcome::Unasked | Outcome::Intact => {}
+            }
+        }
+        if !region.still(&seen) {
+            return Ok(None);
+        }
+        let (draft, stamp) = match decision {
+            Decision::Keep => return Ok(Some(Changed::Kept)),
+            Decision::Unreadable(unread) => return self.meet_unreadable(unread, seen, place, word, now),
+            Decision::Remove if !present => return Ok(Some(Changed::Kept)),
+            Decision::Remove => {
+                // PUBLISH: the key is gone.
+                if !self.take_out(place, word) {
+                    return Ok(None);
+                }
+                self.count_removed(&seen);
+                self.free_replaced(&seen, None);
+                return Ok(Some(Changed::Removed));
+            }
+            Decision::Put(draft) if mutants::is(Mutant::StampDown) => (draft, Stamp::Any(epoch)),
+            Decision::Put(draft) => (draft, Stamp::Any(epoch.max(seen.word.epoch()))),
+            Decision::Replace(draft) => (draft, Stamp::Once(seen.word.epoch())),
+        };
+        self.prepare(prepared, key, &draft, built, stamp, Some(seen.segment), now)?;
+        let written = &mut prepared.written;
+        // PUBLISH: the new item. Its extent's tail is out already; recovery leaves whichever word is in the slot.
+        if !self.put_over(place, word, written.word) {
+            return Ok(None);
+        }
+        region.set_hint(place, now, false);
+        self.count(Counter::bytes, (written.size as u64).wrapping_sub(region.size(&seen) as u64));
+        self.bury(&seen);
+        self.free_replaced(&seen, Some(&draft.value));
+        self.published(written);
+        Ok(Some(Changed::Put))
+    }
+
+    /// An attempt whose item could not be read.
+    #[cold]
+    #[inline(never)]
+    fn meet_unreadable(&self, unread: Unread, seen: Seen, place: Place, word: Slot, now: u32) -> Attempt {
+        let region = &*self.region;
+        match unread {
+            Unread::NoMemory => Err(WriteError::NoMemory {
+                len: region.facts(&seen, place, false, now).value_len,
+            }),
+            Unread::Changed if word.same_but_frequency(Slot(region.slot(place.at).load(Acquire))) => {
+                self.remove_damaged(place, word);
+                Err(WriteError::Corrupt)
+            }
+            Unread::Changed => Ok(None),
+        }
+    }
+
+    /// Puts an item where there is none, by one attempt. `None`: it came to nothing.
+    pub(crate) fn put_once(&self, key: &Key<'_>, absent: &Absent, draft: &Draft<'_>, epoch: u32, now: u32) -> Option<Written> {
+        let mut prepared = Prepared::default();
+        let attempt = self.put_absent(key, absent, draft, &[], &mut prepared, epoch, now);
+        if !matches!(attempt, Ok(Some(_))) {
+            self.discard(&mut prepared);
+            return None;
+        }
+        Some(prepared.written)
+    }
+
+    /// An attempt at putting an item where there is none.
+    #[expect(clippy::too_many_arguments, reason = "all of it is one attempt's state")]
+    fn put_absent(
+        &self,
+        key: &Key<'_>,
+        absent: &Absent,
+        draft: &Draft<'_>,
+        built: &[u8],
+        prepared: &mut Prepared,
+        epoch: u32,
+        now: u32,
+    ) -> Attempt {
+        let region = &*self.region;
+        if let Some((place, word)) = absent.tentative
+            && !mutants::is(Mutant::InsertWithoutRescan)
+        {
+            // Anybody may abort anybody's tentative entry: its owner may be dead.
+            if !mutants::is(Mutant::WaitOnTentative) {
+                region.abort(place.at, word);
+            }
+            return Ok(None);
+        }
+        let (place, over) = match (absent.empty, absent.victim) {
+            (Some(place), _) => (place, Slot::EMPTY),
+            // All of its buckets are full: grow while the index is to; otherwise evict.
+            _ if self.grow_for_room(prepared, now) => return Ok(None),
+            (None, Some((place, word))) if word.is_tentative() => {
+                region.abort(place.at, word);
+                return Ok(None);
+            }
+            (None, Some((_, _))) if !self.limits.evict => return Err(WriteError::OutOfMemory),
+            // A tentative word over a victim would let it rise again: it goes first, for good.
+            (None, Some((place, word))) if region.is_strict() => {
+                self.evict_word(place, word, epoch, now);
+                return Ok(None);
+            }
+            (None, Some((place, word))) => (place, word),
+            (None, None) => return Ok(None),
+        };
+        self.prepare(prepared, key, draft, built, Stamp::Any(epoch), None, now)?;
+        if !self.insert(key, absent.table, place, over, &prepared.written, epoch, now) {
+            return Ok(None);
+        }
+        self.published(&mut prepared.written);
+        self.grow_a_little(now);
+        Ok(Some(Changed::Put))
     }
 
     /// Stores the intent for a word's segment and re-reads the slot. The word as it is now, if it names the same item.
+    #[inline(always)]
     pub(crate) fn hold(&self, place: Place, word: Slot) -> Option<Slot> {
         self.held.set(word);
         self.intend(OPERATION, word.segment());
@@ -355,28 +382,46 @@ impl Session {
 
     /// Compare-and-swap of a slot from an item's word, whose frequency may meanwhile have changed, to its successor, who keeps
     /// the frequency: it is the key that is wanted often.
-    fn swap(&self, place: Place, mut from: Slot, to: Slot) -> bool {
+    #[inline(always)]
+    pub(crate) fn swap(&self, place: Place, mut from: Slot, to: Slot) -> bool {
         let slot = self.region.slot(place.at);
         if mutants::is(Mutant::OverwriteInTwoSteps) && slot.compare_exchange(from.0, Slot::EMPTY.0, AcqRel, Acquire).is_ok() {
             from = Slot::EMPTY;
         }
-        loop {
-            let to = if to.is_empty() {
-                to
-            } else {
-                to.with_frequency(from.frequency())
-            };
-            let order = if mutants::is(Mutant::PublishUnordered) {
-                Relaxed
-            } else {
-                AcqRel
-            };
-            match slot.compare_exchange(from.0, to.0, order, Acquire) {
-                Ok(_) => return true,
-                Err(now) if !Slot(now).is_frozen() && Slot(now).same_but_frequency(from) => from = Slot(now),
-                Err(_) => return false,
+        match self.swap_same(place, from, to) {
+            Ok(()) => true,
+            Err(now) => self.swap_again(place, from, now, to),
+        }
+    }
+
+    /// The same for a word that is still the same. The error: the word as it is now.
+    #[inline(always)]
+    fn swap_same(&self, place: Place, from: Slot, to: Slot) -> Result<(), Slot> {
+        let to = if to.is_empty() {
+            to
+        } else {
+            to.with_frequency(from.frequency())
+        };
+        let order = if mutants::is(Mutant::PublishUnordered) {
+            Relaxed
+        } else {
+            AcqRel
+        };
+        let swapped = self.region.slot(place.at).compare_exchange(from.0, to.0, order, Acquire);
+        swapped.map(|_| ()).map_err(Slot)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn swap_again(&self, place: Place, mut from: Slot, mut now: Slot, to: Slot) -> bool {
+        while !now.is_frozen() && now.same_but_frequency(from) {
+            from = now;
+            match self.swap_same(place, from, to) {
+                Ok(()) => return true,
+                Err(other) => now = other,
             }
         }
+        false
     }
 
     /// Takes the word of an item that is not as it was written out of the index: a miss is all that it could ever give. What
@@ -390,36 +435,28 @@ impl Session {
     }
 
     /// Replaces an item's word by a new item's; persistent behind this. The new item already is, in its place.
-    #[inline(always)]
     fn put_over(&self, place: Place, from: Slot, to: Slot) -> bool {
-        self.counted(from, || {
-            if self.region.is_strict() {
-                self.swap_and_persist(place, from, self.region.dirty(to))
-            } else {
-                self.swap(place, from, to)
-            }
-        })
+        self.swap_and_persist(place, from, self.region.dirty(to))
     }
 
     /// Takes an item's word out, whose frequency may meanwhile have changed; persistent behind this.
     fn take_out(&self, place: Place, from: Slot) -> bool {
-        self.counted(from, || {
-            if self.region.is_strict() {
-                self.swap_and_persist(place, from, from.removed())
-            } else {
-                self.swap(place, from, Slot::EMPTY)
-            }
-        })
+        let to = if self.region.is_strict() {
+            from.removed()
+        } else {
+            Slot::EMPTY
+        };
+        self.swap_and_persist(place, from, to)
     }
 
-    #[cold]
-    #[inline(never)]
     fn swap_and_persist(&self, place: Place, from: Slot, to: Slot) -> bool {
-        let done = self.swap(place, from, to);
-        if done {
-            self.region.persist_word(place.at, to);
-        }
-        done
+        self.counted(from, || {
+            let done = self.swap(place, from, to);
+            if done && self.region.is_strict() {
+                self.region.persist_word(place.at, to);
+            }
+            done
+        })
     }
 
     /// Evicts the item of a word to make room in its bucket.
@@ -452,10 +489,9 @@ impl Session {
         self.counted_eviction(word, || slot.compare_exchange(word.0, Slot::EMPTY.0, AcqRel, Relaxed).is_ok());
     }
 
-    /// First look: all slots of both buckets, and only then a verdict. The item goes to `found`: behind a reference, because a
-    /// processor waits for the words of a result that is moved as soon as it was made.
-    fn scan(&self, key: &Key<'_>, found: &mut Option<Seen>) -> Scan {
-        let region = &self.region;
+    /// First look: all slots of both buckets, and only then a verdict.
+    fn scan(&self, key: &Key<'_>) -> Scan {
+        let region = &*self.region;
         let table = region.table();
         let Some(buckets) = region.buckets(key.hash, table) else {
             return Scan::Corrupt;
@@ -465,43 +501,36 @@ impl Session {
         let [first, second] = buckets.pair();
         region.memory.prefetch::<1>(second.1);
         let a = region.memory.line(first.1);
-        if let Some(scan) = self.scan_line(&a, first, key, wanted, &mut tentative, found) {
+        if let Some(scan) = self.scan_line(&a, first, key, wanted, &mut tentative) {
             return scan;
         }
         let b = region.memory.line(second.1);
-        if let Some(scan) = self.scan_line(&b, second, key, wanted, &mut tentative, found) {
+        if let Some(scan) = self.scan_line(&b, second, key, wanted, &mut tentative) {
             return scan;
         }
         for third in buckets.iter().skip(2) {
             let line = region.memory.line(third.1);
-            if let Some(scan) = self.scan_line(&line, third, key, wanted, &mut tentative, found) {
+            if let Some(scan) = self.scan_line(&line, third, key, wanted, &mut tentative) {
                 return scan;
             }
         }
         let lines = [a, b];
-        // The first empty slot of the bucket that has more of them.
-        let [a, b] = [Slot::empties(&a), Slot::empties(&b)];
-        let ((bucket, at), free) = if a.count_ones() >= b.count_ones() {
-            (first, a)
-        } else {
-            (second, b)
-        };
+        let empty = Place::emptiest([first, second], &lines);
         if region.table() != table {
             return Scan::Again;
         }
-        if free == 0 {
+        if empty.is_none() {
             return self.scan_third(key, table, tentative, buckets.pair(), lines);
         }
-        Scan::Absent {
+        Scan::Absent(Absent {
             table,
             tentative,
-            empty: Some(Place::new(bucket, at, free.trailing_zeros() as usize)),
+            empty,
             victim: None,
-        }
+        })
     }
 
     /// The verdict on a key, if a bucket's line gives one.
-    #[inline(always)]
     fn scan_line(
         &self,
         line: &Line,
@@ -509,9 +538,8 @@ impl Session {
         key: &Key<'_>,
         wanted: u64,
         tentative: &mut Option<(Place, Slot)>,
-        found: &mut Option<Seen>,
     ) -> Option<Scan> {
-        let region = &self.region;
+        let region = &*self.region;
         if Slot::any_frozen(line) {
             return Some(scan_frozen(line, bucket, bucket_at));
         }
@@ -539,8 +567,7 @@ impl Session {
                     let ours = region.has_key(&seen, key.bytes);
                     if ours && !word.is_tentative() {
                         // Whether it was the item is looked at behind the intent.
-                        *found = Some(seen);
-                        return Some(Scan::Here(place, word));
+                        return Some(Scan::Here(place, word, seen));
                     }
                     if !region.still(&seen) {
                         return Some(Scan::Again);
@@ -579,17 +606,26 @@ impl Session {
             Some(_) => None,
             None => least_worth([pair[0], pair[1], third], [&a, &b, &line]),
         };
-        Scan::Absent {
+        Scan::Absent(Absent {
             table,
             tentative,
             empty,
             victim,
-        }
+        })
     }
 
     /// Puts a written item into a slot that is empty, or over a victim's confirmed word.
     #[expect(clippy::too_many_arguments, reason = "all of it is one insert's state")]
-    fn insert(&self, key: &Key<'_>, table: Table, place: Place, over: Slot, written: &Written, epoch: u32, now: u32) -> bool {
+    pub(crate) fn insert(
+        &self,
+        key: &Key<'_>,
+        table: Table,
+        place: Place,
+        over: Slot,
+        written: &Written,
+        epoch: u32,
+        now: u32,
+    ) -> bool {
         let region = &*self.region;
         let slot = region.slot(place.at);
         let mut evicted = None;
@@ -712,7 +748,7 @@ impl Session {
     }
 
     /// Makes sure that the draft is written: an attempt before may have written the same.
-    #[inline]
+    #[expect(clippy::too_many_arguments, reason = "what is to be written, and where")]
     fn prepare(
         &self,
         prepared: &mut Prepared,
@@ -720,6 +756,7 @@ impl Session {
         draft: &Draft<'_>,
         built: &[u8],
         stamp: Stamp,
+        replaced: Option<usize>,
         now: u32,
     ) -> Result<(), WriteError> {
         let (epoch, reusable) = match stamp {
@@ -730,7 +767,7 @@ impl Session {
             return Ok(());
         }
         self.discard(prepared);
-        self.write(key, draft, built, epoch, now, &mut prepared.written)?;
+        prepared.written = self.write(key, draft, built, epoch, replaced, now)?;
         (prepared.is_written, prepared.reusable) = (true, reusable);
         // The item, and all that its segment needs to be understood, before any word leads there.
         self.region.barrier();
@@ -738,72 +775,40 @@ impl Session {
     }
 
     /// A written item that was never published: its place is dead, the segments of its value are free again.
-    #[inline]
     pub(crate) fn discard(&self, prepared: &mut Prepared) {
         prepared.is_written = false;
-        if prepared.written.chain.is_some() {
-            self.discard_chain(prepared);
-        }
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn discard_chain(&self, prepared: &mut Prepared) {
         if let Some(chain) = prepared.written.chain.take() {
             self.free_chain(chain.first);
         }
     }
 
     /// A written item has been published: the segments of its value are its own.
-    #[inline]
     fn published(&self, written: &mut Written) {
-        if written.chain.is_some() {
-            self.published_chain(written);
-        }
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn published_chain(&self, written: &mut Written) {
         if let Some(chain) = written.chain.take() {
             self.disown_chain(chain);
         }
     }
 
     /// Frees the segments of an item that was just replaced, unless the new item has taken them over.
-    #[inline]
-    fn free_replaced(&self, seen: &Seen, new: Option<Value<'_>>) {
+    fn free_replaced(&self, seen: &Seen, new: Option<&Value<'_>>) {
         if seen.header.is_large() {
-            self.free_replaced_chain(seen, new);
+            let kept = match new {
+                Some(Value::Chain(chain)) => Some(*chain),
+                _ => None,
+            };
+            self.free_replaced_chain(*seen, kept);
         }
     }
 
     #[cold]
     #[inline(never)]
-    fn free_replaced_chain(&self, seen: &Seen, new: Option<Value<'_>>) {
-        if let Some(chain) = self.region.chain(seen)
-            && !matches!(new, Some(Value::Chain(kept)) if kept == chain)
+    fn free_replaced_chain(&self, seen: Seen, kept: Option<Chain>) {
+        if let Some(chain) = self.region.chain(&seen)
+            && kept != Some(chain)
         {
             self.free_chain(chain.first);
         }
     }
-}
-
-/// The number that the last `len` characters of these eight say, the first of them in the lowest byte, if all are decimal digits.
-#[inline]
-fn digits(word: u64, len: usize) -> Option<u64> {
-    const ZEROS: u64 = 0x3030_3030_3030_3030;
-    const HIGH: u64 = 0xF0F0_F0F0_F0F0_F0F0;
-    let others = 64 - 8 * len;
-    // What stands before them is made zeros; a shift by all 64 bits does not come up.
-    let text = word >> others << others | (ZEROS & ((1 << others) - 1));
-    if text & HIGH != ZEROS || text.wrapping_add(0x0606_0606_0606_0606) & HIGH != ZEROS {
-        return None;
-    }
-    // Digits make pairs, pairs fours, fours all of it.
-    let pairs = (text - ZEROS).wrapping_mul(10 << 8 | 1) >> 8 & 0x00FF_00FF_00FF_00FF;
-    let fours = pairs.wrapping_mul(100 << 16 | 1) >> 16 & 0x0000_FFFF_0000_FFFF;
-    Some(fours.wrapping_mul(10_000 << 32 | 1) >> 32)
 }
 
 /// A bucket with a frozen slot: the first of them.
@@ -841,35 +846,11 @@ enum Stamp {
 }
 
 /// A written item on its way to its publish.
-#[derive(Default)]
+#[derive(Clone, Copy, Default)]
 pub(crate) struct Prepared {
     is_written: bool,
     /// the flush epoch that it was written for, if it is good for another attempt: every attempt of an operation that does
     /// not look at the old item makes the same one
     reusable: Option<u32>,
     pub written: Written,
-}
-
-#[cfg(test)]
-mod tests {
-    use super::digits;
-
-    #[test]
-    fn digits_are_read_eight_at_a_time() {
-        for len in 1..=8u32 {
-            for number in [0, 1, 9, 10, 42, 999, 12_345_678, 90_000_009, 99_999_999] {
-                let number = number % 10u64.pow(len);
-                let text = format!("{number:0width$}", width = len as usize);
-                let mut bytes = [0xFF; 8];
-                bytes[8 - len as usize..].copy_from_slice(text.as_bytes());
-                assert_eq!(digits(u64::from_le_bytes(bytes), len as usize), Some(number), "{text}");
-                for (at, wrong) in (8 - len as usize..8).flat_map(|at| (0..=255).map(move |wrong: u8| (at, wrong))) {
-                    let mut bytes = bytes;
-                    bytes[at] = wrong;
-                    let is_number = digits(u64::from_le_bytes(bytes), len as usize).is_some();
-                    assert_eq!(is_number, wrong.is_ascii_digit(), "byte {wrong} at {at}");
-                }
-            }
-        }
-    }
 }

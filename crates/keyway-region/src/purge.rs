@@ -431,7 +431,7 @@ impl Session {
     /// stands: a purge need not look for its word. Its bytes are counted; the segment's count is a hint in a line that every
     /// writer wants: small items are counted together, with the segment of the one that makes up a portion, so that of random
     /// segments each gets its share.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn bury(&self, seen: &Seen) {
         // PAIRS: Acquire in `Session::purge`: whoever sees it dead sees its slot without it.
         self.region
@@ -448,6 +448,7 @@ impl Session {
     }
 
     /// An item left the index.
+    #[inline]
     pub(crate) fn count_removed(&self, seen: &Seen) {
         self.count(Counter::curr_items, 1u64.wrapping_neg());
         self.count(Counter::bytes, (self.region.size(seen) as u64).wrapping_neg());

@@ -139,6 +139,8 @@ pub struct Region {
     pub(crate) is_read_only: bool,
     /// bytes of the checksum behind an item's body: 0 in a region without
     pub(crate) checksum_size: usize,
+    /// it has neither strict mode nor checksums
+    is_plain: bool,
     host: Box<dyn Host>,
     clock_base_unix_s: i64,
     bucket_shift: u32,
@@ -312,6 +314,7 @@ impl Region {
             seed,
             persist,
             is_read_only: host.is_read_only(),
+            is_plain: !strict && !checksums,
             checksum_size: if checksums { item::CHECKSUM_SIZE } else { 0 },
             host,
             clock_base_unix_s,
@@ -324,6 +327,12 @@ impl Region {
             offered: Offered::default(),
             touched,
         })
+    }
+
+    /// Whether the region has neither strict mode nor checksums.
+    #[inline(always)]
+    pub(crate) fn is_plain(&self) -> bool {
+        self.is_plain
     }
 
     /// The superblock.
@@ -397,7 +406,7 @@ impl Region {
     }
 
     /// A segment's generation and epoch.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn segment_word(&self, segment: usize) -> SegmentWord {
         SegmentWord(self.word(segment).load(Acquire))
     }
@@ -517,7 +526,7 @@ impl Region {
     }
 
     /// The hint of a slot, if the directory has its segment.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn hint(&self, bucket: u64, index: usize) -> Option<&AtomicU8> {
         // A segment holds a byte for each slot of eight times as many buckets as fit into one themselves.
         let shift = self.bucket_shift + bucket::SLOTS.ilog2();
@@ -527,7 +536,7 @@ impl Region {
     }
 
     /// The segment that a directory names; table words are bounded, so the entry lies in the directory's array.
-    #[inline]
+    #[inline(always)]
     fn directory(&self, directory: usize, entry: u64) -> Option<usize> {
         let word: &AtomicU32 = self.memory.get(directory + index(entry) * 4);
         let segment = (word.load(Acquire) as usize).wrapping_sub(1);

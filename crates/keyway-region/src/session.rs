@@ -249,13 +249,6 @@ impl Session {
         }
     }
 
-    /// The segment of the item that the thread's operation is at.
-    #[inline]
-    pub(crate) fn operates_in(&self) -> Option<usize> {
-        let name = self.thread().intents.get(OPERATION).map_or(0, |w| w.load(Relaxed));
-        index(name).checked_sub(1).filter(|segment| self.region.has(*segment))
-    }
-
     /// Whether this thread's own operation is at an item of this segment: it had better not be evicted by it.
     pub(crate) fn operates_on(&self, segment: usize) -> bool {
         self.thread()

@@ -241,6 +241,20 @@ impl Session {
         self.meet_door(DoorWord(door))
     }
 
+    /// The same, if the present door word is known and changes are not counted. `false`: the operation has not begun.
+    #[inline(always)]
+    pub(crate) fn enter_known(&self) -> bool {
+        let writing = &self.thread().writing;
+        writing.store(1, Relaxed);
+        // PAIRS: as in `enter`.
+        light_fence();
+        let is_known = self.region.superblock().kernel_door.load(Acquire) == self.door.get() && !self.counts.get();
+        if !is_known {
+            self.leave();
+        }
+        is_known
+    }
+
     /// Whether the session has acknowledged the present door word: an operation that begins now need not stop for it.
     #[inline]
     pub fn knows_door(&self) -> bool {

@@ -6,7 +6,8 @@
 //! opens the region again ([`Cache::here`]).
 
 use crate::cancel::Uncancelled;
-use crate::{Cache, Inner, LocalError, Session, SessionError, fork};
+use crate::fork::Home;
+use crate::{Cache, Inner, LocalError, Session, SessionError};
 use std::cell::RefCell;
 use std::sync::{Arc, Weak};
 
@@ -19,10 +20,12 @@ thread_local! {
 
 /// A thread's session of one cache.
 struct Seat {
-    /// keeps the address taken, so that no other cache can have it
+    /// whose it is
+    at: *const Inner,
+    /// keeps that address taken, so that no other cache can have it
     cache: Weak<Inner>,
-    /// of the process that the session was made in
-    life: u64,
+    /// the process that the session was made in
+    home: Home,
     /// there until the seat is dropped
     session: Option<Session>,
     buffer: Vec<u8>,
@@ -88,12 +91,13 @@ impl Cache {
             return Ok(());
         }
         let _uncancelled = Uncancelled::new();
-        let life = fork::life();
-        seats.retain(|seat| seat.life == life && seat.cache.strong_count() > 0);
+        seats.retain(|seat| seat.home.is_here() && seat.cache.strong_count() > 0);
+        let session = self.here().map_err(|error| LocalError::Open(Box::new(error)))?.session()?;
         let seat = Seat {
+            at: Arc::as_ptr(&self.inner),
             cache: Arc::downgrade(&self.inner),
-            life,
-            session: Some(self.here().map_err(|error| LocalError::Open(Box::new(error)))?.session()?),
+            home: Home::new(),
+            session: Some(session),
             buffer: Vec::new(),
         };
         seats.insert(0, seat);
@@ -103,15 +107,15 @@ impl Cache {
 
 impl Seat {
     /// Whether it is this process's seat in this cache.
-    #[inline]
+    #[inline(always)]
     fn is_of(&self, inner: &Arc<Inner>) -> bool {
-        std::ptr::eq(self.cache.as_ptr(), Arc::as_ptr(inner)) && self.life == fork::life()
+        std::ptr::eq(self.at, Arc::as_ptr(inner)) && self.home.is_here()
     }
 }
 
 impl Drop for Seat {
     fn drop(&mut self) {
-        if self.life != fork::life() {
+        if !self.home.is_here() {
             // The parent's: its thread slot is not ours to give back, and we have no mapping to do it in.
             std::mem::forget(self.session.take());
         }

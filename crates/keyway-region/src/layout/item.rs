@@ -70,7 +70,7 @@ pub struct Header(pub u64);
 
 impl Header {
     /// Puts a header together; arguments within their bounds. `flags`: of [`flag::GIVEN`].
-    #[inline]
+    #[inline(always)]
     pub fn new(key_len: usize, value_len: usize, flags: u64, expiry: u32) -> Self {
         debug_assert!((1..=KEY_LEN_MAX).contains(&key_len) && value_len <= LARGE && flags & !flag::GIVEN == 0);
         debug_assert!(expiry <= EXPIRY_MAX);
@@ -95,13 +95,13 @@ impl Header {
     }
 
     /// Length of the key, bytes.
-    #[inline]
+    #[inline(always)]
     pub fn key_len(self) -> usize {
         (self.0 >> 20 & 0xFF) as usize
     }
 
     /// Length of what follows the key, bytes.
-    #[inline]
+    #[inline(always)]
     pub fn value_len(self) -> usize {
         if self.is_large() {
             LARGE_BODY_SIZE
@@ -111,7 +111,7 @@ impl Header {
     }
 
     /// Whether the value is in segments of its own.
-    #[inline]
+    #[inline(always)]
     pub fn is_large(self) -> bool {
         super::index(self.0) & LARGE == LARGE
     }
@@ -183,25 +183,25 @@ impl Header {
     }
 
     /// From the item's start to its key, bytes.
-    #[inline]
+    #[inline(always)]
     pub fn key_offset(self) -> usize {
         HEADER_SIZE + optional_size(self.0)
     }
 
     /// From the item's start to its value, bytes.
-    #[inline]
+    #[inline(always)]
     pub fn value_offset(self) -> usize {
         self.key_offset() + self.key_len()
     }
 
     /// All of the item, padding included, bytes.
-    #[inline]
+    #[inline(always)]
     pub fn size(self) -> usize {
         padded(self.value_offset() + self.value_len())
     }
 
     /// The header, if it can be one of an item that has `room` bytes.
-    #[inline]
+    #[inline(always)]
     pub fn validate(self, room: usize) -> Option<Self> {
         let key = self.key_len();
         let sane = (1..=KEY_LEN_MAX).contains(&key) && self.size() <= room;
@@ -213,7 +213,7 @@ impl Header {
 const OPTIONAL_SIZES: [usize; 16] = [0, 4, 8, 12, 0, 4, 8, 12, 4, 8, 12, 16, 4, 8, 12, 16];
 
 /// Bytes of the optional fields that a header announces.
-#[inline]
+#[inline(always)]
 fn optional_size(header: u64) -> usize {
     let flags = super::index(header >> OPTIONAL_SHIFT) % OPTIONAL_SIZES.len();
     OPTIONAL_SIZES.get(flags).copied().unwrap_or_default()
@@ -242,7 +242,7 @@ fn padded(len: usize) -> usize {
 }
 
 /// Bytes of an item with these lengths. `flags`: of [`flag::GIVEN`].
-#[inline]
+#[inline(always)]
 pub fn size(key_len: usize, value_len: usize, flags: u64, expiry: u32) -> usize {
     padded(HEADER_SIZE + optional_size(flags | lifetime_flag(flags, expiry)) + key_len + value_len)
 }

@@ -172,6 +172,12 @@ impl Slot {
         self.tag() == tag && self.is_item()
     }
 
+    /// Names an item that has this tag, and says nothing else of it: confirmed, neither frozen nor dirty.
+    #[inline(always)]
+    pub(crate) fn is_confirmed_with(self, tag: u64) -> bool {
+        self.0 & (TENTATIVE | FROZEN | DIRTY | mask(TAG_BITS) << TAG_SHIFT) == tag << TAG_SHIFT
+    }
+
     /// Which of a bucket's words have this tag, as bits.
     #[inline(always)]
     pub(crate) fn with_tag(line: &Line, tag: u64) -> u32 {

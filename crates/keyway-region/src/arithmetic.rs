@@ -1,0 +1,201 @@
+//! Counting: what increment and decrement mean ("Increment/Decrement", "Meta Arithmetic" of protocol.txt), and how a number is read from
+//! an item's value.
+
+use crate::aside;
+use crate::decimal;
+use crate::extent::{Draft, Value, Written};
+use crate::hash::Key;
+use crate::layout::item::flag;
+use crate::layout::stats::Counter;
+use crate::lookup::Unread;
+use crate::operations::ttl;
+use crate::publish::{Changed, Decision, Old};
+use crate::region::Region;
+use crate::session::Session;
+use crate::verbs::{Arithmetic, Counted, Item, WriteError};
+
+impl Session {
+    /// Increment and decrement ("Increment/Decrement", "Meta Arithmetic").
+    pub fn arithmetic(&mut self, key: &[u8], how: &Arithmetic, now: u32) -> Result<Counted, WriteError> {
+        let key = self.key(key)?;
+        let is_plain = how.compare_cas.is_none() && how.new_cas.is_none() && how.exptime.is_none();
+        if is_plain && let Some(counted) = self.count_quickly(&key, how, now) {
+            self.count(
+                if how.decrement {
+                    Counter::decr_hits
+                } else {
+                    Counter::incr_hits
+                },
+                1,
+            );
+            return Ok(counted);
+        }
+        self.arithmetic_if(&key, *how, now)
+    }
+
+    /// Arithmetic of any kind.
+    #[inline(never)]
+    fn arithmetic_if(&self, key: &Key<'_>, how: Arithmetic, now: u32) -> Result<Counted, WriteError> {
+        let mut sum = Sum::default();
+        let (what, written) = self.change(key, now, &mut |old, built| {
+            let decision;
+            (decision, sum) = self::sum(&self.region, &how, now, old, built);
+            decision
+        })?;
+        Ok(self.counted_sum(&how, what, sum, &written, now))
+    }
+
+    /// Counts that somebody counted, and says what it came to.
+    fn counted_sum(&self, how: &Arithmetic, what: Changed, sum: Sum, written: &Written, now: u32) -> Counted {
+        let answer = match (what, sum.refusal) {
+            (Changed::Put, _) => Counted::Value {
+                value: sum.value,
+                item: Item {
+                    cas: written.cas,
+                    value_len: written.value_len,
+                    size: written.size,
+                    flags: sum.flags,
+                    ttl_s: ttl(sum.expiry, now),
+                    ..Item::marked(sum.marks)
+                },
+            },
+            (_, Refusal::Absent) => Counted::NotFound,
+            (_, Refusal::Exists) => return Counted::Exists,
+            (_, Refusal::NotANumber) => return Counted::NotANumber,
+        };
+        self.count(
+            match (how.decrement, sum.hit) {
+                (false, true) => Counter::incr_hits,
+                (false, false) => Counter::incr_misses,
+                (true, true) => Counter::decr_hits,
+                (true, false) => Counter::decr_misses,
+            },
+            1,
+        );
+        answer
+    }
+}
+
+/// What becomes of a number.
+fn sum<'v>(region: &Region, how: &Arithmetic, now: u32, old: Option<&Old<'_>>, built: &mut Vec<u8>) -> (Decision<'v>, Sum) {
+    let Some(old) = old else {
+        let Some((value, exptime)) = how.vivify else {
+            return (Decision::Keep, Sum::default());
+        };
+        let sum = Sum {
+            value,
+            marks: if how.binary_key { flag::BINARY_KEY } else { 0 },
+            expiry: region.expiry(exptime, now),
+            ..Sum::default()
+        };
+        return (Decision::Put(sum.draft(how.new_cas, Value::Number(value, 0))), sum);
+    };
+    if how.compare_cas.is_some_and(|cas| cas != old.item().cas) {
+        return (Decision::Keep, Sum::refused(Refusal::Exists));
+    }
+    let (number, width) = match read_number(old, built) {
+        Number::Is { number, width } => (number, width),
+        Number::None => return (Decision::Keep, Sum::refused(Refusal::NotANumber)),
+        Number::Unreadable(unread) => return (Decision::Unreadable(unread), Sum::default()),
+    };
+    let value = if how.decrement {
+        number.saturating_sub(how.delta)
+    } else {
+        number.wrapping_add(how.delta)
+    };
+    let (marks, flags) = old.marks_and_flags();
+    let sum = Sum {
+        hit: true,
+        value,
+        marks,
+        flags,
+        expiry: how.exptime.map_or(old.expiry(), |exptime| region.expiry(exptime, now)),
+        ..Sum::default()
+    };
+    // A number that fits into the old value's length is padded to it (protocol.txt, "Increment/Decrement").
+    let text = if width <= decimal::LEN_MAX {
+        Value::Number(value, width)
+    } else {
+        build_number(value, width, built);
+        Value::Built
+    };
+    (Decision::Replace(sum.draft(how.new_cas, text)), sum)
+}
+
+/// What a number becomes, or why it stays as it is.
+#[derive(Clone, Copy, Default)]
+struct Sum {
+    refusal: Refusal,
+    hit: bool,
+    value: u64,
+    marks: u64,
+    flags: u32,
+    /// seconds on the region's clock, 0 for never
+    expiry: u32,
+}
+
+/// Why there is nothing to count.
+#[derive(Clone, Copy, Default)]
+enum Refusal {
+    #[default]
+    Absent,
+    Exists,
+    NotANumber,
+}
+
+impl Sum {
+    fn refused(refusal: Refusal) -> Self {
+        Self {
+            refusal,
+            hit: true,
+            ..Self::default()
+        }
+    }
+
+    /// The item that says so.
+    fn draft<'v>(&self, cas: Option<u64>, value: Value<'v>) -> Draft<'v> {
+        Draft {
+            marks: self.marks,
+            client_flags: self.flags,
+            cas,
+            expiry: self.expiry,
+            value,
+        }
+    }
+}
+
+/// The number, padded with blanks to more bytes than usual: the old value was that long, and has been read into the buffer.
+fn build_number(value: u64, width: usize, built: &mut Vec<u8>) {
+    built.clear();
+    aside::reserve(built, width);
+    built.extend_from_slice(itoa::Buffer::new().format(value).as_bytes());
+    built.resize(width, b' ');
+}
+
+/// What a value says as a number.
+enum Number {
+    Is {
+        number: u64,
+        /// length of the value, bytes
+        width: usize,
+    },
+    None,
+    /// it could not be read
+    Unreadable(Unread),
+}
+
+/// The number that an item's value says; `buffer` is for values of unusual length.
+fn read_number(old: &Old<'_>, buffer: &mut Vec<u8>) -> Number {
+    let mut digits = [0; decimal::LEN_MAX];
+    let bytes = match old.short_value(&mut digits) {
+        Some(bytes) => bytes,
+        None => match old.append_value(buffer) {
+            Ok(()) => buffer.as_slice(),
+            Err(unread) => return Number::Unreadable(unread),
+        },
+    };
+    decimal::read(bytes).map_or(Number::None, |number| Number::Is {
+        number,
+        width: bytes.len(),
+    })
+}
