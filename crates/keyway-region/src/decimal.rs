@@ -50,7 +50,7 @@ pub(crate) fn short(number: u64, width: usize) -> Option<(u64, usize)> {
         return None;
     }
     // All of it makes fours, fours pairs, pairs digits. The higher half comes first; each quotient is exact for what it divides.
-    let fours = number / 10_000 | number % 10_000 << 32;
+    let fours = (number / 10_000) | ((number % 10_000) << 32);
     let hundreds = fours.wrapping_mul(5_243) >> 19 & 0x0000_007F_0000_007F;
     let pairs = hundreds | (fours - hundreds * 100) << 16;
     let tens = pairs.wrapping_mul(103) >> 10 & 0x000F_000F_000F_000F;

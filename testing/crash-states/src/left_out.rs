@@ -16,7 +16,7 @@ const REDUNDANT: &[(&str, &str, &str, &str)] = &[];
 const UNREACHED: &[(&str, &str, &str, &str)] = &[
     (
         "publish.rs",
-        "change_with",
+        "put_absent",
         "region.abort(place.at, word);",
         "the word is not dirty, so nothing is written back: the scan that found it has made every dirty one with its tag persistent",
     ),
