@@ -98,11 +98,7 @@ fn sum<'v>(region: &Region, how: &Arithmetic, now: u32, old: Option<&Old<'_>>, b
         Number::None => return (Decision::Keep, Sum::refused(Refusal::NotANumber)),
         Number::Unreadable(unread) => return (Decision::Unreadable(unread), Sum::default()),
     };
-    let value = if how.decrement {
-        number.saturating_sub(how.delta)
-    } else {
-        number.wrapping_add(how.delta)
-    };
+    let value = how.of(number);
     let (marks, flags) = old.marks_and_flags();
     let sum = Sum {
         hit: true,

@@ -208,6 +208,15 @@ pub(crate) struct CopyOf<'s> {
     pub header: Header,
 }
 
+impl CopyOf<'_> {
+    /// What is copied as it stands, from the client flags to the value's end: where it begins in the region, and its length, bytes.
+    fn kept(&self) -> (usize, usize) {
+        let header = self.seen.header;
+        let start = header.client_flags_offset();
+        (self.seen.at + start, header.value_offset() + header.value_len() - start)
+    }
+}
+
 /// An item that has been written and not been published.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Written {
@@ -375,7 +384,7 @@ impl Session {
     /// Where a new item goes.
     #[inline(always)]
     fn stream(&self, key: &Key<'_>, draft: &Draft<'_>, replaced: Option<usize>, now: u32) -> Stream {
-        let class = if draft.expiry == 0 { 0 } else { self.class(draft.expiry, now) };
+        let class = self.class(draft.expiry, now);
         Stream {
             pool: self.pool(key.hash, replaced),
             class,
@@ -393,11 +402,7 @@ impl Session {
         let memory = &region.memory;
         let offset = room.next;
         let at = region.segment(room.segment) + offset;
-        let (word, lifetime) = header.words();
-        memory.get::<AtomicU32>(at).store(word, Relaxed);
-        if let Some(lifetime) = lifetime {
-            memory.get::<AtomicU32>(at + item::LIFETIME_OFFSET).store(lifetime, Relaxed);
-        }
+        self.write_header(at, header);
         if let Some(cas) = draft.cas {
             memory.write(at + header.cas_offset(), &cas.to_le_bytes());
         }
@@ -431,6 +436,16 @@ impl Session {
             value_len: body.len(),
             size,
             chain: None,
+        }
+    }
+
+    #[inline(always)]
+    fn write_header(&self, at: usize, header: Header) {
+        let memory = &self.region.memory;
+        let (word, lifetime) = header.words();
+        memory.get::<AtomicU32>(at).store(word, Relaxed);
+        if let Some(lifetime) = lifetime {
+            memory.get::<AtomicU32>(at + item::LIFETIME_OFFSET).store(lifetime, Relaxed);
         }
     }
 
@@ -477,16 +492,11 @@ impl Session {
     /// are is for whoever reads them to judge, there as here.
     fn put_copy(&self, copy: &CopyOf<'_>, at: usize) {
         let memory = &self.region.memory;
-        let (header, seen) = (copy.header, copy.seen);
-        let (word, lifetime) = header.words();
-        memory.get::<AtomicU32>(at).store(word, Relaxed);
-        if let Some(lifetime) = lifetime {
-            memory.get::<AtomicU32>(at + item::LIFETIME_OFFSET).store(lifetime, Relaxed);
-        }
-        memory.write(at + header.cas_offset(), &self.region.cas_unique(seen).to_le_bytes());
-        let from = seen.header.client_flags_offset();
-        let rest = seen.header.value_offset() + seen.header.value_len() - from;
-        memory.copy(seen.at + from, at + header.client_flags_offset(), rest);
+        let header = copy.header;
+        self.write_header(at, header);
+        memory.write(at + header.cas_offset(), &self.region.cas_unique(copy.seen).to_le_bytes());
+        let (from, len) = copy.kept();
+        memory.copy(from, at + header.client_flags_offset(), len);
     }
 
     /// The copy in this process's own memory, where nobody changes it between its verification and its new checksum.
@@ -495,13 +505,12 @@ impl Session {
         let (region, header, seen) = (&*self.region, copy.header, copy.seen);
         let mut bytes = self.scratch.take();
         bytes.clear();
-        let from = seen.header.client_flags_offset();
-        let rest = seen.header.value_offset() + seen.header.value_len() - from;
+        let (from, len) = copy.kept();
         let has_memory = aside::try_reserve(&mut bytes, header.size() + size_of::<u64>()) && {
             bytes.extend_from_slice(&header.0.to_le_bytes());
             bytes.truncate(header.cas_offset());
             bytes.extend_from_slice(&region.cas_unique(seen).to_le_bytes());
-            region.memory.append_to(seen.at + from, rest, &mut bytes)
+            region.memory.append_to(from, len, &mut bytes)
         };
         if !has_memory {
             self.scratch.set(bytes);
@@ -546,12 +555,17 @@ impl Session {
     }
 
     /// The TTL class of an expiry.
-    #[inline(never)]
+    #[inline(always)]
     fn class(&self, expiry: u32, now: u32) -> usize {
         if expiry == 0 {
-            return 0;
+            0
+        } else {
+            self.class_of_ttl(expiry.saturating_sub(now))
         }
-        let ttl = expiry.saturating_sub(now);
+    }
+
+    #[inline(never)]
+    fn class_of_ttl(&self, ttl: u32) -> usize {
         let bounds: &[u32] = if self.region.segments() < SEGMENTS_FOR_ALL_CLASSES {
             &CLASS_TTL_FEW_S
         } else {

@@ -108,6 +108,14 @@ pub(crate) struct Seen {
     pub header: Header,
 }
 
+impl Seen {
+    /// Whether it is there for those who ask: neither flushed before this epoch, nor expired.
+    #[inline(always)]
+    pub fn is_present(&self, epoch: u32, now: u32) -> bool {
+        self.word.epoch() >= epoch && !self.header.is_expired(now)
+    }
+}
+
 /// What following a slot's word gave.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Look<T> {
@@ -347,7 +355,7 @@ impl Region {
                         }
                         continue 'again;
                     }
-                    if seen.word.epoch() < epoch || seen.header.is_expired(now) {
+                    if !seen.is_present(epoch, now) {
                         if !self.still(&seen) {
                             continue 'again;
                         }
@@ -654,7 +662,7 @@ impl Region {
                             false => continue,
                         }
                     }
-                    if seen.word.epoch() >= epoch && !seen.header.is_expired(now) {
+                    if seen.is_present(epoch, now) {
                         visit(key, &item);
                         visited += 1;
                     }

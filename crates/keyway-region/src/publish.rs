@@ -148,7 +148,7 @@ pub(crate) type Decide<'d, 'v> = dyn FnMut(Option<&Old<'_>>, &mut Vec<u8>) -> De
 pub(crate) enum Changed {
     Kept,
     Removed,
-    /// there is a new item: [`Prepared::written`]
+    /// there is a new item: [`Written`]
     Put,
 }
 
@@ -169,6 +169,16 @@ pub(crate) struct Absent {
     pub tentative: Option<(Place, Slot)>,
     pub empty: Option<Place>,
     pub victim: Option<(Place, Slot)>,
+}
+
+/// The flush epoch of what replaces an item and owes it nothing: never an older one.
+#[inline(always)]
+pub(crate) fn stamp_over(seen: &Seen, epoch: u32) -> u32 {
+    if mutants::is(Mutant::StampDown) {
+        epoch
+    } else {
+        epoch.max(seen.word.epoch())
+    }
 }
 
 /// What an attempt at a change came to. `None`: somebody else was faster, or something had to be done first: it is to be made again.
@@ -242,7 +252,7 @@ impl Session {
         if !region.still(&seen) {
             return Ok(None);
         }
-        let present = seen.word.epoch() >= epoch && !seen.header.is_expired(now);
+        let present = seen.is_present(epoch, now);
         let old = Old {
             session: self,
             region,
@@ -277,8 +287,7 @@ impl Session {
                 self.free_replaced(&seen, None);
                 return Ok(Some(Changed::Removed));
             }
-            Decision::Put(draft) if mutants::is(Mutant::StampDown) => (draft, Stamp::Any(epoch)),
-            Decision::Put(draft) => (draft, Stamp::Any(epoch.max(seen.word.epoch()))),
+            Decision::Put(draft) => (draft, Stamp::Any(stamp_over(&seen, epoch))),
             Decision::Replace(draft) => (draft, Stamp::Once(seen.word.epoch())),
         };
         self.prepare(prepared, key, &draft, built, stamp, Some(seen.segment), now)?;
@@ -287,12 +296,21 @@ impl Session {
         if !self.put_over(place, word, written.word) {
             return Ok(None);
         }
-        region.set_hint(place, now, false);
-        self.count(Counter::bytes, (written.size as u64).wrapping_sub(region.size(&seen) as u64));
-        self.bury(&seen);
+        self.count_replaced(place, &seen, written, now);
         self.free_replaced(&seen, Some(&draft.value));
         self.published(written);
         Ok(Some(Changed::Put))
+    }
+
+    /// An item has taken the place of another one.
+    #[inline(always)]
+    pub(crate) fn count_replaced(&self, place: Place, seen: &Seen, written: &Written, now: u32) {
+        self.region.set_hint(place, now, false);
+        self.count(
+            Counter::bytes,
+            (written.size as u64).wrapping_sub(self.region.size(seen) as u64),
+        );
+        self.bury(seen);
     }
 
     /// An attempt whose item could not be read.
@@ -470,7 +488,7 @@ impl Session {
         if self.evict_slot(place, word)
             && let Some(seen) = seen
         {
-            let present = seen.word.epoch() >= epoch && !seen.header.is_expired(now);
+            let present = seen.is_present(epoch, now);
             self.count_gone(&seen, place, present, now);
             self.free_replaced(&seen, None);
         }
@@ -657,7 +675,7 @@ impl Session {
             return false;
         }
         if let Some(seen) = evicted {
-            let present = seen.word.epoch() >= epoch && !seen.header.is_expired(now);
+            let present = seen.is_present(epoch, now);
             self.count_gone(&seen, place, present, now);
             self.free_replaced(&seen, None);
         }

@@ -551,7 +551,7 @@ impl Session {
                 (Ok(Some(_)), Some(seen)) if self.operates_on_item(seen.segment, seen.offset) => return Step::Passed,
                 (Ok(Some((place, word))), Some(seen)) => {
                     let Some(spare) = spare else { return Step::Passed };
-                    let present = seen.word.epoch() >= region.epoch(now) && !seen.header.is_expired(now);
+                    let present = seen.is_present(region.epoch(now), now);
                     if present && spare == Spare::All {
                         // It was thought to have expired, and had been touched.
                         let expiry = seen.header.expiry();

@@ -12,11 +12,9 @@ use crate::extent::{Draft, Value, Written};
 use crate::hash::{Key, choices, tag};
 use crate::layout::bucket::{SLOTS, Table};
 use crate::layout::slot::Slot;
-use crate::layout::stats::Counter;
 use crate::lookup::{Look, Place, Seen};
-use crate::mutants::{self, Mutant};
 use crate::operations::ttl;
-use crate::publish::Absent;
+use crate::publish::{Absent, stamp_over};
 use crate::session::Session;
 use crate::verbs::{Arithmetic, Counted, Item};
 
@@ -40,39 +38,30 @@ impl Session {
     /// Puts an item, whatever is there.
     #[inline(always)]
     pub(crate) fn put_quickly(&self, key: &Key<'_>, draft: &Draft<'_>, value: &[u8], now: u32) -> Option<Written> {
-        if !self.begin_quickly() {
-            return None;
-        }
-        let written = self.try_put(key, draft, value, now);
-        self.end_operation();
-        written
+        self.quickly(|| self.try_put(key, draft, value, now))
     }
 
     /// Removes the item of a key. `false`: there is none.
     #[inline(always)]
     pub(crate) fn remove_quickly(&self, key: &Key<'_>, now: u32) -> Option<bool> {
-        if !self.begin_quickly() {
-            return None;
-        }
-        let removed = self.try_remove(key, now);
-        self.end_operation();
-        removed
+        self.quickly(|| self.try_remove(key, now))
     }
 
     /// Counts, with nothing compared, and nothing given to the item but its value.
     #[inline(always)]
     pub(crate) fn count_quickly(&self, key: &Key<'_>, how: &Arithmetic, now: u32) -> Option<Counted> {
-        if !self.begin_quickly() {
-            return None;
-        }
-        let counted = self.try_count(key, how, now);
-        self.end_operation();
-        counted
+        self.quickly(|| self.try_count(key, how, now))
     }
 
+    /// One attempt, if the region and the session are as usual.
     #[inline(always)]
-    fn begin_quickly(&self) -> bool {
-        self.region.is_plain() && self.enter_known()
+    fn quickly<T>(&self, attempt: impl FnOnce() -> Option<T>) -> Option<T> {
+        if !(self.region.is_plain() && self.enter_known()) {
+            return None;
+        }
+        let result = attempt();
+        self.end_operation();
+        result
     }
 
     #[inline(always)]
@@ -81,11 +70,7 @@ impl Session {
         match self.look_quickly(key)? {
             Found::Here(here) => {
                 let here = self.hold_quickly(here)?;
-                let stamp = if mutants::is(Mutant::StampDown) {
-                    epoch
-                } else {
-                    epoch.max(here.seen.word.epoch())
-                };
+                let stamp = stamp_over(&here.seen, epoch);
                 self.replace_quickly(key, here, draft, value, stamp, now)
             }
             Found::Absent(table, pair) => self.put_new(key, draft, table, pair, epoch, now),
@@ -99,7 +84,7 @@ impl Session {
             return Some(false);
         };
         let Here { place, word, seen } = self.hold_quickly(here)?;
-        if !is_present(&seen, epoch, now) {
+        if !seen.is_present(epoch, now) {
             return Some(false);
         }
         // PUBLISH: the key is gone.
@@ -118,15 +103,11 @@ impl Session {
             return None;
         };
         let here = self.hold_quickly(here)?;
-        if !is_present(&here.seen, epoch, now) {
+        if !here.seen.is_present(epoch, now) {
             return None;
         }
         let (number, width) = self.number(&here.seen)?;
-        let value = if how.decrement {
-            number.saturating_sub(how.delta)
-        } else {
-            number.wrapping_add(how.delta)
-        };
+        let value = how.of(number);
         let (marks, client_flags) = region.marks_and_flags(&here.seen);
         let draft = Draft {
             marks,
@@ -215,15 +196,12 @@ impl Session {
         stamp: u32,
         now: u32,
     ) -> Option<Written> {
-        let region = &*self.region;
         let written = self.write_over(key, draft, value, stamp, seen.segment, now)?;
         // PUBLISH: the new item. Its extent's tail is out already; recovery leaves whichever word is in the slot.
         if !self.swap(place, word, written.word) {
             return None;
         }
-        region.set_hint(place, now, false);
-        self.count(Counter::bytes, (written.size as u64).wrapping_sub(region.size(&seen) as u64));
-        self.bury(&seen);
+        self.count_replaced(place, &seen, &written, now);
         Some(written)
     }
 
@@ -267,9 +245,4 @@ impl Session {
         };
         Some((number?, len))
     }
-}
-
-#[inline(always)]
-fn is_present(seen: &Seen, epoch: u32, now: u32) -> bool {
-    seen.word.epoch() >= epoch && !seen.header.is_expired(now)
 }

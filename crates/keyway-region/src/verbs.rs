@@ -185,6 +185,18 @@ pub struct Arithmetic {
     pub binary_key: bool,
 }
 
+impl Arithmetic {
+    /// What it makes of a number ("Increment/Decrement").
+    #[inline(always)]
+    pub(crate) fn of(&self, number: u64) -> u64 {
+        if self.decrement {
+            number.saturating_sub(self.delta)
+        } else {
+            number.wrapping_add(self.delta)
+        }
+    }
+}
+
 /// What counting gave.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Counted {
