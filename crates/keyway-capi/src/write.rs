@@ -4,7 +4,7 @@ use crate::bytes;
 use crate::failure::{Failure, boundary};
 use crate::types::keyway_result::*;
 use crate::types::*;
-use ::keyway::{Arithmetic, Counted, Delete, Deleted, Store, StoreMode, Stored};
+use ::keyway::{Arithmetic, Delete, Deleted, Number, Session, Store, StoreMode, Stored, WriteError};
 use std::ffi::c_void;
 
 /// Stores a value whatever was there.
@@ -133,7 +133,7 @@ pub unsafe extern "C" fn keyway_incr(
     number: *mut u64,
 ) -> keyway_result {
     // SAFETY: the caller's word.
-    unsafe { count(cache, key, key_len, delta, false, number, None) }
+    unsafe { count(cache, key, key_len, number, |session, key| session.incr(key, delta)) }
 }
 
 /// Subtracts `delta` from a decimal number, stopping at 0; otherwise as keyway_incr().
@@ -146,7 +146,7 @@ pub unsafe extern "C" fn keyway_decr(
     number: *mut u64,
 ) -> keyway_result {
     // SAFETY: the caller's word.
-    unsafe { count(cache, key, key_len, delta, true, number, None) }
+    unsafe { count(cache, key, key_len, number, |session, key| session.decr(key, delta)) }
 }
 
 /// As keyway_incr(), but where there is no item, one with the number `initial` is stored.
@@ -160,8 +160,17 @@ pub unsafe extern "C" fn keyway_incr_with_initial(
     exptime: i64,
     number: *mut u64,
 ) -> keyway_result {
+    let how = Arithmetic {
+        delta,
+        vivify: Some((initial, exptime)),
+        ..Arithmetic::default()
+    };
     // SAFETY: the caller's word.
-    unsafe { count(cache, key, key_len, delta, false, number, Some(&(initial, exptime))) }
+    unsafe {
+        count(cache, key, key_len, number, |session, key| {
+            session.arithmetic(key, &how).map(Number::from)
+        })
+    }
 }
 
 /// As keyway_decr(), but where there is no item, one with the number `initial` is stored.
@@ -175,8 +184,18 @@ pub unsafe extern "C" fn keyway_decr_with_initial(
     exptime: i64,
     number: *mut u64,
 ) -> keyway_result {
+    let how = Arithmetic {
+        delta,
+        decrement: true,
+        vivify: Some((initial, exptime)),
+        ..Arithmetic::default()
+    };
     // SAFETY: the caller's word.
-    unsafe { count(cache, key, key_len, delta, true, number, Some(&(initial, exptime))) }
+    unsafe {
+        count(cache, key, key_len, number, |session, key| {
+            session.arithmetic(key, &how).map(Number::from)
+        })
+    }
 }
 
 /// Gives an item a new `exptime`, or answers KEYWAY_NOT_FOUND.
@@ -239,39 +258,30 @@ unsafe fn store(
     })
 }
 
-/// All kinds of counting. What they differ in comes in registers; `initial`: number and exptime of an item to be stored where there
-/// is none.
+/// All kinds of counting.
 ///
 /// # Safety
 ///
 /// As `keyway_incr`.
+#[inline]
 unsafe fn count(
     cache: *mut keyway,
     key: *const c_void,
     key_len: usize,
-    delta: u64,
-    decrement: bool,
     number: *mut u64,
-    initial: Option<&(u64, i64)>,
+    verb: impl FnOnce(&mut Session, &[u8]) -> Result<Number, WriteError>,
 ) -> keyway_result {
     boundary(|| {
         // SAFETY: the caller's word.
         let (cache, key) = unsafe { (bytes::cache(cache)?, bytes::key(key, key_len)?) };
-        let how = Arithmetic {
-            delta,
-            decrement,
-            vivify: initial.copied(),
-            ..Arithmetic::default()
-        };
-        match cache.with_session(|session, _| session.arithmetic(key, &how))?? {
-            Counted::Value { value, .. } => {
+        match cache.with_session(|session, _| verb(session, key))?? {
+            Number::Is(value) => {
                 // SAFETY: the caller's word.
                 unsafe { bytes::answer(number, value) };
                 Ok(KEYWAY_OK)
             }
-            Counted::NotFound => Ok(KEYWAY_NOT_FOUND),
-            Counted::Exists => Ok(KEYWAY_EXISTS),
-            Counted::NotANumber => Err(Failure::new(
+            Number::NotFound => Ok(KEYWAY_NOT_FOUND),
+            Number::NotANumber => Err(Failure::new(
                 KEYWAY_ERROR_NOT_A_NUMBER,
                 "the value is no decimal number below 2^64; set it to one before counting",
             )),

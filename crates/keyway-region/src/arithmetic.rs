@@ -2,7 +2,7 @@
 //! an item's value.
 
 use crate::aside;
-use crate::decimal;
+use crate::decimal::{self, Digits};
 use crate::extent::{Draft, Value, Written};
 use crate::hash::Key;
 use crate::layout::item::flag;
@@ -12,25 +12,50 @@ use crate::operations::ttl;
 use crate::publish::{Changed, Decision, Old};
 use crate::region::Region;
 use crate::session::Session;
-use crate::verbs::{Arithmetic, Counted, Item, WriteError};
+use crate::verbs::{Arithmetic, Counted, Item, Number, WriteError};
 
 impl Session {
     /// Increment and decrement ("Increment/Decrement", "Meta Arithmetic").
     pub fn arithmetic(&mut self, key: &[u8], how: &Arithmetic, now: u32) -> Result<Counted, WriteError> {
         let key = self.key(key)?;
         let is_plain = how.compare_cas.is_none() && how.new_cas.is_none() && how.exptime.is_none();
-        if is_plain && let Some(counted) = self.count_quickly(&key, how, now) {
-            self.count(
-                if how.decrement {
-                    Counter::decr_hits
-                } else {
-                    Counter::incr_hits
-                },
-                1,
-            );
-            return Ok(counted);
+        if is_plain && let Some((value, item)) = self.count_quickly(&key, how.by(), now) {
+            return Ok(Counted::Value { value, item });
         }
         self.arithmetic_if(&key, *how, now)
+    }
+
+    /// Increment ("Increment/Decrement"), of which only the number is asked for.
+    #[inline]
+    pub fn incr(&mut self, key: &[u8], delta: u64, now: u32) -> Result<Number, WriteError> {
+        self.count_by(key, By { delta, decrement: false }, now)
+    }
+
+    /// Decrement, likewise.
+    #[inline]
+    pub fn decr(&mut self, key: &[u8], delta: u64, now: u32) -> Result<Number, WriteError> {
+        self.count_by(key, By { delta, decrement: true }, now)
+    }
+
+    #[inline(always)]
+    fn count_by(&self, key: &[u8], by: By, now: u32) -> Result<Number, WriteError> {
+        let key = self.key(key)?;
+        match self.count_quickly(&key, by, now) {
+            Some((value, _)) => Ok(Number::Is(value)),
+            None => self.count_by_any_way(key.bytes, by.delta, by.decrement, now),
+        }
+    }
+
+    /// What is looked at anew begins with the bytes of the key, so that what is usual keeps all else in registers.
+    #[cold]
+    #[inline(never)]
+    fn count_by_any_way(&self, key: &[u8], delta: u64, decrement: bool, now: u32) -> Result<Number, WriteError> {
+        let how = Arithmetic {
+            delta,
+            decrement,
+            ..Arithmetic::default()
+        };
+        self.arithmetic_if(&self.key(key)?, how, now).map(Number::from)
     }
 
     /// Arithmetic of any kind.
@@ -76,6 +101,45 @@ impl Session {
     }
 }
 
+/// What a number is counted by.
+#[derive(Clone, Copy)]
+pub(crate) struct By {
+    pub delta: u64,
+    pub decrement: bool,
+}
+
+impl By {
+    /// What it makes of a number ("Increment/Decrement").
+    #[inline(always)]
+    pub fn of(self, number: u64) -> u64 {
+        if self.decrement {
+            number.saturating_sub(self.delta)
+        } else {
+            number.wrapping_add(self.delta)
+        }
+    }
+
+    /// The same of a number's digits, if that and what it is counted by have at most eight.
+    #[inline(always)]
+    pub fn of_digits(self, digits: Digits) -> Option<Digits> {
+        let delta = Digits::of(self.delta)?;
+        if self.decrement {
+            digits.minus(delta)
+        } else {
+            digits.plus(delta)
+        }
+    }
+}
+
+impl Arithmetic {
+    pub(crate) fn by(&self) -> By {
+        By {
+            delta: self.delta,
+            decrement: self.decrement,
+        }
+    }
+}
+
 /// What becomes of a number.
 fn sum<'v>(region: &Region, how: &Arithmetic, now: u32, old: Option<&Old<'_>>, built: &mut Vec<u8>) -> (Decision<'v>, Sum) {
     let Some(old) = old else {
@@ -94,11 +158,11 @@ fn sum<'v>(region: &Region, how: &Arithmetic, now: u32, old: Option<&Old<'_>>, b
         return (Decision::Keep, Sum::refused(Refusal::Exists));
     }
     let (number, width) = match read_number(old, built) {
-        Number::Is { number, width } => (number, width),
-        Number::None => return (Decision::Keep, Sum::refused(Refusal::NotANumber)),
-        Number::Unreadable(unread) => return (Decision::Unreadable(unread), Sum::default()),
+        InValue::Number { number, width } => (number, width),
+        InValue::None => return (Decision::Keep, Sum::refused(Refusal::NotANumber)),
+        InValue::Unreadable(unread) => return (Decision::Unreadable(unread), Sum::default()),
     };
-    let value = how.of(number);
+    let value = how.by().of(number);
     let (marks, flags) = old.marks_and_flags();
     let sum = Sum {
         hit: true,
@@ -169,8 +233,8 @@ fn build_number(value: u64, width: usize, built: &mut Vec<u8>) {
 }
 
 /// What a value says as a number.
-enum Number {
-    Is {
+enum InValue {
+    Number {
         number: u64,
         /// length of the value, bytes
         width: usize,
@@ -181,16 +245,16 @@ enum Number {
 }
 
 /// The number that an item's value says; `buffer` is for values of unusual length.
-fn read_number(old: &Old<'_>, buffer: &mut Vec<u8>) -> Number {
+fn read_number(old: &Old<'_>, buffer: &mut Vec<u8>) -> InValue {
     let mut digits = [0; decimal::LEN_MAX];
     let bytes = match old.short_value(&mut digits) {
         Some(bytes) => bytes,
         None => match old.append_value(buffer) {
             Ok(()) => buffer.as_slice(),
-            Err(unread) => return Number::Unreadable(unread),
+            Err(unread) => return InValue::Unreadable(unread),
         },
     };
-    decimal::read(bytes).map_or(Number::None, |number| Number::Is {
+    decimal::read(bytes).map_or(InValue::None, |number| InValue::Number {
         number,
         width: bytes.len(),
     })

@@ -326,7 +326,7 @@ fn check_slot(
     if word.payload_is_empty() {
         return;
     }
-    let seen = match region.look(place.at, word) {
+    let seen = match region.look(region.slot(place.at), word) {
         Look::Got(seen) => seen,
         Look::Moved | Look::Corrupt => {
             return report.problem(4, format!("bucket {bucket}, slot {index} leads nowhere: {word:?}"));

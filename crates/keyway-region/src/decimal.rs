@@ -12,58 +12,107 @@ const SHORT_END: u64 = 100_000_000;
 const ZEROS: u64 = 0x3030_3030_3030_3030;
 const BLANKS: u64 = 0x2020_2020_2020_2020;
 
-/// The number that the last `len` characters of these eight say, the first of them in the lowest byte, if all are decimal digits.
-#[inline(always)]
-pub(crate) fn read_short(word: u64, len: usize) -> Option<u64> {
-    const HIGH: u64 = 0xF0F0_F0F0_F0F0_F0F0;
-    let others = 64 - 8 * len;
-    // What stands before them is made zeros; a shift by all 64 bits does not come up.
-    let text = word >> others << others | (ZEROS & ((1 << others) - 1));
-    if text & HIGH != ZEROS || text.wrapping_add(0x0606_0606_0606_0606) & HIGH != ZEROS {
-        return None;
+/// Up to eight decimal digits, one a byte, the first of them in the lowest byte, with zeros before them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Digits(u64);
+
+impl Digits {
+    /// The last `len` of these eight characters, the first of them in the lowest byte, if all are decimal digits.
+    #[inline(always)]
+    pub fn read(word: u64, len: usize) -> Option<Self> {
+        const HIGH: u64 = 0xF0F0_F0F0_F0F0_F0F0;
+        let others = 64 - 8 * len;
+        // What stands before them is made zeros; a shift by all 64 bits does not come up.
+        let text = word >> others << others | (ZEROS & ((1 << others) - 1));
+        let is_number = text & HIGH == ZEROS && text.wrapping_add(0x0606_0606_0606_0606) & HIGH == ZEROS;
+        is_number.then(|| Self(text - ZEROS))
     }
-    // Digits make pairs, pairs fours, fours all of it.
-    let pairs = (text - ZEROS).wrapping_mul(10 << 8 | 1) >> 8 & 0x00FF_00FF_00FF_00FF;
-    let fours = pairs.wrapping_mul(100 << 16 | 1) >> 16 & 0x0000_FFFF_0000_FFFF;
-    Some(fours.wrapping_mul(10_000 << 32 | 1) >> 32)
+
+    /// The same with blanks behind the digits.
+    pub fn read_padded(word: u64, len: usize) -> Option<Self> {
+        let blanks = (word ^ BLANKS).leading_zeros() as usize / 8;
+        if blanks == 0 || blanks >= len {
+            return None;
+        }
+        Self::read(word << (8 * blanks), len - blanks)
+    }
+
+    /// Those of a number; `None`: it has more than eight.
+    #[inline(always)]
+    pub fn of(number: u64) -> Option<Self> {
+        if number < 10 {
+            return Some(Self(number << 56));
+        }
+        if number >= SHORT_END {
+            return None;
+        }
+        // All of it makes fours, fours pairs, pairs digits. The higher half comes first; each quotient is exact for what it divides.
+        let fours = (number / 10_000) | ((number % 10_000) << 32);
+        let hundreds = fours.wrapping_mul(5_243) >> 19 & 0x0000_007F_0000_007F;
+        let pairs = hundreds | (fours - hundreds * 100) << 16;
+        let tens = pairs.wrapping_mul(103) >> 10 & 0x000F_000F_000F_000F;
+        Some(Self(tens | (pairs - tens * 10) << 8))
+    }
+
+    /// The number.
+    #[inline(always)]
+    pub fn number(self) -> u64 {
+        // Digits make pairs, pairs fours, fours all of it.
+        let pairs = self.0.wrapping_mul(10 << 8 | 1) >> 8 & 0x00FF_00FF_00FF_00FF;
+        let fours = pairs.wrapping_mul(100 << 16 | 1) >> 16 & 0x0000_FFFF_0000_FFFF;
+        fours.wrapping_mul(10_000 << 32 | 1) >> 32
+    }
+
+    /// The sum's; `None`: it has more than eight. Digit by digit that is much sooner done than by way of the numbers.
+    #[inline(always)]
+    pub fn plus(self, other: Self) -> Option<Self> {
+        // A sum of ten and more carries to the next byte as it would to the next digit.
+        const TO_CARRY_AT_TEN: u64 = 0xF6F6_F6F6_F6F6_F6F6;
+        let (sum, is_more) = self.last_lowest().overflowing_add(other.last_lowest() + TO_CARRY_AT_TEN);
+        (!is_more).then(|| Self::carried(sum))
+    }
+
+    /// The difference's; `None`: it is below zero.
+    #[inline(always)]
+    pub fn minus(self, other: Self) -> Option<Self> {
+        let (difference, is_less) = self.last_lowest().overflowing_sub(other.last_lowest());
+        (!is_less).then(|| Self::carried(difference))
+    }
+
+    /// As a processor adds.
+    #[inline(always)]
+    fn last_lowest(self) -> u64 {
+        self.0.swap_bytes()
+    }
+
+    /// What a byte was to have more than its digit for a carry, or has because of one, is taken off.
+    #[inline(always)]
+    fn carried(bytes: u64) -> Self {
+        let sixteens = bytes & 0x1010_1010_1010_1010;
+        let digits = (bytes & 0x0F0F_0F0F_0F0F_0F0F) - (sixteens >> 2 | sixteens >> 3);
+        Self(digits.swap_bytes())
+    }
+
+    /// Them and blanks, at most eight together, `width` characters or as many as it takes, the first of them in the lowest byte; and how
+    /// many they are.
+    #[inline(always)]
+    pub fn text(self, width: usize) -> (u64, usize) {
+        // Without its zeros, but for the last one.
+        let zeros = ((self.0 | 1 << 63).trailing_zeros() / 8) as usize;
+        let len = SHORT_MAX - zeros;
+        let text = (self.0 | ZEROS) >> (8 * zeros);
+        let blanks = if zeros == 0 { 0 } else { BLANKS << (8 * len) };
+        (text | blanks, len.max(width))
+    }
 }
 
-/// The same of nine to sixteen characters: these eight, of which some may be none of them, and the last eight.
+/// The number that nine to sixteen digits say: these eight characters, of which some may be none of them, and the last eight.
 pub(crate) fn read_long(first: u64, last: u64, len: usize) -> Option<u64> {
-    Some(read_short(first, len - SHORT_MAX)? * SHORT_END + read_short(last, SHORT_MAX)?)
+    let (first, last) = (Digits::read(first, len - SHORT_MAX)?, Digits::read(last, SHORT_MAX)?);
+    Some(first.number() * SHORT_END + last.number())
 }
 
-/// The same as [`read_short`], with blanks behind the digits.
-pub(crate) fn read_padded(word: u64, len: usize) -> Option<u64> {
-    let blanks = (word ^ BLANKS).leading_zeros() as usize / 8;
-    if blanks == 0 || blanks >= len {
-        return None;
-    }
-    read_short(word << (8 * blanks), len - blanks)
-}
-
-/// The number with blanks behind it, `width` characters or as many as it takes, the first of them in the lowest byte; and how many
-/// they are. `None`: they are more than eight.
-#[inline(always)]
-pub(crate) fn short(number: u64, width: usize) -> Option<(u64, usize)> {
-    if number >= SHORT_END || width > SHORT_MAX {
-        return None;
-    }
-    // All of it makes fours, fours pairs, pairs digits. The higher half comes first; each quotient is exact for what it divides.
-    let fours = (number / 10_000) | ((number % 10_000) << 32);
-    let hundreds = fours.wrapping_mul(5_243) >> 19 & 0x0000_007F_0000_007F;
-    let pairs = hundreds | (fours - hundreds * 100) << 16;
-    let tens = pairs.wrapping_mul(103) >> 10 & 0x000F_000F_000F_000F;
-    let digits = tens | (pairs - tens * 10) << 8;
-    // Without its zeros, but for the last one.
-    let zeros = ((digits | 1 << 63).trailing_zeros() / 8) as usize;
-    let len = SHORT_MAX - zeros;
-    let text = (digits | ZEROS) >> (8 * zeros);
-    let blanks = if zeros == 0 { 0 } else { BLANKS << (8 * len) };
-    Some((text | blanks, len.max(width)))
-}
-
-/// The same of any number, `width` being at most [`LEN_MAX`].
+/// Any number, with blanks behind it: `width` characters, at most [`LEN_MAX`], or as many as it takes; and how many they are.
 pub(crate) fn text(number: u64, width: usize) -> ([u8; LEN_MAX], usize) {
     let mut digits = itoa::Buffer::new();
     let digits = digits.format(number).as_bytes();
@@ -127,11 +176,12 @@ mod tests {
                 let text = format!("{number:0width$}", width = len as usize);
                 let mut bytes = [0xFF; 8];
                 bytes[8 - len as usize..].copy_from_slice(text.as_bytes());
-                assert_eq!(read_short(u64::from_le_bytes(bytes), len as usize), Some(number), "{text}");
+                let digits = Digits::read(u64::from_le_bytes(bytes), len as usize);
+                assert_eq!(digits.map(Digits::number), Some(number), "{text}");
                 for (at, wrong) in (8 - len as usize..8).flat_map(|at| (0..=255).map(move |wrong: u8| (at, wrong))) {
                     let mut bytes = bytes;
                     bytes[at] = wrong;
-                    let is_number = read_short(u64::from_le_bytes(bytes), len as usize).is_some();
+                    let is_number = Digits::read(u64::from_le_bytes(bytes), len as usize).is_some();
                     assert_eq!(is_number, wrong.is_ascii_digit(), "byte {wrong} at {at}");
                 }
             }
@@ -167,7 +217,8 @@ mod tests {
         ] {
             let mut word = [0x39; 8];
             word[8 - text.len()..].copy_from_slice(text.as_bytes());
-            assert_eq!(read_padded(eight(&word), text.len()), number, "{text:?}");
+            let digits = Digits::read_padded(eight(&word), text.len());
+            assert_eq!(digits.map(Digits::number), number, "{text:?}");
         }
     }
 
@@ -180,8 +231,25 @@ mod tests {
                 let wanted = format!("{number:<width$}");
                 let (text, len) = text(number, width);
                 assert_eq!(&text[..len], wanted.as_bytes());
-                let eight = short(number, width).map(|(text, len)| text.to_le_bytes()[..len].to_vec());
-                assert_eq!(eight, (wanted.len() <= 8).then(|| wanted.into_bytes()), "{number} in {width}");
+                let digits = Digits::of(number);
+                assert_eq!(digits.map(Digits::number), (number < SHORT_END).then_some(number));
+                if let (Some(digits), 0..=8) = (digits, width) {
+                    let (text, len) = digits.text(width);
+                    assert_eq!(text.to_le_bytes()[..len], *wanted.as_bytes(), "{number} in {width}");
+                }
+            }
+        }
+    }
+    #[test]
+    fn digits_are_added_and_subtracted_as_numbers_are() {
+        let powers = (0..8).flat_map(|power| [10u64.pow(power) - 1, 10u64.pow(power), 10u64.pow(power) + 1]);
+        let some = (0..400u64).map(|n| n * 7_919 * (n % 37 + 1) % SHORT_END).chain(powers);
+        let some: Vec<u64> = some.chain([SHORT_END - 1, 50_000_000, 49_999_999, 9_090_909]).collect();
+        for a in &some {
+            for b in &some {
+                let of = |number: u64| Digits::of(number).unwrap();
+                assert_eq!(of(*a).plus(of(*b)), Digits::of(a + b), "{a} + {b}");
+                assert_eq!(of(*a).minus(of(*b)), a.checked_sub(*b).and_then(Digits::of), "{a} - {b}");
             }
         }
     }

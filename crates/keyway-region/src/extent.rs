@@ -12,8 +12,8 @@ use crate::hash::{Key, tag};
 use crate::layout::index;
 use crate::layout::item::{self, Header, LARGE_BODY_SIZE, flag};
 use crate::layout::segment::{
-    ADMISSION, CHAIN_HEADER_SIZE, CHAIN_LEN_WORD, EXTENT_HEADER_SIZE, ExtentWord, Kind, LeaseWord, Link, MAIN, SegmentWord,
-    Standing, State, Stream, TailWord,
+    ADMISSION, CHAIN_HEADER_SIZE, CHAIN_LEN_WORD, EXTENT_HEADER_SIZE, ExtentWord, Kind, LeaseWord, Link, MAIN, SegmentHeader,
+    SegmentWord, Standing, State, Stream, TailWord,
 };
 use crate::layout::session::{FREEING, LEASING, UPKEEP, WRITTEN};
 use crate::layout::slot::Slot;
@@ -55,6 +55,8 @@ const WRITE_AHEAD: usize = 4;
 pub(crate) struct Extent {
     segment: usize,
     word: SegmentWord,
+    /// of its segment
+    sequence: u64,
     stream: Stream,
     start: usize,
     next: usize,
@@ -67,6 +69,7 @@ pub(crate) struct Extent {
 pub(crate) struct Leased {
     segment: Cell<usize>,
     word: Cell<SegmentWord>,
+    sequence: Cell<u64>,
     stream: Cell<Stream>,
     start: Cell<usize>,
     next: Cell<usize>,
@@ -80,6 +83,7 @@ impl Leased {
         Self {
             segment: Cell::new(0),
             word: Cell::new(SegmentWord(0)),
+            sequence: Cell::new(0),
             stream: Cell::new(Stream {
                 pool: 0,
                 class: 0,
@@ -96,6 +100,7 @@ impl Leased {
         Extent {
             segment: self.segment.get(),
             word: self.word.get(),
+            sequence: self.sequence.get(),
             stream: self.stream.get(),
             start: self.start.get(),
             next: self.next.get(),
@@ -112,6 +117,7 @@ impl Leased {
     fn set(&self, extent: Extent) {
         self.segment.set(extent.segment);
         self.word.set(extent.word);
+        self.sequence.set(extent.sequence);
         self.stream.set(extent.stream);
         self.start.set(extent.start);
         self.next.set(extent.next);
@@ -134,6 +140,7 @@ impl Leased {
         Some(Room {
             segment: self.segment.get(),
             word: self.word.get(),
+            sequence: self.sequence.get(),
             start: self.start.get(),
             next: self.next.get(),
             kept: Some(self),
@@ -151,6 +158,7 @@ impl Leased {
 struct Room<'s> {
     segment: usize,
     word: SegmentWord,
+    sequence: u64,
     /// of its extent
     start: usize,
     next: usize,
@@ -246,19 +254,17 @@ impl Region {
     }
 
     /// Segments that have been opened since this one was.
-    #[inline]
-    pub(crate) fn age(&self, segment: usize) -> u64 {
+    #[inline(always)]
+    pub(crate) fn age(&self, segment: &SegmentHeader) -> u64 {
         let now = self.superblock().sequence.load(Relaxed);
-        now.wrapping_sub(self.header(segment).sequence.load(Relaxed))
+        now.wrapping_sub(segment.sequence.load(Relaxed))
     }
 
     /// How long what replaces an item of this segment is expected to stand: as the item has.
     #[inline(always)]
-    fn standing(&self, segment: usize) -> Standing {
+    fn standing(&self, segment: &SegmentHeader) -> Standing {
         let (age, segments) = (self.age(segment), self.segments() as u64);
-        if !self.has_pools() {
-            Standing::Plain
-        } else if age >= segments / SETTLED_PART {
+        if age >= segments / SETTLED_PART {
             Standing::Settled
         } else if age < (segments / BRIEF_PART).min(BRIEF_LOG >> self.layout.shape.segment_size.trailing_zeros()) {
             Standing::Brief
@@ -381,18 +387,24 @@ impl Session {
         })
     }
 
-    /// Where a new item goes.
+    /// Where a new item goes: to the pool of the one that it replaces.
     #[inline(always)]
     fn stream(&self, key: &Key<'_>, draft: &Draft<'_>, replaced: Option<usize>, now: u32) -> Stream {
         let class = self.class(draft.expiry, now);
-        Stream {
-            pool: self.pool(key.hash, replaced),
-            class,
-            standing: match replaced {
-                Some(segment) if class == 0 => self.region.standing(segment),
-                _ => Standing::Plain,
-            },
-        }
+        let (pool, standing) = match replaced {
+            _ if !self.region.has_pools() => (ADMISSION, Standing::Plain),
+            None => (self.pool_of_new(key.hash), Standing::Plain),
+            Some(segment) => {
+                let header = self.region.header(segment);
+                let standing = if class == 0 {
+                    self.region.standing(header)
+                } else {
+                    Standing::Plain
+                };
+                (State(header.state.load(Relaxed)).pool(), standing)
+            }
+        };
+        Stream { pool, class, standing }
     }
 
     /// Writes an item to its place in the extent.
@@ -401,7 +413,8 @@ impl Session {
         let region = &*self.region;
         let memory = &region.memory;
         let offset = room.next;
-        let at = region.segment(room.segment) + offset;
+        let segment_at = region.segment(room.segment);
+        let at = segment_at + offset;
         self.write_header(at, header);
         if let Some(cas) = draft.cas {
             memory.write(at + header.cas_offset(), &cas.to_le_bytes());
@@ -425,10 +438,10 @@ impl Session {
             region.write_checksum(&cover, key.bytes, body);
         }
         self.intend_written(WRITTEN, room.segment);
-        self.commit(room, size, draft.expiry);
+        self.commit(room, segment_at, size, draft.expiry);
         let cas = match draft.cas {
             Some(cas) => cas,
-            None => cas_of(region.header(room.segment).sequence.load(Relaxed), offset),
+            None => cas_of(room.sequence, offset),
         };
         Written {
             word: Slot::confirmed(tag(key.hash), room.word.generation(), room.segment, offset),
@@ -473,12 +486,13 @@ impl Session {
         };
         let extent = self.room_for_copy(size, Stream { pool, class, standing }, epoch, now);
         if let Some(extent) = &extent {
+            let segment_at = self.region.segment(extent.segment);
             match &verified {
                 Some(bytes) => self.put_verified(copy.header, bytes, extent),
-                None => self.put_copy(copy, self.region.segment(extent.segment) + extent.next),
+                None => self.put_copy(copy, segment_at + extent.next),
             }
             self.intend_written(UPKEEP, extent.segment);
-            self.commit(&self.room_in(*extent), size, expiry);
+            self.commit(&self.room_in(*extent), segment_at, size, expiry);
         }
         if let Some(bytes) = verified {
             self.scratch.set(bytes);
@@ -532,18 +546,7 @@ impl Session {
         region.write_checksum_of_copy(&cover, bytes);
     }
 
-    /// The pool of a new item: the one of the item that it replaces; the main pool for a key that was evicted lately.
-    #[inline(always)]
-    fn pool(&self, hash: u64, replaced: Option<usize>) -> usize {
-        if !self.region.has_pools() {
-            ADMISSION
-        } else if let Some(replaced) = replaced {
-            State(self.region.header(replaced).state.load(Relaxed)).pool()
-        } else {
-            self.pool_of_new(hash)
-        }
-    }
-
+    /// The pool of an item of a new key: the main one if it was evicted lately.
     #[inline(never)]
     fn pool_of_new(&self, hash: u64) -> usize {
         if self.region.take_ghost(hash) {
@@ -594,6 +597,7 @@ impl Session {
         Room {
             segment: extent.segment,
             word: extent.word,
+            sequence: extent.sequence,
             start: extent.start,
             next: extent.next,
             kept: self.extents.get(extent.stream.index()).filter(|leased| leased.is(&extent)),
@@ -661,11 +665,10 @@ impl Session {
     /// The item is written: PUBLISH of the extent's tail. Invisible before it; behind it a walker parses the item, which
     /// is dead until a slot names it.
     #[inline(always)]
-    fn commit(&self, room: &Room<'_>, size: usize, expiry: u32) {
+    fn commit(&self, room: &Room<'_>, segment_at: usize, size: usize, expiry: u32) {
         let tail = room.next + size;
-        let at = self.region.segment(room.segment) + room.start;
         // The next item's place: the publish that follows would otherwise wait for lines that only the next write asks for.
-        self.region.memory.prefetch_to_write::<WRITE_AHEAD>(at - room.start + tail);
+        self.region.memory.prefetch_to_write::<WRITE_AHEAD>(segment_at + tail);
         if expiry != 0 {
             let expires = &self.region.header(room.segment).expires;
             if expires.load(Relaxed) < expiry {
@@ -679,11 +682,11 @@ impl Session {
             tail
         };
         self.region
-            .slot(at + 8)
+            .slot(segment_at + room.start + 8)
             .store(TailWord::new(told, self.owner.incarnation).0, Release);
         // Persistent before the word that leads to it: the barrier stands between this and the publish. Not the header with the
         // latest expiry, which is a hint: what is purged because of it is looked at item by item.
-        self.region.write_back(at - room.start + room.next, size);
+        self.region.write_back(segment_at + room.next, size);
         match room.kept {
             Some(leased) => leased.next.set(tail),
             None => self.close(room.segment, room.start, room.word),
@@ -864,6 +867,7 @@ impl Session {
         Extent {
             segment,
             word,
+            sequence: region.header(segment).sequence.load(Relaxed),
             stream,
             start,
             next,

@@ -44,7 +44,7 @@ enum KeyHash {
 
 impl Region {
     fn key_hash(&self, place_at: usize, word: Slot) -> KeyHash {
-        let seen = match self.look(place_at, word) {
+        let seen = match self.look(self.slot(place_at), word) {
             Look::Got(seen) => seen,
             Look::Moved => return KeyHash::Moved,
             Look::Corrupt => return KeyHash::Corrupt,

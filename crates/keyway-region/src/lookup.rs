@@ -4,7 +4,7 @@
 //! segment word, the slot again, header, key, value, segment word again. On a miss the table word again.
 
 use crate::aside::List;
-use crate::atomics::{AcqRel, Acquire, AtomicU32, Relaxed, SeqCst, fence};
+use crate::atomics::{AcqRel, Acquire, AtomicU32, AtomicU64, Relaxed, SeqCst, fence};
 use crate::hash::{Key, choices, tag, third_choice};
 use crate::layout::bucket::{SLOTS, Table};
 use crate::layout::index;
@@ -114,6 +114,17 @@ impl Seen {
     pub fn is_present(&self, epoch: u32, now: u32) -> bool {
         self.word.epoch() >= epoch && !self.header.is_expired(now)
     }
+}
+
+/// Where a slot's word leads, as long as the segment is in the life that the word says.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Led {
+    pub segment: usize,
+    pub word: SegmentWord,
+    /// offset in the region
+    at: usize,
+    /// offset in the segment
+    offset: usize,
 }
 
 /// What following a slot's word gave.
@@ -227,37 +238,54 @@ impl Region {
 
     /// Follows a word from its slot to the item's header.
     #[inline(always)]
-    pub(crate) fn look(&self, place_at: usize, word: Slot) -> Look<Seen> {
+    pub(crate) fn look(&self, slot: &AtomicU64, word: Slot) -> Look<Seen> {
+        match self.follow(word) {
+            Some(led) => self.look_at(led, slot, word),
+            None => unlooked(slot, word),
+        }
+    }
+
+    /// The first half of it: what the word leads to is asked for. `None`: nothing, at least not any more.
+    #[inline(always)]
+    pub(crate) fn follow(&self, word: Slot) -> Option<Led> {
         let segment = word.segment();
         if !self.has(segment) {
-            return self.unlooked(place_at, word);
+            return None;
         }
         let offset = word.offset();
         let at = self.segment(segment) + offset;
         // Header, key and the value's beginning arrive together, while the words are being compared.
         self.memory.prefetch::<ITEM_PREFETCH>(at);
-        let segment_word = self.segment_word(segment);
-        let size = self.layout.shape.segment_size;
-        if !word.is_of_generation(segment_word.generation()) || offset + SIZE_MIN > size {
-            return self.unlooked(place_at, word);
-        }
+        let led = Led {
+            segment,
+            word: self.segment_word(segment),
+            at,
+            offset,
+        };
+        let fits = offset + SIZE_MIN <= self.layout.shape.segment_size;
+        (word.is_of_generation(led.word.generation()) && fits).then_some(led)
+    }
+
+    /// The second half.
+    #[inline(always)]
+    pub(crate) fn look_at(&self, led: Led, slot: &AtomicU64, word: Slot) -> Look<Seen> {
         // The slot's ten bits of generation wrap; the slot still naming the segment after the segment word was read does not.
         // PAIRS: the purge's compare-and-swap happens before the generation's store in `Session::purge`.
-        if !word.same_but_frequency(Slot(self.slot(place_at).load(Acquire))) {
+        if !word.same_but_frequency(Slot(slot.load(Acquire))) {
             return Look::Moved;
         }
-        match self.item_header(at).validate(size - offset) {
+        match self.item_header(led.at).validate(self.layout.shape.segment_size - led.offset) {
             Some(header) => Look::Got(Seen {
-                segment,
-                word: segment_word,
-                at,
-                offset,
+                segment: led.segment,
+                word: led.word,
+                at: led.at,
+                offset: led.offset,
                 header,
             }),
             None => {
                 fence(Acquire);
-                if self.segment_word(segment).generation() == segment_word.generation() {
-                    self.unlooked(place_at, word)
+                if self.segment_word(led.segment).generation() == led.word.generation() {
+                    unlooked(slot, word)
                 } else {
                     Look::Moved
                 }
@@ -270,22 +298,6 @@ impl Region {
     pub(crate) fn item_header(&self, at: usize) -> Header {
         let word = |at| self.memory.get::<AtomicU32>(at).load(Acquire);
         Header::of(word(at), || word(at + LIFETIME_OFFSET))
-    }
-
-    /// A word is purged before its segment's generation moves on, so a mismatch is either over by now or damage.
-    #[inline(always)]
-    fn unlooked(&self, place_at: usize, word: Slot) -> Look<Seen> {
-        if self.is_same(place_at, word) {
-            Look::Corrupt
-        } else {
-            Look::Moved
-        }
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn is_same(&self, place_at: usize, word: Slot) -> bool {
-        word.same_but_frequency(Slot(self.slot(place_at).load(Acquire)))
     }
 
     /// Whether what was read of this item up to now was the item.
@@ -341,7 +353,7 @@ impl Region {
                     if !word.is_item() {
                         continue;
                     }
-                    let seen = match self.look(place.at, word) {
+                    let seen = match self.look(self.slot(place.at), word) {
                         Look::Got(seen) => seen,
                         Look::Moved => continue 'again,
                         Look::Corrupt => continue,
@@ -576,6 +588,23 @@ impl Region {
         }
     }
 
+    /// The item of a slot that has just taken the place of `seen` is in use, and was fetched or not as that one. Said once in each period of
+    /// so many seconds, as memcached says it once a minute (ITEM_UPDATE_INTERVAL): an item of a segment that was opened in the present
+    /// period was written in it, and its writer has said so.
+    #[inline(always)]
+    pub(crate) fn refresh_hint(&self, place: Place, seen: &Seen, now: u32) {
+        const PERIOD_S: u32 = 64;
+        if now ^ self.header(seen.segment).opened.load(Relaxed) >= PERIOD_S {
+            self.set_hint_as_fetched(place, now);
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn set_hint_as_fetched(&self, place: Place, now: u32) {
+        self.set_hint(place, now, self.is_fetched(place));
+    }
+
     /// Whether the slot's hint says that its item was fetched since it was written.
     pub(crate) fn is_fetched(&self, place: Place) -> bool {
         self.hint(place.bucket, place.index)
@@ -641,7 +670,7 @@ impl Region {
                     if !word.is_item() {
                         break;
                     }
-                    let seen = match self.look(place.at, word) {
+                    let seen = match self.look(self.slot(place.at), word) {
                         Look::Got(seen) => seen,
                         Look::Moved => continue,
                         Look::Corrupt => break,
@@ -673,6 +702,18 @@ impl Region {
         }
         None
     }
+}
+
+/// A word is purged before its segment's generation moves on, so a mismatch is either over by now or damage.
+#[inline(always)]
+fn unlooked(slot: &AtomicU64, word: Slot) -> Look<Seen> {
+    if is_same(slot, word) { Look::Corrupt } else { Look::Moved }
+}
+
+#[cold]
+#[inline(never)]
+fn is_same(slot: &AtomicU64, word: Slot) -> bool {
+    word.same_but_frequency(Slot(slot.load(Acquire)))
 }
 
 /// The CAS unique that an item's place gives it.

@@ -57,6 +57,13 @@ unsafe impl Shared for AtomicU8 {}
 // SAFETY: an array of such types is one.
 unsafe impl<T: Shared, const N: usize> Shared for [T; N] {}
 
+/// A bucket's words where they lie.
+#[repr(C, align(64))]
+struct Lined([AtomicU64; 8]);
+
+// SAFETY: it is nothing but atomics.
+unsafe impl Shared for Lined {}
+
 /// Eight words that were loaded one by one, each whole, with acquire ordering: a bucket.
 #[derive(Clone, Copy)]
 #[repr(C, align(64))]
@@ -121,13 +128,13 @@ impl Memory {
     pub fn line(&self, offset: usize) -> Line {
         #[cfg(all(target_arch = "x86_64", not(miri), not(feature = "observe")))]
         {
-            let p = self.at(offset & !63, 64);
-            // SAFETY: 64 bytes are mapped at `p`, which is aligned.
-            unsafe { copy::line(p) }
+            let line: &Lined = self.get(offset);
+            // SAFETY: 64 bytes are mapped there, aligned as the line that is made of them.
+            unsafe { copy::line(core::ptr::from_ref(line).cast()) }
         }
         #[cfg(not(all(target_arch = "x86_64", not(miri), not(feature = "observe"))))]
         {
-            let words: &[AtomicU64; 8] = self.get(offset);
+            let Lined(words) = self.get(offset);
             Line(core::array::from_fn(|i| {
                 words.get(i).map_or(0, |w| w.load(crate::atomics::Acquire))
             }))
@@ -167,16 +174,10 @@ impl Memory {
         crate::mutants::accessed();
         // `offset + len > self.len`, without its overflow.
         if len > self.len || offset > self.len - len {
-            self.outside(offset, len);
+            outside(offset);
         }
         // SAFETY: in bounds by the lines above.
         unsafe { self.base.as_ptr().add(offset) }
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn outside(&self, offset: usize, len: usize) -> ! {
-        panic!("access outside the region: {len} bytes at {offset} of {}", self.len);
     }
 
     /// The shared value at `offset`, which is a multiple of its alignment.
@@ -193,7 +194,7 @@ impl Memory {
             offset > self.len - size_of::<T>()
         };
         if is_outside {
-            self.outside(offset, size_of::<T>());
+            outside(offset);
         }
         // SAFETY: in bounds by the lines above.
         let p = unsafe { self.base.as_ptr().add(offset) };
@@ -313,6 +314,13 @@ impl Memory {
             self.get::<AtomicU64>(at).store(0, crate::atomics::Relaxed);
         }
     }
+}
+
+/// It is told nothing else: whatever it is given has to be kept ready for it wherever the region is accessed.
+#[cold]
+#[inline(never)]
+fn outside(offset: usize) -> ! {
+    panic!("access outside the region: at {offset}");
 }
 
 /// Asks for so many cache lines, `step` bytes apart; `WRITE`: to write them.

@@ -287,7 +287,8 @@ impl Session {
         mut lend: impl FnMut(&Lent<'_>, &mut Vec<u8>),
     ) -> bool {
         let region = &*self.region;
-        let seen = self.hold(place, word).and_then(|word| match region.look(place.at, word) {
+        let slot = region.slot(place.at);
+        let seen = self.hold(slot, word).and_then(|word| match region.look(slot, word) {
             // As long as was said before: the word's ten bits of generation may have come round.
             Look::Got(seen) if seen.header.value_len() == len && !seen.header.is_large() => Some(seen),
             _ => None,

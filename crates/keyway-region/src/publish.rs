@@ -5,11 +5,12 @@
 //! faster, so it must not have effects of its own.
 
 use crate::aside;
-use crate::atomics::{AcqRel, Acquire, Relaxed, SeqCst};
+use crate::atomics::{AcqRel, Acquire, AtomicU64, Relaxed, SeqCst};
 use crate::checksum::{Outcome, Verified, chain_of};
 use crate::extent::{Draft, Value, Written};
 use crate::hash::{Key, choices, tag};
 use crate::layout::bucket::{SLOTS, Table};
+use crate::layout::segment::SegmentWord;
 use crate::layout::session::OPERATION;
 use crate::layout::slot::Slot;
 use crate::layout::stats::Counter;
@@ -173,11 +174,11 @@ pub(crate) struct Absent {
 
 /// The flush epoch of what replaces an item and owes it nothing: never an older one.
 #[inline(always)]
-pub(crate) fn stamp_over(seen: &Seen, epoch: u32) -> u32 {
+pub(crate) fn stamp_over(replaced: SegmentWord, epoch: u32) -> u32 {
     if mutants::is(Mutant::StampDown) {
         epoch
     } else {
-        epoch.max(seen.word.epoch())
+        epoch.max(replaced.epoch())
     }
 }
 
@@ -244,7 +245,8 @@ impl Session {
         now: u32,
     ) -> Attempt {
         let region = &*self.region;
-        let Some(word) = self.hold(place, word) else {
+        let slot = region.slot(place.at);
+        let Some(word) = self.hold(slot, word) else {
             return Ok(None);
         };
         // The key was read before the intent. All forty bits of the generation are the same behind it, so it is
@@ -287,7 +289,7 @@ impl Session {
                 self.free_replaced(&seen, None);
                 return Ok(Some(Changed::Removed));
             }
-            Decision::Put(draft) => (draft, Stamp::Any(stamp_over(&seen, epoch))),
+            Decision::Put(draft) => (draft, Stamp::Any(stamp_over(seen.word, epoch))),
             Decision::Replace(draft) => (draft, Stamp::Once(seen.word.epoch())),
         };
         self.prepare(prepared, key, &draft, built, stamp, Some(seen.segment), now)?;
@@ -296,16 +298,20 @@ impl Session {
         if !self.put_over(place, word, written.word) {
             return Ok(None);
         }
-        self.count_replaced(place, &seen, written, now);
+        self.count_replaced(place, &seen, draft.value, written, now);
         self.free_replaced(&seen, Some(&draft.value));
         self.published(written);
         Ok(Some(Changed::Put))
     }
 
-    /// An item has taken the place of another one.
+    /// An item with this value has taken the place of another one.
     #[inline(always)]
-    pub(crate) fn count_replaced(&self, place: Place, seen: &Seen, written: &Written, now: u32) {
-        self.region.set_hint(place, now, false);
+    pub(crate) fn count_replaced(&self, place: Place, seen: &Seen, value: Value<'_>, written: &Written, now: u32) {
+        match value {
+            // memcached writes it over the old one, which stays as fetched as it was.
+            Value::Number(_, width) if width == written.value_len => self.region.refresh_hint(place, seen, now),
+            _ => self.region.set_hint(place, now, false),
+        }
         self.count(
             Counter::bytes,
             (written.size as u64).wrapping_sub(self.region.size(seen) as u64),
@@ -389,32 +395,31 @@ impl Session {
         Ok(Some(Changed::Put))
     }
 
-    /// Stores the intent for a word's segment and re-reads the slot. The word as it is now, if it names the same item.
+    /// Stores the intent for a word's segment and re-reads its slot. The word as it is now, if it names the same item.
     #[inline(always)]
-    pub(crate) fn hold(&self, place: Place, word: Slot) -> Option<Slot> {
+    pub(crate) fn hold(&self, slot: &AtomicU64, word: Slot) -> Option<Slot> {
         self.held.set(word);
         self.intend(OPERATION, word.segment());
-        let now = Slot(self.region.slot(place.at).load(Acquire));
+        let now = Slot(slot.load(Acquire));
         (!now.is_frozen() && now.same_but_frequency(word)).then_some(now)
     }
 
     /// Compare-and-swap of a slot from an item's word, whose frequency may meanwhile have changed, to its successor, who keeps
     /// the frequency: it is the key that is wanted often.
     #[inline(always)]
-    pub(crate) fn swap(&self, place: Place, mut from: Slot, to: Slot) -> bool {
-        let slot = self.region.slot(place.at);
+    pub(crate) fn swap(&self, slot: &AtomicU64, mut from: Slot, to: Slot) -> bool {
         if mutants::is(Mutant::OverwriteInTwoSteps) && slot.compare_exchange(from.0, Slot::EMPTY.0, AcqRel, Acquire).is_ok() {
             from = Slot::EMPTY;
         }
-        match self.swap_same(place, from, to) {
+        match self.swap_same(slot, from, to) {
             Ok(()) => true,
-            Err(now) => self.swap_again(place, from, now, to),
+            Err(now) => self.swap_again(slot, from, now, to),
         }
     }
 
     /// The same for a word that is still the same. The error: the word as it is now.
     #[inline(always)]
-    fn swap_same(&self, place: Place, from: Slot, to: Slot) -> Result<(), Slot> {
+    fn swap_same(&self, slot: &AtomicU64, from: Slot, to: Slot) -> Result<(), Slot> {
         let to = if to.is_empty() {
             to
         } else {
@@ -425,16 +430,15 @@ impl Session {
         } else {
             AcqRel
         };
-        let swapped = self.region.slot(place.at).compare_exchange(from.0, to.0, order, Acquire);
-        swapped.map(|_| ()).map_err(Slot)
+        slot.compare_exchange(from.0, to.0, order, Acquire).map(|_| ()).map_err(Slot)
     }
 
     #[cold]
     #[inline(never)]
-    fn swap_again(&self, place: Place, mut from: Slot, mut now: Slot, to: Slot) -> bool {
+    fn swap_again(&self, slot: &AtomicU64, mut from: Slot, mut now: Slot, to: Slot) -> bool {
         while !now.is_frozen() && now.same_but_frequency(from) {
             from = now;
-            match self.swap_same(place, from, to) {
+            match self.swap_same(slot, from, to) {
                 Ok(()) => return true,
                 Err(other) => now = other,
             }
@@ -469,7 +473,7 @@ impl Session {
 
     fn swap_and_persist(&self, place: Place, from: Slot, to: Slot) -> bool {
         self.counted(from, || {
-            let done = self.swap(place, from, to);
+            let done = self.swap(self.region.slot(place.at), from, to);
             if done && self.region.is_strict() {
                 self.region.persist_word(place.at, to);
             }
@@ -479,8 +483,9 @@ impl Session {
 
     /// Evicts the item of a word to make room in its bucket.
     fn evict_word(&self, place: Place, word: Slot, epoch: u32, now: u32) {
-        let Some(word) = self.hold(place, word) else { return };
-        let seen = match self.region.look(place.at, word) {
+        let slot = self.region.slot(place.at);
+        let Some(word) = self.hold(slot, word) else { return };
+        let seen = match self.region.look(slot, word) {
             Look::Got(seen) => Some(seen),
             Look::Moved => return,
             Look::Corrupt => None,
@@ -575,7 +580,7 @@ impl Session {
                 region.persist_word(place.at, word);
                 return Some(Scan::Again);
             }
-            match region.look(place.at, word) {
+            match region.look(region.slot(place.at), word) {
                 Look::Moved => return Some(Scan::Again),
                 Look::Corrupt => {
                     self.drop_corrupt(place, word);
@@ -649,11 +654,11 @@ impl Session {
         let mut evicted = None;
         let mut over = over;
         if !over.is_empty() {
-            match self.hold(place, over) {
+            match self.hold(slot, over) {
                 Some(word) => over = word,
                 None => return false,
             }
-            match region.look(place.at, over) {
+            match region.look(slot, over) {
                 Look::Got(seen) => evicted = Some(seen),
                 Look::Moved => return false,
                 Look::Corrupt => self.count(Counter::corrupt, 1),
@@ -741,7 +746,7 @@ impl Session {
                         // A twin that was removed must not rise again beside ours: the next look makes sure.
                         return false;
                     }
-                    let seen = match region.look(place.at, word) {
+                    let seen = match region.look(region.slot(place.at), word) {
                         Look::Got(seen) => seen,
                         Look::Moved => continue 'again,
                         Look::Corrupt => continue,

@@ -91,6 +91,34 @@ impl Region {
         })
     }
 
+    /// Walks over the items of a segment that no slot names any more, from this offset on, as long as they begin before `until`. Where
+    /// it came to, and over how many. A function of its own: most that is purged is dead.
+    #[inline(never)]
+    fn skip_dead(&self, segment_at: usize, from: usize, tail: usize, until: usize) -> (usize, u64) {
+        let (mut offset, mut items) = (from, 0);
+        let (mut like, mut size) = (0, 0);
+        while offset < until && offset + item::SIZE_MIN <= tail {
+            let word = self.memory.get::<AtomicU32>(segment_at + offset).load(Acquire);
+            // Most are as the one before: then the processor need not wait for this word to know where the next one is.
+            if word != like {
+                // A lifetime says nothing about where the item ends.
+                let header = Header::of(word, || 0);
+                if !header.has(flag::DEAD) || header.validate(tail - offset).is_none() {
+                    break;
+                }
+                (like, size) = (word, header.size());
+            }
+            if size > tail - offset {
+                break;
+            }
+            // Where a header is if these items are of one size: for the next step, too.
+            self.memory.prefetch::<1>(segment_at + offset + HEADERS_AHEAD * size);
+            offset += size;
+            items += 1;
+        }
+        (offset, items)
+    }
+
     /// The first word in the key's buckets that is among the `candidates` and that `is_it`, with its slot. `Err`: a frozen
     /// slot is in the way.
     fn find_word(
@@ -311,16 +339,21 @@ impl Session {
             let tail = TailWord(region.slot(at + start + 8).load(Acquire)).tail().min(end);
             let mut offset = purge.cursor.offset.max(start + EXTENT_HEADER_SIZE);
             while offset + item::SIZE_MIN <= tail {
+                let (living, dead) = region.skip_dead(at, offset, tail, offset.saturating_add(budget.saturating_sub(used)));
+                purge.items += dead;
+                used += living - offset;
+                offset = living;
                 purge.cursor.offset = offset;
                 if used >= budget {
                     return (false, used);
+                }
+                if offset + item::SIZE_MIN > tail {
+                    break;
                 }
                 let Some(header) = region.item_header(at + offset).validate(tail - offset) else {
                     self.count(Counter::corrupt, 1);
                     break;
                 };
-                // Where a header is if these items are of one size: for the next step, too.
-                region.memory.prefetch::<1>(at + offset + HEADERS_AHEAD * header.size());
                 if !header.has(flag::DEAD) {
                     self.purge_item(purge, offset, header, now);
                 }
@@ -528,7 +561,7 @@ impl Session {
             // A head that changes under our eyes may have handed its segments to the next one: no orphan until all stand still.
             let mut moved = false;
             let found = region.find_word(key_hash, tagged, |place, word| {
-                let seen = match region.look(place.at, word) {
+                let seen = match region.look(region.slot(place.at), word) {
                     Look::Got(seen) => seen,
                     Look::Moved => {
                         moved = true;
@@ -563,7 +596,7 @@ impl Session {
                         return Step::Spared;
                     }
                     self.intend(UPKEEP, seen.segment);
-                    let chain = match region.look(place.at, word) {
+                    let chain = match region.look(region.slot(place.at), word) {
                         Look::Got(seen) => region.chain(&seen).filter(|c| c.last == last && region.still(&seen)),
                         _ => None,
                     };

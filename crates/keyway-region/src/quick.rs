@@ -6,30 +6,42 @@
 //! checksums, counted changes, frozen, dirty and tentative words, a second word with the same tag, third buckets, large values, an extent
 //! without room.
 
-use crate::atomics::Acquire;
-use crate::decimal;
+use crate::arithmetic::By;
+use crate::atomics::{Acquire, AtomicU64};
+use crate::decimal::{self, Digits};
 use crate::extent::{Draft, Value, Written};
 use crate::hash::{Key, choices, tag};
 use crate::layout::bucket::{SLOTS, Table};
 use crate::layout::slot::Slot;
-use crate::lookup::{Look, Place, Seen};
+use crate::layout::stats::Counter;
+use crate::lookup::{Led, Look, Place, Seen};
 use crate::operations::ttl;
 use crate::publish::{Absent, stamp_over};
 use crate::session::Session;
-use crate::verbs::{Arithmetic, Counted, Item};
+use crate::verbs::Item;
 
 /// What a quick look found.
-enum Found {
-    /// a confirmed word with our key
-    Here(Here),
+enum Found<'r> {
+    /// a confirmed word with the key's tag
+    Tagged(Tagged<'r>),
     /// none, in these two buckets
     Absent(Table, [(u64, usize); 2]),
 }
 
+/// A word that leads to the key's item, in all likelihood.
+#[derive(Clone, Copy)]
+struct Tagged<'r> {
+    place: Place,
+    slot: &'r AtomicU64,
+    word: Slot,
+    led: Led,
+}
+
 /// The key's item, and the word that led there.
 #[derive(Clone, Copy)]
-struct Here {
+struct Here<'r> {
     place: Place,
+    slot: &'r AtomicU64,
     word: Slot,
     seen: Seen,
 }
@@ -38,40 +50,56 @@ impl Session {
     /// Puts an item, whatever is there.
     #[inline(always)]
     pub(crate) fn put_quickly(&self, key: &Key<'_>, draft: &Draft<'_>, value: &[u8], now: u32) -> Option<Written> {
-        self.quickly(|| self.try_put(key, draft, value, now))
+        self.begin_quickly()?;
+        let written = self.try_put(key, draft, value, now);
+        self.end_operation();
+        written
     }
 
     /// Removes the item of a key. `false`: there is none.
     #[inline(always)]
     pub(crate) fn remove_quickly(&self, key: &Key<'_>, now: u32) -> Option<bool> {
-        self.quickly(|| self.try_remove(key, now))
-    }
-
-    /// Counts, with nothing compared, and nothing given to the item but its value.
-    #[inline(always)]
-    pub(crate) fn count_quickly(&self, key: &Key<'_>, how: &Arithmetic, now: u32) -> Option<Counted> {
-        self.quickly(|| self.try_count(key, how, now))
-    }
-
-    /// One attempt, if the region and the session are as usual.
-    #[inline(always)]
-    fn quickly<T>(&self, attempt: impl FnOnce() -> Option<T>) -> Option<T> {
-        if !(self.region.is_plain() && self.enter_known()) {
-            return None;
-        }
-        let result = attempt();
+        self.begin_quickly()?;
+        let removed = self.try_remove(key, now);
         self.end_operation();
-        result
+        removed
+    }
+
+    /// Counts, with nothing compared, and nothing given to the item but its value: what that is now, and what is known of the item.
+    #[inline(always)]
+    pub(crate) fn count_quickly(&self, key: &Key<'_>, by: By, now: u32) -> Option<(u64, Item)> {
+        self.begin_quickly()?;
+        let counted = self.try_count(key, by, now);
+        self.end_operation();
+        if counted.is_some() {
+            self.count(
+                if by.decrement {
+                    Counter::decr_hits
+                } else {
+                    Counter::incr_hits
+                },
+                1,
+            );
+        }
+        counted
+    }
+
+    /// Begins an attempt, which [`Self::end_operation`] ends, if the region and the session are as usual.
+    #[inline(always)]
+    fn begin_quickly(&self) -> Option<()> {
+        (self.region.is_plain() && self.enter_known()).then_some(())
     }
 
     #[inline(always)]
     fn try_put(&self, key: &Key<'_>, draft: &Draft<'_>, value: &[u8], now: u32) -> Option<Written> {
         let epoch = self.region.epoch(now);
         match self.look_quickly(key)? {
-            Found::Here(here) => {
-                let here = self.hold_quickly(here)?;
-                let stamp = stamp_over(&here.seen, epoch);
-                self.replace_quickly(key, here, draft, value, stamp, now)
+            Found::Tagged(tagged) => {
+                let (segment, stamp) = (tagged.led.segment, stamp_over(tagged.led.word, epoch));
+                // The new item is written while the old one, which is in no cache perhaps, is on its way.
+                let written = self.write_over(key, draft, value, stamp, segment, now)?;
+                let here = self.hold_quickly(key, tagged)?;
+                self.replace_quickly(here, draft.value, written, now)
             }
             Found::Absent(table, pair) => self.put_new(key, draft, table, pair, epoch, now),
         }
@@ -80,15 +108,15 @@ impl Session {
     #[inline(always)]
     fn try_remove(&self, key: &Key<'_>, now: u32) -> Option<bool> {
         let epoch = self.region.epoch(now);
-        let Found::Here(here) = self.look_quickly(key)? else {
+        let Found::Tagged(tagged) = self.look_quickly(key)? else {
             return Some(false);
         };
-        let Here { place, word, seen } = self.hold_quickly(here)?;
+        let Here { slot, word, seen, .. } = self.hold_quickly(key, tagged)?;
         if !seen.is_present(epoch, now) {
             return Some(false);
         }
         // PUBLISH: the key is gone.
-        if !self.swap(place, word, Slot::EMPTY) {
+        if !self.swap(slot, word, Slot::EMPTY) {
             return None;
         }
         self.count_removed(&seen);
@@ -96,18 +124,18 @@ impl Session {
     }
 
     #[inline(always)]
-    fn try_count(&self, key: &Key<'_>, how: &Arithmetic, now: u32) -> Option<Counted> {
+    fn try_count(&self, key: &Key<'_>, by: By, now: u32) -> Option<(u64, Item)> {
         let region = &*self.region;
         let epoch = region.epoch(now);
-        let Found::Here(here) = self.look_quickly(key)? else {
+        let Found::Tagged(tagged) = self.look_quickly(key)? else {
             return None;
         };
-        let here = self.hold_quickly(here)?;
+        let here = self.hold_quickly(key, tagged)?;
         if !here.seen.is_present(epoch, now) {
             return None;
         }
-        let (number, width) = self.number(&here.seen)?;
-        let value = how.of(number);
+        let (number, width, digits) = self.number(&here.seen)?;
+        let value = by.of(number);
         let (marks, client_flags) = region.marks_and_flags(&here.seen);
         let draft = Draft {
             marks,
@@ -118,8 +146,9 @@ impl Session {
         };
         let (eight, many);
         // A number that fits into the old value's length is padded to it (protocol.txt, "Increment/Decrement").
-        let text = match decimal::short(value, width) {
-            Some((text, len)) => {
+        let text = match digits.and_then(|digits| by.of_digits(digits)) {
+            Some(digits) => {
+                let (text, len) = digits.text(width);
                 eight = text.to_le_bytes();
                 eight.get(..len)?
             }
@@ -129,23 +158,22 @@ impl Session {
                 many.get(..len)?
             }
         };
-        let written = self.replace_quickly(key, here, &draft, text, here.seen.word.epoch(), now)?;
-        Some(Counted::Value {
-            value,
-            item: Item {
-                cas: written.cas,
-                value_len: written.value_len,
-                size: written.size,
-                flags: client_flags,
-                ttl_s: ttl(draft.expiry, now),
-                ..Item::marked(marks)
-            },
-        })
+        let written = self.write_over(key, &draft, text, here.seen.word.epoch(), here.seen.segment, now)?;
+        let written = self.replace_quickly(here, draft.value, written, now)?;
+        let item = Item {
+            cas: written.cas,
+            value_len: written.value_len,
+            size: written.size,
+            flags: client_flags,
+            ttl_s: ttl(draft.expiry, now),
+            ..Item::marked(marks)
+        };
+        Some((value, item))
     }
 
     /// Both buckets, whichever the key is in: it is as likely in the one as in the other, and a processor guesses that badly.
     #[inline(always)]
-    fn look_quickly(&self, key: &Key<'_>) -> Option<Found> {
+    fn look_quickly(&self, key: &Key<'_>) -> Option<Found<'_>> {
         let region = &*self.region;
         let table = region.table();
         let [a, b] = choices(key.hash);
@@ -167,41 +195,45 @@ impl Session {
         let [first, second] = pair;
         let (bucket, at) = if index < SLOTS { first } else { second };
         let place = Place::new(bucket, at, index % SLOTS);
-        let word = Slot(region.slot(place.at).load(Acquire));
+        let slot = region.slot(place.at);
+        let word = Slot(slot.load(Acquire));
         if !word.is_confirmed_with(wanted) {
             return None;
         }
-        match region.look(place.at, word) {
-            Look::Got(seen) if region.has_key(&seen, key.bytes) => Some(Found::Here(Here { place, word, seen })),
-            _ => None,
-        }
+        let led = region.follow(word)?;
+        Some(Found::Tagged(Tagged { place, slot, word, led }))
     }
 
-    /// Stores the intent for the item's segment, and makes sure that the item is still there: from then on it does not change.
+    /// Looks whether it is the key's item, stores the intent for its segment, and makes sure that the item is still there: from then on
+    /// it does not change.
     #[inline(always)]
-    fn hold_quickly(&self, here: Here) -> Option<Here> {
-        let word = self.hold(here.place, here.word)?;
+    fn hold_quickly<'r>(&self, key: &Key<'_>, Tagged { place, slot, word, led }: Tagged<'r>) -> Option<Here<'r>> {
+        let region = &*self.region;
+        let Look::Got(seen) = region.look_at(led, slot, word) else {
+            return None;
+        };
+        if !region.has_key(&seen, key.bytes) {
+            return None;
+        }
+        let word = self.hold(slot, word)?;
         // The key was read before the intent. All forty bits of the generation are the same behind it, so it is the same life of the
         // segment, which does not end before the intent does.
-        (self.region.still(&here.seen) && !here.seen.header.is_large()).then_some(Here { word, ..here })
+        (region.still(&seen) && !seen.header.is_large()).then_some(Here { place, slot, word, seen })
     }
 
     #[inline(always)]
     fn replace_quickly(
         &self,
-        key: &Key<'_>,
-        Here { place, word, seen }: Here,
-        draft: &Draft<'_>,
-        value: &[u8],
-        stamp: u32,
+        Here { place, slot, word, seen }: Here<'_>,
+        value: Value<'_>,
+        written: Written,
         now: u32,
     ) -> Option<Written> {
-        let written = self.write_over(key, draft, value, stamp, seen.segment, now)?;
         // PUBLISH: the new item. Its extent's tail is out already; recovery leaves whichever word is in the slot.
-        if !self.swap(place, word, written.word) {
+        if !self.swap(slot, word, written.word) {
             return None;
         }
-        self.count_replaced(place, &seen, &written, now);
+        self.count_replaced(place, &seen, value, &written, now);
         Some(written)
     }
 
@@ -226,10 +258,10 @@ impl Session {
         self.put_once(key, &absent, draft, epoch, now)
     }
 
-    /// The number that an item's value says, and its length, bytes; if it is nothing but one to sixteen decimal digits, or up to eight with
-    /// blanks behind them.
+    /// The number that an item's value says, its length, bytes, and its digits, unless they are more than eight; if it is nothing but one to
+    /// sixteen decimal digits, or up to eight with blanks behind them.
     #[inline(always)]
-    fn number(&self, seen: &Seen) -> Option<(u64, usize)> {
+    fn number(&self, seen: &Seen) -> Option<(u64, usize, Option<Digits>)> {
         let (header, len) = (seen.header, seen.header.value_len());
         let memory = &self.region.memory;
         // Header and key before it are more than eight bytes together with it.
@@ -238,11 +270,11 @@ impl Session {
             return None;
         }
         let last = memory.u64_unaligned(end - decimal::SHORT_MAX);
-        let number = if len > decimal::SHORT_MAX {
-            decimal::read_long(memory.u64_unaligned(end - 2 * decimal::SHORT_MAX), last, len)
-        } else {
-            decimal::read_short(last, len).or_else(|| decimal::read_padded(last, len))
-        };
-        Some((number?, len))
+        if len > decimal::SHORT_MAX {
+            let first = memory.u64_unaligned(end - 2 * decimal::SHORT_MAX);
+            return Some((decimal::read_long(first, last, len)?, len, None));
+        }
+        let digits = Digits::read(last, len).or_else(|| Digits::read_padded(last, len))?;
+        Some((digits.number(), len, Some(digits)))
     }
 }

@@ -143,7 +143,11 @@ pub struct Region {
     is_plain: bool,
     host: Box<dyn Host>,
     clock_base_unix_s: i64,
+    /// which bits of a bucket's number say its place in its segment, and the same of its hints
+    bucket_mask: u64,
+    hint_mask: u64,
     bucket_shift: u32,
+    hint_shift: u32,
     segment_shift: u32,
     buckets_initial: u64,
     buckets_max: u64,
@@ -301,6 +305,8 @@ impl Region {
         let seed = sb.seed.load(Relaxed);
         let clock_base_unix_s = i64::try_from(sb.clock_base_unix_s.load(Relaxed)).unwrap_or(0);
         let bucket_shift = layout.shape.buckets_per_segment().ilog2();
+        // A segment holds a byte for each slot of eight times as many buckets as fit into one themselves.
+        let hint_shift = bucket_shift + bucket::SLOTS.ilog2();
         let buckets_initial = layout.shape.buckets_initial as u64;
         let buckets_max = buckets_initial << ROUNDS_MAX;
         let segment_shift = layout.shape.segment_size.ilog2();
@@ -318,7 +324,10 @@ impl Region {
             checksum_size: if checksums { item::CHECKSUM_SIZE } else { 0 },
             host,
             clock_base_unix_s,
+            bucket_mask: (1 << bucket_shift) - 1,
+            hint_mask: (1 << hint_shift) - 1,
             bucket_shift,
+            hint_shift,
             segment_shift,
             buckets_initial,
             buckets_max,
@@ -451,7 +460,7 @@ impl Region {
 
     /// The entry of the hint directory that leads to this bucket's hints.
     pub(crate) fn hint_entry(&self, bucket: u64) -> usize {
-        index(bucket >> (self.bucket_shift + bucket::SLOTS.ilog2()))
+        index(bucket >> self.hint_shift)
     }
 
     /// Offset of an entry of one of the directories.
@@ -521,17 +530,14 @@ impl Region {
     #[inline]
     pub(crate) fn bucket(&self, number: u64) -> Option<usize> {
         let segment = self.directory(self.layout.bucket_directory, number >> self.bucket_shift)?;
-        let within = number & ((1 << self.bucket_shift) - 1);
-        Some(self.segment(segment) + index(within) * bucket::SIZE)
+        Some(self.segment(segment) + index(number & self.bucket_mask) * bucket::SIZE)
     }
 
     /// The hint of a slot, if the directory has its segment.
     #[inline(always)]
     pub(crate) fn hint(&self, bucket: u64, index: usize) -> Option<&AtomicU8> {
-        // A segment holds a byte for each slot of eight times as many buckets as fit into one themselves.
-        let shift = self.bucket_shift + bucket::SLOTS.ilog2();
-        let segment = self.directory(self.layout.hint_directory, bucket >> shift)?;
-        let within = layout::index(bucket & ((1 << shift) - 1)) * bucket::SLOTS + index;
+        let segment = self.directory(self.layout.hint_directory, bucket >> self.hint_shift)?;
+        let within = layout::index(bucket & self.hint_mask) * bucket::SLOTS + index;
         Some(self.memory.get(self.segment(segment) + within))
     }
 
@@ -539,8 +545,9 @@ impl Region {
     #[inline(always)]
     fn directory(&self, directory: usize, entry: u64) -> Option<usize> {
         let word: &AtomicU32 = self.memory.get(directory + index(entry) * 4);
+        // An empty entry becomes the highest number, which no segment has.
         let segment = (word.load(Acquire) as usize).wrapping_sub(1);
-        (segment != usize::MAX && self.has(segment)).then_some(segment)
+        self.has(segment).then_some(segment)
     }
 
     /// The flush epoch in force at `now`: begins a delayed flush that is due.

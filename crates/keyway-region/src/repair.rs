@@ -179,7 +179,7 @@ impl Region {
             return Slot::EMPTY;
         }
         let new = if word.is_frozen() { word.thaw() } else { word.settled() };
-        let Look::Got(seen) = self.look(place.at, word) else {
+        let Look::Got(seen) = self.look(self.slot(place.at), word) else {
             // A frozen word that a split left behind may name an item that went since.
             *lost += u64::from(!word.is_frozen());
             return Slot::EMPTY;

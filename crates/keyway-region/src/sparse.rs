@@ -49,7 +49,7 @@ impl Region {
         let dead = (self.header(segment).dead.load(Relaxed) >> shift).min(PARTS);
         let living = (PARTS - dead).max(1);
         // A damaged header may say anything.
-        let age = self.age(segment).clamp(1, 1 << 24);
+        let age = self.age(self.header(segment)).clamp(1, 1 << 24);
         ((dead * dead * age) << 16) / (living * living)
     }
 

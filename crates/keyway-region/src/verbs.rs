@@ -185,18 +185,6 @@ pub struct Arithmetic {
     pub binary_key: bool,
 }
 
-impl Arithmetic {
-    /// What it makes of a number ("Increment/Decrement").
-    #[inline(always)]
-    pub(crate) fn of(&self, number: u64) -> u64 {
-        if self.decrement {
-            number.saturating_sub(self.delta)
-        } else {
-            number.wrapping_add(self.delta)
-        }
-    }
-}
-
 /// What counting gave.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Counted {
@@ -213,6 +201,28 @@ pub enum Counted {
     Exists,
     /// the value is no decimal number below 2^64
     NotANumber,
+}
+
+/// The same where only the number is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Number {
+    /// the number as it is now
+    Is(u64),
+    /// there was none
+    NotFound,
+    /// the value is no decimal number below 2^64
+    NotANumber,
+}
+
+impl From<Counted> for Number {
+    /// Of what was counted without comparing CAS uniques.
+    fn from(counted: Counted) -> Self {
+        match counted {
+            Counted::Value { value, .. } => Self::Is(value),
+            Counted::NotFound | Counted::Exists => Self::NotFound,
+            Counted::NotANumber => Self::NotANumber,
+        }
+    }
 }
 
 /// Why a write could not be done.

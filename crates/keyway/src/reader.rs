@@ -10,7 +10,7 @@ use crate::copies::{append, place};
 use crate::crew::{Crew, Standing};
 use crate::peer::{Client, Peer};
 use keyway_region::Target;
-use keyway_region::verbs::{Arithmetic, Counted, Delete, Deleted, Get, Item, Read, Store, Stored, WriteError};
+use keyway_region::verbs::{Arithmetic, Counted, Delete, Deleted, Get, Item, Number, Read, Store, Stored, WriteError};
 use std::sync::Arc;
 
 /// Of so many hits one is told to the server, for whom it is one: what is read here only would look unused.
@@ -134,6 +134,23 @@ impl Reader {
     pub(crate) fn arithmetic(&mut self, key: &[u8], how: &Arithmetic) -> Result<Counted, WriteError> {
         let (client, peer) = self.served()?;
         client.arithmetic(peer, key, how)
+    }
+
+    pub(crate) fn incr(&mut self, key: &[u8], delta: u64) -> Result<Number, WriteError> {
+        let how = Arithmetic {
+            delta,
+            ..Arithmetic::default()
+        };
+        self.arithmetic(key, &how).map(Number::from)
+    }
+
+    pub(crate) fn decr(&mut self, key: &[u8], delta: u64) -> Result<Number, WriteError> {
+        let how = Arithmetic {
+            delta,
+            decrement: true,
+            ..Arithmetic::default()
+        };
+        self.arithmetic(key, &how).map(Number::from)
     }
 
     #[cold]

@@ -4,7 +4,7 @@ use crate::crew::{Crew, Standing};
 use crate::reader::Reader;
 use crate::writer::Writer;
 use keyway_region::Target;
-use keyway_region::verbs::{Arithmetic, Counted, Delete, Deleted, Get, Item, Store, Stored, WriteError};
+use keyway_region::verbs::{Arithmetic, Counted, Delete, Deleted, Get, Item, Number, Store, Stored, WriteError};
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
@@ -236,6 +236,37 @@ impl Session {
     #[inline]
     pub fn arithmetic(&mut self, key: &[u8], how: &Arithmetic) -> Result<Counted, WriteError> {
         either!(self, way => way.arithmetic(key, how))
+    }
+
+    /// Adds to a number, modulo 2^64, and says what it is then.
+    ///
+    /// ```
+    /// # use keyway::{Cache, Number, Options, Place};
+    /// # let cache = Cache::open(&Place::Memfd, &Options::default())?;
+    /// # let mut session = cache.session()?;
+    /// session.set(b"count", b"9", 0)?;
+    /// assert_eq!(session.incr(b"count", 3)?, Number::Is(12));
+    /// assert_eq!(session.decr(b"count", 20)?, Number::Is(0));
+    /// assert_eq!(session.incr(b"none", 1)?, Number::NotFound);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// As [`Session::set`].
+    #[inline]
+    pub fn incr(&mut self, key: &[u8], delta: u64) -> Result<Number, WriteError> {
+        either!(self, way => way.incr(key, delta))
+    }
+
+    /// Subtracts from a number, stopping at 0, and says what it is then.
+    ///
+    /// # Errors
+    ///
+    /// As [`Session::set`].
+    #[inline]
+    pub fn decr(&mut self, key: &[u8], delta: u64) -> Result<Number, WriteError> {
+        either!(self, way => way.decr(key, delta))
     }
 
     /// Gives the item a new exptime. `false`: there is none.

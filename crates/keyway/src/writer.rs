@@ -9,7 +9,7 @@ use crate::kernel;
 use crate::presence;
 use crate::socket;
 use keyway_region::aside::reserve;
-use keyway_region::verbs::{Arithmetic, Counted, Delete, Deleted, Get, Item, Store, Stored, WriteError};
+use keyway_region::verbs::{Arithmetic, Counted, Delete, Deleted, Get, Item, Number, Store, Stored, WriteError};
 use keyway_region::{Lent, Target};
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -173,6 +173,20 @@ impl Writer {
         change(&mut self.inner, &self.member.crew, |inner, now| {
             inner.arithmetic(key, how, now)
         })
+    }
+
+    #[inline]
+    pub(crate) fn incr(&mut self, key: &[u8], delta: u64) -> Result<Number, WriteError> {
+        self.ready()?;
+        let key = self.copies.of(self.latch, key);
+        change(&mut self.inner, &self.member.crew, |inner, now| inner.incr(key, delta, now))
+    }
+
+    #[inline]
+    pub(crate) fn decr(&mut self, key: &[u8], delta: u64) -> Result<Number, WriteError> {
+        self.ready()?;
+        let key = self.copies.of(self.latch, key);
+        change(&mut self.inner, &self.member.crew, |inner, now| inner.decr(key, delta, now))
     }
 
     pub(crate) fn touch(&mut self, key: &[u8], exptime: i64) -> Result<bool, WriteError> {
