@@ -14,8 +14,9 @@ use crate::handle::{self, Handle, Way, put};
 use crate::result;
 use crate::store;
 use crate::types::*;
-use keyway::{Get, Session, WriteError};
+use keyway::{Get, Item, Session, Target, WriteError};
 use std::ffi::{c_char, c_int, c_void};
+use std::mem::MaybeUninit;
 
 /// Items that were got and not fetched yet.
 #[derive(Default)]
@@ -57,23 +58,83 @@ fn how(st: &memcached_st) -> Get {
     }
 }
 
-/// Gets the value of a key into this thread's buffer, and works with it there.
+/// A block of the handle's memory for a value, and two zero bytes behind it, as libmemcached's values have.
+struct Block {
+    st: *const memcached_st,
+    /// NULL for an empty value, as libmemcached gives it, and where there is no memory
+    block: *mut c_char,
+    /// of the value
+    len: usize,
+    flags: u32,
+}
+
+impl Block {
+    /// # Safety
+    ///
+    /// The handle is one, as long as the block lives.
+    unsafe fn new(st: *const memcached_st) -> Self {
+        Self {
+            st,
+            block: std::ptr::null_mut(),
+            len: 0,
+            flags: 0,
+        }
+    }
+
+    /// The block, which now is the caller's, with the value in it.
+    fn finish(&mut self) -> *mut c_char {
+        std::mem::replace(&mut self.block, std::ptr::null_mut())
+    }
+}
+
+impl Target for Block {
+    #[inline]
+    fn make_room(&mut self, item: &Item) -> bool {
+        self.flags = item.flags;
+        if self.block.is_null() || self.len != item.value_len {
+            self.len = item.value_len;
+            // SAFETY: `new`'s caller's word, and what is freed comes from there; there is room for the value and two bytes more.
+            unsafe {
+                handle::free_block(self.st, self.finish().cast());
+                if self.len > 0 {
+                    self.block = handle::malloc(self.st, self.len.saturating_add(2)).cast();
+                }
+                if !self.block.is_null() {
+                    self.block.add(self.len).cast::<[u8; 2]>().write([0; 2]);
+                }
+            }
+        }
+        !self.block.is_null()
+    }
+
+    #[inline]
+    fn room(&mut self) -> &mut [MaybeUninit<u8>] {
+        if self.block.is_null() {
+            return &mut [];
+        }
+        // SAFETY: the block has so many bytes, and is nobody else's.
+        unsafe { std::slice::from_raw_parts_mut(self.block.cast(), self.len) }
+    }
+}
+
+impl Drop for Block {
+    fn drop(&mut self) {
+        // SAFETY: `new`'s caller's word; it comes from there, or is NULL.
+        unsafe { handle::free_block(self.st, self.block.cast()) };
+    }
+}
+
+/// Gets the value of a key.
 ///
 /// # Safety
 ///
-/// The handle is ours; the key has so many bytes.
+/// The handle is ours, and as long as the block is; the key has so many bytes.
 #[inline]
-unsafe fn get<R>(
-    st: *mut memcached_st,
-    handle: &mut Handle,
-    key: *const c_char,
-    length: usize,
-    found: impl FnOnce(&[u8], u32) -> R,
-) -> Result<R, c_int> {
+unsafe fn get(st: *mut memcached_st, handle: &mut Handle, key: *const c_char, length: usize) -> Result<Block, c_int> {
     // SAFETY: the caller's word.
-    let key = unsafe {
+    let (key, mut block) = unsafe {
         store::check_key(st, key, length)?;
-        std::slice::from_raw_parts(key.cast::<u8>(), length)
+        (std::slice::from_raw_parts(key.cast::<u8>(), length), Block::new(st))
     };
     let Some(open) = &handle.open else {
         return Err(rc::FAILURE);
@@ -82,12 +143,13 @@ unsafe fn get<R>(
     if key.len() > keyway::KEY_LEN_MAX {
         return Err(store::refused(st, WriteError::KeyLength { len: key.len() }));
     }
-    let got = open
-        .cache
-        .with_session(|session, value| Ok(session.try_get(key, value)?.map(|item| found(value, item.flags))));
-    match got {
-        Ok(Ok(Some(done))) => Ok(done),
-        Ok(Ok(None)) => Err(rc::NOTFOUND),
+    let how = Get {
+        value: true,
+        ..Get::default()
+    };
+    match open.cache.with_session(|session, _| session.get_into(key, &how, &mut block)) {
+        Ok(Ok(true)) => Ok(block),
+        Ok(Ok(false)) => Err(rc::NOTFOUND),
         Ok(Err(error)) => Err(store::refused(st, error)),
         Err(error) => Err(store::unreachable(st, &error)),
     }
@@ -110,33 +172,26 @@ unsafe fn get_one(
         let got = match handle::enter(st) {
             Way::Here(handle) => {
                 handle.pending.clear();
-                get(st, handle, key, length, |value, flags| {
-                    // An empty value is NULL, as libmemcached gives it.
-                    let copy = if value.is_empty() {
-                        std::ptr::null_mut()
-                    } else {
-                        handle::copied(st, value)
-                    };
-                    (copy, value.len(), flags)
-                })
+                get(st, handle, key, length)
             }
             Way::Away => return None,
             Way::Stuck(failed) => Err(failed),
         };
         Some(match got {
-            Ok((copy, len, item_flags)) => {
-                put(value_length, len);
-                put(flags, item_flags);
-                let is_lost = copy.is_null() && len > 0;
+            Ok(mut block) => {
+                put(value_length, block.len);
+                put(flags, block.flags);
+                let value = block.finish();
+                let is_lost = value.is_null() && block.len > 0;
                 put(
                     code,
                     if is_lost {
-                        store::refused(st, WriteError::NoMemory { len })
+                        store::refused(st, WriteError::NoMemory { len: block.len })
                     } else {
                         rc::SUCCESS
                     },
                 );
-                copy
+                value
             }
             Err(failed) => {
                 put(value_length, 0);

@@ -590,7 +590,7 @@ impl Region {
 
     /// The item of a slot that has just taken the place of `seen` is in use, and was fetched or not as that one. Said once in each period of
     /// so many seconds, as memcached says it once a minute (ITEM_UPDATE_INTERVAL): an item of a segment that was opened in the present
-    /// period was written in it, and its writer has said so.
+    /// period was written in it, and its writer has said so; or copied, then it is said in the next one.
     #[inline(always)]
     pub(crate) fn refresh_hint(&self, place: Place, seen: &Seen, now: u32) {
         const PERIOD_S: u32 = 64;
