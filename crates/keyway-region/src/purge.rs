@@ -96,17 +96,17 @@ impl Region {
     #[inline(never)]
     fn skip_dead(&self, segment_at: usize, from: usize, tail: usize, until: usize) -> (usize, u64) {
         let (mut offset, mut items) = (from, 0);
-        let (mut like, mut size) = (0, 0);
+        let (mut like, mut size) = (None, 0);
         while offset < until && offset + item::SIZE_MIN <= tail {
             let word = self.memory.get::<AtomicU32>(segment_at + offset).load(Acquire);
             // Most are as the one before: then the processor need not wait for this word to know where the next one is.
-            if word != like {
+            if like != Some(word) {
                 // A lifetime says nothing about where the item ends.
                 let header = Header::of(word, || 0);
                 if !header.has(flag::DEAD) || header.validate(tail - offset).is_none() {
                     break;
                 }
-                (like, size) = (word, header.size());
+                (like, size) = (Some(word), header.size());
             }
             if size > tail - offset {
                 break;
@@ -354,6 +354,7 @@ impl Session {
                     self.count(Counter::corrupt, 1);
                     break;
                 };
+                region.memory.prefetch::<1>(at + offset + HEADERS_AHEAD * header.size());
                 if !header.has(flag::DEAD) {
                     self.purge_item(purge, offset, header, now);
                 }

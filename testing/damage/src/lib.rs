@@ -208,6 +208,19 @@ pub fn answers(region: &Arc<Region>) -> Answers {
     answers
 }
 
+/// Writes so much to a region that every segment of its log comes to be purged.
+pub fn write_over_all(region: &Arc<Region>) {
+    let process = region.attach(0, 1, NOW);
+    let Some(mut session) = region.session(process, limits()) else {
+        return;
+    };
+    let now = region.tick(NOW);
+    let value = vec![7; 1000];
+    for i in 0..3 * MEMORY / 1000 {
+        let _ = session.store(format!("new {i}").as_bytes(), &value, &Store::default(), now);
+    }
+}
+
 /// All verbs on some keys, a walk, upkeep, recovery, and the check.
 pub fn use_it(region: &Arc<Region>, salt: usize) {
     let process = region.attach(0, 1, NOW);

@@ -6,7 +6,8 @@
     reason = "a test: its numbers are small, its output is for people"
 )]
 
-use damage::{Answers, Image, answers, use_it};
+use damage::{Answers, Image, answers, use_it, write_over_all};
+use keyway_region::layout::segment::{EXTENT_HEADER_SIZE, Kind, SegmentHeader, State};
 
 struct Rng(u64);
 
@@ -58,6 +59,30 @@ fn damaged_anywhere() {
     }
     println!("400 damaged regions, {opened} opened");
     assert!(opened > 200);
+}
+
+/// Where items were there is one byte over and over, in segments that are whole otherwise: their purge has to come to an end.
+#[test]
+fn purged_where_nothing_is_an_item() {
+    for byte in [0, 0x01, 0x40, 0x41, 0xFF] {
+        let mut image = Image::filled();
+        let layout = *image.clone().open().unwrap().layout();
+        let segment_words = layout.shape.segment_size / 8;
+        let mut overwritten = 0;
+        for segment in 0..(image.backed - layout.segments) / layout.shape.segment_size {
+            let state = *image.word((layout.headers + segment * size_of::<SegmentHeader>()) / 8);
+            if State(state).kind() != Some(Kind::Open) {
+                continue;
+            }
+            overwritten += 1;
+            let first = layout.segments / 8 + segment * segment_words;
+            for word in first + EXTENT_HEADER_SIZE / 8..first + segment_words {
+                *image.word(word) = u64::from_le_bytes([byte; 8]);
+            }
+        }
+        assert!(overwritten > 1, "there were items");
+        write_over_all(&image.open().unwrap());
+    }
 }
 
 /// The answers of an image in whose segments (items, large values, buckets, hints) random bytes are wrong.
