@@ -526,16 +526,11 @@ pub(crate) unsafe fn free_block(st: *const memcached_st, block: *mut c_void) {
     }
 }
 
-/// A copy with two zero bytes after it, as libmemcached's values have.
-///
-/// # Safety
-///
-/// As [`malloc`].
-#[inline]
-pub(crate) unsafe fn copied(st: *const memcached_st, bytes: &[u8]) -> *mut c_char {
-    // SAFETY: the caller's word; there is room for the bytes and two more.
+/// A copy of no handle's, with two zero bytes after it, as libmemcached's values have.
+pub(crate) fn copied(bytes: &[u8]) -> *mut c_char {
+    // SAFETY: there is room for the bytes and two more.
     unsafe {
-        let block = malloc(st, bytes.len() + 2).cast::<u8>();
+        let block = libc::malloc(bytes.len() + 2).cast::<u8>();
         if !block.is_null() {
             block.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len());
             block.add(bytes.len()).write(0);

@@ -444,7 +444,7 @@ unsafe fn stat_value(st: *const memcached_st, stat: *mut memcached_stat_st, key:
         match told(stat, CStr::from_ptr(key).to_bytes()) {
             Some(value) => {
                 put(code, rc::SUCCESS);
-                handle::copied(std::ptr::null(), value.as_bytes())
+                handle::copied(value.as_bytes())
             }
             None => {
                 put(code, error::set(st, rc::INVALID_ARGUMENTS, "Invalid key provided"));

@@ -160,17 +160,9 @@ pub unsafe extern "C" fn keyway_incr_with_initial(
     exptime: i64,
     number: *mut u64,
 ) -> keyway_result {
-    let how = Arithmetic {
-        delta,
-        vivify: Some((initial, exptime)),
-        ..Arithmetic::default()
-    };
+    let verb = counting_from(delta, false, (initial, exptime));
     // SAFETY: the caller's word.
-    unsafe {
-        count(cache, key, key_len, number, |session, key| {
-            session.arithmetic(key, &how).map(Number::from)
-        })
-    }
+    unsafe { count(cache, key, key_len, number, verb) }
 }
 
 /// As keyway_decr(), but where there is no item, one with the number `initial` is stored.
@@ -184,18 +176,9 @@ pub unsafe extern "C" fn keyway_decr_with_initial(
     exptime: i64,
     number: *mut u64,
 ) -> keyway_result {
-    let how = Arithmetic {
-        delta,
-        decrement: true,
-        vivify: Some((initial, exptime)),
-        ..Arithmetic::default()
-    };
+    let verb = counting_from(delta, true, (initial, exptime));
     // SAFETY: the caller's word.
-    unsafe {
-        count(cache, key, key_len, number, |session, key| {
-            session.arithmetic(key, &how).map(Number::from)
-        })
-    }
+    unsafe { count(cache, key, key_len, number, verb) }
 }
 
 /// Gives an item a new `exptime`, or answers KEYWAY_NOT_FOUND.
@@ -256,6 +239,21 @@ unsafe fn store(
         Stored::Exists => KEYWAY_EXISTS,
         Stored::NotFound => KEYWAY_NOT_FOUND,
     })
+}
+
+/// Counting that stores `initial`, a number and its exptime, where there is none.
+fn counting_from(
+    delta: u64,
+    decrement: bool,
+    initial: (u64, i64),
+) -> impl FnOnce(&mut Session, &[u8]) -> Result<Number, WriteError> {
+    let how = Arithmetic {
+        delta,
+        decrement,
+        vivify: Some(initial),
+        ..Arithmetic::default()
+    };
+    move |session, key| session.arithmetic(key, &how).map(Number::from)
 }
 
 /// All kinds of counting.

@@ -137,17 +137,17 @@ impl Reader {
     }
 
     pub(crate) fn incr(&mut self, key: &[u8], delta: u64) -> Result<Number, WriteError> {
-        let how = Arithmetic {
-            delta,
-            ..Arithmetic::default()
-        };
-        self.arithmetic(key, &how).map(Number::from)
+        self.count(key, delta, false)
     }
 
     pub(crate) fn decr(&mut self, key: &[u8], delta: u64) -> Result<Number, WriteError> {
+        self.count(key, delta, true)
+    }
+
+    fn count(&mut self, key: &[u8], delta: u64, decrement: bool) -> Result<Number, WriteError> {
         let how = Arithmetic {
             delta,
-            decrement: true,
+            decrement,
             ..Arithmetic::default()
         };
         self.arithmetic(key, &how).map(Number::from)

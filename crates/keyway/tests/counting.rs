@@ -22,7 +22,7 @@ fn rule(text: &str, delta: u64, decrement: bool) -> Option<(u64, String)> {
 
 /// The number, by the way that is asked for.
 fn count(session: &mut Session, delta: u64, decrement: bool, alone: bool) -> Number {
-    let cas = || Get {
+    let details = Get {
         details: true,
         ..Get::default()
     };
@@ -30,7 +30,7 @@ fn count(session: &mut Session, delta: u64, decrement: bool, alone: bool) -> Num
         (true, false) => session.incr(KEY, delta).unwrap(),
         (true, true) => session.decr(KEY, delta).unwrap(),
         (false, _) => {
-            let item = session.get_with(KEY, &cas(), &mut Vec::new(), |_, _| {}).unwrap();
+            let item = session.get_with(KEY, &details, &mut Vec::new(), |_, _| {}).unwrap();
             let how = Arithmetic {
                 delta,
                 decrement,
