@@ -16,7 +16,7 @@ use crate::atomics::{AcqRel, Relaxed};
 use crate::layout::index;
 use crate::layout::segment::{ADMISSION, Kind, LeaseWord, MAIN, POOLS, Spare, State};
 use crate::layout::stats::Counter;
-use crate::layout::superblock::{SPARSE_LEVELS, SPARSE_WAYS};
+use crate::layout::superblock::{FREE, SPARSE_LEVELS, SPARSE_WAYS};
 use crate::mutants::{self, Mutant};
 use crate::purge::Step;
 use crate::region::Region;
@@ -32,6 +32,9 @@ const WORK_MAX: usize = 8;
 /// Headers that are looked at in one step of a survey, and what that counts for in work.
 const SURVEY_STEP: usize = 512;
 const SURVEY_COST: usize = 512;
+/// Surveys of a session while it reclaims as many segments as there are, and the segments that it reclaims between two at least.
+const SURVEYS_A_ROUND: usize = 4;
+const SURVEY_AFTER: usize = 64;
 /// Headers of a survey: beyond that the oldest segment is the oldest of a part.
 const SURVEY_MAX: usize = 1 << 16;
 /// What a step counts for in work at least.
@@ -50,8 +53,10 @@ const PATIENCE: usize = 8;
 
 /// The admission pool's share: one in this many segments of the log.
 const ADMISSION_SHARE: usize = 20;
-/// Headers that each lease of an extent looks at for segments that are dead as a whole, while the region is not full.
+/// Headers that a sweep looks at for segments that are dead as a whole, and the sweeps of a session for each segment that it fills,
+/// while the region is not full: where it is swept next stands in a line that every write reads.
 const SWEEP: usize = 16;
+const SWEEPS_A_SEGMENT: usize = 8;
 /// The level of the list from which its segments are reclaimed while the region is not full.
 const ALL_BUT_DEAD: usize = SPARSE_LEVELS - 2;
 /// The same as [`SWEEP`] for one call of [`Session::upkeep`], and the bytes that it purges.
@@ -85,10 +90,12 @@ pub(crate) struct Reclaim {
     /// segments that it has drawn
     drawn: Cell<u64>,
     rest: Cell<u32>,
-    /// not all of them have been looked at for long
-    is_survey_due: Cell<bool>,
+    /// bytes taken since its last sweep
+    unswept: Cell<usize>,
     /// segments reclaimed
     count: Cell<u32>,
+    /// segments reclaimed since its last survey
+    unsurveyed: Cell<usize>,
     /// in each pool only segments opened after that are next in turn: the older ones could not be reclaimed
     floors: Cell<[u64; POOLS]>,
     /// segments, plus 1, that could not be reclaimed
@@ -137,20 +144,30 @@ impl Region {
         }
     }
 
-    /// Whether it is a log that is nobody's, and filled.
+    /// Whether it is a log that is nobody's, and filled; nor about to be by the session that fills it alone.
     fn is_compactable(&self, segment: usize) -> bool {
         let state = State(self.header(segment).state.load(Relaxed));
-        state.0 == State::of(Kind::Open, state.stream()).0 && self.is_filled(segment)
+        state.0 == State::of(Kind::Open, state.stream()).0
+            && (self.cells_left(segment) == 0 || !self.is_current(segment) && !self.has_live_extent(segment))
     }
 
-    /// Whether no extent can be leased in this segment any more.
+    /// Whether no new extent is leased in this segment any more.
     fn is_filled(&self, segment: usize) -> bool {
+        self.cells_left(segment) == 0 || !self.is_current(segment)
+    }
+
+    /// Cells in which extents can be leased, or made longer.
+    pub(crate) fn cells_left(&self, segment: usize) -> usize {
         let lease = LeaseWord(self.header(segment).lease.load(Relaxed));
-        lease.is_sealed() || lease.cells() >= self.layout.shape.cells() || !self.is_current(segment)
+        if lease.is_sealed() {
+            0
+        } else {
+            self.layout.shape.cells().saturating_sub(lease.cells())
+        }
     }
 
     /// Whether new extents are leased in this segment at present.
-    fn is_current(&self, segment: usize) -> bool {
+    pub(crate) fn is_current(&self, segment: usize) -> bool {
         let name = segment as u64 + 1;
         self.superblock().open_words().any(|open| open.load(Relaxed) == name)
     }
@@ -241,6 +258,11 @@ impl Session {
                 Err(now) => free = now,
             }
         }
+        // Those freed last first: they are the likeliest to be in a cache, and memory that nobody has touched costs more.
+        let mut freed = (0..SPARSE_WAYS).map_while(|_| region.take_of_level(FREE));
+        if let Some(segment) = freed.find(|segment| self.claim(*segment, State::FREE)) {
+            return Some(segment);
+        }
         // Twice round: one that is freed behind the first look is there for the second.
         let from = usize::try_from(sb.free_hint.load(Relaxed)).unwrap_or(0) % segments;
         for i in 0..2 * segments {
@@ -266,15 +288,15 @@ impl Session {
     pub(crate) fn pay(&self, bytes: usize, now: u32) -> bool {
         let (free, reserve) = (self.free_segments(), self.reserve());
         if free > reserve {
-            if self.reclaim.victim.get().is_none() {
+            if self.reclaim.victim.get().is_none() && self.is_sweep_due(bytes) {
                 self.sweep(SWEEP, now);
-            }
-            // What is all but dead goes before memory that nobody has touched: that costs more.
-            if self.reclaim.victim.get().is_none() {
-                let segment = self.take_sparse(ALL_BUT_DEAD, now);
-                self.reclaim
-                    .victim
-                    .set(segment.map(|segment| self.victim(segment, Spare::All)));
+                // What is all but dead goes before memory that nobody has touched: that costs more.
+                if self.reclaim.victim.get().is_none() {
+                    let segment = self.take_sparse(ALL_BUT_DEAD, now);
+                    self.reclaim
+                        .victim
+                        .set(segment.map(|segment| self.victim(segment, Spare::All)));
+                }
             }
             let Some(victim) = self.reclaim.victim.get() else {
                 return false;
@@ -290,6 +312,14 @@ impl Session {
         // The fewer are left, the faster: this settles where as many are freed as are taken.
         self.work(bytes.saturating_mul((3 + 2 * (reserve - free)).min(WORK_MAX)), now);
         true
+    }
+
+    /// Whether so much has been taken since the last sweep that the next one is due.
+    fn is_sweep_due(&self, bytes: usize) -> bool {
+        let unswept = self.reclaim.unswept.get() + bytes;
+        let is_due = unswept >= self.region.layout.shape.segment_size / SWEEPS_A_SEGMENT;
+        self.reclaim.unswept.set(if is_due { 0 } else { unswept });
+        is_due
     }
 
     /// Looks at the next `count` headers for a segment that is dead as a whole: the next victim.
@@ -310,7 +340,7 @@ impl Session {
         let mut left = budget;
         while left > 0 {
             let Some(victim) = self.reclaim.victim.get() else {
-                if !self.reclaim.is_survey_due.get()
+                if !self.is_survey_due()
                     && let Some(segment) = self.take_to_compact(now)
                 {
                     self.reclaim.victim.set(Some(self.victim(segment, Spare::All)));
@@ -337,6 +367,11 @@ impl Session {
         }
     }
 
+    /// Whether it is long since all segments have been looked at for what is on no list.
+    fn is_survey_due(&self) -> bool {
+        self.reclaim.unsurveyed.get() >= SURVEY_AFTER.max(self.region.segments() / SURVEYS_A_ROUND)
+    }
+
     /// One step of a victim's purge; the bytes that it dealt with.
     fn advance(&self, victim: Victim, budget: usize, now: u32) -> usize {
         let (step, used) = self.purge_step(victim, budget, now);
@@ -344,10 +379,10 @@ impl Session {
             Step::More => {}
             Step::Freed | Step::Spared => {
                 self.reclaim.victim.set(None);
+                self.reclaim.unsurveyed.set(self.reclaim.unsurveyed.get() + 1);
                 self.reclaim.count.set(self.reclaim.count.get().wrapping_add(1));
                 if self.reclaim.count.get().is_multiple_of(FORGET_AFTER) {
                     self.forget_passed();
-                    self.reclaim.is_survey_due.set(true);
                 }
             }
             // The next operation will be at another item.
@@ -405,7 +440,7 @@ impl Session {
         }
         self.reclaim.next.set(segment);
         if survey.left == 0 {
-            self.reclaim.is_survey_due.set(false);
+            self.reclaim.unsurveyed.set(0);
             return Some(survey);
         }
         self.reclaim.survey.set(survey);

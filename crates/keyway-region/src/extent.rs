@@ -18,6 +18,7 @@ use crate::layout::segment::{
 use crate::layout::session::{FREEING, LEASING, UPKEEP, WRITTEN};
 use crate::layout::slot::Slot;
 use crate::layout::stats::Counter;
+use crate::layout::superblock::FREE;
 use crate::lookup::{ATTEMPTS_MAX, Chain, Seen, cas_of};
 use crate::mutants::{self, Mutant};
 use crate::purge::Relocated;
@@ -39,6 +40,11 @@ const SEGMENTS_FOR_POOLS: usize = 64;
 /// by side, and behind the last item of each the rest is lost.
 const ITEMS_OF_AN_EXTENT: usize = 8;
 const EXTENTS_OF_A_SEGMENT: usize = 4;
+
+/// A session fills segments of its own if the region has so many for each thread slot that was ever leased, and what it writes has no
+/// expiry: then nothing is lost between the items of several, and no core waits for a header that another writes. Otherwise all fill the
+/// same ones.
+const SEGMENTS_OF_A_SESSION: usize = 64;
 
 /// An item stood for long if meanwhile one in so many of the region's segments was opened. In a simulated region that is half full of items
 /// drawn by zipf's law, with anything from a quarter to a sixteenth about as much is copied.
@@ -650,10 +656,13 @@ impl Session {
     /// longer as far as its segment goes; the old one could not.
     fn keep_better(&self, extent: Extent, size: usize) -> Extent {
         let left = |e: &Extent| e.leased - e.next;
-        let behind = self.cells_left(extent.segment) * self.region.layout.shape.cell_size();
+        let behind = self.region.cells_left(extent.segment) * self.region.layout.shape.cell_size();
         match self.extent(extent.stream) {
             Some(old)
-                if old.word.epoch() == extent.word.epoch() && left(&old) > (left(&extent) + behind).saturating_sub(size) => {}
+                if old.word.epoch() == extent.word.epoch() && left(&old) > (left(&extent) + behind).saturating_sub(size) =>
+            {
+                self.leave_open(extent.segment, extent.word.epoch(), extent.stream);
+            }
             _ => {
                 self.close_extent(extent.stream.index());
                 self.keep(extent);
@@ -708,6 +717,9 @@ impl Session {
     pub(crate) fn close_extent(&self, stream: usize) {
         if let Some(extent) = self.extents.get(stream).and_then(Leased::take) {
             self.close(extent.segment, extent.start, extent.word);
+            if self.fills_alone(extent.stream) {
+                self.leave_open(extent.segment, extent.word.epoch(), extent.stream);
+            }
         }
     }
 
@@ -733,19 +745,27 @@ impl Session {
         self.region.slot(at).store(word.0, Release);
     }
 
+    /// Cells that are leased at a time for items of such a size.
+    fn comfortable(&self, size: usize) -> usize {
+        let shape = self.region.layout.shape;
+        (size * ITEMS_OF_AN_EXTENT / shape.cell_size()).min(shape.cells() / EXTENTS_OF_A_SEGMENT)
+    }
+
     /// Leases the cells behind an extent, if nobody else has.
     fn extend(&self, mut extent: Extent, size: usize) -> Option<Extent> {
         let shape = self.region.layout.shape;
         let lease = &self.region.header(extent.segment).lease;
         let old = LeaseWord(lease.load(Acquire));
-        let cells = (extent.next + size - extent.leased).div_ceil(shape.cell_size());
+        let needed = (extent.next + size - extent.leased).div_ceil(shape.cell_size());
+        let left = shape.cells().saturating_sub(old.cells());
         if old.is_sealed()
             || !old.is_of_generation(extent.word.generation())
             || old.cells() * shape.cell_size() != extent.leased
-            || old.cells() + cells > shape.cells()
+            || needed > left
         {
             return None;
         }
+        let cells = needed.max(self.comfortable(size)).min(left);
         lease
             .compare_exchange(old.0, old.lease(cells, false).0, AcqRel, Relaxed)
             .ok()?;
@@ -760,42 +780,79 @@ impl Session {
     fn lease(&self, size: usize, stream: Stream, epoch: u32, now: u32, make_room: bool) -> Result<Extent, WriteError> {
         let shape = self.region.layout.shape;
         let needed = (size + EXTENT_HEADER_SIZE).div_ceil(shape.cell_size());
-        let comfortable = (size * ITEMS_OF_AN_EXTENT / shape.cell_size()).min(shape.cells() / EXTENTS_OF_A_SEGMENT);
-        let cells = needed.max(comfortable);
+        let cells = needed.max(self.comfortable(size));
+        let alone = self.fills_alone(stream);
         for _ in 0..ATTEMPTS_MAX {
             let hint = self.open_hint(stream);
+            // What somebody left of a segment is this session's alone from here on.
+            if alone && hint != 0 && !self.replace_hint(stream, hint, 0) {
+                continue;
+            }
             let open = index(hint).wrapping_sub(1);
             if let Some(extent) = self.lease_in(open, cells, epoch, stream) {
                 return Ok(extent);
             }
-            if self.open_hint(stream) != hint {
+            if alone {
+                // If it were left open again, it would be for ever where all items are as large.
+                self.finish_segment(open);
+            } else if self.open_hint(stream) != hint {
                 continue;
             }
             let segment = self.take_segment(now, make_room)?;
             let extent = self.open_segment(segment, cells, epoch, stream, now);
-            // Leave the better one to the others: a large item that did not fit shall not cost everybody the open segment.
-            if self.cells_left(segment) >= self.cells_left_open(open, epoch, stream)
-                && let Some(word) = self.region.open_word(stream)
-                && word.compare_exchange(hint, segment as u64 + 1, AcqRel, Relaxed).is_ok()
-            {
-                self.region.offer_filled(open);
+            if !alone {
+                self.leave_open(segment, epoch, stream);
             }
             return Ok(extent);
         }
         Err(WriteError::Corrupt)
     }
 
-    fn open_hint(&self, stream: Stream) -> u64 {
-        self.region.open_word(stream).map_or(0, |w| w.load(Acquire))
+    /// Whether this session leases in segments that no other session leases in.
+    fn fills_alone(&self, stream: Stream) -> bool {
+        stream.class == 0 && self.region.threads() * SEGMENTS_OF_A_SESSION <= self.region.segments()
     }
 
-    fn cells_left(&self, segment: usize) -> usize {
-        let lease = LeaseWord(self.region.header(segment).lease.load(Relaxed));
-        if lease.is_sealed() {
-            0
+    /// Leaves the rest of a segment to whoever leases next, if it is worth that and more than is left in the one that is open to all.
+    fn leave_open(&self, segment: usize, epoch: u32, stream: Stream) {
+        let hint = self.open_hint(stream);
+        let open = index(hint).wrapping_sub(1);
+        let left = self.cells_left_open(segment, epoch, stream);
+        let is_better =
+            left >= self.region.layout.shape.cells() / EXTENTS_OF_A_SEGMENT && left > self.cells_left_open(open, epoch, stream);
+        if is_better && self.replace_hint(stream, hint, segment as u64 + 1) {
+            self.finish_segment(open);
         } else {
-            self.region.layout.shape.cells().saturating_sub(lease.cells())
+            self.finish_segment(segment);
         }
+    }
+
+    /// Nobody leases in this segment any more: what is left of it is as good as dead, unless somebody is about to fill it.
+    pub(crate) fn finish_segment(&self, segment: usize) {
+        if segment == usize::MAX || !self.region.has(segment) {
+            return;
+        }
+        let state = State(self.region.header(segment).state.load(Acquire));
+        if state.kind() != Some(Kind::Open) || state.owner().is_some() {
+            return;
+        }
+        let left = self.region.cells_left(segment);
+        if left > 0 && !self.region.has_live_extent(segment) && self.seal(segment) {
+            self.region
+                .count_dead(segment, (left * self.region.layout.shape.cell_size()) as u64);
+        }
+        self.region.offer_filled(segment);
+    }
+
+    /// Puts another segment, plus 1, into the word of the one that is open to all; 0: none is.
+    fn replace_hint(&self, stream: Stream, old: u64, new: u64) -> bool {
+        self.region
+            .open_word(stream)
+            .is_some_and(|word| word.compare_exchange(old, new, AcqRel, Relaxed).is_ok())
+    }
+
+    fn open_hint(&self, stream: Stream) -> u64 {
+        self.region.open_word(stream).map_or(0, |w| w.load(Acquire))
     }
 
     fn cells_left_open(&self, segment: usize, epoch: u32, stream: Stream) -> usize {
@@ -803,7 +860,7 @@ impl Session {
             && self.region.has(segment)
             && self.region.segment_word(segment).epoch() == epoch
             && self.region.header(segment).state.load(Relaxed) == State::of(Kind::Open, stream).0;
-        if usable { self.cells_left(segment) } else { 0 }
+        if usable { self.region.cells_left(segment) } else { 0 }
     }
 
     fn lease_in(&self, segment: usize, cells: usize, epoch: u32, stream: Stream) -> Option<Extent> {
@@ -882,12 +939,13 @@ impl Session {
         let shape = region.layout.shape;
         let header = region.header(segment);
         let word = SegmentWord::new(region.segment_word(segment).generation(), epoch);
+        // Before the cells: these are in no cache, and a locked instruction waits for the stores before it.
+        header.sequence.store(region.next_sequence(), Relaxed);
         for cell in 0..shape.cells() {
             region
                 .slot(region.segment(segment) + cell * shape.cell_size())
                 .store(0, Relaxed);
         }
-        header.sequence.store(region.next_sequence(), Relaxed);
         header.dead.store(0, Relaxed);
         header.opened.store(now, Relaxed);
         header.expires.store(if stream.class == 0 { u32::MAX } else { 0 }, Relaxed);
@@ -1047,6 +1105,7 @@ impl Session {
         self.region.header(segment).state.store(State::FREE.0, Release);
         let sb = self.region.superblock();
         sb.free.fetch_add(1, Relaxed);
+        self.region.offer(segment, FREE);
         // While the region is not full, what was used before goes before memory that nobody has touched.
         if !self.is_full() {
             sb.free_hint.store(segment as u64, Relaxed);

@@ -62,7 +62,7 @@ struct Purge {
 
 impl Region {
     /// Whether a live thread may still publish an item of this segment. Its lease word must be sealed, or the answer ages.
-    fn has_live_extent(&self, segment: usize) -> bool {
+    pub(crate) fn has_live_extent(&self, segment: usize) -> bool {
         let word = self.segment_word(segment);
         let lease = LeaseWord(self.header(segment).lease.load(Acquire));
         if !lease.is_of_generation(word.generation()) {
@@ -228,13 +228,16 @@ impl Session {
         is_idle
     }
 
-    /// No more extents are leased in this segment.
-    fn seal(&self, segment: usize) {
+    /// No more extents are leased in this segment. Whether some were until now.
+    pub(crate) fn seal(&self, segment: usize) -> bool {
         let lease = &self.region.header(segment).lease;
         loop {
             let old = LeaseWord(lease.load(Acquire));
-            if old.is_sealed() || lease.compare_exchange(old.0, old.seal().0, AcqRel, Relaxed).is_ok() {
-                return;
+            if old.is_sealed() {
+                return false;
+            }
+            if lease.compare_exchange(old.0, old.seal().0, AcqRel, Relaxed).is_ok() {
+                return true;
             }
         }
     }
@@ -252,6 +255,12 @@ impl Session {
                     in_turn: false,
                 };
                 self.purge_step(victim, usize::MAX, now).0
+            }
+            (Some(Kind::Open), None) => {
+                if !self.region.is_current(segment) {
+                    self.finish_segment(segment);
+                }
+                Step::Passed
             }
             (Some(Kind::Large), owner) if owner.is_none_or(|owner| !self.region.is_held(owner)) => {
                 self.reclaim_large(segment, state, None, now)

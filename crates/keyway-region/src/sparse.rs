@@ -80,20 +80,22 @@ impl Region {
 
     /// Takes a segment off the list, one of the highest level that has any, at least of this one; and that level.
     pub(crate) fn take_listed(&self, least: usize) -> Option<(usize, usize)> {
+        (least..SPARSE_LEVELS)
+            .rev()
+            .find_map(|level| Some((self.take_of_level(level)?, level)))
+    }
+
+    /// The same of one level; the one listed last is the likeliest to be in a cache.
+    pub(crate) fn take_of_level(&self, level: usize) -> Option<usize> {
         let sb = self.superblock();
-        for level in (least..SPARSE_LEVELS).rev() {
-            let (filled, row) = (sb.sparse_filled.get(level)?, sb.sparse.get(level)?);
-            for _ in 0..SPARSE_WAYS {
-                // The one listed last is the likeliest to be in a cache.
-                let Some(way) = filled.load(Relaxed).checked_ilog2() else {
-                    break;
-                };
-                let Some(entry) = row.get(way as usize) else { break };
-                let was = filled.fetch_and(!(1 << way), Relaxed);
-                let segment = (entry.load(Relaxed) as usize).wrapping_sub(1);
-                if was & 1 << way != 0 && self.has(segment) {
-                    return Some((segment, level));
-                }
+        let (filled, row) = (sb.sparse_filled.get(level)?, sb.sparse.get(level)?);
+        for _ in 0..SPARSE_WAYS {
+            let way = filled.load(Relaxed).checked_ilog2()?;
+            let entry = row.get(way as usize)?;
+            let was = filled.fetch_and(!(1 << way), Relaxed);
+            let segment = (entry.load(Relaxed) as usize).wrapping_sub(1);
+            if was & 1 << way != 0 && self.has(segment) {
+                return Some(segment);
             }
         }
         None

@@ -27,6 +27,8 @@ pub const SIZE: usize = 4096;
 pub const SPARSE_LEVELS: usize = 12;
 /// The first level's sixteenths.
 pub const SPARSE_FROM: u64 = 16 - SPARSE_LEVELS as u64;
+/// The level above all others: segments that are free.
+pub const FREE: usize = SPARSE_LEVELS;
 /// Segments that are listed at a level.
 pub const SPARSE_WAYS: usize = 32;
 
@@ -112,8 +114,8 @@ pub struct Superblock {
     /// which entries of `sparse` are filled, a bit each
     pub sparse_filled: [AtomicU32; 16],
     /// segments, plus 1, of which much is dead: hints, by level
-    pub sparse: [[AtomicU32; SPARSE_WAYS]; SPARSE_LEVELS],
-    reserved: [AtomicU64; 512 - 64 - 8 - 8 - 32 - 8 - 8 - 8 - 8 - SPARSE_LEVELS * SPARSE_WAYS / 2],
+    pub sparse: [[AtomicU32; SPARSE_WAYS]; FREE + 1],
+    reserved: [AtomicU64; 512 - 64 - 8 - 8 - 32 - 8 - 8 - 8 - 8 - (FREE + 1) * SPARSE_WAYS / 2],
 }
 
 const _: () = assert!(size_of::<Superblock>() == SIZE);
