@@ -82,7 +82,7 @@ pub fn recordings(scenario: &Scenario, effort: &Effort, random: &mut Random) -> 
                     .map(|moment| [moments_before.as_slice(), &[moment]].concat())
             })
             .collect();
-        while wanted.len() > most {
+        while wanted.len() > most && !scenario.has_every_moment {
             wanted.swap_remove(random.index(wanted.len()));
         }
         runs = wanted

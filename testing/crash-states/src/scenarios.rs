@@ -22,6 +22,8 @@ pub struct Scenario {
     pub operations: &'static [Operation],
     /// what other threads do meanwhile, each begun in the middle of the operation before it, and keys that it only looks at
     pub meanwhile: &'static [(Operation, &'static [&'static str])],
+    /// at each moment at which it matters, not at some of them
+    pub has_every_moment: bool,
     /// how many barriers each operation may take
     pub barriers: Option<&'static [usize]>,
     /// the first thread is dead from then on, and does not go on
@@ -47,6 +49,7 @@ const PLAIN: Scenario = Scenario {
     before: few,
     operations: &[],
     meanwhile: &[],
+    has_every_moment: false,
     barriers: None,
     dies: false,
     watched: few_keys,
@@ -54,6 +57,17 @@ const PLAIN: Scenario = Scenario {
     evicts: false,
     from_clean: false,
     damaged: None,
+};
+
+/// The writes take more than one segment.
+const OPENING: Scenario = Scenario {
+    operations: &[
+        |s, now| fill(s, "fill", 0..12, 700, now),
+        |s, now| fill(s, "fill", 12..24, 700, now),
+        |s, now| set(s, "fill-3", "over", now),
+    ],
+    watched: || keys(&["a", "b", "fill-0", "fill-3", "fill-11", "fill-12", "fill-23"]),
+    ..PLAIN
 };
 
 /// Full, so that sets evict.
@@ -234,13 +248,16 @@ pub const ALL: &[Scenario] = &[
     },
     Scenario {
         name: "writes that open another segment",
-        operations: &[
-            |s, now| fill(s, "fill", 0..12, 700, now),
-            |s, now| fill(s, "fill", 12..24, 700, now),
-            |s, now| set(s, "fill-3", "over", now),
-        ],
-        watched: || keys(&["a", "b", "fill-0", "fill-3", "fill-11", "fill-12", "fill-23"]),
-        ..PLAIN
+        ..OPENING
+    },
+    Scenario {
+        name: "writes that open another segment, each session its own",
+        // 64 for each of those that there ever are.
+        size: Size {
+            segments: 200,
+            most: 200,
+        },
+        ..OPENING
     },
     Scenario {
         name: "sets that evict",
@@ -503,15 +520,15 @@ pub const ALL: &[Scenario] = &[
     },
     Scenario {
         name: "a set into new segments while a raise stands still",
-        size: Size { segments: 9, most: 12 },
+        size: Size { segments: 9, most: 16 },
         before: |s, now| {
             few(s, now);
             fill(s, "old", 0..140, 700, now);
         },
-        operations: &[|s, _| s.region().raise(12).expect("there is memory")],
-        meanwhile: &[(|s, now| fill(s, "fill", 0..40, 700, now), &[])],
+        operations: &[|s, _| s.region().raise(16).expect("there is memory")],
+        meanwhile: &[(|s, now| fill(s, "fill", 0..80, 700, now), &[])],
         evicts: true,
-        watched: || keys(&["a", "old-139", "fill-0", "fill-20", "fill-39"]),
+        watched: || keys(&["a", "old-139", "fill-0", "fill-20", "fill-79"]),
         ..PLAIN
     },
     Scenario {
@@ -547,6 +564,8 @@ pub const ALL: &[Scenario] = &[
             (|s, now| fill(s, "i", 1375..1376, 8, now), &[]),
             (|s, now| get(s, "i-110", now), &["i-110"]),
         ],
+        // One pair of them, of 37, is behind the freezing of the word and before its copy.
+        has_every_moment: true,
         watched: || keys(&["i-110", "i-1375"]),
         ..SPLITTING
     },

@@ -12,6 +12,8 @@ use std::sync::atomic::Ordering::Relaxed;
 
 /// Segments of a region: enough for every kind of them, few enough to fill in no time.
 pub const SEGMENTS: usize = 20;
+/// Segments of a region of which a session fills its own: 64 for each, of which there are never more than three.
+const ROOMY: usize = 200;
 /// Bytes of a large value's part in a segment of 16 KiB.
 pub const PART: usize = (16 << 10) - 32;
 /// Steps that a setup takes at most to bring about what it waits for.
@@ -31,6 +33,8 @@ pub struct Approach {
 pub struct Scenario {
     /// for people
     pub name: &'static str,
+    /// of its region
+    pub segments: usize,
     setup: fn(&mut Player),
     approach: Option<Approach>,
     /// the operation (with an approach: set by [`Scenario::rehearse`])
@@ -42,11 +46,6 @@ pub struct Scenario {
 }
 
 impl Scenario {
-    /// Segments of its region.
-    pub fn segments(&self) -> usize {
-        SEGMENTS
-    }
-
     /// Finds out how many writes come before the one that is wanted: the same ones do the same in every region.
     ///
     /// # Errors
@@ -54,7 +53,7 @@ impl Scenario {
     /// What is wanted never happens.
     pub fn rehearse(&mut self) -> Result<(), String> {
         let Some(approach) = self.approach else { return Ok(()) };
-        let ground = Ground::new(SEGMENTS, false);
+        let ground = Ground::new(self.segments, false);
         let mut player = Player::attach(ground.create(), STOPPED);
         (self.setup)(&mut player);
         for i in 0..APPROACH_MAX {
@@ -167,6 +166,7 @@ pub fn all() -> Vec<Scenario> {
     let big = |version| large(version, 2 * PART - 500);
     let simple = |name, op, is_short| Scenario {
         name,
+        segments: SEGMENTS,
         setup: plain,
         approach: None,
         op,
@@ -220,6 +220,27 @@ pub fn all() -> Vec<Scenario> {
         simple("flush_all", Op::Flush, true),
         simple("a session comes and goes", Op::ComeAndGo(key("guest")), true),
         simple("extents given up", Op::Release, false),
+        Scenario {
+            segments: ROOMY,
+            ..simple(
+                "a session comes and goes, with a segment of its own",
+                Op::ComeAndGo(key("guest")),
+                true,
+            )
+        },
+        Scenario {
+            segments: ROOMY,
+            ..simple("segments of its own given up", Op::Release, true)
+        },
+        Scenario {
+            segments: ROOMY,
+            setup: nearly_full,
+            ..simple(
+                "set, absent, into the next segment of its own",
+                Op::set(b"new", b"behind which there is room"),
+                true,
+            )
+        },
         simple("memory is raised", Op::Raise, true),
         Scenario {
             setup: crowded,
@@ -355,6 +376,11 @@ fn flushed(player: &mut Player) {
     put(player, b"gone", &large(2, 2 * PART));
     let _ = player.flush_all(0);
     put(player, b"by-3", b"after the flush");
+}
+
+/// An item that leaves nothing of its segment.
+fn nearly_full(player: &mut Player) {
+    put(player, b"first", &large(9, 16_300));
 }
 
 /// Memory is full of items, some of which were hit.

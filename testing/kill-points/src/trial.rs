@@ -97,7 +97,7 @@ impl Stage for Staged<'_> {
         &self.0.op
     }
     fn segments(&self) -> usize {
-        self.0.segments()
+        self.0.segments
     }
     fn mutant(&self) -> Option<Mutant> {
         self.1
@@ -175,7 +175,7 @@ pub fn of(stage: &dyn Stage, effort: Effort) -> Result<(Trial, Tried), String> {
 pub fn of_recovery(scenario: &Scenario, tried: &Tried, n: usize, effort: Effort) -> Result<Trial, String> {
     let image = tried.stepped.image(n);
     let stepped = {
-        let mut ground = Ground::new(scenario.segments(), true);
+        let mut ground = Ground::new(scenario.segments, true);
         ground.restore(&image);
         ground.dead.are(&[STOPPED]);
         let recovery = Recovery {
@@ -184,9 +184,9 @@ pub fn of_recovery(scenario: &Scenario, tried: &Tried, n: usize, effort: Effort)
         };
         step::through(&ground, Child::at_call(recovery)?)?
     };
-    let mut ground = Ground::new(scenario.segments(), false);
+    let mut ground = Ground::new(scenario.segments, false);
     let brief = Brief::of_recovery(&tried.brief, &mut ground, &image)?;
-    Ok(judge_all(scenario.segments(), &stepped, &brief, effort))
+    Ok(judge_all(scenario.segments, &stepped, &brief, effort))
 }
 
 /// Judges every distinct image, on all processors.

@@ -7,6 +7,7 @@
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use clients::prepare::{self, Venv};
@@ -42,6 +43,28 @@ pub fn built() -> (PathBuf, &'static str) {
         _ => "dev",
     };
     (folder.to_path_buf(), profile)
+}
+
+/// Made for all tests that run at a time, and gone with the last of them: a static is never dropped, and its files would stay.
+pub struct Shared<T>(Mutex<Weak<T>>);
+
+impl<T> Shared<T> {
+    /// Nothing yet.
+    #[allow(clippy::new_without_default, reason = "it is for statics")]
+    pub const fn new() -> Self {
+        Self(Mutex::new(Weak::new()))
+    }
+
+    /// What the others have, or what `make` makes. `Err`: why it cannot.
+    pub fn get(&self, make: impl FnOnce() -> Result<T, String>) -> Result<Arc<T>, String> {
+        let mut held = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(made) = held.upgrade() {
+            return Ok(made);
+        }
+        let made = Arc::new(make()?);
+        *held = Arc::downgrade(&made);
+        Ok(made)
+    }
 }
 
 /// The package `keyway` as it is installed, and an interpreter.

@@ -4,11 +4,11 @@
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::OnceLock;
+use std::sync::Arc;
 
 use harness::{DEADLINE, Kind, Scratch, ServeOptions, Server, Transport, keyway_check, run_to_end, skip, wait_until};
 use keyway::{Cache, Counters, Options, Place};
-use library::{C, Python, Running, program};
+use library::{C, Python, Running, Shared, program};
 
 /// As the programs make it.
 const MEMORY: u64 = 8 << 20;
@@ -30,15 +30,15 @@ fn in_c((_, c): &(Python, C)) -> Command {
 const PAIRS: [(Start, Start); 2] = [(in_python, in_c), (in_c, in_python)];
 
 /// `None`: said aloud why not.
-fn tools(test: &str) -> Option<&'static (Python, C)> {
-    static TOOLS: OnceLock<Result<(Python, C), String>> = OnceLock::new();
-    let tools = TOOLS.get_or_init(|| {
+fn tools(test: &str) -> Option<Arc<(Python, C)>> {
+    static TOOLS: Shared<(Python, C)> = Shared::new();
+    let tools = TOOLS.get(|| {
         let python = Python::new(Path::new(env!("CARGO_TARGET_TMPDIR")))?;
         let c = C::new()?;
         c.compile("neighbour.c");
         Ok((python, c))
     });
-    tools.as_ref().map_err(|because| skip(test, because)).ok()
+    tools.map_err(|because| skip(test, &because)).ok()
 }
 
 /// Runs a program; what it said.
@@ -78,8 +78,8 @@ fn whoever_comes_first_makes_the_region_and_both_have_it() {
         let path = scratch.join("region");
         let (first, second) = PAIRS[round % 2];
         let mut children = [
-            start(first(tools), &path, &["swap", "left", "right"]),
-            start(second(tools), &path, &["swap", "right", "left"]),
+            start(first(&tools), &path, &["swap", "left", "right"]),
+            start(second(&tools), &path, &["swap", "right", "left"]),
         ];
         for (child, due) in children.iter_mut().zip(["swapped right", "swapped left"]) {
             assert_eq!(child.line(), due);
@@ -103,13 +103,16 @@ fn what_expires_makes_room_and_what_lives_is_not_evicted() {
         let scratch = Scratch::new();
         let path = scratch.join("region");
         // Two thirds of the memory for a second; then as much again, for ever.
-        assert_eq!(run(one(tools), &path, &["fill", "short", "2700", "2000", "1"]), "filled 2700");
-        assert_eq!(run(other(tools), &path, &["vanish", "short2699"]), "vanished");
         assert_eq!(
-            run(other(tools), &path, &["fill", "long", "2700", "2000", "0"]),
+            run(one(&tools), &path, &["fill", "short", "2700", "2000", "1"]),
             "filled 2700"
         );
-        assert_eq!(run(one(tools), &path, &["count", "long", "2700"]), "counted 2700");
+        assert_eq!(run(other(&tools), &path, &["vanish", "short2699"]), "vanished");
+        assert_eq!(
+            run(other(&tools), &path, &["fill", "long", "2700", "2000", "0"]),
+            "filled 2700"
+        );
+        assert_eq!(run(one(&tools), &path, &["count", "long", "2700"]), "counted 2700");
         let found = counters(&path);
         assert!(found.evictions == 0 && found.segments_recycled > 0, "{found:?}");
         is_sound(&path);
@@ -124,7 +127,8 @@ fn no_set_is_refused_although_everything_is_full() {
     let scratch = Scratch::new();
     let path = scratch.join("region");
     let languages: [(Start, &str); 2] = [(in_python, "python"), (in_c, "c")];
-    let mut children = languages.map(|(language, prefix)| start(language(tools), &path, &["fill", prefix, "20000", "2000", "0"]));
+    let mut children =
+        languages.map(|(language, prefix)| start(language(&tools), &path, &["fill", prefix, "20000", "2000", "0"]));
     for child in &mut children {
         assert_eq!(child.line(), "filled 20000");
         assert!(child.end().success());
@@ -143,13 +147,13 @@ fn the_killed_leave_neither_slots_nor_memory() {
     let path = scratch.join("region");
     // More than there are slots for processes: 16 for 8 MiB.
     for number in 0..40 {
-        let mut child = start(PAIRS[number % 2].0(tools), &path, &["write", &format!("key{number}")]);
+        let mut child = start(PAIRS[number % 2].0(&tools), &path, &["write", &format!("key{number}")]);
         assert_eq!(child.line(), "writing");
         child.kill();
     }
     for (one, other) in PAIRS {
-        assert_eq!(run(one(tools), &path, &["fill", "long", "2700", "2000", "0"]), "filled 2700");
-        assert_eq!(run(other(tools), &path, &["count", "long", "2700"]), "counted 2700");
+        assert_eq!(run(one(&tools), &path, &["fill", "long", "2700", "2000", "0"]), "filled 2700");
+        assert_eq!(run(other(&tools), &path, &["count", "long", "2700"]), "counted 2700");
     }
     let found = counters(&path);
     assert!(found.recoveries >= 40, "{} recoveries", found.recoveries);
@@ -226,7 +230,7 @@ fn programs_in_two_containers_write_to_one_region() {
     let hidden = server.region().parent().expect("a file is in a directory");
     let sessions = statistic(&server, "keyway_sessions");
     for (first, second) in PAIRS {
-        let (left, right) = (contained(first(tools), hidden), contained(second(tools), hidden));
+        let (left, right) = (contained(first(&tools), hidden), contained(second(&tools), hidden));
         let mut children = [
             start(left, &socket, &["swap", "left", "right"]),
             start(right, &socket, &["swap", "right", "left"]),
@@ -247,10 +251,10 @@ fn programs_in_two_containers_write_to_one_region() {
 
         // One is killed in the middle of its writes; the other one's container, and the server, go on.
         let recovered = statistic(&server, "keyway_recoveries");
-        let mut doomed = start(contained(first(tools), hidden), &socket, &["write", "doomed"]);
+        let mut doomed = start(contained(first(&tools), hidden), &socket, &["write", "doomed"]);
         assert_eq!(doomed.line(), "writing");
         let mut other = start(
-            contained(second(tools), hidden),
+            contained(second(&tools), hidden),
             &socket,
             &["fill", "other", "20000", "2000", "0"],
         );
@@ -258,7 +262,7 @@ fn programs_in_two_containers_write_to_one_region() {
         assert_eq!(other.line(), "filled 20000");
         assert!(other.end().success());
         assert_eq!(
-            run(contained(first(tools), hidden), &socket, &["count", "other", "20000"]),
+            run(contained(first(&tools), hidden), &socket, &["count", "other", "20000"]),
             "counted 20000"
         );
         wait_until("the server takes back what the killed program held", DEADLINE, || {

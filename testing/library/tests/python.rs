@@ -4,11 +4,11 @@
 
 use std::path::Path;
 use std::process::Command;
-use std::sync::OnceLock;
+use std::sync::Arc;
 
 use clients::prepare;
 use harness::{DEADLINE, Kind, Scratch, ServeOptions, Server, Transport, memcached_binary, run_to_end, say, skip};
-use library::{BUILD_DEADLINE, PYTHON, Python, built, root};
+use library::{BUILD_DEADLINE, PYTHON, Python, Shared, built, root};
 
 /// Where downloads are kept.
 fn target() -> &'static Path {
@@ -16,15 +16,10 @@ fn target() -> &'static Path {
 }
 
 /// `None`: said aloud why not.
-fn python(test: &str) -> Option<&'static Python> {
-    static PYTHON: OnceLock<Result<Python, String>> = OnceLock::new();
-    match PYTHON.get_or_init(|| Python::new(target())) {
-        Ok(python) => Some(python),
-        Err(because) => {
-            skip(test, because);
-            None
-        }
-    }
+fn python(test: &str) -> Option<Arc<Python>> {
+    static PYTHON: Shared<Python> = Shared::new();
+    let python = PYTHON.get(|| Python::new(target()));
+    python.map_err(|because| skip(test, &because)).ok()
 }
 
 /// Runs one file of pytest's.
