@@ -83,11 +83,15 @@ impl Region {
         if segments <= known || self.host().file_len() < self.layout.len(segments) {
             return false;
         }
-        // Whoever raised it, it is persistent before anything is put there.
-        self.write_back(line::TABLE, 64);
-        self.barrier();
+        self.secure_segments();
         self.know(segments);
         true
+    }
+
+    /// The number of segments is persistent before this process puts anything into one, whoever raised it.
+    pub(crate) fn secure_segments(&self) {
+        self.write_back(line::TABLE, 64);
+        self.barrier();
     }
 
     /// Counts the free segments, and sets the superblock's count to that.
@@ -178,7 +182,7 @@ mod tests {
             checksums: false,
         };
         let one = Region::create(memory(), &creation, disk()).expect("memory of the right size");
-        let other = Region::open(memory(), layout.len(segments), disk()).expect("just created");
+        let other = Region::open(memory(), disk()).expect("just created");
         (one, other, pages, len)
     }
 
@@ -234,5 +238,19 @@ mod tests {
         one.publish_segments(old as u64 + 10);
         other.catch_up();
         assert_eq!(free(&one), free_before + 10);
+    }
+
+    #[test]
+    fn who_attaches_while_it_is_raised_is_not_told_that_the_file_was_truncated() {
+        let (one, _, _pages, len) = two(512);
+        let old = one.segments();
+        // The other raises whenever it can: right behind each look at the file's length.
+        let raised_behind = || {
+            let seen = len.load(Acquire);
+            one.raise(old + 100).expect("there is room");
+            seen
+        };
+        let found = Region::inspect(&one.memory, raised_behind).map(|(_, segments)| segments);
+        assert_eq!(found, Ok(old + 100));
     }
 }

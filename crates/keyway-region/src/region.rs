@@ -194,7 +194,7 @@ impl Region {
         for (word, value) in sb.boot_id.iter().zip(creation.boot_id) {
             word.store(value, Relaxed);
         }
-        let region = Self::assemble(memory, layout, host)?;
+        let region = Self::assemble(memory, layout, creation.segments, host)?;
         for segment in 0..creation.segments {
             region.word(segment).store(SegmentWord::new(1, 0).0, Relaxed);
         }
@@ -229,23 +229,27 @@ impl Region {
         }
     }
 
-    /// Checks that the memory, of which the first `backed` bytes may be touched, holds a region, in constant time.
-    pub fn open(memory: Memory, backed: usize, host: Box<dyn Host>) -> Result<Self, Unusable> {
-        let layout = Self::inspect(&memory, backed)?;
+    /// Checks that the memory holds a region, in constant time.
+    pub fn open(memory: Memory, host: Box<dyn Host>) -> Result<Self, Unusable> {
+        let (layout, segments) = Self::inspect(&memory, || host.file_len())?;
         if memory.len() < layout.len_max {
             return Err(Unusable::Truncated {
                 len: memory.len(),
                 wanted: layout.len_max,
             });
         }
-        Self::assemble(memory, layout, host)
+        let region = Self::assemble(memory, layout, segments, host)?;
+        region.secure_segments();
+        Ok(region)
     }
 
-    /// The layout of the region in this memory, of which the first `backed` bytes may be touched.
-    pub fn inspect(memory: &Memory, backed: usize) -> Result<Layout, Unusable> {
-        if backed < superblock::SIZE || memory.len() < superblock::SIZE {
+    /// The layout of the region in this memory, and its number of segments. `file_len` says how many bytes from its start may be
+    /// touched by now; it is asked behind each number that it bounds, because the memory may be raised meanwhile.
+    pub fn inspect(memory: &Memory, file_len: impl Fn() -> usize) -> Result<(Layout, usize), Unusable> {
+        let len = file_len().min(memory.len());
+        if len < superblock::SIZE {
             return Err(Unusable::Truncated {
-                len: backed,
+                len,
                 wanted: superblock::SIZE,
             });
         }
@@ -271,20 +275,19 @@ impl Region {
         let words = core::array::from_fn(|i| sb.shape.get(i).map_or(0, |w| w.load(Relaxed)));
         let shape = Shape::from_words(words).ok_or(Unusable::Damaged("no region has this shape"))?;
         let layout = Layout::new(shape);
-        let segments = usize::try_from(sb.segments.load(Relaxed)).unwrap_or(usize::MAX);
+        // PAIRS: `publish_segments`: the words of these segments are seen, and the file is as long as they need.
+        let segments = usize::try_from(sb.segments.load(Acquire)).unwrap_or(usize::MAX);
         if segments == 0 || segments > shape.segments_max {
             return Err(Unusable::Damaged("its number of segments is out of bounds"));
         }
-        if backed < layout.len(segments) {
-            return Err(Unusable::Truncated {
-                len: backed,
-                wanted: layout.len(segments),
-            });
+        let (len, wanted) = (file_len(), layout.len(segments));
+        if len < wanted {
+            return Err(Unusable::Truncated { len, wanted });
         }
-        Ok(layout)
+        Ok((layout, segments))
     }
 
-    fn assemble(memory: Memory, layout: Layout, host: Box<dyn Host>) -> Result<Self, Unusable> {
+    fn assemble(memory: Memory, layout: Layout, segments: usize, host: Box<dyn Host>) -> Result<Self, Unusable> {
         let sb: &Superblock = memory.get(0);
         let features = sb.incompatible.load(Relaxed);
         let strict = features & superblock::STRICT != 0;
@@ -310,9 +313,6 @@ impl Region {
         let buckets_initial = layout.shape.buckets_initial as u64;
         let buckets_max = buckets_initial << ROUNDS_MAX;
         let segment_shift = layout.shape.segment_size.ilog2();
-        let segments = usize::try_from(sb.segments.load(Relaxed))
-            .unwrap_or(0)
-            .min(layout.shape.segments_max);
         let touched = Touched::new(layout.len_max);
         Ok(Self {
             memory,

@@ -331,9 +331,7 @@ fn attach(
     let file = reopen()?;
     let found = inspect(&file, path, Access::Write)?;
     found.check(options, path)?;
-    let Inspected {
-        layout, backed, strict, ..
-    } = found;
+    let Inspected { layout, strict, .. } = found;
     let slots = layout.shape.process_slots;
     let slot = (0..slots)
         .find(|slot| fcntl(&file, FcntlArg::F_OFD_SETLK(&byte_lock(offset(layout.process(*slot))))).is_ok())
@@ -360,7 +358,7 @@ fn attach(
         probe: file.clone(),
         mapping,
     };
-    let mut region = Region::open(memory, backed, Box::new(attachment)).map_err(|why| unusable(path, why))?;
+    let mut region = Region::open(memory, Box::new(attachment)).map_err(|why| unusable(path, why))?;
     if options.strict_rehearsed {
         region.at_barrier(wait_100_ns);
     }
@@ -421,7 +419,7 @@ fn attach_to_read(path: &Path, file: File, line: UnixStream, options: &Options) 
     }
     let found = inspect(&file, path, Access::Read)?;
     found.check(options, path)?;
-    let Inspected { layout, backed, .. } = found;
+    let Inspected { layout, .. } = found;
     let mapping = Mapping::to_read(&file, layout.len_max).map_err(|e| io("map", path, e))?;
     let memory = mapping.memory();
     let mapped = memory.addresses();
@@ -432,7 +430,7 @@ fn attach_to_read(path: &Path, file: File, line: UnixStream, options: &Options) 
         probe: file.clone(),
         mapping,
     };
-    let region = Region::open(memory, backed, Box::new(attachment)).map_err(|why| unusable(path, why))?;
+    let region = Region::open(memory, Box::new(attachment)).map_err(|why| unusable(path, why))?;
     let limits = Limits {
         item_size_max: options.item_size_max,
         evict: options.evict,
@@ -550,8 +548,6 @@ pub(crate) enum Access {
 /// What a file says of the region in it.
 pub(crate) struct Inspected {
     pub layout: Layout,
-    /// the file's length
-    pub backed: usize,
     pub strict: bool,
     pub checksums: bool,
 }
@@ -570,15 +566,15 @@ impl Inspected {
     }
 }
 
-/// The layout of the region in a file, and the file's length.
+/// What the file says of the region in it.
 pub(crate) fn inspect(file: &File, path: &Path, access: Access) -> Result<Inspected, OpenError> {
-    let len = file.metadata().map_err(|e| io("stat", path, e))?.len();
-    let backed = usize::try_from(len).unwrap_or(usize::MAX);
-    if backed < superblock::SIZE {
+    let len = || file.metadata().map(|meta| usize::try_from(meta.len()).unwrap_or(usize::MAX));
+    let now = len().map_err(|e| io("stat", path, e))?;
+    if now < superblock::SIZE {
         return Err(unusable(
             path,
             Unusable::Truncated {
-                len: backed,
+                len: now,
                 wanted: superblock::SIZE,
             },
         ));
@@ -589,12 +585,11 @@ pub(crate) fn inspect(file: &File, path: &Path, access: Access) -> Result<Inspec
     };
     let mapping = mapping.map_err(|e| io("map", path, e))?;
     let memory = mapping.memory();
-    let layout = Region::inspect(&memory, backed).map_err(|why| unusable(path, why))?;
+    let (layout, _) = Region::inspect(&memory, || len().unwrap_or(0)).map_err(|why| unusable(path, why))?;
     let sb: &superblock::Superblock = memory.get(0);
     let features = sb.incompatible.load(Relaxed);
     Ok(Inspected {
         layout,
-        backed,
         strict: features & superblock::STRICT != 0,
         checksums: features & superblock::CHECKSUMS != 0,
     })

@@ -95,7 +95,7 @@ fn repair(file: &File, path: &Path, inspected: &Inspected) -> Result<(), OpenErr
         probe: Some(probe),
         mapping,
     });
-    let region = Region::open(memory, inspected.backed, host).map_err(|why| unusable(path, why))?;
+    let region = Region::open(memory, host).map_err(|why| unusable(path, why))?;
     region.repair(clock::unix_s(), |_| {}).map_err(|why| unusable(path, why))?;
     region.begin_use(boot_id(), clock::unix_s());
     Ok(())

@@ -295,12 +295,10 @@ impl Judge {
     }
 
     fn open(&mut self) -> Result<Arc<Region>, String> {
-        let backed = self.bytes.backed;
         Region::open(
             self.bytes.memory(),
-            backed,
             Box::new(Persistent {
-                len: backed,
+                len: self.bytes.backed,
                 first_is_dead: Arc::default(),
                 first: 0,
             }),

@@ -199,7 +199,7 @@ impl Ground {
     ///
     /// If there is none.
     pub fn open(&self) -> Arc<Region> {
-        Arc::new(Region::open(self.memory(), self.layout.len_max, self.host()).expect("a region"))
+        Arc::new(Region::open(self.memory(), self.host()).expect("a region"))
     }
 
     /// All of it. Whoever uses the region is stopped meanwhile.
