@@ -41,10 +41,7 @@ fn libkeyway() -> PathBuf {
 fn what_the_table_says_is_stopped_is_and_nothing_else() {
     let trial = run("table", &[]);
     if !trial.has_gate() {
-        harness::skip(
-            "the rows of the table that need the gate",
-            "this machine has no protection keys",
-        );
+        harness::say("no protection keys here: the rows of the table that need the gate are tried in a guest (cargo xtask vm)");
     }
     let rows = table();
     let found = trial.differences(&rows);
