@@ -788,13 +788,15 @@ impl Session {
             if alone && hint != 0 && !self.replace_hint(stream, hint, 0) {
                 continue;
             }
-            let open = index(hint).wrapping_sub(1);
-            if let Some(extent) = self.lease_in(open, cells, epoch, stream) {
+            let open = self.named(hint);
+            if let Some(extent) = open.and_then(|segment| self.lease_in(segment, cells, epoch, stream)) {
                 return Ok(extent);
             }
             if alone {
-                // If it were left open again, it would be for ever where all items are as large.
-                self.finish_segment(open);
+                if let Some(open) = open {
+                    // If it were left open again, it would be for ever where all items are as large.
+                    self.finish_segment(open);
+                }
             } else if self.open_hint(stream) != hint {
                 continue;
             }
@@ -816,22 +818,22 @@ impl Session {
     /// Leaves the rest of a segment to whoever leases next, if it is worth that and more than is left in the one that is open to all.
     fn leave_open(&self, segment: usize, epoch: u32, stream: Stream) {
         let hint = self.open_hint(stream);
-        let open = index(hint).wrapping_sub(1);
-        let left = self.cells_left_open(segment, epoch, stream);
-        let is_better =
-            left >= self.region.layout.shape.cells() / EXTENTS_OF_A_SEGMENT && left > self.cells_left_open(open, epoch, stream);
-        if is_better && self.replace_hint(stream, hint, segment as u64 + 1) {
-            self.finish_segment(open);
+        let open = self.named(hint);
+        let cells_left = |segment| self.cells_left_open(segment, epoch, stream);
+        let left = cells_left(segment);
+        let is_better = left >= self.region.layout.shape.cells() / EXTENTS_OF_A_SEGMENT && left > open.map_or(0, cells_left);
+        let finished = if is_better && self.replace_hint(stream, hint, segment as u64 + 1) {
+            open
         } else {
-            self.finish_segment(segment);
+            Some(segment)
+        };
+        if let Some(finished) = finished {
+            self.finish_segment(finished);
         }
     }
 
     /// Nobody leases in this segment any more: what is left of it is as good as dead, unless somebody is about to fill it.
     pub(crate) fn finish_segment(&self, segment: usize) {
-        if segment == usize::MAX || !self.region.has(segment) {
-            return;
-        }
         let state = State(self.region.header(segment).state.load(Acquire));
         if state.kind() != Some(Kind::Open) || state.owner().is_some() {
             return;
@@ -855,10 +857,13 @@ impl Session {
         self.region.open_word(stream).map_or(0, |w| w.load(Acquire))
     }
 
+    /// The segment that such a word names, if it names one.
+    fn named(&self, hint: u64) -> Option<usize> {
+        index(hint).checked_sub(1).filter(|segment| self.region.has(*segment))
+    }
+
     fn cells_left_open(&self, segment: usize, epoch: u32, stream: Stream) -> usize {
-        let usable = segment != usize::MAX
-            && self.region.has(segment)
-            && self.region.segment_word(segment).epoch() == epoch
+        let usable = self.region.segment_word(segment).epoch() == epoch
             && self.region.header(segment).state.load(Relaxed) == State::of(Kind::Open, stream).0;
         if usable { self.region.cells_left(segment) } else { 0 }
     }
@@ -866,9 +871,6 @@ impl Session {
     fn lease_in(&self, segment: usize, cells: usize, epoch: u32, stream: Stream) -> Option<Extent> {
         let region = &self.region;
         let shape = region.layout.shape;
-        if segment == usize::MAX || !region.has(segment) {
-            return None;
-        }
         let header = region.header(segment);
         for _ in 0..ATTEMPTS_MAX {
             let word = region.segment_word(segment);
