@@ -419,8 +419,7 @@ fn attach_to_read(path: &Path, file: File, line: UnixStream, options: &Options) 
     }
     let found = inspect(&file, path, Access::Read)?;
     found.check(options, path)?;
-    let Inspected { layout, .. } = found;
-    let mapping = Mapping::to_read(&file, layout.len_max).map_err(|e| io("map", path, e))?;
+    let mapping = Mapping::to_read(&file, found.layout.len_max).map_err(|e| io("map", path, e))?;
     let memory = mapping.memory();
     let mapped = memory.addresses();
     let peer = Peer::new(&whole_path(path), &file, line).map_err(|e| io("stat", path, e))?;

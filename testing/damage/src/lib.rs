@@ -122,8 +122,7 @@ impl Image {
     ///
     /// Why they are none.
     pub fn open(&mut self) -> Result<Arc<Region>, keyway_region::Unusable> {
-        let backed = self.backed;
-        Region::open(self.memory(), Box::new(Alone { len: backed })).map(Arc::new)
+        Region::open(self.memory(), Box::new(Alone { len: self.backed })).map(Arc::new)
     }
 
     fn memory(&mut self) -> Memory {
