@@ -41,7 +41,9 @@ if [ "$purpose" = test ]; then
     have ip || want "makes the kernel door's network namespaces" iproute2
     have qemu-system-x86_64 || want "the guests of cargo xtask vm" qemu-system-x86
     have xz || want "unpacks the guests' modules" xz-utils
-    have mkfs.ext4 || [ -e /usr/sbin/mkfs.ext4 ] || want "makes a guest's file system" e2fsprogs
+    have mkfs.ext4 || [ -e /usr/sbin/mkfs.ext4 ] || want "makes file systems, for guests and for regions on a disk" e2fsprogs
+    have fuse-overlayfs || want "a FUSE file system that regions are tried on" fuse-overlayfs
+    have mount || want "mounts file systems for tests" mount
     [ -e /usr/share/keyrings/debian-archive-keyring.gpg ] || ! have apt-get || want "signs the guests' kernels" debian-archive-keyring
     have git || want "the source checks read the list of files" git
     have g++ || want "builds libFuzzer, and reads keyway.h as C++" g++

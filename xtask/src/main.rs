@@ -9,6 +9,7 @@
     reason = "a command-line tool talks to its terminal"
 )]
 
+mod mutants;
 mod promises;
 mod run;
 mod sources;
@@ -25,7 +26,9 @@ cargo xtask: the project's own chores
     cargo xtask ci --skip STAGE    run all but this one (may be repeated)
     cargo xtask stages             list the stages and what each would catch
     cargo xtask NAME [ARGS]        try to break one of the design's promises; NAME is one of kill-points, crash-states, storm,
-                                   schedules, growth, scribble, kernel, vm, hit-ratio (each has --help and --short)
+                                   schedules, growth, scribble, kernel, vm, hit-ratio,
+                                   weak-memory (each has --help and --short)
+    cargo xtask mutants [NAME...]  one-line faults of the region, each of which some form of the gate must notice (--help, --list)
     cargo xtask help               this text
 
 Every stage prints its name and time; a table and a line `N passed, M failed` come last. The exit status is 0 only if no
@@ -57,6 +60,7 @@ fn main() -> ExitCode {
             Ok(chosen) => run::gate(&chosen, &root()),
             Err(message) => usage(&message),
         },
+        ["mutants", rest @ ..] => run::alone(&root(), |c| mutants::run(c, rest)),
         [name, rest @ ..] if promises::ALL.iter().any(|p| p.name == *name) => {
             run::alone(&root(), |c| promises::run(c, name, rest))
         }

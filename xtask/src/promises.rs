@@ -35,6 +35,11 @@ pub const ALL: &[Promise] = &[
         region: Region::Plain,
     },
     Promise {
+        name: "weak-memory",
+        shows: "each ordering of the region's atomics is needed, and enough, under the C11 memory model",
+        region: Region::Plain,
+    },
+    Promise {
         name: "vm",
         shows: "what needs another kernel, processor or memory holds there, in guests under emulation",
         region: Region::Plain,

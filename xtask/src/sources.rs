@@ -5,6 +5,8 @@
 //! 3. Every relative link in a Markdown file leads to a file.
 //! 4. A crate knows only the crates that `ARCHITECTURE.md`'s arrows allow ([`ARROWS`]).
 //! 5. The room without unsafe code says so itself: `keyway-proto` and `keyway-server` allow it nowhere.
+//! 6. In `keyway-region` every atomic operation that orders others names its pairing: `// PAIRS: NAME: …` ([`NEAR`] says how near).
+//!    Whether there is such a pairing, and whether it needs the ordering, `cargo xtask weak-memory` and its tests show.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -39,6 +41,12 @@ const ARROWS: &[(&str, &[&str])] = &[
 /// Crates whose sources may not allow unsafe code anywhere.
 const NO_UNSAFE: &[&str] = &["keyway-proto", "keyway-server"];
 
+/// How far above its operation a `PAIRS:` comment may stand, lines.
+const NEAR: usize = 8;
+
+/// Files of `keyway-region` that only hand orderings on.
+const NO_PAIRINGS: &[&str] = &["atomics.rs", "observe.rs"];
+
 /// Root, name and text of a file; one line for each problem.
 type Check = fn(&Path, &str, &str) -> Vec<String>;
 
@@ -48,7 +56,7 @@ pub fn check(root: &Path) -> std::io::Result<Vec<String>> {
     for path in tracked(root)? {
         let name = path.to_string_lossy().into_owned();
         let checks: &[Check] = match path.extension().and_then(|e| e.to_str()) {
-            Some("rs") => &[opening, unfinished, forbidden_unsafe],
+            Some("rs") => &[opening, unfinished, forbidden_unsafe, unpaired],
             Some("md") => &[links, unfinished],
             Some("toml") if name.starts_with("crates/") || name.starts_with("bindings/") => &[arrows],
             Some("sh" | "py" | "toml") => &[unfinished],
@@ -180,6 +188,40 @@ fn forbidden_unsafe(_: &Path, name: &str, text: &str) -> Vec<String> {
         .collect()
 }
 
+/// Rule 6. A file's tests, at its end, are free.
+fn unpaired(_: &Path, name: &str, text: &str) -> Vec<String> {
+    let Some(file) = name.strip_prefix("crates/keyway-region/src/") else {
+        return vec![];
+    };
+    if NO_PAIRINGS.contains(&file) {
+        return vec![];
+    }
+    let is_ordered = |line: &str| {
+        let code = line.trim_start();
+        let is_other = ["//", "use ", "pub use "].iter().any(|start| code.starts_with(start)) || code.contains("fn ");
+        let mut words = code.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+        let orders = ["Acquire", "Release", "AcqRel", "SeqCst", "light_fence", "store_then_fence"];
+        !is_other && words.any(|word| orders.contains(&word))
+    };
+    let lines: Vec<&str> = text.lines().take_while(|line| *line != "#[cfg(test)]").collect();
+    let is_paired = |number: usize| {
+        let near = lines.get(number.saturating_sub(NEAR)..=number).unwrap_or_default();
+        near.iter().any(|line| line.contains("PAIRS: "))
+    };
+    let unpaired = lines
+        .iter()
+        .enumerate()
+        .filter(|(number, line)| is_ordered(line) && !is_paired(*number));
+    unpaired
+        .map(|(number, _)| {
+            format!(
+                "{name}:{}: the ordering names no pairing: say above it `// PAIRS: NAME: …`, or make it Relaxed",
+                number + 1
+            )
+        })
+        .collect()
+}
+
 #[cfg(test)]
 mod tests {
     //! Each check is given something broken that it must catch, and something sound that it must let pass.
@@ -229,5 +271,24 @@ mod tests {
         assert_eq!(forbidden_unsafe(&here(), "crates/keyway-proto/src/lib.rs", bad).len(), 1);
         assert!(forbidden_unsafe(&here(), "crates/keyway-proto/src/lib.rs", "#![forbid(unsafe_code)]").is_empty());
         assert!(forbidden_unsafe(&here(), "crates/keyway/src/lib.rs", bad).is_empty());
+    }
+
+    #[test]
+    fn an_ordering_without_its_pairing_is_caught() {
+        let of = |name: &str, text: &str| unpaired(&here(), name, text).len();
+        let bare = "//! x\nuse crate::atomics::Release;\nword.store(1, Release);\n";
+        assert_eq!(of("crates/keyway-region/src/a.rs", bare), 1);
+        assert_eq!(of("crates/keyway-region/src/a.rs", "//! x\nlight_fence();\n"), 1);
+        let far = format!(
+            "// PAIRS: tail: the load.\n{}word.store(1, Release);\n",
+            "let a = 1;\n".repeat(NEAR)
+        );
+        assert_eq!(of("crates/keyway-region/src/a.rs", &far), 1);
+        let paired =
+            "// PAIRS: tail: the load.\nword.store(1, Release);\n#[cfg(test)]\nmod tests { fn a() { w.load(Acquire); } }\n";
+        assert_eq!(of("crates/keyway-region/src/a.rs", paired), 0);
+        assert_eq!(of("crates/keyway-region/src/a.rs", "word.store(1, Relaxed);\n"), 0);
+        assert_eq!(of("crates/keyway-region/src/atomics.rs", bare), 0);
+        assert_eq!(of("crates/keyway/src/a.rs", bare), 0);
     }
 }

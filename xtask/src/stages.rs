@@ -147,8 +147,24 @@ fn test(context: &Context<'_>) -> Outcome {
     // `cargo test` alone takes io_uring where there is one. Of the whole workspace, so that nothing is compiled again.
     let mut command = tests(&NETWORK_TESTS.map(|name| ["--test", name]).concat());
     command.env("KEYWAY_TESTS_EVENT_LOOP", "epoll");
-    context.expect(command)
+    match context.expect(command) {
+        Outcome::Passed => context.expect(context.command("cargo", WATCHED_TESTS)),
+        other => other,
+    }
 }
+
+/// The region's tests that stop threads between accesses: in a build of their own, which tells of every access.
+const WATCHED_TESTS: &[&str] = &[
+    "test",
+    "--quiet",
+    "--locked",
+    "--package",
+    "keyway-region",
+    "--features",
+    "observe",
+    "--test",
+    "chains",
+];
 
 fn model(context: &Context<'_>) -> Outcome {
     if !context.works("python3", &["--version"]) {

@@ -33,7 +33,14 @@ class KeywayCache(BaseCache):
     def __init__(self, location, params):
         super().__init__(params)
         if not isinstance(location, str) or not location:
-            raise ImproperlyConfigured(f"LOCATION is {location!r}: the path of a region, or of a server's region socket, is wanted")
+            raise ImproperlyConfigured(
+                f"LOCATION is {location!r}: the path of a region, or of a server's region socket, is wanted; hosts and ports are for "
+                "django.core.cache.backends.memcached"
+            )
+        try:
+            Client(location)
+        except ValueError as refused:
+            raise ImproperlyConfigured(f"LOCATION: {refused} (django.core.cache.backends.memcached)") from None
         self._location = location
         self._options = {"serde": pickle_serde, **(params.get("OPTIONS") or {})}
         # Not the client's: django's own arguments for other backends.

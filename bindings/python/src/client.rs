@@ -5,8 +5,8 @@ use crate::failure::{Failure, unless_quiet};
 use crate::key::{Key, Keys};
 use crate::object;
 use crate::value::{Value, Values};
-use keyway::{Arithmetic, Counted, Delete, Deleted, Get, Item, Session, Store, StoreMode, Stored, WriteError};
-use pyo3::exceptions::{PyKeyError, PyTypeError};
+use keyway::{Arithmetic, Counted, Delete, Deleted, Get, Item, OpenError, Session, Store, StoreMode, Stored, WriteError};
+use pyo3::exceptions::{PyKeyError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyInt, PyList, PyString, PyTuple};
 use std::path::PathBuf;
@@ -19,7 +19,8 @@ const UNLOCKED_LEN_MIN: usize = 4 << 20;
 /// A cache in shared memory, used as pymemcache's Client is.
 ///
 /// server: the path of a region's file, which is made if it is absent, or of a server's region socket (`keyway serve
-/// --region-socket`); `memfd` is anonymous memory of this process. Nothing is opened before the first call.
+/// --region-socket`); `memfd` is anonymous memory of this process. Nothing is opened before the first call. A host and port are no
+/// path: ValueError, unless there is a file of that name.
 ///
 /// serde, serializer, deserializer, ignore_exc, key_prefix, default_noreply, allow_unicode_keys and encoding are pymemcache's;
 /// what concerns connections is accepted and has no effect.
@@ -90,6 +91,9 @@ impl Client {
                 "the path of a region or of a server's region socket is wanted, not {server:?}; a host and port are for pymemcache"
             ))
         })?;
+        if door::place_of(server_path.clone()).names_a_server() {
+            return Err(PyValueError::new_err(OpenError::Address { path: server_path }.to_string()));
+        }
         Ok(Self {
             server: server_path,
             asked: Asked {
@@ -417,6 +421,7 @@ impl Client {
                 put("keyway_segments_free", info.segments_free)?;
                 put("keyway_sessions", info.sessions)?;
                 put("keyway_sessions_max", info.sessions_max)?;
+                put("keyway_sessions_of_servers", info.sessions_of_servers)?;
                 put("hash_bytes", info.index_bytes)?;
                 for (name, value) in cache.counters().named() {
                     put(name, value)?;

@@ -204,7 +204,8 @@ def sizes(r):
     r("prepend", "large", b"L" * 600_000, noreply=False)
     r("get", "large")
     r("set_many", {"l1": b"1", "l2": b"L" * 1_048_577, "l3": b"3"}, noreply=False)
-    r("get_many", ["l1", "l2", "l3"])
+    # Not l3: a client that is told of l2 ends its connection, perhaps before the server has come to it.
+    r("get_many", ["l1", "l2"])
 
 
 def items(r):

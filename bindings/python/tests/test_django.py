@@ -177,3 +177,11 @@ def test_a_prefork_servers_children(cache):
         children.append(child)
     assert [os.waitpid(child, 0)[1] for child in children] == [0] * 4
     assert cache.get("count") == 400
+
+
+def test_an_address_is_no_location(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for location in ["127.0.0.1:11211", "localhost:11211", ["127.0.0.1:11211"]]:
+        with pytest.raises(ImproperlyConfigured, match="backends.memcached"):
+            KeywayCache(location, {})
+    assert os.listdir() == []

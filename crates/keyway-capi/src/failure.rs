@@ -156,15 +156,21 @@ impl From<SessionError> for Failure {
 impl From<OpenError> for Failure {
     fn from(error: OpenError) -> Self {
         let code = match error {
-            OpenError::Io { .. } | OpenError::StrictImpossible { .. } => KEYWAY_ERROR_SYSTEM,
-            OpenError::NoSpace { .. } | OpenError::NotGrown { .. } => KEYWAY_ERROR_NO_SPACE,
+            OpenError::Io { .. }
+            | OpenError::StrictImpossible { .. }
+            | OpenError::NoBootId { .. }
+            | OpenError::LockLost { .. }
+            | OpenError::ClockUnknown { .. } => KEYWAY_ERROR_SYSTEM,
+            OpenError::NoSpace { .. } | OpenError::NotGrown { .. } | OpenError::OverLimit { .. } => KEYWAY_ERROR_NO_SPACE,
             OpenError::Unusable { .. }
             | OpenError::NotAFile { .. }
             | OpenError::NotStrict { .. }
             | OpenError::NotChecksummed { .. } => KEYWAY_ERROR_UNUSABLE,
             OpenError::Absent { .. } | OpenError::NoServer { .. } | OpenError::Forked => KEYWAY_ERROR_ABSENT,
             OpenError::NotHandedOut { .. } | OpenError::KeptOut { .. } => KEYWAY_ERROR_REFUSED,
-            OpenError::Memory { .. } | OpenError::ItemSize { .. } => KEYWAY_ERROR_ARGUMENT,
+            OpenError::Memory { .. } | OpenError::ItemSize { .. } | OpenError::Sessions { .. } | OpenError::Address { .. } => {
+                KEYWAY_ERROR_ARGUMENT
+            }
             OpenError::ProcessesFull { .. } => KEYWAY_ERROR_FULL,
             OpenError::Busy { .. } => KEYWAY_ERROR_BUSY,
         };

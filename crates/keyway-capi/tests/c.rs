@@ -91,12 +91,12 @@ fn a_region_of_another_version_is_refused_with_both_named() {
     for place in [server.region(), &socket] {
         let told = run(&installed, &program, &[place, Path::new("unusable")]);
         assert!(
-            told.contains("has format version 7") && told.contains("knows version 1"),
+            told.contains("(format 7, layout ") && told.contains("(format 2, layout "),
             "{}: {told}",
             place.display()
         );
     }
-    file.write_all_at(&1_u64.to_le_bytes(), 8).expect("a version");
+    file.write_all_at(&2_u64.to_le_bytes(), 8).expect("a version");
 }
 
 /// The server's arguments for it.

@@ -5,6 +5,7 @@ mod common;
 
 use common::{HERE, Installed};
 use harness::{DEADLINE, Kind, ServeOptions, Server, Transport, Wire, run_to_end, skip, wait_until};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -31,6 +32,8 @@ impl Ground {
         let mut keyway_arguments = vec!["--region-socket".to_owned(), socket.display().to_string()];
         keyway_arguments.extend(right.into_iter().flatten().map(str::to_owned));
         let options = ServeOptions {
+            // Few slots, so that they can be taken.
+            memory_mb: 2,
             keyway_arguments,
             ..ServeOptions::default()
         };
@@ -47,8 +50,13 @@ impl Ground {
 
     /// Runs the program behind these words; how it ended, and what it printed.
     fn run(&self, before: &[&str], how: &[&str]) -> (std::process::ExitStatus, String) {
+        self.run_at(&self.socket, before, how)
+    }
+
+    /// The same at this place.
+    fn run_at(&self, place: &Path, before: &[&str], how: &[&str]) -> (std::process::ExitStatus, String) {
         let mut words = before.iter().map(|word| word.to_string()).collect::<Vec<_>>();
-        words.extend([self.program.display().to_string(), self.socket.display().to_string()]);
+        words.extend([self.program.display().to_string(), place.display().to_string()]);
         words.extend(how.iter().map(|word| word.to_string()));
         let mut command = Command::new(&words[0]);
         command
@@ -197,4 +205,94 @@ fn another_mount_and_pid_namespace_is_no_obstacle() {
         let now: u64 = statistic(&mut wire, "keyway_recoveries").parse().expect("a number");
         (now > recovered && statistic(&mut wire, "keyway_sessions") == before).then_some(())
     });
+}
+
+#[test]
+fn a_program_that_finds_no_slot_is_served() {
+    let test = "programs on a region without slots";
+    let Some(ground) = Ground::new(test, None) else { return };
+    let region = ground.server.region().to_path_buf();
+    let options = keyway::Options {
+        existing_only: true,
+        ..keyway::Options::default()
+    };
+    let mut others = Vec::new();
+    loop {
+        let cache = keyway::Cache::open(&keyway::Place::Path(region.clone()), &options).expect("the region, or its server");
+        if cache.is_reader() {
+            break;
+        }
+        others.push(cache);
+    }
+    let served = |place: &Path, before: &[&str]| {
+        let (status, output) = ground.run_at(place, before, &[]);
+        assert!(
+            status.success() && output == "OK\n",
+            "{} {before:?}: {status}\n{output}",
+            place.display()
+        );
+    };
+    let fails = |place: &Path, before: &[&str], how: &str| {
+        let (status, output) = ground.run_at(place, before, &[how]);
+        assert!(status.success(), "{} {before:?}: {status}\n{output}", place.display());
+        output
+    };
+    served(&region, &[]);
+    served(&ground.socket, &[]);
+    assert_eq!(statistic(&mut ground.server.connect(Transport::Tcp), "cmd_set"), "3");
+    if can(test, &["unshare", "--net", "true"]) {
+        served(&ground.socket, &["unshare", "--net"]);
+        // Its socket with the region's name is another network's.
+        let said = fails(&region, &["unshare", "--net"], "full");
+        assert!(said.contains("keyway serve") && said.contains("--sessions"), "{said}");
+    }
+    if can(test, &[&AS_STRANGER[..], &["true"]].concat()) {
+        // Who may write the region is served, and no other user.
+        let asked = ask_for_line(&region);
+        assert!(asked.is_none_or(|answer| answer.contains(&format!("user {STRANGER}"))));
+        let scratch = region.parent().expect("a folder");
+        std::fs::set_permissions(scratch, std::fs::Permissions::from_mode(0o755)).expect("a folder of ours");
+        std::fs::set_permissions(&region, std::fs::Permissions::from_mode(0o666)).expect("a file of ours");
+        served(&region, &AS_STRANGER);
+        assert!(ask_for_line(&region).is_none_or(|answer| answer.starts_with("keyway-region 1 line ")));
+    }
+    drop(others);
+    served(&region, &[]);
+}
+
+/// What a stranger is answered who asks the server of this region for a line, without having the region. `None`: said aloud why not.
+fn ask_for_line(region: &Path) -> Option<String> {
+    use std::os::unix::fs::MetadataExt;
+    const ASK: &str = "import socket, sys\ns = socket.socket(socket.AF_UNIX)\ns.bind('')\ns.connect(chr(0) + sys.argv[1])\nprint(s.recv(512).decode())";
+    // One that other users may run: what is first on the path may lie in somebody's home.
+    const PYTHON: &str = "/usr/bin/python3";
+    if !can(
+        "a stranger that asks for a line",
+        &[&AS_STRANGER[..], &[PYTHON, "-c", ""]].concat(),
+    ) {
+        return None;
+    }
+    let file = std::fs::metadata(region).expect("a file");
+    let name = keyway::handout::line_name((file.dev(), file.ino()));
+    let mut command = Command::new(AS_STRANGER[0]);
+    command.args(&AS_STRANGER[1..]).arg(PYTHON).args(["-c", ASK]);
+    command.arg(String::from_utf8(name).expect("plain text"));
+    let (status, output) = run_to_end(&mut command, DEADLINE);
+    assert!(status.success(), "{output}");
+    Some(output)
+}
+
+#[test]
+fn an_address_is_no_place() {
+    let Some(ground) = Ground::new("a C program that opens an address", None) else {
+        return;
+    };
+    let address = ground.server.address().to_string();
+    let (status, said) = ground.run_at(Path::new(&address), &[], &["argument"]);
+    assert!(status.success(), "{status}\n{said}");
+    assert!(
+        said.contains("how a server's address is written") && said.contains("--region-socket"),
+        "{said}"
+    );
+    assert!(!Path::new(&address).exists());
 }

@@ -8,6 +8,8 @@ pub(crate) const DONE: u8 = 0;
 pub(crate) const NO: u8 = 1;
 /// The region cannot be opened.
 pub(crate) const NO_REGION: u8 = 2;
+/// `check` found nothing wrong in a region that is in use, of which not everything can be verified.
+pub(crate) const IN_USE: u8 = 3;
 /// The command line is wrong, or asks for something that Keyway does not have (sysexits.h, EX_USAGE).
 pub(crate) const USAGE: u8 = 64;
 /// The user to become does not exist (EX_NOUSER).

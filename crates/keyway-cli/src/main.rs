@@ -52,7 +52,7 @@ Examples:
   keyway copy /dev/shm/keyway-0-11211 /mnt/warm   clone a region while it is in use
 
 Exit codes: 0 done; 1 the answer is no (key absent, region damaged) or the server ended badly; 2 the region cannot be opened;
-64 wrong command line; 67 no such user; 71 the system refused something.";
+3 `check` of a region in use: nothing wrong was found, and not everything can be verified; 64 wrong command line; 67 no such user; 71 the system refused something.";
 
 /// A memcached-compatible cache whose items live in a shared region that outlasts every process.
 #[derive(Parser)]
@@ -73,7 +73,8 @@ enum Command {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<OsString>,
     },
-    /// Verify every invariant of a region; exit 1 and say where if one does not hold
+    /// Verify every invariant of a region; exit 1 and say where if one does not hold. Of a region in use the items are read; exit 3 if
+    /// they can be
     Check {
         /// The region's file
         path: PathBuf,
@@ -264,6 +265,10 @@ struct Serve {
     /// Give every item of a new region a checksum that every reader verifies: what a process scribbles over is a miss, not a wrong value
     #[arg(long)]
     checksums: bool,
+    /// Threads of all processes that a new region has room for, at least 32; one in eight is kept for servers, and at least 8
+    /// [default: one for each 512 KiB of memory, 32 to 4096]
+    #[arg(long, value_name = "N")]
+    sessions: Option<usize>,
     /// If nobody has used the region for more than so many seconds, do what --gap says [default: any time will do]
     #[arg(long, value_name = "S")]
     max_gap: Option<u64>,
@@ -347,6 +352,7 @@ impl Serve {
             evict: !self.no_evict,
             strict: self.strict,
             checksums: self.checksums,
+            sessions: self.sessions,
             gap_max_s: self.max_gap,
             gap: self.gap,
             ..Options::default()

@@ -2,10 +2,13 @@
 
 use std::io::{IsTerminal, Read, Write};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-use keyway::{Cache, CopyError, Delete, Deleted, Options, Place, Session, Store, Stored};
+use keyway::{Cache, CopyError, Delete, Deleted, Get, Options, Place, Session, Store, Stored, WriteError};
 use keyway_proto::is_plain;
 use keyway_server::size_text;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use crate::exit::{self, Failure};
 use crate::place;
@@ -192,15 +195,31 @@ pub(crate) fn stats(region: Option<PathBuf>) -> Result<(), Failure> {
 pub(crate) fn copy(from: PathBuf, to: &Path, force: bool) -> Result<(), Failure> {
     let cache = open(Some(from))?;
     let progress = std::io::stderr().is_terminal();
-    let copied = cache.copy_to(to, force, |percent| {
+    let asked_to_end =
+        asked_to_end().map_err(|error| Failure::new(exit::SYSTEM, format_args!("cannot catch signals: {error}")))?;
+    let copied = cache.copy_to_while(to, force, |percent| {
         if progress {
             eprint!("\r{percent} %\r");
         }
+        asked_to_end.load(Relaxed) == 0
     });
-    let copied = copied.map_err(|error| match error {
-        CopyError::Exists { .. } => Failure::new(exit::NO, error),
-        error => Failure::new(exit::NO_REGION, error),
-    })?;
+    let copied = match copied {
+        Ok(copied) => copied,
+        Err(error) => {
+            cache.close();
+            if matches!(error, CopyError::Interrupted { .. }) {
+                // As if it had never been caught: who started this program sees which signal ended it.
+                let signal = i32::try_from(asked_to_end.load(Relaxed)).unwrap_or(SIGTERM);
+                let _ = signal_hook::low_level::emulate_default_handler(signal);
+            }
+            let code = if matches!(error, CopyError::Exists { .. }) {
+                exit::NO
+            } else {
+                exit::NO_REGION
+            };
+            return Err(Failure::new(code, error));
+        }
+    };
     let left_out = match copied.left_out {
         0 => String::new(),
         n => format!(", {n} left out: no room"),
@@ -210,16 +229,43 @@ pub(crate) fn copy(from: PathBuf, to: &Path, force: bool) -> Result<(), Failure>
     written(std::io::stdout().write_all(line.as_bytes()))
 }
 
-/// Verifies every invariant; prints a summary and everything that is wrong.
+/// The signal by which this program is asked to end, from now on; 0: none yet. One that it was started to ignore (nohup(1)) is ignored.
+fn asked_to_end() -> std::io::Result<Arc<AtomicUsize>> {
+    let asked = Arc::new(AtomicUsize::new(0));
+    for signal in [SIGHUP, SIGINT, SIGTERM].into_iter().filter(|signal| !is_ignored(*signal)) {
+        let number = usize::try_from(signal).unwrap_or(0);
+        signal_hook::flag::register_usize(signal, Arc::clone(&asked), number)?;
+    }
+    Ok(asked)
+}
+
+/// Whether this process ignores a signal (proc_pid_status(5), "SigIgn").
+fn is_ignored(signal: i32) -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0);
+    mask >> (signal - 1) & 1 == 1
+}
+
+/// Verifies every invariant; prints a summary and everything that is wrong. Of a region that other processes have attached only what
+/// holds at any moment is verified, and that is said.
 pub(crate) fn check(path: PathBuf) -> Result<(), Failure> {
     let shown = path.display().to_string();
     let cache = open(Some(path))?;
+    if others(&cache) > 0 {
+        return check_in_use(&cache, &shown);
+    }
     let progress = std::io::stderr().is_terminal();
     let report = cache.check(|percent| {
         if progress {
             eprint!("\r{percent} %\r");
         }
     });
+    let count = report.problems.len() + report.unlisted;
+    // Another process may have come meanwhile, and what it was in the middle of is no damage.
+    if count > 0 && others(&cache) > 0 {
+        return check_in_use(&cache, &shown);
+    }
     let mut text = String::new();
     for (name, value) in &report.summary {
         text.push_str(&format!("{name}: {value}\n"));
@@ -227,7 +273,6 @@ pub(crate) fn check(path: PathBuf) -> Result<(), Failure> {
     for problem in &report.problems {
         text.push_str(&format!("PROBLEM {problem}\n"));
     }
-    let count = report.problems.len() + report.unlisted;
     text.push_str(&match count {
         0 => format!("{shown}: all invariants hold\n"),
         _ => format!("{shown}: {count} problems, {} of them listed\n", report.problems.len()),
@@ -239,6 +284,57 @@ pub(crate) fn check(path: PathBuf) -> Result<(), Failure> {
         _ => Err(Failure::new(
             exit::NO,
             format_args!("{shown} is damaged ({count} problems): remove it, and start afresh"),
+        )),
+    }
+}
+
+/// Other processes that have the region attached for writing.
+fn others(cache: &Cache) -> usize {
+    cache.processes().saturating_sub(usize::from(!cache.is_reader()))
+}
+
+/// Reads every item as any reader does. The region's superblock and layout were verified when it was opened.
+fn check_in_use(cache: &Cache, shown: &str) -> Result<(), Failure> {
+    let mut session = session(cache)?;
+    let damaged_before = cache.counters().corrupt;
+    let (mut read, mut cursor, mut value) = (0u64, Some(0), Vec::new());
+    while let Some(from) = cursor {
+        let mut keys: Vec<Vec<u8>> = Vec::new();
+        cursor = session.walk(from, ITEMS_PER_STEP, |key, _| keys.push(key.to_vec()));
+        for key in keys {
+            value.clear();
+            // As nobody's hit: a check is no use of an item. One that is gone since the walk saw it is no damage.
+            let how = Get {
+                value: true,
+                no_bump: true,
+                ..Get::default()
+            };
+            match session.get_with(&key, &how, &mut value, |_, _| {}) {
+                Ok(found) => read += u64::from(found.is_some()),
+                Err(WriteError::Corrupt) => {}
+                Err(error) => return Err(Failure::new(exit::SYSTEM, format_args!("{}: {error}", key.escape_ascii()))),
+            }
+        }
+    }
+    let damaged = cache.counters().corrupt.saturating_sub(damaged_before);
+    let processes = match others(cache) {
+        1 => "1 other process".to_owned(),
+        n => format!("{n} other processes"),
+    };
+    let line = format!("{shown}: in use by {processes}; superblock and layout are sound, {read} items could be read\n");
+    written(std::io::stdout().write_all(line.as_bytes()))?;
+    match damaged {
+        0 => Err(Failure::new(
+            exit::IN_USE,
+            format_args!(
+                "{shown} is in use: the rest can be verified when its users have stopped, or of a copy (`keyway copy {shown} COPY`)"
+            ),
+        )),
+        n => Err(Failure::new(
+            exit::NO,
+            format_args!(
+                "{shown} is in use, and damage was met {n} times while its items were read: stop its users, and check it again"
+            ),
         )),
     }
 }

@@ -74,13 +74,22 @@ pub(crate) fn open(place: &Place, options: &Options, slack: usize) -> Result<Cac
         }
         opened => opened,
     };
-    opened.map_err(|error| {
+    let cache = opened.map_err(|error| {
         let code = match error {
-            OpenError::ItemSize { .. } | OpenError::Memory { .. } => exit::USAGE,
+            OpenError::ItemSize { .. } | OpenError::Memory { .. } | OpenError::Sessions { .. } | OpenError::Address { .. } => {
+                exit::USAGE
+            }
             _ => exit::NO_REGION,
         };
         Failure::new(code, error)
-    })
+    })?;
+    if cache.info().discarded {
+        log::warn!(
+            "region {place}: what was there was discarded, because the machine stopped while it was in use and parts of it may not have \
+             reached the disk; stop its users before a shutdown to keep it, or put it where it is made strict (--strict)"
+        );
+    }
+    Ok(cache)
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use keyway::{Cache, Gate, Options, Place};
-use keyway_server::{Config, RunError, Server, size_text};
+use keyway_server::{Config, RunError, Server, Sockets, size_text};
 use nix::sched::sched_setaffinity;
 use nix::sys::mman::{MlockAllFlags, mlockall};
 use nix::sys::resource::{RLIM_INFINITY, Resource, getrlimit, setrlimit};
@@ -73,9 +73,12 @@ impl Plan {
             log::warn!("cannot lock memory (-k): {error}; raise the limit of locked memory (ulimit -l)");
         }
         self.take_cpus();
+        // Before the region is opened, made or given more memory: a server that cannot start leaves it as it is.
+        let refused = |error| Failure::new(exit::SYSTEM, error);
+        let sockets = Sockets::bind(&self.config).map_err(refused)?;
         let cache = self.open_region()?;
         self.config.signals = true;
-        let server = Server::start(self.config.clone(), cache).map_err(|error| Failure::new(exit::SYSTEM, error))?;
+        let server = Server::start_on(sockets, self.config.clone(), cache).map_err(refused)?;
         write_port_file(server.tcp_addresses(), server.udp_addresses());
         let pid_file = self.pid_file.as_deref().map(PidFile::write);
         // Standard output may be closed; the server serves all the same.
@@ -143,11 +146,20 @@ impl Plan {
         // A server's own code makes no stray pointers (it has no `unsafe`), and would pay for the gate at each request.
         let options = Options {
             gate: Gate::Off,
+            server: true,
             ..self.options.clone()
         };
         let cache = place::open(&place, &options, self.options.item_size_max / ITEM_SIZE_SLACK)?;
         self.config.memory = self.options.memory;
         let info = cache.info();
+        if let (Some(asked), true) = (self.options.sessions, info.warm)
+            && asked as u64 != info.sessions_max
+        {
+            let (name, has) = (&self.config.region, info.sessions_max);
+            log::warn!(
+                "region {name} has room for {has} threads, not the {asked} asked for: it keeps what it was made with (--sessions)"
+            );
+        }
         // A region has whole segments, so what was asked for and what it has are never quite the same.
         if info.warm && info.limit_bytes.saturating_sub(self.options.memory) > self.options.memory / 16 {
             let (limit, wanted) = (size_text(info.limit_bytes), size_text(self.options.memory));

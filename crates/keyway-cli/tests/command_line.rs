@@ -53,12 +53,20 @@ struct Serving {
 
 impl Serving {
     fn start(folder: &Folder) -> Self {
-        let mut child = Command::new(env!("CARGO_BIN_EXE_keyway"))
+        Self::spawn(Self::command(folder))
+    }
+
+    fn command(folder: &Folder) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_keyway"));
+        command
             .args(["serve", "--listen", "127.0.0.1:0", "--memory", "2m", "--threads", "1"])
             .args(["--socket", &folder.path("socket"), "--region", &folder.path("region")])
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
+            .stdout(Stdio::piped());
+        command
+    }
+
+    fn spawn(mut command: Command) -> Self {
+        let mut child = command.spawn().unwrap();
         let mut ready_line = String::new();
         BufReader::new(child.stdout.take().unwrap())
             .read_line(&mut ready_line)
@@ -279,4 +287,297 @@ fn a_daemon_that_cannot_start_says_so() {
         String::from_utf8_lossy(&output.stderr).contains("cannot listen on tcp"),
         "{output:?}"
     );
+}
+
+/// The length of a file, and what it holds.
+fn as_it_is(path: &str) -> (u64, Vec<u8>) {
+    let bytes = std::fs::read(path).unwrap();
+    (std::fs::metadata(path).unwrap().len(), bytes)
+}
+
+#[test]
+fn a_server_that_cannot_bind_leaves_the_region_as_it_is() {
+    let folder = Folder::new("bind");
+    let (region, absent) = (folder.path("region"), folder.path("absent"));
+    let mut serving = Serving::start(&folder);
+    serving.signal("-TERM");
+    serving.child.wait().unwrap();
+    let before = as_it_is(&region);
+
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let tcp = taken.local_addr().unwrap().to_string();
+    let taken_udp = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+    let udp = taken_udp.local_addr().unwrap().to_string();
+    let (busy, fresh) = (folder.path("busy"), folder.path("fresh"));
+    let _listening = std::os::unix::net::UnixListener::bind(&busy).unwrap();
+    let ways: [&[&str]; 4] = [
+        &["--listen", &tcp],
+        &["--listen", "127.0.0.1:0", "--socket", &busy],
+        &["--listen", "127.0.0.1:0", "--socket", &fresh, "--udp", &udp],
+        &["--listen", "127.0.0.1:0", "--socket", &fresh, "--region-socket", &busy],
+    ];
+    for way in ways {
+        for place in [&region, &absent] {
+            let arguments = [&["serve", "--memory", "16m", "--region", place], way].concat();
+            assert_eq!(code(&arguments), 71, "{arguments:?}");
+        }
+        assert_eq!(as_it_is(&region), before, "{way:?}");
+        assert!(!Path::new(&absent).exists(), "{way:?}");
+    }
+    let port = taken.local_addr().unwrap().port().to_string();
+    for place in [&region, &absent] {
+        assert_eq!(
+            code(&["memcached", "-l", "127.0.0.1", "-p", &port, "-m", "16", "-e", place]),
+            71
+        );
+    }
+    assert!(as_it_is(&region) == before && !Path::new(&absent).exists());
+}
+
+fn stat(socket: &str, name: &str) -> String {
+    let mut reader = BufReader::new(UnixStream::connect(socket).unwrap());
+    reader.get_mut().write_all(b"stats\r\n").unwrap();
+    let prefix = format!("STAT {name} ");
+    let mut found = String::new();
+    loop {
+        let mut line = String::new();
+        reader.read_line(&mut line).unwrap();
+        if let Some(value) = line.strip_prefix(&prefix) {
+            found = value.trim_end().to_owned();
+        }
+        if line == "END\r\n" {
+            return found;
+        }
+        assert!(!line.is_empty(), "no END");
+    }
+}
+
+#[test]
+fn a_region_that_is_removed_or_replaced_under_a_server_is_said_once_and_shown() {
+    let folder = Folder::new("lookout");
+    let (region, aside, socket) = (folder.path("region"), folder.path("aside"), folder.path("socket"));
+    let log = folder.path("log");
+    let mut command = Serving::command(&folder);
+    command.stderr(std::fs::File::create(&log).unwrap());
+    let _serving = Serving::spawn(command);
+    assert_eq!(stat(&socket, "keyway_region_state"), "in_place");
+    let becomes = |state: &str, words: &str| {
+        until(state, || stat(&socket, "keyway_region_state") == state);
+        until(words, || std::fs::read_to_string(&log).unwrap().contains(words));
+    };
+    std::fs::rename(&region, &aside).unwrap();
+    becomes("removed", "was removed");
+    std::fs::write(&region, "another file").unwrap();
+    becomes("replaced", "was replaced by another file");
+    std::fs::rename(&aside, &region).unwrap();
+    becomes("in_place", "is at its place again");
+    let said = std::fs::read_to_string(&log).unwrap();
+    assert_eq!(said.matches("warning: region ").count(), 3, "each is said once:\n{said}");
+    assert!(said.contains("restart this server"), "{said}");
+}
+
+/// Offset of the boot's identity in the superblock (`docs/region.md`).
+const BOOT_ID: u64 = 960 + 8;
+
+#[test]
+fn a_discarded_region_is_said_without_being_asked() {
+    use std::os::unix::fs::FileExt;
+    // On a file system that outlives a boot.
+    let folder = Folder(PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("discarded-{}", std::process::id())));
+    std::fs::create_dir_all(&folder.0).unwrap();
+    let (region, socket) = (folder.path("region"), folder.path("socket"));
+    // Another boot, as far as the region can tell, and no clean stop of the last.
+    let reboot = || {
+        let file = std::fs::File::options().read(true).write(true).open(&region).unwrap();
+        let mut id = [0; 8];
+        file.read_exact_at(&mut id, BOOT_ID).unwrap();
+        file.write_all_at(&(u64::from_le_bytes(id) ^ 1).to_le_bytes(), BOOT_ID)
+            .unwrap();
+    };
+    let log = folder.path("log");
+    let start = || {
+        let mut command = Serving::command(&folder);
+        command.stderr(std::fs::File::create(&log).unwrap());
+        let mut serving = Serving::spawn(command);
+        let stream = UnixStream::connect(&socket).unwrap();
+        assert_eq!(ask(stream, "set a 0 0 1\r\n1\r\n", 1), "STORED\r\n");
+        serving.signal("-KILL");
+        serving.child.wait().unwrap();
+        std::fs::read_to_string(&log).unwrap()
+    };
+    assert_eq!(start(), "", "a new region is nothing to be said");
+    assert_eq!(start(), "", "nor one that was killed in this boot");
+    reboot();
+    let said = start();
+    assert!(said.contains("warning: region ") && said.contains("was discarded"), "{said}");
+    reboot();
+    let output = keyway(&["keys", "--region", &region]);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(said.contains("was discarded") && output.stdout.is_empty(), "{output:?}");
+}
+
+#[test]
+fn check_of_a_region_in_use_says_so_and_not_that_it_is_damaged() {
+    let folder = Folder::new("in-use");
+    let (region, socket) = (folder.path("region"), folder.path("socket"));
+    let mut serving = Serving::start(&folder);
+    let stream = UnixStream::connect(&socket).unwrap();
+    assert_eq!(
+        ask(stream, "set a 0 0 1\r\n1\r\nset b 0 0 1\r\n2\r\n", 2),
+        "STORED\r\nSTORED\r\n"
+    );
+    // A writer that never rests, so that there is always something half done.
+    let stop = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let done = scope.spawn(|| {
+            let mut stream = UnixStream::connect(&socket).unwrap();
+            let mut round = 0;
+            while !stop.load(std::sync::atomic::Ordering::Relaxed) {
+                let mut batch = Vec::new();
+                for key in 0..200 {
+                    round += 1;
+                    let len = 1 + (round * 7919) % 3000;
+                    batch.extend_from_slice(format!("set k{key} 0 0 {len} noreply\r\n").as_bytes());
+                    batch.extend_from_slice(&vec![b'v'; len]);
+                    batch.extend_from_slice(b"\r\n");
+                }
+                stream.write_all(&batch).unwrap();
+            }
+        });
+        for _ in 0..10 {
+            let output = keyway(&["check", &region]);
+            let (told, said) = (
+                String::from_utf8_lossy(&output.stdout),
+                String::from_utf8_lossy(&output.stderr),
+            );
+            assert_eq!(output.status.code(), Some(3), "{told}{said}");
+            assert!(
+                told.contains("in use by 1 other process; superblock and layout are sound"),
+                "{told}"
+            );
+            assert!(said.contains("is in use") && said.contains("keyway copy"), "{said}");
+            assert!(!told.contains("damaged") && !said.contains("remove it"), "{told}{said}");
+        }
+        stop.store(true, std::sync::atomic::Ordering::Relaxed);
+        done.join().unwrap();
+    });
+    serving.signal("-TERM");
+    serving.child.wait().unwrap();
+    assert!(stdout(&["check", &region]).contains("all invariants hold"));
+}
+
+#[test]
+fn an_address_is_no_region() {
+    let folder = Folder::new("address");
+    for text in ["127.0.0.1:11211", "localhost", "cache.example.org:11211"] {
+        for arguments in [
+            &["serve", "--listen", "127.0.0.1:0", "--socket", "socket", "--region", text][..],
+            &["get", "key", "--region", text],
+            &["check", text],
+        ] {
+            let output = Command::new(env!("CARGO_BIN_EXE_keyway"))
+                .args(arguments)
+                .current_dir(&folder.0)
+                .output()
+                .unwrap();
+            let said = String::from_utf8_lossy(&output.stderr);
+            assert_eq!(output.status.code(), Some(64), "{arguments:?}: {said}");
+            assert!(
+                said.contains("how a server's address is written") && said.contains("--region-socket"),
+                "{said}"
+            );
+            assert!(!folder.0.join(text).exists(), "{arguments:?}");
+        }
+    }
+    // A file that has such a name is a file.
+    std::fs::write(folder.path("localhost:1"), "no region").unwrap();
+    let output = Command::new(env!("CARGO_BIN_EXE_keyway"))
+        .args(["check", "localhost:1"])
+        .current_dir(&folder.0)
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(2), "{output:?}");
+}
+
+#[test]
+fn room_for_more_threads_is_asked_for_at_the_making() {
+    let folder = Folder::new("sessions");
+    let start = |sessions: &str| {
+        let mut command = Serving::command(&folder);
+        command.args(["--sessions", sessions]).stderr(Stdio::piped());
+        let mut serving = Serving::spawn(command);
+        let shown = ["keyway_sessions_max", "keyway_sessions_of_servers"].map(|name| stat(&folder.path("socket"), name));
+        serving.signal("-TERM");
+        serving.child.wait().unwrap();
+        let mut said = String::new();
+        serving.child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+        (shown, said)
+    };
+    assert_eq!(start("300"), (["300".to_owned(), "37".to_owned()], String::new()));
+    let (shown, said) = start("64");
+    assert_eq!(shown, ["300", "37"]);
+    assert!(said.contains("has room for 300 threads, not the 64 asked for"), "{said}");
+    for refused in ["31", "513"] {
+        let arguments = [
+            "serve",
+            "--listen",
+            "127.0.0.1:0",
+            "--socket",
+            &folder.path("other"),
+            "--region",
+        ];
+        let absent = folder.path("absent");
+        let output = keyway(
+            &[
+                &arguments[..],
+                &[&absent, "--memory", "2m", "--sessions", refused, "--max-item", "1k"],
+            ]
+            .concat(),
+        );
+        assert_eq!(output.status.code(), Some(64), "{output:?}");
+        assert!(String::from_utf8_lossy(&output.stderr).contains("32 to 512"), "{output:?}");
+        assert!(!Path::new(&absent).exists());
+    }
+}
+
+#[test]
+fn a_program_that_is_started_without_standard_streams_has_them() {
+    let folder = Folder::new("streams");
+    let socket = folder.path("socket");
+    let serve = format!(
+        "exec '{}' serve --listen 127.0.0.1:0 --memory 2m --threads 1 --socket '{socket}' --region '{}' <&- >&- 2>&-",
+        env!("CARGO_BIN_EXE_keyway"),
+        folder.path("region")
+    );
+    let child = Command::new("/bin/sh").args(["-c", &serve]).spawn().unwrap();
+    let serving = Serving {
+        child,
+        ready_line: String::new(),
+    };
+    until("it serves", || UnixStream::connect(&socket).is_ok());
+    let stream = UnixStream::connect(&socket).unwrap();
+    assert_eq!(ask(stream, "set a 0 0 1\r\n1\r\n", 1), "STORED\r\n");
+    for number in 0..3 {
+        let leads_to = std::fs::read_link(format!("/proc/{}/fd/{number}", serving.child.id())).unwrap();
+        assert_eq!(leads_to, Path::new("/dev/null"), "descriptor {number}");
+    }
+    // The same of memcached's daemon, whose copy is told by a pipe that it serves.
+    let (ports, pid_file) = (folder.path("ports"), folder.path("pid"));
+    let daemon = format!(
+        "'{}' memcached -d -m8 -I1m -p -1 -l127.0.0.1 -t1 -P '{pid_file}' <&- >&- 2>&-",
+        env!("CARGO_BIN_EXE_keyway")
+    );
+    let started = Command::new("/bin/sh")
+        .args(["-c", &daemon])
+        .env("MEMCACHED_PORT_FILENAME", &ports)
+        .status()
+        .unwrap();
+    assert_eq!(started.code(), Some(0));
+    let pid = std::fs::read_to_string(&pid_file).unwrap();
+    for number in 0..3 {
+        let leads_to = std::fs::read_link(format!("/proc/{}/fd/{number}", pid.trim())).unwrap();
+        assert_eq!(leads_to, Path::new("/dev/null"), "descriptor {number}");
+    }
+    signal(pid.trim(), "-TERM");
+    until("the daemon is gone", || !Path::new(&pid_file).exists());
 }

@@ -10,7 +10,6 @@ use crate::layout::stats::Counter;
 use crate::lookup::Unread;
 use crate::operations::ttl;
 use crate::publish::{Changed, Decision, Old};
-use crate::region::Region;
 use crate::session::Session;
 use crate::verbs::{Arithmetic, Counted, Item, Number, WriteError};
 
@@ -64,7 +63,7 @@ impl Session {
         let mut sum = Sum::default();
         let (what, written) = self.change(key, now, &mut |old, built| {
             let decision;
-            (decision, sum) = self::sum(&self.region, &how, now, old, built);
+            (decision, sum) = self::sum(self, &how, now, old, built);
             decision
         })?;
         Ok(self.counted_sum(&how, what, sum, &written, now))
@@ -141,7 +140,7 @@ impl Arithmetic {
 }
 
 /// What becomes of a number.
-fn sum<'v>(region: &Region, how: &Arithmetic, now: u32, old: Option<&Old<'_>>, built: &mut Vec<u8>) -> (Decision<'v>, Sum) {
+fn sum<'v>(session: &Session, how: &Arithmetic, now: u32, old: Option<&Old<'_>>, built: &mut Vec<u8>) -> (Decision<'v>, Sum) {
     let Some(old) = old else {
         let Some((value, exptime)) = how.vivify else {
             return (Decision::Keep, Sum::default());
@@ -149,7 +148,7 @@ fn sum<'v>(region: &Region, how: &Arithmetic, now: u32, old: Option<&Old<'_>>, b
         let sum = Sum {
             value,
             marks: if how.binary_key { flag::BINARY_KEY } else { 0 },
-            expiry: region.expiry(exptime, now),
+            expiry: session.expiry(exptime, now),
             ..Sum::default()
         };
         return (Decision::Put(sum.draft(how.new_cas, Value::Number(value, 0))), sum);
@@ -169,7 +168,7 @@ fn sum<'v>(region: &Region, how: &Arithmetic, now: u32, old: Option<&Old<'_>>, b
         value,
         marks,
         flags,
-        expiry: how.exptime.map_or(old.expiry(), |exptime| region.expiry(exptime, now)),
+        expiry: how.exptime.map_or(old.expiry(), |exptime| session.expiry(exptime, now)),
         ..Sum::default()
     };
     // A number that fits into the old value's length is padded to it (protocol.txt, "Increment/Decrement").
@@ -190,7 +189,7 @@ struct Sum {
     value: u64,
     marks: u64,
     flags: u32,
-    /// seconds on the region's clock, 0 for never
+    /// a tick of the region's clock, 0 for never
     expiry: u32,
 }
 

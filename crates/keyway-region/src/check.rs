@@ -115,6 +115,7 @@ struct Census {
 
 fn check_segments(region: &Region, report: &mut Report, census: &mut Census) {
     for segment in 0..region.segments() {
+        // PAIRS: open, large, owner: as in `Session::purge_step`.
         let state = State(region.header(segment).state.load(Acquire));
         let dead = state.owner().is_some_and(|owner| !region.is_held(owner));
         let counts = &mut census.counts;
@@ -163,6 +164,7 @@ fn check_segments(region: &Region, report: &mut Report, census: &mut Census) {
 fn check_extents(region: &Region, segment: usize, report: &mut Report, census: &mut Census) {
     let shape = region.layout.shape;
     let generation = region.segment_word(segment).generation();
+    // PAIRS: leasing: the exchange in `Session::lease_in`.
     let lease = LeaseWord(region.header(segment).lease.load(Acquire));
     if !lease.is_of_generation(generation) {
         return;
@@ -178,9 +180,11 @@ fn check_extents(region: &Region, segment: usize, report: &mut Report, census: &
     for (first, end) in lease.extents() {
         let (start, end) = (first * shape.cell_size(), end * shape.cell_size());
         let at = region.segment(segment) + start;
+        // PAIRS: extent: the store in `Session::start_extent`.
         if ExtentWord(region.slot(at).load(Acquire)).generation() != generation {
             continue;
         }
+        // PAIRS: tail: the store in `Session::commit`.
         let tail = TailWord(region.slot(at + 8).load(Acquire)).tail();
         let mut offset = start + EXTENT_HEADER_SIZE;
         if tail < offset || tail > end {
@@ -261,6 +265,7 @@ fn check_index(region: &Region, report: &mut Report, census: &mut Census, progre
     let mut keys: HashSet<Vec<u8>> = HashSet::new();
     let pending: HashSet<(u64, u64)> = (0..region.layout.shape.thread_slots)
         .map(|slot| region.thread(slot))
+        // PAIRS: vacate: the end of the session.
         .filter(|t| Lease(t.lease.load(Acquire)).is_leased())
         .map(|t| (t.pending_slot.load(Relaxed), t.pending_word.load(Relaxed)))
         .collect();
@@ -271,6 +276,7 @@ fn check_index(region: &Region, report: &mut Report, census: &mut Census, progre
         let Some(bucket_at) = region.bucket(bucket) else { continue };
         for index in 0..SLOTS {
             let place = Place::new(bucket, bucket_at, index);
+            // PAIRS: item: the publish.
             let word = Slot(region.slot(place.at).load(Acquire));
             check_slot(region, place, word, &pending, &mut keys, report, census);
         }
@@ -280,6 +286,7 @@ fn check_index(region: &Region, report: &mut Report, census: &mut Census, progre
         let Some(bucket_at) = region.bucket(bucket) else { continue };
         // A split that died in step 2 has filled part of the next bucket.
         for index in 0..SLOTS {
+            // PAIRS: item: the publish.
             let word = Slot(region.slot(bucket_at + index * 8).load(Acquire));
             if word != Slot::UNSET && bucket > table.count {
                 report.problem(3, format!("bucket {bucket} is not live and its slot {index} is {word:?}"));
@@ -332,6 +339,7 @@ fn check_slot(
             return report.problem(4, format!("bucket {bucket}, slot {index} leads nowhere: {word:?}"));
         }
     };
+    // PAIRS: open, large, owner: as in `Session::purge_step`.
     let state = State(region.header(seen.segment).state.load(Acquire));
     if !matches!(state.kind(), Some(Kind::Open | Kind::Retired | Kind::Claimed)) {
         return report.problem(

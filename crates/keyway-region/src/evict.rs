@@ -12,7 +12,7 @@
 //! leased. A purge goes on by steps of some items; between two steps the segment is nobody's, and anybody may do the next.
 //! Nobody waits for anybody: what cannot be reclaimed now is passed by.
 
-use crate::atomics::{AcqRel, Relaxed};
+use crate::atomics::{AcqRel, Relaxed, Release, fence};
 use crate::layout::index;
 use crate::layout::segment::{ADMISSION, Kind, LeaseWord, MAIN, POOLS, Spare, State};
 use crate::layout::stats::Counter;
@@ -260,14 +260,14 @@ impl Session {
         }
         // Those freed last first: they are the likeliest to be in a cache, and memory that nobody has touched costs more.
         let mut freed = (0..SPARSE_WAYS).map_while(|_| region.take_of_level(FREE));
-        if let Some(segment) = freed.find(|segment| self.claim(*segment, State::FREE)) {
+        if let Some(segment) = freed.find(|segment| self.claim_from_free(*segment)) {
             return Some(segment);
         }
         // Twice round: one that is freed behind the first look is there for the second.
         let from = usize::try_from(sb.free_hint.load(Relaxed)).unwrap_or(0) % segments;
         for i in 0..2 * segments {
             let segment = (from + i) % segments;
-            if self.claim(segment, State::FREE) {
+            if self.claim_from_free(segment) {
                 sb.free_hint.store(segment as u64 + 1, Relaxed);
                 return Some(segment);
             }
@@ -277,10 +277,24 @@ impl Session {
         None
     }
 
+    /// The same for a free one, which is about to be written.
+    fn claim_from_free(&self, segment: usize) -> bool {
+        let claimed = self.claim(segment, State::FREE);
+        if claimed {
+            // The segment was given its generation before it was freed.
+            // PAIRS: generation: the acquire fences of readers (`Region::still`): no byte that is written after this is taken for one
+            // of an earlier generation.
+            fence(Release);
+        }
+        claimed
+    }
+
     /// Makes the segment this thread's, if it is in this state.
     pub(crate) fn claim(&self, segment: usize, from: State) -> bool {
         let state = &self.region.header(segment).state;
         let claimed = from.take(Kind::Claimed, self.owner);
+        // PAIRS: owner: the loads of states: a thread that sees the owner sees his lease. And the stores of states: the claimer comes
+        // after what the segment's last owner did.
         state.load(Relaxed) == from.0 && state.compare_exchange(from.0, claimed.0, AcqRel, Relaxed).is_ok()
     }
 

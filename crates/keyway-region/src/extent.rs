@@ -4,7 +4,7 @@
 //! trusts only what lies before the tail meets whole items only, whenever the writer dies.
 
 use crate::aside::{self, List};
-use crate::atomics::{AcqRel, Acquire, AtomicU32, AtomicU64, Relaxed, Release};
+use crate::atomics::{Acquire, AtomicU32, AtomicU64, Relaxed, Release, fence};
 use crate::checksum::{Cover, part_checksum};
 use crate::decimal;
 use crate::evict::PORTION;
@@ -29,9 +29,9 @@ use std::cell::Cell;
 
 /// Upper bounds of the TTL classes, seconds left; class 0 is everything longer, and never. An expired item waits for the
 /// last one of its segment, so for at most four times its own time.
-const CLASS_TTL_S: [u32; 7] = [60, 240, 960, 3_840, 15_360, 61_440, 245_760];
+pub(crate) const CLASS_TTL_S: [u32; 7] = [60, 240, 960, 3_840, 15_360, 61_440, 245_760];
 /// The same in a region of fewer segments than that: open segments must stay a small part.
-const CLASS_TTL_FEW_S: [u32; 1] = [240];
+pub(crate) const CLASS_TTL_FEW_S: [u32; 1] = [240];
 const SEGMENTS_FOR_ALL_CLASSES: usize = 256;
 /// Below this many segments everything is in one pool, and of one standing but for what compaction copies.
 const SEGMENTS_FOR_POOLS: usize = 64;
@@ -180,7 +180,7 @@ pub(crate) struct Draft<'v> {
     pub client_flags: u32,
     /// a CAS unique of its own
     pub cas: Option<u64>,
-    /// seconds on the region's clock, 0 for never
+    /// a tick of the region's clock, 0 for never
     pub expiry: u32,
     pub value: Value<'v>,
 }
@@ -684,7 +684,7 @@ impl Session {
                 expires.fetch_max(expiry, Relaxed);
             }
         }
-        // PAIRS: Acquire in `Session::purge` and in `check`: what lies before the tail is whole.
+        // PAIRS: tail: the loads in `Session::purge_items` and in `check`: what lies before the tail is whole.
         let told = if mutants::is(Mutant::PublishBeforeTail) {
             room.next
         } else {
@@ -741,7 +741,8 @@ impl Session {
     fn close(&self, segment: usize, start: usize, word: SegmentWord) {
         let at = self.region.segment(segment) + start;
         let word = ExtentWord::new(word.generation(), self.owner.slot).close();
-        // PAIRS: Acquire in `Region::has_live_extent`: whoever sees it closed sees every publish that it served.
+        // PAIRS: closed: the load in `Region::has_live_extent`: a recycler that sees it closed sees every publish that it served, and the
+        // intent for what is still to be published.
         self.region.slot(at).store(word.0, Release);
     }
 
@@ -755,7 +756,7 @@ impl Session {
     fn extend(&self, mut extent: Extent, size: usize) -> Option<Extent> {
         let shape = self.region.layout.shape;
         let lease = &self.region.header(extent.segment).lease;
-        let old = LeaseWord(lease.load(Acquire));
+        let old = LeaseWord(lease.load(Relaxed));
         let needed = (extent.next + size - extent.leased).div_ceil(shape.cell_size());
         let left = shape.cells().saturating_sub(old.cells());
         if old.is_sealed()
@@ -767,7 +768,7 @@ impl Session {
         }
         let cells = needed.max(self.comfortable(size)).min(left);
         lease
-            .compare_exchange(old.0, old.lease(cells, false).0, AcqRel, Relaxed)
+            .compare_exchange(old.0, old.lease(cells, false).0, Relaxed, Relaxed)
             .ok()?;
         self.region.write_back_header(extent.segment);
         self.region
@@ -834,7 +835,7 @@ impl Session {
 
     /// Nobody leases in this segment any more: what is left of it is as good as dead, unless somebody is about to fill it.
     pub(crate) fn finish_segment(&self, segment: usize) {
-        let state = State(self.region.header(segment).state.load(Acquire));
+        let state = State(self.region.header(segment).state.load(Relaxed));
         if state.kind() != Some(Kind::Open) || state.owner().is_some() {
             return;
         }
@@ -848,12 +849,14 @@ impl Session {
 
     /// Puts another segment, plus 1, into the word of the one that is open to all; 0: none is.
     fn replace_hint(&self, stream: Stream, old: u64, new: u64) -> bool {
+        // PAIRS: open-hint: the load in `open_hint`.
         self.region
             .open_word(stream)
-            .is_some_and(|word| word.compare_exchange(old, new, AcqRel, Relaxed).is_ok())
+            .is_some_and(|word| word.compare_exchange(old, new, Release, Relaxed).is_ok())
     }
 
     fn open_hint(&self, stream: Stream) -> u64 {
+        // PAIRS: open-hint: the exchange in `replace_hint`: a thread that is led to a segment finds it open.
         self.region.open_word(stream).map_or(0, |w| w.load(Acquire))
     }
 
@@ -874,7 +877,8 @@ impl Session {
         let header = region.header(segment);
         for _ in 0..ATTEMPTS_MAX {
             let word = region.segment_word(segment);
-            let old = LeaseWord(header.lease.load(Acquire));
+            let old = LeaseWord(header.lease.load(Relaxed));
+            // PAIRS: open: the store in `open_segment`: a thread that sees it open sees its words.
             let usable = header.state.load(Acquire) == State::of(Kind::Open, stream).0
                 && word.epoch() == epoch
                 && old.is_of_generation(word.generation())
@@ -883,11 +887,13 @@ impl Session {
             if !usable {
                 return None;
             }
-            // A recycler that meets the cells before their header is written asks for this intent.
+            // A recycler that meets the cells before their header is written asks for this intent. Its fence stands before every byte
+            // that this thread writes there, as that of `claim_from_free` does for the thread that opened the segment.
             self.intend(LEASING, segment);
+            // PAIRS: leasing: the load in `Region::has_live_extent`: a recycler that sees the lease sees the intent.
             if header
                 .lease
-                .compare_exchange(old.0, old.lease(cells, true).0, AcqRel, Acquire)
+                .compare_exchange(old.0, old.lease(cells, true).0, Release, Relaxed)
                 .is_err()
             {
                 self.relent(LEASING);
@@ -919,7 +925,7 @@ impl Session {
         region
             .slot(at + 8)
             .store(TailWord::new(next, self.owner.incarnation).0, Relaxed);
-        // PAIRS: Acquire in `Region::has_live_extent`: who sees the header sees its tail.
+        // PAIRS: extent: the load in `Region::has_live_extent`: a thread that sees the header sees its tail, and its owner's lease.
         region
             .slot(at)
             .store(ExtentWord::new(word.generation(), self.owner.slot).0, Release);
@@ -954,9 +960,9 @@ impl Session {
         header
             .lease
             .store(LeaseWord::new(word.generation()).lease(cells, true).0, Relaxed);
-        region.word(segment).store(word.0, Release);
+        region.word(segment).store(word.0, Relaxed);
         let extent = self.start_extent(segment, 0, cells, stream);
-        // PAIRS: Acquire in `lease_in`: who sees it open sees its words.
+        // PAIRS: open: the load in `lease_in`: a thread that sees it open sees its words.
         header.state.store(State::of(Kind::Open, stream).0, Release);
         region.write_back_header(segment);
         region.write_back_word(segment);
@@ -1009,6 +1015,7 @@ impl Session {
             } else {
                 none.take(Kind::Large, self.owner)
             };
+            // PAIRS: large: the load in `Session::purge_step`: a thread that sees it large sees its words.
             region.header(segment).state.store(state.0, Release);
             // Its generation may have been given by somebody who did not come to a barrier.
             region.write_back(at, CHAIN_HEADER_SIZE + part.len());
@@ -1025,11 +1032,11 @@ impl Session {
     /// The chain's head is published: its segments are nobody's any more but the head's.
     #[inline(never)]
     pub(crate) fn disown_chain(&self, chain: Chain) {
-        self.each_of_chain(chain.first, |session, segment, _| {
-            let state = &session.region.header(segment).state;
-            let old = State(state.load(Relaxed));
+        self.each_of_chain(chain.first, |session, segment, old| {
             if old.kind() == Some(Kind::Large) && old.owner() == Some(session.owner) {
-                let _ = state.compare_exchange(old.0, old.leave(Kind::Large).0, AcqRel, Relaxed);
+                let state = &session.region.header(segment).state;
+                // PAIRS: chain-owner: the load in `purge_step`: a thread that finds no owner finds the head.
+                let _ = state.compare_exchange(old.0, old.leave(Kind::Large).0, Release, Relaxed);
             }
         });
     }
@@ -1038,8 +1045,7 @@ impl Session {
     #[inline(never)]
     pub(crate) fn free_chain(&self, first: Link) {
         let mut claimed = List::new();
-        self.each_of_chain(first, |session, segment, _| {
-            let state = State(session.region.header(segment).state.load(Acquire));
+        self.each_of_chain(first, |session, segment, state| {
             if state.kind() == Some(Kind::Large) && session.claim(segment, state) {
                 claimed.push(segment);
             }
@@ -1063,15 +1069,17 @@ impl Session {
             self.bump(segment);
         } else {
             let state = &self.region.header(segment).state;
+            // PAIRS: retire: the claim by the thread that goes on.
             state.store(State(state.load(Relaxed)).leave(Kind::Retired).0, Release);
         }
         is_free
     }
 
-    /// Calls `each` for every segment of a chain; the link behind it is read before. Meanwhile an intent names the segment: who
-    /// claims it does not bump it, so that link and state are those of the generation that was compared, however long this
-    /// thread sleeps in between.
-    fn each_of_chain(&self, first: Link, mut each: impl FnMut(&Self, usize, Link)) {
+    /// Calls `each` with every segment of a chain and its state; the next link is read before. Meanwhile an intent names the segment: a
+    /// thread that claims it from then on does not bump it. One that claimed it before may: so state and link are read first, and
+    /// then the generation. If it is the link's, both were of that life; if the segment was not claimed either, the life does not end
+    /// before the intent does, however long this thread sleeps in between.
+    fn each_of_chain(&self, first: Link, mut each: impl FnMut(&Self, usize, State)) {
         let region = &self.region;
         let mut link = first;
         let mut walked = 0;
@@ -1082,11 +1090,14 @@ impl Session {
                 break;
             }
             self.intend(FREEING, segment);
-            if region.segment_word(segment).generation() != link.generation() {
+            let state = State(region.header(segment).state.load(Relaxed));
+            let next = Link(region.slot(region.segment(segment)).load(Relaxed));
+            // PAIRS: chain: the fence of the segment's next owner, in `claim_from_free`.
+            fence(Acquire);
+            if SegmentWord(region.word(segment).load(Relaxed)).generation() != link.generation() {
                 break;
             }
-            let next = Link(region.slot(region.segment(segment)).load(Relaxed));
-            each(self, segment, link);
+            each(self, segment, state);
             link = next;
         }
         self.relent(FREEING);
@@ -1096,14 +1107,14 @@ impl Session {
     pub(crate) fn bump(&self, segment: usize) {
         let word = self.region.word(segment);
         let generation = SegmentWord(word.load(Relaxed)).generation();
+        // Nothing is written in it before it is free, and claimed again (`claim_from_free`).
         word.store(SegmentWord::new(generation + 1, 0).0, Relaxed);
-        // PAIRS: Acquire fence in `Region::still`: no byte written after this is taken for the old generation's.
-        crate::atomics::fence(Release);
         self.count(Counter::segments_recycled, 1);
     }
 
     /// Gives a claimed and bumped segment back to everybody.
     pub(crate) fn free_segment(&self, segment: usize) {
+        // PAIRS: owner: the claim by its next owner, which comes after all that was done in it.
         self.region.header(segment).state.store(State::FREE.0, Release);
         let sb = self.region.superblock();
         sb.free.fetch_add(1, Relaxed);

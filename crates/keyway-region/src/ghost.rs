@@ -12,10 +12,10 @@ use crate::region::Region;
 use crate::session::Session;
 
 /// Bytes of a line.
-const LINE_SIZE: usize = 64;
+pub(crate) const LINE_SIZE: usize = 64;
 /// Bits of a fingerprint, and how many of them fit into a word, whose top bits stay 0. One new key in a hundred is taken for
 /// one that was evicted.
-const BITS: u32 = 12;
+pub(crate) const BITS: u32 = 12;
 const LANES: u32 = 64 / BITS;
 /// Fingerprints in a line.
 const LINE_LANES: u64 = LANES as u64 * (LINE_SIZE as u64 / 8);
@@ -23,6 +23,8 @@ const LINE_LANES: u64 = LANES as u64 * (LINE_SIZE as u64 / 8);
 const ONES: u64 = 1 | 1 << BITS | 1 << (2 * BITS) | 1 << (3 * BITS) | 1 << (4 * BITS);
 const LOWEST: u64 = (1 << BITS) - 1;
 const ALL: u64 = ONES * LOWEST;
+/// Odd, with well-mixed bits, for a product of its own.
+pub(crate) const SPREAD: u64 = 0xD6E8_FEB8_6659_FD93;
 /// The table gets another number of lines when the items ask for more than 9/8 of it, or for less than 1/2.
 const GROW: (u64, u64) = (9, 8);
 const SHRINK: (u64, u64) = (1, 2);
@@ -67,7 +69,7 @@ impl Region {
             return None;
         }
         // Bits of their own: the index uses the top twelve, the low half, and a product of all.
-        let mixed = (hash ^ hash >> 29).wrapping_mul(0xD6E8_FEB8_6659_FD93);
+        let mixed = (hash ^ hash >> 29).wrapping_mul(SPREAD);
         let line = usize::try_from((u128::from(mixed) * u128::from(lines)) >> 64).unwrap_or(0);
         let in_segment = self.ghost_lines_in_segment();
         let segment = self.ghost_segment(line / in_segment)?;

@@ -3,7 +3,7 @@
 //! The steps are those of `model/region_protocol.py` ("Split number t"), in their order. Each is idempotent and done by
 //! compare-and-swap, so a splitter that stops anywhere blocks nobody: whoever meets a frozen slot finishes the split.
 
-use crate::atomics::{AcqRel, Acquire, Relaxed, Release};
+use crate::atomics::{Acquire, Relaxed, Release};
 use crate::hash::{all_choices, hash};
 use crate::layout::bucket::{self, SLOTS, Split};
 use crate::layout::segment::{Kind, State};
@@ -169,16 +169,20 @@ impl Session {
         let header = region.header(segment);
         header.sequence.store(entry as u64, Relaxed);
         let owned = State::owned(kind, self.owner);
+        // PAIRS: owner: the load in `Session::purge_step`: a thread that sees the owner sees his lease, and the entry.
         header.state.store(owned.0, Release);
         let directory = region.directory_entry(kind, entry);
         let name = u32::try_from(segment + 1).unwrap_or(0);
-        if directory.compare_exchange(0, name, AcqRel, Acquire).is_ok() {
-            let _ = header.state.compare_exchange(owned.0, State::new(kind, 0).0, AcqRel, Relaxed);
+        // PAIRS: directory: the load in `Region::directory`.
+        if directory.compare_exchange(0, name, Release, Relaxed).is_ok() {
+            let _ = header
+                .state
+                .compare_exchange(owned.0, State::new(kind, 0).0, Relaxed, Relaxed);
         } else if self.claim(segment, owned) {
             self.bump(segment);
             self.free_segment(segment);
         }
-        directory.load(Acquire) != 0
+        directory.load(Relaxed) != 0
     }
 
     /// Steps 1 to 4 of a split. Anybody, any number of times, however late. `true`: this call advanced the table word.
@@ -195,10 +199,11 @@ impl Session {
         }
         if mutants::is(Mutant::TableBeforeFill) {
             let table = &region.superblock().table;
-            let _ = table.compare_exchange(split.target, split.target + 1, AcqRel, Acquire);
+            let _ = table.compare_exchange(split.target, split.target + 1, Relaxed, Relaxed);
         }
         // 2. Fill the new bucket, slot by slot at the same index.
         for (from, to) in source.into_iter().zip(target) {
+            // PAIRS: item: the publish in `Session::swap_same` and in `insert`: the copy that follows hands the item on.
             let word = Slot(region.slot(from.at).load(Acquire));
             if !word.is_frozen() || word.mark() != split.round {
                 return false;
@@ -212,9 +217,10 @@ impl Session {
                     KeyHash::Corrupt => self.count(Counter::corrupt, 1),
                 }
             }
+            // PAIRS: item: the loads of slots: a reader that sees the copied word sees the item.
             if region
                 .slot(to.at)
-                .compare_exchange(Slot::UNSET.0, copy.0, AcqRel, Relaxed)
+                .compare_exchange(Slot::UNSET.0, copy.0, Release, Relaxed)
                 .is_ok()
                 && let (Some(old), Some(new)) = (region.hint(from.bucket, from.index), region.hint(to.bucket, to.index))
             {
@@ -234,6 +240,7 @@ impl Session {
     fn freeze(&self, place: Place, split: Split) -> bool {
         let region = &self.region;
         for _ in 0..ATTEMPTS_MAX {
+            // PAIRS: freeze: the exchange below, in another thread: the table word that is read after this is that of its split.
             let word = Slot(region.slot(place.at).load(Acquire));
             if word.is_frozen() {
                 if word.mark() == split.round {
@@ -255,9 +262,10 @@ impl Session {
                 region.persist_word(place.at, word);
                 continue;
             }
+            // PAIRS: freeze: the loads of slots.
             if region
                 .slot(place.at)
-                .compare_exchange(word.0, word.freeze(split.round).0, AcqRel, Relaxed)
+                .compare_exchange(word.0, word.freeze(split.round).0, Release, Relaxed)
                 .is_ok()
             {
                 return true;
@@ -278,7 +286,7 @@ impl Session {
             return;
         };
         for place in places {
-            let word = Slot(self.region.slot(place.at).load(Acquire));
+            let word = Slot(self.region.slot(place.at).load(Relaxed));
             if word.is_frozen() && word.mark() == split.round {
                 self.repair(place, word, split);
             }
@@ -290,10 +298,12 @@ impl Session {
         let region = &self.region;
         let slot = region.slot(place.at);
         if !word.is_item() {
-            let _ = slot.compare_exchange(word.0, Slot::EMPTY.0, AcqRel, Relaxed);
+            // PAIRS: split: the loads of slots: a thread that finds the slot emptied sees the split's count of buckets.
+            let _ = slot.compare_exchange(word.0, Slot::EMPTY.0, Release, Relaxed);
             return;
         }
         self.intend(UPKEEP, word.segment());
+        // PAIRS: item: the publish of the word that stands there now, as in `hold`.
         if slot.load(Acquire) == word.0 {
             match region.key_hash(place.at, word) {
                 KeyHash::Of(hash) => {
@@ -302,7 +312,8 @@ impl Session {
                     } else {
                         region.thawed(place, word)
                     };
-                    let _ = slot.compare_exchange(word.0, new.0, AcqRel, Relaxed);
+                    // PAIRS: split: the loads of slots, as above.
+                    let _ = slot.compare_exchange(word.0, new.0, Release, Relaxed);
                 }
                 KeyHash::Moved => {}
                 KeyHash::Corrupt => {

@@ -28,7 +28,7 @@ pub fn hash(seed: u64, key: &[u8]) -> u64 {
 /// Bytes from which on XXH64 works on four lanes.
 const STRIPE_SIZE: usize = 32;
 /// XXH64's primes ("xxHash fast digest algorithm", XXH64 Algorithm Description).
-const PRIMES: [u64; 5] = [
+pub(crate) const PRIMES: [u64; 5] = [
     0x9E37_79B1_85EB_CA87,
     0xC2B2_AE3D_27D4_EB4F,
     0x1656_67B1_9E37_79F9,
@@ -70,7 +70,7 @@ const SPREAD: u64 = 0x9E37_79B9_7F4A_7C15;
 /// The two bucket choices of a hash before they are reduced to the table's size. They differ in bit 0 for ever, so that a
 /// split, which keeps the low bits, never sees both choices of a key.
 #[inline]
-pub fn choices(hash: u64) -> [u64; 2] {
+pub const fn choices(hash: u64) -> [u64; 2] {
     let first = hash & 0xFFFF_FFFF;
     let second = (hash.wrapping_mul(SPREAD) >> 32) & !1 | (!first & 1);
     [first, second]
@@ -81,7 +81,7 @@ const SPREAD_AGAIN: u64 = 0xB504_F333_F9DE_6485;
 
 /// The third choice, for a key that finds the buckets of both others full. It differs from each in one of the two low bits.
 #[inline]
-pub fn third_choice(hash: u64) -> u64 {
+pub const fn third_choice(hash: u64) -> u64 {
     let [first, second] = choices(hash);
     let third = hash.wrapping_mul(SPREAD_AGAIN) >> 32;
     let alike = if (third ^ first) & 1 == 0 { first } else { second };
@@ -96,7 +96,7 @@ pub fn all_choices(hash: u64) -> [u64; 3] {
 
 /// The tag that a slot carries for this hash.
 #[inline]
-pub fn tag(hash: u64) -> u64 {
+pub const fn tag(hash: u64) -> u64 {
     hash >> (64 - slot::TAG_BITS)
 }
 

@@ -7,7 +7,7 @@
 //! Follow an operation: [`verbs`] says what can be asked, `operations` what it means, `lookup` reads, `publish` writes, `quick` is
 //! the shortest way there, `extent` finds room in the log, `evict` makes room, `purge` empties segments, `ghost` remembers what went, `grow` doubles the index, `checksum` tells what was scribbled over, `recover` takes back what the dead left, `stripes`
 //! counts changes for whoever keeps copies,
-//! [`check`] verifies all of it. `layout` has every structure once; `memory` and `atomics` are the only way to the bytes.
+//! `clock` says what time it is, [`check`] verifies all of it. `layout` has every structure once; `memory` and `atomics` are the only way to the bytes.
 
 #![deny(clippy::indexing_slicing, clippy::unwrap_used)]
 
@@ -19,6 +19,7 @@ pub mod aside;
 mod atomics;
 pub mod check;
 mod checksum;
+mod clock;
 mod decimal;
 mod evict;
 mod extent;
@@ -47,9 +48,10 @@ mod stripes;
 mod touched;
 pub mod verbs;
 
+pub use clock::{Moment, seconds_of};
 pub use hash::{all_choices, hash};
 pub use operations::Lent;
 pub use out::Target;
-pub use region::{Creation, Host, Region, Unusable};
+pub use region::{Creation, Host, Life, Region, Unusable};
 pub use session::{Limits, Process, Seat, Session};
 pub use stripes::{FLUSH, STRIPES, Stripes, WORDS as STRIPE_WORDS};

@@ -4,7 +4,7 @@
 //! segment word, the slot again, header, key, value, segment word again. On a miss the table word again.
 
 use crate::aside::List;
-use crate::atomics::{AcqRel, Acquire, AtomicU32, AtomicU64, Relaxed, SeqCst, fence};
+use crate::atomics::{Acquire, AtomicU32, AtomicU64, Relaxed, SeqCst, fence};
 use crate::hash::{Key, choices, tag, third_choice};
 use crate::layout::bucket::{SLOTS, Table};
 use crate::layout::index;
@@ -13,6 +13,7 @@ use crate::layout::segment::{CHAIN_HEADER_SIZE, Link, SegmentWord};
 use crate::layout::slot::{FREQUENCY_MAX, Slot};
 use crate::memory::Line;
 use crate::mutants::{self, Mutant};
+use crate::operations::ttl;
 use crate::out::Out;
 use crate::region::Region;
 use crate::verbs::{Get, Item};
@@ -22,13 +23,13 @@ use crate::verbs::{Get, Item};
 pub(crate) const ATTEMPTS_MAX: usize = 1 << 16;
 
 /// Seconds that a hint's unit stands for.
-const HINT_UNIT_S: u32 = 16;
+pub(crate) const HINT_UNIT_S: u32 = 16;
 /// Units before a hint's time begins anew.
-const HINT_UNITS: u32 = 127;
+pub(crate) const HINT_UNITS: u32 = 127;
 /// Hint: the item was fetched since it was written.
-const HINT_FETCHED: u8 = 0x80;
+pub(crate) const HINT_FETCHED: u8 = 0x80;
 /// Hint, lower bits: longer ago than can be said.
-const HINT_OLD: u8 = 0x7F;
+pub(crate) const HINT_OLD: u8 = 0x7F;
 /// Hints older than this many units become [`HINT_OLD`].
 const HINT_AGED: u32 = 64;
 
@@ -219,10 +220,10 @@ impl Region {
 
     /// Whether anybody has ever put an item into a third bucket.
     ///
-    /// SeqCst: an inserter that reads "no" behind its tentative word has that word seen by whoever says "yes" after it.
-    /// PAIRS: the store in `Session::announce_third`.
+    /// SeqCst: if an inserter reads "no" after it has put its tentative word, an inserter that says "yes" later sees that word.
     #[inline(always)]
     pub(crate) fn has_thirds(&self) -> bool {
+        // PAIRS: third: the store in `Session::announce_third`.
         self.superblock().thirds.load(SeqCst) != 0
     }
 
@@ -270,7 +271,7 @@ impl Region {
     #[inline(always)]
     pub(crate) fn look_at(&self, led: Led, slot: &AtomicU64, word: Slot) -> Look<Seen> {
         // The slot's ten bits of generation wrap; the slot still naming the segment after the segment word was read does not.
-        // PAIRS: the purge's compare-and-swap happens before the generation's store in `Session::purge`.
+        // PAIRS: item: the publish of the word that stands there now, if it is another life's.
         if !word.same_but_frequency(Slot(slot.load(Acquire))) {
             return Look::Moved;
         }
@@ -283,6 +284,7 @@ impl Region {
                 header,
             }),
             None => {
+                // PAIRS: generation: the fence in `Session::claim_from_free`, as in `still`.
                 fence(Acquire);
                 if self.segment_word(led.segment).generation() == led.word.generation() {
                     unlooked(slot, word)
@@ -296,6 +298,7 @@ impl Region {
     /// What stands where an item's header is or was.
     #[inline(always)]
     pub(crate) fn item_header(&self, at: usize) -> Header {
+        // PAIRS: dead-mark: the store in `Session::bury`.
         let word = |at| self.memory.get::<AtomicU32>(at).load(Acquire);
         Header::of(word(at), || word(at + LIFETIME_OFFSET))
     }
@@ -303,7 +306,7 @@ impl Region {
     /// Whether what was read of this item up to now was the item.
     #[inline(always)]
     pub(crate) fn still(&self, seen: &Seen) -> bool {
-        // PAIRS: release fence after the generation's store in `Session::purge`: who sees a new byte sees the new generation.
+        // PAIRS: generation: the release fence in `Session::claim_from_free`: a reader of a new byte sees the new generation.
         fence(Acquire);
         self.word(seen.segment).load(Relaxed) >> 24 == seen.word.generation()
     }
@@ -402,7 +405,7 @@ impl Region {
                         // A value's segments are freed, and an item is marked dead, after its slot has changed (or, where a split
                         // left a frozen word behind, the table word): otherwise it is damaged.
                         let unchanged =
-                            || word.same_but_frequency(Slot(self.slot(place.at).load(Acquire))) && self.table() == table;
+                            || word.same_but_frequency(Slot(self.slot(place.at).load(Relaxed))) && self.table() == table;
                         if let Err(unread) = copied
                             && self.still(&seen)
                             && unchanged()
@@ -441,7 +444,7 @@ impl Region {
         let mut item = Item {
             value_len: self.value_len(seen, checksum_size),
             flags,
-            ttl_s: (header.expiry() != 0).then(|| header.expiry().saturating_sub(now)),
+            ttl_s: ttl(header.expiry(), now),
             size: self.size(seen),
             ..Item::marked(marks)
         };
@@ -550,6 +553,7 @@ impl Region {
             let next = Link(self.slot(at).load(Relaxed));
             let part = left.min(room);
             let copy = out.append(&self.memory, at + CHAIN_HEADER_SIZE, part);
+            // PAIRS: generation: the fence in `Session::claim_from_free`, as in `still`.
             fence(Acquire);
             if self.segment_word(segment).generation() != link.generation() {
                 return Err(Unread::Changed);
@@ -572,7 +576,8 @@ impl Region {
     pub(crate) fn bump(&self, place: Place, word: Slot, now: u32) {
         if !word.is_frozen() && word.frequency() < FREQUENCY_MAX {
             let more = word.with_frequency(word.frequency() + 1);
-            let _ = self.slot(place.at).compare_exchange(word.0, more.0, AcqRel, Relaxed);
+            // Relaxed: a read-modify-write goes on with what the publish has released.
+            let _ = self.slot(place.at).compare_exchange(word.0, more.0, Relaxed, Relaxed);
         }
         self.set_hint(place, now, true);
     }
@@ -662,6 +667,7 @@ impl Region {
             for index in 0..SLOTS {
                 let place = Place::new(bucket, bucket_at, index);
                 for _ in 0..ATTEMPTS_MAX {
+                    // PAIRS: item: the publish in `Session::swap_same` and in `insert`.
                     let word = Slot(self.slot(place.at).load(Acquire));
                     if word.is_dirty() {
                         self.persist_word(place.at, word);
@@ -686,7 +692,7 @@ impl Region {
                     }
                     if self.has_checksums() && self.append_verified(&seen, key, &item, false, &mut Vec::new()).is_err() {
                         // It was replaced meanwhile, or it is damaged.
-                        match word.same_but_frequency(Slot(self.slot(place.at).load(Acquire))) {
+                        match word.same_but_frequency(Slot(self.slot(place.at).load(Relaxed))) {
                             true => break,
                             false => continue,
                         }
@@ -713,7 +719,7 @@ fn unlooked(slot: &AtomicU64, word: Slot) -> Look<Seen> {
 #[cold]
 #[inline(never)]
 fn is_same(slot: &AtomicU64, word: Slot) -> bool {
-    word.same_but_frequency(Slot(slot.load(Acquire)))
+    word.same_but_frequency(Slot(slot.load(Relaxed)))
 }
 
 /// The CAS unique that an item's place gives it.

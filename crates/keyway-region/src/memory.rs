@@ -136,6 +136,7 @@ impl Memory {
         {
             let Lined(words) = self.get(offset);
             Line(core::array::from_fn(|i| {
+                // PAIRS: item: the publish in `Session::swap_same` and in `insert`.
                 words.get(i).map_or(0, |w| w.load(crate::atomics::Acquire))
             }))
         }

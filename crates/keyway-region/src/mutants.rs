@@ -61,6 +61,10 @@ pub enum Mutant {
     DoorBeforeAcknowledged,
     /// an overwrite is published without release ordering (nothing that x86-64 shows, but a race detector)
     PublishUnordered,
+    /// suspicion takes back at once, as if the death were certain
+    SuspicionFrees,
+    /// extents and claims of fenced sessions do not stand
+    FencedHoldNothing,
 }
 
 impl Mutant {
@@ -86,6 +90,9 @@ impl Mutant {
         Self::RaisedBeforeBacked,
         Self::StampDown,
     ];
+
+    /// All that a wrong suspicion shows.
+    pub const SUSPECTING: [Self; 2] = [Self::SuspicionFrees, Self::FencedHoldNothing];
 
     /// All that break the counting of changes.
     pub const COUNTING: [Self; 6] = [

@@ -1,11 +1,12 @@
 //! The verbs: what get, store, delete, arithmetic, touch and flush mean, said as decisions on what is there.
 //!
-//! `now` is in seconds on the region's clock ([`Region::tick`]). Semantics: protocol.txt, by the section named at each verb.
+//! `now` is a tick of the region's clock ([`Region::tick`]). Semantics: protocol.txt, by the section named at each verb.
 
 use crate::aside;
+use crate::clock::{self, EXPIRED, Moment, seconds_left, seconds_of};
 use crate::extent::{Draft, Value, Written};
 use crate::hash::{Key, hash};
-use crate::layout::item::{EXPIRY_MAX, flag};
+use crate::layout::item::flag;
 use crate::layout::slot::Slot;
 use crate::layout::stats::Counter;
 use crate::lookup::{Found, Hit, Look, Place, Unread};
@@ -14,12 +15,8 @@ use crate::out::{Out, Placed, Target};
 use crate::publish::{Changed, Decision, Old};
 use crate::region::Region;
 use crate::session::Session;
-use crate::verbs::{Delete, Deleted, Get, Item, KEY_LEN_MAX, Read, Store, StoreMode, Stored, WriteError};
+use crate::verbs::{Delete, Deleted, Get, Item, KEY_LEN_MAX, RELATIVE_EXPTIME_MAX, Read, Store, StoreMode, Stored, WriteError};
 
-/// Above this an exptime is a Unix time (protocol.txt, "Expiration times").
-const RELATIVE_EXPTIME_MAX: i64 = 60 * 60 * 24 * 30;
-/// An expiry that is over whatever the clock says.
-const EXPIRED: u32 = 1;
 /// What memcached adds to key and value when it compares an item with -I: its header, the CAS unique, a zero byte behind the
 /// key and a line end behind the value. Counting the same way makes the same stores fail.
 const MEMCACHED_ITEM_OVERHEAD: usize = 48 + 8 + 1 + 2;
@@ -54,16 +51,29 @@ impl Lent<'_> {
     }
 }
 
-impl Region {
+impl Session {
     /// The region's expiry for memcached's `exptime`.
     pub(crate) fn expiry(&self, exptime: i64, now: u32) -> u32 {
-        let at = match exptime {
+        clock::expiry_at(match exptime {
             0 => return 0,
             i64::MIN..0 => return EXPIRED,
-            1..=RELATIVE_EXPTIME_MAX => i64::from(now) + exptime,
-            _ => exptime - self.clock_base_unix_s(),
-        };
-        u32::try_from(at.clamp(i64::from(EXPIRED), i64::from(EXPIRY_MAX))).unwrap_or(EXPIRY_MAX)
+            1..=RELATIVE_EXPTIME_MAX => i64::try_from(seconds_of(now)).unwrap_or(i64::MAX).saturating_add(exptime),
+            _ => exptime - self.unix_at_zero_s,
+        })
+    }
+
+    /// Before a verb with an exptime that is a Unix time ([`RELATIVE_EXPTIME_MAX`]): it is translated by what the caller's wall clock says
+    /// `now`. Without this call it is translated by the last note of the region's use before the session began.
+    pub fn set_wall_clock(&mut self, now: Moment) {
+        // To the nearest second: the seconds of both clocks begin together, but the clocks were read one after the other.
+        let ahead = i128::try_from(now.unix.as_millis()).unwrap_or(0)
+            - i128::try_from(self.region.clock(now.boot).as_millis()).unwrap_or(0);
+        self.unix_at_zero_s = i64::try_from((ahead + 500).div_euclid(1000)).unwrap_or(0);
+    }
+
+    /// The same wall clock as another session of the caller has.
+    pub fn set_wall_clock_like(&mut self, other: &Self) {
+        self.unix_at_zero_s = other.unix_at_zero_s;
     }
 }
 
@@ -335,14 +345,13 @@ impl Session {
         mut head: impl FnMut(&Item, &mut Vec<u8>),
     ) -> Result<Option<Item>, WriteError> {
         let start = out.len();
-        let region = &*self.region;
         let mut answer = None;
         let changed = self.change(key, now, &mut |old, built| {
             out.truncate(start);
             answer = None;
             let Some(old) = old else {
                 let Some(exptime) = how.vivify else { return Decision::Keep };
-                let expiry = region.expiry(exptime, now);
+                let expiry = self.expiry(exptime, now);
                 let binary = if how.binary_key { flag::BINARY_KEY } else { 0 };
                 answer = Some(Item {
                     win: true,
@@ -359,7 +368,7 @@ impl Session {
                 });
             };
             let mut item = old.item();
-            let expiry = how.exptime.map_or(old.expiry(), |exptime| region.expiry(exptime, now));
+            let expiry = how.exptime.map_or(old.expiry(), |exptime| self.expiry(exptime, now));
             let ttl_before = std::mem::replace(&mut item.ttl_s, ttl(expiry, now));
             item.win = wins(&item, if how.recache_after_touch { item.ttl_s } else { ttl_before }, how);
             let keep = !item.win && how.exptime.is_none();
@@ -450,7 +459,7 @@ impl Session {
             marks: if how.binary_key { flag::BINARY_KEY } else { 0 },
             client_flags: how.flags,
             cas: how.new_cas,
-            expiry: self.region.expiry(exptime, now),
+            expiry: self.expiry(exptime, now),
             value: Value::Bytes(value),
         }
     }
@@ -576,7 +585,6 @@ impl Session {
     /// A delete of any kind.
     #[inline(never)]
     fn delete_if(&self, key: &Key<'_>, how: &Delete, now: u32) -> Result<Deleted, WriteError> {
-        let region = &*self.region;
         let mut answer = Deleted::NotFound;
         self.change(key, now, &mut |old, built| {
             let Some(old) = old else {
@@ -593,7 +601,7 @@ impl Session {
             }
             let item = old.item();
             let expiry = match how.exptime {
-                Some(exptime) => region.expiry(exptime, now),
+                Some(exptime) => self.expiry(exptime, now),
                 None if how.remove_value => 0,
                 None => old.expiry(),
             };
@@ -633,7 +641,7 @@ impl Session {
     /// Flush ("flush_all"): everything stored until `exptime` is gone from then on; 0 and less: now.
     pub fn flush_all(&mut self, exptime: i64, now: u32) -> Result<(), WriteError> {
         self.count(Counter::cmd_flush, 1);
-        let at = if exptime <= 0 { 0 } else { self.region.expiry(exptime, now) };
+        let at = if exptime <= 0 { 0 } else { self.expiry(exptime, now) };
         let at = if at <= now { 0 } else { at };
         self.enter()?;
         // A delayed flush counts here, when it is set: a copy is not given out longer than until it begins.
@@ -680,7 +688,7 @@ fn wins(item: &Item, ttl_s: Option<u32>, how: &Get) -> bool {
 
 #[inline(always)]
 pub(crate) fn ttl(expiry: u32, now: u32) -> Option<u32> {
-    (expiry != 0).then(|| expiry.saturating_sub(now))
+    (expiry != 0).then(|| seconds_left(expiry, now))
 }
 
 impl Item {

@@ -10,11 +10,12 @@
 //! The only `unsafe` are instructions that write a mapped cache line back and never change it.
 #![allow(unsafe_code, reason = "cache instructions; contract above")]
 
-use crate::atomics::{AcqRel, Acquire, Relaxed};
+use crate::atomics::{Acquire, Relaxed, Release, SeqCst, fence};
+use crate::clock::Moment;
 use crate::layout::bucket::{self, Split};
 use crate::layout::segment::{Kind, SegmentHeader};
 use crate::layout::slot::{DIRTY_BIT, Slot};
-use crate::layout::superblock::{DIRTY, FlushWord, Superblock};
+use crate::layout::superblock::{DIRTY, FlushWord, STOPPED, STOPPING, Superblock};
 use crate::region::Region;
 use core::mem::offset_of;
 
@@ -25,9 +26,9 @@ pub(crate) const LINE: usize = 64;
 pub(crate) mod line {
     use super::{Superblock, offset_of};
 
-    /// table word, flush word, number of segments, clock
+    /// table word, flush word, number of segments
     pub const TABLE: usize = offset_of!(Superblock, table);
-    /// clean flag, boot, time last seen
+    /// clean flag, boot, when last seen
     pub const RESTART: usize = offset_of!(Superblock, clean);
 }
 
@@ -205,14 +206,16 @@ impl Region {
         self.barrier();
         // A word with this bit is written once, so the exchange cannot mean a later one. Not written back: a bit that
         // survives costs whoever meets it a write-back.
-        let _ = self.slot(at).compare_exchange(word.0, word.settled().0, AcqRel, Relaxed);
+        // PAIRS: settled: the loads of slots: a thread that finds the bit gone comes after the barrier.
+        let _ = self.slot(at).compare_exchange(word.0, word.settled().0, Release, Relaxed);
     }
 
     /// PUBLISH of a removal: the slot's item is gone. `false`: the slot had changed.
     #[cfg_attr(feature = "observe", track_caller)]
     pub(crate) fn vacate(&self, at: usize, word: Slot) -> bool {
         let gone = if self.is_strict() { word.removed() } else { Slot::EMPTY };
-        let done = self.slot(at).compare_exchange(word.0, gone.0, AcqRel, Relaxed).is_ok();
+        // PAIRS: changes: the loads of slots: a thread that sees the removal sees what its maker had changed before.
+        let done = self.slot(at).compare_exchange(word.0, gone.0, Release, Relaxed).is_ok();
         if done && self.is_strict() {
             self.persist_word(at, gone);
         }
@@ -226,7 +229,7 @@ impl Region {
         if word.is_dirty() {
             self.persist_word(at, word);
         } else {
-            let _ = self.slot(at).compare_exchange(word.0, Slot::EMPTY.0, AcqRel, Relaxed);
+            let _ = self.slot(at).compare_exchange(word.0, Slot::EMPTY.0, Relaxed, Relaxed);
         }
     }
 
@@ -268,7 +271,8 @@ impl Region {
         if word & DIRTY != 0 && !self.is_read_only {
             self.write_back(line::TABLE, 8);
             self.barrier();
-            let _ = self.superblock().table.compare_exchange(word, count, AcqRel, Relaxed);
+            // PAIRS: settled: the load in `Region::table`.
+            let _ = self.superblock().table.compare_exchange(word, count, Release, Relaxed);
         }
         count
     }
@@ -277,30 +281,53 @@ impl Region {
     pub(crate) fn settle_flush(&self, word: FlushWord) {
         self.write_back(line::TABLE, 8);
         self.barrier();
+        // PAIRS: settled: the loads of the flush word.
         let _ = self
             .superblock()
             .flush
-            .compare_exchange(word.0, word.0 & !DIRTY, AcqRel, Relaxed);
+            .compare_exchange(word.0, word.0 & !DIRTY, Release, Relaxed);
     }
 
     /// Says that the region is in use since this boot, before it is: from now on another boot finds it unclean. Whether that was
     /// said already. In a file of a strict region it is persistent behind this.
-    pub fn begin_use(&self, boot_id: [u64; 2], now_unix_s: i64) -> bool {
+    /// The region's clock goes on from here.
+    pub fn begin_use(&self, boot_id: [u64; 2], now: Moment) -> bool {
+        self.start_clock(boot_id, now);
         let sb = self.superblock();
-        let mut same = sb.clean.swap(0, AcqRel) == 0;
+        let mut same = true;
         for (word, id) in sb.boot_id.iter().zip(boot_id) {
             same &= word.swap(id, Relaxed) == id;
         }
-        sb.last_seen_unix_s.store(u64::try_from(now_unix_s).unwrap_or(0), Relaxed);
+        // After the boot: a process that reads "not clean" sees in which boot. PAIRS: clean: the load in `Region::is_cut_off`.
+        same &= sb.clean.swap(0, Release) == 0;
+        self.see(now);
         self.write_back(line::RESTART, LINE);
         self.barrier();
         same
     }
 
+    /// The first of two steps by which the last process says that it stopped cleanly. It looks for others between them.
+    pub fn begin_clean_stop(&self) {
+        self.superblock().clean.store(STOPPING, Relaxed);
+        // PAIRS: stop: the system call with which the other process takes its lock, before the swap in `Self::begin_use`: either that swap
+        // takes this back, or its lock is seen.
+        fence(SeqCst);
+    }
+
+    /// The second step, if this process is the last one and everything is written back. `false`: it is not stopped cleanly, perhaps
+    /// because another process has begun to use the region meanwhile.
+    pub fn end_clean_stop(&self, is_last: bool) -> bool {
+        let to = if is_last { STOPPED } else { 0 };
+        let clean = &self.superblock().clean;
+        // PAIRS: clean: the loads of the word: a process that finds the mark sees everything that was done before.
+        clean.compare_exchange(STOPPING, to, Release, Relaxed).is_ok() && is_last
+    }
+
     /// Whether a power failure, or another end of the boot in which it was used, cut the region's last use off.
     pub fn is_cut_off(&self, boot_id: [u64; 2]) -> bool {
         let sb = self.superblock();
-        let same_boot = sb.boot_id.iter().zip(boot_id).all(|(word, id)| word.load(Relaxed) == id);
-        !same_boot && sb.clean.load(Acquire) != 1
+        // Before the boot. PAIRS: clean: the exchanges in `Self::begin_use` and `end_clean_stop`.
+        let is_clean = sb.clean.load(Acquire) == STOPPED;
+        !is_clean && !sb.boot_id.iter().zip(boot_id).all(|(word, id)| word.load(Relaxed) == id)
     }
 }

@@ -5,7 +5,7 @@
 //! faster, so it must not have effects of its own.
 
 use crate::aside;
-use crate::atomics::{AcqRel, Acquire, AtomicU64, Relaxed, SeqCst};
+use crate::atomics::{Acquire, AtomicU64, Relaxed, Release, SeqCst};
 use crate::checksum::{Outcome, Verified, chain_of};
 use crate::extent::{Draft, Value, Written};
 use crate::hash::{Key, choices, tag};
@@ -52,7 +52,7 @@ impl<'r> Old<'r> {
         self.region.marks_and_flags(&self.seen)
     }
 
-    /// Seconds on the region's clock, 0 for never.
+    /// A tick of the region's clock, 0 for never.
     pub fn expiry(&self) -> u32 {
         self.seen.header.expiry()
     }
@@ -328,7 +328,7 @@ impl Session {
             Unread::NoMemory => Err(WriteError::NoMemory {
                 len: region.facts(&seen, place, false, now).value_len,
             }),
-            Unread::Changed if word.same_but_frequency(Slot(region.slot(place.at).load(Acquire))) => {
+            Unread::Changed if word.same_but_frequency(Slot(region.slot(place.at).load(Relaxed))) => {
                 self.remove_damaged(place, word);
                 Err(WriteError::Corrupt)
             }
@@ -400,6 +400,7 @@ impl Session {
     pub(crate) fn hold(&self, slot: &AtomicU64, word: Slot) -> Option<Slot> {
         self.held.set(word);
         self.intend(OPERATION, word.segment());
+        // PAIRS: item: the publish of the word that stands there now. That the load is not before the intent is the fence of `intend`.
         let now = Slot(slot.load(Acquire));
         (!now.is_frozen() && now.same_but_frequency(word)).then_some(now)
     }
@@ -408,7 +409,7 @@ impl Session {
     /// the frequency: it is the key that is wanted often.
     #[inline(always)]
     pub(crate) fn swap(&self, slot: &AtomicU64, mut from: Slot, to: Slot) -> bool {
-        if mutants::is(Mutant::OverwriteInTwoSteps) && slot.compare_exchange(from.0, Slot::EMPTY.0, AcqRel, Acquire).is_ok() {
+        if mutants::is(Mutant::OverwriteInTwoSteps) && slot.compare_exchange(from.0, Slot::EMPTY.0, Relaxed, Relaxed).is_ok() {
             from = Slot::EMPTY;
         }
         match self.swap_same(slot, from, to) {
@@ -425,12 +426,15 @@ impl Session {
         } else {
             to.with_frequency(from.frequency())
         };
-        let order = if mutants::is(Mutant::PublishUnordered) {
+        // PAIRS: item: the loads of slots: a reader that sees the word sees the item.
+        let publish = if mutants::is(Mutant::PublishUnordered) {
             Relaxed
         } else {
-            AcqRel
+            Release
         };
-        slot.compare_exchange(from.0, to.0, order, Acquire).map(|_| ()).map_err(Slot)
+        slot.compare_exchange(from.0, to.0, publish, Relaxed)
+            .map(|_| ())
+            .map_err(Slot)
     }
 
     #[cold]
@@ -509,7 +513,10 @@ impl Session {
     pub(crate) fn drop_corrupt(&self, place: Place, word: Slot) {
         self.count(Counter::corrupt, 1);
         let slot = self.region.slot(place.at);
-        self.counted_eviction(word, || slot.compare_exchange(word.0, Slot::EMPTY.0, AcqRel, Relaxed).is_ok());
+        // PAIRS: changes: the loads of slots, as in `Region::vacate`.
+        self.counted_eviction(word, || {
+            slot.compare_exchange(word.0, Slot::EMPTY.0, Release, Relaxed).is_ok()
+        });
     }
 
     /// First look: all slots of both buckets, and only then a verdict.
@@ -669,6 +676,7 @@ impl Session {
         let tentative = written.word.tentative();
         self.pend(place.at, tentative);
         // SeqCst, as the loads of the rescan: of two inserters of one key at least one sees the other's tentative word there.
+        // PAIRS: twins: the load in the other inserter's `rescan`.
         let put = || slot.compare_exchange(over.0, tentative.0, SeqCst, Relaxed).is_ok();
         let won = if over.is_empty() {
             put()
@@ -690,10 +698,11 @@ impl Session {
             && region.epoch(now) == epoch
             // PUBLISH: the key is there. Before it nobody sees the entry and anybody may abort it.
             && self.counted(tentative, || {
-                slot.compare_exchange(tentative.0, region.dirty(written.word).0, AcqRel, Relaxed).is_ok()
+                // PAIRS: item: the loads of slots, as in `swap_same`.
+                slot.compare_exchange(tentative.0, region.dirty(written.word).0, Release, Relaxed).is_ok()
             });
         if !confirmed {
-            let _ = slot.compare_exchange(tentative.0, Slot::EMPTY.0, AcqRel, Relaxed);
+            let _ = slot.compare_exchange(tentative.0, Slot::EMPTY.0, Relaxed, Relaxed);
         }
         self.settle();
         if confirmed {
@@ -714,7 +723,7 @@ impl Session {
         let region = &self.region;
         let is_third = || !choices(key.hash).iter().any(|c| table.bucket(*c) == place.bucket);
         if !region.has_thirds() && is_third() && !mutants::is(Mutant::ThirdUnannounced) {
-            // PAIRS: SeqCst in `Region::has_thirds`. Not written back in strict mode: the repair behind a power failure says it.
+            // PAIRS: third: the load in `Region::has_thirds`. Not written back in strict mode: the repair after a power failure says it.
             region.superblock().thirds.store(1, SeqCst);
         }
     }
@@ -735,6 +744,7 @@ impl Session {
                         before_mine = false;
                         continue;
                     }
+                    // PAIRS: twins: the other inserter's tentative word, in `insert`.
                     let word = Slot(region.slot(place.at).load(SeqCst));
                     if word.is_frozen() || word == Slot::UNSET {
                         return false;

@@ -4,7 +4,7 @@
 //! the segment's header, so anybody can do the next step; a step that its thread did not live to end is repeated, which does no
 //! harm. Items behind the cursor are as present as any: they are read, overwritten and deleted meanwhile.
 
-use crate::atomics::{AcqRel, Acquire, AtomicU32, Relaxed, Release};
+use crate::atomics::{Acquire, AtomicU32, Relaxed, Release};
 use crate::evict::Victim;
 use crate::extent::CopyOf;
 use crate::hash::{hash, tag};
@@ -64,6 +64,7 @@ impl Region {
     /// Whether a live thread may still publish an item of this segment. Its lease word must be sealed, or the answer ages.
     pub(crate) fn has_live_extent(&self, segment: usize) -> bool {
         let word = self.segment_word(segment);
+        // PAIRS: leasing: the exchange in `Session::lease_in`.
         let lease = LeaseWord(self.header(segment).lease.load(Acquire));
         if !lease.is_of_generation(word.generation()) {
             return false;
@@ -71,12 +72,14 @@ impl Region {
         let cell_size = self.layout.shape.cell_size();
         lease.extents().any(|(cell, _)| {
             let at = self.segment(segment) + (cell * cell_size).min(self.layout.shape.segment_size - EXTENT_HEADER_SIZE);
+            // PAIRS: closed: the store in `Session::close`. PAIRS: extent: that in `Session::start_extent`.
             let mut extent = ExtentWord(self.slot(at).load(Acquire));
             if extent.generation() != word.generation() {
                 // Leased, header not written: by somebody who is at it, or by somebody who died there.
                 if self.is_leasing(segment) {
                     return true;
                 }
+                // PAIRS: extent: the store in `Session::start_extent`, whose intent has ended.
                 extent = ExtentWord(self.slot(at).load(Acquire));
                 if extent.generation() != word.generation() {
                     return false;
@@ -98,6 +101,7 @@ impl Region {
         let (mut offset, mut items) = (from, 0);
         let (mut like, mut size) = (None, 0);
         while offset < until && offset + item::SIZE_MIN <= tail {
+            // PAIRS: dead-mark: the store in `Session::bury`.
             let word = self.memory.get::<AtomicU32>(segment_at + offset).load(Acquire);
             // Most are as the one before: then the processor need not wait for this word to know where the next one is.
             if like != Some(word) {
@@ -161,6 +165,8 @@ impl Session {
     pub(crate) fn purge_step(&self, victim: Victim, budget: usize, now: u32) -> (Step, usize) {
         let region = &*self.region;
         let segment = victim.segment;
+        // PAIRS: owner: the claim, in `Session::claim`. PAIRS: large: the store in `write_chain`. PAIRS: chain-owner: the exchange in
+        // `disown_chain`.
         let state = State(region.header(segment).state.load(Acquire));
         if let Some(owner) = state.owner()
             && (owner == self.owner || region.is_held(owner) || mutants::is(Mutant::DeadClaimsStand))
@@ -207,6 +213,7 @@ impl Session {
         }
         let same = self.region.segment_word(segment).generation() == victim.generation;
         if !same {
+            // PAIRS: retire: the claim by the thread that goes on: it comes after those who left the segment before.
             self.region.header(segment).state.store(state.0, Release);
         }
         same
@@ -223,6 +230,7 @@ impl Session {
         let is_idle = !self.region.has_live_extent(segment);
         if !is_idle {
             let open = state.leave(Kind::Open);
+            // PAIRS: retire: as in `claim_in_life`.
             self.region.header(segment).state.store(open.0, Release);
         }
         is_idle
@@ -232,11 +240,11 @@ impl Session {
     pub(crate) fn seal(&self, segment: usize) -> bool {
         let lease = &self.region.header(segment).lease;
         loop {
-            let old = LeaseWord(lease.load(Acquire));
+            let old = LeaseWord(lease.load(Relaxed));
             if old.is_sealed() {
                 return false;
             }
-            if lease.compare_exchange(old.0, old.seal().0, AcqRel, Relaxed).is_ok() {
+            if lease.compare_exchange(old.0, old.seal().0, Relaxed, Relaxed).is_ok() {
                 return true;
             }
         }
@@ -245,6 +253,7 @@ impl Session {
     /// Reclaims a segment that was a dead thread's, or part of a large value that nothing leads to. Its items, if it has any,
     /// are nobody's loss: whoever purged it may have been compacting.
     pub(crate) fn reclaim_if_lost(&self, segment: usize, now: u32) -> Step {
+        // PAIRS: owner, chain-owner, large: as in `purge_step`.
         let state = State(self.region.header(segment).state.load(Acquire));
         match (state.kind(), state.owner()) {
             (Some(Kind::Claimed | Kind::Index | Kind::Hints | Kind::Ghosts), Some(_)) => {
@@ -322,7 +331,7 @@ impl Session {
     fn retire(&self, segment: usize, state: State, word: SegmentWord, cursor: Cursor) {
         let header = self.region.header(segment);
         header.cursor.store(cursor.word(word.generation()), Relaxed);
-        // PAIRS: Acquire in `Session::purge_step`: who finds it retired sees how far it has come.
+        // PAIRS: retire: the claim in `claim_in_life`: the thread that goes on sees how far the purge has come.
         header.state.store(state.leave(Kind::Retired).0, Release);
     }
 
@@ -331,7 +340,7 @@ impl Session {
         let region = &*self.region;
         let shape = region.layout.shape;
         let generation = purge.word.generation();
-        let lease = LeaseWord(region.header(purge.segment).lease.load(Acquire));
+        let lease = LeaseWord(region.header(purge.segment).lease.load(Relaxed));
         if !lease.is_of_generation(generation) {
             return (true, 0);
         }
@@ -339,12 +348,14 @@ impl Session {
         let mut used = 0;
         for (first, end) in lease.extents() {
             let (start, end) = (first * shape.cell_size(), (end * shape.cell_size()).min(shape.segment_size));
+            // PAIRS: extent: the store in `start_extent`.
             if start >= end
                 || end <= purge.cursor.offset
                 || ExtentWord(region.slot(at + start).load(Acquire)).generation() != generation
             {
                 continue;
             }
+            // PAIRS: tail: the store in `commit`.
             let tail = TailWord(region.slot(at + start + 8).load(Acquire)).tail().min(end);
             let mut offset = purge.cursor.offset.max(start + EXTENT_HEADER_SIZE);
             while offset + item::SIZE_MIN <= tail {
@@ -476,7 +487,7 @@ impl Session {
     /// segments each gets its share.
     #[inline(always)]
     pub(crate) fn bury(&self, seen: &Seen) {
-        // PAIRS: Acquire in `Session::purge`: whoever sees it dead sees its slot without it.
+        // PAIRS: dead-mark: the loads in `Region::skip_dead` and `item_header`: a purge that sees it dead sees its slot without it.
         self.region
             .memory
             .get::<AtomicU32>(seen.at)
@@ -519,7 +530,9 @@ impl Session {
             .with_frequency(like.frequency())
             .as_dirty_as(word);
         let word = if mutants::is(Mutant::RelocateInTwoSteps) {
-            let _ = region.slot(place.at).compare_exchange(word.0, Slot::EMPTY.0, AcqRel, Relaxed);
+            let _ = region
+                .slot(place.at)
+                .compare_exchange(word.0, Slot::EMPTY.0, Relaxed, Relaxed);
             // So that somebody is there to see it.
             std::thread::yield_now();
             Slot::EMPTY
@@ -529,10 +542,14 @@ impl Session {
         region.barrier();
         // PUBLISH: the copy. Before it the item is where it was; the old place is purged only after it.
         let swapped = if mutants::is(Mutant::RelocateBlindly) {
-            region.slot(place.at).store(new.0, Release);
+            region.slot(place.at).store(new.0, Relaxed);
             true
         } else {
-            region.slot(place.at).compare_exchange(word.0, new.0, AcqRel, Relaxed).is_ok()
+            // PAIRS: item: the loads of slots: a reader that sees the word sees the copy.
+            region
+                .slot(place.at)
+                .compare_exchange(word.0, new.0, Release, Relaxed)
+                .is_ok()
         };
         self.relent(UPKEEP);
         if !swapped {
@@ -561,6 +578,7 @@ impl Session {
         let generation = region.segment_word(segment).generation();
         let (last, key_hash) = (Link(region.slot(at + 8).load(Relaxed)), region.slot(at + 16).load(Relaxed));
         for _ in 0..ATTEMPTS_MAX {
+            // PAIRS: large, chain-owner: as in `purge_step`: the state is read before the generation.
             if State(region.header(segment).state.load(Acquire)) != state
                 || region.segment_word(segment).generation() != generation
             {
@@ -667,14 +685,14 @@ impl Session {
             }
             let _ = region
                 .slot(place.at)
-                .compare_exchange(word.0, word.with_frequency(after).0, AcqRel, Relaxed);
+                .compare_exchange(word.0, word.with_frequency(after).0, Relaxed, Relaxed);
             if region.has_pools() { MAIN } else { ADMISSION }
         };
         let stream = Stream { pool, ..state.stream() };
         header.sequence.store(region.next_sequence(), Relaxed);
         let _ = header
             .state
-            .compare_exchange(state.0, State::of(Kind::Large, stream).0, AcqRel, Relaxed);
+            .compare_exchange(state.0, State::of(Kind::Large, stream).0, Relaxed, Relaxed);
         true
     }
 
@@ -689,11 +707,11 @@ impl Session {
             return Step::Passed;
         };
         let directory = region.directory_entry(kind, entry);
-        if directory.load(Acquire) as usize == segment + 1 {
+        if directory.load(Relaxed) as usize == segment + 1 {
             let _ = region
                 .header(segment)
                 .state
-                .compare_exchange(state.0, State::new(kind, 0).0, AcqRel, Relaxed);
+                .compare_exchange(state.0, State::new(kind, 0).0, Relaxed, Relaxed);
             return Step::Passed;
         }
         if !self.claim(segment, state) {

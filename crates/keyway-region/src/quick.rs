@@ -196,6 +196,7 @@ impl Session {
         let (bucket, at) = if index < SLOTS { first } else { second };
         let place = Place::new(bucket, at, index % SLOTS);
         let slot = region.slot(place.at);
+        // PAIRS: item: the publish in `Session::swap_same` and in `insert`.
         let word = Slot(slot.load(Acquire));
         if !word.is_confirmed_with(wanted) {
             return None;

@@ -14,7 +14,7 @@
 //! its own number, and when it looks for room; it believes a higher one only if the file is as long as that needs, so a
 //! damaged word makes nobody touch what is not there.
 
-use crate::atomics::{AcqRel, Acquire, Relaxed};
+use crate::atomics::{Acquire, Relaxed, Release};
 use crate::layout::segment::{Kind, SegmentWord, State};
 use crate::mutants::{self, Mutant};
 use crate::persist::line;
@@ -50,7 +50,7 @@ impl Region {
         for segment in old..segments {
             let _ = self
                 .word(segment)
-                .compare_exchange(0, SegmentWord::new(1, 0).0, AcqRel, Relaxed);
+                .compare_exchange(0, SegmentWord::new(1, 0).0, Relaxed, Relaxed);
         }
         // Not written back: each is when something is put into its segment, and a repair gives those a generation that have none.
         self.publish_segments(segments as u64);
@@ -62,10 +62,10 @@ impl Region {
     /// PUBLISH: the number of segments. Everything that it makes reachable is backed and initialised.
     fn publish_segments(&self, segments: u64) {
         let word = &self.superblock().segments;
-        let mut now = word.load(Acquire);
+        let mut now = word.load(Relaxed);
         while now < segments {
-            // PAIRS: Acquire in `learn`: who sees the number sees the words of the new segments.
-            match word.compare_exchange(now, segments, AcqRel, Acquire) {
+            // PAIRS: segments: the loads in `learn` and `inspect`: a thread that sees the number sees the words of the new segments.
+            match word.compare_exchange(now, segments, Release, Relaxed) {
                 Ok(_) => return,
                 Err(other) => now = other,
             }
@@ -75,6 +75,7 @@ impl Region {
     /// Looks whether the region has grown. `true`: it has more segments than this process knew of.
     #[cold]
     pub fn learn(&self) -> bool {
+        // PAIRS: segments: the exchange in `publish_segments`.
         let said = self.superblock().segments.load(Acquire);
         let Some(segments) = usize::try_from(said).ok().filter(|n| *n <= self.layout.shape.segments_max) else {
             return false;
@@ -116,8 +117,9 @@ mod tests {
     use super::*;
     use crate::atomics::Release;
     use crate::layout::plan::{Layout, Shape};
+    use crate::layout::session::Tenant;
     use crate::memory::Memory;
-    use crate::region::{Creation, Host};
+    use crate::region::{Creation, Host, Life};
     use core::ops::Range;
     use core::ptr::NonNull;
     use std::sync::Arc;
@@ -132,8 +134,8 @@ mod tests {
     }
 
     impl Host for Disk {
-        fn is_alive(&self, _: usize) -> bool {
-            true
+        fn life(&self, _: &Tenant) -> Life {
+            Life::Alive
         }
         fn prepare(&self, _: &[Range<usize>], _: bool, _: bool) {}
         fn write_back(&self, _: Range<usize>) -> bool {
@@ -146,7 +148,7 @@ mod tests {
             if range.end > self.limit {
                 return Err(std::io::ErrorKind::StorageFull.into());
             }
-            self.len.fetch_max(range.end, AcqRel);
+            self.len.fetch_max(range.end, Release);
             Ok(())
         }
     }
@@ -177,7 +179,7 @@ mod tests {
             segments,
             id: [1, 2],
             seed: 3,
-            now_unix_s: 1_800_000_000,
+            now: crate::Moment::from_secs(1_800_000_000),
             boot_id: [4, 5],
             checksums: false,
         };

@@ -1,8 +1,16 @@
 //! Death: taking back what a thread left behind.
 //!
-//! Nothing has to be recovered before the region can be used: a dead thread's tentative word hides nothing, its extents and
-//! claims are void as soon as its incarnation moves. This only gives back what it held. Anybody may do it, twice, or die in
+//! Nothing has to be recovered before the region can be used: a dead thread's tentative word hides nothing, and its extents and
+//! claims end as soon as its incarnation moves. This only gives back what it held. Any thread may do it, twice, or die in
 //! the middle.
+//!
+//! **A detector of deaths can be wrong.** So there are two steps, for two degrees of knowledge ([`Life`]):
+//!
+//! - *Suspect*: the session is **fenced**, by a bit in its lease word. If it is alive after all, it finishes the operation that it
+//!   is in, sees the fence when it starts the next one, gives its slot back itself and takes another one. Until then everything
+//!   that it may still be writing to is in **quarantine**: its intents are honoured, its extents and claims stand, and its slot is
+//!   leased to no other thread. That is at most what one session can hold at a time.
+//! - *Dead*, for certain: all of that is taken back.
 //!
 //! What a thread that dies leaves, by where it was: `docs/concurrency.md`, "Death", has the list. Three kinds of it need work:
 //! the tentative word on its record (emptied here), counts that it had not told (here too), and segments that were its own:
@@ -10,43 +18,100 @@
 //! [`Session::upkeep`] and by whoever needs room.
 
 use crate::aside::List;
-use crate::atomics::{AcqRel, Acquire, Relaxed, Release};
+use crate::atomics::{Acquire, Relaxed, Release};
 use crate::layout::segment::{Kind, State};
-use crate::layout::session::Lease;
+use crate::layout::session::{Hold, IDENTITY_WORDS, Lease, Tenancy, Tenant};
 use crate::layout::slot::Slot;
 use crate::layout::stats::Counter;
 use crate::mutants::{self, Mutant};
 use crate::purge::Step;
-use crate::region::Region;
+use crate::region::{Life, Region};
 use crate::session::{Process, Seat, Session};
 
 impl Region {
-    /// Takes back the thread slots of processes that are gone; how many.
+    /// Takes back the thread slots of processes that are gone for certain, and fences those of processes that seem to be gone. How
+    /// many slots were taken back.
     pub fn recover(&self) -> usize {
-        // A verdict is about one incarnation of a process: who takes its slot meanwhile is somebody else.
+        // A verdict is about one incarnation of a process: the next tenant of its slot is another process.
         let mut verdicts = List::with_capacity(self.layout.shape.process_slots);
-        verdicts.as_vec().resize(self.layout.shape.process_slots, None::<(u64, bool)>);
+        verdicts.as_vec().resize(self.layout.shape.process_slots, None::<(u64, Life)>);
         self.take_back(|lease| {
             let process = lease.process();
             let Some(verdict) = verdicts.as_vec().get_mut(process) else {
-                return true;
+                return Life::Dead;
             };
-            let incarnation = self.process(process).incarnation.load(Acquire);
+            let tenant = self.tenant(process);
+            let incarnation = tenant.tenancy.incarnation();
             let known = verdict.filter(|(of, _)| *of == incarnation);
-            let (_, alive) = *verdict.insert(known.unwrap_or_else(|| (incarnation, self.is_process_alive(process))));
-            !lease.is_of_process_incarnation(incarnation) || !alive
+            let (_, life) = *verdict.insert(known.unwrap_or_else(|| (incarnation, self.host().life(&tenant))));
+            // A slot has a new tenant only after the death of the one before was certain.
+            if lease.is_of_process_incarnation(incarnation) {
+                life
+            } else {
+                Life::Dead
+            }
         })
     }
 
-    /// A process takes a process slot, whose lock it already has: what the slot's last tenant left is taken back first.
-    pub fn attach(&self, slot: usize, pid: u32, now_unix_s: i64) -> Process {
-        let process = self.process(slot);
-        // From here on everybody can tell the last tenant's threads from ours, whoever takes them back.
-        let incarnation = process.incarnation.fetch_add(1, AcqRel) + 1;
+    /// A process takes a process slot, whose lock it already has: what the slot's last tenant left is taken back first. The caller knows
+    /// that this tenant, as it was read, is gone for certain. `None`: the slot has another tenant by now.
+    pub fn take_over(&self, last: &Tenant, pid: u32, now_unix_s: i64) -> Option<Process> {
+        let process = self.process(last.slot);
+        let incarnation = last.tenancy.incarnation() + 1;
+        let attaching = Tenancy::new(incarnation, Hold::Attaching);
+        // From here on every process can tell the last tenant's threads from ours.
+        process
+            .tenancy
+            .compare_exchange(last.tenancy.0, attaching.0, Relaxed, Relaxed)
+            .ok()?;
         process.pid.store(u64::from(pid), Relaxed);
         process.since_unix_s.store(u64::try_from(now_unix_s).unwrap_or(0), Relaxed);
-        self.take_back(|lease| lease.process() == slot && !lease.is_of_process_incarnation(incarnation));
-        Process { slot, incarnation }
+        self.take_back(|lease| {
+            if lease.process() == last.slot && !lease.is_of_process_incarnation(incarnation) {
+                Life::Dead
+            } else {
+                Life::Alive
+            }
+        });
+        Some(Process {
+            slot: last.slot,
+            incarnation,
+        })
+    }
+
+    /// The same whatever the slot's last tenant was: for the only process that takes it.
+    pub fn attach(&self, slot: usize, pid: u32, now_unix_s: i64) -> Process {
+        loop {
+            if let Some(process) = self.take_over(&self.tenant(slot), pid, now_unix_s) {
+                return process;
+            }
+        }
+    }
+
+    /// Says who the process is, and how it holds its lock: before its first session. `false`: another process has taken the slot
+    /// over, because the lock was lost meanwhile.
+    pub fn identify(&self, process: Process, hold: Hold, identity: [u64; IDENTITY_WORDS]) -> bool {
+        let slot = self.process(process.slot);
+        for (word, value) in slot.identity.iter().zip(identity) {
+            word.store(value, Relaxed);
+        }
+        let attaching = Tenancy::new(process.incarnation, Hold::Attaching);
+        let attached = Tenancy::new(process.incarnation, hold);
+        // PAIRS: tenancy: the load in `Region::tenant`: a process that sees how the lock is held sees who holds it.
+        slot.tenancy
+            .compare_exchange(attaching.0, attached.0, Release, Relaxed)
+            .is_ok()
+    }
+
+    /// The process has no session any more and leaves its slot.
+    pub fn detach(&self, process: Process) {
+        let tenancy = &self.process(process.slot).tenancy;
+        let now = Tenancy(tenancy.load(Relaxed));
+        if now.incarnation() == process.incarnation {
+            let none = Tenancy::new(process.incarnation, Hold::None);
+            // PAIRS: tenancy: the load in `Region::tenant`: a process that finds no tenant comes after its last session.
+            let _ = tenancy.compare_exchange(now.0, none.0, Release, Relaxed);
+        }
     }
 
     /// Takes back a thread slot of this process whose thread has ended without giving it back. `false`: it is another's by now.
@@ -54,24 +119,36 @@ impl Region {
     /// The caller knows that the thread has ended: no later store of it can come.
     pub fn take_back_own(&self, process: Process, seat: Seat) -> bool {
         self.take_back_slots([usize::from(seat.0.slot)].into_iter(), |lease| {
-            lease.is_held_by(seat.0) && lease.process() == process.slot && lease.is_of_process_incarnation(process.incarnation)
+            let is_ours = lease.is_held_by(seat.0)
+                && lease.process() == process.slot
+                && lease.is_of_process_incarnation(process.incarnation);
+            if is_ours { Life::Dead } else { Life::Alive }
         }) > 0
     }
 
-    fn take_back(&self, is_dead: impl FnMut(Lease) -> bool) -> usize {
-        self.take_back_slots(0..self.layout.shape.thread_slots, is_dead)
+    fn take_back(&self, life: impl FnMut(Lease) -> Life) -> usize {
+        self.take_back_slots(0..self.layout.shape.thread_slots, life)
     }
 
-    /// Takes back those of these thread slots whose tenants are dead; how many. Intents stay: recyclers ignore those of vacant
-    /// slots, and clearing them could clear the next tenant's.
-    fn take_back_slots(&self, slots: impl Iterator<Item = usize>, mut is_dead: impl FnMut(Lease) -> bool) -> usize {
+    /// Takes back those of these thread slots whose tenants are dead, and fences those whose tenants seem to be; how many were taken back.
+    /// Intents stay: recyclers ignore those of vacant slots, and clearing them could clear the next tenant's.
+    fn take_back_slots(&self, slots: impl Iterator<Item = usize>, mut life: impl FnMut(Lease) -> Life) -> usize {
         let mut dead = List::new();
         for slot in slots {
             // The incarnation is read before the death is established: a thread that moves in later is not touched.
+            // PAIRS: tenant: the exchange in `Region::session`: the tenancy that is read after this is its process's, or a later one.
             let lease = Lease(self.thread(slot).lease.load(Acquire));
-            if lease.is_leased() && is_dead(lease) {
-                self.undo(slot);
-                dead.push((slot, lease));
+            if !lease.is_leased() {
+                continue;
+            }
+            match life(lease) {
+                Life::Alive => {}
+                Life::Suspect if mutants::is(Mutant::SuspicionFrees) => dead.push((slot, lease)),
+                Life::Suspect => self.fence(slot, lease),
+                Life::Dead => {
+                    self.undo(slot);
+                    dead.push((slot, lease));
+                }
             }
         }
         if dead.is_empty() {
@@ -82,7 +159,10 @@ impl Region {
         self.sweep_lost();
         let won = |(slot, lease): &(usize, Lease)| {
             let word = &self.thread(*slot).lease;
-            word.compare_exchange(lease.0, lease.vacated().0, AcqRel, Relaxed).is_ok()
+            // Again if another process has fenced it meanwhile: its tenant is the same.
+            // PAIRS: vacate: the loads of leases.
+            let vacate = |from: Lease| word.compare_exchange(from.0, lease.vacated().0, Release, Relaxed).is_ok();
+            vacate(*lease) || vacate(lease.fenced())
         };
         let count = dead.iter().filter(|one| won(one)).count();
         // And behind, because a sweep that ran meanwhile took them for alive.
@@ -93,20 +173,39 @@ impl Region {
         count
     }
 
+    /// The tenant of this lease, which seems to be dead, starts no other operation. Everything that it has stays its own.
+    fn fence(&self, slot: usize, lease: Lease) {
+        let word = &self.thread(slot).lease;
+        if !lease.is_fenced() && word.compare_exchange(lease.0, lease.fenced().0, Relaxed, Relaxed).is_ok() {
+            // Any thread may abort any tentative word.
+            self.abort_on_record(slot);
+            if let Some(counter) = self.thread(0).counters.get(Counter::fences as usize) {
+                counter.fetch_add(1, Relaxed);
+            }
+        }
+    }
+
     /// Undoes the insert that a dead tenant was in, and tells what it had not told.
     fn undo(&self, slot: usize) {
+        self.abort_on_record(slot);
+        let items = self.thread(slot).items.swap(0, Relaxed);
+        self.superblock().items.fetch_add(items, Relaxed);
+    }
+
+    /// Empties the slot that the tentative word on a thread's record stands in.
+    fn abort_on_record(&self, slot: usize) {
         let thread = self.thread(slot);
+        // PAIRS: record: the stores in `Session::pend` and `settle`.
         let at = usize::try_from(thread.pending_slot.load(Acquire)).unwrap_or(0);
         let word = Slot(thread.pending_word.load(Relaxed));
         if word.is_tentative() && self.is_index_slot(at) && !mutants::is(Mutant::TentativeForgotten) {
-            let _ = self.slot(at).compare_exchange(word.0, Slot::EMPTY.0, AcqRel, Relaxed);
+            let _ = self.slot(at).compare_exchange(word.0, Slot::EMPTY.0, Relaxed, Relaxed);
         }
-        let items = thread.items.swap(0, Relaxed);
-        self.superblock().items.fetch_add(items, Relaxed);
     }
 
     /// Every segment shall be looked at for having been a dead thread's.
     fn sweep_lost(&self) {
+        // PAIRS: sweep: the load in `Session::reclaim_lost`: a sweep takes no dead owner for a living one.
         self.superblock().lost.store(self.segments() as u64, Release);
     }
 
@@ -117,7 +216,7 @@ impl Region {
             return false;
         }
         let segment = (at - start) / self.layout.shape.segment_size;
-        self.has(segment) && State(self.header(segment).state.load(Acquire)).kind() == Some(Kind::Index)
+        self.has(segment) && State(self.header(segment).state.load(Relaxed)).kind() == Some(Kind::Index)
     }
 }
 
@@ -128,12 +227,13 @@ impl Session {
         let lost = &self.region.superblock().lost;
         let mut found = false;
         for _ in 0..count {
+            // PAIRS: sweep: the store in `Region::sweep_lost`.
             let left = lost.load(Acquire);
             let last = usize::try_from(left).unwrap_or(usize::MAX).min(self.region.segments());
             let Some(segment) = last.checked_sub(1) else { break };
             found |= self.reclaim_if_lost(segment, now) == Step::Freed;
             // Behind the look: if we die in it, the next one looks again.
-            let _ = lost.compare_exchange(left, segment as u64, AcqRel, Relaxed);
+            let _ = lost.compare_exchange(left, segment as u64, Relaxed, Relaxed);
         }
         found
     }

@@ -4,29 +4,29 @@
 //! anything: they are handed bytes. Values that come out of the region are checked here once (segment numbers, the table
 //! word), so that the rooms above can use them as offsets.
 
-use crate::atomics::{AcqRel, Acquire, AtomicU8, AtomicU32, AtomicU64, OwnFlag, OwnNumber, Relaxed, Release};
+use crate::atomics::{Acquire, AtomicU8, AtomicU32, AtomicU64, OwnFlag, OwnNumber, Relaxed, Release};
+use crate::clock::{Moment, seconds_of};
 use crate::layout::bucket::{self, Table};
+use crate::layout::fingerprint::FINGERPRINT;
 use crate::layout::item;
 use crate::layout::plan::{Layout, Shape};
 use crate::layout::segment::{EPOCH_MAX, Kind, SegmentHeader, SegmentWord, State};
-use crate::layout::session::{ProcessSlot, ThreadSlot};
+use crate::layout::session::{ProcessSlot, Tenancy, Tenant, ThreadSlot};
 use crate::layout::slot::{ROUNDS_MAX, Slot};
 use crate::layout::stats::{Counter, Counters};
-use crate::layout::superblock::{self, DIRTY, FlushWord, Superblock};
+use crate::layout::superblock::{self, DIRTY, FlushWord, Maker, Superblock};
 use crate::layout::{self, index};
 use crate::memory::Memory;
 use crate::persist::{LINE, Persist, line};
 use crate::stripes::Offered;
 use crate::touched::Touched;
 
-/// Seconds that the region's clock is ahead of its creation, so that 0 and 1 are always in the past.
-const CLOCK_START_S: i64 = 86_400;
 /// Unix time from which segment sequences count (2024-01-01): keeps CAS uniques below 2^63 until 2057, because clients in
 /// several languages read them as signed.
-const SEQUENCE_EPOCH_UNIX_S: i64 = 1_704_067_200;
+pub(crate) const SEQUENCE_EPOCH_UNIX_S: i64 = 1_704_067_200;
 /// Segments opened a second that the sequence has room for, in bits: a new region's sequence starts above any that an older
 /// region of the same name can have reached.
-const SEQUENCE_RATE_BITS: u32 = 16;
+pub(crate) const SEQUENCE_RATE_BITS: u32 = 16;
 
 /// What a new region is made with.
 #[derive(Clone, Copy, Debug)]
@@ -39,8 +39,8 @@ pub struct Creation {
     pub id: [u64; 2],
     /// random: the hash's seed
     pub seed: u64,
-    /// Unix seconds
-    pub now_unix_s: i64,
+    /// when
+    pub now: Moment,
     /// the boot's identity, from the kernel
     pub boot_id: [u64; 2],
     /// items carry checksums
@@ -59,12 +59,14 @@ pub enum Unusable {
     },
     /// no region at all
     NotARegion,
-    /// another version of the format
-    Version {
-        /// the region's
-        found: u64,
-        /// ours
-        known: u64,
+    /// it is being made, or its maker died
+    Unfinished,
+    /// made by a program with another layout
+    Layout {
+        /// who made it
+        made_by: Maker,
+        /// this program
+        this: Maker,
     },
     /// features that this version does not know
     Features {
@@ -82,9 +84,12 @@ impl core::fmt::Display for Unusable {
         match self {
             Self::Truncated { len, wanted } => write!(f, "the file has {len} bytes, its region needs {wanted}: it was truncated"),
             Self::NotARegion => f.write_str("the file is no Keyway region (wrong magic number)"),
-            Self::Version { found, known } => {
-                write!(f, "the region has format version {found}, this program knows version {known}")
-            }
+            Self::Unfinished => f.write_str("the region is not finished: its maker is at work, or died"),
+            Self::Layout { made_by, this } => write!(
+                f,
+                "the region was made by {made_by}, and this is {this}, which uses regions of its own layout only; to keep the items, \
+                 send the output of the other program's `keyway dump` to a server with a new region"
+            ),
             Self::Features { unknown } => write!(
                 f,
                 "the region uses features that this program does not know (bits {unknown:#x})"
@@ -97,10 +102,21 @@ impl core::fmt::Display for Unusable {
 
 impl core::error::Error for Unusable {}
 
+/// What is known of the life of a process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Life {
+    /// it is there, or cannot be asked about
+    Alive,
+    /// it seems to be gone, and that is not certain
+    Suspect,
+    /// it is gone: no later store of it can come
+    Dead,
+}
+
 /// What a region needs from whoever maps it. It is dropped with the region, and not before.
 pub trait Host: Send + Sync {
-    /// Whether somebody holds the lock on this byte of the region: whether the process of that process slot is alive.
-    fn is_alive(&self, lock_offset: usize) -> bool;
+    /// What can be said of a process that took a process slot. [`Life::Dead`] is certain: no later store of it can come.
+    fn life(&self, tenant: &Tenant) -> Life;
     /// Asks for huge pages, or for every page now.
     fn prepare(&self, ranges: &[core::ops::Range<usize>], huge_pages: bool, prefault: bool);
     /// Whether the region lies on persistent memory, mapped so that the processor's write-backs reach it (`mmap(2)`, MAP_SYNC).
@@ -142,7 +158,6 @@ pub struct Region {
     /// it has neither strict mode nor checksums
     is_plain: bool,
     host: Box<dyn Host>,
-    clock_base_unix_s: i64,
     /// which bits of a bucket's number say its place in its segment, and the same of its hints
     bucket_mask: u64,
     hint_mask: u64,
@@ -161,8 +176,23 @@ pub struct Region {
 }
 
 impl Region {
-    /// Makes a region out of zeroed memory. The magic number is written last, so a creation that dies leaves no region.
+    /// Makes a region out of zeroed memory.
+    ///
+    /// # Errors
+    ///
+    /// The memory is too small, or cannot hold such a region.
     pub fn create(memory: Memory, creation: &Creation, host: Box<dyn Host>) -> Result<Self, Unusable> {
+        let region = Self::unfinished(memory, creation, host)?;
+        region.finish();
+        Ok(region)
+    }
+
+    /// The same without the last step, [`Self::finish`]: a maker that dies before it leaves a region that bears the unfinished mark.
+    ///
+    /// # Errors
+    ///
+    /// As above.
+    pub fn unfinished(memory: Memory, creation: &Creation, host: Box<dyn Host>) -> Result<Self, Unusable> {
         let layout = Layout::new(creation.shape);
         let wanted = layout.len(creation.segments);
         if memory.len() < wanted {
@@ -171,9 +201,13 @@ impl Region {
                 wanted,
             });
         }
-        let unsigned = |n: i64| u64::try_from(n).unwrap_or(0);
         let sb: &Superblock = memory.get(0);
+        sb.magic.store(superblock::MAGIC_UNFINISHED, Relaxed);
         sb.version.store(superblock::VERSION, Relaxed);
+        sb.fingerprint.store(FINGERPRINT, Relaxed);
+        for (word, value) in sb.program.iter().zip(superblock::PROGRAM) {
+            word.store(value, Relaxed);
+        }
         let strict = if host.is_persistent() { superblock::STRICT } else { 0 };
         let checksums = if creation.checksums { superblock::CHECKSUMS } else { 0 };
         sb.incompatible.store(strict | checksums, Relaxed);
@@ -181,13 +215,12 @@ impl Region {
             word.store(value, Relaxed);
         }
         sb.seed.store(creation.seed, Relaxed);
-        sb.created_unix_s.store(unsigned(creation.now_unix_s), Relaxed);
-        sb.clock_base_unix_s
-            .store(unsigned(creation.now_unix_s - CLOCK_START_S), Relaxed);
+        sb.created_unix_s.store(creation.now.unix.as_secs(), Relaxed);
+        sb.clock.store(Self::first_clock(creation.boot_id, creation.now).0, Relaxed);
         for (word, value) in sb.shape.iter().zip(creation.shape.to_words()) {
             word.store(value, Relaxed);
         }
-        sb.sequence.store(first_sequence(creation.now_unix_s), Relaxed);
+        sb.sequence.store(first_sequence(creation.now.unix_s()), Relaxed);
         sb.segments.store(creation.segments as u64, Relaxed);
         sb.free.store(creation.segments as u64, Relaxed);
         sb.table.store(creation.shape.buckets_initial as u64, Relaxed);
@@ -199,10 +232,16 @@ impl Region {
             region.word(segment).store(SegmentWord::new(1, 0).0, Relaxed);
         }
         region.create_index();
+        region.see(creation.now);
         let sb = region.superblock();
-        sb.magic.store(superblock::MAGIC, Relaxed);
         sb.checksum.store(sb.checksum_now(), Relaxed);
         Ok(region)
+    }
+
+    /// PUBLISH: the magic number, with which the region can be opened. Everything before it is in place.
+    pub fn finish(&self) {
+        // PAIRS: magic: the load in `inspect`: a process that finds the magic number finds the rest.
+        self.superblock().magic.store(superblock::MAGIC, Release);
     }
 
     /// The first index: the first segments, every slot empty.
@@ -254,15 +293,15 @@ impl Region {
             });
         }
         let sb: &Superblock = memory.get(0);
-        if sb.magic.load(Acquire) != superblock::MAGIC {
-            return Err(Unusable::NotARegion);
+        // PAIRS: magic: the store in `finish`.
+        match sb.magic.load(Acquire) {
+            superblock::MAGIC => {}
+            superblock::MAGIC_UNFINISHED => return Err(Unusable::Unfinished),
+            _ => return Err(Unusable::NotARegion),
         }
-        let found = sb.version.load(Relaxed);
-        if found != superblock::VERSION {
-            return Err(Unusable::Version {
-                found,
-                known: superblock::VERSION,
-            });
+        let (made_by, this) = (sb.maker(), Maker::this());
+        if (made_by.format, made_by.layout) != (this.format, this.layout) {
+            return Err(Unusable::Layout { made_by, this });
         }
         let unknown = sb.incompatible.load(Relaxed) & !superblock::INCOMPATIBLE_KNOWN
             | sb.read_only_compatible.load(Relaxed) & !superblock::READ_ONLY_COMPATIBLE_KNOWN;
@@ -275,7 +314,7 @@ impl Region {
         let words = core::array::from_fn(|i| sb.shape.get(i).map_or(0, |w| w.load(Relaxed)));
         let shape = Shape::from_words(words).ok_or(Unusable::Damaged("no region has this shape"))?;
         let layout = Layout::new(shape);
-        // PAIRS: `publish_segments`: the words of these segments are seen, and the file is as long as they need.
+        // PAIRS: segments: `publish_segments`: the words of these segments are seen, and the file is as long as they need.
         let segments = usize::try_from(sb.segments.load(Acquire)).unwrap_or(usize::MAX);
         if segments == 0 || segments > shape.segments_max {
             return Err(Unusable::Damaged("its number of segments is out of bounds"));
@@ -306,7 +345,6 @@ impl Region {
         };
         let checksums = features & superblock::CHECKSUMS != 0;
         let seed = sb.seed.load(Relaxed);
-        let clock_base_unix_s = i64::try_from(sb.clock_base_unix_s.load(Relaxed)).unwrap_or(0);
         let bucket_shift = layout.shape.buckets_per_segment().ilog2();
         // A segment holds a byte for each slot of eight times as many buckets as fit into one themselves.
         let hint_shift = bucket_shift + bucket::SLOTS.ilog2();
@@ -323,7 +361,6 @@ impl Region {
             is_plain: !strict && !checksums,
             checksum_size: if checksums { item::CHECKSUM_SIZE } else { 0 },
             host,
-            clock_base_unix_s,
             bucket_mask: (1 << bucket_shift) - 1,
             hint_mask: (1 << hint_shift) - 1,
             bucket_shift,
@@ -359,6 +396,7 @@ impl Region {
     /// ([`Self::learn`]).
     #[inline]
     pub fn segments(&self) -> usize {
+        // PAIRS: segments: `know`, in whichever thread of this process has learnt of them.
         self.segments.load(Acquire)
     }
 
@@ -370,6 +408,7 @@ impl Region {
 
     /// This many segments may be touched from now on.
     pub(crate) fn know(&self, segments: usize) {
+        // PAIRS: segments: the load in `segments`.
         self.segments.fetch_max(segments, Release);
         self.doubt_free();
     }
@@ -417,6 +456,8 @@ impl Region {
     /// A segment's generation and epoch.
     #[inline(always)]
     pub(crate) fn segment_word(&self, segment: usize) -> SegmentWord {
+        // PAIRS: generation: the fence in `Session::claim_from_free`, and those before intents are read: a slot that is read after
+        // this is not as it was before the purge of an earlier life.
         SegmentWord(self.word(segment).load(Acquire))
     }
 
@@ -436,9 +477,23 @@ impl Region {
         &*self.host
     }
 
-    /// Whether the process that took this process slot last is still there.
-    pub fn is_process_alive(&self, slot: usize) -> bool {
-        self.host.is_alive(self.layout.process(slot))
+    /// The tenant of a process slot: the process that took it last.
+    pub fn tenant(&self, slot: usize) -> Tenant {
+        let process = self.process(slot);
+        // PAIRS: tenancy: the exchange in `Region::identify`: with a hold of mapping or descriptor come the words of that incarnation.
+        let tenancy = Tenancy(process.tenancy.load(Acquire));
+        Tenant {
+            slot,
+            lock_offset: self.layout.process(slot),
+            tenancy,
+            pid: process.pid.load(Relaxed),
+            identity: core::array::from_fn(|i| process.identity.get(i).map_or(0, |word| word.load(Relaxed))),
+        }
+    }
+
+    /// What is known of the process that took this process slot last.
+    pub fn life(&self, slot: usize) -> Life {
+        self.host.life(&self.tenant(slot))
     }
 
     /// Entry of the bucket directory.
@@ -501,6 +556,7 @@ impl Region {
     /// The table word, once it is persistent. One that cannot be is cut to what can.
     #[inline]
     pub(crate) fn table(&self) -> Table {
+        // PAIRS: table: the exchange in `advance_table`: a thread that counts the new bucket sees it filled.
         let word = self.superblock().table.load(Acquire);
         let sane = (self.buckets_initial..=self.buckets_max).contains(&word);
         Table::new(if sane { word } else { self.odd_table(word) })
@@ -509,7 +565,8 @@ impl Region {
     /// Moves the table word on to its next number. `false`: it was not this one.
     pub(crate) fn advance_table(&self, from: u64) -> bool {
         let to = (from + 1) | if self.is_strict() { DIRTY } else { 0 };
-        let done = self.superblock().table.compare_exchange(from, to, AcqRel, Acquire).is_ok();
+        // PAIRS: table: the load in `table`.
+        let done = self.superblock().table.compare_exchange(from, to, Release, Relaxed).is_ok();
         // Whoever made the step, it is persistent behind this.
         self.table();
         done
@@ -546,6 +603,7 @@ impl Region {
     fn directory(&self, directory: usize, entry: u64) -> Option<usize> {
         let word: &AtomicU32 = self.memory.get(directory + index(entry) * 4);
         // An empty entry becomes the highest number, which no segment has.
+        // PAIRS: directory: the exchange in `Session::prepare_segment`: a thread that reaches the segment sees its zeros.
         let segment = (word.load(Acquire) as usize).wrapping_sub(1);
         self.has(segment).then_some(segment)
     }
@@ -553,6 +611,7 @@ impl Region {
     /// The flush epoch in force at `now`: begins a delayed flush that is due.
     #[inline]
     pub(crate) fn epoch(&self, now: u32) -> u32 {
+        // PAIRS: flush: the exchange in `replace_flush`: a thread that sees the flush sees it counted as begun.
         let word = FlushWord(self.superblock().flush.load(Acquire));
         if word.is_pending() {
             self.pending_flush(now)
@@ -578,6 +637,7 @@ impl Region {
 
     /// The flush word, once it is persistent.
     pub(crate) fn flush_word(&self) -> FlushWord {
+        // PAIRS: flush: the exchange in `replace_flush`.
         let word = FlushWord(self.superblock().flush.load(Acquire));
         if word.0 & DIRTY != 0 && !self.is_read_only {
             self.settle_flush(word);
@@ -588,10 +648,11 @@ impl Region {
     /// PUBLISH of a flush: with the word, everything older is absent; a restart takes whichever word is persistent.
     fn replace_flush(&self, old: FlushWord, new: FlushWord) -> bool {
         let word = FlushWord(new.0 | if self.is_strict() { DIRTY } else { 0 });
+        // PAIRS: flush: the loads in `epoch` and `flush_word`.
         let done = self
             .superblock()
             .flush
-            .compare_exchange(old.0, word.0, AcqRel, Acquire)
+            .compare_exchange(old.0, word.0, Release, Relaxed)
             .is_ok();
         if done && self.is_strict() {
             self.settle_flush(word);
@@ -599,7 +660,7 @@ impl Region {
         done
     }
 
-    /// Flushes at `at` (seconds on the region's clock; 0: now). `false`: the region has used up its flush epochs.
+    /// Flushes at `at` (a tick of the region's clock; 0: now). `false`: the region has used up its flush epochs.
     pub(crate) fn flush(&self, at: u32) -> bool {
         loop {
             let old = self.flush_word();
@@ -617,10 +678,10 @@ impl Region {
         }
     }
 
-    /// When a delayed flush begins, Unix seconds.
-    pub fn flush_at_unix_s(&self) -> Option<i64> {
+    /// When a delayed flush begins, seconds on the region's clock.
+    pub fn flush_at_s(&self) -> Option<u64> {
         let at = self.flush_word().at();
-        (at != 0).then(|| self.clock_base_unix_s + i64::from(at))
+        (at != 0).then(|| seconds_of(at))
     }
 
     /// Flushes at once.
@@ -633,45 +694,11 @@ impl Region {
         let sb = self.superblock();
         // What comes from now on is written to other segments: no open one is offered any more.
         for word in sb.open_words() {
-            word.store(0, Release);
+            word.store(0, Relaxed);
         }
-        sb.stale_before.store(sb.sequence.load(Acquire), Release);
+        sb.stale_before.store(sb.sequence.load(Relaxed), Relaxed);
         self.write_back(line::TABLE, LINE);
         self.barrier();
-    }
-
-    /// Notes that the region is in use at this time.
-    pub fn note_seen(&self, unix_s: i64) {
-        let seen = u64::try_from(unix_s).unwrap_or(0);
-        self.superblock().last_seen_unix_s.store(seen, Relaxed);
-    }
-
-    /// Seconds on the region's clock at this Unix time: never less than anybody has seen before.
-    #[inline]
-    pub fn tick(&self, unix_s: i64) -> u32 {
-        let clock = &self.superblock().clock;
-        let seen = clock.load(Relaxed);
-        let now = u64::try_from(unix_s - self.clock_base_unix_s).unwrap_or(0);
-        let tick = if now > seen {
-            clock.fetch_max(now, Release);
-            self.write_back(line::TABLE, 8);
-            self.barrier();
-            now
-        } else {
-            seen
-        };
-        u32::try_from(tick).unwrap_or(u32::MAX)
-    }
-
-    /// The same without telling anybody: for those who may only read.
-    pub fn tick_untold(&self, unix_s: i64) -> u32 {
-        let now = u64::try_from(unix_s - self.clock_base_unix_s).unwrap_or(0);
-        u32::try_from(now.max(self.superblock().clock.load(Relaxed))).unwrap_or(u32::MAX)
-    }
-
-    /// Unix seconds at which the region's clock says 0.
-    pub fn clock_base_unix_s(&self) -> i64 {
-        self.clock_base_unix_s
     }
 
     /// The counters of all thread slots, summed.

@@ -10,7 +10,7 @@
 //! what its own word says, whatever else was lost; and whoever builds on a repaired word writes its line back before he
 //! is believed.
 
-use crate::atomics::{Acquire, AtomicU64, Relaxed};
+use crate::atomics::{AtomicU64, Relaxed};
 use crate::hash::{all_choices, hash, tag};
 use crate::layout::bucket::SLOTS;
 use crate::layout::segment::{
@@ -159,7 +159,7 @@ impl Region {
             }
             for index in 0..SLOTS {
                 let place = Place::new(bucket, at, index);
-                let word = Slot(self.slot(place.at).load(Acquire));
+                let word = Slot(self.slot(place.at).load(Relaxed));
                 let new = if bucket < count {
                     self.repaired(place, word, needs, &mut lost)
                 } else {

@@ -4,7 +4,7 @@
 //! it is in the middle of stands in its thread slot, so that anybody can finish or undo it if the thread dies.
 
 use crate::aside::List;
-use crate::atomics::{AcqRel, Acquire, Relaxed, Release, SeqCst, add_single_writer, fence, store_then_fence};
+use crate::atomics::{Acquire, Relaxed, Release, SeqCst, add_single_writer, fence, store_then_fence};
 use crate::checksum::Verified;
 use crate::evict::Reclaim;
 use crate::extent::Leased;
@@ -15,6 +15,7 @@ use crate::layout::session::{FREEING, INTENTS, LEASING, Lease, OPERATION, Thread
 use crate::layout::slot::Slot;
 use crate::layout::stats::Counter;
 use crate::memory::Pinned;
+use crate::mutants::{self, Mutant};
 use crate::region::Region;
 use crate::stripes::Stripes;
 use crate::verbs::{KEY_LEN_MAX, WriteError};
@@ -54,8 +55,12 @@ pub struct Session {
     pub(crate) region: Arc<Region>,
     pub(crate) owner: Owner,
     pub(crate) limits: Limits,
+    /// Unix seconds, by the caller's wall clock, at which the region's clock says 0
+    pub(crate) unix_at_zero_s: i64,
     /// its place in the region
     thread: Pinned<ThreadSlot, Region>,
+    /// its lease word as it was leased
+    lease: Lease,
     pub(crate) extents: [Leased; Stream::MAX],
     /// in a region with checksums: for copies during a purge
     pub(crate) scratch: Cell<Vec<u8>>,
@@ -80,18 +85,25 @@ pub struct Session {
 impl Region {
     /// Takes a free thread slot for a thread of this process. `None`: all are taken.
     pub fn session(self: &Arc<Self>, process: Process, limits: Limits) -> Option<Session> {
+        self.session_among(self.layout.shape.thread_slots, process, limits)
+    }
+
+    /// The same among the first `slots` thread slots ([`crate::layout::plan::Shape::thread_slots_for`]).
+    pub fn session_among(self: &Arc<Self>, slots: usize, process: Process, limits: Limits) -> Option<Session> {
         let number = u32::try_from(process.slot).ok()?;
-        for slot in 0..self.layout.shape.thread_slots {
+        for slot in 0..self.layout.shape.thread_slots.min(slots) {
             let thread = self.thread(slot);
+            // PAIRS: vacate: the end of its last tenant's session, or the exchange in `Region::take_back_slots`.
             let old = Lease(thread.lease.load(Acquire));
             if old.is_leased() {
                 continue;
             }
-            // Before the slot can have an intent. PAIRS: the fence in `Region::is_intended`, behind which it is read.
-            self.superblock().threads.fetch_max(slot as u64 + 1, SeqCst);
+            // Before the slot can have an intent, whose fence is one for this too: it is read after the recycler's fence.
+            self.superblock().threads.fetch_max(slot as u64 + 1, Relaxed);
             let incarnation = next_incarnation(old.incarnation());
             let new = Lease::new(incarnation, number, process.incarnation);
-            if thread.lease.compare_exchange(old.0, new.0, AcqRel, Relaxed).is_err() {
+            // PAIRS: tenant: the load in `Region::take_back_slots`: a thread that sees the lease sees the process's tenancy.
+            if thread.lease.compare_exchange(old.0, new.0, Release, Relaxed).is_err() {
                 continue;
             }
             thread.pending_slot.store(0, Relaxed);
@@ -100,6 +112,7 @@ impl Region {
             thread.stripe.store(0, Relaxed);
             thread.writing.store(0, Relaxed);
             for intent in &thread.intents {
+                // PAIRS: intent-end: the loads of intents: also what the slot's last tenant did comes before.
                 intent.store(0, Release);
             }
             return Some(Session {
@@ -109,7 +122,9 @@ impl Region {
                     incarnation,
                 },
                 limits,
+                unix_at_zero_s: i64::from(self.seen().unix_s()) - i64::from(self.seen().clock_s()),
                 thread: Pinned::new(self, |region| region.thread(slot)),
+                lease: new,
                 extents: [const { Leased::none() }; Stream::MAX],
                 scratch: Cell::default(),
                 verified: Verified::default(),
@@ -129,54 +144,66 @@ impl Region {
     /// Whether this owner's extents and claims still stand.
     pub(crate) fn is_held(&self, owner: Owner) -> bool {
         let slot = usize::from(owner.slot);
-        slot < self.layout.shape.thread_slots && Lease(self.thread(slot).lease.load(Acquire)).is_held_by(owner)
+        slot < self.layout.shape.thread_slots && {
+            // PAIRS: vacate: the end of the owner's session: a thread that takes over what it held comes after it.
+            let lease = Lease(self.thread(slot).lease.load(Acquire));
+            lease.is_held_by(owner) && !(lease.is_fenced() && mutants::is(Mutant::FencedHoldNothing))
+        }
     }
 
     /// Thread slots that were ever leased.
     pub(crate) fn threads(&self) -> usize {
-        index(self.superblock().threads.load(Acquire)).min(self.layout.shape.thread_slots)
+        index(self.superblock().threads.load(Relaxed)).min(self.layout.shape.thread_slots)
     }
 
     /// Whether any session's intent names the segment. Of `own` only the operation's intents count.
     pub(crate) fn is_intended(&self, segment: usize, own: Owner) -> bool {
         let name = segment as u64 + 1;
-        // Everything purged before is seen by whoever stores an intent after this; everybody else's intent is seen here.
-        // PAIRS: the fence in `Session::intend`.
+        // A writer that stores an intent after this sees everything that was purged before; the intent of every other one is seen here.
+        // PAIRS: intent: the fence in `Session::intend`.
         fence(SeqCst);
         (0..self.threads()).any(|slot| {
             let thread = self.thread(slot);
             let own = slot == usize::from(own.slot);
             (0..INTENTS).any(|i| {
+                // PAIRS: intent-end: `Session::relent` and `end_operation`: what was done under an intent that has ended comes before.
                 thread.intents.get(i).is_some_and(|w| w.load(Acquire) == name)
                     && !(own && matches!(i, UPKEEP | LEASING | FREEING))
-                    && Lease(thread.lease.load(Acquire)).is_leased()
+                    && has_intents(thread)
             })
         })
     }
 
     /// The segments that other sessions' intents name, plus 1 each.
     pub(crate) fn intended_by_others(&self, own: Owner) -> List<u64> {
-        // PAIRS: the fence in `Session::intend`, as in `is_intended`.
+        // PAIRS: intent: the fence in `Session::intend`, as in `is_intended`. PAIRS: chain: the same fence, in `each_of_chain`.
         fence(SeqCst);
         let mut intended = List::new();
         (0..self.threads())
             .filter(|slot| *slot != usize::from(own.slot))
             .map(|slot| self.thread(slot))
+            // PAIRS: intent-end: as in `is_intended`.
             .flat_map(|thread| thread.intents.iter().map(move |intent| (thread, intent.load(Acquire))))
-            .filter(|(thread, name)| *name != 0 && Lease(thread.lease.load(Acquire)).is_leased())
+            .filter(|(thread, name)| *name != 0 && has_intents(thread))
             .for_each(|(_, name)| intended.push(name));
         intended
     }
 
-    /// Whether a live session is about to write an extent's header in the segment.
+    /// Whether a live session is about to write an extent's header in the segment, whose lease word the caller has read.
     pub(crate) fn is_leasing(&self, segment: usize) -> bool {
         let name = segment as u64 + 1;
-        fence(SeqCst);
         (0..self.threads()).any(|slot| {
             let thread = self.thread(slot);
-            thread.intents.get(LEASING).is_some_and(|w| w.load(Acquire) == name) && Lease(thread.lease.load(Acquire)).is_leased()
+            // PAIRS: leasing: the end of the intent, in `Session::lease_in`: if it has ended, the header is there.
+            thread.intents.get(LEASING).is_some_and(|w| w.load(Acquire) == name) && has_intents(thread)
         })
     }
+}
+
+/// Whether the intents in a thread slot are a tenant's: a fenced one's as well.
+fn has_intents(thread: &ThreadSlot) -> bool {
+    // PAIRS: vacate: the end of the session: everything that was done under its intents comes before.
+    Lease(thread.lease.load(Acquire)).is_leased()
 }
 
 impl Session {
@@ -233,7 +260,7 @@ impl Session {
     #[inline]
     pub(crate) fn intend(&self, which: usize, segment: usize) {
         // The intent must be out before the slot is read again; the recycler's purge is out before it reads intents.
-        // PAIRS: the fence in `Region::is_intended`.
+        // PAIRS: intent: the fences in `Region::is_intended` and `intended_by_others`.
         if RECORDS && let Some(intent) = self.thread().intents.get(which) {
             store_then_fence(intent, segment as u64 + 1);
         }
@@ -242,10 +269,10 @@ impl Session {
     /// The item that is about to be published lies in this segment: nobody bumps it until the operation has ended.
     #[inline]
     pub(crate) fn intend_written(&self, which: usize, segment: usize) {
-        // No fence: the item's extent is still open, and a recycler looks for intents after it has seen the extent closed.
-        // PAIRS: Acquire of the extent's header in `Region::has_live_extent`, which reads what `Session::close` released.
+        // Neither fence nor release: the item's extent is still open, and a recycler looks for intents after it has seen the extent
+        // closed: that store releases this one too (`Session::close`).
         if RECORDS && let Some(intent) = self.thread().intents.get(which) {
-            intent.store(segment as u64 + 1, Release);
+            intent.store(segment as u64 + 1, Relaxed);
         }
     }
 
@@ -267,6 +294,7 @@ impl Session {
     #[inline]
     pub(crate) fn relent(&self, which: usize) {
         if RECORDS && let Some(intent) = self.thread().intents.get(which) {
+            // PAIRS: intent-end: the loads in `Region::is_intended` and `intended_by_others`. PAIRS: leasing: that in `is_leasing`.
             intent.store(0, Release);
         }
     }
@@ -277,10 +305,11 @@ impl Session {
         let thread = self.thread();
         if RECORDS {
             let [operation, _, _, written, _] = &thread.intents;
+            // PAIRS: intent-end: the loads in `Region::is_intended` and `intended_by_others`.
             written.store(0, Release);
             operation.store(0, Release);
         }
-        // PAIRS: Acquire in `Region::is_door_acknowledged`: what was not counted is published.
+        // PAIRS: door: the load in `Region::is_door_acknowledged`: what was not counted is published.
         thread.writing.store(0, Release);
     }
 
@@ -290,7 +319,7 @@ impl Session {
         if RECORDS {
             let thread = self.thread();
             thread.pending_word.store(tentative.0, Relaxed);
-            // PAIRS: Acquire in `Region::take_back`: who sees the slot sees the word.
+            // PAIRS: record: the load in `Region::abort_on_record`: a thread that sees the slot sees the word.
             thread.pending_slot.store(slot_at as u64, Release);
         }
     }
@@ -299,8 +328,16 @@ impl Session {
     #[inline]
     pub(crate) fn settle(&self) {
         if RECORDS {
+            // PAIRS: record: as in `pend`: a thread that sees nothing on record sees no tentative word of this session's.
             self.thread().pending_slot.store(0, Release);
         }
+    }
+
+    /// Whether the session is suspected to be dead, or its slot was taken back: it starts no operation. Nothing is ordered by this: what a
+    /// fenced session may still be writing to is given to no other one.
+    #[inline(always)]
+    pub fn is_fenced(&self) -> bool {
+        self.thread().lease.load(Relaxed) != self.lease.0
     }
 
     /// The session's place in the region.
@@ -327,16 +364,27 @@ impl Session {
         if std::mem::replace(&mut self.is_abandoned, true) {
             return;
         }
-        self.release_extents();
         let thread = self.thread();
+        if !Lease(thread.lease.load(Relaxed)).is_held_by(self.owner) {
+            // Taken back for certain, though the session is here: what it had is another one's.
+            return;
+        }
+        // Before the slot is vacant: an extent is closed by a plain store, and its segment may be another's after that.
+        self.release_extents();
         let untold = thread.items.swap(0, Relaxed);
         self.region.superblock().items.fetch_add(untold, Relaxed);
         for intent in &thread.intents {
+            // PAIRS: intent-end: the loads in `Region::is_intended` and `intended_by_others`.
             intent.store(0, Release);
         }
-        let lease = Lease(thread.lease.load(Relaxed));
-        if lease.is_held_by(self.owner) {
-            let _ = thread.lease.compare_exchange(lease.0, lease.vacated().0, AcqRel, Relaxed);
+        // Again where another process has fenced it meanwhile.
+        let mut lease = Lease(thread.lease.load(Relaxed));
+        while lease.is_held_by(self.owner) {
+            // PAIRS: vacate: the loads of leases: the next tenant, and a thread that finds the slot vacated, come after all that was done.
+            match thread.lease.compare_exchange(lease.0, lease.vacated().0, Release, Relaxed) {
+                Ok(_) => break,
+                Err(now) => lease = Lease(now),
+            }
         }
     }
 }

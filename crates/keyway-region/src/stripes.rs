@@ -18,13 +18,13 @@
 //! that it never had.
 
 use crate::aside;
-use crate::atomics::{AcqRel, Acquire, AtomicU64, Relaxed, Release, SeqCst, fence, light_fence};
+use crate::atomics::{Acquire, AtomicU64, Relaxed, Release, light_fence};
 use crate::layout::session::Lease;
 use crate::layout::slot::{Slot, TAG_BITS};
 use crate::layout::superblock::DoorWord;
 use crate::memory::Memory;
 use crate::mutants::{self, Mutant};
-use crate::region::Region;
+use crate::region::{Life, Region};
 use crate::session::{Process, Session};
 use crate::verbs::WriteError;
 use core::any::Any;
@@ -98,10 +98,9 @@ impl Stripes {
     fn step(&self, stripe: usize, next: impl Fn(Changes) -> Changes) {
         let word = self.word(stripe);
         let mut now = word.load(Relaxed);
-        // PAIRS: started: Acquire in `Region::mend_stripes` (who sees the count sees the session's stripe) and, in a reader of
-        // copies, its load of the word (who sees the publish sees that it was begun). Finished: the load of the word by whoever
-        // copies (who sees it reads what was published).
-        while let Err(other) = word.compare_exchange(now, next(Changes(now)).0, AcqRel, Relaxed) {
+        // PAIRS: stripe: the loads of the word: a maker of copies that sees a change finished reads what was published, and `mend`
+        // sees of one that is begun whose it is.
+        while let Err(other) = word.compare_exchange(now, next(Changes(now)).0, Release, Relaxed) {
             now = other;
         }
     }
@@ -114,6 +113,7 @@ pub(crate) struct Offered(Mutex<Option<(DoorWord, Arc<Stripes>)>>);
 impl Region {
     /// The door word.
     pub fn door(&self) -> DoorWord {
+        // PAIRS: door-offer: the exchange in `turn_door_on`. PAIRS: door: that in `turn_door_off`.
         DoorWord(self.superblock().kernel_door.load(Acquire))
     }
 
@@ -135,14 +135,14 @@ impl Region {
         self.stripes_for(self.door()).is_some()
     }
 
-    /// Whether the process that turned the door on is still there.
+    /// Whether the process that turned the door on is still there, or may be.
     pub fn is_door_owned(&self) -> bool {
         let door = self.door();
         let slot = door.slot();
         door.is_on()
             && slot < self.layout.shape.process_slots
-            && door.is_of_incarnation(self.process(slot).incarnation.load(Acquire))
-            && self.is_process_alive(slot)
+            && door.is_of_incarnation(self.tenant(slot).tenancy.incarnation())
+            && self.life(slot) != Life::Dead
     }
 
     /// Turns the door on: from now on changes are counted in `stripes`. Nothing may be copied before [`Self::is_door_acknowledged`].
@@ -154,11 +154,11 @@ impl Region {
         }
         let door = old.next(process.slot, process.incarnation);
         self.offer_stripes(door, stripes);
-        // PAIRS: Acquire in `Session::enter`.
+        // PAIRS: door-offer: the loads of the door word: a session that sees it turned on finds the words that were offered.
         let won = self
             .superblock()
             .kernel_door
-            .compare_exchange(old.0, door.0, AcqRel, Relaxed)
+            .compare_exchange(old.0, door.0, Release, Relaxed)
             .is_ok();
         won.then_some(door)
     }
@@ -169,11 +169,12 @@ impl Region {
             return true;
         }
         let door = self.door();
-        // PAIRS: the light fence in `Session::enter`. Behind this, whoever has not read the door word yet will read this one, and
-        // of whoever has read another one it is seen that he is writing.
+        // PAIRS: door: the light fence in `Session::enter`. After this, a session that has not read the door word yet will read this one,
+        // and of a session that has read another one it is seen that it is writing.
         let all_fenced = self.host().fence_everywhere();
         (0..self.threads()).all(|slot| {
             let thread = self.thread(slot);
+            // PAIRS: vacate: the end of the session. PAIRS: door: the stores in `leave` and `meet_door`: what was not counted is seen.
             !Lease(thread.lease.load(Acquire)).is_leased()
                 || thread.door.load(Acquire) == door.0
                 || (all_fenced && thread.writing.load(Acquire) == 0)
@@ -183,18 +184,19 @@ impl Region {
     /// Turns the door off, if the word is still this one. The caller knows that nobody answers from copies any more.
     pub fn turn_door_off(&self, door: DoorWord) {
         let word = &self.superblock().kernel_door;
-        let _ = word.compare_exchange(door.0, door.off().0, AcqRel, Relaxed);
+        // PAIRS: door: the loads of the door word: an operation that need not count comes after the last answer from a copy.
+        let _ = word.compare_exchange(door.0, door.off().0, Release, Relaxed);
     }
 
     /// Nobody answers from copies behind this instant of the kernel program's clock, unless it is renewed.
     pub fn renew_door_lease(&self, until_ns: u64) {
-        // PAIRS: nothing; the kernel program is told after this.
-        self.superblock().door_lease_ns.store(until_ns, SeqCst);
+        // Relaxed: the kernel program is given the lease after this, by a store that releases; it is read when that process is gone.
+        self.superblock().door_lease_ns.store(until_ns, Relaxed);
     }
 
     /// See [`Self::renew_door_lease`].
     pub fn door_lease_ns(&self) -> u64 {
-        self.superblock().door_lease_ns.load(SeqCst)
+        self.superblock().door_lease_ns.load(Relaxed)
     }
 
     /// Moves on the stripes in which somebody has died between his two counts; how many. Of this process's stripes only.
@@ -207,7 +209,7 @@ impl Region {
 
     fn mend(&self, stripes: &Stripes, stripe: usize) -> bool {
         let word = stripes.word(stripe);
-        // PAIRS: Release in `Stripes::step`: whoever is counted in here has his stripe in his record. Who is not makes the
+        // PAIRS: stripe: `Stripes::step`: a session that is counted in here has the stripe on its record. One that is not makes the
         // exchange fail.
         let now = Changes(word.load(Acquire));
         if now.is_at_rest() || mutants::is(Mutant::StripeForgotten) {
@@ -216,9 +218,11 @@ impl Region {
         let name = stripe as u64 + 1;
         let is_named = (0..self.threads()).any(|slot| {
             let thread = self.thread(slot);
+            // PAIRS: stripe-name: the store in `end_change`. PAIRS: vacate: the end of the session.
             thread.stripe.load(Acquire) == name && Lease(thread.lease.load(Acquire)).is_leased()
         });
-        !is_named && word.compare_exchange(now.0, now.mended().0, AcqRel, Relaxed).is_ok()
+        // PAIRS: stripe-mend: the loads of the word: a maker of copies reads what the dead thread had published.
+        !is_named && word.compare_exchange(now.0, now.mended().0, Release, Relaxed).is_ok()
     }
 }
 
@@ -231,9 +235,9 @@ impl Session {
     #[inline]
     pub(crate) fn enter(&self) -> Result<(), WriteError> {
         self.thread().writing.store(1, Relaxed);
-        // PAIRS: the fence everywhere in `Region::is_door_acknowledged`.
+        // PAIRS: door: the fence everywhere in `Region::is_door_acknowledged`.
         light_fence();
-        // PAIRS: Release in `Region::turn_door_on`.
+        // PAIRS: door-offer: `Region::turn_door_on`. PAIRS: door: `Region::turn_door_off`.
         let door = self.region.superblock().kernel_door.load(Acquire);
         if door == self.door.get() {
             return Ok(());
@@ -246,7 +250,7 @@ impl Session {
     pub(crate) fn enter_known(&self) -> bool {
         let writing = &self.thread().writing;
         writing.store(1, Relaxed);
-        // PAIRS: as in `enter`.
+        // PAIRS: door, door-offer: as in `enter`.
         light_fence();
         let is_known = self.region.superblock().kernel_door.load(Acquire) == self.door.get() && !self.counts.get();
         if !is_known {
@@ -264,7 +268,7 @@ impl Session {
     /// The operation has ended.
     #[inline]
     pub(crate) fn leave(&self) {
-        // PAIRS: Acquire in `Region::is_door_acknowledged`: what was not counted is published.
+        // PAIRS: door: the load in `Region::is_door_acknowledged`: what was not counted is published.
         self.thread().writing.store(0, Release);
     }
 
@@ -282,6 +286,7 @@ impl Session {
         let mut old = self.stripes.replace(stripes.filter(|_| door.is_on()));
         aside::run(&mut || old = None);
         self.door.set(door.0);
+        // PAIRS: door: the load in `Region::is_door_acknowledged`, as in `leave`.
         self.thread().door.store(door.0, Release);
         Ok(())
     }
@@ -332,9 +337,8 @@ impl Session {
         {
             // Before the count: recovery leaves the stripe alone as long as a live session names it.
             self.thread().stripe.store(stripe as u64 + 1, Relaxed);
+            // The publish releases, so it does not become visible before the count.
             stripes.step(stripe, Changes::with_one_started);
-            // On x86 the exchange is a full barrier; elsewhere the publish must not become visible before the count.
-            fence(SeqCst);
         }
     }
 
@@ -345,7 +349,7 @@ impl Session {
             && !mutants::is(Mutant::ChangesUncounted)
         {
             stripes.step(stripe, Changes::with_one_finished);
-            // PAIRS: Acquire in `Region::mend`.
+            // PAIRS: stripe-name: the load in `Region::mend`: a change that is no more on a record is seen finished.
             self.thread().stripe.store(0, Release);
         }
     }

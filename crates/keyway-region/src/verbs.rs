@@ -5,6 +5,8 @@
 
 /// Longest key, bytes (protocol.txt, "Keys").
 pub const KEY_LEN_MAX: usize = 250;
+/// Above this an exptime is a Unix time (protocol.txt, "Expiration times").
+pub const RELATIVE_EXPTIME_MAX: i64 = 60 * 60 * 24 * 30;
 
 /// What is known of an item besides its key and value.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

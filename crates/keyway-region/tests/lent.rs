@@ -41,7 +41,7 @@ fn what_is_lent_stays_what_it_is_and_is_recycled_afterwards() {
         evict: true,
     };
     let [mut reader, mut writer] = [(); 2].map(|()| region.session(process, limits).expect("a slot"));
-    let now = region.tick(UNIX_S);
+    let now = region.tick(keyway_region::Moment::from_secs(UNIX_S));
     let value: Vec<u8> = (0..LEN).map(|i| u8::try_from(i % 251).expect("below 251")).collect();
     set(&mut writer, "key", &value, now);
     let (mut out, mut lent_at) = (Vec::new(), std::ptr::null());
@@ -85,7 +85,7 @@ fn short_values_and_those_with_segments_of_their_own_are_copied() {
         evict: true,
     };
     let mut session = region.session(process, limits).expect("a slot");
-    let now = region.tick(UNIX_S);
+    let now = region.tick(keyway_region::Moment::from_secs(UNIX_S));
     for len in [0, 1, 1000, 300_000] {
         let value = vec![b'v'; len];
         set(&mut session, "key", &value, now);

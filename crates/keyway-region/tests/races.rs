@@ -54,7 +54,7 @@ fn stress(calls: u64) {
     let threads: Vec<_> = (0..THREADS)
         .map(|thread| {
             let session = region.session(process, limits).expect("a slot");
-            let now = region.tick(UNIX_S + 1);
+            let now = region.tick(keyway_region::Moment::from_secs(UNIX_S + 1));
             std::thread::spawn(move || work(session, thread, calls, now))
         })
         .collect();

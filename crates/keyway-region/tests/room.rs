@@ -47,7 +47,7 @@ impl Room {
     }
 
     fn now(&self, second: i64) -> u32 {
-        self.region.tick(UNIX_S + second)
+        self.region.tick(keyway_region::Moment::from_secs(UNIX_S + second))
     }
 
     fn set(&mut self, key: u64, len: usize, exptime: i64, now: u32) -> Result<(), WriteError> {

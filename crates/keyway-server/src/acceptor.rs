@@ -1,5 +1,5 @@
-//! The accepting thread: takes connections, holds the limit, hands them round-robin to the workers, and turns signals into a
-//! shutdown.
+//! The accepting thread: takes connections, holds the limit, hands them round-robin to the workers, turns signals into a
+//! shutdown, and looks once a second whether the region is still at its place.
 //!
 //! | state | accepts | leaves when |
 //! |---|---|---|
@@ -24,6 +24,7 @@ use crate::auth::Users;
 use crate::connection::Stream;
 use crate::handout;
 use crate::listener::{Arrival, Listener};
+use crate::lookout::Lookout;
 use crate::shared::{Message, Peer, PeerAddress, Shared, lock};
 
 pub(crate) const WAKE: Token = Token(0);
@@ -43,6 +44,7 @@ pub(crate) struct Acceptor {
     shared: Arc<Shared>,
     listeners: Vec<Door>,
     signals: Option<Signals>,
+    lookout: Lookout,
     pause: Pause,
     /// the log has been told that accepting fails, and it has not succeeded since
     complained: bool,
@@ -87,12 +89,15 @@ impl Acceptor {
         for (index, mut listener) in listeners.into_iter().enumerate() {
             poll.registry()
                 .register(listener.as_source(), Token(LISTENER_FIRST + index), Interest::READABLE)?;
-            lock(&shared.listening).push((listener.fd(), listener.name()));
+            if let Some(name) = listener.name() {
+                lock(&shared.listening).push((listener.fd(), name));
+            }
             doors.push(Door { listener, ready: true });
         }
         let mut acceptor = Self {
             poll,
             cache,
+            lookout: Lookout::new(&shared),
             shared,
             listeners: doors,
             signals,
@@ -132,6 +137,7 @@ impl Acceptor {
                 lock(&self.shared.listening).clear();
             } else {
                 self.accept_all();
+                self.lookout.look(&self.cache, &self.shared);
             }
         }
         Ok(())
@@ -141,6 +147,7 @@ impl Acceptor {
         match self.pause {
             Pause::No if self.listeners.iter().any(|door| door.ready) => Some(Duration::ZERO),
             Pause::Starved { since, .. } => Some(RETRY.saturating_sub(since.elapsed())),
+            _ if !self.shared.is_stopping() => Some(self.lookout.due_in()),
             _ => None,
         }
     }
@@ -189,6 +196,14 @@ impl Acceptor {
                     if let Some(line) = handout::answer(&stream, &self.cache, socket, has_room) {
                         self.hand_over(Stream::Unix(line), PeerAddress::Reader);
                     }
+                }
+                Accepted::One
+            }
+            Ok(Arrival::Slotless(stream)) => {
+                self.complained = false;
+                let has_room = self.shared.arrivals.current.load(SeqCst) < limit;
+                if handout::give_line(&stream, &self.cache, self.shared.config.region_socket.as_ref(), has_room) {
+                    self.hand_over(Stream::Unix(stream), PeerAddress::Reader);
                 }
                 Accepted::One
             }

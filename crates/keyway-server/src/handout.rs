@@ -9,7 +9,7 @@ use std::io::{self, IoSlice};
 use std::os::fd::AsRawFd;
 
 use keyway::Cache;
-use keyway::handout::{GRANTED, GRANTED_AND_COUNTS, GRANTED_TO_READ, NAME};
+use keyway::handout::{GRANTED, GRANTED_AND_COUNTS, GRANTED_LINE, GRANTED_TO_READ, NAME};
 use mio::net::UnixStream;
 use nix::sys::socket::sockopt::PeerCredentials;
 use nix::sys::socket::{ControlMessage, MsgFlags, UnixCredentials, getsockopt, sendmsg};
@@ -83,6 +83,47 @@ fn hand_out(
             peer.uid(),
             peer.gid()
         )),
+    }
+}
+
+/// Answers a process that has the region and found no slot in it: whether it gets this connection as a line. What it asks for here it
+/// could do itself, if there were room; so it need not log in.
+pub(crate) fn give_line(stream: &UnixStream, cache: &Cache, socket: Option<&RegionSocket>, has_room: bool) -> bool {
+    let given = getsockopt(stream, PeerCredentials)
+        .map_err(|error| format!("the server cannot tell who asks: {error}"))
+        .and_then(|peer| {
+            let (user, group) = (peer.uid(), peer.gid());
+            let own = geteuid().as_raw();
+            let is_named = socket.is_some_and(|socket| socket.right(user, group, own) != Right::Nothing);
+            if user != own && !is_named && !cache.may_write(user, group) {
+                return Err(format!(
+                    "the server serves nobody here who may not write its region, as user {user}, group {group}"
+                ));
+            }
+            if !has_room {
+                return Err("the server has as many connections as it may have (--connections)".to_owned());
+            }
+            let (device, inode) = cache.identity().map_err(|error| error.to_string())?;
+            let line = format!("{GRANTED_LINE}{device}:{inode}\n");
+            send(stream, &line, &[]).map_err(|error| format!("process {} does not take a line: {error}", peer.pid()))?;
+            Ok(peer)
+        });
+    match given {
+        Ok(peer) => {
+            log::info!(
+                "process {} of user {} found no slot in the region: it is served by this server now; fewer processes and threads, or \
+                 --sessions for a new region, make room",
+                peer.pid(),
+                peer.uid()
+            );
+            true
+        }
+        Err(why) => {
+            log::warn!("a line was not given: {why}");
+            // A peer that has gone needs no answer.
+            let _ = send(stream, &format!("{NAME} {why}\n"), &[]);
+            false
+        }
     }
 }
 

@@ -27,7 +27,6 @@ use keyway_xdp::door::{Attached, Door, XdpMode};
 use keyway_xdp::store::{Put, Store, is_good};
 use keyway_xdp::{Counts, Maps};
 use nix::net::if_::if_nametoindex;
-use nix::time::{ClockId, clock_gettime};
 
 use crate::config::{Config, Kernel};
 use crate::shared::{Shared, lock};
@@ -254,13 +253,12 @@ impl Keeper {
             log::info!("the kernel door is on");
         }
         let hot = self.program.maps().hot();
-        let now_ns = monotonic_ns();
+        let now_ns = nanoseconds(self.cache.monotonic());
         let lease_ns = now_ns + nanoseconds(LEASE);
-        // The region's clock may be ahead, after somebody has set the machine's back: what it calls expired is.
-        let region_ns = u64::try_from(self.session.now_unix_s()).unwrap_or(0) * 1_000_000_000;
-        let unix_ns = clock_ns(ClockId::CLOCK_REALTIME).max(region_ns);
+        // Read later: the program's clock is not behind the region's.
+        let clock_ns = nanoseconds(self.session.clock());
         door.renew(lease_ns);
-        hot.renew(lease_ns, unix_ns.saturating_sub(now_ns));
+        hot.renew(lease_ns, clock_ns.wrapping_sub(now_ns));
         let session = &mut self.session;
         let pages = self.program.maps().pages().div_ceil(SWEEP_TICKS);
         self.store.sweep(&hot, pages, |key| session.note_hit(key));
@@ -341,8 +339,8 @@ impl Keeper {
     /// The copy of an item as it is behind `seen`.
     fn copy_of(&mut self, key: &[u8], seen: Seen) -> Option<HotCopy> {
         // Both before the item is read: the copy expires no later than the item, or than it is flushed.
-        let now_s = self.session.now_unix_s();
-        let flush_s = self.cache.flush_at_unix_s();
+        let now_s = self.session.clock_s();
+        let flush_s = self.cache.flush_at_s();
         let how = Get {
             value: true,
             details: true,
@@ -355,7 +353,7 @@ impl Keeper {
         if item.stale || item.win_sent || item.binary_key {
             return None;
         }
-        let expiry_s = item.ttl_s.map(|ttl_s| now_s + i64::from(ttl_s));
+        let expiry_s = item.ttl_s.map(|ttl_s| now_s + u64::from(ttl_s));
         let expires_s = match (expiry_s, flush_s) {
             (Some(expiry_s), Some(flush_s)) => expiry_s.min(flush_s),
             (one, other) => one.or(other).unwrap_or(0),
@@ -510,12 +508,4 @@ impl Served {
 
 fn nanoseconds(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
-}
-
-fn clock_ns(clock: ClockId) -> u64 {
-    clock_gettime(clock).map_or(0, |time| nanoseconds(time.into()))
-}
-
-fn monotonic_ns() -> u64 {
-    clock_ns(ClockId::CLOCK_MONOTONIC)
 }

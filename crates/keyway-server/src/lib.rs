@@ -1,7 +1,7 @@
 //! Keyway's network door: a server that speaks memcached's protocols over TCP, Unix sockets and UDP.
 //!
-//! [`Server::start`] binds the sockets, opens a session per worker and leaves everything ready; [`Server::run`] serves until a
-//! signal, a client's `shutdown` or [`Handle::shutdown`] ends it.
+//! [`Sockets::bind`] binds the sockets, before the region is opened; [`Server::start_on`] opens a session per worker and leaves
+//! everything ready; [`Server::run`] serves until a signal, a client's `shutdown` or [`Handle::shutdown`] ends it.
 //!
 //! One thread accepts (`acceptor`) and hands connections round-robin to the workers (`worker`), each an event loop with its
 //! own session. A worker gives its connections turns (`connection`): bytes in, requests decoded by `keyway-proto`, executed
@@ -29,6 +29,7 @@ pub mod kernel;
 #[path = "kernel_absent.rs"]
 mod kernel;
 mod listener;
+mod lookout;
 mod port;
 mod shared;
 mod source;
@@ -64,6 +65,15 @@ use detail::Detail;
 use execute::Executor;
 use shared::{Arrivals, Baseline, Shared, WorkerDoor, lock};
 use worker::Worker;
+
+/// A server's sockets, bound and listening, before there is a region. Clients that connect wait until the server runs.
+pub struct Sockets {
+    users: Option<Users>,
+    listeners: Vec<listener::Listener>,
+    udp_addresses: Vec<SocketAddr>,
+    /// for each thread, one an address
+    udp_sockets: Vec<Vec<mio::net::UdpSocket>>,
+}
 
 /// A server that is ready to run: its sockets are bound, and clients may connect already.
 pub struct Server {
@@ -112,9 +122,13 @@ pub enum RunError {
     WorkerPanicked,
 }
 
-impl Server {
-    /// Binds the sockets of `config` and prepares to serve `cache`.
-    pub fn start(config: Config, cache: Cache) -> Result<Self, StartError> {
+impl Sockets {
+    /// Binds the sockets of `config`, and reads its authentication file: a server that cannot have them has no business with a region.
+    ///
+    /// # Errors
+    ///
+    /// [`StartError`]: nothing is bound then.
+    pub fn bind(config: &Config) -> Result<Self, StartError> {
         if config.tcp.is_empty() && config.unix.is_none() && config.udp.is_empty() {
             return Err(StartError::NothingToListenOn);
         }
@@ -128,13 +142,49 @@ impl Server {
             Some(path) => Some(Users::load(path).map_err(|error| StartError::AuthFile(path.clone(), error))?),
             None => None,
         };
+        let listeners = listener::bind(config).map_err(StartError::Bind)?;
+        let (udp_addresses, udp_sockets) = listener::bind_udp(config).map_err(StartError::Bind)?;
+        Ok(Self {
+            users,
+            listeners,
+            udp_addresses,
+            udp_sockets,
+        })
+    }
+}
+
+impl Server {
+    /// Binds the sockets of `config` and prepares to serve `cache`.
+    ///
+    /// # Errors
+    ///
+    /// [`StartError`]. By then the region is open: who is to leave it alone in that case binds first ([`Sockets::bind`]).
+    pub fn start(config: Config, cache: Cache) -> Result<Self, StartError> {
+        let sockets = Sockets::bind(&config)?;
+        Self::start_on(sockets, config, cache)
+    }
+
+    /// Prepares to serve `cache` on sockets that were bound for this `config`.
+    ///
+    /// # Errors
+    ///
+    /// [`StartError`], but for what [`Sockets::bind`] refuses.
+    pub fn start_on(sockets: Sockets, config: Config, cache: Cache) -> Result<Self, StartError> {
+        let Sockets {
+            users,
+            mut listeners,
+            udp_addresses,
+            udp_sockets,
+        } = sockets;
         let sessions = (0..config.threads)
             .map(|_| cache.session())
             .collect::<Result<Vec<_>, _>>()
             .map_err(StartError::Session)?;
-        let listeners = listener::bind(&config).map_err(StartError::Bind)?;
+        match cache.identity().and_then(listener::bind_lines) {
+            Ok(lines) => listeners.push(lines),
+            Err(error) => log::info!("programs that find no slot in the region are not served by this server: {error}"),
+        }
         let tcp_addresses = listeners.iter().filter_map(listener::Listener::tcp_address).collect();
-        let (udp_addresses, udp_sockets) = listener::bind_udp(&config).map_err(StartError::Bind)?;
         let (keeper, post) = match &config.kernel {
             Some(kernel) => {
                 let (keeper, post) = kernel::start(&config, kernel, &udp_addresses, &cache).map_err(StartError::Kernel)?;
@@ -155,6 +205,7 @@ impl Server {
         }
         let shared = Arc::new(Shared {
             item_size_max: cache.info().item_size_max,
+            at_place: AtomicU8::new(lookout::code(cache.at_place())),
             memory: AtomicU64::new(config.memory),
             started: Instant::now(),
             arrivals: Arrivals::default(),

@@ -8,6 +8,7 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use mio::net::{TcpListener, UdpSocket, UnixListener, UnixStream};
+use nix::sys::socket::{UnixAddr, getpeername};
 use nix::sys::stat::{Mode, umask};
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 
@@ -46,6 +47,8 @@ pub(crate) enum Listener {
     Unix(UnixListener, SocketFile),
     /// for those who want the region itself
     Region(UnixListener, SocketFile),
+    /// for those who have the region, and no slot in it left: its name is the region's
+    Lines(UnixListener),
 }
 
 /// Who has come.
@@ -53,6 +56,8 @@ pub(crate) enum Arrival {
     Client(Stream, PeerAddress),
     /// wants the region itself
     Attaching(UnixStream),
+    /// wants to be served without logging in, because it has the region, but no slot
+    Slotless(UnixStream),
 }
 
 /// The file of a Unix socket, removed when this is dropped, unless another server has put its own there meanwhile.
@@ -107,6 +112,14 @@ pub(crate) fn bind(config: &Config) -> Result<Vec<Listener>, BindError> {
         listeners.push(Listener::Region(listener, file));
     }
     Ok(listeners)
+}
+
+/// The socket at which lines are given for the region in this file. `Err`: another server of the region has it, or this kernel or
+/// sandbox has no abstract names; programs that find no slot then do without.
+pub(crate) fn bind_lines(region: (u64, u64)) -> io::Result<Listener> {
+    use std::os::linux::net::SocketAddrExt;
+    let name = std::os::unix::net::SocketAddr::from_abstract_name(keyway::handout::line_name(region))?;
+    Ok(Listener::Lines(UnixListener::bind_addr(&name)?))
 }
 
 /// "All interfaces" and "localhost" are asked for in both families; a machine without IPv6 has only one, which is enough.
@@ -254,44 +267,57 @@ impl Listener {
                 Ok(Arrival::Client(Stream::Tcp(stream), PeerAddress::Tcp { remote, local }))
             }
             Self::Unix(listener, _) => Ok(Arrival::Client(Stream::Unix(listener.accept()?.0), PeerAddress::Unix)),
-            Self::Region(listener, _) => Ok(Arrival::Attaching(listener.accept()?.0)),
+            Self::Region(listener, _) => {
+                let stream = listener.accept()?.0;
+                // By a name of its own a client says that it wants a line (`keyway::handout`). Asked of the kernel: accept() of mio tells no
+                // abstract names.
+                let name = getpeername::<UnixAddr>(stream.as_raw_fd());
+                let has_name = name.is_ok_and(|name| name.as_abstract().is_some());
+                Ok(if has_name {
+                    Arrival::Slotless(stream)
+                } else {
+                    Arrival::Attaching(stream)
+                })
+            }
+            Self::Lines(listener) => Ok(Arrival::Slotless(listener.accept()?.0)),
         }
     }
 
     /// Whether those who come here count as connections.
     pub(crate) fn is_for_clients(&self) -> bool {
-        !matches!(self, Self::Region(..))
+        !matches!(self, Self::Region(..) | Self::Lines(_))
     }
 
     pub(crate) fn fd(&self) -> RawFd {
         match self {
             Self::Tcp(listener) => listener.as_raw_fd(),
-            Self::Unix(listener, _) | Self::Region(listener, _) => listener.as_raw_fd(),
+            Self::Unix(listener, _) | Self::Region(listener, _) | Self::Lines(listener) => listener.as_raw_fd(),
         }
     }
 
     pub(crate) fn tcp_address(&self) -> Option<SocketAddr> {
         match self {
             Self::Tcp(listener) => listener.local_addr().ok(),
-            Self::Unix(..) | Self::Region(..) => None,
+            Self::Unix(..) | Self::Region(..) | Self::Lines(_) => None,
         }
     }
 
-    /// As `stats conns` and the ready line name it.
-    pub(crate) fn name(&self) -> String {
-        match self {
+    /// As `stats conns` and the ready line name it, if it is for people to know.
+    pub(crate) fn name(&self) -> Option<String> {
+        Some(match self {
+            Self::Lines(_) => return None,
             Self::Tcp(_) => self
                 .tcp_address()
                 .map_or_else(|| "tcp:?".to_owned(), |address| format!("tcp:{address}")),
             Self::Unix(_, file) => format!("unix:{}", file.path.display()),
             Self::Region(_, file) => format!("region-socket:{}", file.path.display()),
-        }
+        })
     }
 
     pub(crate) fn as_source(&mut self) -> &mut dyn mio::event::Source {
         match self {
             Self::Tcp(listener) => listener,
-            Self::Unix(listener, _) | Self::Region(listener, _) => listener,
+            Self::Unix(listener, _) | Self::Region(listener, _) | Self::Lines(listener) => listener,
         }
     }
 }

@@ -135,6 +135,8 @@ pub(crate) struct Traffic {
 pub(crate) struct Shared {
     pub(crate) config: Config,
     pub(crate) item_size_max: usize,
+    /// what is at the region's place, by [`crate::lookout::code`]
+    pub(crate) at_place: AtomicU8,
     /// memory asked for last, bytes: at the start, or by `cache_memlimit`
     pub(crate) memory: AtomicU64,
     pub(crate) started: Instant,

@@ -16,6 +16,7 @@ use nix::sys::time::TimeVal;
 
 use crate::config::{KEYWAY_VERSION, PROTOCOL_VERSION};
 use crate::connection::STATES;
+use crate::lookout;
 use crate::shared::{Baseline, PeerAddress, Shared, Traffic, lock, unix_time};
 
 /// The number of the one slab class that is shown.
@@ -45,6 +46,7 @@ pub(crate) fn general(shared: &Shared, cache: &Cache, out: &mut Vec<u8>) {
     commands(&counters, &traffic_since(&base.traffic, &shared.traffic()), shared, out);
     let info = cache.info();
     store(&counters, &info, shared.memory_limit(&info), out);
+    stat(out, "keyway_region_state", lookout::word(shared.at_place.load(Relaxed)));
     out.extend_from_slice(reply::END);
 }
 
@@ -184,6 +186,7 @@ fn store(c: &Counters, info: &Info, memory_limit: u64, out: &mut Vec<u8>) {
         ("keyway_splits", c.splits),
         ("keyway_sessions", info.sessions),
         ("keyway_sessions_max", info.sessions_max),
+        ("keyway_sessions_of_servers", info.sessions_of_servers),
         ("keyway_recoveries", c.recoveries),
         ("keyway_corrupt", c.corrupt),
     ] {

@@ -790,3 +790,54 @@ fn a_udp_address_in_use_is_told_at_the_start() {
         "{error}"
     );
 }
+
+#[test]
+fn the_memory_limit_follows_the_region_whoever_grows_it() {
+    let path = PathBuf::from(format!("/dev/shm/keyway-test-{}-limit", std::process::id()));
+    let _ = std::fs::remove_file(&path);
+    let options = Options {
+        memory: 8 << 20,
+        ..Options::default()
+    };
+    let cache = Cache::open(&Place::Path(path.clone()), &options).unwrap();
+    // Attached as another process is: what it knows of the region it finds out by itself.
+    let other = Cache::open(&Place::Path(path.clone()), &options).unwrap();
+    let config = Config {
+        tcp: vec!["127.0.0.1:0".parse().unwrap()],
+        threads: 2,
+        event_loop: event_loop(),
+        memory: options.memory,
+        ..Config::default()
+    };
+    let server = Server::start(config, cache).unwrap();
+    let mut running = Running {
+        handle: server.handle(),
+        address: server.tcp_addresses()[0],
+        udp: None,
+        thread: Some(std::thread::spawn(move || server.run().unwrap())),
+    };
+    let mut client = running.connect();
+    let mut limits = || {
+        let settings = client.stats("stats settings\r\n");
+        let maxbytes = settings
+            .iter()
+            .find_map(|line| line.strip_prefix("STAT maxbytes "))
+            .unwrap()
+            .to_owned();
+        (client.stat("limit_maxbytes"), maxbytes)
+    };
+    let both = |limit: u64| (limit.to_string(), limit.to_string());
+    assert_eq!(limits(), both(8 << 20));
+    other.grow(16 << 20).unwrap();
+    let has = other.info().limit_bytes;
+    assert!(has > 15 << 20);
+    assert_eq!(limits(), both(has), "another process has grown it");
+    running.connect().ask(
+        b"cache_memlimit 8\r\n",
+        b"MEMLIMIT_ADJUST_FAILED out of bounds or unable to adjust\r\n",
+    );
+    running.connect().ask(b"cache_memlimit 32\r\n", b"OK\r\n");
+    assert_eq!(limits(), both(32 << 20), "a client has");
+    running.stop();
+    std::fs::remove_file(&path).unwrap();
+}

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! word  63            48 47    40 39    32 31                                0
-//!  0    | expires_s, Unix time; 0: never   | seq: odd while it is written     |
+//!  0    | expires_s, region's; 0: never    | seq: odd while it is written     |
 //!  1    | the stripe's word when the value was read                           |
 //!  2    | the flush word, likewise                                            |
 //!  3    | flags_len | key_len | value_len  | referenced: the program's mark   |
@@ -36,7 +36,7 @@ pub struct Item<'a> {
     pub cas: u64,
     /// the value
     pub value: &'a [u8],
-    /// Unix time at which it is expired; 0: never
+    /// second of the region's clock at which it is expired; 0: never
     pub expires_s: u32,
 }
 

@@ -23,7 +23,7 @@ const STRIPE_BITS: u32 = 12;
 pub const CONTROL_WORDS: usize = 8;
 /// Places in it.
 const LEASE: usize = 0;
-const UNIX: usize = 1;
+const CLOCK: usize = 1;
 const SEED: usize = 2;
 
 /// The shared words, wherever they are: in maps of the kernel, or in memory of a test.
@@ -70,9 +70,9 @@ impl HotSet<'_> {
         self.control[SEED].store(seed, Release);
     }
 
-    /// Lets the program answer until `lease_ns` of CLOCK_MONOTONIC, and tells it the time: Unix time less CLOCK_MONOTONIC, ns.
-    pub fn renew(&self, lease_ns: u64, unix_ns: u64) {
-        self.control[UNIX].store(unix_ns, Relaxed);
+    /// Lets the program answer until `lease_ns` of CLOCK_MONOTONIC, and tells it the time: the region's clock less CLOCK_MONOTONIC, ns, modulo 2^64.
+    pub fn renew(&self, lease_ns: u64, clock_ns: u64) {
+        self.control[CLOCK].store(clock_ns, Relaxed);
         // PAIRS: the program's load of the lease; the time that it then reads is this one or a later one.
         self.control[LEASE].store(lease_ns, Release);
     }

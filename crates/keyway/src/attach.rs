@@ -1,60 +1,54 @@
-//! The operating system's side of a region: its file, its mapping, and the lock that says that this process is alive.
+//! Attaching to a region: its file is opened, judged, locked and mapped.
 //!
-//! The lock is an open-file-description lock (`fcntl(2)`, F_OFD_SETLK) on the first byte of a process slot. The file is
-//! opened a second time for it, locked, mapped (not inherited by forks) and closed: from then on the mapping alone holds the
-//! description, so the lock lives exactly as long as the mapping. It survives every other `close`, and SIGSTOP; it is gone
-//! when no later store can come. Another descriptor, without locks, is kept to ask for the locks of others.
+//! The file is opened, mapped (not inherited by forks), the byte of a free process slot is locked, and the file is closed: from then
+//! on the mapping alone holds the description, and with it the lock ([`crate::liveness`]). A second description without locks is
+//! kept to ask for the locks of others. Which file it is, is asked of descriptors, never of names: both are of one inode, and the
+//! name still leads there when the lock is held.
 //!
-//! A new region is made whole in a file of another name and then given its own, so nobody ever attaches to half of one.
-//!
-//! # Safety
-//!
-//! The only `unsafe` here is mapping a shared file, which the region's [`Memory`] treats as bytes that change under it, and
-//! advice to the kernel about that mapping. A file that somebody truncates while it is mapped gives SIGBUS, as with every
-//! program that maps files; `docs/operating.md` says so.
-#![allow(unsafe_code, reason = "the room of mmap; contract above")]
+//! **The whole file.** The process that makes, replaces or repairs a region locks the byte [`WHOLE`] and then sees no process slot
+//! locked, or leaves the file alone. An attacher locks its process slot and then sees `WHOLE` unlocked, or lets go and starts again. The
+//! kernel puts the locks in one order, so one of the two sees the other. The process that marks a region as cleanly stopped says so
+//! in two steps, between which it sees no process slot locked; an attacher takes the first step back.
 
+use crate::clock::{self, Clock};
+use crate::creation::{self, check_item_size, create_in, raise};
 use crate::crew::{Crew, Standing};
-use crate::error::{GrowError, OpenError};
-use crate::fork::{self, Home};
-use crate::gate::{self, Gate, GateState, Latch, aside};
+use crate::descriptor::{StreamsTaken, file_id};
+use crate::error::OpenError;
+use crate::fork;
+use crate::gate::{self, Gate, GateState, Latch};
 use crate::handout::Handed;
+use crate::liveness::{Attachment, Liveness, Locked, Settled, WHOLE, Witness, lock, locked, offset, open_harmless, unlock};
+use crate::mapping::{self, Mapping};
 use crate::peer::Peer;
 use crate::restart::{self, Restart};
-use crate::{Inner, Options, Place, clock, handout, kernel, nodes, resident};
-use keyway_region::layout::plan::{Layout, MEMORY_MAX, MEMORY_MIN, Shape};
+use crate::{Inner, Options, Place, copy, handout, kernel};
+use keyway_region::layout::plan::{Layout, MEMORY_MAX, MEMORY_MIN};
+use keyway_region::layout::session::{Hold, Tenant};
 use keyway_region::layout::superblock;
-use keyway_region::memory::Memory;
-use keyway_region::{Creation, Host, Limits, Region, Unusable};
-use nix::fcntl::{AT_FDCWD, FallocateFlags, FcntlArg, OFlag, RenameFlags, fallocate, fcntl, renameat2};
+use keyway_region::{Life, Limits, Moment, Process, Region, Unusable};
+use nix::fcntl::OFlag;
 use nix::sys::memfd::{MFdFlags, memfd_create};
-use nix::sys::mman::{MapFlags, MmapAdvise, MsFlags, ProtFlags, madvise, mmap, msync, munmap};
 use nix::sys::statfs::{HUGETLBFS_MAGIC, TMPFS_MAGIC, fstatfs};
-use std::cell::RefCell;
 use std::fs::{File, Permissions};
-use std::io::Read;
-use std::num::NonZeroUsize;
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
-use std::os::unix::net::UnixStream;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
-use std::ptr::NonNull;
-use std::sync::atomic::Ordering::{Relaxed, Release};
+use std::sync::atomic::Ordering::{Acquire, Relaxed};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-/// Smallest and largest limit for items, as memcached's -I.
-const ITEM_SIZE_MAX: std::ops::RangeInclusive<usize> = 1024..=1 << 30;
-/// What a file's memory has at least of.
-const PAGE: usize = 4096;
-/// The byte of a new file that whoever makes a region in it has locked.
-const BEING_MADE: i64 = 1;
 /// How long to wait for another process that is replacing a region.
 const BUSY_MAX: Duration = Duration::from_secs(5);
+
+/// What a process does that has the whole file to itself for long.
+const AT_IT: &str = "is replacing or repairing the region, or marking it as cleanly stopped,";
 
 /// Attaches to a region, or creates it.
 pub(crate) fn open(place: &Place, options: &Options) -> Result<Inner, OpenError> {
     fork::watch().map_err(|e| io("mmap", Path::new("a page for telling forks"), e))?;
+    // What is opened here must not become a standard stream of a program that was started without.
+    let _streams = StreamsTaken::new();
     if !(MEMORY_MIN..=MEMORY_MAX).contains(&options.memory) {
         return Err(OpenError::Memory {
             asked: options.memory,
@@ -72,92 +66,128 @@ pub(crate) fn open(place: &Place, options: &Options) -> Result<Inner, OpenError>
             file.set_permissions(Permissions::from_mode(options.mode))
                 .map_err(|e| io("chmod", &name, e))?;
             create_in(&file, &name, options)?;
-            // A descriptor's own entry in /proc opens the same memory with a description of its own.
-            let own = PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()));
-            let reopen = || open_file(&own, options, false);
-            attach(place, &name, reopen, options, false)
+            let files = described_twice(file, None).map_err(|e| io("open /proc/self/fd for", &name, e))?;
+            let attached = attach(place, &name, files, options, false)?;
+            // There is no other process yet.
+            attached.ok_or(OpenError::Busy {
+                path: name,
+                doing: AT_IT,
+            })
         }
         Place::Socket(path) => {
-            let (files, doorway) = match handout::ask(path)? {
-                Handed::ToWrite { files, doorway } => (RefCell::new(files.into_iter()), doorway),
-                Handed::ToRead(file, line) => return attach_to_read(path, file, line, options),
+            let ([file, probe], doorway) = match handout::ask(path)? {
+                Handed::ToWrite { files, doorway } => (files, doorway),
+                Handed::ToRead(file, line) => {
+                    let peer = Peer::new(&whole_path(path), &file, line).map_err(|e| io("stat", path, e))?;
+                    return attach_to_read(place, path, file, peer, options);
+                }
             };
-            let next = || {
-                let file = files.borrow_mut().next();
-                file.filter(|file| file.metadata().is_ok_and(|meta| meta.is_file()))
-                    .ok_or_else(|| OpenError::NotAFile { path: path.clone() })
-            };
+            let same = file_id(&file)
+                .ok()
+                .filter(|id| file_id(&probe).is_ok_and(|other| other == *id));
+            if same.is_none() || !file.metadata().is_ok_and(|meta| meta.is_file()) {
+                return Err(OpenError::NotAFile { path: path.clone() });
+            }
             let options = Options {
                 existing_only: true,
                 ..options.clone()
             };
-            let inner = attach(place, path, next, &options, true)?;
+            let probe = open_harmless(
+                file_id(&probe).map_err(|e| io("stat", path, e))?,
+                Some(probe.as_raw_fd()),
+                None,
+            )
+            .unwrap_or(probe);
+            // The server is attached, so nothing happens to the whole file.
+            let inner = match attach(place, path, (file, probe), &options, true) {
+                Err(why) => return without_slot(place, path, &options, why),
+                Ok(attached) => attached.ok_or_else(|| OpenError::Busy {
+                    path: path.clone(),
+                    doing: AT_IT,
+                })?,
+            };
             if let Some((word, map)) = doorway {
                 kernel::take_in(&inner.crew, word, map).map_err(|e| io("map the stripes of", path, e))?;
             }
             Ok(inner)
         }
         Place::Path(path) => {
-            let deadline = Instant::now() + BUSY_MAX;
-            let mut warm = true;
+            copy::remove_leftovers(path);
+            let mut deadline = Instant::now() + BUSY_MAX;
+            let (mut warm, mut discarded) = (true, false);
             loop {
-                match open_file(path, options, true) {
-                    Ok(file) => match restart::before_use(&file, path, options)? {
-                        Restart::Use => return attach(place, path, || open_file(path, options, true), options, warm),
-                        Restart::Again { cold } => warm &= !cold,
+                let found = open_file(path, options, true)
+                    .and_then(|file| restart::before_use(&file, path, options).map(|found| (found, file)));
+                let used = found.and_then(|(found, file)| match found {
+                    Restart::Use => match described_twice(file, Some(path)) {
+                        Ok(files) => attach(place, path, files, options, warm),
+                        Err(_) => Ok(None),
                     },
-                    Err(OpenError::Absent { .. }) if !options.existing_only => {
+                    Restart::Again { cold } => {
+                        (warm, discarded) = (warm && !cold, discarded || cold);
+                        Ok(None)
+                    }
+                });
+                match used {
+                    Ok(Some(inner)) => return Ok(Inner { discarded, ..inner }),
+                    Ok(None) => std::thread::sleep(restart::PATIENCE),
+                    Err(OpenError::Absent { .. }) if place.names_a_server() => {
+                        return Err(OpenError::Address { path: path.clone() });
+                    }
+                    Err(why @ OpenError::ProcessesFull { .. }) => return without_slot(place, path, options, why),
+                    Err(OpenError::Absent { .. }) if options.existing_only => {
+                        return Err(OpenError::Absent { path: path.clone() });
+                    }
+                    Err(
+                        OpenError::Absent { .. }
+                        | OpenError::Unusable {
+                            why: Unusable::Unfinished,
+                            ..
+                        },
+                    ) => {
                         check_item_size(options.item_size_max, options.memory)?;
-                        if create_at(path, options, RenameFlags::RENAME_NOREPLACE)? {
+                        if creation::make(path, options)? {
                             warm = false;
                         }
+                        deadline = Instant::now() + BUSY_MAX;
                     }
                     Err(e) => return Err(e),
                 }
                 if Instant::now() > deadline && !restart::is_being_repaired(path) {
-                    return Err(OpenError::Busy { path: path.clone() });
+                    return Err(OpenError::Busy {
+                        path: path.clone(),
+                        doing: AT_IT,
+                    });
                 }
             }
         }
     }
 }
 
-/// Marks the region as cleanly stopped if nobody else is attached.
+/// Marks the region as cleanly stopped if no other process is attached.
 pub(crate) fn close(inner: &Inner) -> bool {
     let Standing::Writer(process) = inner.crew.standing else {
         return false;
     };
     let _inside = inner.crew.latch.open();
     let region = &inner.crew.region;
+    // A process that attaches from here on takes this back, at the latest when it begins to use the region.
+    region.begin_clean_stop();
     let layout = region.layout();
-    let others = (0..region.layout().shape.process_slots).any(|p| p != process.slot && region.is_process_alive(p));
-    if others || region.sessions() > 0 {
-        return false;
+    let is_other = |slot| slot != process.slot && region.life(slot) != Life::Dead;
+    let mut is_last = !(0..layout.shape.process_slots).any(is_other) && region.sessions() == 0;
+    if is_last {
+        region.note_use(inner.crew.clock.now());
+        let mut parts = layout.backed(region.segments()).into_iter();
+        is_last = !inner.durable || parts.all(|range| region.host().write_back(range));
     }
-    let sb = region.superblock();
-    sb.last_seen_unix_s
-        .store(u64::try_from(clock::unix_s()).unwrap_or(0), Relaxed);
-    if inner.durable
-        && !layout
-            .backed(region.segments())
-            .into_iter()
-            .all(|r| region.host().write_back(r))
-    {
-        return false;
-    }
-    sb.clean.store(1, Release);
-    !inner.durable || region.host().write_back(0..superblock::SIZE)
+    region.end_clean_stop(is_last) && (!inner.durable || region.host().write_back(0..superblock::SIZE))
 }
 
-pub(crate) fn check_item_size(asked: usize, memory: u64) -> Result<(), OpenError> {
-    // A region backs a little less than the memory asked for, never a MiB less.
-    let half = usize::try_from(memory.next_multiple_of(1 << 20) / 2).unwrap_or(usize::MAX);
-    let (least, most) = (*ITEM_SIZE_MAX.start(), half.min(*ITEM_SIZE_MAX.end()));
-    if asked < least || asked > most {
-        Err(OpenError::ItemSize { asked, least, most })
-    } else {
-        Ok(())
-    }
+/// The file with a second description of it, that can neither read nor write.
+fn described_twice(file: File, path: Option<&Path>) -> std::io::Result<(File, File)> {
+    let probe = open_harmless(file_id(&file)?, Some(file.as_raw_fd()), path)?;
+    Ok((file, probe))
 }
 
 pub(crate) fn io(what: &'static str, path: &Path, source: std::io::Error) -> OpenError {
@@ -213,134 +243,21 @@ fn is_hardened() -> bool {
     matches!((get_dumpable(), get_no_new_privs()), (Ok(false), Ok(true)))
 }
 
-/// Makes a region in a new file beside `path`, and gives it that name. `false`: somebody else was faster.
-pub(crate) fn create_at(path: &Path, options: &Options, rename: RenameFlags) -> Result<bool, OpenError> {
-    remove_leftovers(path);
-    let name = path.file_name().unwrap_or_default().to_string_lossy();
-    let [unique] = random(path)?;
-    let new = path.with_file_name(format!(".{name}.{unique:016x}.new"));
-    let file = File::options()
-        .read(true)
-        .write(true)
-        .create_new(true)
-        .mode(options.mode)
-        .open(&new)
-        .map_err(|e| io("create", &new, e))?;
-    // As long as this lock stands the file is no leftover. Whoever took it for one before has it, and removes it.
-    if fcntl(&file, FcntlArg::F_OFD_SETLK(&byte_lock(BEING_MADE))).is_err() {
-        return Ok(false);
-    }
-    let result = create_in(&file, path, options).and_then(|()| match renameat2(AT_FDCWD, &new, AT_FDCWD, path, rename) {
-        Ok(()) => Ok(true),
-        Err(nix::errno::Errno::EEXIST | nix::errno::Errno::ENOENT) => Ok(false),
-        Err(e) => Err(io("rename", path, e.into())),
-    });
-    if !matches!(result, Ok(true)) {
-        let _ = std::fs::remove_file(&new);
-    }
-    result
-}
-
-/// Removes files beside `path` in which a region was being made by a process that did not live to name it.
-fn remove_leftovers(path: &Path) {
-    let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-    let folder = match path.parent() {
-        Some(folder) if !folder.as_os_str().is_empty() => folder,
-        _ => Path::new("."),
-    };
-    for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
-        let file_name = entry.file_name().to_string_lossy().into_owned();
-        let unique = file_name
-            .strip_prefix(&format!(".{name}."))
-            .and_then(|rest| rest.strip_suffix(".new"));
-        if unique.is_none_or(|unique| unique.len() != 16 || !unique.bytes().all(|b| b.is_ascii_hexdigit())) {
-            continue;
-        }
-        let flags = OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK;
-        let opened = File::options()
-            .read(true)
-            .write(true)
-            .custom_flags(flags.bits())
-            .open(entry.path());
-        // What cannot be opened or removed is somebody else's, and stays.
-        if let Ok(file) = opened
-            && file.metadata().is_ok_and(|meta| meta.is_file())
-            && fcntl(&file, FcntlArg::F_OFD_SETLK(&byte_lock(BEING_MADE))).is_ok()
-        {
-            let _ = std::fs::remove_file(entry.path());
-        }
-    }
-}
-
-/// Makes an empty file a region.
-fn create_in(file: &File, path: &Path, options: &Options) -> Result<(), OpenError> {
-    let shape = Shape::for_memory(options.memory, page_size(file));
-    let layout = Layout::new(shape);
-    let segments = layout.segments_for(options.memory);
-    let len = layout.len(segments) as u64;
-    file.set_len(len).map_err(|e| io("set length", path, e))?;
-    for range in layout.backed(segments) {
-        back(file, range).map_err(|e| match no_room(&e) {
-            true => OpenError::NoSpace {
-                path: path.to_path_buf(),
-                wanted: layout.backed_len(segments),
-                source: e,
-            },
-            false => io("allocate", path, e),
-        })?;
-    }
-    let mapping = Mapping::of(file, layout.len_max, options.strict, options, path)?;
-    let [id0, id1, seed] = random(path)?;
-    let creation = Creation {
-        shape,
-        segments,
-        id: [id0, id1],
-        seed,
-        now_unix_s: clock::unix_s(),
-        boot_id: boot_id(),
-        checksums: options.checksums,
-    };
-    let memory = mapping.memory();
-    let nobody = Attachment {
-        probe: Some(Arc::new(file.try_clone().map_err(|e| io("dup", path, e))?)),
-        mapping,
-    };
-    let region = Region::create(memory, &creation, Box::new(nobody)).map_err(|why| unusable(path, why))?;
-    // A strict region is on the medium before it has its name.
-    let written = !region.is_strict()
-        || layout
-            .backed(segments)
-            .into_iter()
-            .all(|range| region.host().write_back(range))
-            && file.sync_all().is_ok();
-    if written {
-        Ok(())
-    } else {
-        Err(io("write back", path, std::io::Error::last_os_error()))
-    }
-}
-
-/// Attaches to the region behind `reopen`, each of whose files has a description of its own.
+/// Attaches to the region in a file that is described twice. `None`: another process is at the whole file, or the name leads
+/// elsewhere by now: start again.
 fn attach(
     place: &Place,
     path: &Path,
-    reopen: impl Fn() -> Result<File, OpenError>,
+    (file, probe): (File, File),
     options: &Options,
     warm: bool,
-) -> Result<Inner, OpenError> {
-    let file = reopen()?;
-    let found = inspect(&file, path, Access::Write)?;
+) -> Result<Option<Inner>, OpenError> {
+    let found = inspect(&file, path)?;
     found.check(options, path)?;
     let Inspected { layout, strict, .. } = found;
-    let slots = layout.shape.process_slots;
-    let slot = (0..slots)
-        .find(|slot| fcntl(&file, FcntlArg::F_OFD_SETLK(&byte_lock(offset(layout.process(*slot))))).is_ok())
-        .ok_or_else(|| OpenError::ProcessesFull {
-            path: path.to_path_buf(),
-            slots,
-        })?;
+    let id = file_id(&file).map_err(|e| io("stat", path, e))?;
+    let durable = is_durable(&probe);
     let mapping = Mapping::of(&file, layout.len_max, strict, options, path)?;
-    drop(file);
     let (latch, gate) = Latch::of(options.gate);
     if let GateState::Unavailable(why) = &gate {
         gate::say_once(why);
@@ -348,23 +265,54 @@ fn attach(
     mapping.protect(latch).map_err(|e| io("lay a protection key on", path, e))?;
     // Attaching is no verb: all of it is inside.
     let _inside = latch.open();
-    let probe = reopen()?;
-    let durable = is_durable(&probe);
-    let identity = resident::identity(&probe).map_err(|e| io("stat", path, e))?;
     let memory = mapping.memory();
     let mapped = memory.addresses();
-    let file = if options.sealed { harmless(&probe) } else { Some(probe) }.map(Arc::new);
+    let name = matches!(place, Place::Path(_)).then(|| whole_path(path));
+    let liveness =
+        Liveness::new(id, Some(probe), name.as_deref(), options.sealed).map_err(|e| io("keep a descriptor of", path, e))?;
+    let liveness = Arc::new(liveness);
     let attachment = Attachment {
-        probe: file.clone(),
+        liveness: Arc::clone(&liveness),
         mapping,
     };
     let mut region = Region::open(memory, Box::new(attachment)).map_err(|why| unusable(path, why))?;
+    let slots = layout.shape.process_slots_for(options.server);
+    let Some(tenant) = free_slot(&region, slots, &file, &liveness) else {
+        return Err(OpenError::ProcessesFull {
+            path: path.to_path_buf(),
+            slots,
+        });
+    };
+    let leads_elsewhere = || {
+        let found = std::fs::symlink_metadata(path).map(|meta| (meta.dev(), meta.ino()));
+        name.is_some() && !found.is_ok_and(|found| found == id)
+    };
+    if locked(&file, WHOLE, 1) == Locked::Yes || leads_elsewhere() {
+        return Ok(None);
+    }
+    let own_lock = offset(tenant.lock_offset);
+    let lost = || OpenError::LockLost {
+        path: path.to_path_buf(),
+    };
+    let witness = Witness::lock(&file).ok_or_else(lost)?;
+    drop(file);
+    let hold = match liveness.settle(own_lock, &witness) {
+        Settled::By(hold) => hold,
+        Settled::Overtaken => return Ok(None),
+        Settled::Lost => return Err(lost()),
+    };
     if options.strict_rehearsed {
         region.at_barrier(wait_100_ns);
     }
-    let last_seen_unix_s = i64::try_from(region.superblock().last_seen_unix_s.load(Relaxed)).unwrap_or(0);
+    let seen = region.seen();
+    let clock = Clock::here();
+    let now = clock.now();
+    let boot_id = boot_id().unwrap_or_else(|| boot_in_use(&region));
+    if region.is_clock_started(boot_id) {
+        check_clock(&region, clock, now, path)?;
+    }
     // "In use since this boot" must be on the medium before the first change can be.
-    if !region.begin_use(boot_id(), clock::unix_s()) {
+    if !region.begin_use(boot_id, now) {
         kernel::forget(&region);
         if durable && !region.host().write_back(0..superblock::SIZE) {
             return Err(io("write back", path, std::io::Error::last_os_error()));
@@ -380,75 +328,155 @@ fn attach(
     region
         .host()
         .prepare(&layout.backed(region.segments()), options.huge_pages, options.prefault);
-    let process = region.attach(slot, std::process::id(), clock::unix_s());
-    restart::after_gap(&region, slot, last_seen_unix_s, options);
+    let Some(process) = move_in(&region, &liveness, &tenant, hold) else {
+        return Ok(None);
+    };
+    restart::after_gap(&region, process.slot, seen, now, options);
     region.recover();
+    liveness.seal();
     let limits = Limits {
         item_size_max: options.item_size_max,
         evict: options.evict,
     };
-    Ok(Inner {
+    Ok(Some(Inner {
         crew: Arc::new(Crew::new(
             Arc::new(region),
+            Arc::clone(&liveness),
             Standing::Writer(process),
-            limits,
-            Home::new(),
+            (limits, layout.shape.thread_slots_for(options.server)),
             latch,
+            clock,
             whole(place),
         )),
         doorway: kernel::Doorway::default(),
         mapped,
-        identity,
-        file,
         warm,
+        discarded: false,
         attached_in: Duration::ZERO,
         durable,
         place: whole(place),
         options: options.clone(),
         gate,
         again: OnceLock::new(),
+    }))
+}
+
+/// The boot that a region is in use in, for a process that cannot know it: none would be another boot for all the others. Zeros if it was
+/// stopped cleanly, perhaps in an earlier one.
+fn boot_in_use(region: &Region) -> [u64; 2] {
+    let sb = region.superblock();
+    // PAIRS: clean: the swap in `Region::begin_use`: a process that reads "not clean" sees in which boot.
+    if sb.clean.load(Acquire) == superblock::STOPPED {
+        return [0; 2];
+    }
+    std::array::from_fn(|i| sb.boot_id.get(i).map_or(0, |word| word.load(Relaxed)))
+}
+
+/// A process slot for this process among the first `slots`, whose byte `file` has locked: its last tenant is gone for certain.
+fn free_slot(region: &Region, slots: usize, file: &File, liveness: &Liveness) -> Option<Tenant> {
+    (0..slots).find_map(|slot| {
+        let tenant = region.tenant(slot);
+        let at = offset(tenant.lock_offset);
+        if liveness.without_lock(&tenant) != Life::Dead || !lock(file, at) {
+            return None;
+        }
+        // The lock is free; it is the same tenant that was judged.
+        if region.tenant(slot) == tenant {
+            Some(tenant)
+        } else {
+            unlock(file, at);
+            None
+        }
     })
 }
 
+/// Moves into the process slot. `None`: the lock was lost on the way, and another process has it.
+fn move_in(region: &Region, liveness: &Liveness, tenant: &Tenant, hold: Hold) -> Option<Process> {
+    let own = liveness.own();
+    let process = region.take_over(tenant, std::process::id(), clock::unix_s())?;
+    region.identify(process, hold, own.identity).then_some(process)
+}
+
+/// A process that could not attach, because there is no process slot left, has the region to read, if there is a server that does the
+/// rest for it; otherwise, and with any other reason, it fails with that.
+fn without_slot(place: &Place, path: &Path, options: &Options, why: OpenError) -> Result<Inner, OpenError> {
+    if options.server || !matches!(why, OpenError::ProcessesFull { .. }) {
+        return Err(why);
+    }
+    let read = || {
+        let file = match place {
+            Place::Socket(path) => match handout::ask(path)? {
+                Handed::ToWrite { files: [file, _], .. } => file,
+                Handed::ToRead(file, _) => file,
+            },
+            Place::Path(_) | Place::Memfd => open_file(path, options, true)?,
+        };
+        // Without /proc the same descriptor has to do; the mapping is for reading either way.
+        let own = format!("/proc/self/fd/{}", file.as_raw_fd());
+        let file = File::open(own).unwrap_or(file);
+        let peer = Peer::of_region(socket_of(place), &file).map_err(|e| io("ask the server of", path, e))?;
+        attach_to_read(place, path, file, peer, options)
+    };
+    // Why there is no server is less than that the region is full.
+    read().map_err(|_: OpenError| why)
+}
+
+/// Where the server of the place's region is asked for lines, if that is known.
+pub(crate) fn socket_of(place: &Place) -> Option<&Path> {
+    match place {
+        Place::Socket(path) => Some(path),
+        Place::Path(_) | Place::Memfd => None,
+    }
+}
+
 /// Attaches to a region that may only be read: there is no lock, no process slot and no session, so nobody need know.
-fn attach_to_read(path: &Path, file: File, line: UnixStream, options: &Options) -> Result<Inner, OpenError> {
+fn attach_to_read(place: &Place, path: &Path, file: File, peer: Peer, options: &Options) -> Result<Inner, OpenError> {
     if !file.metadata().is_ok_and(|meta| meta.is_file()) {
         return Err(OpenError::NotAFile {
             path: path.to_path_buf(),
         });
     }
-    let found = inspect(&file, path, Access::Read)?;
+    let found = inspect(&file, path)?;
     found.check(options, path)?;
-    let mapping = Mapping::to_read(&file, found.layout.len_max).map_err(|e| io("map", path, e))?;
+    if found.strict {
+        let source = std::io::Error::other("a strict region cannot be read only: its readers write back what they rely on");
+        return Err(io("map", path, source));
+    }
+    let len = found.layout.len_max;
+    let mapping = Mapping::to_read(&file, len).map_err(|e| mapping::refused(e, len, path))?;
     let memory = mapping.memory();
     let mapped = memory.addresses();
-    let peer = Peer::new(&whole_path(path), &file, line).map_err(|e| io("stat", path, e))?;
-    let identity = resident::identity(&file).map_err(|e| io("stat", path, e))?;
-    let file = if options.sealed { harmless(&file) } else { Some(file) }.map(Arc::new);
+    let id = file_id(&file).map_err(|e| io("stat", path, e))?;
+    let probe = open_harmless(id, Some(file.as_raw_fd()), None).unwrap_or(file);
+    let liveness = Liveness::new(id, Some(probe), None, options.sealed).map_err(|e| io("keep a descriptor of", path, e))?;
+    liveness.seal();
+    let liveness = Arc::new(liveness);
     let attachment = Attachment {
-        probe: file.clone(),
+        liveness: Arc::clone(&liveness),
         mapping,
     };
     let region = Region::open(memory, Box::new(attachment)).map_err(|why| unusable(path, why))?;
+    let clock = Clock::here();
+    check_clock(&region, clock, clock.now(), path)?;
     let limits = Limits {
         item_size_max: options.item_size_max,
         evict: options.evict,
     };
-    let place = Place::Socket(whole_path(path));
+    let place = whole(place);
     Ok(Inner {
         crew: Arc::new(Crew::new(
             Arc::new(region),
-            Standing::Reader(peer),
-            limits,
-            Home::new(),
+            Arc::clone(&liveness),
+            Standing::Reader(Arc::new(peer)),
+            (limits, 0),
             Latch::NONE,
+            clock,
             place.clone(),
         )),
         doorway: kernel::Doorway::default(),
         mapped,
-        identity,
-        file,
         warm: true,
+        discarded: false,
         attached_in: Duration::ZERO,
         durable: false,
         place,
@@ -461,20 +489,18 @@ fn attach_to_read(path: &Path, file: File, line: UnixStream, options: &Options) 
     })
 }
 
-/// Opens a file that is open already: another description of the same file, whatever its name is by now.
-pub(crate) fn open_anew(file: &File, access: Access) -> std::io::Result<File> {
-    let own = format!("/proc/self/fd/{}", file.as_raw_fd());
-    File::options().read(true).write(access == Access::Write).open(own)
-}
-
-/// The file opened so that the descriptor can neither read nor write, nor be mapped (open(2), access mode 3): it can still be asked for
-/// locks and the length. `None`: this user may not open the file by itself.
-fn harmless(file: &File) -> Option<File> {
-    let own = format!("/proc/self/fd/{}", file.as_raw_fd());
-    let flags = OFlag::from_bits_retain(nix::libc::O_ACCMODE) | OFlag::O_CLOEXEC;
-    nix::fcntl::open(own.as_str(), flags, nix::sys::stat::Mode::empty())
-        .ok()
-        .map(File::from)
+/// Where it cannot be known in which time namespace this process is, it is taken for the initial one if that fits what the region says.
+fn check_clock(region: &Region, clock: Clock, now: Moment, path: &Path) -> Result<(), OpenError> {
+    const ERROR_MAX_S: u64 = 2;
+    let error_s = region.clock_error_s(now);
+    if clock.is_known() || error_s <= ERROR_MAX_S {
+        Ok(())
+    } else {
+        Err(OpenError::ClockUnknown {
+            path: path.to_path_buf(),
+            error_s,
+        })
+    }
 }
 
 /// The place by a name that stays right when this process changes its directory.
@@ -488,45 +514,6 @@ pub(crate) fn whole(place: &Place) -> Place {
 
 fn whole_path(path: &Path) -> PathBuf {
     std::path::absolute(path).unwrap_or_else(|_| path.to_path_buf())
-}
-
-/// Gives a region the segments that `memory` bytes have room for; it keeps what it has if that is more.
-pub(crate) fn raise(region: &Region, memory: u64) -> Result<(), GrowError> {
-    let layout = region.layout();
-    region.learn();
-    let (old, wanted) = (region.segments(), layout.segments_for(memory));
-    let most = layout.backed_len(layout.shape.segments_max) + layout.shape.segment_size as u64;
-    if wanted > old && memory > most {
-        return Err(GrowError::TooLarge { asked: memory, most });
-    }
-    region.raise(wanted).map_err(|source| match no_room(&source) {
-        true => GrowError::NoSpace {
-            has: layout.backed_len(old),
-            wanted: memory,
-            source,
-        },
-        false => GrowError::Io { source },
-    })
-}
-
-/// Whether a file could not be given memory because there is none.
-pub(crate) fn no_room(error: &std::io::Error) -> bool {
-    matches!(
-        error.kind(),
-        std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded | std::io::ErrorKind::OutOfMemory
-    )
-}
-
-/// Allocates these bytes of a file, which becomes as long as that needs.
-pub(crate) fn back(file: &File, range: std::ops::Range<usize>) -> std::io::Result<()> {
-    let (offset, len) = (offset(range.start), offset(range.end - range.start));
-    let _spread = nodes::Spread::begin();
-    loop {
-        match fallocate(file, FallocateFlags::empty(), offset, len) {
-            Err(nix::errno::Errno::EINTR) => {}
-            done => return done.map_err(std::io::Error::from),
-        }
-    }
 }
 
 /// The delay that pmemcached's authors gave each persist barrier (HotStorage 2017).
@@ -566,8 +553,11 @@ impl Inspected {
 }
 
 /// What the file says of the region in it.
-pub(crate) fn inspect(file: &File, path: &Path, access: Access) -> Result<Inspected, OpenError> {
+pub(crate) fn inspect(file: &File, path: &Path) -> Result<Inspected, OpenError> {
     let len = || file.metadata().map(|meta| usize::try_from(meta.len()).unwrap_or(usize::MAX));
+    if creation::is_unfinished(file).map_err(|e| io("read", path, e))? {
+        return Err(unusable(path, Unusable::Unfinished));
+    }
     let now = len().map_err(|e| io("stat", path, e))?;
     if now < superblock::SIZE {
         return Err(unusable(
@@ -578,11 +568,8 @@ pub(crate) fn inspect(file: &File, path: &Path, access: Access) -> Result<Inspec
             },
         ));
     }
-    let mapping = match access {
-        Access::Write => Mapping::new(file, superblock::SIZE),
-        Access::Read => Mapping::to_read(file, superblock::SIZE),
-    };
-    let mapping = mapping.map_err(|e| io("map", path, e))?;
+    // A copy: a maker that died may have left the file, and another one makes it empty.
+    let mapping = Mapping::copied(file, superblock::SIZE).map_err(|e| io("read", path, e))?;
     let memory = mapping.memory();
     let (layout, _) = Region::inspect(&memory, || len().unwrap_or(0)).map_err(|why| unusable(path, why))?;
     let sb: &superblock::Superblock = memory.get(0);
@@ -606,228 +593,10 @@ pub(crate) fn is_durable(file: &File) -> bool {
     fstatfs(file).is_ok_and(|fs| fs.filesystem_type() != TMPFS_MAGIC && fs.filesystem_type() != HUGETLBFS_MAGIC)
 }
 
-/// The page size of the file's memory: hugetlbfs has its own.
-pub(crate) fn page_size(file: &File) -> usize {
-    match fstatfs(file) {
-        Ok(fs) if fs.filesystem_type() == HUGETLBFS_MAGIC => usize::try_from(fs.block_size()).unwrap_or(4096).max(4096),
-        _ => 4096,
-    }
-}
-
-pub(crate) fn byte_lock(at: i64) -> nix::libc::flock {
-    // SAFETY: the structure is plain numbers, for which zeros are valid.
-    let mut lock: nix::libc::flock = unsafe { std::mem::zeroed() };
-    lock.l_type = i16::try_from(nix::libc::F_WRLCK).unwrap_or(0);
-    lock.l_whence = i16::try_from(nix::libc::SEEK_SET).unwrap_or(0);
-    lock.l_start = at;
-    lock.l_len = 1;
-    lock
-}
-
-pub(crate) fn offset(n: usize) -> i64 {
-    i64::try_from(n).unwrap_or(i64::MAX)
-}
-
-/// Random words from the kernel.
-pub(crate) fn random<const N: usize>(path: &Path) -> Result<[u64; N], OpenError> {
-    let mut words = [0; N];
-    let mut source = File::open("/dev/urandom").map_err(|e| io("open /dev/urandom for", path, e))?;
-    for word in &mut words {
-        let mut bytes = [0; 8];
-        source
-            .read_exact(&mut bytes)
-            .map_err(|e| io("read /dev/urandom for", path, e))?;
-        *word = u64::from_le_bytes(bytes);
-    }
-    Ok(words)
-}
-
-/// The identity of this boot (`random(4)`, "boot_id"); zeros where there is no /proc, so that every boot looks the same
-/// there, and files should not be used.
-pub(crate) fn boot_id() -> [u64; 2] {
-    let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+/// The identity of this boot (`random(4)`, "boot_id"). `None`: /proc is hidden, or another one.
+pub(crate) fn boot_id() -> Option<[u64; 2]> {
+    let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
     let digits: String = text.chars().filter(char::is_ascii_hexdigit).collect();
-    let half = |r| digits.get(r).and_then(|d| u64::from_str_radix(d, 16).ok()).unwrap_or(0);
-    [half(0..16), half(16..32)]
-}
-
-/// A mapping, unmapped when dropped.
-pub(crate) struct Mapping {
-    base: NonNull<nix::libc::c_void>,
-    len: usize,
-    /// the process that mapped it
-    home: Home,
-    is_persistent: bool,
-    is_read_only: bool,
-}
-
-// SAFETY: an address range belongs to the whole process.
-unsafe impl Send for Mapping {}
-// SAFETY: as above; nothing is accessed through it but by `Memory`.
-unsafe impl Sync for Mapping {}
-
-impl Mapping {
-    /// For a strict region, or any other. As a rehearsal a strict one lies on ordinary memory, which is taken for persistent.
-    pub(crate) fn of(file: &File, len: usize, strict: bool, options: &Options, path: &Path) -> Result<Self, OpenError> {
-        if strict && options.strict_rehearsed {
-            let mut mapping = Self::new(file, len).map_err(|e| io("map", path, e))?;
-            mapping.is_persistent = true;
-            return Ok(mapping);
-        }
-        if !strict {
-            return Self::new(file, len).map_err(|e| io("map", path, e));
-        }
-        // `mmap(2)`: MAP_SYNC fails with EOPNOTSUPP where the processor's write-backs do not reach the medium.
-        Self::with(file, len, MapFlags::MAP_SHARED_VALIDATE | MapFlags::MAP_SYNC).map_err(|source| OpenError::StrictImpossible {
-            path: path.to_path_buf(),
-            source,
-        })
-    }
-
-    pub(crate) fn new(file: &File, len: usize) -> std::io::Result<Self> {
-        Self::with(file, len, MapFlags::MAP_SHARED | MapFlags::MAP_NORESERVE)
-    }
-
-    /// For reading only, of a file that is open for reading: the kernel refuses to make such a mapping writable (`mprotect(2)`,
-    /// EACCES).
-    fn to_read(file: &File, len: usize) -> std::io::Result<Self> {
-        Self::protected(
-            file,
-            len,
-            MapFlags::MAP_SHARED | MapFlags::MAP_NORESERVE,
-            ProtFlags::PROT_READ,
-        )
-    }
-
-    fn with(file: &File, len: usize, flags: MapFlags) -> std::io::Result<Self> {
-        Self::protected(file, len, flags, ProtFlags::PROT_READ | ProtFlags::PROT_WRITE)
-    }
-
-    fn protected(file: &File, len: usize, flags: MapFlags, prot: ProtFlags) -> std::io::Result<Self> {
-        let size = NonZeroUsize::new(len).ok_or(std::io::ErrorKind::InvalidInput)?;
-        // SAFETY: a new mapping at an address of the kernel's choice overlaps nothing.
-        let base = unsafe { mmap(None, size, prot, flags, file, 0) }?;
-        let is_persistent = flags.contains(MapFlags::MAP_SYNC);
-        let mapping = Self {
-            base,
-            len,
-            home: Home::new(),
-            is_persistent,
-            is_read_only: !prot.contains(ProtFlags::PROT_WRITE),
-        };
-        // A forked child must not hold the lock nor write as its parent: it has no mapping at all.
-        // SAFETY: advice about our own mapping.
-        unsafe { madvise(base, len, MmapAdvise::MADV_DONTFORK) }?;
-        Ok(mapping)
-    }
-
-    /// The mapped bytes; the caller keeps the mapping as long as it uses them.
-    pub(crate) fn memory(&self) -> Memory {
-        // SAFETY: mapped shared, readable, and writable unless the region is told otherwise, page-aligned; kept by the `Attachment` that the region owns.
-        unsafe { Memory::new(self.base.cast(), self.len) }
-    }
-
-    /// Makes it inaccessible outside calls.
-    pub(crate) fn protect(&self, latch: Latch) -> std::io::Result<()> {
-        latch.protect(self.base.cast(), self.len)
-    }
-
-    fn advise(&self, offset: usize, len: usize, advice: MmapAdvise) -> nix::Result<()> {
-        // SAFETY: within the mapping; the advices used change no contents.
-        unsafe { madvise(self.base.byte_add(offset), len, advice) }
-    }
-
-    /// How much of the mapping the file backs: what the kernel can fault in (madvise(2), MADV_POPULATE_READ). It does that with the calling
-    /// thread's rights, so inside the gate.
-    fn backed_len(&self) -> usize {
-        let (mut backed, mut beyond) = (0, self.len / PAGE);
-        while backed < beyond {
-            let middle = backed + (beyond - backed) / 2;
-            if self.advise(middle * PAGE, PAGE, MmapAdvise::MADV_POPULATE_READ).is_ok() {
-                backed = middle + 1;
-            } else {
-                beyond = middle;
-            }
-        }
-        backed * PAGE
-    }
-
-    fn sync(&self, offset: usize, len: usize) -> bool {
-        // SAFETY: within the mapping.
-        unsafe { msync(self.base.byte_add(offset), len, MsFlags::MS_SYNC) }.is_ok()
-    }
-}
-
-impl Drop for Mapping {
-    fn drop(&mut self) {
-        // A forked child does not have it, and may have something else there.
-        if !self.home.is_here() {
-            return;
-        }
-        // SAFETY: mapped by `new`, and nobody uses it any more: the region that did is being dropped.
-        let _ = unsafe { munmap(self.base, self.len) };
-    }
-}
-
-/// What keeps a region attached: its mapping, and a descriptor without locks of its own to ask for others'.
-pub(crate) struct Attachment {
-    /// none in a sealed process that may not open the file
-    pub probe: Option<Arc<File>>,
-    pub mapping: Mapping,
-}
-
-impl Host for Attachment {
-    fn is_alive(&self, lock_offset: usize) -> bool {
-        let mut lock = byte_lock(offset(lock_offset));
-        // Who cannot be asked about is left alone.
-        let Some(probe) = &self.probe else { return true };
-        let asked = aside(|| fcntl(probe, FcntlArg::F_OFD_GETLK(&mut lock)));
-        // Who cannot be asked about is left alone.
-        asked.is_err() || i32::from(lock.l_type) != nix::libc::F_UNLCK
-    }
-
-    fn prepare(&self, ranges: &[std::ops::Range<usize>], huge_pages: bool, prefault: bool) {
-        for range in ranges {
-            // The kernel faults pages in with the calling thread's rights, so inside the gate.
-            let len = range.end - range.start;
-            // Both are wishes: a kernel that cannot grant them serves the region in small pages, faulted in as they are used.
-            if huge_pages {
-                let _ = self.mapping.advise(range.start, len, MmapAdvise::MADV_HUGEPAGE);
-            }
-            if prefault {
-                let _ = self.mapping.advise(range.start, len, MmapAdvise::MADV_POPULATE_WRITE);
-            }
-        }
-    }
-
-    fn is_persistent(&self) -> bool {
-        self.mapping.is_persistent
-    }
-
-    fn fence_everywhere(&self) -> bool {
-        aside(kernel::fence_everywhere)
-    }
-
-    fn is_read_only(&self) -> bool {
-        self.mapping.is_read_only
-    }
-
-    fn write_back(&self, range: std::ops::Range<usize>) -> bool {
-        aside(|| self.mapping.sync(range.start, range.end - range.start))
-    }
-
-    fn file_len(&self) -> usize {
-        let Some(probe) = &self.probe else {
-            return self.mapping.backed_len();
-        };
-        let len = aside(|| probe.metadata()).map_or(0, |m| m.len());
-        usize::try_from(len).unwrap_or(usize::MAX)
-    }
-
-    fn back(&self, range: std::ops::Range<usize>) -> std::io::Result<()> {
-        let Some(probe) = &self.probe else {
-            return Err(std::io::ErrorKind::PermissionDenied.into());
-        };
-        aside(|| back(probe, range))
-    }
+    let half = |r| digits.get(r).and_then(|d| u64::from_str_radix(d, 16).ok());
+    Some([half(0..16)?, half(16..32)?])
 }

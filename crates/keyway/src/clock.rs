@@ -1,14 +1,385 @@
-//! The clock: seconds of time(2), which the kernel's code in the process reads from memory (`vdso(7)`): a load, where clock_gettime(2)
-//! makes sure that seconds and nanoseconds belong together.
+//! The machine's clocks, and what a session knows of the region's.
+//!
+//! | clock | what for | who can set it |
+//! |---|---|---|
+//! | CLOCK_BOOTTIME | the region's clock ([`keyway_region::Moment`]) | no process |
+//! | CLOCK_MONOTONIC_COARSE | how long a session may go by its last reading: until the next second begins | no process |
+//! | the kernel's CLOCK_REALTIME | how much time was between two boots | who may set the machine's time |
+//! | the process's own wall clock, by the C library | exptimes that are Unix times, at the call | libraries that the process has preloaded, too |
+//!
+//! All but the last are asked past the C library, whose functions a preloaded library may replace: of the kernel's code in the process (`vdso(7)`), or,
+//! where that cannot be found, by system calls. In a time namespace (`time_namespaces(7)`) the kernel adds an offset to the first two; it is taken off the
+//! first.
+//!
+//! A coarse clock lags by a timer tick at most (`time(7)`: 1 to 10 ms), and stands while the machine is suspended. So sessions agree on when a
+//! second begins but for a timer tick; behind a suspend a session learns of it when its own second has ended.
 //!
 //! # Safety
 //!
-//! The only `unsafe` asks for the time, and gives no place to store it to.
-#![allow(unsafe_code, reason = "time(2); contract above")]
+//! The `unsafe` calls clock_gettime(2), under whatever name the kernel's code has it, with a place for its answer; time(2) without one; and two system
+//! calls that take numbers and give descriptors.
+#![allow(unsafe_code, reason = "system calls; contract above")]
 
-/// Unix seconds now.
-#[inline]
+use crate::presence::open_pidfd;
+use keyway_region::{Moment, Region};
+use nix::libc::{self, c_int, clockid_t, timespec};
+use std::fs::File;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
+use std::sync::atomic::AtomicPtr;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// Inode of the initial time namespace (include/uapi/linux/nsfs.h, TIME_NS_INIT_INO).
+const INITIAL_NAMESPACE: u64 = 0xEFFF_FFFA;
+/// include/uapi/linux/pidfd.h.
+const PIDFD_GET_TIME_NAMESPACE: libc::c_ulong = 0xFF07;
+const NS_PER_S: i64 = 1_000_000_000;
+
+/// The boot clock as this process has it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Clock {
+    /// what the process's time namespace adds to the boot clock, and to the monotonic one, nanoseconds
+    added_ns: Added,
+    is_known: bool,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Added {
+    boot: i64,
+    monotonic: i64,
+}
+
+impl Clock {
+    /// Asked when a process attaches, not later: a process that enters another time namespace has to attach anew.
+    pub(crate) fn here() -> Self {
+        match added() {
+            Some(added_ns) => Self {
+                added_ns,
+                is_known: true,
+            },
+            None => Self::default(),
+        }
+    }
+
+    /// Whether it is known in which time namespace the process is.
+    pub(crate) fn is_known(self) -> bool {
+        self.is_known
+    }
+
+    /// Now.
+    pub(crate) fn now(self) -> Moment {
+        Moment {
+            boot: self.boot(),
+            unix: duration(ask(libc::CLOCK_REALTIME)),
+        }
+    }
+
+    /// Now, with the time of the process's own wall clock.
+    pub(crate) fn now_by_own_wall(self) -> Moment {
+        let unix = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        Moment { boot: self.boot(), unix }
+    }
+
+    /// CLOCK_MONOTONIC as the initial time namespace has it, as BPF programs do.
+    pub(crate) fn monotonic(self) -> Duration {
+        without(duration(ask(libc::CLOCK_MONOTONIC)), self.added_ns.monotonic)
+    }
+
+    fn boot(self) -> Duration {
+        without(duration(ask(libc::CLOCK_BOOTTIME)), self.added_ns.boot)
+    }
+}
+
+/// The kernel's Unix time, seconds.
 pub(crate) fn unix_s() -> i64 {
+    ask(libc::CLOCK_REALTIME).tv_sec
+}
+
+/// Unix seconds by the process's own wall clock.
+pub(crate) fn own_unix_s() -> i64 {
     // SAFETY: NULL is allowed, and nothing is stored then.
-    unsafe { nix::libc::time(std::ptr::null_mut()) }
+    unsafe { libc::time(std::ptr::null_mut()) }
+}
+
+/// CLOCK_MONOTONIC_COARSE, nanoseconds: a few loads.
+#[inline(always)]
+pub(crate) fn coarse_ns() -> i64 {
+    let time = ask(libc::CLOCK_MONOTONIC_COARSE);
+    time.tv_sec * NS_PER_S + time.tv_nsec
+}
+
+/// What a session knows of the region's clock: the tick that it is in, and until when.
+#[derive(Debug, Default)]
+pub(crate) struct Watch {
+    tick: u32,
+    /// coarse clock
+    until_ns: i64,
+}
+
+/// A look at the region's clock.
+pub(crate) struct Reading {
+    pub tick: u32,
+    /// left of the region's second
+    pub left: Duration,
+}
+
+impl Watch {
+    /// The tick when the coarse clock says `coarse_ns`. `read` reads the region's clock, if that has to be; then `coarse_ns` was read before.
+    #[inline(always)]
+    pub(crate) fn tick(&mut self, coarse_ns: i64, read: impl FnOnce() -> Reading) -> u32 {
+        if coarse_ns < self.until_ns {
+            self.tick
+        } else {
+            self.read(coarse_ns, read)
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn read(&mut self, coarse_ns: i64, read: impl FnOnce() -> Reading) -> u32 {
+        let reading = read();
+        self.tick = reading.tick;
+        self.until_ns = coarse_ns + i64::try_from(reading.left.as_nanos()).unwrap_or(0);
+        self.tick
+    }
+}
+
+/// Reads the region's clock.
+pub(crate) fn read(region: &Region, now: Moment) -> Reading {
+    let subsecond = region.clock(now.boot).subsec_nanos();
+    Reading {
+        tick: region.tick(now),
+        left: Duration::from_nanos(NS_PER_S.unsigned_abs() - u64::from(subsecond)),
+    }
+}
+
+/// The same by a user who may write: the region is noted to be in use.
+pub(crate) fn read_and_note(region: &Region, now: Moment) -> Reading {
+    region.note_use(now);
+    read(region, now)
+}
+
+/// clock_gettime(2).
+type GetTime = unsafe extern "C" fn(clockid_t, *mut timespec) -> c_int;
+
+/// Whom to ask for the time. PAIRS: nothing; it is an address of code that is there.
+static GET_TIME: AtomicPtr<libc::c_void> = AtomicPtr::new(find_and_ask as *mut libc::c_void);
+
+/// The time by one of the clocks that every kernel has.
+#[inline(always)]
+fn ask(clock: clockid_t) -> timespec {
+    let mut time = timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: only functions of this type are stored there; the place is there for one answer.
+    unsafe { std::mem::transmute::<*mut libc::c_void, GetTime>(GET_TIME.load(Relaxed))(clock, &raw mut time) };
+    time
+}
+
+/// The first time.
+unsafe extern "C" fn find_and_ask(clock: clockid_t, time: *mut timespec) -> c_int {
+    let found = find();
+    GET_TIME.store(found, Relaxed);
+    // SAFETY: `find` gives functions of this type; the caller's place.
+    unsafe { std::mem::transmute::<*mut libc::c_void, GetTime>(found)(clock, time) }
+}
+
+/// Who tells the time in this process.
+fn find() -> *mut libc::c_void {
+    const NAME: &std::ffi::CStr = if cfg!(target_arch = "x86_64") {
+        c"__vdso_clock_gettime"
+    } else {
+        c"__kernel_clock_gettime"
+    };
+    // SAFETY: two strings that end with a zero. The kernel's code is there already, and stays.
+    let found = unsafe {
+        let kernels = libc::dlopen(c"linux-vdso.so.1".as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD);
+        if kernels.is_null() {
+            kernels
+        } else {
+            libc::dlsym(kernels, NAME.as_ptr())
+        }
+    };
+    if found.is_null() {
+        by_system_call as *mut libc::c_void
+    } else {
+        found
+    }
+}
+
+/// Where the kernel's code is not found: under valgrind; in a static program, in which nothing stands between it and the C library.
+unsafe extern "C" fn by_system_call(clock: clockid_t, time: *mut timespec) -> c_int {
+    // SAFETY: the caller's place.
+    unsafe {
+        if cfg!(target_env = "gnu") {
+            c_int::try_from(libc::syscall(libc::SYS_clock_gettime, clock, time)).unwrap_or(-1)
+        } else {
+            libc::clock_gettime(clock, time)
+        }
+    }
+}
+
+fn duration(time: timespec) -> Duration {
+    Duration::new(
+        u64::try_from(time.tv_sec).unwrap_or(0),
+        u32::try_from(time.tv_nsec).unwrap_or(0),
+    )
+}
+
+fn without(time: Duration, added_ns: i64) -> Duration {
+    let ns = i64::try_from(time.as_nanos()).unwrap_or(i64::MAX).saturating_sub(added_ns);
+    Duration::from_nanos(u64::try_from(ns).unwrap_or(0))
+}
+
+/// What the process's time namespace adds. `None`: that cannot be known.
+fn added() -> Option<Added> {
+    let namespace = |name: &str| std::fs::metadata(format!("/proc/self/ns/{name}")).map(|meta| meta.ino());
+    match (namespace("time"), namespace("time_for_children")) {
+        (Ok(INITIAL_NAMESPACE), _) => Some(Added::default()),
+        // The file tells of the namespace that children are born in.
+        (Ok(own), Ok(of_children)) if own == of_children => parse(&std::fs::read_to_string("/proc/self/timens_offsets").ok()?),
+        (Ok(_), _) => None,
+        // A kernel without time namespaces has other ones.
+        (Err(_), _) if namespace("mnt").is_ok() => Some(Added::default()),
+        (Err(_), _) => (namespace_by_pidfd()? == INITIAL_NAMESPACE).then(Added::default),
+    }
+}
+
+/// Of /proc/self/timens_offsets: a line for each clock, with seconds and nanoseconds.
+fn parse(offsets: &str) -> Option<Added> {
+    let of = |clock: &str| {
+        let mut words = offsets.lines().find_map(|line| line.strip_prefix(clock))?.split_whitespace();
+        let [seconds, ns] = [words.next()?, words.next()?].map(|word| word.parse::<i64>().ok());
+        Some(seconds?.checked_mul(NS_PER_S)?.saturating_add(ns?))
+    };
+    Some(Added {
+        boot: of("boottime")?,
+        monotonic: of("monotonic")?,
+    })
+}
+
+/// The inode of the process's time namespace, without /proc: Linux 6.11 (pidfd_open(2), PIDFD_GET_TIME_NAMESPACE).
+fn namespace_by_pidfd() -> Option<u64> {
+    let pidfd = open_pidfd(nix::unistd::getpid().as_raw(), 0).ok()?;
+    // SAFETY: takes no argument, and gives a descriptor.
+    let fd = unsafe { libc::ioctl(pidfd.as_raw_fd(), PIDFD_GET_TIME_NAMESPACE) };
+    if fd < 0 {
+        // A kernel without time namespaces knows the call, and says so.
+        let is_without = std::io::Error::last_os_error().raw_os_error() == Some(libc::EOPNOTSUPP);
+        return is_without.then_some(INITIAL_NAMESPACE);
+    }
+    // SAFETY: the descriptor that was just given.
+    let namespace = File::from(unsafe { OwnedFd::from_raw_fd(fd) });
+    namespace.metadata().ok().map(|meta| meta.ino())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::Cell;
+
+    /// A machine whose clocks a test sets, and how often they were read.
+    #[derive(Default)]
+    struct Machine {
+        boot_ms: Cell<u64>,
+        coarse_ms: Cell<i64>,
+        reads: Cell<u32>,
+    }
+
+    impl Machine {
+        fn runs(&self, ms: u32) {
+            self.boot_ms.set(self.boot_ms.get() + u64::from(ms));
+            // Lagging, as it does.
+            self.coarse_ms.set(i64::try_from(self.boot_ms.get()).unwrap() / 4 * 4);
+        }
+
+        fn asked(&self, watch: &mut Watch) -> u32 {
+            watch.tick(self.coarse_ms.get() * 1_000_000, || {
+                self.reads.set(self.reads.get() + 1);
+                let boot_ms = self.boot_ms.get();
+                Reading {
+                    tick: u32::try_from(boot_ms / 1000).unwrap(),
+                    left: Duration::from_millis(1000 - boot_ms % 1000),
+                }
+            })
+        }
+    }
+
+    #[test]
+    fn a_session_is_behind_by_no_more_than_a_timer_tick_and_reads_the_clock_seldom() {
+        let (machine, mut watch) = (Machine::default(), Watch::default());
+        for step in 0..20_000 {
+            machine.runs([1, 2, 3][step % 3]);
+            let tick = machine.asked(&mut watch);
+            let now_ms = machine.boot_ms.get();
+            assert!(
+                u64::from(tick) == now_ms / 1000 || u64::from(tick) == (now_ms - 4) / 1000,
+                "{now_ms} ms: {tick}"
+            );
+        }
+        // Forty seconds: once for each, and while the coarse clock lags.
+        assert!((40..200).contains(&machine.reads.get()), "{}", machine.reads.get());
+    }
+
+    #[test]
+    fn a_long_pause_is_noticed_by_the_first_call_behind_it() {
+        let (machine, mut watch) = (Machine::default(), Watch::default());
+        machine.runs(5_500);
+        assert_eq!(machine.asked(&mut watch), 5);
+        machine.runs(3_600_000);
+        assert_eq!(machine.asked(&mut watch), 3605);
+    }
+
+    #[test]
+    fn a_suspended_machine_counts_when_the_second_has_ended() {
+        let (machine, mut watch) = (Machine::default(), Watch::default());
+        machine.runs(5_300);
+        assert_eq!(machine.asked(&mut watch), 5);
+        // CLOCK_BOOTTIME counts an hour, the monotonic clocks nothing.
+        machine.boot_ms.set(machine.boot_ms.get() + 3_600_000);
+        assert_eq!(machine.asked(&mut watch), 5, "the session's second has not ended");
+        machine.coarse_ms.set(machine.coarse_ms.get() + 704);
+        assert_eq!(machine.asked(&mut watch), 3605);
+    }
+
+    #[test]
+    fn the_offsets_of_a_time_namespace_are_read() {
+        let text = "monotonic           0         0\nboottime     31536000 500000000\n";
+        let added = Added {
+            boot: 31_536_000_500_000_000,
+            monotonic: 0,
+        };
+        assert_eq!(parse(text), Some(added));
+        assert_eq!(
+            parse("monotonic -7 250000000\nboottime -1 0\n").map(|a| (a.boot, a.monotonic)),
+            Some((-NS_PER_S, -6_750_000_000))
+        );
+        for odd in ["", "monotonic 0 0", "boottime x 0\nmonotonic 0 0"] {
+            assert_eq!(parse(odd), None, "{odd:?}");
+        }
+    }
+
+    #[test]
+    fn the_kernels_code_is_asked_if_the_process_has_it() {
+        // SAFETY: getauxval(3) takes a number and gives one.
+        let has_it = unsafe { libc::getauxval(libc::AT_SYSINFO_EHDR) } != 0;
+        let by_call = by_system_call as *mut libc::c_void;
+        assert_eq!(find() != by_call, has_it && cfg!(target_env = "gnu"));
+        let mut time = timespec { tv_sec: 0, tv_nsec: 0 };
+        // SAFETY: a place for one answer.
+        assert_eq!(unsafe { by_system_call(libc::CLOCK_BOOTTIME, &raw mut time) }, 0);
+        assert!(duration(time) <= duration(ask(libc::CLOCK_BOOTTIME)));
+    }
+
+    #[test]
+    fn the_namespace_is_known_here_with_and_without_proc() {
+        let clock = Clock::here();
+        assert!(clock.is_known());
+        let by_proc = std::fs::metadata("/proc/self/ns/time").map(|meta| meta.ino()).ok();
+        // An older kernel cannot be asked.
+        if let Some(by_pidfd) = namespace_by_pidfd() {
+            assert_eq!(Some(by_pidfd), by_proc);
+        }
+        let (one, two) = (clock.now(), clock.now());
+        assert!(one.boot <= two.boot && one.unix.as_secs() > 1_500_000_000);
+    }
 }

@@ -2,16 +2,31 @@
 //!
 //! Item by item, so that each is whole or absent in the copy, while writers go on: what is written or deleted after the
 //! copy has passed its bucket is not in it, or still is. The copy gets its name when it is complete and cleanly stopped.
+//!
+//! Until then it is beside its place under a name that no other process can know before it is there (`.NAME.` and 32 random hexadecimal
+//! digits, `.copy`), and a byte of it is locked. A file of that kind that nothing in is locked was left by a copy that was killed:
+//! [`remove_leftovers`] removes it.
 
-use crate::{Cache, Delete, Get, Options, Place, Session, Store};
+use crate::attach::io;
+use crate::creation::{is_at, random};
+use crate::descriptor::StreamsTaken;
+use crate::liveness::{Locked, lock, locked};
+use crate::{Cache, Delete, Get, OpenError, Options, Place, Session, Store};
 use keyway_region::verbs::Item;
-use nix::fcntl::{AT_FDCWD, RenameFlags, renameat2};
+use nix::fcntl::{AT_FDCWD, OFlag, RenameFlags, renameat2};
+use nix::unistd::geteuid;
+use std::fs::File;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 /// Items read between two reports of progress.
-const STEP: usize = 1024;
+const STEP: usize = 256;
 /// Longest time that an exptime can say as seconds from now (protocol.txt, "Expiration times").
 const RELATIVE_MAX_S: u32 = 60 * 60 * 24 * 30;
+/// The byte of an unfinished copy that its maker has locked: no process slot's, and not the one under which regions are made.
+const COPYING: i64 = 1;
+/// Hexadecimal digits of an unfinished copy's name: as many as nobody guesses.
+const DIGITS: usize = 32;
 
 /// Why a region could not be copied.
 #[derive(Debug)]
@@ -20,13 +35,15 @@ pub enum CopyError {
     /// there is something already
     Exists { path: PathBuf },
     /// the copy could not be made, or used
-    Open(crate::OpenError),
+    Open(OpenError),
     /// a thread could not attach to one of the two
     Session(crate::SessionError),
     /// the copy could not be given its name
     Rename { path: PathBuf, source: std::io::Error },
     /// it could not be written back
     NotWritten { path: PathBuf },
+    /// its maker was asked to end
+    Interrupted { path: PathBuf },
 }
 
 impl std::fmt::Display for CopyError {
@@ -41,6 +58,7 @@ impl std::fmt::Display for CopyError {
             Self::Session(why) => why.fmt(f),
             Self::Rename { path, source } => write!(f, "{}: cannot give the copy this name: {source}", path.display()),
             Self::NotWritten { path } => write!(f, "{}: the copy could not be written back to the disk", path.display()),
+            Self::Interrupted { path } => write!(f, "{}: the copy was interrupted, and nothing is left of it", path.display()),
         }
     }
 }
@@ -51,7 +69,7 @@ impl std::error::Error for CopyError {
             Self::Open(why) => Some(why),
             Self::Session(why) => Some(why),
             Self::Rename { source, .. } => Some(source),
-            Self::Exists { .. } | Self::NotWritten { .. } => None,
+            Self::Exists { .. } | Self::NotWritten { .. } | Self::Interrupted { .. } => None,
         }
     }
 }
@@ -66,21 +84,82 @@ pub struct Copied {
 }
 
 /// The unfinished copy: removed unless it got its name.
-struct Unfinished(PathBuf);
+struct Unfinished {
+    /// with the lock
+    file: File,
+    path: PathBuf,
+}
 
-impl Drop for Unfinished {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.0);
+impl Unfinished {
+    /// An empty file for a copy to this place.
+    fn new(to: &Path) -> Result<Self, OpenError> {
+        loop {
+            let [one, two] = random(to)?;
+            let name = to.file_name().unwrap_or_default().to_string_lossy();
+            let path = to.with_file_name(format!(".{name}.{one:016x}{two:016x}.copy"));
+            let file = File::options()
+                .read(true)
+                .write(true)
+                .create_new(true)
+                .mode(0o600)
+                .custom_flags(OFlag::O_NOFOLLOW.bits())
+                .open(&path)
+                .map_err(|e| io("create", &path, e))?;
+            // A process that took it for a leftover before it was locked has removed it.
+            if lock(&file, COPYING) && is_at(&file, &path) {
+                return Ok(Self { file, path });
+            }
+        }
     }
 }
 
-pub(crate) fn copy(from: &Cache, to: &Path, force: bool, mut progress: impl FnMut(u8)) -> Result<Copied, CopyError> {
+impl Drop for Unfinished {
+    fn drop(&mut self) {
+        if is_at(&self.file, &self.path) {
+            let _ = std::fs::remove_file(&self.path);
+        }
+    }
+}
+
+/// Removes what copies to this place left that were killed: files of their names, of this user, in which nothing is locked.
+pub(crate) fn remove_leftovers(place: &Path) {
+    let name = place.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let begin = format!(".{name}.");
+    let folder = match place.parent() {
+        Some(folder) if !folder.as_os_str().is_empty() => folder,
+        _ => Path::new("."),
+    };
+    for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        let digits = name.strip_prefix(&begin).and_then(|rest| rest.strip_suffix(".copy"));
+        if digits.is_some_and(|digits| digits.len() == DIGITS && digits.bytes().all(|b| b.is_ascii_hexdigit())) {
+            remove_leftover(&entry.path());
+        }
+    }
+}
+
+fn remove_leftover(path: &Path) {
+    let flags = OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK;
+    let opened = File::options().read(true).write(true).custom_flags(flags.bits()).open(path);
+    // What cannot be opened is another user's, and stays.
+    let Ok(file) = opened else { return };
+    let is_ours = file
+        .metadata()
+        .is_ok_and(|meta| meta.is_file() && meta.uid() == geteuid().as_raw());
+    // Of 0 bytes: to the end of the file, wherever that is (fcntl(2), l_len).
+    if is_ours && lock(&file, COPYING) && locked(&file, 0, 0) == Locked::No && is_at(&file, path) {
+        let _ = std::fs::remove_file(path);
+    }
+}
+
+pub(crate) fn copy(from: &Cache, to: &Path, force: bool, mut goes_on: impl FnMut(u8) -> bool) -> Result<Copied, CopyError> {
     if !force && to.symlink_metadata().is_ok() {
         return Err(CopyError::Exists { path: to.to_path_buf() });
     }
+    // The unfinished copy's descriptor must not become a standard stream of a program that was started without.
+    let _streams = StreamsTaken::new();
+    remove_leftovers(to);
     let info = from.info();
-    let name = to.file_name().unwrap_or_default().to_string_lossy();
-    let aside = Unfinished(to.with_file_name(format!(".{name}.{}.copy", std::process::id())));
     let options = Options {
         // A region has whole segments, so it is a little smaller than what was asked for.
         memory: info.limit_bytes + info.segment_bytes,
@@ -88,10 +167,10 @@ pub(crate) fn copy(from: &Cache, to: &Path, force: bool, mut progress: impl FnMu
         checksums: info.checksums,
         ..Options::default()
     };
-    // A copy that was killed may have left one of the same name.
-    let _ = std::fs::remove_file(&aside.0);
-    let cache = Cache::open(&Place::Path(aside.0.clone()), &options).map_err(CopyError::Open)?;
-    let copied = copy_items(from, &cache, info.index_buckets, &mut progress)?;
+    let unfinished = Unfinished::new(to).map_err(CopyError::Open)?;
+    let cache = Cache::open(&Place::Path(unfinished.path.clone()), &options).map_err(CopyError::Open)?;
+    let copied = copy_items(from, &cache, info.index_buckets, &mut goes_on)?
+        .ok_or_else(|| CopyError::Interrupted { path: to.to_path_buf() })?;
     let is_written = cache.close();
     if !is_written {
         return Err(CopyError::NotWritten { path: to.to_path_buf() });
@@ -101,25 +180,29 @@ pub(crate) fn copy(from: &Cache, to: &Path, force: bool, mut progress: impl FnMu
     } else {
         RenameFlags::RENAME_NOREPLACE
     };
-    renameat2(AT_FDCWD, &aside.0, AT_FDCWD, to, flags).map_err(|e| match e {
+    renameat2(AT_FDCWD, &unfinished.path, AT_FDCWD, to, flags).map_err(|e| match e {
         nix::errno::Errno::EEXIST => CopyError::Exists { path: to.to_path_buf() },
         e => CopyError::Rename {
             path: to.to_path_buf(),
             source: e.into(),
         },
     })?;
-    progress(100);
+    goes_on(100);
     Ok(copied)
 }
 
-fn copy_items(from: &Cache, to: &Cache, buckets: u64, progress: &mut impl FnMut(u8)) -> Result<Copied, CopyError> {
+/// `None`: it was not to go on.
+fn copy_items(from: &Cache, to: &Cache, buckets: u64, goes_on: &mut impl FnMut(u8) -> bool) -> Result<Option<Copied>, CopyError> {
     let mut source = from.session().map_err(CopyError::Session)?;
     let mut sink = to.session().map_err(CopyError::Session)?;
     let mut copied = Copied::default();
     let mut cursor = Some(0);
     let mut value = Vec::new();
     while let Some(at) = cursor {
-        progress(u8::try_from((at * 100 / buckets.max(1)).min(99)).unwrap_or(99));
+        let percent = u8::try_from((at * 100 / buckets.max(1)).min(99)).unwrap_or(99);
+        if !goes_on(percent) {
+            return Ok(None);
+        }
         let mut keys = Vec::new();
         cursor = source.walk(at, STEP, |key, _| keys.push(key.to_vec()));
         for key in keys {
@@ -140,7 +223,8 @@ fn copy_items(from: &Cache, to: &Cache, buckets: u64, progress: &mut impl FnMut(
             }
         }
     }
-    Ok(copied)
+    // What was asked for meanwhile counts until the copy has its name.
+    Ok(goes_on(99).then_some(copied))
 }
 
 /// Stores an item as it was: value, client flags, expiry, CAS unique, and whether it was stale.

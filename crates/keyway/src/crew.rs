@@ -6,8 +6,10 @@
 //! before its next use gets another one.
 
 use crate::Place;
+use crate::clock::Clock;
 use crate::fork::Home;
 use crate::gate::Latch;
+use crate::liveness::Liveness;
 use crate::peer::Peer;
 use crate::presence::Thread;
 use keyway_region::{Limits, Process, Region, Seat};
@@ -21,18 +23,23 @@ pub(crate) enum Standing {
     /// all: it has this process slot
     Writer(Process),
     /// read; what it writes, a server writes for it
-    Reader(Peer),
+    Reader(Arc<Peer>),
 }
 
 /// See the top of the file.
 pub(crate) struct Crew {
+    pub(crate) liveness: Arc<Liveness>,
     pub(crate) region: Arc<Region>,
     pub(crate) standing: Standing,
     pub(crate) limits: Limits,
+    /// thread slots that its threads may take: the first so many
+    slots: usize,
     pub(crate) home: Home,
     /// where the region is
     pub(crate) place: Place,
     pub(crate) latch: Latch,
+    /// the boot clock as this process has it
+    pub(crate) clock: Clock,
     members: Mutex<Members>,
 }
 
@@ -48,48 +55,86 @@ struct Member {
     id: u64,
     seat: Seat,
     thread: Thread,
+    /// another thread has its number by now
+    has_ended: bool,
+}
+
+impl Members {
+    /// This thread is there: those that had its number before it have ended.
+    fn succeed(&mut self, thread: Thread) {
+        for member in &mut self.list {
+            member.has_ended |= member.thread.is_succeeded_by(thread);
+        }
+    }
 }
 
 impl Crew {
-    pub(crate) fn new(region: Arc<Region>, standing: Standing, limits: Limits, home: Home, latch: Latch, place: Place) -> Self {
+    pub(crate) fn new(
+        region: Arc<Region>,
+        liveness: Arc<Liveness>,
+        standing: Standing,
+        (limits, slots): (Limits, usize),
+        latch: Latch,
+        clock: Clock,
+        place: Place,
+    ) -> Self {
         Self {
+            liveness,
             region,
             standing,
             limits,
-            home,
+            slots,
+            home: Home::new(),
             place,
             latch,
+            clock,
             members: Mutex::default(),
         }
     }
 
     /// A session of the region for the calling thread, and its number here. `None`: every slot belongs to a living thread.
-    pub(crate) fn hire(&self) -> Option<(keyway_region::Session, u64)> {
+    /// On the heap: a session is some kilobytes, and a thread may have little stack.
+    pub(crate) fn hire(&self) -> Option<(Box<keyway_region::Session>, u64)> {
         let Standing::Writer(process) = self.standing else {
             return None;
         };
-        let take = || self.inside(|_| self.region.session(process, self.limits));
-        let session = take().or_else(|| {
+        let session = self.take_slot(process).or_else(|| {
             let found = self.inside(Region::recover) + self.dismiss_ended(usize::MAX);
-            (found > 0).then(take)?
+            (found > 0).then(|| self.take_slot(process))?
         })?;
+        let thread = Thread::current();
         let mut members = self.members();
+        members.succeed(thread);
         members.last_id += 1;
         let id = members.last_id;
         members.list.push(Member {
             id,
             seat: session.seat(),
-            thread: Thread::current(),
+            thread,
+            has_ended: false,
         });
         Some((session, id))
     }
 
+    #[inline(never)]
+    fn take_slot(&self, process: Process) -> Option<Box<keyway_region::Session>> {
+        self.inside(|_| self.region.session_among(self.slots, process, self.limits))
+            .map(Box::new)
+    }
+
+    /// A session of this process was fenced: another process took it for dead. Its lock is taken again, if it was lost.
+    pub(crate) fn regain(&self) {
+        self.liveness.regain();
+    }
+
     /// The session is the calling thread's from now on. `false`: its slot has been given back.
     pub(crate) fn move_here(&self, id: u64) -> bool {
+        let thread = Thread::current();
         let mut members = self.members();
+        members.succeed(thread);
         let member = members.list.iter_mut().find(|member| member.id == id);
         member.is_some_and(|member| {
-            member.thread = Thread::current();
+            (member.thread, member.has_ended) = (thread, false);
             true
         })
     }
@@ -107,7 +152,7 @@ impl Crew {
         for _ in 0..count.min(members.list.len()) {
             let at = members.next % members.list.len().max(1);
             match members.list.get(at) {
-                Some(member) if member.thread.has_ended() => {
+                Some(member) if member.has_ended || member.thread.has_ended() => {
                     self.inside(|region| region.take_back_own(process, member.seat));
                     members.list.swap_remove(at);
                     found += 1;
@@ -133,5 +178,16 @@ impl Crew {
     fn members(&self) -> MutexGuard<'_, Members> {
         // A list is whole whenever a panic can come.
         self.members.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Crew {
+    fn drop(&mut self) {
+        // Every session has ended: each holds on to the crew.
+        if let Standing::Writer(process) = self.standing
+            && self.home.is_here()
+        {
+            self.inside(|region| region.detach(process));
+        }
     }
 }

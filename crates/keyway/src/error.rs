@@ -1,5 +1,6 @@
 //! What can go wrong when a region is opened or a session is asked for.
 
+use crate::limits::Limit;
 use keyway_region::Unusable;
 use std::path::PathBuf;
 
@@ -19,6 +20,8 @@ pub enum OpenError {
         wanted: u64,
         source: std::io::Error,
     },
+    /// a limit of this process, or of the machine, forbids it
+    OverLimit { path: PathBuf, why: Limit },
     /// the file is there and is no region that this program can use
     Unusable { path: PathBuf, why: Unusable },
     /// the file is there and is no regular file
@@ -29,10 +32,15 @@ pub enum OpenError {
     Memory { asked: u64, least: u64, most: u64 },
     /// the largest item does not fit the memory
     ItemSize { asked: usize, least: usize, most: usize },
-    /// all process slots are taken by processes that are alive
+    /// nothing is there, and it is no path but how a server's address is written
+    Address { path: PathBuf },
+    /// no region of this memory has room for as few threads as were asked for, or for as many
+    Sessions { asked: usize, least: usize, most: usize },
+    /// all process slots are taken by processes that are alive, but for those that are kept for servers; and no server does what this
+    /// process cannot
     ProcessesFull { path: PathBuf, slots: usize },
-    /// another process is replacing the region and does not finish
-    Busy { path: PathBuf },
+    /// another process is making or replacing the region and does not finish
+    Busy { path: PathBuf, doing: &'static str },
     /// strict mode was asked for where changes cannot be made persistent
     StrictImpossible { path: PathBuf, source: std::io::Error },
     /// strict mode was asked for, the region was made without it
@@ -41,6 +49,12 @@ pub enum OpenError {
     NotChecksummed { path: PathBuf },
     /// the region is there, and cannot be given the memory asked for
     NotGrown { path: PathBuf, why: GrowError },
+    /// the region is on a disk, was not stopped cleanly, and whether the machine was started anew since then cannot be known here
+    NoBootId { path: PathBuf },
+    /// the file system does not keep the lock that says that this process is alive
+    LockLost { path: PathBuf },
+    /// it cannot be known in which time namespace this process is, and its clock is so many seconds off the region's
+    ClockUnknown { path: PathBuf, error_s: u64 },
     /// nobody listens on the socket that a region was asked of
     NoServer { path: PathBuf, source: std::io::Error },
     /// who listens there does not hand out a region to this process
@@ -59,6 +73,8 @@ pub enum GrowError {
     TooLarge { asked: u64, most: u64 },
     /// there is not enough room for it
     NoSpace { has: u64, wanted: u64, source: std::io::Error },
+    /// a limit of this process, or of the machine, forbids it
+    OverLimit { has: u64, wanted: u64, why: Limit },
     /// a system call failed
     Io { source: std::io::Error },
 }
@@ -78,6 +94,9 @@ impl std::fmt::Display for GrowError {
                 has >> 20,
                 wanted >> 20
             ),
+            Self::OverLimit { has, wanted, why } => {
+                write!(f, "it has {} MiB and cannot be given {} MiB: {why}", has >> 20, wanted >> 20)
+            }
             Self::Io { source } => write!(f, "its file cannot be extended: {source}"),
         }
     }
@@ -87,6 +106,7 @@ impl std::error::Error for GrowError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
             Self::TooLarge { .. } => None,
+            Self::OverLimit { why, .. } => Some(why),
             Self::NoSpace { source, .. } | Self::Io { source } => Some(source),
         }
     }
@@ -102,6 +122,7 @@ impl std::fmt::Display for OpenError {
                 path.display(),
                 wanted >> 20
             ),
+            Self::OverLimit { path, why } => write!(f, "{}: {why}", path.display()),
             Self::Unusable { path, why } => {
                 write!(
                     f,
@@ -130,10 +151,21 @@ impl std::fmt::Display for OpenError {
             Self::ProcessesFull { path, slots } => {
                 write!(
                     f,
-                    "{}: {slots} processes are attached, which is all that the region has room for; use the server",
+                    "{}: {slots} processes are attached, which is all that the region has room for besides servers; start `keyway serve` with it, \
+                     which then does what others ask for, let fewer processes use it, or make it anew with more room (--sessions)",
                     path.display()
                 )
             }
+            Self::Address { path } => write!(
+                f,
+                "\"{0}\" is how a server's address is written, and a region is a file: give its path (`keyway serve` prints it), or that of the \
+                 server's --region-socket; for a file of this name write \"./{0}\"; a client for the network talks to the address",
+                path.display()
+            ),
+            Self::Sessions { asked, least, most } => write!(
+                f,
+                "room for {asked} threads was asked for; a region of this memory has room for {least} to {most}"
+            ),
             Self::StrictImpossible { path, source } => write!(
                 f,
                 "{}: strict mode needs a file on persistent memory, mapped directly (DAX): MAP_SYNC gave \"{source}\"; put the region on a \
@@ -150,12 +182,31 @@ impl std::fmt::Display for OpenError {
                 "{}: the region was made without --checksums and stays so; copy it elsewhere and remove the file, or leave --checksums out",
                 path.display()
             ),
-            Self::Busy { path } => write!(
+            Self::Busy { path, doing } => write!(
                 f,
-                "{}: another process is replacing the region and does not finish",
+                "{}: another process {doing} and does not go on (it holds the lock on the file's first byte); resume it or end it, and open \
+                 the region again",
+                path.display()
+            ),
+            Self::NoBootId { path } => write!(
+                f,
+                "{}: the region was not stopped cleanly, and whether the machine was started anew since then cannot be known here \
+                 (/proc/sys/kernel/random/boot_id cannot be read); it is left as it is: make /proc readable, or use a region in /dev/shm",
+                path.display()
+            ),
+            Self::LockLost { path } => write!(
+                f,
+                "{}: this file system loses the lock that tells others that this process is alive (overlayfs and FUSE may), and the file \
+                 cannot be opened once more to hold it; put the region in /dev/shm or on a volume",
                 path.display()
             ),
             Self::NotGrown { path, why } => write!(f, "{}: {why}", path.display()),
+            Self::ClockUnknown { path, error_s } => write!(
+                f,
+                "{}: this process's boot clock is {error_s} s off the region's, and without /proc it cannot be known by how much its time \
+                 namespace shifts it (time_namespaces(7)); mount /proc where it runs, or start it outside",
+                path.display()
+            ),
             Self::NoServer { path, source } => write!(
                 f,
                 "{}: no server can be asked for its region ({source}); start `keyway serve --region-socket` there",
@@ -183,6 +234,7 @@ impl std::error::Error for OpenError {
             | Self::StrictImpossible { source, .. } => Some(source),
             Self::Unusable { why, .. } => Some(why),
             Self::NotGrown { why, .. } => Some(why),
+            Self::OverLimit { why, .. } => Some(why),
             _ => None,
         }
     }
@@ -209,7 +261,8 @@ impl std::fmt::Display for SessionError {
         match self {
             Self::TableFull { slots } => write!(
                 f,
-                "{slots} threads are attached to the region, which is all that it has room for; use the server"
+                "{slots} threads are attached to the region, which is all that it has room for; let fewer threads use it, start `keyway serve` with \
+                 it, which then does what others ask for, or make it anew with more room (--sessions)"
             ),
             Self::Busy => f.write_str(
                 "this thread is inside a call already: a signal handler interrupted it, or it was left by a jump; call from another thread",

@@ -7,18 +7,30 @@
 //! are to be counted. With [`GRANTED_TO_READ`] come a descriptor of the file that was opened for reading, and one of a socket that
 //! leads to the server's workers, for what this client writes. Any other line that begins with [`NAME`] says why there are none. Then the server closes.
 //!
+//! A client that finds no process slot or thread slot left asks for a *line* only: for a connection to the server's workers, which
+//! does for it what it cannot do itself. It asks by giving its socket a name before it connects (any: the kernel chooses one, unix(7),
+//! "autobind"), here or at a socket that a server has for this alone, whose abstract name is that of the region ([`line_name`]): so a
+//! client that knows the region's file needs to know nothing else. The server says [`GRANTED_LINE`] with the region's device and
+//! inode, and from then on it is a connection as every client's; or why there is none, and closes. Anybody can take an abstract
+//! name, so the client looks whose socket it is: the file's owner's, root's or its own user's, otherwise it is no server's.
+//!
 //! # Safety
 //!
 //! The only `unsafe` here takes ownership of descriptors that the kernel has just put into this process.
 #![allow(unsafe_code, reason = "descriptors from a message; contract above")]
 
+use crate::descriptor::FileId;
 use crate::error::OpenError;
 use nix::cmsg_space;
 use nix::errno::Errno;
-use nix::sys::socket::{ControlMessageOwned, MsgFlags, recvmsg};
+use nix::sys::socket::sockopt::PeerCredentials;
+use nix::sys::socket::{
+    AddressFamily, ControlMessageOwned, MsgFlags, SockFlag, SockType, UnixAddr, bind, connect, getsockopt, recvmsg, socket,
+};
 use std::fs::File;
-use std::io::{ErrorKind, IoSliceMut};
+use std::io::{ErrorKind, IoSliceMut, Read};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
@@ -34,6 +46,33 @@ pub const DESCRIPTORS: usize = 2;
 
 /// What a server says with the descriptors for a reader: of the region's file, opened for reading, and of a connection.
 pub const GRANTED_TO_READ: &str = "keyway-region 1 read\n";
+
+/// What a server says before the region's device and inode (`DEVICE:INODE`) and a line end, when it gives a line.
+pub const GRANTED_LINE: &str = "keyway-region 1 line ";
+
+/// The abstract name of the socket at which a server gives lines for the region in this file (device and inode).
+pub fn line_name((device, inode): (u64, u64)) -> Vec<u8> {
+    format!("keyway-line {device}:{inode}").into_bytes()
+}
+
+/// The region that a line is wanted for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Wanted {
+    /// device and inode of its file
+    pub file: FileId,
+    /// the file's owner
+    pub owner: u32,
+}
+
+impl Wanted {
+    /// The region in this file.
+    pub fn of(file: &File) -> std::io::Result<Self> {
+        file.metadata().map(|meta| Self {
+            file: (meta.dev(), meta.ino()),
+            owner: meta.uid(),
+        })
+    }
+}
 
 /// What a server has handed out.
 pub(crate) enum Handed {
@@ -101,6 +140,45 @@ pub(crate) fn ask(path: &Path) -> Result<Handed, OpenError> {
     }
 }
 
+/// Asks for a line: at a server's region socket, or without one at the abstract name of the region.
+pub(crate) fn line(path: Option<&Path>, wanted: Wanted) -> std::io::Result<UnixStream> {
+    let address = match path {
+        Some(path) => UnixAddr::new(path)?,
+        None => UnixAddr::new_abstract(&line_name(wanted.file))?,
+    };
+    let socket = socket(AddressFamily::Unix, SockType::Stream, SockFlag::SOCK_CLOEXEC, None)?;
+    bind(socket.as_raw_fd(), &UnixAddr::new_unnamed())?;
+    connect(socket.as_raw_fd(), &address)?;
+    let mut stream = UnixStream::from(socket);
+    let user = getsockopt(&stream, PeerCredentials)?.uid();
+    if path.is_none() && !may_serve(user, wanted.owner, nix::unistd::geteuid().as_raw()) {
+        let why = format!("user {user} has the socket at which a server of this region would be, and is not the file's owner");
+        return Err(std::io::Error::new(ErrorKind::PermissionDenied, why));
+    }
+    stream.set_read_timeout(Some(PATIENCE))?;
+    let mut told = Vec::new();
+    // The server says no more before it is asked something: nothing is read that belongs to an answer.
+    let mut byte = [0];
+    while told.len() < LINE_MAX && stream.read(&mut byte)? == 1 && byte != *b"\n" {
+        told.extend(byte);
+    }
+    let told = String::from_utf8_lossy(&told);
+    let (device, inode) = wanted.file;
+    match told.strip_prefix(GRANTED_LINE) {
+        Some(region) if region == format!("{device}:{inode}") => Ok(stream),
+        Some(_) => Err(std::io::Error::other("another region is served there")),
+        None => {
+            let why = told.strip_prefix(NAME).unwrap_or("what answers there gives no lines").trim();
+            Err(std::io::Error::new(ErrorKind::PermissionDenied, why))
+        }
+    }
+}
+
+/// Whether a process of this user may be the server of a region: who could not write its file is none.
+fn may_serve(user: u32, owner: u32, own: u32) -> bool {
+    [owner, own, 0].contains(&user)
+}
+
 /// One message: its length, and the files that came with it.
 fn receive(socket: &UnixStream, line: &mut [u8]) -> nix::Result<(usize, Vec<File>)> {
     let mut space = cmsg_space!([RawFd; DESCRIPTORS + 1]);
@@ -165,5 +243,52 @@ mod tests {
     fn no_server_is_an_error_of_its_own() {
         let error = ask(Path::new("/nowhere/keyway")).err().unwrap();
         assert!(matches!(error, OpenError::NoServer { .. }), "{error}");
+    }
+
+    #[test]
+    fn a_line_is_taken_from_a_server_of_the_region_only() {
+        let path = std::env::temp_dir().join(format!("keyway-line-{}", std::process::id()));
+        let wanted = Wanted { file: (7, 9), owner: 0 };
+        for (words, is_right) in [
+            (&b"keyway-region 1 line 7:9\n"[..], true),
+            (b"keyway-region 1 line 7:99\n", false),
+            (b"keyway-region 1\n", false),
+            (b"keyway-region user 7 may not\n", false),
+            (b"ERROR\r\n", false),
+            (b"", false),
+        ] {
+            let _ = std::fs::remove_file(&path);
+            let listener = UnixListener::bind(&path).unwrap();
+            std::thread::scope(|scope| {
+                scope.spawn(|| {
+                    let (mut stream, address) = listener.accept().unwrap();
+                    assert!(!address.is_unnamed(), "by its name it says what it wants");
+                    stream.write_all(words).unwrap();
+                });
+                assert_eq!(line(Some(&path), wanted).is_ok(), is_right, "{}", words.escape_ascii());
+            });
+        }
+        std::fs::remove_file(&path).unwrap();
+    }
+
+    #[test]
+    fn who_squats_on_a_regions_name_is_no_server() {
+        use std::os::linux::net::SocketAddrExt;
+        assert_eq!(
+            [may_serve(7, 7, 8), may_serve(8, 7, 8), may_serve(0, 7, 8), may_serve(9, 7, 8)],
+            [true, true, true, false]
+        );
+        let wanted = Wanted {
+            file: (u64::MAX, std::process::id().into()),
+            owner: nix::unistd::geteuid().as_raw(),
+        };
+        assert!(line(None, wanted).is_err(), "nobody is there");
+        let name = std::os::unix::net::SocketAddr::from_abstract_name(line_name(wanted.file)).unwrap();
+        let listener = UnixListener::bind_addr(&name).unwrap();
+        let said = format!("{GRANTED_LINE}{}:{}\n", wanted.file.0, wanted.file.1);
+        std::thread::scope(|scope| {
+            scope.spawn(|| listener.accept().unwrap().0.write_all(said.as_bytes()).unwrap());
+            assert!(line(None, wanted).is_ok());
+        });
     }
 }

@@ -12,14 +12,13 @@
 //! The only `unsafe` here is a system call that touches no memory.
 #![allow(unsafe_code, reason = "a system call; contract above")]
 
-use crate::attach::Mapping;
 use crate::crew::{Crew, Standing};
 use crate::gate::Latch;
 use crate::handout::Handed;
+use crate::mapping::Mapping;
 use crate::{Cache, Inner, Place, handout};
 use keyway_region::layout::superblock::DoorWord;
 use keyway_region::{Region, STRIPE_WORDS, Stripes};
-use nix::time::{ClockId, clock_gettime};
 use std::fmt;
 use std::fs::File;
 use std::io;
@@ -65,7 +64,7 @@ impl Cache {
         let Standing::Writer(process) = crew.standing else {
             return Err(KernelDoorError::Io(std::io::ErrorKind::PermissionDenied.into()));
         };
-        match crew.inside(retire) {
+        match retire(crew) {
             Retired::Off | Retired::Done => {}
             Retired::Owned => return Err(KernelDoorError::Taken),
             Retired::StillAnswering(left) => return Err(KernelDoorError::StillAnswering(left)),
@@ -100,10 +99,15 @@ impl Cache {
         crew.inside(|region| region.door().is_on() && !region.has_stripes())
     }
 
-    /// When a delayed `flush_all` begins, Unix seconds.
-    pub fn flush_at_unix_s(&self) -> Option<i64> {
+    /// CLOCK_MONOTONIC as the kernel program sees it, whatever time namespace this process is in.
+    pub fn monotonic(&self) -> Duration {
+        self.inner.crew.clock.monotonic()
+    }
+
+    /// When a delayed `flush_all` begins, seconds on the region's clock ([`crate::Session::clock`]).
+    pub fn flush_at_s(&self) -> Option<u64> {
         let _inside = self.inner.crew.latch.open();
-        self.region().and_then(Region::flush_at_unix_s)
+        self.region().and_then(Region::flush_at_s)
     }
 
     /// The seed of the region's hash.
@@ -129,7 +133,7 @@ impl KernelDoor {
         })
     }
 
-    /// Nobody answers from copies behind this instant of CLOCK_MONOTONIC: to be told before the program is.
+    /// Nobody answers from copies behind this instant of [`Cache::monotonic`]: to be told before the program is.
     pub fn renew(&self, until_ns: u64) {
         self.inner.crew.inside(|region| region.renew_door_lease(until_ns));
     }
@@ -207,7 +211,12 @@ enum Retired {
 }
 
 /// Turns the door off if its owner has died and nobody answers any more.
-fn retire(region: &Region) -> Retired {
+fn retire(crew: &Crew) -> Retired {
+    let now = crew.clock.monotonic();
+    crew.inside(|region| retire_at(region, now))
+}
+
+fn retire_at(region: &Region, now: Duration) -> Retired {
     let door = region.door();
     if !door.is_on() {
         return Retired::Off;
@@ -216,7 +225,7 @@ fn retire(region: &Region) -> Retired {
         return Retired::Owned;
     }
     let end = Duration::from_nanos(region.door_lease_ns()) + MARGIN;
-    let left = end.saturating_sub(monotonic());
+    let left = end.saturating_sub(now);
     if !left.is_zero() {
         return Retired::StillAnswering(left);
     }
@@ -239,11 +248,11 @@ pub(crate) fn meet(crew: &Crew) {
     if crew.inside(|region| !region.door().is_on() || region.has_stripes()) {
         return;
     }
-    match (crew.inside(retire), &crew.place) {
+    match (retire(crew), &crew.place) {
         (Retired::StillAnswering(left), _) => {
             // Shorter than a lease, once in the life of a server that died.
             std::thread::sleep(left.min(Duration::from_secs(1)));
-            crew.inside(retire);
+            retire(crew);
         }
         (Retired::Owned, Place::Socket(path)) => {
             if let Ok(Handed::ToWrite {
@@ -264,9 +273,4 @@ pub(crate) fn meet(crew: &Crew) {
 pub(crate) fn fence_everywhere() -> bool {
     // SAFETY: a system call that takes numbers, and touches no memory.
     unsafe { nix::libc::syscall(nix::libc::SYS_membarrier, nix::libc::MEMBARRIER_CMD_GLOBAL, 0, 0) == 0 }
-}
-
-/// CLOCK_MONOTONIC, the kernel program's clock.
-fn monotonic() -> Duration {
-    clock_gettime(ClockId::CLOCK_MONOTONIC).map_or(Duration::MAX, Duration::from)
 }

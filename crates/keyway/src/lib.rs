@@ -29,15 +29,21 @@ pub mod cancel;
 mod clock;
 mod copies;
 mod copy;
+mod creation;
 mod crew;
+mod descriptor;
 mod error;
 mod fork;
 pub mod gate;
 pub mod handout;
 mod kernel;
+mod limits;
+mod liveness;
 mod local;
+mod mapping;
 mod nodes;
 mod peer;
+mod place;
 mod presence;
 mod reader;
 mod resident;
@@ -48,7 +54,7 @@ mod writer;
 
 use attach::Access;
 use crew::{Crew, Standing};
-use keyway_region::Region;
+use keyway_region::{Life, Region};
 use std::fs::File;
 use std::path::PathBuf;
 use std::sync::atomic::Ordering::Relaxed;
@@ -63,6 +69,7 @@ pub use keyway_region::Target;
 pub use keyway_region::check::Report as CheckReport;
 pub use keyway_region::layout::stats::Counters;
 pub use keyway_region::verbs::*;
+pub use limits::Limit;
 pub use nodes::spread_over;
 pub use session::Session;
 
@@ -86,6 +93,17 @@ impl Place {
         match std::fs::metadata(&path) {
             Ok(meta) if meta.file_type().is_socket() => Self::Socket(path),
             _ => Self::Path(path),
+        }
+    }
+}
+
+impl Place {
+    /// Whether nothing is at this place and its name is how a server's address is written: `Cache::open` refuses it then
+    /// ([`OpenError::Address`]), and a binding may do so before.
+    pub fn names_a_server(&self) -> bool {
+        match self {
+            Self::Path(path) => place::is_address(path) && !path.exists(),
+            Self::Memfd | Self::Socket(_) => false,
         }
     }
 }
@@ -117,6 +135,11 @@ pub struct Options {
     pub evict: bool,
     /// attach only: an absent region is an error
     pub existing_only: bool,
+    /// threads of all processes that a new region has room for, from 32 to one for each 4 KiB of its memory and 32,768 at most; one
+    /// in eight and at least 8 are kept for servers. `None`: one for each 512 KiB, from 32 to 4,096. An existing region keeps what it has
+    pub sessions: Option<usize>,
+    /// this process is a server, which may take the process slots and thread slots that are kept for servers
+    pub server: bool,
     /// every acknowledged change outlives a power failure: a new region is a strict one, which needs persistent memory (DAX);
     /// one that exists must be strict. A strict region is one for everybody, asked for or not
     pub strict: bool,
@@ -150,6 +173,8 @@ impl Default for Options {
             mode: 0o600,
             evict: true,
             existing_only: false,
+            sessions: None,
+            server: false,
             strict: false,
             strict_rehearsed: false,
             checksums: false,
@@ -192,11 +217,31 @@ pub struct Info {
     /// threads attached, of all processes
     pub sessions: u64,
     pub sessions_max: u64,
+    /// how many of `sessions_max` are kept for servers
+    pub sessions_of_servers: u64,
+    /// processes that can be attached, those kept for servers included
+    pub processes_max: u64,
+    /// the region that was at the place was discarded when this process attached: the machine stopped under it, so parts of it may
+    /// have been on the disk and others not
+    pub discarded: bool,
     pub created_unix_s: i64,
     pub item_size_max: usize,
     pub checksums: bool,
     /// whether the mapping is inaccessible to this process outside calls
     pub gate: GateState,
+}
+
+/// What is at the place that a region was opened at. Without a name (anonymous memory, or a server's socket) it is always the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AtPlace {
+    /// the region
+    Same,
+    /// another file: who opens the place gets that
+    Another,
+    /// nothing: who opens the place makes a new region
+    Nothing,
+    /// the system does not say
+    Unknown,
 }
 
 /// One region, open in this process. Cheap to clone; usable from every thread.
@@ -207,13 +252,11 @@ pub struct Cache {
 
 struct Inner {
     crew: Arc<Crew>,
-    /// none in a sealed process that may not open it by itself
-    file: Option<Arc<File>>,
     /// where the region is mapped
     mapped: std::ops::Range<usize>,
-    /// device and inode of its file
-    identity: (u64, u64),
     warm: bool,
+    /// a region that was cut off by the end of a boot was at the place, and was discarded
+    discarded: bool,
     attached_in: Duration,
     /// whether what is in memory must be written back to outlive the machine's next boot
     durable: bool,
@@ -313,16 +356,48 @@ impl Cache {
         inner.again.get().ok_or(OpenError::Forked)
     }
 
-    /// A session for the calling thread. Sessions are few (a region of 64 MiB has 256): keep one per thread, not one per call.
+    /// A session for the calling thread. Sessions are few (a region of 64 MiB has 128, 16 of them for servers): keep one per thread, not one per call.
     ///
     /// # Errors
     ///
-    /// All thread slots are taken by threads that are alive; or this is a forked child ([`Cache::here`]).
+    /// All thread slots are taken by threads that are alive, and no server serves the region, which would do the rest for a session that
+    /// only reads ([`handout`]); or this is a forked child ([`Cache::here`]).
     pub fn session(&self) -> Result<Session, SessionError> {
         let region = self.region().ok_or(SessionError::Forked)?;
-        Session::new(&self.inner.crew).ok_or(SessionError::TableFull {
-            slots: region.layout().shape.thread_slots,
+        if let Some(session) = Session::new(&self.inner.crew) {
+            return Ok(session);
+        }
+        self.served_session().ok_or(SessionError::TableFull {
+            slots: region.layout().shape.thread_slots_for(self.inner.options.server),
         })
+    }
+
+    /// A session without a slot, whose gets come from the region and for which the region's server does the rest. `None`: there is no
+    /// such server.
+    #[cold]
+    #[inline(never)]
+    fn served_session(&self) -> Option<Session> {
+        let inner = &*self.inner;
+        if inner.options.server || inner.crew.region.is_strict() {
+            return None;
+        }
+        let file = inner.crew.liveness.open_harmless().ok()?;
+        let peer = peer::Peer::of_region(attach::socket_of(&inner.place), &file).ok()?;
+        Some(Session::served(&inner.crew, peer))
+    }
+
+    /// Whether the mode of the region's file lets a process of this user and group write it, as open(2) would have it.
+    pub fn may_write(&self, user: u32, group: u32) -> bool {
+        use std::os::unix::fs::MetadataExt;
+        let Ok(meta) = self.inner.crew.liveness.open_harmless().and_then(|file| file.metadata()) else {
+            return false;
+        };
+        let both = match (user == meta.uid(), group == meta.gid()) {
+            (true, _) => 0o600,
+            (false, true) => 0o060,
+            (false, false) => 0o006,
+        };
+        user == 0 || meta.mode() & both == both
     }
 
     /// The region, unless this is a forked child of the process that attached.
@@ -354,18 +429,18 @@ impl Cache {
             return Err(GrowError::Io { source });
         }
         let _inside = self.inner.crew.latch.open();
-        attach::raise(region, memory)
+        creation::raise(region, memory)
     }
 
-    /// The region's file opened anew, twice, for a process that is to attach to it: see [`handout`].
+    /// The region's file opened anew, twice, for a process that is to attach to it: to lock and map, and to ask for locks, with which it
+    /// can neither read nor write. See [`handout`].
     ///
     /// # Errors
     ///
-    /// There is no /proc, or no descriptor left.
+    /// There is neither /proc nor a name that leads to it, or no descriptor left.
     pub fn descriptors(&self) -> std::io::Result<[File; handout::DESCRIPTORS]> {
-        let file = self.inner.file.as_ref().ok_or(std::io::ErrorKind::PermissionDenied)?;
-        let open = || attach::open_anew(file, Access::Write);
-        Ok([open()?, open()?])
+        let liveness = &self.inner.crew.liveness;
+        Ok([liveness.open_anew(Access::Write)?, liveness.open_harmless()?])
     }
 
     /// Device and inode of the region's file: which region it is, whatever its name.
@@ -374,7 +449,7 @@ impl Cache {
     ///
     /// None: it is asked when the region is attached.
     pub fn identity(&self) -> std::io::Result<(u64, u64)> {
-        Ok(self.inner.identity)
+        Ok(self.inner.crew.liveness.id())
     }
 
     /// The same for a process that is to read only: the kernel refuses it every way to write by this descriptor. A process
@@ -389,8 +464,7 @@ impl Cache {
                 "a strict region cannot be read only: its readers write back what they rely on",
             ));
         }
-        let file = self.inner.file.as_ref().ok_or(std::io::ErrorKind::PermissionDenied)?;
-        attach::open_anew(file, Access::Read)
+        self.inner.crew.liveness.open_anew(Access::Read)
     }
 
     /// Whether this process may only read the region ([`handout`]): what its sessions write, the server writes for them.
@@ -411,6 +485,8 @@ impl Cache {
         };
         let gate = self.inner.gate.clone();
         let _inside = self.inner.crew.latch.open();
+        // Another process may have given it more memory, of which this one has touched nothing.
+        region.learn();
         let layout = region.layout();
         let sb = region.superblock();
         Info {
@@ -424,10 +500,50 @@ impl Cache {
             index_bytes: region.index_size(),
             sessions: region.sessions() as u64,
             sessions_max: layout.shape.thread_slots as u64,
+            sessions_of_servers: (layout.shape.thread_slots - layout.shape.thread_slots_for(false)) as u64,
+            processes_max: layout.shape.process_slots as u64,
+            discarded: self.inner.discarded,
             created_unix_s: i64::try_from(sb.created_unix_s.load(Relaxed)).unwrap_or(0),
             item_size_max: self.inner.crew.limits.item_size_max,
             checksums: region.has_checksums(),
             gate,
+        }
+    }
+
+    /// Processes that are attached for writing, this one included if it is; one that may have died counts until that is certain. A forked
+    /// child knows of none.
+    pub fn processes(&self) -> usize {
+        let Some(region) = self.region() else { return 0 };
+        let _inside = self.inner.crew.latch.open();
+        let is_there = |slot: &usize| match self.is_reader() {
+            // It has no lock of its own, by which one that can be asked is told from one that cannot.
+            true => self.inner.crew.liveness.is_locked(&region.tenant(*slot)),
+            false => region.life(*slot) != Life::Dead,
+        };
+        (0..region.layout().shape.process_slots).filter(is_there).count()
+    }
+
+    /// Whether the region is still what is at its place. A system call: not for every verb.
+    ///
+    /// ```
+    /// # use keyway::{AtPlace, Cache, Options, Place};
+    /// # let path = std::env::temp_dir().join(format!("keyway-doc-place-{}", std::process::id()));
+    /// let cache = Cache::open(&Place::Path(path.clone()), &Options { memory: 4 << 20, ..Options::default() })?;
+    /// assert_eq!(cache.at_place(), AtPlace::Same);
+    /// std::fs::remove_file(&path)?;
+    /// assert_eq!(cache.at_place(), AtPlace::Nothing);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn at_place(&self) -> AtPlace {
+        use std::os::unix::fs::MetadataExt;
+        let Place::Path(path) = &self.inner.place else {
+            return AtPlace::Same;
+        };
+        match std::fs::symlink_metadata(path) {
+            Ok(meta) if (meta.dev(), meta.ino()) == self.inner.crew.liveness.id() => AtPlace::Same,
+            Ok(_) => AtPlace::Another,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => AtPlace::Nothing,
+            Err(_) => AtPlace::Unknown,
         }
     }
 
@@ -466,8 +582,20 @@ impl Cache {
     /// # Errors
     ///
     /// [`CopyError`]; nothing is left at `to` then, nor changed.
-    pub fn copy_to(&self, to: &std::path::Path, force: bool, progress: impl FnMut(u8)) -> Result<Copied, CopyError> {
-        copy::copy(self, to, force, progress)
+    pub fn copy_to(&self, to: &std::path::Path, force: bool, mut progress: impl FnMut(u8)) -> Result<Copied, CopyError> {
+        self.copy_to_while(to, force, |percent| {
+            progress(percent);
+            true
+        })
+    }
+
+    /// The same as long as `goes_on`, told of the share done, says so.
+    ///
+    /// # Errors
+    ///
+    /// [`CopyError`], and [`CopyError::Interrupted`] when it says no; nothing is left at `to` then, nor changed.
+    pub fn copy_to_while(&self, to: &std::path::Path, force: bool, goes_on: impl FnMut(u8) -> bool) -> Result<Copied, CopyError> {
+        copy::copy(self, to, force, goes_on)
     }
 
     /// Detaches. If this was the last process, marks the region as cleanly stopped, after everything is written back where

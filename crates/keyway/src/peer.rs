@@ -1,15 +1,15 @@
-//! The server that writes for a process which may only read: memcached's meta commands over a connection for each thread, the
+//! The server that writes for a process which may only read, or has no slot left in the region: memcached's meta commands over a connection for each thread, the
 //! first of which came with the region.
 //!
 //! The one place of this crate that knows a wire. A connection that breaks is asked for again at the next write; a command
 //! whose answer was lost is not sent again, because it may have been done.
 
 use crate::cancel::Uncancelled;
-use crate::handout::{self, Handed};
+use crate::descriptor::file_id;
+use crate::handout::{self, Handed, Wanted};
 use keyway_region::verbs::{Arithmetic, Counted, Delete, Deleted, Get, Item, KEY_LEN_MAX, Store, StoreMode, Stored, WriteError};
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read, Write};
-use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
@@ -25,12 +25,19 @@ const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwx
 
 /// Where the server is, and which region it serves.
 pub(crate) struct Peer {
-    /// where connections are asked for
-    path: PathBuf,
-    /// device and number of the region's file
-    file: (u64, u64),
+    way: Way,
+    /// the region's file
+    wanted: Wanted,
     /// the connection that came with the region, until a thread takes it
     spare: Mutex<Option<UnixStream>>,
+}
+
+/// How connections are asked for.
+enum Way {
+    /// with the region, at its server's socket
+    ToRead(PathBuf),
+    /// a line alone, at a server's socket, or at the one that is named after the region
+    Line(Option<PathBuf>),
 }
 
 /// A thread's own connection: a thread that stops in the middle of a command, or leaves it by a jump, keeps nobody waiting.
@@ -69,10 +76,23 @@ impl Answer {
 }
 
 impl Peer {
+    /// Of a process that was given the region to read, with a connection.
     pub(crate) fn new(path: &Path, file: &File, line: UnixStream) -> io::Result<Self> {
         Ok(Self {
-            path: path.to_path_buf(),
-            file: identity(file)?,
+            way: Way::ToRead(path.to_path_buf()),
+            wanted: Wanted::of(file)?,
+            spare: Mutex::new(Some(line)),
+        })
+    }
+
+    /// The server that serves the region in this file, if there is one and it gives this process a line: at its socket, or without one
+    /// at the region's own name.
+    pub(crate) fn of_region(socket: Option<&Path>, file: &File) -> io::Result<Self> {
+        let wanted = Wanted::of(file)?;
+        let line = handout::line(socket, wanted)?;
+        Ok(Self {
+            way: Way::Line(socket.map(Path::to_path_buf)),
+            wanted,
             spare: Mutex::new(Some(line)),
         })
     }
@@ -83,9 +103,12 @@ impl Peer {
         if let Some(line) = spare.map(patient).transpose()?.filter(is_open) {
             return Ok(line);
         }
-        match handout::ask(&self.path).map_err(io::Error::other)? {
-            Handed::ToRead(file, line) if identity(&file)? == self.file => patient(line),
-            _ => Err(io::Error::other("another region is served there now")),
+        match &self.way {
+            Way::Line(socket) => handout::line(socket.as_deref(), self.wanted).and_then(patient),
+            Way::ToRead(path) => match handout::ask(path).map_err(io::Error::other)? {
+                Handed::ToRead(file, line) if file_id(&file)? == self.wanted.file => patient(line),
+                _ => Err(io::Error::other("another region is served there now")),
+            },
         }
     }
 }
@@ -274,10 +297,6 @@ impl Client {
         self.0 = Some(line);
         Ok(result)
     }
-}
-
-fn identity(file: &File) -> io::Result<(u64, u64)> {
-    file.metadata().map(|meta| (meta.dev(), meta.ino()))
 }
 
 fn patient(line: UnixStream) -> io::Result<BufReader<UnixStream>> {

@@ -1,9 +1,23 @@
-//! Which thread this is, and whether another one is still there.
+//! Which thread and which process this is, and whether another one is still there.
 //!
-//! Threads have numbers that are never used twice in a process. Whether one has ended is asked of the kernel, by its number
-//! there and its start time, because the kernel's numbers are used again.
+//! A thread of this process is asked for by a signal that is none (`tgkill(2)`, signal 0), a process by a descriptor of its process
+//! number (`pidfd_open(2)`): no path is involved, so neither a changed root directory nor a hidden /proc says anything wrong. What
+//! cannot be asked is there.
+//!
+//! # Safety
+//!
+//! The only `unsafe` here is system calls that take numbers, and one look at the 16 random bytes that the kernel gives each program.
+#![allow(unsafe_code, reason = "system calls that take numbers; contract above")]
 
+use crate::attach::boot_id;
+use nix::errno::Errno;
+use nix::libc;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::statfs::fstatfs;
 use std::cell::Cell;
+use std::fs::File;
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 thread_local! {
@@ -27,43 +41,175 @@ fn number_thread() -> u64 {
     number
 }
 
-/// A thread of this process, as the kernel knows it.
+/// A thread of this process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Thread {
+    /// its process's number, and its own, as the kernel has them
+    process: i32,
     id: i32,
-    /// ticks since boot at which it started; 0 where there is no /proc
-    started: u64,
+    /// [`thread_number`]
+    number: u64,
 }
 
 impl Thread {
     /// The calling thread.
     pub(crate) fn current() -> Self {
-        let id = nix::unistd::gettid().as_raw();
         Self {
-            id,
-            started: status(id).map_or(0, |(_, started)| started),
+            process: nix::unistd::getpid().as_raw(),
+            id: nix::unistd::gettid().as_raw(),
+            number: thread_number(),
         }
     }
 
-    /// Whether it has ended: no later store of it can come. Who cannot be asked about has not.
+    /// Whether it has ended: no later store of it can come.
     pub(crate) fn has_ended(self) -> bool {
-        match status(self.id) {
-            // A first thread that ended before the others stays as a zombie.
-            Ok((state, started)) => matches!(state, 'Z' | 'X') || (self.started != 0 && started != self.started),
-            Err(e) => e.kind() == std::io::ErrorKind::NotFound && self.started != 0,
+        // SAFETY: takes numbers; signal 0 is sent to no thread.
+        let asked = unsafe { libc::syscall(libc::SYS_tgkill, self.process, self.id, 0) };
+        if asked != 0 {
+            return Errno::last() == Errno::ESRCH;
+        }
+        // A process's first thread that ended before the others keeps its number.
+        self.id == self.process && open_pidfd(self.id, PIDFD_THREAD).is_ok_and(|thread| has_exited(&thread))
+    }
+
+    /// Whether the other one has its number by now: then this one has ended.
+    pub(crate) fn is_succeeded_by(self, other: Self) -> bool {
+        (self.process, self.id) == (other.process, other.id) && self.number != other.number
+    }
+}
+
+/// Whether a process is still there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fate {
+    Gone,
+    There,
+    /// it cannot be asked from here
+    Unknown,
+}
+
+/// What another process recognises this one by, whatever is mounted where.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Process {
+    /// its number in its process namespace
+    pub pid: u64,
+    pub identity: [u64; 4],
+}
+
+/// The words of an identity; 0: not known.
+const BOOT: usize = 0;
+const NAMESPACE: usize = 1;
+const PROCESS: usize = 2;
+const PROGRAM: usize = 3;
+
+impl Process {
+    /// The calling process.
+    pub(crate) fn current() -> Self {
+        let pid = nix::unistd::getpid().as_raw();
+        let pidfd = open_pidfd(pid, 0).ok();
+        Self {
+            pid: u64::from(pid.unsigned_abs()),
+            identity: [
+                boot_id().map_or(0, |[a, b]| a ^ b.rotate_left(32) | 1),
+                pidfd.as_ref().and_then(process_namespace).unwrap_or(0),
+                pidfd.as_ref().and_then(|fd| process_id(pid, fd)).unwrap_or(0),
+                program(),
+            ],
+        }
+    }
+
+    /// What became of the process with this number and identity, as far as this one can know.
+    pub(crate) fn fate_of(&self, pid: u64, identity: [u64; 4]) -> Fate {
+        let both_know = |word: usize| {
+            let (own, its) = (self.identity.get(word).copied(), identity.get(word).copied());
+            own.zip(its).filter(|(own, its)| *own != 0 && *its != 0)
+        };
+        if both_know(BOOT).is_some_and(|(own, its)| own != its) {
+            return Fate::Gone;
+        }
+        // A number means something in one process namespace only.
+        if both_know(NAMESPACE).is_none_or(|(own, its)| own != its) {
+            return Fate::Unknown;
+        }
+        let Ok(number) = i32::try_from(pid) else {
+            return Fate::Unknown;
+        };
+        let pidfd = match open_pidfd(number, 0) {
+            Ok(pidfd) => pidfd,
+            // EINVAL: the number is a thread's of another process by now (pidfd_open(2)).
+            Err(Errno::ESRCH | Errno::EINVAL) => return Fate::Gone,
+            Err(_) => return Fate::Unknown,
+        };
+        let its = identity.get(PROCESS).copied().unwrap_or(0);
+        let is_another = its != 0 && process_id(number, &pidfd).is_some_and(|found| found != its);
+        // The same process, which has replaced its program (execve(2)): what the old one had mapped is gone.
+        let is_another_program = pid == self.pid && both_know(PROGRAM).is_some_and(|(own, its)| own != its);
+        if is_another || is_another_program || has_exited(&pidfd) {
+            Fate::Gone
+        } else {
+            Fate::There
         }
     }
 }
 
-/// State and start time of a thread of this process (`proc(5)`, /proc/pid/stat, fields 3 and 22).
-fn status(id: i32) -> std::io::Result<(char, u64)> {
-    let text = std::fs::read_to_string(format!("/proc/self/task/{id}/stat"))?;
-    // The second field is a name in parentheses, in which anything may stand.
-    let fields = text.rsplit_once(')').map_or("", |(_, rest)| rest);
-    let mut fields = fields.split_ascii_whitespace();
-    let state = fields.next().and_then(|f| f.chars().next()).unwrap_or('?');
-    let started = fields.nth(18).and_then(|f| f.parse().ok()).unwrap_or(0);
-    Ok((state, started))
+/// Linux 6.9: the descriptor is a thread's (pidfd_open(2)).
+const PIDFD_THREAD: u32 = nix::libc::O_EXCL.unsigned_abs();
+/// The file system of such descriptors since Linux 6.9 (`linux/magic.h`, PID_FS_MAGIC): its inode numbers are never used twice in a boot.
+const PID_FS_MAGIC: i64 = 0x5049_4446;
+/// Linux 6.11: a descriptor of the process's namespace (`linux/pidfd.h`, PIDFD_GET_PID_NAMESPACE).
+const PIDFD_GET_PID_NAMESPACE: libc::c_ulong = 0xFF05;
+
+/// A descriptor of a process, or with [`PIDFD_THREAD`] of a thread (`pidfd_open(2)`).
+pub(crate) fn open_pidfd(id: i32, flags: u32) -> nix::Result<OwnedFd> {
+    // SAFETY: takes numbers.
+    let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, id, flags) };
+    let fd = i32::try_from(Errno::result(fd)?).map_err(|_| Errno::EBADF)?;
+    // SAFETY: new, and owned by no other value.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// Whether the process, or thread, of a descriptor has exited: it may still wait for its parent.
+fn has_exited(pidfd: &OwnedFd) -> bool {
+    let mut asked = [PollFd::new(pidfd.as_fd(), PollFlags::POLLIN)];
+    matches!(poll(&mut asked, PollTimeout::ZERO), Ok(1..))
+}
+
+/// The number of the process namespace that a process is in.
+fn process_namespace(own: &OwnedFd) -> Option<u64> {
+    // SAFETY: takes numbers, and gives a new descriptor.
+    let fd = unsafe { libc::ioctl(own.as_raw_fd(), PIDFD_GET_PID_NAMESPACE, 0) };
+    let namespace = if fd >= 0 {
+        // SAFETY: new, and owned by no other value.
+        File::from(unsafe { OwnedFd::from_raw_fd(fd) }).metadata().ok()
+    } else {
+        std::fs::metadata("/proc/self/ns/pid").ok()
+    };
+    namespace.map(|meta| meta.ino())
+}
+
+/// What tells a process from another one that has its number later in this boot: the inode of its descriptor, or where the kernel has
+/// none of its own the time at which it started.
+fn process_id(number: i32, pidfd: &OwnedFd) -> Option<u64> {
+    if fstatfs(pidfd).is_ok_and(|fs| fs.filesystem_type().0 == PID_FS_MAGIC) {
+        return nix::sys::stat::fstat(pidfd).ok().map(|stat| stat.st_ino << 1);
+    }
+    // proc(5), /proc/pid/stat, field 22; the second field is a name in parentheses, which may contain anything.
+    let text = std::fs::read_to_string(format!("/proc/{number}/stat")).ok()?;
+    let (_, fields) = text.rsplit_once(')')?;
+    let started: u64 = fields.split_ascii_whitespace().nth(19)?.parse().ok()?;
+    Some(started << 1 | 1)
+}
+
+/// What tells the program that this process runs from those that it ran before: random bytes (getauxval(3), AT_RANDOM).
+fn program() -> u64 {
+    // SAFETY: asks for a number.
+    let at = unsafe { libc::getauxval(libc::AT_RANDOM) };
+    let at = usize::try_from(at).unwrap_or(0);
+    if at == 0 {
+        return 0;
+    }
+    let bytes: *const [u8; 8] = std::ptr::with_exposed_provenance(at);
+    // SAFETY: the kernel has laid 16 bytes there, which stay as long as the program runs.
+    u64::from_le_bytes(unsafe { bytes.read() }) | 1
 }
 
 #[cfg(test)]
@@ -73,17 +219,55 @@ mod tests {
     #[test]
     fn a_thread_is_there_until_it_has_ended() {
         let here = Thread::current();
-        assert!(here.started > 0 && !here.has_ended());
+        assert!(!here.has_ended());
         let (number, there) = std::thread::spawn(|| (thread_number(), Thread::current())).join().unwrap();
         assert_ne!(number, thread_number());
         // The kernel lets go of it a moment after the join.
         while !there.has_ended() {
             std::thread::yield_now();
         }
-        let reused = Thread {
-            started: here.started + 1,
+        let later = Thread {
+            number: here.number + 1,
             ..here
         };
-        assert!(reused.has_ended(), "a number that was used again");
+        assert!(
+            here.is_succeeded_by(later) && !here.is_succeeded_by(here),
+            "a number that was used again"
+        );
+    }
+
+    #[test]
+    fn a_process_is_there_until_it_has_exited_waited_for_or_not() {
+        let own = Process::current();
+        assert_eq!(own.fate_of(own.pid, own.identity), Fate::There);
+        let mut other_boot = own.identity;
+        other_boot[BOOT] ^= 2;
+        assert_eq!(own.fate_of(own.pid, other_boot), Fate::Gone);
+        let mut other_namespace = own.identity;
+        other_namespace[NAMESPACE] += 1;
+        assert_eq!(own.fate_of(own.pid, other_namespace), Fate::Unknown);
+        let mut before_exec = own.identity;
+        before_exec[PROGRAM] ^= 2;
+        assert_eq!(own.fate_of(own.pid, before_exec), Fate::Gone);
+        let mut other_process = own.identity;
+        other_process[PROCESS] ^= 2;
+        assert_eq!(own.fate_of(own.pid, other_process), Fate::Gone, "its number was used again");
+
+        let mut child = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
+        let pid = i32::try_from(child.id()).unwrap();
+        let its = [
+            own.identity[BOOT],
+            own.identity[NAMESPACE],
+            process_id(pid, &open_pidfd(pid, 0).unwrap()).unwrap(),
+            0,
+        ];
+        let fate = || own.fate_of(u64::from(pid.unsigned_abs()), its);
+        assert_eq!(fate(), Fate::There);
+        child.kill().unwrap();
+        while fate() != Fate::Gone {
+            std::thread::yield_now();
+        }
+        child.wait().unwrap();
+        assert_eq!(fate(), Fate::Gone);
     }
 }

@@ -1,17 +1,18 @@
-//! The verbs of a process that may only read: gets from the mapping, which nobody need know of, everything else by the server.
+//! The verbs of a process that may only read, and of a thread that has found no slot: gets from the mapping, which nobody need know of, everything else by the server.
 //!
 //! A reader has no thread slot, no intent and no lock. What it reads is what the region's readers read anyway: copied, and valid
 //! if the segment's generation is still the same behind the copy. So nothing waits for it, and it may stop anywhere.
 //!
 //! Its verbs are said to be cold, so that those of a process that may write are compiled as if there were none.
 
-use crate::clock;
+use crate::clock::{self, Watch};
 use crate::copies::{append, place};
-use crate::crew::{Crew, Standing};
+use crate::crew::Crew;
 use crate::peer::{Client, Peer};
-use keyway_region::Target;
 use keyway_region::verbs::{Arithmetic, Counted, Delete, Deleted, Get, Item, Number, Read, Store, Stored, WriteError};
+use keyway_region::{Target, seconds_of};
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Of so many hits one is told to the server, for whom it is one: what is read here only would look unused.
 const HITS_TOLD_ONE_IN: u32 = 32;
@@ -21,31 +22,40 @@ const HITS_TOLD: usize = 16;
 /// See the top of the file.
 pub(crate) struct Reader {
     crew: Arc<Crew>,
+    peer: Arc<Peer>,
     client: Client,
+    watch: Watch,
     hits: u32,
     /// keys to be told
     told: Vec<Vec<u8>>,
 }
 
 impl Reader {
-    pub(crate) fn new(crew: Arc<Crew>) -> Self {
+    pub(crate) fn new(crew: Arc<Crew>, peer: Arc<Peer>) -> Self {
         Self {
             crew,
+            peer,
             client: Client::default(),
+            watch: Watch::default(),
             hits: 0,
             told: Vec::new(),
         }
     }
 
-    fn now(&self) -> u32 {
-        self.crew.region.tick_untold(clock::unix_s())
+    fn now(&mut self) -> u32 {
+        let crew = &self.crew;
+        self.watch.tick(clock::coarse_ns(), || {
+            let _inside = crew.latch.open();
+            clock::read(&crew.region, crew.clock.now())
+        })
     }
 
     /// The connection, and the server, unless this is a forked child.
     fn served(&mut self) -> Result<(&mut Client, &Peer), WriteError> {
-        match &self.crew.standing {
-            Standing::Reader(peer) if self.crew.home.is_here() => Ok((&mut self.client, peer)),
-            _ => Err(WriteError::Detached),
+        if self.crew.home.is_here() {
+            Ok((&mut self.client, &self.peer))
+        } else {
+            Err(WriteError::Detached)
         }
     }
 
@@ -71,7 +81,7 @@ impl Reader {
         if !self.crew.home.is_here() {
             return Err(WriteError::Detached);
         }
-        match self.crew.region.read(key, how, self.now(), out, &mut head)? {
+        match self.read(key, how, out, &mut head)? {
             Read::Miss => Ok(None),
             Read::Change => {
                 let (client, peer) = self.served()?;
@@ -90,6 +100,32 @@ impl Reader {
                 Ok(Some(item))
             }
         }
+    }
+
+    /// From the mapping. Where it has a gate, what is the caller's is not touched behind it.
+    fn read(
+        &mut self,
+        key: &[u8],
+        how: &Get,
+        out: &mut Vec<u8>,
+        head: &mut impl FnMut(&Item, &mut Vec<u8>),
+    ) -> Result<Read, WriteError> {
+        let now = self.now();
+        let (region, latch) = (&self.crew.region, self.crew.latch);
+        if !latch.is_on() {
+            return region.read(key, how, now, out, head);
+        }
+        let (key, mut value) = (key.to_vec(), Vec::new());
+        let read = {
+            let _inside = latch.open();
+            region.read(&key, how, now, &mut value, &mut |_, _| {})?
+        };
+        if let Read::Hit(item) = &read {
+            let start = out.len();
+            head(item, out);
+            append(out, &value).inspect_err(|_| out.truncate(start))?;
+        }
+        Ok(read)
     }
 
     #[cold]
@@ -173,16 +209,26 @@ impl Reader {
 
     #[cold]
     #[inline(never)]
-    pub(crate) fn walk(&mut self, cursor: u64, budget: usize, visit: impl FnMut(&[u8], &Item)) -> Option<u64> {
+    pub(crate) fn walk(&mut self, cursor: u64, budget: usize, mut visit: impl FnMut(&[u8], &Item)) -> Option<u64> {
         self.served().ok()?;
-        self.crew.region.walk(cursor, budget, self.now(), visit)
+        let mut found = Vec::new();
+        let now = self.now();
+        let next = {
+            let _inside = self.crew.latch.open();
+            let note = |key: &[u8], item: &Item| found.push((key.to_vec(), *item));
+            self.crew.region.walk(cursor, budget, now, note)
+        };
+        found.iter().for_each(|(key, item)| visit(key, item));
+        next
     }
 
-    pub(crate) fn now_unix_s(&self) -> i64 {
-        if self.crew.home.is_here() {
-            self.crew.region.clock_base_unix_s() + i64::from(self.now())
-        } else {
-            clock::unix_s()
-        }
+    pub(crate) fn clock_s(&mut self) -> u64 {
+        seconds_of(self.now())
+    }
+
+    pub(crate) fn clock(&self) -> Duration {
+        let now = self.crew.clock.now().boot;
+        let _inside = self.crew.latch.open();
+        self.crew.region.clock(now)
     }
 }

@@ -7,7 +7,6 @@
 #![allow(unsafe_code, reason = "mseal; contract above")]
 
 use crate::{Cache, Place};
-use std::os::unix::fs::MetadataExt;
 use std::sync::OnceLock;
 
 /// Linux's number on every processor (6.10).
@@ -49,9 +48,4 @@ impl Cache {
             Err(std::io::Error::last_os_error())
         }
     }
-}
-
-/// Device and inode of a file.
-pub(crate) fn identity(file: &std::fs::File) -> std::io::Result<(u64, u64)> {
-    file.metadata().map(|meta| (meta.dev(), meta.ino()))
 }

@@ -10,21 +10,23 @@
 //!
 //! After that, and whatever it was, a gap longer than allowed has its own consequence ([`crate::Gap`]).
 
-use crate::attach::{
-    Access, Attachment, Inspected, Mapping, boot_id, byte_lock, check_item_size, create_at, inspect, io, is_durable, unusable,
-};
+use crate::attach::{Inspected, boot_id, inspect, io, is_durable, unusable};
+use crate::clock::{self, Clock};
+use crate::creation::{check_item_size, is_at, remake};
+use crate::descriptor::file_id;
 use crate::error::OpenError;
-use crate::{Gap, Options, clock};
-use keyway_region::{Region, layout::superblock};
-use nix::fcntl::{FcntlArg, RenameFlags, fcntl};
+use crate::liveness::{Attachment, Liveness, Locked, WHOLE, Whole, locked, offset};
+use crate::mapping::Mapping;
+use crate::{Gap, Options};
+use keyway_region::layout::superblock::{self, SeenWord};
+use keyway_region::{Life, Moment, Region};
 use std::fs::File;
-use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
 use std::time::Duration;
 
 /// Between two looks at a region that another process replaces or repairs.
-const PATIENCE: Duration = Duration::from_millis(10);
+pub(crate) const PATIENCE: Duration = Duration::from_millis(10);
 
 /// What to do with a region's file.
 pub(crate) enum Restart {
@@ -39,42 +41,61 @@ pub(crate) enum Restart {
 
 /// Decides by the table above, and discards or repairs.
 pub(crate) fn before_use(file: &File, path: &Path, options: &Options) -> Result<Restart, OpenError> {
-    let inspected = inspect(file, path, Access::Write)?;
-    if !is_cut_off(file, path)? || !(inspected.strict || is_durable(file)) {
+    let inspected = inspect(file, path)?;
+    let forgets = !(inspected.strict || is_durable(file));
+    // Locks do not outlive a boot: what any process has attached is of this one.
+    if forgets || is_attached(file, &inspected) || !is_cut_off(file, path)? {
         return Ok(Restart::Use);
     }
-    // One process does it; its lock on the file's first byte goes with its descriptor.
-    if fcntl(file, FcntlArg::F_OFD_SETLK(&byte_lock(0))).is_err() {
+    // One process does it; its lock goes with its descriptor.
+    let Some(_whole) = Whole::take(file) else {
         std::thread::sleep(PATIENCE);
         return Ok(Restart::Again { cold: !inspected.strict });
-    }
-    // Somebody may have been faster.
-    let still_there =
-        std::fs::metadata(path).is_ok_and(|m| file.metadata().is_ok_and(|f| (m.dev(), m.ino()) == (f.dev(), f.ino())));
-    if inspected.strict {
-        if still_there && is_cut_off(file, path)? {
-            repair(file, path, &inspected)?;
-        }
+    };
+    // Another one may have been faster, or may be attaching.
+    if !is_at(file, path) || is_attached(file, &inspected) || !is_cut_off(file, path)? {
         return Ok(Restart::Again { cold: false });
     }
-    if still_there {
-        check_item_size(options.item_size_max, options.memory)?;
-        let like_it = Options {
-            checksums: options.checksums || inspected.checksums,
-            ..options.clone()
-        };
-        create_at(path, &like_it, RenameFlags::empty())?;
+    if inspected.strict {
+        repair(file, path, &inspected)?;
+        return Ok(Restart::Again { cold: false });
     }
+    check_item_size(options.item_size_max, options.memory)?;
+    let like_it = Options {
+        checksums: options.checksums || inspected.checksums,
+        ..options.clone()
+    };
+    remake(file, path, &like_it)?;
     Ok(Restart::Again { cold: true })
 }
 
+/// Whether any process is attached. What cannot be asked is.
+fn is_attached(file: &File, inspected: &Inspected) -> bool {
+    let layout = &inspected.layout;
+    let slots = layout.process(0)..layout.process(layout.shape.process_slots);
+    locked(file, offset(slots.start), offset(slots.end - slots.start)) != Locked::No
+}
+
 /// Whether the region's last use ended with a boot that is over, and not cleanly.
+///
+/// # Errors
+///
+/// Which boot this is cannot be known, and the region was not stopped cleanly.
 fn is_cut_off(file: &File, path: &Path) -> Result<bool, OpenError> {
-    let mapping = Mapping::new(file, superblock::SIZE).map_err(|e| io("map", path, e))?;
+    let mapping = Mapping::copied(file, superblock::SIZE).map_err(|e| io("read", path, e))?;
     let memory = mapping.memory();
     let sb: &superblock::Superblock = memory.get(0);
-    let same_boot = sb.boot_id.iter().zip(boot_id()).all(|(w, b)| w.load(Relaxed) == b);
-    Ok(!same_boot && sb.clean.load(Acquire) != 1)
+    // Before the boot: a process that begins to use the region stores the boot first (`Region::begin_use`).
+    // PAIRS: clean: the exchanges in `Region::end_clean_stop` and `begin_use`.
+    if sb.clean.load(Acquire) == superblock::STOPPED {
+        return Ok(false);
+    }
+    let Some(boot) = boot_id() else {
+        return Err(OpenError::NoBootId {
+            path: path.to_path_buf(),
+        });
+    };
+    Ok(sb.boot_id.iter().zip(boot).any(|(word, now)| word.load(Relaxed) != now))
 }
 
 /// Whether another process holds the lock under which a region is repaired. That takes as long as reading the index and the
@@ -83,29 +104,30 @@ pub(crate) fn is_being_repaired(path: &Path) -> bool {
     let Ok(file) = File::options().read(true).write(true).open(path) else {
         return false;
     };
-    inspect(&file, path, Access::Write).is_ok_and(|found| found.strict)
-        && fcntl(&file, FcntlArg::F_OFD_SETLK(&byte_lock(0))).is_err()
+    inspect(&file, path).is_ok_and(|found| found.strict) && locked(&file, WHOLE, 1) == Locked::Yes
 }
 
 fn repair(file: &File, path: &Path, inspected: &Inspected) -> Result<(), OpenError> {
     let mapping = Mapping::of(file, inspected.layout.len_max, true, &Options::default(), path)?;
     let memory = mapping.memory();
-    let probe = std::sync::Arc::new(file.try_clone().map_err(|e| io("dup", path, e))?);
+    let id = file_id(file).map_err(|e| io("stat", path, e))?;
+    let liveness = Liveness::new(id, None, None, false).map_err(|e| io("describe", path, e))?;
     let host = Box::new(Attachment {
-        probe: Some(probe),
+        liveness: std::sync::Arc::new(liveness),
         mapping,
     });
     let region = Region::open(memory, host).map_err(|why| unusable(path, why))?;
     region.repair(clock::unix_s(), |_| {}).map_err(|why| unusable(path, why))?;
-    region.begin_use(boot_id(), clock::unix_s());
+    region.begin_use(boot_id().unwrap_or_default(), Clock::here().now());
     Ok(())
 }
 
 /// Applies the consequence of a gap, if there was one: nobody else is attached, and nobody was for longer than allowed.
-pub(crate) fn after_gap(region: &Region, own: usize, last_seen_unix_s: i64, options: &Options) {
+pub(crate) fn after_gap(region: &Region, own: usize, seen: SeenWord, now: Moment, options: &Options) {
     let Some(most) = options.gap_max_s else { return };
-    let gap = u64::try_from(clock::unix_s().saturating_sub(last_seen_unix_s)).unwrap_or(0);
-    let alone = || (0..region.layout().shape.process_slots).all(|slot| slot == own || !region.is_process_alive(slot));
+    // On the region's clock, which goes on from boot to boot.
+    let gap = region.clock(now.boot).as_secs().saturating_sub(u64::from(seen.clock_s()));
+    let alone = || (0..region.layout().shape.process_slots).all(|slot| slot == own || region.life(slot) == Life::Dead);
     if gap <= most || !alone() {
         return;
     }

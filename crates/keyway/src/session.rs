@@ -1,12 +1,15 @@
 //! A thread's verbs: its own in the region, or those of a process that may only read.
 
+use crate::clock;
 use crate::crew::{Crew, Standing};
+use crate::peer::Peer;
 use crate::reader::Reader;
 use crate::writer::Writer;
 use keyway_region::Target;
 use keyway_region::verbs::{Arithmetic, Counted, Delete, Deleted, Get, Item, Number, Store, Stored, WriteError};
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// A thread's way into the region: may move between threads, is used by one at a time. Dropping it gives its slot back, and so
 /// does the end of the thread that used it last: a session that is forgotten is not lost.
@@ -14,7 +17,7 @@ use std::sync::Arc;
 /// A forked child cannot use its parent's: every verb says [`WriteError::Detached`], [`Session::get`] misses, and nothing is
 /// touched (see [`crate::Cache::here`]).
 ///
-/// In a process that may only read ([`crate::Cache::is_reader`]) gets come from the region as ever, and the server does what
+/// In a process that may only read ([`crate::Cache::is_reader`]), and where all slots were taken, gets come from the region as ever, and the server does what
 /// changes something; a session then takes no slot.
 ///
 /// `exptime` is memcached's everywhere: 0 never, negative at once, up to 30 days seconds from now, above that a Unix time.
@@ -41,8 +44,13 @@ impl Session {
     pub(crate) fn new(crew: &Arc<Crew>) -> Option<Self> {
         Some(Self(match crew.standing {
             Standing::Writer(_) => Way::Writer(Writer::new(Arc::clone(crew))?),
-            Standing::Reader(_) => Way::Reader(Reader::new(Arc::clone(crew))),
+            Standing::Reader(ref peer) => Way::Reader(Reader::new(Arc::clone(crew), Arc::clone(peer))),
         }))
+    }
+
+    /// One without a slot: what it cannot do, this server does.
+    pub(crate) fn served(crew: &Arc<Crew>, peer: Peer) -> Self {
+        Self(Way::Reader(Reader::new(Arc::clone(crew), Arc::new(peer))))
     }
 
     /// Copies the value of `key` to the end of `out`; a miss leaves `out` as it was, and so does what [`Session::try_get`] tells as a
@@ -332,11 +340,21 @@ impl Session {
         }
     }
 
-    /// Unix seconds as the region sees them: they never go back.
+    /// Unix seconds by this process's wall clock, as at which an exptime that is a Unix time is translated.
     pub fn now_unix_s(&self) -> i64 {
+        clock::own_unix_s()
+    }
+
+    /// The second on the region's clock by which this session's next get goes, or the one before it (`docs/region.md`, "Clock").
+    pub fn clock_s(&mut self) -> u64 {
+        either!(self, way => way.clock_s())
+    }
+
+    /// What the region's clock says. No process can set it, and it does not go back.
+    pub fn clock(&self) -> Duration {
         match &self.0 {
-            Way::Writer(writer) => writer.now_unix_s(),
-            Way::Reader(reader) => reader.now_unix_s(),
+            Way::Writer(writer) => writer.clock(),
+            Way::Reader(reader) => reader.clock(),
         }
     }
 }

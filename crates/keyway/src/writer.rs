@@ -1,7 +1,7 @@
 //! The verbs of a thread that has a place in the region: the region's, with the clock filled in.
 
 use crate::cancel::Uncancelled;
-use crate::clock;
+use crate::clock::{self, Watch};
 use crate::copies::{self, Copies, place};
 use crate::crew::Crew;
 use crate::gate::{Latch, aside};
@@ -9,10 +9,12 @@ use crate::kernel;
 use crate::presence;
 use crate::socket;
 use keyway_region::aside::reserve;
+use keyway_region::verbs::RELATIVE_EXPTIME_MAX;
 use keyway_region::verbs::{Arithmetic, Counted, Delete, Deleted, Get, Item, Number, Store, Stored, WriteError};
-use keyway_region::{Lent, Target};
+use keyway_region::{Lent, Target, seconds_of};
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// A longer value is sent from where it lies, bytes: below, a copy costs less than the system call that each then takes.
 const COPIED_MAX: usize = 32 * 1024;
@@ -33,8 +35,12 @@ impl Writer {
         let (inner, id) = crew.hire()?;
         let latch = crew.latch;
         Some(Self {
-            inner,
-            member: Membership { crew, id },
+            inner: *inner,
+            member: Membership {
+                crew,
+                id,
+                watch: Watch::default(),
+            },
             thread: presence::thread_number(),
             latch,
             copies: Copies::default(),
@@ -59,18 +65,39 @@ impl Writer {
         let _uncancelled = Uncancelled::new();
         if !self.member.move_here() {
             // The thread that had it last has ended, and its slot was given back.
-            let (fresh, id) = self.member.crew.hire().ok_or(WriteError::Detached)?;
             self.inner.abandon();
-            self.inner = fresh;
-            self.member.id = id;
+            take_seat(&mut self.inner, &mut self.member)?;
         }
         self.thread = presence::thread_number();
         Ok(())
     }
 
     #[inline]
-    fn now(&self) -> u32 {
-        self.inner.region().tick(clock::unix_s())
+    fn now(&mut self) -> u32 {
+        tick(&mut self.member.watch, clock::coarse_ns(), &self.inner, &self.member.crew)
+    }
+
+    /// Before a verb with this exptime: a Unix time is translated by the process's own wall clock, as it is now.
+    #[inline]
+    fn meet_exptime(&mut self, exptime: i64) {
+        if exptime > RELATIVE_EXPTIME_MAX {
+            self.meet_wall_clock();
+        }
+    }
+
+    #[cold]
+    fn meet_wall_clock(&mut self) {
+        let now = self.member.crew.clock.now_by_own_wall();
+        let _inside = self.latch.open();
+        self.inner.set_wall_clock(now);
+    }
+
+    /// The same for a get that may change its item.
+    fn meet_change(&mut self, how: &Get) {
+        [how.exptime, how.vivify]
+            .into_iter()
+            .flatten()
+            .for_each(|exptime| self.meet_exptime(exptime));
     }
 
     #[inline]
@@ -81,7 +108,7 @@ impl Writer {
         };
         self.ready()?;
         let key = self.copies.of(self.latch, key);
-        verb(&mut self.inner, self.latch, |inner, now| {
+        verb(&mut self.inner, &mut self.member.watch, &self.member.crew, |inner, now| {
             inner.get_with(key, &how, now, out, |_, _| {})
         })
     }
@@ -92,14 +119,19 @@ impl Writer {
         key: &[u8],
         how: &Get,
         out: &mut Vec<u8>,
-        head: impl FnMut(&Item, &mut Vec<u8>),
+        mut head: impl FnMut(&Item, &mut Vec<u8>),
     ) -> Result<Option<Item>, WriteError> {
         self.ready()?;
+        if how.may_change() {
+            self.meet_change(how);
+        }
         if self.latch.is_on() {
             return self.get_behind_gate(key, how, out, head);
         }
         if how.may_change() {
-            meet_door(&self.inner, &self.member.crew);
+            return change(&mut self.inner, &mut self.member, |inner, now| {
+                inner.get_with(key, how, now, out, &mut head)
+            });
         }
         let now = self.now();
         self.inner.get_with(key, how, now, out, head)
@@ -126,12 +158,15 @@ impl Writer {
         behind: &[u8],
     ) -> Result<Option<(Item, usize)>, WriteError> {
         self.ready()?;
+        if how.may_change() {
+            self.meet_change(how);
+        }
         if self.latch.is_on() {
             // The kernel would not get past the gate.
             return Ok(with_tail(self.get_behind_gate(key, how, out, head)?, out, behind));
         }
         if how.may_change() {
-            meet_door(&self.inner, &self.member.crew);
+            prepare(&mut self.inner, &mut self.member)?;
         }
         let how = Get {
             at_most: Some(COPIED_MAX),
@@ -150,9 +185,10 @@ impl Writer {
     #[inline]
     pub(crate) fn store(&mut self, key: &[u8], value: &[u8], how: &Store) -> Result<Stored, WriteError> {
         self.ready()?;
+        self.meet_exptime(how.exptime);
         let limit = self.inner.item_size_max();
         let (key, value) = self.copies.of_both(self.latch, key, value, limit)?;
-        let stored = change(&mut self.inner, &self.member.crew, |inner, now| {
+        let stored = change(&mut self.inner, &mut self.member, |inner, now| {
             inner.store(key, value, how, now)
         });
         self.copies.clear(self.latch);
@@ -162,15 +198,18 @@ impl Writer {
     #[inline]
     pub(crate) fn delete(&mut self, key: &[u8], how: &Delete) -> Result<Deleted, WriteError> {
         self.ready()?;
+        self.meet_exptime(how.exptime.unwrap_or(0));
         let key = self.copies.of(self.latch, key);
-        change(&mut self.inner, &self.member.crew, |inner, now| inner.delete(key, how, now))
+        change(&mut self.inner, &mut self.member, |inner, now| inner.delete(key, how, now))
     }
 
     #[inline]
     pub(crate) fn arithmetic(&mut self, key: &[u8], how: &Arithmetic) -> Result<Counted, WriteError> {
         self.ready()?;
+        self.meet_exptime(how.exptime.unwrap_or(0));
+        self.meet_exptime(how.vivify.map_or(0, |(_, exptime)| exptime));
         let key = self.copies.of(self.latch, key);
-        change(&mut self.inner, &self.member.crew, |inner, now| {
+        change(&mut self.inner, &mut self.member, |inner, now| {
             inner.arithmetic(key, how, now)
         })
     }
@@ -179,27 +218,27 @@ impl Writer {
     pub(crate) fn incr(&mut self, key: &[u8], delta: u64) -> Result<Number, WriteError> {
         self.ready()?;
         let key = self.copies.of(self.latch, key);
-        change(&mut self.inner, &self.member.crew, |inner, now| inner.incr(key, delta, now))
+        change(&mut self.inner, &mut self.member, |inner, now| inner.incr(key, delta, now))
     }
 
     #[inline]
     pub(crate) fn decr(&mut self, key: &[u8], delta: u64) -> Result<Number, WriteError> {
         self.ready()?;
         let key = self.copies.of(self.latch, key);
-        change(&mut self.inner, &self.member.crew, |inner, now| inner.decr(key, delta, now))
+        change(&mut self.inner, &mut self.member, |inner, now| inner.decr(key, delta, now))
     }
 
     pub(crate) fn touch(&mut self, key: &[u8], exptime: i64) -> Result<bool, WriteError> {
         self.ready()?;
+        self.meet_exptime(exptime);
         let key = self.copies.of(self.latch, key);
-        change(&mut self.inner, &self.member.crew, |inner, now| {
-            inner.touch(key, exptime, now)
-        })
+        change(&mut self.inner, &mut self.member, |inner, now| inner.touch(key, exptime, now))
     }
 
     pub(crate) fn flush_all(&mut self, exptime: i64) -> Result<(), WriteError> {
         self.ready()?;
-        change(&mut self.inner, &self.member.crew, |inner, now| inner.flush_all(exptime, now))
+        self.meet_exptime(exptime);
+        change(&mut self.inner, &mut self.member, |inner, now| inner.flush_all(exptime, now))
     }
 
     pub(crate) fn walk(&mut self, cursor: u64, budget: usize, visit: impl FnMut(&[u8], &Item)) -> Option<u64> {
@@ -214,46 +253,53 @@ impl Writer {
     pub(crate) fn upkeep(&mut self) {
         if self.ready().is_ok() {
             self.member.crew.upkeep();
-            let unix_s = clock::unix_s();
-            verb(&mut self.inner, self.latch, |inner, now| {
-                inner.region().note_seen(unix_s);
-                inner.upkeep(now);
-            });
+            let coarse_ns = clock::coarse_ns();
+            let _inside = self.latch.open();
+            let now = tick(&mut self.member.watch, coarse_ns, &self.inner, &self.member.crew);
+            // Without a seat there is nothing to keep up.
+            if !self.inner.is_fenced() || aside(|| take_seat(&mut self.inner, &mut self.member)).is_ok() {
+                self.inner.upkeep(now);
+            }
         }
     }
 
     pub(crate) fn note_hit(&mut self, key: &[u8]) {
         if self.ready().is_ok() {
             let key = self.copies.of(self.latch, key);
-            verb(&mut self.inner, self.latch, |inner, now| inner.note_hit(key, now));
+            verb(&mut self.inner, &mut self.member.watch, &self.member.crew, |inner, now| {
+                inner.note_hit(key, now)
+            });
         }
     }
 
     pub(crate) fn release(&mut self) {
         if self.ready().is_ok() {
-            verb(&mut self.inner, self.latch, |inner, _| inner.release_extents());
+            verb(&mut self.inner, &mut self.member.watch, &self.member.crew, |inner, _| {
+                inner.release_extents()
+            });
         }
     }
 
-    pub(crate) fn now_unix_s(&self) -> i64 {
-        let unix_s = clock::unix_s();
-        if self.member.is_here() {
-            let _inside = self.latch.open();
-            let region = self.inner.region();
-            region.clock_base_unix_s() + i64::from(region.tick(unix_s))
-        } else {
-            unix_s
-        }
+    pub(crate) fn clock_s(&mut self) -> u64 {
+        let _inside = self.latch.open();
+        seconds_of(self.now())
+    }
+
+    pub(crate) fn clock(&self) -> Duration {
+        let now = self.member.crew.clock.now();
+        let _inside = self.latch.open();
+        self.inner.region().clock(now.boot)
     }
 
     /// Gets into memory of the session's own, with the gate open for no longer than that.
     fn get_copied(&mut self, key: &[u8], how: &Get, value: &mut Vec<u8>) -> Result<Option<Item>, WriteError> {
         let key = self.copies.of(self.latch, key);
-        let crew = &self.member.crew;
-        verb(&mut self.inner, self.latch, |inner, now| {
-            if how.may_change() {
-                meet_door(inner, crew);
-            }
+        if how.may_change() {
+            return change(&mut self.inner, &mut self.member, |inner, now| {
+                inner.get_with(key, how, now, value, |_, _| {})
+            });
+        }
+        verb(&mut self.inner, &mut self.member.watch, &self.member.crew, |inner, now| {
             inner.get_with(key, how, now, value, |_, _| {})
         })
     }
@@ -283,6 +329,7 @@ impl Writer {
     #[cold]
     #[inline(never)]
     fn get_into_copied(&mut self, key: &[u8], how: &Get, target: &mut impl Target) -> Result<bool, WriteError> {
+        self.meet_change(how);
         let mut value = self.copies.lend();
         let found = self.get_copied(key, how, &mut value);
         if let Ok(Some(item)) = &found {
@@ -296,7 +343,7 @@ impl Writer {
     fn walk_behind_gate(&mut self, cursor: u64, budget: usize, mut visit: impl FnMut(&[u8], &Item)) -> Option<u64> {
         let mut keys = Vec::new();
         let mut items: Vec<(usize, Item)> = Vec::new();
-        let next = verb(&mut self.inner, self.latch, |inner, now| {
+        let next = verb(&mut self.inner, &mut self.member.watch, &self.member.crew, |inner, now| {
             inner.region().walk(cursor, budget, now, |key, item| {
                 reserve(&mut keys, key.len());
                 keys.extend_from_slice(key);
@@ -336,31 +383,65 @@ fn send_or_copy(to: BorrowedFd<'_>, out: &mut Vec<u8>, value: &Lent<'_>, behind:
     sent
 }
 
+/// The region's tick when the coarse clock says so much.
+#[inline(always)]
+fn tick(watch: &mut Watch, coarse_ns: i64, inner: &keyway_region::Session, crew: &Crew) -> u32 {
+    watch.tick(coarse_ns, || clock::read_and_note(inner.region(), crew.clock.now()))
+}
+
 /// Does work on the region, inside the gate, at the region's time.
 #[inline(always)]
-fn verb<R>(inner: &mut keyway_region::Session, latch: Latch, work: impl FnOnce(&mut keyway_region::Session, u32) -> R) -> R {
-    let unix_s = clock::unix_s();
-    let _inside = latch.open();
-    let now = inner.region().tick(unix_s);
+fn verb<R>(
+    inner: &mut keyway_region::Session,
+    watch: &mut Watch,
+    crew: &Crew,
+    work: impl FnOnce(&mut keyway_region::Session, u32) -> R,
+) -> R {
+    let coarse_ns = clock::coarse_ns();
+    let _inside = crew.latch.open();
+    let now = tick(watch, coarse_ns, inner, crew);
     work(inner, now)
 }
 
 /// The same for a verb that may change the region.
 #[inline(always)]
-fn change<R>(inner: &mut keyway_region::Session, crew: &Crew, work: impl FnOnce(&mut keyway_region::Session, u32) -> R) -> R {
-    verb(inner, crew.latch, |inner, now| {
-        meet_door(inner, crew);
-        work(inner, now)
-    })
+fn change<R>(
+    inner: &mut keyway_region::Session,
+    member: &mut Membership,
+    work: impl FnOnce(&mut keyway_region::Session, u32) -> Result<R, WriteError>,
+) -> Result<R, WriteError> {
+    let coarse_ns = clock::coarse_ns();
+    let _inside = member.crew.latch.open();
+    let now = tick(&mut member.watch, coarse_ns, inner, &member.crew);
+    prepare(inner, member)?;
+    work(inner, now)
 }
 
-/// Before a change: it can be counted, if changes are to be.
+/// Before a change, inside the gate: the session has its seat, and the change can be counted, if changes are to be.
 #[inline(always)]
-fn meet_door(inner: &keyway_region::Session, crew: &Crew) {
+fn prepare(inner: &mut keyway_region::Session, member: &mut Membership) -> Result<(), WriteError> {
+    if inner.is_fenced() {
+        aside(|| take_seat(inner, member))?;
+    }
     if !inner.knows_door() {
         // If nothing comes of it, the verb says so.
-        aside(|| kernel::meet(crew));
+        aside(|| kernel::meet(&member.crew));
     }
+    Ok(())
+}
+
+/// The session was fenced: another process took this one for dead. It gives its thread slot back, and takes another one.
+#[cold]
+#[inline(never)]
+fn take_seat(inner: &mut keyway_region::Session, member: &mut Membership) -> Result<(), WriteError> {
+    let _uncancelled = Uncancelled::new();
+    member.crew.inside(|_| inner.end());
+    member.crew.leave(member.id);
+    member.crew.regain();
+    let (mut fresh, id) = member.crew.hire().ok_or(WriteError::Detached)?;
+    fresh.set_wall_clock_like(inner);
+    (*inner, member.id) = (*fresh, id);
+    Ok(())
 }
 
 impl Drop for Writer {
@@ -378,6 +459,8 @@ impl Drop for Writer {
 struct Membership {
     crew: Arc<Crew>,
     id: u64,
+    /// what it knows of the region's clock
+    watch: Watch,
 }
 
 impl Membership {

@@ -246,21 +246,6 @@ fn a_session_may_outlive_the_thread_that_made_it() {
     assert!(cache.check(|_| {}).is_sound());
 }
 
-#[test]
-fn what_a_killed_creation_leaves_is_removed_by_the_next() {
-    let file = File::new("leftover");
-    let name = file.0.file_name().unwrap().to_string_lossy().into_owned();
-    let beside = |unique: &str| file.0.with_file_name(format!(".{name}.{unique}"));
-    let (leftover, foreign) = (beside("0123456789abcdef.new"), beside("not-ours.new"));
-    for path in [&leftover, &foreign] {
-        std::fs::write(path, [0; 10_000]).unwrap();
-    }
-    drop(file.open());
-    assert!(!leftover.exists(), "the leftover is still there");
-    assert!(foreign.exists(), "what only looks like a leftover was removed");
-    std::fs::remove_file(foreign).unwrap();
-}
-
 /// The environment variables by which a test asks its child for a part.
 const PART: &str = "KEYWAY_TEST_DEATH_PART";
 const PATH: &str = "KEYWAY_TEST_DEATH_PATH";

@@ -114,7 +114,10 @@ fn another_version_is_refused_with_both_named() {
     file.write_all(&7_u64.to_le_bytes()).unwrap();
     let open = || File::options().read(true).write(true).open(&path).unwrap();
     let error = opened(&folder, &options(), &[open(), open()]).err().unwrap().to_string();
-    assert!(error.contains("version 7") && error.contains("version 1"), "{error}");
+    assert!(
+        error.contains("(format 7, layout ") && error.contains("(format 2, layout "),
+        "{error}"
+    );
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! What is found after a restart. Its enemy: items that are served although the machine stopped under them, items that are lost
 //! although it stopped cleanly, a gap that nobody notices, and a copy that is not what it was made from.
 //!
-//! Another boot is played by changing the boot's identity in the region: nothing else tells one boot from another.
+//! Another boot is played by changing the boot's identity in the region, and the clock's word: nothing else tells one boot from another.
 
 use keyway::{Cache, CopyError, Gap, Get, OpenError, Options, Place, Session};
 use std::os::unix::fs::FileExt;
@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 const RESTART_LINE: u64 = 960;
 const BOOT_ID: u64 = RESTART_LINE + 8;
 const LAST_SEEN: u64 = RESTART_LINE + 24;
+const CLOCK: u64 = 536;
 
 /// A region's file, removed at the end.
 struct Region(PathBuf);
@@ -54,6 +55,8 @@ impl Region {
 
     fn reboot(&self) {
         self.change_word(BOOT_ID, |id| id ^ 1);
+        // The clock's boot, and its offset: the boot clock has begun anew.
+        self.change_word(CLOCK, |word| word ^ 0x10_1234_5678);
     }
 }
 
@@ -61,6 +64,11 @@ impl Drop for Region {
     fn drop(&mut self) {
         let _ = std::fs::remove_file(&self.0);
     }
+}
+
+/// The word of the last use, ten minutes earlier on both clocks.
+fn earlier_by_600_s(seen: u64) -> u64 {
+    seen - (600 << 32 | 600)
 }
 
 fn options() -> Options {
@@ -125,6 +133,30 @@ fn a_stop_that_was_not_clean_is_warm_in_the_same_boot_and_cold_in_the_next() {
 }
 
 #[test]
+fn a_region_that_is_discarded_is_made_anew_in_the_same_file() {
+    use std::os::unix::fs::MetadataExt;
+    let region = Region::durable("in-place");
+    let larger = Options {
+        memory: 8 << 20,
+        ..options()
+    };
+    let cache = region.open(&larger);
+    fill(&mut cache.session().unwrap());
+    drop(cache);
+    let before = region.0.metadata().unwrap();
+    region.reboot();
+    assert_eq!(items_after(&region, &options()), (0, false), "another boot");
+    let after = region.0.metadata().unwrap();
+    assert_eq!(after.ino(), before.ino());
+    // What it had allocated beyond its new size is given back.
+    assert!(after.blocks() <= (2 << 20) / 512 + 64, "{} blocks", after.blocks());
+    assert!(
+        after.len() >= before.len(),
+        "a file that becomes shorter ends those that are about to attach"
+    );
+}
+
+#[test]
 fn use_behind_a_clean_stop_is_not_clean_any_more() {
     let region = Region::durable("again");
     region.filled().close();
@@ -144,7 +176,7 @@ fn behind_a_gap_items_are_served_or_stale_or_gone() {
     ] {
         let region = Region::fleeting(&format!("gap-{gap:?}-{gap_max_s:?}"));
         drop(region.filled());
-        region.change_word(LAST_SEEN, |seen| seen - 600);
+        region.change_word(LAST_SEEN, earlier_by_600_s);
         let options = Options {
             gap,
             gap_max_s,
@@ -189,7 +221,7 @@ fn behind_a_gap_items_are_served_or_stale_or_gone() {
 fn a_gap_is_none_while_somebody_is_attached() {
     let region = Region::fleeting("gap-attached");
     let other = region.filled();
-    region.change_word(LAST_SEEN, |seen| seen - 600);
+    region.change_word(LAST_SEEN, earlier_by_600_s);
     let options = Options {
         gap: Gap::Flush,
         gap_max_s: Some(60),
@@ -204,7 +236,7 @@ fn a_gap_is_none_while_somebody_is_attached() {
 fn upkeep_keeps_the_time_last_seen() {
     let region = Region::fleeting("seen");
     let cache = region.filled();
-    region.change_word(LAST_SEEN, |seen| seen - 600);
+    region.change_word(LAST_SEEN, earlier_by_600_s);
     cache.session().unwrap().upkeep();
     drop(cache);
     let options = Options {

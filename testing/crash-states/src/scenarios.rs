@@ -458,7 +458,7 @@ pub const ALL: &[Scenario] = &[
             expiring(s, "new", "short", 100, now);
         },
         operations: &[|s, _| {
-            s.region().tick(crate::world::NOW + 200);
+            s.region().note_use(keyway_region::Moment::from_secs(crate::world::NOW + 200));
         }],
         ..PLAIN
     },
@@ -674,7 +674,7 @@ fn large(c: char, len: usize) -> String {
 /// A world in which a scenario begins.
 pub fn begin(scenario: &Scenario) -> (World, u32) {
     let mut world = World::new(scenario.size, scenario.damaged.is_some());
-    let now = world.region().tick(crate::world::NOW + 5);
+    let now = world.region().tick(keyway_region::Moment::from_secs(crate::world::NOW + 5));
     let mut session = world.session(0);
     (scenario.before)(&mut session, now);
     world.give_back(0, session);

@@ -8,9 +8,10 @@
 
 use crate::record::THREADS;
 use keyway_region::layout::plan::{Layout, Shape};
+use keyway_region::layout::session::Tenant;
 use keyway_region::memory::Memory;
 use keyway_region::verbs::{Get, Store};
-use keyway_region::{Creation, Host, Limits, Region, Session, check};
+use keyway_region::{Creation, Host, Life, Limits, Region, Session, check};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::ptr::NonNull;
@@ -37,8 +38,12 @@ struct Persistent {
 }
 
 impl Host for Persistent {
-    fn is_alive(&self, lock_offset: usize) -> bool {
-        lock_offset != self.first || !self.first_is_dead.load(Relaxed)
+    fn life(&self, tenant: &Tenant) -> Life {
+        if tenant.lock_offset == self.first && self.first_is_dead.load(Relaxed) {
+            Life::Dead
+        } else {
+            Life::Alive
+        }
     }
     fn prepare(&self, _: &[Range<usize>], _: bool, _: bool) {}
     fn write_back(&self, _: Range<usize>) -> bool {
@@ -186,7 +191,7 @@ impl World {
             segments: size.segments,
             id: [1, 2],
             seed: SEED,
-            now_unix_s: NOW,
+            now: keyway_region::Moment::from_secs(NOW),
             boot_id: [FIRST_BOOT, 0],
             checksums,
         };
@@ -231,7 +236,7 @@ impl World {
 
     /// Says that it is in use again.
     pub fn use_again(&self) {
-        self.region.begin_use([FIRST_BOOT, 0], NOW);
+        self.region.begin_use([FIRST_BOOT, 0], keyway_region::Moment::from_secs(NOW));
     }
 
     /// The memory.
@@ -290,7 +295,9 @@ impl Judge {
     pub fn look(&mut self, image: &[u8]) -> Found {
         self.bytes.fill(image);
         let region = self.open().expect("it was open");
-        self.now = region.tick(self.unix_s);
+        // Within a boot nobody sets the region's clock back.
+        let now = region.tick(keyway_region::Moment::from_secs(self.unix_s));
+        self.now = now.max(region.seen().clock_s());
         self.found(&region)
     }
 
@@ -318,8 +325,9 @@ impl Judge {
                 return Err(format!("{} words led to nothing", repaired.lost));
             }
         }
-        region.begin_use(boot_id, NOW);
-        self.now = region.tick(self.unix_s);
+        let now = keyway_region::Moment::from_secs(self.unix_s);
+        region.begin_use(boot_id, now);
+        self.now = region.tick(now);
         Ok(region)
     }
 

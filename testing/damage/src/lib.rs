@@ -8,10 +8,11 @@
 #![allow(unsafe_code, reason = "private memory plays the mapping; contract above")]
 
 use keyway_region::layout::plan::{Layout, Shape};
+use keyway_region::layout::session::Tenant;
 use keyway_region::layout::superblock::Superblock;
 use keyway_region::memory::Memory;
 use keyway_region::verbs::{Arithmetic, Delete, Get, Store, StoreMode};
-use keyway_region::{Creation, Host, Limits, Region, check};
+use keyway_region::{Creation, Host, Life, Limits, Region, check};
 use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -28,8 +29,8 @@ struct Alone {
 }
 
 impl Host for Alone {
-    fn is_alive(&self, _: usize) -> bool {
-        true
+    fn life(&self, _: &Tenant) -> Life {
+        Life::Alive
     }
     fn prepare(&self, _: &[Range<usize>], _: bool, _: bool) {}
     fn write_back(&self, _: Range<usize>) -> bool {
@@ -85,7 +86,7 @@ impl Image {
             segments,
             id: [1, 2],
             seed: 3,
-            now_unix_s: NOW,
+            now: keyway_region::Moment::from_secs(NOW),
             boot_id: [4, 5],
             checksums,
         };
@@ -95,7 +96,12 @@ impl Image {
         let mut session = region.session(process, limits()).expect("nobody else is there");
         for i in 0..KEYS {
             session
-                .store(&key(i), &value(i), &Store::default(), region.tick(NOW))
+                .store(
+                    &key(i),
+                    &value(i),
+                    &Store::default(),
+                    region.tick(keyway_region::Moment::from_secs(NOW)),
+                )
                 .expect("there is room");
         }
         drop(session);
@@ -174,7 +180,7 @@ pub fn answers(region: &Arc<Region>) -> Answers {
     let Some(mut session) = region.session(process, limits()) else {
         return answers;
     };
-    let now = region.tick(NOW);
+    let now = region.tick(keyway_region::Moment::from_secs(NOW));
     let mut wanted: Vec<Vec<u8>> = (0..KEYS).map(value).collect();
     for round in 0..2 {
         for (i, wanted) in wanted.iter_mut().enumerate() {
@@ -213,7 +219,7 @@ pub fn write_over_all(region: &Arc<Region>) {
     let Some(mut session) = region.session(process, limits()) else {
         return;
     };
-    let now = region.tick(NOW);
+    let now = region.tick(keyway_region::Moment::from_secs(NOW));
     let value = vec![7; 1000];
     for i in 0..3 * MEMORY / 1000 {
         let _ = session.store(format!("new {i}").as_bytes(), &value, &Store::default(), now);
@@ -226,7 +232,7 @@ pub fn use_it(region: &Arc<Region>, salt: usize) {
     let Some(mut session) = region.session(process, limits()) else {
         return;
     };
-    let now = region.tick(NOW);
+    let now = region.tick(keyway_region::Moment::from_secs(NOW));
     let mut out = Vec::new();
     for i in 0..60 {
         let key = key(i * 37 + salt);

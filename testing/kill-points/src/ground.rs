@@ -8,8 +8,9 @@
 #![allow(unsafe_code, reason = "the room of the mapping; contract above")]
 
 use keyway_region::layout::plan::{Layout, Shape};
+use keyway_region::layout::session::Tenant;
 use keyway_region::memory::Memory;
-use keyway_region::{Creation, Host, Limits, Region, Stripes};
+use keyway_region::{Creation, Host, Life, Limits, Region, Stripes};
 use nix::fcntl::{FcntlArg, fcntl};
 use nix::sys::mman::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
 use std::fs::File;
@@ -50,15 +51,24 @@ pub fn limits() -> Limits {
     }
 }
 
-/// Which process slots belong to the dead, as bits.
+/// Which process slots belong to the dead, and which seem to, as bits.
 #[derive(Clone, Debug, Default)]
-pub struct Dead(Arc<AtomicU64>);
+pub struct Dead(Arc<AtomicU64>, Arc<AtomicU64>);
 
 impl Dead {
     /// These are dead from now on, the others alive.
     pub fn are(&self, slots: &[usize]) {
-        self.0.store(slots.iter().fold(0, |bits, slot| bits | 1 << slot), Relaxed);
+        self.0.store(bits(slots), Relaxed);
     }
+
+    /// These seem to be dead from now on, whether they are or not.
+    pub fn seem(&self, slots: &[usize]) {
+        self.1.store(bits(slots), Relaxed);
+    }
+}
+
+fn bits(slots: &[usize]) -> u64 {
+    slots.iter().fold(0, |bits, slot| bits | 1 << slot)
 }
 
 struct Watcher {
@@ -67,9 +77,15 @@ struct Watcher {
 }
 
 impl Host for Watcher {
-    fn is_alive(&self, lock_offset: usize) -> bool {
-        let slot = (0..self.layout.shape.process_slots).find(|s| self.layout.process(*s) == lock_offset);
-        slot.is_some_and(|slot| self.dead.0.load(Relaxed) & 1 << slot == 0)
+    fn life(&self, tenant: &Tenant) -> Life {
+        let is_among = |slots: &AtomicU64| slots.load(Relaxed) & 1 << tenant.slot != 0;
+        if is_among(&self.dead.0) {
+            Life::Dead
+        } else if is_among(&self.dead.1) {
+            Life::Suspect
+        } else {
+            Life::Alive
+        }
     }
     fn prepare(&self, _: &[Range<usize>], _: bool, _: bool) {}
     fn write_back(&self, _: Range<usize>) -> bool {
@@ -185,7 +201,7 @@ impl Ground {
             segments: self.layout.shape.segments_max - SPARE,
             id: [1, 2],
             seed: 3,
-            now_unix_s: NOW,
+            now: keyway_region::Moment::from_secs(NOW),
             boot_id: [4, 5],
             checksums: false,
         };

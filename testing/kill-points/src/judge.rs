@@ -41,7 +41,7 @@ impl Brief {
         for image in [first, last] {
             ground.restore(image);
             let region = ground.open();
-            let now = region.tick(crate::ground::NOW);
+            let now = region.tick(keyway_region::Moment::from_secs(crate::ground::NOW));
             region.walk(0, usize::MAX, now, |key, _| {
                 keys.insert(key.to_vec());
             });

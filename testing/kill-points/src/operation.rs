@@ -54,7 +54,7 @@ impl Player {
     pub fn attach(region: Arc<Region>, slot: usize) -> Self {
         let process = region.attach(slot, 1, crate::ground::NOW);
         let session = region.session(process, limits()).expect("a thread slot");
-        let now = region.tick(crate::ground::NOW);
+        let now = region.tick(keyway_region::Moment::from_secs(crate::ground::NOW));
         Self {
             region,
             process,

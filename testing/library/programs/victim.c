@@ -114,7 +114,7 @@ static void descriptors(void) {
 
 static void memory_for_opening(void) {
     limit_memory(1 << 20);
-    CHECK(keyway_open(place, NULL) == NULL && keyway_error() == KEYWAY_ERROR_SYSTEM && strstr(keyway_message(), "memory"));
+    CHECK(keyway_open(place, NULL) == NULL && keyway_error() == KEYWAY_ERROR_NO_SPACE && strstr(keyway_message(), "RLIMIT_AS"));
     CHECK(keyway_set(cache, KEY("victim"), KEY("v"), 0, 0) == KEYWAY_OK);
 }
 

@@ -207,6 +207,7 @@ fn whoever_is_killed_nobody_else_sees_it() {
         kills[0], kills[1], counters.recoveries
     ));
     let path = ground.scratch.join("region");
+    ground.region.leave();
     drop(ground.region);
     let (status, told) = keyway_check(&path);
     assert!(status.success(), "{told}");

@@ -189,7 +189,7 @@ fn make(change: &Change, on_before: u64) -> Copier {
     let (ground, words) = (Ground::new(change.segments, false), Ground::new(change.segments, false));
     let region = ground.create();
     let mut writer = open_session(&region, 0, true);
-    let now = region.tick(NOW);
+    let now = region.tick(keyway_region::Moment::from_secs(NOW));
     let stored = writer.store(&key(), VALUE, &Store::default(), now);
     assert!(stored.is_ok(), "{stored:?}");
     let seed = region.superblock().seed.load(Ordering::Relaxed);

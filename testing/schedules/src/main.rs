@@ -10,6 +10,10 @@
 mod copies;
 #[cfg(feature = "mutants")]
 mod explore;
+#[cfg(feature = "mutants")]
+mod preempt;
+#[cfg(feature = "mutants")]
+mod scenarios;
 
 #[cfg(feature = "mutants")]
 fn main() -> std::process::ExitCode {

@@ -2,6 +2,7 @@
 
 use harness::Random;
 use keyway_region::layout::plan::{Layout, Shape};
+use keyway_region::layout::superblock::Superblock;
 use std::fs::File;
 use std::io::Read;
 use std::ops::Range;
@@ -11,7 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
 /// Offset of the shape's words in the superblock.
-const SHAPE_AT: u64 = 80;
+const SHAPE_AT: u64 = std::mem::offset_of!(Superblock, shape) as u64;
 /// Offset of the words that all share in the superblock; what stands before is fixed and checked when a region is opened.
 const SHARED_AT: usize = 512;
 /// State words end with these: a log, open or being purged; claimed; part of a large value; buckets; hints.

@@ -1,7 +1,7 @@
-// A client of a server's region socket: attached SOCKET [refused|unusable|killed]
+// A client of a server's region socket, or of its region: attached PLACE [refused|unusable|full|argument|killed]
 //
 // Reads what the server's clients stored, stores for them, and ends well ("OK"), in the middle of it ("killed"), or finds that
-// it may not have the region ("refused"), or cannot use it ("unusable").
+// it may not have the region ("refused"), cannot use it ("unusable"), has no slot in it ("full"), or that this is no place ("argument").
 
 #include <keyway.h>
 #include <signal.h>
@@ -19,9 +19,19 @@
 int main(int argc, char **argv) {
     const char *how = argc > 2 ? argv[2] : "";
     keyway *cache = keyway_open(argv[1], NULL);
-    if (strcmp(how, "refused") == 0 || strcmp(how, "unusable") == 0) {
+    const struct {
+        const char *how;
+        int error;
+    } failures[] = {
+        {"refused", KEYWAY_ERROR_REFUSED},
+        {"unusable", KEYWAY_ERROR_UNUSABLE},
+        {"full", KEYWAY_ERROR_FULL},
+        {"argument", KEYWAY_ERROR_ARGUMENT},
+    };
+    for (size_t i = 0; i < sizeof failures / sizeof *failures; i++) {
+        if (strcmp(how, failures[i].how) != 0) continue;
         EXPECT(cache == NULL);
-        EXPECT(keyway_error() == (*how == 'r' ? KEYWAY_ERROR_REFUSED : KEYWAY_ERROR_UNUSABLE));
+        EXPECT((int)keyway_error() == failures[i].error);
         puts(keyway_message());
         return 0;
     }

@@ -22,17 +22,17 @@ pub struct Table {
 impl Table {
     /// The table with this many buckets.
     #[inline]
-    pub fn new(count: u64) -> Self {
+    pub const fn new(count: u64) -> Self {
         debug_assert!(count.is_power_of_two() || count > 1);
         Self {
             count,
-            base: 1 << (63 - count.max(1).leading_zeros()),
+            base: 1 << (63 - (count | 1).leading_zeros()),
         }
     }
 
     /// The bucket of a choice.
     #[inline]
-    pub fn bucket(self, choice: u64) -> u64 {
+    pub const fn bucket(self, choice: u64) -> u64 {
         let wide = choice & (2 * self.base - 1);
         if wide < self.count { wide } else { choice & (self.base - 1) }
     }

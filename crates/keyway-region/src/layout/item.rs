@@ -9,7 +9,7 @@
 //! ```
 //!
 //! Both words together are handled as one, [`Header`], whose upper half is 0 without a lifetime. Items are padded to a multiple of
-//! 4 bytes. Expiry is in seconds on the region's clock, 0 for never. A header is bytes from shared memory: [`Header::validate`]
+//! 4 bytes. Expiry is a tick of the region's clock, 0 for never. A header is bytes from shared memory: [`Header::validate`]
 //! first.
 //!
 //! In a region with checksums ([`crate::layout::superblock::CHECKSUMS`]) four bytes of checksum follow the value, and count as
@@ -54,13 +54,13 @@ pub const SIZE_MIN: usize = 8;
 pub const LARGE_BODY_SIZE: usize = 24;
 /// Bytes of a checksum.
 pub const CHECKSUM_SIZE: usize = 4;
-/// Latest expiry that fits, seconds on the region's clock (17 years); later ones are cut to it.
+/// Latest expiry that fits, a tick of the region's clock (80 years, [`crate::Moment`]); later ones are cut to it.
 pub const EXPIRY_MAX: u32 = (1 << 29) - 1;
 /// Longest value that the header can say, bytes.
 pub const INLINE_VALUE_MAX: usize = LARGE - 1;
 
 /// The value length that says: the value is in segments of its own.
-const LARGE: usize = (1 << 20) - 1;
+pub(crate) const LARGE: usize = (1 << 20) - 1;
 const EXPIRY_SHIFT: u32 = 35;
 const OPTIONAL_SHIFT: u32 = 28;
 
@@ -96,13 +96,13 @@ impl Header {
 
     /// Length of the key, bytes.
     #[inline(always)]
-    pub fn key_len(self) -> usize {
+    pub const fn key_len(self) -> usize {
         (self.0 >> 20 & 0xFF) as usize
     }
 
     /// Length of what follows the key, bytes.
     #[inline(always)]
-    pub fn value_len(self) -> usize {
+    pub const fn value_len(self) -> usize {
         if self.is_large() {
             LARGE_BODY_SIZE
         } else {
@@ -112,7 +112,7 @@ impl Header {
 
     /// Whether the value is in segments of its own.
     #[inline(always)]
-    pub fn is_large(self) -> bool {
+    pub const fn is_large(self) -> bool {
         super::index(self.0) & LARGE == LARGE
     }
 
@@ -157,9 +157,9 @@ impl Header {
         Self(self.0 & !flag::DEAD)
     }
 
-    /// Seconds on the region's clock, 0 for never.
+    /// A tick of the region's clock, 0 for never.
     #[inline]
-    pub fn expiry(self) -> u32 {
+    pub const fn expiry(self) -> u32 {
         (self.0 >> EXPIRY_SHIFT) as u32
     }
 
@@ -172,13 +172,13 @@ impl Header {
 
     /// From the item's start to its CAS unique, or to what follows in its place, bytes.
     #[inline]
-    pub fn cas_offset(self) -> usize {
+    pub const fn cas_offset(self) -> usize {
         HEADER_SIZE + if self.0 & flag::LIFETIME == 0 { 0 } else { LIFETIME_SIZE }
     }
 
     /// From the item's start to its client flags, or to what follows in their place, bytes.
     #[inline]
-    pub fn client_flags_offset(self) -> usize {
+    pub const fn client_flags_offset(self) -> usize {
         self.cas_offset() + if self.0 & flag::CAS == 0 { 0 } else { 8 }
     }
 

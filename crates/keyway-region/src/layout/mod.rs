@@ -1,6 +1,27 @@
 //! What the bytes of a region mean: one file a structure, each written once. `docs/region.md` tells the same to people.
 
+/// `fields!(Type { every, field })`: where each field of a shared structure lies, for [`fingerprint`]. A field that is left out does
+/// not compile.
+macro_rules! fields {
+    ($type:ident { $($field:ident),* $(,)? }) => {
+        impl $type {
+            /// Its size and alignment, and of each field {offset 32, bytes 32}.
+            pub(crate) const FIELDS: &'static [(&'static str, u64)] = &[
+                (concat!(stringify!($type), ": bytes"), size_of::<$type>() as u64),
+                (concat!(stringify!($type), ": alignment"), align_of::<$type>() as u64),
+                $((
+                    concat!(stringify!($type), ".", stringify!($field)),
+                    (core::mem::offset_of!($type, $field) as u64) << 32 | $crate::layout::bytes_of(|s: &$type| &s.$field) as u64,
+                ),)*
+            ];
+        }
+        const _: fn(&$type) = |$type { $($field: _),* }| ();
+    };
+}
+use fields;
+
 pub mod bucket;
+pub mod fingerprint;
 pub mod item;
 pub mod plan;
 pub mod segment;
@@ -8,6 +29,11 @@ pub mod session;
 pub mod slot;
 pub mod stats;
 pub mod superblock;
+
+/// Bytes of a field.
+const fn bytes_of<T, F>(_: fn(&T) -> &F) -> usize {
+    size_of::<F>()
+}
 
 /// A number out of a 64-bit word as an index.
 #[inline]

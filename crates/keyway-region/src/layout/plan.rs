@@ -20,13 +20,34 @@ pub const MEMORY_MAX: u64 = (SEGMENTS_MAX * SIZE_MAX) as u64;
 /// A region's segments are the size that makes about this many of them: few enough for short tables, enough for eviction
 /// in small portions and for one open segment per TTL class.
 const SEGMENTS_WANTED: u64 = 1024;
-/// How far a region can be grown over its first size: what eight doublings of the index can follow.
-const GROWTH_MAX: usize = 1 << ROUNDS_MAX;
+/// How far a region can be grown over its first size. All of that is mapped from the start, so it is address space that every process
+/// pays: 1 GiB for a region of 64 MiB.
+const GROWTH_MAX: usize = 16;
+/// What any region can be grown to, bytes, as far as the index's doublings reach: small ones cost little address space.
+const GROWN_MIN: usize = 1 << 30;
+/// How far the index's doublings reach.
+const INDEX_GROWTH_MAX: usize = 1 << ROUNDS_MAX;
 /// Bytes of memory per bucket of the first index. Eight doublings later a bucket stands for 32 bytes, more items than fit.
 const MEMORY_PER_BUCKET: u64 = 8192;
 
+/// Fewest thread slots of a region, and so the fewest that can be asked for.
+pub const THREAD_SLOTS_MIN: usize = 32;
+/// Most thread slots of a region: an owner names one in 16 bits.
+const THREAD_SLOTS_MAX: usize = 1 << 15;
+/// Bytes of memory for each thread slot that can be asked for: the slots take a quarter of the memory at most.
+const MEMORY_PER_THREAD_MIN: u64 = 4096;
+/// One in so many slots is kept for servers.
+const SERVERS_SHARE: usize = 8;
+/// Process slots that are kept for servers at least: a server, and the one that takes over from it.
+const SERVER_PROCESSES_MIN: usize = 2;
+/// Thread slots that are kept for servers at least: the four threads of two servers.
+const SERVER_THREADS_MIN: usize = 8;
+
 /// The ghost table takes one in this many segments at most: a fingerprint of 12 bits for each item of 102 bytes.
 const GHOSTS_SHARE: usize = 64;
+
+/// Processes that can be attached at a time, at most: what a lease word can name.
+const PROCESS_SLOTS_MAX: usize = 1 << 14;
 
 /// The numbers that fix a layout, as they stand in the superblock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,7 +89,7 @@ impl Shape {
         let shape = Self {
             segment_size: n(0, SIZE_MAX)?,
             segments_max: n(1, SEGMENTS_MAX)?,
-            process_slots: n(2, 1 << 15)?,
+            process_slots: n(2, PROCESS_SLOTS_MAX)?,
             thread_slots: n(3, 1 << 16)?,
             buckets_initial: n(4, 1 << 40)?,
             page_size: n(5, 1 << 30)?,
@@ -89,13 +110,40 @@ impl Shape {
         let per_memory = |bytes: u64, min: u64, max: u64| usize::try_from((memory / bytes).clamp(min, max)).unwrap_or(1);
         Self {
             segment_size,
-            segments_max: now.saturating_mul(GROWTH_MAX).clamp(1, SEGMENTS_MAX),
+            segments_max: segments_max(now, segment_size),
             // LMDB's default of 126 readers is the scale; a thread slot takes 1 KiB, so small regions have fewer.
             process_slots: per_memory(512 << 10, 16, 1024),
-            thread_slots: per_memory(512 << 10, 32, 4096),
+            thread_slots: per_memory(512 << 10, THREAD_SLOTS_MIN as u64, 4096),
             buckets_initial: (1usize << per_memory(MEMORY_PER_BUCKET, 1, 1 << 40).ilog2()).max(segment_size / bucket::SIZE),
             page_size,
         }
+    }
+
+    /// Most thread slots that a region of about `memory` bytes can be made with.
+    pub fn thread_slots_max(memory: u64) -> usize {
+        usize::try_from(memory / MEMORY_PER_THREAD_MIN).map_or(THREAD_SLOTS_MAX, |n| n.clamp(THREAD_SLOTS_MIN, THREAD_SLOTS_MAX))
+    }
+
+    /// The same shape with this many thread slots, and at least as many processes as it had: each process has a thread at least.
+    #[must_use]
+    pub fn with_thread_slots(self, thread_slots: usize) -> Self {
+        Self {
+            process_slots: self.process_slots.max(thread_slots.min(PROCESS_SLOTS_MAX)),
+            thread_slots,
+            ..self
+        }
+    }
+
+    /// Process slots that a process may take: all but the last few, which are kept for servers.
+    pub fn process_slots_for(&self, server: bool) -> usize {
+        let kept = (self.process_slots / SERVERS_SHARE).max(SERVER_PROCESSES_MIN);
+        self.process_slots.saturating_sub(if server { 0 } else { kept }).max(1)
+    }
+
+    /// Thread slots that a thread of a process may take: all but the last few, which are kept for servers.
+    pub fn thread_slots_for(&self, server: bool) -> usize {
+        let kept = (self.thread_slots / SERVERS_SHARE).max(SERVER_THREADS_MIN);
+        self.thread_slots.saturating_sub(if server { 0 } else { kept }).max(1)
     }
 
     /// Buckets that fit in a segment.
@@ -104,12 +152,13 @@ impl Shape {
     }
 
     /// Bytes of an extent's unit.
-    pub fn cell_size(&self) -> usize {
-        (self.segment_size / CELLS_MAX).max(CELL_SIZE_MIN)
+    pub const fn cell_size(&self) -> usize {
+        let least = self.segment_size / CELLS_MAX;
+        if least > CELL_SIZE_MIN { least } else { CELL_SIZE_MIN }
     }
 
     /// Segments that the ghost table takes at most in a region of this many.
-    pub fn ghosts_max(segments: usize) -> usize {
+    pub const fn ghosts_max(segments: usize) -> usize {
         segments.div_ceil(GHOSTS_SHARE)
     }
 
@@ -117,6 +166,12 @@ impl Shape {
     pub fn cells(&self) -> usize {
         self.segment_size / self.cell_size()
     }
+}
+
+/// The most segments that a region which begins with `now` of them can have.
+fn segments_max(now: usize, segment_size: usize) -> usize {
+    let small = now.saturating_mul(INDEX_GROWTH_MAX).min(GROWN_MIN / segment_size);
+    now.saturating_mul(GROWTH_MAX).max(small).clamp(1, SEGMENTS_MAX)
 }
 
 /// Byte offsets of everything.
@@ -146,16 +201,18 @@ pub struct Layout {
 
 impl Layout {
     /// The layout of a shape.
-    pub fn new(shape: Shape) -> Self {
-        let page = |n: usize| n.next_multiple_of(shape.page_size);
+    pub const fn new(shape: Shape) -> Self {
+        let page = shape.page_size;
         let processes = superblock::SIZE;
         let threads = processes + shape.process_slots * size_of::<ProcessSlot>();
-        let words = page(threads + shape.thread_slots * size_of::<ThreadSlot>());
-        let headers = page(words + shape.segments_max * 8);
-        let bucket_directory = page(headers + shape.segments_max * 64);
-        let hint_directory = page(bucket_directory + shape.segments_max * 4);
-        let ghost_directory = page(hint_directory + shape.segments_max * 4);
-        let segments = page(ghost_directory + Shape::ghosts_max(shape.segments_max) * 4).next_multiple_of(shape.segment_size);
+        let words = (threads + shape.thread_slots * size_of::<ThreadSlot>()).next_multiple_of(page);
+        let headers = (words + shape.segments_max * 8).next_multiple_of(page);
+        let bucket_directory = (headers + shape.segments_max * 64).next_multiple_of(page);
+        let hint_directory = (bucket_directory + shape.segments_max * 4).next_multiple_of(page);
+        let ghost_directory = (hint_directory + shape.segments_max * 4).next_multiple_of(page);
+        let segments = (ghost_directory + Shape::ghosts_max(shape.segments_max) * 4)
+            .next_multiple_of(page)
+            .next_multiple_of(shape.segment_size);
         Self {
             shape,
             processes,
@@ -253,5 +310,59 @@ mod tests {
             assert!(layout.backed(segments).windows(2).all(|w| w[0].end <= w[1].start));
             assert_eq!(Shape::from_words(shape.to_words()), Some(shape));
         }
+    }
+
+    #[test]
+    fn a_region_takes_sixteen_times_its_size_of_address_space_or_a_gib() {
+        for (memory, most) in [
+            (2u64 << 20, 512u64 << 20),
+            (4 << 20, 1 << 30),
+            (64 << 20, 1 << 30),
+            (1 << 30, 16 << 30),
+        ] {
+            let shape = Shape::for_memory(memory, 4096);
+            let segments = (shape.segments_max * shape.segment_size) as u64;
+            assert_eq!(segments, most, "{memory}");
+            // What stands before the segments: words, headers and directories of all that there can be, and the slots.
+            assert!(
+                (Layout::new(shape).len_max as u64) < most + most / 100 + (8 << 20),
+                "{memory}"
+            );
+        }
+        assert_eq!(Shape::for_memory(512 << 30, 4096).segments_max, SEGMENTS_MAX);
+    }
+
+    #[test]
+    fn a_share_of_the_slots_is_kept_for_servers() {
+        let kept = |memory| {
+            let shape = Shape::for_memory(memory, 4096);
+            (
+                (
+                    shape.process_slots,
+                    shape.process_slots_for(true),
+                    shape.process_slots_for(false),
+                ),
+                (
+                    shape.thread_slots,
+                    shape.thread_slots_for(true),
+                    shape.thread_slots_for(false),
+                ),
+            )
+        };
+        assert_eq!(kept(MEMORY_MIN), ((16, 16, 14), (32, 32, 24)));
+        assert_eq!(kept(64 << 20), ((128, 128, 112), (128, 128, 112)));
+        assert_eq!(kept(64 << 30), ((1024, 1024, 896), (4096, 4096, 3584)));
+    }
+
+    #[test]
+    fn a_region_can_be_made_for_more_threads_in_a_quarter_of_its_memory() {
+        for memory in [MEMORY_MIN, 64 << 20, 64 << 30] {
+            let most = Shape::thread_slots_max(memory);
+            let shape = Shape::for_memory(memory, 4096).with_thread_slots(most);
+            assert_eq!(Shape::from_words(shape.to_words()), Some(shape), "{memory}: most {most}");
+            assert!((most * size_of::<ThreadSlot>()) as u64 <= memory / 4, "{memory}: most {most}");
+            assert!(shape.process_slots >= shape.thread_slots.min(PROCESS_SLOTS_MAX), "{memory}");
+        }
+        assert_eq!(Shape::for_memory(64 << 20, 4096).with_thread_slots(32).process_slots, 128);
     }
 }

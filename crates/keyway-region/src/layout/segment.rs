@@ -53,7 +53,7 @@ pub struct SegmentHeader {
     pub lease: AtomicU64,
     /// when it was opened, counted over all segments: the upper part of its items' CAS uniques
     pub sequence: AtomicU64,
-    /// when it was opened, seconds on the region's clock
+    /// when it was opened, a tick of the region's clock
     pub opened: AtomicU32,
     /// no item in it lives longer; `u32::MAX`: one lives for ever
     pub expires: AtomicU32,
@@ -65,6 +65,16 @@ pub struct SegmentHeader {
 }
 
 const _: () = assert!(size_of::<SegmentHeader>() == 64);
+super::fields!(SegmentHeader {
+    state,
+    lease,
+    sequence,
+    opened,
+    expires,
+    dead,
+    cursor,
+    reserved,
+});
 // SAFETY: `repr(C)`, nothing but atomics.
 #[allow(unsafe_code, reason = "the type is nothing but atomics")]
 unsafe impl Shared for SegmentHeader {}
@@ -79,8 +89,8 @@ pub const EPOCH_MAX: u32 = (1 << 24) - 1;
 impl SegmentWord {
     /// Puts it together. 40 bits of generation outlast any region; a damaged one is cut.
     #[inline]
-    pub fn new(generation: u64, epoch: u32) -> Self {
-        Self(generation << 24 | u64::from(epoch & EPOCH_MAX))
+    pub const fn new(generation: u64, epoch: u32) -> Self {
+        Self(generation << 24 | (epoch & EPOCH_MAX) as u64)
     }
 
     /// Times the segment has been recycled.
@@ -188,7 +198,7 @@ impl State {
     }
 
     /// A log segment's state, or a large value's, without owner.
-    pub fn of(kind: Kind, stream: Stream) -> Self {
+    pub const fn of(kind: Kind, stream: Stream) -> Self {
         debug_assert!(stream.class < CLASSES_MAX && stream.pool < POOLS);
         Self(kind as u64 | (stream.pool as u64) << 4 | (stream.standing as u64) << 5 | (stream.class as u64) << 7)
     }
@@ -204,8 +214,8 @@ impl State {
     }
 
     /// A state that one thread owns.
-    pub fn owned(kind: Kind, owner: Owner) -> Self {
-        Self(kind as u64 | u64::from(owner.slot) << 16 | u64::from(owner.incarnation) << 32)
+    pub const fn owned(kind: Kind, owner: Owner) -> Self {
+        Self(kind as u64 | (owner.slot as u64) << 16 | (owner.incarnation as u64) << 32)
     }
 
     /// What for; `None` when the word is none that this version writes.
@@ -295,9 +305,9 @@ impl Cursor {
     }
 
     /// As a word that speaks of this generation.
-    pub fn word(self, generation: u64) -> u64 {
-        let bytes = |n: usize| n as u64 & 0xF_FFFF;
-        generation << 48 | (self.spare as u64) << 46 | bytes(self.relocated) << 20 | bytes(self.offset)
+    pub const fn word(self, generation: u64) -> u64 {
+        let (relocated, offset) = (self.relocated as u64 & 0xF_FFFF, self.offset as u64 & 0xF_FFFF);
+        generation << 48 | (self.spare as u64) << 46 | relocated << 20 | offset
     }
 
     /// From the word, if it speaks of this generation.
@@ -320,7 +330,7 @@ pub struct LeaseWord(pub u64);
 
 impl LeaseWord {
     /// Nothing leased in this generation.
-    pub fn new(generation: u64) -> Self {
+    pub const fn new(generation: u64) -> Self {
         Self(generation << 48)
     }
 
@@ -335,17 +345,17 @@ impl LeaseWord {
     }
 
     /// The same, sealed.
-    pub fn seal(self) -> Self {
+    pub const fn seal(self) -> Self {
         Self(self.0 | 1 << 47)
     }
 
     /// Cells leased.
-    pub fn cells(self) -> usize {
+    pub const fn cells(self) -> usize {
         (self.0 >> 32 & 0xFF) as usize
     }
 
     /// After leasing `count` more cells, as an extent of their own or as the continuation of the last one.
-    pub fn lease(self, count: usize, own_extent: bool) -> Self {
+    pub const fn lease(self, count: usize, own_extent: bool) -> Self {
         let start = if own_extent { 1 << self.cells() } else { 0 };
         Self((self.0 & !(0xFF << 32) | start) + (((self.cells() + count) as u64) << 32))
     }
@@ -367,8 +377,8 @@ pub struct ExtentWord(pub u64);
 
 impl ExtentWord {
     /// An extent that its owner fills.
-    pub fn new(generation: u64, owner: u16) -> Self {
-        Self(generation << 24 | u64::from(owner))
+    pub const fn new(generation: u64, owner: u16) -> Self {
+        Self(generation << 24 | owner as u64)
     }
 
     /// Its segment's generation when it was leased.
@@ -382,7 +392,7 @@ impl ExtentWord {
     }
 
     /// The same, closed.
-    pub fn close(self) -> Self {
+    pub const fn close(self) -> Self {
         Self(self.0 | 1 << 16)
     }
 
@@ -398,8 +408,8 @@ pub struct TailWord(pub u64);
 
 impl TailWord {
     /// Puts it together; `tail` in bytes from the segment's start.
-    pub fn new(tail: usize, incarnation: u32) -> Self {
-        Self(tail as u64 | u64::from(incarnation) << 32)
+    pub const fn new(tail: usize, incarnation: u32) -> Self {
+        Self(tail as u64 | (incarnation as u64) << 32)
     }
 
     /// The end of the last item, bytes from the segment's start.
@@ -422,7 +432,7 @@ impl Link {
     pub const NONE: Self = Self(0);
 
     /// Puts it together (generations start at 1, so that no link is 0).
-    pub fn new(segment: usize, generation: u64) -> Self {
+    pub const fn new(segment: usize, generation: u64) -> Self {
         Self((segment as u64) << 40 | generation)
     }
 

@@ -1,13 +1,13 @@
 //! Process slots and thread slots: who is attached, and what each is in the middle of.
 //!
 //! ```text
-//! process slot: 64 bytes;  incarnation word: times the slot was taken
-//! thread slot: 1 KiB;      lease word: 63..32 incarnation (32) | 31..16 process incarnation, low bits | 15..1 process slot | 0 leased
+//! process slot: 64 bytes;  tenancy word: 63..2 incarnation (62) | 1..0 hold
+//! thread slot: 1 KiB;      lease word: 63..32 incarnation (32) | 31..16 process incarnation, low bits | 15 fenced | 14..1 process slot | 0 leased
 //! ```
 //!
 //! A process is alive as long as it holds an open-file-description lock on the first byte of its process slot; the lock
-//! lives as long as its mapping (`docs/concurrency.md`, "Death"). Whoever takes a process slot first takes back all thread
-//! slots that name it.
+//! lives as long as its mapping (`docs/concurrency.md`, "Death"). The process that takes a process slot first takes back all
+//! thread slots that name it.
 
 use super::segment::Owner;
 use super::stats::Counters;
@@ -17,16 +17,83 @@ use crate::memory::Shared;
 /// A process that is, or was, attached.
 #[repr(C, align(64))]
 pub struct ProcessSlot {
-    /// times the slot was taken; changed only under the lock
-    pub incarnation: AtomicU64,
-    /// its process number where it runs: for people only, never a proof of life
+    /// the tenancy word: how often the slot was taken, and how its tenant holds its lock; changed by compare-and-swap only
+    pub tenancy: AtomicU64,
+    /// its process number in its own process namespace
     pub pid: AtomicU64,
     /// Unix seconds at which it attached
     pub since_unix_s: AtomicU64,
-    reserved: [AtomicU64; 5],
+    /// what its host says of it, to be compared by another host: see [`Tenant::identity`]
+    pub identity: [AtomicU64; IDENTITY_WORDS],
+    reserved: [AtomicU64; 5 - IDENTITY_WORDS],
+}
+
+/// Words by which a host recognises a process.
+pub const IDENTITY_WORDS: usize = 4;
+
+/// How the tenant of a process slot holds its lock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u64)]
+pub enum Hold {
+    /// there is no tenant
+    None = 0,
+    /// a process is taking the slot: it has no thread slot yet
+    Attaching = 1,
+    /// its mapping holds the lock, which it made sure of when it attached
+    Mapping = 2,
+    /// a descriptor holds the lock: any code of its process can close that
+    Descriptor = 3,
+}
+
+/// A process slot's tenancy word.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Tenancy(pub u64);
+
+impl Tenancy {
+    /// The slot in this incarnation.
+    pub const fn new(incarnation: u64, hold: Hold) -> Self {
+        Self(incarnation << 2 | hold as u64)
+    }
+
+    /// Times the slot was taken.
+    pub fn incarnation(self) -> u64 {
+        self.0 >> 2
+    }
+
+    /// How its tenant holds its lock.
+    pub fn hold(self) -> Hold {
+        match self.0 & 3 {
+            0 => Hold::None,
+            1 => Hold::Attaching,
+            2 => Hold::Mapping,
+            _ => Hold::Descriptor,
+        }
+    }
+}
+
+/// The tenant of a process slot, as it was read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Tenant {
+    /// the process slot
+    pub slot: usize,
+    /// offset of the byte in the region whose lock the tenant holds
+    pub lock_offset: usize,
+    /// its incarnation, and how it holds that lock
+    pub tenancy: Tenancy,
+    /// its process number in its own process namespace
+    pub pid: u64,
+    /// what its host wrote at its attach. The region does not know what the words mean.
+    pub identity: [u64; IDENTITY_WORDS],
 }
 
 const _: () = assert!(size_of::<ProcessSlot>() == 64);
+super::fields!(ProcessSlot {
+    tenancy,
+    pid,
+    since_unix_s,
+    identity,
+    reserved,
+});
 // SAFETY: `repr(C)`, nothing but atomics.
 #[allow(unsafe_code, reason = "the type is nothing but atomics")]
 unsafe impl Shared for ProcessSlot {}
@@ -74,6 +141,19 @@ pub const WRITTEN: usize = 3;
 pub const FREEING: usize = 4;
 
 const _: () = assert!(size_of::<ThreadSlot>() == 1024);
+super::fields!(ThreadSlot {
+    lease,
+    pending_slot,
+    pending_word,
+    items,
+    writing,
+    door,
+    stripe,
+    reserved,
+    intents,
+    reserved_intents,
+    counters,
+});
 const _: () = assert!(Counters::COUNT <= COUNTERS_MAX);
 // SAFETY: `repr(C)`, nothing but atomics.
 #[allow(unsafe_code, reason = "the type is nothing but atomics")]
@@ -85,8 +165,8 @@ pub struct Lease(pub u64);
 
 impl Lease {
     /// Leased by this process in its incarnation.
-    pub fn new(incarnation: u32, process: u32, process_incarnation: u64) -> Self {
-        Self(u64::from(incarnation) << 32 | (process_incarnation & 0xFFFF) << 16 | u64::from(process & 0x7FFF) << 1 | 1)
+    pub const fn new(incarnation: u32, process: u32, process_incarnation: u64) -> Self {
+        Self((incarnation as u64) << 32 | (process_incarnation & 0xFFFF) << 16 | ((process & 0x3FFF) as u64) << 1 | 1)
     }
 
     /// Whether anybody has the slot.
@@ -101,7 +181,18 @@ impl Lease {
 
     /// The process slot of its tenant.
     pub fn process(self) -> usize {
-        super::index(self.0 >> 1 & 0x7FFF)
+        super::index(self.0 >> 1 & 0x3FFF)
+    }
+
+    /// Whether the tenant is suspected to be dead: it may finish the operation that it is in, and starts no other one.
+    pub fn is_fenced(self) -> bool {
+        self.0 & FENCED != 0
+    }
+
+    /// The same, fenced.
+    #[must_use]
+    pub const fn fenced(self) -> Self {
+        Self(self.0 | FENCED)
     }
 
     /// Whether the tenant's process was in this incarnation.
@@ -109,7 +200,7 @@ impl Lease {
         (self.0 >> 16) & 0xFFFF == incarnation & 0xFFFF
     }
 
-    /// The slot without a tenant. The next incarnation voids every extent and claim of the last one.
+    /// The slot without a tenant. With the next incarnation every extent and claim of the last one ends.
     pub fn vacated(self) -> Self {
         Self(u64::from(next_incarnation(self.incarnation())) << 32)
     }
@@ -119,6 +210,8 @@ impl Lease {
         self.is_leased() && self.incarnation() == owner.incarnation
     }
 }
+
+const FENCED: u64 = 1 << 15;
 
 /// Incarnations skip 0, which means "no owner" in a segment's state.
 pub fn next_incarnation(incarnation: u32) -> u32 {
@@ -130,9 +223,22 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_tenancy_keeps_incarnation_and_hold() {
+        for hold in [Hold::None, Hold::Attaching, Hold::Mapping, Hold::Descriptor] {
+            let tenancy = Tenancy::new(77, hold);
+            assert_eq!((tenancy.incarnation(), tenancy.hold()), (77, hold));
+        }
+    }
+
+    #[test]
     fn a_vacated_slot_voids_its_tenant() {
         let lease = Lease::new(7, 12, 0x1_0003);
         let owner = Owner { slot: 3, incarnation: 7 };
+        let fenced = lease.fenced();
+        assert!(
+            !lease.is_fenced() && fenced.is_fenced() && fenced.is_leased() && fenced.is_held_by(owner) && fenced.process() == 12
+        );
+        assert_eq!(fenced.vacated(), lease.vacated(), "the fence goes with its tenant");
         assert!(lease.is_leased() && lease.is_held_by(owner) && lease.process() == 12 && lease.is_of_process_incarnation(3));
         let gone = lease.vacated();
         assert!(!gone.is_leased() && !gone.is_held_by(owner) && gone.incarnation() == 8);

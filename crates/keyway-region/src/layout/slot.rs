@@ -15,6 +15,9 @@ use crate::memory::Line;
 pub const TAG_BITS: u32 = 12;
 /// Bits of a generation that a slot carries.
 pub const GENERATION_BITS: u32 = 10;
+/// How many of them are used. With the feature `small` one, as in the model: generations come round as soon as a segment was recycled
+/// twice.
+const GENERATION_BITS_USED: u32 = if cfg!(feature = "small") { 1 } else { GENERATION_BITS };
 /// Bits of a segment number.
 pub const SEGMENT_BITS: u32 = 20;
 /// Bits of an item's place in its segment, in units of [`ALIGNMENT`].
@@ -91,11 +94,11 @@ impl Slot {
 
     /// A confirmed word for an item.
     #[inline]
-    pub fn confirmed(tag: u64, generation: u64, segment: usize, offset: usize) -> Self {
+    pub const fn confirmed(tag: u64, generation: u64, segment: usize, offset: usize) -> Self {
         debug_assert!(segment < SEGMENTS_MAX && offset.is_multiple_of(ALIGNMENT) && offset < SIZE_MAX);
         Self(
             (tag & mask(TAG_BITS)) << TAG_SHIFT
-                | (generation & mask(GENERATION_BITS)) << GENERATION_SHIFT
+                | (generation & mask(GENERATION_BITS_USED)) << GENERATION_SHIFT
                 | (segment as u64) << SEGMENT_SHIFT
                 | (offset / ALIGNMENT) as u64,
         )
@@ -103,7 +106,7 @@ impl Slot {
 
     /// The tentative form of a confirmed word.
     #[inline]
-    pub fn tentative(self) -> Self {
+    pub const fn tentative(self) -> Self {
         Self(self.0 | TENTATIVE)
     }
 
@@ -144,7 +147,7 @@ impl Slot {
 
     /// An insert that nobody has confirmed yet, or, when dirty, a removal.
     #[inline]
-    pub fn is_tentative(self) -> bool {
+    pub const fn is_tentative(self) -> bool {
         self.0 & (TENTATIVE | FROZEN) == TENTATIVE
     }
 
@@ -219,9 +222,9 @@ impl Slot {
 
     /// The frozen form of an unfrozen word in this round: a tentative word freezes to an empty one.
     #[inline]
-    pub fn freeze(self, round: u32) -> Self {
+    pub const fn freeze(self, round: u32) -> Self {
         let payload = if self.is_tentative() { Self::EMPTY.0 } else { self.0 & !MARK };
-        let round = u64::from(round);
+        let round = round as u64;
         Self(payload | FROZEN | (round >> 2) << 63 | (round & 3) << FREQUENCY_SHIFT)
     }
 
@@ -239,8 +242,9 @@ impl Slot {
 
     /// The same word with this frequency (unfrozen words).
     #[inline]
-    pub fn with_frequency(self, frequency: u64) -> Self {
-        Self(self.0 & !FREQUENCY | frequency.min(FREQUENCY_MAX) << FREQUENCY_SHIFT)
+    pub const fn with_frequency(self, frequency: u64) -> Self {
+        let frequency = if frequency < FREQUENCY_MAX { frequency } else { FREQUENCY_MAX };
+        Self(self.0 & !FREQUENCY | frequency << FREQUENCY_SHIFT)
     }
 
     /// Whether both words are the same, or, neither frozen, but for the frequency and for what is persistent.
@@ -264,13 +268,13 @@ impl Slot {
     /// The low bits of the segment's generation.
     #[inline]
     pub fn generation(self) -> u64 {
-        self.0 >> GENERATION_SHIFT & mask(GENERATION_BITS)
+        self.0 >> GENERATION_SHIFT & mask(GENERATION_BITS_USED)
     }
 
     /// Whether a segment of this generation may be the one that the word means.
     #[inline]
     pub fn is_of_generation(self, generation: u64) -> bool {
-        self.generation() == generation & mask(GENERATION_BITS)
+        self.generation() == generation & mask(GENERATION_BITS_USED)
     }
 
     /// The segment.

@@ -17,6 +17,9 @@ macro_rules! counters {
             /// Number of counters.
             pub const COUNT: usize = [$(Counter::$name),*].len();
 
+            /// The counters' names, by number.
+            pub const NAMES: [&'static str; Self::COUNT] = [$(stringify!($name)),*];
+
             /// Each counter's name and value.
             pub fn named(&self) -> [(&'static str, u64); Self::COUNT] {
                 [$((stringify!($name), self.$name)),*]
@@ -74,5 +77,6 @@ counters! {
     segments_recycled: "segments purged and given a new generation",
     splits: "buckets split while the index grew",
     recoveries: "thread slots of the dead taken back",
+    fences: "sessions fenced because their process seemed to be dead",
     corrupt: "slots or items that could not be what they said",
 }

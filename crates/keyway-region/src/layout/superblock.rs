@@ -3,6 +3,7 @@
 //! Feature bits as ext4 has them: an unknown *compatible* bit is ignored, an unknown *read-only compatible* one forbids
 //! writing, an unknown *incompatible* one forbids opening.
 
+use super::fingerprint::FINGERPRINT;
 use super::plan::Shape;
 use super::segment::{CLASSES_MAX, EPOCH_MAX, POOLS};
 use crate::atomics::{AtomicU32, AtomicU64, Relaxed};
@@ -10,8 +11,15 @@ use crate::memory::Shared;
 
 /// "KEYWAYR" and a line feed that text-mode transfers would change.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"KEYWAYR\n");
-/// Version of the format. Changes that feature bits cannot express raise it.
-pub const VERSION: u64 = 1;
+/// The magic number of a region that is being made: whoever is making it holds the file's lock, or has died.
+pub const MAGIC_UNFINISHED: u64 = u64::from_le_bytes(*b"KEYWAYu\n");
+/// Version of the format. A change of meaning that neither feature bits nor the layout's fingerprint express raises it.
+/// Version 1 had no fingerprint.
+pub const VERSION: u64 = 2;
+/// Words of [`Superblock::program`]: 32 bytes hold any version of semantic versioning that a release has had.
+pub const PROGRAM_WORDS: usize = 4;
+/// The version of this program, as a superblock has it.
+pub const PROGRAM: [u64; PROGRAM_WORDS] = program(env!("CARGO_PKG_VERSION").as_bytes());
 /// Incompatible feature: strict persistence. A reader, too, must write a dirty word back before it answers, so a program that
 /// does not know the bit may not even read.
 pub const STRICT: u64 = 1;
@@ -45,12 +53,16 @@ pub struct Superblock {
     pub id: [AtomicU64; 2],
     pub seed: AtomicU64,
     pub created_unix_s: AtomicU64,
-    /// Unix seconds at which the region's clock says 0
-    pub clock_base_unix_s: AtomicU64,
+    /// zero
+    pub unused: AtomicU64,
     pub shape: [AtomicU64; Shape::WORDS],
-    /// XXH64 of all words above
+    /// XXH64 of the words above and of the two fields below
     pub checksum: AtomicU64,
-    pad0: [AtomicU64; 64 - 11 - Shape::WORDS],
+    /// the layout with which it was made; see [`super::fingerprint`]
+    pub fingerprint: AtomicU64,
+    /// the version of the program that made it: text, filled up with zeros
+    pub program: [AtomicU64; PROGRAM_WORDS],
+    pad0: [AtomicU64; 64 - 12 - Shape::WORDS - PROGRAM_WORDS],
 
     // Read by every operation, written seldom: one line.
     /// number of buckets; see [`super::bucket`]
@@ -59,7 +71,7 @@ pub struct Superblock {
     pub flush: AtomicU64,
     /// segments that there are
     pub segments: AtomicU64,
-    /// high-water mark of the region's clock, seconds
+    /// see [`ClockWord`]
     pub clock: AtomicU64,
     /// see [`DoorWord`]
     pub kernel_door: AtomicU64,
@@ -96,12 +108,12 @@ pub struct Superblock {
     pad2: [AtomicU64; 8 - 2 * POOLS],
 
     // What a restart decides by.
-    /// 1 after a clean stop with everything written back
+    /// [`STOPPED`] after a clean stop with everything written back, [`STOPPING`] shortly before it, otherwise 0
     pub clean: AtomicU64,
     /// the boot in which the region was last written
     pub boot_id: [AtomicU64; 2],
-    /// Unix seconds of the last attach, detach or upkeep
-    pub last_seen_unix_s: AtomicU64,
+    /// see [`SeenWord`]
+    pub seen: AtomicU64,
     /// the kernel program answers from copies until this instant of its clock at most, nanoseconds; its owner sets it, before he
     /// lets the program answer so long
     pub door_lease_ns: AtomicU64,
@@ -119,6 +131,55 @@ pub struct Superblock {
 }
 
 const _: () = assert!(size_of::<Superblock>() == SIZE);
+// What every version must find, to say which one made the region.
+const _: () = assert!(core::mem::offset_of!(Superblock, magic) == 0 && core::mem::offset_of!(Superblock, version) == 8);
+const _: () = assert!(core::mem::offset_of!(Superblock, fingerprint) == 136 && core::mem::offset_of!(Superblock, program) == 144);
+super::fields!(Superblock {
+    magic,
+    version,
+    incompatible,
+    read_only_compatible,
+    compatible,
+    id,
+    seed,
+    created_unix_s,
+    unused,
+    shape,
+    checksum,
+    fingerprint,
+    program,
+    pad0,
+    table,
+    flush,
+    segments,
+    clock,
+    kernel_door,
+    thirds,
+    stale_before,
+    pad1,
+    sequence,
+    free,
+    free_hint,
+    threads,
+    sweep,
+    items,
+    aging,
+    ghost_lines,
+    open,
+    open_brief,
+    open_settled,
+    pad2,
+    clean,
+    boot_id,
+    seen,
+    door_lease_ns,
+    pad3,
+    lost,
+    pad4,
+    sparse_filled,
+    sparse,
+    reserved,
+});
 const _: () = assert!(core::mem::offset_of!(Superblock, table) == 512 && core::mem::offset_of!(Superblock, sequence) == 576);
 // SAFETY: `repr(C)`, nothing but atomics.
 #[allow(unsafe_code, reason = "the type is nothing but atomics")]
@@ -130,10 +191,22 @@ impl Superblock {
         self.open.iter().flatten().chain(&self.open_brief).chain(&self.open_settled)
     }
 
+    /// Which program made the region.
+    pub fn maker(&self) -> Maker {
+        let format = self.version.load(Relaxed);
+        let bytes = self.program.iter().flat_map(|word| word.load(Relaxed).to_le_bytes());
+        Maker {
+            program: bytes.map(char::from).take_while(char::is_ascii_graphic).collect(),
+            format,
+            layout: if format < 2 { 0 } else { self.fingerprint.load(Relaxed) },
+        }
+    }
+
     /// What `checksum` must be.
     pub fn checksum_now(&self) -> u64 {
+        // The magic number is stored last, as what it will be.
+        let mut bytes = MAGIC.to_le_bytes().to_vec();
         let fixed = [
-            &self.magic,
             &self.version,
             &self.incompatible,
             &self.read_only_compatible,
@@ -142,28 +215,86 @@ impl Superblock {
             &self.id[1],
             &self.seed,
             &self.created_unix_s,
-            &self.clock_base_unix_s,
+            &self.unused,
         ];
-        let mut bytes = Vec::with_capacity(8 * (fixed.len() + Shape::WORDS));
-        for word in fixed.into_iter().chain(&self.shape) {
+        let identity = core::iter::once(&self.fingerprint).chain(&self.program);
+        for word in fixed.into_iter().chain(&self.shape).chain(identity) {
             bytes.extend_from_slice(&word.load(Relaxed).to_le_bytes());
         }
         xxhash_rust::xxh64::xxh64(&bytes, 0)
     }
 }
 
+/// The last process has stopped cleanly.
+pub const STOPPED: u64 = 1;
+/// The last process is about to stop cleanly, if it is the last one.
+pub const STOPPING: u64 = 2;
+
+/// A program by the regions that it makes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Maker {
+    /// its version; empty where the format does not say
+    pub program: String,
+    /// version of the format
+    pub format: u64,
+    /// fingerprint of the layout; 0 in format 1, which has none
+    pub layout: u64,
+}
+
+impl Maker {
+    /// This program.
+    pub fn this() -> Self {
+        Self {
+            program: env!("CARGO_PKG_VERSION").to_owned(),
+            format: VERSION,
+            layout: FINGERPRINT,
+        }
+    }
+}
+
+impl core::fmt::Display for Maker {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        match self.program.as_str() {
+            "" if self.format < VERSION => f.write_str("an older Keyway")?,
+            "" => f.write_str("another Keyway")?,
+            program => write!(f, "Keyway {program}")?,
+        }
+        match self.layout {
+            0 => write!(f, " (format {})", self.format),
+            layout => write!(f, " (format {}, layout {layout:016x})", self.format),
+        }
+    }
+}
+
+/// A version as the words of [`Superblock::program`]. What is too long is cut.
+#[allow(clippy::indexing_slicing, reason = "below the bound that is checked, at compile time")]
+const fn program(version: &[u8]) -> [u64; PROGRAM_WORDS] {
+    let mut words = [0; PROGRAM_WORDS];
+    let mut rest = version;
+    let mut at = 0;
+    while let [byte, following @ ..] = rest {
+        if at == 8 * PROGRAM_WORDS {
+            break;
+        }
+        words[at / 8] |= (*byte as u64) << (at % 8 * 8);
+        rest = following;
+        at += 1;
+    }
+    words
+}
+
 /// In the table word and the flush word: the rest of the word may not be persistent yet (strict mode).
 pub const DIRTY: u64 = 1 << 63;
 
-/// Flush epoch, and when the next one begins: 63 dirty | 62..24 seconds on the region's clock or 0 | 23..0 epoch.
+/// Flush epoch, and when the next one begins: 63 dirty | 62..24 tick of the region's clock or 0 | 23..0 epoch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FlushWord(pub u64);
 
 impl FlushWord {
     /// Puts it together.
-    pub fn new(epoch: u32, at: u32) -> Self {
+    pub const fn new(epoch: u32, at: u32) -> Self {
         debug_assert!(epoch <= EPOCH_MAX);
-        Self(u64::from(at) << 24 | u64::from(epoch))
+        Self((at as u64) << 24 | epoch as u64)
     }
 
     /// The epoch: items of older ones are absent.
@@ -172,7 +303,7 @@ impl FlushWord {
         (self.0 & 0xFF_FFFF) as u32
     }
 
-    /// When a delayed flush begins, seconds on the region's clock; 0 for never.
+    /// When a delayed flush begins, a tick of the region's clock; 0 for never.
     #[inline]
     pub fn at(self) -> u32 {
         u32::try_from((self.0 & !DIRTY) >> 24).unwrap_or(u32::MAX)
@@ -192,6 +323,67 @@ impl FlushWord {
     }
 }
 
+/// Units of the clock word's offset in a second: fine enough for the clock's seconds to begin with those of Unix time.
+pub const CLOCK_UNITS_PER_S: i64 = 16;
+
+/// Bits of the offset.
+const CLOCK_OFFSET_BITS: u32 = 36;
+
+/// The region's clock less the machine's boot clock, and in which boot that holds: 63..36 boot, from its identity; 0: not known | 35..0 offset in
+/// sixteenths of a second, two's complement: 68 years either way.
+///
+/// Two boots that follow each other have the same 28 bits once in 268 million times; the clock is then behind by the time that the first one lasted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ClockWord(pub u64);
+
+impl ClockWord {
+    /// Puts it together.
+    pub const fn new(boot: u64, units: i64) -> Self {
+        Self(boot << CLOCK_OFFSET_BITS | units.cast_unsigned() & ((1 << CLOCK_OFFSET_BITS) - 1))
+    }
+
+    /// The bits of a boot; 0 of one that is not known.
+    pub fn boot(id: [u64; 2]) -> u64 {
+        if id == [0; 2] {
+            return 0;
+        }
+        let bytes = id.map(u64::to_le_bytes);
+        (xxhash_rust::xxh64::xxh64(bytes.as_flattened(), 0) >> CLOCK_OFFSET_BITS).max(1)
+    }
+
+    /// Whether it is of the boot with these bits.
+    pub fn is_of(self, boot: u64) -> bool {
+        self.0 >> CLOCK_OFFSET_BITS == boot
+    }
+
+    /// The offset.
+    pub fn units(self) -> i64 {
+        const UNUSED: u32 = 64 - CLOCK_OFFSET_BITS;
+        (self.0 << UNUSED).cast_signed() >> UNUSED
+    }
+}
+
+/// When the region was last in use, by both clocks: 63..32 seconds on the region's clock | 31..0 Unix seconds (until 2106). It only rises.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SeenWord(pub u64);
+
+impl SeenWord {
+    /// Puts it together.
+    pub const fn new(clock_s: u32, unix_s: u32) -> Self {
+        Self((clock_s as u64) << 32 | unix_s as u64)
+    }
+
+    /// Seconds on the region's clock.
+    pub fn clock_s(self) -> u32 {
+        (self.0 >> 32) as u32
+    }
+
+    /// Unix seconds at that moment.
+    pub fn unix_s(self) -> u32 {
+        (self.0 & 0xFFFF_FFFF) as u32
+    }
+}
+
 /// The kernel door: 63..40 number | 39..16 incarnation of the owner's process slot, low bits | 15..1 that slot | 0 on.
 ///
 /// While it is on, every change is counted (see the region's `stripes`). Each time that it is turned on it has another number.
@@ -201,7 +393,7 @@ pub struct DoorWord(pub u64);
 impl DoorWord {
     /// The word with which this process turns it on after `self`.
     #[must_use]
-    pub fn next(self, slot: usize, incarnation: u64) -> Self {
+    pub const fn next(self, slot: usize, incarnation: u64) -> Self {
         Self(((self.0 >> 40) + 1) << 40 | (incarnation & 0xFF_FFFF) << 16 | (slot as u64 & 0x7FFF) << 1 | 1)
     }
 

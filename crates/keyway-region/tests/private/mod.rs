@@ -7,8 +7,9 @@
 #![allow(unsafe_code, reason = "private memory plays the mapping; contract above")]
 
 use keyway_region::layout::plan::{Layout, Shape};
+use keyway_region::layout::session::Tenant;
 use keyway_region::memory::Memory;
-use keyway_region::{Creation, Host, Region};
+use keyway_region::{Creation, Host, Life, Region};
 use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -19,8 +20,8 @@ pub const UNIX_S: i64 = 1_800_000_000;
 struct Alone(usize);
 
 impl Host for Alone {
-    fn is_alive(&self, _: usize) -> bool {
-        true
+    fn life(&self, _: &Tenant) -> Life {
+        Life::Alive
     }
     fn prepare(&self, _: &[Range<usize>], _: bool, _: bool) {}
     fn write_back(&self, _: Range<usize>) -> bool {
@@ -60,7 +61,7 @@ pub fn region(memory: u64) -> (Vec<Page>, Arc<Region>) {
         segments,
         id: [1, 2],
         seed: 3,
-        now_unix_s: UNIX_S,
+        now: keyway_region::Moment::from_secs(UNIX_S),
         boot_id: [4, 5],
         checksums: false,
     };

@@ -54,7 +54,7 @@ struct kw_bucket {
  */
 struct kw_copy {
 	__u32 seq;
-	/* Unix time at which the item is expired; 0: never */
+	/* second of the region's clock at which the item is expired; 0: never */
 	__u32 expires_s;
 	/* the words of the key's stripe and of flush_all when the value was read, each with equal halves */
 	__u64 stripe;
@@ -78,8 +78,8 @@ struct kw_copy {
 struct kw_control {
 	/* the program is silent from this instant of CLOCK_MONOTONIC on, ns: the server renews it */
 	__u64 lease_ns;
-	/* Unix time minus CLOCK_MONOTONIC, ns */
-	__u64 unix_ns;
+	/* the region's clock minus CLOCK_MONOTONIC, ns, modulo 2^64 */
+	__u64 clock_ns;
 	/* of the region's hash */
 	__u64 seed;
 	__u64 unused[5];

@@ -261,7 +261,7 @@ KW_INLINE enum kw_verdict kw_decide(struct kw_scratch *s, __u32 frame_len, int v
 	if (checksum == KW_CHECKSUM_BAD)
 		return KW_ODD_PACKET;
 	s->seed = *(volatile const __u64 *)&control->seed;
-	s->now_s = (now + *(volatile const __u64 *)&control->unix_ns) / 1000000000;
+	s->now_s = (now + *(volatile const __u64 *)&control->clock_ns) / 1000000000;
 	verdict = kw_answer(&context, len);
 	if (verdict != KW_HIT)
 		return verdict;

@@ -1,0 +1,342 @@
+//! The layout's fingerprint: one number for everything that two programs must agree on to share a region.
+//!
+//! It is computed at compile time from [`INPUTS`]: where each field of each shared structure lies, which bits the fields of each word
+//! have, where the arrays of a region begin, the order of the counters, and the constants that give stored bytes their meaning. A region's
+//! superblock carries it, and a program uses only regions that carry its own. What no input shows (another meaning of the same bits)
+//! raises [`superblock::VERSION`], which is an input too.
+
+use super::bucket::{self, Table};
+use super::item::{self, Header, flag};
+use super::plan::{Layout, Shape};
+use super::segment::{
+    self, ADMISSION, Cursor, EPOCH_MAX, ExtentWord, Kind, LeaseWord, Link, MAIN, Owner, SegmentHeader, SegmentWord, Spare,
+    Standing, State, Stream, TailWord,
+};
+use super::session::{self, Hold, Lease, ProcessSlot, Tenancy, ThreadSlot};
+use super::slot::{self, Slot};
+use super::stats::Counters;
+use super::superblock::{self, DoorWord, FlushWord, Superblock};
+use crate::clock;
+use crate::{extent, ghost, hash, lookup, region, stripes, verbs};
+
+/// The layout that this program has.
+pub const FINGERPRINT: u64 = of(INPUTS, &Counters::NAMES);
+
+/// What the fingerprint is made of: what it is called, and its value.
+type Input = (&'static str, u64);
+
+const INPUTS: &[&[Input]] = &[
+    Superblock::FIELDS,
+    ProcessSlot::FIELDS,
+    ThreadSlot::FIELDS,
+    SegmentHeader::FIELDS,
+    WORDS,
+    ITEMS,
+    INDEX,
+    &arrays(Shape {
+        segment_size: segment::SIZE_MIN,
+        segments_max: 1 << 13,
+        process_slots: 16,
+        thread_slots: 32,
+        buckets_initial: 256,
+        page_size: 4096,
+    }),
+    &arrays(Shape {
+        segment_size: segment::SIZE_MAX,
+        segments_max: 99_999,
+        process_slots: 1021,
+        thread_slots: 4093,
+        buckets_initial: 1 << 17,
+        page_size: 2 << 20,
+    }),
+    MEANINGS,
+];
+
+/// Words with every bit of one field set.
+const WORDS: &[Input] = &[
+    ("segment word: generation", SegmentWord::new((1 << 40) - 1, 0).0),
+    ("segment word: epoch", SegmentWord::new(0, EPOCH_MAX).0),
+    ("state word: free", Kind::Free as u64),
+    ("state word: claimed", Kind::Claimed as u64),
+    ("state word: open", Kind::Open as u64),
+    ("state word: large", Kind::Large as u64),
+    ("state word: index", Kind::Index as u64),
+    ("state word: hints", Kind::Hints as u64),
+    ("state word: retired", Kind::Retired as u64),
+    ("state word: ghosts", Kind::Ghosts as u64),
+    (
+        "state word: main pool",
+        State::of(Kind::Free, stream(MAIN, 0, Standing::Plain)).0,
+    ),
+    (
+        "state word: brief",
+        State::of(Kind::Free, stream(ADMISSION, 0, Standing::Brief)).0,
+    ),
+    (
+        "state word: settled",
+        State::of(Kind::Free, stream(ADMISSION, 0, Standing::Settled)).0,
+    ),
+    (
+        "state word: class",
+        State::of(Kind::Free, stream(ADMISSION, segment::CLASSES_MAX - 1, Standing::Plain)).0,
+    ),
+    ("state word: owner's slot", State::owned(Kind::Free, owner(u16::MAX, 0)).0),
+    (
+        "state word: owner's incarnation",
+        State::owned(Kind::Free, owner(0, u32::MAX)).0,
+    ),
+    ("cursor word: generation", cursor(0, 0, Spare::Nothing).word(u64::MAX)),
+    ("cursor word: offset", cursor(0xF_FFFF, 0, Spare::Nothing).word(0)),
+    ("cursor word: relocated", cursor(0, 0xF_FFFF, Spare::Nothing).word(0)),
+    ("cursor word: promoted", cursor(0, 0, Spare::Promoted).word(0)),
+    ("cursor word: hit", cursor(0, 0, Spare::Hit).word(0)),
+    ("cursor word: all", cursor(0, 0, Spare::All).word(0)),
+    ("lease word of a segment: generation", LeaseWord::new(u64::MAX).0),
+    ("lease word of a segment: sealed", LeaseWord::new(0).seal().0),
+    (
+        "lease word of a segment: cells",
+        LeaseWord::new(0).lease(segment::CELLS_MAX, false).0,
+    ),
+    (
+        "lease word of a segment: starts",
+        LeaseWord::new(0).lease(3, true).lease(3, true).0,
+    ),
+    ("extent: generation", ExtentWord::new((1 << 40) - 1, 0).0),
+    ("extent: owner", ExtentWord::new(0, u16::MAX).0),
+    ("extent: closed", ExtentWord::new(0, 0).close().0),
+    ("extent: tail", TailWord::new(0xFFFF_FFFF, 0).0),
+    ("extent: incarnation", TailWord::new(0, u32::MAX).0),
+    ("link: segment", Link::new(slot::SEGMENTS_MAX - 1, 0).0),
+    ("link: generation", Link::new(0, (1 << 40) - 1).0),
+    ("lease word of a thread: incarnation", Lease::new(u32::MAX, 0, 0).0),
+    ("lease word of a thread: process", Lease::new(0, u32::MAX, 0).0),
+    ("lease word of a thread: process's incarnation", Lease::new(0, 0, u64::MAX).0),
+    ("lease word of a thread: fenced", Lease::new(0, 0, 0).fenced().0),
+    ("tenancy word: incarnation", Tenancy::new((1 << 62) - 1, Hold::None).0),
+    ("tenancy word: attaching", Tenancy::new(0, Hold::Attaching).0),
+    ("tenancy word: mapping", Tenancy::new(0, Hold::Mapping).0),
+    ("tenancy word: descriptor", Tenancy::new(0, Hold::Descriptor).0),
+    ("flush word: epoch", FlushWord::new(EPOCH_MAX, 0).0),
+    ("flush word: at", FlushWord::new(0, u32::MAX).0),
+    ("flush word, table word: dirty", superblock::DIRTY),
+    ("door word: number", DoorWord(0).next(0, 0).0),
+    ("door word: incarnation", DoorWord(0).next(0, u64::MAX).0),
+    ("door word: slot", DoorWord(0).next(usize::MAX, 0).0),
+    ("feature: strict", superblock::STRICT),
+    ("feature: checksums", superblock::CHECKSUMS),
+];
+
+const ITEMS: &[Input] = &[
+    ("item: client flags", flag::CLIENT_FLAGS),
+    ("item: CAS unique", flag::CAS),
+    ("item: dead", flag::DEAD),
+    ("item: lifetime", flag::LIFETIME),
+    ("item: stale", flag::STALE),
+    ("item: win sent", flag::WIN_SENT),
+    ("item: binary key", flag::BINARY_KEY),
+    ("item: key length", SAMPLE.key_len() as u64),
+    ("item: value length", SAMPLE.value_len() as u64),
+    ("item: expiry", SAMPLE.expiry() as u64),
+    ("item: a large value's length", item::LARGE as u64),
+    ("item: a large value's body", item::LARGE_BODY_SIZE as u64),
+    ("item: header", item::HEADER_SIZE as u64),
+    ("item: lifetime's place", item::LIFETIME_OFFSET as u64),
+    ("item: bytes of a lifetime", item::LIFETIME_SIZE as u64),
+    ("item: CAS unique's place", Header(flag::LIFETIME).cas_offset() as u64),
+    (
+        "item: client flags' place",
+        Header(flag::LIFETIME | flag::CAS).client_flags_offset() as u64,
+    ),
+    ("item: alignment", item::ALIGNMENT as u64),
+    ("item: checksum", item::CHECKSUM_SIZE as u64),
+    ("item: latest expiry", item::EXPIRY_MAX as u64),
+    ("item: longest key", verbs::KEY_LEN_MAX as u64),
+    ("segment: most cells", segment::CELLS_MAX as u64),
+    ("segment: smallest cell", segment::CELL_SIZE_MIN as u64),
+    ("segment: smallest", segment::SIZE_MIN as u64),
+    ("segment: largest", segment::SIZE_MAX as u64),
+    ("extent: header", segment::EXTENT_HEADER_SIZE as u64),
+    ("chain: header", segment::CHAIN_HEADER_SIZE as u64),
+    ("chain: length's word", segment::CHAIN_LEN_WORD as u64),
+];
+
+const INDEX: &[Input] = &[
+    ("slot: tag", Slot::confirmed(u64::MAX, 0, 0, 0).0),
+    ("slot: generation", Slot::confirmed(0, u64::MAX, 0, 0).0),
+    ("slot: segment", Slot::confirmed(0, 0, slot::SEGMENTS_MAX - 1, 0).0),
+    (
+        "slot: offset",
+        Slot::confirmed(0, 0, 0, segment::SIZE_MAX - item::ALIGNMENT).0,
+    ),
+    ("slot: empty", Slot::EMPTY.0),
+    ("slot: unset", Slot::UNSET.0),
+    ("slot: tentative", Slot::UNSET.tentative().0),
+    ("slot: dirty", slot::DIRTY_BIT),
+    ("slot: frequency", Slot::UNSET.with_frequency(slot::FREQUENCY_MAX).0),
+    ("slot: frozen, first round", Slot::UNSET.freeze(0).0),
+    ("slot: frozen, last round", Slot::UNSET.freeze(slot::ROUNDS_MAX - 1).0),
+    ("slot: rounds", slot::ROUNDS_MAX as u64),
+    ("bucket: slots", bucket::SLOTS as u64),
+    ("bucket: of a choice, split", Table::new(13).bucket(0b10_1011)),
+    ("bucket: of a choice, not split", Table::new(13).bucket(0b10_1110)),
+    ("hash: first bucket", hash::choices(KEY_HASH)[0]),
+    ("hash: second bucket", hash::choices(KEY_HASH)[1]),
+    ("hash: third bucket", hash::third_choice(KEY_HASH)),
+    ("hash: tag", hash::tag(KEY_HASH)),
+    ("hash: XXH64, first prime", hash::PRIMES[0]),
+    ("hint: unit, seconds", lookup::HINT_UNIT_S as u64),
+    ("hint: units", lookup::HINT_UNITS as u64),
+    ("hint: fetched", lookup::HINT_FETCHED as u64),
+    ("hint: longer ago", lookup::HINT_OLD as u64),
+    ("ghost: bits", ghost::BITS as u64),
+    ("ghost: bytes of a line", ghost::LINE_SIZE as u64),
+    ("ghost: place of a hash", ghost::SPREAD),
+];
+
+/// What else stored numbers mean.
+const MEANINGS: &[Input] = &[
+    ("format", superblock::VERSION),
+    ("clock: seconds at creation", clock::START_S),
+    ("clock: units in a second", superblock::CLOCK_UNITS_PER_S.cast_unsigned()),
+    ("clock word: boot and offset", superblock::ClockWord::new(0xBAD, -5).0),
+    ("seen word: clock and Unix time", superblock::SeenWord::new(0xBAD, 5).0),
+    ("ticks: seconds each", clock::FINE_TICKS as u64),
+    ("ticks: seconds of a coarse one", clock::COARSE_S),
+    ("sequence: since", region::SEQUENCE_EPOCH_UNIX_S.cast_unsigned()),
+    ("sequence: bits a second", region::SEQUENCE_RATE_BITS as u64),
+    ("stripes", stripes::STRIPES as u64),
+    ("sparse: levels", superblock::SPARSE_LEVELS as u64),
+    ("sparse: ways", superblock::SPARSE_WAYS as u64),
+    ("clean: stopped", superblock::STOPPED),
+    ("clean: stopping", superblock::STOPPING),
+    ("intent: operation", session::OPERATION as u64),
+    ("intent: upkeep", session::UPKEEP as u64),
+    ("intent: leasing", session::LEASING as u64),
+    ("intent: written", session::WRITTEN as u64),
+    ("intent: freeing", session::FREEING as u64),
+    ("class 1: most seconds", extent::CLASS_TTL_S[0] as u64),
+    ("class 2: most seconds", extent::CLASS_TTL_S[1] as u64),
+    ("class 3: most seconds", extent::CLASS_TTL_S[2] as u64),
+    ("class 4: most seconds", extent::CLASS_TTL_S[3] as u64),
+    ("class 5: most seconds", extent::CLASS_TTL_S[4] as u64),
+    ("class 6: most seconds", extent::CLASS_TTL_S[5] as u64),
+    ("class 7: most seconds", extent::CLASS_TTL_S[6] as u64),
+    ("class 1 of few: most seconds", extent::CLASS_TTL_FEW_S[0] as u64),
+];
+
+/// A header with different bits in all of its fields, and a key's hash.
+const SAMPLE: Header = Header(0x0123_4567_89AB_CDEF);
+const KEY_HASH: u64 = 0xFEDC_BA98_7654_3210;
+
+const fn stream(pool: usize, class: usize, standing: Standing) -> Stream {
+    Stream { pool, class, standing }
+}
+
+const fn owner(slot: u16, incarnation: u32) -> Owner {
+    Owner { slot, incarnation }
+}
+
+const fn cursor(offset: usize, relocated: usize, spare: Spare) -> Cursor {
+    Cursor {
+        offset,
+        relocated,
+        spare,
+    }
+}
+
+/// Where the arrays of a region of this shape begin.
+const fn arrays(shape: Shape) -> [Input; 11] {
+    let layout = Layout::new(shape);
+    [
+        ("process slots", layout.processes as u64),
+        ("thread slots", layout.threads as u64),
+        ("segment words", layout.words as u64),
+        ("segment headers", layout.headers as u64),
+        ("bucket directory", layout.bucket_directory as u64),
+        ("hint directory", layout.hint_directory as u64),
+        ("ghost directory", layout.ghost_directory as u64),
+        ("segments", layout.segments as u64),
+        ("largest file", layout.len_max as u64),
+        ("cell", shape.cell_size() as u64),
+        ("ghost segments", Shape::ghosts_max(shape.segments_max) as u64),
+    ]
+}
+
+/// The fingerprint of these inputs, and of names whose order counts: FNV-1a with 64 bits (Fowler, Noll and Vo; draft-eastlake-fnv).
+const fn of(inputs: &[&[Input]], names: &[&str]) -> u64 {
+    let mut sum = 0xCBF2_9CE4_8422_2325;
+    let mut groups = inputs;
+    while let [group, following @ ..] = groups {
+        let mut rest = *group;
+        while let [(name, value), following @ ..] = rest {
+            sum = add(add(sum, name.as_bytes()), &value.to_le_bytes());
+            rest = following;
+        }
+        groups = following;
+    }
+    let mut rest = names;
+    while let [name, following @ ..] = rest {
+        // A byte that no name has keeps them apart.
+        sum = add(add(sum, name.as_bytes()), &[0]);
+        rest = following;
+    }
+    sum
+}
+
+const fn add(mut sum: u64, bytes: &[u8]) -> u64 {
+    let mut rest = bytes;
+    while let [byte, following @ ..] = rest {
+        sum = (sum ^ *byte as u64).wrapping_mul(0x0100_0000_01B3);
+        rest = following;
+    }
+    sum
+}
+
+#[cfg(test)]
+#[allow(clippy::indexing_slicing, reason = "a test")]
+mod tests {
+    use super::*;
+    use std::collections::HashSet;
+
+    /// The inputs with one of them changed.
+    fn changed(group: usize, input: usize, change: impl Fn(&mut Input)) -> u64 {
+        let mut inputs: Vec<Vec<Input>> = INPUTS.iter().map(|group| group.to_vec()).collect();
+        change(&mut inputs[group][input]);
+        let groups: Vec<&[Input]> = inputs.iter().map(Vec::as_slice).collect();
+        of(&groups, &Counters::NAMES)
+    }
+
+    #[test]
+    fn every_input_counts() {
+        let mut seen = HashSet::from([FINGERPRINT]);
+        for (group, inputs) in INPUTS.iter().enumerate() {
+            for (input, (name, value)) in inputs.iter().enumerate() {
+                assert!(seen.insert(changed(group, input, |i| i.1 = value + 1)), "{name}: by one");
+                assert!(
+                    seen.insert(changed(group, input, |i| i.1 = value ^ 1 << 63)),
+                    "{name}: top bit"
+                );
+                assert_ne!(changed(group, input, |i| i.0 = "another"), FINGERPRINT, "{name}: its name");
+            }
+        }
+        let mut names = Counters::NAMES;
+        names.swap(3, 4);
+        assert_ne!(of(INPUTS, &names), FINGERPRINT, "the order of the counters");
+        assert_ne!(of(INPUTS, &names[1..]), FINGERPRINT, "their number");
+    }
+
+    /// No two fields of a word are the same bits, and those of a slot and of an item's header are all there are.
+    #[test]
+    fn the_samples_show_the_fields() {
+        let slot: Vec<u64> = INDEX[..4].iter().chain(&INDEX[6..9]).map(|input| input.1).collect();
+        let frozen = Slot::UNSET.freeze(0).0 & !Slot::EMPTY.0;
+        assert_eq!(
+            slot.iter().fold(frozen, |all, field| all | field) & !Slot::EMPTY.0,
+            !Slot::EMPTY.0
+        );
+        let bits: u32 = slot.iter().map(|field| field.count_ones()).sum();
+        assert!(bits >= 63, "{bits}");
+        assert_eq!(SAMPLE.key_len() | SAMPLE.value_len() << 8, 0x9A | 0xB_CDEF << 8);
+        assert_eq!(u64::from(SAMPLE.expiry()), SAMPLE.0 >> 35);
+    }
+}

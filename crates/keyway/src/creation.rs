@@ -1,0 +1,393 @@
+//! A new region: its file, allocated in full, and the memory that is added to it later.
+//!
+//! A region is made in the file that has its name, by one process:
+//!
+//! 1. The file is created (O_EXCL), or found empty or unfinished, and [`WHOLE`](crate::liveness::WHOLE) is locked. Every other process that wants the region
+//!    waits for that lock. It goes with its holder, however that ends.
+//! 2. It is made empty, and begins with the unfinished mark. Limits and room are looked at, and all of it is allocated.
+//! 3. Everything is put in place; last, the magic number takes the place of the mark. The lock goes with the descriptor.
+//!
+//! So a file without the magic number whose lock is free was left by a maker that died: the next process that opens the place makes the
+//! region in it. A file that is neither a region nor the beginning of one is only read.
+
+use crate::attach::{boot_id, io, open_file, unusable};
+use crate::clock::Clock;
+use crate::descriptor::file_id;
+use crate::error::{GrowError, OpenError};
+use crate::limits::{self, Limit};
+use crate::liveness::{Attachment, Liveness, Whole, offset};
+use crate::mapping::Mapping;
+use crate::{Options, nodes};
+use keyway_region::layout::plan::{Layout, Shape, THREAD_SLOTS_MIN};
+use keyway_region::layout::superblock;
+use keyway_region::{Creation, Region, Unusable};
+use nix::errno::Errno;
+use nix::fcntl::{FallocateFlags, OFlag, fallocate};
+use nix::sys::statfs::{HUGETLBFS_MAGIC, fstatfs};
+use nix::unistd::geteuid;
+use std::fs::{File, Permissions};
+use std::io::Read;
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Smallest and largest limit for items, as memcached's -I.
+const ITEM_SIZE_MAX: std::ops::RangeInclusive<usize> = 1024..=1 << 30;
+/// Bytes of a page on all but hugetlbfs.
+const PAGE_SIZE: usize = 4096;
+/// Between two looks at a region that another process is making.
+const POLL: Duration = Duration::from_millis(10);
+/// How long another process may make a region without anything to be seen of it. After the allocation, which is seen, it clears the first
+/// index: 16 MiB a GiB.
+const STUCK_AFTER: Duration = Duration::from_secs(5);
+
+pub(crate) fn check_item_size(asked: usize, memory: u64) -> Result<(), OpenError> {
+    // A region backs a little less than the memory asked for, never a MiB less.
+    let half = usize::try_from(memory.next_multiple_of(1 << 20) / 2).unwrap_or(usize::MAX);
+    let (least, most) = (*ITEM_SIZE_MAX.start(), half.min(*ITEM_SIZE_MAX.end()));
+    if asked < least || asked > most {
+        Err(OpenError::ItemSize { asked, least, most })
+    } else {
+        Ok(())
+    }
+}
+
+/// Makes the region at `path`, if it is not there. `false`: it is there, made by another process.
+///
+/// With [`Options::existing_only`] nothing is made: what a maker left that died is removed.
+///
+/// # Errors
+///
+/// There is no room for it, or a limit forbids it: nothing is left then. What is there is no region: it stays as it is. Another process
+/// is making it, and does not go on.
+pub(crate) fn make(path: &Path, options: &Options) -> Result<bool, OpenError> {
+    make_within(path, options, STUCK_AFTER)
+}
+
+fn make_within(path: &Path, options: &Options, stuck_after: Duration) -> Result<bool, OpenError> {
+    let mut progress = Progress::new(stuck_after);
+    loop {
+        let Some(file) = open_or_create(path, options)? else {
+            continue;
+        };
+        match stage(&file).map_err(|e| io("read", path, e))? {
+            Stage::Complete => return Ok(false),
+            Stage::Foreign => return Err(unusable(path, Unusable::NotARegion)),
+            Stage::Unfinished => {}
+        }
+        let Some(_whole) = Whole::take(&file) else {
+            progress.wait(&file, path)?;
+            continue;
+        };
+        // Looked at once more: before the lock was ours it was another's.
+        let stage = stage(&file).map_err(|e| io("read", path, e))?;
+        if !is_at(&file, path) || stage != Stage::Unfinished {
+            continue;
+        }
+        let meta = file.metadata().map_err(|e| io("stat", path, e))?;
+        if meta.uid() != geteuid().as_raw() {
+            // Its owner could read and change whatever this process puts into it.
+            return Err(unusable(path, Unusable::Unfinished));
+        }
+        if options.existing_only {
+            discard(&file, path);
+            return Err(OpenError::Absent {
+                path: path.to_path_buf(),
+            });
+        }
+        // A maker that died may have allowed more to others than this one does.
+        let mode = meta.mode() & 0o7777;
+        if mode & !options.mode != 0 {
+            file.set_permissions(Permissions::from_mode(mode & options.mode))
+                .map_err(|e| io("chmod", path, e))?;
+        }
+        return remake(&file, path, options).map(|()| true);
+    }
+}
+
+/// Makes the region in this file anew, whatever is in it. The caller holds [`WHOLE`](crate::liveness::WHOLE) on `file` and has seen that no process is attached.
+///
+/// # Errors
+///
+/// There is no room for it, or a limit forbids it: the file is removed then.
+pub(crate) fn remake(file: &File, path: &Path, options: &Options) -> Result<(), OpenError> {
+    create_in(file, path, options).inspect_err(|_| discard(file, path))
+}
+
+/// How far a file is from being a region.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    /// it bears a region's magic number
+    Complete,
+    /// it is empty, or bears the unfinished mark
+    Unfinished,
+    /// it is something else
+    Foreign,
+}
+
+/// Whether a region is being made in this file, or was when its maker died.
+pub(crate) fn is_unfinished(file: &File) -> std::io::Result<bool> {
+    Ok(stage(file)? == Stage::Unfinished)
+}
+
+fn stage(file: &File) -> std::io::Result<Stage> {
+    let mut magic = [0; 8];
+    let mut at = 0;
+    while let Some(rest) = magic.get_mut(at..).filter(|rest| !rest.is_empty()) {
+        match file.read_at(rest, at as u64)? {
+            0 => break,
+            n => at += n,
+        }
+    }
+    Ok(match u64::from_le_bytes(magic) {
+        superblock::MAGIC => Stage::Complete,
+        superblock::MAGIC_UNFINISHED => Stage::Unfinished,
+        // Hugetlbfs has no write(2) to begin with the mark: there it comes after the length.
+        0 if at == 0 || page_size(file) > PAGE_SIZE => Stage::Unfinished,
+        _ => Stage::Foreign,
+    })
+}
+
+/// Opens the file, or makes an empty one. `None`: look again, it came or went meanwhile.
+fn open_or_create(path: &Path, options: &Options) -> Result<Option<File>, OpenError> {
+    match open_file(path, options, true) {
+        Err(OpenError::Absent { .. }) if !options.existing_only => {}
+        found => return found.map(Some),
+    }
+    let created = File::options()
+        .read(true)
+        .write(true)
+        .create_new(true)
+        .mode(options.mode)
+        .custom_flags(OFlag::O_NOFOLLOW.bits())
+        .open(path);
+    match created {
+        Ok(file) => Ok(Some(file)),
+        Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => Ok(None),
+        Err(e) => Err(io("create", path, e)),
+    }
+}
+
+/// Whether this is the file at `path`.
+pub(crate) fn is_at(file: &File, path: &Path) -> bool {
+    let (Ok(there), Ok(this)) = (path.symlink_metadata(), file.metadata()) else {
+        return false;
+    };
+    (there.dev(), there.ino()) == (this.dev(), this.ino())
+}
+
+/// Removes a file in which a region was to be made; the caller holds its lock.
+fn discard(file: &File, path: &Path) {
+    if is_at(file, path) {
+        let _ = std::fs::remove_file(path);
+    }
+}
+
+/// Another process's creation, as far as it can be seen from outside.
+struct Progress {
+    stuck_after: Duration,
+    /// inode, length and blocks
+    seen: (u64, u64, u64),
+    since: Instant,
+}
+
+impl Progress {
+    fn new(stuck_after: Duration) -> Self {
+        Self {
+            stuck_after,
+            seen: (0, 0, 0),
+            since: Instant::now(),
+        }
+    }
+
+    /// Waits a little, unless nothing has come of waiting for too long.
+    fn wait(&mut self, file: &File, path: &Path) -> Result<(), OpenError> {
+        let meta = file.metadata().map_err(|e| io("stat", path, e))?;
+        let now = (meta.ino(), meta.len(), meta.blocks());
+        if now != self.seen {
+            (self.seen, self.since) = (now, Instant::now());
+        } else if self.since.elapsed() > self.stuck_after {
+            return Err(OpenError::Busy {
+                path: path.to_path_buf(),
+                doing: "is making the region",
+            });
+        }
+        std::thread::sleep(POLL);
+        Ok(())
+    }
+}
+
+/// Makes a file a region: what was in it goes.
+pub(crate) fn create_in(file: &File, path: &Path, options: &Options) -> Result<(), OpenError> {
+    let page_size = page_size(file);
+    empty(file, page_size, path)?;
+    let mut shape = Shape::for_memory(options.memory, page_size);
+    if let Some(asked) = options.sessions {
+        let (least, most) = (THREAD_SLOTS_MIN, Shape::thread_slots_max(options.memory));
+        if !(least..=most).contains(&asked) {
+            return Err(OpenError::Sessions { asked, least, most });
+        }
+        shape = shape.with_thread_slots(asked);
+    }
+    let layout = Layout::new(shape);
+    let segments = layout.segments_for(options.memory);
+    let (len, wanted) = (layout.len(segments) as u64, layout.backed_len(segments));
+    limits::file_size(len).map_err(|why| over_limit(path, why))?;
+    let was = file.metadata().map_err(|e| io("stat", path, e))?.len();
+    file.set_len(len.max(was)).map_err(|e| io("set length", path, e))?;
+    // Address space, persistent memory, memory: what can be known to be missing is found out before anything is allocated.
+    let mapping = Mapping::of(file, layout.len_max, options.strict, options, path)?;
+    limits::memory(file, wanted).map_err(|e| no_room_or(e, "allocate", path, wanted))?;
+    for range in layout.backed(segments) {
+        allocate(file, range).map_err(|e| no_room_or(e, "allocate", path, wanted))?;
+    }
+    let [id0, id1, seed] = random(path)?;
+    let creation = Creation {
+        shape,
+        segments,
+        id: [id0, id1],
+        seed,
+        now: Clock::here().now(),
+        boot_id: boot_id().unwrap_or_default(),
+        checksums: options.checksums,
+    };
+    let memory = mapping.memory();
+    let id = file_id(file).map_err(|e| io("stat", path, e))?;
+    let liveness = Liveness::new(id, None, None, false).map_err(|e| io("describe", path, e))?;
+    let nobody = Attachment {
+        liveness: Arc::new(liveness),
+        mapping,
+    };
+    let region = Region::unfinished(memory, &creation, Box::new(nobody)).map_err(|why| unusable(path, why))?;
+    let not_written = || io("write back", path, std::io::Error::last_os_error());
+    // A strict region is on the medium before its magic number is.
+    if region.is_strict() {
+        let mut ranges = layout.backed(segments).into_iter();
+        let written = ranges.all(|range| region.host().write_back(range)) && file.sync_all().is_ok();
+        written.then_some(()).ok_or_else(not_written)?;
+    }
+    region.finish();
+    if region.is_strict() && !region.host().write_back(0..superblock::SIZE) {
+        return Err(not_written());
+    }
+    Ok(())
+}
+
+/// Leaves nothing in a file but the unfinished mark. It is not cut: a process that is about to attach may have mapped it, and looks at the
+/// magic number next; a file that became shorter would end it (SIGBUS).
+fn empty(file: &File, page_size: usize, path: &Path) -> Result<(), OpenError> {
+    let mut begin = [0; superblock::SIZE];
+    begin[..8].copy_from_slice(&superblock::MAGIC_UNFINISHED.to_le_bytes());
+    let len = file.metadata().map_err(|e| io("stat", path, e))?.len();
+    let kept = if page_size == PAGE_SIZE {
+        limits::file_size(superblock::SIZE as u64).map_err(|why| over_limit(path, why))?;
+        // The mark first, in a write of its own: a maker that dies after it leaves an unfinished region, not a strange file.
+        for bytes in [&begin[..8], &begin] {
+            file.write_all_at(bytes, 0)
+                .map_err(|e| no_room_or(e, "write", path, superblock::SIZE as u64))?;
+        }
+        superblock::SIZE
+    } else {
+        0
+    };
+    if len <= kept as u64 {
+        return Ok(());
+    }
+    let hole = FallocateFlags::FALLOC_FL_PUNCH_HOLE | FallocateFlags::FALLOC_FL_KEEP_SIZE;
+    let rest = i64::try_from(len).unwrap_or(i64::MAX) - offset(kept);
+    match fallocate(file, hole, offset(kept), rest) {
+        // A file system without holes (fallocate(2)).
+        Err(Errno::EOPNOTSUPP) => file.set_len(kept as u64).map_err(|e| io("truncate", path, e)),
+        done => done.map_err(|e| io("punch a hole into", path, e.into())),
+    }
+}
+
+fn over_limit(path: &Path, why: Limit) -> OpenError {
+    OpenError::OverLimit {
+        path: path.to_path_buf(),
+        why,
+    }
+}
+
+/// What became of an attempt to give a file memory.
+fn no_room_or(error: std::io::Error, what: &'static str, path: &Path, wanted: u64) -> OpenError {
+    match Limit::of(error) {
+        Ok(why) => over_limit(path, why),
+        Err(source) if no_room(&source) => OpenError::NoSpace {
+            path: path.to_path_buf(),
+            wanted,
+            source,
+        },
+        Err(source) => io(what, path, source),
+    }
+}
+
+/// Gives a region the segments that `memory` bytes have room for; it keeps what it has if that is more.
+pub(crate) fn raise(region: &Region, memory: u64) -> Result<(), GrowError> {
+    let layout = region.layout();
+    region.learn();
+    let (old, wanted) = (region.segments(), layout.segments_for(memory));
+    let most = layout.backed_len(layout.shape.segments_max) + layout.shape.segment_size as u64;
+    if wanted > old && memory > most {
+        return Err(GrowError::TooLarge { asked: memory, most });
+    }
+    let has = layout.backed_len(old);
+    region.raise(wanted).map_err(|source| not_grown(source, has, memory))
+}
+
+fn not_grown(error: std::io::Error, has: u64, wanted: u64) -> GrowError {
+    match Limit::of(error) {
+        Ok(why) => GrowError::OverLimit { has, wanted, why },
+        Err(source) if no_room(&source) => GrowError::NoSpace { has, wanted, source },
+        Err(source) => GrowError::Io { source },
+    }
+}
+
+/// Whether a file could not be given memory because there is none.
+fn no_room(error: &std::io::Error) -> bool {
+    matches!(
+        error.kind(),
+        std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded | std::io::ErrorKind::OutOfMemory
+    )
+}
+
+/// Allocates these bytes of a file, which becomes as long as that needs, unless a limit forbids it ([`Limit::of`] the error).
+pub(crate) fn back(file: &File, range: std::ops::Range<usize>) -> std::io::Result<()> {
+    limits::file_size(range.end as u64)?;
+    limits::memory(file, (range.end - range.start) as u64)?;
+    allocate(file, range)
+}
+
+fn allocate(file: &File, range: std::ops::Range<usize>) -> std::io::Result<()> {
+    let (offset, len) = (offset(range.start), offset(range.end - range.start));
+    let _spread = nodes::Spread::begin();
+    loop {
+        match fallocate(file, FallocateFlags::empty(), offset, len) {
+            Err(Errno::EINTR) => {}
+            done => return done.map_err(std::io::Error::from),
+        }
+    }
+}
+
+/// The page size of the file's memory: hugetlbfs has its own.
+pub(crate) fn page_size(file: &File) -> usize {
+    match fstatfs(file) {
+        Ok(fs) if fs.filesystem_type() == HUGETLBFS_MAGIC => usize::try_from(fs.block_size()).unwrap_or(PAGE_SIZE).max(PAGE_SIZE),
+        _ => PAGE_SIZE,
+    }
+}
+
+/// Random words from the kernel.
+pub(crate) fn random<const N: usize>(path: &Path) -> Result<[u64; N], OpenError> {
+    let mut words = [0; N];
+    let mut source = File::open("/dev/urandom").map_err(|e| io("open /dev/urandom for", path, e))?;
+    for word in &mut words {
+        let mut bytes = [0; 8];
+        source
+            .read_exact(&mut bytes)
+            .map_err(|e| io("read /dev/urandom for", path, e))?;
+        *word = u64::from_le_bytes(bytes);
+    }
+    Ok(words)
+}

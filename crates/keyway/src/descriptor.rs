@@ -1,0 +1,167 @@
+//! Descriptors that this library keeps in a program that is not its own.
+//!
+//! A program may close any number, close one twice, close all of them (`closefrom(3)`, `daemon(3)`), or be started without standard
+//! streams. So a descriptor is kept under a high number, never under 0, 1 or 2, and before each use the kernel is asked what stands
+//! there now: another file is not used, and not closed.
+//!
+//! # Safety
+//!
+//! The only `unsafe` here takes ownership of a descriptor that the kernel has just made, and gives up one that is still its own.
+#![allow(unsafe_code, reason = "ownership of descriptors; contract above")]
+
+use nix::fcntl::{FcntlArg, OFlag, fcntl};
+use nix::sys::eventfd::{EfdFlags, EventFd};
+use nix::sys::resource::{Resource, getrlimit};
+use std::fs::File;
+use std::mem::ManuallyDrop;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
+
+/// Numbers that programs use themselves, as far as they are few: more than `select(2)` can name would cost a larger table.
+const NUMBERS_OF_PROGRAMS: u64 = 768;
+/// Descriptors below this are a program's standard streams.
+const STREAMS: i32 = 3;
+
+/// Device and inode: which file it is, whatever its name is by now.
+pub(crate) type FileId = (u64, u64);
+
+/// Which file stands behind this descriptor.
+pub(crate) fn file_id(file: &File) -> std::io::Result<FileId> {
+    file.metadata().map(|meta| (meta.dev(), meta.ino()))
+}
+
+/// A descriptor of one file, for as long as no other code of the process closes it.
+pub(crate) struct Kept {
+    file: ManuallyDrop<File>,
+    id: FileId,
+    access: i32,
+}
+
+impl Kept {
+    /// Moves a descriptor to a high number.
+    ///
+    /// # Errors
+    ///
+    /// There is no descriptor left.
+    pub(crate) fn new(file: File) -> std::io::Result<Self> {
+        let id = file_id(&file)?;
+        let access = access(&file).unwrap_or(0);
+        Ok(Self {
+            file: ManuallyDrop::new(moved_up(file)?),
+            id,
+            access,
+        })
+    }
+
+    /// The file, if it still stands there.
+    pub(crate) fn get(&self) -> Option<&File> {
+        self.is_there().then_some(&*self.file)
+    }
+
+    /// Whether it can neither read nor write.
+    pub(crate) fn is_harmless(&self) -> bool {
+        self.access == nix::libc::O_ACCMODE
+    }
+
+    fn is_there(&self) -> bool {
+        file_id(&self.file).is_ok_and(|id| id == self.id) && access(&self.file) == Some(self.access)
+    }
+}
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        if self.is_there() {
+            // SAFETY: owned by this value, dropped once, and not used after this.
+            unsafe {
+                ManuallyDrop::drop(&mut self.file);
+            }
+        }
+    }
+}
+
+/// How a descriptor may be used (`fcntl(2)`, F_GETFL): reading, writing, both, or neither.
+fn access(file: &File) -> Option<i32> {
+    fcntl(file, FcntlArg::F_GETFL)
+        .ok()
+        .map(|flags| flags & (nix::libc::O_ACCMODE | nix::libc::O_PATH))
+}
+
+/// The same description under a number that programs do not reach, or at least above the standard streams.
+fn moved_up(file: File) -> std::io::Result<File> {
+    let (soft, _) = getrlimit(Resource::RLIMIT_NOFILE)?;
+    let high = i32::try_from(soft.saturating_mul(3) / 4).unwrap_or(i32::MAX);
+    let high = high.min(i32::try_from(NUMBERS_OF_PROGRAMS).unwrap_or(i32::MAX));
+    for least in [high, STREAMS] {
+        if let Ok(number) = fcntl(&file, FcntlArg::F_DUPFD_CLOEXEC(least.max(STREAMS))) {
+            // SAFETY: made by the kernel just now, and owned by no other value.
+            return Ok(unsafe { File::from_raw_fd(number) });
+        }
+    }
+    Ok(file)
+}
+
+/// Keeps 0, 1 and 2 taken while it stands: what is opened meanwhile is no standard stream, to which any `printf` writes.
+pub(crate) struct StreamsTaken(#[allow(dead_code, reason = "held, not used")] Vec<OwnedFd>);
+
+impl StreamsTaken {
+    pub(crate) fn new() -> Self {
+        let mut taken = Vec::new();
+        while let Ok(event) = EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK) {
+            let event = OwnedFd::from(event);
+            if event.as_raw_fd() >= STREAMS {
+                break;
+            }
+            taken.push(event);
+        }
+        Self(taken)
+    }
+}
+
+/// A file opened so that the descriptor can neither read nor write, nor be mapped (open(2), access mode 3): it can still be asked for
+/// locks and the length. Where a file system does not know that mode, for reading.
+pub(crate) fn harmless_flags() -> [OFlag; 2] {
+    [
+        OFlag::from_bits_retain(nix::libc::O_ACCMODE) | OFlag::O_CLOEXEC | OFlag::O_NONBLOCK,
+        OFlag::O_RDONLY | OFlag::O_CLOEXEC | OFlag::O_NONBLOCK,
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Write;
+    use std::os::fd::IntoRawFd;
+
+    fn file(name: &str) -> (std::path::PathBuf, File) {
+        let path = std::env::temp_dir().join(format!("keyway-descriptor-{}-{name}", std::process::id()));
+        let file = File::options()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(true)
+            .open(&path)
+            .unwrap();
+        (path, file)
+    }
+
+    #[test]
+    fn a_number_that_became_another_files_is_neither_used_nor_closed() {
+        let ((path, mine), (other_path, other)) = (file("mine"), file("other"));
+        let kept = Kept::new(mine).unwrap();
+        assert!(kept.get().is_some());
+        let number = kept.file.as_raw_fd();
+        assert!(number >= STREAMS);
+        // The program closes what is not its own, and gets the number for a file of its own.
+        // SAFETY: the test plays a program that uses its numbers as it likes.
+        let again = unsafe { nix::unistd::dup2_raw(&other, number) }.unwrap();
+        let _ = again.into_raw_fd();
+        assert!(kept.get().is_none());
+        drop(kept);
+        // SAFETY: the number stands for the other file, which the test owns.
+        let mut again = unsafe { File::from_raw_fd(number) };
+        again.write_all(b"still open").unwrap();
+        assert_eq!(std::fs::read(&other_path).unwrap(), b"still open");
+        std::fs::remove_file(path).unwrap();
+        std::fs::remove_file(other_path).unwrap();
+    }
+}

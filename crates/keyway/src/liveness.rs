@@ -1,0 +1,397 @@
+//! Who is alive: the lock that says that this process is, and what can be known of others.
+//!
+//! The lock is an open-file-description lock (`fcntl(2)`, F_OFD_SETLK) on the first byte of a process slot. Where the file system lets a
+//! mapping hold its description (tmpfs, ext4, hugetlbfs), the mapping alone holds the lock: it lives exactly as long as the mapping.
+//! Where a mapping holds another file (overlayfs, FUSE with passthrough), a descriptor must hold it, which any code of the process can
+//! close.
+//!
+//! A lock is believed to be free only if the descriptor that was asked stands for the region's file before and after the question,
+//! and shows this process's own slot as locked. What cannot be asked is alive. Then the process itself is asked for
+//! ([`presence`]): while it is there, its death is only suspected.
+//!
+//! # Safety
+//!
+//! The only `unsafe` here makes a structure of plain numbers, and asks the kernel for random bytes.
+#![allow(unsafe_code, reason = "a C structure of numbers, and getrandom(2); contract above")]
+
+use crate::attach::Access;
+use crate::creation::back;
+use crate::descriptor::{FileId, Kept, StreamsTaken, file_id, harmless_flags};
+use crate::gate::aside;
+use crate::kernel;
+use crate::mapping::Mapping;
+use crate::presence::{self, Fate};
+use keyway_region::layout::session::{Hold, Tenant};
+use keyway_region::{Host, Life};
+use nix::fcntl::{FcntlArg, OFlag, fcntl};
+use nix::sys::mman::MmapAdvise;
+use nix::sys::stat::Mode;
+use std::fs::File;
+use std::io;
+use std::os::fd::AsRawFd;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, OnceLock};
+
+/// The byte of a region's file whose lock says: this process makes, replaces or repairs the region, or marks it clean, and nobody else
+/// is attached.
+pub(crate) const WHOLE: i64 = 0;
+
+/// First of the bytes, far beyond any region, of which an attacher locks one of its own to see whether its mapping holds locks.
+const WITNESSES: i64 = 1 << 61;
+
+/// The lock of the whole file, given back with the value. Closing the descriptor would not do: a child that another thread forks
+/// meanwhile has the description as well, for as long as it lives.
+pub(crate) struct Whole<'f>(&'f File);
+
+impl<'f> Whole<'f> {
+    /// `None`: another description has it.
+    pub(crate) fn take(file: &'f File) -> Option<Self> {
+        lock(file, WHOLE).then_some(Self(file))
+    }
+}
+
+impl Drop for Whole<'_> {
+    fn drop(&mut self) {
+        unlock(self.0, WHOLE);
+    }
+}
+
+/// A byte that this process alone has locked, with a description that a mapping may hold: whether that holds its locks, without
+/// taking another process's lock for one's own.
+pub(crate) struct Witness(i64);
+
+impl Witness {
+    /// `None`: the file system has no locks, or the byte is taken.
+    pub(crate) fn lock(file: &File) -> Option<Self> {
+        let at = WITNESSES + i64::try_from(random()? >> 4).unwrap_or(0);
+        lock(file, at).then_some(Self(at))
+    }
+}
+
+/// A number of the kernel's that forked children do not share: it needs no file (getrandom(2)).
+fn random() -> Option<u64> {
+    let mut bytes = [0u8; 8];
+    // SAFETY: a place for as many bytes as are asked for, which the kernel fills in.
+    let got = unsafe { nix::libc::getrandom(bytes.as_mut_ptr().cast(), bytes.len(), 0) };
+    (got == 8).then(|| u64::from_le_bytes(bytes))
+}
+
+/// What holds the lock of an attacher whose locked description has been closed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Settled {
+    By(Hold),
+    /// it was lost, and another process has locked the same slot since: start again
+    Overtaken,
+    /// nothing does
+    Lost,
+}
+
+/// Turns that a thread gives to others while it waits for one that asks the probe: a question is a few system calls.
+const TURNS_MAX: usize = 10_000;
+
+/// Whether a byte of the file is locked by another description.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Locked {
+    No,
+    Yes,
+    /// it cannot be asked
+    Unknown,
+}
+
+/// Asks for a lock on these bytes, held by another description than this one's.
+pub(crate) fn locked(file: &File, at: i64, len: i64) -> Locked {
+    let mut lock = lock_of(at, len);
+    match fcntl(file, FcntlArg::F_OFD_GETLK(&mut lock)) {
+        Ok(_) if i32::from(lock.l_type) == nix::libc::F_UNLCK => Locked::No,
+        Ok(_) => Locked::Yes,
+        Err(_) => Locked::Unknown,
+    }
+}
+
+/// Takes the lock of one byte. `false`: another description has it, or the file system has no locks.
+pub(crate) fn lock(file: &File, at: i64) -> bool {
+    fcntl(file, FcntlArg::F_OFD_SETLK(&lock_of(at, 1))).is_ok()
+}
+
+/// Gives the lock of one byte back.
+pub(crate) fn unlock(file: &File, at: i64) {
+    let mut lock = lock_of(at, 1);
+    lock.l_type = i16::try_from(nix::libc::F_UNLCK).unwrap_or(2);
+    let _ = fcntl(file, FcntlArg::F_OFD_SETLK(&lock));
+}
+
+fn lock_of(at: i64, len: i64) -> nix::libc::flock {
+    // SAFETY: the structure is plain numbers, for which zeros are valid.
+    let mut lock: nix::libc::flock = unsafe { std::mem::zeroed() };
+    lock.l_type = i16::try_from(nix::libc::F_WRLCK).unwrap_or(1);
+    lock.l_whence = i16::try_from(nix::libc::SEEK_SET).unwrap_or(0);
+    lock.l_start = at;
+    lock.l_len = len;
+    lock
+}
+
+/// An offset as the kernel takes it.
+pub(crate) fn offset(n: usize) -> i64 {
+    i64::try_from(n).unwrap_or(i64::MAX)
+}
+
+/// What this process knows of life in a region: its own, and that of others.
+pub(crate) struct Liveness {
+    id: FileId,
+    /// where the file can be opened by name, if it has one for this process
+    path: Option<PathBuf>,
+    own: presence::Process,
+    /// a descriptor that can neither read nor write, with a description of its own: others' locks are asked of it. None in a sealed
+    /// process that may not open the file
+    probe: Mutex<Option<Kept>>,
+    /// the descriptor that holds the lock where the mapping does not
+    holder: Mutex<Option<Kept>>,
+    /// offset of the byte that this process has locked
+    slot: OnceLock<i64>,
+    is_sealed: bool,
+}
+
+impl Liveness {
+    /// `probe`: a description of the region's file that has no lock.
+    pub(crate) fn new(id: FileId, probe: Option<File>, path: Option<&Path>, is_sealed: bool) -> io::Result<Self> {
+        Ok(Self {
+            id,
+            path: path.map(Path::to_path_buf),
+            own: presence::Process::current(),
+            probe: Mutex::new(probe.map(Kept::new).transpose()?),
+            holder: Mutex::default(),
+            slot: OnceLock::new(),
+            is_sealed,
+        })
+    }
+
+    /// Who this process is, for others.
+    pub(crate) fn own(&self) -> presence::Process {
+        self.own
+    }
+
+    /// Which file it is about.
+    pub(crate) fn id(&self) -> FileId {
+        self.id
+    }
+
+    /// This process has locked its byte and the witness; the mapping is to hold that. How the lock is held from now on, when the locked
+    /// description has been closed.
+    pub(crate) fn settle(&self, at: i64, witness: &Witness) -> Settled {
+        let _ = self.slot.set(at);
+        match self.ask(|probe| locked(probe, witness.0, 1)) {
+            // Without a probe it cannot be known: it is as it is for all others here.
+            Locked::Yes | Locked::Unknown => Settled::By(Hold::Mapping),
+            Locked::No if self.ask(|probe| locked(probe, at, 1)) == Locked::Yes => Settled::Overtaken,
+            Locked::No if self.regain() => Settled::By(Hold::Descriptor),
+            // The file can be opened to hold it, so another attacher had the lock, and may have let go since.
+            Locked::No if self.open_anew(Access::Write).is_ok() => Settled::Overtaken,
+            Locked::No => Settled::Lost,
+        }
+    }
+
+    /// Takes the own lock again, if it was lost. `false`: that is not possible.
+    pub(crate) fn regain(&self) -> bool {
+        let Some(at) = self.slot.get().copied() else { return false };
+        if self.ask(|probe| locked(probe, at, 1)) != Locked::No {
+            return true;
+        }
+        let Ok(file) = self.open_anew(Access::Write) else {
+            return false;
+        };
+        let Ok(kept) = Kept::new(file) else { return false };
+        let has_it = kept.get().is_some_and(|file| lock(file, at));
+        if has_it && let Ok(mut holder) = self.holder.try_lock() {
+            *holder = Some(kept);
+        }
+        has_it
+    }
+
+    /// In a sealed process, a descriptor that could read or write goes.
+    pub(crate) fn seal(&self) {
+        if self.is_sealed
+            && let Ok(mut probe) = self.probe.try_lock()
+        {
+            *probe = probe.take().filter(Kept::is_harmless);
+        }
+    }
+
+    /// The probe's number, if it still stands for the region's file. Another thread that is asking is waited for a while: it may have
+    /// left its question by a jump.
+    fn probe_number(&self) -> Option<i32> {
+        for _ in 0..TURNS_MAX {
+            if let Ok(probe) = self.probe.try_lock() {
+                return probe.as_ref()?.get().map(AsRawFd::as_raw_fd);
+            }
+            std::thread::yield_now();
+        }
+        None
+    }
+
+    /// The file opened anew, with a description of its own.
+    ///
+    /// # Errors
+    ///
+    /// It cannot be: there is neither /proc nor a name that leads to it, or this user may not.
+    pub(crate) fn open_anew(&self, access: Access) -> io::Result<File> {
+        if self.is_sealed {
+            return Err(io::ErrorKind::PermissionDenied.into());
+        }
+        let flags = match access {
+            Access::Write => OFlag::O_RDWR,
+            Access::Read => OFlag::O_RDONLY,
+        };
+        let flags = flags | OFlag::O_CLOEXEC | OFlag::O_NONBLOCK;
+        let number = self.probe_number();
+        open_same(self.id, number, self.path.as_deref(), flags)
+    }
+
+    /// The same, so that the descriptor can neither read nor write.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::open_anew`].
+    pub(crate) fn open_harmless(&self) -> io::Result<File> {
+        if self.is_sealed {
+            return Err(io::ErrorKind::PermissionDenied.into());
+        }
+        let number = self.probe_number();
+        open_harmless(self.id, number, self.path.as_deref())
+    }
+
+    /// Asks the probe; one that is gone is opened anew where it can be.
+    fn ask(&self, question: impl Fn(&File) -> Locked) -> Locked {
+        // Another thread of this process is asking, or was stopped at it: then it cannot be asked now.
+        let Ok(mut probe) = self.probe.try_lock() else {
+            return Locked::Unknown;
+        };
+        if probe.as_ref().is_none_or(|probe| probe.get().is_none()) && !self.is_sealed {
+            // The number is another file's by now, and left alone.
+            *probe = open_harmless(self.id, None, self.path.as_deref()).and_then(Kept::new).ok();
+        }
+        probe.as_ref().and_then(Kept::get).map_or(Locked::Unknown, question)
+    }
+
+    /// Whether the tenant's byte is locked, as far as that can be asked.
+    pub(crate) fn is_locked(&self, tenant: &Tenant) -> bool {
+        self.ask(|probe| locked(probe, offset(tenant.lock_offset), 1)) == Locked::Yes
+    }
+
+    /// Whether another process's byte is free for certain: the descriptor stands for the region's file before the question and after
+    /// it, and shows this process's own byte as locked.
+    fn is_free(&self, at: i64) -> bool {
+        let Some(own) = self.slot.get().copied() else { return false };
+        self.ask(|probe| {
+            let shows_own = || file_id(probe).is_ok_and(|id| id == self.id) && locked(probe, own, 1) == Locked::Yes;
+            if locked(probe, at, 1) == Locked::No && shows_own() && locked(probe, at, 1) == Locked::No && shows_own() {
+                Locked::No
+            } else {
+                Locked::Yes
+            }
+        }) == Locked::No
+    }
+
+    /// What is known of a process whose lock is free.
+    pub(crate) fn without_lock(&self, tenant: &Tenant) -> Life {
+        match (tenant.tenancy.hold(), self.own.fate_of(tenant.pid, tenant.identity)) {
+            // It has no thread slot, or not yet.
+            (Hold::None | Hold::Attaching, _) | (_, Fate::Gone) => Life::Dead,
+            (_, Fate::There) | (Hold::Descriptor, Fate::Unknown) => Life::Suspect,
+            // The mapping held the lock, and it is gone with it.
+            (Hold::Mapping, Fate::Unknown) => Life::Dead,
+        }
+    }
+
+    /// Whether a process is gone for certain though its lock is held: by a descriptor, which a child has inherited. The child does not
+    /// have the mapping, so no later store can come.
+    fn is_outlived_by_its_lock(&self, tenant: &Tenant) -> bool {
+        tenant.tenancy.hold() == Hold::Descriptor && self.own.fate_of(tenant.pid, tenant.identity) == Fate::Gone
+    }
+
+    fn len(&self) -> Option<usize> {
+        let probe = self.probe.try_lock().ok()?;
+        let len = probe.as_ref()?.get()?.metadata().ok()?.len();
+        Some(usize::try_from(len).unwrap_or(usize::MAX))
+    }
+}
+
+/// The same file, opened once more: by the descriptor that it has in /proc, or by its name, if that leads there.
+fn open_same(id: FileId, number: Option<i32>, path: Option<&Path>, flags: OFlag) -> io::Result<File> {
+    let _streams = StreamsTaken::new();
+    let own = number.map(|number| PathBuf::from(format!("/proc/self/fd/{number}")));
+    let mut refusal = io::Error::from(io::ErrorKind::NotFound);
+    // A descriptor's entry is a symbolic link; a region's own name must not be one.
+    let ways = [(own.as_deref(), flags), (path, flags | OFlag::O_NOFOLLOW)];
+    for (way, flags) in ways.into_iter().filter_map(|(way, flags)| way.map(|way| (way, flags))) {
+        match nix::fcntl::open(way, flags, Mode::empty()).map(File::from) {
+            Ok(file) if file_id(&file)? == id => return Ok(file),
+            Ok(_) => {}
+            Err(error) => refusal = error.into(),
+        }
+    }
+    Err(refusal)
+}
+
+/// The same, so that the descriptor can neither read nor write; where the file system does not know that, for reading.
+pub(crate) fn open_harmless(id: FileId, number: Option<i32>, path: Option<&Path>) -> io::Result<File> {
+    let [neither, reading] = harmless_flags();
+    open_same(id, number, path, neither).or_else(|_| open_same(id, number, path, reading))
+}
+
+/// What keeps a region attached: its mapping, and what this process knows of life in it.
+pub(crate) struct Attachment {
+    pub liveness: Arc<Liveness>,
+    pub mapping: Mapping,
+}
+
+impl Host for Attachment {
+    fn life(&self, tenant: &Tenant) -> Life {
+        aside(|| {
+            if self.liveness.is_free(offset(tenant.lock_offset)) {
+                self.liveness.without_lock(tenant)
+            } else if self.liveness.is_outlived_by_its_lock(tenant) {
+                Life::Dead
+            } else {
+                Life::Alive
+            }
+        })
+    }
+
+    fn prepare(&self, ranges: &[std::ops::Range<usize>], huge_pages: bool, prefault: bool) {
+        for range in ranges {
+            // The kernel faults pages in with the calling thread's rights, so inside the gate.
+            let len = range.end - range.start;
+            // Both are wishes: a kernel that cannot grant them serves the region in small pages, faulted in as they are used.
+            if huge_pages {
+                let _ = self.mapping.advise(range.start, len, MmapAdvise::MADV_HUGEPAGE);
+            }
+            if prefault {
+                let _ = self.mapping.advise(range.start, len, MmapAdvise::MADV_POPULATE_WRITE);
+            }
+        }
+    }
+
+    fn is_persistent(&self) -> bool {
+        self.mapping.is_persistent
+    }
+
+    fn fence_everywhere(&self) -> bool {
+        aside(kernel::fence_everywhere)
+    }
+
+    fn is_read_only(&self) -> bool {
+        self.mapping.is_read_only
+    }
+
+    fn write_back(&self, range: std::ops::Range<usize>) -> bool {
+        aside(|| self.mapping.sync(range.start, range.end - range.start))
+    }
+
+    fn file_len(&self) -> usize {
+        aside(|| self.liveness.len()).unwrap_or_else(|| self.mapping.backed_len())
+    }
+
+    fn back(&self, range: std::ops::Range<usize>) -> std::io::Result<()> {
+        aside(|| back(&self.liveness.open_anew(Access::Write)?, range))
+    }
+}

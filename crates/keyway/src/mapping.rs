@@ -1,0 +1,194 @@
+//! A shared mapping of a file, for as long as it is kept.
+//!
+//! # Safety
+//!
+//! The only `unsafe` here is mapping a shared file, which the region's [`Memory`] treats as bytes that change under it, advice to the
+//! kernel about that mapping, and filling a mapping of this process's own. A file that somebody truncates while it is mapped gives SIGBUS, as with every
+//! program that maps files; `docs/operating.md` says so.
+#![allow(unsafe_code, reason = "the room of mmap; contract above")]
+
+use crate::Options;
+use crate::attach::io;
+use crate::creation::page_size;
+use crate::error::OpenError;
+use crate::fork::Home;
+use crate::gate::Latch;
+use crate::limits::{self, Limit};
+use keyway_region::memory::Memory;
+use nix::sys::mman::{MapFlags, MmapAdvise, MsFlags, ProtFlags, madvise, mmap, mmap_anonymous, msync, munmap};
+use std::fs::File;
+use std::num::NonZeroUsize;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::ptr::NonNull;
+
+/// What a file's memory has at least of.
+const PAGE: usize = 4096;
+
+/// A mapping, unmapped when dropped.
+pub(crate) struct Mapping {
+    base: NonNull<nix::libc::c_void>,
+    len: usize,
+    /// the process that mapped it
+    home: Home,
+    pub(crate) is_persistent: bool,
+    pub(crate) is_read_only: bool,
+}
+
+// SAFETY: an address range belongs to the whole process.
+unsafe impl Send for Mapping {}
+
+// SAFETY: as above; nothing is accessed through it but by `Memory`.
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    /// For a strict region, or any other. As a rehearsal a strict one lies on ordinary memory, which is taken for persistent.
+    pub(crate) fn of(file: &File, len: usize, strict: bool, options: &Options, path: &Path) -> Result<Self, OpenError> {
+        if strict && options.strict_rehearsed {
+            let mut mapping = Self::new(file, len).map_err(|e| refused(e, len, path))?;
+            mapping.is_persistent = true;
+            return Ok(mapping);
+        }
+        if !strict {
+            return Self::new(file, len).map_err(|e| refused(e, len, path));
+        }
+        // `mmap(2)`: MAP_SYNC fails with EOPNOTSUPP where the processor's write-backs do not reach the medium.
+        Self::with(file, len, MapFlags::MAP_SHARED_VALIDATE | MapFlags::MAP_SYNC).map_err(|source| OpenError::StrictImpossible {
+            path: path.to_path_buf(),
+            source,
+        })
+    }
+
+    pub(crate) fn new(file: &File, len: usize) -> std::io::Result<Self> {
+        Self::with(file, len, MapFlags::MAP_SHARED | MapFlags::MAP_NORESERVE)
+    }
+
+    /// For reading only, of a file that is open for reading: the kernel refuses to make such a mapping writable (`mprotect(2)`,
+    /// EACCES).
+    pub(crate) fn to_read(file: &File, len: usize) -> std::io::Result<Self> {
+        Self::protected(
+            file,
+            len,
+            MapFlags::MAP_SHARED | MapFlags::MAP_NORESERVE,
+            ProtFlags::PROT_READ,
+        )
+    }
+
+    /// A copy of the file's first bytes, zeros where it has fewer: nothing that happens to the file meanwhile can end this process.
+    pub(crate) fn copied(file: &File, len: usize) -> std::io::Result<Self> {
+        let mut bytes = vec![0; len];
+        let mut at = 0;
+        while let Some(rest) = bytes.get_mut(at..).filter(|rest| !rest.is_empty()) {
+            match file.read_at(rest, at as u64) {
+                Ok(0) => break,
+                Ok(n) => at += n,
+                Err(e) if e.kind() == std::io::ErrorKind::Interrupted => {}
+                Err(e) => return Err(e),
+            }
+        }
+        let size = NonZeroUsize::new(len).ok_or(std::io::ErrorKind::InvalidInput)?;
+        // SAFETY: as in `protected`.
+        let base = unsafe {
+            mmap_anonymous(
+                None,
+                size,
+                ProtFlags::PROT_READ | ProtFlags::PROT_WRITE,
+                MapFlags::MAP_PRIVATE,
+            )
+        }?;
+        // SAFETY: the new mapping has `len` bytes, and is nobody else's.
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), base.cast().as_ptr(), len) };
+        Ok(Self {
+            base,
+            len,
+            home: Home::new(),
+            is_persistent: false,
+            is_read_only: false,
+        })
+    }
+
+    fn with(file: &File, len: usize, flags: MapFlags) -> std::io::Result<Self> {
+        Self::protected(file, len, flags, ProtFlags::PROT_READ | ProtFlags::PROT_WRITE)
+    }
+
+    fn protected(file: &File, len: usize, flags: MapFlags, prot: ProtFlags) -> std::io::Result<Self> {
+        // Of huge pages only whole ones can be advised about and unmapped (madvise(2), munmap(2)).
+        let len = len.next_multiple_of(page_size(file));
+        let size = NonZeroUsize::new(len).ok_or(std::io::ErrorKind::InvalidInput)?;
+        // SAFETY: a new mapping at an address of the kernel's choice overlaps nothing.
+        let base = unsafe { mmap(None, size, prot, flags, file, 0) }?;
+        let is_persistent = flags.contains(MapFlags::MAP_SYNC);
+        let mapping = Self {
+            base,
+            len,
+            home: Home::new(),
+            is_persistent,
+            is_read_only: !prot.contains(ProtFlags::PROT_WRITE),
+        };
+        // A forked child must not hold the lock nor write as its parent: it has no mapping at all.
+        // SAFETY: advice about our own mapping.
+        unsafe { madvise(base, len, MmapAdvise::MADV_DONTFORK) }?;
+        // A core dump of this process would have all of the cache in it, where the file has no name (core(5)).
+        // SAFETY: as above.
+        unsafe { madvise(base, len, MmapAdvise::MADV_DONTDUMP) }?;
+        Ok(mapping)
+    }
+
+    /// The mapped bytes; the caller keeps the mapping as long as it uses them.
+    pub(crate) fn memory(&self) -> Memory {
+        // SAFETY: mapped shared, readable, and writable unless the region is told otherwise, page-aligned; kept by the `Attachment` that the region owns.
+        unsafe { Memory::new(self.base.cast(), self.len) }
+    }
+
+    /// Makes it inaccessible outside calls.
+    pub(crate) fn protect(&self, latch: Latch) -> std::io::Result<()> {
+        latch.protect(self.base.cast(), self.len)
+    }
+
+    pub(crate) fn advise(&self, offset: usize, len: usize, advice: MmapAdvise) -> nix::Result<()> {
+        // SAFETY: within the mapping; the advices used change no contents.
+        unsafe { madvise(self.base.byte_add(offset), len, advice) }
+    }
+
+    /// How much of the mapping the file backs: what the kernel can fault in (madvise(2), MADV_POPULATE_READ). It does that with the calling
+    /// thread's rights, so inside the gate.
+    pub(crate) fn backed_len(&self) -> usize {
+        let (mut backed, mut beyond) = (0, self.len / PAGE);
+        while backed < beyond {
+            let middle = backed + (beyond - backed) / 2;
+            if self.advise(middle * PAGE, PAGE, MmapAdvise::MADV_POPULATE_READ).is_ok() {
+                backed = middle + 1;
+            } else {
+                beyond = middle;
+            }
+        }
+        backed * PAGE
+    }
+
+    pub(crate) fn sync(&self, offset: usize, len: usize) -> bool {
+        // SAFETY: within the mapping.
+        unsafe { msync(self.base.byte_add(offset), len, MsFlags::MS_SYNC) }.is_ok()
+    }
+}
+
+/// Why a file could not be mapped, with the numbers if a limit forbids it.
+pub(crate) fn refused(error: std::io::Error, len: usize, path: &Path) -> OpenError {
+    match Limit::of(limits::not_mapped(error, len)) {
+        Ok(why) => OpenError::OverLimit {
+            path: path.to_path_buf(),
+            why,
+        },
+        Err(source) => io("map", path, source),
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // A forked child does not have it, and may have something else there.
+        if !self.home.is_here() {
+            return;
+        }
+        // SAFETY: mapped by `new`, and nobody uses it any more: the region that did is being dropped.
+        let _ = unsafe { munmap(self.base, self.len) };
+    }
+}

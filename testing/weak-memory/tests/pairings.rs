@@ -1,0 +1,77 @@
+//! Enemies: an ordering that is too weak, one that nothing needs, and a comment that names what is not there.
+use std::path::Path;
+use weak_memory::pairings::{ALL, Shape};
+use weak_memory::sources::{differences, ordered, read};
+use weak_memory::{Verdict, passed_though_broken, try_all};
+
+#[test]
+fn every_pairing_is_sound_and_each_of_its_orderings_is_needed() {
+    let mut failed = Vec::new();
+    try_all(|row| {
+        if let Verdict::Failed(why) = row.verdict {
+            failed.push(format!("{} {:?}: {why}", row.pairing, row.weakened));
+        }
+    });
+    assert!(failed.is_empty(), "{failed:#?}");
+}
+
+#[test]
+fn skeletons_with_a_step_at_the_wrong_place_are_rejected() {
+    assert_eq!(passed_though_broken(), [""; 0]);
+}
+
+#[test]
+fn the_sources_name_the_pairings_and_have_their_orderings() {
+    let crates = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../crates");
+    let of = |name: &str| read(&crates.join(name).join("src")).unwrap();
+    let found = [of("keyway-region"), of("keyway")].concat();
+    assert!(found.len() > 60, "{}: the sources are not where they were", found.len());
+    let problems = differences(&found, ALL);
+    assert!(problems.is_empty(), "{problems:#?}");
+}
+
+#[test]
+fn an_ordering_that_its_pairing_does_not_have_is_found() {
+    let of = |text: &str| differences(&ordered("a.rs", text), ALL);
+    let at = |problems: Vec<String>| problems.into_iter().filter(|p| p.starts_with("a.rs")).count();
+    assert_eq!(at(of("// PAIRS: tail: the load.\nx.store(1, Release);\n")), 0);
+    assert_eq!(
+        at(of("// PAIRS: tail: the load.\nx.compare_exchange(0, 1, Release, Relaxed);\n")),
+        1
+    );
+    assert_eq!(at(of("// PAIRS: no-such: the load.\nx.store(1, Release);\n")), 1);
+    assert_eq!(at(of("x.store(1, Release);\n")), 1);
+    assert_eq!(at(of("x.store(1, Relaxed);\n")), 0);
+    assert_eq!(at(of("// PAIRS: tail: the load.\nx.store(1, Relaxed);\n")), 1);
+    // Both names are of the load; one of them has it.
+    let two = ordered(
+        "a.rs",
+        "// PAIRS: tail, extent: the stores.\n// PAIRS: closed: that too.\nx.load(Acquire);\n",
+    );
+    assert_eq!(two[0].pairings, ["tail", "extent", "closed"]);
+    assert!(matches!(two[0].shape, Shape::Load(_)));
+}
+
+#[test]
+fn the_page_has_a_row_for_each_pairing() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/concurrency.md");
+    let page = std::fs::read_to_string(path).unwrap();
+    let table = page.split("## Pairs").nth(1).unwrap().split("\n## ").next().unwrap();
+    let rows: Vec<&str> = table
+        .lines()
+        .filter_map(|line| line.strip_prefix("| `")?.split('`').next())
+        .collect();
+    for pairing in ALL {
+        assert!(rows.contains(&pairing.name), "{} has no row", pairing.name);
+    }
+    assert_eq!(rows.len(), ALL.len(), "{rows:?}");
+}
+
+#[test]
+fn a_pairing_whose_ordering_has_gone_from_the_code_is_found() {
+    let problems = differences(&[], ALL);
+    assert!(
+        problems.iter().any(|problem| problem.contains("the pairing tail")),
+        "{problems:#?}"
+    );
+}

@@ -1,0 +1,523 @@
+//! `cargo xtask mutants`: one-line faults of the region, each of which some form of the gate must notice.
+//!
+//! The list is `xtask/mutants.txt`; `docs/testing.md` says by which rules it was made. All faults are compiled at once, into a copy of
+//! the tree: each stands there beside the line that it replaces, and an environment variable says which one is in force. So the list
+//! costs two builds of the region, and then what the gate's forms take until one of them fails.
+
+use crate::run::{Context, Outcome};
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader};
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+const LIST: &str = "xtask/mutants.txt";
+/// The sources that the list is about.
+const SOURCES: &str = "crates/keyway-region/src";
+/// The variable that names the fault in force, by its place in the list, from 1 on.
+const VARIABLE: &str = "KEYWAY_MUTANT";
+/// What a form may take before its fault counts as one that hangs.
+const LIMIT: Duration = Duration::from_secs(300);
+/// Of each hundred faults that are not argued to be none so many must be caught.
+const CAUGHT_MIN_PERCENT: usize = 95;
+
+const HELP: &str = "\
+cargo xtask mutants: one-line faults of the region, each of which some form of the gate must notice
+
+    cargo xtask mutants            all of xtask/mutants.txt
+    cargo xtask mutants NAME...    those whose name or rule is one of these
+    cargo xtask mutants --list     what there is, by rule
+    --jobs N                       so many at a time [default: 2]
+
+Each fault is tried by the gate's own forms, the cheapest first, until one fails. The exit status is 0 if at least 95 of 100 faults are
+caught, and each that is not says in the list why it is none.
+";
+
+/// A fault.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Mutant {
+    name: String,
+    rule: String,
+    /// below [`SOURCES`]
+    file: String,
+    /// what is replaced, between « and » in text that is there once; and by what
+    edits: Vec<(String, String)>,
+    /// the bug of `model/region_protocol.py` that it is
+    model: String,
+    /// why it is no fault
+    equivalent: String,
+}
+
+/// A replacement in a file: of these bytes, by this text, for the fault of this number.
+#[derive(Clone, Debug)]
+struct Edit {
+    at: Range<usize>,
+    number: usize,
+    with: String,
+}
+
+/// The command.
+pub fn run(context: &Context<'_>, args: &[&str]) -> Outcome {
+    if args.iter().any(|arg| matches!(*arg, "--help" | "-h")) {
+        print!("{HELP}");
+        return Outcome::Passed;
+    }
+    let all = match read_list(context.root) {
+        Ok(all) => all,
+        Err(why) => return Outcome::Failed(why),
+    };
+    if args.contains(&"--list") {
+        for mutant in &all {
+            let model = if mutant.model.is_empty() {
+                String::new()
+            } else {
+                format!(" (the model's {})", mutant.model)
+            };
+            println!("{:14} {:16} {}{model}", mutant.rule, mutant.file, mutant.name);
+        }
+        println!("{} faults", all.len());
+        return Outcome::Passed;
+    }
+    let jobs_at = args.iter().position(|arg| *arg == "--jobs");
+    let jobs = jobs_at.and_then(|at| args.get(at + 1)?.parse().ok()).unwrap_or(2);
+    let names: Vec<&str> = args
+        .iter()
+        .enumerate()
+        .filter(|(at, _)| jobs_at.is_none_or(|jobs_at| *at != jobs_at && *at != jobs_at + 1))
+        .map(|(_, name)| *name)
+        .collect();
+    let wanted =
+        |mutant: &Mutant| names.is_empty() || names.contains(&mutant.name.as_str()) || names.contains(&mutant.rule.as_str());
+    let chosen: Vec<usize> = (0..all.len()).filter(|at| wanted(&all[*at])).collect();
+    if chosen.is_empty() {
+        return Outcome::Failed(format!("no fault in {LIST} has one of these names: {}", names.join(", ")));
+    }
+    let forms = match build(context, &all) {
+        Ok(forms) => forms,
+        Err(why) => return Outcome::Failed(why),
+    };
+    // Of a few faults it is believed that the gate's own run has shown it.
+    for form in forms.iter().filter(|_| names.is_empty()) {
+        if let Verdict::Caught(why) = form.tries(0) {
+            return Outcome::Failed(format!("{} fails without any fault: {why}", form.name));
+        }
+    }
+    try_all(&all, &chosen, &forms, jobs)
+}
+
+/// Tries these faults, so many at a time, and says what became of each.
+fn try_all(all: &[Mutant], chosen: &[usize], forms: &[Form], jobs: usize) -> Outcome {
+    let (next, rows) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
+    std::thread::scope(|scope| {
+        for _ in 0..jobs {
+            scope.spawn(|| {
+                while let Some(at) = chosen.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    let (mutant, began) = (&all[*at], Instant::now());
+                    let caught = forms.iter().find_map(|form| match form.tries(at + 1) {
+                        Verdict::Passed => None,
+                        Verdict::Caught(why) => Some((form.name.clone(), why)),
+                    });
+                    let by = match &caught {
+                        Some((form, why)) => format!("{form}: {why}"),
+                        None if mutant.equivalent.is_empty() => "NOT CAUGHT".to_owned(),
+                        None => format!("not caught, and no fault: {}", mutant.equivalent),
+                    };
+                    let seconds = began.elapsed().as_secs_f64();
+                    println!("{:14} {:44} {seconds:6.1} s  {by:.220}", mutant.rule, mutant.name);
+                    rows.lock()
+                        .unwrap_or_else(std::sync::PoisonError::into_inner)
+                        .push((caught.map(|(form, _)| form), mutant));
+                }
+            });
+        }
+    });
+    let rows = rows.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let mut by_form = BTreeMap::new();
+    for form in rows.iter().filter_map(|(form, _)| form.as_ref()) {
+        *by_form.entry(form).or_insert(0) += 1;
+    }
+    for (form, count) in &by_form {
+        println!("{count:4} caught by {form}");
+    }
+    let caught = rows.iter().filter(|(form, _)| form.is_some()).count();
+    let argued = rows
+        .iter()
+        .filter(|(form, m)| form.is_none() && !m.equivalent.is_empty())
+        .count();
+    let (faults, missed) = (rows.len() - argued, rows.len() - argued - caught);
+    println!(
+        "{} tried: {caught} caught, {argued} argued to be no faults, {missed} not caught",
+        rows.len()
+    );
+    if caught * 100 >= faults * CAUGHT_MIN_PERCENT {
+        Outcome::Passed
+    } else {
+        Outcome::Failed(format!(
+            "{missed} of {faults} faults are not caught, more than {} in 100 are not allowed: a test is missing",
+            100 - CAUGHT_MIN_PERCENT
+        ))
+    }
+}
+
+/// A form of the gate, built from the copy with all the faults.
+struct Form {
+    name: String,
+    program: PathBuf,
+    args: &'static [&'static str],
+}
+
+enum Verdict {
+    Passed,
+    Caught(String),
+}
+
+impl Form {
+    /// Runs it with the fault of this number (0: none) until it ends or says that something failed.
+    fn tries(&self, number: usize) -> Verdict {
+        let mut command = Command::new(&self.program);
+        command.args(self.args).env(VARIABLE, number.to_string());
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
+        let mut child = match command.spawn() {
+            Ok(child) => child,
+            Err(e) => return Verdict::Caught(format!("cannot start {}: {e}", self.program.display())),
+        };
+        let Some(out) = child.stdout.take() else {
+            return Verdict::Caught("no output to read".to_owned());
+        };
+        let (ended, child) = (AtomicBool::new(false), Mutex::new(child));
+        let end = || {
+            ended.store(true, Ordering::Release);
+            let _ = child.lock().unwrap_or_else(std::sync::PoisonError::into_inner).kill();
+        };
+        let began = Instant::now();
+        let failure = std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !ended.load(Ordering::Acquire) {
+                    if began.elapsed() > LIMIT {
+                        end();
+                    }
+                    std::thread::park_timeout(Duration::from_millis(200));
+                }
+            });
+            let failure = BufReader::new(out)
+                .lines()
+                .map_while(Result::ok)
+                .find(|line| line.contains("FAILED"))
+                .map(|line| line.trim().to_owned());
+            if failure.is_some() {
+                end();
+            }
+            ended.store(true, Ordering::Release);
+            failure
+        });
+        let status = child.lock().unwrap_or_else(std::sync::PoisonError::into_inner).wait();
+        match (failure, status) {
+            (Some(why), _) => Verdict::Caught(why),
+            (None, _) if began.elapsed() > LIMIT => Verdict::Caught(format!("it did not end within {} s", LIMIT.as_secs())),
+            (None, Ok(status)) if status.success() => Verdict::Passed,
+            (None, Ok(status)) => Verdict::Caught(status.to_string()),
+            (None, Err(e)) => Verdict::Caught(e.to_string()),
+        }
+    }
+}
+
+/// Builds the forms from a copy of the tree that has all the faults.
+fn build(context: &Context<'_>, all: &[Mutant]) -> Result<Vec<Form>, String> {
+    let copy = context.target.join("mutants");
+    let tree = copy.join("tree");
+    let mut edits: BTreeMap<String, Vec<Edit>> = BTreeMap::new();
+    for (at, mutant) in all.iter().enumerate() {
+        let file = format!("{SOURCES}/{}", mutant.file);
+        let source = read(&context.root.join(&file))?;
+        for (find, with) in &mutant.edits {
+            let place = place(&source, find).map_err(|why| format!("{}: {why}", mutant.name))?;
+            edits.entry(file.clone()).or_default().push(Edit {
+                at: place,
+                number: at + 1,
+                with: with.clone(),
+            });
+        }
+    }
+    let with_switch = format!("{SOURCES}/mutants.rs");
+    copy_tree(context.root, &tree, |file, bytes| {
+        let Some(edits) = edits.get(file).cloned().or_else(|| (file == with_switch).then(Vec::new)) else {
+            return Ok(bytes);
+        };
+        let source = String::from_utf8(bytes).map_err(|e| format!("{file}: {e}"))?;
+        let end = if file == with_switch { SWITCH } else { "" };
+        Ok(format!("{}{end}", switched(&source, edits)?).into_bytes())
+    })?;
+    let cargo = |args: &[&str]| {
+        let mut command = context.command("cargo", args);
+        command.current_dir(&tree).env("CARGO_TARGET_DIR", copy.join("target"));
+        command.env("RUSTFLAGS", "-Awarnings");
+        command
+    };
+    let built = context.expect(cargo(&[
+        "build",
+        "--quiet",
+        "--package",
+        "schedules",
+        "--features",
+        "schedules/mutants",
+    ]));
+    if let Outcome::Failed(why) = built {
+        return Err(why);
+    }
+    let mut tests = cargo(&["test", "--no-run", "--package", "keyway-region", "--message-format", "json"]);
+    let output = tests.stderr(Stdio::inherit()).output().map_err(|e| e.to_string())?;
+    if !output.status.success() {
+        return Err(format!("the tests of keyway-region do not compile with the faults of {LIST}"));
+    }
+    let mut forms: Vec<Form> = executables(&String::from_utf8_lossy(&output.stdout))
+        .into_iter()
+        .map(|(name, program)| Form {
+            name: format!("keyway-region {name}"),
+            program,
+            args: &["--test-threads", "1"],
+        })
+        .collect();
+    // The cheapest first.
+    forms.sort_by_key(|form| form.name.ends_with("room"));
+    forms.insert(
+        0,
+        Form {
+            name: "schedules".to_owned(),
+            program: copy.join("target/debug/schedules"),
+            args: &["--short", "--sound"],
+        },
+    );
+    Ok(forms)
+}
+
+/// What is appended to the copy's `mutants.rs`: whether the fault of a number is in force.
+const SWITCH: &str = "
+/// Whether the fault of this number is in force.
+pub(crate) fn listed(number: u32) -> bool {
+    static ON: std::sync::OnceLock<u32> = std::sync::OnceLock::new();
+    *ON.get_or_init(|| std::env::var(\"KEYWAY_MUTANT\").ok().and_then(|n| n.parse().ok()).unwrap_or(0)) == number
+}
+";
+
+/// Names and paths of the test programs that cargo says it has built.
+fn executables(messages: &str) -> Vec<(String, PathBuf)> {
+    let field = |line: &str, name: &str| {
+        let from = line.find(&format!("\"{name}\":\""))? + name.len() + 4;
+        let rest = line.get(from..)?;
+        rest.find('"').map(|end| rest[..end].to_owned())
+    };
+    messages
+        .lines()
+        .filter_map(|line| {
+            let program = PathBuf::from(field(line, "executable")?);
+            let stem = program.file_stem()?.to_string_lossy().into_owned();
+            let name = stem.rsplit_once('-').map_or(stem.as_str(), |(name, _)| name).to_owned();
+            Some((name, program))
+        })
+        .collect()
+}
+
+/// The files of the tree that git knows or would know, copied and changed; what is in the copy already stays as it is, so that cargo
+/// builds it once.
+fn copy_tree(root: &Path, to: &Path, change: impl Fn(&str, Vec<u8>) -> Result<Vec<u8>, String>) -> Result<(), String> {
+    let output = Command::new("git")
+        .args(["ls-files", "--cached", "--others", "--exclude-standard"])
+        .current_dir(root)
+        .output()
+        .map_err(|e| format!("git: {e}"))?;
+    for file in String::from_utf8_lossy(&output.stdout).lines() {
+        // One that was removed and not committed.
+        let Ok(bytes) = std::fs::read(root.join(file)) else { continue };
+        let (bytes, path) = (change(file, bytes)?, to.join(file));
+        if std::fs::read(&path).is_ok_and(|there| there == bytes) {
+            continue;
+        }
+        if let Some(parent) = path.parent() {
+            std::fs::create_dir_all(parent).map_err(|e| format!("{}: {e}", parent.display()))?;
+        }
+        std::fs::write(&path, bytes).map_err(|e| format!("{}: {e}", path.display()))?;
+    }
+    Ok(())
+}
+
+fn read(path: &Path) -> Result<String, String> {
+    std::fs::read_to_string(path).map_err(|e| format!("cannot read {}: {e}", path.display()))
+}
+
+/// The list, each of whose faults has its text in the sources once.
+fn read_list(root: &Path) -> Result<Vec<Mutant>, String> {
+    let all = parse(&read(&root.join(LIST))?)?;
+    for mutant in &all {
+        let source = read(&root.join(SOURCES).join(&mutant.file))?;
+        for (find, _) in &mutant.edits {
+            place(&source, find).map_err(|why| format!("{LIST}: {}: in {}: {why}", mutant.name, mutant.file))?;
+        }
+    }
+    Ok(all)
+}
+
+/// The list from its text: blocks of `field: value`, apart by empty lines; lines that begin with `#` are for people.
+fn parse(text: &str) -> Result<Vec<Mutant>, String> {
+    let mut all: Vec<Mutant> = Vec::new();
+    let mut begun = false;
+    for (number, line) in text.lines().enumerate() {
+        if line.trim().is_empty() {
+            begun = false;
+            continue;
+        }
+        if line.starts_with('#') {
+            continue;
+        }
+        let (field, value) = line
+            .split_once(':')
+            .ok_or_else(|| format!("{LIST}:{}: no `field: value`: {line}", number + 1))?;
+        let value = value.trim().to_owned();
+        if !begun {
+            all.push(Mutant::default());
+            begun = true;
+        }
+        let Some(mutant) = all.last_mut() else { continue };
+        match field {
+            "name" => mutant.name = value,
+            "rule" => mutant.rule = value,
+            "file" => mutant.file = value,
+            "find" => mutant.edits.push((value, String::new())),
+            "with" => match mutant.edits.last_mut() {
+                Some((_, with)) => *with = value,
+                None => return Err(format!("{LIST}:{}: a `with` without a `find`", number + 1)),
+            },
+            "model" => mutant.model = value,
+            "equivalent" => mutant.equivalent = value,
+            other => return Err(format!("{LIST}:{}: no field is called '{other}'", number + 1)),
+        }
+    }
+    Ok(all)
+}
+
+/// Where in the source the text between « and » stands, given with what stands around it; white space counts as one blank.
+fn place(source: &str, find: &str) -> Result<Range<usize>, String> {
+    let (before, rest) = find.split_once('«').ok_or("no « says where it begins")?;
+    let (inside, after) = rest.split_once('»').ok_or("no » says where it ends")?;
+    let wanted = format!("{before}{inside}{after}");
+    // Of each byte of the text with single blanks, where it stands in the source.
+    let (mut plain, mut places) = (String::new(), Vec::new());
+    for (at, c) in source.char_indices() {
+        if c.is_whitespace() {
+            if plain.ends_with(' ') {
+                continue;
+            }
+            plain.push(' ');
+        } else {
+            plain.push(c);
+        }
+        places.resize(plain.len(), at);
+    }
+    let mut found = plain.match_indices(&wanted).map(|(at, _)| at);
+    let at = found.next().ok_or_else(|| format!("not found: {wanted}"))?;
+    if found.next().is_some() {
+        return Err(format!("found more than once: {wanted}"));
+    }
+    let (start, end) = (at + before.len(), at + before.len() + inside.len());
+    let last = places.get(end.saturating_sub(1)).copied().unwrap_or(0);
+    let width = source[last..].chars().next().map_or(1, char::len_utf8);
+    Ok(places.get(start).copied().unwrap_or(0)..last + width)
+}
+
+/// The source with each edit beside what it replaces, and a question before it.
+fn switched(source: &str, mut edits: Vec<Edit>) -> Result<String, String> {
+    // The outer ones before those that lie in them.
+    edits.sort_by_key(|edit| (edit.at.start, usize::MAX - edit.at.end));
+    render(source, 0..source.len(), &edits)
+}
+
+fn render(source: &str, all: Range<usize>, edits: &[Edit]) -> Result<String, String> {
+    let mut text = String::new();
+    let (mut from, mut rest) = (all.start, edits);
+    while let Some(first) = rest.first() {
+        let same = rest.iter().take_while(|edit| edit.at == first.at).count();
+        let (here, behind) = rest.split_at(same);
+        let within = behind.iter().take_while(|edit| edit.at.start < first.at.end).count();
+        let (inner, behind) = behind.split_at(within);
+        if let Some(other) = inner.iter().find(|edit| edit.at.end > first.at.end) {
+            return Err(format!(
+                "{LIST}: faults {} and {} replace parts of each other: make one of them longer",
+                first.number, other.number
+            ));
+        }
+        text.push_str(&source[from..first.at.start]);
+        let original = render(source, first.at.clone(), inner)?;
+        let is_statement = source[first.at.clone()].ends_with([';', '}']);
+        let mut choice = String::new();
+        for edit in here {
+            choice.push_str(&format!(
+                "if crate::mutants::listed({}) {{ {} }} else ",
+                edit.number, edit.with
+            ));
+        }
+        choice.push_str(&format!("{{ {original} }}"));
+        text.push_str(&if is_statement { choice } else { format!("({choice})") });
+        (from, rest) = (first.at.end, behind);
+    }
+    text.push_str(&source[from..all.end]);
+    Ok(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SOURCE: &str = "fn f() {\n    if a()\n        && b() {\n        c();\n    }\n}\n";
+
+    fn edit(find: &str, number: usize, with: &str) -> Edit {
+        Edit {
+            at: place(SOURCE, find).unwrap(),
+            number,
+            with: with.to_owned(),
+        }
+    }
+
+    #[test]
+    fn every_fault_of_the_list_has_its_text_in_the_sources_once() {
+        let all = read_list(&crate::root()).unwrap();
+        assert!(all.len() >= 80, "{} faults", all.len());
+        let mut names: Vec<&str> = all.iter().map(|mutant| mutant.name.as_str()).collect();
+        names.sort_unstable();
+        assert!(names.windows(2).all(|two| two[0] != two[1]), "a name is there twice");
+        assert!(all.iter().all(|m| !m.rule.is_empty() && !m.edits.is_empty()));
+    }
+
+    #[test]
+    fn text_is_found_whatever_its_white_space_and_only_once() {
+        assert_eq!(&SOURCE[place(SOURCE, "a() && «b()» {").unwrap()], "b()");
+        assert!(place(SOURCE, "«d()»").unwrap_err().contains("not found"));
+        assert!(place(SOURCE, "«()»").unwrap_err().contains("more than once"));
+    }
+
+    #[test]
+    fn faults_stand_beside_what_they_replace() {
+        let edits = vec![edit("«b()»", 2, "true"), edit("«c();»", 3, ""), edit("«b()»", 4, "false")];
+        let text = switched(SOURCE, edits).unwrap();
+        assert!(
+            text.contains("(if crate::mutants::listed(2) { true } else if crate::mutants::listed(4) { false } else { b() })")
+        );
+        assert!(text.contains("if crate::mutants::listed(3) {  } else { c(); }"));
+    }
+
+    #[test]
+    fn a_fault_may_lie_in_another_one_and_not_across() {
+        let inner = switched(SOURCE, vec![edit("«a() && b()»", 1, "b()"), edit("«b()»", 2, "true")]).unwrap();
+        assert!(inner.contains("(if crate::mutants::listed(1) { b() } else { a()\n        && (if crate::mutants::listed(2)"));
+        let across = switched(SOURCE, vec![edit("«a() && b()»", 1, "b()"), edit("«b() { c();»", 2, "{")]);
+        assert!(across.unwrap_err().contains("parts of each other"));
+    }
+
+    #[test]
+    fn a_line_that_says_nothing_is_an_error() {
+        assert!(parse("name: a\nrubbish\n").is_err());
+        assert!(parse("with: a\n").is_err());
+        assert!(parse("colour: red\n").is_err());
+    }
+}
