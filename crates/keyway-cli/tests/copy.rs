@@ -46,7 +46,12 @@ impl Folder {
     /// `first` is what the shell that starts the program does before.
     fn copy(&self, first: &str) -> Child {
         let mut command = Command::new("sh");
-        command.args(["-c", &format!("{first} exec \"$@\""), "sh", env!("CARGO_BIN_EXE_keyway")]);
+        command.args(["-c", &format!("{first} exec \"$@\""), "sh"]);
+        if first.is_empty() {
+            // Whatever those who started this test ignore (nohup(1)).
+            command.args(["env", "--default-signal=HUP,INT,TERM"]);
+        }
+        command.arg(env!("CARGO_BIN_EXE_keyway"));
         command.arg("copy").args([self.0.join("from"), self.0.join("to")]);
         command.stdout(Stdio::null()).spawn().unwrap()
     }
