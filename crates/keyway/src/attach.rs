@@ -18,10 +18,13 @@ use crate::error::OpenError;
 use crate::fork;
 use crate::gate::{self, Gate, GateState, Latch};
 use crate::handout::Handed;
-use crate::liveness::{Attachment, Liveness, Locked, Settled, WHOLE, Witness, lock, locked, offset, open_harmless, unlock};
+use crate::liveness::{
+    Attachment, Liveness, Locked, NoWitness, Settled, WHOLE, Witness, is_blocked_by_reader, lock, locked, offset, open_harmless, unlock,
+};
 use crate::mapping::{self, Mapping};
 use crate::peer::Peer;
 use crate::restart::{self, Restart};
+use crate::trust::{self, Source};
 use crate::{Inner, Options, Place, copy, handout, kernel};
 use keyway_region::layout::plan::{Layout, MEMORY_MAX, MEMORY_MIN};
 use keyway_region::layout::session::{Hold, Tenant};
@@ -30,9 +33,9 @@ use keyway_region::{Life, Limits, Moment, Process, Region, Unusable};
 use nix::fcntl::OFlag;
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::statfs::{HUGETLBFS_MAGIC, TMPFS_MAGIC, fstatfs};
-use std::fs::{File, Permissions};
+use std::fs::File;
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
 use std::sync::{Arc, OnceLock};
@@ -62,9 +65,7 @@ pub(crate) fn open(place: &Place, options: &Options) -> Result<Inner, OpenError>
             let name = PathBuf::from("memfd:keyway");
             let fd = memfd_create(c"keyway", MFdFlags::MFD_CLOEXEC).map_err(|e| io("memfd_create", &name, e.into()))?;
             let file = File::from(fd);
-            // Anybody could write it otherwise who was given a descriptor to read, by opening that again.
-            file.set_permissions(Permissions::from_mode(options.mode))
-                .map_err(|e| io("chmod", &name, e))?;
+            // With its mode: anybody could write it otherwise who was given a descriptor to read, by opening that again.
             create_in(&file, &name, options)?;
             let files = described_twice(file, None).map_err(|e| io("open /proc/self/fd for", &name, e))?;
             let attached = attach(place, &name, files, options, false)?;
@@ -85,9 +86,10 @@ pub(crate) fn open(place: &Place, options: &Options) -> Result<Inner, OpenError>
             let same = file_id(&file)
                 .ok()
                 .filter(|id| file_id(&probe).is_ok_and(|other| other == *id));
-            if same.is_none() || !file.metadata().is_ok_and(|meta| meta.is_file()) {
+            if same.is_none() {
                 return Err(OpenError::NotAFile { path: path.clone() });
             }
+            trust::check(&file, Source::Server, path, options)?;
             let options = Options {
                 existing_only: true,
                 ..options.clone()
@@ -116,7 +118,7 @@ pub(crate) fn open(place: &Place, options: &Options) -> Result<Inner, OpenError>
             let mut deadline = Instant::now() + BUSY_MAX;
             let (mut warm, mut discarded) = (true, false);
             loop {
-                let found = open_file(path, options, true)
+                let found = open_file(path, options)
                     .and_then(|file| restart::before_use(&file, path, options).map(|found| (found, file)));
                 let used = found.and_then(|(found, file)| match found {
                     Restart::Use => match described_twice(file, Some(path)) {
@@ -199,13 +201,11 @@ pub(crate) fn io(what: &'static str, path: &Path, source: std::io::Error) -> Ope
 }
 
 /// Opens a region's file for reading and writing, with a description of its own.
-pub(crate) fn open_file(path: &Path, options: &Options, by_name: bool) -> Result<File, OpenError> {
-    // A descriptor's entry in /proc is a symbolic link; a region's own name must not be one.
-    let flags = if by_name { OFlag::O_NOFOLLOW } else { OFlag::empty() } | OFlag::O_NONBLOCK;
+pub(crate) fn open_file(path: &Path, options: &Options) -> Result<File, OpenError> {
+    let flags = OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK;
     let opened = File::options()
         .read(true)
         .write(true)
-        .mode(options.mode)
         .custom_flags(flags.bits())
         .open(path);
     let file = match opened {
@@ -227,14 +227,8 @@ pub(crate) fn open_file(path: &Path, options: &Options, by_name: bool) -> Result
         }
         Err(e) => return Err(io("open", path, e)),
     };
-    let meta = file.metadata().map_err(|e| io("stat", path, e))?;
-    if meta.is_file() {
-        Ok(file)
-    } else {
-        Err(OpenError::NotAFile {
-            path: path.to_path_buf(),
-        })
-    }
+    trust::check(&file, Source::Path, path, options)?;
+    Ok(file)
 }
 
 /// Whether this process is as `keyway exec` makes those that it starts: they cannot be looked into, nor gain rights.
@@ -277,7 +271,7 @@ fn attach(
     };
     let mut region = Region::open(memory, Box::new(attachment)).map_err(|why| unusable(path, why))?;
     let slots = layout.shape.process_slots_for(options.server);
-    let Some(tenant) = free_slot(&region, slots, &file, &liveness) else {
+    let Some((tenant, has_lock)) = free_slot(&region, slots, &file, &liveness) else {
         return Err(OpenError::ProcessesFull {
             path: path.to_path_buf(),
             slots,
@@ -294,12 +288,22 @@ fn attach(
     let lost = || OpenError::LockLost {
         path: path.to_path_buf(),
     };
-    let witness = Witness::lock(&file).ok_or_else(lost)?;
-    drop(file);
-    let hold = match liveness.settle(own_lock, &witness) {
-        Settled::By(hold) => hold,
-        Settled::Overtaken => return Ok(None),
-        Settled::Lost => return Err(lost()),
+    let witness = if has_lock {
+        Witness::lock(&file)
+    } else {
+        Err(NoWitness::BlockedByReader)
+    };
+    let hold = match witness {
+        Ok(witness) => {
+            drop(file);
+            match liveness.settle(own_lock, &witness) {
+                Settled::By(hold) => hold,
+                Settled::Overtaken => return Ok(None),
+                Settled::Lost => return Err(lost()),
+            }
+        }
+        Err(NoWitness::BlockedByReader) if liveness.can_go_without_lock() => Hold::Presence,
+        Err(_) => return Err(lost()),
     };
     if options.strict_rehearsed {
         region.at_barrier(wait_100_ns);
@@ -372,17 +376,22 @@ fn boot_in_use(region: &Region) -> [u64; 2] {
     std::array::from_fn(|i| sb.boot_id.get(i).map_or(0, |word| word.load(Relaxed)))
 }
 
-/// A process slot for this process among the first `slots`, whose byte `file` has locked: its last tenant is gone for certain.
-fn free_slot(region: &Region, slots: usize, file: &File, liveness: &Liveness) -> Option<Tenant> {
+/// A process slot for this process among the first `slots`: its last tenant is gone for certain. `true`: `file` has locked its byte;
+/// otherwise a process that may only read is in the way.
+fn free_slot(region: &Region, slots: usize, file: &File, liveness: &Liveness) -> Option<(Tenant, bool)> {
     (0..slots).find_map(|slot| {
         let tenant = region.tenant(slot);
         let at = offset(tenant.lock_offset);
-        if liveness.without_lock(&tenant) != Life::Dead || !lock(file, at) {
+        if liveness.without_lock(&tenant) != Life::Dead {
             return None;
+        }
+        if !lock(file, at) {
+            let goes_without = is_blocked_by_reader(file, at) && liveness.can_go_without_lock();
+            return goes_without.then_some((tenant, false));
         }
         // The lock is free; it is the same tenant that was judged.
         if region.tenant(slot) == tenant {
-            Some(tenant)
+            Some((tenant, true))
         } else {
             unlock(file, at);
             None
@@ -409,7 +418,7 @@ fn without_slot(place: &Place, path: &Path, options: &Options, why: OpenError) -
                 Handed::ToWrite { files: [file, _], .. } => file,
                 Handed::ToRead(file, _) => file,
             },
-            Place::Path(_) | Place::Memfd => open_file(path, options, true)?,
+            Place::Path(_) | Place::Memfd => open_file(path, options)?,
         };
         // Without /proc the same descriptor has to do; the mapping is for reading either way.
         let own = format!("/proc/self/fd/{}", file.as_raw_fd());
@@ -431,11 +440,11 @@ pub(crate) fn socket_of(place: &Place) -> Option<&Path> {
 
 /// Attaches to a region that may only be read: there is no lock, no process slot and no session, so nobody need know.
 fn attach_to_read(place: &Place, path: &Path, file: File, peer: Peer, options: &Options) -> Result<Inner, OpenError> {
-    if !file.metadata().is_ok_and(|meta| meta.is_file()) {
-        return Err(OpenError::NotAFile {
-            path: path.to_path_buf(),
-        });
-    }
+    let source = match place {
+        Place::Socket(_) => Source::Server,
+        Place::Path(_) | Place::Memfd => Source::Path,
+    };
+    trust::check(&file, source, path, options)?;
     let found = inspect(&file, path)?;
     found.check(options, path)?;
     if found.strict {

@@ -38,6 +38,8 @@ const ITEM_SIZE_MAX: std::ops::RangeInclusive<usize> = 1024..=1 << 30;
 const PAGE_SIZE: usize = 4096;
 /// Between two looks at a region that another process is making.
 const POLL: Duration = Duration::from_millis(10);
+/// Mode of a file in which a region is being made.
+const MAKERS_MODE: u32 = 0o600;
 /// How long another process may make a region without anything to be seen of it. After the allocation, which is seen, it clears the first
 /// index: 16 MiB a GiB.
 const STUCK_AFTER: Duration = Duration::from_secs(5);
@@ -96,12 +98,6 @@ fn make_within(path: &Path, options: &Options, stuck_after: Duration) -> Result<
                 path: path.to_path_buf(),
             });
         }
-        // A maker that died may have allowed more to others than this one does.
-        let mode = meta.mode() & 0o7777;
-        if mode & !options.mode != 0 {
-            file.set_permissions(Permissions::from_mode(mode & options.mode))
-                .map_err(|e| io("chmod", path, e))?;
-        }
         return remake(&file, path, options).map(|()| true);
     }
 }
@@ -151,7 +147,7 @@ fn stage(file: &File) -> std::io::Result<Stage> {
 
 /// Opens the file, or makes an empty one. `None`: look again, it came or went meanwhile.
 fn open_or_create(path: &Path, options: &Options) -> Result<Option<File>, OpenError> {
-    match open_file(path, options, true) {
+    match open_file(path, options) {
         Err(OpenError::Absent { .. }) if !options.existing_only => {}
         found => return found.map(Some),
     }
@@ -159,7 +155,7 @@ fn open_or_create(path: &Path, options: &Options) -> Result<Option<File>, OpenEr
         .read(true)
         .write(true)
         .create_new(true)
-        .mode(options.mode)
+        .mode(MAKERS_MODE)
         .custom_flags(OFlag::O_NOFOLLOW.bits())
         .open(path);
     match created {
@@ -218,8 +214,15 @@ impl Progress {
     }
 }
 
-/// Makes a file a region: what was in it goes.
+/// Makes a file a region: what was in it goes. Until it is one, no other user can open it, and so lock a byte of it.
 pub(crate) fn create_in(file: &File, path: &Path, options: &Options) -> Result<(), OpenError> {
+    let is_ours = file.metadata().map_err(|e| io("stat", path, e))?.uid() == geteuid().as_raw();
+    let allow = |mode| match is_ours {
+        true => file.set_permissions(Permissions::from_mode(mode)).map_err(|e| io("chmod", path, e)),
+        // Another user's, which was asked for: its mode is its owner's.
+        false => Ok(()),
+    };
+    allow(MAKERS_MODE)?;
     let page_size = page_size(file);
     empty(file, page_size, path)?;
     let mut shape = Shape::for_memory(options.memory, page_size);
@@ -267,6 +270,7 @@ pub(crate) fn create_in(file: &File, path: &Path, options: &Options) -> Result<(
         let written = ranges.all(|range| region.host().write_back(range)) && file.sync_all().is_ok();
         written.then_some(()).ok_or_else(not_written)?;
     }
+    allow(options.mode)?;
     region.finish();
     if region.is_strict() && !region.host().write_back(0..superblock::SIZE) {
         return Err(not_written());

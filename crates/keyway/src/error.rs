@@ -26,6 +26,12 @@ pub enum OpenError {
     Unusable { path: PathBuf, why: Unusable },
     /// the file is there and is no regular file
     NotAFile { path: PathBuf },
+    /// the file belongs to a user whose regions were not asked for
+    AnotherUsers { path: PathBuf, owner: u32, user: u32 },
+    /// the file has several names: another user may have given it this one
+    Linked { path: PathBuf, names: u64 },
+    /// every user may write the file
+    WritableByAll { path: PathBuf, mode: u32 },
     /// the region is absent and only an existing one was asked for
     Absent { path: PathBuf },
     /// no region has as little memory as was asked for, or as much
@@ -131,6 +137,25 @@ impl std::fmt::Display for OpenError {
                 )
             }
             Self::NotAFile { path } => write!(f, "{}: is no regular file; choose another path", path.display()),
+            Self::AnotherUsers { path, owner, user } => write!(
+                f,
+                "{}: belongs to user {owner}, and this process is user {user}'s: that user can read and change it at any time, and end this \
+                 process by cutting it short; remove it, choose another path, or open it as what it is (--any-owner, Options::owners, \
+                 KEYWAY_ANY_OWNER, any_owner=True)",
+                path.display()
+            ),
+            Self::Linked { path, names } => write!(
+                f,
+                "{}: the file has {names} names, and another user may have given it this one; remove the others (find DIR -samefile {0}), or \
+                 choose another path",
+                path.display()
+            ),
+            Self::WritableByAll { path, mode } => write!(
+                f,
+                "{}: every user of this machine may write the file (mode {mode:04o}): take that away with chmod o-w, or say that it is meant \
+                 (a mode with o+w, or --any-owner)",
+                path.display()
+            ),
             Self::Absent { path } => write!(
                 f,
                 "{}: there is no region; start `keyway serve` with it first",

@@ -50,6 +50,7 @@ mod resident;
 mod restart;
 mod session;
 mod socket;
+mod trust;
 mod writer;
 
 use attach::Access;
@@ -129,12 +130,14 @@ pub struct Options {
     pub prefault: bool,
     /// largest item, bytes, counted as memcached counts (its -I), 1 KiB to 1 GiB and at most half of the memory
     pub item_size_max: usize,
-    /// file mode of a new region
+    /// file mode of a new region, whatever the process's umask
     pub mode: u32,
     /// evict when full; otherwise a store then fails with [`WriteError::OutOfMemory`] (memcached's -M)
     pub evict: bool,
     /// attach only: an absent region is an error
     pub existing_only: bool,
+    /// whose regions may be opened
+    pub owners: Owners,
     /// threads of all processes that a new region has room for, from 32 to one for each 4 KiB of its memory and 32,768 at most; one
     /// in eight and at least 8 are kept for servers. `None`: one for each 512 KiB, from 32 to 4,096. An existing region keeps what it has
     pub sessions: Option<usize>,
@@ -173,6 +176,7 @@ impl Default for Options {
             mode: 0o600,
             evict: true,
             existing_only: false,
+            owners: Owners::AsNamed,
             sessions: None,
             server: false,
             strict: false,
@@ -184,6 +188,20 @@ impl Default for Options {
             sealed: false,
         }
     }
+}
+
+/// Whose regions may be opened: the owner of a file can read and change it at any time, and end the processes that have it mapped by cutting
+/// it short (SIGBUS). Whatever is said here, a file must be a regular one and have one name at most.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Owners {
+    /// of a file, this process's effective user, and no other user may write it unless [`Options::mode`] has it so (`o+w`); of what is
+    /// behind a server's socket, any: the socket was named
+    #[default]
+    AsNamed,
+    /// this process's effective user, root, and these users (by number), for a place that somebody else has named
+    Only(Vec<u32>),
+    /// any
+    Any,
 }
 
 /// What becomes of the items of a region that nobody has used for longer than was allowed: what they are copies of may
@@ -517,7 +535,7 @@ impl Cache {
         let _inside = self.inner.crew.latch.open();
         let is_there = |slot: &usize| match self.is_reader() {
             // It has no lock of its own, by which one that can be asked is told from one that cannot.
-            true => self.inner.crew.liveness.is_locked(&region.tenant(*slot)),
+            true => self.inner.crew.liveness.seems_there(&region.tenant(*slot)),
             false => region.life(*slot) != Life::Dead,
         };
         (0..region.layout().shape.process_slots).filter(is_there).count()

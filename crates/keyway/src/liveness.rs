@@ -9,6 +9,9 @@
 //! and shows this process's own slot as locked. What cannot be asked is alive. Then the process itself is asked for
 //! ([`presence`]): while it is there, its death is only suspected.
 //!
+//! A process that may only read the file can lock any byte of it for reading. Such a lock is no sign of life, but keeps others from
+//! locking the byte. A process that meets one goes without a lock, and is dead when the process itself is gone.
+//!
 //! # Safety
 //!
 //! The only `unsafe` here makes a structure of plain numbers, and asks the kernel for random bytes.
@@ -24,6 +27,7 @@ use crate::presence::{self, Fate};
 use keyway_region::layout::session::{Hold, Tenant};
 use keyway_region::{Host, Life};
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
+use nix::libc::{F_RDLCK, F_UNLCK, F_WRLCK};
 use nix::sys::mman::MmapAdvise;
 use nix::sys::stat::Mode;
 use std::fs::File;
@@ -61,11 +65,25 @@ impl Drop for Whole<'_> {
 pub(crate) struct Witness(i64);
 
 impl Witness {
-    /// `None`: the file system has no locks, or the byte is taken.
-    pub(crate) fn lock(file: &File) -> Option<Self> {
-        let at = WITNESSES + i64::try_from(random()? >> 4).unwrap_or(0);
-        lock(file, at).then_some(Self(at))
+    pub(crate) fn lock(file: &File) -> Result<Self, NoWitness> {
+        let at = WITNESSES + i64::try_from(random().ok_or(NoWitness::Lost)? >> 4).unwrap_or(0);
+        if lock(file, at) {
+            Ok(Self(at))
+        } else if is_blocked_by_reader(file, at) {
+            Err(NoWitness::BlockedByReader)
+        } else {
+            Err(NoWitness::Lost)
+        }
     }
+}
+
+/// Why there is no witness.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum NoWitness {
+    /// a process that may only read the file has locked the byte for reading
+    BlockedByReader,
+    /// the file system has no locks
+    Lost,
 }
 
 /// A number of the kernel's that forked children do not share: it needs no file (getrandom(2)).
@@ -98,32 +116,41 @@ pub(crate) enum Locked {
     Unknown,
 }
 
-/// Asks for a lock on these bytes, held by another description than this one's.
+/// Asks for a lock on these bytes, held by another description than this one's. Processes that may only read the file can have read
+/// locks (fcntl(2)): those are nobody's sign of life, and not asked for.
 pub(crate) fn locked(file: &File, at: i64, len: i64) -> Locked {
-    let mut lock = lock_of(at, len);
-    match fcntl(file, FcntlArg::F_OFD_GETLK(&mut lock)) {
-        Ok(_) if i32::from(lock.l_type) == nix::libc::F_UNLCK => Locked::No,
-        Ok(_) => Locked::Yes,
-        Err(_) => Locked::Unknown,
+    match conflict(file, F_RDLCK, at, len) {
+        Some(F_UNLCK) => Locked::No,
+        Some(_) => Locked::Yes,
+        None => Locked::Unknown,
     }
+}
+
+/// Whether this byte cannot be locked because of a read lock, which any process can have that may read the file.
+pub(crate) fn is_blocked_by_reader(file: &File, at: i64) -> bool {
+    conflict(file, F_WRLCK, at, 1) == Some(F_RDLCK)
+}
+
+/// The kind of another description's lock that such a lock would meet (`F_OFD_GETLK`). `None`: it cannot be asked.
+fn conflict(file: &File, kind: i32, at: i64, len: i64) -> Option<i32> {
+    let mut lock = lock_of(kind, at, len);
+    fcntl(file, FcntlArg::F_OFD_GETLK(&mut lock)).ok().map(|_| i32::from(lock.l_type))
 }
 
 /// Takes the lock of one byte. `false`: another description has it, or the file system has no locks.
 pub(crate) fn lock(file: &File, at: i64) -> bool {
-    fcntl(file, FcntlArg::F_OFD_SETLK(&lock_of(at, 1))).is_ok()
+    fcntl(file, FcntlArg::F_OFD_SETLK(&lock_of(F_WRLCK, at, 1))).is_ok()
 }
 
 /// Gives the lock of one byte back.
 pub(crate) fn unlock(file: &File, at: i64) {
-    let mut lock = lock_of(at, 1);
-    lock.l_type = i16::try_from(nix::libc::F_UNLCK).unwrap_or(2);
-    let _ = fcntl(file, FcntlArg::F_OFD_SETLK(&lock));
+    let _ = fcntl(file, FcntlArg::F_OFD_SETLK(&lock_of(F_UNLCK, at, 1)));
 }
 
-fn lock_of(at: i64, len: i64) -> nix::libc::flock {
+fn lock_of(kind: i32, at: i64, len: i64) -> nix::libc::flock {
     // SAFETY: the structure is plain numbers, for which zeros are valid.
     let mut lock: nix::libc::flock = unsafe { std::mem::zeroed() };
-    lock.l_type = i16::try_from(nix::libc::F_WRLCK).unwrap_or(1);
+    lock.l_type = i16::try_from(kind).unwrap_or(0);
     lock.l_whence = i16::try_from(nix::libc::SEEK_SET).unwrap_or(0);
     lock.l_start = at;
     lock.l_len = len;
@@ -146,7 +173,7 @@ pub(crate) struct Liveness {
     probe: Mutex<Option<Kept>>,
     /// the descriptor that holds the lock where the mapping does not
     holder: Mutex<Option<Kept>>,
-    /// offset of the byte that this process has locked
+    /// offset of the byte that this process has locked; none if it goes without a lock
     slot: OnceLock<i64>,
     is_sealed: bool,
 }
@@ -272,9 +299,10 @@ impl Liveness {
         probe.as_ref().and_then(Kept::get).map_or(Locked::Unknown, question)
     }
 
-    /// Whether the tenant's byte is locked, as far as that can be asked.
-    pub(crate) fn is_locked(&self, tenant: &Tenant) -> bool {
-        self.ask(|probe| locked(probe, offset(tenant.lock_offset), 1)) == Locked::Yes
+    /// Whether the tenant seems to be there, as far as a process without a slot can ask.
+    pub(crate) fn seems_there(&self, tenant: &Tenant) -> bool {
+        let is_locked = || self.ask(|probe| locked(probe, offset(tenant.lock_offset), 1)) == Locked::Yes;
+        is_locked() || tenant.tenancy.hold() == Hold::Presence && !self.is_gone(tenant)
     }
 
     /// Whether another process's byte is free for certain: the descriptor stands for the region's file before the question and after
@@ -296,16 +324,30 @@ impl Liveness {
         match (tenant.tenancy.hold(), self.own.fate_of(tenant.pid, tenant.identity)) {
             // It has no thread slot, or not yet.
             (Hold::None | Hold::Attaching, _) | (_, Fate::Gone) => Life::Dead,
+            // It has no lock that could be missing.
+            (Hold::Presence, _) => Life::Alive,
             (_, Fate::There) | (Hold::Descriptor, Fate::Unknown) => Life::Suspect,
             // The mapping held the lock, and it is gone with it.
             (Hold::Mapping, Fate::Unknown) => Life::Dead,
         }
     }
 
-    /// Whether a process is gone for certain though its lock is held: by a descriptor, which a child has inherited. The child does not
-    /// have the mapping, so no later store can come.
-    fn is_outlived_by_its_lock(&self, tenant: &Tenant) -> bool {
-        tenant.tenancy.hold() == Hold::Descriptor && self.own.fate_of(tenant.pid, tenant.identity) == Fate::Gone
+    /// Whether a process is gone for certain though its lock may be held: by a descriptor, which a child has inherited. The child does
+    /// not have the mapping, so no later store can come. A process without a lock knows of others this much only, as its own lock
+    /// cannot show that the probe tells the truth.
+    fn is_gone(&self, tenant: &Tenant) -> bool {
+        let counts = match tenant.tenancy.hold() {
+            Hold::Descriptor | Hold::Presence => true,
+            Hold::Mapping => self.slot.get().is_none(),
+            Hold::Attaching => false,
+            Hold::None => return true,
+        };
+        counts && self.own.fate_of(tenant.pid, tenant.identity) == Fate::Gone
+    }
+
+    /// Whether this process can go without a lock: others recognise it by itself.
+    pub(crate) fn can_go_without_lock(&self) -> bool {
+        self.own.is_known()
     }
 
     fn len(&self) -> Option<usize> {
@@ -349,7 +391,7 @@ impl Host for Attachment {
         aside(|| {
             if self.liveness.is_free(offset(tenant.lock_offset)) {
                 self.liveness.without_lock(tenant)
-            } else if self.liveness.is_outlived_by_its_lock(tenant) {
+            } else if self.liveness.is_gone(tenant) {
                 Life::Dead
             } else {
                 Life::Alive

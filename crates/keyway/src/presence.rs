@@ -117,6 +117,13 @@ impl Process {
         }
     }
 
+    /// Whether other processes of its process namespace can tell what becomes of it.
+    pub(crate) fn is_known(&self) -> bool {
+        [BOOT, NAMESPACE, PROCESS]
+            .iter()
+            .all(|word| self.identity.get(*word).is_some_and(|known| *known != 0))
+    }
+
     /// What became of the process with this number and identity, as far as this one can know.
     pub(crate) fn fate_of(&self, pid: u64, identity: [u64; 4]) -> Fate {
         let both_know = |word: usize| {

@@ -21,6 +21,7 @@ use crate::{Gap, Options};
 use keyway_region::layout::superblock::{self, SeenWord};
 use keyway_region::{Life, Moment, Region};
 use std::fs::File;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
 use std::time::Duration;
@@ -63,6 +64,7 @@ pub(crate) fn before_use(file: &File, path: &Path, options: &Options) -> Result<
     check_item_size(options.item_size_max, options.memory)?;
     let like_it = Options {
         checksums: options.checksums || inspected.checksums,
+        mode: file.metadata().map_err(|e| io("stat", path, e))?.mode() & 0o777,
         ..options.clone()
     };
     remake(file, path, &like_it)?;

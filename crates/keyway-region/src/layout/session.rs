@@ -1,7 +1,7 @@
 //! Process slots and thread slots: who is attached, and what each is in the middle of.
 //!
 //! ```text
-//! process slot: 64 bytes;  tenancy word: 63..2 incarnation (62) | 1..0 hold
+//! process slot: 64 bytes;  tenancy word: 63..3 incarnation (61) | 2..0 hold
 //! thread slot: 1 KiB;      lease word: 63..32 incarnation (32) | 31..16 process incarnation, low bits | 15 fenced | 14..1 process slot | 0 leased
 //! ```
 //!
@@ -43,7 +43,12 @@ pub enum Hold {
     Mapping = 2,
     /// a descriptor holds the lock: any code of its process can close that
     Descriptor = 3,
+    /// no lock: a process that may only read the region keeps it from being taken
+    Presence = 4,
 }
+
+/// Bits of a tenancy word that say how the lock is held.
+const HOLD_BITS: u32 = 3;
 
 /// A process slot's tenancy word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,21 +57,23 @@ pub struct Tenancy(pub u64);
 impl Tenancy {
     /// The slot in this incarnation.
     pub const fn new(incarnation: u64, hold: Hold) -> Self {
-        Self(incarnation << 2 | hold as u64)
+        Self(incarnation << HOLD_BITS | hold as u64)
     }
 
     /// Times the slot was taken.
     pub fn incarnation(self) -> u64 {
-        self.0 >> 2
+        self.0 >> HOLD_BITS
     }
 
     /// How its tenant holds its lock.
     pub fn hold(self) -> Hold {
-        match self.0 & 3 {
+        match self.0 & ((1 << HOLD_BITS) - 1) {
             0 => Hold::None,
             1 => Hold::Attaching,
             2 => Hold::Mapping,
-            _ => Hold::Descriptor,
+            3 => Hold::Descriptor,
+            // Also what no version writes: a process that is asked for by itself is the one that is least easily taken for dead.
+            _ => Hold::Presence,
         }
     }
 }
@@ -224,7 +231,7 @@ mod tests {
 
     #[test]
     fn a_tenancy_keeps_incarnation_and_hold() {
-        for hold in [Hold::None, Hold::Attaching, Hold::Mapping, Hold::Descriptor] {
+        for hold in [Hold::None, Hold::Attaching, Hold::Mapping, Hold::Descriptor, Hold::Presence] {
             let tenancy = Tenancy::new(77, hold);
             assert_eq!((tenancy.incarnation(), tenancy.hold()), (77, hold));
         }

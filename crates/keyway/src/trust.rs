@@ -1,0 +1,57 @@
+//! Whether a file may be used as a region, by what its descriptor says: a name can lead elsewhere a moment later.
+//!
+//! In a folder where every user may make files, such as /dev/shm, another user can put a file of theirs, or another name of a file of ours
+//! (a hard link), where a program looks for its region.
+
+use crate::attach::io;
+use crate::error::OpenError;
+use crate::{Options, Owners};
+use nix::unistd::geteuid;
+use std::fs::File;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::Path;
+
+/// How a program came by a descriptor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Source {
+    /// it opened a path
+    Path,
+    /// a server handed it out
+    Server,
+}
+
+/// Mode bit by which users who are neither the owner nor of its group may write.
+const OTHERS_WRITE: u32 = 0o002;
+const ROOT: u32 = 0;
+
+/// Looks at an open file before anything of it is read or mapped.
+///
+/// # Errors
+///
+/// It is no regular file, has several names, or is of a user whose regions were not asked for.
+pub(crate) fn check(file: &File, source: Source, path: &Path, options: &Options) -> Result<(), OpenError> {
+    let meta = file.metadata().map_err(|e| io("stat", path, e))?;
+    let path = path.to_path_buf();
+    if !meta.is_file() {
+        return Err(OpenError::NotAFile { path });
+    }
+    // Anonymous memory has none.
+    if meta.nlink() > 1 {
+        return Err(OpenError::Linked { path, names: meta.nlink() });
+    }
+    let (owner, user) = (meta.uid(), geteuid().as_raw());
+    let is_trusted = match (&options.owners, source) {
+        (Owners::Any, _) | (Owners::AsNamed, Source::Server) => true,
+        (Owners::AsNamed, Source::Path) => owner == user,
+        (Owners::Only(others), _) => owner == user || owner == ROOT || others.contains(&owner),
+    };
+    if !is_trusted {
+        return Err(OpenError::AnotherUsers { path, owner, user });
+    }
+    let mode = meta.permissions().mode();
+    let is_open_to_all = mode & OTHERS_WRITE & !options.mode != 0;
+    if is_open_to_all && options.owners != Owners::Any && source == Source::Path {
+        return Err(OpenError::WritableByAll { path, mode: mode & 0o7777 });
+    }
+    Ok(())
+}
