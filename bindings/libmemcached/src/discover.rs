@@ -2,12 +2,13 @@
 //!
 //! A server that is named by loopback or by a Unix socket is asked once (`version`, `stats settings`). A Keyway tells which region it
 //! has (`keyway_region`: device and inode), and where that can be had: the path of its region socket (`keyway_region_socket`), or
-//! the region's file (`memory_file`). What is opened there must be that region. `keyway:PATH` names a region, or a region socket,
-//! itself. What was found is shared by all handles of the process.
+//! the region's file (`memory_file`). What is opened there must be that region, and belong to this process's user, to root, or to a user
+//! that KEYWAY_LIBMEMCACHED_OWNERS lists: any user of this host can listen on a port and say such things. `keyway:PATH` names a region,
+//! or a region socket, itself. What was found is shared by all handles of the process.
 //!
 //! A region is looked after once a second by those who use it: if its file or socket has been replaced, the server is asked again.
 
-use keyway::{Cache, Options, Place};
+use keyway::{Cache, OpenError, Options, Owners, Place};
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream};
 use std::os::unix::fs::MetadataExt;
@@ -28,6 +29,8 @@ const STRANGER: Duration = Duration::from_secs(5);
 const LOOK: Duration = Duration::from_secs(10);
 /// Longest answer that is read.
 const ANSWER_MAX: u64 = 1 << 20;
+/// Lists the users, by number (`id -u NAME`) and separated by commas, whose regions are used when a server tells of them.
+const OWNERS: &str = "KEYWAY_LIBMEMCACHED_OWNERS";
 /// What is told as the version where no server tells it: the protocol's, as Keyway speaks it.
 const VERSION: [u8; 3] = [1, 6, 45];
 
@@ -320,15 +323,17 @@ impl Entry {
         let State::Found(place, told, facts) = &*state else {
             return Look::Stranger;
         };
-        let why = match open(place) {
-            Ok((_, identity, _)) if told.is_some_and(|told| told != identity) => {
+        let is_named = matches!(self.target, Target::Place(_));
+        let why = match open(place, is_named) {
+            Ok((cache, identity, _)) if !is_named && *told != Some(identity) => {
+                cache.leave();
                 format!(
                     "{} is not its region; the server sees other files than this program",
                     place.display()
                 )
             }
             // A place that is named itself has no server to go to: it can be read, at least.
-            Ok((cache, ..)) if !matches!(self.target, Target::Place(_)) && cache.is_shut_out() => {
+            Ok((cache, ..)) if !is_named && cache.is_shut_out() => {
                 cache.leave();
                 SHUT_OUT.to_owned()
             }
@@ -431,27 +436,43 @@ fn version(text: &str) -> Option<[u8; 3]> {
     Some([numbers.next()?, numbers.next()?, numbers.next().unwrap_or(0)])
 }
 
-/// Opens what is there; never makes a region, unless a file was named that is not there.
-fn open(place: &Path) -> Result<(Cache, (u64, u64), Stamp), String> {
+/// Opens what is there. Makes a region only if the program itself has named a file, and it is not there.
+fn open(place: &Path, is_named: bool) -> Result<(Cache, (u64, u64), Stamp), String> {
     let failed = |error: &dyn std::fmt::Display| error.to_string();
     let mut options = Options {
         existing_only: true,
+        owners: if is_named { Owners::AsNamed } else { Owners::Only(trusted()?) },
         ..Options::default()
     };
     let place_is = Place::at(place);
     let cache = match (&place_is, Cache::open(&place_is, &options)) {
-        (Place::Path(_), Err(keyway::OpenError::Absent { .. })) => {
+        (Place::Path(_), Err(OpenError::Absent { .. })) if is_named => {
             options.existing_only = false;
             Cache::open(&place_is, &options)
         }
         (_, opened) => opened,
     };
-    let cache = cache.map_err(|error| failed(&error))?;
+    let cache = cache.map_err(|error| match error {
+        OpenError::AnotherUsers { path, owner, .. } if !is_named => format!(
+            "{} belongs to user {owner}, who could change what this program reads, and end it; if that is right, set {OWNERS}={owner}",
+            path.display()
+        ),
+        error => failed(&error),
+    })?;
     // Whoever cannot have a session cannot use it.
     cache.with_session(|_, _| ()).map_err(|error| failed(&error))?;
     let stamp = Stamp::of(place);
     let identity = cache.identity().map_err(|error| failed(&error))?;
     Ok((cache, identity, stamp))
+}
+
+/// The users that are trusted besides this process's own and root.
+fn trusted() -> Result<Vec<u32>, String> {
+    let listed = std::env::var(OWNERS).unwrap_or_default();
+    let numbers = listed.split(',').map(str::trim).filter(|name| !name.is_empty());
+    numbers
+        .map(|name| name.parse().map_err(|_| format!("{OWNERS} lists \"{name}\": give users by number, as `id -u {name}` prints it")))
+        .collect()
 }
 
 #[cfg(test)]

@@ -8,6 +8,7 @@ use harness::{DEADLINE, Kind, ServeOptions, Server, Transport, keyway_check, mem
 use keyway::{Cache, Options, Place};
 use std::io::{BufRead, BufReader, Write};
 use std::net::SocketAddr;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
@@ -589,4 +590,70 @@ fn who_has_no_memory_for_a_copy_is_told() {
         .collect();
     assert!(status.success(), "{status}\n{told:#?}");
     assert_eq!(told, expected);
+}
+
+/// Another user's program that listens on a port and says that it is a Keyway with a certain region.
+fn impostor(rows: String) -> SocketAddr {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address = listener.local_addr().expect("an address");
+    std::thread::spawn(move || {
+        for stream in listener.incoming().flatten() {
+            let rows = rows.clone();
+            std::thread::spawn(move || {
+                let mut lines = BufReader::new(stream.try_clone().expect("a socket")).lines();
+                while let Some(Ok(line)) = lines.next() {
+                    let answer = match line.as_str() {
+                        "version" => "VERSION 1.6.45\r\n".to_owned(),
+                        "stats settings" => format!("{rows}END\r\n"),
+                        _ => "END\r\n".to_owned(),
+                    };
+                    let _ = (&stream).write_all(answer.as_bytes());
+                }
+            });
+        }
+    });
+    address
+}
+
+/// The enemy: any user of this host can take a port and name a file. Nothing is made for them, and what is theirs is not mapped.
+#[test]
+fn what_a_stranger_on_the_port_tells_of_is_neither_made_nor_mapped() {
+    let dropin = Dropin::new();
+    let Some(program) = dropin.compile("a stranger on the port", "talk.c") else {
+        return;
+    };
+    // Root's files are root's.
+    if std::fs::metadata("/proc/self").is_ok_and(|own| own.uid() != 0) {
+        skip("a stranger's region", "only root can be another user");
+        return;
+    }
+    let absent = dropin.scratch.join("absent");
+    let tell = |path: &Path, identity: (u64, u64)| {
+        format!("STAT keyway_region {}:{}\r\nSTAT memory_file {}\r\n", identity.0, identity.1, path.display())
+    };
+    let address = impostor(tell(&absent, (1, 1)));
+    let mut talk = Talk::start(&dropin, &program, &address.to_string(), &[ALONE]);
+    assert!(!talk.ask("set key value").starts_with("SUCCESS"), "there is nothing");
+    assert!(!absent.exists(), "a region was made where a stranger said");
+
+    let theirs = dropin.scratch.join("theirs");
+    let options = Options {
+        memory: 4 << 20,
+        ..Options::default()
+    };
+    let cache = Cache::open(&Place::Path(theirs.clone()), &options).expect("a region");
+    let identity = cache.identity().expect("an identity");
+    cache.close();
+    const STRANGER: u32 = 54_321;
+    std::os::unix::fs::chown(&theirs, Some(STRANGER), None).expect("root may");
+    let address = impostor(tell(&theirs, identity));
+    let mut talk = Talk::start(&dropin, &program, &address.to_string(), &[ALONE]);
+    assert!(!talk.ask("set key value").starts_with("SUCCESS"), "it is another user's");
+    assert!(!talk.has_mapped(&theirs), "{}", talk.said());
+    assert!(talk.said().contains("KEYWAY_LIBMEMCACHED_OWNERS=54321"), "{}", talk.said());
+    // Its user says that this is right.
+    let listed = ("KEYWAY_LIBMEMCACHED_OWNERS", "7, 54321");
+    let mut talk = Talk::start(&dropin, &program, &address.to_string(), &[ALONE, listed]);
+    assert!(talk.ask("set key value").starts_with("SUCCESS"), "{}", talk.said());
+    assert!(talk.has_mapped(&theirs));
 }

@@ -42,6 +42,7 @@ class Client:
         evict: bool = True,
         checksums: bool = False,
         gate: bool = True,
+        any_owner: bool = False,
     ) -> _Self: ...
     @property
     def server(self) -> str: ...

@@ -27,7 +27,8 @@ const UNLOCKED_LEN_MIN: usize = 4 << 20;
 ///
 /// memory: bytes of a new region (64 MiB), or to raise an existing one to. item_size_max: largest item (1 MiB). mode: of a new
 /// file (0o600). existing_only: an absent region is an error. huge_pages, prefault, checksums: as `keyway serve` has them. evict:
-/// False refuses to store when the region is full. gate: False leaves the mapping accessible outside calls.
+/// False refuses to store when the region is full. gate: False leaves the mapping accessible outside calls. any_owner: True uses a file
+/// that another user owns, or that every user may write.
 ///
 /// Every thread may use one client. A forked child may go on with its parent's.
 #[pyclass(frozen, subclass, weakref, module = "keyway")]
@@ -49,7 +50,8 @@ impl Client {
         server, serde=None, serializer=None, deserializer=None, connect_timeout=None, timeout=None, no_delay=None,
         ignore_exc=false, socket_module=None, socket_keepalive=None, key_prefix=None, default_noreply=true,
         allow_unicode_keys=false, encoding="ascii", tls_context=None, *, memory=None, item_size_max=None, mode=None,
-        existing_only=false, huge_pages=false, prefault=false, evict=true, checksums=false, gate=true
+        existing_only=false, huge_pages=false, prefault=false, evict=true, checksums=false, gate=true,
+        any_owner=false
     ))]
     #[allow(clippy::too_many_arguments, reason = "pymemcache's, and those of a region")]
     fn new(
@@ -77,6 +79,7 @@ impl Client {
         evict: bool,
         checksums: bool,
         gate: bool,
+        any_owner: bool,
     ) -> PyResult<Self> {
         let _of_connections = (
             connect_timeout,
@@ -106,6 +109,7 @@ impl Client {
                 evict,
                 checksums,
                 gate,
+                any_owner,
             },
             keys: Keys {
                 prefix: key_prefix.map_or_else(|| Ok(Vec::new()), prefix_of)?,

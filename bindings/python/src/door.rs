@@ -2,7 +2,7 @@
 //! attachment takes one of the region's process slots.
 
 use crate::failure::Failure;
-use keyway::{Cache, Gate, OpenError, Options, Place};
+use keyway::{Cache, Gate, OpenError, Options, Owners, Place};
 use pyo3::prelude::*;
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
@@ -33,6 +33,7 @@ pub(crate) struct Asked {
     pub(crate) evict: bool,
     pub(crate) checksums: bool,
     pub(crate) gate: bool,
+    pub(crate) any_owner: bool,
 }
 
 /// An attachment of this process; detached when the last client is done with it.
@@ -131,6 +132,7 @@ fn attach(place: &Place, asked: &Asked) -> Result<Cache, OpenError> {
         checksums: asked.checksums,
         gate: if asked.gate { Gate::WherePossible } else { Gate::Off },
         existing_only: asked.existing_only,
+        owners: if asked.any_owner { Owners::Any } else { Owners::AsNamed },
         ..default
     };
     if let Some(memory) = asked.memory {

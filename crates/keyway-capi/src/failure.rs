@@ -167,7 +167,11 @@ impl From<OpenError> for Failure {
             | OpenError::NotStrict { .. }
             | OpenError::NotChecksummed { .. } => KEYWAY_ERROR_UNUSABLE,
             OpenError::Absent { .. } | OpenError::NoServer { .. } | OpenError::Forked => KEYWAY_ERROR_ABSENT,
-            OpenError::NotHandedOut { .. } | OpenError::KeptOut { .. } => KEYWAY_ERROR_REFUSED,
+            OpenError::NotHandedOut { .. }
+            | OpenError::KeptOut { .. }
+            | OpenError::AnotherUsers { .. }
+            | OpenError::Linked { .. }
+            | OpenError::WritableByAll { .. } => KEYWAY_ERROR_REFUSED,
             OpenError::Memory { .. } | OpenError::ItemSize { .. } | OpenError::Sessions { .. } | OpenError::Address { .. } => {
                 KEYWAY_ERROR_ARGUMENT
             }

@@ -5,7 +5,7 @@ use crate::failure::{Failure, boundary};
 use crate::types::keyway_result::*;
 use crate::types::*;
 use ::keyway::cancel::Uncancelled;
-use ::keyway::{Cache, Gate, OpenError, Options, Place};
+use ::keyway::{Cache, Gate, OpenError, Options, Owners, Place};
 use std::ffi::{OsStr, c_char};
 use std::os::unix::ffi::OsStrExt;
 
@@ -69,6 +69,10 @@ fn open(place: &Place, asked: &keyway_options) -> Result<Cache, OpenError> {
         evict: asked.flags & KEYWAY_NO_EVICT == 0,
         checksums: asked.flags & KEYWAY_CHECKSUMS != 0,
         existing_only: asked.flags & KEYWAY_EXISTING_ONLY != 0,
+        owners: match asked.flags & KEYWAY_ANY_OWNER {
+            0 => Owners::AsNamed,
+            _ => Owners::Any,
+        },
         gate: match asked.flags & KEYWAY_NO_GATE {
             0 => Gate::WherePossible,
             _ => Gate::Off,
@@ -112,7 +116,13 @@ unsafe fn read_options(options: *const keyway_options) -> Result<keyway_options,
             "options of {size} bytes set what this version of the library does not know; it knows {OPTIONS_SIZE_MIN} bytes"
         )));
     }
-    let all = KEYWAY_EXISTING_ONLY | KEYWAY_HUGE_PAGES | KEYWAY_PREFAULT | KEYWAY_NO_EVICT | KEYWAY_CHECKSUMS | KEYWAY_NO_GATE;
+    let all = KEYWAY_EXISTING_ONLY
+        | KEYWAY_HUGE_PAGES
+        | KEYWAY_PREFAULT
+        | KEYWAY_NO_EVICT
+        | KEYWAY_CHECKSUMS
+        | KEYWAY_NO_GATE
+        | KEYWAY_ANY_OWNER;
     if known.flags & !all != 0 {
         return Err(Failure::argument(format!(
             "options.flags is {:#x}: this version knows {all:#x}",

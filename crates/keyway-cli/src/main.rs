@@ -31,7 +31,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{ArgAction, Args, Parser, Subcommand};
-use keyway::{Gap, Options, Place};
+use keyway::{Gap, Options, Owners, Place};
 use keyway_server::{
     Allowed, Config, EventLoop, KEYWAY_VERSION, Kernel, LOOPBACK, Network, PROTOCOL_VERSION, RegionSocket, UnixSocket,
 };
@@ -78,6 +78,8 @@ enum Command {
     Check {
         /// The region's file
         path: PathBuf,
+        #[command(flatten)]
+        owner: Owner,
     },
     /// Print the value of a key
     Get {
@@ -129,6 +131,8 @@ enum Command {
         /// Replace what is there
         #[arg(long)]
         force: bool,
+        #[command(flatten)]
+        owner: Owner,
     },
     /// Measure Keyway's doors, beside memcached or another server
     Bench(Box<bench::Bench>),
@@ -150,6 +154,8 @@ enum Command {
         /// The server's Unix socket that hands out its region
         #[arg(long, value_name = "PATH")]
         region_socket: Option<PathBuf>,
+        #[command(flatten)]
+        owner: Owner,
         /// Refuse if code that could open the gate is mapped (but for the C library's own), and refuse to map code later (dlopen)
         #[arg(long)]
         strict_scan: bool,
@@ -180,6 +186,31 @@ struct Region {
     /// The region's file [default: /dev/shm/keyway-UID-11211]
     #[arg(long, value_name = "PATH")]
     region: Option<PathBuf>,
+    #[command(flatten)]
+    owner: Owner,
+}
+
+impl Region {
+    fn place(self) -> people::Which {
+        people::Which {
+            path: self.region,
+            owners: self.owner.owners(),
+        }
+    }
+}
+
+#[derive(Args)]
+struct Owner {
+    /// Use the region although another user owns its file, or every user may write it: whoever may can change it at any time, and end this
+    /// process by cutting it short
+    #[arg(long)]
+    any_owner: bool,
+}
+
+impl Owner {
+    fn owners(&self) -> Owners {
+        if self.any_owner { Owners::Any } else { Owners::AsNamed }
+    }
 }
 
 #[derive(Args)]
@@ -226,6 +257,8 @@ struct Serve {
     /// The region's file, made if absent, or memfd: gone with the server [default: /dev/shm/keyway-UID-PORT]
     #[arg(long, value_name = "PATH|memfd", value_parser = place::parse)]
     region: Option<Place>,
+    #[command(flatten)]
+    owner: Owner,
     /// Size of a new region, index and headers included: 512k, 64m, 1g; a plain number counts MiB
     #[arg(long, short = 'm', value_name = "SIZE", default_value = "64m", value_parser = size::parse_mebibytes)]
     memory: u64,
@@ -352,6 +385,7 @@ impl Serve {
             evict: !self.no_evict,
             strict: self.strict,
             checksums: self.checksums,
+            owners: self.owner.owners(),
             sessions: self.sessions,
             gap_max_s: self.max_gap,
             gap: self.gap,
@@ -437,10 +471,14 @@ fn run() -> Result<(), Failure> {
         other => {
             logger::start(0);
             match other {
-                Command::Check { path } => people::check(path),
+                Command::Check { path, owner } => people::check(people::Which {
+                    path: Some(path),
+                    owners: owner.owners(),
+                }),
                 Command::Exec {
                     region,
                     region_socket,
+                    owner,
                     strict_scan,
                     allow_jit,
                     library,
@@ -451,25 +489,32 @@ fn run() -> Result<(), Failure> {
                     let spec = keyway_harden::spec::Spec {
                         place: place.unwrap_or_else(|| place::default_path(place::DEFAULT_PORT)),
                         library: PathBuf::new(),
+                        any_owner: owner.any_owner,
                         strict_scan,
                         allow_jit,
                         verbose,
                     };
                     Err(exec::run(&spec, library, &program))
                 }
-                Command::Copy { from, to, force } => people::copy(from, &to, force),
-                Command::Get { key, region } => people::get(region.region, &key),
+                Command::Copy { from, to, force, owner } => {
+                    let from = people::Which {
+                        path: Some(from),
+                        owners: owner.owners(),
+                    };
+                    people::copy(from, &to, force)
+                }
+                Command::Get { key, region } => people::get(region.place(), &key),
                 Command::Set {
                     key,
                     value,
                     ttl,
                     flags,
                     region,
-                } => people::set(region.region, &key, value, ttl, flags),
-                Command::Delete { key, region } => people::delete(region.region, &key),
-                Command::Keys { region } => people::keys(region.region),
-                Command::Dump { region } => people::dump(region.region),
-                Command::Stats { region } => people::stats(region.region),
+                } => people::set(region.place(), &key, value, ttl, flags),
+                Command::Delete { key, region } => people::delete(region.place(), &key),
+                Command::Keys { region } => people::keys(region.place()),
+                Command::Dump { region } => people::dump(region.place()),
+                Command::Stats { region } => people::stats(region.place()),
                 Command::Bench(bench) => bench.run(),
                 Command::BenchWorker => bench::work(),
                 #[cfg(feature = "kernel")]

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-use keyway::{Cache, CopyError, Delete, Deleted, Get, Options, Place, Session, Store, Stored, WriteError};
+use keyway::{Cache, CopyError, Delete, Deleted, Get, Options, Owners, Place, Session, Store, Stored, WriteError};
 use keyway_proto::is_plain;
 use keyway_server::size_text;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -19,20 +19,20 @@ const ITEMS_PER_STEP: usize = 1024;
 /// Largest item of any region, bytes.
 const ITEM_SIZE_MAX: usize = 1 << 30;
 
-/// Opens the region at `path`, or at the default place, without ever creating one: that is not what someone means who wants
+/// A region that is to be looked into.
+pub(crate) struct Which {
+    /// `None`: at the default place
+    pub(crate) path: Option<PathBuf>,
+    pub(crate) owners: Owners,
+}
+
+/// Opens the region, without ever creating one: that is not what someone means who wants
 /// to look into it.
-fn open(path: Option<PathBuf>) -> Result<Cache, Failure> {
-    let no_region = |reason: String| Failure::new(exit::NO_REGION, reason);
-    let path = match path {
-        Some(path) => path,
-        None => {
-            let path = place::default_path(place::DEFAULT_PORT);
-            place::check_owner(&path).map_err(no_region)?;
-            path
-        }
-    };
+fn open(which: Which) -> Result<Cache, Failure> {
+    let path = which.path.unwrap_or_else(|| place::default_path(place::DEFAULT_PORT));
     let options = Options {
         existing_only: true,
+        owners: which.owners,
         // As large as the region allows: a server's own limit is the server's business.
         item_size_max: ITEM_SIZE_MAX,
         ..Options::default()
@@ -53,7 +53,7 @@ fn written(result: std::io::Result<()>) -> Result<(), Failure> {
 }
 
 /// Prints the value of `key`, and nothing else; a line end follows on a terminal.
-pub(crate) fn get(region: Option<PathBuf>, key: &str) -> Result<(), Failure> {
+pub(crate) fn get(region: Which, key: &str) -> Result<(), Failure> {
     let cache = open(region)?;
     let mut value = Vec::new();
     if session(&cache)?.get(key.as_bytes(), &mut value).is_none() {
@@ -67,7 +67,7 @@ pub(crate) fn get(region: Option<PathBuf>, key: &str) -> Result<(), Failure> {
 }
 
 /// Stores `value`, or standard input if there is none.
-pub(crate) fn set(region: Option<PathBuf>, key: &str, value: Option<String>, ttl_s: i64, flags: u32) -> Result<(), Failure> {
+pub(crate) fn set(region: Which, key: &str, value: Option<String>, ttl_s: i64, flags: u32) -> Result<(), Failure> {
     let cache = open(region)?;
     let mut bytes = Vec::new();
     match value {
@@ -90,7 +90,7 @@ pub(crate) fn set(region: Option<PathBuf>, key: &str, value: Option<String>, ttl
 }
 
 /// Deletes `key`.
-pub(crate) fn delete(region: Option<PathBuf>, key: &str) -> Result<(), Failure> {
+pub(crate) fn delete(region: Which, key: &str) -> Result<(), Failure> {
     let cache = open(region)?;
     match session(&cache)?.delete(key.as_bytes(), &Delete::default()) {
         Ok(Deleted::Deleted) => Ok(()),
@@ -100,7 +100,7 @@ pub(crate) fn delete(region: Option<PathBuf>, key: &str) -> Result<(), Failure> 
 }
 
 /// Prints every key, one a line; bytes that are no printable ASCII as `\xNN`.
-pub(crate) fn keys(region: Option<PathBuf>) -> Result<(), Failure> {
+pub(crate) fn keys(region: Which) -> Result<(), Failure> {
     let cache = open(region)?;
     let mut session = session(&cache)?;
     let mut out = std::io::stdout().lock();
@@ -118,7 +118,7 @@ pub(crate) fn keys(region: Option<PathBuf>) -> Result<(), Failure> {
 }
 
 /// Prints every item as the `set` command that stores it again, so that a dump can be sent to a server.
-pub(crate) fn dump(region: Option<PathBuf>) -> Result<(), Failure> {
+pub(crate) fn dump(region: Which) -> Result<(), Failure> {
     let cache = open(region)?;
     let mut session = session(&cache)?;
     let mut out = std::io::stdout().lock();
@@ -147,7 +147,7 @@ pub(crate) fn dump(region: Option<PathBuf>) -> Result<(), Failure> {
 }
 
 /// Prints what the region is, and what was counted since it was made.
-pub(crate) fn stats(region: Option<PathBuf>) -> Result<(), Failure> {
+pub(crate) fn stats(region: Which) -> Result<(), Failure> {
     let cache = open(region)?;
     let (info, counters) = (cache.info(), cache.counters());
     let mut text = String::new();
@@ -192,8 +192,8 @@ pub(crate) fn stats(region: Option<PathBuf>) -> Result<(), Failure> {
 }
 
 /// Copies a region, which may be in use.
-pub(crate) fn copy(from: PathBuf, to: &Path, force: bool) -> Result<(), Failure> {
-    let cache = open(Some(from))?;
+pub(crate) fn copy(from: Which, to: &Path, force: bool) -> Result<(), Failure> {
+    let cache = open(from)?;
     let progress = std::io::stderr().is_terminal();
     let asked_to_end =
         asked_to_end().map_err(|error| Failure::new(exit::SYSTEM, format_args!("cannot catch signals: {error}")))?;
@@ -249,9 +249,9 @@ fn is_ignored(signal: i32) -> bool {
 
 /// Verifies every invariant; prints a summary and everything that is wrong. Of a region that other processes have attached only what
 /// holds at any moment is verified, and that is said.
-pub(crate) fn check(path: PathBuf) -> Result<(), Failure> {
-    let shown = path.display().to_string();
-    let cache = open(Some(path))?;
+pub(crate) fn check(which: Which) -> Result<(), Failure> {
+    let shown = which.path.as_deref().unwrap_or(Path::new("")).display().to_string();
+    let cache = open(which)?;
     if others(&cache) > 0 {
         return check_in_use(&cache, &shown);
     }

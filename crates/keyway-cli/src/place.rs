@@ -1,6 +1,5 @@
-//! Where a region is when nobody says, whether the file there may be used, and opening it.
+//! Where a region is when nobody says, and opening it.
 
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use keyway::{Cache, OpenError, Options, Place};
@@ -39,26 +38,6 @@ pub(crate) fn parse(text: &str) -> Result<Place, String> {
         "memfd" => Ok(Place::Memfd),
         path => Ok(Place::Path(path.into())),
     }
-}
-
-/// Refuses what another user may have laid into the default place: anybody can create files in `/dev/shm`.
-pub(crate) fn check_owner(path: &Path) -> Result<(), String> {
-    let Ok(file) = std::fs::symlink_metadata(path) else {
-        return Ok(());
-    };
-    let shown = path.display();
-    if !file.file_type().is_file() {
-        return Err(format!(
-            "{shown} is not a regular file; remove it, or give another place with --region"
-        ));
-    }
-    if file.uid() != geteuid().as_raw() {
-        let (owner, us) = (file.uid(), geteuid());
-        return Err(format!(
-            "{shown} belongs to user {owner}, not to {us}; remove it, or give another place with --region"
-        ));
-    }
-    Ok(())
 }
 
 /// Opens a region whose largest item may be as large as half of it. A region has whole segments, so half of it may be a
@@ -109,11 +88,5 @@ mod tests {
         assert_eq!(parse("memfd"), Ok(Place::Memfd));
         assert_eq!(parse("/x"), Ok(Place::Path("/x".into())));
         assert!(parse("").is_err());
-    }
-
-    #[test]
-    fn what_others_laid_there_is_refused() {
-        assert!(check_owner(Path::new("/dev")).is_err());
-        assert!(check_owner(Path::new("/nowhere")).is_ok());
     }
 }

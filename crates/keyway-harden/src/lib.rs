@@ -15,7 +15,7 @@ mod files;
 pub mod scan;
 pub mod spec;
 
-use keyway::{Cache, Gate, GateState, OpenError, Options, Place};
+use keyway::{Cache, Gate, GateState, OpenError, Options, Owners, Place};
 use spec::Spec;
 use std::io::Write;
 use std::os::fd::RawFd;
@@ -123,6 +123,7 @@ fn attach(spec: &Spec) -> Result<Cache, String> {
         existing_only: true,
         sealed: true,
         gate: Gate::WherePossible,
+        owners: if spec.any_owner { Owners::Any } else { Owners::AsNamed },
         ..Options::default()
     };
     let opened = match Cache::open(&place, &options) {

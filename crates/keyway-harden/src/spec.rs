@@ -23,6 +23,8 @@ pub struct Spec {
     pub place: PathBuf,
     /// the file of the library that is preloaded
     pub library: PathBuf,
+    /// the region's file may belong to another user
+    pub any_owner: bool,
     /// stray instructions end it, and no code may be mapped later
     pub strict_scan: bool,
     /// memory may be written and then executed
@@ -35,6 +37,7 @@ impl Spec {
     /// The variables to be set.
     pub fn variables(&self) -> Vec<(&'static str, OsString)> {
         let wishes = [
+            ("any-owner", self.any_owner),
             ("strict-scan", self.strict_scan),
             ("allow-jit", self.allow_jit),
             ("verbose", self.verbose),
@@ -55,6 +58,7 @@ impl Spec {
         Some(Self {
             place: place?.into(),
             library: library?.into(),
+            any_owner: has("any-owner"),
             strict_scan: has("strict-scan"),
             allow_jit: has("allow-jit"),
             verbose: has("verbose"),
@@ -91,13 +95,14 @@ mod tests {
 
     #[test]
     fn what_is_said_is_what_is_read() {
-        for n in 0..8 {
+        for n in 0..16 {
             let spec = Spec {
                 place: "/dev/shm/region".into(),
                 library: "/usr/lib/libkeyway.so.0".into(),
                 strict_scan: n & 1 != 0,
                 allow_jit: n & 2 != 0,
                 verbose: n & 4 != 0,
+                any_owner: n & 8 != 0,
             };
             let [place, library, wishes] = <[_; 3]>::try_from(spec.variables()).unwrap();
             assert_eq!(Spec::of(Some(place.1), Some(library.1), Some(wishes.1)), Some(spec));
