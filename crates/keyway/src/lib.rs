@@ -191,7 +191,7 @@ impl Default for Options {
 }
 
 /// Whose regions may be opened: the owner of a file can read and change it at any time, and end the processes that have it mapped by cutting
-/// it short (SIGBUS). Whatever is said here, a file must be a regular one and have one name at most.
+/// it short (SIGBUS). Unless any will do, a file must also have one name at most (no hard links): another user may have made the others.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Owners {
     /// of a file, this process's effective user, and no other user may write it unless [`Options::mode`] has it so (`o+w`); of what is
@@ -200,7 +200,7 @@ pub enum Owners {
     AsNamed,
     /// this process's effective user, root, and these users (by number), for a place that somebody else has named
     Only(Vec<u32>),
-    /// any
+    /// any, whatever its mode and however many names it has
     Any,
 }
 

@@ -35,22 +35,25 @@ pub(crate) fn check(file: &File, source: Source, path: &Path, options: &Options)
     if !meta.is_file() {
         return Err(OpenError::NotAFile { path });
     }
+    if options.owners == Owners::Any {
+        return Ok(());
+    }
     // Anonymous memory has none.
     if meta.nlink() > 1 {
         return Err(OpenError::Linked { path, names: meta.nlink() });
     }
     let (owner, user) = (meta.uid(), geteuid().as_raw());
     let is_trusted = match (&options.owners, source) {
-        (Owners::Any, _) | (Owners::AsNamed, Source::Server) => true,
         (Owners::AsNamed, Source::Path) => owner == user,
         (Owners::Only(others), _) => owner == user || owner == ROOT || others.contains(&owner),
+        (Owners::AsNamed, Source::Server) | (Owners::Any, _) => true,
     };
     if !is_trusted {
         return Err(OpenError::AnotherUsers { path, owner, user });
     }
     let mode = meta.permissions().mode();
     let is_open_to_all = mode & OTHERS_WRITE & !options.mode != 0;
-    if is_open_to_all && options.owners != Owners::Any && source == Source::Path {
+    if is_open_to_all && source == Source::Path {
         return Err(OpenError::WritableByAll { path, mode: mode & 0o7777 });
     }
     Ok(())

@@ -2,7 +2,7 @@
 //! clean mark on a region that a process has just attached, a region that is thrown away because two words were read in the wrong
 //! moment.
 
-use keyway::{Cache, Options, Place, Session};
+use keyway::{Cache, Options, Owners, Place, Session};
 use keyway_region::layout::superblock::Superblock;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -32,10 +32,21 @@ impl Drop for Folder {
     }
 }
 
+/// Set however the block that it stands in ends.
+struct SetAtEnd<'a>(&'a AtomicBool);
+
+impl Drop for SetAtEnd<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Relaxed);
+    }
+}
+
 fn options() -> Options {
     Options {
         memory: 2 << 20,
         item_size_max: 1 << 19,
+        // One test gives regions several names.
+        owners: Owners::Any,
         ..Options::default()
     }
 }
@@ -116,6 +127,7 @@ fn a_name_that_changes_hands_is_one_region_or_the_other() {
     std::fs::hard_link(&stable[0], &path).unwrap();
     let is_over = AtomicBool::new(false);
     std::thread::scope(|scope| {
+        let _over = SetAtEnd(&is_over);
         scope.spawn(|| {
             for next in (0..).take_while(|_| !is_over.load(Relaxed)) {
                 std::fs::hard_link(&stable[next % 2], &swap).unwrap();
@@ -144,6 +156,5 @@ fn a_name_that_changes_hands_is_one_region_or_the_other() {
             drop(session);
             cache.close();
         }
-        is_over.store(true, Relaxed);
     });
 }

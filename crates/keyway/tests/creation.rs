@@ -2,7 +2,7 @@
 //! it; a maker that is killed or stopped anywhere; what it leaves; a file that is no region, and is changed all the same; a region of
 //! another layout that is taken for one of this program's.
 
-use keyway::{Cache, OpenError, Options, Place};
+use keyway::{Cache, OpenError, Options, Owners, Place};
 use nix::sys::signal::{Signal, kill};
 use nix::sys::statvfs::statvfs;
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
@@ -308,6 +308,12 @@ fn an_unfinished_file_of_another_user_is_left_as_it_is() {
     }
     for options in [options(2), existing(2)] {
         let why = refused(&path, &options);
+        assert!(why.contains("user 65534"), "{why}");
+        let any = Options {
+            owners: Owners::Any,
+            ..options
+        };
+        let why = refused(&path, &any);
         assert!(why.contains("not finished") && why.contains("left as it is"), "{why}");
     }
     assert_eq!(std::fs::read(&path).unwrap(), b"KEYWAYu\n");
@@ -319,7 +325,7 @@ fn a_leftover_is_made_anew_for_no_more_than_who_makes_it_allows() {
     let folder = Folder::new("mode");
     let path = folder.region();
     std::fs::write(&path, b"KEYWAYu\n").unwrap();
-    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o666)).unwrap();
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o660)).unwrap();
     let inode = path.metadata().unwrap().ino();
     drop(open(&path, &options(2)).unwrap());
     let meta = path.metadata().unwrap();

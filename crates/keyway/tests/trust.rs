@@ -47,6 +47,15 @@ impl Drop for Folder {
     }
 }
 
+/// Set however the block that it stands in ends.
+struct SetAtEnd<'a>(&'a AtomicBool);
+
+impl Drop for SetAtEnd<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Relaxed);
+    }
+}
+
 fn options() -> Options {
     Options {
         memory: 2 << 20,
@@ -206,6 +215,7 @@ fn a_name_that_is_exchanged_all_the_time_never_leads_to_a_strangers_region() {
     let ends = AtomicBool::new(false);
     let (mut opened, mut refused) = (0, 0);
     std::thread::scope(|scope| {
+        let _end = SetAtEnd(&ends);
         scope.spawn(|| {
             while !ends.load(Relaxed) {
                 renameat2(AT_FDCWD, &ours, AT_FDCWD, &theirs, RenameFlags::RENAME_EXCHANGE).unwrap();
@@ -225,7 +235,6 @@ fn a_name_that_is_exchanged_all_the_time_never_leads_to_a_strangers_region() {
                 Err(other) => panic!("{other}"),
             }
         }
-        ends.store(true, Relaxed);
     });
     assert!(opened > 0 && refused > 0, "{opened} opened, {refused} refused");
 }

@@ -4,7 +4,7 @@ use crate::condition::{Condition, Decoy, OWNER, become_user};
 use crate::hand::{Fault, Hand, Kind};
 use crate::ledger::{GROWN, Ledger, Phase, Role, STAYING, Violation, Word};
 use crate::system;
-use keyway::{Cache, LocalError, OpenError, Options, Place, SessionError};
+use keyway::{Cache, LocalError, OpenError, Options, Owners, Place, SessionError};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -126,6 +126,7 @@ impl Job {
             mode: 0o660,
             evict: self.kind == Kind::Evicting,
             existing_only: self.role != Role::Neighbour,
+            owners: if self.condition.has_users() { Owners::Any } else { Owners::AsNamed },
             ..Options::default()
         }
     }
