@@ -7,8 +7,10 @@ use keyway_proto::{Decoded, Decoder, Limits, Request};
 pub enum Event {
     /// a request, with every field
     Request(String),
-    /// a reply without execution, and the key to forget
-    Refused(&'static [u8], Option<Vec<u8>>),
+    /// a value that is too large, and the key to forget
+    TooLarge(Option<Vec<u8>>),
+    /// a reply without execution
+    Refused(&'static [u8]),
     /// the connection ends
     Closed,
 }
@@ -50,13 +52,15 @@ pub fn converse(stream: &[u8], chunk_sizes: &[u8], mut answer: impl FnMut(&Reque
                     events.push(Event::Closed);
                     return events;
                 }
-                Decoded::Refused {
-                    consumed, reply, forget, ..
-                } => {
+                Decoded::TooLarge { consumed, forget } => {
+                    events.push(Event::TooLarge(forget.map(|key| key.stored().to_vec())));
+                    consumed
+                }
+                Decoded::Refused { consumed, reply, .. } => {
                     assert!(reply.is_empty() || reply.ends_with(b"\r\n"), "a reply is whole lines");
                     // Swallowed bytes come in as many pieces as there are chunks; only what is said counts.
-                    if !reply.is_empty() || forget.is_some() {
-                        events.push(Event::Refused(reply, forget.map(|key| key.stored().to_vec())));
+                    if !reply.is_empty() {
+                        events.push(Event::Refused(reply));
                     }
                     consumed
                 }

@@ -151,6 +151,23 @@ unsafe fn value<'a>(value: *const c_char, length: usize) -> &'a [u8] {
     unsafe { std::slice::from_raw_parts(value.cast(), length) }
 }
 
+/// An expiration as it comes to a server: both protocols carry the low 32 bits, the binary one without a sign, so that a `time_t` of -1
+/// is over at once for the one, and lasts until 2106 for the other.
+///
+/// # Safety
+///
+/// The handle can be read.
+#[inline]
+unsafe fn sent_exptime(st: *const memcached_st, expiration: i64) -> i64 {
+    let [a, b, c, d, ..] = expiration.to_le_bytes();
+    // SAFETY: the caller's word.
+    if unsafe { (*st).is(Flag::BinaryProtocol) } {
+        u32::from_le_bytes([a, b, c, d]).into()
+    } else {
+        i32::from_le_bytes([a, b, c, d]).into()
+    }
+}
+
 /// # Safety
 ///
 /// As [`work`] and [`value`].
@@ -171,6 +188,10 @@ unsafe fn store(
             Way::Stuck(code) => return Some(code),
         };
         let bytes = value(bytes, length);
+        let how = &Store {
+            exptime: sent_exptime(st, how.exptime),
+            ..*how
+        };
         let stored = work(st, handle, key, key_length, |session, key| session.store(key, bytes, how));
         let (binary, quiet) = ((*st).is(Flag::BinaryProtocol), !(*st).is(Flag::Reply));
         Some(match stored {
@@ -333,8 +354,9 @@ unsafe fn delete(st: *mut memcached_st, key: *const c_char, length: usize, expir
 unsafe fn touch(st: *mut memcached_st, key: *const c_char, length: usize, expiration: i64) -> Option<c_int> {
     // SAFETY: the caller's word.
     unsafe {
+        let exptime = sent_exptime(st, expiration);
         match handle::enter(st) {
-            Way::Here(handle) => match work(st, handle, key, length, |session, key| session.touch(key, expiration)) {
+            Way::Here(handle) => match work(st, handle, key, length, |session, key| session.touch(key, exptime)) {
                 Ok(true) => Some(rc::SUCCESS),
                 Ok(false) => Some(rc::NOTFOUND),
                 Err(undone) => undone.answer(),
@@ -443,8 +465,9 @@ unsafe fn count_from(
             let why = "memcached_increment_with_initial_by_key() is not supported via the ASCII protocol";
             return Some(error::set(st, rc::INVALID_ARGUMENTS, why));
         }
+        let exptime = sent_exptime(st, expiration);
         // MEMCACHED_EXPIRATION_NOT_ADD, as the 32 bits that the protocol has for it.
-        let vivify = (expiration & 0xffff_ffff != 0xffff_ffff).then_some((initial, expiration));
+        let vivify = (exptime != i64::from(u32::MAX)).then_some((initial, exptime));
         count(st, key, length, &Arithmetic { vivify, ..how }, number)
     }
 }
@@ -457,7 +480,9 @@ unsafe fn flush(st: *mut memcached_st, handle: &mut Handle, expiration: i64) -> 
     if !open.facts.may_flush {
         return Some(error::set_client_error(st, "flush_all not allowed"));
     }
-    match open.cache.with_session(|session, _| session.flush_all(expiration)) {
+    // SAFETY: the caller's word.
+    let exptime = unsafe { sent_exptime(st, expiration) };
+    match open.cache.with_session(|session, _| session.flush_all(exptime)) {
         Ok(Ok(())) => Some(rc::SUCCESS),
         // SAFETY: the caller's word.
         Ok(Err(error)) => unsafe { undone(st, error) }.answer(),

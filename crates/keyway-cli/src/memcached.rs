@@ -439,11 +439,13 @@ impl Reading {
         // memcached listens on a Unix socket instead of TCP. Here both can be live, but only when both are asked for: a
         // second server on one machine would otherwise fight for the port, and a private cache become public.
         let tcp_is_off = self.socket.is_some() && !self.port_given && self.addresses.is_empty();
-        if self.udp_port > 0 && !self.port_given {
+        if self.udp_port != 0 && !self.port_given {
             self.port = self.udp_port;
         }
         if !tcp_is_off {
             self.plan.config.tcp = self.addresses(self.port)?;
+            // Without -l, memcached is content with the family of addresses that is free.
+            self.plan.config.tcp_where_free = self.addresses.is_empty();
         }
         if self.udp_port != 0 {
             self.plan.config.udp = self.addresses(self.udp_port)?;
@@ -458,6 +460,12 @@ impl Reading {
         if self.port == -1 && self.plan.place.is_none() {
             // A port that is new at each start has no region to come back to.
             self.plan.place = Some(keyway::Place::Memfd);
+        }
+        self.plan.config.may_listen_nowhere = true;
+        if self.plan.config.tcp.is_empty() && self.plan.config.udp.is_empty() && self.socket.is_none() {
+            self.plan
+                .warnings
+                .push("-p 0 leaves no socket that a client could connect to; -s or -U gives one".to_owned());
         }
         let mode = self.socket_mode;
         self.plan.config.unix = self.socket.map(|path| UnixSocket { path: path.into(), mode });
@@ -640,6 +648,8 @@ mod tests {
         assert!(only.config.tcp.is_empty());
         assert_eq!(tcp("-s /tmp/s -l 127.0.0.1"), ["127.0.0.1:11211"]);
         assert!(tcp("-s /tmp/s -p 0").is_empty());
+        let warned = |line: &str| plan(line).warnings.iter().any(|warning| warning.contains("-p 0 leaves no socket"));
+        assert!(warned("-p 0") && !warned("-s /tmp/s -p 0") && !warned("-p 0 -U 7"));
     }
 
     #[test]
@@ -651,6 +661,8 @@ mod tests {
         assert_eq!(tcp("-U 7 -p 8 -l 127.0.0.1"), ["127.0.0.1:8"]);
         assert_eq!(udp("-U 7 -p 8 -l 127.0.0.1"), ["127.0.0.1:7"]);
         assert_eq!(udp("-U -1 -l ::1"), ["[::1]:0"]);
+        assert_eq!(tcp("-U -1 -l ::1"), ["[::1]:0"]);
+        assert_eq!(tcp("-U -1 -p 5 -l ::1"), ["[::1]:5"]);
         let warned = |line: &str| plan(line).warnings.iter().any(|warning| warning.contains("udp_allow"));
         assert!(warned("-U 7") && !warned("-U 7 -l 127.0.0.1") && !warned(""));
         let allowing = plan("-U 7 -o udp_allow=10.0.0.0/8,modern,udp_allow=::1");

@@ -11,8 +11,8 @@
 //! What is refused, with which words, and what then becomes of the connection is memcached's (`docs/protocol.md`, "The binary
 //! protocol"). The norm is memcached's `protocol_binary.h` and its wiki's page "BinaryProtocolRevamped".
 
-use crate::decode::{Decoded, is_too_large};
-use crate::request::{KEY_LEN_MAX, Request as AnyRequest, StoreVerb};
+use crate::decode::{Decoded, RefusedData, is_too_large};
+use crate::request::{KEY_LEN_MAX, MetaKey, Request as AnyRequest, StoreVerb};
 
 /// First byte of a request; a connection that begins with it speaks the binary protocol.
 pub const REQUEST: u8 = 0x80;
@@ -129,8 +129,6 @@ pub enum Command<'a> {
     /// not to be executed
     Refuse {
         status: Status,
-        /// the key whose item must be deleted, because the value that was to replace it is too large
-        forget: Option<&'a [u8]>,
         /// the connection ends behind the answer
         close: bool,
     },
@@ -172,8 +170,8 @@ struct Packet<'a> {
     value_len: usize,
 }
 
-/// Decodes the first packet of `input`. `swallow` takes the number of bytes that are still to be dropped.
-pub(crate) fn decode<'a>(input: &'a [u8], item_size_max: usize, swallow: &mut u64) -> Decoded<'a> {
+/// Decodes the first packet of `input`. `refused` takes the value of one that is refused but leaves the stream in step.
+pub(crate) fn decode<'a>(input: &'a [u8], item_size_max: usize, refused: &mut RefusedData) -> Decoded<'a> {
     match input.first() {
         None => return Decoded::Incomplete { need: 1 },
         Some(&REQUEST) => {}
@@ -182,7 +180,6 @@ pub(crate) fn decode<'a>(input: &'a [u8], item_size_max: usize, swallow: &mut u6
             return Decoded::Refused {
                 consumed: input.len(),
                 reply: b"",
-                forget: None,
                 close: true,
             };
         }
@@ -200,10 +197,10 @@ pub(crate) fn decode<'a>(input: &'a [u8], item_size_max: usize, swallow: &mut u6
         return Decoded::Incomplete { need: value_at };
     };
     let Some(value_len) = header.body_len.checked_sub(header.extras_len + header.key_len) else {
-        return refuse(&header, value_at, Status::UnknownCommand, true);
+        return refuse(header.head(), value_at, Status::UnknownCommand, true);
     };
     if header.body_len > BODY_LEN_MAX || header.key_len > KEY_LEN_MAX {
-        return refuse(&header, value_at, Status::InvalidArguments, true);
+        return refuse(header.head(), value_at, Status::InvalidArguments, true);
     }
     let packet = Packet {
         header,
@@ -212,28 +209,32 @@ pub(crate) fn decode<'a>(input: &'a [u8], item_size_max: usize, swallow: &mut u6
         rest,
         value_len,
     };
-    packet.decode(value_at, item_size_max, swallow)
+    packet.decode(value_at, item_size_max, refused)
 }
 
 impl<'a> Packet<'a> {
-    fn decode(self, value_at: usize, item_size_max: usize, swallow: &mut u64) -> Decoded<'a> {
+    fn decode(self, value_at: usize, item_size_max: usize, refused: &mut RefusedData) -> Decoded<'a> {
         let (opcode, quiet) = plain(self.header.opcode);
         let Some(command) = self.command(opcode) else {
             return match opcode {
                 // The commands of SASL, which is not here, and all that are not known: their bodies are dropped.
-                0x20 if self.header.body_len > 0 => refuse(&self.header, value_at, Status::InvalidArguments, true),
+                0x20 if self.header.body_len > 0 => refuse(self.header.head(), value_at, Status::InvalidArguments, true),
                 0x21 | 0x22 if !self.extras.is_empty() || self.key.is_empty() => {
-                    refuse(&self.header, value_at, Status::InvalidArguments, true)
+                    refuse(self.header.head(), value_at, Status::InvalidArguments, true)
                 }
-                0x00..=0x10 | 0x1c | 0x1d | 0x23 => refuse(&self.header, value_at, Status::InvalidArguments, true),
-                _ => self.drop_value(value_at, Status::UnknownCommand, None, swallow),
+                0x00..=0x10 | 0x1c | 0x1d | 0x23 => refuse(self.header.head(), value_at, Status::InvalidArguments, true),
+                _ => self.refuse_with_value(value_at, Status::UnknownCommand, refused),
             };
         };
         if let Command::Store { key, flags, .. } = &command {
             if is_too_large(item_size_max, key, *flags, self.value_len as u64) {
-                // Of a `set` with a CAS unique as well.
-                let forget = (opcode == 0x01).then_some(self.key);
-                return self.drop_value(value_at, Status::ValueTooLarge, forget, swallow);
+                let len = self.value_len as u64;
+                *refused = RefusedData::packet(len, self.header.head(), Status::ValueTooLarge);
+                return Decoded::TooLarge {
+                    consumed: value_at,
+                    // Of a `set` with a CAS unique as well.
+                    forget: (opcode == 0x01).then(|| MetaKey::new(self.key, None)),
+                };
             }
             if self.rest.len() < self.value_len {
                 return Decoded::Incomplete {
@@ -336,11 +337,17 @@ impl<'a> Packet<'a> {
         self.rest.get(..self.value_len).unwrap_or_default()
     }
 
-    /// Refuses the packet and drops its value, as far as that is here; `swallow` takes what is to come.
-    fn drop_value(self, value_at: usize, status: Status, forget: Option<&'a [u8]>, swallow: &mut u64) -> Decoded<'a> {
-        let here = self.value_len.min(self.rest.len());
-        *swallow = (self.value_len - here) as u64;
-        refuse_and_forget(&self.header, value_at + here, status, forget, false)
+    /// Refuses the packet; the answer is for when its value has arrived.
+    fn refuse_with_value(self, value_at: usize, status: Status, refused: &mut RefusedData) -> Decoded<'a> {
+        if self.value_len == 0 {
+            return refuse(self.header.head(), value_at, status, false);
+        }
+        *refused = RefusedData::packet(self.value_len as u64, self.header.head(), status);
+        Decoded::Refused {
+            consumed: value_at,
+            reply: b"",
+            close: false,
+        }
     }
 }
 
@@ -353,18 +360,14 @@ impl Header {
     }
 }
 
-fn refuse<'a>(header: &Header, consumed: usize, status: Status, close: bool) -> Decoded<'a> {
-    refuse_and_forget(header, consumed, status, None, close)
-}
-
-fn refuse_and_forget<'a>(header: &Header, consumed: usize, status: Status, forget: Option<&'a [u8]>, close: bool) -> Decoded<'a> {
+pub(crate) fn refuse<'a>(head: Head, consumed: usize, status: Status, close: bool) -> Decoded<'a> {
     Decoded::Request {
         consumed,
         request: AnyRequest::Binary(Request {
-            head: header.head(),
+            head,
             // An error is told whatever was asked for.
             quiet: false,
-            command: Command::Refuse { status, forget, close },
+            command: Command::Refuse { status, close },
         }),
     }
 }
@@ -591,41 +594,63 @@ mod tests {
     #[test]
     fn what_is_unknown_or_too_large_is_dropped_with_its_body() {
         let unknown = packet(0x1b, 0, &[0; 4], b"", b"rest");
-        let (consumed, _, refused) = command(&unknown);
+        let mut fresh = decoder();
+        let Decoded::Refused { consumed: 28, reply: b"", .. } = fresh.decode(&unknown) else {
+            panic!("its value comes first");
+        };
+        let Decoded::Request {
+            consumed: 4,
+            request: AnyRequest::Binary(Request { command: refused, .. }),
+        } = fresh.decode(&unknown[28..])
+        else {
+            panic!("then it is answered");
+        };
         assert!(matches!(
             refused,
             Command::Refuse {
                 status: Status::UnknownCommand,
-                close: false,
-                ..
+                close: false
             }
         ));
-        assert_eq!(consumed, 32);
 
         let large = packet(0x01, 0, &[0; 8], b"k", &[b'v'; 2000]);
         let after = packet(0x0a, 0, b"", b"", b"");
         let mut decoder = decoder();
-        let head = &large[..100];
-        assert!(matches!(
-            decoder.decode(head),
-            Decoded::Request {
-                consumed: 100,
-                request: AnyRequest::Binary(Request {
-                    command: Command::Refuse { forget: Some(b"k"), .. },
-                    ..
-                })
-            }
-        ));
-        let rest = [&large[100..], &after].concat();
-        let Decoded::Refused {
-            consumed,
-            reply: b"",
-            close: false,
-            ..
-        } = decoder.decode(&rest)
+        let Decoded::TooLarge {
+            consumed: 33,
+            forget: Some(key),
+        } = decoder.decode(&large[..100])
         else {
-            panic!("the rest of the value is dropped");
+            panic!("the item goes at once");
         };
+        assert_eq!(key.stored(), b"k");
+        assert!(
+            matches!(
+                decoder.decode(&large[33..100]),
+                Decoded::Refused {
+                    consumed: 67,
+                    reply: b"",
+                    close: false,
+                }
+            ),
+            "nothing is said before the value is complete"
+        );
+        let rest = [&large[100..], &after].concat();
+        let Decoded::Request { consumed, request } = decoder.decode(&rest) else {
+            panic!("the value is complete");
+        };
+        assert_eq!(consumed, large.len() - 100);
+        assert!(matches!(
+            request,
+            AnyRequest::Binary(Request {
+                head: Head { opcode: 0x01, .. },
+                command: Command::Refuse {
+                    status: Status::ValueTooLarge,
+                    close: false
+                },
+                ..
+            })
+        ));
         assert!(matches!(
             decoder.decode(&rest[consumed..]),
             Decoded::Request {

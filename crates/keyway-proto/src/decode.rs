@@ -1,8 +1,8 @@
 //! Bytes that have arrived into requests: where a request ends, what is refused, and what is skipped.
 //!
 //! [`Decoder`] finds the command line and hands it to the module that knows the command ([`classic`], [`meta`], [`admin`]).
-//! It keeps two numbers and no bytes: how much of a refused data block is still to be skipped, and how far the waiting bytes
-//! were searched for a line end. A declared length therefore costs nothing until its bytes arrive.
+//! It keeps numbers and no bytes: how much of a refused data block is still to be skipped, what is answered after that, and how far
+//! the waiting bytes were searched for a line end. A declared length therefore costs nothing until its bytes arrive.
 
 mod admin;
 mod classic;
@@ -66,14 +66,20 @@ pub enum Decoded<'a> {
         /// what it asks for
         request: Request<'a>,
     },
-    /// Not to be executed: drop `consumed` bytes, forget the item under `forget`, send `reply`, then close if `close`.
+    /// A value that is too large is on its way: drop `consumed` bytes, forget the item under `forget`. The reply follows when the
+    /// value has arrived: a client that is still sending does not expect one.
+    TooLarge {
+        /// how many bytes to drop
+        consumed: usize,
+        /// key whose item must be deleted, because this value was to replace it
+        forget: Option<MetaKey<'a>>,
+    },
+    /// Not to be executed: drop `consumed` bytes, send `reply`, then close if `close`.
     Refused {
         /// how many bytes to drop
         consumed: usize,
         /// the whole reply, line end included; may be empty
         reply: &'static [u8],
-        /// key whose item must be deleted, because the value that was to replace it is too large
-        forget: Option<MetaKey<'a>>,
         /// whether the connection ends here
         close: bool,
     },
@@ -98,8 +104,8 @@ pub enum Protocol {
 pub struct Decoder {
     limits: Limits,
     protocol: Protocol,
-    /// bytes of a refused data block that have not arrived yet
-    swallow: u64,
+    /// the data block of a refused request, as far as it is not dropped yet
+    refused: RefusedData,
     /// leading bytes of the input that are known to hold no line end, so that a long line is searched once
     scanned: usize,
 }
@@ -115,7 +121,7 @@ impl Decoder {
         Self {
             limits,
             protocol,
-            swallow: 0,
+            refused: RefusedData::default(),
             scanned: 0,
         }
     }
@@ -123,8 +129,8 @@ impl Decoder {
     /// Decodes the first request of `input`.
     #[inline]
     pub fn decode<'a>(&mut self, input: &'a [u8]) -> Decoded<'a> {
-        if self.swallow > 0 {
-            return self.skip(input);
+        if self.refused.len > 0 {
+            return self.refused.skip(input);
         }
         if self.protocol != Protocol::Text {
             return self.decode_other(input);
@@ -135,7 +141,7 @@ impl Decoder {
     /// Binary packets, and the first byte of a connection.
     fn decode_other<'a>(&mut self, input: &'a [u8]) -> Decoded<'a> {
         match (self.protocol, input.first()) {
-            (Protocol::Binary, _) => binary::decode(input, self.limits.item_size_max, &mut self.swallow),
+            (Protocol::Binary, _) => binary::decode(input, self.limits.item_size_max, &mut self.refused),
             (_, None) => Decoded::Incomplete { need: 1 },
             (_, Some(first)) => {
                 self.protocol = if *first == binary::REQUEST {
@@ -172,16 +178,6 @@ impl Decoder {
         .decode()
     }
 
-    /// Drops bytes of a refused data block.
-    fn skip<'a>(&mut self, input: &'a [u8]) -> Decoded<'a> {
-        if input.is_empty() {
-            return Decoded::Incomplete { need: 1 };
-        }
-        let consumed = usize::try_from(self.swallow).unwrap_or(usize::MAX).min(input.len());
-        self.swallow -= consumed as u64;
-        refuse(consumed, b"")
-    }
-
     fn wait_for_line_end<'a>(&mut self, input: &'a [u8]) -> Decoded<'a> {
         if input.len() > LINE_LEN_MAX && input.len() > self.line_len_max(input) {
             self.scanned = 0;
@@ -199,6 +195,59 @@ impl Decoder {
             self.limits.multiget_len_max
         } else {
             LINE_LEN_MAX
+        }
+    }
+}
+
+/// The data block of a refused request: it is dropped as it arrives, and then the request is answered. memcached does so too, and
+/// clients rely on it: one that reads nothing before it has sent its value takes an earlier answer for a broken connection.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct RefusedData {
+    /// bytes that are still to be dropped
+    len: u64,
+    answer: RefusedAnswer,
+}
+
+#[derive(Clone, Debug)]
+enum RefusedAnswer {
+    Text(&'static [u8]),
+    Packet(binary::Head, binary::Status),
+}
+
+impl Default for RefusedAnswer {
+    fn default() -> Self {
+        Self::Text(b"")
+    }
+}
+
+impl RefusedData {
+    fn text(len: u64, reply: &'static [u8]) -> Self {
+        Self {
+            len,
+            answer: RefusedAnswer::Text(reply),
+        }
+    }
+
+    pub(crate) fn packet(len: u64, head: binary::Head, status: binary::Status) -> Self {
+        Self {
+            len,
+            answer: RefusedAnswer::Packet(head, status),
+        }
+    }
+
+    /// Drops what has arrived, and answers if that was the rest.
+    fn skip<'a>(&mut self, input: &'a [u8]) -> Decoded<'a> {
+        if input.is_empty() {
+            return Decoded::Incomplete { need: 1 };
+        }
+        let consumed = usize::try_from(self.len).unwrap_or(usize::MAX).min(input.len());
+        self.len -= consumed as u64;
+        if self.len > 0 {
+            return refuse(consumed, b"");
+        }
+        match std::mem::take(&mut self.answer) {
+            RefusedAnswer::Text(reply) => refuse(consumed, reply),
+            RefusedAnswer::Packet(head, status) => binary::refuse(head, consumed, status, false),
         }
     }
 }
@@ -267,26 +316,18 @@ impl<'a> Line<'a, '_> {
         refuse(self.consumed, reply)
     }
 
-    /// Refuses the line, and skips the data block of `value_len` bytes that follows it.
+    /// Refuses the line and the data block of `value_len` bytes that follows it; `reply` is for when that has arrived.
     fn refuse_with_data(self, reply: &'static [u8], value_len: u64) -> Decoded<'a> {
-        let block_len = value_len + LINE_END.len() as u64;
-        let here = usize::try_from(block_len).unwrap_or(usize::MAX).min(self.data.len());
-        self.decoder.swallow = block_len - here as u64;
-        refuse(self.consumed + here, reply)
+        self.decoder.refused = RefusedData::text(value_len + LINE_END.len() as u64, reply);
+        refuse(self.consumed, b"")
     }
 
     /// Refuses a value that `Limits::item_size_max` does not allow.
     fn refuse_too_large(self, reply: &'static [u8], value_len: u64, forget: Option<MetaKey<'a>>) -> Decoded<'a> {
-        match self.refuse_with_data(reply, value_len) {
-            Decoded::Refused {
-                consumed, reply, close, ..
-            } => Decoded::Refused {
-                consumed,
-                reply,
-                forget,
-                close,
-            },
-            other => other,
+        self.decoder.refused = RefusedData::text(value_len + LINE_END.len() as u64, reply);
+        Decoded::TooLarge {
+            consumed: self.consumed,
+            forget,
         }
     }
 
@@ -321,7 +362,6 @@ fn refuse<'a>(consumed: usize, reply: &'static [u8]) -> Decoded<'a> {
     Decoded::Refused {
         consumed,
         reply,
-        forget: None,
         close: false,
     }
 }
@@ -330,7 +370,6 @@ fn close<'a>(consumed: usize) -> Decoded<'a> {
     Decoded::Refused {
         consumed,
         reply: b"",
-        forget: None,
         close: true,
     }
 }

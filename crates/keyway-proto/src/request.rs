@@ -23,7 +23,7 @@ pub enum Request<'a> {
     },
     /// `gat <exptime> <key>*` and `gats <exptime> <key>*`
     GetAndTouch {
-        exptime: i64,
+        exptime: i32,
         keys: Keys<'a>,
         with_cas: bool,
     },
@@ -42,12 +42,12 @@ pub enum Request<'a> {
     },
     Touch {
         key: &'a [u8],
-        exptime: i64,
+        exptime: i32,
         noreply: bool,
     },
     /// `flush_all [delay] [noreply]`
     FlushAll {
-        delay: i64,
+        delay: i32,
         noreply: bool,
     },
     Version,
@@ -124,7 +124,7 @@ pub struct Store<'a> {
     /// client flags
     pub flags: u32,
     /// protocol.txt, "Expiration times"
-    pub exptime: i64,
+    pub exptime: i32,
     /// the token of `cas`; 0 otherwise
     pub cas: u64,
     /// send nothing on success
@@ -232,11 +232,11 @@ pub struct MetaGet<'a> {
     /// `E`: CAS of the item if it is modified
     pub new_cas: Option<u64>,
     /// `N`: exptime of the stub that a miss creates
-    pub vivify: Option<i64>,
+    pub vivify: Option<i32>,
     /// `R`: win for recache below this many seconds of TTL
-    pub recache_s: Option<i64>,
+    pub recache_s: Option<i32>,
     /// `T`: new exptime
-    pub exptime: Option<i64>,
+    pub exptime: Option<i32>,
 }
 
 impl MetaGet<'_> {
@@ -260,7 +260,7 @@ pub struct MetaSet<'a> {
     /// `F`
     pub client_flags: u32,
     /// `T`
-    pub exptime: i64,
+    pub exptime: i32,
     /// `C`
     pub compare_cas: Option<u64>,
     /// `E`
@@ -268,7 +268,7 @@ pub struct MetaSet<'a> {
     /// `I`
     pub invalidate: bool,
     /// `N`: exptime of the item that an append or prepend creates on a miss
-    pub vivify: Option<i64>,
+    pub vivify: Option<i32>,
     /// the data block, without its line end
     pub value: &'a [u8],
 }
@@ -301,7 +301,7 @@ pub struct MetaDelete<'a> {
     /// `I`: mark as stale instead of deleting
     pub invalidate: bool,
     /// `T`, with `I`
-    pub exptime: Option<i64>,
+    pub exptime: Option<i32>,
     /// `x`: remove the value, keep the item
     pub remove_value: bool,
 }
@@ -324,9 +324,9 @@ pub struct MetaArithmetic<'a> {
     /// `J`
     pub initial: u64,
     /// `N`: exptime of the item that a miss creates
-    pub vivify: Option<i64>,
+    pub vivify: Option<i32>,
     /// `T`
-    pub exptime: Option<i64>,
+    pub exptime: Option<i32>,
     /// `C`
     pub compare_cas: Option<u64>,
     /// `E`

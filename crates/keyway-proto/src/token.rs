@@ -83,6 +83,11 @@ pub(crate) fn parse_u32(token: &[u8]) -> Option<u32> {
     u32::try_from(parse_u64(token)?).ok()
 }
 
+/// A number of [`parse_i64`]'s form within an `i32`: the exptime of a command that names an item or a moment.
+pub(crate) fn parse_i32(token: &[u8]) -> Option<i32> {
+    i32::try_from(parse_i64(token)?).ok()
+}
+
 /// Decimal digits with at most one leading minus sign, within an `i64`.
 pub(crate) fn parse_i64(token: &[u8]) -> Option<i64> {
     match token {
@@ -131,6 +136,10 @@ mod tests {
         assert_eq!(parse_i64(b"9223372036854775807"), Some(i64::MAX));
         assert_eq!(parse_i64(b"9223372036854775808"), None);
         assert_eq!(parse_i64(b"-"), None);
+        assert_eq!(parse_i32(b"2147483647"), Some(i32::MAX));
+        assert_eq!(parse_i32(b"-2147483648"), Some(i32::MIN));
+        assert_eq!(parse_i32(b"2147483648"), None);
+        assert_eq!(parse_i32(b"-2147483649"), None);
         assert_eq!(parse_i64(b"--1"), None);
     }
 }

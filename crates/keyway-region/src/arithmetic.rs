@@ -8,7 +8,7 @@ use crate::hash::Key;
 use crate::layout::item::flag;
 use crate::layout::stats::Counter;
 use crate::lookup::Unread;
-use crate::operations::ttl;
+use crate::operations::{memcached_size, ttl};
 use crate::publish::{Changed, Decision, Old};
 use crate::session::Session;
 use crate::verbs::{Arithmetic, Counted, Item, Number, WriteError};
@@ -153,8 +153,11 @@ fn sum<'v>(session: &Session, how: &Arithmetic, now: u32, old: Option<&Old<'_>>,
         };
         return (Decision::Put(sum.draft(how.new_cas, Value::Number(value, 0))), sum);
     };
-    if how.compare_cas.is_some_and(|cas| cas != old.item().cas) {
-        return (Decision::Keep, Sum::refused(Refusal::Exists));
+    if let Some(cas) = how.compare_cas {
+        // What is no number for its length is none whatever was compared, in memcached's order.
+        if old.item().cas != cas && may_be_number(old) {
+            return (Decision::Keep, Sum::refused(Refusal::Exists));
+        }
     }
     let (number, width) = match read_number(old, built) {
         InValue::Number { number, width } => (number, width),
@@ -243,11 +246,22 @@ enum InValue {
     Unreadable(Unread),
 }
 
+/// Largest item, in bytes as memcached counts it, whose value may be a number: memcached keeps larger ones in pieces
+/// (`slab_chunk_max`), and counts none of those.
+const NUMBER_ITEM_SIZE_MAX: usize = 512 << 10;
+
+/// Whether the value is of a length that a number may have.
+fn may_be_number(old: &Old<'_>) -> bool {
+    let item = old.item();
+    item.value_len > 0 && memcached_size(old.key_len(), item.flags, item.value_len) <= NUMBER_ITEM_SIZE_MAX
+}
+
 /// The number that an item's value says; `buffer` is for values of unusual length.
 fn read_number(old: &Old<'_>, buffer: &mut Vec<u8>) -> InValue {
     let mut digits = [0; decimal::LEN_MAX];
     let bytes = match old.short_value(&mut digits) {
         Some(bytes) => bytes,
+        None if !may_be_number(old) => return InValue::None,
         None => match old.append_value(buffer) {
             Ok(()) => buffer.as_slice(),
             Err(unread) => return InValue::Unreadable(unread),

@@ -21,6 +21,12 @@ use crate::verbs::{Delete, Deleted, Get, Item, KEY_LEN_MAX, RELATIVE_EXPTIME_MAX
 /// key and a line end behind the value. Counting the same way makes the same stores fail.
 const MEMCACHED_ITEM_OVERHEAD: usize = 48 + 8 + 1 + 2;
 
+/// An item's size as memcached counts it.
+#[inline]
+pub(crate) fn memcached_size(key_len: usize, flags: u32, value_len: usize) -> usize {
+    MEMCACHED_ITEM_OVERHEAD + if flags == 0 { 0 } else { 4 } + key_len + value_len
+}
+
 /// A value where it lies, for the length of a call: its segment is not recycled meanwhile.
 pub struct Lent<'r> {
     memory: &'r Memory,
@@ -119,7 +125,8 @@ impl Region {
             Found::Corrupt | Found::Damaged { .. } => Read::Miss,
             Found::NoMemory { len } => return Err(WriteError::NoMemory { len }),
             Found::Miss | Found::Expired | Found::Flushed if how.vivify.is_some() => Read::Change,
-            Found::Miss | Found::Expired | Found::Flushed => Read::Miss,
+            Found::Expired => Read::Expired,
+            Found::Miss | Found::Flushed => Read::Miss,
         })
     }
 }
@@ -384,14 +391,13 @@ impl Session {
                 return Decision::Keep;
             }
             let marks = item.marks() | if item.win { flag::WIN_SENT } else { 0 };
-            let cas = Some(how.new_cas.unwrap_or(item.cas));
             same_value(
                 old,
                 built,
                 Draft {
                     marks,
                     client_flags: item.flags,
-                    cas,
+                    cas: Some(item.cas),
                     expiry,
                     value: Value::Built,
                 },
@@ -407,6 +413,7 @@ impl Session {
                 item.size = written.size;
                 head(item, out);
                 self.count(Counter::total_items, 1);
+                self.mark_fetched(key, now);
             }
             ((Changed::Put, _), Some(_)) => self.mark_fetched(key, now),
             _ => {}
@@ -448,7 +455,7 @@ impl Session {
     #[inline]
     fn too_large(&self, key: &Key<'_>, len: usize, flags: u32) -> Option<WriteError> {
         let limit = self.limits.item_size_max;
-        let size = MEMCACHED_ITEM_OVERHEAD + if flags == 0 { 0 } else { 4 } + key.bytes.len() + len;
+        let size = memcached_size(key.bytes.len(), flags, len);
         (size > limit).then_some(WriteError::TooLarge { size, limit })
     }
 
@@ -586,7 +593,9 @@ impl Session {
     #[inline(never)]
     fn delete_if(&self, key: &Key<'_>, how: &Delete, now: u32) -> Result<Deleted, WriteError> {
         let mut answer = Deleted::NotFound;
+        let mut stays_fetched = false;
         self.change(key, now, &mut |old, built| {
+            stays_fetched = false;
             let Some(old) = old else {
                 answer = Deleted::NotFound;
                 return Decision::Keep;
@@ -607,10 +616,13 @@ impl Session {
             };
             // The win goes too, so that the next reader can win.
             let marks = item.marks() & (flag::STALE | flag::BINARY_KEY) | if how.invalidate { flag::STALE } else { 0 };
+            // It is another item to those who compare only if it is stale.
+            let kept_cas = (!how.invalidate).then_some(item.cas);
+            stays_fetched = item.fetched && !how.remove_value;
             let draft = Draft {
                 marks,
                 client_flags: item.flags,
-                cas: how.new_cas,
+                cas: how.new_cas.or(kept_cas),
                 expiry,
                 value: Value::Built,
             };
@@ -622,6 +634,9 @@ impl Session {
             }
             same_value(old, built, draft)
         })?;
+        if stays_fetched {
+            self.mark_fetched(key, now);
+        }
         Ok(answer)
     }
 

@@ -52,6 +52,11 @@ impl<'r> Old<'r> {
         self.region.marks_and_flags(&self.seen)
     }
 
+    /// Length of its key, bytes.
+    pub fn key_len(&self) -> usize {
+        self.seen.header.key_len()
+    }
+
     /// A tick of the region's clock, 0 for never.
     pub fn expiry(&self) -> u32 {
         self.seen.header.expiry()

@@ -79,6 +79,8 @@ pub enum Read {
     Hit(Item),
     /// it is not, or it is damaged
     Miss,
+    /// its time is over; its memory is not in use for anything else yet
+    Expired,
     /// the get asks for a change, which a reader cannot make
     Change,
 }

@@ -27,9 +27,9 @@ impl Executor {
                 };
                 return self.binary_get(request, key, *with_key, &how, out, origin);
             }
-            Command::Arithmetic { .. } => return self.binary_arithmetic(request, out),
+            Command::Arithmetic { .. } => return self.binary_arithmetic(request, out, origin),
             Command::Store { .. } => self.binary_store(&request.command, origin),
-            Command::Delete { key, cas } => self.binary_delete(key, *cas),
+            Command::Delete { key, cas } => self.binary_delete(key, *cas, origin),
             Command::Flush { exptime } => self.binary_flush(i64::from(*exptime), origin),
             Command::Noop => Ok(0),
             Command::Version => {
@@ -46,11 +46,7 @@ impl Executor {
                 self.binary_stat(head, argument, out);
                 return Outcome::Done;
             }
-            Command::Refuse { status, forget, close } => {
-                self.counters().too_large.add((*status == Status::ValueTooLarge).into());
-                if let Some(key) = forget {
-                    self.forget(key);
-                }
+            Command::Refuse { status, close } => {
                 binary::error(out, head, *status);
                 return if *close {
                     Outcome::Close(CloseReason::Error)
@@ -125,6 +121,7 @@ impl Executor {
             compare_cas: (*cas != 0).then_some(*cas),
             ..Store::default()
         };
+        self.looked_up(key, origin);
         let stored = as_memcached(mode, self.session.store(key, value, &how));
         self.mutated(key, &stored, verb_name(*verb), how.exptime, value.len(), origin);
         match stored {
@@ -147,13 +144,15 @@ impl Executor {
         }
     }
 
-    fn binary_delete(&mut self, key: &[u8], cas: u64) -> Result<u64, Refusal> {
+    fn binary_delete(&mut self, key: &[u8], cas: u64, origin: &Origin<'_>) -> Result<u64, Refusal> {
         let how = Delete {
             compare_cas: (cas != 0).then_some(cas),
             ..Delete::default()
         };
+        let before = self.looked_up(key, origin);
         let deleted = self.session.delete(key, &how)?;
-        self.deleted(key, "delete", deleted == Deleted::Deleted);
+        let gone = (deleted == Deleted::Deleted).then_some(before.unwrap_or(0));
+        self.deleted(key, "delete", gone);
         match deleted {
             Deleted::Deleted => Ok(0),
             Deleted::NotFound => Err(Status::KeyNotFound.into()),
@@ -161,7 +160,7 @@ impl Executor {
         }
     }
 
-    fn binary_arithmetic(&mut self, request: &Request<'_>, out: &mut Vec<u8>) -> Outcome {
+    fn binary_arithmetic(&mut self, request: &Request<'_>, out: &mut Vec<u8>, origin: &Origin<'_>) -> Outcome {
         let Command::Arithmetic {
             key,
             decrement,
@@ -179,6 +178,7 @@ impl Executor {
             compare_cas: (*cas != 0).then_some(*cas),
             ..Arithmetic::default()
         };
+        self.looked_up(key, origin);
         let refusal = match self.session.arithmetic(key, &how) {
             Ok(Counted::Value { value, item }) => {
                 if !request.quiet {

@@ -103,6 +103,10 @@ impl Default for Kernel {
 pub struct Config {
     /// TCP addresses to listen on; port 0 takes a free one (see [`crate::Server::tcp_addresses`])
     pub tcp: Vec<SocketAddr>,
+    /// one of them that is taken is left out, as long as another is not: they are one wish, said for each family of addresses
+    pub tcp_where_free: bool,
+    /// serve even if there is nothing to listen on: whoever has the region's file uses it all the same
+    pub may_listen_nowhere: bool,
     /// Unix socket to listen on
     pub unix: Option<UnixSocket>,
     /// Unix socket through which the region is handed out
@@ -165,6 +169,8 @@ impl Default for Config {
     fn default() -> Self {
         Self {
             tcp: Vec::new(),
+            tcp_where_free: false,
+            may_listen_nowhere: false,
             unix: None,
             region_socket: None,
             udp: Vec::new(),

@@ -737,13 +737,12 @@ impl Connection {
                 let outcome = executor.execute(&request, &mut self.output, &origin);
                 (consumed, outcome)
             }
-            Decoded::Refused {
-                consumed,
-                reply,
-                forget,
-                close,
-            } => {
-                executor.refuse(reply, forget, &mut self.output);
+            Decoded::TooLarge { consumed, forget } => {
+                executor.too_large(forget.as_ref());
+                (consumed, Outcome::Done)
+            }
+            Decoded::Refused { consumed, reply, close } => {
+                self.output.extend_from_slice(reply);
                 let outcome = if close {
                     Outcome::Close(CloseReason::Error)
                 } else {

@@ -7,7 +7,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-use keyway::{Arithmetic, Cache, Counted, Delete, Deleted, Get, Item, Session, Store, StoreMode, Stored, WriteError};
+use keyway::{Arithmetic, Cache, Counted, Delete, Deleted, Get, Item, RELATIVE_EXPTIME_MAX, Read, Session, Store, StoreMode, Stored, WriteError};
 use keyway_proto::reply::{self, Facts, MetaCode, MetaCommand};
 use keyway_proto::{
     DumpFormat, Flags, Keys, MetaArithmetic, MetaDelete, MetaGet, MetaKey, MetaSet, MetaSetMode, Request, StoreVerb, Tokens,
@@ -28,6 +28,14 @@ pub(crate) struct Executor {
     pub(crate) shared: Arc<Shared>,
     /// this worker's number
     pub(crate) worker: usize,
+}
+
+/// What a meta command's flags say about time.
+struct Times {
+    /// exptime of an item that it creates
+    vivify: Option<i64>,
+    /// the TTL that it tells, if it is not that of the item afterwards; within: `None` for ever
+    ttl_before_s: Option<Option<u64>>,
 }
 
 /// What a request leaves to do.
@@ -77,14 +85,12 @@ impl Executor {
         let _ = self.session.delete(key, &how);
     }
 
-    /// Answers what is not executed, and forgets the key whose value was too large. With noreply nothing but the key tells that it was.
-    pub(crate) fn refuse(&mut self, reply: &'static [u8], forget: Option<MetaKey<'_>>, out: &mut Vec<u8>) {
-        let is_too_large = forget.is_some() || reply == reply::TOO_LARGE;
-        self.counters().too_large.add(is_too_large.into());
+    /// Counts a value that is too large, and forgets the item that it was to replace.
+    pub(crate) fn too_large(&mut self, forget: Option<&MetaKey<'_>>) {
+        self.counters().too_large.add(1);
         if let Some(key) = forget {
             self.forget(key.stored());
         }
-        out.extend_from_slice(reply);
     }
 
     /// Executes `request` and appends its answer to `out`.
@@ -101,18 +107,19 @@ impl Executor {
     fn execute_verb(&mut self, request: &Request<'_>, out: &mut Vec<u8>, origin: &Origin<'_>) -> Outcome {
         match request {
             Request::Get { keys, with_cas } => return self.get(keys, None, *with_cas, out, origin),
-            Request::GetAndTouch { exptime, keys, with_cas } => return self.get(keys, Some(*exptime), *with_cas, out, origin),
+            Request::GetAndTouch { exptime, keys, with_cas } => return self.get(keys, Some((*exptime).into()), *with_cas, out, origin),
             Request::Store(store) => self.store(store, out, origin),
             Request::MetaGet(get) => self.meta_get(get, out, origin),
             Request::MetaSet(set) => self.meta_set(set, out, origin),
             Request::Delete { key, noreply } => {
+                let before = self.looked_up(key, origin);
                 let answer = match self.session.delete(key, &Delete::default()) {
                     Ok(Deleted::Deleted) => reply::DELETED,
                     Ok(Deleted::NotFound) => reply::NOT_FOUND,
                     Ok(Deleted::Exists) => reply::EXISTS,
                     Err(error) => refusal(error),
                 };
-                self.deleted(key, "delete", answer == reply::DELETED);
+                self.deleted(key, "delete", (answer == reply::DELETED).then_some(before.unwrap_or(0)));
                 answer_unless(*noreply, answer, out);
             }
             Request::Arithmetic {
@@ -121,6 +128,7 @@ impl Executor {
                 decrement,
                 noreply,
             } => {
+                self.looked_up(key, origin);
                 self.arithmetic(
                     key,
                     &Arithmetic {
@@ -133,20 +141,21 @@ impl Executor {
                 );
             }
             Request::Touch { key, exptime, noreply } => {
-                let answer = match self.session.touch(key, *exptime) {
+                self.looked_up(key, origin);
+                let answer = match self.session.touch(key, (*exptime).into()) {
                     Ok(true) => reply::TOUCHED,
                     Ok(false) => reply::NOT_FOUND,
                     Err(error) => refusal(error),
                 };
                 answer_unless(*noreply, answer, out);
             }
-            Request::MetaDelete(delete) => self.meta_delete(delete, out),
-            Request::MetaArithmetic(arithmetic) => self.meta_arithmetic(arithmetic, out),
+            Request::MetaDelete(delete) => self.meta_delete(delete, out, origin),
+            Request::MetaArithmetic(arithmetic) => self.meta_arithmetic(arithmetic, out, origin),
             Request::MetaNoop => {
                 self.counters().cmd_meta.add(1);
                 out.extend_from_slice(reply::META_NOOP);
             }
-            Request::MetaDebug { key } => self.meta_debug(key, out),
+            Request::MetaDebug { key } => self.meta_debug(key, out, origin),
             Request::Binary(request) => return self.binary(request, out, origin),
             _ => return self.administer(request, out, origin),
         }
@@ -160,7 +169,7 @@ impl Executor {
             Request::FlushAll { delay, noreply } => {
                 let answer = if !self.shared.config.flush_enabled {
                     reply::FLUSH_DISABLED
-                } else if let Err(error) = self.session.flush_all(*delay) {
+                } else if let Err(error) = self.session.flush_all((*delay).into()) {
                     log::error!("flush_all: {error}");
                     refusal(error)
                 } else {
@@ -273,10 +282,11 @@ impl Executor {
                 StoreVerb::Prepend => StoreMode::Prepend,
             },
             flags: store.flags,
-            exptime: store.exptime,
+            exptime: store.exptime.into(),
             compare_cas: (store.verb == StoreVerb::Cas).then_some(store.cas),
             ..Store::default()
         };
+        self.looked_up(store.key, origin);
         let stored = as_memcached(how.mode, self.session.store(store.key, store.value, &how));
         let answer = match &stored {
             Ok(Stored::Stored { .. }) => reply::STORED,
@@ -289,7 +299,7 @@ impl Executor {
             store.key,
             &stored,
             verb_name(store.verb),
-            store.exptime,
+            how.exptime,
             store.value.len(),
             origin,
         );
@@ -330,14 +340,19 @@ impl Executor {
             at_most: None,
             win_stale: true,
             no_bump: get.no_bump,
-            exptime: get.exptime,
-            vivify: get.vivify,
-            recache_s: get.recache_s,
+            exptime: get.exptime.map(i64::from),
+            vivify: get.vivify.map(i64::from),
+            recache_s: get.recache_s.map(i64::from),
             recache_after_touch: is_touched_before_recache(&get.flags),
             new_cas: get.new_cas,
             binary_key: get.key.is_binary(),
         };
-        let ttl_before_s = self.ttl_before(key, &get.flags, get.exptime.is_some(), get.vivify.is_some());
+        let times = self.times(key, &get.flags, how.exptime, how.vivify);
+        let how = Get {
+            vivify: times.vivify,
+            ..how
+        };
+        let creates = how.vivify.is_some() && self.is_watched() && !matches!(self.session.look(key), Ok(Read::Hit(_)));
         let cas_enabled = self.shared.config.cas_enabled;
         let found = self.session.get_with(key, &how, out, |item, out| {
             let code = if get.wants_value(item.cas) {
@@ -351,7 +366,7 @@ impl Executor {
                 code,
                 &get.flags,
                 &Facts {
-                    ttl_before_s,
+                    ttl_before_s: times.ttl_before_s,
                     ..facts(key, item, cas_enabled)
                 },
             );
@@ -361,7 +376,7 @@ impl Executor {
                 if get.wants_value(item.cas) {
                     out.extend_from_slice(reply::LINE_END);
                 }
-                self.fetched(key, Some(&item), origin);
+                self.fetched(key, (!creates).then_some(&item), origin);
             }
             Ok(None) => {
                 self.fetched(key, None, origin);
@@ -378,38 +393,49 @@ impl Executor {
         }
     }
 
-    /// The TTL before a command that may change it, where its flags ask for that one: with `t` before the `T` or `N`.
-    fn ttl_before(&mut self, key: &[u8], flags: &Flags<'_>, touches: bool, creates: bool) -> Option<Option<u64>> {
-        if !touches && !creates {
-            return None;
+    /// What flags T and N come to: they take effect from left to right, and so does the `t` that asks for the TTL. An item that is
+    /// created has none until `N` gives it one, which a `T` behind it changes.
+    fn times(&mut self, key: &[u8], flags: &Flags<'_>, exptime: Option<i64>, vivify: Option<i64>) -> Times {
+        let mut times = Times {
+            vivify,
+            ttl_before_s: None,
+        };
+        if exptime.is_none() && vivify.is_none() {
+            return times;
         }
-        let asked_first = flags.clone().find_map(|flag| match flag {
-            [b't', ..] => Some(true),
-            [b'T' | b'N', ..] => Some(false),
-            _ => None,
-        });
-        if asked_first != Some(true) {
-            return None;
+        let place = |letter| flags.clone().position(|flag| flag.first() == Some(&letter));
+        let (asked, touched, created) = (place(b't'), place(b'T'), place(b'N'));
+        let is_before = |one: Option<usize>, other: Option<usize>| one.is_some() && one < other;
+        if is_before(created, touched) {
+            times.vivify = exptime;
         }
-        match self.session.get_with(
-            key,
-            &Get {
-                no_bump: true,
-                ..Get::default()
-            },
-            &mut Vec::new(),
-            |_, _| (),
-        ) {
-            Ok(Some(item)) => touches.then(|| item.ttl_s.map(u64::from)),
-            // An item that is created has no TTL until its flag is carried out.
-            Ok(None) => creates.then_some(None),
+        let (before_touch, before_creation) = (is_before(asked, touched), is_before(asked, created));
+        if !before_touch && !before_creation {
+            return times;
+        }
+        times.ttl_before_s = match self.session.look(key) {
+            Ok(Read::Hit(item)) => before_touch.then(|| item.ttl_s.map(u64::from)),
+            Ok(_) if before_creation => Some(None),
+            Ok(_) => vivify.filter(|_| is_before(created, touched)).map(|exptime| self.ttl_of(exptime)),
             Err(_) => None,
-        }
+        };
+        times
+    }
+
+    /// How many seconds an exptime gives from now on; `None`: for ever.
+    fn ttl_of(&mut self, exptime: i64) -> Option<u64> {
+        let ttl_s = match exptime {
+            0 => return None,
+            ..=RELATIVE_EXPTIME_MAX => exptime,
+            _ => exptime - self.session.now_unix_s(),
+        };
+        Some(u64::try_from(ttl_s).unwrap_or(0))
     }
 
     fn meta_set(&mut self, set: &MetaSet<'_>, out: &mut Vec<u8>, origin: &Origin<'_>) {
         self.counters().cmd_meta.add(1);
         let key = set.key.stored();
+        let joins = matches!(set.mode, MetaSetMode::Append | MetaSetMode::Prepend);
         let how = Store {
             mode: match set.mode {
                 MetaSetMode::Set => StoreMode::Set,
@@ -419,15 +445,25 @@ impl Executor {
                 MetaSetMode::Prepend => StoreMode::Prepend,
             },
             flags: set.client_flags,
-            exptime: set.exptime,
-            compare_cas: set.compare_cas,
+            exptime: set.exptime.into(),
+            // As in memcached: 0 is no CAS unique to append by, and none that is older than the item's.
+            compare_cas: set.compare_cas.filter(|&cas| cas != 0 || !joins),
             new_cas: set.new_cas,
-            invalidate: set.invalidate,
-            vivify: set.vivify,
+            invalidate: set.invalidate && set.compare_cas != Some(0),
+            vivify: set.vivify.map(i64::from),
             binary_key: set.key.is_binary(),
         };
+        self.looked_up(key, origin);
         let stored = as_memcached(how.mode, self.session.store(key, set.value, &how));
-        self.mutated(key, &stored, "ms", set.exptime, set.value.len(), origin);
+        let verb = match set.mode {
+            MetaSetMode::Set | MetaSetMode::Replace if set.compare_cas.is_some() => "cas",
+            MetaSetMode::Set => "set",
+            MetaSetMode::Add => "add",
+            MetaSetMode::Replace => "replace",
+            MetaSetMode::Append => "append",
+            MetaSetMode::Prepend => "prepend",
+        };
+        self.mutated(key, &stored, verb, how.exptime, set.value.len(), origin);
         let mut facts = Facts {
             key,
             is_binary: set.key.is_binary(),
@@ -450,24 +486,31 @@ impl Executor {
         }
     }
 
-    fn meta_delete(&mut self, delete: &MetaDelete<'_>, out: &mut Vec<u8>) {
+    fn meta_delete(&mut self, delete: &MetaDelete<'_>, out: &mut Vec<u8>, origin: &Origin<'_>) {
         self.counters().cmd_meta.add(1);
         let key = delete.key.stored();
         let how = Delete {
             compare_cas: delete.compare_cas,
             new_cas: delete.new_cas,
             invalidate: delete.invalidate,
-            exptime: delete.exptime,
+            exptime: delete.exptime.map(i64::from),
             remove_value: delete.remove_value,
             ..Delete::default()
         };
+        let before = self.looked_up(key, origin);
         let code = match self.session.delete(key, &how) {
             Ok(Deleted::Deleted) => MetaCode::Done,
             Ok(Deleted::NotFound) => MetaCode::NotFound,
             Ok(Deleted::Exists) => MetaCode::Exists,
             Err(error) => return out.extend_from_slice(refusal(error)),
         };
-        self.deleted(key, "md", code == MetaCode::Done);
+        let gone = match (how.invalidate, how.remove_value) {
+            // It is stale, and still there.
+            (true, _) => None,
+            (false, true) => Some(0),
+            (false, false) => Some(before.unwrap_or(0)),
+        };
+        self.deleted(key, "md", gone.filter(|_| code == MetaCode::Done));
         if !(delete.quiet && reply::is_hidden(MetaCommand::Delete, code)) {
             let facts = Facts {
                 key,
@@ -478,25 +521,27 @@ impl Executor {
         }
     }
 
-    fn meta_arithmetic(&mut self, arithmetic: &MetaArithmetic<'_>, out: &mut Vec<u8>) {
+    fn meta_arithmetic(&mut self, arithmetic: &MetaArithmetic<'_>, out: &mut Vec<u8>, origin: &Origin<'_>) {
         self.counters().cmd_meta.add(1);
         let key = arithmetic.key.stored();
         let how = Arithmetic {
             delta: arithmetic.delta,
             decrement: arithmetic.decrement,
-            vivify: arithmetic.vivify.map(|exptime| (arithmetic.initial, exptime)),
-            exptime: arithmetic.exptime,
-            compare_cas: arithmetic.compare_cas,
+            vivify: arithmetic.vivify.map(|exptime| (arithmetic.initial, exptime.into())),
+            exptime: arithmetic.exptime.map(i64::from),
+            // As in memcached: 0 is no CAS unique to compare with.
+            compare_cas: arithmetic.compare_cas.filter(|&cas| cas != 0),
             new_cas: arithmetic.new_cas,
             // memcached does not mark an item that `ma` makes, so `mg` tells its key in plain.
             binary_key: false,
         };
-        let ttl_before_s = self.ttl_before(
-            key,
-            &arithmetic.flags,
-            arithmetic.exptime.is_some(),
-            arithmetic.vivify.is_some(),
-        );
+        let vivify = how.vivify.map(|(_, exptime)| exptime);
+        let times = self.times(key, &arithmetic.flags, how.exptime, vivify);
+        let how = Arithmetic {
+            vivify: times.vivify.map(|exptime| (arithmetic.initial, exptime)),
+            ..how
+        };
+        let before = self.looked_up(key, origin);
         let mut facts = Facts {
             key,
             is_binary: arithmetic.key.is_binary(),
@@ -508,11 +553,15 @@ impl Executor {
                 let counted = self::facts(key, &item, self.shared.config.cas_enabled);
                 // `k` tells the key as this request wrote it, where `mg` tells it as the item's maker did.
                 facts = Facts {
-                    ttl_before_s,
+                    ttl_before_s: times.ttl_before_s,
                     is_binary: facts.is_binary,
                     ..counted
                 };
                 facts.value_len = value.checked_ilog10().unwrap_or(0) as usize + 1;
+                if let (true, None, Some(exptime)) = (self.is_watched(), before, times.vivify) {
+                    let (cas, value_len, size) = (item.cas, facts.value_len, item.size);
+                    self.mutated(key, &Ok(Stored::Stored { cas, value_len, size }), "add", exptime, value_len, origin);
+                }
                 number = Some(value);
                 if arithmetic.value { MetaCode::Value } else { MetaCode::Done }
             }
@@ -530,9 +579,10 @@ impl Executor {
         }
     }
 
-    fn meta_debug(&mut self, key: &MetaKey<'_>, out: &mut Vec<u8>) {
+    fn meta_debug(&mut self, key: &MetaKey<'_>, out: &mut Vec<u8>, origin: &Origin<'_>) {
         self.counters().cmd_meta.add(1);
         let stored = key.stored();
+        self.looked_up(stored, origin);
         let cas_enabled = self.shared.config.cas_enabled;
         let how = Get {
             details: true,
@@ -681,16 +731,51 @@ impl Executor {
         }
     }
 
+    /// Whether anybody watches what commands do to items.
+    fn is_watched(&self) -> bool {
+        self.shared
+            .watch
+            .wants(watch::FETCHERS | watch::MUTATIONS | watch::DELETIONS)
+    }
+
+    /// Before a command that is no fetch: tells watchers of the look-up that memcached makes for it, and gives the length of the
+    /// value that is there. Without watchers nothing is looked up.
+    #[inline]
+    pub(crate) fn looked_up(&mut self, key: &[u8], origin: &Origin<'_>) -> Option<usize> {
+        if !self.is_watched() {
+            return None;
+        }
+        let found = self.session.look(key);
+        self.tell_of_fetch(key, found, origin);
+        match found {
+            Ok(Read::Hit(item)) => Some(item.value_len),
+            _ => None,
+        }
+    }
+
+    fn tell_of_fetch(&self, key: &[u8], found: Result<Read, WriteError>, origin: &Origin<'_>) {
+        let (status, size) = match found {
+            Ok(Read::Hit(item)) => ("found", item.value_len),
+            Ok(Read::Expired) => ("expired", 0),
+            _ => ("not_found", 0),
+        };
+        self.tell(watch::FETCHERS, |line| {
+            line.extend_from_slice(b"type=item_get key=");
+            reply::uri_encode(line, key);
+            let _ = write!(line, " status={status} clsid={CLASS} cfd={} size={size}", origin.peer.fd);
+        });
+    }
+
     /// Tells watchers and `stats detail` about a fetch.
     #[inline]
-    pub(crate) fn fetched(&self, key: &[u8], item: Option<&Item>, origin: &Origin<'_>) {
+    pub(crate) fn fetched(&mut self, key: &[u8], item: Option<&Item>, origin: &Origin<'_>) {
         if self.shared.watch.wants(watch::FETCHERS) {
-            let (status, size) = item.map_or(("not_found", 0), |item| ("found", item.value_len));
-            self.tell(watch::FETCHERS, |line| {
-                line.extend_from_slice(b"type=item_get key=");
-                reply::uri_encode(line, key);
-                let _ = write!(line, " status={status} clsid={CLASS} cfd={} size={size}", origin.peer.fd);
-            });
+            let found = match (item, self.session.look(key)) {
+                (Some(item), _) => Ok(Read::Hit(*item)),
+                (None, Ok(Read::Expired)) => Ok(Read::Expired),
+                (None, _) => Ok(Read::Miss),
+            };
+            self.tell_of_fetch(key, found, origin);
         }
         if self.shared.detail.is_enabled() {
             self.shared.detail.count(key, |counts| {
@@ -703,7 +788,7 @@ impl Executor {
     /// Tells them about a store.
     #[inline]
     pub(crate) fn mutated(
-        &self,
+        &mut self,
         key: &[u8],
         stored: &Result<Stored, WriteError>,
         verb: &str,
@@ -720,13 +805,19 @@ impl Executor {
                 Err(WriteError::TooLarge { .. }) => "too_large",
                 Err(_) => "no_memory",
             };
+            let size = match stored {
+                // As it is now: of an append, old and new.
+                Ok(Stored::Stored { value_len, .. }) => *value_len,
+                _ => size,
+            };
+            let ttl = self.ttl_of(exptime).unwrap_or(0);
             self.tell(watch::MUTATIONS, |line| {
                 line.extend_from_slice(b"type=item_store key=");
                 reply::uri_encode(line, key);
                 let fd = origin.peer.fd;
                 let _ = write!(
                     line,
-                    " status={status} cmd={verb} ttl={exptime} clsid={CLASS} cfd={fd} size={size}"
+                    " status={status} cmd={verb} ttl={ttl} clsid={CLASS} cfd={fd} size={size}"
                 );
             });
         }
@@ -735,14 +826,16 @@ impl Executor {
         }
     }
 
-    /// Tells them about a delete.
+    /// Tells them about a delete, if a value of some length is gone.
     #[inline]
-    pub(crate) fn deleted(&self, key: &[u8], verb: &str, was_there: bool) {
-        if was_there && self.shared.watch.wants(watch::DELETIONS) {
+    pub(crate) fn deleted(&self, key: &[u8], verb: &str, gone: Option<usize>) {
+        if let Some(size) = gone
+            && self.shared.watch.wants(watch::DELETIONS)
+        {
             self.tell(watch::DELETIONS, |line| {
                 line.extend_from_slice(b"type=deleted key=");
                 reply::uri_encode(line, key);
-                let _ = write!(line, " cmd={verb} clsid={CLASS}");
+                let _ = write!(line, " cmd={verb} clsid={CLASS} size={size}");
             });
         }
         if self.shared.detail.is_enabled() {

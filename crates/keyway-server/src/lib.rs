@@ -129,7 +129,8 @@ impl Sockets {
     ///
     /// [`StartError`]: nothing is bound then.
     pub fn bind(config: &Config) -> Result<Self, StartError> {
-        if config.tcp.is_empty() && config.unix.is_none() && config.udp.is_empty() {
+        let listens_nowhere = config.tcp.is_empty() && config.unix.is_none() && config.udp.is_empty();
+        if listens_nowhere && !config.may_listen_nowhere {
             return Err(StartError::NothingToListenOn);
         }
         if config.threads == 0 {

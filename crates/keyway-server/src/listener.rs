@@ -71,24 +71,30 @@ pub(crate) struct SocketFile {
 pub(crate) fn bind(config: &Config) -> Result<Vec<Listener>, BindError> {
     let mut listeners = Vec::new();
     let mut missing = None;
+    let mut taken = None;
     for &address in &config.tcp {
         match bind_tcp(address, config.backlog) {
             Ok(listener) => listeners.push(Listener::Tcp(listener)),
             Err(error) => {
                 let is_missing_ipv6 = is_missing_ipv6(address, &error);
+                let is_taken = error.kind() == io::ErrorKind::AddrInUse;
                 let error = BindError {
                     what: format!("tcp {address}"),
                     error,
                 };
-                if !is_missing_ipv6 {
+                if is_missing_ipv6 {
+                    missing.get_or_insert(error);
+                } else if is_taken && config.tcp_where_free {
+                    taken.get_or_insert(error);
+                } else {
                     return Err(error);
                 }
-                missing.get_or_insert(error);
             }
         }
     }
-    match missing {
+    match taken.or(missing) {
         Some(error) if listeners.is_empty() => return Err(error),
+        Some(error) if error.error.kind() == io::ErrorKind::AddrInUse => log::warn!("{error}; serving on the other addresses"),
         Some(error) => log::info!("{error}"),
         None => {}
     }

@@ -453,13 +453,12 @@ fn execute_all(
                     Next::End => return,
                 }
             }
-            Decoded::Refused {
-                consumed,
-                reply,
-                forget,
-                close,
-            } => {
-                executor.refuse(reply, forget, out);
+            Decoded::TooLarge { consumed, forget } => {
+                executor.too_large(forget.as_ref());
+                consumed
+            }
+            Decoded::Refused { consumed, reply, close } => {
+                out.extend_from_slice(reply);
                 if close {
                     return;
                 }

@@ -121,8 +121,8 @@ impl Client {
         command.extend_from_slice(if how.value { b" v" } else { b"" });
         command.extend_from_slice(if how.no_bump { b" u" } else { b"" });
         flag(&mut command, 'E', how.new_cas);
-        flag(&mut command, 'N', how.vivify);
-        let (touch, recache) = (how.exptime, how.recache_s);
+        flag(&mut command, 'N', how.vivify.map(on_the_wire));
+        let (touch, recache) = (how.exptime.map(on_the_wire), how.recache_s.map(on_the_wire));
         if how.recache_after_touch {
             flag(&mut command, 'T', touch);
         }
@@ -176,14 +176,14 @@ impl Client {
             StoreMode::Append => 'A',
             StoreMode::Prepend => 'P',
         };
-        let (flags, exptime) = (how.flags, how.exptime);
+        let (flags, exptime) = (how.flags, on_the_wire(how.exptime));
         let (token, marks) = token(key)?;
         let mut command = [b"ms ", token.as_slice()].concat();
         let _ = write!(command, " {}{marks} c s M{mode} F{flags} T{exptime}", value.len());
         command.extend_from_slice(if how.invalidate { b" I" } else { b"" });
-        flag(&mut command, 'C', how.compare_cas);
+        flag(&mut command, 'C', how.compare_cas.map(comparable));
         flag(&mut command, 'E', how.new_cas);
-        flag(&mut command, 'N', how.vivify);
+        flag(&mut command, 'N', how.vivify.map(on_the_wire));
         let answer = self.ask(peer, &command, Some(value))?;
         match answer.code() {
             "HD" => Ok(Stored::Stored {
@@ -208,7 +208,7 @@ impl Client {
         command.extend_from_slice(if how.remove_value { b" x" } else { b"" });
         flag(&mut command, 'C', how.compare_cas);
         flag(&mut command, 'E', how.new_cas);
-        flag(&mut command, 'T', how.exptime);
+        flag(&mut command, 'T', how.exptime.map(on_the_wire));
         let answer = self.ask(peer, &command, None)?;
         match answer.code() {
             "HD" => Ok(Deleted::Deleted),
@@ -221,10 +221,10 @@ impl Client {
     pub(crate) fn arithmetic(&mut self, peer: &Peer, key: &[u8], how: &Arithmetic) -> Result<Counted, WriteError> {
         let mut command = begin("ma", key)?;
         let _ = write!(command, " v c t M{} D{}", if how.decrement { 'D' } else { 'I' }, how.delta);
-        flag(&mut command, 'N', how.vivify.map(|(_, exptime)| exptime));
+        flag(&mut command, 'N', how.vivify.map(|(_, exptime)| on_the_wire(exptime)));
         flag(&mut command, 'J', how.vivify.map(|(value, _)| value));
-        flag(&mut command, 'T', how.exptime);
-        flag(&mut command, 'C', how.compare_cas);
+        flag(&mut command, 'T', how.exptime.map(on_the_wire));
+        flag(&mut command, 'C', how.compare_cas.map(comparable));
         flag(&mut command, 'E', how.new_cas);
         let answer = self.ask(peer, &command, None)?;
         match answer.code() {
@@ -247,7 +247,7 @@ impl Client {
     }
 
     pub(crate) fn flush_all(&mut self, peer: &Peer, exptime: i64) -> Result<(), WriteError> {
-        let answer = self.ask(peer, format!("flush_all {}", exptime.max(0)).as_bytes(), None)?;
+        let answer = self.ask(peer, format!("flush_all {}", on_the_wire(exptime.max(0))).as_bytes(), None)?;
         if answer.line == "OK" { Ok(()) } else { Err(answer.refusal()) }
     }
 
@@ -342,6 +342,16 @@ fn unserved(_: io::Error) -> WriteError {
 fn begin(verb: &str, key: &[u8]) -> Result<Vec<u8>, WriteError> {
     let (token, marks) = token(key)?;
     Ok([verb.as_bytes(), b" ", &token, marks.as_bytes()].concat())
+}
+
+/// An exptime as the wire has it, of 32 bits: what is meant to go after January 2038 goes then, and what has gone has gone.
+fn on_the_wire(exptime: i64) -> i64 {
+    exptime.clamp(i32::MIN.into(), i32::MAX.into())
+}
+
+/// A CAS unique to compare with: on the wire 0 may mean that nothing is compared, where here it means one that no item has.
+fn comparable(cas: u64) -> u64 {
+    if cas == 0 { u64::MAX } else { cas }
 }
 
 fn flag(command: &mut Vec<u8>, flag: char, value: Option<impl std::fmt::Display>) {

@@ -82,7 +82,7 @@ impl Reader {
             return Err(WriteError::Detached);
         }
         match self.read(key, how, out, &mut head)? {
-            Read::Miss => Ok(None),
+            Read::Miss | Read::Expired => Ok(None),
             Read::Change => {
                 let (client, peer) = self.served()?;
                 let Some((item, value)) = client.get(peer, key, how)? else {
@@ -100,6 +100,10 @@ impl Reader {
                 Ok(Some(item))
             }
         }
+    }
+
+    pub(crate) fn look(&mut self, key: &[u8]) -> Result<Read, WriteError> {
+        self.read(key, &Get::default(), &mut Vec::new(), &mut |_, _| {})
     }
 
     /// From the mapping. Where it has a gate, what is the caller's is not touched behind it.

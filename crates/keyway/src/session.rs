@@ -6,7 +6,7 @@ use crate::peer::Peer;
 use crate::reader::Reader;
 use crate::writer::Writer;
 use keyway_region::Target;
-use keyway_region::verbs::{Arithmetic, Counted, Delete, Deleted, Get, Item, Number, Store, Stored, WriteError};
+use keyway_region::verbs::{Arithmetic, Counted, Delete, Deleted, Get, Item, Number, Read, Store, Stored, WriteError};
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Duration;
@@ -322,6 +322,15 @@ impl Session {
         if let Way::Writer(writer) = &mut self.0 {
             writer.upkeep();
         }
+    }
+
+    /// What is known of an item, which is neither counted nor marked as fetched.
+    ///
+    /// # Errors
+    ///
+    /// As [`Session::try_get`].
+    pub fn look(&mut self, key: &[u8]) -> Result<Read, WriteError> {
+        either!(self, way => way.look(key))
     }
 
     /// The item has been answered from a copy that somebody keeps (the kernel door): it is as much in use as if it had been fetched

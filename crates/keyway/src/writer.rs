@@ -10,7 +10,7 @@ use crate::presence;
 use crate::socket;
 use keyway_region::aside::reserve;
 use keyway_region::verbs::RELATIVE_EXPTIME_MAX;
-use keyway_region::verbs::{Arithmetic, Counted, Delete, Deleted, Get, Item, Number, Store, Stored, WriteError};
+use keyway_region::verbs::{Arithmetic, Counted, Delete, Deleted, Get, Item, Number, Read, Store, Stored, WriteError};
 use keyway_region::{Lent, Target, seconds_of};
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -261,6 +261,14 @@ impl Writer {
                 self.inner.upkeep(now);
             }
         }
+    }
+
+    pub(crate) fn look(&mut self, key: &[u8]) -> Result<Read, WriteError> {
+        self.ready()?;
+        let key = self.copies.of(self.latch, key);
+        verb(&mut self.inner, &mut self.member.watch, &self.member.crew, |inner, now| {
+            inner.region().read(key, &Get::default(), now, &mut Vec::new(), &mut |_, _| {})
+        })
     }
 
     pub(crate) fn note_hit(&mut self, key: &[u8]) {

@@ -7,7 +7,7 @@
 use super::classic::is_noreply;
 use super::{BAD_EXPTIME, BAD_FORMAT, Decoded, ERROR, Line, close, unless};
 use crate::request::{DumpFormat, Request};
-use crate::token::{Tokens, parse_i64, parse_u32};
+use crate::token::{Tokens, parse_i32, parse_i64, parse_u32};
 
 const OK: &[u8] = b"OK\r\n";
 const BAD_CLASS: &[u8] = b"BADCLASS invalid class id\r\n";
@@ -67,7 +67,7 @@ impl<'a> Line<'a, '_> {
         let delay = match words.next() {
             None => Some(0),
             Some(b"noreply") if words.next().is_none() => Some(0),
-            Some(delay) => parse_i64(delay),
+            Some(delay) => parse_i32(delay),
         };
         match delay {
             Some(delay) => self.accept(Request::FlushAll { delay, noreply }),

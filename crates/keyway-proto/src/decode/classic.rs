@@ -4,7 +4,7 @@
 
 use super::{BAD_CHUNK, BAD_EXPTIME, BAD_FORMAT, Block, Decoded, Line, TOO_LARGE, VALUE_LEN_MAX, refuse, unless};
 use crate::request::{KEY_LEN_MAX, Keys, MetaKey, Request, Store, StoreVerb};
-use crate::token::{Tokens, parse_i64, parse_u64};
+use crate::token::{Tokens, parse_i32, parse_i64, parse_u64};
 
 const BAD_DELTA: &[u8] = b"CLIENT_ERROR invalid numeric delta argument\r\n";
 
@@ -23,7 +23,7 @@ impl<'a> Line<'a, '_> {
         let (Some(exptime), Some(_)) = (words.next(), words.clone().next()) else {
             return self.refuse(BAD_FORMAT);
         };
-        let Some(exptime) = parse_i64(exptime) else {
+        let Some(exptime) = parse_i32(exptime) else {
             return self.refuse(BAD_EXPTIME);
         };
         match checked_keys(words) {
@@ -44,7 +44,7 @@ impl<'a> Line<'a, '_> {
         };
         let cas = words.clone().next();
         let noreply = is_noreply(words);
-        let (Some(flags), Some(exptime)) = (parse_flags(flags), parse_i64(without_plus(exptime))) else {
+        let (Some(flags), Some(exptime)) = (parse_flags(flags), parse_stored_exptime(exptime)) else {
             return self.refuse_with_data(unless(noreply, BAD_FORMAT), value_len);
         };
         let cas = match verb {
@@ -117,7 +117,7 @@ impl<'a> Line<'a, '_> {
         if key.len() > KEY_LEN_MAX {
             return self.refuse(unless(noreply, BAD_FORMAT));
         }
-        match parse_i64(exptime) {
+        match parse_i32(exptime) {
             Some(exptime) => self.accept(Request::Touch { key, exptime, noreply }),
             None => self.refuse(unless(noreply, BAD_EXPTIME)),
         }
@@ -142,6 +142,13 @@ pub(super) fn is_noreply(words: Tokens<'_>) -> bool {
 /// Client flags: 32 bits. memcached keeps the low 32 bits of anything longer.
 fn parse_flags(token: &[u8]) -> Option<u32> {
     parse_u64(without_plus(token)).and_then(|flags| u32::try_from(flags & u64::from(u32::MAX)).ok())
+}
+
+/// The exptime of storage commands: of up to 64 bits, of which the low 32 count, with their sign. So the 4294967295 that a client
+/// sends for its -1 is -1, as in memcached.
+fn parse_stored_exptime(token: &[u8]) -> Option<i32> {
+    let [a, b, c, d, ..] = parse_i64(without_plus(token))?.to_le_bytes();
+    Some(i32::from_le_bytes([a, b, c, d]))
 }
 
 /// memcached reads flags and exptime of storage commands with the C library, which takes a plus sign.

@@ -9,7 +9,7 @@ use crate::request::{
     Flags, KEY_LEN_MAX, META_TOKENS_MAX, MetaArithmetic, MetaDelete, MetaGet, MetaKey, MetaSet, MetaSetMode, OPAQUE_LEN_MAX,
     Request,
 };
-use crate::token::{Tokens, parse_i64, parse_u32, parse_u64};
+use crate::token::{Tokens, parse_i32, parse_u32, parse_u64};
 
 const TOO_MANY_FLAGS: &[u8] = b"CLIENT_ERROR options flags are too long\r\n";
 const DUPLICATE_FLAG: &[u8] = b"CLIENT_ERROR duplicate flag\r\n";
@@ -36,9 +36,9 @@ struct Parsed {
     /// the letter after `M`; `Some(0)` if there is none
     mode: Option<u8>,
     client_flags: u32,
-    exptime: Option<i64>,
-    vivify: Option<i64>,
-    recache_s: Option<i64>,
+    exptime: Option<i32>,
+    vivify: Option<i32>,
+    recache_s: Option<i32>,
     compare_cas: Option<u64>,
     new_cas: Option<u64>,
     delta: Option<u64>,
@@ -87,9 +87,9 @@ impl Parsed {
             b'c' | b'f' | b'h' | b'k' | b'l' | b's' | b't' | b'P' | b'L' => {}
             b'O' => self.opaque_too_long = argument.len() >= OPAQUE_LEN_MAX,
             b'M' => self.mode = Some(argument.first().copied().unwrap_or(0)),
-            b'T' => return Ok(put(&mut self.exptime, parse_i64(argument), BAD_TOKEN)),
-            b'N' => return Ok(put(&mut self.vivify, parse_i64(argument), BAD_TOKEN)),
-            b'R' => return Ok(put(&mut self.recache_s, parse_i64(argument), BAD_TOKEN)),
+            b'T' => return Ok(put(&mut self.exptime, parse_i32(argument), BAD_TOKEN)),
+            b'N' => return Ok(put(&mut self.vivify, parse_i32(argument), BAD_TOKEN)),
+            b'R' => return Ok(put(&mut self.recache_s, parse_i32(argument), BAD_TOKEN)),
             b'C' => return Ok(put(&mut self.compare_cas, parse_u64(argument), BAD_TOKEN)),
             b'E' => return Ok(put(&mut self.new_cas, parse_u64(argument), BAD_TOKEN)),
             b'D' => return Ok(put(&mut self.delta, parse_u64(argument), BAD_DELTA)),

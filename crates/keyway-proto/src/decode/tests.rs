@@ -10,14 +10,13 @@ use crate::request::*;
 use crate::token::tokens;
 
 /// What a connection sees of a stream.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 enum Event {
     /// `Debug` of the request, which shows every field
     Request(String),
-    Refused {
-        reply: &'static str,
-        forget: Option<Vec<u8>>,
-    },
+    /// the key to forget
+    TooLarge(Option<Vec<u8>>),
+    Refused(&'static str),
     Closed,
 }
 
@@ -45,23 +44,18 @@ fn events(stream: &[u8], cuts: impl IntoIterator<Item = usize>) -> Vec<Event> {
                     events.push(Event::Request(format!("{request:?}")));
                     consumed
                 }
-                Decoded::Refused {
-                    consumed,
-                    reply,
-                    forget,
-                    close,
-                } => {
+                Decoded::TooLarge { consumed, forget } => {
+                    events.push(Event::TooLarge(forget.map(|key| key.stored().to_vec())));
+                    consumed
+                }
+                Decoded::Refused { consumed, reply, close } => {
                     if close {
                         events.push(Event::Closed);
                         return events;
                     }
-                    // Without reply and key it is only bytes that go away: how many at a time is not the client's matter.
-                    if !reply.is_empty() || forget.is_some() {
-                        let reply = std::str::from_utf8(reply).unwrap_or_default();
-                        events.push(Event::Refused {
-                            reply,
-                            forget: forget.map(|key| key.stored().to_vec()),
-                        });
+                    // Without a reply it is only bytes that go away: how many at a time is not the client's matter.
+                    if !reply.is_empty() {
+                        events.push(Event::Refused(std::str::from_utf8(reply).unwrap_or_default()));
                     }
                     consumed
                 }
@@ -79,7 +73,7 @@ fn request(request: Request<'_>) -> Vec<Event> {
 }
 
 fn refused(reply: &'static str) -> Vec<Event> {
-    vec![Event::Refused { reply, forget: None }]
+    vec![Event::Refused(reply)]
 }
 
 fn error(reply: &'static str) -> Vec<Event> {
@@ -101,11 +95,15 @@ fn error(reply: &'static str) -> Vec<Event> {
     })
 }
 
+fn too_large() -> Vec<Event> {
+    [vec![Event::TooLarge(None)], error("large")].concat()
+}
+
 fn forgotten(key: &[u8]) -> Vec<Event> {
-    vec![Event::Refused {
-        reply: "SERVER_ERROR object too large for cache\r\n",
-        forget: Some(key.to_vec()),
-    }]
+    vec![
+        Event::TooLarge(Some(key.to_vec())),
+        Event::Refused("SERVER_ERROR object too large for cache\r\n"),
+    ]
 }
 
 fn set<'a>(key: &'a [u8], value: &'a [u8]) -> Store<'a> {
@@ -333,13 +331,10 @@ fn classic_table() -> Vec<(&'static str, Vec<Event>)> {
         ("set k 0 0 2\r\nhi\n\n", error("chunk")),
         ("set k 0 0 2 noreply\r\nhixx", vec![]),
         ("set k 0 0 2000\r\n<2000>\r\n", forgotten(b"k")),
-        ("add k 0 0 2000\r\n<2000>\r\n", error("large")),
+        ("add k 0 0 2000\r\n<2000>\r\n", too_large()),
         (
             "set k 0 0 2000 noreply\r\n<2000>\r\n",
-            vec![Event::Refused {
-                reply: "",
-                forget: Some(b"k".to_vec()),
-            }],
+            vec![Event::TooLarge(Some(b"k".to_vec()))],
         ),
         ("delete k\r\n", delete("k", false)),
         ("delete k noreply\r\n", delete("k", true)),
@@ -360,7 +355,8 @@ fn classic_table() -> Vec<(&'static str, Vec<Event>)> {
         ("incr k noreply\r\n", vec![]),
         ("touch k 100\r\n", touch(100, false)),
         ("touch k -5 noreply\r\n", touch(-5, true)),
-        ("touch k 4294967296\r\n", touch(1 << 32, false)),
+        ("touch k 2147483647\r\n", touch(i32::MAX, false)),
+        ("touch k 2147483648\r\n", error("exptime")),
         ("touch k\r\n", error("format")),
         ("touch k x\r\n", error("exptime")),
         ("touch k -\r\n", error("exptime")),
@@ -741,7 +737,7 @@ fn a_stream_of_all_lines_gives_the_same_events_however_it_is_cut() {
 fn every_split_point_of_a_pipeline_gives_the_same_events() {
     let stream = expand("set a 1 2 3\r\nabc\r\nget a b\r\nset b 0 0 2000\r\n<2000>\r\nms c 2 q\r\nhixxmg c v\r\nmn\r\n");
     let whole = events(&stream, []);
-    assert_eq!(whole.len(), 6);
+    assert_eq!(whole.len(), 7);
     for cut in 0..=stream.len() {
         assert_eq!(events(&stream, [cut]), whole, "cut at {cut}");
     }
@@ -804,11 +800,9 @@ fn a_huge_declared_length_asks_for_bytes_or_is_swallowed_but_never_takes_memory(
     let mut decoder = Decoder::new(limits());
     assert!(matches!(
         decoder.decode(line),
-        Decoded::Refused {
+        Decoded::TooLarge {
             consumed: 22,
             forget: Some(_),
-            close: false,
-            ..
         }
     ));
     let megabyte = vec![b'x'; 1 << 20];
@@ -816,7 +810,8 @@ fn a_huge_declared_length_asks_for_bytes_or_is_swallowed_but_never_takes_memory(
         assert_eq!(decoder.decode(&megabyte), refuse(1 << 20, b""));
     }
     assert_eq!(decoder.decode(b""), Decoded::Incomplete { need: 1 });
-    assert_eq!(decoder.decode(b"\r\nmn\r\n"), refuse(2, b""));
+    assert_eq!(decoder.decode(b"\r"), refuse(1, b""));
+    assert_eq!(decoder.decode(b"\nmn\r\n"), refuse(1, TOO_LARGE));
     assert_eq!(
         decoder.decode(b"mn\r\n"),
         Decoded::Request {

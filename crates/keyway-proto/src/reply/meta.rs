@@ -50,8 +50,7 @@ pub struct Facts<'a> {
     pub cas: u64,
     /// for `t`: seconds left after the command, `None` for an item that does not expire
     pub ttl_s: Option<u64>,
-    /// for a `t` that stands before the `T` or `N` which changed the TTL: seconds left before the command; `None` if the
-    /// command changed nothing
+    /// what `t` tells instead, where it stands before a `T` or `N` which changed the TTL: flags are carried out from left to right
     pub ttl_before_s: Option<Option<u64>>,
     /// for `l`: seconds since the last access before this one
     pub idle_s: u64,
@@ -90,8 +89,7 @@ pub fn meta(out: &mut Vec<u8>, command: MetaCommand, code: MetaCode, flags: &Fla
         decimal(out, facts.value_len as u64);
     }
     let has_item = matches!(code, MetaCode::Value | MetaCode::Done);
-    // memcached carries flags out from left to right: `t` tells the TTL of its place in the line.
-    let mut ttl_s = facts.ttl_before_s.unwrap_or(facts.ttl_s);
+    let ttl_s = facts.ttl_before_s.unwrap_or(facts.ttl_s);
     for flag in flags.clone() {
         match (flag, command) {
             // Every answer carries these two, so that a client can tell which request it belongs to.
@@ -109,7 +107,6 @@ pub fn meta(out: &mut Vec<u8>, command: MetaCommand, code: MetaCode, flags: &Fla
                 Some(ttl_s) => labelled(out, b" t", ttl_s),
                 None => out.extend_from_slice(b" t-1"),
             },
-            ([b'T' | b'N', ..], _) => ttl_s = facts.ttl_s,
             ([b's', ..], MetaCommand::Get) => labelled(out, b" s", facts.value_len as u64),
             ([b'f', ..], MetaCommand::Get) => labelled(out, b" f", facts.client_flags.into()),
             ([b'l', ..], MetaCommand::Get) => labelled(out, b" l", facts.idle_s),
@@ -213,15 +210,13 @@ mod tests {
     }
 
     #[test]
-    fn ttl_is_that_of_its_place_in_the_line() {
+    fn ttl_is_that_of_before_where_it_is_told_so() {
         let facts = Facts {
             ttl_s: Some(60),
             ttl_before_s: Some(None),
             ..facts()
         };
         assert_eq!(line(MetaCommand::Get, MetaCode::Done, b"t T60", &facts), "HD t-1\r\n");
-        assert_eq!(line(MetaCommand::Get, MetaCode::Done, b"T60 t", &facts), "HD t60\r\n");
-        assert_eq!(line(MetaCommand::Arithmetic, MetaCode::Done, b"N60 t", &facts), "HD t60\r\n");
         let unchanged = Facts {
             ttl_before_s: None,
             ..facts
