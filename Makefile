@@ -15,7 +15,7 @@ VERSION = $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml)
 SONAME = libkeyway.so.0
 TO = $(DESTDIR)$(PREFIX)
 
-.PHONY: help run test program build install wheel clean
+.PHONY: help run test program build install loader wheel clean
 
 help:
 	@echo 'make run      build in release mode and serve on 127.0.0.1:11211 (ARGS=… is passed on)'
@@ -55,6 +55,13 @@ install:
 	install -D -m 755 $(BUILT)/libmemcachedutil.so $(TO)/lib/keyway/libmemcachedutil.so.2
 	install -d $(TO)/lib/pkgconfig
 	sed 's|@PREFIX@|$(PREFIX)|; s|@VERSION@|$(VERSION)|' crates/keyway-capi/keyway.pc.in >$(TO)/lib/pkgconfig/keyway.pc
+	@$(MAKE) --no-print-directory loader
+
+# Has the loader take note of the library, unless it is for a package (DESTDIR); says how it is found where the loader does not look.
+loader:
+	@test -n "$(DESTDIR)" || { PATH="$$PATH:/usr/sbin:/sbin"; ldconfig 2>/dev/null; \
+	  ldconfig -p 2>/dev/null | grep -q ' $(PREFIX)/lib/$(SONAME)$$' || \
+	  echo 'Programs do not find $(SONAME) by themselves: set LD_LIBRARY_PATH=$(PREFIX)/lib, or add $(PREFIX)/lib to /etc/ld.so.conf.d and run ldconfig.'; }
 
 wheel:
 	python3 -m pip wheel --no-deps --wheel-dir $(TARGET_DIR)/wheels ./bindings/python

@@ -1,7 +1,7 @@
 //! `make install`: enemy, a file that is missing, in another place, or under a name that compilers, linkers and loaders do not
 //! look for.
 
-use harness::{DEADLINE, Scratch, program_on_path, run_to_end, skip};
+use harness::{DEADLINE, Kind, Scratch, ServeOptions, Server, Transport, program_on_path, run_to_end, skip};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
@@ -61,12 +61,23 @@ fn what_is_installed_compiles_and_runs() {
     let version = run(Command::new(prefix.join("bin/keyway")).arg("version"), DEADLINE);
     assert!(version.contains(env!("CARGO_PKG_VERSION")), "{version}");
 
-    // As the README compiles its program: with what pkg-config says, and no more.
+    // As the README compiles its program and runs it: with what pkg-config says, and on the region of a server as `make run` starts it.
     let readme = std::fs::read_to_string(root().join("README.md")).expect("README.md");
     let program = readme.split("```c\n").nth(1).and_then(|rest| rest.split("```").next());
     std::fs::write(scratch.join("hello.c"), program.expect("README.md has a C program")).expect("a source file");
-    let line = "cc hello.c $(pkg-config --cflags --libs keyway)";
-    assert!(readme.contains(line), "README.md does not say: {line}");
+    let lines = readme
+        .split("```sh\n")
+        .skip(1)
+        .filter_map(|rest| rest.split("```").next())
+        .find(|block| block.contains("pkg-config"))
+        .expect("README.md says how to compile its C program");
+    let server = Server::start(
+        Kind::Keyway,
+        &ServeOptions {
+            default_place: true,
+            ..ServeOptions::default()
+        },
+    );
     let shell = |line: &str| {
         let mut command = Command::new("/bin/sh");
         command.args(["-c", line]).current_dir(scratch.path());
@@ -74,8 +85,12 @@ fn what_is_installed_compiles_and_runs() {
         command.env("LD_LIBRARY_PATH", prefix.join("lib"));
         run(&mut command, DEADLINE)
     };
-    shell(line);
-    assert_eq!(shell("./a.out ./region"), "hello\n");
+    assert_eq!(shell(&lines.replace("11211", &server.address().port().to_string())), "hello\n");
+    let mut wire = server.connect(Transport::Tcp);
+    assert_eq!(wire.ask("mg greeting s").expect("an answer"), "HD s5", "program and server share a region");
+    // Without a region it says so, instead of going on with none.
+    let told = shell("./a.out /nowhere/region 2>&1 || echo ended with $?");
+    assert!(told.contains("/nowhere/region") && told.ends_with("ended with 1\n"), "{told}");
     let found = shell("pkg-config --modversion keyway");
     assert_eq!(found.trim_end(), env!("CARGO_PKG_VERSION"));
 
@@ -84,6 +99,23 @@ fn what_is_installed_compiles_and_runs() {
         "cc hello.c -o static $(pkg-config --cflags keyway) -Wl,-Bstatic $(pkg-config --libs keyway) -Wl,-Bdynamic $(pkg-config --static --libs-only-l keyway | sed s/-lkeyway//)",
     );
     assert_eq!(shell("env -u LD_LIBRARY_PATH ./static ./region"), "hello\n");
+}
+
+/// Where the loader looks is told to it; where it does not look, the user is told.
+#[test]
+fn an_installed_library_is_found_or_it_is_said_how() {
+    if program_on_path("make").is_none() {
+        return skip("make install and ldconfig", "make is not installed");
+    }
+    let scratch = Scratch::new();
+    let told = |line: &str| {
+        let output = run(make("loader").arg(line), DEADLINE);
+        output.contains(&format!("LD_LIBRARY_PATH={}/lib", scratch.path().display()))
+    };
+    assert!(told(&format!("PREFIX={}", scratch.path().display())), "it is not where the loader looks");
+    // A package is not installed yet: its loader is another one's.
+    let package = format!("DESTDIR={}", scratch.path().display());
+    assert_eq!(run(make("loader").arg("--silent").arg(package), DEADLINE), "");
 }
 
 #[test]

@@ -126,6 +126,20 @@ impl Decoder {
         }
     }
 
+    /// Whether the value of a refused request is being dropped.
+    pub fn is_dropping(&self) -> bool {
+        self.refused.len > 0
+    }
+
+    /// Whether of the first request of `input`, which is not complete, only the value is missing.
+    pub fn is_in_value(&self, input: &[u8]) -> bool {
+        let head = input.get(..=LINE_LEN_MAX).unwrap_or(input);
+        match self.protocol {
+            Protocol::Binary => head.len() >= binary::HEADER_LEN,
+            _ => find_byte(head, b'\n').is_some(),
+        }
+    }
+
     /// Decodes the first request of `input`.
     #[inline]
     pub fn decode<'a>(&mut self, input: &'a [u8]) -> Decoded<'a> {

@@ -13,6 +13,7 @@
 //! Nobody waits for anybody: what cannot be reclaimed now is passed by.
 
 use crate::atomics::{AcqRel, Relaxed, Release, fence};
+use crate::clock::seconds_left;
 use crate::layout::index;
 use crate::layout::segment::{ADMISSION, Kind, LeaseWord, MAIN, POOLS, Spare, State};
 use crate::layout::stats::Counter;
@@ -129,7 +130,39 @@ enum Need {
     Anything,
 }
 
+/// Headers that are looked at for the oldest segment.
+const AGED_MAX: usize = 4096;
+
+/// How long ago the segments of the log were opened that are the oldest of their pools, in seconds; `None`: the pool is empty.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Ages {
+    /// of new items
+    pub admission_s: Option<u32>,
+    /// of those that were hit, or came back
+    pub main_s: Option<u32>,
+}
+
 impl Region {
+    /// The ages of the pools, looking at a sample of a large region's segments.
+    pub fn ages(&self, now: u32) -> Ages {
+        let mut oldest = [None::<u32>; POOLS];
+        for segment in (0..self.segments()).step_by(self.segments().div_ceil(AGED_MAX).max(1)) {
+            let header = self.header(segment);
+            let state = State(header.state.load(Relaxed));
+            if state.kind() == Some(Kind::Open)
+                && let Some(oldest) = oldest.get_mut(state.pool())
+            {
+                let opened = header.opened.load(Relaxed);
+                *oldest = Some(oldest.map_or(opened, |first| first.min(opened)));
+            }
+        }
+        let age = |pool: usize| oldest.get(pool).copied().flatten().map(|opened| seconds_left(now.max(opened), opened));
+        Ages {
+            admission_s: age(ADMISSION),
+            main_s: age(MAIN),
+        }
+    }
+
     /// Whether every item in the segment is flushed or expired; of a large value's segment whether the value had expired
     /// when it was written or met last.
     fn is_dead(&self, segment: usize, now: u32, epoch: u32) -> bool {

@@ -49,6 +49,7 @@ mod touched;
 pub mod verbs;
 
 pub use clock::{Moment, seconds_of};
+pub use evict::Ages;
 pub use hash::{all_choices, hash};
 pub use operations::Lent;
 pub use out::Target;

@@ -64,11 +64,20 @@ pub(crate) enum Stream {
 }
 
 /// What the state word of a [`Peer`] says, in `stats conns`' words.
-pub(crate) const STATES: [&str; 4] = ["conn_read", "conn_parse_cmd", "conn_mwrite", "conn_watch"];
+pub(crate) const STATES: [&str; 6] = [
+    "conn_read",
+    "conn_parse_cmd",
+    "conn_mwrite",
+    "conn_watch",
+    "conn_nread",
+    "conn_swallow",
+];
 const STATE_WAITING: u8 = 0;
 const STATE_EXECUTING: u8 = 1;
 const STATE_UNSENT: u8 = 2;
 const STATE_WATCHING: u8 = 3;
+const STATE_IN_VALUE: u8 = 4;
+const STATE_DROPPING: u8 = 5;
 
 pub(crate) struct Connection {
     stream: Stream,
@@ -430,6 +439,8 @@ impl Connection {
         self.give_back(desk);
         let state = match (&self.phase, self.unsent()) {
             (Phase::Watching, _) => STATE_WATCHING,
+            (_, 0) if self.decoder.is_dropping() => STATE_DROPPING,
+            (_, 0) if self.decoder.is_in_value(self.input.data()) => STATE_IN_VALUE,
             (_, 0) => STATE_WAITING,
             _ => STATE_UNSENT,
         };

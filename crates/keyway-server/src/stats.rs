@@ -265,10 +265,19 @@ pub(crate) fn settings(shared: &Shared, cache: &Cache, out: &mut Vec<u8>) {
     stat(out, "slab_reassign", "no");
     stat(out, "slab_automove", 0);
     stat(out, "slab_chunk_max", info.segment_bytes);
-    // Exporters take "yes" as the promise of counters that a log-structured store does not have.
-    stat(out, "lru_crawler", "no");
+    // What memcached's crawler does is done here: expired items are reclaimed in the background, and dumps are answered. Exporters show
+    // the settings below only if they find a "yes" here.
+    stat(out, "lru_crawler", "yes");
+    stat(out, "lru_crawler_sleep", 0);
+    stat(out, "lru_crawler_tocrawl", 0);
     stat(out, "lru_maintainer_thread", "no");
     stat(out, "lru_segmented", "no");
+    stat(out, "hot_lru_pct", 0);
+    stat(out, "warm_lru_pct", 0);
+    stat(out, "hot_max_factor", "0.00");
+    stat(out, "warm_max_factor", "0.00");
+    stat(out, "temp_lru", "no");
+    stat(out, "temporary_ttl", 0);
     stat(out, "tail_repair_time", 0);
     stat(out, "flush_enabled", yes_no(config.flush_enabled));
     stat(out, "dump_enabled", yes_no(config.dump_enabled));
@@ -298,14 +307,15 @@ pub(crate) fn settings(shared: &Shared, cache: &Cache, out: &mut Vec<u8>) {
 pub(crate) fn items(shared: &Shared, cache: &Cache, out: &mut Vec<u8>) {
     let c = cache.counters().since(&lock(&shared.baseline).counters);
     if c.curr_items > 0 || c.total_items > 0 {
+        let ages = cache.ages();
         for (name, count) in [
             ("number", c.curr_items),
             ("number_hot", 0),
             ("number_warm", 0),
             ("number_cold", c.curr_items),
-            ("age_hot", 0),
+            ("age_hot", ages.admission_s.unwrap_or(0)),
             ("age_warm", 0),
-            ("age", 0),
+            ("age", ages.main_s.or(ages.admission_s).unwrap_or(0)),
             ("mem_requested", c.bytes),
             ("evicted", c.evictions),
             ("evicted_nonzero", 0),

@@ -67,6 +67,7 @@ pub use error::{GrowError, LocalError, OpenError, SessionError};
 pub use gate::{Gate, GateState};
 pub use kernel::{KernelDoor, KernelDoorError};
 pub use keyway_region::Target;
+pub use keyway_region::Ages;
 pub use keyway_region::check::Report as CheckReport;
 pub use keyway_region::layout::stats::Counters;
 pub use keyway_region::verbs::*;
@@ -494,6 +495,14 @@ impl Cache {
     pub fn counters(&self) -> Counters {
         let _inside = self.inner.crew.latch.open();
         self.region().map_or_else(Counters::default, Region::counters)
+    }
+
+    /// How old the oldest items can be: how long ago the oldest segments of the log that are in use were opened. In a large region the
+    /// oldest of a sample.
+    pub fn ages(&self) -> Ages {
+        let _inside = self.inner.crew.latch.open();
+        let now = self.inner.crew.clock.now();
+        self.region().map_or_else(Ages::default, |region| region.ages(region.tick(now)))
     }
 
     /// What the region is and how full it is. A forked child knows nothing of it: zeros.

@@ -21,6 +21,7 @@
 //! | `<+ text` | … one of them is this |
 //! | `<= text` | … each of them is of this form, or of that of another such line |
 //! | `@own` | the conversation has a server of its own |
+//! | `@within S` | what is expected before the first `~>` is so only if that is reached within S seconds: a conversation that departs, and was slower, is held again, on a server of its own |
 //! | `@stepwise` | a client waits for each reply here: not to be pipelined |
 //! | `@one-way` | the connection takes no requests after this conversation |
 //! | `@keyway-only note`, `@memcached-only note` | the other one answers otherwise, for the reason in the note |

@@ -49,8 +49,37 @@ impl Manner {
     }
 }
 
-/// Holds the conversation; `Err` says where the server departed from the table.
-pub fn play(conversation: &Conversation, wire: &mut Wire, manner: Manner) -> Result<(), String> {
+/// A server that departed from the table.
+#[derive(Debug)]
+pub struct Departure {
+    /// where, and how
+    pub why: String,
+    /// how long the client took to the first polled step, or to the departure if that was before
+    pub took: Duration,
+}
+
+impl Departure {
+    /// Whether the client was too slow for what the conversation expects: then nothing is known of the server.
+    pub fn is_late(&self, conversation: &Conversation) -> bool {
+        conversation.within.is_some_and(|within| self.took > within)
+    }
+}
+
+/// Holds the conversation.
+///
+/// # Errors
+///
+/// Where the server departed from the table.
+pub fn play(conversation: &Conversation, wire: &mut Wire, manner: Manner) -> Result<(), Departure> {
+    let start = Instant::now();
+    let mut took = None;
+    play_timed(conversation, wire, manner, &mut || took = took.or(Some(start.elapsed()))).map_err(|why| Departure {
+        why,
+        took: took.unwrap_or_else(|| start.elapsed()),
+    })
+}
+
+fn play_timed(conversation: &Conversation, wire: &mut Wire, manner: Manner, polling: &mut impl FnMut()) -> Result<(), String> {
     wire.set_timeout(SILENCE_MAX).map_err(|e| e.to_string())?;
     let mut names = Names::new();
     let mut closed = false;
@@ -69,6 +98,7 @@ pub fn play(conversation: &Conversation, wire: &mut Wire, manner: Manner) -> Res
     } else {
         for (index, step) in conversation.steps.iter().enumerate() {
             let result = if step.poll {
+                polling();
                 poll_step(step, wire, &mut names)
             } else {
                 one_step(step, wire, &mut names, manner)

@@ -1,7 +1,7 @@
 //! The table's text files: their parser. The language is described at the head of the crate.
 
 use std::path::Path;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use crate::pattern::{Names, Pattern, Piece};
 
@@ -21,6 +21,8 @@ pub struct Conversation {
     pub steps: Vec<Step>,
     /// it changes what other conversations would see, or waits: it has a server of its own
     pub own_server: bool,
+    /// what it expects before its first polled step is so only for a client that comes to that step within this time
+    pub within: Option<Duration>,
     /// the requests must not be sent before the replies to earlier ones have come
     pub stepwise: bool,
     /// the connection takes no requests afterwards
@@ -232,6 +234,7 @@ impl Conversation {
             name: name.into(),
             steps: Vec::new(),
             own_server: false,
+            within: None,
             stepwise: false,
             one_way: false,
             only: None,
@@ -289,6 +292,12 @@ fn take_attribute(conversation: &mut Conversation, attribute: &str) -> Result<()
     let version = || Version::parse(rest).ok_or(format!("no version in {rest}"));
     match word {
         "own" => conversation.own_server = true,
+        "within" => {
+            let seconds = rest.parse().map_err(|_| format!("{rest} is no number of seconds"))?;
+            conversation.within = Some(Duration::from_secs(seconds));
+            // It may have to be held again, on a server that knows nothing of it.
+            conversation.own_server = true;
+        }
         "stepwise" => conversation.stepwise = true,
         "one-way" => conversation.one_way = true,
         "keyway-only" | "memcached-only" if rest.is_empty() => return Err(format!("{word} needs a reason")),

@@ -39,6 +39,8 @@ pub struct ServeOptions {
     pub threads: u32,
     /// Keyway's region; without it, a fresh file in the scratch directory
     pub region: Option<PathBuf>,
+    /// leave Keyway's region to Keyway: it is where `make run`'s is, but for the port, and removed at the end
+    pub default_place: bool,
     /// the socket that a memcached listens on; Keyway listens on both
     pub transport: Transport,
     /// start Keyway by `keyway memcached` and memcached's own command line, instead of `keyway serve`
@@ -55,6 +57,7 @@ impl Default for ServeOptions {
             memory_mb: 64,
             threads: 4,
             region: None,
+            default_place: false,
             transport: Transport::Tcp,
             memcached_command_line: false,
             keyway_arguments: Vec::new(),
@@ -85,6 +88,7 @@ pub struct Server {
     socket: PathBuf,
     log: PathBuf,
     region: PathBuf,
+    has_default_place: bool,
     _scratch: Scratch,
 }
 
@@ -165,11 +169,19 @@ impl Server {
     }
 
     fn spawn(kind: Kind, options: &ServeOptions) -> Self {
+        Self::spawn_at(kind, options, free_port())
+    }
+
+    fn spawn_at(kind: Kind, options: &ServeOptions, port: u16) -> Self {
         let scratch = Scratch::new();
-        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, free_port()));
+        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
         let socket = scratch.join("socket");
         let log = scratch.join("log");
-        let region = options.region.clone().unwrap_or_else(|| scratch.join("region"));
+        let region = match &options.region {
+            Some(region) => region.clone(),
+            None if options.default_place => default_place(address.port()),
+            None => scratch.join("region"),
+        };
         let mut command = match kind {
             Kind::Keyway if options.memcached_command_line => {
                 let mut command = Command::new(keyway_binary());
@@ -197,7 +209,9 @@ impl Server {
                 command
                     .args(["serve", "--listen", &address.to_string(), "--socket"])
                     .arg(&socket);
-                command.arg("--region").arg(&region);
+                if !options.default_place {
+                    command.arg("--region").arg(&region);
+                }
                 command.args([
                     "--memory",
                     &format!("{}m", options.memory_mb),
@@ -244,6 +258,7 @@ impl Server {
             socket,
             log,
             region,
+            has_default_place: options.default_place,
             _scratch: scratch,
         }
     }
@@ -264,8 +279,27 @@ impl Server {
     }
 
     fn answers(&self, transport: Transport) -> bool {
-        let version = self.try_connect(transport).and_then(|mut wire| wire.ask("version"));
-        version.is_ok_and(|line| line.starts_with("VERSION "))
+        let version = self.try_connect(transport).and_then(|mut wire| {
+            let line = wire.ask("version")?;
+            // Another server may have taken the port since it was chosen: this one is about to find that out, and to end.
+            Ok(line.starts_with("VERSION ") && self.is_who_answers(&mut wire)?)
+        });
+        version.unwrap_or(false)
+    }
+
+    /// Whether the server on this connection is the process that was started, as far as it tells.
+    fn is_who_answers(&self, wire: &mut Wire) -> io::Result<bool> {
+        wire.send(b"stats\r\n")?;
+        let mut is_ours = true;
+        loop {
+            let line = wire.line()?;
+            let line = String::from_utf8_lossy(&line);
+            match line.strip_prefix("STAT pid ") {
+                Some(pid) => is_ours = pid.trim() == self.pid().to_string(),
+                None if line.starts_with("STAT ") => {}
+                None => return Ok(is_ours),
+            }
+        }
     }
 
     /// Opens a connection.
@@ -358,7 +392,18 @@ impl Server {
 impl Drop for Server {
     fn drop(&mut self) {
         self.kill();
+        if self.has_default_place {
+            // What is not there need not go.
+            let _ = std::fs::remove_file(&self.region);
+        }
     }
+}
+
+/// Where a server of this user on this port has its region.
+fn default_place(port: u16) -> PathBuf {
+    use std::os::unix::fs::MetadataExt;
+    let user = std::fs::metadata("/proc/self").map_or(0, |meta| meta.uid());
+    PathBuf::from(format!("/dev/shm/keyway-{user}-{port}"))
 }
 
 /// A port that was free a moment ago.
@@ -411,6 +456,23 @@ pub fn run_to_end(command: &mut Command, deadline: Duration) -> (ExitStatus, Str
                 let _ = child.wait();
                 panic!("{name} did not end within {deadline:?} ({other:?}):\n{}", read());
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Two tests may choose the same port: who comes second must not take the first one's server for its own.
+    #[test]
+    fn a_server_on_a_port_that_another_has_taken_is_not_taken_for_the_own() {
+        for kind in Kind::to_test("two servers on one port") {
+            let options = ServeOptions::default();
+            let first = Server::start(kind, &options);
+            let mut second = Server::spawn_at(kind, &options, first.address().port());
+            assert!(second.wait_ready(Transport::Tcp).is_err(), "{}", kind.name());
+            assert!(second.log().to_lowercase().contains("address already in use"), "{}", second.log());
         }
     }
 }

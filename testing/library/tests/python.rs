@@ -184,44 +184,24 @@ fn the_readmes_lines_for_python_work_as_they_stand() {
         assert!(site.join("keyway").join(file).is_file(), "the wheel has no keyway/{file}");
     }
 
-    // The region that the program names is whoever's runs this test: where that can be, it sees an empty directory there.
-    let region = Path::new("/dev/shm/keyway.region");
-    let copy = target().join("site");
-    let _ = std::fs::remove_dir_all(&copy);
-    let (status, output) = run_to_end(Command::new("cp").arg("-r").arg(site.path()).arg(&copy), DEADLINE);
-    assert!(status.success(), "{output}");
-    let alone = [
-        "unshare",
-        "--mount",
-        "sh",
-        "-c",
-        "mount -t tmpfs none /dev/shm && exec \"$@\"",
-        "sh",
-    ];
-    let has_own = run_to_end(Command::new(alone[0]).args(&alone[1..]).arg("true"), DEADLINE)
-        .0
-        .success();
-    if !has_own && region.exists() {
-        return skip(test, &format!("{} is in use", region.display()));
-    }
-    let mut command = if has_own {
-        Command::new(alone[0])
-    } else {
-        Command::new("env")
-    };
-    if has_own {
-        command.args(&alone[1..]);
-    }
+    // On the region of a server as `make run` starts it, but for the port.
+    let server = Server::start(
+        Kind::Keyway,
+        &ServeOptions {
+            default_place: true,
+            ..ServeOptions::default()
+        },
+    );
+    assert!(program.contains("-11211\")"), "README.md's program names the region of make run");
+    let mut command = Command::new(&python.interpreter);
     command
-        .arg(&python.interpreter)
-        .args(["-c", &program])
-        .env("PYTHONPATH", &copy);
+        .args(["-c", &program.replace("11211", &server.address().port().to_string())])
+        .env("PYTHONPATH", site.path());
     let (status, output) = run_to_end(&mut command, DEADLINE);
-    if !has_own {
-        let _ = std::fs::remove_file(region);
-    }
     assert!(status.success(), "{status}\n{output}");
     assert_eq!(output, "b'hello'\n");
+    let told = server.connect(Transport::Tcp).ask("mg greeting s");
+    assert_eq!(told.expect("an answer"), "HD s5", "program and server share a region");
 }
 
 #[test]

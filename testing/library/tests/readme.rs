@@ -1,7 +1,7 @@
 //! README.md's program in Rust, compiled and run as it stands. Enemy: lines that a reader copies, and that do not work.
 //! (Those for C and Python are tried by `keyway-capi` and in `python.rs`.)
 
-use harness::{DEADLINE, Scratch, run_to_end, workspace_library};
+use harness::{DEADLINE, Kind, Scratch, ServeOptions, Server, Transport, run_to_end, workspace_library};
 use library::root;
 use std::process::Command;
 
@@ -23,6 +23,30 @@ fn the_readmes_lines_for_rust_work_as_they_stand() {
     rustc.arg("-L").arg(format!("dependency={}", dependencies.display()));
     let (status, output) = run_to_end(&mut rustc, DEADLINE);
     assert!(status.success(), "{status}\n{output}");
-    let (status, output) = run_to_end(Command::new(&binary).arg(scratch.join("region")), DEADLINE);
-    assert!(status.success() && output == "hello\n", "{status}\n{output}");
+    // On the region of a server as `make run` starts it, named as the README names it.
+    let server = Server::start(
+        Kind::Keyway,
+        &ServeOptions {
+            default_place: true,
+            ..ServeOptions::default()
+        },
+    );
+    let place = readme
+        .split("`cargo run -- ")
+        .nth(1)
+        .and_then(|rest| rest.split('`').next())
+        .expect("README.md says how to run it");
+    let line = format!("{} {place}", binary.display()).replace("11211", &server.address().port().to_string());
+    let (status, output) = run_to_end(Command::new("/bin/sh").args(["-c", &line]), DEADLINE);
+    assert!(status.success() && output == "hello\n", "{line}: {status}\n{output}");
+    let told = server.connect(Transport::Tcp).ask("mg greeting s");
+    assert_eq!(told.expect("an answer"), "HD s5", "program and server share a region");
+}
+
+/// What the README says of the server's region is so as long as this is how `make run` starts it.
+#[test]
+fn make_run_serves_on_the_port_of_the_readmes_region() {
+    let makefile = std::fs::read_to_string(root().join("Makefile")).expect("Makefile");
+    let line = "\texec $(BUILT)/keyway serve --listen 127.0.0.1:11211 $(ARGS)";
+    assert!(makefile.lines().any(|known| known == line), "the Makefile does not say: {line}");
 }
