@@ -49,7 +49,6 @@ pub(crate) struct Handle {
     /// a hash of the program's own
     pub(crate) kit: Option<hashkit_st>,
     pub(crate) sasl: Option<(CString, CString)>,
-    pub(crate) encoding_key: Option<Vec<u8>>,
     pub(crate) buckets: Option<Buckets>,
     pub(crate) filename: Option<CString>,
 }
@@ -233,7 +232,7 @@ impl Handle {
         self.entries.clear();
         // SAFETY: the handle that this hangs on.
         let udp = unsafe { (*st).is(Flag::UseUdp) };
-        if udp || self.encoding_key.is_some() || std::env::var_os("KEYWAY_LIBMEMCACHED").is_some_and(|v| v == "off") {
+        if udp || std::env::var_os("KEYWAY_LIBMEMCACHED").is_some_and(|v| v == "off") {
             return Found::Other;
         }
         let mut targets = Vec::new();
@@ -316,7 +315,6 @@ unsafe fn create(st: *mut memcached_st, allocated: bool) {
         distribution_hash: 0,
         kit: None,
         sasl: None,
-        encoding_key: None,
         buckets: None,
         filename: None,
     });
@@ -448,9 +446,6 @@ unsafe fn hand_over(st: *mut memcached_st) {
             real!(memcached_set_sasl_auth_data(*mut memcached_st, *const c_char, *const c_char) -> c_int; st, user.as_ptr(), password.as_ptr());
         } else if !old.sasl_callbacks.is_null() {
             real!(memcached_set_sasl_callbacks(*mut memcached_st, *const c_void) -> (); st, old.sasl_callbacks);
-        }
-        if let Some(key) = &handle.encoding_key {
-            real!(memcached_set_encoding_key(*mut memcached_st, *const c_char, usize) -> c_int; st, key.as_ptr().cast(), key.len());
         }
     }
 }
@@ -591,7 +586,6 @@ plain_functions! {
         new.namespace.clone_from(&old.namespace);
         (new.hash, new.distribution_hash, new.kit) = (old.hash, old.distribution_hash, old.kit);
         new.sasl.clone_from(&old.sasl);
-        new.encoding_key.clone_from(&old.encoding_key);
         new.servers = old.servers.iter().map(|server| server.copy(st)).collect();
         new.servers_changed(st);
         if let Some(on_clone) = (*source).on_clone {
@@ -710,10 +704,22 @@ handle_functions! {
     }
 
     fn memcached_set_encoding_key(st: *mut memcached_st, key: *const c_char, length: usize) -> c_int = rc::INVALID_ARGUMENTS; {
-        let handle = of(st);
-        handle.encoding_key = (!key.is_null()).then(|| std::slice::from_raw_parts(key.cast::<u8>(), length).to_vec());
-        handle.servers_changed(st);
-        Some(rc::SUCCESS)
+        if key.is_null() {
+            // It has none: with one it is the real library's.
+            return rc::SUCCESS;
+        }
+        if !real::is_there() {
+            let why = "values are encoded by the real libmemcached only, and it is not there: install it, or name it in KEYWAY_LIBMEMCACHED_REAL";
+            return error::set(st, rc::NOT_SUPPORTED, why);
+        }
+        if let Some(open) = of(st).open.take() {
+            open.cache.leave();
+        }
+        hand_over(st);
+        // The real library is called with the caller's own pointer: it makes its key of 32 bytes from there, whatever the length says, so no
+        // copy of the key encodes as the key does.
+        let _ = length;
+        None
     }
 
     fn memcached_set_sasl_auth_data(st: *mut memcached_st, user: *const c_char, password: *const c_char) -> c_int = rc::INVALID_ARGUMENTS; {

@@ -2,7 +2,8 @@
 
 mod common;
 
-use common::{Dropin, Library, Pair, assert_same, has_memcached, printed};
+use common::{Dropin, Library, NOWHERE, Pair, assert_same, has_memcached, printed};
+use harness::{Kind, ServeOptions, Server};
 use std::process::Command;
 
 #[test]
@@ -23,4 +24,33 @@ fn the_whole_surface_answers_as_libmemcached_does() {
     assert!(expected.lines().count() > 900, "it does much:\n{expected}");
     assert_same("by LD_PRELOAD", &expected, &run(Library::Preloaded));
     assert_same("in its place", &expected, &run(Library::Replaced));
+}
+
+/// What one program encodes, another one decodes, with the drop-in or without it.
+#[test]
+fn values_are_encoded_as_libmemcached_encodes_them() {
+    let dropin = Dropin::new();
+    let Some(program) = dropin.compile("values under an encoding key", "encoded.c") else {
+        return;
+    };
+    let server = Server::start(Kind::Keyway, &ServeOptions::default());
+    let command = || {
+        let mut command = Command::new(&program);
+        command.arg(server.address().port().to_string());
+        command
+    };
+    let expected = printed(&mut command());
+    assert!(expected.contains("keyed: SUCCESS 6120736563726574"), "{expected}");
+    assert_same(
+        "by LD_PRELOAD",
+        &expected,
+        &printed(command().env("LD_PRELOAD", dropin.file())),
+    );
+    // Without the real library nothing is encoded, and that is said.
+    let mut alone = command();
+    alone
+        .env("LD_PRELOAD", dropin.file())
+        .env("KEYWAY_LIBMEMCACHED_REAL", NOWHERE);
+    let told = printed(&mut alone);
+    assert!(told.contains("key: 28") && !told.contains("key: 0"), "{told}");
 }

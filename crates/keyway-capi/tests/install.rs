@@ -85,9 +85,16 @@ fn what_is_installed_compiles_and_runs() {
         command.env("LD_LIBRARY_PATH", prefix.join("lib"));
         run(&mut command, DEADLINE)
     };
-    assert_eq!(shell(&lines.replace("11211", &server.address().port().to_string())), "hello\n");
+    assert_eq!(
+        shell(&lines.replace("11211", &server.address().port().to_string())),
+        "hello\n"
+    );
     let mut wire = server.connect(Transport::Tcp);
-    assert_eq!(wire.ask("mg greeting s").expect("an answer"), "HD s5", "program and server share a region");
+    assert_eq!(
+        wire.ask("mg greeting s").expect("an answer"),
+        "HD s5",
+        "program and server share a region"
+    );
     // Without a region it says so, instead of going on with none.
     let told = shell("./a.out /nowhere/region 2>&1 || echo ended with $?");
     assert!(told.contains("/nowhere/region") && told.ends_with("ended with 1\n"), "{told}");
@@ -112,7 +119,10 @@ fn an_installed_library_is_found_or_it_is_said_how() {
         let output = run(make("loader").arg(line), DEADLINE);
         output.contains(&format!("LD_LIBRARY_PATH={}/lib", scratch.path().display()))
     };
-    assert!(told(&format!("PREFIX={}", scratch.path().display())), "it is not where the loader looks");
+    assert!(
+        told(&format!("PREFIX={}", scratch.path().display())),
+        "it is not where the loader looks"
+    );
     // A package is not installed yet: its loader is another one's.
     let package = format!("DESTDIR={}", scratch.path().display());
     assert_eq!(run(make("loader").arg("--silent").arg(package), DEADLINE), "");

@@ -648,7 +648,12 @@ mod tests {
         assert!(only.config.tcp.is_empty());
         assert_eq!(tcp("-s /tmp/s -l 127.0.0.1"), ["127.0.0.1:11211"]);
         assert!(tcp("-s /tmp/s -p 0").is_empty());
-        let warned = |line: &str| plan(line).warnings.iter().any(|warning| warning.contains("-p 0 leaves no socket"));
+        let warned = |line: &str| {
+            plan(line)
+                .warnings
+                .iter()
+                .any(|warning| warning.contains("-p 0 leaves no socket"))
+        };
         assert!(warned("-p 0") && !warned("-s /tmp/s -p 0") && !warned("-p 0 -U 7"));
     }
 

@@ -595,7 +595,12 @@ mod tests {
     fn what_is_unknown_or_too_large_is_dropped_with_its_body() {
         let unknown = packet(0x1b, 0, &[0; 4], b"", b"rest");
         let mut fresh = decoder();
-        let Decoded::Refused { consumed: 28, reply: b"", .. } = fresh.decode(&unknown) else {
+        let Decoded::Refused {
+            consumed: 28,
+            reply: b"",
+            ..
+        } = fresh.decode(&unknown)
+        else {
             panic!("its value comes first");
         };
         let Decoded::Request {

@@ -156,7 +156,13 @@ impl Region {
                 *oldest = Some(oldest.map_or(opened, |first| first.min(opened)));
             }
         }
-        let age = |pool: usize| oldest.get(pool).copied().flatten().map(|opened| seconds_left(now.max(opened), opened));
+        let age = |pool: usize| {
+            oldest
+                .get(pool)
+                .copied()
+                .flatten()
+                .map(|opened| seconds_left(now.max(opened), opened))
+        };
         Ages {
             admission_s: age(ADMISSION),
             main_s: age(MAIN),

@@ -472,6 +472,7 @@ impl Session {
     pub(crate) fn count_gone(&self, seen: &Seen, place: Place, present: bool, now: u32) {
         let (fetched, _) = self.region.hint_facts(seen, place, now);
         if present {
+            self.note_evicted(seen, place, now);
             self.count(Counter::evictions, 1);
             self.count(Counter::evicted_unfetched, u64::from(!fetched));
         } else {

@@ -14,11 +14,12 @@ use crate::layout::segment::{Owner, Stream};
 use crate::layout::session::{FREEING, INTENTS, LEASING, Lease, OPERATION, ThreadSlot, UPKEEP, next_incarnation};
 use crate::layout::slot::Slot;
 use crate::layout::stats::Counter;
+use crate::lookup::{Place, Seen};
 use crate::memory::Pinned;
 use crate::mutants::{self, Mutant};
 use crate::region::Region;
 use crate::stripes::Stripes;
-use crate::verbs::{KEY_LEN_MAX, WriteError};
+use crate::verbs::{Item, KEY_LEN_MAX, WriteError};
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 
@@ -73,6 +74,8 @@ pub struct Session {
     pub(crate) held: Cell<Slot>,
     /// bytes of dead items that no segment has been told of
     pub(crate) dead: Cell<u64>,
+    /// what it has evicted, for whoever wants to know
+    evicted: RefCell<Evicted>,
     /// what it is about to reclaim
     pub(crate) reclaim: Reclaim,
     /// the door word that it has acknowledged
@@ -80,6 +83,50 @@ pub struct Session {
     /// whether its changes are counted, and where
     pub(crate) counts: Cell<bool>,
     pub(crate) stripes: RefCell<Option<Arc<Stripes>>>,
+}
+
+/// Items that a session has evicted.
+#[derive(Default)]
+struct Evicted {
+    wanted: bool,
+    items: Vec<(Vec<u8>, Item)>,
+}
+
+/// Most evicted items that a session remembers until it is asked for them.
+const EVICTED_MAX: usize = 1024;
+
+impl Session {
+    /// From now on, or no more: remembers items that this session evicts, each with its key, for [`Self::take_evicted`].
+    pub fn remember_evicted(&mut self, wanted: bool) {
+        *self.evicted.get_mut() = Evicted {
+            wanted,
+            items: Vec::new(),
+        };
+    }
+
+    /// What was evicted since the last call, or as much of it as is remembered.
+    pub fn take_evicted(&mut self) -> Vec<(Vec<u8>, Item)> {
+        std::mem::take(&mut self.evicted.get_mut().items)
+    }
+
+    /// This item goes, and its time is not over.
+    pub(crate) fn note_evicted(&self, seen: &Seen, place: Place, now: u32) {
+        let Ok(mut evicted) = self.evicted.try_borrow_mut() else {
+            return;
+        };
+        if !evicted.wanted || evicted.items.len() >= EVICTED_MAX {
+            return;
+        }
+        let mut key = Vec::new();
+        let has_key = self
+            .region
+            .memory
+            .append_to(seen.at + seen.header.key_offset(), seen.header.key_len(), &mut key);
+        if has_key {
+            let item = self.region.facts(seen, place, true, now);
+            evicted.items.push((key, item));
+        }
+    }
 }
 
 impl Region {
@@ -132,6 +179,7 @@ impl Region {
                 is_abandoned: false,
                 held: Cell::new(Slot::EMPTY),
                 dead: Cell::new(0),
+                evicted: RefCell::default(),
                 reclaim: Reclaim::default(),
                 door: Cell::new(0),
                 counts: Cell::new(false),

@@ -298,6 +298,7 @@ impl Connection {
     pub(crate) fn received(&mut self, desk: &mut Desk, piece: &Piece, last: bool) -> bool {
         let wants_turn = !self.queued && self.unsent() <= UNSENT_MAX;
         if wants_turn {
+            self.peer.state.store(STATE_EXECUTING, Relaxed);
             self.borrow(desk);
         }
         let served = if wants_turn { self.serve_piece(desk, piece) } else { 0 };

@@ -7,7 +7,10 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-use keyway::{Arithmetic, Cache, Counted, Delete, Deleted, Get, Item, RELATIVE_EXPTIME_MAX, Read, Session, Store, StoreMode, Stored, WriteError};
+use keyway::{
+    Arithmetic, Cache, Counted, Delete, Deleted, Get, Item, RELATIVE_EXPTIME_MAX, Read, Session, Store, StoreMode, Stored,
+    WriteError,
+};
 use keyway_proto::reply::{self, Facts, MetaCode, MetaCommand};
 use keyway_proto::{
     DumpFormat, Flags, Keys, MetaArithmetic, MetaDelete, MetaGet, MetaKey, MetaSet, MetaSetMode, Request, StoreVerb, Tokens,
@@ -28,6 +31,8 @@ pub(crate) struct Executor {
     pub(crate) shared: Arc<Shared>,
     /// this worker's number
     pub(crate) worker: usize,
+    /// whether the session remembers what it evicts, because somebody watches
+    pub(crate) tells_evictions: bool,
 }
 
 /// What a meta command's flags say about time.
@@ -95,7 +100,15 @@ impl Executor {
 
     /// Executes `request` and appends its answer to `out`.
     pub(crate) fn execute(&mut self, request: &Request<'_>, out: &mut Vec<u8>, origin: &Origin<'_>) -> Outcome {
+        let tells = self.shared.watch.wants(watch::EVICTIONS);
+        if tells != self.tells_evictions {
+            self.session.remember_evicted(tells);
+            self.tells_evictions = tells;
+        }
         let outcome = self.execute_verb(request, out, origin);
+        if tells {
+            self.tell_evictions();
+        }
         if let Some(post) = &self.shared.kernel
             && !matches!(request, Request::Get { .. } | Request::MetaGet(_))
         {
@@ -107,7 +120,9 @@ impl Executor {
     fn execute_verb(&mut self, request: &Request<'_>, out: &mut Vec<u8>, origin: &Origin<'_>) -> Outcome {
         match request {
             Request::Get { keys, with_cas } => return self.get(keys, None, *with_cas, out, origin),
-            Request::GetAndTouch { exptime, keys, with_cas } => return self.get(keys, Some((*exptime).into()), *with_cas, out, origin),
+            Request::GetAndTouch { exptime, keys, with_cas } => {
+                return self.get(keys, Some((*exptime).into()), *with_cas, out, origin);
+            }
             Request::Store(store) => self.store(store, out, origin),
             Request::MetaGet(get) => self.meta_get(get, out, origin),
             Request::MetaSet(set) => self.meta_set(set, out, origin),
@@ -416,7 +431,9 @@ impl Executor {
         times.ttl_before_s = match self.session.look(key) {
             Ok(Read::Hit(item)) => before_touch.then(|| item.ttl_s.map(u64::from)),
             Ok(_) if before_creation => Some(None),
-            Ok(_) => vivify.filter(|_| is_before(created, touched)).map(|exptime| self.ttl_of(exptime)),
+            Ok(_) => vivify
+                .filter(|_| is_before(created, touched))
+                .map(|exptime| self.ttl_of(exptime)),
             Err(_) => None,
         };
         times
@@ -560,7 +577,14 @@ impl Executor {
                 facts.value_len = value.checked_ilog10().unwrap_or(0) as usize + 1;
                 if let (true, None, Some(exptime)) = (self.is_watched(), before, times.vivify) {
                     let (cas, value_len, size) = (item.cas, facts.value_len, item.size);
-                    self.mutated(key, &Ok(Stored::Stored { cas, value_len, size }), "add", exptime, value_len, origin);
+                    self.mutated(
+                        key,
+                        &Ok(Stored::Stored { cas, value_len, size }),
+                        "add",
+                        exptime,
+                        value_len,
+                        origin,
+                    );
                 }
                 number = Some(value);
                 if arithmetic.value { MetaCode::Value } else { MetaCode::Done }
@@ -733,9 +757,7 @@ impl Executor {
 
     /// Whether anybody watches what commands do to items.
     fn is_watched(&self) -> bool {
-        self.shared
-            .watch
-            .wants(watch::FETCHERS | watch::MUTATIONS | watch::DELETIONS)
+        self.shared.watch.wants(watch::FETCHERS | watch::MUTATIONS | watch::DELETIONS)
     }
 
     /// Before a command that is no fetch: tells watchers of the look-up that memcached makes for it, and gives the length of the
@@ -750,6 +772,24 @@ impl Executor {
         match found {
             Ok(Read::Hit(item)) => Some(item.value_len),
             _ => None,
+        }
+    }
+
+    /// Tells watchers what this worker's session has evicted.
+    #[cold]
+    fn tell_evictions(&mut self) {
+        for (key, item) in self.session.take_evicted() {
+            let fetched = if item.fetched { "yes" } else { "no" };
+            let ttl = item.ttl_s.map_or(-1, i64::from);
+            self.tell(watch::EVICTIONS, |line| {
+                line.extend_from_slice(b"type=eviction key=");
+                reply::uri_encode(line, &key);
+                let _ = write!(
+                    line,
+                    " fetch={fetched} ttl={ttl} la={} clsid={CLASS} size={}",
+                    item.idle_s, item.value_len
+                );
+            });
         }
     }
 

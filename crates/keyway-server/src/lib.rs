@@ -241,6 +241,7 @@ impl Server {
                     cache: cache.clone(),
                     shared: Arc::clone(&shared),
                     worker,
+                    tells_evictions: false,
                 };
                 let now = Instant::now();
                 Worker::new(

@@ -2,7 +2,7 @@
 //!
 //! A worker that has something to tell formats the line and puts it into each watcher's bounded queue; the worker that owns the
 //! watcher's connection sends it. A watcher that reads too slowly loses lines, is told how many (`skipped=N`), and blocks
-//! nobody. What other doors do to the region, and which items are evicted, this server does not see; [`parse`] says so.
+//! nobody. What other doors do to the region this server does not see, nor what they evict from it.
 
 use std::io::Write;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
@@ -21,6 +21,7 @@ pub(crate) const FETCHERS: Events = 1;
 pub(crate) const MUTATIONS: Events = 1 << 1;
 pub(crate) const CONNEVENTS: Events = 1 << 2;
 pub(crate) const DELETIONS: Events = 1 << 3;
+pub(crate) const EVICTIONS: Events = 1 << 4;
 
 /// What the arguments of `watch` ask for (none: fetchers), or the line that refuses them.
 pub(crate) fn parse(what: &[u8]) -> Result<Events, &'static [u8]> {
@@ -31,9 +32,7 @@ pub(crate) fn parse(what: &[u8]) -> Result<Events, &'static [u8]> {
             b"mutations" => MUTATIONS,
             b"connevents" => CONNEVENTS,
             b"deletions" => DELETIONS,
-            b"evictions" => {
-                return Err(b"ERROR watch evictions is not available: evictions happen in the region, at any door\r\n");
-            }
+            b"evictions" => EVICTIONS,
             _ => return Err(b"ERROR\r\n"),
         };
     }
@@ -165,7 +164,7 @@ mod tests {
         assert_eq!(parse(b""), Ok(FETCHERS));
         assert_eq!(parse(b"mutations  deletions"), Ok(MUTATIONS | DELETIONS));
         assert_eq!(parse(b"nonsense"), Err(&b"ERROR\r\n"[..]));
-        assert!(parse(b"fetchers evictions").is_err());
+        assert_eq!(parse(b"fetchers evictions"), Ok(FETCHERS | EVICTIONS));
     }
 
     #[test]

@@ -66,8 +66,8 @@ pub use copy::{Copied, CopyError};
 pub use error::{GrowError, LocalError, OpenError, SessionError};
 pub use gate::{Gate, GateState};
 pub use kernel::{KernelDoor, KernelDoorError};
-pub use keyway_region::Target;
 pub use keyway_region::Ages;
+pub use keyway_region::Target;
 pub use keyway_region::check::Report as CheckReport;
 pub use keyway_region::layout::stats::Counters;
 pub use keyway_region::verbs::*;
@@ -502,7 +502,8 @@ impl Cache {
     pub fn ages(&self) -> Ages {
         let _inside = self.inner.crew.latch.open();
         let now = self.inner.crew.clock.now();
-        self.region().map_or_else(Ages::default, |region| region.ages(region.tick(now)))
+        self.region()
+            .map_or_else(Ages::default, |region| region.ages(region.tick(now)))
     }
 
     /// What the region is and how full it is. A forked child knows nothing of it: zeros.

@@ -333,6 +333,21 @@ impl Session {
         either!(self, way => way.look(key))
     }
 
+    /// From now on, or no more: remembers which items this session evicts, for [`Session::take_evicted`].
+    pub fn remember_evicted(&mut self, wanted: bool) {
+        if let Way::Writer(writer) = &mut self.0 {
+            writer.remember_evicted(wanted);
+        }
+    }
+
+    /// The items, with their keys, that this session has evicted since the last call; of very many the first.
+    pub fn take_evicted(&mut self) -> Vec<(Vec<u8>, Item)> {
+        match &mut self.0 {
+            Way::Writer(writer) => writer.take_evicted(),
+            Way::Reader(_) => Vec::new(),
+        }
+    }
+
     /// The item has been answered from a copy that somebody keeps (the kernel door): it is as much in use as if it had been fetched
     /// here.
     pub fn note_hit(&mut self, key: &[u8]) {

@@ -267,8 +267,18 @@ impl Writer {
         self.ready()?;
         let key = self.copies.of(self.latch, key);
         verb(&mut self.inner, &mut self.member.watch, &self.member.crew, |inner, now| {
-            inner.region().read(key, &Get::default(), now, &mut Vec::new(), &mut |_, _| {})
+            inner
+                .region()
+                .read(key, &Get::default(), now, &mut Vec::new(), &mut |_, _| {})
         })
+    }
+
+    pub(crate) fn remember_evicted(&mut self, wanted: bool) {
+        self.inner.remember_evicted(wanted);
+    }
+
+    pub(crate) fn take_evicted(&mut self) -> Vec<(Vec<u8>, Item)> {
+        self.inner.take_evicted()
     }
 
     pub(crate) fn note_hit(&mut self, key: &[u8]) {

@@ -161,7 +161,8 @@ fn a_refused_value_takes_its_item_away_at_once() {
         other.send(b"set late 0 0 1\r\na\r\n").expect("it takes a request");
         assert_eq!(other.line().expect("an answer"), b"STORED");
         let mut wire = server.connect(Transport::Tcp);
-        wire.send(format!("set late 0 0 {VALUE_LEN}\r\n").as_bytes()).expect("the line");
+        wire.send(format!("set late 0 0 {VALUE_LEN}\r\n").as_bytes())
+            .expect("the line");
         wait_until("the old value is gone", DEADLINE, || {
             (other.ask("mg late").expect("an answer") == "EN").then_some(())
         });

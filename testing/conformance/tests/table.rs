@@ -276,9 +276,8 @@ fn the_checker_rejects_wrong_replies() {
 #[test]
 fn lateness_is_told_from_a_departure() {
     let table = parse("late", "== a\n@within 1\n> get a\n< END\n\n== b\n> get a\n< END\n").expect("it parses");
-    let departure = |index: usize, reply: &'static [u8]| {
-        play(&table[index], &mut liar(reply), Manner::Stepwise).expect_err("a wrong answer")
-    };
+    let departure =
+        |index: usize, reply: &'static [u8]| play(&table[index], &mut liar(reply), Manner::Stepwise).expect_err("a wrong answer");
     assert!(!departure(0, b"VALUE a 0 1\r\n").is_late(&table[0]));
     let slow = Departure {
         took: std::time::Duration::from_millis(1001),

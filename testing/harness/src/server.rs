@@ -472,7 +472,11 @@ mod tests {
             let first = Server::start(kind, &options);
             let mut second = Server::spawn_at(kind, &options, first.address().port());
             assert!(second.wait_ready(Transport::Tcp).is_err(), "{}", kind.name());
-            assert!(second.log().to_lowercase().contains("address already in use"), "{}", second.log());
+            assert!(
+                second.log().to_lowercase().contains("address already in use"),
+                "{}",
+                second.log()
+            );
         }
     }
 }

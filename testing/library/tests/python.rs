@@ -192,7 +192,10 @@ fn the_readmes_lines_for_python_work_as_they_stand() {
             ..ServeOptions::default()
         },
     );
-    assert!(program.contains("-11211\")"), "README.md's program names the region of make run");
+    assert!(
+        program.contains("-11211\")"),
+        "README.md's program names the region of make run"
+    );
     let mut command = Command::new(&python.interpreter);
     command
         .args(["-c", &program.replace("11211", &server.address().port().to_string())])

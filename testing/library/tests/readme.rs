@@ -48,5 +48,8 @@ fn the_readmes_lines_for_rust_work_as_they_stand() {
 fn make_run_serves_on_the_port_of_the_readmes_region() {
     let makefile = std::fs::read_to_string(root().join("Makefile")).expect("Makefile");
     let line = "\texec $(BUILT)/keyway serve --listen 127.0.0.1:11211 $(ARGS)";
-    assert!(makefile.lines().any(|known| known == line), "the Makefile does not say: {line}");
+    assert!(
+        makefile.lines().any(|known| known == line),
+        "the Makefile does not say: {line}"
+    );
 }

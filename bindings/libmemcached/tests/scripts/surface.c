@@ -119,6 +119,22 @@ static void storing(memcached_st *memc) {
   RC(memcached_touch(memc, LEN("a"), 100));
   RC(memcached_touch(memc, LEN("absent"), 100));
   RC(memcached_touch_by_key(memc, LEN("group"), LEN("a"), 0));
+  // An expiration has 32 bits on its way to a server, and a sign in the text protocol only.
+  const time_t odd[] = {-1, 4294967295, 4294967296, 3000000000, 8589934594, 4294967295 + 101};
+  for (size_t i = 0; i < sizeof(odd) / sizeof(*odd); i++) {
+    RC(memcached_set(memc, LEN("odd"), LEN("x"), odd[i], 0));
+    RC(memcached_exist(memc, LEN("odd")));
+    RC(memcached_set(memc, LEN("odd"), LEN("x"), 0, 0));
+    RC(memcached_touch(memc, LEN("odd"), odd[i]));
+    RC(memcached_exist(memc, LEN("odd")));
+    RC(memcached_cas(memc, LEN("odd"), LEN("x"), odd[i], 0, 0));
+    RC(memcached_replace(memc, LEN("odd"), LEN("x"), odd[i], 0));
+    RC(memcached_exist(memc, LEN("odd")));
+    RC(memcached_delete(memc, LEN("odd"), 0));
+    uint64_t odd_number = 0;
+    RC(memcached_increment_with_initial(memc, LEN("odd"), 1, 5, odd[i], &odd_number));
+    RC(memcached_exist(memc, LEN("odd")));
+  }
   RC(memcached_set(memc, LEN("gone"), LEN("x"), (time_t) 1000000000, 0));
   show_get(memc, "gone");
   RC(memcached_set(memc, LEN("later"), LEN("x"), time(NULL) + 1000, 0));
