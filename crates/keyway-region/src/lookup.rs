@@ -22,16 +22,27 @@ use crate::verbs::{Get, Item};
 /// version of this program writes makes an endless loop, and this bound turns that into an error.
 pub(crate) const ATTEMPTS_MAX: usize = 1 << 16;
 
-/// Seconds that a hint's unit stands for.
+/// Hints below tell the second of the last access, modulo as many; they are made coarse before that begins anew.
+pub(crate) const HINT_SECONDS: u32 = 64;
+/// Seconds that a unit of the others stands for.
 pub(crate) const HINT_UNIT_S: u32 = 16;
-/// Units before a hint's time begins anew.
-pub(crate) const HINT_UNITS: u32 = 127;
+/// Units before their time begins anew.
+pub(crate) const HINT_UNITS: u32 = 63;
 /// Hint: the item was fetched since it was written.
 pub(crate) const HINT_FETCHED: u8 = 0x80;
 /// Hint, lower bits: longer ago than can be said.
 pub(crate) const HINT_OLD: u8 = 0x7F;
+/// A hint of seconds that is this old becomes one of units.
+const HINT_FINE_S: u32 = 16;
 /// Hints older than this many units become [`HINT_OLD`].
-const HINT_AGED: u32 = 64;
+const HINT_AGED: u32 = 32;
+/// Seconds in which all hints are looked at, so that none begins anew: where there are hints of seconds, and elsewhere.
+const SWEEP_FINE_S: u64 = 32;
+const SWEEP_S: u64 = 248;
+const _: () = assert!(HINT_SECONDS + HINT_UNITS == HINT_OLD as u32);
+// A sweep that is late by as much as it takes does no harm either.
+const _: () = assert!(HINT_FINE_S as u64 + SWEEP_FINE_S < HINT_SECONDS as u64);
+const _: () = assert!((HINT_AGED * HINT_UNIT_S) as u64 + 2 * SWEEP_S <= (HINT_UNITS * HINT_UNIT_S) as u64);
 
 /// Longest value: the largest item that can be allowed.
 const VALUE_LEN_MAX: usize = 1 << 30;
@@ -586,7 +597,7 @@ impl Region {
     #[inline(always)]
     pub(crate) fn set_hint(&self, place: Place, now: u32, fetched: bool) {
         if let Some(hint) = self.hint(place.bucket, place.index) {
-            let new = hint_code(now) | if fetched { HINT_FETCHED } else { 0 };
+            let new = self.hint_code(now) | if fetched { HINT_FETCHED } else { 0 };
             if hint.load(Relaxed) != new {
                 hint.store(new, Relaxed);
             }
@@ -621,31 +632,39 @@ impl Region {
         let hint = self.hint(place.bucket, place.index).map_or(HINT_OLD, |h| h.load(Relaxed));
         let fetched = hint & HINT_FETCHED != 0;
         let since_opened = now.saturating_sub(self.header(seen.segment).opened.load(Relaxed));
-        let idle = match hint & !HINT_FETCHED {
-            HINT_OLD => since_opened.max(HINT_AGED * HINT_UNIT_S),
-            code => {
-                let units = (now / HINT_UNIT_S % HINT_UNITS + HINT_UNITS - u32::from(code)) % HINT_UNITS;
-                (units * HINT_UNIT_S + now % HINT_UNIT_S).saturating_sub(HINT_UNIT_S - 1)
-            }
+        let idle = match Told::by(hint, now) {
+            Told::Seconds(seconds) => seconds,
+            Told::Units(units) => (units * HINT_UNIT_S + now % HINT_UNIT_S).saturating_sub(HINT_UNIT_S - 1),
+            Told::Old => since_opened.max(HINT_AGED * HINT_UNIT_S),
         };
         (fetched, idle)
     }
 
-    /// Turns hints that are about to be mistaken for recent ones into "old". Looks at a share of them a call: called once a
-    /// second, it sees each within the time that [`HINT_AGED`] leaves.
+    #[inline(always)]
+    fn hint_code(&self, now: u32) -> u8 {
+        if self.has_fine_hints {
+            (now % HINT_SECONDS).to_le_bytes()[0]
+        } else {
+            coarse_code(now)
+        }
+    }
+
+    /// Turns hints that are about to be mistaken for recent ones into coarser ones, and into "old" in the end. Looks at a share of them a
+    /// call: called once a second, it sees each before that.
     pub(crate) fn age_hints(&self, now: u32) {
         let count = self.table().count;
-        let share = count.div_ceil(u64::from((HINT_UNITS - HINT_AGED) * HINT_UNIT_S / 4));
+        let share = count.div_ceil(if self.has_fine_hints { SWEEP_FINE_S } else { SWEEP_S });
         let from = self.superblock().aging.fetch_add(share, Relaxed) % count;
         for bucket in from..(from + share).min(count) {
             for index in 0..SLOTS {
                 let Some(hint) = self.hint(bucket, index) else { return };
                 let old = hint.load(Relaxed);
-                let code = old & !HINT_FETCHED;
-                let units = (now / HINT_UNIT_S % HINT_UNITS + HINT_UNITS - u32::from(code)) % HINT_UNITS;
-                if code != HINT_OLD && units > HINT_AGED {
-                    let _ = hint.compare_exchange(old, old & HINT_FETCHED | HINT_OLD, Relaxed, Relaxed);
-                }
+                let aged = match Told::by(old, now) {
+                    Told::Seconds(seconds @ HINT_FINE_S..) => coarse_code(now.saturating_sub(seconds)),
+                    Told::Units(units) if units > HINT_AGED => HINT_OLD,
+                    _ => continue,
+                };
+                let _ = hint.compare_exchange(old, old & HINT_FETCHED | aged, Relaxed, Relaxed);
             }
         }
     }
@@ -727,6 +746,27 @@ pub(crate) fn cas_of(sequence: u64, offset: usize) -> u64 {
     sequence << crate::layout::slot::OFFSET_BITS | (offset / ALIGNMENT) as u64
 }
 
-fn hint_code(now: u32) -> u8 {
-    (now / HINT_UNIT_S % HINT_UNITS).to_le_bytes()[0]
+/// What a hint tells of the time since the last access.
+enum Told {
+    Seconds(u32),
+    /// units that have begun since the one of the access
+    Units(u32),
+    Old,
+}
+
+impl Told {
+    fn by(hint: u8, now: u32) -> Self {
+        match u32::from(hint & !HINT_FETCHED) {
+            second @ ..HINT_SECONDS => Self::Seconds(now.wrapping_sub(second) % HINT_SECONDS),
+            code if code < HINT_SECONDS + HINT_UNITS => {
+                Self::Units((now / HINT_UNIT_S % HINT_UNITS + HINT_UNITS + HINT_SECONDS - code) % HINT_UNITS)
+            }
+            _ => Self::Old,
+        }
+    }
+}
+
+/// The hint of an access at this time, in units.
+fn coarse_code(at: u32) -> u8 {
+    (HINT_SECONDS + at / HINT_UNIT_S % HINT_UNITS).to_le_bytes()[0]
 }

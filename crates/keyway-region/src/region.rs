@@ -145,6 +145,9 @@ pub trait Host: Send + Sync {
     fn back(&self, range: core::ops::Range<usize>) -> std::io::Result<()>;
 }
 
+/// Memory up to which last accesses are noted to the second, bytes: looking at the hints of as many items takes some milliseconds a second.
+const FINE_HINTS_MEMORY_MAX: u64 = 4 << 30;
+
 /// A region.
 pub struct Region {
     pub(crate) memory: Memory,
@@ -157,6 +160,8 @@ pub struct Region {
     pub(crate) checksum_size: usize,
     /// it has neither strict mode nor checksums
     is_plain: bool,
+    /// last accesses are noted to the second: it is small enough for all hints to be looked at before they begin anew
+    pub(crate) has_fine_hints: bool,
     host: Box<dyn Host>,
     /// which bits of a bucket's number say its place in its segment, and the same of its hints
     bucket_mask: u64,
@@ -359,6 +364,7 @@ impl Region {
             persist,
             is_read_only: host.is_read_only(),
             is_plain: !strict && !checksums,
+            has_fine_hints: (segments as u64) << segment_shift <= FINE_HINTS_MEMORY_MAX,
             checksum_size: if checksums { item::CHECKSUM_SIZE } else { 0 },
             host,
             bucket_mask: (1 << bucket_shift) - 1,

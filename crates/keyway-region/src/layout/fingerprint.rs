@@ -185,6 +185,7 @@ const INDEX: &[Input] = &[
     ("hash: third bucket", hash::third_choice(KEY_HASH)),
     ("hash: tag", hash::tag(KEY_HASH)),
     ("hash: XXH64, first prime", hash::PRIMES[0]),
+    ("hint: seconds", lookup::HINT_SECONDS as u64),
     ("hint: unit, seconds", lookup::HINT_UNIT_S as u64),
     ("hint: units", lookup::HINT_UNITS as u64),
     ("hint: fetched", lookup::HINT_FETCHED as u64),

@@ -1,0 +1,52 @@
+//! How long ago an item was used. The enemy: a clock of few bits that begins anew before it is looked at.
+
+mod private;
+
+use keyway_region::verbs::{Get, Store};
+use keyway_region::{Limits, Moment};
+use private::UNIX_S;
+
+/// Seconds up to which the time is exact, and by how much it is too small at most from then on.
+const EXACT_S: u32 = 16;
+const COARSE_S: u32 = 30;
+/// From here on it is the time since the item's segment was opened, or so long at least.
+const OLD_S: u32 = 500;
+
+#[test]
+fn idle_times_are_exact_for_some_seconds_and_not_too_long_for_minutes() {
+    let (_pages, region) = private::region(4 << 20);
+    let process = region.attach(0, 1, UNIX_S);
+    let limits = Limits {
+        item_size_max: 1 << 20,
+        evict: true,
+    };
+    let mut session = region.session(process, limits).expect("a slot");
+    // At every place of the clock's few bits.
+    for start in [0, 1, 13, 63, 64, 997, 1007, 1008, 5000] {
+        let then = region.tick(Moment::from_secs(UNIX_S)) + start;
+        let key = format!("key-{start}");
+        session
+            .store(key.as_bytes(), b"value", &Store::default(), then)
+            .expect("there is room");
+        for gone in 0..3000 {
+            let now = then + gone;
+            session.upkeep(now);
+            let how = Get {
+                details: true,
+                no_bump: true,
+                ..Get::default()
+            };
+            let found = session.get_with(key.as_bytes(), &how, now, &mut Vec::new(), |_, _| {});
+            let idle = found.expect("a good key").expect("it is there").idle_s;
+            let least = if gone < EXACT_S {
+                gone
+            } else {
+                gone.min(OLD_S).saturating_sub(COARSE_S)
+            };
+            assert!(
+                (least..=gone).contains(&idle),
+                "{idle} seconds instead of {gone}, stored at {start}"
+            );
+        }
+    }
+}
