@@ -581,3 +581,67 @@ fn a_program_that_is_started_without_standard_streams_has_them() {
     signal(pid.trim(), "-TERM");
     until("the daemon is gone", || !Path::new(&pid_file).exists());
 }
+
+/// Runs memcached's command line until its ports are known, and gives them: lines like `TCP INET: 11211`.
+fn memcached_ports(folder: &Folder, arguments: &[&str]) -> (std::process::Child, String) {
+    let ports = folder.path("ports");
+    let _ = std::fs::remove_file(&ports);
+    let child = Command::new(env!("CARGO_BIN_EXE_keyway"))
+        .args(["memcached", "-m8", "-I1m", "-t1", "-ememfd"])
+        .args(arguments)
+        .env("MEMCACHED_PORT_FILENAME", &ports)
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    until("the ports are told", || Path::new(&ports).exists());
+    (child, std::fs::read_to_string(&ports).unwrap())
+}
+
+/// As memcached: without -l, the family of addresses that is free is enough; and one that is named need not be alone on its port.
+#[test]
+fn without_addresses_the_family_that_is_free_is_served() {
+    let folder = Folder::new("family");
+    let Ok(taken) = std::net::TcpListener::bind("[::1]:0") else {
+        eprintln!("SKIP: a family of addresses that is taken, because this machine has no IPv6");
+        return;
+    };
+    let port = taken.local_addr().unwrap().port();
+    let (mut child, ports) = memcached_ports(&folder, &["-p", &port.to_string()]);
+    assert_eq!(ports, format!("TCP INET: {port}\n"));
+    let stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
+    assert_eq!(ask(stream, "version\r\n", 1), "VERSION 1.6.45\r\n");
+    // Both are taken now.
+    let refused = keyway(&["memcached", "-p", &port.to_string(), "-e", "memfd"]);
+    assert_eq!(refused.status.code(), Some(71), "{refused:?}");
+    child.kill().unwrap();
+    child.wait().unwrap();
+    drop(taken);
+    // The other way round: an IPv6 address beside another server's IPv4.
+    let other = std::net::TcpListener::bind("0.0.0.0:0").unwrap();
+    let port = other.local_addr().unwrap().port();
+    let (mut child, ports) = memcached_ports(&folder, &["-l::1", "-p", &port.to_string()]);
+    assert_eq!(ports, format!("TCP INET6: {port}\n"));
+    child.kill().unwrap();
+    child.wait().unwrap();
+}
+
+/// memcached's t/issue_67.t: -p 0 leaves no port, and -U -1 chooses one for both.
+#[test]
+fn ports_are_off_or_any_as_in_memcached() {
+    let folder = Folder::new("ports");
+    let (mut child, ports) = memcached_ports(&folder, &["-p", "0"]);
+    assert_eq!(ports, "");
+    assert!(child.try_wait().unwrap().is_none(), "it runs all the same");
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let (mut child, ports) = memcached_ports(&folder, &["-U", "-1", "-l", "127.0.0.1"]);
+    let names: Vec<&str> = ports
+        .lines()
+        .filter_map(|line| line.split_once(": "))
+        .map(|(name, _)| name)
+        .collect();
+    assert_eq!(names, ["TCP INET", "UDP INET"]);
+    assert!(!ports.contains(": 11211") && !ports.contains(": 0\n"), "{ports}");
+    child.kill().unwrap();
+    child.wait().unwrap();
+}

@@ -511,7 +511,10 @@ fn watchers_see_this_servers_traffic() {
     );
     for part in [
         "type=conn_new rip=127.0.0.1 ",
+        // As memcached, which looks up what it is about to change.
+        "type=item_get key=a%25b status=not_found ",
         "type=item_store key=a%25b status=stored cmd=set ttl=9 ",
+        "type=item_get key=a%25b status=found ",
         "type=item_get key=a%25b status=found ",
         "type=deleted key=a%25b cmd=delete ",
     ] {
@@ -548,8 +551,29 @@ fn stats_have_what_exporters_need() {
         "exporters want it in stats items only: {slabs:?}"
     );
     assert!(client.stats("stats items\r\n").contains(&"STAT items:1:number 1".to_owned()));
+    until("the items have an age", || {
+        let items = client.stats("stats items\r\n");
+        ["age", "age_hot"].iter().all(|name| {
+            let age = items
+                .iter()
+                .find_map(|line| line.strip_prefix(&format!("STAT items:1:{name} ")).map(str::to_owned));
+            age.is_some_and(|age| age.parse::<u32>().is_ok_and(|age| (1..60).contains(&age)))
+        })
+    });
     let settings = client.stats("stats settings\r\n");
-    for name in ["maxconns 1024", "lru_crawler no", "item_size_max 8388608"] {
+    for name in [
+        "maxconns 1024",
+        "item_size_max 8388608",
+        // Exporters show these eight, if the first one is yes.
+        "lru_crawler yes",
+        "lru_crawler_sleep 0",
+        "lru_crawler_tocrawl 0",
+        "lru_maintainer_thread no",
+        "hot_lru_pct 0",
+        "warm_lru_pct 0",
+        "hot_max_factor 0.00",
+        "warm_max_factor 0.00",
+    ] {
         assert!(settings.contains(&format!("STAT {name}")), "{name} in {settings:?}");
     }
     client.ask(b"stats reset\r\n", b"RESET\r\n");
