@@ -292,7 +292,7 @@ impl Server {
     /// One line that tells an operator what is served, where.
     pub fn ready_line(&self) -> String {
         let info = self.cache.info();
-        let sockets: Vec<String> = lock(&self.shared.listening)
+        let mut sockets: Vec<String> = lock(&self.shared.listening)
             .iter()
             .map(|(_, name)| name.replacen(':', " ", 1))
             .chain(self.udp_addresses.iter().map(|address| format!("udp {address}")))
@@ -305,6 +305,9 @@ impl Server {
             0 => "empty".to_owned(),
             items => format!("warm: {items} items"),
         };
+        if sockets.is_empty() {
+            sockets.push("no socket".to_owned());
+        }
         format!(
             "keyway {KEYWAY_VERSION} ready: {}, region {} ({}, {state}, {} in {} µs), {} threads",
             sockets.join(", "),

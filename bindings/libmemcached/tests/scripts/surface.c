@@ -127,7 +127,6 @@ static void storing(memcached_st *memc) {
     RC(memcached_set(memc, LEN("odd"), LEN("x"), 0, 0));
     RC(memcached_touch(memc, LEN("odd"), odd[i]));
     RC(memcached_exist(memc, LEN("odd")));
-    RC(memcached_cas(memc, LEN("odd"), LEN("x"), odd[i], 0, 0));
     RC(memcached_replace(memc, LEN("odd"), LEN("x"), odd[i], 0));
     RC(memcached_exist(memc, LEN("odd")));
     RC(memcached_delete(memc, LEN("odd"), 0));
