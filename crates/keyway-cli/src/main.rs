@@ -220,9 +220,6 @@ struct Serve {
     /// Answers that a source gets from the program in a second, and how many at once; what is above goes to the server
     #[arg(long, value_name = "N[:BURST]", value_parser = parse_rate)]
     kernel_rate: Option<(u32, u32)>,
-    /// Also as XDP before TC: driver, or generic
-    #[arg(long, value_name = "MODE", requires = "kernel", value_parser = parse_xdp)]
-    kernel_xdp: Option<bool>,
     /// The region's file, made if absent, or memfd: gone with the server [default: /dev/shm/keyway-UID-PORT]
     #[arg(long, value_name = "PATH|memfd", value_parser = place::parse)]
     region: Option<Place>,
@@ -315,7 +312,6 @@ impl Serve {
             pinned: self.kernel_pinned,
             memory: usize::try_from(self.kernel_memory).unwrap_or(usize::MAX),
             rate: self.kernel_rate,
-            xdp: self.kernel_xdp,
         });
         let config = Config {
             tcp,
@@ -376,14 +372,6 @@ fn parse_rate(text: &str) -> Result<(u32, u32), String> {
         _ => Err(format!(
             "\"{text}\" is no rate: write answers in a second, and how many at once, as in 1000:100"
         )),
-    }
-}
-
-fn parse_xdp(text: &str) -> Result<bool, String> {
-    match text {
-        "driver" => Ok(true),
-        "generic" => Ok(false),
-        _ => Err("it is driver or generic".to_owned()),
     }
 }
 
@@ -572,10 +560,10 @@ mod tests {
     #[test]
     fn the_kernel_door_is_off_until_asked_for() {
         assert_eq!(plan("--udp 127.0.0.1").unwrap().config.kernel, None);
-        let line = "--udp 127.0.0.1 --kernel eth0,lo --kernel-memory 8m --kernel-rate 5:2 --kernel-xdp generic";
+        let line = "--udp 127.0.0.1 --kernel eth0,lo --kernel-memory 8m --kernel-rate 5:2";
         let kernel = plan(line).unwrap().config.kernel.unwrap();
         assert_eq!(kernel.interfaces, ["eth0", "lo"]);
-        assert_eq!((kernel.memory, kernel.rate, kernel.xdp), (8 << 20, Some((5, 2)), Some(false)));
+        assert_eq!((kernel.memory, kernel.rate), (8 << 20, Some((5, 2))));
         let kernel = plan("--udp 127.0.0.1 --kernel-pinned /sys/fs/bpf/x")
             .unwrap()
             .config
@@ -599,7 +587,6 @@ mod tests {
             "--udp nowhere:x",
             "--kernel lo",
             "--udp 127.0.0.1 --kernel lo --kernel-rate 0",
-            "--udp 127.0.0.1 --kernel lo --kernel-xdp x",
             "--udp 127.0.0.1 --kernel lo --kernel-pinned /p",
             "--udp-allow 10.0.0.0/8",
             "--udp 127.0.0.1 --udp-allow 10.0.0.1/8",
