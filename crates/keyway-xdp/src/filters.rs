@@ -80,13 +80,17 @@ impl Filters {
             remove_left_behind(interface);
         }
         // The qdisc that filters hang on; one that is there already serves.
-        hook(interface, TC_INGRESS, 0).create().map_err(|error| format!("{error:#}"))?;
+        hook(interface, TC_INGRESS, 0)
+            .create()
+            .map_err(|error| format!("{error:#}"))?;
         let mut taken = String::new();
         for number in 0..NUMBERS {
             let (handle, name) = if pinned {
                 (PINNED | number + 1, None)
             } else {
-                let Ok(name) = hold(&name_of(interface, number)) else { continue };
+                let Ok(name) = hold(&name_of(interface, number)) else {
+                    continue;
+                };
                 (OWNED | number + 1, Some(name))
             };
             let filters = Self {
@@ -187,7 +191,11 @@ fn others(interface: i32, own: u32) -> Vec<String> {
 /// Removes the filters of owners that have died.
 fn remove_left_behind(interface: i32) {
     let all = [PARENT_INGRESS, PARENT_EGRESS].map(|parent| found(interface, parent).unwrap_or_default());
-    for filter in all.into_iter().flatten().filter(|filter| filter.handle & 0xFFFF_0000 == OWNED) {
+    for filter in all
+        .into_iter()
+        .flatten()
+        .filter(|filter| filter.handle & 0xFFFF_0000 == OWNED)
+    {
         let number = (filter.handle & 0xFFFF).wrapping_sub(1);
         if let Ok(name) = hold(&name_of(interface, number)) {
             let left = Filters {

@@ -298,7 +298,10 @@ fn in_kernel(report: &mut Report, options: &Options, settings: &Settings, v6: bo
             traffic::try_interface(interface, v6),
         );
     }
-    report.take(&format!("{} frames of strangers on the wire", family(v6)), strangers::kept_out(v6));
+    report.take(
+        &format!("{} frames of strangers on the wire", family(v6)),
+        strangers::kept_out(v6),
+    );
 }
 
 fn try_all(report: &mut Report, stage: &mut Stage<'_>, items: &[kernel::world::Hot], v6: bool, packets: u64, seed: u64) {

@@ -331,14 +331,26 @@ impl<'a> Play<'a> {
         };
         // Somebody else's filter, and what it hangs on: neither is touched.
         finish(Command::new("tc").args(["qdisc", "add", "dev", "veth", "clsact"]))?;
-        let foreign = ["filter", "add", "dev", "veth", "ingress", "pref", "7", "bpf", "bytecode", "1,6 0 0 0,"];
+        let foreign = [
+            "filter",
+            "add",
+            "dev",
+            "veth",
+            "ingress",
+            "pref",
+            "7",
+            "bpf",
+            "bytecode",
+            "1,6 0 0 0,",
+        ];
         finish(Command::new("tc").args(foreign))?;
         let mut first = serve(ADDRESS)?;
         let mut second = serve(OTHER)?;
         let said = second.said();
-        demand(said.contains("not alone on veth") && said.contains("another Keyway") && said.contains("priority 7"), || {
-            format!("the second server does not say what else is there: {said:?}")
-        })?;
+        demand(
+            said.contains("not alone on veth") && said.contains("another Keyway") && said.contains("priority 7"),
+            || format!("the second server does not say what else is there: {said:?}"),
+        )?;
         self.ask("fresh")?;
         self.ask_at("fresh", OTHER)?;
         // The first one still answers, then the second one without it.
@@ -650,9 +662,13 @@ impl Asker {
     fn is_flushed_later(&mut self) -> Result<String, String> {
         for (exptime, due) in [("0", "-1"), ("3000", "3000"), ("1000", "1000")] {
             let stored = self.answer(format!("set later 0 {exptime} 1\r\n1\r\n").as_bytes())?;
-            demand(stored == b"STORED\r\n", || format!("a set was answered {}", stored.escape_ascii()))?;
+            demand(stored == b"STORED\r\n", || {
+                format!("a set was answered {}", stored.escape_ascii())
+            })?;
             let flushed = self.answer(b"flush_all 2000\r\n")?;
-            demand(flushed == b"OK\r\n", || format!("a flush was answered {}", flushed.escape_ascii()))?;
+            demand(flushed == b"OK\r\n", || {
+                format!("a flush was answered {}", flushed.escape_ascii())
+            })?;
             let (before, until) = (self.kernel_hits()?, Instant::now() + PATIENCE);
             while self.kernel_hits()? < before + 3 {
                 let answer = self.answer(b"mg later t\r\n")?;
@@ -660,9 +676,15 @@ impl Asker {
                 let ttl = ttl.trim_end().strip_prefix("HD t").and_then(|ttl| ttl.parse::<i64>().ok());
                 // The test may take a few seconds.
                 let due: i64 = due.parse().unwrap_or(0);
-                demand(ttl.is_some_and(|ttl| ttl == due || (due > 0 && (due - 100..due).contains(&ttl))), || {
-                    format!("with exptime {exptime} and a flush in 2000 s, mg with t answers {}", answer.escape_ascii())
-                })?;
+                demand(
+                    ttl.is_some_and(|ttl| ttl == due || (due > 0 && (due - 100..due).contains(&ttl))),
+                    || {
+                        format!(
+                            "with exptime {exptime} and a flush in 2000 s, mg with t answers {}",
+                            answer.escape_ascii()
+                        )
+                    },
+                )?;
                 demand(Instant::now() < until, || "the kernel never answers".to_owned())?;
             }
         }
@@ -675,7 +697,9 @@ impl Asker {
         let value = "v".repeat(1000);
         for item in 0..ITEMS {
             let stored = self.answer(format!("set crowd{item} 0 0 1000\r\n{value}\r\n").as_bytes())?;
-            demand(stored == b"STORED\r\n", || format!("a set was answered {}", stored.escape_ascii()))?;
+            demand(stored == b"STORED\r\n", || {
+                format!("a set was answered {}", stored.escape_ascii())
+            })?;
         }
         let until = Instant::now() + CROWDED_FOR;
         while Instant::now() < until {

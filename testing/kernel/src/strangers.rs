@@ -97,7 +97,9 @@ fn link_of(namespace: &Namespace) -> Result<String, String> {
 pub fn part_of_it() -> Option<ExitCode> {
     let words: Vec<String> = std::env::args().skip(1).collect();
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
-    let [FORGE, address, target] = words.as_slice() else { return None };
+    let [FORGE, address, target] = words.as_slice() else {
+        return None;
+    };
     let (said, code) = match forge(address, target) {
         Ok(said) => (said, ExitCode::SUCCESS),
         Err(why) => (why, ExitCode::FAILURE),
@@ -127,7 +129,15 @@ fn forge(address: &str, target: &str) -> Result<String, String> {
     let forged: &[&str] = if v6 {
         &["::1", "fd00::1", "fd01::1", "fd01::2", "fd00::77", "2001:db8::9"]
     } else {
-        &["127.0.0.1", "127.1.2.3", "10.0.0.1", "10.0.1.1", "10.0.1.2", "10.0.0.77", "198.51.100.9"]
+        &[
+            "127.0.0.1",
+            "127.1.2.3",
+            "10.0.0.1",
+            "10.0.1.1",
+            "10.0.1.2",
+            "10.0.0.77",
+            "198.51.100.9",
+        ]
     };
     let ours = if v6 { "fd00::2" } else { "10.0.0.2" };
     let mut id = 0x4000;
@@ -153,7 +163,14 @@ fn forge(address: &str, target: &str) -> Result<String, String> {
     send(&mut wire, "another host's frame", ours, [NOBODYS, own], &[], None)?;
     send(&mut wire, "a VLAN tag", ours, [target, own], &[0x81, 0, 0, 5], None)?;
     send(&mut wire, "a priority tag", ours, [target, own], &[0x81, 0, 0xE0, 0], None)?;
-    send(&mut wire, "two VLAN tags", ours, [target, own], &[0x88, 0xA8, 0, 5, 0x81, 0, 0, 6], None)?;
+    send(
+        &mut wire,
+        "two VLAN tags",
+        ours,
+        [target, own],
+        &[0x88, 0xA8, 0, 5, 0x81, 0, 0, 6],
+        None,
+    )?;
     // In a client's name: the answer is the client's, wherever the frame says that it comes from.
     send(&mut wire, "a client's source", ours, [target, NOBODYS], &[], Some(own))?;
     send(&mut wire, "a client", ours, [target, own], &[], Some(own))?;
@@ -167,7 +184,9 @@ fn forge(address: &str, target: &str) -> Result<String, String> {
             return Err("the last request, a client's, is never answered by the program".to_owned());
         }
         let Some((to, id, payload)) = wire.answer(v6) else { continue };
-        let Some(number) = sent.iter().position(|(sent, ..)| *sent == id) else { continue };
+        let Some(number) = sent.iter().position(|(sent, ..)| *sent == id) else {
+            continue;
+        };
         if payload == UPSTAIRS {
             continue;
         }

@@ -87,7 +87,18 @@ pub(crate) fn connect(server: &Namespace, v6: bool) -> Result<Namespace, String>
 /// Another namespace, and a pair of interfaces of this name between it and the server's.
 pub(crate) fn connect_by(server: &Namespace, which: &str, name: &str, addresses: [&str; 2]) -> Result<Namespace, String> {
     let client = Namespace::new(which)?;
-    server.ip(&["link", "add", name, "type", "veth", "peer", "name", name, "netns", &client.name])?;
+    server.ip(&[
+        "link",
+        "add",
+        name,
+        "type",
+        "veth",
+        "peer",
+        "name",
+        name,
+        "netns",
+        &client.name,
+    ])?;
     for (namespace, address) in [server, &client].into_iter().zip(addresses) {
         // an IPv6 address is usable at once only if nobody waits for others to claim it
         let nodad: &[&str] = if address.contains(':') { &["nodad"] } else { &[] };
