@@ -156,6 +156,9 @@ enum Command {
         /// Let memory be written and then executed, as programs need that compile while they run
         #[arg(long)]
         allow_jit: bool,
+        /// Let the modes, owners and extended attributes of files be changed (chmod, chown, setxattr): also the region's, so that others could read it
+        #[arg(long)]
+        allow_chmod: bool,
         /// The library that has the cache, if it is not the libkeyway beside this program
         #[arg(long, value_name = "PATH")]
         library: Option<PathBuf>,
@@ -431,6 +434,7 @@ fn run() -> Result<(), Failure> {
                     region_socket,
                     strict_scan,
                     allow_jit,
+                    allow_chmod,
                     library,
                     verbose,
                     program,
@@ -441,6 +445,7 @@ fn run() -> Result<(), Failure> {
                         library: PathBuf::new(),
                         strict_scan,
                         allow_jit,
+                        allow_chmod,
                         verbose,
                     };
                     Err(exec::run(&spec, library, &program))

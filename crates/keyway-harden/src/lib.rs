@@ -99,6 +99,7 @@ fn harden(spec: &Spec, own: usize) -> Result<(), String> {
     let mut wishes = calls::Wishes {
         unsealed: None,
         new_code: spec.strict_scan,
+        rights: !spec.allow_chmod,
     };
     if let Err(e) = cache.seal() {
         say(&format!(

@@ -27,6 +27,8 @@ pub struct Spec {
     pub strict_scan: bool,
     /// memory may be written and then executed
     pub allow_jit: bool,
+    /// modes, owners and extended attributes of files may be changed
+    pub allow_chmod: bool,
     /// say more
     pub verbose: bool,
 }
@@ -37,6 +39,7 @@ impl Spec {
         let wishes = [
             ("strict-scan", self.strict_scan),
             ("allow-jit", self.allow_jit),
+            ("allow-chmod", self.allow_chmod),
             ("verbose", self.verbose),
         ];
         let wishes: Vec<&str> = wishes.into_iter().filter(|(_, on)| *on).map(|(word, _)| word).collect();
@@ -57,6 +60,7 @@ impl Spec {
             library: library?.into(),
             strict_scan: has("strict-scan"),
             allow_jit: has("allow-jit"),
+            allow_chmod: has("allow-chmod"),
             verbose: has("verbose"),
         })
     }
@@ -91,12 +95,13 @@ mod tests {
 
     #[test]
     fn what_is_said_is_what_is_read() {
-        for n in 0..8 {
+        for n in 0..16 {
             let spec = Spec {
                 place: "/dev/shm/region".into(),
                 library: "/usr/lib/libkeyway.so.0".into(),
                 strict_scan: n & 1 != 0,
                 allow_jit: n & 2 != 0,
+                allow_chmod: n & 8 != 0,
                 verbose: n & 4 != 0,
             };
             let [place, library, wishes] = <[_; 3]>::try_from(spec.variables()).unwrap();
