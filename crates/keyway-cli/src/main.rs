@@ -275,6 +275,9 @@ struct Serve {
     /// What becomes of the items after a longer gap: served all the same, served as stale ones (meta flag X), or flushed
     #[arg(long, value_name = "serve|stale|flush", default_value = "serve", value_parser = parse_gap)]
     gap: Gap,
+    /// Do not give up, once it serves, what serving does not take (Landlock, seccomp, capabilities, no_new_privs)
+    #[arg(long)]
+    no_sandbox: bool,
     /// Let in only who authenticates: a file with lines user:password
     #[arg(long, value_name = "PATH")]
     auth_file: Option<PathBuf>,
@@ -360,6 +363,7 @@ impl Serve {
             config,
             place: self.region,
             options,
+            sandbox: !self.no_sandbox,
             ..Plan::default()
         };
         plan.check_item_size("--max-item", "--memory")?;

@@ -422,8 +422,7 @@ impl Reading {
             }
             "track_sizes" => plan.warnings.push("-o track_sizes: sizes are not tracked here".to_owned()),
             "drop_privileges" => {
-                plan.warnings
-                    .push("-o drop_privileges: not available here; harden the service unit instead".to_owned());
+                plan.sandbox = true;
             }
             _ if WITHOUT_MEANING.contains(&name) => {}
             _ => plan.warnings.push(format!("-o {name} is unknown, and ignored")),

@@ -5,12 +5,15 @@
 //! libkeyway, or another one that has the cache in it.
 //! What is stopped by what, and what is not: `docs/security.md`.
 //!
+//! [`confine`] is another matter: what a server gives up once it serves.
+//!
 //! # Safety
 //!
 //! The `unsafe` here is system calls on this process itself, and its environment, before `main`, when there is one thread.
 #![allow(unsafe_code, reason = "prctl, close and the environment; contract above")]
 
 mod calls;
+pub mod confine;
 mod files;
 pub mod scan;
 pub mod spec;
