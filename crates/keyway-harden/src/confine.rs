@@ -210,7 +210,11 @@ const ALLOWED_OLD: &[i64] = &[
 #[cfg(not(target_arch = "x86_64"))]
 const ALLOWED_OLD: &[i64] = &[];
 
-const IO_URING: &[i64] = &[libc::SYS_io_uring_setup, libc::SYS_io_uring_enter, libc::SYS_io_uring_register];
+const IO_URING: &[i64] = &[
+    libc::SYS_io_uring_setup,
+    libc::SYS_io_uring_enter,
+    libc::SYS_io_uring_register,
+];
 /// Counters and maps of the program; netlink to take it away, and a name that says whose turn it is to.
 const KERNEL_DOOR: &[i64] = &[libc::SYS_bpf, libc::SYS_bind];
 
@@ -268,7 +272,11 @@ fn close_files(needs: &Needs) -> Result<bool, String> {
     for (path, rights) in rules {
         // What is not there need not be allowed.
         let Ok(opened) = PathFd::new(&path) else { continue };
-        let rights = if path.is_dir() { rights } else { rights & AccessFs::from_file(NEWEST) };
+        let rights = if path.is_dir() {
+            rights
+        } else {
+            rights & AccessFs::from_file(NEWEST)
+        };
         ruleset = ruleset
             .add_rule(PathBeneath::new(opened, rights))
             .map_err(|error| failed(&format_args!("{}: {error}", path.display())))?;
@@ -318,7 +326,9 @@ fn filters(needs: &Needs) -> Result<[seccompiler::BpfProgram; 2], String> {
     let errno = |error: i32| SeccompAction::Errno(error.cast_unsigned());
     let compiled = |rules, otherwise, matching| {
         let filter = SeccompFilter::new(rules, otherwise, matching, arch()?).map_err(|error| error.to_string())?;
-        filter.try_into().map_err(|error: seccompiler::BackendError| error.to_string())
+        filter
+            .try_into()
+            .map_err(|error: seccompiler::BackendError| error.to_string())
     };
     let clone3 = BTreeMap::from([(libc::SYS_clone3, vec![])]);
     Ok([
