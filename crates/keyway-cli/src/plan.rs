@@ -84,16 +84,16 @@ impl Plan {
         let server = Server::start_on(sockets, self.config.clone(), cache).map_err(refused)?;
         write_port_file(server.tcp_addresses(), server.udp_addresses());
         let pid_file = self.pid_file.as_deref().map(PidFile::write);
-        if self.sandbox {
-            self.confine(&server);
-        } else {
-            log::info!("not confined: --no-sandbox");
-        }
         // Standard output may be closed; the server serves all the same.
         let _ = writeln!(std::io::stdout(), "{}", server.ready_line());
         background::notify_service_manager();
         if self.daemon {
             background::ready(self.config.verbosity > 0).map_err(|error| Failure::new(exit::SYSTEM, error))?;
+        }
+        if self.sandbox {
+            self.confine(&server);
+        } else {
+            log::info!("not confined: --no-sandbox");
         }
         let ended = server.run();
         drop(pid_file);

@@ -249,6 +249,8 @@ fn close_files(needs: &Needs) -> Result<bool, String> {
     let read = AccessFs::ReadFile | AccessFs::ReadDir;
     let mut rules: Vec<(PathBuf, BitFlags<AccessFs>)> = Vec::new();
     rules.extend(READ.map(|path| (path.into(), read)));
+    // Counters are kept for each CPU that there may be.
+    rules.extend(needs.kernel_door.then(|| ("/sys/devices/system/cpu".into(), read)));
     let own = AccessFs::ReadFile | AccessFs::WriteFile | AccessFs::Truncate;
     rules.extend(needs.files.iter().map(|path| (path.clone(), own)));
     rules.extend(

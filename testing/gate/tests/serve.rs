@@ -125,7 +125,9 @@ fn a_confined_server_reads_its_users_again_though_the_file_is_another_one() {
     };
     written(&users, "one:first\n");
     let server = Guarded::start(&folder, &users);
-    assert_eq!(status(server.0.id(), "Seccomp"), "2");
+    wait_until("it is confined", DEADLINE, || {
+        (status(server.0.id(), "Seccomp") == "2").then_some(())
+    });
     assert!(server.lets_in("one first") && !server.lets_in("two second"));
     // Replaced by a rename, as editors do.
     written(&new, "two:second\n");
