@@ -588,6 +588,7 @@ mod tests {
             assert_eq!((plan.config.verbosity, plan.config.flush_enabled), (2, false), "{line}");
         }
         assert_eq!(plan("--memory-l=1g").options.memory, 1 << 30);
+        assert!(plan("-o drop_privileges").sandbox && !plan("-o no_drop_privileges").sandbox);
         assert_eq!(plan("--verbose=1 --disable-f").config.verbosity, 1);
         assert_eq!(asked("--disable").unwrap_err().code, USAGE);
         assert_eq!(asked("--nonsense").unwrap_err().code, USAGE);

@@ -86,12 +86,12 @@ impl Filters {
         let mut taken = String::new();
         for number in 0..NUMBERS {
             let (handle, name) = if pinned {
-                (PINNED | number + 1, None)
+                (PINNED + number + 1, None)
             } else {
                 let Ok(name) = hold(&name_of(interface, number)) else {
                     continue;
                 };
-                (OWNED | number + 1, Some(name))
+                (OWNED + number + 1, Some(name))
             };
             let filters = Self {
                 interface,

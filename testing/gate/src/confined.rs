@@ -101,7 +101,7 @@ fn refusals(region: &Path, read_again: &Path, address: std::net::SocketAddr) {
     let path = CString::new(region.as_os_str().as_encoded_bytes()).unwrap_or_default();
     let path = path.as_ptr() as usize;
     let own = std::process::id() as usize;
-    let here = libc::AT_FDCWD as usize;
+    let here = (libc::AT_FDCWD as isize).cast_unsigned();
     call("chmod", libc::SYS_fchmodat, [here, path, 0o600, 0]);
     call("chown", libc::SYS_fchownat, [here, path, 0, 0]);
     call("xattr", libc::SYS_removexattr, [path, path, 0, 0]);

@@ -222,7 +222,7 @@ fn rights(file: &str) -> Vec<Tried> {
     let file = std::ffi::CString::new(file).unwrap_or_default();
     let path = file.as_ptr();
     let text = |text: &'static std::ffi::CStr| text.as_ptr() as usize;
-    let here = libc::AT_FDCWD as usize;
+    let here = (libc::AT_FDCWD as isize).cast_unsigned();
     // SAFETY: structures of numbers; a path that ends in 0.
     let (mode, user, group, own) = unsafe {
         let mut about: libc::stat = std::mem::zeroed();
@@ -233,7 +233,7 @@ fn rights(file: &str) -> Vec<Tried> {
             about.st_mode as usize & 0o7777,
             about.st_uid as usize,
             about.st_gid as usize,
-            own as usize,
+            (own as isize).cast_unsigned(),
         )
     };
     // To what they are, and of an attribute that says nothing: what succeeds changes nothing.
