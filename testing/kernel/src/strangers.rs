@@ -33,7 +33,8 @@ const PATIENCE: Duration = Duration::from_secs(20);
 const ATTEMPT_MS: i64 = 200;
 /// What is hot, and asked for.
 const REQUEST: &[u8] = b"get z\r\n";
-/// A link address that nobody has.
+/// The server's link address on the first wire, and one that nobody has.
+const TARGET: &str = "02:00:00:00:00:01";
 const NOBODYS: [u8; 6] = [2, 0, 0, 0, 0, 0x99];
 const BROADCAST: [u8; 6] = [0xFF; 6];
 
@@ -51,16 +52,7 @@ pub fn kept_out(v6: bool) -> Result<String, String> {
     };
     let stranger = connect_by(&server, "b", "veth", first)?;
     let _other = connect_by(&server, "c", "wire", second)?;
-    for name in ["all", "default", "veth", "wire"] {
-        let off = format!("echo 0 > /proc/sys/net/ipv4/conf/{name}/rp_filter");
-        let set = std::process::Command::new("ip")
-            .args(["netns", "exec", server.name(), "sh", "-c", &off])
-            .status();
-        if !set.is_ok_and(|status| status.success()) {
-            return Err(format!("{off} fails"));
-        }
-    }
-    let target = link_of(&server)?;
+    server.ip(&["link", "set", "veth", "address", TARGET])?;
     let address = served(v6).to_string();
     let mut serving = server.run(&[SERVE, "veth,wire", &address])?;
     let mut lines = BufReader::new(serving.stdout.take().ok_or("no output")?);
@@ -70,7 +62,7 @@ pub fn kept_out(v6: bool) -> Result<String, String> {
         return Err(format!("the server said: {ready}"));
     }
     let forged = stranger
-        .run(&[FORGE, &address, &target])?
+        .run(&[FORGE, &address])?
         .wait_with_output()
         .map_err(|error| error.to_string())?;
     drop(serving.stdin.take());
@@ -84,23 +76,14 @@ pub fn kept_out(v6: bool) -> Result<String, String> {
     Ok(format!("{said}; the program counted {}", counts.trim()))
 }
 
-/// The link address of a namespace's end of the first wire.
-fn link_of(namespace: &Namespace) -> Result<String, String> {
-    let output = std::process::Command::new("ip")
-        .args(["netns", "exec", namespace.name(), "cat", "/sys/class/net/veth/address"])
-        .output()
-        .map_err(|error| error.to_string())?;
-    Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
-}
-
 /// Plays the stranger, if this process was started as one.
 pub fn part_of_it() -> Option<ExitCode> {
     let words: Vec<String> = std::env::args().skip(1).collect();
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
-    let [FORGE, address, target] = words.as_slice() else {
+    let [FORGE, address] = words.as_slice() else {
         return None;
     };
-    let (said, code) = match forge(address, target) {
+    let (said, code) = match forge(address) {
         Ok(said) => (said, ExitCode::SUCCESS),
         Err(why) => (why, ExitCode::FAILURE),
     };
@@ -108,11 +91,11 @@ pub fn part_of_it() -> Option<ExitCode> {
     Some(code)
 }
 
-fn forge(address: &str, target: &str) -> Result<String, String> {
+fn forge(address: &str) -> Result<String, String> {
     let address: IpAddr = address.parse().map_err(|_| "no address")?;
     let v6 = address.is_ipv6();
     let own = std::fs::read_to_string("/sys/class/net/veth/address").map_err(|error| error.to_string())?;
-    let (own, target) = (link(&own)?, link(target)?);
+    let (own, target) = (link(&own)?, link(TARGET)?);
     let mut wire = Wire::open()?;
 
     // Until a client's own request is answered by the program: then the way here is known.

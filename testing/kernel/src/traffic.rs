@@ -190,6 +190,11 @@ fn serve(interfaces: &str, address: &str) -> Result<String, String> {
     let door = Door::load(&settings).map_err(|error| error.to_string())?;
     fill(&door.hot(), &items());
     let mut attached = Vec::new();
+    // What comes is the program's to refuse, not a filter's of this namespace.
+    for name in interfaces.split(',').chain(["all"]) {
+        std::fs::write(format!("/proc/sys/net/ipv4/conf/{name}/rp_filter"), "0")
+            .map_err(|error| format!("rp_filter: {error}"))?;
+    }
     for interface in interfaces.split(',') {
         let number = std::fs::read_to_string(format!("/sys/class/net/{interface}/ifindex")).ok();
         // `ip netns exec` mounts the namespace's own /sys
@@ -288,7 +293,7 @@ fn wait_for_path(socket: &UdpSocket) -> Result<(), String> {
 fn requests(items: &[Hot]) -> Vec<Vec<u8>> {
     let steady = items
         .iter()
-        .filter(|item| item.expires_s == 0 && item.state == State::Current);
+        .filter(|item| item.expires_s == 0 && item.flush_s == 0 && item.state == State::Current);
     let mut requests: Vec<Vec<u8>> = steady
         .flat_map(|item| {
             [&b"get "[..], b"gets ", b"mg "].map(|verb| {
