@@ -56,6 +56,7 @@ fuzz_target!(|data: &[u8]| {
             hot: memory.hot(),
             now_ns: NOW_NS,
             over_rate: false,
+            no_path: false,
         };
         if let (Verdict::Hit, answer) = program.decide(&world, &frame) {
             // the source's MAC address in a frame of the fuzzer's is 0, in those of the tests it is not

@@ -19,7 +19,8 @@ Python package's module (keyway/_keyway.abi3.so), or with PROGRAM's own file, if
   the gate       where the processor has protection keys, the region's memory is accessible inside calls only
   mseal          the region's mapping cannot be unmapped, moved, replaced or given other rights      Linux 6.10
   PR_SET_MDWE    no memory that is or was writable becomes executable (--allow-jit: it may)          Linux 6.3
-  seccomp        ptrace, process_vm_readv, process_vm_writev, bpf, io_uring, userfaultfd, pkey_* and others fail with EPERM
+  seccomp        ptrace, process_vm_readv, process_vm_writev, bpf, io_uring, userfaultfd, pkey_* and others fail with EPERM,
+                 and so do chmod, chown and setxattr, of any file (--allow-chmod: they do not)
   Landlock       the region's file and /proc/PID (memory, descriptors) cannot be opened              Linux 5.13
   descriptors    none stays that leads to the region
   scan           WRPKRU and XRSTOR in the mapped code are told of (--strict-scan: they are refused, and later code as well)

@@ -162,6 +162,9 @@ enum Command {
         /// Let memory be written and then executed, as programs need that compile while they run
         #[arg(long)]
         allow_jit: bool,
+        /// Let the modes, owners and extended attributes of files be changed (chmod, chown, setxattr): also the region's, so that others could read it
+        #[arg(long)]
+        allow_chmod: bool,
         /// The library that has the cache, if it is not the libkeyway beside this program
         #[arg(long, value_name = "PATH")]
         library: Option<PathBuf>,
@@ -251,9 +254,6 @@ struct Serve {
     /// Answers that a source gets from the program in a second, and how many at once; what is above goes to the server
     #[arg(long, value_name = "N[:BURST]", value_parser = parse_rate)]
     kernel_rate: Option<(u32, u32)>,
-    /// Also as XDP before TC: driver, or generic
-    #[arg(long, value_name = "MODE", requires = "kernel", value_parser = parse_xdp)]
-    kernel_xdp: Option<bool>,
     /// The region's file, made if absent, or memfd: gone with the server [default: /dev/shm/keyway-UID-PORT]
     #[arg(long, value_name = "PATH|memfd", value_parser = place::parse)]
     region: Option<Place>,
@@ -308,6 +308,9 @@ struct Serve {
     /// What becomes of the items after a longer gap: served all the same, served as stale ones (meta flag X), or flushed
     #[arg(long, value_name = "serve|stale|flush", default_value = "serve", value_parser = parse_gap)]
     gap: Gap,
+    /// Do not give up, once it serves, what serving does not take (Landlock, seccomp, capabilities, no_new_privs)
+    #[arg(long)]
+    no_sandbox: bool,
     /// Let in only who authenticates: a file with lines user:password
     #[arg(long, value_name = "PATH")]
     auth_file: Option<PathBuf>,
@@ -348,7 +351,6 @@ impl Serve {
             pinned: self.kernel_pinned,
             memory: usize::try_from(self.kernel_memory).unwrap_or(usize::MAX),
             rate: self.kernel_rate,
-            xdp: self.kernel_xdp,
         });
         let config = Config {
             tcp,
@@ -395,6 +397,7 @@ impl Serve {
             config,
             place: self.region,
             options,
+            sandbox: !self.no_sandbox,
             ..Plan::default()
         };
         plan.check_item_size("--max-item", "--memory")?;
@@ -410,14 +413,6 @@ fn parse_rate(text: &str) -> Result<(u32, u32), String> {
         _ => Err(format!(
             "\"{text}\" is no rate: write answers in a second, and how many at once, as in 1000:100"
         )),
-    }
-}
-
-fn parse_xdp(text: &str) -> Result<bool, String> {
-    match text {
-        "driver" => Ok(true),
-        "generic" => Ok(false),
-        _ => Err("it is driver or generic".to_owned()),
     }
 }
 
@@ -481,6 +476,7 @@ fn run() -> Result<(), Failure> {
                     owner,
                     strict_scan,
                     allow_jit,
+                    allow_chmod,
                     library,
                     verbose,
                     program,
@@ -492,6 +488,7 @@ fn run() -> Result<(), Failure> {
                         any_owner: owner.any_owner,
                         strict_scan,
                         allow_jit,
+                        allow_chmod,
                         verbose,
                     };
                     Err(exec::run(&spec, library, &program))
@@ -617,10 +614,10 @@ mod tests {
     #[test]
     fn the_kernel_door_is_off_until_asked_for() {
         assert_eq!(plan("--udp 127.0.0.1").unwrap().config.kernel, None);
-        let line = "--udp 127.0.0.1 --kernel eth0,lo --kernel-memory 8m --kernel-rate 5:2 --kernel-xdp generic";
+        let line = "--udp 127.0.0.1 --kernel eth0,lo --kernel-memory 8m --kernel-rate 5:2";
         let kernel = plan(line).unwrap().config.kernel.unwrap();
         assert_eq!(kernel.interfaces, ["eth0", "lo"]);
-        assert_eq!((kernel.memory, kernel.rate, kernel.xdp), (8 << 20, Some((5, 2)), Some(false)));
+        assert_eq!((kernel.memory, kernel.rate), (8 << 20, Some((5, 2))));
         let kernel = plan("--udp 127.0.0.1 --kernel-pinned /sys/fs/bpf/x")
             .unwrap()
             .config
@@ -644,7 +641,6 @@ mod tests {
             "--udp nowhere:x",
             "--kernel lo",
             "--udp 127.0.0.1 --kernel lo --kernel-rate 0",
-            "--udp 127.0.0.1 --kernel lo --kernel-xdp x",
             "--udp 127.0.0.1 --kernel lo --kernel-pinned /p",
             "--udp-allow 10.0.0.0/8",
             "--udp 127.0.0.1 --udp-allow 10.0.0.1/8",

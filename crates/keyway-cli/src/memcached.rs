@@ -422,8 +422,7 @@ impl Reading {
             }
             "track_sizes" => plan.warnings.push("-o track_sizes: sizes are not tracked here".to_owned()),
             "drop_privileges" => {
-                plan.warnings
-                    .push("-o drop_privileges: not available here; harden the service unit instead".to_owned());
+                plan.sandbox = true;
             }
             _ if WITHOUT_MEANING.contains(&name) => {}
             _ => plan.warnings.push(format!("-o {name} is unknown, and ignored")),
@@ -597,6 +596,7 @@ mod tests {
             assert_eq!((plan.config.verbosity, plan.config.flush_enabled), (2, false), "{line}");
         }
         assert_eq!(plan("--memory-l=1g").options.memory, 1 << 30);
+        assert!(plan("-o drop_privileges").sandbox && !plan("-o no_drop_privileges").sandbox);
         assert_eq!(plan("--verbose=1 --disable-f").config.verbosity, 1);
         assert_eq!(asked("--disable").unwrap_err().code, USAGE);
         assert_eq!(asked("--nonsense").unwrap_err().code, USAGE);

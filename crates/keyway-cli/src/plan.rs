@@ -6,6 +6,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use keyway::{Cache, Gate, Options, Place};
+use keyway_harden::confine::{self, Confined, Needs};
 use keyway_server::{Config, RunError, Server, Sockets, size_text};
 use nix::sched::sched_setaffinity;
 use nix::sys::mman::{MlockAllFlags, mlockall};
@@ -34,6 +35,8 @@ pub(crate) struct Plan {
     pub(crate) user: Option<String>,
     pub(crate) lock_memory: bool,
     pub(crate) core_dumps: bool,
+    /// give up, once it serves, what serving does not take
+    pub(crate) sandbox: bool,
     /// what to say on standard error once the log is open
     pub(crate) warnings: Vec<String>,
 }
@@ -87,6 +90,11 @@ impl Plan {
         if self.daemon {
             background::ready(self.config.verbosity > 0).map_err(|error| Failure::new(exit::SYSTEM, error))?;
         }
+        if self.sandbox {
+            self.confine(&server);
+        } else {
+            log::info!("not confined: --no-sandbox");
+        }
         let ended = server.run();
         drop(pid_file);
         match ended {
@@ -96,6 +104,37 @@ impl Plan {
             }
             Err(error @ RunError::WorkerPanicked) => Err(Failure::new(exit::NO, error)),
             Err(error) => Err(Failure::new(exit::SYSTEM, error)),
+        }
+    }
+
+    /// From here on the process can do what serving takes, and no more. What an old kernel cannot do is said and done without.
+    fn confine(&self, server: &Server) {
+        let whole = |path: &Path| std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+        let sockets = self.config.unix.iter().map(|socket| socket.path.as_path());
+        let sockets = sockets.chain(self.config.region_socket.iter().map(|socket| socket.path.as_path()));
+        let needs = Needs {
+            files: match &self.place {
+                Some(Place::Path(path)) => vec![whole(path)],
+                _ => Vec::new(),
+            },
+            read_again: self.config.auth_file.as_deref().map(whole).into_iter().collect(),
+            removed_at_end: sockets.chain(self.pid_file.as_deref()).map(whole).collect(),
+            core_files: self.core_dumps.then(std::env::current_dir).and_then(Result::ok),
+            io_uring: server.has_io_uring(),
+            kernel_door: self.config.kernel.is_some(),
+            locked_memory: self.lock_memory,
+        };
+        match confine::confine(&needs) {
+            Ok(Confined { landlock, capabilities }) => {
+                if !landlock {
+                    log::warn!("files are not confined: this kernel has no Landlock (Linux 5.13, and CONFIG_SECURITY_LANDLOCK)");
+                }
+                log::info!(
+                    "confined: {}system calls that serving takes (seccomp), no_new_privs, capabilities {capabilities:#x}",
+                    if landlock { "files of its options (Landlock), " } else { "" },
+                );
+            }
+            Err(why) => log::warn!("not confined, or only in part: {why} (--no-sandbox leaves it out)"),
         }
     }
 
@@ -146,6 +185,7 @@ impl Plan {
             ..self.options.clone()
         };
         let cache = place::open(&place, &options, self.options.item_size_max / ITEM_SIZE_SLACK)?;
+        self.place = Some(place);
         self.config.memory = self.options.memory;
         let info = cache.info();
         if let (Some(asked), true) = (self.options.sessions, info.warm)

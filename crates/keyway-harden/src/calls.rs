@@ -32,14 +32,46 @@ const REFUSED: &[i64] = &[
     libc::SYS_open_by_handle_at,
 ];
 
+/// The region's file is another user's to read once its mode, its owner or its list of those who may (an extended attribute) says so, and
+/// no path is needed for that: Landlock does not see it. Those without a name here are Linux 6.6's and newer.
+const REFUSED_RIGHTS: &[i64] = &[
+    libc::SYS_chmod,
+    libc::SYS_fchmod,
+    libc::SYS_fchmodat,
+    SYS_FCHMODAT2,
+    libc::SYS_chown,
+    libc::SYS_fchown,
+    libc::SYS_lchown,
+    libc::SYS_fchownat,
+    libc::SYS_setxattr,
+    libc::SYS_lsetxattr,
+    libc::SYS_fsetxattr,
+    SYS_SETXATTRAT,
+    libc::SYS_removexattr,
+    libc::SYS_lremovexattr,
+    libc::SYS_fremovexattr,
+    SYS_REMOVEXATTRAT,
+    SYS_FILE_SETATTR,
+];
+const SYS_FCHMODAT2: i64 = 452;
+const SYS_SETXATTRAT: i64 = 463;
+const SYS_REMOVEXATTRAT: i64 = 466;
+const SYS_FILE_SETATTR: i64 = 469;
+
 /// The bit of the x32 interface's numbers (Linux, arch/x86/include/uapi/asm/unistd.h), and those of its own for refused calls
 /// (arch/x86/entry/syscalls/syscall_64.tbl).
 const X32: i64 = 0x4000_0000;
 const REFUSED_X32: &[i64] = &[X32 + 521, X32 + 539, X32 + 540];
 
-/// madvise(2), advices that destroy a mapping's contents or hand it to children.
+/// madvise(2), advices that destroy a mapping's contents, hand it to children, or take pages of it for broken (root only).
 const MADV_REMOVE: u64 = 9;
 const MADV_DOFORK: u64 = 11;
+const MADV_HWPOISON: u64 = 100;
+const MADV_SOFT_OFFLINE: u64 = 101;
+/// Makes accesses fault, in a sealed mapping too.
+const MADV_GUARD_INSTALL: u64 = 102;
+/// What /dev/userfaultfd is opened for, which root can do: a userfaultfd without the system call of that name (ioctl_userfaultfd(2)).
+const USERFAULTFD_IOC_NEW: u64 = 0xAA00;
 const PR_SET_DUMPABLE: u64 = 4;
 const PROT_EXEC: u64 = 4;
 
@@ -51,28 +83,26 @@ pub(crate) struct Wishes {
     pub unsealed: Option<Range<usize>>,
     /// new executable mappings
     pub new_code: bool,
+    /// changes of files' modes, owners and extended attributes
+    pub rights: bool,
 }
 
 /// The filter.
 pub(crate) fn filter(wishes: &Wishes) -> Result<BpfProgram, String> {
-    let mut rules: BTreeMap<i64, Vec<SeccompRule>> = BTreeMap::new();
-    for number in REFUSED {
+    let mut rules: Rules = BTreeMap::new();
+    let rights = if wishes.rights { REFUSED_RIGHTS } else { &[] };
+    for number in REFUSED.iter().chain(rights) {
         rules.insert(*number, vec![]);
         rules.insert(number | X32, vec![]);
     }
     for number in REFUSED_X32 {
         rules.insert(*number, vec![]);
     }
-    let mut refuse_if = |number: i64, conditions: &[Condition]| -> Result<(), String> {
-        for number in [number, number | X32] {
-            let rule = SeccompRule::new(conditions.to_vec()).map_err(|e| e.to_string())?;
-            rules.entry(number).or_default().push(rule);
-        }
-        Ok(())
-    };
-    for advice in [MADV_REMOVE, MADV_DOFORK] {
+    let mut refuse_if = |number: i64, conditions: &[Condition]| refuse_if(&mut rules, number, conditions);
+    for advice in [MADV_REMOVE, MADV_DOFORK, MADV_HWPOISON, MADV_SOFT_OFFLINE] {
         refuse_if(libc::SYS_madvise, &[condition(2, Len::Dword, Op::Eq, advice)?])?;
     }
+    refuse_if(libc::SYS_ioctl, &[condition(1, Len::Dword, Op::Eq, USERFAULTFD_IOC_NEW)?])?;
     refuse_if(libc::SYS_prctl, &[condition(0, Len::Dword, Op::Eq, PR_SET_DUMPABLE)?])?;
     if wishes.new_code {
         for number in [libc::SYS_mmap, libc::SYS_mprotect] {
@@ -96,7 +126,33 @@ pub(crate) fn filter(wishes: &Wishes) -> Result<BpfProgram, String> {
             refuse_if(number, &conditions)?;
         }
     }
-    let refused = SeccompAction::Errno(libc::EPERM.cast_unsigned());
+    compiled(rules, libc::EPERM)
+}
+
+/// What fails as if the kernel were older and did not know it: the C library then does without.
+fn unknown() -> Result<BpfProgram, String> {
+    let mut rules: Rules = BTreeMap::new();
+    refuse_if(
+        &mut rules,
+        libc::SYS_madvise,
+        &[condition(2, Len::Dword, Op::Eq, MADV_GUARD_INSTALL)?],
+    )?;
+    compiled(rules, libc::EINVAL)
+}
+
+type Rules = BTreeMap<i64, Vec<SeccompRule>>;
+
+fn refuse_if(rules: &mut Rules, number: i64, conditions: &[Condition]) -> Result<(), String> {
+    for number in [number, number | X32] {
+        let rule = SeccompRule::new(conditions.to_vec()).map_err(|e| e.to_string())?;
+        rules.entry(number).or_default().push(rule);
+    }
+    Ok(())
+}
+
+/// The filter by which these calls fail with this error.
+fn compiled(rules: Rules, error: i32) -> Result<BpfProgram, String> {
+    let refused = SeccompAction::Errno(error.cast_unsigned());
     let arch = std::env::consts::ARCH.try_into().map_err(|e| format!("{e}"))?;
     let filter = SeccompFilter::new(rules, SeccompAction::Allow, refused, arch).map_err(|e| e.to_string())?;
     filter.try_into().map_err(|e: seccompiler::BackendError| e.to_string())
@@ -108,7 +164,10 @@ fn condition(argument: u8, len: Len, op: Op, value: u64) -> Result<Condition, St
 
 /// From here on, for all threads and for whatever is started.
 pub(crate) fn refuse(wishes: &Wishes) -> Result<(), String> {
-    seccompiler::apply_filter_all_threads(&filter(wishes)?).map_err(|e| format!("seccomp: {e}"))
+    for filter in [unknown()?, filter(wishes)?] {
+        seccompiler::apply_filter_all_threads(&filter).map_err(|e| format!("seccomp: {e}"))?;
+    }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -121,6 +180,7 @@ mod tests {
         let wishes = Wishes {
             unsealed: Some(0x7000_0000_0000..0x7100_0000_0000),
             new_code: true,
+            rights: true,
         };
         let all = filter(&wishes).unwrap().len();
         assert!(none > REFUSED.len() && all > none, "{none} {all}");

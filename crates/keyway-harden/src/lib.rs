@@ -5,12 +5,15 @@
 //! libkeyway, or another one that has the cache in it.
 //! What is stopped by what, and what is not: `docs/security.md`.
 //!
+//! [`confine`] is another matter: what a server gives up once it serves.
+//!
 //! # Safety
 //!
 //! The `unsafe` here is system calls on this process itself, and its environment, before `main`, when there is one thread.
 #![allow(unsafe_code, reason = "prctl, close and the environment; contract above")]
 
 mod calls;
+pub mod confine;
 mod files;
 pub mod scan;
 pub mod spec;
@@ -99,6 +102,7 @@ fn harden(spec: &Spec, own: usize) -> Result<(), String> {
     let mut wishes = calls::Wishes {
         unsealed: None,
         new_code: spec.strict_scan,
+        rights: !spec.allow_chmod,
     };
     if let Err(e) = cache.seal() {
         say(&format!(

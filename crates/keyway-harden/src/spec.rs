@@ -29,6 +29,8 @@ pub struct Spec {
     pub strict_scan: bool,
     /// memory may be written and then executed
     pub allow_jit: bool,
+    /// modes, owners and extended attributes of files may be changed
+    pub allow_chmod: bool,
     /// say more
     pub verbose: bool,
 }
@@ -40,6 +42,7 @@ impl Spec {
             ("any-owner", self.any_owner),
             ("strict-scan", self.strict_scan),
             ("allow-jit", self.allow_jit),
+            ("allow-chmod", self.allow_chmod),
             ("verbose", self.verbose),
         ];
         let wishes: Vec<&str> = wishes.into_iter().filter(|(_, on)| *on).map(|(word, _)| word).collect();
@@ -61,6 +64,7 @@ impl Spec {
             any_owner: has("any-owner"),
             strict_scan: has("strict-scan"),
             allow_jit: has("allow-jit"),
+            allow_chmod: has("allow-chmod"),
             verbose: has("verbose"),
         })
     }
@@ -101,6 +105,7 @@ mod tests {
                 library: "/usr/lib/libkeyway.so.0".into(),
                 strict_scan: n & 1 != 0,
                 allow_jit: n & 2 != 0,
+                allow_chmod: n & 8 != 0,
                 verbose: n & 4 != 0,
                 any_owner: n & 8 != 0,
             };

@@ -80,8 +80,6 @@ pub struct Kernel {
     pub memory: usize,
     /// answers that a source gets from the program in a second at most, and how many at once after a pause
     pub rate: Option<(u32, u32)>,
-    /// also as XDP before TC: `true` in the driver, `false` in the kernel's generic code
-    pub xdp: Option<bool>,
 }
 
 impl Default for Kernel {
@@ -91,7 +89,6 @@ impl Default for Kernel {
             pinned: None,
             memory: 64 << 20,
             rate: None,
-            xdp: None,
         }
     }
 }

@@ -219,6 +219,8 @@ enum Stop {
     Budget,
     /// too much is unsent
     Unsent,
+    /// the next request has to wait a while, and others do not
+    HeldUp,
     /// the phase has changed
     Phase,
 }
@@ -533,6 +535,10 @@ impl Connection {
                     again = true;
                     break;
                 }
+                Stop::HeldUp => {
+                    again = true;
+                    break;
+                }
                 Stop::NeedBytes if self.at_end => {
                     let reason = if self.stopping {
                         CloseReason::Shutdown
@@ -736,6 +742,8 @@ impl Connection {
         self.trace(input);
         let (consumed, outcome) = match self.decoder.decode(input) {
             Decoded::Incomplete { need } => return Served::Needs(need),
+            // It stands in line again, and is read again.
+            Decoded::Request { request, .. } if executor.holds_up(&request) => return Served::Stop(0, Stop::HeldUp),
             Decoded::Request { consumed, request } => {
                 // Nothing is on its way that what is sent now would overtake.
                 let is_free = self.sent == 0 && self.port.as_ref().is_none_or(|port| port.sending == 0);

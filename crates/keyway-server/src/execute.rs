@@ -98,6 +98,13 @@ impl Executor {
         }
     }
 
+    /// Whether this request is to wait, without holding up others: it may change something, and the kernel program of a server that has died may
+    /// still answer from what it is to change.
+    #[inline]
+    pub(crate) fn holds_up(&self, request: &Request<'_>) -> bool {
+        !matches!(request, Request::Get { .. }) && self.session.is_held_up()
+    }
+
     /// Executes `request` and appends its answer to `out`.
     pub(crate) fn execute(&mut self, request: &Request<'_>, out: &mut Vec<u8>, origin: &Origin<'_>) -> Outcome {
         let tells = self.shared.watch.wants(watch::EVICTIONS);

@@ -10,6 +10,9 @@
 //!
 //! The order of turning on: the program is loaded and silent; the region's door word; every session has acknowledged it; then copies and
 //! lease. Of turning off: the lease, the program off its interfaces, a fence behind which no run of it is left, the door word.
+//!
+//! The lease is renewed whatever else there is to do: all work is cut into steps of a few milliseconds, and [`Keeper::breathe`] stands
+//! between them.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
@@ -23,7 +26,7 @@ use keyway_proto::reply::{self, stat};
 use keyway_proto::{Protocol, Request};
 use keyway_xdp::config::{Settings, Verdict};
 use keyway_xdp::copy::{HotCopy, Item, Seen};
-use keyway_xdp::door::{Attached, Door, XdpMode};
+use keyway_xdp::door::{Attached, Door};
 use keyway_xdp::store::{Put, Store, is_good};
 use keyway_xdp::{Counts, Maps};
 use nix::net::if_::if_nametoindex;
@@ -39,6 +42,11 @@ const LEASE: Duration = Duration::from_secs(1);
 const CANDIDATES_MAX: usize = 4096;
 /// Ticks in which each copy is asked once whether it was given out.
 const SWEEP_TICKS: usize = 10;
+/// Pages that are asked in one step.
+const SWEPT_AT_ONCE: usize = 16;
+/// Least time between two fences, behind which emptied pages are used again: where more is hot than the memory holds, copies are not
+/// made faster than that, and what finds no room is served by user space.
+const FENCE_PAUSE: Duration = Duration::from_millis(20);
 /// Ticks between two looks at stripes of the dead.
 const MEND_TICKS: u64 = 10;
 /// Ticks between two lines in the log.
@@ -84,6 +92,14 @@ pub(crate) struct Keeper {
     cas_enabled: bool,
     is_on: bool,
     ticks: u64,
+    next_tick: Instant,
+    /// when the lease is renewed next
+    next_renewal: Instant,
+    /// before this no fence is waited for
+    next_fence: Instant,
+    /// copies in the pages that this round of the sweep has seen, and how many pages are to come
+    counted: usize,
+    unswept: usize,
     /// hits and packets passed up that the log was told of
     logged: u64,
 }
@@ -131,9 +147,10 @@ pub(crate) fn start(config: &Config, kernel: &Kernel, udp: &[SocketAddr], cache:
         mended: AtomicU64::new(0),
         attentive: AtomicBool::new(true),
     });
+    let pages = maps.pages();
     let keeper = Keeper {
         post: Arc::clone(&post),
-        store: Store::new(maps.pages()),
+        store: Store::new(pages),
         value: Vec::new(),
         program,
         door: Some(door),
@@ -142,6 +159,11 @@ pub(crate) fn start(config: &Config, kernel: &Kernel, udp: &[SocketAddr], cache:
         cas_enabled: config.cas_enabled,
         is_on: false,
         ticks: 0,
+        next_tick: Instant::now(),
+        next_renewal: Instant::now(),
+        next_fence: Instant::now(),
+        counted: 0,
+        unswept: pages,
         logged: 0,
     };
     Ok((keeper, post))
@@ -203,11 +225,12 @@ fn program(kernel: &Kernel, settings: &Settings) -> Result<Program, String> {
     let mut attached = Vec::new();
     for name in &kernel.interfaces {
         let number = interface(name)?;
-        attached.push(door.attach(number).map_err(|error| format!("{name}: {error}"))?);
-        if let Some(in_driver) = kernel.xdp {
-            let mode = if in_driver { XdpMode::Driver } else { XdpMode::Generic };
-            attached.push(door.attach_xdp(number, mode).map_err(|error| format!("{name}: {error}"))?);
+        let here = door.attach(number).map_err(|error| format!("{name}: {error}"))?;
+        let others = here.others();
+        if !others.is_empty() {
+            log::warn!("the kernel door is not alone on {name}: {}", others.join(", "));
         }
+        attached.push(here);
     }
     Ok(Program::Loaded(door, attached))
 }
@@ -222,24 +245,47 @@ impl Keeper {
     /// Keeps the door until the server stops.
     pub(crate) fn run(mut self, shared: &Shared) {
         let _ = self.post.keeper.set(std::thread::current());
-        let mut next_tick = Instant::now();
         let mut pause = TICK;
+        let mut candidates = Vec::new().into_iter();
         while !shared.is_stopping() {
-            let now = Instant::now();
-            if now >= next_tick {
-                next_tick = now + TICK;
+            if Instant::now() >= self.next_tick {
+                self.next_tick = Instant::now() + TICK;
                 self.tick();
             }
-            let candidates = std::mem::take(&mut *lock(&self.post.candidates));
+            if candidates.len() == 0 {
+                candidates = std::mem::take(&mut *lock(&self.post.candidates)).into_iter();
+            }
             if self.is_on {
-                for key in &candidates {
-                    let hash = self.cache.hash(key);
-                    self.take_in(hash, key);
+                while Instant::now() < self.next_tick
+                    && let Some(key) = candidates.next()
+                {
+                    let hash = self.cache.hash(&key);
+                    self.take_in(hash, &key);
                 }
                 pause = self.look(pause);
+            } else {
+                candidates = Vec::new().into_iter();
             }
-            std::thread::park_timeout(pause.min(next_tick.saturating_duration_since(Instant::now())));
+            if candidates.len() == 0 {
+                std::thread::park_timeout(pause.min(self.next_tick.saturating_duration_since(Instant::now())));
+            }
         }
+    }
+
+    /// Renews the lease, if it is time to: to be called between any two steps of work.
+    fn breathe(&mut self) {
+        let Some(door) = &self.door else { return };
+        let now = Instant::now();
+        if !self.is_on || now < self.next_renewal {
+            return;
+        }
+        self.next_renewal = now + TICK;
+        let now_ns = nanoseconds(self.cache.monotonic());
+        let lease_ns = now_ns + nanoseconds(LEASE);
+        // Read later: the program's clock is not behind the region's.
+        let clock_ns = nanoseconds(self.session.clock());
+        door.renew(lease_ns);
+        self.program.maps().hot().renew(lease_ns, clock_ns.wrapping_sub(now_ns));
     }
 
     fn tick(&mut self) {
@@ -252,16 +298,8 @@ impl Keeper {
             }
             log::info!("the kernel door is on");
         }
-        let hot = self.program.maps().hot();
-        let now_ns = nanoseconds(self.cache.monotonic());
-        let lease_ns = now_ns + nanoseconds(LEASE);
-        // Read later: the program's clock is not behind the region's.
-        let clock_ns = nanoseconds(self.session.clock());
-        door.renew(lease_ns);
-        hot.renew(lease_ns, clock_ns.wrapping_sub(now_ns));
-        let session = &mut self.session;
-        let pages = self.program.maps().pages().div_ceil(SWEEP_TICKS);
-        self.store.sweep(&hot, pages, |key| session.note_hit(key));
+        self.breathe();
+        self.sweep();
         self.make_room();
         if self.ticks.is_multiple_of(MEND_TICKS) {
             if let Some(door) = &self.door {
@@ -271,26 +309,46 @@ impl Keeper {
                     log::info!("the kernel door: {mended} stripes of writers who died are answered from again");
                 }
             }
-            self.post
-                .held
-                .store(self.store.len(&self.program.maps().hot()) as u64, Relaxed);
+            self.breathe();
         }
         if self.ticks.is_multiple_of(LOG_TICKS) {
             self.log();
         }
     }
 
+    /// Asks a part of the copies whether they were given out: as many as the time until the next tick allows.
+    fn sweep(&mut self) {
+        let mut pages = self.program.maps().pages().div_ceil(SWEEP_TICKS);
+        while pages > 0 && Instant::now() < self.next_tick {
+            let count = pages.min(SWEPT_AT_ONCE).min(self.unswept);
+            let hot = self.program.maps().hot();
+            let session = &mut self.session;
+            self.counted += self.store.sweep(&hot, count, |key| session.note_hit(key));
+            pages -= count;
+            self.unswept -= count;
+            if self.unswept == 0 {
+                self.post.held.store(self.counted as u64, Relaxed);
+                (self.counted, self.unswept) = (0, self.program.maps().pages());
+            }
+            self.breathe();
+        }
+    }
+
     fn make_room(&mut self) {
+        self.breathe();
         let hot = self.program.maps().hot();
         let session = &mut self.session;
         self.store
             .make_room(&hot, |hash, copy| is_good(&hot, hash, copy), |key| session.note_hit(key));
         if self.store.needs_rest()
+            && Instant::now() >= self.next_fence
             && let Some(door) = &self.door
         {
             door.settle();
             self.store.rested();
+            self.next_fence = Instant::now() + FENCE_PAUSE;
         }
+        self.breathe();
     }
 
     /// Makes anew what changes have made void, and says when to look again: soon, while there is something; less and less often, while changes
@@ -302,6 +360,7 @@ impl Keeper {
         let voided = self.store.voided(&hot, LOOKED_AT, |key| session.note_hit(key));
         let renewed = voided.keys.iter().filter(|(hash, key)| self.take_in(*hash, key)).count();
         self.post.renewed.fetch_add(renewed as u64, Relaxed);
+        self.breathe();
         self.post.attentive.store(voided.any, Relaxed);
         if renewed > 0 || voided.more {
             (LOOK_REST * begun.elapsed()).clamp(LOOK_PAUSE, TICK)
@@ -353,18 +412,17 @@ impl Keeper {
         if item.stale || item.win_sent || item.binary_key {
             return None;
         }
-        let expiry_s = item.ttl_s.map(|ttl_s| now_s + u64::from(ttl_s));
-        let expires_s = match (expiry_s, flush_s) {
-            (Some(expiry_s), Some(flush_s)) => expiry_s.min(flush_s),
-            (one, other) => one.or(other).unwrap_or(0),
-        };
+        let second = |second: Option<u64>| u32::try_from(second.unwrap_or(0)).ok();
+        let expires_s = second(item.ttl_s.map(|ttl_s| now_s + u64::from(ttl_s)))?;
+        let flush_s = second(flush_s)?;
         HotCopy::new(
             &Item {
                 key,
                 flags: item.flags,
                 cas: if self.cas_enabled { item.cas } else { 0 },
                 value: &self.value,
-                expires_s: u32::try_from(expires_s).ok()?,
+                expires_s,
+                flush_s,
             },
             seen,
         )

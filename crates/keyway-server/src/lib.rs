@@ -284,6 +284,11 @@ impl Server {
         &self.udp_addresses
     }
 
+    /// Whether its workers open rings of io_uring.
+    pub fn has_io_uring(&self) -> bool {
+        self.shared.event_loop == EventLoop::IoUring
+    }
+
     /// What ends this server from elsewhere.
     pub fn handle(&self) -> Handle {
         Handle(Arc::clone(&self.shared))

@@ -16,14 +16,15 @@ const PAGES_MIN: usize = 4;
 /// Most memory: what the index's places can name is more.
 const MEMORY_MAX: usize = 64 << 30;
 
-/// What became of a packet (`enum kw_verdict`). Every one but the two hits goes up as it came.
+/// What became of a packet (`enum kw_verdict`). Every one but a hit goes up as it came.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Verdict {
     /// answered
     Hit,
     /// not to the address and port that are served; not counted
     NotOurs,
-    /// IP options, a fragment, a length or checksum that does not agree, a VLAN tag, too long
+    /// IP options, a fragment, a length or checksum that does not agree, a VLAN tag, too long, not to this host's own link address, or several
+    /// datagrams in one
     OddPacket,
     /// from a source that may not ask
     Forbidden,
@@ -45,8 +46,8 @@ pub enum Verdict {
     TooLong,
     /// the packet could not be made long enough
     NoRoom,
-    /// answered by the XDP stage
-    HitEarly,
+    /// from a source to which this host has sent nothing by this interface lately
+    NoPath,
 }
 
 impl Verdict {
@@ -65,7 +66,7 @@ impl Verdict {
         Self::Expired,
         Self::TooLong,
         Self::NoRoom,
-        Self::HitEarly,
+        Self::NoPath,
     ];
 
     /// Its name in statistics.
@@ -84,7 +85,7 @@ impl Verdict {
             Self::Expired => "expired",
             Self::TooLong => "too_long",
             Self::NoRoom => "no_room",
-            Self::HitEarly => "hits_early",
+            Self::NoPath => "no_path",
         }
     }
 

@@ -6,7 +6,7 @@
 //!  1    | the stripe's word when the value was read                           |
 //!  2    | the flush word, likewise                                            |
 //!  3    | flags_len | key_len | value_len  | referenced: the program's mark   |
-//!  4    | unused                                         | cas_len | size_len |
+//!  4    | flush_s: 0: no flush is ahead         | unused    | cas_len | size_len |
 //!  5-7  | " <cas unique>"                                                     |
 //!  8-   | "VALUE <key> <flags> <bytes>\r\n<value>\r\n"                        |
 //! ```
@@ -36,8 +36,10 @@ pub struct Item<'a> {
     pub cas: u64,
     /// the value
     pub value: &'a [u8],
-    /// second of the region's clock at which it is expired; 0: never
+    /// second of the region's clock at which it is expired, which `mg` shows as its TTL; 0: never
     pub expires_s: u32,
+    /// second of the region's clock at which a delayed `flush_all` begins; 0: none is ahead
+    pub flush_s: u32,
 }
 
 /// The words that say whether a copy is still current, as they were before the item was read.
@@ -80,7 +82,7 @@ impl HotCopy {
             seen.stripe,
             seen.flush,
             len(item.value.len()) << 32 | len(item.key.len()) << 48 | flags_len << 56,
-            size_len | cas_len << 8,
+            size_len | cas_len << 8 | u64::from(item.flush_s) << 32,
         ]);
         words.extend(packed(&cas));
         words.resize(HEADER_WORDS, 0);
@@ -168,6 +170,7 @@ mod tests {
             cas: u64::MAX,
             value,
             expires_s: 0,
+            flush_s: 0,
         }
     }
 

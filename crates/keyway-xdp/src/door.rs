@@ -1,24 +1,21 @@
 //! Loading the program, and attaching it to interfaces.
 //!
 //! Loading needs CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON, or root. What is attached goes when its [`Attached`] is dropped; a
-//! process that dies leaves the TC stage behind, silent as soon as its lease has run out, and the next [`Door::attach`] on the
-//! interface replaces it.
+//! process that dies leaves its filters behind, silent as soon as its lease has run out, and the next [`Door::attach`] on the
+//! interface removes them.
 
 use std::fmt;
-use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::os::unix::fs::chown;
 use std::path::{Path, PathBuf};
 
-use libbpf_rs::{
-    ErrorKind, MapCore, MapHandle, Object, ObjectBuilder, PrintLevel, ProgramInput, TC_INGRESS, TcHook, TcHookBuilder, Xdp,
-    XdpFlags, set_print,
-};
+use libbpf_rs::{ErrorKind, MapCore, MapHandle, Object, ObjectBuilder, PrintLevel, ProgramInput, set_print};
 
 use libbpf_rs::query::{ProgInfoIter, ProgramInfo};
 
 use crate::config::{Config, Settings, TooManyNetworks, Verdict};
+use crate::filters::Filters;
 use crate::hot::HotSet;
 use crate::maps::{self, Maps};
 
@@ -28,10 +25,6 @@ static PROGRAM: &Aligned<[u8]> = &Aligned(*include_bytes!(concat!(env!("OUT_DIR"
 #[repr(align(8))]
 struct Aligned<T: ?Sized>(T);
 
-/// Name and handle of the filter, so that a successor finds it.
-const TC_HANDLE: u32 = 0x4B57;
-const TC_PRIORITY: u32 = 1;
-
 /// A loaded program and its hot set.
 pub struct Door {
     object: Object,
@@ -40,33 +33,7 @@ pub struct Door {
 
 /// The program on an interface, until this is dropped.
 #[derive(Debug)]
-pub enum Attached {
-    /// at TC ingress
-    Tc {
-        /// the program
-        program: OwnedFd,
-        /// the interface's number
-        interface: i32,
-    },
-    /// as XDP, before TC
-    Xdp {
-        /// the program
-        program: OwnedFd,
-        /// the interface's number
-        interface: i32,
-        /// how it was attached
-        mode: XdpMode,
-    },
-}
-
-/// Where XDP runs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum XdpMode {
-    /// in the driver, before the kernel has made a packet of it
-    Driver,
-    /// in the kernel's generic code, on any interface
-    Generic,
-}
+pub struct Attached(Option<Filters>);
 
 /// Why the program is not there.
 #[derive(Debug)]
@@ -142,37 +109,15 @@ impl Door {
         &self.maps
     }
 
-    /// Puts the program at the TC ingress of the interface with this number, in place of one that an earlier process left.
+    /// Puts the program on the interface with this number, beside those of others. What processes that have died left there is removed.
     pub fn attach(&self, interface: i32) -> Result<Attached, DoorError> {
-        let refused = |error: libbpf_rs::Error| DoorError::Kernel("attaching to TC ingress", format!("{error:#}"));
-        let program = self.program("kw_tc")?;
-        let mut hook = filter(program.as_fd(), interface);
-        // The qdisc that filters hang on; one that is there already serves.
-        hook.create().map_err(refused)?;
-        hook.attach().map_err(refused)?;
-        let program = program.as_fd().try_clone_to_owned();
-        let program = program.map_err(|error| DoorError::Kernel("attaching to TC ingress", error.to_string()))?;
-        Ok(Attached::Tc { program, interface })
+        self.hang(interface, false).map(|filters| Attached(Some(filters)))
     }
 
-    /// Puts the program in front of the TC stage as XDP, on an interface that has no XDP program. What finds no room behind its
-    /// packet there is left to TC.
-    pub fn attach_xdp(&self, interface: i32, mode: XdpMode) -> Result<Attached, DoorError> {
-        let refused = |error: String| DoorError::Kernel("attaching as XDP", error);
-        let program = self.program("kw_xdp")?;
-        let program = program
-            .as_fd()
-            .try_clone_to_owned()
-            .map_err(|error| refused(error.to_string()))?;
-        let flags = mode.flags() | XdpFlags::UPDATE_IF_NOEXIST;
-        Xdp::new(program.as_fd())
-            .attach(interface, flags)
-            .map_err(|error| refused(format!("{error:#}")))?;
-        Ok(Attached::Xdp {
-            program,
-            interface,
-            mode,
-        })
+    fn hang(&self, interface: i32, pinned: bool) -> Result<Filters, DoorError> {
+        let (ingress, egress) = (self.program("kw_tc")?, self.program("kw_sent")?);
+        Filters::attach(interface, ingress.as_fd(), egress.as_fd(), pinned)
+            .map_err(|error| DoorError::Kernel("attaching to the interface", error))
     }
 
     /// How many packets met each fate since the program was loaded, summed over all CPUs.
@@ -204,13 +149,12 @@ impl Door {
     /// Puts the program at the TC ingress of an interface for good: it stays when this process ends, silent until somebody renews its lease. The
     /// folder in which it is pinned remembers it.
     pub fn attach_for_good(&self, folder: &Path, interface: i32) -> Result<(), DoorError> {
-        let attached = self.attach(interface)?;
-        let mark = maps::interface_folder(folder, interface);
-        // Dropping it would detach.
-        std::fs::create_dir(&mark)
-            .map_err(|error| DoorError::Kernel("pinning the program", format!("{}: {error}", mark.display())))?;
-        std::mem::forget(attached);
-        Ok(())
+        let filters = self.hang(interface, true)?;
+        let mark = maps::interface_folder(folder, interface, filters.handle());
+        std::fs::create_dir(&mark).map_err(|error| {
+            filters.remove();
+            DoorError::Kernel("pinning the program", format!("{}: {error}", mark.display()))
+        })
     }
 
     /// Runs the TC program once on a frame, as if it had come in on `lo` (`BPF_PROG_TEST_RUN`): its action, the frame after it,
@@ -262,15 +206,8 @@ pub fn unpin(folder: &Path) -> Result<(), DoorError> {
     if !folder.exists() {
         return Err(DoorError::NothingPinned(folder.to_owned()));
     }
-    for interface in maps::interfaces_at(folder) {
-        let own = File::open(folder).map_err(refused)?;
-        // The program's descriptor is not looked at: the filter is found by its handle and priority.
-        let mut hook = filter(own.as_fd(), interface);
-        if let Err(error) = hook.detach()
-            && !matches!(error.kind(), ErrorKind::NotFound | ErrorKind::InvalidInput)
-        {
-            log::debug!("detaching from interface {interface}: {error:#}");
-        }
+    for (interface, handle) in maps::filters_at(folder) {
+        Filters::pinned(interface, handle).remove();
     }
     for entry in std::fs::read_dir(folder).map_err(refused)?.flatten() {
         let path = entry.path();
@@ -284,36 +221,17 @@ pub fn unpin(folder: &Path) -> Result<(), DoorError> {
     std::fs::remove_dir(folder).map_err(refused)
 }
 
-/// Our filter on an interface's TC ingress.
-fn filter(program: BorrowedFd<'_>, interface: i32) -> TcHook {
-    TcHookBuilder::new(program)
-        .ifindex(interface)
-        .replace(true)
-        .handle(TC_HANDLE)
-        .priority(TC_PRIORITY)
-        .hook(TC_INGRESS)
+impl Attached {
+    /// What else looks at packets that come in by this interface, for people to read.
+    pub fn others(&self) -> Vec<String> {
+        self.0.as_ref().map(Filters::others).unwrap_or_default()
+    }
 }
 
 impl Drop for Attached {
     fn drop(&mut self) {
-        // Nothing is to be done about an interface that has gone before. Of the hook, only our filter is taken: others may hang
-        // on the same qdisc.
-        match self {
-            Self::Tc { program, interface } => drop(filter(program.as_fd(), *interface).detach()),
-            Self::Xdp {
-                program,
-                interface,
-                mode,
-            } => drop(Xdp::new(program.as_fd()).detach(*interface, mode.flags())),
-        }
-    }
-}
-
-impl XdpMode {
-    fn flags(self) -> XdpFlags {
-        match self {
-            Self::Driver => XdpFlags::DRV_MODE,
-            Self::Generic => XdpFlags::SKB_MODE,
+        if let Some(filters) = self.0.take() {
+            filters.remove();
         }
     }
 }

@@ -30,6 +30,8 @@ pub struct World<'a> {
     pub now_ns: u64,
     /// every source asks too often
     pub over_rate: bool,
+    /// this host sends nothing to the source by the interface that the packet came by
+    pub no_path: bool,
 }
 
 /// The program, with its scratch memory.
@@ -47,6 +49,7 @@ struct Host {
     config: *const Config,
     now_ns: u64,
     over_rate: u32,
+    no_path: u32,
 }
 
 unsafe extern "C" {
@@ -103,6 +106,7 @@ impl Program {
             config: world.config,
             now_ns: world.now_ns,
             over_rate: world.over_rate.into(),
+            no_path: world.no_path.into(),
         };
         let v6 = matches!(world.config.address(), IpAddr::V6(_));
         let (mut answer, mut answer_len) = (std::ptr::null(), 0);

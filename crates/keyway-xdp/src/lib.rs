@@ -13,6 +13,8 @@ pub mod config;
 pub mod copy;
 #[cfg(feature = "load")]
 pub mod door;
+#[cfg(feature = "load")]
+mod filters;
 pub mod host;
 pub mod hot;
 #[cfg(feature = "load")]

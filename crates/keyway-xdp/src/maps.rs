@@ -131,14 +131,23 @@ impl Counts {
 
 /// The numbers of the interfaces that the program pinned in this folder was attached to.
 pub fn interfaces_at(folder: &Path) -> Vec<i32> {
-    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
-    let numbers = entries.filter_map(|entry| entry.file_name().to_str()?.strip_prefix("tc-")?.parse().ok());
-    numbers.collect()
+    filters_at(folder).into_iter().map(|(interface, _)| interface).collect()
 }
 
-/// The folder that says that the program is attached to this interface.
-pub(crate) fn interface_folder(folder: &Path, interface: i32) -> PathBuf {
-    folder.join(format!("tc-{interface}"))
+/// The same, with the handles of its filters there.
+pub(crate) fn filters_at(folder: &Path) -> Vec<(i32, u32)> {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    let filters = entries.filter_map(|entry| {
+        let name = entry.file_name();
+        let (interface, handle) = name.to_str()?.strip_prefix("tc-")?.split_once('-')?;
+        Some((interface.parse().ok()?, u32::from_str_radix(handle, 16).ok()?))
+    });
+    filters.collect()
+}
+
+/// The folder that says that the program is attached to this interface, with filters of this handle.
+pub(crate) fn interface_folder(folder: &Path, interface: i32, handle: u32) -> PathBuf {
+    folder.join(format!("tc-{interface}-{handle:x}"))
 }
 
 /// The file of a map.

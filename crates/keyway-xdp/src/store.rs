@@ -30,6 +30,8 @@ const FREE_KEPT: usize = 1;
 const UNREAD_MAX: u8 = 2;
 /// One of so many pages is kept empty ahead of need.
 const RESERVE_SHARE: usize = 32;
+/// Pages emptied in one call: the caller has a lease to renew.
+const EMPTIED_AT_ONCE: usize = 16;
 
 /// A copy in a page.
 #[derive(Clone, Copy, Debug)]
@@ -99,7 +101,8 @@ impl Store {
     }
 
     /// Copies that it holds.
-    pub fn len(&self, hot: &HotSet<'_>) -> usize {
+    #[cfg(test)]
+    fn len(&self, hot: &HotSet<'_>) -> usize {
         (0..self.entries.len()).map(|page| self.live(hot, page).count()).sum()
     }
 
@@ -174,10 +177,12 @@ impl Store {
     pub fn make_room(&mut self, hot: &HotSet<'_>, still_good: impl Fn(u64, &HotCopy) -> bool, mut told: impl FnMut(&[u8])) {
         let reserve = (self.entries.len() / RESERVE_SHARE).max(FREE_KEPT);
         // Each page emptied may write half a page anew; those that rest come back.
-        while self.free.len() + self.resting.len() <= reserve
-            && !self.free.is_empty()
-            && self.empty_first(hot, &still_good, &mut told)
-        {}
+        for _ in 0..EMPTIED_AT_ONCE {
+            let is_enough = self.free.len() + self.resting.len() > reserve || self.free.is_empty();
+            if is_enough || !self.empty_first(hot, &still_good, &mut told) {
+                break;
+            }
+        }
     }
 
     fn empty_first(
@@ -227,13 +232,15 @@ impl Store {
     }
 
     /// Looks at the copies of the next `count` pages: those that were given out since the last look gain a chance, and `told` is told their
-    /// keys.
-    pub fn sweep(&mut self, hot: &HotSet<'_>, count: usize, mut told: impl FnMut(&[u8])) {
+    /// keys. How many copies the program finds in these pages.
+    pub fn sweep(&mut self, hot: &HotSet<'_>, count: usize, mut told: impl FnMut(&[u8])) -> usize {
+        let mut found = 0;
         for _ in 0..count.min(self.entries.len()) {
             let page = self.sweep;
             self.sweep = (page + 1) % self.entries.len();
             for entry in &mut self.entries[page] {
                 let place = Place { page, unit: entry.unit };
+                found += usize::from(hot.find(entry.hash) == Some(place));
                 if hot.take_mark(place) {
                     entry.was_given_out();
                     if let Some(copy) = hot.read(place) {
@@ -242,6 +249,7 @@ impl Store {
                 }
             }
         }
+        found
     }
 
     /// Looks at the stripes' words: of the copies that changes have made void since the last look, the keys of those that were given out lately;
@@ -332,6 +340,7 @@ impl Store {
         }
     }
 
+    #[cfg(test)]
     fn live<'s>(&'s self, hot: &'s HotSet<'_>, page: usize) -> impl Iterator<Item = &'s Entry> {
         self.entries[page]
             .iter()
@@ -396,6 +405,7 @@ mod tests {
             cas: number,
             value: &vec![b'v'; len],
             expires_s: 0,
+            flush_s: 0,
         };
         HotCopy::new(&item, Seen::default()).unwrap()
     }
@@ -546,6 +556,7 @@ mod tests {
                         cas: 1,
                         value: b"new",
                         expires_s: 0,
+                        flush_s: 0,
                     };
                     store.put(&hot, hash, &HotCopy::new(&item, Seen { stripe, flush: 0 }).unwrap());
                     count += 1;

@@ -34,6 +34,8 @@ pub(crate) struct Crew {
     pub(crate) limits: Limits,
     /// thread slots that its threads may take: the first so many
     slots: usize,
+    /// a thread serves many: it waits for nobody
+    pub(crate) is_server: bool,
     pub(crate) home: Home,
     /// where the region is
     pub(crate) place: Place,
@@ -73,7 +75,7 @@ impl Crew {
         region: Arc<Region>,
         liveness: Arc<Liveness>,
         standing: Standing,
-        (limits, slots): (Limits, usize),
+        (limits, slots, is_server): (Limits, usize, bool),
         latch: Latch,
         clock: Clock,
         place: Place,
@@ -84,6 +86,7 @@ impl Crew {
             standing,
             limits,
             slots,
+            is_server,
             home: Home::new(),
             place,
             latch,

@@ -241,6 +241,12 @@ pub(crate) fn forget(region: &Region) {
     }
 }
 
+/// Whether a write has to be put off, because the program of an owner that has died may still answer.
+#[cold]
+pub(crate) fn is_held_up(crew: &Crew) -> bool {
+    crew.inside(|region| !region.has_stripes()) && matches!(retire(crew), Retired::StillAnswering(_))
+}
+
 /// The door has been turned on, or off, since a session of this process wrote last: gets the stripes from the server, if it is that
 /// server's socket that the region came through; turns the door off whose owner has died.
 #[cold]
@@ -249,6 +255,8 @@ pub(crate) fn meet(crew: &Crew) {
         return;
     }
     match (retire(crew), &crew.place) {
+        // It puts its writes off ([`crate::Session::is_held_up`]); what it has not put off fails.
+        (Retired::StillAnswering(_), _) if crew.is_server => {}
         (Retired::StillAnswering(left), _) => {
             // Shorter than a lease, once in the life of a server that died.
             std::thread::sleep(left.min(Duration::from_secs(1)));

@@ -316,6 +316,17 @@ impl Session {
         either!(self, way => way.walk(cursor, budget, visit))
     }
 
+    /// Whether what changes something is to be put off: the owner of the kernel door has died, and its program may still answer from copies,
+    /// for about a second. A process that is no server ([`crate::Options::server`]) waits that long in its first write; a server's threads
+    /// serve others meanwhile, and their writes fail with [`WriteError::KernelDoor`] until it is over.
+    #[inline]
+    pub fn is_held_up(&self) -> bool {
+        match &self.0 {
+            Way::Writer(writer) => writer.is_held_up(),
+            Way::Reader(_) => false,
+        }
+    }
+
     /// Housekeeping in a bounded step: recovers the dead, processes and threads of this one, and frees dead segments. A server
     /// calls it about once a second from one thread; without a server whoever allocates does what is needed.
     pub fn upkeep(&mut self) {

@@ -250,6 +250,15 @@ impl Writer {
         self.inner.region().walk(cursor, budget, now, visit)
     }
 
+    #[inline]
+    pub(crate) fn is_held_up(&self) -> bool {
+        let knows_door = {
+            let _inside = self.latch.open();
+            self.inner.knows_door()
+        };
+        !knows_door && self.member.is_here() && kernel::is_held_up(&self.member.crew)
+    }
+
     pub(crate) fn upkeep(&mut self) {
         if self.ready().is_ok() {
             self.member.crew.upkeep();

@@ -18,6 +18,13 @@ pub type Outcome = Result<(), String>;
 pub type Tried = (&'static str, Outcome);
 
 const PAGE: usize = 4096;
+/// Newer than the C library's names (Linux, include/uapi).
+const MADV_GUARD_INSTALL: c_int = 102;
+const USERFAULTFD_IOC_NEW: libc::Ioctl = 0xAA00;
+const SYS_FCHMODAT2: c_long = 452;
+const SYS_SETXATTRAT: c_long = 463;
+const SYS_REMOVEXATTRAT: c_long = 466;
+const SYS_FILE_SETATTR: c_long = 469;
 /// `keyway.h`: codes from here on are failures.
 const KEYWAY_ERROR_ARGUMENT: c_int = 16;
 
@@ -28,11 +35,12 @@ pub fn all(library: &Library, place: &str, file: &str, region: Range<usize>) -> 
     tried.extend(keys(&region));
     tried.extend(mapping(&region));
     tried.extend(files(file));
+    tried.extend(rights(file));
     tried.extend(code());
     tried.extend(others());
     tried.push(("forked-child", forked_child(library, place)));
     #[cfg(target_arch = "x86_64")]
-    tried.extend(accesses(library, place, &region));
+    tried.extend(accesses(library, place, file, &region));
     tried
 }
 
@@ -42,6 +50,12 @@ fn refused(result: c_long) -> Outcome {
         -1 => Ok(()),
         got => Err(format!("the call gives {got}")),
     }
+}
+
+/// A call that is to be refused for what it is, not for its arguments.
+fn denied(result: c_long) -> Outcome {
+    let error = std::io::Error::last_os_error().raw_os_error();
+    truth(result == -1 && error == Some(libc::EPERM), &format!("{result}, {error:?}"))
 }
 
 fn truth(stopped: bool, got: &str) -> Outcome {
@@ -157,6 +171,15 @@ fn mapping(region: &Range<usize>) -> Vec<Tried> {
                 "madvise-dofork",
                 refused(c_long::from(libc::madvise(last, PAGE, libc::MADV_DOFORK))),
             ),
+            (
+                "madvise-guard",
+                refused(c_long::from(libc::madvise(last, PAGE, MADV_GUARD_INSTALL))),
+            ),
+            (
+                "madvise-poison",
+                // Of an address that nothing is mapped at: a page that is taken for broken is lost to the machine.
+                denied(c_long::from(libc::madvise(std::ptr::null_mut(), PAGE, libc::MADV_HWPOISON))),
+            ),
         ]
     }
 }
@@ -194,6 +217,73 @@ fn files(file: &str) -> Vec<Tried> {
     ]
 }
 
+/// Whoever may not open the file is let in by a change of its mode, owner or attributes.
+fn rights(file: &str) -> Vec<Tried> {
+    let file = std::ffi::CString::new(file).unwrap_or_default();
+    let path = file.as_ptr();
+    let text = |text: &'static std::ffi::CStr| text.as_ptr() as usize;
+    let here = (libc::AT_FDCWD as isize).cast_unsigned();
+    // SAFETY: structures of numbers; a path that ends in 0.
+    let (mode, user, group, own) = unsafe {
+        let mut about: libc::stat = std::mem::zeroed();
+        libc::stat(path, &raw mut about);
+        // What can be asked about only, and yet be changed by its descriptor.
+        let own = libc::open(path, libc::O_PATH);
+        (
+            about.st_mode as usize & 0o7777,
+            about.st_uid as usize,
+            about.st_gid as usize,
+            (own as isize).cast_unsigned(),
+        )
+    };
+    // To what they are, and of an attribute that says nothing: what succeeds changes nothing.
+    let (path, name, value) = (path as usize, text(c"user.keyway"), text(c"value"));
+    let all = |calls: &[(c_long, [usize; 5])]| -> Outcome {
+        for (number, [a, b, c, d, e]) in calls {
+            // SAFETY: calls that are to be refused.
+            denied(unsafe { libc::syscall(*number, *a, *b, *c, *d, *e) }).map_err(|got| format!("call {number}: {got}"))?;
+        }
+        Ok(())
+    };
+    vec![
+        (
+            "chmod",
+            all(&[
+                #[cfg(target_arch = "x86_64")]
+                (libc::SYS_chmod, [path, mode, 0, 0, 0]),
+                (libc::SYS_fchmod, [own, mode, 0, 0, 0]),
+                (libc::SYS_fchmodat, [here, path, mode, 0, 0]),
+                (SYS_FCHMODAT2, [here, path, mode, 0, 0]),
+            ]),
+        ),
+        (
+            "chown",
+            all(&[
+                #[cfg(target_arch = "x86_64")]
+                (libc::SYS_chown, [path, user, group, 0, 0]),
+                (libc::SYS_fchown, [own, user, group, 0, 0]),
+                #[cfg(target_arch = "x86_64")]
+                (libc::SYS_lchown, [path, user, group, 0, 0]),
+                (libc::SYS_fchownat, [here, path, user, group, 0]),
+            ]),
+        ),
+        (
+            "xattr",
+            all(&[
+                (libc::SYS_setxattr, [path, name, value, 5, 0]),
+                (libc::SYS_lsetxattr, [path, name, value, 5, 0]),
+                (libc::SYS_fsetxattr, [own, name, value, 5, 0]),
+                (SYS_SETXATTRAT, [here, path, 0, name, 0]),
+                (libc::SYS_removexattr, [path, name, 0, 0, 0]),
+                (libc::SYS_lremovexattr, [path, name, 0, 0, 0]),
+                (libc::SYS_fremovexattr, [own, name, 0, 0, 0]),
+                (SYS_REMOVEXATTRAT, [here, path, 0, name, 0]),
+                (SYS_FILE_SETATTR, [here, path, 0, 0, 0]),
+            ]),
+        ),
+    ]
+}
+
 fn code() -> Vec<Tried> {
     let private = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
     // SAFETY: fresh mappings of one page, which stay.
@@ -227,11 +317,11 @@ fn code() -> Vec<Tried> {
 fn others() -> Vec<Tried> {
     let call = |number| {
         // SAFETY: a call that is to be refused whatever its arguments.
-        let result = unsafe { libc::syscall(number, 0usize, 0usize, 0usize, 0usize) };
-        let error = std::io::Error::last_os_error().raw_os_error();
-        // Refused for what it is, not for its arguments.
-        truth(result == -1 && error == Some(libc::EPERM), &format!("{result}, {error:?}"))
+        denied(unsafe { libc::syscall(number, 0usize, 0usize, 0usize, 0usize) })
     };
+    // The device, or any other descriptor where there is none.
+    let device = std::fs::File::options().read(true).write(true).open("/dev/userfaultfd");
+    let device = device.map_or(0, std::os::fd::IntoRawFd::into_raw_fd);
     // SAFETY: prctl(2) with numbers.
     let dumpable = unsafe {
         (
@@ -243,6 +333,11 @@ fn others() -> Vec<Tried> {
         ("bpf", call(libc::SYS_bpf)),
         ("io-uring", call(libc::SYS_io_uring_setup)),
         ("userfaultfd", call(libc::SYS_userfaultfd)),
+        (
+            "dev-userfaultfd",
+            // SAFETY: a call that is to be refused whatever the descriptor is.
+            denied(c_long::from(unsafe { libc::ioctl(device, USERFAULTFD_IOC_NEW, 0) })),
+        ),
         ("pidfd-getfd", call(libc::SYS_pidfd_getfd)),
         ("x32", call(libc::SYS_pkey_free | 0x4000_0000)),
         ("dumpable", truth(dumpable == (-1, 0), &format!("{dumpable:?}"))),
@@ -289,6 +384,18 @@ mod machine {
     //! Accesses that may fault, and PKRU.
     use super::*;
     use std::arch::asm;
+
+    // A handler that ends the thread that it runs in, and needs no stack.
+    std::arch::global_asm!(
+        ".globl gate_end_thread",
+        "gate_end_thread:",
+        "mov eax, 60",
+        "xor edi, edi",
+        "syscall"
+    );
+    unsafe extern "C" {
+        pub(super) fn gate_end_thread();
+    }
 
     /// Linux, include/uapi/asm-generic/siginfo.h.
     pub(super) const SEGV_PKUERR: i32 = 4;
@@ -423,7 +530,7 @@ static CAME: AtomicUsize = AtomicUsize::new(0);
 static CAME_INSIDE: AtomicUsize = AtomicUsize::new(0);
 
 #[cfg(target_arch = "x86_64")]
-fn accesses(library: &Library, place: &str, region: &Range<usize>) -> Vec<Tried> {
+fn accesses(library: &Library, place: &str, file: &str, region: &Range<usize>) -> Vec<Tried> {
     use machine::{SEGV_PKUERR, forge, handle, on_fault, pkru, set_pkru, touch};
     handle(libc::SIGSEGV, on_fault);
     let closed = |write| match touch(region.start, write) {
@@ -441,6 +548,9 @@ fn accesses(library: &Library, place: &str, region: &Range<usize>) -> Vec<Tried>
     let Some(before) = pkru() else { return tried };
     tried.push(("gate-jump", gate_jumps(library)));
     // What no process can close for itself.
+    let len = std::fs::metadata(file).map_or(0, |about| usize::try_from(about.len()).unwrap_or(0));
+    let middle = region.start + (len.min(region.len()) / 2).next_multiple_of(PAGE);
+    tried.push(("signal-stack", signal_stack(middle, before)));
     set_pkru(0);
     tried.push(("own-wrpkru", truth(touch(start, true) != 0, "WRPKRU opens it")));
     set_pkru(before);
@@ -450,6 +560,53 @@ fn accesses(library: &Library, place: &str, region: &Range<usize>) -> Vec<Tried>
     tried.push(("forged-sigreturn", truth(touch(start, true) != 0, "a forged frame opens it")));
     set_pkru(before);
     tried
+}
+
+/// Whether the kernel writes a signal's frame into the region, for a thread that has laid its signal stack there. What it has written is taken back.
+#[cfg(target_arch = "x86_64")]
+fn signal_stack(at: usize, closed: u32) -> Outcome {
+    const LEN: usize = 1 << 16;
+    static THREAD: AtomicI32 = AtomicI32::new(0);
+    let stack: *mut u8 = std::ptr::with_exposed_provenance_mut(at);
+    // SAFETY: within the region's file, which the key that is opened around it lets this thread read and write.
+    let read = || unsafe {
+        machine::set_pkru(0);
+        let bytes = std::slice::from_raw_parts(stack, LEN).to_vec();
+        machine::set_pkru(closed);
+        bytes
+    };
+    let before = read();
+    // SAFETY: handlers that end their thread, in a thread whose end nobody waits for but the loop below.
+    unsafe {
+        let mut end: libc::sigaction = std::mem::zeroed();
+        end.sa_sigaction = machine::gate_end_thread as *const () as usize;
+        libc::sigaction(libc::SIGSEGV, &raw const end, std::ptr::null_mut());
+        end.sa_flags = libc::SA_ONSTACK;
+        libc::sigaction(libc::SIGUSR2, &raw const end, std::ptr::null_mut());
+        THREAD.store(0, SeqCst);
+        std::mem::forget(std::thread::spawn(move || {
+            let laid = libc::stack_t {
+                ss_sp: std::ptr::with_exposed_provenance_mut(at),
+                ss_flags: 0,
+                ss_size: LEN,
+            };
+            libc::sigaltstack(&raw const laid, std::ptr::null_mut());
+            let own = libc::gettid();
+            THREAD.store(own, SeqCst);
+            libc::syscall(libc::SYS_tgkill, libc::getpid(), own, libc::SIGUSR2);
+        }));
+        let is_there = |thread: c_int| libc::syscall(libc::SYS_tgkill, libc::getpid(), thread, 0) == 0;
+        while THREAD.load(SeqCst) == 0 || is_there(THREAD.load(SeqCst)) {
+            std::thread::yield_now();
+        }
+    }
+    machine::handle(libc::SIGSEGV, machine::on_fault);
+    let after = read();
+    machine::set_pkru(0);
+    // SAFETY: as above.
+    unsafe { std::ptr::copy_nonoverlapping(before.as_ptr(), stack, LEN) };
+    machine::set_pkru(closed);
+    truth(before == after, "the kernel has written a frame into the region")
 }
 
 /// Jumps to each WRPKRU in the library's own code, with registers that open every key, and everything else pointing to zeros. What is

@@ -14,7 +14,7 @@ use kernel::coherent::{self, Round};
 use kernel::frame::{Checksum, Frame};
 use kernel::stage::{Outcome, Stage, monotonic_ns};
 use kernel::world::{Memory, fill, items, settings};
-use kernel::{random, served, table, traffic};
+use kernel::{random, served, strangers, table, traffic};
 use keyway_region::mutants::{self, Mutant};
 use keyway_xdp::config::{Settings, Verdict};
 use keyway_xdp::door::{Door, DoorError};
@@ -36,7 +36,7 @@ the kernel through BPF_PROG_TEST_RUN, and on interfaces of network namespaces th
 Nothing is attached to this machine's own interfaces.
 
 Then keyway itself, over veth: the program attached and pinned by one process and used by a server without capabilities, which is killed, started
-again and stopped; a server with the XDP stage; one whose hot items are changed, and hot again before anybody asks; and keyway bench with the kernel door, killed, and with its presets, in a form of seconds.
+again and stopped; one whose hot items are changed, and hot again before anybody asks; and keyway bench with the kernel door, killed, and with its presets, in a form of seconds.
 
 Last, a server with its kernel door on, and writers through the library and its sockets, killed and stopped at random, and readers
 through the kernel, the sockets and the library, for ten minutes (--short: seconds): every key's history must be linearizable. Writers
@@ -98,6 +98,7 @@ fn main() -> ExitCode {
     if let Some(result) = traffic::part_of_it()
         .or_else(coherent::part_of_it)
         .or_else(served::part_of_it)
+        .or_else(strangers::part_of_it)
     {
         return result;
     }
@@ -174,8 +175,9 @@ fn as_started(report: &mut Report) {
         "keyway kernel attach, and a server without capabilities, over veth",
         served::pinned(),
     );
-    report.take("keyway serve --kernel-xdp, over veth", served::early());
     report.take("hot items that are changed, over veth", served::renewed());
+    report.take("two servers on one interface", served::beside());
+    report.take("more that is hot than there is memory for", served::crowded());
     report.take("keyway bench of the kernel door, killed", served::killed());
     report.take("keyway bench --reproduce, presets of the kernel door", served::presets());
 }
@@ -245,6 +247,7 @@ fn on_host(report: &mut Report, options: &Options, settings: &Settings, v6: bool
         config: &memory.config,
         hot: memory.hot(),
         over_rate: false,
+        no_path: false,
     };
     try_all(report, &mut stage, &items, v6, options.packets / 2, options.seed);
     if let Stage::Host { over_rate, .. } = &mut stage {
@@ -253,6 +256,13 @@ fn on_host(report: &mut Report, options: &Options, settings: &Settings, v6: bool
     report.take(
         "a source above its rate on the host",
         ask_once(&mut stage, v6, Outcome::Up(Some(Verdict::OverRate))),
+    );
+    if let Stage::Host { over_rate, no_path, .. } = &mut stage {
+        (*over_rate, *no_path) = (false, true);
+    }
+    report.take(
+        "a source without a path on the host",
+        ask_once(&mut stage, v6, Outcome::Up(Some(Verdict::NoPath))),
     );
     report.take("random packets notice one wrong byte", wrong_copy(&memory, v6));
     let mut program = Program::default();
@@ -282,12 +292,16 @@ fn in_kernel(report: &mut Report, options: &Options, settings: &Settings, v6: bo
     report.take("the lease in the kernel", lease(&door, v6));
     report.take("a source's rate in the kernel", rate(settings, v6));
     report.take("the time of a hit in the kernel", time(&door, v6));
-    for interface in ["veth", "lo", "veth+xdp"] {
+    for interface in ["veth", "lo"] {
         report.take(
             &format!("{} traffic over {interface}", family(v6)),
             traffic::try_interface(interface, v6),
         );
     }
+    report.take(
+        &format!("{} frames of strangers on the wire", family(v6)),
+        strangers::kept_out(v6),
+    );
 }
 
 fn try_all(report: &mut Report, stage: &mut Stage<'_>, items: &[kernel::world::Hot], v6: bool, packets: u64, seed: u64) {
@@ -327,6 +341,7 @@ fn wrong_copy(memory: &Memory, v6: bool) -> Result<String, String> {
         config: &memory.config,
         hot: memory.hot(),
         over_rate: false,
+        no_path: false,
     };
     match random::hold(&mut stage, &items, v6, &mut Random::new(1), 100_000) {
         Err(why) if why.contains("not user space's") => Ok("they do".into()),

@@ -1,7 +1,7 @@
 //! The kernel door as people start it: `keyway` itself, over veth, with a client in another namespace.
 //!
-//! [`pinned`]: the program is attached and pinned by `keyway kernel attach`, and `keyway serve --kernel-pinned` runs as a user without any capability. [`early`]: `keyway serve
-//! --kernel --kernel-xdp`, the XDP stage before the TC one. [`renewed`]: what is changed is hot again without being asked for. [`presets`] and [`killed`]: `keyway bench` with the kernel door, whose namespaces it makes itself.
+//! [`pinned`]: the program is attached and pinned by `keyway kernel attach`, and `keyway serve --kernel-pinned` runs as a user without any capability. [`beside`]: two servers with
+//! `--kernel` on one interface, and a filter of somebody else's. [`crowded`]: more is hot than the memory for copies holds. [`renewed`]: what is changed is hot again without being asked for. [`presets`] and [`killed`]: `keyway bench` with the kernel door, whose namespaces it makes itself.
 //!
 //! Each side is this program again, in its namespace. The server's has mounts of its own (ip-netns(8)), so the BPF file system that is mounted there goes with it.
 
@@ -20,10 +20,13 @@ use crate::traffic::{Namespace, connect};
 
 /// First arguments of the sides.
 const PLAY_PINNED: &str = "play-pinned";
-const PLAY_EARLY: &str = "play-early";
+const PLAY_BESIDE: &str = "play-beside";
+const PLAY_CROWDED: &str = "play-crowded";
 const PLAY_RENEWED: &str = "play-renewed";
 const ASK: &str = "ask-served";
 const ADDRESS: &str = "10.0.0.1:21411";
+/// Of a second server.
+const OTHER: &str = "10.0.0.1:21412";
 const ALLOWED: &str = "10.0.0.0/24";
 /// Nobody's number, on every Linux that we know.
 const NOBODY: u32 = 65_534;
@@ -47,6 +50,8 @@ const RENEWED: &str = "keyway_kernel_renewed";
 const PATIENCE: Duration = Duration::from_secs(20);
 /// An answer that has not come by then is none.
 const ANSWER_MAX: Duration = Duration::from_millis(400);
+/// How long a server is asked for more than it can hold.
+const CROWDED_FOR: Duration = Duration::from_secs(5);
 
 /// A server without capabilities, on a program that somebody else has pinned: killed, started again, and taken away.
 ///
@@ -57,13 +62,22 @@ pub fn pinned() -> Result<String, String> {
     between_namespaces(PLAY_PINNED)
 }
 
-/// A server with the XDP stage.
+/// Two servers on one interface: each answers from the kernel whatever becomes of the other one.
 ///
 /// # Errors
 ///
 /// What was otherwise than it must be.
-pub fn early() -> Result<String, String> {
-    between_namespaces(PLAY_EARLY)
+pub fn beside() -> Result<String, String> {
+    between_namespaces(PLAY_BESIDE)
+}
+
+/// A server that is asked for far more than its memory for copies holds, all the time: its program is never silent.
+///
+/// # Errors
+///
+/// What was otherwise than it must be.
+pub fn crowded() -> Result<String, String> {
+    between_namespaces(PLAY_CROWDED)
 }
 
 /// A server whose hot items are changed: each is answered by the kernel from the first get on that follows its change, with what it is by then.
@@ -136,7 +150,7 @@ pub fn killed() -> Result<String, String> {
         .stdout(Stdio::null())
         .stderr(Stdio::null())
         .spawn();
-    let mut bench = Served(bench.map_err(|error| error.to_string())?);
+    let mut bench = Served(bench.map_err(|error| error.to_string())?, PathBuf::new());
     let until = Instant::now() + PATIENCE;
     let mut made: Vec<PathBuf> = Vec::new();
     while made.is_empty() {
@@ -205,9 +219,10 @@ pub fn part_of_it() -> Option<ExitCode> {
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
     let played = match words.as_slice() {
         [PLAY_PINNED, keyway, folder, client] => Play::new(keyway, folder, client).and_then(|play| play.pinned()),
-        [PLAY_EARLY, keyway, folder, client] => Play::new(keyway, folder, client).and_then(|play| play.early()),
+        [PLAY_BESIDE, keyway, folder, client] => Play::new(keyway, folder, client).and_then(|play| play.beside()),
+        [PLAY_CROWDED, keyway, folder, client] => Play::new(keyway, folder, client).and_then(|play| play.crowded()),
         [PLAY_RENEWED, keyway, folder, client] => Play::new(keyway, folder, client).and_then(|play| play.renewed()),
-        [ASK, what] => ask(what),
+        [ASK, what, address] => ask(what, address),
         _ => return None,
     };
     let (said, code) = match played {
@@ -300,28 +315,83 @@ impl<'a> Play<'a> {
         ))
     }
 
-    fn early(&self) -> Result<String, String> {
-        let options = [
-            "--udp",
-            ADDRESS,
-            "--udp-allow",
-            ALLOWED,
-            "--kernel-memory",
-            "1m",
-            "--kernel",
+    fn beside(&self) -> Result<String, String> {
+        let serve = |address: &'static str| {
+            let options = [
+                "--udp",
+                address,
+                "--udp-allow",
+                ALLOWED,
+                "--kernel-memory",
+                "1m",
+                "--kernel",
+                "veth",
+            ];
+            self.serve_at(address, &options, None)
+        };
+        // Somebody else's filter, and what it hangs on: neither is touched.
+        finish(Command::new("tc").args(["qdisc", "add", "dev", "veth", "clsact"]))?;
+        let foreign = [
+            "filter",
+            "add",
+            "dev",
             "veth",
-            "--kernel-xdp",
-            "generic",
+            "ingress",
+            "pref",
+            "7",
+            "bpf",
+            "bytecode",
+            "1,6 0 0 0,",
         ];
-        let mut server = self.serve(&options, None)?;
+        finish(Command::new("tc").args(foreign))?;
+        let mut first = serve(ADDRESS)?;
+        let mut second = serve(OTHER)?;
+        let said = second.said();
+        demand(
+            said.contains("not alone on veth") && said.contains("another Keyway") && said.contains("priority 7"),
+            || format!("the second server does not say what else is there: {said:?}"),
+        )?;
         self.ask("fresh")?;
-        let early = stat("keyway_kernel_hits_early")?;
-        demand(early > 0, || "the XDP stage answered nothing".to_owned())?;
-        server.stop()?;
+        self.ask_at("fresh", OTHER)?;
+        // The first one still answers, then the second one without it.
+        self.ask("hot")?;
+        first.kill()?;
+        self.ask_at("hot", OTHER)?;
+        // What the dead one has left is removed, and nothing else.
+        let mut third = serve(ADDRESS)?;
+        demand(filters_of_ours()? == 4, || "filters of a dead server are left".to_owned())?;
+        self.ask("fresh")?;
+        self.ask_at("hot", OTHER)?;
+        second.stop()?;
+        self.ask("hot")?;
+        third.stop()?;
+        let left = finish(Command::new("tc").args(["filter", "show", "dev", "veth", "ingress"]))?;
+        demand(left.contains("pref 7") && !left.contains("kw_tc"), || format!("left: {left}"))?;
+        finish(Command::new("tc").args(["filter", "delete", "dev", "veth", "ingress"]))?;
+        // Behind the last filter the qdisc goes too.
+        let mut last = serve(ADDRESS)?;
+        last.stop()?;
         nothing_attached()?;
-        Ok(format!(
-            "{early} answers were the XDP stage's; nothing is attached behind the server's end"
-        ))
+        Ok("each has its own filters, whoever comes, goes or dies; clsact goes with the last".to_owned())
+    }
+
+    fn crowded(&self) -> Result<String, String> {
+        let udp = ["--udp", ADDRESS, "--udp-allow", ALLOWED];
+        let kernel = ["--kernel", "veth", "--kernel-memory", "512k"];
+        let mut server = self.serve(&[udp, kernel].concat(), None)?;
+        self.ask("fresh")?;
+        let silent = stat(ADDRESS, "keyway_kernel_silent")?;
+        let copied = stat(ADDRESS, "keyway_kernel_copied")?;
+        self.ask("crowd")?;
+        let (silenced, copied) = (
+            stat(ADDRESS, "keyway_kernel_silent")? - silent,
+            stat(ADDRESS, "keyway_kernel_copied")? - copied,
+        );
+        demand(silenced == 0, || {
+            format!("{silenced} packets came while the lease had run out, and {copied} copies were made")
+        })?;
+        server.stop()?;
+        Ok(format!("{copied} copies were made, and the program was never silent"))
     }
 
     fn renewed(&self) -> Result<String, String> {
@@ -330,7 +400,8 @@ impl<'a> Play<'a> {
         let mut server = self.serve(&[udp, kernel].concat(), None)?;
         self.ask("fresh")?;
         self.ask("renewed")?;
-        let renewed = stat(RENEWED)?;
+        self.ask("flushed-later")?;
+        let renewed = stat(ADDRESS, RENEWED)?;
         server.stop()?;
         Ok(format!(
             "{renewed} copies were made anew behind changes, before anybody asked"
@@ -353,40 +424,66 @@ impl<'a> Play<'a> {
     }
 
     fn serve(&self, options: &[&str], user: Option<u32>) -> Result<Served, String> {
+        self.serve_at(ADDRESS, options, user)
+    }
+
+    fn serve_at(&self, address: &str, options: &[&str], user: Option<u32>) -> Result<Served, String> {
         let mut command = self.serve_command(options, user);
+        let log = self.folder.join(format!("log-{}", address.replace([':', '.'], "-")));
+        let written = std::fs::File::create(&log).map_err(|error| error.to_string())?;
         let started = command
-            .args(["--listen", ADDRESS])
+            .args(["--listen", address])
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
+            .stderr(written)
             .spawn();
         let mut child = started.map_err(|error| format!("{}: {error}", self.keyway.display()))?;
         let mut ready = String::new();
         let output = child.stdout.take().ok_or("no output")?;
         let read = BufReader::new(output).read_line(&mut ready);
-        let served = Served(child);
+        let served = Served(child, log);
         demand(read.is_ok() && ready.contains("ready: "), || {
-            format!("the server said {ready:?}")
+            format!("the server said {ready:?} {}", served.said())
         })?;
         Ok(served)
     }
 
     /// Has the client's side do something.
     fn ask(&self, what: &str) -> Result<(), String> {
+        self.ask_at(what, ADDRESS)
+    }
+
+    fn ask_at(&self, what: &str, address: &str) -> Result<(), String> {
         let program = std::env::current_exe().map_err(|error| error.to_string())?;
         finish(
             Command::new("ip")
                 .args(["netns", "exec", self.client])
                 .arg(program)
-                .args([ASK, what]),
+                .args([ASK, what, address]),
         )
         .map(drop)
     }
 }
 
+/// How many filters of Keyway's programs are at both hooks of the interface.
+fn filters_of_ours() -> Result<usize, String> {
+    let mut count = 0;
+    for hook in ["ingress", "egress"] {
+        let filters = finish(Command::new("tc").args(["filter", "show", "dev", "veth", hook]))?;
+        count += filters.matches("handle 0x4b57").count();
+    }
+    Ok(count)
+}
+
 /// A server, killed with its handle.
-struct Served(Child);
+struct Served(Child, PathBuf);
 
 impl Served {
+    /// What it has logged so far.
+    fn said(&self) -> String {
+        std::fs::read_to_string(&self.1).unwrap_or_default()
+    }
+
     fn has_no_capability(&self) -> Result<(), String> {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.0.id())).map_err(|error| error.to_string())?;
         let held: Vec<&str> = status
@@ -446,18 +543,16 @@ fn refused(command: &mut Command) -> Result<String, String> {
     }
 }
 
-/// Neither stage is on the interface any more.
+/// No filter is on the interface any more, nor what filters hang on.
 fn nothing_attached() -> Result<(), String> {
-    let filters = finish(Command::new("tc").args(["filter", "show", "dev", "veth", "ingress"]))?;
-    let link = finish(Command::new("ip").args(["-details", "link", "show", "veth"]))?;
-    let none = !filters.contains("bpf") && !link.contains("xdp");
-    demand(none, || format!("still attached: {filters} {link}"))
+    let hooks = finish(Command::new("tc").args(["qdisc", "show", "dev", "veth"]))?;
+    demand(!hooks.contains("clsact"), || format!("still attached: {hooks}"))
 }
 
 /// A number of the server's statistics.
-fn stat(name: &str) -> Result<u64, String> {
+fn stat(address: &str, name: &str) -> Result<u64, String> {
     let told = |error: std::io::Error| format!("stats: {error}");
-    let mut stream = TcpStream::connect(ADDRESS).map_err(told)?;
+    let mut stream = TcpStream::connect(address).map_err(told)?;
     stream.set_read_timeout(Some(PATIENCE)).map_err(told)?;
     stream.write_all(b"stats\r\nquit\r\n").map_err(told)?;
     let mut text = String::new();
@@ -470,34 +565,44 @@ fn stat(name: &str) -> Result<u64, String> {
 }
 
 /// The client's side: `fresh` is a server without items, `silent` none, `renewed` one with a hot item.
-fn ask(what: &str) -> Result<String, String> {
-    let mut asker = Asker::new()?;
+fn ask(what: &str, address: &str) -> Result<String, String> {
+    let mut asker = Asker::new(address)?;
     match what {
         "silent" => asker.is_silent(),
         "renewed" => asker.is_renewed(),
+        "hot" => asker.is_hot("another"),
+        "flushed-later" => asker.is_flushed_later(),
+        "crowd" => asker.crowd(),
         _ => asker.is_fresh(),
     }
 }
 
 struct Asker {
+    address: String,
     socket: UdpSocket,
     id: u16,
 }
 
 impl Asker {
-    fn new() -> Result<Self, String> {
+    fn new(address: &str) -> Result<Self, String> {
         let open = || -> std::io::Result<UdpSocket> {
             let socket = UdpSocket::bind("0.0.0.0:0")?;
-            socket.connect(ADDRESS.parse::<SocketAddr>().map_err(std::io::Error::other)?)?;
+            socket.connect(address.parse::<SocketAddr>().map_err(std::io::Error::other)?)?;
             socket.set_read_timeout(Some(ANSWER_MAX))?;
             Ok(socket)
         };
-        open().map(|socket| Self { socket, id: 0 }).map_err(|error| error.to_string())
+        open()
+            .map(|socket| Self {
+                address: address.to_owned(),
+                socket,
+                id: 0,
+            })
+            .map_err(|error| error.to_string())
     }
 
     /// `None`: no answer.
     fn exchange(&mut self, request: &[u8]) -> Option<Vec<u8>> {
-        self.id += 1;
+        self.id = self.id.wrapping_add(1);
         let id = self.id.to_be_bytes();
         self.socket.send(&[&id[..], &[0, 0, 0, 1, 0, 0], request].concat()).ok()?;
         let mut answer = [0; 2048];
@@ -532,20 +637,86 @@ impl Asker {
             demand(stored == b"STORED\r\n", || {
                 format!("a set was answered {}", stored.escape_ascii())
             })?;
-            let expected = format!("VALUE key 0 {}\r\n{value}\r\nEND\r\n", value.len());
-            let (before, until) = (kernel_hits()?, Instant::now() + PATIENCE);
-            loop {
-                let answer = self.answer(b"get key\r\n")?;
-                demand(answer == expected.as_bytes(), || {
-                    format!("the key has {value:?}, and the answer is {}", answer.escape_ascii())
-                })?;
-                if kernel_hits()? > before + 3 {
-                    break;
-                }
+            self.is_hot(value)?;
+        }
+        Ok("fresh".to_owned())
+    }
+
+    /// The key has this value, and the kernel says so.
+    fn is_hot(&mut self, value: &str) -> Result<String, String> {
+        let expected = format!("VALUE key 0 {}\r\n{value}\r\nEND\r\n", value.len());
+        let (before, until) = (self.kernel_hits()?, Instant::now() + PATIENCE);
+        loop {
+            let answer = self.answer(b"get key\r\n")?;
+            demand(answer == expected.as_bytes(), || {
+                format!("the key has {value:?}, and the answer is {}", answer.escape_ascii())
+            })?;
+            if self.kernel_hits()? > before + 3 {
+                return Ok("hot".to_owned());
+            }
+            demand(Instant::now() < until, || "the kernel never answers".to_owned())?;
+        }
+    }
+
+    /// A flush that is ahead is nobody's TTL: neither the kernel nor the server shows it.
+    fn is_flushed_later(&mut self) -> Result<String, String> {
+        for (exptime, due) in [("0", "-1"), ("3000", "3000"), ("1000", "1000")] {
+            let stored = self.answer(format!("set later 0 {exptime} 1\r\n1\r\n").as_bytes())?;
+            demand(stored == b"STORED\r\n", || {
+                format!("a set was answered {}", stored.escape_ascii())
+            })?;
+            let flushed = self.answer(b"flush_all 2000\r\n")?;
+            demand(flushed == b"OK\r\n", || {
+                format!("a flush was answered {}", flushed.escape_ascii())
+            })?;
+            let (before, until) = (self.kernel_hits()?, Instant::now() + PATIENCE);
+            while self.kernel_hits()? < before + 3 {
+                let answer = self.answer(b"mg later t\r\n")?;
+                let ttl = String::from_utf8_lossy(&answer);
+                let ttl = ttl.trim_end().strip_prefix("HD t").and_then(|ttl| ttl.parse::<i64>().ok());
+                // The test may take a few seconds.
+                let due: i64 = due.parse().unwrap_or(0);
+                demand(
+                    ttl.is_some_and(|ttl| ttl == due || (due > 0 && (due - 100..due).contains(&ttl))),
+                    || {
+                        format!(
+                            "with exptime {exptime} and a flush in 2000 s, mg with t answers {}",
+                            answer.escape_ascii()
+                        )
+                    },
+                )?;
                 demand(Instant::now() < until, || "the kernel never answers".to_owned())?;
             }
         }
-        Ok("fresh".to_owned())
+        Ok("later".to_owned())
+    }
+
+    /// Many more large items than there is memory for are asked for, each often enough to be hot.
+    fn crowd(&mut self) -> Result<String, String> {
+        const ITEMS: usize = 4000;
+        let value = "v".repeat(1000);
+        for item in 0..ITEMS {
+            let stored = self.answer(format!("set crowd{item} 0 0 1000\r\n{value}\r\n").as_bytes())?;
+            demand(stored == b"STORED\r\n", || {
+                format!("a set was answered {}", stored.escape_ascii())
+            })?;
+        }
+        let until = Instant::now() + CROWDED_FOR;
+        while Instant::now() < until {
+            for item in 0..ITEMS {
+                let answer = self.answer(format!("get crowd{item}\r\n").as_bytes())?;
+                demand(answer.len() > 1000, || format!("crowd{item}: {}", answer.escape_ascii()))?;
+            }
+        }
+        Ok("crowded".to_owned())
+    }
+
+    fn stat(&self, name: &str) -> Result<u64, String> {
+        stat(&self.address, name)
+    }
+
+    fn kernel_hits(&self) -> Result<u64, String> {
+        self.stat("keyway_kernel_hits")
     }
 
     /// A hot item is changed, and the first get behind the change is the kernel's.
@@ -576,24 +747,24 @@ impl Asker {
 
     /// One change, and the get behind it.
     fn changes(&mut self, request: &str, answer: &str, flags: &str, value: &str) -> Result<(), String> {
-        let (renewed, until) = (stat(RENEWED)?, Instant::now() + PATIENCE);
+        let (renewed, until) = (self.stat(RENEWED)?, Instant::now() + PATIENCE);
         // Not twice: an append is not to be repeated. What is lost on this machine's own interfaces is lost by somebody's fault.
         let said = self.exchange(request.as_bytes()).unwrap_or_default();
         demand(said == answer.as_bytes(), || {
             format!("{} was answered {}", request.escape_debug(), said.escape_ascii())
         })?;
-        while stat(RENEWED)? == renewed {
+        while self.stat(RENEWED)? == renewed {
             demand(Instant::now() < until, || {
                 format!("no copy is made anew behind {}", request.escape_debug())
             })?;
         }
-        let before = kernel_hits()?;
+        let before = self.kernel_hits()?;
         let got = self.answer(b"get key\r\n")?;
         let expected = format!("VALUE key {flags} {}\r\n{value}\r\nEND\r\n", value.len());
         demand(got == expected.as_bytes(), || {
             format!("behind {} a get was answered {}", request.escape_debug(), got.escape_ascii())
         })?;
-        demand(kernel_hits()? > before, || {
+        demand(self.kernel_hits()? > before, || {
             format!("the get behind {} was not the kernel's", request.escape_debug())
         })
     }
@@ -608,9 +779,4 @@ impl Asker {
         }
         Ok("silent".to_owned())
     }
-}
-
-/// Answers of either stage.
-fn kernel_hits() -> Result<u64, String> {
-    Ok(stat("keyway_kernel_hits")? + stat("keyway_kernel_hits_early")?)
 }

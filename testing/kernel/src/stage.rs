@@ -34,6 +34,8 @@ pub enum Stage<'a> {
         hot: HotSet<'a>,
         /// every source asks too often
         over_rate: bool,
+        /// this host sends nothing to any source by the interface that a frame comes by
+        no_path: bool,
     },
     /// the program in the kernel
     Kernel(&'a Door),
@@ -60,6 +62,7 @@ impl Stage<'_> {
                 config,
                 hot,
                 over_rate,
+                no_path,
             } => {
                 hot.renew(NOW_NS + 1, u64::from(NOW_S) * 1_000_000_000 - NOW_NS);
                 let world = World {
@@ -67,6 +70,7 @@ impl Stage<'_> {
                     hot: *hot,
                     now_ns: NOW_NS,
                     over_rate: *over_rate,
+                    no_path: *no_path,
                 };
                 Ok(match program.decide(&world, frame) {
                     (Verdict::Hit, answer) => Outcome::Answered(answer.to_vec()),

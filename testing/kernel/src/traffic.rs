@@ -11,15 +11,15 @@ use std::process::{Child, Command, ExitCode, Stdio};
 use std::time::Duration;
 
 use keyway_xdp::config::Settings;
-use keyway_xdp::door::{Door, XdpMode};
+use keyway_xdp::door::Door;
 
 use crate::stage::monotonic_ns;
 use crate::world::{Hot, NOW_S, State, fill, items, reference, settings};
 
 /// The answer to what goes up.
-const UPSTAIRS: &[u8] = b"SERVER_ERROR upstairs\r\n";
+pub(crate) const UPSTAIRS: &[u8] = b"SERVER_ERROR upstairs\r\n";
 /// First arguments of the two sides.
-const SERVE: &str = "serve-in-namespace";
+pub(crate) const SERVE: &str = "serve-in-namespace";
 const ASK: &str = "ask-in-namespace";
 const PATIENCE: Duration = Duration::from_secs(20);
 /// How often a request is sent that the program left to the socket, and what is waited in between: a kernel that had no memory
@@ -29,7 +29,7 @@ const PAUSE: Duration = Duration::from_millis(20);
 /// The number of requests that only look whether there is a way; no other request has it.
 const PROBE_ID: [u8; 2] = [0xFF, 0xFF];
 
-/// Tries an interface, `veth` or `lo`; `veth+xdp` has the XDP stage before the TC one.
+/// Tries an interface, `veth` or `lo`.
 ///
 /// # Errors
 ///
@@ -48,9 +48,7 @@ pub fn try_interface(interface: &str, v6: bool) -> Result<String, String> {
         (true, "lo") => "::1",
         (true, _) => "fd00::1",
     };
-    let with_xdp = interface.strip_suffix("+xdp");
-    let (interface, stages) = (with_xdp.unwrap_or(interface), if with_xdp.is_some() { "both" } else { "tc" });
-    let mut serving = server.run(&[SERVE, interface, stages, address])?;
+    let mut serving = server.run(&[SERVE, interface, address])?;
     let mut lines = BufReader::new(serving.stdout.take().ok_or("no output")?);
     let mut ready = String::new();
     lines.read_line(&mut ready).map_err(|error| error.to_string())?;
@@ -70,9 +68,6 @@ pub fn try_interface(interface: &str, v6: bool) -> Result<String, String> {
     let _ = lines.read_to_string(&mut counts);
     let _ = serving.wait();
     match asked {
-        Some((true, _)) if with_xdp.is_some() && !counts.contains("HitEarly") => {
-            Err(format!("the XDP stage answered nothing: {counts}"))
-        }
         Some((true, said)) => Ok(format!("{said}; the program counted {}", counts.trim())),
         Some((false, said)) => Err(format!("{said}; the program counted {}", counts.trim())),
         None => Err(format!("the server said: {ready}{counts}")),
@@ -81,31 +76,35 @@ pub fn try_interface(interface: &str, v6: bool) -> Result<String, String> {
 
 /// A second namespace, and the pair of interfaces between them.
 pub(crate) fn connect(server: &Namespace, v6: bool) -> Result<Namespace, String> {
-    let client = Namespace::new("b")?;
-    let peer = [
-        "link",
-        "add",
-        "veth",
-        "type",
-        "veth",
-        "peer",
-        "name",
-        "veth",
-        "netns",
-        &client.name,
-    ];
-    server.ip(&peer)?;
     let (ours, theirs) = if v6 {
         ("fd00::1/64", "fd00::2/64")
     } else {
         ("10.0.0.1/24", "10.0.0.2/24")
     };
-    for (namespace, address) in [(server, ours), (&client, theirs)] {
+    connect_by(server, "b", "veth", [ours, theirs])
+}
+
+/// Another namespace, and a pair of interfaces of this name between it and the server's.
+pub(crate) fn connect_by(server: &Namespace, which: &str, name: &str, addresses: [&str; 2]) -> Result<Namespace, String> {
+    let client = Namespace::new(which)?;
+    server.ip(&[
+        "link",
+        "add",
+        name,
+        "type",
+        "veth",
+        "peer",
+        "name",
+        name,
+        "netns",
+        &client.name,
+    ])?;
+    for (namespace, address) in [server, &client].into_iter().zip(addresses) {
         // an IPv6 address is usable at once only if nobody waits for others to claim it
-        let nodad: &[&str] = if v6 { &["nodad"] } else { &[] };
-        namespace.ip(&[&["addr", "add", address, "dev", "veth"], nodad].concat())?;
+        let nodad: &[&str] = if address.contains(':') { &["nodad"] } else { &[] };
+        namespace.ip(&[&["addr", "add", address, "dev", name], nodad].concat())?;
         namespace.ip(&["link", "set", "lo", "up"])?;
-        namespace.ip(&["link", "set", "veth", "up"])?;
+        namespace.ip(&["link", "set", name, "up"])?;
     }
     Ok(client)
 }
@@ -163,7 +162,7 @@ pub fn part_of_it() -> Option<ExitCode> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let played = match words.as_slice() {
-        [SERVE, interface, stages, address] => serve(interface, *stages == "both", address),
+        [SERVE, interfaces, address] => serve(interfaces, address),
         [ASK, address] => ask(address),
         _ => return None,
     };
@@ -185,23 +184,25 @@ fn traffic_settings(address: &str) -> Result<Settings, String> {
     })
 }
 
-/// The server's side: the program on the interface, and a socket behind it.
-fn serve(interface: &str, with_xdp: bool, address: &str) -> Result<String, String> {
+/// The server's side: the program on the interfaces, and a socket behind it.
+fn serve(interfaces: &str, address: &str) -> Result<String, String> {
     let settings = traffic_settings(address)?;
     let door = Door::load(&settings).map_err(|error| error.to_string())?;
     fill(&door.hot(), &items());
-    let number = std::fs::read_to_string(format!("/sys/class/net/{interface}/ifindex")).ok();
-    // `ip netns exec` mounts the namespace's own /sys
-    let number = number
-        .and_then(|text| text.trim().parse().ok())
-        .ok_or_else(|| format!("no interface {interface}"))?;
-    let attached = door.attach(number).map_err(|error| error.to_string())?;
-    // one that an earlier process left is replaced, not joined
-    drop(attached);
-    let attached = door.attach(number).map_err(|error| error.to_string())?;
-    // Generic: a veth's own XDP answers only if its peer has a program too.
-    let attach_xdp = || door.attach_xdp(number, XdpMode::Generic).map_err(|error| error.to_string());
-    let attached_xdp = if with_xdp { Some(attach_xdp()?) } else { None };
+    let mut attached = Vec::new();
+    // What comes is the program's to refuse, not a filter's of this namespace.
+    for name in interfaces.split(',').chain(["all"]) {
+        std::fs::write(format!("/proc/sys/net/ipv4/conf/{name}/rp_filter"), "0")
+            .map_err(|error| format!("rp_filter: {error}"))?;
+    }
+    for interface in interfaces.split(',') {
+        let number = std::fs::read_to_string(format!("/sys/class/net/{interface}/ifindex")).ok();
+        // `ip netns exec` mounts the namespace's own /sys
+        let number = number
+            .and_then(|text| text.trim().parse().ok())
+            .ok_or_else(|| format!("no interface {interface}"))?;
+        attached.push(door.attach(number).map_err(|error| error.to_string())?);
+    }
     door.hot().renew(u64::MAX, u64::from(NOW_S) * 1_000_000_000 - monotonic_ns());
     let socket = UdpSocket::bind(SocketAddr::new(settings.address, settings.port)).map_err(|error| error.to_string())?;
     let answering = socket.try_clone().map_err(|error| error.to_string())?;
@@ -215,7 +216,7 @@ fn serve(interface: &str, with_xdp: bool, address: &str) -> Result<String, Strin
     let mut output = std::io::stdout();
     writeln!(output, "ready").map_err(|error| error.to_string())?;
     let _ = std::io::stdin().read(&mut [0]);
-    drop((attached, attached_xdp));
+    drop(attached);
     let counts = door.counts().map_err(|error| error.to_string())?;
     let seen: Vec<_> = counts.iter().filter(|(_, count)| *count > 0).collect();
     Ok(format!("{seen:?}"))
@@ -292,7 +293,7 @@ fn wait_for_path(socket: &UdpSocket) -> Result<(), String> {
 fn requests(items: &[Hot]) -> Vec<Vec<u8>> {
     let steady = items
         .iter()
-        .filter(|item| item.expires_s == 0 && item.state == State::Current);
+        .filter(|item| item.expires_s == 0 && item.flush_s == 0 && item.state == State::Current);
     let mut requests: Vec<Vec<u8>> = steady
         .flat_map(|item| {
             [&b"get "[..], b"gets ", b"mg "].map(|verb| {

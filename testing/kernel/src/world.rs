@@ -39,6 +39,8 @@ pub struct Hot {
     pub value: Vec<u8>,
     /// 0: never
     pub expires_s: u32,
+    /// when a delayed flush begins; 0: none is ahead
+    pub flush_s: u32,
     /// whether the program may give it out
     pub state: State,
 }
@@ -75,6 +77,7 @@ pub fn items() -> Vec<Hot> {
             cas: number.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> (number % 64),
             value,
             expires_s,
+            flush_s: 0,
             state,
         });
     };
@@ -100,6 +103,27 @@ pub fn items() -> Vec<Hot> {
     }
     add(b"Expired".to_vec(), b"void".to_vec(), NOW_S, State::Expired);
     add(b"Expired2".to_vec(), b"void".to_vec(), NOW_S - 1, State::Expired);
+    // A flush that is ahead makes no difference to what is shown, and one that has begun to everything.
+    for (number, (expires_s, flush_s, state)) in [
+        (0, NOW_S + 1, State::Current),
+        (NOW_S + 100, NOW_S + 50, State::Current),
+        (NOW_S + 50, NOW_S + 100, State::Current),
+        (0, NOW_S, State::Expired),
+        (NOW_S + 100, NOW_S - 1, State::Expired),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        items.push(Hot {
+            key: format!("FlushAhead{number}").into_bytes(),
+            flags: 0,
+            cas: 1,
+            value: b"v".to_vec(),
+            expires_s,
+            flush_s,
+            state,
+        });
+    }
     items
 }
 
@@ -183,6 +207,7 @@ pub fn fill(hot: &HotSet<'_>, items: &[Hot]) -> Vec<Place> {
             cas: item.cas,
             value: &item.value,
             expires_s: item.expires_s,
+            flush_s: item.flush_s,
         };
         let copy = HotCopy::new(&copied, seen).unwrap_or_else(|| panic!("{item:?} has no copy"));
         let place = Place { page, unit };

@@ -92,7 +92,7 @@ KW_INLINE enum kw_verdict kw_judge(struct kw_context *context, const struct kw_c
 	flush = *(volatile const __u64 *)flushes;
 	if (word != copy->stripe || (__u32)word != word >> 32 || flush != copy->flush || (__u32)flush != flush >> 32)
 		return KW_STALE;
-	if (copy->expires_s && copy->expires_s <= s->now_s)
+	if ((copy->expires_s && copy->expires_s <= s->now_s) || (copy->flush_s && copy->flush_s <= s->now_s))
 		return KW_EXPIRED;
 	return KW_HIT;
 }

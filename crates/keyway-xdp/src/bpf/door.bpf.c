@@ -2,10 +2,14 @@
  *
  * The kernel door: answers UDP requests for hot items before any socket sees them.
  *
- * `kw_tc` runs at TC ingress of an interface and is the door everywhere; `kw_xdp` is an optional first stage in front of it,
- * for interfaces with a driver that leaves room behind a packet. Both do the same: look whether a packet is for the address
- * and port that are served, copy it to memory of this CPU, decide there, and only with a whole answer in hand touch the
- * packet. Whatever is not fully understood goes up as it came.
+ * `kw_tc` runs at TC ingress of an interface. It looks whether a packet is for the address and port that are served, copies it
+ * to memory of this CPU, decides there, and only with a whole answer in hand touches the packet. Whatever is not fully
+ * understood goes up as it came.
+ *
+ * Where an answer goes is the network stack's to say, not the frame's: its sender can write any source into it. `kw_sent` runs
+ * at TC egress, and notes by which interface, and to which link address, this host's own answers leave for each source. Only a
+ * request that came by that interface is answered, and its answer goes to that link address. On `lo`, what comes was sent by
+ * this host.
  *
  * Loops: an answer is no request (it begins with VALUE, VA or HD), so an answer that comes back here goes up.
  */
@@ -78,6 +82,32 @@ struct {
 	__type(key, struct kw_address);
 	__type(value, __u64);
 } kw_sources SEC(".maps");
+
+/* Where this host sends what is for a target. */
+struct kw_path_key {
+	__u32 target[4];
+	__u32 interface;
+};
+
+struct kw_path {
+	__u64 until_ns;
+	/* target and source of the frame, as it was sent */
+	__u8 link[12];
+	__u32 unused;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 16384);
+	__type(key, struct kw_path_key);
+	__type(value, struct kw_path);
+} kw_paths SEC(".maps");
+
+/* How long a path is good for after the host has used it: then the next request goes up, and the answer shows whether the
+ * path has changed. */
+#define KW_PATH_NS 10000000000ull
+/* The number of `lo`, in every network namespace (Linux, LOOPBACK_IFINDEX). */
+#define KW_LOOPBACK 1
 
 KW_INLINE const volatile struct kw_config *kw_config(void)
 {
@@ -157,7 +187,29 @@ KW_INLINE int kw_is_over_rate(const __u32 source[4], __u64 now)
 	return 0;
 }
 
+KW_INLINE int kw_has_path(struct kw_scratch *s, const __u8 *frame, const __u32 source[4], __u64 now)
+{
+	struct kw_path_key key = { .interface = s->interface };
+	const struct kw_path *path;
+
+	if (s->interface == KW_LOOPBACK) {
+		kw_turn_link(s, frame);
+		return 1;
+	}
+	__builtin_memcpy(key.target, source, sizeof(key.target));
+	path = bpf_map_lookup_elem(&kw_paths, &key);
+	if (!path || path->until_ns <= now)
+		return 0;
+	__builtin_memcpy(s->link, path->link, 12);
+	return 1;
+}
+
 #include "packet.h"
+
+KW_INLINE int kw_link_differs(const __u8 *a, const __u8 *b)
+{
+	return kw_quad(a) != kw_quad(b) || kw_quad(a + 4) != kw_quad(b + 4) || kw_quad(a + 8) != kw_quad(b + 8);
+}
 
 /* Whether a frame that lies between `data` and `data_end` is worth a copy: 4, 6, or 0. What is not ours must cost little. */
 KW_INLINE int kw_family(const __u8 *data, const __u8 *data_end)
@@ -215,10 +267,12 @@ int kw_tc(struct __sk_buff *skb)
 	if (!s)
 		return TC_ACT_UNSPEC;
 	start = family == 4 ? KW_START4 : KW_START6;
-	if (skb->vlan_present || skb->pkt_type != 0 /* PACKET_HOST */ || len < KW_FRAME4 || len > KW_FRAME_MAX) {
+	/* One packet may be several datagrams that were sent together (UDP_SEGMENT): its headers do not tell. */
+	if (skb->vlan_present || skb->gso_size || skb->pkt_type != 0 /* PACKET_HOST */ || len < KW_FRAME4 || len > KW_FRAME_MAX) {
 		kw_count(KW_ODD_PACKET);
 		return TC_ACT_UNSPEC;
 	}
+	s->interface = skb->ifindex;
 	KW_OPAQUE(len);
 	if (len < KW_FRAME4 || len > KW_FRAME_MAX)
 		return TC_ACT_UNSPEC;
@@ -245,40 +299,42 @@ int kw_tc(struct __sk_buff *skb)
 	return bpf_redirect(skb->ifindex, 0);
 }
 
-SEC("xdp")
-int kw_xdp(struct xdp_md *packet)
+/* Tells `kw_tc` where answers go: sees what this host itself sends from the served address and port. Changes nothing. */
+SEC("tc")
+int kw_sent(struct __sk_buff *skb)
 {
-	int family = kw_family((void *)(long)packet->data, (void *)(long)packet->data_end);
-	__u32 len = bpf_xdp_get_buff_len(packet), start, reply_len;
-	struct kw_scratch *s;
-	int verdict;
+	const __u8 *data = (void *)(long)skb->data, *data_end = (void *)(long)skb->data_end;
+	struct kw_path_key key = { .interface = skb->ifindex };
+	struct kw_path path = {}, *known;
+	__u64 now;
 
-	if (!family)
-		return XDP_PASS;
-	s = kw_scratch();
-	if (!s)
-		return XDP_PASS;
-	start = family == 4 ? KW_START4 : KW_START6;
-	KW_OPAQUE(len);
-	if (len < KW_FRAME4 || len > KW_FRAME_MAX)
-		return XDP_PASS;
-	if (family == 4) {
-		verdict = bpf_xdp_load_bytes(packet, 0, s->in + KW_START4, len) ? KW_ODD_PACKET : kw_decide4(s, len);
+	/* What is forwarded, or was answered by `kw_tc`, came by some interface. */
+	if (skb->ingress_ifindex || skb->vlan_present || data + KW_FRAME4 > data_end)
+		return TC_ACT_UNSPEC;
+	if (kw_half(data + 12) == bpf_htons(ETH_P_IP)) {
+		if (!config.address4 || data[14] != 0x45 || data[23] != KW_PROTOCOL_UDP || kw_half(data + 34) != config.port ||
+		    kw_quad(data + 26) != config.address4)
+			return TC_ACT_UNSPEC;
+		key.target[2] = 0xFFFF0000;
+		key.target[3] = kw_quad(data + 30);
 	} else {
-		verdict = bpf_xdp_load_bytes(packet, 0, s->in + KW_START6, len) ? KW_ODD_PACKET : kw_decide6(s, len);
+		if (kw_half(data + 12) != bpf_htons(ETH_P_IPV6) || data + KW_FRAME6 > data_end || !config.address6[3])
+			return TC_ACT_UNSPEC;
+		if (data[20] != KW_PROTOCOL_UDP || kw_half(data + 54) != config.port || kw_quad(data + 22) != config.address6[0] ||
+		    kw_quad(data + 26) != config.address6[1] || kw_quad(data + 30) != config.address6[2] ||
+		    kw_quad(data + 34) != config.address6[3])
+			return TC_ACT_UNSPEC;
+		__builtin_memcpy(key.target, data + 38, 16);
 	}
-	/* What goes up from here is counted by the TC stage. */
-	if (verdict != KW_HIT)
-		return XDP_PASS;
-	reply_len = s->out_end - start;
-	KW_OPAQUE(reply_len);
-	if (reply_len < KW_FRAME4 || reply_len > KW_FRAME_MAX || bpf_xdp_adjust_tail(packet, (int)reply_len - (int)len))
-		return XDP_PASS;
-	kw_count(KW_HIT_EARLY);
-	if (family == 4 ? bpf_xdp_store_bytes(packet, 0, s->out + KW_START4, reply_len) :
-			  bpf_xdp_store_bytes(packet, 0, s->out + KW_START6, reply_len))
-		return XDP_DROP;
-	return XDP_TX;
+	now = kw_clock();
+	__builtin_memcpy(path.link, data, 12);
+	known = bpf_map_lookup_elem(&kw_paths, &key);
+	/* Not one update for each packet. */
+	if (known && known->until_ns > now + KW_PATH_NS / 2 && !kw_link_differs(known->link, path.link))
+		return TC_ACT_UNSPEC;
+	path.until_ns = now + KW_PATH_NS;
+	bpf_map_update_elem(&kw_paths, &key, &path, BPF_ANY);
+	return TC_ACT_UNSPEC;
 }
 
 /* The kernel offers bpf_probe_read_kernel() and its clock to programs under the GPL only: the files of this folder are under

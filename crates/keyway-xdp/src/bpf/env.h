@@ -65,6 +65,10 @@ struct kw_scratch {
 	__u32 with_cas;
 	__u32 differs;
 	__u32 sum;
+	/* the interface that the packet came by */
+	__u32 interface;
+	/* the answer's link addresses: whom it goes to, and whom it comes from */
+	__u8 link[12];
 };
 
 #define KW_AT(offset) ((offset) & (KW_BUFFER - 1))
@@ -132,6 +136,8 @@ KW_INLINE const volatile struct kw_config *kw_config(void);
 KW_INLINE __u64 kw_clock(void);
 /* Whether this source has had its share of answers; counts this one. */
 KW_INLINE int kw_is_over_rate(const __u32 source[4], __u64 now);
+/* Whether an answer to this source leaves by the interface that the request came by; if so, its link addresses are in `s`. */
+KW_INLINE int kw_has_path(struct kw_scratch *s, const __u8 *frame, const __u32 source[4], __u64 now);
 /* Adds the 16-bit words of `len` bytes, up to KW_PAYLOAD_MAX and the headers; the last word is filled up with 0. */
 KW_INLINE __u32 kw_sum(__u8 *from, __u32 len, __u32 sum);
 
@@ -139,6 +145,13 @@ KW_INLINE __u32 kw_sum(__u8 *from, __u32 len, __u32 sum);
 KW_INLINE void kw_read_barrier(void)
 {
 	asm volatile("" ::: "memory");
+}
+
+/* The link addresses of a frame, turned round. */
+KW_INLINE void kw_turn_link(struct kw_scratch *s, const __u8 *frame)
+{
+	__builtin_memcpy(s->link, frame + 6, 6);
+	__builtin_memcpy(s->link + 6, frame, 6);
 }
 
 /* A hit that the server's clock hand will see. */

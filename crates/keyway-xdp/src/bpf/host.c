@@ -14,6 +14,7 @@ struct kw_host {
 	const struct kw_config *config;
 	__u64 now_ns;
 	__u32 sources_over_rate;
+	__u32 no_path;
 };
 
 static _Thread_local const struct kw_host *host;
@@ -66,6 +67,14 @@ KW_INLINE int kw_is_over_rate(const __u32 source[4], __u64 now)
 	(void)source;
 	(void)now;
 	return host->sources_over_rate;
+}
+
+KW_INLINE int kw_has_path(struct kw_scratch *s, const __u8 *frame, const __u32 source[4], __u64 now)
+{
+	(void)source;
+	(void)now;
+	kw_turn_link(s, frame);
+	return !host->no_path;
 }
 
 #include "packet.h"

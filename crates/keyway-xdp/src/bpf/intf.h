@@ -54,7 +54,7 @@ struct kw_bucket {
  */
 struct kw_copy {
 	__u32 seq;
-	/* second of the region's clock at which the item is expired; 0: never */
+	/* second of the region's clock at which the item is expired, as `mg` with `t` shows it; 0: never */
 	__u32 expires_s;
 	/* the words of the key's stripe and of flush_all when the value was read, each with equal halves */
 	__u64 stripe;
@@ -67,7 +67,9 @@ struct kw_copy {
 	__u8 flags_len;
 	__u8 size_len;
 	__u8 cas_len;
-	__u8 unused[6];
+	__u8 unused[2];
+	/* second of the region's clock at which a delayed flush_all begins; 0: there is none */
+	__u32 flush_s;
 	char cas[24];
 	char line[];
 };
@@ -89,7 +91,8 @@ struct kw_control {
 enum kw_verdict {
 	KW_HIT,          /* answered here */
 	KW_NOT_OURS,     /* not to the address and port that are served; not counted */
-	KW_ODD_PACKET,   /* IP options, a fragment, a length or checksum that does not agree, a VLAN tag, too long */
+	KW_ODD_PACKET,   /* IP options, a fragment, a length or checksum that does not agree, a VLAN tag, too long,
+	                  * not to this host's own link address, or several datagrams in one */
 	KW_FORBIDDEN,    /* from a source that may not ask */
 	KW_OVER_RATE,    /* from a source that asks too often */
 	KW_SILENT,       /* the lease has run out */
@@ -100,7 +103,7 @@ enum kw_verdict {
 	KW_EXPIRED,      /* a copy whose time is over */
 	KW_TOO_LONG,     /* more than one datagram */
 	KW_NO_ROOM,      /* the packet cannot be made long enough */
-	KW_HIT_EARLY,    /* answered by the XDP stage */
+	KW_NO_PATH,      /* from a source to which this host has sent nothing by this interface lately */
 	KW_VERDICTS
 };
 

@@ -186,8 +186,7 @@ KW_INLINE void kw_head(struct kw_scratch *s, enum kw_checksum checksum, int v6)
 	__u8 *udp = s->out + KW_UDP_AT;
 	__u64 sum;
 
-	__builtin_memcpy(s->out + start, s->in + start + 6, 6);
-	__builtin_memcpy(s->out + start + 6, s->in + start, 6);
+	__builtin_memcpy(s->out + start, s->link, 12);
 	__builtin_memcpy(s->out + start + 12, s->in + start + 12, 2);
 	if (v6) {
 		__u8 *ip = s->out + KW_IP6;
@@ -260,6 +259,8 @@ KW_INLINE enum kw_verdict kw_decide(struct kw_scratch *s, __u32 frame_len, int v
 	checksum = kw_check(s, udp_len, v6);
 	if (checksum == KW_CHECKSUM_BAD)
 		return KW_ODD_PACKET;
+	if (!kw_has_path(s, s->in + (v6 ? KW_START6 : KW_START4), source, now))
+		return KW_NO_PATH;
 	s->seed = *(volatile const __u64 *)&control->seed;
 	s->now_s = (now + *(volatile const __u64 *)&control->clock_ns) / 1000000000;
 	verdict = kw_answer(&context, len);
