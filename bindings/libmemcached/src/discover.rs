@@ -471,7 +471,10 @@ fn trusted() -> Result<Vec<u32>, String> {
     let listed = std::env::var(OWNERS).unwrap_or_default();
     let numbers = listed.split(',').map(str::trim).filter(|name| !name.is_empty());
     numbers
-        .map(|name| name.parse().map_err(|_| format!("{OWNERS} lists \"{name}\": give users by number, as `id -u {name}` prints it")))
+        .map(|name| {
+            name.parse()
+                .map_err(|_| format!("{OWNERS} lists \"{name}\": give users by number, as `id -u {name}` prints it"))
+        })
         .collect()
 }
 

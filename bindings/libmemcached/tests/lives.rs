@@ -629,7 +629,12 @@ fn what_a_stranger_on_the_port_tells_of_is_neither_made_nor_mapped() {
     }
     let absent = dropin.scratch.join("absent");
     let tell = |path: &Path, identity: (u64, u64)| {
-        format!("STAT keyway_region {}:{}\r\nSTAT memory_file {}\r\n", identity.0, identity.1, path.display())
+        format!(
+            "STAT keyway_region {}:{}\r\nSTAT memory_file {}\r\n",
+            identity.0,
+            identity.1,
+            path.display()
+        )
     };
     let address = impostor(tell(&absent, (1, 1)));
     let mut talk = Talk::start(&dropin, &program, &address.to_string(), &[ALONE]);

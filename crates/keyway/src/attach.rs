@@ -19,7 +19,8 @@ use crate::fork;
 use crate::gate::{self, Gate, GateState, Latch};
 use crate::handout::Handed;
 use crate::liveness::{
-    Attachment, Liveness, Locked, NoWitness, Settled, WHOLE, Witness, is_blocked_by_reader, lock, locked, offset, open_harmless, unlock,
+    Attachment, Liveness, Locked, NoWitness, Settled, WHOLE, Witness, is_blocked_by_reader, lock, locked, offset, open_harmless,
+    unlock,
 };
 use crate::mapping::{self, Mapping};
 use crate::peer::Peer;
@@ -203,11 +204,7 @@ pub(crate) fn io(what: &'static str, path: &Path, source: std::io::Error) -> Ope
 /// Opens a region's file for reading and writing, with a description of its own.
 pub(crate) fn open_file(path: &Path, options: &Options) -> Result<File, OpenError> {
     let flags = OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK;
-    let opened = File::options()
-        .read(true)
-        .write(true)
-        .custom_flags(flags.bits())
-        .open(path);
+    let opened = File::options().read(true).write(true).custom_flags(flags.bits()).open(path);
     let file = match opened {
         Ok(file) => file,
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => {

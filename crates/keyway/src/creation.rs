@@ -218,7 +218,9 @@ impl Progress {
 pub(crate) fn create_in(file: &File, path: &Path, options: &Options) -> Result<(), OpenError> {
     let is_ours = file.metadata().map_err(|e| io("stat", path, e))?.uid() == geteuid().as_raw();
     let allow = |mode| match is_ours {
-        true => file.set_permissions(Permissions::from_mode(mode)).map_err(|e| io("chmod", path, e)),
+        true => file
+            .set_permissions(Permissions::from_mode(mode))
+            .map_err(|e| io("chmod", path, e)),
         // Another user's, which was asked for: its mode is its owner's.
         false => Ok(()),
     };

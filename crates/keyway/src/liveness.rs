@@ -134,7 +134,9 @@ pub(crate) fn is_blocked_by_reader(file: &File, at: i64) -> bool {
 /// The kind of another description's lock that such a lock would meet (`F_OFD_GETLK`). `None`: it cannot be asked.
 fn conflict(file: &File, kind: i32, at: i64, len: i64) -> Option<i32> {
     let mut lock = lock_of(kind, at, len);
-    fcntl(file, FcntlArg::F_OFD_GETLK(&mut lock)).ok().map(|_| i32::from(lock.l_type))
+    fcntl(file, FcntlArg::F_OFD_GETLK(&mut lock))
+        .ok()
+        .map(|_| i32::from(lock.l_type))
 }
 
 /// Takes the lock of one byte. `false`: another description has it, or the file system has no locks.

@@ -40,7 +40,10 @@ pub(crate) fn check(file: &File, source: Source, path: &Path, options: &Options)
     }
     // Anonymous memory has none.
     if meta.nlink() > 1 {
-        return Err(OpenError::Linked { path, names: meta.nlink() });
+        return Err(OpenError::Linked {
+            path,
+            names: meta.nlink(),
+        });
     }
     let (owner, user) = (meta.uid(), geteuid().as_raw());
     let is_trusted = match (&options.owners, source) {
@@ -54,7 +57,10 @@ pub(crate) fn check(file: &File, source: Source, path: &Path, options: &Options)
     let mode = meta.permissions().mode();
     let is_open_to_all = mode & OTHERS_WRITE & !options.mode != 0;
     if is_open_to_all && source == Source::Path {
-        return Err(OpenError::WritableByAll { path, mode: mode & 0o7777 });
+        return Err(OpenError::WritableByAll {
+            path,
+            mode: mode & 0o7777,
+        });
     }
     Ok(())
 }

@@ -74,7 +74,10 @@ fn open_of(path: &Path, owners: Owners) -> Result<Cache, OpenError> {
 }
 
 fn set(cache: &Cache, key: &[u8]) {
-    cache.with_session(|session, _| session.set(key, b"value", 0)).unwrap().unwrap();
+    cache
+        .with_session(|session, _| session.set(key, b"value", 0))
+        .unwrap()
+        .unwrap();
 }
 
 fn has(cache: &Cache, key: &[u8]) -> bool {
@@ -123,7 +126,11 @@ fn another_users_region_is_used_only_if_that_is_asked_for() {
         (Owners::Only(vec![STRANGER + 1]), false),
         (Owners::Any, true),
     ] {
-        assert_eq!(open_of(&path, owners.clone()).is_ok_and(|c| has(&c, b"forged")), may, "{owners:?}");
+        assert_eq!(
+            open_of(&path, owners.clone()).is_ok_and(|c| has(&c, b"forged")),
+            may,
+            "{owners:?}"
+        );
     }
     std::fs::set_permissions(&path, Permissions::from_mode(0o600)).unwrap();
     assert!(open_of(&path, Owners::Only(vec![STRANGER])).is_ok_and(|c| has(&c, b"forged")));
@@ -181,7 +188,10 @@ fn a_new_region_has_the_mode_that_was_asked_for_and_is_the_makers_alone_before()
         watcher.join().unwrap()
     });
     assert!(early > 0, "the creation was never seen: it took no time");
-    assert!(!stolen, "a process that may only read had the maker's lock before there was a region");
+    assert!(
+        !stolen,
+        "a process that may only read had the maker's lock before there was a region"
+    );
     let mode = std::fs::metadata(&path).unwrap().permissions().mode() & 0o777;
     assert_eq!(mode, 0o664, "whatever the umask");
 }
@@ -225,7 +235,10 @@ fn a_name_that_is_exchanged_all_the_time_never_leads_to_a_strangers_region() {
         while (opened < 100 || refused < 100) && begun.elapsed() < HANGS_AFTER {
             match open(&ours) {
                 Ok(cache) => {
-                    assert!(has(&cache, b"own") && !has(&cache, b"forged"), "a stranger's region was opened");
+                    assert!(
+                        has(&cache, b"own") && !has(&cache, b"forged"),
+                        "a stranger's region was opened"
+                    );
                     cache.leave();
                     opened += 1;
                 }
@@ -262,7 +275,10 @@ fn lock_all_for_reading(file: &File) -> usize {
     const FAR: (i64, i64) = (1 << 62, 1 << 50);
     let below = (0..SLOTS.0 / SLOTS.1).map(|i| (i * SLOTS.1, SLOTS.1));
     let above = (0..FAR.0 / FAR.1).map(|i| (SLOTS.0.max(i * FAR.1), FAR.1));
-    below.chain(above).filter(|(at, len)| !lock_for_reading(file, *at, *len)).count()
+    below
+        .chain(above)
+        .filter(|(at, len)| !lock_for_reading(file, *at, *len))
+        .count()
 }
 
 /// Gives them back. Children that were forked meanwhile have the description too, so closing it would not do.
@@ -323,7 +339,9 @@ fn live(path: &Path, mut line: UnixStream) {
             return;
         }
         session.upkeep();
-        session.set(format!("of {}", std::process::id()).as_bytes(), b"value", 0).unwrap();
+        session
+            .set(format!("of {}", std::process::id()).as_bytes(), b"value", 0)
+            .unwrap();
     }
 }
 
@@ -346,7 +364,11 @@ fn a_reader_that_locks_every_byte_keeps_nobody_out_and_nobody_alive() {
     let doomed = Neighbour::start(&path);
 
     let reader = File::open(&path).unwrap();
-    assert_eq!(lock_all_for_reading(&reader), 6, "what three processes have locked: a slot and a witness each");
+    assert_eq!(
+        lock_all_for_reading(&reader),
+        6,
+        "what three processes have locked: a slot and a witness each"
+    );
 
     let mut after = Neighbour::start(&path);
     let late = open(&path).unwrap();

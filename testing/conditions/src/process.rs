@@ -126,7 +126,11 @@ impl Job {
             mode: 0o660,
             evict: self.kind == Kind::Evicting,
             existing_only: self.role != Role::Neighbour,
-            owners: if self.condition.has_users() { Owners::Any } else { Owners::AsNamed },
+            owners: if self.condition.has_users() {
+                Owners::Any
+            } else {
+                Owners::AsNamed
+            },
             ..Options::default()
         }
     }
