@@ -39,7 +39,6 @@ int main(int argc, char **argv) {
       show(keyed, "keyed");
       printf("key: %d\n", memcached_set_encoding_key(keyed, KEY, 6));
     }
-    show(keyed, "keyed");
     set(keyed, "a secret");
     show(keyed, "keyed");
     show(plain, "plain");
