@@ -19,7 +19,7 @@ pub enum Event {
 fn limits() -> Limits {
     Limits {
         item_size_max: 200,
-        multiget_len_max: 4096,
+        keys_checked_len: 4096,
     }
 }
 

@@ -26,7 +26,7 @@ cargo xtask: the project's own chores
     cargo xtask ci --skip STAGE    run all but this one (may be repeated)
     cargo xtask stages             list the stages and what each would catch
     cargo xtask NAME [ARGS]        try to break one of the design's promises; NAME is one of kill-points, crash-states, storm,
-                                   schedules, growth, scribble, kernel, vm, hit-ratio,
+                                   schedules, growth, scribble, attack, kernel, vm, hit-ratio,
                                    weak-memory (each has --help and --short)
     cargo xtask mutants [NAME...]  one-line faults of the region, each of which some form of the gate must notice (--help, --list)
     cargo xtask help               this text

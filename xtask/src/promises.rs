@@ -35,6 +35,11 @@ pub const ALL: &[Promise] = &[
         region: Region::Plain,
     },
     Promise {
+        name: "attack",
+        shows: "hostile clients hold nobody up, bind bounded memory, get in nowhere and split no answer",
+        region: Region::Plain,
+    },
+    Promise {
         name: "weak-memory",
         shows: "each ordering of the region's atomics is needed, and enough, under the C11 memory model",
         region: Region::Plain,

@@ -136,7 +136,8 @@ impl Server {
         }
         let mut targets = vec![Target::Tcp(listen), Target::Unix(socket)];
         if settings.udp {
-            command.args(["--udp", &listen.to_string()]);
+            // Values of any length, as memcached answers them.
+            command.args(["--udp", &listen.to_string(), "--udp-answer-max", "64m"]);
             if settings.link.is_some() {
                 command.args(["--udp-allow", link::NETWORK]);
             }

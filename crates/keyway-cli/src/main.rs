@@ -242,6 +242,9 @@ struct Serve {
     /// Networks whose datagrams are answered, such as 10.0.0.0/8; others are ignored; may be repeated [default: loopback]
     #[arg(long, value_name = "CIDR", requires = "udp", value_delimiter = ',')]
     udp_allow: Vec<Network>,
+    /// Longest answer to a datagram; what is longer is cut off with an error. A plain number counts bytes
+    #[arg(long, value_name = "SIZE", requires = "udp", default_value = "16k", value_parser = size::parse_answer_size)]
+    udp_answer_max: usize,
     /// Interfaces on which a BPF program answers the UDP gets of hot items before the server sees them, such as eth0,lo
     #[arg(long, value_name = "IFACE,...", requires = "udp", value_delimiter = ',')]
     kernel: Vec<String>,
@@ -280,6 +283,10 @@ struct Serve {
     /// Most connections at a time
     #[arg(long, short = 'c', value_name = "N", default_value_t = 1024, value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..))]
     connections: usize,
+    /// Memory that all connections together may hold for requests and answers on their way; above it they are read later, then the one
+    /// that holds most is closed [default: a quarter of --memory, at least 64m]
+    #[arg(long, value_name = "SIZE", value_parser = size::parse_mebibytes)]
+    connection_memory: Option<u64>,
     /// Close connections that are idle for so many seconds; 0: never
     #[arg(long, value_name = "S", default_value_t = 0)]
     idle_timeout: u32,
@@ -371,6 +378,10 @@ impl Serve {
             },
             busy_poll: self.busy_poll,
             connections_max: self.connections,
+            connection_memory: self
+                .connection_memory
+                .map_or(0, |size| usize::try_from(size).unwrap_or(usize::MAX)),
+            udp_answer_max: self.udp_answer_max,
             idle_timeout: Duration::from_secs(self.idle_timeout.into()),
             auth_file: self.auth_file,
             flush_enabled: !self.no_flush,
@@ -401,6 +412,7 @@ impl Serve {
             ..Plan::default()
         };
         plan.check_item_size("--max-item", "--memory")?;
+        plan.check_connection_memory("--connection-memory", "--max-item")?;
         Ok(plan)
     }
 }

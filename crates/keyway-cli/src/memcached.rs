@@ -131,7 +131,7 @@ const OPTIONS: [(char, &str, Value, &str); 37] = [
         'o',
         "extended",
         Value::Yes,
-        "idle_timeout=<s>, maxconns_fast, no_maxconns_fast, modern, no_modern, udp_allow=<network>; others are ignored",
+        "idle_timeout=<s>, maxconns_fast, no_maxconns_fast, modern, no_modern, udp_allow=<network>, udp_answer_max=<size>, connection_memory=<size>; others are ignored",
     ),
     ('N', "napi-ids", Value::Yes, "ignored"),
 ];
@@ -399,6 +399,15 @@ impl Reading {
                     .map_err(|why| Failure::usage(format_args!("-o udp_allow: {why}")))?;
                 self.udp_allow.push(network);
             }
+            "udp_answer_max" => {
+                plan.config.udp_answer_max =
+                    size::parse_answer_size(value).map_err(|why| Failure::usage(format_args!("-o udp_answer_max: {why}")))?;
+            }
+            "connection_memory" => {
+                let memory =
+                    size::parse_mebibytes(value).map_err(|why| Failure::usage(format_args!("-o connection_memory: {why}")))?;
+                plan.config.connection_memory = usize::try_from(memory).unwrap_or(usize::MAX);
+            }
             "event_loop" => {
                 plan.config.event_loop =
                     cpus::parse_event_loop(value).map_err(|why| Failure::usage(format_args!("-o event_loop: {why}")))?;
@@ -432,6 +441,7 @@ impl Reading {
 
     fn finish(mut self) -> Result<Plan, Failure> {
         self.plan.check_item_size("-I", "-m")?;
+        self.plan.check_connection_memory("-o connection_memory", "-I")?;
         if self.plan.config.auth_file.is_some() && self.plan.config.protocol == Protocol::Binary {
             return Err(Failure::usage("-Y with -B binary: a login is a line of text; leave one out"));
         }

@@ -41,6 +41,9 @@ pub(crate) struct Plan {
     pub(crate) warnings: Vec<String>,
 }
 
+/// Least memory for connections, bytes.
+const CONNECTION_MEMORY_MIN: usize = 4 << 20;
+
 impl Plan {
     /// Refuses a largest item above half of the memory, by the names of their options.
     pub(crate) fn check_item_size(&self, item_option: &str, memory_option: &str) -> Result<(), Failure> {
@@ -51,6 +54,18 @@ impl Plan {
         let reason = "the largest item may take at most half of the memory";
         Err(Failure::usage(format_args!(
             "{item_option} {item} with {memory_option} {memory} (bytes): {reason}; raise {memory_option} or lower {item_option}"
+        )))
+    }
+
+    /// Refuses memory for connections in which a few of the largest items do not find room at a time.
+    pub(crate) fn check_connection_memory(&self, option: &str, item_option: &str) -> Result<(), Failure> {
+        let (item, memory) = (self.options.item_size_max, self.config.connection_memory);
+        let least = CONNECTION_MEMORY_MIN.max(item.saturating_mul(4));
+        if memory == 0 || memory >= least {
+            return Ok(());
+        }
+        Err(Failure::usage(format_args!(
+            "{option} {memory} (bytes): it must be at least {least}, so that four of the largest items ({item_option} {item}) can be on their way"
         )))
     }
 

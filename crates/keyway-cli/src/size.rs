@@ -45,6 +45,17 @@ pub(crate) fn parse_value_size(text: &str) -> Result<usize, String> {
     }
 }
 
+/// As [`parse`]; a plain number counts bytes. An answer over UDP: at least a datagram, and fewer datagrams than their numbers count.
+pub(crate) fn parse_answer_size(text: &str) -> Result<usize, String> {
+    let size = parse(text, 1)?;
+    match usize::try_from(size) {
+        Ok(size) if (1400..=64 << 20).contains(&size) => Ok(size),
+        _ => Err(format!(
+            "the longest answer to a datagram is {text}, which must be between 1400 and 64m"
+        )),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -1,8 +1,12 @@
 //! Bytes that have arrived into requests: where a request ends, what is refused, and what is skipped.
 //!
 //! [`Decoder`] finds the command line and hands it to the module that knows the command ([`classic`], [`meta`], [`admin`]).
-//! It keeps numbers and no bytes: how much of a refused data block is still to be skipped, what is answered after that, and how far
-//! the waiting bytes were searched for a line end. A declared length therefore costs nothing until its bytes arrive.
+//! It keeps a few numbers and no bytes: how much of a refused data block is still to be skipped, what is answered after that, how far
+//! the waiting bytes were searched for a line end, and which line of many keys has been begun. A declared length therefore costs
+//! nothing until its bytes arrive.
+//!
+//! A line of many keys that is longer than other lines may be ([`LINE_LEN_MAX`]) is handed out in pieces of that length, each a request
+//! of its own, so that neither its length nor its number of keys binds memory or time: what is answered needs no room any more.
 
 mod admin;
 mod classic;
@@ -11,8 +15,8 @@ mod meta;
 mod tests;
 
 use crate::binary;
-use crate::request::{MetaKey, Request};
-use crate::token::{Tokens, find_byte};
+use crate::request::{Keys, MetaKey, Request};
+use crate::token::{Tokens, find_byte, parse_i32};
 
 /// Longest command line, its `\n` not counted, except for the retrieval commands of many keys. memcached closes a
 /// connection that has sent more than this without a line end.
@@ -36,17 +40,17 @@ pub(crate) const TOO_LARGE: &[u8] = b"SERVER_ERROR object too large for cache\r\
 pub struct Limits {
     /// Largest item in bytes, counted as memcached's `-I` counts it: key, value and memcached's own item header.
     pub item_size_max: usize,
-    /// Longest line of a retrieval command of many keys, in bytes; a longer one closes the connection. memcached has no
-    /// bound here, so that a client which never sends a line end makes it buffer without end.
-    pub multiget_len_max: usize,
+    /// How much of a line of many keys is looked through before the first key is answered, in bytes: a key that is too long
+    /// there refuses all of them, as in memcached, which looks through any line. One further on ends the answer where it stands.
+    pub keys_checked_len: usize,
 }
 
 impl Default for Limits {
-    /// 1 MiB items as memcached has them; 64 MiB lines, which is a quarter of a million keys of the greatest length.
+    /// 1 MiB items as memcached has them; 64 KiB of keys, which is what a server reads at a time anyway.
     fn default() -> Self {
         Self {
             item_size_max: 1 << 20,
-            multiget_len_max: 64 << 20,
+            keys_checked_len: 64 << 10,
         }
     }
 }
@@ -108,6 +112,21 @@ pub struct Decoder {
     refused: RefusedData,
     /// leading bytes of the input that are known to hold no line end, so that a long line is searched once
     scanned: usize,
+    /// what the input begins in the middle of
+    within: Within,
+    /// the same before the latest request was decoded
+    was_within: Within,
+}
+
+/// The line that has been begun and not ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Within {
+    /// none
+    Nothing,
+    /// one of many keys
+    Keys { exptime: Option<i32>, with_cas: bool },
+    /// one that is refused
+    Refused,
 }
 
 impl Decoder {
@@ -123,6 +142,20 @@ impl Decoder {
             protocol,
             refused: RefusedData::default(),
             scanned: 0,
+            within: Within::Nothing,
+            was_within: Within::Nothing,
+        }
+    }
+
+    /// The latest request was not consumed: the next input begins with it again.
+    pub fn repeat(&mut self) {
+        self.within = self.was_within;
+    }
+
+    /// What is left of a line of many keys is not to be answered: an error has ended its answer.
+    pub fn end_answer(&mut self) {
+        if self.within != Within::Nothing {
+            self.within = Within::Refused;
         }
     }
 
@@ -145,6 +178,10 @@ impl Decoder {
     pub fn decode<'a>(&mut self, input: &'a [u8]) -> Decoded<'a> {
         if self.refused.len > 0 {
             return self.refused.skip(input);
+        }
+        self.was_within = self.within;
+        if self.within != Within::Nothing {
+            return self.go_on(input);
         }
         if self.protocol != Protocol::Text {
             return self.decode_other(input);
@@ -179,8 +216,8 @@ impl Decoder {
         let Some((line, rest)) = input.split_at_checked(line_len) else {
             return Decoded::Incomplete { need: input.len() + 1 };
         };
-        if line_len > LINE_LEN_MAX && line_len > self.line_len_max(line) {
-            return close(input.len());
+        if line_len > LINE_LEN_MAX {
+            return self.begin_long(input, Some(line_len));
         }
         Line {
             // A lone "\n" ends a line as well; only the last "\r" belongs to the line end.
@@ -193,24 +230,117 @@ impl Decoder {
     }
 
     fn wait_for_line_end<'a>(&mut self, input: &'a [u8]) -> Decoded<'a> {
-        if input.len() > LINE_LEN_MAX && input.len() > self.line_len_max(input) {
+        let many_keys = input.len() > LINE_LEN_MAX && names_many_keys(input);
+        let len_max = if many_keys {
+            self.limits.keys_checked_len
+        } else {
+            LINE_LEN_MAX
+        };
+        if input.len() > len_max {
             self.scanned = 0;
-            return close(input.len());
+            return self.begin_long(input, None);
         }
         self.scanned = input.len();
         Decoded::Incomplete { need: input.len() + 1 }
     }
 
-    fn line_len_max(&self, line: &[u8]) -> usize {
-        let many_keys = [b"get ".as_slice(), b"gets ", b"gat ", b"gats "]
-            .iter()
-            .any(|name| line.starts_with(name));
-        if many_keys {
-            self.limits.multiget_len_max
+    /// Begins a line of more than [`LINE_LEN_MAX`] bytes, whose end is here already or not: looks through as much of it as the
+    /// limits say, and drops what stands before the first key.
+    fn begin_long<'a>(&mut self, input: &'a [u8], line_len: Option<usize>) -> Decoded<'a> {
+        if !names_many_keys(input) {
+            return close(input.len());
+        }
+        let whole = line_len.filter(|&len| len <= self.limits.keys_checked_len);
+        let text = match whole.and_then(|len| input.get(..len)) {
+            Some(line) => line.strip_suffix(b"\r").unwrap_or(line),
+            // The word that is cut off here is looked at when it is whole.
+            None => match input.get(..self.limits.keys_checked_len) {
+                Some(part) => part
+                    .iter()
+                    .rposition(|&b| b == b' ')
+                    .and_then(|end| part.get(..end))
+                    .unwrap_or(part),
+                None => input,
+            },
+        };
+        let mut words = Tokens(text);
+        let name = words.next().unwrap_or_default();
+        let exptime = name.starts_with(b"gat").then(|| words.next().unwrap_or_default());
+        let keys = words.rest();
+        let refusal = if keys.is_empty() {
+            Some(BAD_FORMAT)
+        } else if exptime.is_some_and(|exptime| parse_i32(exptime).is_none()) {
+            Some(BAD_EXPTIME)
+        } else if !classic::are_keys(Tokens(keys)) {
+            Some(BAD_FORMAT)
         } else {
-            LINE_LEN_MAX
+            None
+        };
+        match (refusal, whole) {
+            (Some(reply), Some(line_len)) => return refuse(line_len + 1, reply),
+            (Some(_), None) => self.within = Within::Refused,
+            (None, _) => {
+                self.within = Within::Keys {
+                    exptime: exptime.and_then(parse_i32),
+                    with_cas: name.ends_with(b"s"),
+                }
+            }
+        }
+        refuse(text.len() - keys.len(), refusal.unwrap_or_default())
+    }
+
+    /// The next piece of the line that has been begun.
+    fn go_on<'a>(&mut self, input: &'a [u8]) -> Decoded<'a> {
+        let Within::Keys { exptime, with_cas } = self.within else {
+            return self.drop_line(input);
+        };
+        let piece = input.get(..LINE_LEN_MAX).unwrap_or(input);
+        let line_end = find_byte(piece, b'\n');
+        let (text, consumed) = match (line_end, piece.iter().rposition(|&b| b == b' ')) {
+            (Some(end), _) => (piece.get(..end).unwrap_or(piece), end + 1),
+            (None, _) if piece.len() < LINE_LEN_MAX => return Decoded::Incomplete { need: input.len() + 1 },
+            // Up to the last word, which may go on.
+            (None, Some(end)) => (piece.get(..end).unwrap_or(piece), end + 1),
+            (None, None) => (piece, piece.len()),
+        };
+        let is_last = line_end.is_some();
+        let text = if is_last {
+            text.strip_suffix(b"\r").unwrap_or(text)
+        } else {
+            text
+        };
+        self.within = if is_last { Within::Nothing } else { self.within };
+        let words = Tokens(Tokens(text).rest());
+        if !words.0.is_empty() && !classic::are_keys(words.clone()) {
+            self.end_answer();
+            return refuse(consumed, BAD_FORMAT);
+        }
+        let keys = Keys { words, is_last };
+        let request = match exptime {
+            None => Request::Get { keys, with_cas },
+            Some(exptime) => Request::GetAndTouch { exptime, keys, with_cas },
+        };
+        Decoded::Request { consumed, request }
+    }
+
+    /// Drops what is here of a refused line.
+    fn drop_line<'a>(&mut self, input: &'a [u8]) -> Decoded<'a> {
+        let line_end = find_byte(input, b'\n');
+        if line_end.is_some() {
+            self.within = Within::Nothing;
+        }
+        match line_end.map_or(input.len(), |end| end + 1) {
+            0 => Decoded::Incomplete { need: 1 },
+            consumed => refuse(consumed, b""),
         }
     }
+}
+
+/// Whether a line is one of those that may be of any length.
+fn names_many_keys(line: &[u8]) -> bool {
+    [b"get ".as_slice(), b"gets ", b"gat ", b"gats "]
+        .iter()
+        .any(|name| line.starts_with(name))
 }
 
 /// The data block of a refused request: it is dropped as it arrives, and then the request is answered. memcached does so too, and

@@ -102,15 +102,26 @@ pub enum Request<'a> {
     },
 }
 
-/// The keys of a multi-key request, in the order sent: at least one, each already checked for its length.
+/// The keys of a multi-key request, in the order sent, each already checked for its length. A long line comes in pieces, each a
+/// request of its own, of which the last may have no key.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Keys<'a>(pub(crate) Tokens<'a>);
+pub struct Keys<'a> {
+    pub(crate) words: Tokens<'a>,
+    pub(crate) is_last: bool,
+}
+
+impl Keys<'_> {
+    /// Whether the line ends with these keys, so that their answer has an end.
+    pub fn are_last(&self) -> bool {
+        self.is_last
+    }
+}
 
 impl<'a> Iterator for Keys<'a> {
     type Item = &'a [u8];
 
     fn next(&mut self) -> Option<&'a [u8]> {
-        self.0.next()
+        self.words.next()
     }
 }
 

@@ -31,6 +31,11 @@ pub fn is_plain(key: &[u8]) -> bool {
     !key.iter().any(|byte| byte.is_ascii_control() || *byte == b' ')
 }
 
+/// Whether `key`, as it is, would end a word or a line of text. Such keys come in base64, by the binary protocol or by the library door.
+pub(crate) fn splits_lines(key: &[u8]) -> bool {
+    key.iter().any(|byte| matches!(byte, b' ' | b'\r' | b'\n'))
+}
+
 /// Iterator over space-separated words; runs of spaces count as one, as memcached takes them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tokens<'a>(pub(crate) &'a [u8]);

@@ -669,19 +669,21 @@ impl Region {
         }
     }
 
-    /// Visits live items from bucket `cursor` on, until about `budget` have been visited; the next cursor, `None` at the end.
+    /// Visits live items from bucket `cursor` on, until about `budget` buckets and items have been looked at, live or not; the next cursor,
+    /// `None` at the end.
     /// An item that is there all the time is visited at least once; one that a split moves may be visited twice.
     pub fn walk(&self, cursor: u64, budget: usize, now: u32, mut visit: impl FnMut(&[u8], &Item)) -> Option<u64> {
         let flush = self.flush_word();
         let epoch = flush.epoch() + u32::from(flush.is_due(now));
         let mut key = List::with_capacity(crate::verbs::KEY_LEN_MAX);
         let key = key.as_vec();
-        let mut visited = 0;
+        let mut looked = 0;
         let mut bucket = cursor;
         while bucket < self.table().count {
-            if visited >= budget {
+            if looked >= budget {
                 return Some(bucket);
             }
+            looked += 1;
             let bucket_at = self.bucket(bucket)?;
             for index in 0..SLOTS {
                 let place = Place::new(bucket, bucket_at, index);
@@ -695,6 +697,7 @@ impl Region {
                     if !word.is_item() {
                         break;
                     }
+                    looked += 1;
                     let seen = match self.look(self.slot(place.at), word) {
                         Look::Got(seen) => seen,
                         Look::Moved => continue,
@@ -718,7 +721,6 @@ impl Region {
                     }
                     if seen.is_present(epoch, now) {
                         visit(key, &item);
-                        visited += 1;
                     }
                     break;
                 }

@@ -12,7 +12,6 @@ use std::io::{self, Write};
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
-use std::sync::atomic::{AtomicU8, AtomicU32};
 use std::time::{Duration, Instant};
 
 use keyway::Cache;
@@ -21,10 +20,11 @@ use signal_hook::consts::SIGHUP;
 use signal_hook_mio::v1_0::Signals;
 
 use crate::auth::Users;
-use crate::connection::Stream;
+use crate::connection::{CloseReason, Stream};
 use crate::handout;
 use crate::listener::{Arrival, Listener};
 use crate::lookout::Lookout;
+use crate::quiet::Quiet;
 use crate::shared::{Message, Peer, PeerAddress, Shared, lock};
 
 pub(crate) const WAKE: Token = Token(0);
@@ -37,6 +37,9 @@ const RETRY: Duration = Duration::from_millis(100);
 const ACCEPTS_PER_TURN: usize = 64;
 /// What a connection above the limit is told (memcached's words).
 const TOO_MANY: &[u8] = b"ERROR Too many open connections\r\n";
+
+static FULL: Quiet = Quiet::new();
+static STARVED: Quiet = Quiet::new();
 
 pub(crate) struct Acceptor {
     poll: Poll,
@@ -184,7 +187,7 @@ impl Acceptor {
     fn accept_one(&mut self, index: usize) -> Accepted {
         let limit = self.shared.config.connections_max;
         let for_clients = self.listeners[index].listener.is_for_clients();
-        let is_full = for_clients && self.shared.arrivals.current.load(SeqCst) >= limit;
+        let is_full = for_clients && self.shared.arrivals.current.load(SeqCst) >= limit && !self.displace();
         if is_full && !self.shared.config.connections_fast {
             return self.pause_full();
         }
@@ -227,9 +230,11 @@ impl Acceptor {
             // The client has gone again: nothing of ours is wrong.
             io::ErrorKind::ConnectionAborted | io::ErrorKind::ConnectionReset | io::ErrorKind::Interrupted => Accepted::One,
             _ => {
-                if !std::mem::replace(&mut self.complained, true) {
+                if !std::mem::replace(&mut self.complained, true)
+                    && let Some(left_out) = STARVED.may_speak()
+                {
                     log::warn!(
-                        "cannot accept connections: {error}; trying again whenever one closes, and every {} ms",
+                        "cannot accept connections: {error}; trying again whenever one closes, and every {} ms{left_out}",
                         RETRY.as_millis()
                     );
                 }
@@ -252,10 +257,12 @@ impl Acceptor {
             arrivals.paused.store(false, SeqCst);
             return Accepted::One;
         }
-        log::warn!(
-            "{} connections, the limit (-c): not accepting more until one closes",
-            self.shared.config.connections_max
-        );
+        if let Some(left_out) = FULL.may_speak() {
+            log::warn!(
+                "{} connections, the limit (-c): not accepting more until one closes{left_out}",
+                self.shared.config.connections_max
+            );
+        }
         arrivals.disabled_count.fetch_add(1, Relaxed);
         self.pause = Pause::Full { since: Instant::now() };
         Accepted::Paused
@@ -278,6 +285,21 @@ impl Acceptor {
         }
     }
 
+    /// Ends the connection that has taken longest to log in, so that those who only connect keep nobody out. False if there is none.
+    fn displace(&self) -> bool {
+        if self.shared.users.is_none() {
+            return false;
+        }
+        let oldest = lock(&self.shared.peers)
+            .values()
+            .find(|peer| !peer.is_admitted.load(Relaxed) && !peer.is_ending.swap(true, SeqCst))
+            .cloned();
+        if let Some(peer) = &oldest {
+            self.shared.doors[peer.worker].send(Message::End(peer.id, CloseReason::Displaced));
+        }
+        oldest.is_some()
+    }
+
     fn reject(&self, mut stream: Stream) {
         self.shared.arrivals.rejected.fetch_add(1, Relaxed);
         log::debug!(
@@ -291,13 +313,16 @@ impl Acceptor {
     fn hand_over(&mut self, stream: Stream, address: PeerAddress) {
         let arrivals = &self.shared.arrivals;
         arrivals.current.fetch_add(1, SeqCst);
-        let peer = Arc::new(Peer {
-            id: arrivals.total.fetch_add(1, Relaxed),
-            fd: stream.as_raw_fd(),
+        // A reader was let in by its user or group.
+        let is_admitted = self.shared.users.is_none() || matches!(address, PeerAddress::Reader);
+        let peer = Arc::new(Peer::new(
+            arrivals.total.fetch_add(1, Relaxed),
+            stream.as_raw_fd(),
             address,
-            state: AtomicU8::new(0),
-            last_request_s: AtomicU32::new(self.shared.uptime_s()),
-        });
+            self.next_worker,
+            is_admitted,
+            self.shared.uptime_s(),
+        ));
         lock(&self.shared.peers).insert(peer.id, Arc::clone(&peer));
         self.shared.doors[self.next_worker].send(Message::Adopt(stream, peer));
         self.next_worker = (self.next_worker + 1) % self.shared.doors.len();

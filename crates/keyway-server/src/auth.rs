@@ -1,18 +1,26 @@
 //! Who may come in: memcached's ASCII authentication (`-Y`), where the first request of a connection is a `set` whose value is
 //! `user password`.
 //!
-//! The file has one `user:password` per line. The key, flags and exptime of that `set` mean nothing. Nothing else is answered
-//! before, and an unauthenticated client can make the server hold at most [`LINE_MAX`] + [`TOKEN_MAX`] bytes.
+//! The file has one `user:password` per line, and is nobody else's to read. The key, flags and exptime of that `set` mean nothing. Nothing else
+//! is answered before but `quit`, and an unauthenticated client can make the server hold at most [`LINE_MAX`] + [`TOKEN_MAX`] bytes.
 
 use std::fmt;
+use std::fs::File;
+use std::io::Read;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
+use keyway_proto::binary::{self, HEADER_LEN, Head, REQUEST, Status};
 use keyway_proto::reply;
 
 /// Longest first line, bytes (as memcached).
 pub(crate) const LINE_MAX: usize = 2048;
-/// Longest `user password`, bytes (as memcached).
-pub(crate) const TOKEN_MAX: usize = 16_384;
+/// Longest `user password`, bytes. memcached allows 16 KiB, of every client that has not logged in.
+pub(crate) const TOKEN_MAX: usize = 2048;
+
+/// Bits of a file's mode that let anybody read or change it, and that let its group change it.
+const OTHERS: u32 = 0o006;
+const GROUP_WRITES: u32 = 0o020;
 
 /// The users and passwords of an authentication file.
 #[derive(Default)]
@@ -27,6 +35,8 @@ pub enum AuthFileError {
     Line(usize),
     /// it names nobody
     Empty,
+    /// users besides its owner and group can read or change it; its mode
+    Open(u32),
 }
 
 impl fmt::Display for AuthFileError {
@@ -34,6 +44,10 @@ impl fmt::Display for AuthFileError {
         match self {
             Self::Read(error) => write!(f, "cannot be read: {error}"),
             Self::Line(line) => write!(f, "line {line} is not \"user:password\""),
+            Self::Open(mode) => write!(
+                f,
+                "has mode {mode:03o}: every user of this machine can read or change its passwords; chmod 600 it (640 for a group)"
+            ),
             Self::Empty => write!(f, "has no line \"user:password\", so nobody could log in"),
         }
     }
@@ -41,7 +55,14 @@ impl fmt::Display for AuthFileError {
 
 impl Users {
     pub(crate) fn load(path: &Path) -> Result<Self, AuthFileError> {
-        Self::parse(&std::fs::read(path).map_err(AuthFileError::Read)?)
+        let mut file = File::open(path).map_err(AuthFileError::Read)?;
+        let mode = file.metadata().map_err(AuthFileError::Read)?.mode() & 0o777;
+        if mode & (OTHERS | GROUP_WRITES) != 0 {
+            return Err(AuthFileError::Open(mode));
+        }
+        let mut text = Vec::new();
+        file.read_to_end(&mut text).map_err(AuthFileError::Read)?;
+        Self::parse(&text)
     }
 
     fn parse(text: &[u8]) -> Result<Self, AuthFileError> {
@@ -80,6 +101,10 @@ pub(crate) enum Login {
     Incomplete,
     /// these bytes are no login; the connection is closed without a word
     Hopeless,
+    /// the client leaves
+    Quit,
+    /// a packet of the binary protocol, in which nobody can log in: answered, and the connection is closed
+    Binary { answer: BinaryAnswer },
     /// refused: drop these bytes, send this line
     Refused {
         consumed: usize,
@@ -90,8 +115,50 @@ pub(crate) enum Login {
     Admitted { consumed: usize },
 }
 
+/// The answer to a packet of a client that has not logged in.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct BinaryAnswer {
+    head: Head,
+    status: Status,
+}
+
+impl BinaryAnswer {
+    /// `None` before there is a whole header.
+    fn to(packet: &[u8]) -> Option<Self> {
+        let header = packet.first_chunk::<HEADER_LEN>()?;
+        let [_, opcode, ..] = *header;
+        let [.., o0, o1, o2, o3, _, _, _, _, _, _, _, _] = *header;
+        let status = match opcode {
+            QUIT | QUIT_QUIETLY => Status::Success,
+            _ => Status::AuthenticationError,
+        };
+        Some(Self {
+            head: Head {
+                opcode,
+                opaque: [o0, o1, o2, o3],
+            },
+            status,
+        })
+    }
+
+    pub(crate) fn append_to(&self, out: &mut Vec<u8>) {
+        match (self.status, self.head.opcode) {
+            (Status::Success, QUIT_QUIETLY) => {}
+            (Status::Success, _) => binary::done(out, self.head, 0),
+            (status, _) => binary::error(out, self.head, status),
+        }
+    }
+}
+
+/// The opcodes of quit.
+const QUIT: u8 = 0x07;
+const QUIT_QUIETLY: u8 = 0x17;
+
 /// Judges the first bytes of a connection.
 pub(crate) fn login(users: &Users, data: &[u8]) -> Login {
+    if data.first() == Some(&REQUEST) {
+        return BinaryAnswer::to(data).map_or(Login::Incomplete, |answer| Login::Binary { answer });
+    }
     let Some(line_end) = data.iter().position(|&b| b == b'\n') else {
         return if data.len() > LINE_MAX {
             Login::Hopeless
@@ -109,6 +176,7 @@ pub(crate) fn login(users: &Users, data: &[u8]) -> Login {
     };
     let size = match (tokens.next(), tokens.nth(3).map(parse_size)) {
         (Some(b"set"), Some(Some(size))) => size,
+        (Some(b"quit"), _) => return Login::Quit,
         _ => return refused(line_len, reply::UNAUTHENTICATED, false),
     };
     if size > TOKEN_MAX {
@@ -173,6 +241,7 @@ mod tests {
             b"CLIENT_ERROR bad authentication token format\r\n"
         );
         assert_eq!(refused(b"get x\r\n"), b"CLIENT_ERROR unauthenticated\r\n");
+        assert_eq!(login(&users(), b"quit\r\n"), Login::Quit);
         assert_eq!(refused(b"set x 0 0 99999\r\n"), b"CLIENT_ERROR auth token too long\r\n");
     }
 
@@ -183,5 +252,52 @@ mod tests {
             assert_eq!(login(&users(), &whole[..len]), Login::Incomplete, "{len}");
         }
         assert_eq!(login(&users(), &[b'x'; LINE_MAX + 1]), Login::Hopeless);
+    }
+
+    #[test]
+    fn a_packet_is_answered_and_ends_the_connection() {
+        let packet = |opcode: u8| {
+            let mut packet = [0; HEADER_LEN];
+            (packet[0], packet[1], packet[15]) = (REQUEST, opcode, 9);
+            packet
+        };
+        let answer = |opcode| match login(&users(), &packet(opcode)) {
+            Login::Binary { answer } => {
+                let mut out = Vec::new();
+                answer.append_to(&mut out);
+                out
+            }
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(login(&users(), &packet(0)[..HEADER_LEN - 1]), Login::Incomplete);
+        assert_eq!(
+            (answer(0x00)[6..8].to_vec(), answer(0x00)[15]),
+            (vec![0, 0x20], 9),
+            "auth error, and the opaque"
+        );
+        assert_eq!(answer(QUIT)[6..8], [0, 0]);
+        assert_eq!(answer(QUIT_QUIETLY), b"");
+    }
+
+    #[test]
+    fn a_file_that_others_can_read_is_refused_with_the_remedy() {
+        use std::os::unix::fs::PermissionsExt;
+        let path = std::env::temp_dir().join(format!("keyway-auth-{}", std::process::id()));
+        std::fs::write(&path, "ann:x\n").unwrap();
+        for (mode, admitted) in [
+            (0o600, true),
+            (0o640, true),
+            (0o400, true),
+            (0o644, false),
+            (0o602, false),
+            (0o660, false),
+        ] {
+            std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();
+            match Users::load(&path) {
+                Ok(_) => assert!(admitted, "{mode:o}"),
+                Err(error) => assert!(!admitted && error.to_string().contains("chmod 600"), "{mode:o}: {error}"),
+            }
+        }
+        std::fs::remove_file(&path).unwrap();
     }
 }

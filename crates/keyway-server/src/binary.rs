@@ -8,6 +8,9 @@ use crate::config::PROTOCOL_VERSION;
 use crate::connection::CloseReason;
 use crate::execute::{Executor, Origin, Outcome, as_memcached, refusal, verb_name};
 
+/// Longest `stats detail dump` in a packet, bytes; in text it may be of any length.
+const DUMP_MAX: usize = 256 << 10;
+
 impl Executor {
     /// Executes `request` and appends its answer to `out`.
     pub(crate) fn binary(&mut self, request: &Request<'_>, out: &mut Vec<u8>, origin: &Origin<'_>) -> Outcome {
@@ -213,8 +216,16 @@ impl Executor {
             .find(|known| argument.starts_with(known))
             .unwrap_or(argument);
         let mut text = Vec::new();
-        if !argument.starts_with(b"cachedump") && !argument.starts_with(b"conns") {
-            self.stats(argument, &mut text);
+        if !argument.starts_with(b"cachedump")
+            && !argument.starts_with(b"conns")
+            && let Outcome::Dump(mut dump) = self.stats(argument, &mut text)
+        {
+            // One packet, so all of it is here at once.
+            while !dump.step(self, &mut text) {
+                if text.len() > DUMP_MAX {
+                    return binary::error(out, head, Status::OutOfMemory);
+                }
+            }
         }
         if text.starts_with(b"PREFIX ") || argument == b"detail dump" && text == reply::END {
             binary::stat(out, head, b"detailed", &text);

@@ -83,12 +83,13 @@ impl Buffer {
         (size > self.bytes.len()).then(|| size.next_multiple_of(LARGE_UNIT))
     }
 
-    /// One read of `source` into the room that there is, or is made. `need` is how many bytes should wait here in the end.
+    /// One read of `source` into the room that there is, or is made, of at most `most` bytes. `need` is how many bytes should wait here in the
+    /// end.
     ///
     /// Returns the bytes read and whether they filled the room offered, in which case the source may hold more.
-    pub(crate) fn fill(&mut self, source: &mut impl Read, need: usize) -> io::Result<(usize, bool)> {
+    pub(crate) fn fill(&mut self, source: &mut impl Read, need: usize, most: usize) -> io::Result<(usize, bool)> {
         self.make_room(need);
-        let offered = (self.bytes.len() - self.end).min(READ_MAX);
+        let offered = (self.bytes.len() - self.end).min(READ_MAX).min(most);
         let count = source.read(&mut self.bytes[self.end..self.end + offered])?;
         self.end += count;
         Ok((count, count == offered))
@@ -140,7 +141,7 @@ mod tests {
         let mut received = Vec::new();
         let mut step = 1;
         while received.len() < sent.len() {
-            let _ = buffer.fill(&mut source, 1).unwrap();
+            let _ = buffer.fill(&mut source, 1, usize::MAX).unwrap();
             let take = buffer.len().min(step);
             received.extend_from_slice(&buffer.data()[..take]);
             buffer.consume(take);
@@ -152,10 +153,12 @@ mod tests {
     #[test]
     fn an_announced_gigabyte_takes_no_memory_before_it_comes() {
         let mut buffer = Buffer::default();
-        let _ = buffer.fill(&mut &b"set k 0 0 1073741824\r\n"[..], 1 << 30).unwrap();
+        let _ = buffer
+            .fill(&mut &b"set k 0 0 1073741824\r\n"[..], 1 << 30, usize::MAX)
+            .unwrap();
         assert!(buffer.size() <= 2 * READ_ROOM_MIN, "{}", buffer.size());
         for _ in 0..10 {
-            let _ = buffer.fill(&mut &vec![b'x'; 100_000][..], 1 << 30).unwrap();
+            let _ = buffer.fill(&mut &vec![b'x'; 100_000][..], 1 << 30, usize::MAX).unwrap();
             assert!(
                 buffer.size() <= 2 * buffer.len() + 2 * READ_ROOM_MIN,
                 "{} for {}",
@@ -174,7 +177,7 @@ mod tests {
         for piece in value.chunks(1400) {
             let mut piece = piece;
             while !piece.is_empty() {
-                assert!(buffer.fill(&mut piece, value.len()).unwrap().0 > 0);
+                assert!(buffer.fill(&mut piece, value.len(), usize::MAX).unwrap().0 > 0);
             }
             sizes.push(buffer.size());
         }

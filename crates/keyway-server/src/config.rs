@@ -16,6 +16,11 @@ pub const PROTOCOL_VERSION: &str = "1.6.45";
 /// Keyway's own version.
 pub const KEYWAY_VERSION: &str = env!("CARGO_PKG_VERSION");
 
+/// Longest answer to a datagram unless the configuration says otherwise, bytes: 12 datagrams.
+pub const UDP_ANSWER_MAX: usize = 16 << 10;
+/// Least memory for connections, unless the configuration says otherwise, bytes.
+const CONNECTION_MEMORY_MIN: u64 = 64 << 20;
+
 /// A Unix socket to listen on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnixSocket {
@@ -128,6 +133,11 @@ pub struct Config {
     pub connections_max: usize,
     /// answer an error to connections above the limit, instead of leaving them in the kernel's queue (`-o maxconns_fast`)
     pub connections_fast: bool,
+    /// what all connections together may hold for requests and answers on their way, bytes; 0: a quarter of `memory`, at least 64 MiB and
+    /// four of the largest items
+    pub connection_memory: usize,
+    /// longest answer to a datagram, bytes
+    pub udp_answer_max: usize,
     /// most requests of one connection before others get their turn (`-R`)
     pub requests_per_turn: usize,
     /// connections idle for longer are closed; zero: never (`-o idle_timeout`)
@@ -180,6 +190,8 @@ impl Default for Config {
             busy_poll: Duration::ZERO,
             connections_max: 1024,
             connections_fast: true,
+            connection_memory: 0,
+            udp_answer_max: UDP_ANSWER_MAX,
             requests_per_turn: 20,
             idle_timeout: Duration::ZERO,
             backlog: 1024,
@@ -196,6 +208,18 @@ impl Default for Config {
             shutdown_grace: Duration::from_secs(5),
             memory: 0,
             region: "memfd".to_owned(),
+        }
+    }
+}
+
+impl Config {
+    /// What connections may hold, bytes.
+    pub(crate) fn connection_memory_limit(&self, item_size_max: usize) -> usize {
+        match self.connection_memory {
+            0 => usize::try_from((self.memory / 4).max(CONNECTION_MEMORY_MIN))
+                .unwrap_or(usize::MAX)
+                .max(item_size_max.saturating_mul(4)),
+            limit => limit,
         }
     }
 }

@@ -1,17 +1,21 @@
 //! One client connection: its buffers, and a turn of work on it.
 //!
-//! A turn reads what has arrived, executes at most `requests_per_turn` requests and sends the replies with one write. Between
-//! turns an idle connection holds no buffer: turns borrow the worker's, and only unfinished input and unsent output stay.
+//! A turn reads what has arrived, executes at most `requests_per_turn` requests, and no more than an [`Effort`](crate::effort) allows, and
+//! sends the replies with one write. Between turns an idle connection holds no buffer: turns borrow the worker's, and only unfinished input
+//! and unsent output stay, which the server's [`Account`](crate::account) counts.
 //!
 //! | phase | input | output | next |
 //! |---|---|---|---|
-//! | `Login` | the first `set` | one line | `Serving` when admitted |
+//! | `Login` | the first `set`, a few KiB at most | one line | `Serving` when admitted; `Refused` when not; closed after [`LOGIN_TIME`] |
+//! | `Refused` | left in the socket | held back for [`REFUSED_FOR`] | `Login`, or `Closing` after the last attempt |
 //! | `Serving` | requests | replies | `Dumping`, `Watching` by command; `Closing` at the end of input or by command |
 //! | `Dumping` | left in the socket | items, as the client takes them | `Serving` |
+//! | `Waiting` | left in the socket | what is there | `Serving` when another thread has done what was asked |
 //! | `Watching` | thrown away | log lines | closed at the end of input |
 //! | `Closing` | left in the socket | the rest | closed when all is sent |
 //!
-//! In every phase: with more than [`UNSENT_MAX`] bytes unsent, nothing is read or executed until the client takes some.
+//! In every phase: with more than [`UNSENT_MAX`] bytes unsent, nothing is read or executed until the client takes some; and when memory
+//! for connections is tight, a connection that would need more is not read for a while.
 //!
 //! With epoll, a turn reads and writes the socket itself. With a ring (`port`) bytes are brought, and replies taken away, between
 //! turns: whole requests are executed where they were brought to, before the turn, and what is left of them goes to the input. A turn then
@@ -22,7 +26,7 @@ use std::net::Shutdown;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use keyway_proto::{Decoded, Decoder, Limits, Protocol, reply};
 use keyway_uring::{Piece, Ring};
@@ -32,16 +36,31 @@ use nix::errno::Errno;
 use nix::sys::socket::{MsgFlags, recv, send};
 use socket2::SockRef;
 
+use crate::account::{Charge, PATIENCE, PAUSE, PAUSED_MAX, SMALL, UNSENT_TIGHT};
 use crate::auth::{self, Login};
 use crate::buffer::Buffer;
 use crate::dump::Dump;
-use crate::execute::{Executor, Origin, Outcome};
+use crate::effort::REQUEST;
+use crate::execute::{Executor, Origin, Outcome, Task};
 use crate::port::{Intake, Port};
+use crate::quiet::Quiet;
 use crate::shared::{Peer, PeerAddress};
-use crate::watch::Watcher;
+use crate::watch::{self, Watcher};
 
 /// Unsent bytes above which a connection is not served until its client reads. One reply may go beyond it.
-pub(crate) const UNSENT_MAX: usize = 1 << 20;
+pub(crate) const UNSENT_MAX: usize = 256 << 10;
+/// Within so long after its `connect`, a connection has logged in or is closed, whatever it sends.
+pub(crate) const LOGIN_TIME: Duration = Duration::from_secs(10);
+/// What is taken of a connection's input before it has logged in: any login there is, and what may follow it in a packet.
+const LOGIN_INPUT_MAX: usize = auth::LINE_MAX + auth::TOKEN_MAX + 64;
+/// Unsent bytes above which nothing more is answered before a login.
+const LOGIN_UNSENT_MAX: usize = 1024;
+/// The answer to a failed login is held back for so long.
+const REFUSED_FOR: Duration = Duration::from_secs(1);
+/// Failed logins after which a connection is closed.
+const LOGINS_MAX: u8 = 3;
+/// After a turn that did all that a turn may, so many smaller ones make a connection an ordinary one again.
+const HEAVY_FOR: u8 = 16;
 /// Size of the worker's input buffer that turns borrow, bytes.
 pub(crate) const INPUT_SIZE: usize = 64 * 1024;
 /// An output buffer larger than this is given back to the allocator after use.
@@ -82,6 +101,7 @@ const STATE_DROPPING: u8 = 5;
 pub(crate) struct Connection {
     stream: Stream,
     pub(crate) peer: Arc<Peer>,
+    charge: Charge,
     /// the worker's number for it
     token: usize,
     decoder: Decoder,
@@ -117,14 +137,30 @@ pub(crate) struct Connection {
     pub(crate) is_over: bool,
     /// in the worker's list of connections to serve
     pub(crate) queued: bool,
+    /// when it is to have a turn whatever happens
+    pub(crate) called_at: Option<Instant>,
+    /// smaller turns that it has to have before it is served with the others again; a new connection has one
+    heavy: u8,
+    /// length of the large request at the front of `input`, when there is memory for it
+    reserved: usize,
+    /// since when it is not read for want of memory
+    paused_since: Option<Instant>,
+    /// failed logins
+    failures: u8,
+    since: Instant,
     pub(crate) last_active: Instant,
 }
 
 enum Phase {
     Login,
+    Refused {
+        until: Instant,
+    },
     Serving,
     Dumping(Dump),
     Watching,
+    /// for what another thread does
+    Waiting(Arc<Task>),
     Closing(CloseReason),
 }
 
@@ -135,6 +171,12 @@ pub(crate) enum CloseReason {
     Error,
     IdleTimeout,
     Shutdown,
+    /// it did not log in in time
+    LoginTimeout,
+    /// to make room for another one that has to log in
+    Displaced,
+    /// it held most of the memory for connections, and that was used up
+    Memory,
 }
 
 /// What a worker lends to a turn.
@@ -153,6 +195,8 @@ pub(crate) struct Desk {
     pub(crate) is_alone: bool,
     /// requests that the connection whose turn is next has had executed for it already
     pub(crate) spent: usize,
+    /// its turn has begun with them
+    pub(crate) is_begun: bool,
     /// time of this round of the event loop
     pub(crate) now: Instant,
     /// the same in seconds after the server's start
@@ -197,6 +241,8 @@ pub(crate) enum Verdict {
     Wait,
     /// more to do at once, after the others
     Again,
+    /// more to do then
+    Later(Instant),
     /// the connection is over
     Close(CloseReason),
 }
@@ -229,6 +275,7 @@ impl Connection {
     pub(crate) fn new(stream: Stream, peer: Arc<Peer>, token: usize, limits: Limits, login: bool, desk: &Desk) -> Self {
         Self {
             stream,
+            charge: Charge::new(Arc::clone(&desk.executor.shared.account), Arc::clone(&peer)),
             peer,
             token,
             // A login is a line of text, and what follows it too.
@@ -259,8 +306,24 @@ impl Connection {
             is_parked: false,
             is_over: false,
             queued: false,
+            called_at: None,
+            heavy: 1,
+            reserved: 0,
+            paused_since: None,
+            failures: 0,
+            since: desk.now,
             last_active: desk.now,
         }
+    }
+
+    /// Whether it is served behind the others: its turns were long lately, or it has had none yet.
+    pub(crate) fn is_heavy(&self) -> bool {
+        self.heavy > 0
+    }
+
+    /// When it has to have logged in, if it still has to.
+    pub(crate) fn login_deadline(&self) -> Option<Instant> {
+        matches!(self.phase, Phase::Login | Phase::Refused { .. }).then(|| self.since + LOGIN_TIME)
     }
 
     pub(crate) fn register(&mut self, registry: &Registry) -> io::Result<()> {
@@ -275,7 +338,8 @@ impl Connection {
     /// otherwise wake us for every reply that its client takes.
     pub(crate) fn update_interest(&mut self, registry: &Registry, desk: &mut Desk) -> io::Result<()> {
         if let Some(ring) = &mut desk.ring {
-            return self.update_intake(ring);
+            let is_tight = desk.executor.shared.account.is_tight();
+            return self.update_intake(ring, is_tight);
         }
         let wants_write = self.unsent() > 0;
         if wants_write != self.wants_write {
@@ -298,10 +362,12 @@ impl Connection {
 
     /// Takes a piece that the ring has received; true if the connection should have a turn.
     pub(crate) fn received(&mut self, desk: &mut Desk, piece: &Piece, last: bool) -> bool {
-        let wants_turn = !self.queued && self.unsent() <= UNSENT_MAX;
+        let wants_turn = !self.queued && !self.is_heavy() && self.unsent() <= UNSENT_MAX;
         if wants_turn {
             self.peer.state.store(STATE_EXECUTING, Relaxed);
             self.borrow(desk);
+            desk.executor.effort.begin();
+            desk.is_begun = true;
         }
         let served = if wants_turn { self.serve_piece(desk, piece) } else { 0 };
         if served < piece.len() {
@@ -316,6 +382,9 @@ impl Connection {
         self.peer.last_request_s.store(desk.uptime_s, Relaxed);
         if last {
             self.ended_receiving();
+        }
+        if !wants_turn {
+            self.settle();
         }
         wants_turn
     }
@@ -355,10 +424,11 @@ impl Connection {
         let count = usize::try_from(result).map_err(|_| io::Error::from_raw_os_error(-result))?;
         desk.executor.counters().bytes_written.add(count as u64);
         self.last_active = desk.now;
+        self.settle();
         if count < sending {
             return Err(io::ErrorKind::WriteZero.into());
         }
-        Ok(was_full || self.unsent() > 0 || !matches!(self.phase, Phase::Serving))
+        Ok(was_full || self.unsent() > 0 || !self.input.is_empty() || !matches!(self.phase, Phase::Serving))
     }
 
     /// Whether the ring receives for it although nothing comes, and nothing is under way.
@@ -373,18 +443,24 @@ impl Connection {
     /// Has its socket watched only, until something comes.
     pub(crate) fn park(&mut self, ring: &mut Ring) -> io::Result<()> {
         self.is_parked = true;
-        self.update_intake(ring)
+        self.update_intake(ring, false)
     }
 
     /// Starts or ends the ring's work on what arrives (the table is in `port`).
-    fn update_intake(&mut self, ring: &mut Ring) -> io::Result<()> {
+    fn update_intake(&mut self, ring: &mut Ring, is_tight: bool) -> io::Result<()> {
         let wants_input = !self.at_end
             && !self.stopping
+            && self.paused_since.is_none()
             && self.unsent() <= UNSENT_MAX
-            && !matches!(self.phase, Phase::Dumping(_) | Phase::Closing(_));
+            && !matches!(
+                self.phase,
+                Phase::Dumping(_) | Phase::Waiting(_) | Phase::Closing(_) | Phase::Refused { .. }
+            );
         let (waiting, fd) = (self.input.len(), self.stream.as_raw_fd());
         // What comes after a long silence is read as what is large: by the turn.
-        let least = if self.is_parked { usize::MAX } else { self.need };
+        // So is a login, of which no more is taken than it may have, and all else when memory is tight.
+        let is_direct = self.is_parked || is_tight || matches!(self.phase, Phase::Login);
+        let least = if is_direct { usize::MAX } else { self.need };
         let missing = least.max(if waiting == 0 { self.large } else { 0 }).saturating_sub(waiting);
         let Some(port) = &mut self.port else { return Ok(()) };
         if port.update(ring, fd, self.token, wants_input, self.readable, missing, waiting)? {
@@ -422,16 +498,32 @@ impl Connection {
     }
 
     pub(crate) fn is_idle_since(&self, limit: Instant) -> bool {
-        self.last_active < limit && !self.is_over && !matches!(self.phase, Phase::Watching | Phase::Dumping(_))
+        self.last_active < limit
+            && !self.is_over
+            && !matches!(self.phase, Phase::Watching | Phase::Dumping(_) | Phase::Waiting(_))
     }
 
     fn unsent(&self) -> usize {
         self.output.len() - self.sent + self.port.as_ref().map_or(0, |port| port.sending)
     }
 
+    /// Tells the account what is held between turns.
+    fn settle(&mut self) {
+        let sending = self.port.as_ref().map_or(0, |port| port.sending);
+        let watched = if self.watcher.is_some() { watch::QUEUE_MAX } else { 0 };
+        if self.need <= INPUT_SIZE {
+            self.reserved = 0;
+        }
+        let input = self.input.size().max(self.reserved);
+        self.charge.set(input + self.output.capacity() + sending + watched);
+    }
+
     /// One turn of work.
     pub(crate) fn turn(&mut self, desk: &mut Desk) -> Verdict {
         self.borrow(desk);
+        if !std::mem::take(&mut desk.is_begun) {
+            desk.executor.effort.begin();
+        }
         let verdict = match self.work(desk) {
             Ok(verdict) => verdict,
             Err(error) => {
@@ -440,6 +532,11 @@ impl Connection {
             }
         };
         self.give_back(desk);
+        self.settle();
+        self.heavy = match desk.executor.effort.is_over() || matches!(self.phase, Phase::Dumping(_)) {
+            true => HEAVY_FOR,
+            false => self.heavy.saturating_sub(1),
+        };
         let state = match (&self.phase, self.unsent()) {
             (Phase::Watching, _) => STATE_WATCHING,
             (_, 0) if self.decoder.is_dropping() => STATE_DROPPING,
@@ -479,6 +576,7 @@ impl Connection {
                 self.output = Vec::new();
             }
         }
+        self.shed_output(desk);
         if self.input.is_empty() {
             desk.take_input(std::mem::take(&mut self.input));
         } else if desk.input.size() == 0 && self.input.size() == INPUT_SIZE {
@@ -490,21 +588,44 @@ impl Connection {
         }
     }
 
+    /// Keeps no more room for what is unsent than that takes.
+    fn shed_output(&mut self, desk: &mut Desk) {
+        if self.output.is_empty() || self.output.capacity() <= 2 * self.output.len() + SPARE_SIZE {
+            return;
+        }
+        let rest = self.output.split_off(std::mem::take(&mut self.sent));
+        let mut room = std::mem::replace(&mut self.output, rest);
+        room.clear();
+        if desk.output.capacity() == 0 && room.capacity() <= OUTPUT_KEPT_MAX {
+            desk.output = room;
+        }
+    }
+
     fn work(&mut self, desk: &mut Desk) -> io::Result<Verdict> {
         self.peer.state.store(STATE_EXECUTING, Relaxed);
+        if let Some(verdict) = self.wait_for_login(desk) {
+            return Ok(verdict);
+        }
+        let unsent_max = match self.phase {
+            Phase::Login => LOGIN_UNSENT_MAX,
+            _ if desk.executor.shared.account.is_tight() => UNSENT_TIGHT,
+            _ => UNSENT_MAX,
+        };
         let mut budget = desk.executor.shared.config.requests_per_turn - std::mem::take(&mut desk.spent);
         let mut reads = READS_PER_TURN;
         let mut again = false;
         loop {
-            if self.unsent() > UNSENT_MAX {
+            if self.unsent() > unsent_max {
                 self.send(desk)?;
-                if self.unsent() > UNSENT_MAX {
+                if self.unsent() > unsent_max {
                     return Ok(Verdict::Wait);
                 }
             }
             let stop = match &mut self.phase {
                 Phase::Closing(_) => break,
+                Phase::Login if desk.executor.effort.is_over() => Stop::Budget,
                 Phase::Login => self.log_in(desk),
+                Phase::Refused { until } => return Ok(Verdict::Later(*until)),
                 Phase::Serving => self.serve(&mut desk.executor, &mut budget),
                 Phase::Dumping(dump) => {
                     if dump.step(&mut desk.executor, &mut self.output) {
@@ -512,6 +633,15 @@ impl Connection {
                     }
                     // One step a turn: a dump of millions shares the worker with everybody else.
                     Stop::Budget
+                }
+                Phase::Waiting(task) => {
+                    let Some(answer) = task.answer() else {
+                        self.send(desk)?;
+                        return Ok(Verdict::Wait);
+                    };
+                    self.output.extend_from_slice(answer);
+                    self.phase = Phase::Serving;
+                    Stop::Phase
                 }
                 Phase::Watching => {
                     if let Some(watcher) = &self.watcher {
@@ -529,7 +659,7 @@ impl Connection {
                 }
                 Stop::Phase | Stop::Unsent => {}
                 Stop::Budget => {
-                    if budget == 0 {
+                    if budget == 0 || desk.executor.effort.is_over() {
                         desk.executor.counters().conn_yields.add(1);
                     }
                     again = true;
@@ -548,9 +678,20 @@ impl Connection {
                     self.phase = Phase::Closing(reason);
                 }
                 Stop::NeedBytes if !self.readable => break,
-                Stop::NeedBytes if reads == 0 => {
+                Stop::NeedBytes if reads == 0 || desk.executor.effort.is_over() => {
                     again = true;
                     break;
+                }
+                Stop::NeedBytes if self.must_pause(desk) => {
+                    self.send(desk)?;
+                    if self
+                        .paused_since
+                        .is_some_and(|since| desk.now.saturating_duration_since(since) >= PAUSED_MAX)
+                    {
+                        desk.executor.shared.account.closed.fetch_add(1, Relaxed);
+                        return Ok(Verdict::Close(CloseReason::Memory));
+                    }
+                    return Ok(Verdict::Later(desk.now + PAUSE));
                 }
                 Stop::NeedBytes => {
                     reads -= 1;
@@ -566,6 +707,32 @@ impl Connection {
             Phase::Closing(reason) if self.unsent() == 0 => Ok(Verdict::Close(reason)),
             _ => Ok(Verdict::Wait),
         }
+    }
+
+    /// Whether it is not to be read, because its request is large and memory is tight. After some time somebody who makes no progress ends.
+    fn must_pause(&mut self, desk: &Desk) -> bool {
+        if self.need <= INPUT_SIZE || self.reserved >= self.need {
+            self.paused_since = None;
+            return false;
+        }
+        let shared = &desk.executor.shared;
+        if shared.account.has_room(self.need.saturating_sub(self.input.size())) {
+            self.paused_since = None;
+            self.reserved = self.need;
+            self.settle();
+            return false;
+        }
+        let since = *self.paused_since.get_or_insert_with(|| {
+            shared.account.paused.fetch_add(1, Relaxed);
+            desk.now
+        });
+        if desk.now.saturating_duration_since(since) >= PATIENCE {
+            shared.relieve();
+        }
+        // It is not its fault.
+        self.peer.last_request_s.store(desk.uptime_s, Relaxed);
+        self.peer.held_since_s.store(desk.uptime_s, Relaxed);
+        true
     }
 
     /// Puts a larger buffer in the input's place, if `more` bytes or the rest of the request would not fit.
@@ -587,12 +754,20 @@ impl Connection {
     /// One read.
     fn receive(&mut self, desk: &mut Desk) -> io::Result<()> {
         self.make_room(desk, 1);
-        match self.input.fill(&mut Reader(self.stream.as_raw_fd()), self.need) {
+        let most = match self.phase {
+            Phase::Login => LOGIN_INPUT_MAX.saturating_sub(self.input.len()).max(1),
+            _ if self.reserved == 0 && desk.executor.shared.account.is_tight() => {
+                SMALL.saturating_sub(self.input.len()).max(1024)
+            }
+            _ => usize::MAX,
+        };
+        match self.input.fill(&mut Reader(self.stream.as_raw_fd()), self.need, most) {
             Ok((0, _)) => self.at_end = true,
             Ok((count, filled)) => {
                 // Less than the room offered: the socket is empty, and the next bytes make a new event (epoll(7), question 9).
                 self.readable = (filled || self.read_closed) && !self.stopping;
                 desk.executor.counters().bytes_read.add(count as u64);
+                desk.executor.effort.spend_on_bytes(count);
                 self.is_parked = false;
                 self.last_active = desk.now;
                 self.peer.last_request_s.store(desk.uptime_s, Relaxed);
@@ -683,7 +858,7 @@ impl Connection {
         let bytes = ring.bytes(piece);
         let most = executor.shared.config.requests_per_turn;
         let mut served = 0;
-        while *spent < most && self.unsent() <= UNSENT_MAX {
+        while *spent < most && self.unsent() <= UNSENT_MAX && !executor.effort.is_over() {
             let rest = &bytes[served..];
             if rest.len() < self.need {
                 break;
@@ -708,7 +883,7 @@ impl Connection {
     /// Executes requests from the input.
     fn serve(&mut self, executor: &mut Executor, budget: &mut usize) -> Stop {
         while self.input.len() >= self.need {
-            if *budget == 0 {
+            if *budget == 0 || executor.effort.is_over() {
                 return Stop::Budget;
             }
             if self.unsent() > UNSENT_MAX {
@@ -740,6 +915,7 @@ impl Connection {
     #[inline]
     fn serve_one(&mut self, input: &[u8], executor: &mut Executor) -> Served {
         self.trace(input);
+        let unsent = self.output.len();
         let (consumed, outcome) = match self.decoder.decode(input) {
             Decoded::Incomplete { need } => return Served::Needs(need),
             // It stands in line again, and is read again.
@@ -752,6 +928,8 @@ impl Connection {
                     token: self.token,
                     sent: self.sent,
                     keys_done: self.keys_done,
+                    room: UNSENT_MAX,
+                    is_bounded: false,
                     socket: is_free.then(|| self.stream.as_fd()),
                 };
                 let outcome = executor.execute(&request, &mut self.output, &origin);
@@ -772,13 +950,23 @@ impl Connection {
             }
         };
         self.need = 1;
+        executor.effort.spend(REQUEST);
+        executor
+            .effort
+            .spend_on_bytes(consumed + self.output.len().saturating_sub(unsent));
         match outcome {
+            Outcome::Broken => {
+                self.keys_done = 0;
+                self.decoder.end_answer();
+                Served::Done(consumed)
+            }
             Outcome::Done => {
                 self.keys_done = 0;
                 self.note_length(consumed);
                 Served::Done(consumed)
             }
             Outcome::Partly { keys_done } => {
+                self.decoder.repeat();
                 self.keys_done = keys_done;
                 Served::Stop(0, Stop::Unsent)
             }
@@ -788,6 +976,10 @@ impl Connection {
             }
             Outcome::Dump(dump) => {
                 self.phase = Phase::Dumping(dump);
+                Served::Stop(consumed, Stop::Phase)
+            }
+            Outcome::Wait(task) => {
+                self.phase = Phase::Waiting(task);
                 Served::Stop(consumed, Stop::Phase)
             }
             Outcome::Watch(watcher) => {
@@ -821,6 +1013,25 @@ impl Connection {
         }
     }
 
+    /// What becomes of a turn for which a connection comes too late, or too early, to log in.
+    fn wait_for_login(&mut self, desk: &Desk) -> Option<Verdict> {
+        if self.login_deadline()? <= desk.now {
+            desk.executor.counters().auth_timeouts.add(1);
+            return Some(Verdict::Close(CloseReason::LoginTimeout));
+        }
+        let Phase::Refused { until } = self.phase else {
+            return None;
+        };
+        if desk.now < until {
+            return Some(Verdict::Wait);
+        }
+        self.phase = match self.failures {
+            LOGINS_MAX.. => Phase::Closing(CloseReason::Error),
+            _ => Phase::Login,
+        };
+        None
+    }
+
     /// Waits for the first `set` of an authenticated connection.
     fn log_in(&mut self, desk: &mut Desk) -> Stop {
         let Some(users) = &desk.executor.shared.users else {
@@ -831,30 +1042,48 @@ impl Connection {
             &users.read().unwrap_or_else(std::sync::PoisonError::into_inner),
             self.input.data(),
         );
+        desk.executor.effort.spend(REQUEST);
         let counters = desk.executor.counters();
         match verdict {
             Login::Incomplete => return Stop::NeedBytes,
             Login::Hopeless => self.phase = Phase::Closing(CloseReason::Error),
+            Login::Quit => self.phase = Phase::Closing(CloseReason::Normal),
+            Login::Binary { answer } => {
+                answer.append_to(&mut self.output);
+                self.phase = Phase::Closing(CloseReason::Error);
+            }
             Login::Refused {
                 consumed,
                 reply,
                 attempt,
             } => {
-                counters.auth_cmds.add(u64::from(attempt));
-                counters.auth_errors.add(u64::from(attempt));
                 self.input.consume(consumed);
                 self.output.extend_from_slice(reply);
+                if attempt {
+                    counters.auth_cmds.add(1);
+                    counters.auth_errors.add(1);
+                    if let Some(left_out) = LOGIN_FAILED.may_speak() {
+                        log::warn!("{}: a login failed{left_out}", self.peer.address);
+                    }
+                    self.failures = self.failures.saturating_add(1);
+                    self.phase = Phase::Refused {
+                        until: desk.now + REFUSED_FOR,
+                    };
+                }
             }
             Login::Admitted { consumed } => {
                 counters.auth_cmds.add(1);
                 self.input.consume(consumed);
                 self.output.extend_from_slice(reply::STORED);
+                self.peer.is_admitted.store(true, Relaxed);
                 self.phase = Phase::Serving;
             }
         }
         Stop::Phase
     }
 }
+
+static LOGIN_FAILED: Quiet = Quiet::new();
 
 /// Reads a socket without waiting, whatever its mode.
 struct Reader(RawFd);
@@ -936,6 +1165,9 @@ impl CloseReason {
             Self::Error => "error",
             Self::IdleTimeout => "idle_timeout",
             Self::Shutdown => "shutdown",
+            Self::LoginTimeout => "login_timeout",
+            Self::Displaced => "displaced",
+            Self::Memory => "memory",
         }
     }
 }

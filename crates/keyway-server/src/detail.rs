@@ -1,22 +1,34 @@
 //! `stats detail`: requests counted by key prefix, up to the delimiter (`-D`). Off unless asked for, and then under one lock.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::io::Write;
+use std::ops::Bound::{Excluded, Unbounded};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-use keyway_proto::reply;
+use keyway_proto::{is_plain, reply};
 
 use crate::shared::lock;
 
-/// Most prefixes that are counted, as in memcached: keys without structure would fill memory otherwise.
-const PREFIXES_MAX: usize = 1 << 16;
+/// What the prefixes that are counted may take, bytes: keys without structure would fill memory otherwise.
+const PREFIXES_SIZE_MAX: usize = 4 << 20;
+/// What a prefix takes besides its own bytes, roughly.
+const PREFIX_SIZE: usize = 128;
+/// Prefixes in a step of a dump.
+const PREFIXES_PER_STEP: usize = 256;
 
 /// Counts by prefix.
 pub(crate) struct Detail {
     enabled: AtomicBool,
     delimiter: u8,
-    prefixes: Mutex<HashMap<Vec<u8>, Counts>>,
+    prefixes: Mutex<Prefixes>,
+}
+
+#[derive(Default)]
+struct Prefixes {
+    counts: BTreeMap<Vec<u8>, Counts>,
+    /// by [`PREFIX_SIZE`]
+    size: usize,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -49,7 +61,11 @@ impl Detail {
     }
 
     pub(crate) fn clear(&self) {
-        lock(&self.prefixes).clear();
+        let old = std::mem::take(&mut *lock(&self.prefixes));
+        if old.counts.len() > PREFIXES_PER_STEP {
+            // Tens of thousands of small pieces: nobody waits for them. If there is no thread to be had, it is done here.
+            let _ = std::thread::Builder::new().spawn(move || drop(old));
+        }
     }
 
     /// Counts a request for `key`, if it has a prefix.
@@ -58,32 +74,41 @@ impl Detail {
             return;
         };
         let mut prefixes = lock(&self.prefixes);
-        if let Some(counts) = prefixes.get_mut(&key[..len]) {
+        if let Some(counts) = prefixes.counts.get_mut(&key[..len]) {
             count(counts);
-        } else if prefixes.len() < PREFIXES_MAX {
-            count(prefixes.entry(key[..len].to_vec()).or_default());
+        } else if prefixes.size + PREFIX_SIZE + len <= PREFIXES_SIZE_MAX {
+            prefixes.size += PREFIX_SIZE + len;
+            count(prefixes.counts.entry(key[..len].to_vec()).or_default());
         }
     }
 
-    /// The answer to `stats detail dump`.
-    pub(crate) fn dump(&self, out: &mut Vec<u8>) {
-        let mut prefixes: Vec<(Vec<u8>, Counts)> = lock(&self.prefixes).iter().map(|(k, c)| (k.clone(), *c)).collect();
-        prefixes.sort_by(|a, b| a.0.cmp(&b.0));
-        for (
-            prefix,
-            Counts {
+    /// The next lines of the answer to `stats detail dump`, after prefix `after`, which then becomes the last one told; true when that was
+    /// all.
+    pub(crate) fn dump(&self, after: &mut Option<Vec<u8>>, out: &mut Vec<u8>) -> bool {
+        let prefixes = lock(&self.prefixes);
+        let from = after.as_deref().map_or(Unbounded, Excluded);
+        let mut last = None;
+        for (prefix, counts) in prefixes.counts.range::<[u8], _>((from, Unbounded)).take(PREFIXES_PER_STEP) {
+            let Counts {
                 gets,
                 hits,
                 sets,
                 deletes,
-            },
-        ) in prefixes
-        {
+            } = counts;
             out.extend_from_slice(b"PREFIX ");
-            out.extend_from_slice(&prefix);
+            if is_plain(prefix) {
+                out.extend_from_slice(prefix);
+            } else {
+                reply::uri_encode(out, prefix);
+            }
             let _ = write!(out, " get {gets} hit {hits} set {sets} del {deletes}\r\n");
+            last = Some(prefix);
         }
-        out.extend_from_slice(reply::END);
+        match last {
+            Some(prefix) => *after = Some(prefix.clone()),
+            None => out.extend_from_slice(reply::END),
+        }
+        last.is_none()
     }
 }
 
@@ -101,11 +126,36 @@ mod tests {
         });
         detail.count(b"plain", |c| c.gets += 1);
         detail.count(b"page:x:y", |c| c.deletes += 1);
-        let mut out = Vec::new();
-        detail.dump(&mut out);
+        detail.count(b"a\r\nEND\r\n:1", |c| c.gets += 1);
         assert_eq!(
-            out,
-            b"PREFIX page get 0 hit 0 set 0 del 1\r\nPREFIX user get 1 hit 1 set 1 del 0\r\nEND\r\n"
+            dumped(&detail),
+            b"PREFIX a%0D%0AEND%0D%0A get 1 hit 0 set 0 del 0\r\nPREFIX page get 0 hit 0 set 0 del 1\r\n\
+              PREFIX user get 1 hit 1 set 1 del 0\r\nEND\r\n"
+        );
+        detail.clear();
+        assert_eq!(dumped(&detail), b"END\r\n");
+    }
+
+    fn dumped(detail: &Detail) -> Vec<u8> {
+        let (mut out, mut after) = (Vec::new(), None);
+        loop {
+            let before = out.len();
+            if detail.dump(&mut after, &mut out) {
+                return out;
+            }
+            assert!(out.len() - before <= PREFIXES_PER_STEP * 512, "a step is short");
+        }
+    }
+
+    #[test]
+    fn prefixes_are_bounded_and_told_in_steps() {
+        let detail = Detail::new(b':', true);
+        (0..100_000u32).for_each(|n| detail.count(format!("{n:0200}:x").as_bytes(), |c| c.gets += 1));
+        let told = dumped(&detail);
+        let lines = told.split(|&b| b == b'\n').count();
+        assert!(
+            lines > 10_000 && lines <= PREFIXES_SIZE_MAX / (200 + PREFIX_SIZE) + 2,
+            "{lines}"
         );
     }
 }

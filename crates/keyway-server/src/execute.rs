@@ -4,8 +4,8 @@
 
 use std::io::Write;
 use std::os::fd::BorrowedFd;
-use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, OnceLock};
 
 use keyway::{
     Arithmetic, Cache, Counted, Delete, Deleted, Get, Item, RELATIVE_EXPTIME_MAX, Read, Session, Store, StoreMode, Stored,
@@ -18,9 +18,11 @@ use keyway_proto::{
 };
 
 use crate::config::PROTOCOL_VERSION;
-use crate::connection::{CloseReason, UNSENT_MAX};
-use crate::dump::{self, Dump};
-use crate::shared::{Message, Peer, Shared, WorkerCounters, lock};
+use crate::connection::CloseReason;
+use crate::dump::Dump;
+use crate::effort::{Effort, KEY, STATS};
+use crate::quiet::Quiet;
+use crate::shared::{Message, Peer, PeerAddress, Shared, WorkerCounters, lock};
 use crate::stats::{self, CLASS};
 use crate::watch::{self, Watcher};
 
@@ -33,6 +35,8 @@ pub(crate) struct Executor {
     pub(crate) worker: usize,
     /// whether the session remembers what it evicts, because somebody watches
     pub(crate) tells_evictions: bool,
+    /// what the present turn has done
+    pub(crate) effort: Effort,
 }
 
 /// What a meta command's flags say about time.
@@ -50,9 +54,24 @@ pub(crate) enum Outcome {
     Partly {
         keys_done: usize,
     },
+    /// an error has ended the answer: what is left of the line is not to be executed
+    Broken,
     Close(CloseReason),
     Dump(Dump),
     Watch(Arc<Watcher>),
+    /// another thread does it, and gives this connection a turn when it is done
+    Wait(Arc<Task>),
+}
+
+/// What a thread of its own does for a connection, because it takes long.
+#[derive(Default)]
+pub(crate) struct Task(OnceLock<&'static [u8]>);
+
+impl Task {
+    /// The answer, when it is done.
+    pub(crate) fn answer(&self) -> Option<&'static [u8]> {
+        self.0.get().copied()
+    }
 }
 
 /// Where a request comes from, and how full its output is.
@@ -64,6 +83,10 @@ pub(crate) struct Origin<'a> {
     pub(crate) sent: usize,
     /// leading keys of a request of many keys that are answered already
     pub(crate) keys_done: usize,
+    /// unsent bytes after which the output is full
+    pub(crate) room: usize,
+    /// it is a datagram: not even the last item may go beyond them, and there is no going on later
+    pub(crate) is_bounded: bool,
     /// the connection's, if what is in the output may be sent from here
     pub(crate) socket: Option<BorrowedFd<'a>>,
 }
@@ -72,6 +95,8 @@ pub(crate) struct Origin<'a> {
 const VALUE_END: &[u8] = b"\r\nEND\r\n";
 /// The region's changes are counted for a program that this server does not feed.
 const KERNEL_DOOR: &[u8] = b"SERVER_ERROR another server answers for this region from the kernel; write through that one\r\n";
+/// The log is the operator's.
+const VERBOSITY_REFUSED: &[u8] = b"CLIENT_ERROR verbosity not allowed from other machines without logins\r\n";
 /// What no client can mend: a damaged region, or one whose flush epochs are used up.
 const DAMAGED: &[u8] = b"SERVER_ERROR the region takes no writes here; run keyway check on it\r\n";
 
@@ -202,12 +227,17 @@ impl Executor {
             }
             Request::Version => reply::version(out, PROTOCOL_VERSION),
             Request::Verbosity { level, noreply } => {
-                self.set_verbosity(*level);
-                answer_unless(*noreply, reply::OK, out);
+                let answer = if self.may_set_verbosity(origin.peer) {
+                    self.set_verbosity(*level);
+                    reply::OK
+                } else {
+                    VERBOSITY_REFUSED
+                };
+                answer_unless(*noreply, answer, out);
             }
             Request::Quit => return Outcome::Close(CloseReason::Normal),
-            Request::Stats { argument } => self.stats(argument, out),
-            Request::CacheMemlimit { megabytes, noreply } => answer_unless(*noreply, self.memory_limit(*megabytes), out),
+            Request::Stats { argument } => return self.stats(argument, out),
+            Request::CacheMemlimit { megabytes, noreply } => return self.memory_limit(*megabytes, *noreply, out, origin),
             Request::Shutdown { .. } => {
                 if !self.shared.config.shutdown_enabled {
                     out.extend_from_slice(reply::SHUTDOWN_DISABLED);
@@ -238,33 +268,52 @@ impl Executor {
         };
         let cas_enabled = self.shared.config.cas_enabled;
         let mut sent = 0;
+        let are_last = keys.are_last();
         let mut keys = keys.clone().enumerate().skip(origin.keys_done).peekable();
         while let Some((index, key)) = keys.next() {
-            if out.len() - origin.sent + sent > UNSENT_MAX {
+            let is_over = match origin.is_bounded {
+                true => self.effort.is_datagram_over(),
+                false => self.effort.is_over(),
+            };
+            // At least one key a turn.
+            if out.len() - origin.sent + sent > origin.room || (index > origin.keys_done && is_over) {
                 return Outcome::Partly { keys_done: index };
             }
-            let behind = if keys.peek().is_some() { reply::LINE_END } else { VALUE_END };
+            let before = out.len();
+            let is_end = are_last && keys.peek().is_none();
+            let behind = if is_end { VALUE_END } else { reply::LINE_END };
             let found = self.get_one(key, &how, out, origin, behind, |item, out| {
                 let cas = with_cas.then_some(if cas_enabled { item.cas } else { 0 });
                 reply::value(out, key, item.flags, item.value_len, cas);
             });
             match found {
+                Ok(Some(_)) if origin.is_bounded && out.len() - origin.sent > origin.room => {
+                    out.truncate(before);
+                    return Outcome::Partly { keys_done: index };
+                }
                 Ok(Some((item, sent_now))) => {
                     sent += sent_now;
+                    self.effort.spend(KEY);
+                    self.effort.spend_on_bytes(item.value_len);
                     self.fetched(key, Some(&item), origin);
-                    if keys.peek().is_none() {
+                    if is_end {
                         return Outcome::Done;
                     }
                 }
-                Ok(None) => self.fetched(key, None, origin),
+                Ok(None) => {
+                    self.effort.spend(KEY);
+                    self.fetched(key, None, origin);
+                }
                 Err(error) => {
                     // As memcached: the error line ends the answer, without END.
                     out.extend_from_slice(refusal(error));
-                    return Outcome::Done;
+                    return Outcome::Broken;
                 }
             }
         }
-        out.extend_from_slice(reply::END);
+        if are_last {
+            out.extend_from_slice(reply::END);
+        }
         Outcome::Done
     }
 
@@ -645,31 +694,41 @@ impl Executor {
         log::set_max_level(crate::log_level(level));
     }
 
-    fn memory_limit(&self, megabytes: u64) -> &'static [u8] {
-        if megabytes < 8 {
-            b"MEMLIMIT_TOO_SMALL cannot set maxbytes to less than 8m\r\n"
-        } else if megabytes.checked_mul(1 << 20).is_some_and(|memory| self.raise_memory(memory)) {
-            reply::OK
-        } else {
-            b"MEMLIMIT_ADJUST_FAILED out of bounds or unable to adjust\r\n"
+    /// Whether this client may change how much is logged: who is on this machine, or has logged in.
+    fn may_set_verbosity(&self, peer: &Peer) -> bool {
+        match &peer.address {
+            PeerAddress::Unix | PeerAddress::Reader => true,
+            PeerAddress::Tcp { remote, .. } => self.shared.users.is_some() || remote.ip().to_canonical().is_loopback(),
+            PeerAddress::Udp { .. } => false,
         }
     }
 
-    /// Gives the region this much memory. `false`: it has more already, and keeps it, or there is no more for it.
-    fn raise_memory(&self, memory: u64) -> bool {
-        let limit = self.shared.memory_limit(&self.cache.info());
-        if memory <= limit {
-            return memory == limit;
-        }
-        match self.cache.grow(memory) {
-            Ok(()) => {
-                self.shared.memory_raised(memory);
-                log::info!("memory limit raised to {memory} bytes");
-                true
+    fn memory_limit(&self, megabytes: u64, noreply: bool, out: &mut Vec<u8>, origin: &Origin<'_>) -> Outcome {
+        let memory = match megabytes.checked_mul(1 << 20) {
+            Some(_) if megabytes < 8 => {
+                answer_unless(noreply, b"MEMLIMIT_TOO_SMALL cannot set maxbytes to less than 8m\r\n", out);
+                return Outcome::Done;
             }
+            memory => memory.unwrap_or(u64::MAX),
+        };
+        // The kernel clears what the region gains, a third of a second for each GiB: other connections do not wait for that.
+        let task = Arc::new(Task::default());
+        let (done, worker, token) = (Arc::clone(&task), self.worker, origin.token);
+        let (shared, cache) = (Arc::clone(&self.shared), self.cache.clone());
+        let work = move || {
+            let answer = match raise_memory(&shared, &cache, memory) {
+                true => reply::OK,
+                false => MEMLIMIT_FAILED,
+            };
+            let _ = done.0.set(if noreply { b"" } else { answer });
+            shared.doors[worker].send(Message::Turn(token));
+        };
+        match std::thread::Builder::new().name("keyway-memory".to_owned()).spawn(work) {
+            Ok(_) => Outcome::Wait(task),
             Err(error) => {
-                log::warn!("cache_memlimit: {error}");
-                false
+                log::warn!("cache_memlimit: no thread for it: {error}");
+                answer_unless(noreply, MEMLIMIT_FAILED, out);
+                Outcome::Done
             }
         }
     }
@@ -682,7 +741,7 @@ impl Executor {
             });
             return Outcome::Done;
         }
-        match Dump::new(format, what) {
+        match Dump::items(format, what) {
             Ok(dump) => Outcome::Dump(dump),
             Err(refusal) => {
                 out.extend_from_slice(refusal);
@@ -707,7 +766,8 @@ impl Executor {
         Outcome::Done
     }
 
-    pub(crate) fn stats(&mut self, argument: &[u8], out: &mut Vec<u8>) {
+    pub(crate) fn stats(&mut self, argument: &[u8], out: &mut Vec<u8>) -> Outcome {
+        self.effort.spend(STATS);
         let mut words = tokens(argument);
         let (shared, cache) = (&self.shared, &self.cache);
         match words.next().unwrap_or_default() {
@@ -717,7 +777,7 @@ impl Executor {
             b"slabs" => stats::slabs(shared, cache, out),
             b"sizes" => stats::sizes(out),
             b"sizes_enable" | b"sizes_disable" => out.extend_from_slice(b"STAT sizes_error not_available\r\nEND\r\n"),
-            b"conns" => stats::conns(shared, out),
+            b"conns" => return Outcome::Dump(Dump::Connections { next: None }),
             b"kernel" => match &shared.kernel {
                 Some(post) => post.stats_per_cpu(out),
                 None => out.extend_from_slice(reply::ERROR),
@@ -729,37 +789,26 @@ impl Executor {
                 out.extend_from_slice(reply::RESET);
             }
             b"detail" if !shared.config.dump_enabled => out.extend_from_slice(b"CLIENT_ERROR stats detail not allowed\r\n"),
-            b"detail" => self.stats_detail(words, out),
+            b"detail" => return self.stats_detail(words, out),
             b"cachedump" if !shared.config.dump_enabled => out.extend_from_slice(b"CLIENT_ERROR stats cachedump not allowed\r\n"),
-            b"cachedump" => self.stats_cachedump(words, out),
+            b"cachedump" => return stats_cachedump(words, out),
             _ => out.extend_from_slice(reply::ERROR),
         }
+        Outcome::Done
     }
 
-    fn stats_detail(&self, mut words: Tokens<'_>, out: &mut Vec<u8>) {
+    fn stats_detail(&self, mut words: Tokens<'_>, out: &mut Vec<u8>) -> Outcome {
         match words.next() {
-            Some(b"dump") => return self.shared.detail.dump(out),
+            Some(b"dump") => return Outcome::Dump(Dump::Prefixes { after: None }),
             Some(b"on") => self.shared.detail.enable(true),
             Some(b"off") => self.shared.detail.enable(false),
-            _ => return out.extend_from_slice(b"CLIENT_ERROR usage: stats detail on|off|dump\r\n"),
+            _ => {
+                out.extend_from_slice(b"CLIENT_ERROR usage: stats detail on|off|dump\r\n");
+                return Outcome::Done;
+            }
         }
         out.extend_from_slice(reply::OK);
-    }
-
-    fn stats_cachedump(&mut self, mut words: Tokens<'_>, out: &mut Vec<u8>) {
-        let mut number = || {
-            words
-                .next()
-                .map(|word| std::str::from_utf8(word).ok().and_then(|word| word.parse::<u32>().ok()))
-        };
-        match (number(), number()) {
-            (None, _) | (_, None) => out.extend_from_slice(b"CLIENT_ERROR bad command line\r\n"),
-            (Some(Some(class @ 0..64)), Some(Some(limit))) => {
-                dump::cachedump(self, class, usize::try_from(limit).unwrap_or(usize::MAX), out);
-            }
-            (Some(Some(_)), Some(Some(_))) => out.extend_from_slice(b"CLIENT_ERROR Illegal slab id\r\n"),
-            _ => out.extend_from_slice(reply::BAD_FORMAT),
-        }
+        Outcome::Done
     }
 
     /// Whether anybody watches what commands do to items.
@@ -899,6 +948,49 @@ impl Executor {
         });
     }
 }
+
+fn stats_cachedump(mut words: Tokens<'_>, out: &mut Vec<u8>) -> Outcome {
+    let mut number = || {
+        words
+            .next()
+            .map(|word| std::str::from_utf8(word).ok().and_then(|word| word.parse::<u32>().ok()))
+    };
+    match (number(), number()) {
+        (None, _) | (_, None) => out.extend_from_slice(b"CLIENT_ERROR bad command line\r\n"),
+        (Some(Some(class @ 0..64)), Some(Some(limit))) => {
+            return Outcome::Dump(Dump::cachedump(class, usize::try_from(limit).unwrap_or(usize::MAX)));
+        }
+        (Some(Some(_)), Some(Some(_))) => out.extend_from_slice(b"CLIENT_ERROR Illegal slab id\r\n"),
+        _ => out.extend_from_slice(reply::BAD_FORMAT),
+    }
+    Outcome::Done
+}
+
+/// Gives the region this much memory. `false`: it has more already, and keeps it, or there is no more for it.
+fn raise_memory(shared: &Shared, cache: &Cache, memory: u64) -> bool {
+    // One at a time: whoever comes second finds what the first one did.
+    let _one = lock(&shared.raising);
+    let limit = shared.memory_limit(&cache.info());
+    if memory <= limit {
+        return memory == limit;
+    }
+    match cache.grow(memory) {
+        Ok(()) => {
+            shared.memory_raised(memory);
+            log::info!("memory limit raised to {memory} bytes");
+            true
+        }
+        Err(error) => {
+            if let Some(left_out) = NOT_RAISED.may_speak() {
+                log::warn!("cache_memlimit: {error}{left_out}");
+            }
+            false
+        }
+    }
+}
+
+static NOT_RAISED: Quiet = Quiet::new();
+const MEMLIMIT_FAILED: &[u8] = b"MEMLIMIT_ADJUST_FAILED out of bounds or unable to adjust\r\n";
 
 fn facts<'a>(key: &'a [u8], item: &Item, cas_enabled: bool) -> Facts<'a> {
     Facts {

@@ -16,6 +16,10 @@ use nix::sys::socket::{ControlMessage, MsgFlags, UnixCredentials, getsockopt, se
 use nix::unistd::geteuid;
 
 use crate::config::{Allowed, RegionSocket};
+use crate::quiet::Quiet;
+
+static REFUSED: Quiet = Quiet::new();
+static LINE_REFUSED: Quiet = Quiet::new();
 
 /// What somebody may do with the region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,7 +43,9 @@ pub(crate) fn answer(stream: &UnixStream, cache: &Cache, socket: &RegionSocket, 
             line
         }
         Err(why) => {
-            log::warn!("the region was not handed out: {why}");
+            if let Some(left_out) = REFUSED.may_speak() {
+                log::warn!("the region was not handed out: {why}{left_out}");
+            }
             // A peer that has gone needs no answer.
             let _ = send(stream, &format!("{NAME} {why}\n"), &[]);
             None
@@ -119,7 +125,9 @@ pub(crate) fn give_line(stream: &UnixStream, cache: &Cache, socket: Option<&Regi
             true
         }
         Err(why) => {
-            log::warn!("a line was not given: {why}");
+            if let Some(left_out) = LINE_REFUSED.may_speak() {
+                log::warn!("a line was not given: {why}{left_out}");
+            }
             // A peer that has gone needs no answer.
             let _ = send(stream, &format!("{NAME} {why}\n"), &[]);
             false

@@ -14,6 +14,7 @@
 #![forbid(unsafe_code)]
 
 mod acceptor;
+mod account;
 mod auth;
 mod binary;
 mod buffer;
@@ -21,6 +22,7 @@ mod config;
 mod connection;
 mod detail;
 mod dump;
+mod effort;
 mod execute;
 mod handout;
 #[cfg(feature = "kernel")]
@@ -31,6 +33,7 @@ mod kernel;
 mod listener;
 mod lookout;
 mod port;
+mod quiet;
 mod shared;
 mod source;
 mod stats;
@@ -58,10 +61,12 @@ pub use listener::BindError;
 pub use source::{LOOPBACK, Network};
 
 use acceptor::Acceptor;
+use account::Account;
 use auth::Users;
 use buffer::Buffer;
 use connection::Desk;
 use detail::Detail;
+use effort::Effort;
 use execute::Executor;
 use shared::{Arrivals, Baseline, Shared, WorkerDoor, lock};
 use worker::Worker;
@@ -207,6 +212,7 @@ impl Server {
         let shared = Arc::new(Shared {
             item_size_max: cache.info().item_size_max,
             at_place: AtomicU8::new(lookout::code(cache.at_place())),
+            raising: Mutex::default(),
             memory: AtomicU64::new(config.memory),
             started: Instant::now(),
             arrivals: Arrivals::default(),
@@ -220,6 +226,7 @@ impl Server {
             udp_addresses: udp_addresses.clone(),
             event_loop,
             kernel: post,
+            account: Arc::new(Account::new(config.connection_memory_limit(cache.info().item_size_max))),
             watch: watch::Hub::default(),
             detail: Detail::new(config.detail_delimiter.unwrap_or(b':'), config.detail_delimiter.is_some()),
             users: users.map(RwLock::new),
@@ -242,6 +249,7 @@ impl Server {
                     shared: Arc::clone(&shared),
                     worker,
                     tells_evictions: false,
+                    effort: Effort::default(),
                 };
                 let now = Instant::now();
                 Worker::new(
@@ -255,6 +263,7 @@ impl Server {
                         spare: Vec::new(),
                         is_alone: false,
                         spent: 0,
+                        is_begun: false,
                         now,
                         uptime_s: 0,
                     },

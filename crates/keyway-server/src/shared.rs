@@ -12,12 +12,17 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use keyway::{Counters, Info};
 
+use crate::account::Account;
 use crate::auth::Users;
 use crate::config::{Config, EventLoop};
-use crate::connection::Stream;
+use crate::connection::{CloseReason, Stream};
 use crate::detail::Detail;
 use crate::kernel::Post;
+use crate::quiet::Quiet;
+use crate::size_text;
 use crate::watch::Hub;
+
+static CLOSED_FOR_MEMORY: Quiet = Quiet::new();
 
 /// A message to a worker.
 pub(crate) enum Message {
@@ -25,6 +30,8 @@ pub(crate) enum Message {
     Adopt(Stream, Arc<Peer>),
     /// this connection of yours has something to send
     Turn(usize),
+    /// end this connection of yours, by its peer's number
+    End(u64, CloseReason),
 }
 
 /// A worker as the other threads see it.
@@ -42,6 +49,8 @@ pub(crate) struct WorkerCounters {
     pub(crate) conn_yields: Counter,
     pub(crate) auth_cmds: Counter,
     pub(crate) auth_errors: Counter,
+    /// connections that did not log in in time
+    pub(crate) auth_timeouts: Counter,
     pub(crate) idle_kicks: Counter,
     pub(crate) cmd_meta: Counter,
     pub(crate) too_large: Counter,
@@ -49,6 +58,8 @@ pub(crate) struct WorkerCounters {
     pub(crate) udp_datagrams: Counter,
     pub(crate) udp_refused: Counter,
     pub(crate) udp_dropped: Counter,
+    /// requests that are not for UDP
+    pub(crate) udp_refused_requests: Counter,
 }
 
 /// A counter with one writing thread.
@@ -71,7 +82,16 @@ pub(crate) struct Peer {
     pub(crate) id: u64,
     pub(crate) fd: RawFd,
     pub(crate) address: PeerAddress,
+    /// the worker that has it
+    pub(crate) worker: usize,
     pub(crate) state: AtomicU8,
+    /// it need not log in, or has
+    pub(crate) is_admitted: AtomicBool,
+    /// it has been told to end
+    pub(crate) is_ending: AtomicBool,
+    /// memory that it is charged with, bytes, and since which second
+    pub(crate) held: AtomicUsize,
+    pub(crate) held_since_s: AtomicU32,
     /// seconds after the server's start
     pub(crate) last_request_s: AtomicU32,
 }
@@ -124,12 +144,14 @@ pub(crate) struct Traffic {
     pub(crate) conn_yields: u64,
     pub(crate) auth_cmds: u64,
     pub(crate) auth_errors: u64,
+    pub(crate) auth_timeouts: u64,
     pub(crate) idle_kicks: u64,
     pub(crate) cmd_meta: u64,
     pub(crate) too_large: u64,
     pub(crate) udp_datagrams: u64,
     pub(crate) udp_refused: u64,
     pub(crate) udp_dropped: u64,
+    pub(crate) udp_refused_requests: u64,
 }
 
 pub(crate) struct Shared {
@@ -137,6 +159,8 @@ pub(crate) struct Shared {
     pub(crate) item_size_max: usize,
     /// what is at the region's place, by [`crate::lookout::code`]
     pub(crate) at_place: AtomicU8,
+    /// held by the thread that gives the region more memory
+    pub(crate) raising: Mutex<()>,
     /// memory asked for last, bytes: at the start, or by `cache_memlimit`
     pub(crate) memory: AtomicU64,
     pub(crate) started: Instant,
@@ -152,6 +176,7 @@ pub(crate) struct Shared {
     pub(crate) event_loop: EventLoop,
     /// the kernel door
     pub(crate) kernel: Option<Arc<Post>>,
+    pub(crate) account: Arc<Account>,
     pub(crate) watch: Hub,
     pub(crate) detail: Detail,
     pub(crate) users: Option<RwLock<Users>>,
@@ -189,7 +214,66 @@ impl WorkerDoor {
     }
 }
 
+impl Peer {
+    /// A connection that nothing is known of yet, which `worker` has.
+    pub(crate) fn new(id: u64, fd: RawFd, address: PeerAddress, worker: usize, is_admitted: bool, uptime_s: u32) -> Self {
+        Self {
+            id,
+            fd,
+            address,
+            worker,
+            state: AtomicU8::new(0),
+            is_admitted: AtomicBool::new(is_admitted),
+            is_ending: AtomicBool::new(false),
+            held: AtomicUsize::new(0),
+            held_since_s: AtomicU32::new(0),
+            last_request_s: AtomicU32::new(uptime_s),
+        }
+    }
+}
+
 impl Shared {
+    /// Ends connections for memory, those first that make no progress, and of these the ones that hold most: until no more is held than may
+    /// be. If no more is, then one that makes no progress, unless one was ended for that a moment ago.
+    pub(crate) fn relieve(&self) {
+        let mut excess = self.account.used().saturating_sub(self.account.limit());
+        let must = excess > 0;
+        if !must && !self.account.may_close() {
+            return;
+        }
+        let mut holders: Vec<_> = lock(&self.peers)
+            .values()
+            .filter(|peer| peer.held.load(Relaxed) > 0)
+            .map(|peer| (self.account.is_stalled(peer), peer.held.load(Relaxed), Arc::clone(peer)))
+            .filter(|(is_stalled, ..)| must || *is_stalled)
+            .collect();
+        holders.sort_unstable_by_key(|(is_stalled, held, _)| std::cmp::Reverse((*is_stalled, *held)));
+        for (_, held, peer) in holders {
+            if !peer.is_ending.swap(true, SeqCst) {
+                self.end_for_memory(&peer, held);
+            }
+            // Those that are told already have their part in it.
+            excess = excess.saturating_sub(held);
+            if excess == 0 {
+                return;
+            }
+        }
+    }
+
+    fn end_for_memory(&self, peer: &Peer, held: usize) {
+        self.account.closed.fetch_add(1, Relaxed);
+        if let Some(left_out) = CLOSED_FOR_MEMORY.may_speak() {
+            log::warn!(
+                "{} holds {} of the {} that connections hold (limit {}: --connection-memory) and is closed{left_out}",
+                peer.address,
+                size_text(held as u64),
+                size_text(self.account.used() as u64),
+                size_text(self.account.limit() as u64),
+            );
+        }
+        self.doors[peer.worker].send(Message::End(peer.id, CloseReason::Memory));
+    }
+
     /// Seconds since the start.
     pub(crate) fn uptime_s(&self) -> u32 {
         self.started.elapsed().as_secs().try_into().unwrap_or(u32::MAX)
@@ -217,12 +301,14 @@ impl Shared {
                 conn_yields: sum.conn_yields + c.conn_yields.get(),
                 auth_cmds: sum.auth_cmds + c.auth_cmds.get(),
                 auth_errors: sum.auth_errors + c.auth_errors.get(),
+                auth_timeouts: sum.auth_timeouts + c.auth_timeouts.get(),
                 idle_kicks: sum.idle_kicks + c.idle_kicks.get(),
                 cmd_meta: sum.cmd_meta + c.cmd_meta.get(),
                 too_large: sum.too_large + c.too_large.get(),
                 udp_datagrams: sum.udp_datagrams + c.udp_datagrams.get(),
                 udp_refused: sum.udp_refused + c.udp_refused.get(),
                 udp_dropped: sum.udp_dropped + c.udp_dropped.get(),
+                udp_refused_requests: sum.udp_refused_requests + c.udp_refused_requests.get(),
             }
         })
     }

@@ -6,6 +6,7 @@
 //! as 0 where tools insist on them, and left out elsewhere.
 
 use std::io::Write;
+use std::sync::Arc;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 
 use keyway::{Cache, Counters, Info};
@@ -17,7 +18,7 @@ use nix::sys::time::TimeVal;
 use crate::config::{KEYWAY_VERSION, PROTOCOL_VERSION};
 use crate::connection::STATES;
 use crate::lookout;
-use crate::shared::{Baseline, PeerAddress, Shared, Traffic, lock, unix_time};
+use crate::shared::{Baseline, Peer, PeerAddress, Shared, Traffic, lock, unix_time};
 
 /// The number of the one slab class that is shown.
 pub(crate) const CLASS: u32 = 1;
@@ -93,6 +94,12 @@ fn connections(shared: &Shared, base: &Baseline, out: &mut Vec<u8>) {
         arrivals.disabled_us.load(Relaxed) - base.disabled_us,
     );
     stat(out, "threads", shared.config.threads);
+    let account = &shared.account;
+    stat(out, "keyway_connection_memory", account.used());
+    stat(out, "keyway_connection_memory_peak", account.peak());
+    stat(out, "keyway_connection_memory_limit", account.limit());
+    stat(out, "keyway_connections_paused", account.paused.load(Relaxed));
+    stat(out, "keyway_connections_closed_for_memory", account.closed.load(Relaxed));
 }
 
 fn commands(c: &Counters, traffic: &Traffic, shared: &Shared, out: &mut Vec<u8>) {
@@ -122,6 +129,7 @@ fn commands(c: &Counters, traffic: &Traffic, shared: &Shared, out: &mut Vec<u8>)
         ("store_no_memory", c.store_no_memory),
         ("auth_cmds", traffic.auth_cmds),
         ("auth_errors", traffic.auth_errors),
+        ("keyway_auth_timeouts", traffic.auth_timeouts),
     ] {
         stat(out, name, count);
     }
@@ -135,6 +143,7 @@ fn commands(c: &Counters, traffic: &Traffic, shared: &Shared, out: &mut Vec<u8>)
         stat(out, "keyway_udp_datagrams", traffic.udp_datagrams);
         stat(out, "keyway_udp_refused", traffic.udp_refused);
         stat(out, "keyway_udp_dropped", traffic.udp_dropped);
+        stat(out, "keyway_udp_refused_requests", traffic.udp_refused_requests);
     }
     if let Some(post) = &shared.kernel {
         post.stats(out);
@@ -382,38 +391,58 @@ pub(crate) fn sizes(out: &mut Vec<u8>) {
     out.extend_from_slice(reply::END);
 }
 
-/// `stats conns`
-pub(crate) fn conns(shared: &Shared, out: &mut Vec<u8>) {
-    for (fd, name) in lock(&shared.listening).iter() {
-        let _ = write!(
-            out,
-            "STAT {fd}:addr {name}\r\nSTAT {fd}:state conn_listening\r\nSTAT {fd}:secs_since_last_cmd 0\r\n"
-        );
-    }
+/// Connections told in one step of `stats conns`.
+const CONNECTIONS_PER_STEP: usize = 64;
+
+/// The next lines of `stats conns`: what listens, then what is connected, from peer `next` on; true when that was all.
+pub(crate) fn conns(shared: &Shared, next: &mut Option<u64>, out: &mut Vec<u8>) -> bool {
     let now_s = shared.uptime_s();
-    for peer in lock(&shared.peers).values() {
-        let (fd, last_s) = (peer.fd, peer.last_request_s.load(Relaxed));
-        let state = STATES
-            .get(usize::from(peer.state.load(Relaxed)))
-            .copied()
-            .unwrap_or("conn_read");
-        let _ = write!(out, "STAT {fd}:addr {}\r\n", peer.address);
-        match (&peer.address, &shared.config.unix) {
-            (PeerAddress::Tcp { local: Some(local), .. }, _) => {
-                let _ = write!(out, "STAT {fd}:listen_addr tcp:{local}\r\n");
-            }
-            (PeerAddress::Unix, Some(socket)) => {
-                let _ = write!(out, "STAT {fd}:listen_addr unix:{}\r\n", socket.path.display());
-            }
-            _ => {}
+    let Some(from) = *next else {
+        for (fd, name) in lock(&shared.listening).iter() {
+            let _ = write!(
+                out,
+                "STAT {fd}:addr {name}\r\nSTAT {fd}:state conn_listening\r\nSTAT {fd}:secs_since_last_cmd 0\r\n"
+            );
         }
-        let _ = write!(
-            out,
-            "STAT {fd}:state {state}\r\nSTAT {fd}:secs_since_last_cmd {}\r\n",
-            now_s.saturating_sub(last_s)
-        );
+        *next = Some(0);
+        return false;
+    };
+    let peers: Vec<_> = lock(&shared.peers)
+        .range(from..)
+        .take(CONNECTIONS_PER_STEP)
+        .map(|(_, peer)| Arc::clone(peer))
+        .collect();
+    for peer in &peers {
+        conn(shared, peer, now_s, out);
     }
-    out.extend_from_slice(reply::END);
+    match peers.last() {
+        Some(last) => *next = Some(last.id + 1),
+        None => out.extend_from_slice(reply::END),
+    }
+    peers.is_empty()
+}
+
+fn conn(shared: &Shared, peer: &Peer, now_s: u32, out: &mut Vec<u8>) {
+    let (fd, last_s) = (peer.fd, peer.last_request_s.load(Relaxed));
+    let state = STATES
+        .get(usize::from(peer.state.load(Relaxed)))
+        .copied()
+        .unwrap_or("conn_read");
+    let _ = write!(out, "STAT {fd}:addr {}\r\n", peer.address);
+    match (&peer.address, &shared.config.unix) {
+        (PeerAddress::Tcp { local: Some(local), .. }, _) => {
+            let _ = write!(out, "STAT {fd}:listen_addr tcp:{local}\r\n");
+        }
+        (PeerAddress::Unix, Some(socket)) => {
+            let _ = write!(out, "STAT {fd}:listen_addr unix:{}\r\n", socket.path.display());
+        }
+        _ => {}
+    }
+    let _ = write!(
+        out,
+        "STAT {fd}:state {state}\r\nSTAT {fd}:secs_since_last_cmd {}\r\n",
+        now_s.saturating_sub(last_s)
+    );
 }
 
 fn traffic_since(base: &Traffic, now: &Traffic) -> Traffic {
@@ -423,12 +452,14 @@ fn traffic_since(base: &Traffic, now: &Traffic) -> Traffic {
         conn_yields: now.conn_yields - base.conn_yields,
         auth_cmds: now.auth_cmds - base.auth_cmds,
         auth_errors: now.auth_errors - base.auth_errors,
+        auth_timeouts: now.auth_timeouts - base.auth_timeouts,
         idle_kicks: now.idle_kicks - base.idle_kicks,
         cmd_meta: now.cmd_meta - base.cmd_meta,
         too_large: now.too_large - base.too_large,
         udp_datagrams: now.udp_datagrams - base.udp_datagrams,
         udp_refused: now.udp_refused - base.udp_refused,
         udp_dropped: now.udp_dropped - base.udp_dropped,
+        udp_refused_requests: now.udp_refused_requests - base.udp_refused_requests,
     }
 }
 

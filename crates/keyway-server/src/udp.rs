@@ -5,7 +5,9 @@
 //! client's. What is not from an allowed source is neither executed nor answered, because anybody can write any address into
 //! a datagram, and an answer is longer than its request.
 //!
-//! The answer to a datagram is one message (protocol.txt, "UDP protocol"), whatever number of requests or keys it asked for.
+//! The answer to a datagram is one message (protocol.txt, "UDP protocol"), whatever number of requests or keys it asked for. It is
+//! bounded, in bytes (`Config::udp_answer_max`), in requests ([`REQUESTS_MAX`]) and in work, because the sender's address may be forged; for
+//! the same reason nothing changes the server, or tells of its clients, over UDP ([`is_for_udp`]).
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::net::SocketAddr;
@@ -13,17 +15,17 @@ use std::ops::Range;
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::atomic::{AtomicU8, AtomicU32};
 
 use keyway_proto::frame::{ANSWER_LEN_MAX, FRAME_LEN, Framed, datagrams};
-use keyway_proto::{Decoded, Decoder, Limits, Request};
+use keyway_proto::{Decoded, Decoder, Limits, Request, binary};
 use mio::event::Event;
 use mio::net::UdpSocket;
 use mio::{Interest, Registry, Token};
 use nix::errno::Errno;
 use nix::sys::socket::{MsgFlags, MultiHeaders, SockaddrStorage, recvmmsg, sendmmsg};
 
-use crate::connection::{Desk, UNSENT_MAX};
+use crate::connection::Desk;
+use crate::effort::{REQUEST, TURN_WORK};
 use crate::execute::{Executor, Origin, Outcome};
 use crate::kernel::Served;
 use crate::shared::{Peer, PeerAddress, lock};
@@ -37,9 +39,11 @@ const RECEIVED_LEN_MAX: usize = 1 << 16;
 const UNSENT_PAUSE: usize = 256 * 1024;
 /// Batches of a socket that are still answered when the server stops.
 const BATCHES_AT_END: usize = 8;
-/// A request that needs a connection: its answer has no end, or it would let a forged source address stop the server.
+/// Requests of a datagram that are executed.
+const REQUESTS_MAX: usize = 64;
+/// A request that needs a connection: it changes the server, or its answer is long, and the sender's address may be forged.
 const NEEDS_CONNECTION: &[u8] = b"SERVER_ERROR not over UDP; use TCP or a Unix socket\r\n";
-/// An answer that a client would hardly receive whole, and that could take all memory.
+/// An answer beyond what one datagram buys.
 const ANSWER_TOO_LONG: &[u8] = b"SERVER_ERROR the rest is too long for UDP; use TCP or a Unix socket\r\n";
 
 /// All UDP sockets of a worker.
@@ -101,12 +105,16 @@ impl UdpDoors {
             registry.register(&mut socket, token, Interest::READABLE)?;
             let local = socket.local_addr()?;
             let id = shared.arrivals.total.fetch_add(1, Relaxed);
-            let peer = || Peer {
-                id,
-                fd: socket.as_raw_fd(),
-                address: PeerAddress::Udp { remote: None, local },
-                state: AtomicU8::new(0),
-                last_request_s: AtomicU32::new(desk.uptime_s),
+            let address = PeerAddress::Udp { remote: None, local };
+            let peer = || {
+                Peer::new(
+                    id,
+                    socket.as_raw_fd(),
+                    address.clone(),
+                    desk.executor.worker,
+                    true,
+                    desk.uptime_s,
+                )
             };
             let (peer, shown) = (peer(), Arc::new(peer()));
             lock(&shared.peers).insert(id, Arc::clone(&shown));
@@ -148,7 +156,7 @@ impl UdpDoors {
     pub(crate) fn has_work(&self) -> bool {
         self.doors
             .iter()
-            .any(|door| !door.blocked && (door.ready || !door.outbox.is_empty()))
+            .any(|door| !door.blocked && (door.ready || !door.inbox.is_empty() || !door.outbox.is_empty()))
     }
 
     /// Gives each socket that has something to do a turn of one batch.
@@ -189,8 +197,13 @@ impl UdpDoor {
         if self.ready && self.inbox.is_empty() {
             self.receive(desk);
         }
-        while let Some((place, source)) = self.inbox.take() {
+        let mut spent = 0;
+        while spent < TURN_WORK
+            && let Some((place, source)) = self.inbox.take()
+        {
+            desk.executor.effort.begin();
             self.answer(desk, &place, source, allowed, limits, served.as_deref_mut());
+            spent += desk.executor.effort.spent();
             if self.outbox.bytes.len() > UNSENT_PAUSE && !self.send(desk, registry) {
                 return;
             }
@@ -415,7 +428,8 @@ fn is_error_line(payload: &[u8]) -> bool {
         .any(|word| payload.starts_with(word))
 }
 
-/// Executes every whole request in `input` and appends the answers to `out`. What is left unfinished is dropped.
+/// Executes the whole requests in `input` and appends the answers to `out`, as far as a datagram's bounds allow. What is left unfinished is
+/// dropped.
 fn execute_all(
     executor: &mut Executor,
     mut input: &[u8],
@@ -425,12 +439,19 @@ fn execute_all(
     out: &mut Vec<u8>,
 ) {
     let start = out.len();
+    let room = executor.shared.config.udp_answer_max.saturating_sub(ANSWER_TOO_LONG.len());
     let mut decoder = Decoder::speaking(limits.clone(), executor.shared.config.protocol);
+    let mut requests = 0;
     while !input.is_empty() {
+        if requests == REQUESTS_MAX || executor.effort.is_datagram_over() {
+            return out.extend_from_slice(ANSWER_TOO_LONG);
+        }
+        requests += 1;
         if log::log_enabled!(log::Level::Trace) {
             let line = input.split(|&byte| byte == b'\n').next().unwrap_or_default();
             log::trace!("{} < {}", peer.address, line.escape_ascii());
         }
+        let before = out.len();
         let consumed = match decoder.decode(input) {
             Decoded::Incomplete { .. } => {
                 executor.counters().udp_dropped.add(1);
@@ -443,6 +464,8 @@ fn execute_all(
                     token: 0,
                     sent: start,
                     keys_done: 0,
+                    room,
+                    is_bounded: true,
                     socket: None,
                 };
                 if let Some(served) = &mut served {
@@ -451,6 +474,7 @@ fn execute_all(
                 match execute_one(executor, &request, out, &origin) {
                     Next::Request => consumed,
                     Next::End => return,
+                    Next::TooLong => return out.extend_from_slice(ANSWER_TOO_LONG),
                 }
             }
             Decoded::TooLarge { consumed, forget } => {
@@ -466,9 +490,11 @@ fn execute_all(
             }
         };
         input = input.get(consumed..).unwrap_or_default();
-        if out.len() - start > UNSENT_MAX && !input.is_empty() {
-            out.extend_from_slice(ANSWER_TOO_LONG);
-            return;
+        executor.effort.spend(REQUEST);
+        executor.effort.spend_on_bytes(consumed + out.len() - before);
+        if out.len() - start > room {
+            out.truncate(before);
+            return out.extend_from_slice(ANSWER_TOO_LONG);
         }
     }
 }
@@ -477,24 +503,47 @@ fn execute_all(
 enum Next {
     Request,
     End,
+    TooLong,
+}
+
+/// What may be asked over UDP: items, and what the server is.
+fn is_for_udp(request: &Request<'_>) -> bool {
+    match request {
+        Request::Stats { argument } => argument.is_empty(),
+        Request::Binary(request) => match &request.command {
+            binary::Command::Stat { argument } => argument.is_empty(),
+            binary::Command::Flush { .. } => false,
+            _ => true,
+        },
+        Request::FlushAll { .. }
+        | Request::Verbosity { .. }
+        | Request::CacheMemlimit { .. }
+        | Request::Shutdown { .. }
+        | Request::Dump { .. }
+        | Request::Watch { .. }
+        | Request::RefreshCerts { .. }
+        | Request::Obsolete { .. } => false,
+        _ => true,
+    }
 }
 
 fn execute_one(executor: &mut Executor, request: &Request<'_>, out: &mut Vec<u8>, origin: &Origin<'_>) -> Next {
-    if matches!(
-        request,
-        Request::Watch { .. } | Request::Dump { .. } | Request::Shutdown { .. }
-    ) {
-        out.extend_from_slice(NEEDS_CONNECTION);
+    if !is_for_udp(request) {
+        executor.counters().udp_refused_requests.add(1);
+        match request {
+            Request::Binary(request) => {
+                let text = NEEDS_CONNECTION.strip_prefix(b"SERVER_ERROR ").unwrap_or(NEEDS_CONNECTION);
+                let text = text.strip_suffix(b"\r\n").unwrap_or(text);
+                binary::error_saying(out, request.head, binary::Status::UnknownCommand, text);
+            }
+            _ => out.extend_from_slice(NEEDS_CONNECTION),
+        }
         return Next::Request;
     }
     match executor.execute(request, out, origin) {
         Outcome::Done => Next::Request,
-        Outcome::Partly { .. } => {
-            // As after other errors, no END: the client sees that keys are missing.
-            out.extend_from_slice(ANSWER_TOO_LONG);
-            Next::End
-        }
-        Outcome::Close(_) | Outcome::Dump(_) | Outcome::Watch(_) => Next::End,
+        Outcome::Partly { .. } => Next::TooLong,
+        Outcome::Broken | Outcome::Close(_) | Outcome::Dump(_) | Outcome::Watch(_) | Outcome::Wait(_) => Next::End,
     }
 }
 

@@ -3,10 +3,15 @@
 //! Each round takes what the poll reports, then gives every connection that has something to do one turn. A connection that has
 //! more to do than a turn allows stands at the end of the line again, and the poll does not block while anybody stands there.
 //!
+//! Connections whose turns were as long as turns may be stand in a line of their own, and so do new ones for their first turn. From
+//! that line a round serves as many as make one long turn ([`TURN_WORK`]), so whoever asks for little waits for one such turn at a time,
+//! however many ask for much.
+//!
 //! With a ring (`--event-loop`), sockets of connections are the ring's, and the poll, for all others, is one thing that the ring
 //! watches. A piece that the ring has received gives its connection a turn at once, unless that stands in line already.
 
-use std::collections::VecDeque;
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, VecDeque};
 use std::io;
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
@@ -24,6 +29,7 @@ use slab::Slab;
 use crate::buffer::Buffer;
 use crate::config::EventLoop;
 use crate::connection::{CloseReason, Connection, Desk, INPUT_SIZE, Stream, Verdict};
+use crate::effort::{REQUEST, TURN_WORK};
 use crate::shared::{Message, Peer, PeerAddress, Shared};
 use crate::udp::UdpDoors;
 use crate::watch::CONNEVENTS;
@@ -63,6 +69,12 @@ pub(crate) struct Worker {
     is_poll_watched: bool,
     /// connections with something to do, each once
     line: VecDeque<usize>,
+    /// the same of those whose turns are long
+    heavy_line: VecDeque<usize>,
+    /// datagrams were served in the last round, and not those who ask for much
+    is_udps_round: bool,
+    /// connections that want a turn at a time, with the numbers of their peers
+    later: BinaryHeap<Reverse<(Instant, usize, u64)>>,
     next_tick: Instant,
     /// connections may have to be parked before long
     has_unparked: bool,
@@ -88,6 +100,9 @@ impl Worker {
             told: Vec::new(),
             is_poll_watched: false,
             line: VecDeque::new(),
+            heavy_line: VecDeque::new(),
+            is_udps_round: false,
+            later: BinaryHeap::new(),
             next_tick,
             has_unparked: false,
             busy_at: None,
@@ -133,12 +148,27 @@ impl Worker {
                 udp.close(&mut self.desk, self.poll.registry());
             }
             self.hear();
+            self.call_later();
             for _ in 0..self.line.len() {
                 if let Some(token) = self.line.pop_front() {
                     self.serve(token);
                 }
             }
-            udp.turn(&mut self.desk, self.poll.registry());
+            let (is_heavy, is_udp) = (!self.heavy_line.is_empty(), udp.has_work());
+            if is_heavy {
+                self.send_now();
+            }
+            // Both cost a long turn, so they take turns.
+            self.is_udps_round = is_udp && (!is_heavy || !self.is_udps_round);
+            if !self.is_udps_round {
+                self.serve_heavy();
+            }
+            if self.desk.executor.shared.account.is_over() {
+                self.desk.executor.shared.relieve();
+            }
+            if self.is_udps_round || !(is_heavy && is_udp) {
+                udp.turn(&mut self.desk, self.poll.registry());
+            }
             if self.busy_at.is_some_and(|at| self.desk.now >= at + RELEASE_AFTER) {
                 self.desk.executor.session.release();
                 self.busy_at = None;
@@ -213,7 +243,7 @@ impl Worker {
     /// Acts on what the ring has told.
     fn hear(&mut self) {
         let mut told = std::mem::take(&mut self.told);
-        self.desk.is_alone = told.len() == 1 && self.line.is_empty();
+        self.desk.is_alone = told.len() == 1 && self.line.is_empty() && self.heavy_line.is_empty();
         for event in told.drain(..) {
             match event {
                 Event::Received { token, piece, last } => {
@@ -231,6 +261,8 @@ impl Worker {
                     if has_turn {
                         self.serve(token);
                     } else {
+                        self.stand_in_line(token);
+                        self.hold_back(token);
                         self.forget(token);
                     }
                 }
@@ -314,7 +346,7 @@ impl Worker {
 
     /// How long the poll may block.
     fn timeout(&self, udp: &UdpDoors) -> Option<Duration> {
-        if !self.line.is_empty() || udp.has_work() {
+        if !self.line.is_empty() || !self.heavy_line.is_empty() || udp.has_work() {
             return Some(Duration::ZERO);
         }
         let has_ticks = self.keeps_up() || self.idle_timeout().is_some() || self.has_unparked;
@@ -322,6 +354,7 @@ impl Worker {
             has_ticks.then_some(self.next_tick),
             self.busy_at.map(|at| at + RELEASE_AFTER),
             self.deadline,
+            self.later.peek().map(|Reverse((at, ..))| *at),
         ];
         next.into_iter()
             .flatten()
@@ -342,6 +375,11 @@ impl Worker {
         match message {
             Message::Adopt(stream, peer) => self.adopt(stream, peer),
             Message::Turn(token) => self.stand_in_line(token),
+            Message::End(peer, reason) => {
+                for token in self.tokens(|connection| connection.peer.id == peer && !connection.is_over) {
+                    self.close(token, reason);
+                }
+            }
         }
     }
 
@@ -351,7 +389,59 @@ impl Worker {
             && !connection.is_over
         {
             connection.queued = true;
-            self.line.push_back(token);
+            match connection.is_heavy() {
+                true => self.heavy_line.push_back(token),
+                false => self.line.push_back(token),
+            }
+        }
+    }
+
+    /// Has the ring bring no more for a connection that has enough waiting for its turn.
+    fn hold_back(&mut self, token: usize) {
+        if let Some(connection) = self.connections.get_mut(token)
+            && !connection.is_over
+            && let Err(error) = connection.update_interest(self.poll.registry(), &mut self.desk)
+        {
+            log::warn!("{}: cannot watch the connection: {error}", connection.peer.address);
+            self.close(token, CloseReason::Error);
+        }
+    }
+
+    /// Has the ring send what the round's answers are, which otherwise leave at its end.
+    fn send_now(&mut self) {
+        if let Some(ring) = &mut self.desk.ring
+            && let Err(error) = ring.wait(Some(Duration::ZERO))
+        {
+            // The wait at the end of the round meets it too.
+            log::debug!("sending before long turns: {error}");
+        }
+    }
+
+    /// Serves those who ask for much, for as long as one of them may take.
+    fn serve_heavy(&mut self) {
+        let mut spent = 0;
+        for _ in 0..self.heavy_line.len() {
+            let Some(token) = self.heavy_line.pop_front() else { return };
+            self.serve(token);
+            // A turn has its price, whatever is done in it.
+            spent += self.desk.executor.effort.spent() + REQUEST;
+            if spent >= TURN_WORK {
+                return;
+            }
+        }
+    }
+
+    /// Lets those stand in line whose time has come.
+    fn call_later(&mut self) {
+        while let Some(Reverse((at, token, peer))) = self.later.peek().copied()
+            && at <= self.desk.now
+        {
+            self.later.pop();
+            let connection = self.connections.get_mut(token);
+            if let Some(connection) = connection.filter(|connection| connection.peer.id == peer) {
+                connection.called_at = None;
+                self.stand_in_line(token);
+            }
         }
     }
 
@@ -367,6 +457,9 @@ impl Worker {
             return;
         }
         self.tell_connection("conn_new", &peer, None);
+        if let Some(deadline) = connection.login_deadline() {
+            self.later.push(Reverse((deadline, token, peer.id)));
+        }
         self.connections.insert(connection);
         self.stand_in_line(token);
     }
@@ -388,6 +481,12 @@ impl Worker {
                     self.close(token, CloseReason::Error);
                 } else if verdict == Verdict::Again {
                     self.stand_in_line(token);
+                } else if let Verdict::Later(at) = verdict
+                    // One call at a time: whatever else gives it a turn meanwhile.
+                    && connection.called_at.is_none_or(|called_at| at < called_at)
+                {
+                    connection.called_at = Some(at);
+                    self.later.push(Reverse((at, token, connection.peer.id)));
                 }
             }
         }

@@ -116,9 +116,20 @@ impl Conversation {
     }
 
     /// Whether it can be held in datagrams, a step in each: nothing in it closes the connection, goes on for ever, is cut in
-    /// two, or is more than a datagram should ask.
+    /// two, is about the server rather than about items, or is more than a datagram should ask.
     pub fn suits_datagrams(&self) -> bool {
-        const NEEDS_CONNECTION: [&[u8]; 4] = [b"watch", b"lru_crawler m", b"shutdown", b"quit"];
+        const NEEDS_CONNECTION: [&[u8]; 10] = [
+            b"watch",
+            b"lru",
+            b"shutdown",
+            b"quit",
+            b"flush_all",
+            b"verbosity",
+            b"cache_memlimit",
+            b"stats ",
+            b"slabs",
+            b"refresh_certs",
+        ];
         let suits = |step: &Step| {
             let text: Vec<u8> = step
                 .request

@@ -246,11 +246,13 @@ fn hold(wire: &mut Wire, lines: &[&str]) -> Vec<String> {
     held
 }
 
-/// Conversations of the table that can be held in datagrams: none ends its connection, and all packets fit.
+/// Conversations of the table that can be held in datagrams: none ends its connection or is about the server, and all packets fit.
 fn suits_datagrams(lines: &[&str]) -> bool {
     let fits = |line: &&str| {
-        line.strip_prefix("> ")
-            .is_none_or(|request| packet(request, &Uniques(vec![1; 9])).len() < DATAGRAM_LEN_MAX)
+        line.strip_prefix("> ").is_none_or(|request| {
+            let is_about_items = !["stat", "flush"].iter().any(|name| request.starts_with(name));
+            is_about_items && packet(request, &Uniques(vec![1; 9])).len() < DATAGRAM_LEN_MAX
+        })
     };
     !lines.contains(&"<end") && lines.iter().all(fits)
 }
@@ -290,7 +292,11 @@ fn against(kind: Kind, transport: Transport, keyway_arguments: &[&str]) -> Vec<S
 fn both_servers_answer_packets_alike() {
     for kind in Kind::to_test("the table of binary packets") {
         for transport in [Transport::Tcp, Transport::Unix, Transport::Udp] {
-            let departures = against(kind, transport, &[]);
+            let long_answers: &[&str] = match transport {
+                Transport::Udp => &["--udp-answer-max", "64m"],
+                _ => &[],
+            };
+            let departures = against(kind, transport, long_answers);
             assert!(
                 departures.is_empty(),
                 "{} {transport:?}:\n{}",

@@ -140,6 +140,7 @@ fn both_servers_frame_alike() {
             transport: Transport::Udp,
             // A memcached's threads share one UDP socket, and answer in whatever order.
             threads: 1,
+            keyway_arguments: vec!["--udp-answer-max".into(), "64m".into()],
             ..ServeOptions::default()
         };
         let wrong = departures(&Server::start(kind, &options));

@@ -154,6 +154,14 @@ fn memcached_version() -> Option<Version> {
     })
 }
 
+/// Over UDP memcached answers whatever its length.
+fn long_answers(transport: Transport) -> Vec<String> {
+    match transport {
+        Transport::Udp => vec!["--udp-answer-max".into(), "64m".into()],
+        _ => Vec::new(),
+    }
+}
+
 /// One conversation after the other on one server, which is flushed in between.
 fn shared_server(kind: Kind, transport: Transport, manner: Manner, table: &[&Conversation], tally: &Tally) {
     let server = Server::start(
@@ -162,11 +170,18 @@ fn shared_server(kind: Kind, transport: Transport, manner: Manner, table: &[&Con
             transport,
             // A memcached's threads share one UDP socket, and answer in whatever order.
             threads: if transport == Transport::Udp { 1 } else { 4 },
+            keyway_arguments: long_answers(transport),
             ..ServeOptions::default()
         },
     );
     for conversation in table.iter().filter(|c| !c.own_server && manner.suits(c)) {
-        let flushed = server.connect(transport).ask("flush_all");
+        // Nothing is flushed over UDP.
+        let by = if transport == Transport::Udp {
+            Transport::Tcp
+        } else {
+            transport
+        };
+        let flushed = server.connect(by).ask("flush_all");
         if !matches!(&flushed, Ok(line) if line == "OK") {
             depart(
                 tally,
@@ -194,6 +209,7 @@ fn own_servers(kind: Kind, transport: Transport, table: &[&Conversation], tally:
                         transport,
                         memory_mb: 8,
                         threads: if transport == Transport::Udp { 1 } else { 2 },
+                        keyway_arguments: long_answers(transport),
                         ..ServeOptions::default()
                     };
                     // A client that was too slow knows nothing of the server; one that always is too slow does not pass.

@@ -281,6 +281,10 @@ impl Server {
     fn answers(&self, transport: Transport) -> bool {
         let version = self.try_connect(transport).and_then(|mut wire| {
             let line = wire.ask("version")?;
+            // A server whose clients have to log in is up as well, and tells no more.
+            if line == "CLIENT_ERROR unauthenticated" {
+                return Ok(true);
+            }
             // Another server may have taken the port since it was chosen: this one is about to find that out, and to end.
             Ok(line.starts_with("VERSION ") && self.is_who_answers(&mut wire)?)
         });

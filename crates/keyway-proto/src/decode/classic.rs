@@ -127,10 +127,15 @@ impl<'a> Line<'a, '_> {
 /// The keys of a retrieval command. A key that is too long anywhere refuses all of them, as memcached does.
 #[inline]
 fn checked_keys(words: Tokens<'_>) -> Option<Keys<'_>> {
-    let rest = words.rest();
+    let words = Tokens(words.rest());
+    are_keys(words.clone()).then_some(Keys { words, is_last: true })
+}
+
+/// Whether there are words, and all of them short enough to be keys.
+#[inline]
+pub(super) fn are_keys(mut words: Tokens<'_>) -> bool {
     // A short line cannot hold a long key.
-    let fits = rest.len() <= KEY_LEN_MAX || Tokens(rest).all(|key| key.len() <= KEY_LEN_MAX);
-    (fits && !rest.is_empty()).then_some(Keys(Tokens(rest)))
+    !words.0.is_empty() && (words.0.len() <= KEY_LEN_MAX || words.all(|key| key.len() <= KEY_LEN_MAX))
 }
 
 /// Whether the last of the remaining words asks for silence (protocol.txt, "Storage commands", "noreply").

@@ -193,14 +193,20 @@ fn expand(text: &str) -> Vec<u8> {
 fn classic_table() -> Vec<(&'static str, Vec<Event>)> {
     let get = |keys: &'static str, with_cas| {
         request(Request::Get {
-            keys: Keys(tokens(keys.as_bytes())),
+            keys: Keys {
+                words: tokens(keys.as_bytes()),
+                is_last: true,
+            },
             with_cas,
         })
     };
     let gat = |exptime, keys: &'static str, with_cas| {
         request(Request::GetAndTouch {
             exptime,
-            keys: Keys(tokens(keys.as_bytes())),
+            keys: Keys {
+                words: tokens(keys.as_bytes()),
+                is_last: true,
+            },
             with_cas,
         })
     };
@@ -761,26 +767,171 @@ fn http_closes_and_so_does_a_line_without_end() {
     }
 }
 
-#[test]
-fn a_get_of_thousands_of_keys_is_one_request_up_to_its_own_limit() {
-    let keys: Vec<String> = (0..5000).map(|n| format!("key{n}")).collect();
-    for name in ["get", "gets", "gat 0", "gats 0"] {
-        let line = format!("{name} {}\r\n", keys.join(" "));
-        let mut decoder = Decoder::new(limits());
-        let got = match decoder.decode(line.as_bytes()) {
-            Decoded::Request {
-                request: Request::Get { keys, .. } | Request::GetAndTouch { keys, .. },
-                ..
-            } => keys.count(),
-            other => panic!("{other:?}"),
-        };
-        assert_eq!(got, 5000);
-        let mut narrow = Decoder::new(Limits {
-            multiget_len_max: 30_000,
-            ..limits()
-        });
-        assert!(matches!(narrow.decode(line.as_bytes()), Decoded::Refused { close: true, .. }));
+/// What comes of one line of many keys that arrives in chunks of this size: its keys, the longest piece in keys, how often its end was
+/// seen, what was refused, and most bytes that had to wait.
+fn keys_of(line: &[u8], chunk: usize) -> (Vec<Vec<u8>>, usize, usize, Vec<&'static [u8]>, usize) {
+    let mut decoder = Decoder::new(limits());
+    let (mut keys_seen, mut longest, mut ends, mut refusals, mut waiting) = (Vec::new(), 0, 0, Vec::new(), 0);
+    let mut input = Vec::new();
+    for bytes in line.chunks(chunk) {
+        input.extend_from_slice(bytes);
+        loop {
+            let consumed = match decoder.decode(&input) {
+                Decoded::Incomplete { .. } => break,
+                Decoded::Request {
+                    consumed,
+                    request: Request::Get { keys, .. } | Request::GetAndTouch { keys, exptime: 7, .. },
+                } => {
+                    ends += usize::from(keys.are_last());
+                    let before = keys_seen.len();
+                    keys_seen.extend(keys.map(<[u8]>::to_vec));
+                    longest = longest.max(keys_seen.len() - before);
+                    consumed
+                }
+                Decoded::Refused {
+                    consumed,
+                    reply,
+                    close: false,
+                    ..
+                } => {
+                    refusals.extend((!reply.is_empty()).then_some(reply));
+                    consumed
+                }
+                other => panic!("{other:?}"),
+            };
+            input.drain(..consumed);
+            if input.is_empty() {
+                break;
+            }
+        }
+        waiting = waiting.max(input.len());
     }
+    assert_eq!(input, b"", "all is consumed");
+    (keys_seen, longest, ends, refusals, waiting)
+}
+
+#[test]
+fn a_line_of_many_keys_comes_in_pieces_however_long_it_is() {
+    let keys: Vec<Vec<u8>> = (0..200_000).map(|n| format!("key{n}").into_bytes()).collect();
+    for (count, chunk) in [
+        (300, 1),
+        (300, 1000),
+        (5000, 100),
+        (5000, 1 << 20),
+        (200_000, 1400),
+        (200_000, 8 << 20),
+    ] {
+        for name in ["get", "gets", "gat 7", "gats  7"] {
+            let keys = &keys[..count];
+            let line = [name.as_bytes(), b" ", &keys.join(&b' '), b"\r\n"].concat();
+            let (seen, longest, ends, refusals, waiting) = keys_of(&line, chunk);
+            assert!(seen == keys, "{name}: {} of {count} keys", seen.len());
+            assert!(longest <= LINE_LEN_MAX / 2, "{name}: a piece of {longest} keys");
+            assert_eq!((ends, refusals), (1, vec![]), "{name}");
+            assert!(
+                waiting <= chunk.max(limits().keys_checked_len),
+                "{name}: {waiting} bytes wait"
+            );
+        }
+    }
+}
+
+#[test]
+fn a_long_key_in_a_long_line_refuses_all_or_ends_the_answer() {
+    let long = [b"get ".as_slice(), &[b'k'; 251]].concat();
+    for (keys_before, chunk, answered) in [
+        (1000, 100, 0),
+        (1000, 1 << 20, 0),
+        (20_000, 1000, 15_000),
+        (20_000, 1 << 20, 15_000),
+    ] {
+        let line = [
+            b"get".as_slice(),
+            &b" abcd".repeat(keys_before),
+            &long[3..],
+            b" more keys\r\n",
+        ]
+        .concat();
+        let (seen, _, ends, refusals, _) = keys_of(&line, chunk);
+        assert_eq!(refusals, [BAD_FORMAT]);
+        assert!(
+            seen.len() >= answered && seen.len() <= keys_before && ends == 0,
+            "{} keys, {ends} ends",
+            seen.len()
+        );
+    }
+    // No keys at all, a bad exptime, and a word without end.
+    for (line, reply) in [
+        ([b"get".to_vec(), vec![b' '; 100_000], b"\r\n".to_vec()].concat(), BAD_FORMAT),
+        (
+            [b"gat x".to_vec(), b" key".repeat(30_000), b"\n".to_vec()].concat(),
+            BAD_EXPTIME,
+        ),
+        ([b"get ".to_vec(), vec![b'k'; 1 << 20], b"\n".to_vec()].concat(), BAD_FORMAT),
+    ] {
+        for chunk in [1000, 4 << 20] {
+            let (seen, _, ends, refusals, waiting) = keys_of(&line, chunk);
+            assert_eq!((seen.len(), ends, refusals), (0, 0, vec![reply]));
+            assert!(waiting <= chunk.max(limits().keys_checked_len));
+        }
+    }
+}
+
+#[test]
+fn a_piece_that_was_not_consumed_comes_again() {
+    let line = [b"get".as_slice(), &b" abcd".repeat(1000), b"\r\nget a b\r\nmn\r\n"].concat();
+    let mut decoder = Decoder::new(limits());
+    let (mut at, mut keys_seen) = (0, 0);
+    loop {
+        let once = decoder.decode(&line[at..]);
+        if let Decoded::Request { .. } = once {
+            decoder.repeat();
+            assert_eq!(decoder.decode(&line[at..]), once);
+        }
+        match once {
+            Decoded::Request {
+                request: Request::MetaNoop,
+                ..
+            } => break,
+            Decoded::Request {
+                consumed,
+                request: Request::Get { keys, .. },
+            } => {
+                keys_seen += keys.count();
+                at += consumed;
+            }
+            Decoded::Refused {
+                consumed, reply: b"", ..
+            } => at += consumed,
+            other => panic!("{other:?}"),
+        }
+    }
+    assert_eq!(keys_seen, 1002);
+}
+
+#[test]
+fn an_error_in_the_middle_of_a_long_line_ends_its_answer() {
+    let line = [b"get".as_slice(), &b" abcd".repeat(3000), b"\r\nmn\r\n"].concat();
+    let mut decoder = Decoder::new(limits());
+    let (mut at, mut pieces) = (0, 0);
+    loop {
+        match decoder.decode(&line[at..]) {
+            Decoded::Request {
+                request: Request::MetaNoop,
+                ..
+            } => break,
+            Decoded::Request { consumed, .. } => {
+                pieces += 1;
+                decoder.end_answer();
+                at += consumed;
+            }
+            Decoded::Refused {
+                consumed, reply: b"", ..
+            } => at += consumed,
+            other => panic!("{other:?}"),
+        }
+    }
+    assert_eq!(pieces, 1);
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 use super::{LINE_END, decimal};
 use crate::base64;
+use crate::token::splits_lines;
 
 /// What `me` tells (protocol.txt, "Meta Debug").
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -48,7 +49,7 @@ pub struct DumpFacts<'a> {
 /// `ME <key> exp=… la=… cas=… fetch=… cls=… size=…` (protocol.txt, "Meta Debug").
 pub fn debug(out: &mut Vec<u8>, facts: &DebugFacts<'_>) {
     out.extend_from_slice(b"ME ");
-    if facts.is_binary {
+    if facts.is_binary || splits_lines(facts.key) {
         base64::encode(out, facts.key);
     } else {
         out.extend_from_slice(facts.key);
@@ -74,7 +75,7 @@ pub fn metadump(out: &mut Vec<u8>, facts: &DumpFacts<'_>) {
 /// the last.
 pub fn mgdump(out: &mut Vec<u8>, key: &[u8], is_binary: bool) {
     out.extend_from_slice(b"mg ");
-    if is_binary {
+    if is_binary || splits_lines(key) {
         base64::encode(out, key);
         out.extend_from_slice(b" b");
     } else {
@@ -137,12 +138,20 @@ mod tests {
                 ttl_s: Some(90),
                 idle_s: 3,
                 fetched: false,
+                ..facts.clone()
+            },
+        );
+        debug(
+            &mut out,
+            &DebugFacts {
+                key: b"a\r\nEN\r\n",
                 ..facts
             },
         );
         assert_eq!(
             out.as_slice(),
-            b"ME foo exp=-1 la=0 cas=2 fetch=yes cls=1 size=63\r\nME Zm9v exp=90 la=3 cas=2 fetch=no cls=1 size=63\r\n"
+            b"ME foo exp=-1 la=0 cas=2 fetch=yes cls=1 size=63\r\nME Zm9v exp=90 la=3 cas=2 fetch=no cls=1 size=63\r\n\
+              ME YQ0KRU4NCg== exp=-1 la=0 cas=2 fetch=yes cls=1 size=63\r\n"
         );
     }
 

@@ -3,6 +3,7 @@
 use super::{LINE_END, decimal};
 use crate::base64;
 use crate::request::Flags;
+use crate::token::splits_lines;
 
 /// The meta commands whose answers echo flags.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -130,10 +131,10 @@ fn labelled(out: &mut Vec<u8>, label: &[u8; 2], number: u64) {
     decimal(out, number);
 }
 
-/// protocol.txt, "Meta Get", flag `b`: a key in base64 is followed by `b`.
+/// protocol.txt, "Meta Get", flag `b`: a key in base64 is followed by `b`. So is one that came by another protocol and would split the line.
 fn key(out: &mut Vec<u8>, facts: &Facts<'_>) {
     out.extend_from_slice(b" k");
-    if facts.is_binary {
+    if facts.is_binary || splits_lines(facts.key) {
         base64::encode(out, facts.key);
         out.extend_from_slice(b" b");
     } else {
@@ -207,6 +208,26 @@ mod tests {
         );
         assert_eq!(line(MetaCommand::Get, MetaCode::Miss, b"t k O1", &facts), "EN kZm9v b O1\r\n");
         assert_eq!(line(MetaCommand::Set, MetaCode::Done, b"", &facts), "HD\r\n");
+    }
+
+    #[test]
+    fn a_key_that_would_split_the_line_is_told_in_base64() {
+        for (key, told) in [
+            (b"a\r\nb".as_slice(), "HD kYQ0KYg== b\r\n"),
+            (b"a b", "HD kYSBi b\r\n"),
+            (b"a\nb", "HD kYQpi b\r\n"),
+            (b"a\tb", "HD ka\tb\r\n"),
+        ] {
+            let facts = Facts { key, ..facts() };
+            for command in [
+                MetaCommand::Get,
+                MetaCommand::Set,
+                MetaCommand::Delete,
+                MetaCommand::Arithmetic,
+            ] {
+                assert_eq!(line(command, MetaCode::Done, b"k", &facts), told);
+            }
+        }
     }
 
     #[test]

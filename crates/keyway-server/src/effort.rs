@@ -1,0 +1,117 @@
+//! How much a turn may do before others get theirs.
+//!
+//! What requests do is estimated as they are executed, in nanoseconds of an ordinary processor: so much a key, so much a byte. Nobody
+//! looks at a clock for a turn of small requests. A turn that has done more than [`LOOK_EVERY`] is looked after by the clock as well,
+//! because the estimate knows neither cold caches nor full memory. It ends when either says so ([`TURN_WORK`], [`TURN_TIME`]), at a
+//! place where it can go on later: between requests, between keys of a request, between steps of a dump. What cannot be interrupted
+//! is the look-up, copy or store of one item. A datagram is not gone on with: it is cut off ([`Effort::is_datagram_over`]).
+
+use std::time::{Duration, Instant};
+
+/// Work of a turn, estimated nanoseconds.
+pub(crate) const TURN_WORK: u64 = 60_000;
+/// Work that a datagram can ask for.
+const DATAGRAM_WORK: u64 = 4 * TURN_WORK;
+/// The same as the first by the clock.
+const TURN_TIME: Duration = Duration::from_micros(100);
+/// Work between two looks at the clock.
+const LOOK_EVERY: u64 = TURN_WORK / 4;
+
+/// A request of any kind: decoding, a look-up, an answer.
+pub(crate) const REQUEST: u64 = 250;
+/// A key of a request of many.
+pub(crate) const KEY: u64 = 200;
+/// One of `stats`' answers: counters of all threads of all processes are summed.
+pub(crate) const STATS: u64 = 20_000;
+/// Looking at a bucket or an item of the index, in a walk.
+pub(crate) const LOOKED_AT: u64 = 100;
+/// Bytes that are moved in a nanosecond, copies and the kernel's part together.
+const BYTES_IN_NS: u64 = 4;
+
+/// What a turn has done so far.
+#[derive(Debug, Default)]
+pub(crate) struct Effort {
+    spent: u64,
+    /// the clock is looked at when so much is spent
+    look_at: u64,
+    /// when it was looked at first
+    since: Option<Instant>,
+    is_over: bool,
+}
+
+impl Effort {
+    /// A turn begins.
+    pub(crate) fn begin(&mut self) {
+        *self = Self {
+            look_at: LOOK_EVERY,
+            ..Self::default()
+        };
+    }
+
+    /// Takes note of so much work.
+    #[inline]
+    pub(crate) fn spend(&mut self, work: u64) {
+        self.spent += work;
+        if self.spent >= self.look_at {
+            self.look();
+        }
+    }
+
+    /// Takes note of so many bytes moved.
+    #[inline]
+    pub(crate) fn spend_on_bytes(&mut self, count: usize) {
+        self.spend(count as u64 / BYTES_IN_NS);
+    }
+
+    #[cold]
+    fn look(&mut self) {
+        let now = Instant::now();
+        let since = *self.since.get_or_insert(now);
+        self.is_over |= self.spent >= TURN_WORK || now.saturating_duration_since(since) >= TURN_TIME;
+        self.look_at = self.spent + LOOK_EVERY;
+    }
+
+    /// Whether a datagram's work is done. By the estimate alone: what it is answered must not depend on how busy the machine is.
+    pub(crate) fn is_datagram_over(&self) -> bool {
+        self.spent >= DATAGRAM_WORK
+    }
+
+    /// Whether others are to have their turn now.
+    #[inline]
+    pub(crate) fn is_over(&self) -> bool {
+        self.is_over
+    }
+
+    /// Estimated nanoseconds of this turn so far.
+    pub(crate) fn spent(&self) -> u64 {
+        self.spent
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn small_requests_do_not_end_a_turn_and_never_look_at_the_clock() {
+        let mut effort = Effort::default();
+        effort.begin();
+        (0..20).for_each(|_| effort.spend(REQUEST + KEY));
+        assert!(!effort.is_over() && effort.since.is_none());
+    }
+
+    #[test]
+    fn a_turn_ends_by_its_work_and_the_next_one_begins_anew() {
+        let mut effort = Effort::default();
+        effort.begin();
+        let requests = (0..).take_while(|_| {
+            effort.spend(KEY);
+            !effort.is_over()
+        });
+        assert!(requests.count() as u64 <= TURN_WORK / KEY);
+        effort.begin();
+        assert!(!effort.is_over() && effort.spent() == 0);
+        effort.spend_on_bytes(1 << 20);
+        assert!(effort.is_over(), "a megabyte is a turn");
+    }
+}
