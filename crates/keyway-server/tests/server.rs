@@ -375,9 +375,9 @@ fn a_line_of_keys_longer_than_any_buffer_is_answered_whole() {
 #[test]
 fn memory_that_clients_hold_makes_them_wait_and_then_go_on() {
     const LEN: usize = 700_000;
-    let server = Running::start(|config| config.connection_memory = 4 << 20);
+    let server = Running::start(|config| config.connection_memory = 16 << 20);
     let part = [format!("set k 0 0 {LEN}\r\n").as_bytes(), &vec![b'x'; LEN - 1]].concat();
-    let mut clients: Vec<_> = (0..12).map(|_| server.connect()).collect();
+    let mut clients: Vec<_> = (0..24).map(|_| server.connect()).collect();
     let senders: Vec<_> = clients
         .iter()
         .map(|client| {
@@ -391,7 +391,7 @@ fn memory_that_clients_hold_makes_them_wait_and_then_go_on() {
     }
     senders.into_iter().for_each(|sender| sender.join().unwrap().unwrap());
     let mut client = server.connect();
-    assert_eq!(client.stat("keyway_connection_memory_limit"), (4 << 20).to_string());
+    assert_eq!(client.stat("keyway_connection_memory_limit"), (16 << 20).to_string());
     until("what was held is given back", || {
         client.stat("keyway_connection_memory") == "0"
     });
