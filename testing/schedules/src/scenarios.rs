@@ -69,6 +69,31 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
         ..PLAIN
     },
     Scenario {
+        name: "two inserts of one key, into both of its buckets",
+        overtaken: 2,
+        weave: Some(APART),
+        setup: |stage| {
+            let other = stage.goes_elsewhere_without();
+            threads([
+                vec![store(Verb::Add, K, 1)],
+                vec![delete(other), store(Verb::Add, K, 2), get(K)],
+            ])
+        },
+        ..PLAIN
+    },
+    Scenario {
+        name: "a suspicion that comes late",
+        is_suspected: true,
+        overtaken: 0,
+        setup: |_| {
+            threads_of([
+                [store(Verb::Set, K, 1), store(Verb::Set, K, 2)].map(Act::Call).to_vec(),
+                vec![Act::Upkeep, Act::Call(get(K))],
+            ])
+        },
+        ..PLAIN
+    },
+    Scenario {
         name: "a reader against overwrites",
         overtaken: 2,
         mutant: Some(Mutant::OverwriteInTwoSteps),
@@ -225,6 +250,69 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
         ..PLAIN
     },
     Scenario {
+        name: "what a split moves is read, changed and inserted meanwhile",
+        segments: 24,
+        setup: |stage| {
+            let [old, gone, new] = stage.about_to_move();
+            threads([
+                vec![
+                    get(old),
+                    store(Verb::Append, old, 5),
+                    delete(gone),
+                    store(Verb::Set, new, 6),
+                    get(new),
+                ],
+                vec![store(Verb::Set, Key(60_000), 3)],
+            ])
+        },
+        ..PLAIN
+    },
+    Scenario {
+        name: "a delete while its item's segment is taken",
+        evicts: true,
+        overtaken: 0,
+        weave: Some(Weave {
+            stops: &[(1, By::Exchange(40)), (0, By::Step(200))],
+            ends: &[1, 0],
+        }),
+        setup: |stage| {
+            let mut rest = stage.fill_segments(3);
+            for call in &mut rest {
+                call.len = 15_500;
+            }
+            threads([vec![delete(K)], rest])
+        },
+        ..PLAIN
+    },
+    Scenario {
+        name: "a delete by one that is taken for dead, whose word comes back as another key's",
+        is_suspected: true,
+        setup: |stage| {
+            let (other, rest) = stage.until_the_word_returns();
+            threads([vec![delete(K), get(other)], rest])
+        },
+        ..PLAIN
+    },
+    Scenario {
+        name: "two inserts of one key, into both of its buckets, and a flush that is cleaned up",
+        overtaken: 0,
+        weave: Some(APART),
+        setup: |stage| {
+            let other = stage.goes_elsewhere_without();
+            // In a segment of its own, which nobody else writes to.
+            let whole = Call {
+                len: 15_000,
+                ..store(Verb::Add, K, 2)
+            };
+            let cleans = [delete(other), whole, flush()].map(Act::Call);
+            threads_of([
+                vec![Act::Call(store(Verb::Add, K, 1))],
+                cleans.into_iter().chain([Act::Upkeep]).collect(),
+            ])
+        },
+        ..PLAIN
+    },
+    Scenario {
         name: "a delete, whose word comes back as another key's",
         setup: |stage| {
             let (other, rest) = stage.until_the_word_returns();
@@ -278,24 +366,6 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
         ..PLAIN
     },
     Scenario {
-        name: "a large item that is to be evicted is touched and replaced",
-        segments: 16,
-        evicts: true,
-        setup: |stage| {
-            let rest = stage.fill_with_large();
-            threads([
-                rest,
-                vec![
-                    touch(Key(300)),
-                    touch(Key(301)),
-                    store(Verb::Set, Key(300), 5),
-                    touch(Key(301)),
-                ],
-            ])
-        },
-        ..PLAIN
-    },
-    Scenario {
         name: "third buckets are used for the first time",
         overtaken: 2,
         setup: |stage| {
@@ -333,6 +403,37 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
         ..PLAIN
     },
     Scenario {
+        name: "changes against a split",
+        segments: 24,
+        overtaken: 2,
+        setup: |stage| {
+            let [old, new] = stage.begin_doubling();
+            threads([
+                vec![store(Verb::Set, Key(60_000), 3)],
+                vec![
+                    delete(old),
+                    store(Verb::Add, old, 4),
+                    delete(old),
+                    store(Verb::Append, new, 5),
+                ],
+            ])
+        },
+        ..PLAIN
+    },
+    Scenario {
+        name: "a splitter that sleeps while others go on",
+        segments: 24,
+        setup: |stage| {
+            let [old, new] = stage.begin_doubling();
+            let others = (0..4).map(|n| store(Verb::Set, Key(60_001 + n), u64::from(n)));
+            let mut after = vec![delete(old)];
+            after.extend(others);
+            after.extend([store(Verb::Add, old, 7), store(Verb::Set, new, 8), get(old)]);
+            threads([vec![store(Verb::Set, Key(60_000), 3)], after])
+        },
+        ..PLAIN
+    },
+    Scenario {
         name: "an insert against a split",
         segments: 24,
         overtaken: 2,
@@ -362,33 +463,34 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
         ..PLAIN
     },
     Scenario {
-        name: "changes against a split",
-        segments: 24,
-        overtaken: 2,
+        name: "a large item that is to be evicted is touched and replaced",
+        segments: 16,
+        evicts: true,
         setup: |stage| {
-            let [old, new] = stage.begin_doubling();
+            let rest = stage.fill_with_large();
             threads([
-                vec![store(Verb::Set, Key(60_000), 3)],
+                rest,
                 vec![
-                    delete(old),
-                    store(Verb::Add, old, 4),
-                    delete(old),
-                    store(Verb::Append, new, 5),
+                    touch(Key(300)),
+                    touch(Key(301)),
+                    store(Verb::Set, Key(300), 5),
+                    touch(Key(301)),
                 ],
             ])
         },
         ..PLAIN
     },
     Scenario {
-        name: "a splitter that sleeps while others go on",
+        name: "two inserts of one key, into both of its buckets, and a split",
         segments: 24,
+        overtaken: 0,
+        weave: Some(APART),
         setup: |stage| {
-            let [old, new] = stage.begin_doubling();
-            let others = (0..4).map(|n| store(Verb::Set, Key(60_001 + n), u64::from(n)));
-            let mut after = vec![delete(old)];
-            after.extend(others);
-            after.extend([store(Verb::Add, old, 7), store(Verb::Set, new, 8), get(old)]);
-            threads([vec![store(Verb::Set, Key(60_000), 3)], after])
+            let (key, other) = stage.moves_elsewhere_without();
+            threads([
+                vec![store(Verb::Add, key, 1)],
+                vec![delete(other), store(Verb::Add, key, 2), get(key)],
+            ])
         },
         ..PLAIN
     },
@@ -543,70 +645,6 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
         ..PLAIN
     },
     Scenario {
-        name: "two inserts of one key, into both of its buckets",
-        overtaken: 2,
-        weave: Some(APART),
-        setup: |stage| {
-            let other = stage.goes_elsewhere_without();
-            threads([
-                vec![store(Verb::Add, K, 1)],
-                vec![delete(other), store(Verb::Add, K, 2), get(K)],
-            ])
-        },
-        ..PLAIN
-    },
-    Scenario {
-        name: "two inserts of one key, into both of its buckets, and a flush that is cleaned up",
-        overtaken: 0,
-        weave: Some(APART),
-        setup: |stage| {
-            let other = stage.goes_elsewhere_without();
-            // In a segment of its own, which nobody else writes to.
-            let whole = Call {
-                len: 15_000,
-                ..store(Verb::Add, K, 2)
-            };
-            let cleans = [delete(other), whole, flush()].map(Act::Call);
-            threads_of([
-                vec![Act::Call(store(Verb::Add, K, 1))],
-                cleans.into_iter().chain([Act::Upkeep]).collect(),
-            ])
-        },
-        ..PLAIN
-    },
-    Scenario {
-        name: "two inserts of one key, into both of its buckets, and a split",
-        segments: 24,
-        overtaken: 0,
-        weave: Some(APART),
-        setup: |stage| {
-            let (key, other) = stage.moves_elsewhere_without();
-            threads([
-                vec![store(Verb::Add, key, 1)],
-                vec![delete(other), store(Verb::Add, key, 2), get(key)],
-            ])
-        },
-        ..PLAIN
-    },
-    Scenario {
-        name: "what a split moves is read, changed and inserted meanwhile",
-        segments: 24,
-        setup: |stage| {
-            let [old, gone, new] = stage.about_to_move();
-            threads([
-                vec![
-                    get(old),
-                    store(Verb::Append, old, 5),
-                    delete(gone),
-                    store(Verb::Set, new, 6),
-                    get(new),
-                ],
-                vec![store(Verb::Set, Key(60_000), 3)],
-            ])
-        },
-        ..PLAIN
-    },
-    Scenario {
         name: "a get of what is stored elsewhere, while its old place is written over",
         setup: |stage| {
             stage.pairs(1, 30);
@@ -616,23 +654,6 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
                 ..store(Verb::Set, Key(90), 9000 + n)
             }));
             threads([vec![get(K)], rest])
-        },
-        ..PLAIN
-    },
-    Scenario {
-        name: "a delete while its item's segment is taken",
-        evicts: true,
-        overtaken: 0,
-        weave: Some(Weave {
-            stops: &[(1, By::Exchange(40)), (0, By::Step(200))],
-            ends: &[1, 0],
-        }),
-        setup: |stage| {
-            let mut rest = stage.fill_segments(3);
-            for call in &mut rest {
-                call.len = 15_500;
-            }
-            threads([vec![delete(K)], rest])
         },
         ..PLAIN
     },
@@ -647,27 +668,6 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
             threads_of([
                 [store(Verb::Set, L, 1), store(Verb::Set, K, 2), get(L)].map(Act::Call).to_vec(),
                 acts,
-            ])
-        },
-        ..PLAIN
-    },
-    Scenario {
-        name: "a delete by one that is taken for dead, whose word comes back as another key's",
-        is_suspected: true,
-        setup: |stage| {
-            let (other, rest) = stage.until_the_word_returns();
-            threads([vec![delete(K), get(other)], rest])
-        },
-        ..PLAIN
-    },
-    Scenario {
-        name: "a suspicion that comes late",
-        is_suspected: true,
-        overtaken: 0,
-        setup: |_| {
-            threads_of([
-                [store(Verb::Set, K, 1), store(Verb::Set, K, 2)].map(Act::Call).to_vec(),
-                vec![Act::Upkeep, Act::Call(get(K))],
             ])
         },
         ..PLAIN
