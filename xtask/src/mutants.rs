@@ -5,7 +5,7 @@
 //! costs two builds of the region, and then what the gate's forms take until one of them fails.
 
 use crate::run::{Context, Outcome};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -91,9 +91,9 @@ pub fn run(context: &Context<'_>, args: &[&str]) -> Outcome {
         .map(|(_, name)| *name)
         .collect();
     let with_argued = args.contains(&"--argued");
-    let wanted = |mutant: &Mutant| match names.as_slice() {
-        [] => with_argued || mutant.equivalent.is_empty(),
-        names => names.contains(&mutant.name.as_str()) || names.contains(&mutant.rule.as_str()),
+    let wanted = |mutant: &Mutant| {
+        let is_fault = with_argued || mutant.equivalent.is_empty();
+        names.contains(&mutant.name.as_str()) || is_fault && (names.is_empty() || names.contains(&mutant.rule.as_str()))
     };
     let chosen: Vec<usize> = (0..all.len()).filter(|at| wanted(&all[*at])).collect();
     if chosen.is_empty() {
@@ -160,13 +160,17 @@ fn try_all(all: &[Mutant], chosen: &[usize], forms: &[Form], jobs: usize) -> Out
     for (form, tally) in &tallies.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner) {
         println!("{:4} caught in {:6.0} s by {form}", tally.caught, tally.took.as_secs_f64());
     }
-    let rules: BTreeSet<&str> = rows.iter().map(|(_, m)| m.rule.as_str()).collect();
-    for rule in rules {
-        let of = |f: &dyn Fn(&(Option<String>, &Mutant)) -> bool| rows.iter().filter(|r| r.1.rule == rule && f(r)).count();
-        let (tried, caught) = (of(&|_| true), of(&|(form, _)| form.is_some()));
+    let mut rules: BTreeMap<&str, (usize, usize)> = BTreeMap::new();
+    for (form, mutant) in &rows {
+        let (tried, caught) = rules.entry(&mutant.rule).or_default();
+        *tried += 1;
+        *caught += usize::from(form.is_some());
+    }
+    for (rule, (tried, caught)) in rules {
         println!("{rule:14} {tried:4} tried, {caught:4} caught");
     }
-    let left_out = all.iter().filter(|m| !m.equivalent.is_empty()).count() - rows.iter().filter(|(_, m)| !m.equivalent.is_empty()).count();
+    let left_out =
+        all.iter().filter(|m| !m.equivalent.is_empty()).count() - rows.iter().filter(|(_, m)| !m.equivalent.is_empty()).count();
     println!("{left_out} others are argued to be none");
     let caught = rows.iter().filter(|(form, _)| form.is_some()).count();
     let argued = rows
@@ -297,7 +301,13 @@ fn build(context: &Context<'_>, all: &[Mutant]) -> Result<Vec<Form>, String> {
         return Err(why);
     }
     let tests_of = |more: &[&str]| {
-        let mut tests = cargo(&[&["test", "--no-run", "--package", "keyway-region", "--message-format", "json"], more].concat());
+        let mut tests = cargo(
+            &[
+                &["test", "--no-run", "--package", "keyway-region", "--message-format", "json"],
+                more,
+            ]
+            .concat(),
+        );
         let output = tests.stderr(Stdio::inherit()).output().map_err(|e| e.to_string())?;
         if !output.status.success() {
             return Err(format!("the tests of keyway-region do not compile with the faults of {LIST}"));

@@ -66,7 +66,9 @@ fn a_word_that_names_another_life_of_its_segment_leads_to_nothing() {
     let seed = region.superblock().seed.load(std::sync::atomic::Ordering::Relaxed);
     let tag = keyway_region::hash(seed, b"key") >> 52;
     let index = region.layout().segments / 8;
-    let found = private::words(&mut pages).skip(index).find(|word| Slot(**word).is_item_with(tag));
+    let found = private::words(&mut pages)
+        .skip(index)
+        .find(|word| Slot(**word).is_item_with(tag));
     *found.expect("a word with the tag") ^= GENERATION;
     assert_eq!(get(&mut session, "key", now), None);
     set(&mut session, "key", b"again", now);

@@ -666,7 +666,9 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
             let mut acts = vec![Act::Reseat];
             acts.extend(rest.into_iter().map(Act::Call));
             threads_of([
-                [store(Verb::Set, L, 1), store(Verb::Set, K, 2), get(L)].map(Act::Call).to_vec(),
+                [store(Verb::Set, L, 1), store(Verb::Set, K, 2), get(L)]
+                    .map(Act::Call)
+                    .to_vec(),
                 acts,
             ])
         },
@@ -912,7 +914,10 @@ impl<'g> Stage<'g> {
         let there = self.begin_doubling_at();
         let found = self.moving(60_100..90_000).find_map(|(key, leaves, other)| {
             let turns = !self.goes_to(key, leaves, other, 0) && self.goes_to(key, leaves, other, 1);
-            let one = there.clone().map(Key).find(|one| self.is_in(*one, leaves) && self.buckets_now(*one).contains(&leaves));
+            let one = there
+                .clone()
+                .map(Key)
+                .find(|one| self.is_in(*one, leaves) && self.buckets_now(*one).contains(&leaves));
             one.filter(|_| turns).map(|one| (key, one))
         });
         found.unwrap_or_else(|| panic!("no such key"))
@@ -921,7 +926,10 @@ impl<'g> Stage<'g> {
     /// With the index about to be split: two keys that the next splits move, and one that is not there and will be moved.
     fn about_to_move(&mut self) -> [Key; 3] {
         let there = self.begin_doubling_at();
-        let mut old = self.moving(there).filter(|(key, leaves, _)| self.is_in(*key, *leaves)).map(|(key, ..)| key);
+        let mut old = self
+            .moving(there)
+            .filter(|(key, leaves, _)| self.is_in(*key, *leaves))
+            .map(|(key, ..)| key);
         let new = self
             .moving(60_100..90_000)
             .find_map(|(key, leaves, other)| self.goes_to(key, leaves, other, 0).then_some(key));
