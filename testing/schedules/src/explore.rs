@@ -24,7 +24,7 @@ const HELP: &str = "\
 cargo xtask schedules: threads on one tiny region, switched before any access to shared memory
 
     --short         200 schedules a scenario; otherwise KEYWAY_SCHEDULES of them (20,000 if it is not set)
-    --only TEXT     the scenarios whose name contains it; \"copies\" is the last part
+    --only TEXT     the scenario of this name, or those whose name contains it; \"copies\" is the last part
     --sound         without the broken variants
     --seed N        of the death's place in scenarios with one
 
@@ -443,10 +443,13 @@ pub fn main() -> ExitCode {
     let is_sound_only = args.iter().any(|a| a == "--sound");
     let (mut passed, mut failed) = (0, 0);
     let only = args.iter().position(|a| a == "--only").and_then(|at| args.get(at + 1));
-    for scenario in SCENARIOS
-        .iter()
-        .filter(|s| only.is_none_or(|text| s.name.contains(text.as_str())))
-    {
+    let is_name = only.is_some_and(|text| SCENARIOS.iter().any(|scenario| scenario.name == text));
+    let is_wanted = |scenario: &Scenario| match only {
+        Some(name) if is_name => scenario.name == name,
+        Some(text) => scenario.name.contains(text.as_str()),
+        None => true,
+    };
+    for scenario in SCENARIOS.iter().filter(|scenario| is_wanted(scenario)) {
         match explore(scenario, None, schedules, seed) {
             Ok(made) => {
                 passed += 1;
