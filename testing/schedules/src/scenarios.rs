@@ -578,13 +578,22 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
     },
     Scenario {
         name: "a writer of an item that fills its extent, against a flush",
+        weave: Some(Weave {
+            stops: &[(0, By::Exchange(40))],
+            ends: &[1, 0],
+        }),
         setup: |stage| {
+            // It leaves no room for others in its segment, and is written while another one has some: its extent is closed at once.
             let whole = Call {
-                len: 9_000,
+                len: 15_900,
                 ..store(Verb::Set, K, 1)
             };
+            stage.call(store(Verb::Set, K, 8));
             stage.call(store(Verb::Set, L, 9));
-            threads_of([vec![Act::Call(whole)], stage.use_again()])
+            threads_of([
+                vec![Act::Call(store(Verb::Set, L, 2)), Act::Call(whole)],
+                stage.use_again(),
+            ])
         },
         ..PLAIN
     },
