@@ -133,7 +133,9 @@ fn try_all(all: &[Mutant], chosen: &[usize], forms: &[Form], jobs: usize) -> Out
             scope.spawn(|| {
                 while let Some(at) = chosen.get(next.fetch_add(1, Ordering::Relaxed)) {
                     let (mutant, began) = (&all[*at], Instant::now());
-                    let before = forms.iter().filter_map(|form| Some((form, Some(mutant.seen.strip_prefix(&form.name)?.strip_prefix(": ")?))));
+                    let before = forms
+                        .iter()
+                        .filter_map(|form| Some((form, Some(mutant.seen.strip_prefix(&form.name)?.strip_prefix(": ")?))));
                     let caught = before.chain(forms.iter().map(|form| (form, None))).find_map(|(form, part)| {
                         let form_began = Instant::now();
                         let why = match form.tries(at + 1, part) {

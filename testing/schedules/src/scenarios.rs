@@ -94,6 +94,20 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
         ..PLAIN
     },
     Scenario {
+        name: "recovery of an insert in whose place another one is",
+        dies: true,
+        setup: |_| {
+            let goes_on = [
+                Act::Call(store(Verb::Add, K, 2)),
+                Act::Call(get(K)),
+                Act::Upkeep,
+                Act::Call(get(K)),
+            ];
+            threads_of([vec![Act::Call(store(Verb::Set, K, 1))], goes_on.to_vec()])
+        },
+        ..PLAIN
+    },
+    Scenario {
         name: "a reader against overwrites",
         overtaken: 2,
         mutant: Some(Mutant::OverwriteInTwoSteps),
@@ -590,10 +604,7 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
             };
             stage.call(store(Verb::Set, K, 8));
             stage.call(store(Verb::Set, L, 9));
-            threads_of([
-                vec![Act::Call(store(Verb::Set, L, 2)), Act::Call(whole)],
-                stage.use_again(),
-            ])
+            threads_of([vec![Act::Call(store(Verb::Set, L, 2)), Act::Call(whole)], stage.use_again()])
         },
         ..PLAIN
     },
