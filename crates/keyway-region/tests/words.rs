@@ -99,3 +99,26 @@ fn a_session_that_is_taken_for_dead_is_told_and_keeps_its_slot() {
     assert_eq!(region.sessions(), 1);
     assert!(!session(&region, process).is_fenced());
 }
+
+/// A session keeps what it counts to itself for a while. What a thread had not told when it ended, whoever takes its slot back tells.
+#[test]
+fn what_the_dead_had_counted_is_told() {
+    let (_pages, region) = private::region(MEMORY);
+    let process = region.attach(0, 1, UNIX_S);
+    let now = region.tick(Moment::from_secs(UNIX_S));
+    let mut ends = session(&region, process);
+    for n in 0..10 {
+        set(&mut ends, &format!("key-{n}"), b"value", now);
+    }
+    let told = || region.superblock().items.load(std::sync::atomic::Ordering::Relaxed);
+    assert_eq!(
+        told(),
+        0,
+        "the counts are told as soon as they are made: there is nothing to see here"
+    );
+    let seat = ends.seat();
+    ends.abandon();
+    drop(ends);
+    assert!(region.take_back_own(process, seat));
+    assert_eq!(told(), 10);
+}

@@ -335,6 +335,19 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
         ..PLAIN
     },
     Scenario {
+        name: "a delete by the thread with the last slot, whose word comes back as another key's",
+        overtaken: 0,
+        weave: Some(Weave {
+            stops: &[(1, By::Step(200))],
+            ends: &[0, 1],
+        }),
+        setup: |stage| {
+            let (other, rest) = stage.until_the_word_returns();
+            threads([rest, vec![delete(K), get(other)]])
+        },
+        ..PLAIN
+    },
+    Scenario {
         name: "a get, whose word comes back as another key's",
         setup: |stage| {
             let (other, rest) = stage.until_the_word_returns();
@@ -473,6 +486,15 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
                 vec![store(Verb::Set, Key(60_001), 4)],
                 vec![get(old), get(old), get(old)],
             ])
+        },
+        ..PLAIN
+    },
+    Scenario {
+        name: "a large value is read while it is replaced",
+        segments: 24,
+        setup: |stage| {
+            stage.call(large(K, 1));
+            threads([vec![store(Verb::Set, K, 2), get(K)], vec![get(K), get(K)]])
         },
         ..PLAIN
     },
