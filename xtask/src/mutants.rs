@@ -19,21 +19,23 @@ const LIST: &str = "xtask/mutants.txt";
 const SOURCES: &str = "crates/keyway-region/src";
 /// The variable that names the fault in force, by its place in the list, from 1 on.
 const VARIABLE: &str = "KEYWAY_MUTANT";
-/// What a form may take before its fault counts as one that hangs.
-const LIMIT: Duration = Duration::from_secs(300);
+/// How long a form may say nothing before its fault counts as one that hangs.
+const SILENCE_MAX: Duration = Duration::from_secs(300);
 /// Of each hundred faults that are not argued to be none so many must be caught.
 const CAUGHT_MIN_PERCENT: usize = 95;
 
 const HELP: &str = "\
 cargo xtask mutants: one-line faults of the region, each of which some form of the gate must notice
 
-    cargo xtask mutants            all of xtask/mutants.txt
+    cargo xtask mutants            all of xtask/mutants.txt, but for those that are argued to be none
     cargo xtask mutants NAME...    those whose name or rule is one of these
+    cargo xtask mutants --argued   those too that are argued to be none, and whether they are caught nevertheless
     cargo xtask mutants --list     what there is, by rule
     --jobs N                       so many at a time [default: 2]
 
-Each fault is tried by the gate's own forms, the cheapest first, until one fails. The exit status is 0 if at least 95 of 100 faults are
-caught, and each that is not says in the list why it is none.
+Each fault is tried by the gate's own forms until one fails: first by the part of one that the list says has noticed it before, then by
+all, the cheapest first. The exit status is 0 if at least 95 of 100 faults are
+caught; of those that are argued to be none the list says why.
 ";
 
 /// A fault.
@@ -47,6 +49,8 @@ struct Mutant {
     edits: Vec<(String, String)>,
     /// the bug of `model/region_protocol.py` that it is
     model: String,
+    /// the part of a form that noticed it last, which is tried first: `FORM: SCENARIO` or `FORM: TEST`
+    seen: String,
     /// why it is no fault
     equivalent: String,
 }
@@ -86,11 +90,14 @@ pub fn run(context: &Context<'_>, args: &[&str]) -> Outcome {
     let names: Vec<&str> = args
         .iter()
         .enumerate()
-        .filter(|(at, _)| jobs_at.is_none_or(|jobs_at| *at != jobs_at && *at != jobs_at + 1))
+        .filter(|(at, arg)| **arg != "--argued" && jobs_at.is_none_or(|jobs_at| *at != jobs_at && *at != jobs_at + 1))
         .map(|(_, name)| *name)
         .collect();
-    let wanted =
-        |mutant: &Mutant| names.is_empty() || names.contains(&mutant.name.as_str()) || names.contains(&mutant.rule.as_str());
+    let with_argued = args.contains(&"--argued");
+    let wanted = |mutant: &Mutant| {
+        let is_fault = with_argued || mutant.equivalent.is_empty();
+        names.contains(&mutant.name.as_str()) || is_fault && (names.is_empty() || names.contains(&mutant.rule.as_str()))
+    };
     let chosen: Vec<usize> = (0..all.len()).filter(|at| wanted(&all[*at])).collect();
     if chosen.is_empty() {
         return Outcome::Failed(format!("no fault in {LIST} has one of these names: {}", names.join(", ")));
@@ -101,24 +108,45 @@ pub fn run(context: &Context<'_>, args: &[&str]) -> Outcome {
     };
     // Of a few faults it is believed that the gate's own run has shown it.
     for form in forms.iter().filter(|_| names.is_empty()) {
-        if let Verdict::Caught(why) = form.tries(0) {
+        let began = Instant::now();
+        if let Verdict::Caught(why) = form.tries(0, None) {
             return Outcome::Failed(format!("{} fails without any fault: {why}", form.name));
         }
+        println!("{:6.1} s  {}, without any fault", began.elapsed().as_secs_f64(), form.name);
     }
     try_all(&all, &chosen, &forms, jobs)
+}
+
+/// What the trials of a form took, and how many faults it caught.
+#[derive(Default)]
+struct Tally {
+    caught: usize,
+    took: Duration,
 }
 
 /// Tries these faults, so many at a time, and says what became of each.
 fn try_all(all: &[Mutant], chosen: &[usize], forms: &[Form], jobs: usize) -> Outcome {
     let (next, rows) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
+    let tallies: Mutex<BTreeMap<&str, Tally>> = Mutex::default();
     std::thread::scope(|scope| {
         for _ in 0..jobs {
             scope.spawn(|| {
                 while let Some(at) = chosen.get(next.fetch_add(1, Ordering::Relaxed)) {
                     let (mutant, began) = (&all[*at], Instant::now());
-                    let caught = forms.iter().find_map(|form| match form.tries(at + 1) {
-                        Verdict::Passed => None,
-                        Verdict::Caught(why) => Some((form.name.clone(), why)),
+                    let before = forms
+                        .iter()
+                        .filter_map(|form| Some((form, Some(mutant.seen.strip_prefix(&form.name)?.strip_prefix(": ")?))));
+                    let caught = before.chain(forms.iter().map(|form| (form, None))).find_map(|(form, part)| {
+                        let form_began = Instant::now();
+                        let why = match form.tries(at + 1, part) {
+                            Verdict::Passed => None,
+                            Verdict::Caught(why) => Some((form.name.clone(), why)),
+                        };
+                        let mut tallies = tallies.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+                        let tally = tallies.entry(&form.name).or_default();
+                        tally.took += form_began.elapsed();
+                        tally.caught += usize::from(why.is_some());
+                        why
                     });
                     let by = match &caught {
                         Some((form, why)) => format!("{form}: {why}"),
@@ -135,13 +163,21 @@ fn try_all(all: &[Mutant], chosen: &[usize], forms: &[Form], jobs: usize) -> Out
         }
     });
     let rows = rows.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
-    let mut by_form = BTreeMap::new();
-    for form in rows.iter().filter_map(|(form, _)| form.as_ref()) {
-        *by_form.entry(form).or_insert(0) += 1;
+    for (form, tally) in &tallies.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner) {
+        println!("{:4} caught in {:6.0} s by {form}", tally.caught, tally.took.as_secs_f64());
     }
-    for (form, count) in &by_form {
-        println!("{count:4} caught by {form}");
+    let mut rules: BTreeMap<&str, (usize, usize)> = BTreeMap::new();
+    for (form, mutant) in &rows {
+        let (tried, caught) = rules.entry(&mutant.rule).or_default();
+        *tried += 1;
+        *caught += usize::from(form.is_some());
     }
+    for (rule, (tried, caught)) in rules {
+        println!("{rule:14} {tried:4} tried, {caught:4} caught");
+    }
+    let left_out =
+        all.iter().filter(|m| !m.equivalent.is_empty()).count() - rows.iter().filter(|(_, m)| !m.equivalent.is_empty()).count();
+    println!("{left_out} others are argued to be none");
     let caught = rows.iter().filter(|(form, _)| form.is_some()).count();
     let argued = rows
         .iter()
@@ -167,6 +203,8 @@ struct Form {
     name: String,
     program: PathBuf,
     args: &'static [&'static str],
+    /// the arguments before and behind the name of one of its parts, for that one alone
+    of_part: [&'static str; 2],
 }
 
 enum Verdict {
@@ -175,10 +213,14 @@ enum Verdict {
 }
 
 impl Form {
-    /// Runs it with the fault of this number (0: none) until it ends or says that something failed.
-    fn tries(&self, number: usize) -> Verdict {
+    /// Runs it, or one of its parts, with the fault of this number (0: none) until it ends or says that something failed.
+    fn tries(&self, number: usize, part: Option<&str>) -> Verdict {
         let mut command = Command::new(&self.program);
         command.args(self.args).env(VARIABLE, number.to_string());
+        if let Some(part) = part {
+            let [before, behind] = self.of_part;
+            command.args([before, part, behind]);
+        }
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
         let mut child = match command.spawn() {
             Ok(child) => child,
@@ -192,11 +234,13 @@ impl Form {
             ended.store(true, Ordering::Release);
             let _ = child.lock().unwrap_or_else(std::sync::PoisonError::into_inner).kill();
         };
-        let began = Instant::now();
+        let (said, is_silent) = (Mutex::new(Instant::now()), AtomicBool::new(false));
+        let last_said = || said.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         let failure = std::thread::scope(|scope| {
             scope.spawn(|| {
                 while !ended.load(Ordering::Acquire) {
-                    if began.elapsed() > LIMIT {
+                    if last_said().elapsed() > SILENCE_MAX {
+                        is_silent.store(true, Ordering::Release);
                         end();
                     }
                     std::thread::park_timeout(Duration::from_millis(200));
@@ -205,6 +249,7 @@ impl Form {
             let failure = BufReader::new(out)
                 .lines()
                 .map_while(Result::ok)
+                .inspect(|_| *last_said() = Instant::now())
                 .find(|line| line.contains("FAILED"))
                 .map(|line| line.trim().to_owned());
             if failure.is_some() {
@@ -216,7 +261,7 @@ impl Form {
         let status = child.lock().unwrap_or_else(std::sync::PoisonError::into_inner).wait();
         match (failure, status) {
             (Some(why), _) => Verdict::Caught(why),
-            (None, _) if began.elapsed() > LIMIT => Verdict::Caught(format!("it did not end within {} s", LIMIT.as_secs())),
+            (None, _) if is_silent.into_inner() => Verdict::Caught(format!("nothing more for {} s", SILENCE_MAX.as_secs())),
             (None, Ok(status)) if status.success() => Verdict::Passed,
             (None, Ok(status)) => Verdict::Caught(status.to_string()),
             (None, Err(e)) => Verdict::Caught(e.to_string()),
@@ -267,29 +312,37 @@ fn build(context: &Context<'_>, all: &[Mutant]) -> Result<Vec<Form>, String> {
     if let Outcome::Failed(why) = built {
         return Err(why);
     }
-    let mut tests = cargo(&["test", "--no-run", "--package", "keyway-region", "--message-format", "json"]);
-    let output = tests.stderr(Stdio::inherit()).output().map_err(|e| e.to_string())?;
-    if !output.status.success() {
-        return Err(format!("the tests of keyway-region do not compile with the faults of {LIST}"));
-    }
-    let mut forms: Vec<Form> = executables(&String::from_utf8_lossy(&output.stdout))
-        .into_iter()
-        .map(|(name, program)| Form {
+    let tests_of = |more: &[&str]| {
+        let mut tests = cargo(
+            &[
+                &["test", "--no-run", "--package", "keyway-region", "--message-format", "json"],
+                more,
+            ]
+            .concat(),
+        );
+        let output = tests.stderr(Stdio::inherit()).output().map_err(|e| e.to_string())?;
+        if !output.status.success() {
+            return Err(format!("the tests of keyway-region do not compile with the faults of {LIST}"));
+        }
+        let programs = executables(&String::from_utf8_lossy(&output.stdout)).into_iter();
+        let forms = programs.map(|(name, program)| Form {
             name: format!("keyway-region {name}"),
             program,
             args: &["--test-threads", "1"],
-        })
-        .collect();
-    // The cheapest first.
-    forms.sort_by_key(|form| form.name.ends_with("room"));
-    forms.insert(
-        0,
-        Form {
-            name: "schedules".to_owned(),
-            program: copy.join("target/debug/schedules"),
-            args: &["--short", "--sound"],
-        },
-    );
+            of_part: ["--exact", "--nocapture"],
+        });
+        Ok(forms.collect::<Vec<Form>>())
+    };
+    // The cheapest first: a second each, some minutes, and then what catches few that these do not.
+    let (slow, mut forms): (Vec<Form>, Vec<Form>) = tests_of(&[])?.into_iter().partition(|form| form.name.ends_with("room"));
+    forms.push(Form {
+        name: "schedules".to_owned(),
+        program: copy.join("target/debug/schedules"),
+        args: &["--short", "--sound"],
+        of_part: ["--only", "--sound"],
+    });
+    forms.extend(tests_of(&["--features", "observe", "--test", "chains"])?);
+    forms.extend(slow);
     Ok(forms)
 }
 
@@ -390,6 +443,7 @@ fn parse(text: &str) -> Result<Vec<Mutant>, String> {
                 None => return Err(format!("{LIST}:{}: a `with` without a `find`", number + 1)),
             },
             "model" => mutant.model = value,
+            "seen" => mutant.seen = value,
             "equivalent" => mutant.equivalent = value,
             other => return Err(format!("{LIST}:{}: no field is called '{other}'", number + 1)),
         }

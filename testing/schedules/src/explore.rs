@@ -17,14 +17,14 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use crate::copies;
-use crate::preempt::{self, Overtaken};
+use crate::preempt::{self, Overtaken, Woven};
 use crate::scenarios::{Act, Found, SCENARIOS, Scenario, Stage, get};
 
 const HELP: &str = "\
 cargo xtask schedules: threads on one tiny region, switched before any access to shared memory
 
     --short         200 schedules a scenario; otherwise KEYWAY_SCHEDULES of them (20,000 if it is not set)
-    --only TEXT     the scenarios whose name contains it; \"copies\" is the last part
+    --only TEXT     the scenario of this name, or those whose name contains it; \"copies\" is the last part
     --sound         without the broken variants
     --seed N        of the death's place in scenarios with one
 
@@ -37,7 +37,7 @@ the region has; the counting is turned on before any one access. Five regions th
 
 pub(crate) fn answer(session: &mut Session, now: u32, call: &Call) -> Answer {
     if session.is_fenced() {
-        *session = another_seat(session);
+        another_seat(session, 0);
     }
     try_answer(session, now, call).unwrap_or_else(|e| match e {
         WriteError::OutOfMemory | WriteError::TooLarge { .. } => Answer::Refused,
@@ -141,8 +141,8 @@ fn tick() -> u64 {
 
 /// Before every access: others may go on first.
 fn switch(event: Event) {
-    if let Event::Before(_) = event {
-        if !preempt::goes_on() {
+    if let Event::Before(access) = event {
+        if !preempt::goes_on(access) {
             let point = POINT.with_borrow(|p| p.clone());
             if let Some(point) = point {
                 point.load(Ordering::SeqCst);
@@ -188,15 +188,22 @@ fn set_up(scenario: &Scenario, found: Found) -> (Ready, Found) {
 /// How often the thread that is not dead is looked at.
 const SUSPICIONS: usize = 3;
 
-/// What a process does whose session was fenced: of the first process slot, the only one that seems to be dead.
-fn another_seat(fenced: &mut Session) -> Session {
-    let region = Arc::clone(fenced.region());
-    fenced.end();
-    let incarnation = region.tenant(0).tenancy.incarnation();
+/// What a process does whose session was fenced (of those here only the first one seems to be dead), and any may do: the thread gives its
+/// slot back and takes another one.
+fn another_seat(session: &mut Session, process: usize) {
+    let region = Arc::clone(session.region());
+    session.end();
+    let incarnation = region.tenant(process).tenancy.incarnation();
     let evict = READY.with_borrow(|ready| ready.as_ref().is_some_and(|ready| ready.evicts));
-    region
-        .session(Process { slot: 0, incarnation }, limits(evict))
-        .unwrap_or_else(|| panic!("a free thread slot"))
+    *session = region
+        .session(
+            Process {
+                slot: process,
+                incarnation,
+            },
+            limits(evict),
+        )
+        .unwrap_or_else(|| panic!("a free thread slot"));
 }
 
 fn limits(evict: bool) -> Limits {
@@ -242,7 +249,7 @@ fn run_once() {
         .into_iter()
         .zip(threads)
         .enumerate()
-        .map(|(n, (session, calls))| shuttle::thread::spawn(move || work(session, &calls, now, dies && n == 0)))
+        .map(|(n, (session, calls))| shuttle::thread::spawn(move || work(session, n, &calls, now, dies && n == 0)))
         .collect();
     // Behind the others, whose numbers the plans of schedules name.
     let suspicion = is_suspected.then(|| {
@@ -266,12 +273,12 @@ fn run_once() {
 }
 
 /// A thread's calls. The session, unless the thread died.
-fn work(mut session: Session, acts: &[Act], now: u32, dies: bool) -> Option<Session> {
+fn work(mut session: Session, process: usize, acts: &[Act], now: u32, dies: bool) -> Option<Session> {
     if dies {
         DYING.set(Some(shuttle::thread::current().id()));
     }
     for act in acts {
-        let Ok(()) = catch_unwind(AssertUnwindSafe(|| act_once(&mut session, act, now))).map_err(|e| {
+        let Ok(()) = catch_unwind(AssertUnwindSafe(|| act_once(&mut session, process, act, now))).map_err(|e| {
             if e.downcast_ref::<Death>().is_none() {
                 resume_unwind(e);
             }
@@ -284,10 +291,11 @@ fn work(mut session: Session, acts: &[Act], now: u32, dies: bool) -> Option<Sess
     Some(session)
 }
 
-fn act_once(session: &mut Session, act: &Act, now: u32) {
+fn act_once(session: &mut Session, process: usize, act: &Act, now: u32) {
     let call = match act {
         Act::Call(call) => call,
         Act::Upkeep => return session.upkeep(now),
+        Act::Reseat => return another_seat(session, process),
     };
     let invoked = tick();
     let n = HISTORY.with_borrow_mut(|history| {
@@ -380,11 +388,17 @@ fn explore(scenario: &Scenario, mutant: Option<Mutant>, schedules: usize, seed: 
     let half = schedules.div_ceil(2);
     let (threads, overtaken) = READY.with_borrow(|ready| {
         let threads = ready.as_ref().map_or(0, |ready| ready.threads.len());
-        (threads + usize::from(scenario.is_suspected), scenario.overtaken)
+        // The one that suspects is behind the others.
+        let suspects = scenario.is_suspected.then_some(threads);
+        let overtaken: Vec<usize> = (0..scenario.overtaken.min(threads)).chain(suspects).collect();
+        (threads + usize::from(scenario.is_suspected), overtaken)
     });
     let found = catch_unwind(|| {
-        let planned = Overtaken::new(threads, overtaken, 10 * schedules as u64, half, seed);
+        let planned = Overtaken::new(threads, &overtaken, 10 * schedules as u64, half, seed);
         let mut made = Runner::new(planned, config()).run(run_once);
+        if let Some(weave) = scenario.weave {
+            made += Runner::new(Woven::new(weave), config()).run(run_once);
+        }
         preempt::forget();
         if scenario.mutant.is_some() {
             made += Runner::new(RandomScheduler::new_from_seed(seed, half), config()).run(run_once);
@@ -429,10 +443,13 @@ pub fn main() -> ExitCode {
     let is_sound_only = args.iter().any(|a| a == "--sound");
     let (mut passed, mut failed) = (0, 0);
     let only = args.iter().position(|a| a == "--only").and_then(|at| args.get(at + 1));
-    for scenario in SCENARIOS
-        .iter()
-        .filter(|s| only.is_none_or(|text| s.name.contains(text.as_str())))
-    {
+    let is_name = only.is_some_and(|text| SCENARIOS.iter().any(|scenario| scenario.name == text));
+    let is_wanted = |scenario: &Scenario| match only {
+        Some(name) if is_name => scenario.name == name,
+        Some(text) => scenario.name.contains(text.as_str()),
+        None => true,
+    };
+    for scenario in SCENARIOS.iter().filter(|scenario| is_wanted(scenario)) {
         match explore(scenario, None, schedules, seed) {
             Ok(made) => {
                 passed += 1;

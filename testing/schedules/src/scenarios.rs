@@ -1,6 +1,8 @@
 //! The scenarios: what is in the region before, and what each thread does.
 
 use histories::{Call, Key, Operation, Verb};
+use keyway_region::layout::bucket::Table;
+use keyway_region::layout::slot::Slot;
 use keyway_region::mutants::Mutant;
 use keyway_region::{Region, Session, all_choices, hash};
 use kill_points::ground::{Ground, NOW};
@@ -8,6 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use crate::explore::{answer, open_session};
+use crate::preempt::{By, Weave};
 
 /// What a thread does.
 #[derive(Clone, Copy, Debug)]
@@ -15,6 +18,8 @@ pub(crate) enum Act {
     Call(Call),
     /// housekeeping, which recovers the dead and frees what was flushed
     Upkeep,
+    /// the thread gives its slot back and takes the first that is vacant
+    Reseat,
 }
 
 /// Threads in a region, and what is wrong with it when it is to be rejected.
@@ -28,6 +33,8 @@ pub(crate) struct Scenario {
     pub is_suspected: bool,
     /// so many of the first threads are overtaken at every place
     pub overtaken: usize,
+    /// threads that are stopped in turn besides
+    pub weave: Option<Weave>,
     pub mutant: Option<Mutant>,
     pub setup: fn(&mut Stage<'_>) -> Vec<Vec<Act>>,
 }
@@ -40,6 +47,7 @@ const PLAIN: Scenario = Scenario {
     dies: false,
     is_suspected: false,
     overtaken: 1,
+    weave: None,
     mutant: None,
     setup: |_| Vec::new(),
 };
@@ -57,6 +65,45 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
                 vec![store(Verb::Add, K, 2)],
                 vec![get(K), get(K)],
             ])
+        },
+        ..PLAIN
+    },
+    Scenario {
+        name: "two inserts of one key, into both of its buckets",
+        overtaken: 2,
+        weave: Some(APART),
+        setup: |stage| {
+            let other = stage.goes_elsewhere_without();
+            threads([
+                vec![store(Verb::Add, K, 1)],
+                vec![delete(other), store(Verb::Add, K, 2), get(K)],
+            ])
+        },
+        ..PLAIN
+    },
+    Scenario {
+        name: "a suspicion that comes late",
+        is_suspected: true,
+        overtaken: 0,
+        setup: |_| {
+            threads_of([
+                [store(Verb::Set, K, 1), store(Verb::Set, K, 2)].map(Act::Call).to_vec(),
+                vec![Act::Upkeep, Act::Call(get(K))],
+            ])
+        },
+        ..PLAIN
+    },
+    Scenario {
+        name: "recovery of an insert in whose place another one is",
+        dies: true,
+        setup: |_| {
+            let goes_on = [
+                Act::Call(store(Verb::Add, K, 2)),
+                Act::Call(get(K)),
+                Act::Upkeep,
+                Act::Call(get(K)),
+            ];
+            threads_of([vec![Act::Call(store(Verb::Set, K, 1))], goes_on.to_vec()])
         },
         ..PLAIN
     },
@@ -217,10 +264,86 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
         ..PLAIN
     },
     Scenario {
+        name: "what a split moves is read, changed and inserted meanwhile",
+        segments: 24,
+        setup: |stage| {
+            let [old, gone, new] = stage.about_to_move();
+            threads([
+                vec![
+                    get(old),
+                    store(Verb::Append, old, 5),
+                    delete(gone),
+                    store(Verb::Set, new, 6),
+                    get(new),
+                ],
+                vec![store(Verb::Set, Key(60_000), 3)],
+            ])
+        },
+        ..PLAIN
+    },
+    Scenario {
+        name: "a delete while its item's segment is taken",
+        evicts: true,
+        overtaken: 0,
+        weave: Some(Weave {
+            stops: &[(1, By::Exchange(40)), (0, By::Step(200))],
+            ends: &[1, 0],
+        }),
+        setup: |stage| {
+            let mut rest = stage.fill_segments(3);
+            for call in &mut rest {
+                call.len = 15_500;
+            }
+            threads([vec![delete(K)], rest])
+        },
+        ..PLAIN
+    },
+    Scenario {
+        name: "a delete by one that is taken for dead, whose word comes back as another key's",
+        is_suspected: true,
+        setup: |stage| {
+            let (other, rest) = stage.until_the_word_returns();
+            threads([vec![delete(K), get(other)], rest])
+        },
+        ..PLAIN
+    },
+    Scenario {
+        name: "two inserts of one key, into both of its buckets, and a flush that is cleaned up",
+        overtaken: 0,
+        weave: Some(APART),
+        setup: |stage| {
+            let other = stage.goes_elsewhere_without();
+            // In a segment of its own, which nobody else writes to.
+            let whole = Call {
+                len: 15_000,
+                ..store(Verb::Add, K, 2)
+            };
+            let cleans = [delete(other), whole, flush()].map(Act::Call);
+            threads_of([
+                vec![Act::Call(store(Verb::Add, K, 1))],
+                cleans.into_iter().chain([Act::Upkeep]).collect(),
+            ])
+        },
+        ..PLAIN
+    },
+    Scenario {
         name: "a delete, whose word comes back as another key's",
         setup: |stage| {
             let (other, rest) = stage.until_the_word_returns();
             threads([vec![delete(K), get(other)], rest])
+        },
+        ..PLAIN
+    },
+    Scenario {
+        name: "a delete by the thread with the last slot, whose word comes back as another key's",
+        overtaken: 0,
+        weave: Some(Weave {
+            stops: &[(1, By::Step(200))],
+            ends: &[0, 1],
+        }),
+        setup: |stage| {
+            let (other, rest) = stage.until_the_word_returns();
+            threads([rest, vec![delete(K), get(other)]])
         },
         ..PLAIN
     },
@@ -270,24 +393,6 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
         ..PLAIN
     },
     Scenario {
-        name: "a large item that is to be evicted is touched and replaced",
-        segments: 16,
-        evicts: true,
-        setup: |stage| {
-            let rest = stage.fill_with_large();
-            threads([
-                rest,
-                vec![
-                    touch(Key(300)),
-                    touch(Key(301)),
-                    store(Verb::Set, Key(300), 5),
-                    touch(Key(301)),
-                ],
-            ])
-        },
-        ..PLAIN
-    },
-    Scenario {
         name: "third buckets are used for the first time",
         overtaken: 2,
         setup: |stage| {
@@ -325,6 +430,37 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
         ..PLAIN
     },
     Scenario {
+        name: "changes against a split",
+        segments: 24,
+        overtaken: 2,
+        setup: |stage| {
+            let [old, new] = stage.begin_doubling();
+            threads([
+                vec![store(Verb::Set, Key(60_000), 3)],
+                vec![
+                    delete(old),
+                    store(Verb::Add, old, 4),
+                    delete(old),
+                    store(Verb::Append, new, 5),
+                ],
+            ])
+        },
+        ..PLAIN
+    },
+    Scenario {
+        name: "a splitter that sleeps while others go on",
+        segments: 24,
+        setup: |stage| {
+            let [old, new] = stage.begin_doubling();
+            let others = (0..4).map(|n| store(Verb::Set, Key(60_001 + n), u64::from(n)));
+            let mut after = vec![delete(old)];
+            after.extend(others);
+            after.extend([store(Verb::Add, old, 7), store(Verb::Set, new, 8), get(old)]);
+            threads([vec![store(Verb::Set, Key(60_000), 3)], after])
+        },
+        ..PLAIN
+    },
+    Scenario {
         name: "an insert against a split",
         segments: 24,
         overtaken: 2,
@@ -354,33 +490,43 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
         ..PLAIN
     },
     Scenario {
-        name: "changes against a split",
+        name: "a large value is read while it is replaced",
         segments: 24,
-        overtaken: 2,
         setup: |stage| {
-            let [old, new] = stage.begin_doubling();
+            stage.call(large(K, 1));
+            threads([vec![store(Verb::Set, K, 2), get(K)], vec![get(K), get(K)]])
+        },
+        ..PLAIN
+    },
+    Scenario {
+        name: "a large item that is to be evicted is touched and replaced",
+        segments: 16,
+        evicts: true,
+        setup: |stage| {
+            let rest = stage.fill_with_large();
             threads([
-                vec![store(Verb::Set, Key(60_000), 3)],
+                rest,
                 vec![
-                    delete(old),
-                    store(Verb::Add, old, 4),
-                    delete(old),
-                    store(Verb::Append, new, 5),
+                    touch(Key(300)),
+                    touch(Key(301)),
+                    store(Verb::Set, Key(300), 5),
+                    touch(Key(301)),
                 ],
             ])
         },
         ..PLAIN
     },
     Scenario {
-        name: "a splitter that sleeps while others go on",
+        name: "two inserts of one key, into both of its buckets, and a split",
         segments: 24,
+        overtaken: 0,
+        weave: Some(APART),
         setup: |stage| {
-            let [old, new] = stage.begin_doubling();
-            let others = (0..4).map(|n| store(Verb::Set, Key(60_001 + n), u64::from(n)));
-            let mut after = vec![delete(old)];
-            after.extend(others);
-            after.extend([store(Verb::Add, old, 7), store(Verb::Set, new, 8), get(old)]);
-            threads([vec![store(Verb::Set, Key(60_000), 3)], after])
+            let (key, other) = stage.moves_elsewhere_without();
+            threads([
+                vec![store(Verb::Add, key, 1)],
+                vec![delete(other), store(Verb::Add, key, 2), get(key)],
+            ])
         },
         ..PLAIN
     },
@@ -468,13 +614,19 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
     },
     Scenario {
         name: "a writer of an item that fills its extent, against a flush",
+        weave: Some(Weave {
+            stops: &[(0, By::Exchange(40))],
+            ends: &[1, 0],
+        }),
         setup: |stage| {
+            // It leaves no room for others in its segment, and is written while another one has some: its extent is closed at once.
             let whole = Call {
-                len: 9_000,
+                len: 15_900,
                 ..store(Verb::Set, K, 1)
             };
+            stage.call(store(Verb::Set, K, 8));
             stage.call(store(Verb::Set, L, 9));
-            threads_of([vec![Act::Call(whole)], stage.use_again()])
+            threads_of([vec![Act::Call(store(Verb::Set, L, 2)), Act::Call(whole)], stage.use_again()])
         },
         ..PLAIN
     },
@@ -534,7 +686,44 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
         },
         ..PLAIN
     },
+    Scenario {
+        name: "a get of what is stored elsewhere, while its old place is written over",
+        setup: |stage| {
+            stage.pairs(1, 30);
+            let mut rest = vec![store(Verb::Set, K, 77)];
+            rest.extend((0..14).map(|n| Call {
+                len: 15_900,
+                ..store(Verb::Set, Key(90), 9000 + n)
+            }));
+            threads([vec![get(K)], rest])
+        },
+        ..PLAIN
+    },
+    Scenario {
+        name: "a writer that is taken for dead, and whose slot another one wants",
+        evicts: true,
+        is_suspected: true,
+        setup: |stage| {
+            let rest = stage.fill_segments(5);
+            let mut acts = vec![Act::Reseat];
+            acts.extend(rest.into_iter().map(Act::Call));
+            threads_of([
+                [store(Verb::Set, L, 1), store(Verb::Set, K, 2), get(L)]
+                    .map(Act::Call)
+                    .to_vec(),
+                acts,
+            ])
+        },
+        ..PLAIN
+    },
 ];
+
+/// The first inserter is stopped at an exchange, the second one at one, and the first one at each step behind it; and the second one ends
+/// before it.
+const APART: Weave = Weave {
+    stops: &[(0, By::Exchange(6)), (1, By::Exchange(12)), (0, By::Step(120))],
+    ends: &[1, 0],
+};
 
 pub(crate) const K: Key = Key(1);
 pub(crate) const L: Key = Key(2);
@@ -712,21 +901,115 @@ impl<'g> Stage<'g> {
         filled
     }
 
-    /// Inserts until the index has begun to double. A key that is there and one that is not, which the next splits concern.
-    fn begin_doubling(&mut self) -> [Key; 2] {
+    /// Puts an item into each of K's two buckets. Without the one whose key is returned, K goes to its second bucket; with it, to its first.
+    fn goes_elsewhere_without(&mut self) -> Key {
+        let [a, b, _] = self.buckets(K);
+        let into = |stage: &Self, bucket, not| stage.keys_with(1000, |[one, other, _]| one == bucket && other != not).next();
+        let both = [into(self, a, b), into(self, b, a)].map(|key| key.unwrap_or(L));
+        for key in both {
+            self.call(store(Verb::Set, key, 1));
+        }
+        both[1]
+    }
+
+    /// The words of a bucket of the first index.
+    fn words(&self, bucket: u64) -> impl Iterator<Item = u64> {
+        let at = self.region.layout().segments + usize::try_from(bucket).unwrap_or(0) * 64;
+        let words = self.ground.bytes()[at..at + 64].chunks_exact(8);
+        words.map(|bytes| bytes.try_into().map_or(0, u64::from_ne_bytes))
+    }
+
+    /// Of the keys with these numbers those that the next splits move, with the bucket that they leave, and the other one.
+    fn moving(&self, keys: std::ops::Range<u32>) -> impl Iterator<Item = (Key, u64, u64)> {
+        let table = Table::new(self.table());
+        let after = Table::new(table.count + 4);
+        keys.map(Key).filter_map(move |key| {
+            let [one, other, _] = all_choices(self.hash(key));
+            let leaves = |choice| table.bucket(choice) != after.bucket(choice);
+            match (leaves(one), leaves(other)) {
+                (true, false) => Some((key, table.bucket(one), table.bucket(other))),
+                (false, true) => Some((key, table.bucket(other), table.bucket(one))),
+                _ => None,
+            }
+        })
+    }
+
+    fn empties(&self, bucket: u64) -> usize {
+        self.words(bucket).filter(|word| Slot(*word).is_empty()).count()
+    }
+
+    /// Whether the bucket has a word with the key's tag.
+    fn is_in(&self, key: Key, bucket: u64) -> bool {
+        self.words(bucket).any(|word| Slot(word).is_item_with(self.hash(key) >> 52))
+    }
+
+    /// Whether a new key would go to the first of these, which are its buckets; with one item less in it, if that is said.
+    fn goes_to(&self, key: Key, bucket: u64, other: u64, freed: usize) -> bool {
+        let is_first = Table::new(self.table()).bucket(all_choices(self.hash(key))[0]) == bucket;
+        let (here, there) = (self.empties(bucket) + freed, self.empties(other));
+        here > there || is_first && here == there
+    }
+
+    /// With the index about to be split: a key that is not there, which the next splits move if it is put into one of its buckets; but it
+    /// goes to the other one. And the key without which it does not.
+    fn moves_elsewhere_without(&mut self) -> (Key, Key) {
+        let there = self.begin_doubling_at();
+        let found = self.moving(60_100..90_000).find_map(|(key, leaves, other)| {
+            let turns = !self.goes_to(key, leaves, other, 0) && self.goes_to(key, leaves, other, 1);
+            let one = there
+                .clone()
+                .map(Key)
+                .find(|one| self.is_in(*one, leaves) && self.buckets_now(*one).contains(&leaves));
+            one.filter(|_| turns).map(|one| (key, one))
+        });
+        found.unwrap_or_else(|| panic!("no such key"))
+    }
+
+    /// With the index about to be split: two keys that the next splits move, and one that is not there and will be moved.
+    fn about_to_move(&mut self) -> [Key; 3] {
+        let there = self.begin_doubling_at();
+        let mut old = self
+            .moving(there)
+            .filter(|(key, leaves, _)| self.is_in(*key, *leaves))
+            .map(|(key, ..)| key);
+        let new = self
+            .moving(60_100..90_000)
+            .find_map(|(key, leaves, other)| self.goes_to(key, leaves, other, 0).then_some(key));
+        let [Some(one), Some(two), Some(new)] = [old.next(), old.next(), new] else {
+            panic!("no such keys")
+        };
+        [one, two, new]
+    }
+
+    /// The two buckets of a key, whatever the index has grown to.
+    fn buckets_now(&self, key: Key) -> [u64; 2] {
+        let [one, other, _] = all_choices(self.hash(key));
+        [one, other].map(|choice| Table::new(self.table()).bucket(choice))
+    }
+
+    /// Inserts until the index has begun to double: the numbers of the keys.
+    fn begin_doubling_at(&mut self) -> std::ops::Range<u32> {
         let base = self.table();
         let mut n = 100;
         while self.table() == base {
             self.call(store(Verb::Set, Key(n), u64::from(n)));
             n += 1;
         }
+        100..n
+    }
+
+    /// Inserts until the index has begun to double. A key that is there and one that is not, which the next splits concern.
+    fn begin_doubling(&mut self) -> [Key; 2] {
+        let base = self.table();
+        let there = self.begin_doubling_at();
+        let n = there.end;
         let next = self.table();
         let concerned = |key: &u32| {
             let choice = self.hash(Key(*key)) & 0xFFFF_FFFF;
             let place = choice % (2 * base);
             (next..next + 4).contains(&place)
         };
-        [100..n, n..60_000].map(|keys| Key(keys.into_iter().find(concerned).unwrap_or(100)))
+        [there, n..60_000].map(|keys| Key(keys.into_iter().find(concerned).unwrap_or(100)))
     }
 
     /// K and L in a segment whose other items are replaced, then segments of which half stays, until the next store has K and L

@@ -17,18 +17,22 @@ use std::sync::Arc;
 /// When it was made.
 pub const UNIX_S: i64 = 1_800_000_000;
 
-struct Alone(usize);
+struct Alone {
+    len: usize,
+    /// what it takes its tenants for
+    life: Life,
+}
 
 impl Host for Alone {
     fn life(&self, _: &Tenant) -> Life {
-        Life::Alive
+        self.life
     }
     fn prepare(&self, _: &[Range<usize>], _: bool, _: bool) {}
     fn write_back(&self, _: Range<usize>) -> bool {
         true
     }
     fn file_len(&self) -> usize {
-        self.0
+        self.len
     }
     fn back(&self, _: Range<usize>) -> std::io::Result<()> {
         Err(std::io::ErrorKind::StorageFull.into())
@@ -48,8 +52,20 @@ pub fn bytes_at(pages: &[Page], address: *const u8, len: usize) -> Vec<u8> {
     bytes.skip(from).take(len).collect()
 }
 
+/// The words of the memory.
+#[allow(dead_code, reason = "not every test asks")]
+pub fn words(pages: &mut [Page]) -> impl Iterator<Item = &mut u64> {
+    pages.iter_mut().flat_map(|page| &mut page.0)
+}
+
 /// The memory, which goes last, and in it a region of so many bytes. It cannot grow: the address space is real memory here.
+#[allow(dead_code, reason = "not every test asks")]
 pub fn region(memory: u64) -> (Vec<Page>, Arc<Region>) {
+    region_where(memory, Life::Alive)
+}
+
+/// The same where every process is taken for this.
+pub fn region_where(memory: u64, life: Life) -> (Vec<Page>, Arc<Region>) {
     let mut shape = Shape::for_memory(memory, 4096);
     shape.segments_max = Layout::new(shape).segments_for(memory);
     let layout = Layout::new(shape);
@@ -65,8 +81,12 @@ pub fn region(memory: u64) -> (Vec<Page>, Arc<Region>) {
         boot_id: [4, 5],
         checksums: false,
     };
+    let host = Alone {
+        len: layout.len(segments),
+        life,
+    };
     // SAFETY: see the top of the file.
     let mapped = unsafe { Memory::new(base, pages.len() * 4096) };
-    let region = Region::create(mapped, &creation, Box::new(Alone(layout.len(segments)))).expect("memory of the right size");
+    let region = Region::create(mapped, &creation, Box::new(host)).expect("memory of the right size");
     (pages, Arc::new(region))
 }
