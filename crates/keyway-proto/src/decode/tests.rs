@@ -769,6 +769,7 @@ fn http_closes_and_so_does_a_line_without_end() {
 
 /// What comes of one line of many keys that arrives in chunks of this size: its keys, the longest piece in keys, how often its end was
 /// seen, what was refused, and most bytes that had to wait.
+#[allow(clippy::type_complexity, reason = "five things seen, each named where it is used")]
 fn keys_of(line: &[u8], chunk: usize) -> (Vec<Vec<u8>>, usize, usize, Vec<&'static [u8]>, usize) {
     let mut decoder = Decoder::new(limits());
     let (mut keys_seen, mut longest, mut ends, mut refusals, mut waiting) = (Vec::new(), 0, 0, Vec::new(), 0);
