@@ -295,8 +295,8 @@ impl Session {
         either!(self, way => way.flush_all(exptime))
     }
 
-    /// Walks live items from `cursor` on (0: the start), about `budget` of them; the next cursor, `None` at the end. An item
-    /// that is there all the time is visited at least once.
+    /// Walks live items from `cursor` on (0: the start), until about `budget` buckets and items have been looked at; the next cursor, `None`
+    /// at the end. An item that is there all the time is visited at least once.
     ///
     /// ```
     /// # use keyway::{Cache, Options, Place};
