@@ -153,7 +153,8 @@ fn test(context: &Context<'_>) -> Outcome {
     }
 }
 
-/// The region's tests that stop threads between accesses: in a build of their own, which tells of every access.
+/// The region's tests that stop threads between accesses, and those in which epochs go round: in a build of their own, which tells of every
+/// access and has few epochs.
 const WATCHED_TESTS: &[&str] = &[
     "test",
     "--quiet",
@@ -161,9 +162,11 @@ const WATCHED_TESTS: &[&str] = &[
     "--package",
     "keyway-region",
     "--features",
-    "observe",
+    "observe,small",
     "--test",
     "chains",
+    "--test",
+    "epochs",
 ];
 
 fn model(context: &Context<'_>) -> Outcome {

@@ -5,6 +5,7 @@
 
 use crate::aside::List;
 use crate::atomics::{Acquire, AtomicU32, AtomicU64, Relaxed, SeqCst, fence};
+use crate::epoch::is_older;
 use crate::hash::{Key, choices, tag, third_choice};
 use crate::layout::bucket::{SLOTS, Table};
 use crate::layout::index;
@@ -124,7 +125,7 @@ impl Seen {
     /// Whether it is there for those who ask: neither flushed before this epoch, nor expired.
     #[inline(always)]
     pub fn is_present(&self, epoch: u32, now: u32) -> bool {
-        self.word.epoch() >= epoch && !self.header.is_expired(now)
+        !is_older(self.word.epoch(), epoch) && !self.header.is_expired(now)
     }
 }
 
@@ -385,7 +386,7 @@ impl Region {
                         if !self.still(&seen) {
                             continue 'again;
                         }
-                        return if seen.word.epoch() < epoch {
+                        return if is_older(seen.word.epoch(), epoch) {
                             Found::Flushed
                         } else {
                             Found::Expired
@@ -674,7 +675,7 @@ impl Region {
     /// An item that is there all the time is visited at least once; one that a split moves may be visited twice.
     pub fn walk(&self, cursor: u64, budget: usize, now: u32, mut visit: impl FnMut(&[u8], &Item)) -> Option<u64> {
         let flush = self.flush_word();
-        let epoch = flush.epoch() + u32::from(flush.is_due(now));
+        let epoch = if flush.is_due(now) { flush.flushed() } else { flush }.epoch();
         let mut key = List::with_capacity(crate::verbs::KEY_LEN_MAX);
         let key = key.as_vec();
         let mut looked = 0;
