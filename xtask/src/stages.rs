@@ -153,8 +153,7 @@ fn test(context: &Context<'_>) -> Outcome {
     }
 }
 
-/// The region's tests that stop threads between accesses, and those in which epochs go round: in a build of their own, which tells of every
-/// access and has few epochs.
+/// The region's tests that stop threads between accesses: in a build of their own, which tells of every access.
 const WATCHED_TESTS: &[&str] = &[
     "test",
     "--quiet",
@@ -162,11 +161,9 @@ const WATCHED_TESTS: &[&str] = &[
     "--package",
     "keyway-region",
     "--features",
-    "observe,small",
+    "observe",
     "--test",
     "chains",
-    "--test",
-    "epochs",
 ];
 
 fn model(context: &Context<'_>) -> Outcome {

@@ -14,7 +14,6 @@
 
 use crate::atomics::{AcqRel, Relaxed, Release, fence};
 use crate::clock::seconds_left;
-use crate::epoch::is_older;
 use crate::layout::index;
 use crate::layout::segment::{ADMISSION, Kind, LeaseWord, MAIN, POOLS, Spare, State};
 use crate::layout::stats::Counter;
@@ -178,9 +177,7 @@ impl Region {
         let expires = header.expires.load(Relaxed);
         let is_over = expires != u32::MAX && expires <= now;
         match state.kind() {
-            Some(Kind::Open | Kind::Retired) => {
-                is_older(self.segment_word(segment).epoch(), epoch) || is_over && self.is_filled(segment)
-            }
+            Some(Kind::Open | Kind::Retired) => self.segment_word(segment).epoch() < epoch || is_over && self.is_filled(segment),
             Some(Kind::Large) => is_over && state.owner().is_none(),
             _ => false,
         }

@@ -16,7 +16,7 @@ use crate::layout::segment::{
     SegmentWord, Standing, State, Stream, TailWord,
 };
 use crate::layout::session::{FREEING, LEASING, UPKEEP, WRITTEN};
-use crate::layout::slot::{OFFSET_BITS, Slot};
+use crate::layout::slot::Slot;
 use crate::layout::stats::Counter;
 use crate::layout::superblock::FREE;
 use crate::lookup::{ATTEMPTS_MAX, Chain, Seen, cas_of};
@@ -215,18 +215,6 @@ pub(crate) enum Value<'v> {
     Chain(Chain),
 }
 
-impl Value<'_> {
-    /// Bytes that are to be written, if the decision has `built` these.
-    pub fn len(&self, built: &[u8]) -> usize {
-        match self {
-            Self::Bytes(bytes) => bytes.len(),
-            Self::Built => built.len(),
-            Self::Number(..) => decimal::LEN_MAX,
-            Self::Chain(_) => LARGE_BODY_SIZE,
-        }
-    }
-}
-
 /// An item that is copied to the log's head.
 pub(crate) struct CopyOf<'s> {
     pub seen: &'s Seen,
@@ -271,56 +259,17 @@ impl Region {
         self.superblock().sequence.fetch_add(1, Relaxed)
     }
 
-    /// Whether a new item's CAS unique is above the one of the item that it replaces.
-    pub(crate) fn is_unique_above(&self, new: u64, seen: &Seen) -> bool {
-        new > cas_of(self.header(seen.segment).sequence.load(Relaxed), seen.offset) && self.is_unique_above_carried(new, seen)
-    }
-
-    /// The same if the item carries its unique. One that no place can have given was chosen by a client, and is not to be outdone.
-    #[inline(always)]
-    pub(crate) fn is_unique_above_carried(&self, new: u64, seen: &Seen) -> bool {
-        !seen.header.has(flag::CAS) || self.is_above_or_chosen(new, seen)
-    }
-
-    #[inline(never)]
-    fn is_above_or_chosen(&self, new: u64, seen: &Seen) -> bool {
-        let old = self.cas_unique(seen);
-        new > old || old >= cas_of(self.superblock().sequence.load(Relaxed), 0)
-    }
-
-    /// A CAS unique above this one that no other item has: of a sequence number that no segment has, until those are used up or others have
-    /// gone beyond them.
-    #[cold]
-    pub(crate) fn unique_above(&self, old: u64) -> u64 {
-        let uniques = &self.superblock().uniques;
-        let mut last = uniques.load(Relaxed);
-        loop {
-            let mut next = last + 1;
-            if next <= old || next.trailing_zeros() >= OFFSET_BITS {
-                next = cas_of(self.next_sequence(), item::ALIGNMENT);
-            }
-            match uniques.compare_exchange(last, next, Relaxed, Relaxed) {
-                Ok(_) => return next,
-                Err(now) => last = now,
-            }
-        }
-    }
-
     /// Segments that have been opened since this one was.
     #[inline(always)]
     pub(crate) fn age(&self, segment: &SegmentHeader) -> u64 {
-        self.opened_since(segment.sequence.load(Relaxed))
+        let now = self.superblock().sequence.load(Relaxed);
+        now.wrapping_sub(segment.sequence.load(Relaxed))
     }
 
+    /// How long what replaces an item of this segment is expected to stand: as the item has.
     #[inline(always)]
-    fn opened_since(&self, sequence: u64) -> u64 {
-        self.superblock().sequence.load(Relaxed).wrapping_sub(sequence)
-    }
-
-    /// How long what replaces an item of a segment with this sequence number is expected to stand: as the item has.
-    #[inline(always)]
-    fn standing(&self, sequence: u64) -> Standing {
-        let (age, segments) = (self.opened_since(sequence), self.segments() as u64);
+    fn standing(&self, segment: &SegmentHeader) -> Standing {
+        let (age, segments) = (self.age(segment), self.segments() as u64);
         if age >= segments / SETTLED_PART {
             Standing::Settled
         } else if age < (segments / BRIEF_PART).min(BRIEF_LOG >> self.layout.shape.segment_size.trailing_zeros()) {
@@ -361,12 +310,8 @@ impl Session {
         let Some((size, header)) = self.planned(key, draft, bytes) else {
             return self.write_large(key, draft, Body::Bytes(bytes), epoch, replaced, now);
         };
-        let (stream, sequence) = self.stream(key, draft, replaced, now);
+        let stream = self.stream(key, draft, replaced, now);
         let room = self.room(size, stream, epoch, now)?;
-        if room.sequence < sequence && draft.cas.is_none() {
-            let cas = Some(self.region.unique_above(cas_of(sequence + 1, 0)));
-            return self.write(key, &Draft { cas, ..*draft }, built, epoch, replaced, now);
-        }
         Ok(self.write_item(key, draft, header, bytes, &room, size))
     }
 
@@ -382,31 +327,13 @@ impl Session {
         now: u32,
     ) -> Option<Written> {
         let (size, header) = self.planned(key, draft, bytes)?;
-        let (stream, sequence) = self.stream(key, draft, Some(replaced), now);
+        let stream = self.stream(key, draft, Some(replaced), now);
         let at_hand = self.extents.get(stream.index())?.room(size, epoch);
         let room = match at_hand {
             Some(room) => room,
             None => self.more_room(size, stream, epoch, now)?,
         };
-        if room.sequence < sequence && draft.cas.is_none() {
-            // Its place gives it a CAS unique below the old one.
-            return self.write_again(key, draft, bytes, epoch, replaced, now);
-        }
         Some(self.write_item(key, draft, header, bytes, &room, size))
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn write_again(
-        &self,
-        key: &Key<'_>,
-        draft: &Draft<'_>,
-        bytes: &[u8],
-        epoch: u32,
-        replaced: usize,
-        now: u32,
-    ) -> Option<Written> {
-        self.write(key, draft, bytes, epoch, Some(replaced), now).ok()
     }
 
     /// Size and header of an item with this value. `None`: it needs segments of its own.
@@ -435,7 +362,7 @@ impl Session {
         now: u32,
     ) -> Result<Written, WriteError> {
         let flags = draft.flags();
-        let (stream, _) = self.stream(key, draft, replaced, now);
+        let stream = self.stream(key, draft, replaced, now);
         let (chain, own) = match body {
             Body::Chain(chain) => (chain, false),
             Body::Bytes(bytes) => (self.write_chain(key, bytes, (stream, draft.expiry), now)?, true),
@@ -466,25 +393,24 @@ impl Session {
         })
     }
 
-    /// Where a new item goes: to the pool of the one that it replaces, in the segment with the sequence number that is told, too (0: none).
+    /// Where a new item goes: to the pool of the one that it replaces.
     #[inline(always)]
-    fn stream(&self, key: &Key<'_>, draft: &Draft<'_>, replaced: Option<usize>, now: u32) -> (Stream, u64) {
+    fn stream(&self, key: &Key<'_>, draft: &Draft<'_>, replaced: Option<usize>, now: u32) -> Stream {
         let class = self.class(draft.expiry, now);
-        let header = replaced.map(|segment| self.region.header(segment));
-        let sequence = header.map_or(0, |header| header.sequence.load(Relaxed));
-        let (pool, standing) = match header {
+        let (pool, standing) = match replaced {
             _ if !self.region.has_pools() => (ADMISSION, Standing::Plain),
             None => (self.pool_of_new(key.hash), Standing::Plain),
-            Some(header) => {
+            Some(segment) => {
+                let header = self.region.header(segment);
                 let standing = if class == 0 {
-                    self.region.standing(sequence)
+                    self.region.standing(header)
                 } else {
                     Standing::Plain
                 };
                 (State(header.state.load(Relaxed)).pool(), standing)
             }
         };
-        (Stream { pool, class, standing }, sequence)
+        Stream { pool, class, standing }
     }
 
     /// Writes an item to its place in the extent.
@@ -688,7 +614,6 @@ impl Session {
     #[cold]
     #[inline(never)]
     fn room_paid(&self, size: usize, stream: Stream, epoch: u32, now: u32) -> Result<Extent, WriteError> {
-        let epoch = self.region.use_epoch(epoch);
         let portion = size.max(PORTION);
         let pressed = self.pay(portion, now);
         let paid = |mut extent: Extent| {

@@ -5,7 +5,6 @@
 
 use crate::aside::List;
 use crate::atomics::{Acquire, AtomicU32, AtomicU64, Relaxed, SeqCst, fence};
-use crate::epoch::is_older;
 use crate::hash::{Key, choices, tag, third_choice};
 use crate::layout::bucket::{SLOTS, Table};
 use crate::layout::index;
@@ -125,7 +124,7 @@ impl Seen {
     /// Whether it is there for those who ask: neither flushed before this epoch, nor expired.
     #[inline(always)]
     pub fn is_present(&self, epoch: u32, now: u32) -> bool {
-        !is_older(self.word.epoch(), epoch) && !self.header.is_expired(now)
+        self.word.epoch() >= epoch && !self.header.is_expired(now)
     }
 }
 
@@ -386,7 +385,7 @@ impl Region {
                         if !self.still(&seen) {
                             continue 'again;
                         }
-                        return if is_older(seen.word.epoch(), epoch) {
+                        return if seen.word.epoch() < epoch {
                             Found::Flushed
                         } else {
                             Found::Expired
@@ -675,7 +674,7 @@ impl Region {
     /// An item that is there all the time is visited at least once; one that a split moves may be visited twice.
     pub fn walk(&self, cursor: u64, budget: usize, now: u32, mut visit: impl FnMut(&[u8], &Item)) -> Option<u64> {
         let flush = self.flush_word();
-        let epoch = if flush.is_due(now) { flush.flushed() } else { flush }.epoch();
+        let epoch = flush.epoch() + u32::from(flush.is_due(now));
         let mut key = List::with_capacity(crate::verbs::KEY_LEN_MAX);
         let key = key.as_vec();
         let mut looked = 0;

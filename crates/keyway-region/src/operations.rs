@@ -5,7 +5,7 @@
 use crate::aside;
 use crate::clock::{self, EXPIRED, Moment, seconds_left, seconds_of};
 use crate::extent::{Draft, Value, Written};
-use crate::hash::Key;
+use crate::hash::{Key, hash};
 use crate::layout::item::flag;
 use crate::layout::slot::Slot;
 use crate::layout::stats::Counter;
@@ -106,7 +106,7 @@ impl Region {
         }
         let key = Key {
             bytes: key,
-            hash: self.hasher.hash(key),
+            hash: hash(self.seed, key),
         };
         let start = out.len();
         let mut hit = Hit::default();
@@ -659,13 +659,10 @@ impl Session {
         let at = if exptime <= 0 { 0 } else { self.expiry(exptime, now) };
         let at = if at <= now { 0 } else { at };
         self.enter()?;
-        let is_renewed = self.renew(now);
-        if is_renewed {
-            // A delayed flush counts here, when it is set: a copy is not given out longer than until it begins.
-            self.counted_flush(|| self.region.flush(at));
-        }
+        // A delayed flush counts here, when it is set: a copy is not given out longer than until it begins.
+        let flushed = self.counted_flush(|| self.region.flush(at));
         self.leave();
-        if is_renewed { Ok(()) } else { Err(WriteError::Corrupt) }
+        if flushed { Ok(()) } else { Err(WriteError::EpochsUsedUp) }
     }
 
     /// Housekeeping in a bounded step, about once a second: the dead are recovered, dead segments freed, hints aged.
@@ -677,7 +674,6 @@ impl Session {
         if self.enter().is_ok() {
             self.reclaim_lost(UPKEEP_LOST, now);
             self.reclaim_dead(now);
-            self.renew_a_little(now);
             self.leave();
         }
         self.region.mend_stripes();

@@ -7,7 +7,6 @@
 use crate::aside;
 use crate::atomics::{Acquire, AtomicU64, Relaxed, Release, SeqCst};
 use crate::checksum::{Outcome, Verified, chain_of};
-use crate::epoch::{is_used, newer};
 use crate::extent::{Draft, Value, Written};
 use crate::hash::{Key, choices, tag};
 use crate::layout::bucket::{SLOTS, Table};
@@ -22,8 +21,6 @@ use crate::region::Region;
 use crate::session::Session;
 use crate::verbs::{Item, WriteError};
 
-/// A value of more bytes is not written before it is known which CAS unique its item gets.
-const LONG: usize = 4 << 10;
 /// Bytes of the buffer for built values that a session keeps between operations.
 const BUILT_KEPT_MAX: usize = 64 << 10;
 
@@ -186,7 +183,7 @@ pub(crate) fn stamp_over(replaced: SegmentWord, epoch: u32) -> u32 {
     if mutants::is(Mutant::StampDown) {
         epoch
     } else {
-        newer(epoch, replaced.epoch())
+        epoch.max(replaced.epoch())
     }
 }
 
@@ -259,7 +256,7 @@ impl Session {
         };
         // The key was read before the intent. All forty bits of the generation are the same behind it, so it is
         // the same life of the segment, and an item does not change in it.
-        if !region.still(&seen) || !region.is_epoch_yet(epoch) {
+        if !region.still(&seen) {
             return Ok(None);
         }
         let present = seen.is_present(epoch, now);
@@ -284,7 +281,7 @@ impl Session {
         if !region.still(&seen) {
             return Ok(None);
         }
-        let (mut draft, stamp) = match decision {
+        let (draft, stamp) = match decision {
             Decision::Keep => return Ok(Some(Changed::Kept)),
             Decision::Unreadable(unread) => return self.meet_unreadable(unread, seen, place, word, now),
             Decision::Remove if !present => return Ok(Some(Changed::Kept)),
@@ -300,18 +297,7 @@ impl Session {
             Decision::Put(draft) => (draft, Stamp::Any(stamp_over(seen.word, epoch))),
             Decision::Replace(draft) => (draft, Stamp::Once(seen.word.epoch())),
         };
-        let (replaced, is_chosen) = (region.cas_unique(&seen), draft.cas.is_some());
-        if !is_chosen && draft.value.len(built) > LONG {
-            // It is not to be written twice.
-            draft.cas = Some(region.unique_above(replaced));
-        }
         self.prepare(prepared, key, &draft, built, stamp, Some(seen.segment), now)?;
-        if !is_chosen && !region.is_unique_above(prepared.written.cas, &seen) {
-            // It was written over another item, or this one carries a unique that was not known before.
-            self.discard(prepared);
-            draft.cas = Some(region.unique_above(replaced));
-            self.prepare(prepared, key, &draft, built, stamp, Some(seen.segment), now)?;
-        }
         let written = &mut prepared.written;
         // PUBLISH: the new item. Its extent's tail is out already; recovery leaves whichever word is in the slot.
         if !self.put_over(place, word, written.word) {
@@ -505,7 +491,7 @@ impl Session {
     }
 
     /// Evicts the item of a word to make room in its bucket.
-    pub(crate) fn evict_word(&self, place: Place, word: Slot, epoch: u32, now: u32) {
+    fn evict_word(&self, place: Place, word: Slot, epoch: u32, now: u32) {
         let slot = self.region.slot(place.at);
         let Some(word) = self.hold(slot, word) else { return };
         let seen = match self.region.look(slot, word) {
@@ -714,7 +700,7 @@ impl Session {
         // Twins first, then the table word, then the epoch: the model's order.
         let confirmed = (self.rescan(key, table, place) || mutants::is(Mutant::InsertWithoutRescan))
             && region.table() == table
-            && is_used(region.epoch(now), epoch)
+            && region.epoch(now) == epoch
             // PUBLISH: the key is there. Before it nobody sees the entry and anybody may abort it.
             && self.counted(tentative, || {
                 // PAIRS: item: the loads of slots, as in `swap_same`.
@@ -812,8 +798,7 @@ impl Session {
         now: u32,
     ) -> Result<(), WriteError> {
         let (epoch, reusable) = match stamp {
-            // What was written in an epoch before it was used would not say the next time that it is.
-            Stamp::Any(epoch) => (epoch, (epoch & 1 != 0).then_some(epoch)),
+            Stamp::Any(epoch) => (epoch, Some(epoch)),
             Stamp::Once(epoch) => (epoch, None),
         };
         if prepared.is_written && reusable.is_some() && prepared.reusable == reusable {

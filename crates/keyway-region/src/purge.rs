@@ -5,10 +5,9 @@
 //! harm. Items behind the cursor are as present as any: they are read, overwritten and deleted meanwhile.
 
 use crate::atomics::{Acquire, AtomicU32, Relaxed, Release};
-use crate::epoch::is_older;
 use crate::evict::Victim;
 use crate::extent::CopyOf;
-use crate::hash::tag;
+use crate::hash::{hash, tag};
 use crate::layout::bucket::SLOTS;
 use crate::layout::item::{self, Header, flag};
 use crate::layout::segment::{
@@ -399,7 +398,7 @@ impl Session {
             return;
         };
         region.memory.read(at + header.key_offset(), key);
-        let key_hash = region.hasher.hash(key);
+        let key_hash = hash(region.seed, key);
         let here = Slot::confirmed(0, 0, purge.segment, offset);
         for _ in 0..ATTEMPTS_MAX {
             // Words that the last split left frozen in its old bucket name items of keys that are elsewhere now.
@@ -428,7 +427,7 @@ impl Session {
                 region.abort(place.at, word);
                 continue;
             }
-            let present = !is_older(purge.word.epoch(), region.epoch(now)) && !header.is_expired(now);
+            let present = purge.word.epoch() >= region.epoch(now) && !header.is_expired(now);
             if present && let Some(frequency) = self.spared(purge, word) {
                 match self.relocate(purge, place, word.with_frequency(frequency), word, &seen, now) {
                     Relocated::Yes => return,

@@ -98,8 +98,8 @@ impl Session {
                 let (segment, stamp) = (tagged.led.segment, stamp_over(tagged.led.word, epoch));
                 // The new item is written while the old one, which is in no cache perhaps, is on its way.
                 let written = self.write_over(key, draft, value, stamp, segment, now)?;
-                let here = self.hold_quickly(key, tagged, epoch)?;
-                self.replace_quickly(here, draft.value, draft.cas.is_some(), written, now)
+                let here = self.hold_quickly(key, tagged)?;
+                self.replace_quickly(here, draft.value, written, now)
             }
             Found::Absent(table, pair) => self.put_new(key, draft, table, pair, epoch, now),
         }
@@ -111,7 +111,7 @@ impl Session {
         let Found::Tagged(tagged) = self.look_quickly(key)? else {
             return Some(false);
         };
-        let Here { slot, word, seen, .. } = self.hold_quickly(key, tagged, epoch)?;
+        let Here { slot, word, seen, .. } = self.hold_quickly(key, tagged)?;
         if !seen.is_present(epoch, now) {
             return Some(false);
         }
@@ -130,7 +130,7 @@ impl Session {
         let Found::Tagged(tagged) = self.look_quickly(key)? else {
             return None;
         };
-        let here = self.hold_quickly(key, tagged, epoch)?;
+        let here = self.hold_quickly(key, tagged)?;
         if !here.seen.is_present(epoch, now) {
             return None;
         }
@@ -159,7 +159,7 @@ impl Session {
             }
         };
         let written = self.write_over(key, &draft, text, here.seen.word.epoch(), here.seen.segment, now)?;
-        let written = self.replace_quickly(here, draft.value, false, written, now)?;
+        let written = self.replace_quickly(here, draft.value, written, now)?;
         let item = Item {
             cas: written.cas,
             value_len: written.value_len,
@@ -208,7 +208,7 @@ impl Session {
     /// Looks whether it is the key's item, stores the intent for its segment, and makes sure that the item is still there: from then on
     /// it does not change.
     #[inline(always)]
-    fn hold_quickly<'r>(&self, key: &Key<'_>, Tagged { place, slot, word, led }: Tagged<'r>, epoch: u32) -> Option<Here<'r>> {
+    fn hold_quickly<'r>(&self, key: &Key<'_>, Tagged { place, slot, word, led }: Tagged<'r>) -> Option<Here<'r>> {
         let region = &*self.region;
         let Look::Got(seen) = region.look_at(led, slot, word) else {
             return None;
@@ -219,12 +219,7 @@ impl Session {
         let word = self.hold(slot, word)?;
         // The key was read before the intent. All forty bits of the generation are the same behind it, so it is the same life of the
         // segment, which does not end before the intent does.
-        (region.still(&seen) && region.is_epoch_used(epoch) && !seen.header.is_large()).then_some(Here {
-            place,
-            slot,
-            word,
-            seen,
-        })
+        (region.still(&seen) && !seen.header.is_large()).then_some(Here { place, slot, word, seen })
     }
 
     #[inline(always)]
@@ -232,13 +227,9 @@ impl Session {
         &self,
         Here { place, slot, word, seen }: Here<'_>,
         value: Value<'_>,
-        is_chosen: bool,
         written: Written,
         now: u32,
     ) -> Option<Written> {
-        if !is_chosen && !self.region.is_unique_above_carried(written.cas, &seen) {
-            return None;
-        }
         // PUBLISH: the new item. Its extent's tail is out already; recovery leaves whichever word is in the slot.
         if !self.swap(slot, word, written.word) {
             return None;

@@ -6,12 +6,11 @@
 
 use crate::atomics::{Acquire, AtomicU8, AtomicU32, AtomicU64, OwnFlag, OwnNumber, Relaxed, Release};
 use crate::clock::{Moment, seconds_of};
-use crate::hash::Hasher;
 use crate::layout::bucket::{self, Table};
 use crate::layout::fingerprint::FINGERPRINT;
 use crate::layout::item;
 use crate::layout::plan::{Layout, Shape};
-use crate::layout::segment::{Kind, SegmentHeader, SegmentWord, State};
+use crate::layout::segment::{EPOCH_MAX, Kind, SegmentHeader, SegmentWord, State};
 use crate::layout::session::{ProcessSlot, Tenancy, Tenant, ThreadSlot};
 use crate::layout::slot::{ROUNDS_MAX, Slot};
 use crate::layout::stats::{Counter, Counters};
@@ -153,7 +152,7 @@ const FINE_HINTS_MEMORY_MAX: u64 = 4 << 30;
 pub struct Region {
     pub(crate) memory: Memory,
     pub(crate) layout: Layout,
-    pub(crate) hasher: Hasher,
+    pub(crate) seed: u64,
     pub(crate) persist: Persist,
     /// mapped for reading only: what a reader would set right on its way stays as it is
     pub(crate) is_read_only: bool,
@@ -350,7 +349,7 @@ impl Region {
             return Err(Unusable::NotPersistent("this processor cannot write a cache line back"));
         };
         let checksums = features & superblock::CHECKSUMS != 0;
-        let hasher = Hasher::new(sb.seed.load(Relaxed));
+        let seed = sb.seed.load(Relaxed);
         let bucket_shift = layout.shape.buckets_per_segment().ilog2();
         // A segment holds a byte for each slot of eight times as many buckets as fit into one themselves.
         let hint_shift = bucket_shift + bucket::SLOTS.ilog2();
@@ -361,7 +360,7 @@ impl Region {
         Ok(Self {
             memory,
             layout,
-            hasher,
+            seed,
             persist,
             is_read_only: host.is_read_only(),
             is_plain: !strict && !checksums,
@@ -636,9 +635,9 @@ impl Region {
                 return word.epoch();
             }
             if self.is_read_only {
-                return word.flushed().epoch();
+                return word.epoch().saturating_add(1).min(EPOCH_MAX);
             }
-            self.replace_flush(word, word.flushed());
+            self.replace_flush(word, FlushWord::new(word.epoch().saturating_add(1).min(EPOCH_MAX), 0));
         }
     }
 
@@ -667,17 +666,20 @@ impl Region {
         done
     }
 
-    /// Flushes at `at` (a tick of the region's clock; 0: now). Where nothing was stored since the last flush, there is nothing to do now.
-    pub(crate) fn flush(&self, at: u32) {
+    /// Flushes at `at` (a tick of the region's clock; 0: now). `false`: the region has used up its flush epochs.
+    pub(crate) fn flush(&self, at: u32) -> bool {
         loop {
             let old = self.flush_word();
+            if old.epoch() == EPOCH_MAX {
+                return false;
+            }
             let new = if at == 0 {
-                old.flushed()
+                FlushWord::new(old.epoch() + 1, 0)
             } else {
                 FlushWord::new(old.epoch(), at)
             };
-            if new == old || self.replace_flush(old, new) {
-                return;
+            if self.replace_flush(old, new) {
+                return true;
             }
         }
     }
@@ -688,20 +690,9 @@ impl Region {
         (at != 0).then(|| seconds_of(at))
     }
 
-    /// The hash of a key in this region.
-    pub fn hash(&self, key: &[u8]) -> u64 {
-        self.hasher.hash(key)
-    }
-
-    /// Flushes at once. `false`: it does not, because words may be left that lead to items of epochs which would be taken for recent ones.
-    /// No use of a region, however long, leaves it so: it is damaged.
-    #[must_use]
-    pub fn flush_now(&self) -> bool {
-        let can = self.can_flush();
-        if can {
-            self.flush(0);
-        }
-        can
+    /// Flushes at once.
+    pub fn flush_now(&self) {
+        self.flush(0);
     }
 
     /// Everything that is in the region becomes stale, in constant time. Nobody else is attached.

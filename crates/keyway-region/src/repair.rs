@@ -11,7 +11,7 @@
 //! is believed.
 
 use crate::atomics::{AtomicU64, Relaxed};
-use crate::hash::{all_choices, tag};
+use crate::hash::{all_choices, hash, tag};
 use crate::layout::bucket::SLOTS;
 use crate::layout::segment::{
     CHAIN_HEADER_SIZE, EXTENT_HEADER_SIZE, ExtentWord, Kind, LeaseWord, Link, SegmentWord, State, TailWord,
@@ -94,10 +94,7 @@ impl Region {
     fn repair_words(&self) {
         let sb = self.superblock();
         sb.table.store(self.table().count, Relaxed);
-        // That the epoch is in use may not have been written back: it is taken to be.
-        sb.flush.store(self.flush_word().0 | 1, Relaxed);
-        // So may the uniques that were given: the next ones are above all.
-        sb.uniques.store(0, Relaxed);
+        sb.flush.store(self.flush_word().0, Relaxed);
         // Whether any third bucket was used was not written back at the time.
         sb.thirds.store(1, Relaxed);
         for word in sb.open_words() {
@@ -192,7 +189,7 @@ impl Region {
             return Slot::EMPTY;
         };
         self.memory.read(seen.at + seen.header.key_offset(), key);
-        let key_hash = self.hasher.hash(key);
+        let key_hash = hash(self.seed, key);
         let table = self.table();
         let at_home = all_choices(key_hash).into_iter().any(|c| table.bucket(c) == place.bucket);
         let intact = || {

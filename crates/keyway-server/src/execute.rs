@@ -97,7 +97,7 @@ const VALUE_END: &[u8] = b"\r\nEND\r\n";
 const KERNEL_DOOR: &[u8] = b"SERVER_ERROR another server answers for this region from the kernel; write through that one\r\n";
 /// The log is the operator's.
 const VERBOSITY_REFUSED: &[u8] = b"CLIENT_ERROR verbosity not allowed from other machines without logins\r\n";
-/// What no client can mend: a damaged region.
+/// What no client can mend: a damaged region, or one whose flush epochs are used up.
 const DAMAGED: &[u8] = b"SERVER_ERROR the region takes no writes here; run keyway check on it\r\n";
 
 impl Executor {
@@ -1024,7 +1024,7 @@ pub(crate) fn refusal(error: WriteError) -> &'static [u8] {
         WriteError::TooLarge { .. } => reply::TOO_LARGE,
         WriteError::OutOfMemory => reply::OUT_OF_MEMORY_STORING,
         WriteError::KeyLength { .. } => reply::BAD_FORMAT,
-        WriteError::Corrupt | WriteError::Detached | WriteError::Unserved => DAMAGED,
+        WriteError::EpochsUsedUp | WriteError::Corrupt | WriteError::Detached | WriteError::Unserved => DAMAGED,
         WriteError::KernelDoor => KERNEL_DOOR,
         WriteError::NoMemory { .. } => reply::OUT_OF_MEMORY,
     }

@@ -332,7 +332,7 @@ fn attach(
     let Some(process) = move_in(&region, &liveness, &tenant, hold) else {
         return Ok(None);
     };
-    restart::after_gap(&region, process.slot, seen, now, options).map_err(|why| unusable(path, why))?;
+    restart::after_gap(&region, process.slot, seen, now, options);
     region.recover();
     liveness.seal();
     let limits = Limits {

@@ -19,7 +19,7 @@ use crate::liveness::{Attachment, Liveness, Locked, WHOLE, Whole, locked, offset
 use crate::mapping::Mapping;
 use crate::{Gap, Options};
 use keyway_region::layout::superblock::{self, SeenWord};
-use keyway_region::{Life, Moment, Region, Unusable};
+use keyway_region::{Life, Moment, Region};
 use std::fs::File;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -125,27 +125,17 @@ fn repair(file: &File, path: &Path, inspected: &Inspected) -> Result<(), OpenErr
 }
 
 /// Applies the consequence of a gap, if there was one: nobody else is attached, and nobody was for longer than allowed.
-///
-/// # Errors
-///
-/// The region cannot be flushed: it is not served instead.
-pub(crate) fn after_gap(region: &Region, own: usize, seen: SeenWord, now: Moment, options: &Options) -> Result<(), Unusable> {
-    let Some(most) = options.gap_max_s else { return Ok(()) };
+pub(crate) fn after_gap(region: &Region, own: usize, seen: SeenWord, now: Moment, options: &Options) {
+    let Some(most) = options.gap_max_s else { return };
     // On the region's clock, which goes on from boot to boot.
     let gap = region.clock(now.boot).as_secs().saturating_sub(u64::from(seen.clock_s()));
     let alone = || (0..region.layout().shape.process_slots).all(|slot| slot == own || region.life(slot) == Life::Dead);
     if gap <= most || !alone() {
-        return Ok(());
+        return;
     }
     match options.gap {
         Gap::Serve => {}
         Gap::Stale => region.make_stale(),
-        Gap::Flush if region.flush_now() => {}
-        Gap::Flush => {
-            return Err(Unusable::Damaged(
-                "it cannot be flushed after the gap; remove it to begin with an empty one",
-            ));
-        }
+        Gap::Flush => region.flush_now(),
     }
-    Ok(())
 }

@@ -13,7 +13,6 @@ const RESTART_LINE: u64 = 960;
 const BOOT_ID: u64 = RESTART_LINE + 8;
 const LAST_SEEN: u64 = RESTART_LINE + 24;
 const CLOCK: u64 = 536;
-const RENEWAL: u64 = 568;
 
 /// A region's file, removed at the end.
 struct Region(PathBuf);
@@ -216,25 +215,6 @@ fn behind_a_gap_items_are_served_or_stale_or_gone() {
         }
         assert!(cache.check(|_| {}).is_sound());
     }
-}
-
-#[test]
-fn a_gap_after_which_the_region_cannot_be_flushed_keeps_it_from_being_served() {
-    let region = Region::fleeting("gap-no-flush");
-    drop(region.filled());
-    region.change_word(LAST_SEEN, earlier_by_600_s);
-    // A pass over the index that began four parts of a round before the epoch in force, and was not done: no use leaves it so.
-    region.change_word(RENEWAL, |_| 12 << 56);
-    let flushing = Options {
-        gap: Gap::Flush,
-        gap_max_s: Some(60),
-        ..options()
-    };
-    let why = Cache::open(&Place::Path(region.0.clone()), &flushing)
-        .err()
-        .expect("it is not served");
-    assert!(why.to_string().contains("cannot be flushed"), "{why}");
-    assert!(why.to_string().contains("remove it"), "{why}");
 }
 
 #[test]

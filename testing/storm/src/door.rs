@@ -98,6 +98,7 @@ impl Door for Library {
             WriteError::OutOfMemory | WriteError::TooLarge { .. } => Answer::Refused,
             WriteError::Corrupt
             | WriteError::NoMemory { .. }
+            | WriteError::EpochsUsedUp
             | WriteError::KeyLength { .. }
             | WriteError::Detached
             | WriteError::KernelDoor

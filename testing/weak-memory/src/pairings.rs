@@ -1020,25 +1020,6 @@ pub const ALL: &[Pairing] = &[
         end: judged,
     },
     Pairing {
-        name: "renewal",
-        says: "a thread that sees a pass go on sees the words that it met taken out",
-        operations: &[of("renewal", Shape::Exchange(Release)), of("renewals", Shape::Load(Acquire))],
-        initial: &[],
-        threads: &[
-            |w| {
-                w.swap(WORD, 0, 1);
-                w.exchange(OTHER, 0, 1, "renewal");
-            },
-            |w| {
-                if w.load(OTHER, "renewals") == 1 {
-                    w.reached();
-                    w.violated(w.look(WORD) == 0);
-                }
-            },
-        ],
-        end: judged,
-    },
-    Pairing {
         name: "magic",
         says: "a process that sees the magic number sees a whole region",
         operations: &[of("magic", Shape::Store(Release)), of("magics", Shape::Load(Acquire))],

@@ -15,7 +15,7 @@ use super::segment::{
 use super::session::{self, Hold, Lease, ProcessSlot, Tenancy, ThreadSlot};
 use super::slot::{self, Slot};
 use super::stats::Counters;
-use super::superblock::{self, DoorWord, FlushWord, Renewal, Superblock};
+use super::superblock::{self, DoorWord, FlushWord, Superblock};
 use crate::clock;
 use crate::{extent, ghost, hash, lookup, region, stripes, verbs};
 
@@ -119,8 +119,6 @@ const WORDS: &[Input] = &[
     ("tenancy word: presence", Tenancy::new(0, Hold::Presence).0),
     ("flush word: epoch", FlushWord::new(EPOCH_MAX, 0).0),
     ("flush word: at", FlushWord::new(0, u32::MAX).0),
-    ("renewal: passes", Renewal::new(superblock::PASSES - 1, 0).0),
-    ("renewal: bucket", Renewal::new(0, u64::MAX).0),
     ("flush word, table word: dirty", superblock::DIRTY),
     ("door word: number", DoorWord(0).next(0, 0).0),
     ("door word: incarnation", DoorWord(0).next(0, u64::MAX).0),
@@ -186,8 +184,8 @@ const INDEX: &[Input] = &[
     ("hash: second bucket", hash::choices(KEY_HASH)[1]),
     ("hash: third bucket", hash::third_choice(KEY_HASH)),
     ("hash: tag", hash::tag(KEY_HASH)),
+    ("hash: XXH64, first prime", hash::PRIMES[0]),
     ("hint: seconds", lookup::HINT_SECONDS as u64),
-    ("hash: of a sample", hash::sample()),
     ("hint: unit, seconds", lookup::HINT_UNIT_S as u64),
     ("hint: units", lookup::HINT_UNITS as u64),
     ("hint: fetched", lookup::HINT_FETCHED as u64),

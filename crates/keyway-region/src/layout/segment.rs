@@ -83,10 +83,8 @@ unsafe impl Shared for SegmentHeader {}
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SegmentWord(pub u64);
 
-/// Bits of the flush epochs in use; the word has room for 24. They go round: see `epoch.rs`.
-pub const EPOCH_BITS: u32 = if cfg!(feature = "small") { 5 } else { 24 };
 /// Largest flush epoch.
-pub const EPOCH_MAX: u32 = (1 << EPOCH_BITS) - 1;
+pub const EPOCH_MAX: u32 = (1 << 24) - 1;
 
 impl SegmentWord {
     /// Puts it together. 40 bits of generation outlast any region; a damaged one is cut.

@@ -5,7 +5,7 @@
 
 use super::fingerprint::FINGERPRINT;
 use super::plan::Shape;
-use super::segment::{CLASSES_MAX, EPOCH_BITS, EPOCH_MAX, POOLS};
+use super::segment::{CLASSES_MAX, EPOCH_MAX, POOLS};
 use crate::atomics::{AtomicU32, AtomicU64, Relaxed};
 use crate::memory::Shared;
 
@@ -79,8 +79,7 @@ pub struct Superblock {
     pub thirds: AtomicU64,
     /// items in segments that were opened before this sequence number are stale; 0: none are
     pub stale_before: AtomicU64,
-    /// see [`Renewal`]
-    pub renewal: AtomicU64,
+    pad1: [AtomicU64; 1],
 
     // Allocation: one line of words written at every segment or so.
     /// the next segment's sequence number
@@ -124,15 +123,11 @@ pub struct Superblock {
     pub lost: AtomicU64,
     pad4: [AtomicU64; 7],
 
-    /// the next CAS unique that no place gives: see [`crate::Region`]'s `unique_above`
-    pub uniques: AtomicU64,
-    pad5: [AtomicU64; 7],
-
     /// which entries of `sparse` are filled, a bit each
     pub sparse_filled: [AtomicU32; 16],
     /// segments, plus 1, of which much is dead: hints, by level
     pub sparse: [[AtomicU32; SPARSE_WAYS]; FREE + 1],
-    reserved: [AtomicU64; 512 - 64 - 8 - 8 - 32 - 8 - 8 - 8 - 8 - 8 - (FREE + 1) * SPARSE_WAYS / 2],
+    reserved: [AtomicU64; 512 - 64 - 8 - 8 - 32 - 8 - 8 - 8 - 8 - (FREE + 1) * SPARSE_WAYS / 2],
 }
 
 const _: () = assert!(size_of::<Superblock>() == SIZE);
@@ -161,7 +156,7 @@ super::fields!(Superblock {
     kernel_door,
     thirds,
     stale_before,
-    renewal,
+    pad1,
     sequence,
     free,
     free_hint,
@@ -181,8 +176,6 @@ super::fields!(Superblock {
     pad3,
     lost,
     pad4,
-    uniques,
-    pad5,
     sparse_filled,
     sparse,
     reserved,
@@ -293,8 +286,7 @@ const fn program(version: &[u8]) -> [u64; PROGRAM_WORDS] {
 /// In the table word and the flush word: the rest of the word may not be persistent yet (strict mode).
 pub const DIRTY: u64 = 1 << 63;
 
-/// Flush epoch, and when the next one begins: 63 dirty | 62..24 tick of the region's clock or 0 | 23..0 epoch. A flush begins an even
-/// epoch; whoever opens the first segment after it, the odd one that all stamps have.
+/// Flush epoch, and when the next one begins: 63 dirty | 62..24 tick of the region's clock or 0 | 23..0 epoch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FlushWord(pub u64);
 
@@ -328,77 +320,6 @@ impl FlushWord {
     pub fn is_due(self, now: u32) -> bool {
         let at = self.at();
         at != 0 && at <= now
-    }
-
-    /// Whether anything may have been stored since the last flush: then the epoch is odd.
-    pub fn is_used(self) -> bool {
-        self.epoch() & 1 != 0
-    }
-
-    /// The word after a flush: nothing is flushed twice.
-    pub fn flushed(self) -> Self {
-        Self::new(
-            if self.is_used() {
-                next_epoch(self.epoch())
-            } else {
-                self.epoch()
-            },
-            0,
-        )
-    }
-}
-
-/// The epoch that comes after this one.
-const fn next_epoch(epoch: u32) -> u32 {
-    (epoch + 1) & EPOCH_MAX
-}
-
-/// Passes in a round of the epochs: each makes sure that what an earlier one would have met is gone.
-pub const PASSES: u32 = 16;
-
-/// Which pass over the index was begun last, and the bucket that it looks at next: 63..56 pass | 55..0 bucket, all ones: done.
-///
-/// Pass p begins once the epoch has reached p of [`PASSES`] parts of a round. Behind it no word leads to an item of an older epoch.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Renewal(pub u64);
-
-impl Renewal {
-    const BUCKET_BITS: u32 = 56;
-    const DONE: u64 = (1 << Self::BUCKET_BITS) - 1;
-
-    /// Puts it together.
-    pub const fn new(pass: u32, bucket: u64) -> Self {
-        Self((pass as u64) << Self::BUCKET_BITS | bucket & Self::DONE)
-    }
-
-    /// The pass that is due in this epoch.
-    pub const fn pass_of(epoch: u32) -> u32 {
-        epoch >> (EPOCH_BITS - PASSES.trailing_zeros())
-    }
-
-    /// Its number.
-    pub const fn pass(self) -> u32 {
-        (self.0 >> Self::BUCKET_BITS) as u32 % PASSES
-    }
-
-    /// The first epoch in which it was due: no item of an older one is left behind it.
-    pub const fn base(self) -> u32 {
-        self.pass() << (EPOCH_BITS - PASSES.trailing_zeros())
-    }
-
-    /// The bucket that it looks at next; `None`: it is done.
-    pub fn bucket(self) -> Option<u64> {
-        Some(self.0 & Self::DONE).filter(|bucket| *bucket != Self::DONE)
-    }
-
-    /// The same pass, done.
-    pub const fn done(self) -> Self {
-        Self(self.0 | Self::DONE)
-    }
-
-    /// How many passes the epoch is ahead of it.
-    pub const fn behind(self, epoch: u32) -> u32 {
-        Self::pass_of(epoch).wrapping_sub(self.pass()) % PASSES
     }
 }
 
