@@ -252,9 +252,14 @@ fn a_program_that_finds_no_slot_is_served() {
         assert!(asked.is_none_or(|answer| answer.contains(&format!("user {STRANGER}"))));
         let scratch = region.parent().expect("a folder");
         std::fs::set_permissions(scratch, std::fs::Permissions::from_mode(0o755)).expect("a folder of ours");
-        std::fs::set_permissions(&region, std::fs::Permissions::from_mode(0o666)).expect("a file of ours");
-        served(&region, &AS_STRANGER);
+        let allow = |mode| std::fs::set_permissions(&region, std::fs::Permissions::from_mode(mode)).expect("a file of ours");
+        allow(0o666);
+        let said = fails(&region, &AS_STRANGER, "refused");
+        assert!(said.contains("belongs to user 0"), "{said}");
+        let said = fails(&region, &AS_STRANGER, "any-owner");
+        assert_eq!(said, "OK\n");
         assert!(ask_for_line(&region).is_none_or(|answer| answer.starts_with("keyway-region 1 line ")));
+        allow(0o600);
     }
     drop(others);
     served(&region, &[]);

@@ -321,6 +321,9 @@ struct Serve {
     /// Let in only who authenticates: a file with lines user:password
     #[arg(long, value_name = "PATH")]
     auth_file: Option<PathBuf>,
+    /// Have `stats sizes` count the items by size: each time by a walk over all of them
+    #[arg(long)]
+    track_sizes: bool,
     /// Forbid flush_all
     #[arg(long)]
     no_flush: bool,
@@ -385,6 +388,7 @@ impl Serve {
             idle_timeout: Duration::from_secs(self.idle_timeout.into()),
             auth_file: self.auth_file,
             flush_enabled: !self.no_flush,
+            track_sizes: self.track_sizes,
             shutdown_enabled: self.allow_shutdown,
             evict: !self.no_evict,
             verbosity: self.verbose,

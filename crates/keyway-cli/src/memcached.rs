@@ -137,7 +137,7 @@ const OPTIONS: [(char, &str, Value, &str); 37] = [
 ];
 
 /// `-o` names that mean nothing to a store without slabs, LRU lists, crawlers or a resizable hash table.
-const WITHOUT_MEANING: [&str; 34] = [
+const WITHOUT_MEANING: [&str; 33] = [
     "hashpower",
     "no_hashexpand",
     "slab_reassign",
@@ -170,7 +170,6 @@ const WITHOUT_MEANING: [&str; 34] = [
     "resp_obj_mem_limit",
     "read_buf_mem_limit",
     "no_drop_privileges",
-    "no_track_sizes",
     "modern",
 ];
 
@@ -429,7 +428,8 @@ impl Reading {
             _ if name.starts_with("proxy_") => {
                 return Err(missing(&format!("-o {name}"), "the proxy", "run memcached's own for that"));
             }
-            "track_sizes" => plan.warnings.push("-o track_sizes: sizes are not tracked here".to_owned()),
+            "track_sizes" => plan.config.track_sizes = true,
+            "no_track_sizes" => plan.config.track_sizes = false,
             "drop_privileges" => {
                 plan.sandbox = true;
             }

@@ -6,6 +6,7 @@ use keyway_proto::{StoreVerb, reply};
 
 use crate::config::PROTOCOL_VERSION;
 use crate::connection::CloseReason;
+use crate::dump::Dump;
 use crate::execute::{Executor, Origin, Outcome, as_memcached, refusal, verb_name};
 
 /// Longest `stats detail dump` in a packet, bytes; in text it may be of any length.
@@ -219,6 +220,7 @@ impl Executor {
         if !argument.starts_with(b"cachedump")
             && !argument.starts_with(b"conns")
             && let Outcome::Dump(mut dump) = self.stats(argument, &mut text)
+            && !matches!(dump, Dump::Sizes(_))
         {
             // One packet, so all of it is here at once.
             while !dump.step(self, &mut text) {

@@ -150,6 +150,8 @@ pub struct Config {
     pub flush_enabled: bool,
     /// dumps of keys and `stats detail` are allowed (`-X` forbids)
     pub dump_enabled: bool,
+    /// `stats sizes` counts the items by their sizes, which takes a walk over all of them (`-o track_sizes`)
+    pub track_sizes: bool,
     /// `watch` is allowed (`-W` forbids)
     pub watch_enabled: bool,
     /// `shutdown` is allowed (`-A`)
@@ -198,6 +200,7 @@ impl Default for Config {
             auth_file: None,
             flush_enabled: true,
             dump_enabled: true,
+            track_sizes: false,
             watch_enabled: true,
             shutdown_enabled: false,
             cas_enabled: true,

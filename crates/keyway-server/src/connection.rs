@@ -515,7 +515,11 @@ impl Connection {
             self.reserved = 0;
         }
         let input = self.input.size().max(self.reserved);
-        self.charge.set(input + self.output.capacity() + sending + watched);
+        let dumped = match &self.phase {
+            Phase::Dumping(dump) => dump.held(),
+            _ => 0,
+        };
+        self.charge.set(input + self.output.capacity() + sending + watched + dumped);
     }
 
     /// One turn of work.

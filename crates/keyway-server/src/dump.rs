@@ -1,5 +1,5 @@
-//! Answers that are long: `lru_crawler metadump` and `mgdump`, `stats cachedump`, `stats conns`, `stats detail dump`; in bounded steps, each
-//! when the client has taken what was before.
+//! Answers that are long: `lru_crawler metadump` and `mgdump`, `stats cachedump`, `stats conns`, `stats sizes`, `stats detail dump`; in bounded
+//! steps, each when the client has taken what was before.
 
 use std::io::Write;
 
@@ -25,6 +25,47 @@ pub(crate) enum Dump {
     Connections { next: Option<u64> },
     /// requests by prefix, after this one
     Prefixes { after: Option<Vec<u8>> },
+    /// how many live items there are of each size
+    Sizes(Sizes),
+}
+
+/// Counts of items by size: as they are found, then as they are told.
+pub(crate) struct Sizes {
+    /// where the walk goes on; `None`: all items are counted
+    cursor: Option<u64>,
+    /// by size in units of [`SIZE_UNIT`], rounded up; the last one has all that is larger
+    counts: Vec<u32>,
+    /// counts that have been told
+    told: usize,
+}
+
+/// Sizes are told in steps of so many bytes, and up to so many steps, as memcached tells them.
+const SIZE_UNIT: usize = 32;
+const SIZES: usize = 32 * 1024;
+
+impl Sizes {
+    fn step(&mut self, executor: &mut Executor, out: &mut Vec<u8>) -> bool {
+        if let Some(cursor) = self.cursor {
+            let counts = &mut self.counts;
+            self.cursor = executor.session.walk(cursor, LOOKS_PER_STEP, |_, item| {
+                if let Some(count) = counts.get_mut(item.size.div_ceil(SIZE_UNIT).min(SIZES)) {
+                    *count = count.saturating_add(1);
+                }
+            });
+            return false;
+        }
+        for (i, count) in self.counts.iter().enumerate().skip(self.told).take(LOOKS_PER_STEP) {
+            if *count > 0 {
+                let _ = write!(out, "STAT {} {count}\r\n", i * SIZE_UNIT);
+            }
+        }
+        self.told += LOOKS_PER_STEP;
+        let is_all = self.told >= self.counts.len();
+        if is_all {
+            out.extend_from_slice(reply::END);
+        }
+        is_all
+    }
 }
 
 impl Dump {
@@ -53,6 +94,24 @@ impl Dump {
         }
     }
 
+    /// `stats sizes`.
+    pub(crate) fn sizes() -> Self {
+        Self::Sizes(Sizes {
+            cursor: Some(0),
+            counts: vec![0; SIZES + 1],
+            told: 0,
+        })
+    }
+
+    /// Bytes of memory that it holds between its steps.
+    pub(crate) fn held(&self) -> usize {
+        match self {
+            Self::Sizes(sizes) => sizes.counts.capacity() * size_of::<u32>(),
+            Self::Prefixes { after } => after.as_ref().map_or(0, Vec::capacity),
+            Self::Items { .. } | Self::Cachedump { .. } | Self::Connections { .. } => 0,
+        }
+    }
+
     /// Appends the next lines; true when that was all.
     pub(crate) fn step(&mut self, executor: &mut Executor, out: &mut Vec<u8>) -> bool {
         executor.effort.spend(LOOKS_PER_STEP as u64 * LOOKED_AT);
@@ -61,6 +120,7 @@ impl Dump {
             Self::Cachedump { cursor, count, room } => Self::step_cachedump(cursor, count, room, executor, out),
             Self::Connections { next } => stats::conns(&executor.shared, next, out),
             Self::Prefixes { after } => executor.shared.detail.dump(after, out),
+            Self::Sizes(sizes) => sizes.step(executor, out),
         }
     }
 

@@ -775,6 +775,7 @@ impl Executor {
             b"settings" => stats::settings(shared, cache, out),
             b"items" => stats::items(shared, cache, out),
             b"slabs" => stats::slabs(shared, cache, out),
+            b"sizes" if shared.config.track_sizes => return Outcome::Dump(Dump::sizes()),
             b"sizes" => stats::sizes(out),
             b"sizes_enable" | b"sizes_disable" => out.extend_from_slice(b"STAT sizes_error not_available\r\nEND\r\n"),
             b"conns" => return Outcome::Dump(Dump::Connections { next: None }),

@@ -294,7 +294,7 @@ pub(crate) fn settings(shared: &Shared, cache: &Cache, out: &mut Vec<u8>) {
     stat(out, "hash_algorithm", "xxh64");
     stat(out, "idle_timeout", config.idle_timeout.as_secs());
     stat(out, "watcher_logbuf_size", crate::watch::QUEUE_MAX);
-    stat(out, "track_sizes", "no");
+    stat(out, "track_sizes", yes_no(config.track_sizes));
     stat(out, "inline_ascii_response", "no");
     stat(out, "ssl_enabled", "no");
     stat(out, "memory_file", &config.region);
@@ -385,7 +385,7 @@ pub(crate) fn slabs(shared: &Shared, cache: &Cache, out: &mut Vec<u8>) {
     out.extend_from_slice(reply::END);
 }
 
-/// `stats sizes`: memcached's answer where sizes are not tracked.
+/// `stats sizes` where it is not asked for.
 pub(crate) fn sizes(out: &mut Vec<u8>) {
     stat(out, "sizes_status", "disabled");
     out.extend_from_slice(reply::END);

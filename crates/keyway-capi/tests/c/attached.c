@@ -1,7 +1,8 @@
-// A client of a server's region socket, or of its region: attached PLACE [refused|unusable|full|argument|killed]
+// A client of a server's region socket, or of its region: attached PLACE [refused|unusable|full|argument|killed|any-owner]
 //
 // Reads what the server's clients stored, stores for them, and ends well ("OK"), in the middle of it ("killed"), or finds that
 // it may not have the region ("refused"), cannot use it ("unusable"), has no slot in it ("full"), or that this is no place ("argument").
+// "any-owner": the region may be another user's.
 
 #include <keyway.h>
 #include <signal.h>
@@ -18,7 +19,9 @@
 
 int main(int argc, char **argv) {
     const char *how = argc > 2 ? argv[2] : "";
-    keyway *cache = keyway_open(argv[1], NULL);
+    keyway_options options = {.size = sizeof options};
+    if (strcmp(how, "any-owner") == 0) options.flags = KEYWAY_ANY_OWNER;
+    keyway *cache = keyway_open(argv[1], &options);
     const struct {
         const char *how;
         int error;

@@ -1,0 +1,52 @@
+//! `stats sizes` where it was asked for, of Keyway and of a real memcached. Enemy: counts that do not add up to the items that there are.
+
+use harness::{Kind, ServeOptions, Server, Transport, Wire};
+
+/// Sizes and how many items have them.
+fn sizes(wire: &mut Wire) -> Vec<(usize, usize)> {
+    wire.send(b"stats sizes\r\n").expect("it takes requests");
+    let mut sizes = Vec::new();
+    loop {
+        let line = String::from_utf8(wire.line().expect("an answer")).expect("text");
+        if line == "END" {
+            return sizes;
+        }
+        let row = line.strip_prefix("STAT ").and_then(|row| row.split_once(' '));
+        let row = row.and_then(|(size, count)| Some((size.parse().ok()?, count.parse().ok()?)));
+        sizes.push(row.unwrap_or_else(|| panic!("no size and count: {line}")));
+    }
+}
+
+#[test]
+fn items_are_counted_by_their_sizes_where_that_was_asked_for() {
+    let asked = ["-o", "track_sizes"].map(str::to_owned).to_vec();
+    for kind in Kind::to_test("stats sizes") {
+        let options = ServeOptions {
+            memcached_command_line: true,
+            keyway_arguments: asked.clone(),
+            memcached_arguments: asked.clone(),
+            ..ServeOptions::default()
+        };
+        let server = Server::start(kind, &options);
+        let mut wire = server.connect(Transport::Tcp);
+        assert_eq!(sizes(&mut wire), [], "{}", kind.name());
+        for (prefix, count, len) in [("small", 700, 10), ("large", 30, 5_000)] {
+            for i in 0..count {
+                let value = "v".repeat(len);
+                let stored = wire.ask(&format!("set {prefix}-{i:03} 0 0 {len}\r\n{value}"));
+                assert_eq!(stored.expect("an answer"), "STORED");
+            }
+        }
+        assert_eq!(wire.ask("delete small-000").expect("an answer"), "DELETED");
+        let found = sizes(&mut wire);
+        let [(small, 699), (large, 30)] = found[..] else {
+            panic!("{}: {found:?}", kind.name());
+        };
+        assert!(small % 32 == 0 && large % 32 == 0, "{}: {found:?}", kind.name());
+        assert!(
+            (32..160).contains(&small) && (5_000..5_200).contains(&large),
+            "{}: {found:?}",
+            kind.name()
+        );
+    }
+}
