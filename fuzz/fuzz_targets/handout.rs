@@ -9,14 +9,13 @@ use std::fs::File;
 use std::io::IoSlice;
 use std::os::fd::AsRawFd;
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::PathBuf;
-use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Mutex, OnceLock};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, OnceLock};
 
-/// The socket, and what its server says to the next who asks.
+/// The socket, and what its server says to all who ask.
 struct Socket {
     path: PathBuf,
-    says: Sender<Vec<u8>>,
+    says: Arc<Mutex<Vec<u8>>>,
 }
 
 impl Socket {
@@ -26,8 +25,9 @@ impl Socket {
         let (path, region) = (folder.join("socket"), folder.join("region"));
         Cache::open(&Place::Path(region.clone()), &options()).expect("a region").close();
         let listener = UnixListener::bind(&path).expect("a socket");
-        let (says, hears) = channel();
-        std::thread::spawn(move || serve(&listener, &region, &hears));
+        let says = Arc::new(Mutex::default());
+        let told = Arc::clone(&says);
+        std::thread::spawn(move || serve(&listener, &region, &told));
         Self { path, says }
     }
 }
@@ -41,9 +41,10 @@ fn options() -> Options {
 }
 
 /// Each input: which descriptors, two bits each, and the line.
-fn serve(listener: &UnixListener, region: &PathBuf, hears: &Receiver<Vec<u8>>) {
-    for input in hears {
-        let (stream, _) = listener.accept().expect("somebody asks");
+fn serve(listener: &UnixListener, region: &Path, says: &Mutex<Vec<u8>>) {
+    for stream in listener.incoming() {
+        let stream = stream.expect("somebody asks");
+        let input = says.lock().expect("no input failed").clone();
         let [which, text @ ..] = &input[..] else { continue };
         let files: Vec<File> = (0..which & 3)
             .map(|i| match which >> (2 + 2 * i) & 3 {
@@ -56,7 +57,7 @@ fn serve(listener: &UnixListener, region: &PathBuf, hears: &Receiver<Vec<u8>>) {
         let descriptors: Vec<i32> = files.iter().map(AsRawFd::as_raw_fd).collect();
         let rights = [ControlMessage::ScmRights(&descriptors)];
         let rights = if descriptors.is_empty() { &[][..] } else { &rights };
-        let _ = sendmsg::<()>(stream.as_raw_fd(), &[IoSlice::new(text)], rights, MsgFlags::empty(), None);
+        let _ = sendmsg::<()>(stream.as_raw_fd(), &[IoSlice::new(text)], rights, MsgFlags::MSG_NOSIGNAL, None);
     }
 }
 
@@ -64,7 +65,7 @@ fuzz_target!(|input: &[u8]| {
     static SOCKET: OnceLock<Mutex<Socket>> = OnceLock::new();
     let socket = SOCKET.get_or_init(|| Mutex::new(Socket::start()));
     let socket = socket.lock().expect("no input failed");
-    socket.says.send(input.to_vec()).expect("the server lives");
+    *socket.says.lock().expect("no input failed") = input.to_vec();
     match Cache::open(&Place::Socket(socket.path.clone()), &options()) {
         Ok(cache) => {
             // What was handed out is the region: it is used like any.
