@@ -23,7 +23,9 @@ impl Socket {
         let folder = std::env::temp_dir().join(format!("keyway-fuzz-handout-{}", std::process::id()));
         std::fs::create_dir_all(&folder).expect("a folder");
         let (path, region) = (folder.join("socket"), folder.join("region"));
-        Cache::open(&Place::Path(region.clone()), &options()).expect("a region").close();
+        Cache::open(&Place::Path(region.clone()), &options())
+            .expect("a region")
+            .close();
         let listener = UnixListener::bind(&path).expect("a socket");
         let says = Arc::new(Mutex::default());
         let told = Arc::clone(&says);
@@ -57,7 +59,13 @@ fn serve(listener: &UnixListener, region: &Path, says: &Mutex<Vec<u8>>) {
         let descriptors: Vec<i32> = files.iter().map(AsRawFd::as_raw_fd).collect();
         let rights = [ControlMessage::ScmRights(&descriptors)];
         let rights = if descriptors.is_empty() { &[][..] } else { &rights };
-        let _ = sendmsg::<()>(stream.as_raw_fd(), &[IoSlice::new(text)], rights, MsgFlags::MSG_NOSIGNAL, None);
+        let _ = sendmsg::<()>(
+            stream.as_raw_fd(),
+            &[IoSlice::new(text)],
+            rights,
+            MsgFlags::MSG_NOSIGNAL,
+            None,
+        );
     }
 }
 

@@ -48,7 +48,9 @@ impl Servers {
         datagrams.set_read_timeout(Some(PATIENCE)).expect("a socket");
         datagrams.connect(udp.expect("it was asked for")).expect("an address");
         let mut well = connect(&closed);
-        well.get_ref().write_all(b"set login 0 0 13\r\nuser password\r\n").expect("it reads");
+        well.get_ref()
+            .write_all(b"set login 0 0 13\r\nuser password\r\n")
+            .expect("it reads");
         assert_eq!(line(&mut well), "STORED\r\n");
         Self {
             open: (open.clone(), connect(&open)),
