@@ -124,7 +124,6 @@ impl From<WriteError> for Failure {
             WriteError::KeyLength { .. } => KEYWAY_ERROR_KEY_LENGTH,
             WriteError::TooLarge { .. } => KEYWAY_ERROR_TOO_LARGE,
             WriteError::OutOfMemory | WriteError::NoMemory { .. } => KEYWAY_ERROR_OUT_OF_MEMORY,
-            WriteError::EpochsUsedUp => KEYWAY_ERROR_FULL,
             WriteError::Corrupt => KEYWAY_ERROR_DAMAGED,
             WriteError::Detached | WriteError::Unserved => KEYWAY_ERROR_ABSENT,
             WriteError::KernelDoor => KEYWAY_ERROR_REFUSED,

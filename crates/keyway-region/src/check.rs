@@ -163,7 +163,7 @@ fn check_segments(region: &Region, report: &mut Report, census: &mut Census) {
 
 fn check_extents(region: &Region, segment: usize, report: &mut Report, census: &mut Census) {
     let shape = region.layout.shape;
-    let generation = region.segment_word(segment).generation();
+    let generation = region.segment_life(segment).generation;
     // PAIRS: leasing: the exchange in `Session::lease_in`.
     let lease = LeaseWord(region.header(segment).lease.load(Acquire));
     if !lease.is_of_generation(generation) {
@@ -419,7 +419,7 @@ fn check_chains(region: &Region, report: &mut Report, census: &mut Census) {
         let mut link = chain.first;
         for part in 0..parts.min(region.segments()) {
             let segment = link.segment();
-            let known = census.large.contains_key(&segment) && region.segment_word(segment).generation() == link.generation();
+            let known = census.large.contains_key(&segment) && region.segment_life(segment).generation == link.generation();
             if !known {
                 report.problem(
                     8,

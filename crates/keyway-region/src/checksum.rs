@@ -9,7 +9,7 @@
 use crate::aside::List;
 use crate::atomics::Relaxed;
 use crate::layout::item::{CHECKSUM_SIZE, Header, LARGE_BODY_SIZE, flag};
-use crate::layout::segment::{CHAIN_LEN_WORD, Link, SegmentWord};
+use crate::layout::segment::{CHAIN_LEN_WORD, Link, SegmentLife};
 use crate::lookup::{Chain, Seen, Unread};
 use crate::out::Out;
 use crate::region::Region;
@@ -21,13 +21,13 @@ const CHUNK: usize = 512;
 /// From the start of a large item's body to its checksum, bytes.
 const LARGE_CHECKSUM_AT: usize = 4;
 /// Bytes of the words that a checksum begins with.
-const WORDS_SIZE: usize = 40;
+const WORDS_SIZE: usize = 48;
 
 /// What the checksum of an item covers besides its key and body.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Cover {
     pub segment: usize,
-    pub word: SegmentWord,
+    pub life: SegmentLife,
     pub offset: usize,
     pub header: Header,
     /// 0 if the item carries none
@@ -59,10 +59,10 @@ pub(crate) enum Outcome {
 
 impl Cover {
     /// Of an item that was copied as it stands and goes to this place.
-    pub fn of_copy(bytes: &[u8], header: Header, (segment, word, offset): (usize, SegmentWord, usize)) -> Self {
+    pub fn of_copy(bytes: &[u8], header: Header, (segment, life, offset): (usize, SegmentLife, usize)) -> Self {
         Self {
             segment,
-            word,
+            life,
             offset,
             header,
             cas: if header.has(flag::CAS) {
@@ -83,7 +83,8 @@ impl Cover {
     fn begin(&self, key: &[u8]) -> u32 {
         let place = (self.segment as u64) << 32 | self.offset as u64;
         let words = [
-            self.word.0,
+            self.life.generation,
+            self.life.epoch,
             place,
             self.header.written().0,
             self.cas,
@@ -166,7 +167,7 @@ impl Region {
         let Some((key, body, sum)) = split(bytes, copied) else {
             return false;
         };
-        let mut cover = Cover::of_copy(bytes, copied, (seen.segment, seen.word, seen.offset));
+        let mut cover = Cover::of_copy(bytes, copied, (seen.segment, seen.life, seen.offset));
         cover.header = seen.header;
         if !seen.header.has(flag::CAS) {
             cover.cas = 0;
@@ -246,7 +247,7 @@ impl Region {
         };
         let cover = Cover {
             segment: seen.segment,
-            word: seen.word,
+            life: seen.life,
             offset: seen.offset,
             header,
             cas,

@@ -171,13 +171,13 @@ impl Region {
 
     /// Whether every item in the segment is flushed or expired; of a large value's segment whether the value had expired
     /// when it was written or met last.
-    fn is_dead(&self, segment: usize, now: u32, epoch: u32) -> bool {
+    fn is_dead(&self, segment: usize, now: u32, epoch: u64) -> bool {
         let header = self.header(segment);
         let state = State(header.state.load(Relaxed));
         let expires = header.expires.load(Relaxed);
         let is_over = expires != u32::MAX && expires <= now;
         match state.kind() {
-            Some(Kind::Open | Kind::Retired) => self.segment_word(segment).epoch() < epoch || is_over && self.is_filled(segment),
+            Some(Kind::Open | Kind::Retired) => self.segment_life(segment).epoch < epoch || is_over && self.is_filled(segment),
             Some(Kind::Large) => is_over && state.owner().is_none(),
             _ => false,
         }
@@ -500,7 +500,7 @@ impl Session {
         None
     }
 
-    fn survey_one(&self, survey: &mut Survey, segment: usize, now: u32, epoch: u32) {
+    fn survey_one(&self, survey: &mut Survey, segment: usize, now: u32, epoch: u64) {
         let region = &*self.region;
         let header = region.header(segment);
         let state = State(header.state.load(Relaxed));
@@ -647,7 +647,7 @@ impl Session {
     fn victim(&self, segment: usize, spare: Spare) -> Victim {
         Victim {
             segment,
-            generation: self.region.segment_word(segment).generation(),
+            generation: self.region.segment_life(segment).generation,
             spare,
             in_turn: false,
         }

@@ -13,7 +13,7 @@ use crate::layout::index;
 use crate::layout::item::{self, Header, LARGE_BODY_SIZE, flag};
 use crate::layout::segment::{
     ADMISSION, CHAIN_HEADER_SIZE, CHAIN_LEN_WORD, EXTENT_HEADER_SIZE, ExtentWord, Kind, LeaseWord, Link, MAIN, SegmentHeader,
-    SegmentWord, Standing, State, Stream, TailWord,
+    SegmentLife, Standing, State, Stream, TailWord,
 };
 use crate::layout::session::{FREEING, LEASING, UPKEEP, WRITTEN};
 use crate::layout::slot::Slot;
@@ -60,7 +60,7 @@ const WRITE_AHEAD: usize = 4;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Extent {
     segment: usize,
-    word: SegmentWord,
+    life: SegmentLife,
     /// of its segment
     sequence: u64,
     stream: Stream,
@@ -74,7 +74,7 @@ pub(crate) struct Extent {
 /// The extent that a session has leased for a stream, if any. Its fields are apart: a write looks at few of them and moves one on.
 pub(crate) struct Leased {
     segment: Cell<usize>,
-    word: Cell<SegmentWord>,
+    life: Cell<SegmentLife>,
     sequence: Cell<u64>,
     stream: Cell<Stream>,
     start: Cell<usize>,
@@ -88,7 +88,7 @@ impl Leased {
     pub const fn none() -> Self {
         Self {
             segment: Cell::new(0),
-            word: Cell::new(SegmentWord(0)),
+            life: Cell::new(SegmentLife::FIRST),
             sequence: Cell::new(0),
             stream: Cell::new(Stream {
                 pool: 0,
@@ -105,7 +105,7 @@ impl Leased {
     fn extent(&self) -> Extent {
         Extent {
             segment: self.segment.get(),
-            word: self.word.get(),
+            life: self.life.get(),
             sequence: self.sequence.get(),
             stream: self.stream.get(),
             start: self.start.get(),
@@ -122,7 +122,7 @@ impl Leased {
 
     fn set(&self, extent: Extent) {
         self.segment.set(extent.segment);
-        self.word.set(extent.word);
+        self.life.set(extent.life);
         self.sequence.set(extent.sequence);
         self.stream.set(extent.stream);
         self.start.set(extent.start);
@@ -139,13 +139,13 @@ impl Leased {
 
     /// The room behind its last item, if the extent is of this epoch and that is so many bytes that are paid for.
     #[inline(always)]
-    fn room(&self, size: usize, epoch: u32) -> Option<Room<'_>> {
-        if self.next.get() + size > self.end.get() || self.word.get().epoch() != epoch {
+    fn room(&self, size: usize, epoch: u64) -> Option<Room<'_>> {
+        if self.next.get() + size > self.end.get() || self.life.get().epoch != epoch {
             return None;
         }
         Some(Room {
             segment: self.segment.get(),
-            word: self.word.get(),
+            life: self.life.get(),
             sequence: self.sequence.get(),
             start: self.start.get(),
             next: self.next.get(),
@@ -163,7 +163,7 @@ impl Leased {
 #[derive(Clone, Copy)]
 struct Room<'s> {
     segment: usize,
-    word: SegmentWord,
+    life: SegmentLife,
     sequence: u64,
     /// of its extent
     start: usize,
@@ -293,7 +293,7 @@ impl Session {
         key: &Key<'_>,
         draft: &Draft<'_>,
         built: &[u8],
-        epoch: u32,
+        epoch: u64,
         replaced: Option<usize>,
         now: u32,
     ) -> Result<Written, WriteError> {
@@ -322,7 +322,7 @@ impl Session {
         key: &Key<'_>,
         draft: &Draft<'_>,
         bytes: &[u8],
-        epoch: u32,
+        epoch: u64,
         replaced: usize,
         now: u32,
     ) -> Option<Written> {
@@ -357,7 +357,7 @@ impl Session {
         key: &Key<'_>,
         draft: &Draft<'_>,
         body: Body<'_>,
-        epoch: u32,
+        epoch: u64,
         replaced: Option<usize>,
         now: u32,
     ) -> Result<Written, WriteError> {
@@ -435,7 +435,7 @@ impl Session {
         if region.has_checksums() {
             let cover = Cover {
                 segment: room.segment,
-                word: room.word,
+                life: room.life,
                 offset,
                 header,
                 cas: draft.cas.unwrap_or(0),
@@ -450,7 +450,7 @@ impl Session {
             None => cas_of(room.sequence, offset),
         };
         Written {
-            word: Slot::confirmed(tag(key.hash), room.word.generation(), room.segment, offset),
+            word: Slot::confirmed(tag(key.hash), room.life.generation, room.segment, offset),
             cas,
             value_len: body.len(),
             size,
@@ -475,9 +475,9 @@ impl Session {
         &self,
         copy: &CopyOf<'_>,
         (pool, is_compaction): (usize, bool),
-        epoch: u32,
+        epoch: u64,
         now: u32,
-    ) -> Result<(usize, SegmentWord, usize), Relocated> {
+    ) -> Result<(usize, SegmentLife, usize), Relocated> {
         let verified = if self.region.has_checksums() {
             Some(self.verified_copy(copy)?)
         } else {
@@ -504,7 +504,7 @@ impl Session {
             self.scratch.set(bytes);
         }
         extent
-            .map(|extent| (extent.segment, extent.word, extent.next))
+            .map(|extent| (extent.segment, extent.life, extent.next))
             .ok_or(Relocated::NoRoom)
     }
 
@@ -548,7 +548,7 @@ impl Session {
     fn put_verified(&self, header: Header, bytes: &[u8], extent: &Extent) {
         let region = &*self.region;
         region.memory.write(region.segment(extent.segment) + extent.next, bytes);
-        let cover = Cover::of_copy(bytes, header, (extent.segment, extent.word, extent.next));
+        let cover = Cover::of_copy(bytes, header, (extent.segment, extent.life, extent.next));
         region.write_checksum_of_copy(&cover, bytes);
     }
 
@@ -584,7 +584,7 @@ impl Session {
     }
 
     /// Room for so many bytes in an extent of this stream and epoch.
-    fn room(&self, size: usize, stream: Stream, epoch: u32, now: u32) -> Result<Room<'_>, WriteError> {
+    fn room(&self, size: usize, stream: Stream, epoch: u64, now: u32) -> Result<Room<'_>, WriteError> {
         match self.extents.get(stream.index()).and_then(|leased| leased.room(size, epoch)) {
             Some(room) => Ok(room),
             None => Ok(self.room_in(self.room_paid(size, stream, epoch, now)?)),
@@ -594,7 +594,7 @@ impl Session {
     /// The same where the extent at hand has none.
     #[cold]
     #[inline(never)]
-    fn more_room(&self, size: usize, stream: Stream, epoch: u32, now: u32) -> Option<Room<'_>> {
+    fn more_room(&self, size: usize, stream: Stream, epoch: u64, now: u32) -> Option<Room<'_>> {
         self.room(size, stream, epoch, now).ok()
     }
 
@@ -602,7 +602,7 @@ impl Session {
     fn room_in(&self, extent: Extent) -> Room<'_> {
         Room {
             segment: extent.segment,
-            word: extent.word,
+            life: extent.life,
             sequence: extent.sequence,
             start: extent.start,
             next: extent.next,
@@ -613,7 +613,7 @@ impl Session {
     /// An extent with that room where the one at hand is full or paid for no further.
     #[cold]
     #[inline(never)]
-    fn room_paid(&self, size: usize, stream: Stream, epoch: u32, now: u32) -> Result<Extent, WriteError> {
+    fn room_paid(&self, size: usize, stream: Stream, epoch: u64, now: u32) -> Result<Extent, WriteError> {
         let portion = size.max(PORTION);
         let pressed = self.pay(portion, now);
         let paid = |mut extent: Extent| {
@@ -624,7 +624,7 @@ impl Session {
             };
             extent
         };
-        let at_hand = self.extent(stream).filter(|e| e.word.epoch() == epoch);
+        let at_hand = self.extent(stream).filter(|e| e.life.epoch == epoch);
         if let Some(extent) = at_hand.and_then(|e| self.with_room(e, size)) {
             self.keep(paid(extent));
             return Ok(paid(extent));
@@ -633,8 +633,8 @@ impl Session {
     }
 
     /// The same for a relocation, which takes free segments only and pays for nothing.
-    fn room_for_copy(&self, size: usize, stream: Stream, epoch: u32, now: u32) -> Option<Extent> {
-        let at_hand = self.extent(stream).filter(|e| e.word.epoch() == epoch);
+    fn room_for_copy(&self, size: usize, stream: Stream, epoch: u64, now: u32) -> Option<Extent> {
+        let at_hand = self.extent(stream).filter(|e| e.life.epoch == epoch);
         if let Some(extent) = at_hand.and_then(|e| self.with_room(e, size)) {
             self.keep(extent);
             return Some(extent);
@@ -658,10 +658,8 @@ impl Session {
         let left = |e: &Extent| e.leased - e.next;
         let behind = self.region.cells_left(extent.segment) * self.region.layout.shape.cell_size();
         match self.extent(extent.stream) {
-            Some(old)
-                if old.word.epoch() == extent.word.epoch() && left(&old) > (left(&extent) + behind).saturating_sub(size) =>
-            {
-                self.leave_open(extent.segment, extent.word.epoch(), extent.stream);
+            Some(old) if old.life.epoch == extent.life.epoch && left(&old) > (left(&extent) + behind).saturating_sub(size) => {
+                self.leave_open(extent.segment, extent.life.epoch, extent.stream);
             }
             _ => {
                 self.close_extent(extent.stream.index());
@@ -698,7 +696,7 @@ impl Session {
         self.region.write_back(segment_at + room.next, size);
         match room.kept {
             Some(leased) => leased.next.set(tail),
-            None => self.close(room.segment, room.start, room.word),
+            None => self.close(room.segment, room.start, room.life),
         }
     }
 
@@ -716,9 +714,9 @@ impl Session {
     /// Closes the extent of the stream with this number.
     pub(crate) fn close_extent(&self, stream: usize) {
         if let Some(extent) = self.extents.get(stream).and_then(Leased::take) {
-            self.close(extent.segment, extent.start, extent.word);
+            self.close(extent.segment, extent.start, extent.life);
             if self.fills_alone(extent.stream) {
-                self.leave_open(extent.segment, extent.word.epoch(), extent.stream);
+                self.leave_open(extent.segment, extent.life.epoch, extent.stream);
             }
         }
     }
@@ -738,9 +736,9 @@ impl Session {
     }
 
     #[inline(never)]
-    fn close(&self, segment: usize, start: usize, word: SegmentWord) {
+    fn close(&self, segment: usize, start: usize, life: SegmentLife) {
         let at = self.region.segment(segment) + start;
-        let word = ExtentWord::new(word.generation(), self.owner.slot).close();
+        let word = ExtentWord::new(life.generation, self.owner.slot).close();
         // PAIRS: closed: the load in `Region::has_live_extent`: a recycler that sees it closed sees every publish that it served, and the
         // intent for what is still to be published.
         self.region.slot(at).store(word.0, Release);
@@ -760,7 +758,7 @@ impl Session {
         let needed = (extent.next + size - extent.leased).div_ceil(shape.cell_size());
         let left = shape.cells().saturating_sub(old.cells());
         if old.is_sealed()
-            || !old.is_of_generation(extent.word.generation())
+            || !old.is_of_generation(extent.life.generation)
             || old.cells() * shape.cell_size() != extent.leased
             || needed > left
         {
@@ -778,7 +776,7 @@ impl Session {
     }
 
     /// Leases an extent with room for `size` bytes, in the open segment or in a new one.
-    fn lease(&self, size: usize, stream: Stream, epoch: u32, now: u32, make_room: bool) -> Result<Extent, WriteError> {
+    fn lease(&self, size: usize, stream: Stream, epoch: u64, now: u32, make_room: bool) -> Result<Extent, WriteError> {
         let shape = self.region.layout.shape;
         let needed = (size + EXTENT_HEADER_SIZE).div_ceil(shape.cell_size());
         let cells = needed.max(self.comfortable(size));
@@ -817,7 +815,7 @@ impl Session {
     }
 
     /// Leaves the rest of a segment to whoever leases next, if it is worth that and more than is left in the one that is open to all.
-    fn leave_open(&self, segment: usize, epoch: u32, stream: Stream) {
+    fn leave_open(&self, segment: usize, epoch: u64, stream: Stream) {
         let hint = self.open_hint(stream);
         let open = self.named(hint);
         let cells_left = |segment| self.cells_left_open(segment, epoch, stream);
@@ -865,23 +863,23 @@ impl Session {
         index(hint).checked_sub(1).filter(|segment| self.region.has(*segment))
     }
 
-    fn cells_left_open(&self, segment: usize, epoch: u32, stream: Stream) -> usize {
-        let usable = self.region.segment_word(segment).epoch() == epoch
+    fn cells_left_open(&self, segment: usize, epoch: u64, stream: Stream) -> usize {
+        let usable = self.region.segment_life(segment).epoch == epoch
             && self.region.header(segment).state.load(Relaxed) == State::of(Kind::Open, stream).0;
         if usable { self.region.cells_left(segment) } else { 0 }
     }
 
-    fn lease_in(&self, segment: usize, cells: usize, epoch: u32, stream: Stream) -> Option<Extent> {
+    fn lease_in(&self, segment: usize, cells: usize, epoch: u64, stream: Stream) -> Option<Extent> {
         let region = &self.region;
         let shape = region.layout.shape;
         let header = region.header(segment);
         for _ in 0..ATTEMPTS_MAX {
-            let word = region.segment_word(segment);
+            let life = region.segment_life(segment);
             let old = LeaseWord(header.lease.load(Relaxed));
             // PAIRS: open: the store in `open_segment`: a thread that sees it open sees its words.
             let usable = header.state.load(Acquire) == State::of(Kind::Open, stream).0
-                && word.epoch() == epoch
-                && old.is_of_generation(word.generation())
+                && life.epoch == epoch
+                && old.is_of_generation(life.generation)
                 && !old.is_sealed()
                 && old.cells() + cells <= shape.cells();
             if !usable {
@@ -903,12 +901,12 @@ impl Session {
             self.relent(LEASING);
             // Whoever opened the segment may not have come to its barrier yet.
             region.write_back_header(segment);
-            region.write_back_word(segment);
+            region.write_back_words(segment);
             // From the lease on the segment cannot be recycled; it may have been between the checks and the lease.
-            if extent.word == word {
+            if extent.life == life {
                 return Some(extent);
             }
-            self.close(extent.segment, extent.start, extent.word);
+            self.close(extent.segment, extent.start, extent.life);
         }
         None
     }
@@ -917,7 +915,7 @@ impl Session {
     fn start_extent(&self, segment: usize, first_cell: usize, cells: usize, stream: Stream) -> Extent {
         let region = &self.region;
         let cell_size = region.layout.shape.cell_size();
-        let word = region.segment_word(segment);
+        let life = region.segment_life(segment);
         let (start, end) = (first_cell * cell_size, (first_cell + cells) * cell_size);
         let at = region.segment(segment) + start;
         let next = start + EXTENT_HEADER_SIZE;
@@ -928,10 +926,10 @@ impl Session {
         // PAIRS: extent: the load in `Region::has_live_extent`: a thread that sees the header sees its tail, and its owner's lease.
         region
             .slot(at)
-            .store(ExtentWord::new(word.generation(), self.owner.slot).0, Release);
+            .store(ExtentWord::new(life.generation, self.owner.slot).0, Release);
         Extent {
             segment,
-            word,
+            life,
             sequence: region.header(segment).sequence.load(Relaxed),
             stream,
             start,
@@ -942,11 +940,11 @@ impl Session {
     }
 
     /// Makes a claimed segment an open one, with a first extent for this thread.
-    fn open_segment(&self, segment: usize, cells: usize, epoch: u32, stream: Stream, now: u32) -> Extent {
+    fn open_segment(&self, segment: usize, cells: usize, epoch: u64, stream: Stream, now: u32) -> Extent {
         let region = &self.region;
         let shape = region.layout.shape;
         let header = region.header(segment);
-        let word = SegmentWord::new(region.segment_word(segment).generation(), epoch);
+        let generation = region.segment_life(segment).generation;
         // Before the cells: these are in no cache, and a locked instruction waits for the stores before it.
         header.sequence.store(region.next_sequence(), Relaxed);
         for cell in 0..shape.cells() {
@@ -957,15 +955,13 @@ impl Session {
         header.dead.store(0, Relaxed);
         header.opened.store(now, Relaxed);
         header.expires.store(if stream.class == 0 { u32::MAX } else { 0 }, Relaxed);
-        header
-            .lease
-            .store(LeaseWord::new(word.generation()).lease(cells, true).0, Relaxed);
-        region.word(segment).store(word.0, Relaxed);
+        header.lease.store(LeaseWord::new(generation).lease(cells, true).0, Relaxed);
+        region.words(segment).epoch.store(epoch, Relaxed);
         let extent = self.start_extent(segment, 0, cells, stream);
         // PAIRS: open: the load in `lease_in`: a thread that sees it open sees its words.
         header.state.store(State::of(Kind::Open, stream).0, Release);
         region.write_back_header(segment);
-        region.write_back_word(segment);
+        region.write_back_words(segment);
         extent
     }
 
@@ -988,7 +984,7 @@ impl Session {
                 }
             };
             let region = &self.region;
-            let generation = region.segment_word(segment).generation();
+            let generation = region.segment_life(segment).generation;
             let link = Link::new(segment, generation);
             if last == Link::NONE {
                 last = link;
@@ -1019,7 +1015,7 @@ impl Session {
             region.header(segment).state.store(state.0, Release);
             // Its generation may have been given by somebody who did not come to a barrier.
             region.write_back(at, CHAIN_HEADER_SIZE + part.len());
-            region.write_back_word(segment);
+            region.write_back_words(segment);
             next = link;
         }
         Ok(Chain {
@@ -1094,7 +1090,7 @@ impl Session {
             let next = Link(region.slot(region.segment(segment)).load(Relaxed));
             // PAIRS: chain: the fence of the segment's next owner, in `claim_from_free`.
             fence(Acquire);
-            if SegmentWord(region.word(segment).load(Relaxed)).generation() != link.generation() {
+            if region.words(segment).generation.load(Relaxed) != link.generation() {
                 break;
             }
             each(self, segment, state);
@@ -1105,10 +1101,9 @@ impl Session {
 
     /// Gives a claimed segment its next generation: every word that ever named it is void.
     pub(crate) fn bump(&self, segment: usize) {
-        let word = self.region.word(segment);
-        let generation = SegmentWord(word.load(Relaxed)).generation();
+        let word = &self.region.words(segment).generation;
         // Nothing is written in it before it is free, and claimed again (`claim_from_free`).
-        word.store(SegmentWord::new(generation + 1, 0).0, Relaxed);
+        word.store(word.load(Relaxed).wrapping_add(1), Relaxed);
         self.count(Counter::segments_recycled, 1);
     }
 

@@ -1,7 +1,7 @@
 //! Reading: from a key to its item without a lock, an atomic read-modify-write (sampled hints aside) or a system call.
 //!
 //! The order of loads is the protocol (`model/region_protocol.py`, "get"): table word, slots, then for a slot with our tag:
-//! segment word, the slot again, header, key, value, segment word again. On a miss the table word again.
+//! segment words, the slot again, header, key, value, generation again. On a miss the table word again.
 
 use crate::aside::List;
 use crate::atomics::{Acquire, AtomicU32, AtomicU64, Relaxed, SeqCst, fence};
@@ -9,7 +9,7 @@ use crate::hash::{Key, choices, tag, third_choice};
 use crate::layout::bucket::{SLOTS, Table};
 use crate::layout::index;
 use crate::layout::item::{ALIGNMENT, Header, LIFETIME_OFFSET, SIZE_MIN, flag};
-use crate::layout::segment::{CHAIN_HEADER_SIZE, Link, SegmentWord};
+use crate::layout::segment::{CHAIN_HEADER_SIZE, Link, SegmentLife};
 use crate::layout::slot::{FREQUENCY_MAX, Slot};
 use crate::memory::Line;
 use crate::mutants::{self, Mutant};
@@ -112,7 +112,7 @@ impl Buckets {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Seen {
     pub segment: usize,
-    pub word: SegmentWord,
+    pub life: SegmentLife,
     /// offset in the region
     pub at: usize,
     /// offset in the segment
@@ -123,8 +123,8 @@ pub(crate) struct Seen {
 impl Seen {
     /// Whether it is there for those who ask: neither flushed before this epoch, nor expired.
     #[inline(always)]
-    pub fn is_present(&self, epoch: u32, now: u32) -> bool {
-        self.word.epoch() >= epoch && !self.header.is_expired(now)
+    pub fn is_present(&self, epoch: u64, now: u32) -> bool {
+        self.life.epoch >= epoch && !self.header.is_expired(now)
     }
 }
 
@@ -132,7 +132,7 @@ impl Seen {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Led {
     pub segment: usize,
-    pub word: SegmentWord,
+    pub life: SegmentLife,
     /// offset in the region
     at: usize,
     /// offset in the segment
@@ -270,18 +270,18 @@ impl Region {
         self.memory.prefetch::<ITEM_PREFETCH>(at);
         let led = Led {
             segment,
-            word: self.segment_word(segment),
+            life: self.segment_life(segment),
             at,
             offset,
         };
         let fits = offset + SIZE_MIN <= self.layout.shape.segment_size;
-        (word.is_of_generation(led.word.generation()) && fits).then_some(led)
+        (word.is_of_generation(led.life.generation) && fits).then_some(led)
     }
 
     /// The second half.
     #[inline(always)]
     pub(crate) fn look_at(&self, led: Led, slot: &AtomicU64, word: Slot) -> Look<Seen> {
-        // The slot's ten bits of generation wrap; the slot still naming the segment after the segment word was read does not.
+        // The slot's ten bits of generation wrap; the slot still naming the segment after the segment's words were read does not.
         // PAIRS: item: the publish of the word that stands there now, if it is another life's.
         if !word.same_but_frequency(Slot(slot.load(Acquire))) {
             return Look::Moved;
@@ -289,7 +289,7 @@ impl Region {
         match self.item_header(led.at).validate(self.layout.shape.segment_size - led.offset) {
             Some(header) => Look::Got(Seen {
                 segment: led.segment,
-                word: led.word,
+                life: led.life,
                 at: led.at,
                 offset: led.offset,
                 header,
@@ -297,7 +297,7 @@ impl Region {
             None => {
                 // PAIRS: generation: the fence in `Session::claim_from_free`, as in `still`.
                 fence(Acquire);
-                if self.segment_word(led.segment).generation() == led.word.generation() {
+                if self.segment_life(led.segment).generation == led.life.generation {
                     unlooked(slot, word)
                 } else {
                     Look::Moved
@@ -319,7 +319,7 @@ impl Region {
     pub(crate) fn still(&self, seen: &Seen) -> bool {
         // PAIRS: generation: the release fence in `Session::claim_from_free`: a reader of a new byte sees the new generation.
         fence(Acquire);
-        self.word(seen.segment).load(Relaxed) >> 24 == seen.word.generation()
+        self.words(seen.segment).generation.load(Relaxed) == seen.life.generation
     }
 
     /// Whether the item has this key. Meaningless unless [`Self::still`] holds afterwards.
@@ -385,7 +385,7 @@ impl Region {
                         if !self.still(&seen) {
                             continue 'again;
                         }
-                        return if seen.word.epoch() < epoch {
+                        return if seen.life.epoch < epoch {
                             Found::Flushed
                         } else {
                             Found::Expired
@@ -557,7 +557,7 @@ impl Region {
         while walked < self.segments() {
             walked += 1;
             let segment = link.segment();
-            if !self.has(segment) || self.segment_word(segment).generation() != link.generation() {
+            if !self.has(segment) || self.segment_life(segment).generation != link.generation() {
                 return Err(Unread::Changed);
             }
             let at = self.segment(segment);
@@ -566,7 +566,7 @@ impl Region {
             let copy = out.append(&self.memory, at + CHAIN_HEADER_SIZE, part);
             // PAIRS: generation: the fence in `Session::claim_from_free`, as in `still`.
             fence(Acquire);
-            if self.segment_word(segment).generation() != link.generation() {
+            if self.segment_life(segment).generation != link.generation() {
                 return Err(Unread::Changed);
             }
             let copy = copy?;
@@ -673,8 +673,7 @@ impl Region {
     /// `None` at the end.
     /// An item that is there all the time is visited at least once; one that a split moves may be visited twice.
     pub fn walk(&self, cursor: u64, budget: usize, now: u32, mut visit: impl FnMut(&[u8], &Item)) -> Option<u64> {
-        let flush = self.flush_word();
-        let epoch = flush.epoch() + u32::from(flush.is_due(now));
+        let epoch = self.epoch_unchanged(now);
         let mut key = List::with_capacity(crate::verbs::KEY_LEN_MAX);
         let key = key.as_vec();
         let mut looked = 0;

@@ -13,7 +13,7 @@
 use crate::atomics::{Acquire, Relaxed, Release, SeqCst, fence};
 use crate::clock::Moment;
 use crate::layout::bucket::{self, Split};
-use crate::layout::segment::{Kind, SegmentHeader};
+use crate::layout::segment::{Kind, SegmentHeader, SegmentWords};
 use crate::layout::slot::{DIRTY_BIT, Slot};
 use crate::layout::superblock::{DIRTY, FlushWord, STOPPED, STOPPING, Superblock};
 use crate::region::Region;
@@ -26,7 +26,7 @@ pub(crate) const LINE: usize = 64;
 pub(crate) mod line {
     use super::{Superblock, offset_of};
 
-    /// table word, flush word, number of segments
+    /// table word, flush word and flush-at word, number of segments
     pub const TABLE: usize = offset_of!(Superblock, table);
     /// clean flag, boot, when last seen
     pub const RESTART: usize = offset_of!(Superblock, clean);
@@ -186,11 +186,14 @@ impl Region {
         );
     }
 
-    /// Starts to write a segment's word back: generation and epoch.
+    /// Starts to write a segment's words back: generation and epoch.
     #[inline(always)]
     #[cfg_attr(feature = "observe", track_caller)]
-    pub(crate) fn write_back_word(&self, segment: usize) {
-        self.write_back(self.layout.words + segment * 8, 8);
+    pub(crate) fn write_back_words(&self, segment: usize) {
+        self.write_back(
+            self.layout.words + segment * size_of::<SegmentWords>(),
+            size_of::<SegmentWords>(),
+        );
     }
 
     /// Makes a slot's word persistent, whoever wrote it, and then clears its dirty bit.

@@ -10,7 +10,7 @@ use crate::checksum::{Outcome, Verified, chain_of};
 use crate::extent::{Draft, Value, Written};
 use crate::hash::{Key, choices, tag};
 use crate::layout::bucket::{SLOTS, Table};
-use crate::layout::segment::SegmentWord;
+use crate::layout::segment::SegmentLife;
 use crate::layout::session::OPERATION;
 use crate::layout::slot::Slot;
 use crate::layout::stats::Counter;
@@ -179,11 +179,11 @@ pub(crate) struct Absent {
 
 /// The flush epoch of what replaces an item and owes it nothing: never an older one.
 #[inline(always)]
-pub(crate) fn stamp_over(replaced: SegmentWord, epoch: u32) -> u32 {
+pub(crate) fn stamp_over(replaced: SegmentLife, epoch: u64) -> u64 {
     if mutants::is(Mutant::StampDown) {
         epoch
     } else {
-        epoch.max(replaced.epoch())
+        epoch.max(replaced.epoch)
     }
 }
 
@@ -246,7 +246,7 @@ impl Session {
         decide: &mut Decide<'_, '_>,
         built: &mut Vec<u8>,
         prepared: &mut Prepared,
-        epoch: u32,
+        epoch: u64,
         now: u32,
     ) -> Attempt {
         let region = &*self.region;
@@ -294,8 +294,8 @@ impl Session {
                 self.free_replaced(&seen, None);
                 return Ok(Some(Changed::Removed));
             }
-            Decision::Put(draft) => (draft, Stamp::Any(stamp_over(seen.word, epoch))),
-            Decision::Replace(draft) => (draft, Stamp::Once(seen.word.epoch())),
+            Decision::Put(draft) => (draft, Stamp::Any(stamp_over(seen.life, epoch))),
+            Decision::Replace(draft) => (draft, Stamp::Once(seen.life.epoch)),
         };
         self.prepare(prepared, key, &draft, built, stamp, Some(seen.segment), now)?;
         let written = &mut prepared.written;
@@ -342,7 +342,7 @@ impl Session {
     }
 
     /// Puts an item where there is none, by one attempt. `None`: it came to nothing.
-    pub(crate) fn put_once(&self, key: &Key<'_>, absent: &Absent, draft: &Draft<'_>, epoch: u32, now: u32) -> Option<Written> {
+    pub(crate) fn put_once(&self, key: &Key<'_>, absent: &Absent, draft: &Draft<'_>, epoch: u64, now: u32) -> Option<Written> {
         let mut prepared = Prepared::default();
         let attempt = self.put_absent(key, absent, draft, &[], &mut prepared, epoch, now);
         if !matches!(attempt, Ok(Some(_))) {
@@ -361,7 +361,7 @@ impl Session {
         draft: &Draft<'_>,
         built: &[u8],
         prepared: &mut Prepared,
-        epoch: u32,
+        epoch: u64,
         now: u32,
     ) -> Attempt {
         let region = &*self.region;
@@ -491,7 +491,7 @@ impl Session {
     }
 
     /// Evicts the item of a word to make room in its bucket.
-    fn evict_word(&self, place: Place, word: Slot, epoch: u32, now: u32) {
+    fn evict_word(&self, place: Place, word: Slot, epoch: u64, now: u32) {
         let slot = self.region.slot(place.at);
         let Some(word) = self.hold(slot, word) else { return };
         let seen = match self.region.look(slot, word) {
@@ -658,7 +658,7 @@ impl Session {
         place: Place,
         over: Slot,
         written: &Written,
-        epoch: u32,
+        epoch: u64,
         now: u32,
     ) -> bool {
         let region = &*self.region;
@@ -878,9 +878,9 @@ fn least_worth(buckets: [(u64, usize); 3], lines: [&Line; 3]) -> Option<(Place, 
 #[derive(Clone, Copy)]
 enum Stamp {
     /// of an item that is good for any attempt: it does not depend on the old one
-    Any(u32),
+    Any(u64),
     /// of one that is made from the old item
-    Once(u32),
+    Once(u64),
 }
 
 /// A written item on its way to its publish.
@@ -889,6 +889,6 @@ pub(crate) struct Prepared {
     is_written: bool,
     /// the flush epoch that it was written for, if it is good for another attempt: every attempt of an operation that does
     /// not look at the old item makes the same one
-    reusable: Option<u32>,
+    reusable: Option<u64>,
     pub written: Written,
 }

@@ -11,7 +11,7 @@ use crate::hash::{hash, tag};
 use crate::layout::bucket::SLOTS;
 use crate::layout::item::{self, Header, flag};
 use crate::layout::segment::{
-    ADMISSION, Cursor, EXTENT_HEADER_SIZE, ExtentWord, Kind, LeaseWord, Link, MAIN, SegmentWord, Spare, State, Stream, TailWord,
+    ADMISSION, Cursor, EXTENT_HEADER_SIZE, ExtentWord, Kind, LeaseWord, Link, MAIN, SegmentLife, Spare, State, Stream, TailWord,
 };
 use crate::layout::session::{FREEING, UPKEEP};
 use crate::layout::slot::Slot;
@@ -48,7 +48,7 @@ pub(crate) enum Step {
 /// A step under way.
 struct Purge {
     segment: usize,
-    word: SegmentWord,
+    life: SegmentLife,
     cursor: Cursor,
     /// where spared items go
     pool: usize,
@@ -63,10 +63,10 @@ struct Purge {
 impl Region {
     /// Whether a live thread may still publish an item of this segment. Its lease word must be sealed, or the answer ages.
     pub(crate) fn has_live_extent(&self, segment: usize) -> bool {
-        let word = self.segment_word(segment);
+        let generation = self.segment_life(segment).generation;
         // PAIRS: leasing: the exchange in `Session::lease_in`.
         let lease = LeaseWord(self.header(segment).lease.load(Acquire));
-        if !lease.is_of_generation(word.generation()) {
+        if !lease.is_of_generation(generation) {
             return false;
         }
         let cell_size = self.layout.shape.cell_size();
@@ -74,14 +74,14 @@ impl Region {
             let at = self.segment(segment) + (cell * cell_size).min(self.layout.shape.segment_size - EXTENT_HEADER_SIZE);
             // PAIRS: closed: the store in `Session::close`. PAIRS: extent: that in `Session::start_extent`.
             let mut extent = ExtentWord(self.slot(at).load(Acquire));
-            if extent.generation() != word.generation() {
+            if extent.generation() != generation {
                 // Leased, header not written: by somebody who is at it, or by somebody who died there.
                 if self.is_leasing(segment) {
                     return true;
                 }
                 // PAIRS: extent: the store in `Session::start_extent`, whose intent has ended.
                 extent = ExtentWord(self.slot(at).load(Acquire));
-                if extent.generation() != word.generation() {
+                if extent.generation() != generation {
                     return false;
                 }
             }
@@ -211,7 +211,7 @@ impl Session {
         if !self.claim(segment, state) {
             return false;
         }
-        let same = self.region.segment_word(segment).generation() == victim.generation;
+        let same = self.region.segment_life(segment).generation == victim.generation;
         if !same {
             // PAIRS: retire: the claim by the thread that goes on: it comes after those who left the segment before.
             self.region.header(segment).state.store(state.0, Release);
@@ -259,7 +259,7 @@ impl Session {
             (Some(Kind::Claimed | Kind::Index | Kind::Hints | Kind::Ghosts), Some(_)) => {
                 let victim = Victim {
                     segment,
-                    generation: self.region.segment_word(segment).generation(),
+                    generation: self.region.segment_life(segment).generation,
                     spare: Spare::All,
                     in_turn: false,
                 };
@@ -281,20 +281,20 @@ impl Session {
     /// A step for a claimed segment: takes words that name it out of the index, and with the last one bumps its generation.
     fn purge(&self, segment: usize, state: State, spare: Spare, budget: usize, now: u32) -> (Step, usize) {
         let region = &*self.region;
-        let word = region.segment_word(segment);
-        let saved = Cursor::of(region.header(segment).cursor.load(Relaxed), word.generation());
+        let life = region.segment_life(segment);
+        let saved = Cursor::of(region.header(segment).cursor.load(Relaxed), life.generation);
         let mut cursor = saved.unwrap_or(Cursor::start(spare));
         if spare == Spare::Nothing {
             cursor.spare = spare;
         }
         // A sleeping writer's intent may stand for hours: no use in beginning before it is gone.
         if cursor.offset == 0 && region.is_intended(segment, self.owner) {
-            self.retire(segment, state, word, cursor);
+            self.retire(segment, state, life, cursor);
             return (Step::Passed, 0);
         }
         let mut purge = Purge {
             segment,
-            word,
+            life,
             cursor,
             pool: if cursor.spare == Spare::All || !region.has_pools() {
                 state.pool()
@@ -310,13 +310,13 @@ impl Session {
         // Every word that the step removed or met as replaced, before the bytes that it led to may be another's.
         region.barrier();
         if !ended {
-            self.retire(segment, state, word, purge.cursor);
+            self.retire(segment, state, life, purge.cursor);
             return (if purge.stuck { Step::Passed } else { Step::More }, used);
         }
         // Splits that were done since the last item was looked for may have left a word of it frozen in their old bucket.
         self.finish_last_split();
         if region.is_intended(segment, self.owner) {
-            self.retire(segment, state, word, Cursor::start(cursor.spare));
+            self.retire(segment, state, life, Cursor::start(cursor.spare));
             return (Step::Passed, used);
         }
         self.bump(segment);
@@ -328,9 +328,9 @@ impl Session {
     }
 
     /// Leaves a claimed segment to whoever does the next step.
-    fn retire(&self, segment: usize, state: State, word: SegmentWord, cursor: Cursor) {
+    fn retire(&self, segment: usize, state: State, life: SegmentLife, cursor: Cursor) {
         let header = self.region.header(segment);
-        header.cursor.store(cursor.word(word.generation()), Relaxed);
+        header.cursor.store(cursor.word(life.generation), Relaxed);
         // PAIRS: retire: the claim in `claim_in_life`: the thread that goes on sees how far the purge has come.
         header.state.store(state.leave(Kind::Retired).0, Release);
     }
@@ -339,7 +339,7 @@ impl Session {
     fn purge_items(&self, purge: &mut Purge, budget: usize, now: u32) -> (bool, usize) {
         let region = &*self.region;
         let shape = region.layout.shape;
-        let generation = purge.word.generation();
+        let generation = purge.life.generation;
         let lease = LeaseWord(region.header(purge.segment).lease.load(Relaxed));
         if !lease.is_of_generation(generation) {
             return (true, 0);
@@ -418,7 +418,7 @@ impl Session {
             };
             let seen = Seen {
                 segment: purge.segment,
-                word: purge.word,
+                life: purge.life,
                 at,
                 offset,
                 header,
@@ -427,7 +427,7 @@ impl Session {
                 region.abort(place.at, word);
                 continue;
             }
-            let present = purge.word.epoch() >= region.epoch(now) && !header.is_expired(now);
+            let present = purge.life.epoch >= region.epoch(now) && !header.is_expired(now);
             if present && let Some(frequency) = self.spared(purge, word) {
                 match self.relocate(purge, place, word.with_frequency(frequency), word, &seen, now) {
                     Relocated::Yes => return,
@@ -522,12 +522,12 @@ impl Session {
         }
         let is_compaction = purge.cursor.spare == Spare::All;
         let copy = CopyOf { seen, header };
-        let (segment, segment_word, offset) = match self.write_copy(&copy, (purge.pool, is_compaction), purge.word.epoch(), now) {
+        let (segment, life, offset) = match self.write_copy(&copy, (purge.pool, is_compaction), purge.life.epoch, now) {
             Ok(place) => place,
             Err(why) => return why,
         };
         // What may not be persistent yet does not become so by moving.
-        let new = Slot::confirmed(word.tag(), segment_word.generation(), segment, offset)
+        let new = Slot::confirmed(word.tag(), life.generation, segment, offset)
             .with_frequency(like.frequency())
             .as_dirty_as(word);
         let word = if mutants::is(Mutant::RelocateInTwoSteps) {
@@ -576,12 +576,11 @@ impl Session {
     fn reclaim_large_intended(&self, segment: usize, state: State, spare: Option<Spare>, now: u32) -> Step {
         let region = &*self.region;
         let at = region.segment(segment);
-        let generation = region.segment_word(segment).generation();
+        let generation = region.segment_life(segment).generation;
         let (last, key_hash) = (Link(region.slot(at + 8).load(Relaxed)), region.slot(at + 16).load(Relaxed));
         for _ in 0..ATTEMPTS_MAX {
             // PAIRS: large, chain-owner: as in `purge_step`: the state is read before the generation.
-            if State(region.header(segment).state.load(Acquire)) != state
-                || region.segment_word(segment).generation() != generation
+            if State(region.header(segment).state.load(Acquire)) != state || region.segment_life(segment).generation != generation
             {
                 return Step::Passed;
             }

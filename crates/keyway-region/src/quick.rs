@@ -95,7 +95,7 @@ impl Session {
         let epoch = self.region.epoch(now);
         match self.look_quickly(key)? {
             Found::Tagged(tagged) => {
-                let (segment, stamp) = (tagged.led.segment, stamp_over(tagged.led.word, epoch));
+                let (segment, stamp) = (tagged.led.segment, stamp_over(tagged.led.life, epoch));
                 // The new item is written while the old one, which is in no cache perhaps, is on its way.
                 let written = self.write_over(key, draft, value, stamp, segment, now)?;
                 let here = self.hold_quickly(key, tagged)?;
@@ -158,7 +158,7 @@ impl Session {
                 many.get(..len)?
             }
         };
-        let written = self.write_over(key, &draft, text, here.seen.word.epoch(), here.seen.segment, now)?;
+        let written = self.write_over(key, &draft, text, here.seen.life.epoch, here.seen.segment, now)?;
         let written = self.replace_quickly(here, draft.value, written, now)?;
         let item = Item {
             cas: written.cas,
@@ -246,7 +246,7 @@ impl Session {
         draft: &Draft<'_>,
         table: Table,
         pair: [(u64, usize); 2],
-        epoch: u32,
+        epoch: u64,
         now: u32,
     ) -> Option<Written> {
         let lines = pair.map(|(_, at)| self.region.memory.line(at));

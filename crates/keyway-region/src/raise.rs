@@ -1,7 +1,7 @@
 //! The memory is raised: more segments, while everybody goes on.
 //!
 //! 1. The new parts of the file are backed by memory, arrays first, segments last; nobody looks at them yet.
-//! 2. Each new segment word gets generation 1 by compare-and-swap from 0; headers, directories and segments are zeros, which
+//! 2. Each new segment gets generation 1 by compare-and-swap from 0; headers, directories and segments are zeros, which
 //!    is what they have to be (a free segment, no entry).
 //! 3. PUBLISH: the superblock's number of segments, by compare-and-swap, upwards only.
 //! 4. The count of free segments is set right.
@@ -15,7 +15,7 @@
 //! damaged word makes nobody touch what is not there.
 
 use crate::atomics::{Acquire, Relaxed, Release};
-use crate::layout::segment::{Kind, SegmentWord, State};
+use crate::layout::segment::{Kind, SegmentLife, State};
 use crate::mutants::{self, Mutant};
 use crate::persist::line;
 use crate::region::Region;
@@ -49,8 +49,9 @@ impl Region {
         }
         for segment in old..segments {
             let _ = self
-                .word(segment)
-                .compare_exchange(0, SegmentWord::new(1, 0).0, Relaxed, Relaxed);
+                .words(segment)
+                .generation
+                .compare_exchange(0, SegmentLife::FIRST.generation, Relaxed, Relaxed);
         }
         // Not written back: each is when something is put into its segment, and a repair gives those a generation that have none.
         self.publish_segments(segments as u64);
@@ -204,7 +205,7 @@ mod tests {
         other.raise(old + 50).expect("nothing to do");
         other.raise(old + 100).expect("nothing to do");
         assert_eq!((free(&one), one.segments()), (free_before + 100, old + 100));
-        assert!(one.word(old + 99).load(Relaxed) >> 24 == 1);
+        assert!(one.segment_life(old + 99) == SegmentLife::FIRST);
     }
 
     #[test]

@@ -10,11 +10,11 @@ use crate::layout::bucket::{self, Table};
 use crate::layout::fingerprint::FINGERPRINT;
 use crate::layout::item;
 use crate::layout::plan::{Layout, Shape};
-use crate::layout::segment::{EPOCH_MAX, Kind, SegmentHeader, SegmentWord, State};
+use crate::layout::segment::{Kind, SegmentHeader, SegmentLife, SegmentWords, State};
 use crate::layout::session::{ProcessSlot, Tenancy, Tenant, ThreadSlot};
 use crate::layout::slot::{ROUNDS_MAX, Slot};
 use crate::layout::stats::{Counter, Counters};
-use crate::layout::superblock::{self, DIRTY, FlushWord, Maker, Superblock};
+use crate::layout::superblock::{self, DIRTY, FlushAt, FlushWord, Maker, Superblock};
 use crate::layout::{self, index};
 use crate::memory::Memory;
 use crate::persist::{LINE, Persist, line};
@@ -234,7 +234,7 @@ impl Region {
         }
         let region = Self::assemble(memory, layout, creation.segments, host)?;
         for segment in 0..creation.segments {
-            region.word(segment).store(SegmentWord::new(1, 0).0, Relaxed);
+            region.words(segment).generation.store(SegmentLife::FIRST.generation, Relaxed);
         }
         region.create_index();
         region.see(creation.now);
@@ -449,8 +449,8 @@ impl Region {
 
     /// A segment's word.
     #[inline]
-    pub(crate) fn word(&self, segment: usize) -> &AtomicU64 {
-        self.memory.get(self.layout.words + segment * 8)
+    pub(crate) fn words(&self, segment: usize) -> &SegmentWords {
+        self.memory.get(self.layout.words + segment * size_of::<SegmentWords>())
     }
 
     /// A segment's header.
@@ -461,10 +461,15 @@ impl Region {
 
     /// A segment's generation and epoch.
     #[inline(always)]
-    pub(crate) fn segment_word(&self, segment: usize) -> SegmentWord {
+    pub(crate) fn segment_life(&self, segment: usize) -> SegmentLife {
         // PAIRS: generation: the fence in `Session::claim_from_free`, and those before intents are read: a slot that is read after
         // this is not as it was before the purge of an earlier life.
-        SegmentWord(self.word(segment).load(Acquire))
+        let words = self.words(segment);
+        SegmentLife {
+            generation: words.generation.load(Acquire),
+            // Relaxed: whoever was led to an item of that life sees the epoch, which was stored before the item was published.
+            epoch: words.epoch.load(Relaxed),
+        }
     }
 
     /// A thread slot.
@@ -616,7 +621,7 @@ impl Region {
 
     /// The flush epoch in force at `now`: begins a delayed flush that is due.
     #[inline]
-    pub(crate) fn epoch(&self, now: u32) -> u32 {
+    pub(crate) fn epoch(&self, now: u32) -> u64 {
         // PAIRS: flush: the exchange in `replace_flush`: a thread that sees the flush sees it counted as begun.
         let word = FlushWord(self.superblock().flush.load(Acquire));
         if word.is_pending() {
@@ -628,16 +633,43 @@ impl Region {
 
     /// The epoch in force when the flush word says more: settles a dirty one, begins a delayed flush that is due.
     #[cold]
-    fn pending_flush(&self, now: u32) -> u32 {
+    fn pending_flush(&self, now: u32) -> u64 {
         loop {
-            let word = self.flush_word();
-            if !word.is_due(now) {
+            let (word, at) = self.flush_state();
+            if at.is_none_or(|at| at > now) {
                 return word.epoch();
             }
             if self.is_read_only {
-                return word.epoch().saturating_add(1).min(EPOCH_MAX);
+                return word.flushed().epoch();
             }
-            self.replace_flush(word, FlushWord::new(word.epoch().saturating_add(1).min(EPOCH_MAX), 0));
+            self.replace_flush(word, word.flushed());
+        }
+    }
+
+    /// The epoch in force at `now`, as `epoch` would answer, but nothing is begun.
+    pub(crate) fn epoch_unchanged(&self, now: u32) -> u64 {
+        let (word, at) = self.flush_state();
+        match at {
+            Some(at) if at <= now => word.flushed().epoch(),
+            _ => word.epoch(),
+        }
+    }
+
+    /// The flush word, and the tick of the region's clock at which a delayed flush begins, if there is one.
+    fn flush_state(&self) -> (FlushWord, Option<u32>) {
+        loop {
+            let word = self.flush_word();
+            if !word.is_delayed() {
+                return (word, None);
+            }
+            let delay = FlushAt(self.superblock().flush_at.load(Relaxed));
+            if delay.is_of(word.epoch()) {
+                return (word, Some(delay.at()));
+            }
+            if self.flush_word() == word {
+                // It is damaged: what is delayed never begins.
+                return (word, None);
+            }
         }
     }
 
@@ -666,28 +698,38 @@ impl Region {
         done
     }
 
-    /// Flushes at `at` (a tick of the region's clock; 0: now). `false`: the region has used up its flush epochs.
-    pub(crate) fn flush(&self, at: u32) -> bool {
+    /// Flushes at `at` (a tick of the region's clock; 0: now).
+    pub(crate) fn flush(&self, at: u32) {
+        let flush_at = &self.superblock().flush_at;
         loop {
+            // Before the flush word: whoever finds it the same puts no older epoch over a newer one.
+            let delay = flush_at.load(Relaxed);
             let old = self.flush_word();
-            if old.epoch() == EPOCH_MAX {
-                return false;
+            if at == 0 {
+                if self.replace_flush(old, old.flushed()) {
+                    return;
+                }
+                continue;
             }
-            let new = if at == 0 {
-                FlushWord::new(old.epoch() + 1, 0)
-            } else {
-                FlushWord::new(old.epoch(), at)
-            };
-            if self.replace_flush(old, new) {
-                return true;
+            let new = FlushAt::new(old.epoch(), at).0;
+            if flush_at.compare_exchange(delay, new, Relaxed, Relaxed).is_err() {
+                continue;
+            }
+            if old.is_delayed() {
+                // It takes the other one's place. If a flush was quicker, that one ends this delay too.
+                self.write_back(line::TABLE, LINE);
+                self.barrier();
+                return;
+            }
+            if self.replace_flush(old, old.delayed()) {
+                return;
             }
         }
     }
 
     /// When a delayed flush begins, seconds on the region's clock.
     pub fn flush_at_s(&self) -> Option<u64> {
-        let at = self.flush_word().at();
-        (at != 0).then(|| seconds_of(at))
+        self.flush_state().1.map(seconds_of)
     }
 
     /// Flushes at once.

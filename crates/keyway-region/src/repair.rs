@@ -13,9 +13,7 @@
 use crate::atomics::{AtomicU64, Relaxed};
 use crate::hash::{all_choices, hash, tag};
 use crate::layout::bucket::SLOTS;
-use crate::layout::segment::{
-    CHAIN_HEADER_SIZE, EXTENT_HEADER_SIZE, ExtentWord, Kind, LeaseWord, Link, SegmentWord, State, TailWord,
-};
+use crate::layout::segment::{CHAIN_HEADER_SIZE, EXTENT_HEADER_SIZE, ExtentWord, Kind, LeaseWord, Link, State, TailWord};
 use crate::layout::session::Lease;
 use crate::layout::slot::Slot;
 use crate::layout::stats::Counter;
@@ -208,7 +206,7 @@ impl Region {
         let shape = self.layout.shape;
         let cell = seen.offset / shape.cell_size();
         let lease = LeaseWord(self.header(seen.segment).lease.load(Relaxed));
-        let in_extent = lease.is_of_generation(seen.word.generation())
+        let in_extent = lease.is_of_generation(seen.life.generation)
             && lease
                 .extents()
                 .any(|(first, end)| (first..end).contains(&cell) && seen.offset + seen.header.size() <= end * shape.cell_size());
@@ -239,7 +237,7 @@ impl Region {
         for _ in 0..parts.min(self.segments()) {
             let segment = link.segment();
             let is_free = matches!(needs.segments.get(segment), Some(Need::Nothing)) && !found.contains(&segment);
-            if !is_free || self.segment_word(segment).generation() != link.generation() {
+            if !is_free || self.segment_life(segment).generation != link.generation() {
                 return false;
             }
             let at = self.segment(segment);
@@ -262,12 +260,12 @@ impl Region {
     fn repair_segment(&self, segment: usize, needs: &Needs) {
         let header = self.header(segment);
         let old = State(header.state.load(Relaxed));
-        let word = self.segment_word(segment);
         let new = match needs.segments.get(segment).copied().unwrap_or_default() {
             Need::Nothing => {
                 // The next generation: whatever was begun in it is void. A segment that never was used has none yet.
-                let next = SegmentWord::new(word.generation() + u64::from(old != State::FREE || word.generation() == 0), 0);
-                self.word(segment).store(next.0, Relaxed);
+                let generation = self.segment_life(segment).generation;
+                let next = generation.wrapping_add(u64::from(old != State::FREE || generation == 0));
+                self.words(segment).generation.store(next, Relaxed);
                 State::FREE
             }
             Need::Directory(kind, entry) => {
@@ -291,7 +289,7 @@ impl Region {
     /// Closes every extent behind its last item.
     fn repair_extents(&self, segment: usize, needs: &Needs) {
         let shape = self.layout.shape;
-        let generation = self.segment_word(segment).generation();
+        let generation = self.segment_life(segment).generation;
         let lease = LeaseWord(self.header(segment).lease.load(Relaxed));
         for (first, end) in lease.extents() {
             let cells = segment * shape.cells()..(segment + 1) * shape.cells();

@@ -251,8 +251,6 @@ pub enum WriteError {
         /// bytes of the value
         len: usize,
     },
-    /// the region's flush epochs (2^24) are used up
-    EpochsUsedUp,
     /// shared memory holds what no writer writes; `keyway check` says where
     Corrupt,
     /// the session is another process's, inherited by a fork; or its thread slot was given back and none is free
@@ -278,7 +276,6 @@ impl core::fmt::Display for WriteError {
                 f,
                 "this process has no memory for a copy of {len} bytes (its limit is `ulimit -v`, its control group's or the machine's)"
             ),
-            Self::EpochsUsedUp => f.write_str("the region has been flushed 16,777,215 times: recreate it"),
             Self::Detached => {
                 f.write_str("the session is not attached: in a forked child reopen the region; otherwise ask for a new one")
             }

@@ -290,7 +290,7 @@ impl Session {
     ///
     /// # Errors
     ///
-    /// [`WriteError::EpochsUsedUp`] after 16,777,215 flushes.
+    /// A session that is detached.
     pub fn flush_all(&mut self, exptime: i64) -> Result<(), WriteError> {
         either!(self, way => way.flush_all(exptime))
     }

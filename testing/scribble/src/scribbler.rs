@@ -99,7 +99,7 @@ impl Target {
         Ok(match part {
             Part::Items => self.in_segment(&OF_ITEMS, random)?,
             Part::Index => self.in_segment(&OF_INDEX, random)?,
-            Part::SegmentWords => within(layout.words..layout.words + self.segments * 8, random),
+            Part::SegmentWords => within(layout.words..layout.words + self.segments * 16, random),
             Part::SegmentHeaders => within(layout.headers..layout.headers + self.segments * 64, random),
             Part::Directories => {
                 let start = [layout.bucket_directory, layout.hint_directory][random.index(2)];

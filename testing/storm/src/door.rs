@@ -98,7 +98,6 @@ impl Door for Library {
             WriteError::OutOfMemory | WriteError::TooLarge { .. } => Answer::Refused,
             WriteError::Corrupt
             | WriteError::NoMemory { .. }
-            | WriteError::EpochsUsedUp
             | WriteError::KeyLength { .. }
             | WriteError::Detached
             | WriteError::KernelDoor

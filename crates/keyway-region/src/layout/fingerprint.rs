@@ -9,13 +9,13 @@ use super::bucket::{self, Table};
 use super::item::{self, Header, flag};
 use super::plan::{Layout, Shape};
 use super::segment::{
-    self, ADMISSION, Cursor, EPOCH_MAX, ExtentWord, Kind, LeaseWord, Link, MAIN, Owner, SegmentHeader, SegmentWord, Spare,
-    Standing, State, Stream, TailWord,
+    self, ADMISSION, Cursor, ExtentWord, Kind, LeaseWord, Link, MAIN, Owner, SegmentHeader, SegmentWords, Spare, Standing, State,
+    Stream, TailWord,
 };
 use super::session::{self, Hold, Lease, ProcessSlot, Tenancy, ThreadSlot};
 use super::slot::{self, Slot};
 use super::stats::Counters;
-use super::superblock::{self, DoorWord, FlushWord, Superblock};
+use super::superblock::{self, DoorWord, FlushAt, FlushWord, Superblock};
 use crate::clock;
 use crate::{extent, ghost, hash, lookup, region, stripes, verbs};
 
@@ -29,6 +29,7 @@ const INPUTS: &[&[Input]] = &[
     Superblock::FIELDS,
     ProcessSlot::FIELDS,
     ThreadSlot::FIELDS,
+    SegmentWords::FIELDS,
     SegmentHeader::FIELDS,
     WORDS,
     ITEMS,
@@ -54,8 +55,6 @@ const INPUTS: &[&[Input]] = &[
 
 /// Words with every bit of one field set.
 const WORDS: &[Input] = &[
-    ("segment word: generation", SegmentWord::new((1 << 40) - 1, 0).0),
-    ("segment word: epoch", SegmentWord::new(0, EPOCH_MAX).0),
     ("state word: free", Kind::Free as u64),
     ("state word: claimed", Kind::Claimed as u64),
     ("state word: open", Kind::Open as u64),
@@ -117,8 +116,10 @@ const WORDS: &[Input] = &[
     ("tenancy word: mapping", Tenancy::new(0, Hold::Mapping).0),
     ("tenancy word: descriptor", Tenancy::new(0, Hold::Descriptor).0),
     ("tenancy word: presence", Tenancy::new(0, Hold::Presence).0),
-    ("flush word: epoch", FlushWord::new(EPOCH_MAX, 0).0),
-    ("flush word: at", FlushWord::new(0, u32::MAX).0),
+    ("flush word: epoch", FlushWord::new(u64::MAX).0),
+    ("flush word: delayed", FlushWord::new(0).delayed().0),
+    ("flush-at word: epoch", FlushAt::new(u64::MAX, 0).0),
+    ("flush-at word: at", FlushAt::new(0, u32::MAX).0),
     ("flush word, table word: dirty", superblock::DIRTY),
     ("door word: number", DoorWord(0).next(0, 0).0),
     ("door word: incarnation", DoorWord(0).next(0, u64::MAX).0),

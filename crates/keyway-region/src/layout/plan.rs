@@ -7,7 +7,7 @@
 //! The arrays are laid out for the most segments that the region can ever have, so that nothing moves when it grows; only
 //! the parts in use are backed. Offsets only, never pointers.
 
-use super::segment::{CELL_SIZE_MIN, CELLS_MAX, SIZE_MAX, SIZE_MIN};
+use super::segment::{CELL_SIZE_MIN, CELLS_MAX, SIZE_MAX, SIZE_MIN, SegmentWords};
 use super::session::{ProcessSlot, ThreadSlot};
 use super::slot::{ROUNDS_MAX, SEGMENTS_MAX};
 use super::{bucket, superblock};
@@ -206,7 +206,7 @@ impl Layout {
         let processes = superblock::SIZE;
         let threads = processes + shape.process_slots * size_of::<ProcessSlot>();
         let words = (threads + shape.thread_slots * size_of::<ThreadSlot>()).next_multiple_of(page);
-        let headers = (words + shape.segments_max * 8).next_multiple_of(page);
+        let headers = (words + shape.segments_max * size_of::<SegmentWords>()).next_multiple_of(page);
         let bucket_directory = (headers + shape.segments_max * 64).next_multiple_of(page);
         let hint_directory = (bucket_directory + shape.segments_max * 4).next_multiple_of(page);
         let ghost_directory = (hint_directory + shape.segments_max * 4).next_multiple_of(page);
@@ -248,7 +248,7 @@ impl Layout {
         let page = |n: usize| n.next_multiple_of(self.shape.page_size);
         [
             0..self.words,
-            self.words..page(self.words + segments * 8),
+            self.words..page(self.words + segments * size_of::<SegmentWords>()),
             self.headers..page(self.headers + segments * 64),
             self.bucket_directory..page(self.bucket_directory + segments * 4),
             self.hint_directory..page(self.hint_directory + segments * 4),

@@ -1,7 +1,7 @@
-//! A segment: its word, its 64-byte header, and the extents that threads lease in it. See `docs/region.md`.
+//! A segment: its words, its 64-byte header, and the extents that threads lease in it. See `docs/region.md`.
 //!
 //! ```text
-//! segment word:  63..24 generation (40) | 23..0 flush epoch (24)
+//! segment words: word 0: 63..40 0 | 39..0 generation (40); word 1: flush epoch
 //! state word:    63..32 owner's incarnation (32) | 31..16 owner's thread slot (16) | 15..11 0 | 10..7 TTL class (4) | 6..5 standing | 4 pool | 3..0 state
 //! lease word:    63..48 generation, low bits (16) | 47 sealed | 46..40 0 | 39..32 cells leased (8) | 31..0 cells at which an extent starts
 //! cursor word:   63..48 generation, low bits (16) | 47..46 what is spared | 45..40 0 | 39..20 bytes relocated | 19..0 purged up to here
@@ -79,31 +79,34 @@ super::fields!(SegmentHeader {
 #[allow(unsafe_code, reason = "the type is nothing but atomics")]
 unsafe impl Shared for SegmentHeader {}
 
-/// Generation and flush epoch of a segment, in one word so that both are read together.
+/// A segment's words, 16 bytes in a dense array: every look at an item reads both.
+#[repr(C, align(16))]
+pub struct SegmentWords {
+    /// see [`SegmentLife::generation`]
+    pub generation: AtomicU64,
+    /// see [`SegmentLife::epoch`]
+    pub epoch: AtomicU64,
+}
+
+const _: () = assert!(size_of::<SegmentWords>() == 16);
+super::fields!(SegmentWords { generation, epoch });
+// SAFETY: `repr(C)`, nothing but atomics.
+#[allow(unsafe_code, reason = "the type is nothing but atomics")]
+unsafe impl Shared for SegmentWords {}
+
+/// Which life of a segment it is. The epoch changes only before the first item of a life can be reached, so who finds the generation
+/// the same behind it has read both of one life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SegmentWord(pub u64);
+pub struct SegmentLife {
+    /// times the segment has been recycled; 40 bits outlast any region
+    pub generation: u64,
+    /// the flush epoch of every item in it
+    pub epoch: u64,
+}
 
-/// Largest flush epoch.
-pub const EPOCH_MAX: u32 = (1 << 24) - 1;
-
-impl SegmentWord {
-    /// Puts it together. 40 bits of generation outlast any region; a damaged one is cut.
-    #[inline]
-    pub const fn new(generation: u64, epoch: u32) -> Self {
-        Self(generation << 24 | (epoch & EPOCH_MAX) as u64)
-    }
-
-    /// Times the segment has been recycled.
-    #[inline]
-    pub fn generation(self) -> u64 {
-        self.0 >> 24
-    }
-
-    /// The stamp of every item in it.
-    #[inline]
-    pub fn epoch(self) -> u32 {
-        (self.0 & 0xFF_FFFF) as u32
-    }
+impl SegmentLife {
+    /// Of a segment that nobody has used.
+    pub const FIRST: Self = Self { generation: 1, epoch: 0 };
 }
 
 /// What a segment is for.
