@@ -7,6 +7,8 @@
 use benches::report::{Args, head, row, say};
 use benches::workload::{Key, key};
 use keyway::{Arithmetic, Cache, Delete, Options, Place, Session};
+use std::hash::{BuildHasher, Hasher};
+use std::hint::black_box;
 use std::process::{Command, Stdio};
 
 const HELP: &str = "\
@@ -14,12 +16,35 @@ instructions: instructions per operation, counted by callgrind (apt-get install 
 
     cargo bench -p benches --bench instructions
     cargo bench -p benches --bench instructions -- --checksums     in a region with checksums
+    cargo bench -p benches --bench instructions -- --hashes        of keyed hashes, the region's first, of keys of several lengths
     cargo bench -p benches --bench instructions --features bare    without what sessions record for the case of their death";
 
 const ITEMS: u64 = 1_000;
 const VALUE_LEN: usize = 128;
 const FEW: u64 = 100_000;
 const MANY: u64 = 300_000;
+
+/// The hash of a key, with a seed.
+type KeyedHash = fn(u64, &[u8]) -> u64;
+/// Keyed hashes, by name.
+const HASHES: [(&str, KeyedHash); 4] = [
+    ("region", |_, key| REGION.hash(key)),
+    ("XXH64", |seed, key| xxhash_rust::xxh64::xxh64(key, seed)),
+    ("SipHash-1-3", |seed, key| {
+        // The standard library's, whose secrets cannot be chosen: a first word in the place of a key.
+        let mut hasher = std::hash::DefaultHasher::new();
+        hasher.write_u64(seed);
+        hasher.write(key);
+        hasher.finish()
+    }),
+    ("foldhash", |seed, key| {
+        let mut hasher = foldhash::fast::FixedState::with_seed(seed).build_hasher();
+        hasher.write(key);
+        hasher.finish()
+    }),
+];
+static REGION: keyway_region::Hasher = keyway_region::Hasher::new(7);
+const KEY_LENS: [usize; 4] = [8, 16, 40, 250];
 
 /// What is counted, and how it is called on the command line.
 const OPERATIONS: [(&str, &str); 5] = [
@@ -39,7 +64,8 @@ fn main() {
             *checksums == "true",
         );
     }
-    let checksums = Args::parse(HELP).has("--checksums");
+    let args = Args::parse(HELP);
+    let checksums = args.has("--checksums");
     if !Command::new("valgrind")
         .arg("--version")
         .stdout(Stdio::null())
@@ -47,6 +73,17 @@ fn main() {
         .is_ok_and(|s| s.success())
     {
         say("SKIP: valgrind is not installed");
+        return;
+    }
+    if args.has("--hashes") {
+        say(head(&["hash", "8 B", "16 B", "40 B", "250 B"]));
+        for (name, _) in HASHES {
+            let of = |len: usize| {
+                let [few, many] = [FEW, MANY].map(|count| counted(&format!("{name} {len}"), count, false));
+                ((many - few) / (MANY - FEW)).to_string()
+            };
+            say(row(&[vec![name.to_owned()], KEY_LENS.map(of).to_vec()].concat()));
+        }
         return;
     }
     say(head(&["operation", "instructions"]));
@@ -75,6 +112,16 @@ fn counted(operation: &str, count: u64, checksums: bool) -> u64 {
 }
 
 fn run(operation: &str, count: u64, checksums: bool) {
+    for (name, hash) in HASHES {
+        if let Some(len) = operation.strip_prefix(name).and_then(|len| len.trim().parse().ok()) {
+            let key = [b'k'; 250];
+            let key = key.get(..len).expect("a length that a key can have");
+            for seed in 0..count {
+                black_box(hash(black_box(seed), black_box(key)));
+            }
+            return;
+        }
+    }
     let options = Options {
         memory: 64 << 20,
         checksums,

@@ -17,7 +17,7 @@
 //! 10. in a region with checksums, every item matches its own, and every part of a large value.
 
 use crate::atomics::{Acquire, Relaxed};
-use crate::hash::{all_choices, hash, tag};
+use crate::hash::{all_choices, tag};
 use crate::layout::bucket::{SLOTS, Split};
 use crate::layout::item;
 use crate::layout::segment::{CHAIN_HEADER_SIZE, EXTENT_HEADER_SIZE, ExtentWord, Kind, LeaseWord, Link, State, TailWord};
@@ -361,7 +361,7 @@ fn check_slot(
     let _ = region
         .memory
         .append_to(seen.at + seen.header.key_offset(), seen.header.key_len(), &mut key);
-    let key_hash = hash(region.seed, &key);
+    let key_hash = region.hasher.hash(&key);
     let shown = key.escape_ascii().to_string();
     if tag(key_hash) != word.tag() {
         return report.problem(5, format!("bucket {bucket}, slot {index}: key '{shown}' has another tag"));

@@ -4,7 +4,7 @@
 //! compare-and-swap, so a splitter that stops anywhere blocks nobody: whoever meets a frozen slot finishes the split.
 
 use crate::atomics::{Acquire, Relaxed, Release};
-use crate::hash::{all_choices, hash};
+use crate::hash::all_choices;
 use crate::layout::bucket::{self, SLOTS, Split};
 use crate::layout::segment::{Kind, State};
 use crate::layout::session::UPKEEP;
@@ -14,7 +14,7 @@ use crate::lookup::{ATTEMPTS_MAX, Look, Place};
 use crate::mutants::{self, Mutant};
 use crate::publish::Prepared;
 use crate::region::Region;
-use crate::session::Session;
+use crate::session::{ITEMS_BATCH, Session};
 use crate::verbs::KEY_LEN_MAX;
 
 /// The index begins to double when this many of 100 slots are taken. In a table that grows by splits no insert below it has
@@ -28,6 +28,9 @@ const GROW_AT_PERCENT: u64 = 65;
 const FULL_PERCENT: u64 = 75;
 /// While items are being evicted for room the index grows only above this: their number goes up and down a little.
 const GROW_AT_PERCENT_WHEN_FULL: u64 = 80;
+/// Below this, of the slots that there were before the round, an insert that finds all three of its buckets full does not grow the index: in
+/// a simulated table none does, so these buckets are full of keys with one hash, which no growth takes apart.
+const GROW_FROM_PERCENT: u64 = 60;
 /// Buckets split by each insert while the index doubles: it is done before the load has risen by a hundredth.
 const SPLITS_PER_INSERT: usize = 4;
 /// Buckets split at a time by an insert that finds all of its buckets full.
@@ -55,7 +58,7 @@ impl Region {
         };
         self.memory.read(seen.at + seen.header.key_offset(), key);
         if self.still(&seen) {
-            KeyHash::Of(hash(self.seed, key))
+            KeyHash::Of(self.hasher.hash(key))
         } else {
             KeyHash::Moved
         }
@@ -119,8 +122,11 @@ impl Session {
     #[cold]
     pub(crate) fn grow_for_room(&self, prepared: &mut Prepared, now: u32) -> bool {
         let items = self.region.superblock().items.load(Relaxed);
-        let slots = self.region.table().count * SLOTS as u64;
-        if self.limits.evict && self.index_suffices(items, slots) {
+        let table = self.region.table();
+        // Keys with one hash have the room of their three buckets. What this round has not split yet is as full as if there were no round.
+        let untold = self.region.threads() as u64 * ITEMS_BATCH;
+        let have_one_hash = items.saturating_add(untold) < table.base * SLOTS as u64 * GROW_FROM_PERCENT / 100;
+        if have_one_hash || self.limits.evict && self.index_suffices(items, table.count * SLOTS as u64) {
             return false;
         }
         // A new segment for the index may take an eviction, whose copies may close the extent that the prepared item is in:

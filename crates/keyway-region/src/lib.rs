@@ -50,7 +50,7 @@ pub mod verbs;
 
 pub use clock::{Moment, seconds_of};
 pub use evict::Ages;
-pub use hash::{all_choices, hash};
+pub use hash::{Hasher, all_choices, hash};
 pub use operations::Lent;
 pub use out::Target;
 pub use region::{Creation, Host, Life, Region, Unusable};

@@ -5,7 +5,7 @@
 use crate::aside;
 use crate::clock::{self, EXPIRED, Moment, seconds_left, seconds_of};
 use crate::extent::{Draft, Value, Written};
-use crate::hash::{Key, hash};
+use crate::hash::Key;
 use crate::layout::item::flag;
 use crate::layout::slot::Slot;
 use crate::layout::stats::Counter;
@@ -106,7 +106,7 @@ impl Region {
         }
         let key = Key {
             bytes: key,
-            hash: hash(self.seed, key),
+            hash: self.hasher.hash(key),
         };
         let start = out.len();
         let mut hit = Hit::default();

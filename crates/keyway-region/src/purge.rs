@@ -7,7 +7,7 @@
 use crate::atomics::{Acquire, AtomicU32, Relaxed, Release};
 use crate::evict::Victim;
 use crate::extent::CopyOf;
-use crate::hash::{hash, tag};
+use crate::hash::tag;
 use crate::layout::bucket::SLOTS;
 use crate::layout::item::{self, Header, flag};
 use crate::layout::segment::{
@@ -398,7 +398,7 @@ impl Session {
             return;
         };
         region.memory.read(at + header.key_offset(), key);
-        let key_hash = hash(region.seed, key);
+        let key_hash = region.hasher.hash(key);
         let here = Slot::confirmed(0, 0, purge.segment, offset);
         for _ in 0..ATTEMPTS_MAX {
             // Words that the last split left frozen in its old bucket name items of keys that are elsewhere now.

@@ -6,6 +6,7 @@
 
 use crate::atomics::{Acquire, AtomicU8, AtomicU32, AtomicU64, OwnFlag, OwnNumber, Relaxed, Release};
 use crate::clock::{Moment, seconds_of};
+use crate::hash::Hasher;
 use crate::layout::bucket::{self, Table};
 use crate::layout::fingerprint::FINGERPRINT;
 use crate::layout::item;
@@ -152,7 +153,7 @@ const FINE_HINTS_MEMORY_MAX: u64 = 4 << 30;
 pub struct Region {
     pub(crate) memory: Memory,
     pub(crate) layout: Layout,
-    pub(crate) seed: u64,
+    pub(crate) hasher: Hasher,
     pub(crate) persist: Persist,
     /// mapped for reading only: what a reader would set right on its way stays as it is
     pub(crate) is_read_only: bool,
@@ -349,7 +350,7 @@ impl Region {
             return Err(Unusable::NotPersistent("this processor cannot write a cache line back"));
         };
         let checksums = features & superblock::CHECKSUMS != 0;
-        let seed = sb.seed.load(Relaxed);
+        let hasher = Hasher::new(sb.seed.load(Relaxed));
         let bucket_shift = layout.shape.buckets_per_segment().ilog2();
         // A segment holds a byte for each slot of eight times as many buckets as fit into one themselves.
         let hint_shift = bucket_shift + bucket::SLOTS.ilog2();
@@ -360,7 +361,7 @@ impl Region {
         Ok(Self {
             memory,
             layout,
-            seed,
+            hasher,
             persist,
             is_read_only: host.is_read_only(),
             is_plain: !strict && !checksums,
@@ -730,6 +731,11 @@ impl Region {
     /// When a delayed flush begins, seconds on the region's clock.
     pub fn flush_at_s(&self) -> Option<u64> {
         self.flush_state().1.map(seconds_of)
+    }
+
+    /// The hash of a key in this region.
+    pub fn hash(&self, key: &[u8]) -> u64 {
+        self.hasher.hash(key)
     }
 
     /// Flushes at once.

@@ -11,7 +11,7 @@
 //! is believed.
 
 use crate::atomics::{AtomicU64, Relaxed};
-use crate::hash::{all_choices, hash, tag};
+use crate::hash::{all_choices, tag};
 use crate::layout::bucket::SLOTS;
 use crate::layout::segment::{CHAIN_HEADER_SIZE, EXTENT_HEADER_SIZE, ExtentWord, Kind, LeaseWord, Link, State, TailWord};
 use crate::layout::session::Lease;
@@ -187,7 +187,7 @@ impl Region {
             return Slot::EMPTY;
         };
         self.memory.read(seen.at + seen.header.key_offset(), key);
-        let key_hash = hash(self.seed, key);
+        let key_hash = self.hasher.hash(key);
         let table = self.table();
         let at_home = all_choices(key_hash).into_iter().any(|c| table.bucket(c) == place.bucket);
         let intact = || {

@@ -8,7 +8,7 @@ use crate::atomics::{Acquire, Relaxed, Release, SeqCst, add_single_writer, fence
 use crate::checksum::Verified;
 use crate::evict::Reclaim;
 use crate::extent::Leased;
-use crate::hash::{Key, hash};
+use crate::hash::Key;
 use crate::layout::index;
 use crate::layout::segment::{Owner, Stream};
 use crate::layout::session::{FREEING, INTENTS, LEASING, Lease, OPERATION, ThreadSlot, UPKEEP, next_incarnation};
@@ -27,7 +27,7 @@ use std::sync::Arc;
 const RECORDS: bool = !cfg!(feature = "bare");
 
 /// Changes of the item count that a session keeps to itself before it tells the superblock.
-const ITEMS_BATCH: u64 = 64;
+pub(crate) const ITEMS_BATCH: u64 = 64;
 
 /// The process slot that a process holds the lock of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -273,7 +273,7 @@ impl Session {
         }
         Ok(Key {
             bytes,
-            hash: hash(self.region.seed, bytes),
+            hash: self.region.hasher.hash(bytes),
         })
     }
 

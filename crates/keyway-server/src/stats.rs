@@ -291,7 +291,7 @@ pub(crate) fn settings(shared: &Shared, cache: &Cache, out: &mut Vec<u8>) {
     stat(out, "flush_enabled", yes_no(config.flush_enabled));
     stat(out, "dump_enabled", yes_no(config.dump_enabled));
     stat(out, "watch_enabled", yes_no(config.watch_enabled));
-    stat(out, "hash_algorithm", "xxh64");
+    stat(out, "hash_algorithm", "nh");
     stat(out, "idle_timeout", config.idle_timeout.as_secs());
     stat(out, "watcher_logbuf_size", crate::watch::QUEUE_MAX);
     stat(out, "track_sizes", yes_no(config.track_sizes));

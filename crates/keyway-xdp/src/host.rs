@@ -137,11 +137,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_hash_is_xxh64() {
-        // Known answers of the XXH64 specification.
+    fn the_hash_is_the_region_s() {
+        // The same stand in keyway-region's test.
+        const KNOWN: [(u64, usize, u64); 8] = [
+            (0, 0, 0x6B94_2094_2DC2_136B),
+            (1, 1, 0xE87A_0112_261F_243B),
+            (1, 3, 0x4B4A_94E8_C6D7_D523),
+            (1, 7, 0x331F_F853_F490_AD9B),
+            (1, 8, 0x6B74_80A2_4D16_57B1),
+            (0x1234_5678_9ABC_DEF0, 16, 0x518E_FCF1_83F0_00C1),
+            (0x1234_5678_9ABC_DEF0, 17, 0x815F_288F_9C6E_18C6),
+            (0x1234_5678_9ABC_DEF0, 250, 0xBA74_B5BC_5246_235C),
+        ];
         let mut program = Program::default();
-        assert_eq!(program.hash(0, b""), Some(0xEF46_DB37_51D8_E999));
-        assert_eq!(program.hash(2_654_435_761, b""), Some(0xAC75_FDA2_929B_17EF));
+        for (seed, len, known) in KNOWN {
+            let key: Vec<u8> = (0..len).map(|i| (i * 37 + 200).to_le_bytes()[0]).collect();
+            assert_eq!(program.hash(seed, &key), Some(known), "{len} bytes");
+        }
         assert_eq!(program.hash(0, &[0; 251]), None);
     }
 }

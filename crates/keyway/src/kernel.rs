@@ -120,7 +120,8 @@ impl Cache {
 
     /// The hash of a key in this region, by which its stripe is known.
     pub fn hash(&self, key: &[u8]) -> u64 {
-        keyway_region::hash(self.hash_seed(), key)
+        let _inside = self.inner.crew.latch.open();
+        self.region().map_or(0, |region| region.hash(key))
     }
 }
 

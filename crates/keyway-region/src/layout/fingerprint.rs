@@ -185,7 +185,7 @@ const INDEX: &[Input] = &[
     ("hash: second bucket", hash::choices(KEY_HASH)[1]),
     ("hash: third bucket", hash::third_choice(KEY_HASH)),
     ("hash: tag", hash::tag(KEY_HASH)),
-    ("hash: XXH64, first prime", hash::PRIMES[0]),
+    ("hash: of a sample", hash::sample()),
     ("hint: seconds", lookup::HINT_SECONDS as u64),
     ("hint: unit, seconds", lookup::HINT_UNIT_S as u64),
     ("hint: units", lookup::HINT_UNITS as u64),

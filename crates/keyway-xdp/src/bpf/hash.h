@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
  *
- * XXH64 (specification by Y. Collet, "XXH64 algorithm description"): the region's hash of a key, from the same seed.
+ * The region's hash of a key, from the same seed: NH, as `hash.rs` of keyway-region has it. Words of 8 bytes, each with a secret added to
+ * it, are multiplied in pairs; the sum, 128 bits, is folded to 64 by another product with secrets.
  *
  * The key stands in `in` and its length is at most 250; behind it is memory that may be read.
  */
@@ -9,37 +10,49 @@
 
 #include "env.h"
 
-#define KW_P1 0x9E3779B185EBCA87ull
-#define KW_P2 0xC2B2AE3D27D4EB4Full
-#define KW_P3 0x165667B19E3779F9ull
-#define KW_P4 0x85EBCA77C2B2AE63ull
-#define KW_P5 0x27D4EB2F165667C5ull
-
-KW_INLINE __u64 kw_rotate(__u64 x, int by)
+/* The secret with this number (SplitMix64). */
+KW_INLINE __u64 kw_secret(__u64 seed, __u64 number)
 {
-	return x << by | x >> (64 - by);
+	__u64 z = seed + (number + 1) * 0x9E3779B97F4A7C15ull;
+
+	z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9ull;
+	z = (z ^ z >> 27) * 0x94D049BB133111EBull;
+	return z ^ z >> 31;
 }
 
-KW_INLINE __u64 kw_round(__u64 acc, __u64 word)
+/* The upper half of a product: BPF multiplies to 64 bits only. */
+KW_INLINE __u64 kw_upper(__u64 a, __u64 b)
 {
-	return kw_rotate(acc + word * KW_P2, 31) * KW_P1;
+	__u64 a0 = a & 0xFFFFFFFFull, a1 = a >> 32, b0 = b & 0xFFFFFFFFull, b1 = b >> 32;
+	__u64 one = a1 * b0, other = a0 * b1;
+	__u64 middle = (a0 * b0 >> 32) + (one & 0xFFFFFFFFull) + (other & 0xFFFFFFFFull);
+
+	return a1 * b1 + (one >> 32) + (other >> 32) + (middle >> 32);
 }
 
-KW_INLINE __u64 kw_merge(__u64 hash, __u64 acc)
+/* Adds the product of a pair of words to the sum in `acc`. */
+KW_INLINE void kw_add_pair(struct kw_scratch *s, __u64 seed, __u32 pair, __u64 a, __u64 b)
 {
-	return (hash ^ kw_round(0, acc)) * KW_P1 + KW_P4;
+	__u64 lower;
+
+	a += kw_secret(seed, 2 * pair + 2);
+	b += kw_secret(seed, 2 * pair + 3);
+	lower = a * b;
+	s->acc[0] += lower;
+	s->acc[1] += kw_upper(a, b) + (s->acc[0] < lower);
 }
 
-/* One stripe of 32 bytes. */
-KW_CALLBACK long kw_hash_stripe(__u32 index, struct kw_context *context)
+/* A pair of 16 bytes of the token at hand; the last one is its last 16 bytes. */
+KW_CALLBACK long kw_hash_pair(__u32 index, struct kw_context *context)
 {
 	struct kw_scratch *s = context->s;
-	const __u8 *stripe = s->in + KW_AT(s->at + index * 32);
+	__u32 at = s->at + index * 16;
+	const __u8 *pair;
 
-	s->acc[0] = kw_round(s->acc[0], kw_word(stripe));
-	s->acc[1] = kw_round(s->acc[1], kw_word(stripe + 8));
-	s->acc[2] = kw_round(s->acc[2], kw_word(stripe + 16));
-	s->acc[3] = kw_round(s->acc[3], kw_word(stripe + 24));
+	if (at + 16 > s->token_end)
+		at = s->token_end - 16;
+	pair = s->in + KW_AT(at);
+	kw_add_pair(s, s->hash, index, kw_word(pair), kw_word(pair + 8));
 	return 0;
 }
 
@@ -48,43 +61,32 @@ KW_INLINE void kw_hash(struct kw_context *context, __u64 seed)
 {
 	struct kw_scratch *s = context->s;
 	__u32 len = s->token_end - s->at;
-	__u32 tail = s->at + (len & ~31u);
-	const __u8 *rest = s->in + KW_AT(tail);
-	__u64 hash = seed + KW_P5;
-	__u32 word = 0;
+	const __u8 *first = s->in + KW_AT(s->at);
+	__u64 a = 0, b = 0;
 
-	if (len >= 32) {
-		s->acc[0] = seed + KW_P1 + KW_P2;
-		s->acc[1] = seed + KW_P2;
-		s->acc[2] = seed;
-		s->acc[3] = seed - KW_P1;
-		kw_loop(len / 32, kw_hash_stripe, context);
-		hash = kw_rotate(s->acc[0], 1) + kw_rotate(s->acc[1], 7) + kw_rotate(s->acc[2], 12) +
-		       kw_rotate(s->acc[3], 18);
-		hash = kw_merge(hash, s->acc[0]);
-		hash = kw_merge(hash, s->acc[1]);
-		hash = kw_merge(hash, s->acc[2]);
-		hash = kw_merge(hash, s->acc[3]);
+	s->acc[0] = 0;
+	s->acc[1] = 0;
+	if (len > 16) {
+		s->hash = seed;
+		kw_loop((len + 15) / 16, kw_hash_pair, context);
+	} else {
+		if (len >= 8) {
+			a = kw_word(first);
+			b = kw_word(s->in + KW_AT(s->token_end - 8));
+		} else if (len >= 4) {
+			a = kw_word(first) & 0xFFFFFFFFull;
+			b = kw_word(s->in + KW_AT(s->token_end - 4)) & 0xFFFFFFFFull;
+		} else if (len > 0) {
+			/* Its bytes, and zeros. */
+			a = kw_word(first) & ((1ull << 8 * len) - 1);
+		}
+		kw_add_pair(s, seed, 0, a, b);
 	}
-	hash += len;
-#pragma clang loop unroll(full)
-	for (word = 0; word < 3; word++) {
-		if ((len & 31) / 8 > word)
-			hash = kw_rotate(hash ^ kw_round(0, kw_word(rest + word * 8)), 27) * KW_P1 + KW_P4;
-	}
-	rest = s->in + KW_AT(s->at + (len & ~7u));
-	if (len & 4) {
-		hash = kw_rotate(hash ^ (kw_word(rest) & 0xFFFFFFFFull) * KW_P1, 23) * KW_P2 + KW_P3;
-		rest += 4;
-	}
-#pragma clang loop unroll(full)
-	for (word = 0; word < 3; word++) {
-		if ((len & 3) > word)
-			hash = kw_rotate(hash ^ rest[word] * KW_P5, 11) * KW_P1;
-	}
-	hash = (hash ^ hash >> 33) * KW_P2;
-	hash = (hash ^ hash >> 29) * KW_P3;
-	s->hash = hash ^ hash >> 32;
+	s->acc[0] += len;
+	s->acc[1] += s->acc[0] < len;
+	a = s->acc[0] ^ kw_secret(seed, 0);
+	b = s->acc[1] ^ kw_secret(seed, 1);
+	s->hash = a * b ^ kw_upper(a, b);
 }
 
 #endif
