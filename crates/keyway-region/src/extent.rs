@@ -16,7 +16,7 @@ use crate::layout::segment::{
     SegmentLife, Standing, State, Stream, TailWord,
 };
 use crate::layout::session::{FREEING, LEASING, UPKEEP, WRITTEN};
-use crate::layout::slot::Slot;
+use crate::layout::slot::{OFFSET_BITS, Slot};
 use crate::layout::stats::Counter;
 use crate::layout::superblock::FREE;
 use crate::lookup::{ATTEMPTS_MAX, Chain, Seen, cas_of};
@@ -193,6 +193,11 @@ impl Draft<'_> {
         let cas = if self.cas.is_some() { flag::CAS } else { 0 };
         self.marks | client_flags | cas
     }
+
+    /// The same, with this CAS unique.
+    fn with_cas(self, cas: u64) -> Self {
+        Self { cas: Some(cas), ..self }
+    }
 }
 
 /// What an item leads to whose value has segments of its own.
@@ -213,6 +218,14 @@ pub(crate) enum Value<'v> {
     Number(u64, usize),
     /// the segments of the item that it replaces
     Chain(Chain),
+}
+
+/// The item whose place a new one takes.
+#[derive(Clone, Copy)]
+pub(crate) struct Replaced {
+    pub segment: usize,
+    /// the new one's CAS unique is greater
+    pub unique: u64,
 }
 
 /// An item that is copied to the log's head.
@@ -259,6 +272,36 @@ impl Region {
         self.superblock().sequence.fetch_add(1, Relaxed)
     }
 
+    /// What the CAS unique of an item's successor exceeds. A unique that no place can have given was chosen by a client, and is not
+    /// to be outdone: 0.
+    #[inline(never)]
+    pub(crate) fn unique_to_exceed(&self, seen: &Seen) -> u64 {
+        let unique = self.cas_unique(seen);
+        if unique < cas_of(self.superblock().sequence.load(Relaxed), 0) {
+            unique
+        } else {
+            0
+        }
+    }
+
+    /// A CAS unique above this one that no other item has: of a sequence number that no segment has, until those are used up or others have
+    /// gone beyond them.
+    #[cold]
+    fn unique_above(&self, old: u64) -> u64 {
+        let uniques = &self.superblock().uniques;
+        let mut last = uniques.load(Relaxed);
+        loop {
+            let mut next = last + 1;
+            if next <= old || next.trailing_zeros() >= OFFSET_BITS {
+                next = cas_of(self.next_sequence(), item::ALIGNMENT);
+            }
+            match uniques.compare_exchange(last, next, Relaxed, Relaxed) {
+                Ok(_) => return next,
+                Err(now) => last = now,
+            }
+        }
+    }
+
     /// Segments that have been opened since this one was.
     #[inline(always)]
     pub(crate) fn age(&self, segment: &SegmentHeader) -> u64 {
@@ -287,14 +330,13 @@ impl Region {
 
 impl Session {
     /// Writes an item of flush epoch `epoch` to a place of its own, with what the decision has `built` if the draft says so.
-    /// `replaced`: the segment of the item whose place it is to take.
     pub(crate) fn write(
         &self,
         key: &Key<'_>,
         draft: &Draft<'_>,
         built: &[u8],
         epoch: u64,
-        replaced: Option<usize>,
+        replaced: Option<Replaced>,
         now: u32,
     ) -> Result<Written, WriteError> {
         let (digits, len);
@@ -310,12 +352,22 @@ impl Session {
         let Some((size, header)) = self.planned(key, draft, bytes) else {
             return self.write_large(key, draft, Body::Bytes(bytes), epoch, replaced, now);
         };
-        let stream = self.stream(key, draft, replaced, now);
+        let stream = self.stream(key, draft, replaced.map(|replaced| replaced.segment), now);
         let room = self.room(size, stream, epoch, now)?;
+        if let Some(cas) = self.unique_to_carry(draft, &room, replaced) {
+            return self.write(key, &draft.with_cas(cas), built, epoch, replaced, now);
+        }
         Ok(self.write_item(key, draft, header, bytes, &room, size))
     }
 
-    /// The same with this value, over an item. `None`: it needs segments of its own, or there is no room for it.
+    /// The CAS unique that a new item has to carry, because its place gives it none above the one of the item that it replaces.
+    fn unique_to_carry(&self, draft: &Draft<'_>, room: &Room<'_>, replaced: Option<Replaced>) -> Option<u64> {
+        let unique = replaced?.unique;
+        (draft.cas.is_none() && cas_of(room.sequence, room.next) <= unique).then(|| self.region.unique_above(unique))
+    }
+
+    /// The same with this value, over an item of this segment and offset. `None`: it needs segments of its own, there is no room for it, or
+    /// its place gives it a lower CAS unique than that of the item.
     #[inline(always)]
     pub(crate) fn write_over(
         &self,
@@ -323,16 +375,21 @@ impl Session {
         draft: &Draft<'_>,
         bytes: &[u8],
         epoch: u64,
-        replaced: usize,
+        replaced: (usize, usize),
         now: u32,
     ) -> Option<Written> {
         let (size, header) = self.planned(key, draft, bytes)?;
-        let stream = self.stream(key, draft, Some(replaced), now);
+        let stream = self.stream(key, draft, Some(replaced.0), now);
         let at_hand = self.extents.get(stream.index())?.room(size, epoch);
         let room = match at_hand {
             Some(room) => room,
             None => self.more_room(size, stream, epoch, now)?,
         };
+        let (segment, offset) = replaced;
+        let sequence = self.region.header(segment).sequence.load(Relaxed);
+        if room.sequence <= sequence && (room.sequence < sequence || room.next <= offset) && draft.cas.is_none() {
+            return None;
+        }
         Some(self.write_item(key, draft, header, bytes, &room, size))
     }
 
@@ -358,15 +415,39 @@ impl Session {
         draft: &Draft<'_>,
         body: Body<'_>,
         epoch: u64,
-        replaced: Option<usize>,
+        replaced: Option<Replaced>,
         now: u32,
     ) -> Result<Written, WriteError> {
-        let flags = draft.flags();
-        let stream = self.stream(key, draft, replaced, now);
+        let stream = self.stream(key, draft, replaced.map(|replaced| replaced.segment), now);
         let (chain, own) = match body {
             Body::Chain(chain) => (chain, false),
             Body::Bytes(bytes) => (self.write_chain(key, bytes, (stream, draft.expiry), now)?, true),
         };
+        match self.write_head(key, draft, chain, (stream, epoch), replaced, now) {
+            Ok(written) => Ok(Written {
+                chain: own.then_some(chain),
+                ..written
+            }),
+            Err(e) => {
+                if own {
+                    self.free_chain(chain.first);
+                }
+                Err(e)
+            }
+        }
+    }
+
+    /// Writes the item that leads to a value in segments of its own.
+    fn write_head(
+        &self,
+        key: &Key<'_>,
+        draft: &Draft<'_>,
+        chain: Chain,
+        (stream, epoch): (Stream, u64),
+        replaced: Option<Replaced>,
+        now: u32,
+    ) -> Result<Written, WriteError> {
+        let flags = draft.flags();
         // The checksum of a large item is in its body.
         let mut body = [0; LARGE_BODY_SIZE];
         let words = [chain.value_len as u64, chain.first.0, chain.last.0];
@@ -374,21 +455,15 @@ impl Session {
             to.copy_from_slice(&from.to_le_bytes());
         }
         let size = item::size(key.bytes.len(), LARGE_BODY_SIZE, flags, draft.expiry);
-        let room = match self.room(size, stream, epoch, now) {
-            Ok(room) => room,
-            Err(e) => {
-                if own {
-                    self.free_chain(chain.first);
-                }
-                return Err(e);
-            }
-        };
+        let room = self.room(size, stream, epoch, now)?;
+        if let Some(cas) = self.unique_to_carry(draft, &room, replaced) {
+            return self.write_head(key, &draft.with_cas(cas), chain, (stream, epoch), replaced, now);
+        }
         let header = Header::large(key.bytes.len(), flags, draft.expiry);
         let written = self.write_item(key, draft, header, &body, &room, size);
         Ok(Written {
             value_len: chain.value_len,
             size: size + chain.value_len,
-            chain: own.then_some(chain),
             ..written
         })
     }

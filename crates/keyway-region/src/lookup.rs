@@ -136,7 +136,7 @@ pub(crate) struct Led {
     /// offset in the region
     at: usize,
     /// offset in the segment
-    offset: usize,
+    pub offset: usize,
 }
 
 /// What following a slot's word gave.

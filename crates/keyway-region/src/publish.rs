@@ -7,7 +7,7 @@
 use crate::aside;
 use crate::atomics::{Acquire, AtomicU64, Relaxed, Release, SeqCst};
 use crate::checksum::{Outcome, Verified, chain_of};
-use crate::extent::{Draft, Value, Written};
+use crate::extent::{Draft, Replaced, Value, Written};
 use crate::hash::{Key, choices, tag};
 use crate::layout::bucket::{SLOTS, Table};
 use crate::layout::segment::SegmentLife;
@@ -297,7 +297,11 @@ impl Session {
             Decision::Put(draft) => (draft, Stamp::Any(stamp_over(seen.life, epoch))),
             Decision::Replace(draft) => (draft, Stamp::Once(seen.life.epoch)),
         };
-        self.prepare(prepared, key, &draft, built, stamp, Some(seen.segment), now)?;
+        let replaced = Replaced {
+            segment: seen.segment,
+            unique: region.unique_to_exceed(&seen),
+        };
+        self.prepare(prepared, key, &draft, built, stamp, Some(replaced), now)?;
         let written = &mut prepared.written;
         // PUBLISH: the new item. Its extent's tail is out already; recovery leaves whichever word is in the slot.
         if !self.put_over(place, word, written.word) {
@@ -794,14 +798,15 @@ impl Session {
         draft: &Draft<'_>,
         built: &[u8],
         stamp: Stamp,
-        replaced: Option<usize>,
+        replaced: Option<Replaced>,
         now: u32,
     ) -> Result<(), WriteError> {
         let (epoch, reusable) = match stamp {
             Stamp::Any(epoch) => (epoch, Some(epoch)),
             Stamp::Once(epoch) => (epoch, None),
         };
-        if prepared.is_written && reusable.is_some() && prepared.reusable == reusable {
+        let is_above = draft.cas.is_some() || replaced.is_none_or(|replaced| prepared.written.cas > replaced.unique);
+        if prepared.is_written && reusable.is_some() && prepared.reusable == reusable && is_above {
             return Ok(());
         }
         self.discard(prepared);

@@ -12,6 +12,7 @@ use crate::decimal::{self, Digits};
 use crate::extent::{Draft, Value, Written};
 use crate::hash::{Key, choices, tag};
 use crate::layout::bucket::{SLOTS, Table};
+use crate::layout::item::flag;
 use crate::layout::slot::Slot;
 use crate::layout::stats::Counter;
 use crate::lookup::{Led, Look, Place, Seen};
@@ -95,11 +96,11 @@ impl Session {
         let epoch = self.region.epoch(now);
         match self.look_quickly(key)? {
             Found::Tagged(tagged) => {
-                let (segment, stamp) = (tagged.led.segment, stamp_over(tagged.led.life, epoch));
+                let (at, stamp) = ((tagged.led.segment, tagged.led.offset), stamp_over(tagged.led.life, epoch));
                 // The new item is written while the old one, which is in no cache perhaps, is on its way.
-                let written = self.write_over(key, draft, value, stamp, segment, now)?;
+                let written = self.write_over(key, draft, value, stamp, at, now)?;
                 let here = self.hold_quickly(key, tagged)?;
-                self.replace_quickly(here, draft.value, written, now)
+                self.replace_quickly(here, draft, written, now)
             }
             Found::Absent(table, pair) => self.put_new(key, draft, table, pair, epoch, now),
         }
@@ -158,8 +159,9 @@ impl Session {
                 many.get(..len)?
             }
         };
-        let written = self.write_over(key, &draft, text, here.seen.life.epoch, here.seen.segment, now)?;
-        let written = self.replace_quickly(here, draft.value, written, now)?;
+        let at = (here.seen.segment, here.seen.offset);
+        let written = self.write_over(key, &draft, text, here.seen.life.epoch, at, now)?;
+        let written = self.replace_quickly(here, &draft, written, now)?;
         let item = Item {
             cas: written.cas,
             value_len: written.value_len,
@@ -226,15 +228,19 @@ impl Session {
     fn replace_quickly(
         &self,
         Here { place, slot, word, seen }: Here<'_>,
-        value: Value<'_>,
+        draft: &Draft<'_>,
         written: Written,
         now: u32,
     ) -> Option<Written> {
+        // Above the unique that the old item's place gives it: that was looked at before it was written.
+        if seen.header.has(flag::CAS) && draft.cas.is_none() && written.cas <= self.region.unique_to_exceed(&seen) {
+            return None;
+        }
         // PUBLISH: the new item. Its extent's tail is out already; recovery leaves whichever word is in the slot.
         if !self.swap(slot, word, written.word) {
             return None;
         }
-        self.count_replaced(place, &seen, value, &written, now);
+        self.count_replaced(place, &seen, draft.value, &written, now);
         Some(written)
     }
 

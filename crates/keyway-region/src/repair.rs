@@ -93,6 +93,8 @@ impl Region {
         let sb = self.superblock();
         sb.table.store(self.table().count, Relaxed);
         sb.flush.store(self.flush_word().0, Relaxed);
+        // Which uniques were given may not have been written back: the next ones are above all.
+        sb.uniques.store(0, Relaxed);
         // Whether any third bucket was used was not written back at the time.
         sb.thirds.store(1, Relaxed);
         for word in sb.open_words() {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use harness::{Kind, ServeOptions, Server, Transport, Wire};
+use harness::{Kind, ServeOptions, Server, Transport};
 
 /// More than 24 bits can count.
 const FLUSHES: usize = 17 << 20;

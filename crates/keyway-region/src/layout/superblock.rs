@@ -122,7 +122,9 @@ pub struct Superblock {
 
     /// segments still to be looked at for what the dead held; see [`crate::Session::upkeep`]
     pub lost: AtomicU64,
-    pad4: [AtomicU64; 7],
+    /// the last CAS unique that an item was given without its place; see [`crate::Region`]'s `unique_above`
+    pub uniques: AtomicU64,
+    pad4: [AtomicU64; 6],
 
     /// which entries of `sparse` are filled, a bit each
     pub sparse_filled: [AtomicU32; 16],
@@ -176,6 +178,7 @@ super::fields!(Superblock {
     door_lease_ns,
     pad3,
     lost,
+    uniques,
     pad4,
     sparse_filled,
     sparse,
