@@ -706,23 +706,12 @@ impl Region {
             // Before the flush word: whoever finds it the same puts no older epoch over a newer one.
             let delay = flush_at.load(Relaxed);
             let old = self.flush_word();
-            if at == 0 {
-                if self.replace_flush(old, old.flushed()) {
-                    return;
-                }
+            // If there is a delayed flush already, this one takes its place.
+            let delayed = FlushAt::new(old.epoch(), at).0;
+            if at != 0 && flush_at.compare_exchange(delay, delayed, Relaxed, Relaxed).is_err() {
                 continue;
             }
-            let new = FlushAt::new(old.epoch(), at).0;
-            if flush_at.compare_exchange(delay, new, Relaxed, Relaxed).is_err() {
-                continue;
-            }
-            if old.is_delayed() {
-                // It takes the other one's place. If a flush was quicker, that one ends this delay too.
-                self.write_back(line::TABLE, LINE);
-                self.barrier();
-                return;
-            }
-            if self.replace_flush(old, old.delayed()) {
+            if self.replace_flush(old, if at == 0 { old.flushed() } else { old.delayed() }) {
                 return;
             }
         }

@@ -165,7 +165,7 @@ fn calls_in(file: &str, text: &str) -> Vec<Call> {
     const CALLS: [&str; 8] = [
         ".write_back(",
         ".write_back_header(",
-        ".write_back_word(",
+        ".write_back_words(",
         ".write_back_buckets(",
         ".barrier()",
         ".persist_word(",

@@ -560,14 +560,14 @@ pub const ALL: &[Scenario] = &[
         // Enough that another session knows of it.
         before: |s, now| fill(s, "i", 0..1375, 8, now),
         // In one of the buckets that the next insert splits.
-        operations: &[|s, now| set(s, "i-110", "over", now)],
+        operations: &[|s, now| set(s, "i-102", "over", now)],
         meanwhile: &[
             (|s, now| fill(s, "i", 1375..1376, 8, now), &[]),
-            (|s, now| get(s, "i-110", now), &["i-110"]),
+            (|s, now| get(s, "i-102", now), &["i-102"]),
         ],
         // One pair of them, of 37, is behind the freezing of the word and before its copy.
         has_every_moment: true,
-        watched: || keys(&["i-110", "i-1375"]),
+        watched: || keys(&["i-102", "i-1375"]),
         ..SPLITTING
     },
 ];
