@@ -204,7 +204,7 @@ def sizes(r):
     r("prepend", "large", b"L" * 600_000, noreply=False)
     r("get", "large")
     r("set_many", {"l1": b"1", "l2": b"L" * 1_048_577, "l3": b"3"}, noreply=False)
-    # Not l3: a client that is told of l2 ends its connection, perhaps before the server has come to it.
+    # Not l3: a client that gets an error for l2 closes its connection, perhaps before the server reads l3.
     r("get_many", ["l1", "l2"])
 
 

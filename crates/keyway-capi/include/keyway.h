@@ -33,8 +33,8 @@
 // Option: a new region gives every item a checksum, which every reader verifies; an existing one must have been made so.
 #define KEYWAY_CHECKSUMS 16
 
-// Option: use the region although another user owns its file, or every user may write it. Whoever may can change it at any time, and end
-// this process by cutting it short (SIGBUS).
+// Option: use the region even if another user owns its file, or its mode lets every user write to it. Such a user can change items at any
+// time, and kill this process by truncating the file (SIGBUS).
 #define KEYWAY_ANY_OWNER 128
 
 // What a call came to. Below KEYWAY_ERROR_ARGUMENT it is an answer; from there on it is a failure, and keyway_message() says

@@ -129,8 +129,8 @@ pub const KEYWAY_NO_GATE: u32 = 64;
 pub const KEYWAY_NO_EVICT: u32 = 8;
 /// Option: a new region gives every item a checksum, which every reader verifies; an existing one must have been made so.
 pub const KEYWAY_CHECKSUMS: u32 = 16;
-/// Option: use the region although another user owns its file, or every user may write it. Whoever may can change it at any time, and end
-/// this process by cutting it short (SIGBUS).
+/// Option: use the region even if another user owns its file, or its mode lets every user write to it. Such a user can change items at any
+/// time, and kill this process by truncating the file (SIGBUS).
 pub const KEYWAY_ANY_OWNER: u32 = 128;
 
 const _: () = assert!(KEYWAY_KEY_LENGTH_MAX == ::keyway::KEY_LEN_MAX);

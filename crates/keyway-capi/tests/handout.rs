@@ -247,7 +247,7 @@ fn a_program_that_finds_no_slot_is_served() {
         assert!(said.contains("keyway serve") && said.contains("--sessions"), "{said}");
     }
     if can(test, &[&AS_STRANGER[..], &["true"]].concat()) {
-        // Who may write the region is served, and no other user.
+        // The server answers a user who may write to the region's file, and no other user.
         let asked = ask_for_line(&region);
         assert!(asked.is_none_or(|answer| answer.contains(&format!("user {STRANGER}"))));
         let scratch = region.parent().expect("a folder");
@@ -269,7 +269,7 @@ fn a_program_that_finds_no_slot_is_served() {
 fn ask_for_line(region: &Path) -> Option<String> {
     use std::os::unix::fs::MetadataExt;
     const ASK: &str = "import socket, sys\ns = socket.socket(socket.AF_UNIX)\ns.bind('')\ns.connect(chr(0) + sys.argv[1])\nprint(s.recv(512).decode())";
-    // One that other users may run: what is first on the path may lie in somebody's home.
+    // The system's Python, which every user may run: the first one on PATH may be in a home folder.
     const PYTHON: &str = "/usr/bin/python3";
     if !can(
         "a stranger that asks for a line",

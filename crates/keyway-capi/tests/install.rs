@@ -108,7 +108,7 @@ fn what_is_installed_compiles_and_runs() {
     assert_eq!(shell("env -u LD_LIBRARY_PATH ./static ./region"), "hello\n");
 }
 
-/// Where the loader looks is told to it; where it does not look, the user is told.
+/// In a folder where the loader looks, `make install` updates the loader's cache; for any other folder it tells the user what to do.
 #[test]
 fn an_installed_library_is_found_or_it_is_said_how() {
     if program_on_path("make").is_none() {

@@ -204,8 +204,8 @@ impl Region {
 
 #[derive(Args)]
 struct Owner {
-    /// Use the region although another user owns its file, or every user may write it: whoever may can change it at any time, and end this
-    /// process by cutting it short
+    /// Use the region even if another user owns its file, or its mode lets every user write to it. Such a user can change items at any time,
+    /// and kill this process by truncating the file (SIGBUS)
     #[arg(long)]
     any_owner: bool,
 }

@@ -303,7 +303,7 @@ fn check_in_use(cache: &Cache, shown: &str) -> Result<(), Failure> {
         cursor = session.walk(from, ITEMS_PER_STEP, |key, _| keys.push(key.to_vec()));
         for key in keys {
             value.clear();
-            // As nobody's hit: a check is no use of an item. One that is gone since the walk saw it is no damage.
+            // Without a bump: a check does not count as an access. An item that was deleted since the walk saw it is no damage.
             let how = Get {
                 value: true,
                 no_bump: true,

@@ -1,4 +1,4 @@
-//! Where a region is when nobody says, and opening it.
+//! The default place of a region, and how commands open one.
 
 use std::path::{Path, PathBuf};
 

@@ -285,7 +285,7 @@ impl Acceptor {
         }
     }
 
-    /// Ends the connection that has taken longest to log in, so that those who only connect keep nobody out. False if there is none.
+    /// Ends the connection that has taken longest to log in, so that clients that connect and do not log in cannot use up the connections. `false`: there is none.
     fn displace(&self) -> bool {
         if self.shared.users.is_none() {
             return false;

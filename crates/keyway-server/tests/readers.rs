@@ -372,7 +372,7 @@ fn without_the_server_there_is_reading_and_with_the_next_one_writing() {
     assert_eq!(value(&mut session, b"key").unwrap(), b"again");
 }
 
-/// Words that only a strict region has, or that say that something is due: whoever may write sets them right on his way.
+/// Words that only a strict region has, or that announce work to be done: a process with write access does it when it meets them.
 #[test]
 fn a_reader_stores_nothing_whatever_the_words_say() {
     let folder = Folder::new("words");

@@ -1,7 +1,7 @@
 //! The program's maps in this process: those of a program that was loaded here, or of one that somebody has pinned.
 //!
 //! A pinned program stands in a folder of a BPF file system (bpf(2), "BPF_OBJ_PIN"): a file for each map and for each program, by its name, and
-//! a folder for each interface that it is attached to. Whoever may open the files may use the maps, without any capability.
+//! a folder for each interface that it is attached to. A process that may open the files may use the maps, without any capability.
 
 use std::fs::{self, File};
 use std::io;

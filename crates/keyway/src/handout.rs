@@ -112,7 +112,7 @@ pub(crate) fn ask(path: &Path) -> Result<Handed, OpenError> {
     let mut line = [0; LINE_MAX];
     let (len, mut files) = receive(&socket, &mut line).map_err(|error| match error {
         Errno::EAGAIN => refused(format!(
-            "nobody says anything there for {} s; give the path that the server has as --region-socket",
+            "no answer from it for {} s; give the path that the server has as --region-socket",
             PATIENCE.as_secs()
         )),
         error => refused(format!("cannot read from it: {error}")),

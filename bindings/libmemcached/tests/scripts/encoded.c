@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-// libmemcached takes 32 bytes for its key, whatever length it is told.
+// libmemcached reads 32 bytes of the encoding key, whatever length the caller gives.
 static const char KEY[40] = "a key, and 32 bytes from its begin";
 
 static void show(memcached_st *memc, const char *whose) {
