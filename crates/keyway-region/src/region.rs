@@ -468,7 +468,7 @@ impl Region {
         let words = self.words(segment);
         SegmentLife {
             generation: words.generation.load(Acquire),
-            // Relaxed: whoever was led to an item of that life sees the epoch, which was stored before the item was published.
+            // Relaxed: a thread that found an item of that life sees the epoch, which was stored before the item was published.
             epoch: words.epoch.load(Relaxed),
         }
     }
@@ -668,7 +668,7 @@ impl Region {
                 return (word, Some(delay.at()));
             }
             if self.flush_word() == word {
-                // It is damaged: what is delayed never begins.
+                // The flush-at word is corrupted: the delayed flush never begins.
                 return (word, None);
             }
         }
@@ -703,7 +703,7 @@ impl Region {
     pub(crate) fn flush(&self, at: u32) {
         let flush_at = &self.superblock().flush_at;
         loop {
-            // Before the flush word: whoever finds it the same puts no older epoch over a newer one.
+            // Read before the flush word: the exchange below fails if another thread has set a delay for a newer epoch since.
             let delay = flush_at.load(Relaxed);
             let old = self.flush_word();
             // If there is a delayed flush already, this one takes its place.

@@ -94,8 +94,8 @@ super::fields!(SegmentWords { generation, epoch });
 #[allow(unsafe_code, reason = "the type is nothing but atomics")]
 unsafe impl Shared for SegmentWords {}
 
-/// Which life of a segment it is. The epoch changes only before the first item of a life can be reached, so who finds the generation
-/// the same behind it has read both of one life.
+/// One life of a segment, from one recycling to the next. The epoch changes only before the first item of a life is published, so a thread
+/// that reads the same generation again afterwards has read both words of one life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SegmentLife {
     /// times the segment has been recycled; 40 bits outlast any region
