@@ -45,7 +45,7 @@ fn options() -> Options {
 /// Each input: which descriptors, two bits each, and the line.
 fn serve(listener: &UnixListener, region: &Path, says: &Mutex<Vec<u8>>) {
     for stream in listener.incoming() {
-        let stream = stream.expect("somebody asks");
+        let stream = stream.expect("a connection");
         let input = says.lock().expect("no input failed").clone();
         let [which, text @ ..] = &input[..] else { continue };
         let files: Vec<File> = (0..which & 3)

@@ -122,7 +122,7 @@ fn is_well(stream: &mut BufReader<UnixStream>) {
     assert!(version.starts_with("VERSION "), "{version:?}");
 }
 
-/// Sends a datagram, and one behind it that must be answered.
+/// Sends a datagram, then a second one that the server must answer.
 fn send_datagram((socket, number): &mut (UdpSocket, u16), bytes: &[u8]) {
     let _ = socket.send(bytes);
     *number = number.wrapping_add(1).max(1);

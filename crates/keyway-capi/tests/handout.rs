@@ -247,7 +247,7 @@ fn a_program_that_finds_no_slot_is_served() {
         assert!(said.contains("keyway serve") && said.contains("--sessions"), "{said}");
     }
     if can(test, &[&AS_STRANGER[..], &["true"]].concat()) {
-        // The server answers a user who may write to the region's file, and no other user.
+        // The server answers only users with write access to the region's file.
         let asked = ask_for_line(&region);
         assert!(asked.is_none_or(|answer| answer.contains(&format!("user {STRANGER}"))));
         let scratch = region.parent().expect("a folder");

@@ -636,24 +636,23 @@ impl Region {
     #[cold]
     fn pending_flush(&self, now: u32) -> u64 {
         loop {
-            let (word, at) = self.flush_state();
-            if at.is_none_or(|at| at > now) {
-                return word.epoch();
+            let (word, in_force) = self.flush_in_force(now);
+            if in_force == word || self.is_read_only || self.replace_flush(word, in_force) {
+                return in_force.epoch();
             }
-            if self.is_read_only {
-                return word.flushed().epoch();
-            }
-            self.replace_flush(word, word.flushed());
         }
     }
 
     /// The epoch in force at `now`, as `epoch` would answer, but nothing is begun.
     pub(crate) fn epoch_unchanged(&self, now: u32) -> u64 {
+        self.flush_in_force(now).1.epoch()
+    }
+
+    /// The flush word, and the word in its place if a delayed flush is due at `now`: the same word if none is.
+    fn flush_in_force(&self, now: u32) -> (FlushWord, FlushWord) {
         let (word, at) = self.flush_state();
-        match at {
-            Some(at) if at <= now => word.flushed().epoch(),
-            _ => word.epoch(),
-        }
+        let is_due = at.is_some_and(|at| at <= now);
+        (word, if is_due { word.flushed() } else { word })
     }
 
     /// The flush word, and the tick of the region's clock at which a delayed flush begins, if there is one.

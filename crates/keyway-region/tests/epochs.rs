@@ -112,7 +112,7 @@ fn of_delayed_flushes_the_last_one_counts_and_a_flush_takes_it_back() {
         assert!(world.get(1, "key").is_some(), "round {round}: it is not due");
         assert_eq!(world.visible(), 1, "round {round}");
         world.now += 1;
-        // Whoever only looks sees it, too, and begins nothing.
+        // A walk applies the delayed flush too, but does not change the flush word.
         assert_eq!(world.visible(), 0, "round {round}");
         assert!(world.region.flush_at_s().is_some(), "round {round}");
         assert_eq!(world.get(1, "key"), None, "round {round}");

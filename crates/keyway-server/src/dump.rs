@@ -29,7 +29,7 @@ pub(crate) enum Dump {
     Sizes(Sizes),
 }
 
-/// Counts of items by size: as they are found, then as they are told.
+/// `stats sizes`: first counts all items by size, then writes the counts as answers.
 pub(crate) struct Sizes {
     /// where the walk goes on; `None`: all items are counted
     cursor: Option<u64>,
@@ -39,7 +39,7 @@ pub(crate) struct Sizes {
     told: usize,
 }
 
-/// Sizes are told in steps of so many bytes, and up to so many steps, as memcached tells them.
+/// Sizes are rounded up to a multiple of so many bytes, and counted in so many classes, as memcached does.
 const SIZE_UNIT: usize = 32;
 const SIZES: usize = 32 * 1024;
 

@@ -12,8 +12,8 @@ use std::sync::atomic::Ordering::Relaxed;
 
 /// Segments of a region: enough for every kind of them, few enough to fill in no time.
 pub const SEGMENTS: usize = 20;
-/// A key that is absent, and whose buckets no other key of a trial takes a slot in: an operation that is stopped between looking and publishing
-/// goes on there as if nobody had come.
+/// An absent key. No other key of a trial takes the slot that an insert of it chooses, so an insert that is stopped before its publish and
+/// then resumed publishes there.
 const UNCROWDED: &[u8] = b"key-1";
 /// Segments of a region of which a session fills its own: 64 for each, of which there are never more than three.
 const ROOMY: usize = 200;

@@ -105,7 +105,7 @@ pub struct SegmentLife {
 }
 
 impl SegmentLife {
-    /// Of a segment that nobody has used.
+    /// Of a segment that has never been opened.
     pub const FIRST: Self = Self { generation: 1, epoch: 0 };
 }
 
