@@ -312,7 +312,7 @@ fn build(context: &Context<'_>, all: &[Mutant]) -> Result<Vec<Form>, String> {
     if let Outcome::Failed(why) = built {
         return Err(why);
     }
-    let tests_of = |more: &[&str]| {
+    let tests_of = |kind: &str, more: &[&str]| {
         let mut tests = cargo(
             &[
                 &["test", "--no-run", "--package", "keyway-region", "--message-format", "json"],
@@ -326,7 +326,7 @@ fn build(context: &Context<'_>, all: &[Mutant]) -> Result<Vec<Form>, String> {
         }
         let programs = executables(&String::from_utf8_lossy(&output.stdout)).into_iter();
         let forms = programs.map(|(name, program)| Form {
-            name: format!("keyway-region {name}"),
+            name: format!("{kind} {name}"),
             program,
             args: &["--test-threads", "1"],
             of_part: ["--exact", "--nocapture"],
@@ -334,14 +334,14 @@ fn build(context: &Context<'_>, all: &[Mutant]) -> Result<Vec<Form>, String> {
         Ok(forms.collect::<Vec<Form>>())
     };
     // The cheapest first: a second each, some minutes, and then what catches few that these do not.
-    let (slow, mut forms): (Vec<Form>, Vec<Form>) = tests_of(&[])?.into_iter().partition(|form| form.name.ends_with("room"));
+    let (slow, mut forms): (Vec<Form>, Vec<Form>) = tests_of("keyway-region", &[])?.into_iter().partition(|form| form.name.ends_with("room"));
+    forms.extend(tests_of("watched", &["--features", "observe", "--lib", "--test", "chains"])?);
     forms.push(Form {
         name: "schedules".to_owned(),
         program: copy.join("target/debug/schedules"),
         args: &["--short", "--sound"],
         of_part: ["--only", "--sound"],
     });
-    forms.extend(tests_of(&["--features", "observe", "--test", "chains"])?);
     forms.extend(slow);
     Ok(forms)
 }

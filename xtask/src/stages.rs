@@ -153,7 +153,7 @@ fn test(context: &Context<'_>) -> Outcome {
     }
 }
 
-/// The region's tests that stop threads between accesses: in a build of their own, which tells of every access.
+/// The region's tests that stop threads before accesses, or have others overtake them there: in a build of their own, which tells of every access.
 const WATCHED_TESTS: &[&str] = &[
     "test",
     "--quiet",
@@ -162,6 +162,7 @@ const WATCHED_TESTS: &[&str] = &[
     "keyway-region",
     "--features",
     "observe",
+    "--lib",
     "--test",
     "chains",
 ];

@@ -3,6 +3,9 @@
 //! An item is private until its slot is published. **The extent's tail is release-stored before that**, so a walker that
 //! trusts only what lies before the tail meets whole items only, whenever the writer dies.
 
+#[cfg(all(test, feature = "observe"))]
+mod late;
+
 use crate::aside::{self, List};
 use crate::atomics::{Acquire, AtomicU32, AtomicU64, Relaxed, Release, fence};
 use crate::checksum::{Cover, part_checksum};

@@ -3,6 +3,9 @@
 //! The steps are those of `model/region_protocol.py` ("Split number t"), in their order. Each is idempotent and done by
 //! compare-and-swap, so a splitter that stops anywhere blocks nobody: whoever meets a frozen slot finishes the split.
 
+#[cfg(all(test, feature = "observe"))]
+mod late;
+
 use crate::atomics::{Acquire, Relaxed, Release};
 use crate::hash::all_choices;
 use crate::layout::bucket::{self, SLOTS, Split};

@@ -26,6 +26,8 @@ mod extent;
 mod ghost;
 mod grow;
 mod hash;
+#[cfg(all(test, feature = "observe"))]
+mod late;
 pub mod layout;
 mod lookup;
 pub mod memory;

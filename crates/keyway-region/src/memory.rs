@@ -756,6 +756,17 @@ pub(crate) mod tests {
         }
     }
 
+    /// So many bytes of zeros, as a mapping of pages has them, which last as long as the vector does.
+    #[cfg(feature = "observe")]
+    pub fn private(len: usize) -> (Vec<u64>, Memory) {
+        const PAGE: usize = 4096;
+        let mut words = vec![0u64; (len + PAGE) / 8];
+        let start = words.as_mut_ptr().cast::<u8>();
+        let base = NonNull::new(start.wrapping_add(start.align_offset(PAGE))).unwrap();
+        // SAFETY: up to a page behind the vector's start there are `len` bytes of it, and nobody looks at it but through this.
+        (words, unsafe { Memory::new(base, len) })
+    }
+
     #[test]
     fn what_is_written_is_read_back_at_every_length_and_alignment() {
         let mut page = Page::new();

@@ -4,6 +4,9 @@
 //! decides, by the steps of `model/region_protocol.py` ("Writers"). The decision is made again whenever somebody else was
 //! faster, so it must not have effects of its own.
 
+#[cfg(all(test, feature = "observe"))]
+mod late;
+
 use crate::aside;
 use crate::atomics::{Acquire, AtomicU64, Relaxed, Release, SeqCst};
 use crate::checksum::{Outcome, Verified, chain_of};

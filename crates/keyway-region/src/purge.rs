@@ -4,6 +4,9 @@
 //! the segment's header, so anybody can do the next step; a step that its thread did not live to end is repeated, which does no
 //! harm. Items behind the cursor are as present as any: they are read, overwritten and deleted meanwhile.
 
+#[cfg(all(test, feature = "observe"))]
+mod late;
+
 use crate::atomics::{Acquire, AtomicU32, Relaxed, Release};
 use crate::evict::Victim;
 use crate::extent::CopyOf;

@@ -17,6 +17,9 @@
 //! claimed, half way into the index, or parts of a large value that nothing leads to. These are looked for afterwards, by
 //! [`Session::upkeep`] and by whoever needs room.
 
+#[cfg(all(test, feature = "observe"))]
+mod late;
+
 use crate::aside::List;
 use crate::atomics::{Acquire, Relaxed, Release};
 use crate::layout::segment::{Kind, State};

@@ -4,6 +4,9 @@
 //! anything: they are handed bytes. Values that come out of the region are checked here once (segment numbers, the table
 //! word), so that the rooms above can use them as offsets.
 
+#[cfg(all(test, feature = "observe"))]
+mod late;
+
 use crate::atomics::{Acquire, AtomicU8, AtomicU32, AtomicU64, OwnFlag, OwnNumber, Relaxed, Release};
 use crate::clock::{Moment, seconds_of};
 use crate::hash::Hasher;

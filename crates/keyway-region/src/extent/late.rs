@@ -1,0 +1,163 @@
+//! Leases by threads that are late, and beside such.
+
+use crate::hash::Key;
+use crate::late::{Ground, LARGE, WHOLE, overtaken, recycled, value};
+use crate::layout::segment::{ADMISSION, Standing, Stream};
+
+/// Bytes of a small value.
+const LEN: usize = 20;
+/// The times that a segment is recycled until a lease word speaks of it again.
+const LEASES_COME_ROUND: u64 = 1 << 16;
+
+const STREAM: Stream = Stream {
+    pool: ADMISSION,
+    class: 0,
+    standing: Standing::Plain,
+};
+
+#[test]
+fn an_extent_is_of_the_epoch_that_was_asked_for() {
+    let mut came_round = 0;
+    for access in 1.. {
+        let ground = Ground::new();
+        let (writer, late) = (ground.thread(0), ground.thread(1));
+        writer.set("one", 1, LEN);
+        writer.release();
+        let (segment, epoch) = (ground.segment_of("one"), ground.region.segment_life(ground.segment_of("one")).epoch);
+        let (other, victim, region) = (writer.clone(), ground.victim(segment), ground.region.clone());
+        let again = move || {
+            other.delete("one");
+            if other.compact(victim) {
+                recycled(&region, segment, LEASES_COME_ROUND - 1);
+                other.flush();
+                other.set("two", 2, LEN);
+                other.release();
+            }
+        };
+        let (extent, happened) = overtaken(access, again, || late.session().lease_in(segment, 1, epoch, STREAM));
+        if !happened {
+            break;
+        }
+        came_round += usize::from(ground.region.segment_life(segment).epoch > epoch);
+        let of = extent.map_or(epoch, |extent| extent.life.epoch);
+        assert_eq!(of, epoch, "overtaken at access {access}: an extent of another life");
+        ground.is_sound();
+    }
+    assert!(came_round > 0, "the segment was never in another life");
+}
+
+/// A thread that leases in a segment, while another one compacts the segment and puts an item into it that fills it.
+fn lease_beside_a_purge(sealed: bool) {
+    for access in 1.. {
+        let ground = Ground::new();
+        let (writer, late) = (ground.thread(0), ground.thread(1));
+        writer.set("one", 1, LEN);
+        writer.release();
+        let segment = ground.segment_of("one");
+        if sealed {
+            writer.session().seal(segment);
+        }
+        let (other, victim) = (writer.clone(), ground.victim(segment));
+        let uses_again = move || {
+            if other.compact(victim) {
+                other.set("whole", 2, WHOLE);
+            }
+        };
+        let (_, happened) = overtaken(access, uses_again, || late.set("late", 3, LEN));
+        if !happened {
+            break;
+        }
+        writer.has("one", 1, LEN, access);
+        writer.has("late", 3, LEN, access);
+        if writer.get("whole").is_some() {
+            writer.has("whole", 2, WHOLE, access);
+        }
+        late.set("later", 4, LEN);
+        writer.has("later", 4, LEN, access);
+        ground.is_sound();
+    }
+}
+
+#[test]
+fn a_segment_in_which_a_thread_leases_is_not_purged() {
+    lease_beside_a_purge(false);
+}
+
+#[test]
+fn nobody_leases_in_a_segment_that_is_about_to_be_purged() {
+    lease_beside_a_purge(true);
+}
+
+#[test]
+fn the_cells_behind_an_extent_are_given_to_one() {
+    for access in 1.. {
+        let ground = Ground::new();
+        let (writer, late) = (ground.thread(0), ground.thread(1));
+        late.set("first", 1, LEN);
+        let other = writer.clone();
+        let (_, happened) = overtaken(access, move || other.set("beside", 2, LEN), || late.set("longer", 3, 5000));
+        if !happened {
+            break;
+        }
+        for (key, number, len) in [("first", 1, LEN), ("beside", 2, LEN), ("longer", 3, 5000)] {
+            writer.has(key, number, len, access);
+        }
+        writer.set("behind", 4, LEN);
+        late.set("more", 5, LEN);
+        for (key, number, len) in [("beside", 2, LEN), ("longer", 3, 5000), ("behind", 4, LEN), ("more", 5, LEN)] {
+            writer.has(key, number, len, access);
+        }
+        ground.is_sound();
+    }
+}
+
+#[test]
+fn a_segment_is_free_when_it_has_its_next_generation() {
+    for access in 1.. {
+        let ground = Ground::new();
+        let (writer, late) = (ground.thread(0), ground.thread(1));
+        writer.set("one", 1, LEN);
+        writer.release();
+        let segment = ground.segment_of("one");
+        let (other, region) = (writer.clone(), ground.region.clone());
+        let takes = move || {
+            // Where to look for a free one first.
+            region.superblock().free_hint.store(segment as u64, crate::atomics::Relaxed);
+            other.set("whole", 2, WHOLE);
+        };
+        let victim = ground.victim(segment);
+        let (_, happened) = overtaken(access, takes, || late.compact(victim));
+        if !happened {
+            break;
+        }
+        writer.has("one", 1, LEN, access);
+        writer.has("whole", 2, WHOLE, access);
+        ground.is_sound();
+    }
+}
+
+#[test]
+fn what_an_orphan_is_is_not_decided_by_a_later_value_of_its_key() {
+    let ground = Ground::new();
+    let (writer, late) = (ground.thread(0), ground.thread(1));
+    writer.set("key", 1, LEN);
+    let free = ground.free();
+    let now = ground.now();
+    let key = Key {
+        bytes: b"key",
+        hash: ground.hash("key"),
+    };
+    // Its writer dies before he has published the head.
+    let chain = late.session().write_chain(&key, &value("key", 2, LARGE), (STREAM, 0), now);
+    assert!(chain.is_ok());
+    late.forget();
+    ground.dies(1);
+    writer.set("key", 3, LARGE);
+    let orphans = free - ground.free() - ground.parts("key").len();
+    assert_eq!(orphans, ground.parts("key").len());
+    ground.region.recover();
+    writer.session().reclaim_lost(ground.region.segments(), now);
+    assert_eq!(ground.free(), free - ground.parts("key").len(), "an orphan is left");
+    writer.has("key", 3, LARGE, 0);
+    ground.is_sound();
+}

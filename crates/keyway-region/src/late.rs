@@ -1,0 +1,388 @@
+//! Threads that are late, for the tests of the rooms: one is overtaken before an access of its own, or dies there.
+//!
+//! What a thread had read before it slept is an argument of what it does next, so a test calls that with old arguments. What comes between
+//! two accesses of a call is done by another session before one of them, on the same thread of the system, to its end; each test tries
+//! every access in turn.
+
+use crate::check;
+use crate::hash::{all_choices, tag};
+use crate::layout::bucket::SLOTS;
+use crate::layout::plan::{Layout, Shape};
+use crate::layout::segment::{Kind, Link, Spare, State};
+use crate::layout::session::Tenant;
+use crate::layout::slot::Slot;
+use crate::lookup::{Look, Place, Seen};
+use crate::memory::tests::private;
+use crate::observe::{Event, install};
+use crate::purge::Step;
+use crate::region::{Creation, Host, Life, Region};
+use crate::session::{Limits, Session};
+use crate::verbs::{Delete, Get, Item, Store, StoreMode, Stored, WriteError};
+use crate::{Moment, evict::Victim};
+use std::cell::{Cell, Ref, RefCell};
+use std::collections::BTreeSet;
+use std::ops::Range;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
+
+/// When everything happens.
+const UNIX_S: i64 = 1_800_000_000;
+/// Segments of a region.
+const SEGMENTS: usize = 24;
+
+/// Bytes of a value that takes a segment, but for a little.
+pub(crate) const WHOLE: usize = 15_900;
+/// Bytes of a value with segments of its own.
+pub(crate) const LARGE: usize = 40_000;
+/// The times that a segment is recycled until a word that named it speaks of it again.
+pub(crate) const WORDS_COME_ROUND: u64 = 1 << 10;
+
+thread_local! {
+    /// accesses of the present thread up to the one before which it is overtaken
+    static LEFT: Cell<u64> = const { Cell::new(0) };
+    static OTHER: RefCell<Option<Box<dyn FnOnce()>>> = const { RefCell::new(None) };
+}
+
+fn observer(event: Event) {
+    if let Event::Before(_) = event {
+        LEFT.set(LEFT.get() - 1);
+        if LEFT.get() == 0 {
+            install(None);
+            if let Some(other) = OTHER.take() {
+                other();
+            }
+        }
+    }
+}
+
+/// Does `what`, and `other` before the access of this number, from 1 on. What came of it, and whether there was such an access.
+pub(crate) fn overtaken<T>(access: u64, other: impl FnOnce() + 'static, what: impl FnOnce() -> T) -> (T, bool) {
+    LEFT.set(access);
+    OTHER.set(Some(Box::new(other)));
+    install(Some(observer));
+    let came = what();
+    install(None);
+    (came, OTHER.take().is_none())
+}
+
+/// The end of a thread that dies: no destructor of its session runs.
+struct Death;
+
+/// Does `what` up to the access of this number, where the thread dies. `false`: there is no such access, and it lives.
+pub(crate) fn dies(access: u64, what: impl FnOnce()) -> bool {
+    let end = || resume_unwind(Box::new(Death));
+    let died = catch_unwind(AssertUnwindSafe(|| overtaken(access, end, what)));
+    install(None);
+    OTHER.take();
+    match died {
+        Ok(_) => false,
+        Err(e) if e.is::<Death>() => true,
+        Err(e) => resume_unwind(e),
+    }
+}
+
+/// Which process slots belong to the dead, as bits.
+#[derive(Clone, Default)]
+struct Dead(Arc<AtomicU64>);
+
+impl Host for Dead {
+    fn life(&self, tenant: &Tenant) -> Life {
+        if self.0.load(Relaxed) & 1 << tenant.slot == 0 {
+            Life::Alive
+        } else {
+            Life::Dead
+        }
+    }
+    fn prepare(&self, _: &[Range<usize>], _: bool, _: bool) {}
+    fn write_back(&self, _: Range<usize>) -> bool {
+        true
+    }
+    fn file_len(&self) -> usize {
+        usize::MAX
+    }
+    fn back(&self, _: Range<usize>) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+/// A small region in private memory, whose index has as few buckets as one can have.
+pub(crate) struct Ground {
+    pub region: Arc<Region>,
+    dead: Dead,
+    /// what the region stands on
+    words: Rc<Vec<u64>>,
+}
+
+impl Ground {
+    pub fn new() -> Self {
+        let mut shape = Shape {
+            segments_max: SEGMENTS,
+            process_slots: 4,
+            thread_slots: 6,
+            ..Shape::for_memory(crate::layout::plan::MEMORY_MIN, 4096)
+        };
+        shape.buckets_initial = shape.buckets_per_segment();
+        let dead = Dead::default();
+        let (words, memory) = private(Layout::new(shape).len_max);
+        let creation = Creation {
+            shape,
+            segments: SEGMENTS,
+            id: [1, 2],
+            seed: 3,
+            now: Moment::from_secs(UNIX_S),
+            boot_id: [4, 5],
+            checksums: false,
+        };
+        let region = Region::create(memory, &creation, Box::new(dead.clone())).expect("memory of the right size");
+        Self {
+            region: Arc::new(region),
+            dead,
+            words: Rc::new(words),
+        }
+    }
+
+    /// A thread of the process with this slot.
+    pub fn thread(&self, process: usize) -> Thread {
+        self.thread_that(process, false)
+    }
+
+    /// One that evicts for room.
+    pub fn evictor(&self, process: usize) -> Thread {
+        self.thread_that(process, true)
+    }
+
+    fn thread_that(&self, process: usize, evict: bool) -> Thread {
+        let process = self.region.attach(process, 1, UNIX_S);
+        let limits = Limits {
+            item_size_max: 1 << 18,
+            evict,
+        };
+        let session = self.region.session(process, limits).expect("a free thread slot");
+        Thread {
+            session: Rc::new(RefCell::new(session)),
+            _words: self.words.clone(),
+        }
+    }
+
+    /// From now on the process with this slot is dead.
+    pub fn dies(&self, process: usize) {
+        self.dead.0.fetch_or(1 << process, Relaxed);
+    }
+
+    /// Whatever is there is sound.
+    pub fn is_sound(&self) {
+        let report = check::check(&self.region, |_| {});
+        assert!(report.is_sound(), "the region is not sound: {:?}", report.problems);
+    }
+
+    /// Segments that are free.
+    pub fn free(&self) -> usize {
+        check::check(&self.region, |_| {}).counts.free
+    }
+
+    /// The item of a key: where its word is, the word, and what it leads to.
+    pub fn item(&self, key: &str) -> Option<(Place, Slot, Seen)> {
+        let region = &self.region;
+        self.words().find_map(|(place, word)| match region.look(region.slot(place.at), word) {
+            Look::Got(seen) if region.has_key(&seen, key.as_bytes()) => Some((place, word, seen)),
+            _ => None,
+        })
+    }
+
+    /// The segment of a key's item.
+    pub fn segment_of(&self, key: &str) -> usize {
+        self.item(key).expect("an item of the key").2.segment
+    }
+
+    /// The segments of a key's large value.
+    pub fn parts(&self, key: &str) -> Vec<usize> {
+        let (_, _, seen) = self.item(key).expect("an item of the key");
+        let mut link = self.region.chain(&seen).expect("a large value").first;
+        let mut parts = Vec::new();
+        while link != Link::NONE {
+            parts.push(link.segment());
+            let at = self.region.segment(link.segment());
+            link = Link(self.region.slot(at).load(crate::atomics::Relaxed));
+        }
+        parts
+    }
+
+    /// The words of items in the index.
+    pub fn words(&self) -> impl Iterator<Item = (Place, Slot)> {
+        let region = &self.region;
+        (0..region.table().count).flat_map(move |bucket| {
+            let at = region.bucket(bucket).expect("a bucket of the index");
+            (0..SLOTS).filter_map(move |index| {
+                let place = Place::new(bucket, at, index);
+                let word = Slot(region.slot(place.at).load(crate::atomics::Relaxed));
+                word.is_item().then_some((place, word))
+            })
+        })
+    }
+
+    pub fn hash(&self, key: &str) -> u64 {
+        self.region.hasher.hash(key.as_bytes())
+    }
+
+    pub fn state(&self, segment: usize) -> State {
+        State(self.region.header(segment).state.load(crate::atomics::Relaxed))
+    }
+
+    /// Segments of this kind.
+    pub fn segments(&self, kind: Kind) -> BTreeSet<usize> {
+        (0..SEGMENTS)
+            .filter(|segment| self.state(*segment).kind() == Some(kind))
+            .collect()
+    }
+
+    /// The segment, to be compacted.
+    pub fn victim(&self, segment: usize) -> Victim {
+        Victim {
+            segment,
+            generation: self.region.segment_life(segment).generation,
+            spare: Spare::All,
+            in_turn: false,
+        }
+    }
+
+    pub fn now(&self) -> u32 {
+        self.region.tick(Moment::from_secs(UNIX_S))
+    }
+}
+
+/// A free segment begins another life, as if it had been recycled so many times.
+pub(crate) fn recycled(region: &Region, segment: usize, times: u64) {
+    let generation = &region.words(segment).generation;
+    generation.fetch_add(times, crate::atomics::Relaxed);
+}
+
+/// A thread's session, which the one that it overtakes can call.
+#[derive(Clone)]
+pub(crate) struct Thread {
+    session: Rc<RefCell<Session>>,
+    /// what the session is in: behind it, so that it goes later
+    _words: Rc<Vec<u64>>,
+}
+
+impl Thread {
+    /// Its session, for what no verb does.
+    pub fn session(&self) -> Ref<'_, Session> {
+        self.session.borrow()
+    }
+
+    fn now(&self) -> u32 {
+        self.session().region().tick(Moment::from_secs(UNIX_S))
+    }
+
+    /// A value of this length, which tells its key, and this number.
+    pub fn store(&self, key: &str, number: u8, len: usize) -> Result<Stored, WriteError> {
+        let now = self.now();
+        let value = value(key, number, len);
+        self.session.borrow_mut().store(key.as_bytes(), &value, &Store::default(), now)
+    }
+
+    /// The same, which must succeed.
+    pub fn set(&self, key: &str, number: u8, len: usize) {
+        let stored = self.store(key, number, len);
+        assert!(matches!(stored, Ok(Stored::Stored { .. })), "{key}: {stored:?}");
+    }
+
+    pub fn delete(&self, key: &str) {
+        let now = self.now();
+        let deleted = self.session.borrow_mut().delete(key.as_bytes(), &Delete::default(), now);
+        deleted.expect("a key that can be deleted");
+    }
+
+    /// Sets when it expires: never, as before.
+    pub fn touch(&self, key: &str) {
+        let now = self.now();
+        let touched = self.session.borrow_mut().touch(key.as_bytes(), 0, now);
+        assert!(touched.is_ok(), "{key}: {touched:?}");
+    }
+
+    pub fn append(&self, key: &str, bytes: &[u8]) -> Result<Stored, WriteError> {
+        let now = self.now();
+        let how = Store {
+            mode: StoreMode::Append,
+            ..Store::default()
+        };
+        self.session.borrow_mut().store(key.as_bytes(), bytes, &how, now)
+    }
+
+    pub fn flush(&self) {
+        let now = self.now();
+        self.session.borrow_mut().flush_all(0, now).expect("a region that can be flushed");
+    }
+
+    /// The key's value, and what else is known of the item.
+    pub fn get(&self, key: &str) -> Option<(Item, Vec<u8>)> {
+        let (now, mut out) = (self.now(), Vec::new());
+        let how = Get {
+            value: true,
+            details: true,
+            ..Get::default()
+        };
+        let item = self
+            .session
+            .borrow_mut()
+            .get_with(key.as_bytes(), &how, now, &mut out, |_, _| {})
+            .expect("a key that can be got");
+        item.map(|item| (item, out))
+    }
+
+    /// The key has the value of this number and length.
+    pub fn has(&self, key: &str, number: u8, len: usize, when: u64) {
+        let found = self.get(key).map(|(_, found)| found);
+        let Some(found) = found else {
+            panic!("overtaken at access {when}: '{key}' is not there");
+        };
+        assert!(
+            found == value(key, number, len),
+            "overtaken at access {when}: '{key}' has another value, of {} bytes",
+            found.len()
+        );
+    }
+
+    /// Housekeeping.
+    pub fn upkeep(&self) {
+        let now = self.now();
+        self.session.borrow_mut().upkeep(now);
+    }
+
+    /// Compacts a segment. Whether it is free.
+    pub fn compact(&self, victim: Victim) -> bool {
+        let now = self.now();
+        let session = self.session();
+        session.purge_step(victim, usize::MAX, now).0 == Step::Freed
+    }
+
+    /// The extents end: their segments can be reclaimed.
+    pub fn release(&self) {
+        self.session().release_extents();
+    }
+
+    /// It is gone, and its session is never ended.
+    pub fn forget(self) {
+        std::mem::forget(self.session);
+    }
+}
+
+/// Two keys with one word, in one bucket, the first of which is moved by the bucket's first split, and the other one is not.
+pub(crate) fn twins(ground: &Ground) -> [String; 2] {
+    let first = |key: &String| all_choices(ground.hash(key))[0];
+    let base = ground.region.table().count;
+    let numbers = || (0..).map(|n| n.to_string());
+    let moves = numbers().find(|key| first(key) & base != 0).expect("a number");
+    let differ = |key: &String| (first(key) ^ first(&moves)) & (2 * base - 1) == base;
+    let stays = numbers().find(|key| differ(key) && tag(ground.hash(key)) == tag(ground.hash(&moves)));
+    [moves, stays.expect("a number")]
+}
+
+/// A value that tells whose it is.
+pub(crate) fn value(key: &str, number: u8, len: usize) -> Vec<u8> {
+    let pattern = key.bytes().chain([b'#', number]);
+    pattern.cycle().take(len).collect()
+}

@@ -1,0 +1,299 @@
+//! Purges by threads that are late, and beside such.
+
+use crate::late::{Ground, LARGE, Thread, WHOLE, WORDS_COME_ROUND, overtaken, recycled, twins};
+use crate::layout::segment::Spare;
+use crate::layout::slot::Slot;
+use crate::verbs::Stored;
+use std::cell::Cell;
+use std::rc::Rc;
+
+/// Bytes of a small value.
+const LEN: usize = 20;
+
+/// What a thread does to an item that it removes, and dies before it frees the value's segments.
+fn remove_and_leave_parts(thread: &Thread, ground: &Ground, key: &str) {
+    let (place, word, _) = ground.item(key).expect("an item");
+    assert!(thread.session().evict_slot(place, word));
+}
+
+/// Looks at every segment as a sweep after a death does.
+fn sweep(thread: &Thread, ground: &Ground) {
+    for segment in 0..ground.region.segments() {
+        thread.session().reclaim_if_lost(segment, ground.now());
+    }
+}
+
+#[test]
+fn a_claim_that_a_dead_thread_left_does_not_end_the_extents_in_its_segment() {
+    let ground = Ground::new();
+    let (writer, late, sweeper) = (ground.thread(0), ground.thread(1), ground.thread(2));
+    writer.set("one", 1, LEN);
+    let segment = ground.segment_of("one");
+    // It slept since an earlier life of the segment, and dies before it gives it back.
+    assert!(late.session().claim(segment, ground.state(segment)));
+    late.forget();
+    ground.dies(1);
+    sweeper.upkeep();
+    sweep(&sweeper, &ground);
+    writer.set("two", 2, LEN);
+    writer.has("one", 1, LEN, 0);
+    writer.has("two", 2, LEN, 0);
+    ground.is_sound();
+}
+
+#[test]
+fn a_purge_finds_what_splits_move_meanwhile() {
+    for access in 1.. {
+        let ground = Ground::new();
+        let (writer, late) = (ground.thread(0), ground.thread(1));
+        let keys: Vec<String> = (0..8).map(|n| format!("key-{n}")).collect();
+        for key in &keys {
+            writer.set(key, 1, LEN);
+        }
+        writer.release();
+        let (victim, now) = (ground.victim(ground.segment_of("key-0")), ground.now());
+        let splitter = writer.clone();
+        let splits = move || assert!(splitter.session().grow(256, now));
+        let (_, happened) = overtaken(access, splits, || late.compact(victim));
+        if !happened {
+            break;
+        }
+        for key in &keys {
+            writer.has(key, 1, LEN, access);
+        }
+        ground.is_sound();
+    }
+}
+
+#[test]
+fn the_segment_of_a_copy_stays_until_the_copy_is_published() {
+    for access in 1.. {
+        let ground = Ground::new();
+        let (writer, late) = (ground.thread(0), ground.thread(1));
+        // The copy of the second one does not fit behind that of the first one, and fills a segment but for a little: its extent is
+        // closed as soon as it is written.
+        writer.set("small", 1, LEN);
+        writer.set("whole", 1, WHOLE - 1000);
+        writer.release();
+        let victims = ["small", "whole"].map(|key| ground.victim(ground.segment_of(key)));
+        late.compact(victims[0]);
+        let other = writer.clone();
+        let segments = ground.region.segments();
+        let region = ground.region.clone();
+        let compacts = move || {
+            for segment in (0..segments).filter(|segment| *segment != victims[1].segment) {
+                let generation = region.segment_life(segment).generation;
+                other.compact(crate::evict::Victim {
+                    segment,
+                    generation,
+                    ..victims[1]
+                });
+            }
+        };
+        let (_, happened) = overtaken(access, compacts, || late.compact(victims[1]));
+        if !happened {
+            break;
+        }
+        writer.has("small", 1, LEN, access);
+        writer.has("whole", 1, WHOLE - 1000, access);
+        ground.is_sound();
+    }
+}
+
+#[test]
+fn a_large_value_of_another_life_is_not_freed_for_the_one_that_was() {
+    let mut came_round = 0;
+    for access in 1.. {
+        let ground = Ground::new();
+        let (writer, late) = (ground.thread(0), ground.thread(1));
+        writer.set("old", 1, LARGE);
+        let parts = ground.parts("old");
+        let state = ground.state(parts[0]);
+        // What comes from a look at its state; and others free it.
+        remove_and_leave_parts(&writer, &ground, "old");
+        for part in &parts {
+            assert!(writer.session().claim(*part, ground.state(*part)));
+        }
+        let intended = writer.session().region().intended_by_others(writer.session().owner);
+        let (other, freed, is_back) = (writer.clone(), parts.clone(), Rc::new(Cell::new(false)));
+        let (region, seen) = (ground.region.clone(), is_back.clone());
+        let frees = move || {
+            for part in &freed {
+                if other.session().bump_large(*part, &intended) {
+                    other.session().free_segment(*part);
+                }
+            }
+            other.set("new", 2, LARGE);
+            seen.set(region.header(freed[0]).state.load(crate::atomics::Relaxed) == state.0);
+        };
+        let now = ground.now();
+        let (_, happened) = overtaken(access, frees, || late.session().reclaim_large(parts[0], state, None, now));
+        if !happened {
+            break;
+        }
+        came_round += usize::from(is_back.get());
+        writer.has("new", 2, LARGE, access);
+        ground.is_sound();
+    }
+    assert!(came_round > 0, "no segment was in the same state again");
+}
+
+#[test]
+fn a_large_value_whose_head_is_replaced_meanwhile_is_no_orphan() {
+    for access in 1.. {
+        let ground = Ground::new();
+        let (writer, late) = (ground.thread(0), ground.thread(1));
+        writer.set("large", 1, LARGE);
+        let part = ground.parts("large")[0];
+        let (other, now) = (writer.clone(), ground.now());
+        let (_, happened) = overtaken(access, move || other.touch("large"), || late.session().reclaim_if_lost(part, now));
+        if !happened {
+            break;
+        }
+        writer.has("large", 1, LARGE, access);
+        ground.is_sound();
+    }
+}
+
+#[test]
+fn an_orphan_that_others_free_and_use_again_is_not_freed_twice() {
+    let mut came_round = 0;
+    for access in 1.. {
+        let ground = Ground::new();
+        let (writer, late) = (ground.thread(0), ground.thread(1));
+        writer.set("old", 1, LARGE);
+        let part = ground.parts("old")[0];
+        remove_and_leave_parts(&writer, &ground, "old");
+        let state = ground.state(part);
+        let (other, region, is_back) = (writer.clone(), ground.region.clone(), Rc::new(Cell::new(false)));
+        let (seen, now) = (is_back.clone(), ground.now());
+        let uses_again = move || {
+            for segment in 0..region.segments() {
+                other.session().reclaim_if_lost(segment, now);
+            }
+            other.set("new", 2, LARGE);
+            seen.set(region.header(part).state.load(crate::atomics::Relaxed) == state.0);
+        };
+        let (_, happened) = overtaken(access, uses_again, || late.session().reclaim_if_lost(part, now));
+        if !happened {
+            break;
+        }
+        came_round += usize::from(is_back.get());
+        writer.has("new", 2, LARGE, access);
+        ground.is_sound();
+    }
+    assert!(came_round > 0, "no segment was in the same state again");
+}
+
+#[test]
+fn a_chain_that_others_free_and_use_again_is_not_freed_by_one_who_walks_over_it() {
+    for access in 1.. {
+        let ground = Ground::new();
+        let (writer, late) = (ground.thread(0), ground.thread(1));
+        writer.set("old", 1, LARGE);
+        let (_, _, seen) = ground.item("old").expect("an item");
+        let first = ground.region.chain(&seen).expect("a large value").first;
+        remove_and_leave_parts(&writer, &ground, "old");
+        let (other, region, now) = (writer.clone(), ground.region.clone(), ground.now());
+        let uses_again = move || {
+            for segment in 0..region.segments() {
+                other.session().reclaim_if_lost(segment, now);
+            }
+            // Those that were left to be reclaimed as logs without items.
+            for segment in 0..region.segments() {
+                let generation = region.segment_life(segment).generation;
+                other.compact(crate::evict::Victim {
+                    segment,
+                    generation,
+                    spare: Spare::All,
+                    in_turn: false,
+                });
+            }
+            other.set("new", 2, LARGE);
+        };
+        let (_, happened) = overtaken(access, uses_again, || late.session().free_chain(first));
+        if !happened {
+            break;
+        }
+        writer.has("new", 2, LARGE, access);
+        ground.is_sound();
+    }
+}
+
+#[test]
+fn a_large_value_that_is_being_written_is_not_lost() {
+    for access in 1.. {
+        let ground = Ground::new();
+        let (sweeper, late) = (ground.thread(0), ground.thread(1));
+        let (other, region, now) = (sweeper.clone(), ground.region.clone(), ground.now());
+        let sweeps = move || {
+            for segment in 0..region.segments() {
+                other.session().reclaim_if_lost(segment, now);
+            }
+        };
+        let (_, happened) = overtaken(access, sweeps, || late.set("large", 1, LARGE));
+        if !happened {
+            break;
+        }
+        sweeper.has("large", 1, LARGE, access);
+        ground.is_sound();
+    }
+}
+
+#[test]
+fn a_large_item_is_evicted_under_its_own_word_only() {
+    let [first, twin] = twins(&Ground::new());
+    let mut came_round = 0;
+    for access in 1.. {
+        let ground = Ground::new();
+        let (writer, late) = (ground.evictor(0), ground.evictor(1));
+        writer.set(&first, 1, LARGE);
+        let (place, word, seen) = ground.item(&first).expect("an item");
+        let (segment, part) = (seen.segment, ground.parts(&first)[0]);
+        let (other, victim, is_back) = (writer.clone(), ground.victim(segment), Rc::new(Cell::new(false)));
+        let (region, back, gone, new) = (ground.region.clone(), is_back.clone(), first.clone(), twin.clone());
+        let again = move || {
+            other.delete(&gone);
+            other.release();
+            if other.compact(victim) {
+                recycled(&region, segment, WORDS_COME_ROUND - 1);
+                other.set(&new, 2, 300);
+                other.set("behind", 3, LEN);
+                back.set(word.same_but_frequency(Slot(region.slot(place.at).load(crate::atomics::Relaxed))));
+            }
+        };
+        let (state, now) = (ground.state(part), ground.now());
+        let (_, happened) = overtaken(access, again, || {
+            late.session().reclaim_large(part, state, Some(Spare::Nothing), now)
+        });
+        if !happened {
+            break;
+        }
+        if is_back.get() {
+            came_round += 1;
+            writer.has(&twin, 2, 300, access);
+            writer.has("behind", 3, LEN, access);
+        }
+        ground.is_sound();
+    }
+    assert!(came_round > 0, "the word was never the same again");
+}
+
+#[test]
+fn an_operation_does_not_evict_the_large_item_that_it_is_at() {
+    let ground = Ground::new();
+    let writer = ground.evictor(0);
+    writer.set("own", 1, LARGE);
+    let mut others = 0;
+    while ground.free() > 5 {
+        writer.set(&format!("other-{others}"), 1, LARGE);
+        others += 1;
+    }
+    // As often as all are reclaimed in turn.
+    for round in 0..2 * others {
+        let stored = writer.append("own", b"more");
+        assert!(matches!(stored, Ok(Stored::Stored { .. })), "append {round}: {stored:?}");
+    }
+    let (item, _) = writer.get("own").expect("an item");
+    assert_eq!(item.value_len, LARGE + 4 * 2 * others);
+}
