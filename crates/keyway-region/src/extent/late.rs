@@ -72,6 +72,8 @@ fn lease_beside_a_purge(sealed: bool) {
         if writer.get("whole").is_some() {
             writer.has("whole", 2, WHOLE, access);
         }
+        // Where it has an extent now, nobody reclaims the segment.
+        writer.compact(ground.victim(segment));
         late.set("later", 4, LEN);
         writer.has("later", 4, LEN, access);
         ground.is_sound();

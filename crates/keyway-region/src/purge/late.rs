@@ -72,8 +72,8 @@ fn the_segment_of_a_copy_stays_until_the_copy_is_published() {
         let (writer, late) = (ground.thread(0), ground.thread(1));
         // The copy of the second one does not fit behind that of the first one, and fills a segment but for a little: its extent is
         // closed as soon as it is written.
-        writer.set("small", 1, LEN);
-        writer.set("whole", 1, WHOLE - 1000);
+        writer.set("small", 1, 600);
+        writer.set("whole", 1, WHOLE);
         writer.release();
         let victims = ["small", "whole"].map(|key| ground.victim(ground.segment_of(key)));
         late.compact(victims[0]);
@@ -94,8 +94,8 @@ fn the_segment_of_a_copy_stays_until_the_copy_is_published() {
         if !happened {
             break;
         }
-        writer.has("small", 1, LEN, access);
-        writer.has("whole", 1, WHOLE - 1000, access);
+        writer.has("small", 1, 600, access);
+        writer.has("whole", 1, WHOLE, access);
         ground.is_sound();
     }
 }
