@@ -334,7 +334,9 @@ fn build(context: &Context<'_>, all: &[Mutant]) -> Result<Vec<Form>, String> {
         Ok(forms.collect::<Vec<Form>>())
     };
     // The cheapest first: a second each, some minutes, and then what catches few that these do not.
-    let (slow, mut forms): (Vec<Form>, Vec<Form>) = tests_of("keyway-region", &[])?.into_iter().partition(|form| form.name.ends_with("room"));
+    let (slow, mut forms): (Vec<Form>, Vec<Form>) = tests_of("keyway-region", &[])?
+        .into_iter()
+        .partition(|form| form.name.ends_with("room"));
     forms.extend(tests_of("watched", &["--features", "observe", "--lib", "--test", "chains"])?);
     forms.push(Form {
         name: "schedules".to_owned(),

@@ -4,7 +4,9 @@
 //! two accesses of a call is done by another session before one of them, on the same thread of the system, to its end; each test tries
 //! every access in turn.
 
+use crate::Moment;
 use crate::check;
+use crate::evict::Victim;
 use crate::hash::{all_choices, tag};
 use crate::layout::bucket::SLOTS;
 use crate::layout::plan::{Layout, Shape};
@@ -18,7 +20,6 @@ use crate::purge::Step;
 use crate::region::{Creation, Host, Life, Region};
 use crate::session::{Limits, Session};
 use crate::verbs::{Delete, Get, Item, Store, StoreMode, Stored, WriteError};
-use crate::{Moment, evict::Victim};
 use std::cell::{Cell, Ref, RefCell};
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -186,10 +187,11 @@ impl Ground {
     /// The item of a key: where its word is, the word, and what it leads to.
     pub fn item(&self, key: &str) -> Option<(Place, Slot, Seen)> {
         let region = &self.region;
-        self.words().find_map(|(place, word)| match region.look(region.slot(place.at), word) {
-            Look::Got(seen) if region.has_key(&seen, key.as_bytes()) => Some((place, word, seen)),
-            _ => None,
-        })
+        self.words()
+            .find_map(|(place, word)| match region.look(region.slot(place.at), word) {
+                Look::Got(seen) if region.has_key(&seen, key.as_bytes()) => Some((place, word, seen)),
+                _ => None,
+            })
     }
 
     /// The segment of a key's item.
@@ -240,12 +242,7 @@ impl Ground {
 
     /// The segment, to be compacted.
     pub fn victim(&self, segment: usize) -> Victim {
-        Victim {
-            segment,
-            generation: self.region.segment_life(segment).generation,
-            spare: Spare::All,
-            in_turn: false,
-        }
+        victim(&self.region, segment)
     }
 
     pub fn now(&self) -> u32 {
@@ -257,6 +254,16 @@ impl Ground {
 pub(crate) fn recycled(region: &Region, segment: usize, times: u64) {
     let generation = &region.words(segment).generation;
     generation.fetch_add(times, crate::atomics::Relaxed);
+}
+
+/// The segment, to be compacted, in its present life.
+pub(crate) fn victim(region: &Region, segment: usize) -> Victim {
+    Victim {
+        segment,
+        generation: region.segment_life(segment).generation,
+        spare: Spare::All,
+        in_turn: false,
+    }
 }
 
 /// A thread's session, which the one that it overtakes can call.
@@ -281,7 +288,9 @@ impl Thread {
     pub fn store(&self, key: &str, number: u8, len: usize) -> Result<Stored, WriteError> {
         let now = self.now();
         let value = value(key, number, len);
-        self.session.borrow_mut().store(key.as_bytes(), &value, &Store::default(), now)
+        self.session
+            .borrow_mut()
+            .store(key.as_bytes(), &value, &Store::default(), now)
     }
 
     /// The same, which must succeed.
@@ -314,7 +323,10 @@ impl Thread {
 
     pub fn flush(&self) {
         let now = self.now();
-        self.session.borrow_mut().flush_all(0, now).expect("a region that can be flushed");
+        self.session
+            .borrow_mut()
+            .flush_all(0, now)
+            .expect("a region that can be flushed");
     }
 
     /// The key's value, and what else is known of the item.

@@ -3,7 +3,7 @@
 //! A thread installs a function with [`install`]; until it is replaced, that function is called before every access that the
 //! thread makes to shared memory, after every store, and at every write-back and persist barrier. Payload is moved word by
 //! word in such a build, so the function sees every eight bytes of it. It may switch to another thread's work (a scheduler),
-//! or note what it is told (a crash recorder); it must not touch a region itself.
+//! or note what it is told (a crash recorder); it must not touch a region itself before it has uninstalled itself.
 
 use core::panic::Location;
 use std::cell::Cell;

@@ -23,7 +23,10 @@ fn an_extent_is_of_the_epoch_that_was_asked_for() {
         let (writer, late) = (ground.thread(0), ground.thread(1));
         writer.set("one", 1, LEN);
         writer.release();
-        let (segment, epoch) = (ground.segment_of("one"), ground.region.segment_life(ground.segment_of("one")).epoch);
+        let (segment, epoch) = (
+            ground.segment_of("one"),
+            ground.region.segment_life(ground.segment_of("one")).epoch,
+        );
         let (other, victim, region) = (writer.clone(), ground.victim(segment), ground.region.clone());
         let again = move || {
             other.delete("one");

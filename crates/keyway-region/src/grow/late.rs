@@ -107,7 +107,10 @@ fn a_slot_that_was_changed_is_not_thawed() {
         if !happened {
             break;
         }
-        assert!(late.get(&key).is_none(), "overtaken at access {access}: what was deleted is there");
+        assert!(
+            late.get(&key).is_none(),
+            "overtaken at access {access}: what was deleted is there"
+        );
         ground.is_sound();
     }
 }
@@ -192,7 +195,9 @@ fn a_segment_that_is_freed_has_no_word_in_the_bucket_that_a_dead_thread_divided(
         ground.region.recover();
         let segment = ground.segment_of(&moved);
         assert!(writer.compact(ground.victim(segment)), "dead at access {access}: not freed");
-        let left = ground.words().find(|(_, word)| word.segment() == segment && !of_this_life(&ground, *word));
+        let left = ground
+            .words()
+            .find(|(_, word)| word.segment() == segment && !of_this_life(&ground, *word));
         assert_eq!(left, None, "dead at access {access}");
         all_there(&writer, access);
         if !died {

@@ -22,7 +22,9 @@ fn an_item_that_a_dead_thread_was_about_to_replace_lives() {
         for segment in ground.segments(Kind::Open) {
             writer.compact(ground.victim(segment));
         }
-        let (_, found) = writer.get("key").unwrap_or_else(|| panic!("dead at access {access}: the item is gone"));
+        let (_, found) = writer
+            .get("key")
+            .unwrap_or_else(|| panic!("dead at access {access}: the item is gone"));
         let (old, new) = (value("key", 1, 20), [&value("key", 1, 20)[..], b"more"].concat());
         assert!(found == old || found == new, "dead at access {access}: {found:?}");
         ground.is_sound();

@@ -1,6 +1,6 @@
 //! Purges by threads that are late, and beside such.
 
-use crate::late::{Ground, LARGE, Thread, WHOLE, WORDS_COME_ROUND, overtaken, recycled, twins};
+use crate::late::{Ground, LARGE, Thread, WHOLE, WORDS_COME_ROUND, overtaken, recycled, twins, victim};
 use crate::layout::segment::Spare;
 use crate::layout::slot::Slot;
 use crate::verbs::Stored;
@@ -17,9 +17,18 @@ fn remove_and_leave_parts(thread: &Thread, ground: &Ground, key: &str) {
 }
 
 /// Looks at every segment as a sweep after a death does.
-fn sweep(thread: &Thread, ground: &Ground) {
-    for segment in 0..ground.region.segments() {
-        thread.session().reclaim_if_lost(segment, ground.now());
+fn sweep(thread: &Thread, now: u32) {
+    let session = thread.session();
+    for segment in 0..session.region().segments() {
+        session.reclaim_if_lost(segment, now);
+    }
+}
+
+/// Compacts every segment, but for this one.
+fn compact_all_but(thread: &Thread, kept: Option<usize>) {
+    let region = thread.session().region().clone();
+    for segment in (0..region.segments()).filter(|segment| Some(*segment) != kept) {
+        thread.compact(victim(&region, segment));
     }
 }
 
@@ -34,7 +43,7 @@ fn a_claim_that_a_dead_thread_left_does_not_end_the_extents_in_its_segment() {
     late.forget();
     ground.dies(1);
     sweeper.upkeep();
-    sweep(&sweeper, &ground);
+    sweep(&sweeper, ground.now());
     writer.set("two", 2, LEN);
     writer.has("one", 1, LEN, 0);
     writer.has("two", 2, LEN, 0);
@@ -78,18 +87,7 @@ fn the_segment_of_a_copy_stays_until_the_copy_is_published() {
         let victims = ["small", "whole"].map(|key| ground.victim(ground.segment_of(key)));
         late.compact(victims[0]);
         let other = writer.clone();
-        let segments = ground.region.segments();
-        let region = ground.region.clone();
-        let compacts = move || {
-            for segment in (0..segments).filter(|segment| *segment != victims[1].segment) {
-                let generation = region.segment_life(segment).generation;
-                other.compact(crate::evict::Victim {
-                    segment,
-                    generation,
-                    ..victims[1]
-                });
-            }
-        };
+        let compacts = move || compact_all_but(&other, Some(victims[1].segment));
         let (_, happened) = overtaken(access, compacts, || late.compact(victims[1]));
         if !happened {
             break;
@@ -146,7 +144,11 @@ fn a_large_value_whose_head_is_replaced_meanwhile_is_no_orphan() {
         writer.set("large", 1, LARGE);
         let part = ground.parts("large")[0];
         let (other, now) = (writer.clone(), ground.now());
-        let (_, happened) = overtaken(access, move || other.touch("large"), || late.session().reclaim_if_lost(part, now));
+        let (_, happened) = overtaken(
+            access,
+            move || other.touch("large"),
+            || late.session().reclaim_if_lost(part, now),
+        );
         if !happened {
             break;
         }
@@ -168,9 +170,7 @@ fn an_orphan_that_others_free_and_use_again_is_not_freed_twice() {
         let (other, region, is_back) = (writer.clone(), ground.region.clone(), Rc::new(Cell::new(false)));
         let (seen, now) = (is_back.clone(), ground.now());
         let uses_again = move || {
-            for segment in 0..region.segments() {
-                other.session().reclaim_if_lost(segment, now);
-            }
+            sweep(&other, now);
             other.set("new", 2, LARGE);
             seen.set(region.header(part).state.load(crate::atomics::Relaxed) == state.0);
         };
@@ -194,21 +194,11 @@ fn a_chain_that_others_free_and_use_again_is_not_freed_by_one_who_walks_over_it(
         let (_, _, seen) = ground.item("old").expect("an item");
         let first = ground.region.chain(&seen).expect("a large value").first;
         remove_and_leave_parts(&writer, &ground, "old");
-        let (other, region, now) = (writer.clone(), ground.region.clone(), ground.now());
+        let (other, now) = (writer.clone(), ground.now());
         let uses_again = move || {
-            for segment in 0..region.segments() {
-                other.session().reclaim_if_lost(segment, now);
-            }
+            sweep(&other, now);
             // Those that were left to be reclaimed as logs without items.
-            for segment in 0..region.segments() {
-                let generation = region.segment_life(segment).generation;
-                other.compact(crate::evict::Victim {
-                    segment,
-                    generation,
-                    spare: Spare::All,
-                    in_turn: false,
-                });
-            }
+            compact_all_but(&other, None);
             other.set("new", 2, LARGE);
         };
         let (_, happened) = overtaken(access, uses_again, || late.session().free_chain(first));
@@ -225,13 +215,8 @@ fn a_large_value_that_is_being_written_is_not_lost() {
     for access in 1.. {
         let ground = Ground::new();
         let (sweeper, late) = (ground.thread(0), ground.thread(1));
-        let (other, region, now) = (sweeper.clone(), ground.region.clone(), ground.now());
-        let sweeps = move || {
-            for segment in 0..region.segments() {
-                other.session().reclaim_if_lost(segment, now);
-            }
-        };
-        let (_, happened) = overtaken(access, sweeps, || late.set("large", 1, LARGE));
+        let (other, now) = (sweeper.clone(), ground.now());
+        let (_, happened) = overtaken(access, move || sweep(&other, now), || late.set("large", 1, LARGE));
         if !happened {
             break;
         }
@@ -250,12 +235,12 @@ fn a_large_item_is_evicted_under_its_own_word_only() {
         writer.set(&first, 1, LARGE);
         let (place, word, seen) = ground.item(&first).expect("an item");
         let (segment, part) = (seen.segment, ground.parts(&first)[0]);
-        let (other, victim, is_back) = (writer.clone(), ground.victim(segment), Rc::new(Cell::new(false)));
+        let (other, its, is_back) = (writer.clone(), ground.victim(segment), Rc::new(Cell::new(false)));
         let (region, back, gone, new) = (ground.region.clone(), is_back.clone(), first.clone(), twin.clone());
         let again = move || {
             other.delete(&gone);
             other.release();
-            if other.compact(victim) {
+            if other.compact(its) {
                 recycled(&region, segment, WORDS_COME_ROUND - 1);
                 other.set(&new, 2, 300);
                 other.set("behind", 3, LEN);

@@ -17,6 +17,9 @@ fn what_a_flush_has_taken_does_not_rise_again_by_one_that_is_late() {
         if !happened {
             break;
         }
-        assert!(writer.get("key").is_none(), "overtaken at access {access}: what was flushed is there");
+        assert!(
+            writer.get("key").is_none(),
+            "overtaken at access {access}: what was flushed is there"
+        );
     }
 }
