@@ -206,12 +206,7 @@ pub(crate) fn entry(target: &Target) -> Option<&'static Entry> {
     if let Some(entry) = entries.iter().find(|entry| entry.target == *target) {
         return Some(entry);
     }
-    let entry: &'static Entry = Box::leak(Box::new(Entry {
-        target: target.clone(),
-        state: Mutex::new(State::Unknown),
-        generation: AtomicU64::new(0),
-        said: AtomicBool::new(false),
-    }));
+    let entry: &'static Entry = Box::leak(Box::new(Entry::new(target.clone())));
     entries.push(entry);
     Some(entry)
 }
@@ -230,6 +225,16 @@ fn patient<T>(lock: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
 }
 
 impl Entry {
+    /// Nothing is known of the server yet.
+    pub(crate) fn new(target: Target) -> Self {
+        Self {
+            target,
+            state: Mutex::new(State::Unknown),
+            generation: AtomicU64::new(0),
+            said: AtomicBool::new(false),
+        }
+    }
+
     pub(crate) fn target(&self) -> &Target {
         &self.target
     }
