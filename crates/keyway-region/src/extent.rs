@@ -358,6 +358,7 @@ impl Session {
         let stream = self.stream(key, draft, replaced.map(|replaced| replaced.segment), now);
         let room = self.room(size, stream, epoch, now)?;
         if let Some(cas) = self.unique_to_carry(draft, &room, replaced) {
+            self.leave_room(&room);
             return self.write(key, &draft.with_cas(cas), built, epoch, replaced, now);
         }
         Ok(self.write_item(key, draft, header, bytes, &room, size))
@@ -391,6 +392,7 @@ impl Session {
         let (segment, offset) = replaced;
         let sequence = self.region.header(segment).sequence.load(Relaxed);
         if room.sequence <= sequence && (room.sequence < sequence || room.next <= offset) && draft.cas.is_none() {
+            self.leave_room(&room);
             return None;
         }
         Some(self.write_item(key, draft, header, bytes, &room, size))
@@ -460,6 +462,7 @@ impl Session {
         let size = item::size(key.bytes.len(), LARGE_BODY_SIZE, flags, draft.expiry);
         let room = self.room(size, stream, epoch, now)?;
         if let Some(cas) = self.unique_to_carry(draft, &room, replaced) {
+            self.leave_room(&room);
             return self.write_head(key, &draft.with_cas(cas), chain, (stream, epoch), replaced, now);
         }
         let header = Header::large(key.bytes.len(), flags, draft.expiry);
@@ -674,6 +677,14 @@ impl Session {
     #[inline(never)]
     fn more_room(&self, size: usize, stream: Stream, epoch: u64, now: u32) -> Option<Room<'_>> {
         self.room(size, stream, epoch, now).ok()
+    }
+
+    /// Nothing is written in this room: an extent that is not kept for other items ends.
+    #[cold]
+    fn leave_room(&self, room: &Room<'_>) {
+        if room.kept.is_none() {
+            self.close(room.segment, room.start, room.life);
+        }
     }
 
     /// The room behind the last item of this extent.
