@@ -313,9 +313,13 @@ impl Thread {
     }
 
     pub fn append(&self, key: &str, bytes: &[u8]) -> Result<Stored, WriteError> {
+        self.store_as(StoreMode::Append, key, bytes)
+    }
+
+    pub fn store_as(&self, mode: StoreMode, key: &str, bytes: &[u8]) -> Result<Stored, WriteError> {
         let now = self.now();
         let how = Store {
-            mode: StoreMode::Append,
+            mode,
             ..Store::default()
         };
         self.session.borrow_mut().store(key.as_bytes(), bytes, &how, now)

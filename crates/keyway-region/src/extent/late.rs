@@ -3,6 +3,7 @@
 use crate::hash::Key;
 use crate::late::{Ground, LARGE, WHOLE, overtaken, recycled, value};
 use crate::layout::segment::{ADMISSION, Standing, Stream};
+use crate::verbs::{StoreMode, Stored};
 
 /// Bytes of a small value.
 const LEN: usize = 20;
@@ -169,18 +170,21 @@ fn what_an_orphan_is_is_not_decided_by_a_later_value_of_its_key() {
 
 #[test]
 fn room_that_gives_too_low_a_unique_is_not_held_for_ever() {
-    let ground = Ground::new();
-    let (writer, beside, later) = (ground.thread(0), ground.thread(1), ground.thread(2));
-    writer.set("small", 1, LEN);
-    let segment = ground.segment_of("small");
-    beside.set("beside", 1, LEN);
-    later.set("key", 1, WHOLE);
-    // Longer than what is left of the writer's extent, behind which is another one: what is leased for it has less room left than that.
-    writer.set("key", 2, 5000);
-    for thread in [&writer, &beside, &later] {
-        thread.release();
+    for mode in [StoreMode::Set, StoreMode::Replace] {
+        let ground = Ground::new();
+        let (writer, beside, later) = (ground.thread(0), ground.thread(1), ground.thread(2));
+        writer.set("small", 1, LEN);
+        let segment = ground.segment_of("small");
+        beside.set("beside", 1, LEN);
+        later.set("key", 1, WHOLE);
+        // Longer than what is left of the writer's extent, behind which is another one: what is leased for it has less room left than that.
+        let stored = writer.store_as(mode, "key", &value("key", 2, 5000));
+        assert!(matches!(stored, Ok(Stored::Stored { .. })), "{stored:?}");
+        for thread in [&writer, &beside, &later] {
+            thread.release();
+        }
+        assert!(writer.compact(ground.victim(segment)), "{mode:?}: the segment is held");
+        writer.has("key", 2, 5000, 0);
+        ground.is_sound();
     }
-    assert!(writer.compact(ground.victim(segment)), "the segment is held");
-    writer.has("key", 2, 5000, 0);
-    ground.is_sound();
 }
