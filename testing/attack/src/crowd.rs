@@ -21,7 +21,7 @@ pub const ALL: &[Attack] = &[Attack {
 const CONNECTIONS: usize = 64;
 /// How many times the p99 without them an ordinary client may see.
 const TIMES_MAX: u32 = 3;
-/// Waits below this are not told apart from each other.
+/// Waits below this are not told apart from each other: the copy of one item of the largest size there is cannot be interrupted.
 const GRAIN: Duration = Duration::from_micros(200);
 /// In the gate's form the server is built without optimization, so a turn takes several times as long, and a get does not.
 const SHORT_MAX: Duration = Duration::from_millis(10);
@@ -72,25 +72,25 @@ fn crowd(form: Form) -> Outcome {
     let mut ordinary = Ordinary::new(&server);
     let before = server.anonymous_memory();
     let (rounds, period) = form.pick((5, Duration::from_millis(500)), (11, Duration::from_secs(2)));
-    let (mut control, mut attacked, mut most) = (Vec::new(), Vec::new(), 0);
+    let (mut control, mut attacked, mut peak) = (Vec::new(), Vec::new(), 0);
     (0..rounds).for_each(|_| control.push(ordinary.waits(period).p99()));
     for _ in 0..rounds {
         let running = siege.begin(&server);
         attacked.push(ordinary.waits(period).p99());
-        most = most.max(server.anonymous_memory().unwrap_or(0));
+        peak = peak.max(server.anonymous_memory().unwrap_or(0));
         drop(running);
     }
     let (control, attacked) = (median(&control), median(&attacked));
-    let growth = most.saturating_sub(before.unwrap_or(most));
+    let growth = peak.saturating_sub(before.unwrap_or(peak));
     let bound = (32 + 24) << 20;
-    let times = control.work.max(GRAIN) * TIMES_MAX;
-    let most_work = form.pick(times.max(SHORT_MAX), times);
-    // On the wall it is what clients see. On a machine that has other work, what the server did meanwhile is the fairer measure.
-    let is_prompt = attacked.work <= most_work || attacked.wall <= control.wall * TIMES_MAX;
+    let times = control.wall.max(GRAIN) * TIMES_MAX;
+    let most = form.pick(times.max(SHORT_MAX), times);
+    // In the gate's form a machine that has other work is not to decide.
+    let wait = form.pick(attacked.wall.min(attacked.work), attacked.wall);
     judge(
-        is_prompt && growth <= bound,
+        wait <= most && growth <= bound,
         format!(
-            "p99 {attacked}; {control} without (medians of {rounds} rounds; at most {TIMES_MAX} times as much on the wall, or {most_work:.1?} of work); {} more memory, {} held at most, at most {}",
+            "p99 {attacked}; {control} without (medians of {rounds} rounds; at most {most:.1?} on the wall); {} more memory, {} held at most, at most {}",
             kib(growth),
             kib(stat(&server, "keyway_connection_memory_peak")),
             kib(bound)
