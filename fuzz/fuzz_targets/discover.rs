@@ -128,5 +128,8 @@ fuzz_target!(|input: &[u8]| {
         Look::Stranger => {}
         Look::Nobody(error) => panic!("the server is there: error {error}"),
     }
-    assert!(!Path::exists(&stage.folder.join(ABSENT)), "a file was made that a server named");
+    assert!(
+        !Path::exists(&stage.folder.join(ABSENT)),
+        "a file was made that a server named"
+    );
 });
