@@ -54,8 +54,11 @@ pub struct Counts {
     pub ghosts: usize,
     pub claimed: usize,
     pub free: usize,
+    pub withdrawn: usize,
     /// free segments by the superblock's count
     pub free_counted: u64,
+    /// segments out of use by the superblock's count
+    pub withdrawn_counted: u64,
     /// segments of no use: invariant 9
     pub reclaimable: usize,
     /// items in the index
@@ -122,6 +125,10 @@ fn check_segments(region: &Region, report: &mut Report, census: &mut Census) {
         match state.kind() {
             None => report.problem(1, format!("segment {segment} has state {:#x}", state.0)),
             Some(Kind::Free) => counts.free += 1,
+            Some(Kind::Withdrawn) => {
+                counts.withdrawn += 1;
+                counts.reclaimable += usize::from(dead);
+            }
             Some(Kind::Claimed) => {
                 counts.claimed += 1;
                 counts.reclaimable += usize::from(dead);
@@ -154,10 +161,15 @@ fn check_segments(region: &Region, report: &mut Report, census: &mut Census) {
         }
     }
     census.counts.free_counted = region.superblock().free.load(Relaxed);
+    census.counts.withdrawn_counted = region.superblock().withdrawn.load(Relaxed);
     // A thread that dies between a state and the count leaves the count off by one.
     let drift = census.counts.free_counted.abs_diff(census.counts.free as u64);
     if drift > 0 && drift < u64::MAX / 2 {
         report.summary.push(("free count off by", drift.to_string()));
+    }
+    let drift = census.counts.withdrawn_counted.abs_diff(census.counts.withdrawn as u64);
+    if drift > 0 {
+        report.summary.push(("count of withdrawn segments off by", drift.to_string()));
     }
 }
 
@@ -463,6 +475,7 @@ fn summarise(region: &Region, report: &mut Report, census: &Census) {
         ghosts,
         claimed,
         free,
+        withdrawn,
         reclaimable,
         items,
         tentative,
@@ -471,7 +484,7 @@ fn summarise(region: &Region, report: &mut Report, census: &Census) {
         ..
     } = census.counts;
     let kinds =
-        format!("log {log}, large {large}, index {index}, hints {hints}, ghosts {ghosts}, claimed {claimed}, free {free}");
+        format!("log {log}, large {large}, index {index}, hints {hints}, ghosts {ghosts}, claimed {claimed}, free {free}, withdrawn {withdrawn}");
     let table = region.table();
     let load = items as f64 / (table.count as f64 * SLOTS as f64);
     let mut line = |name, value: String| report.summary.push((name, value));

@@ -18,6 +18,7 @@ use crate::layout::index;
 use crate::layout::segment::{ADMISSION, Kind, LeaseWord, MAIN, POOLS, Spare, State};
 use crate::layout::stats::Counter;
 use crate::layout::superblock::{FREE, SPARSE_LEVELS, SPARSE_WAYS};
+use crate::limit;
 use crate::mutants::{self, Mutant};
 use crate::purge::Step;
 use crate::region::Region;
@@ -169,6 +170,11 @@ impl Region {
         }
     }
 
+    /// Free segments, about.
+    pub fn free_segments(&self) -> usize {
+        limit::number(&self.superblock().free)
+    }
+
     /// Whether every item in the segment is flushed or expired; of a large value's segment whether the value had expired
     /// when it was written or met last.
     fn is_dead(&self, segment: usize, now: u32, epoch: u64) -> bool {
@@ -217,6 +223,9 @@ impl Session {
     /// only a free one.
     pub(crate) fn take_segment(&self, now: u32, make_room: bool) -> Result<usize, WriteError> {
         self.region.catch_up();
+        if self.region.is_shrinking() {
+            self.shrink_a_little(now);
+        }
         if !make_room {
             return self.claim_free().ok_or(WriteError::OutOfMemory);
         }
@@ -254,7 +263,7 @@ impl Session {
     }
 
     fn reserve(&self) -> usize {
-        (self.region.segments() / RESERVE_SHARE).clamp(RESERVE_MIN, RESERVE_MAX)
+        (self.region.allowed() / RESERVE_SHARE).clamp(RESERVE_MIN, RESERVE_MAX)
     }
 
     /// Whether a segment can be had without touching the reserve.
@@ -267,24 +276,20 @@ impl Session {
         self.free_segments() <= 2 * self.reserve() + 2
     }
 
-    /// Segments that are not free, about.
+    /// Segments that are neither free nor out of use, about.
     pub(crate) fn used_segments(&self) -> usize {
-        self.region.segments().saturating_sub(self.free_segments())
+        self.region
+            .segments()
+            .saturating_sub(self.free_segments() + self.region.withdrawn())
     }
 
     fn free_segments(&self) -> usize {
-        // The count drifts by one when a thread dies beside it; below zero is none.
-        let free = self.region.superblock().free.load(Relaxed);
-        if free > u64::MAX / 2 {
-            0
-        } else {
-            usize::try_from(free).unwrap_or(0)
-        }
+        self.region.free_segments()
     }
 
     /// Takes a free segment. It is counted out first: a thread that stops before it has one keeps one from the others, and no
     /// more; if it dies there, recovery counts again.
-    fn claim_free(&self) -> Option<usize> {
+    pub(crate) fn claim_free(&self) -> Option<usize> {
         let (region, segments) = (&self.region, self.region.segments());
         let sb = region.superblock();
         let mut free = sb.free.load(Relaxed);
@@ -418,6 +423,14 @@ impl Session {
                 return;
             }
         }
+    }
+
+    /// Purges as much as `budget` says for a segment that is to be taken out of use. `false`: nothing can be reclaimed now.
+    pub(crate) fn make_room(&self, budget: usize, now: u32) -> bool {
+        self.reclaim.rest.set(0);
+        self.work(budget, now);
+        let found_nothing = self.reclaim.rest.take() > 0;
+        !found_nothing || self.limits.evict && self.reclaim_one(Need::Anything, now)
     }
 
     /// Whether it is long since all segments have been looked at for what is on no list.

@@ -315,7 +315,7 @@ impl Region {
     /// How long what replaces an item of this segment is expected to stand: as the item has.
     #[inline(always)]
     fn standing(&self, segment: &SegmentHeader) -> Standing {
-        let (age, segments) = (self.age(segment), self.segments() as u64);
+        let (age, segments) = (self.age(segment), self.allowed() as u64);
         if age >= segments / SETTLED_PART {
             Standing::Settled
         } else if age < (segments / BRIEF_PART).min(BRIEF_LOG >> self.layout.shape.segment_size.trailing_zeros()) {
@@ -327,7 +327,7 @@ impl Region {
 
     /// Whether there are segments enough for two pools.
     pub(crate) fn has_pools(&self) -> bool {
-        self.segments() >= SEGMENTS_FOR_POOLS
+        self.allowed() >= SEGMENTS_FOR_POOLS
     }
 }
 
@@ -656,7 +656,7 @@ impl Session {
 
     #[inline(never)]
     fn class_of_ttl(&self, ttl: u32) -> usize {
-        let bounds: &[u32] = if self.region.segments() < SEGMENTS_FOR_ALL_CLASSES {
+        let bounds: &[u32] = if self.region.allowed() < SEGMENTS_FOR_ALL_CLASSES {
             &CLASS_TTL_FEW_S
         } else {
             &CLASS_TTL_S
@@ -900,7 +900,7 @@ impl Session {
 
     /// Whether this session leases in segments that no other session leases in.
     fn fills_alone(&self, stream: Stream) -> bool {
-        stream.class == 0 && self.region.threads() * SEGMENTS_OF_A_SESSION <= self.region.segments()
+        stream.class == 0 && self.region.threads() * SEGMENTS_OF_A_SESSION <= self.region.allowed()
     }
 
     /// Leaves the rest of a segment to whoever leases next, if it is worth that and more than is left in the one that is open to all.
@@ -1059,7 +1059,7 @@ impl Session {
         let room = self.region.layout.shape.segment_size - CHAIN_HEADER_SIZE;
         let parts = value.len().div_ceil(room).max(1);
         // Half of the region: beyond that two writers of such values could starve each other for ever.
-        if parts > self.region.segments() / 2 {
+        if parts > self.region.allowed() / 2 {
             return Err(WriteError::OutOfMemory);
         }
         let (mut next, mut last) = (Link::NONE, Link::NONE);

@@ -86,7 +86,7 @@ impl Region {
         let table = self.table();
         let segments = (2 * table.base).div_ceil(self.layout.shape.buckets_per_segment() as u64);
         let segments = segments + segments.div_ceil(SLOTS as u64);
-        2 * table.base <= self.buckets_max() && segments <= (self.segments() / INDEX_SHARE_MAX) as u64
+        2 * table.base <= self.buckets_max() && segments <= (self.allowed() / INDEX_SHARE_MAX) as u64
     }
 }
 
@@ -117,7 +117,7 @@ impl Session {
         if self.is_full() {
             return items < slots * GROW_AT_PERCENT_WHEN_FULL / 100;
         }
-        let (used, all) = (self.used_segments() as u64, self.region.segments() as u64);
+        let (used, all) = (self.used_segments() as u64, self.region.allowed() as u64);
         items.saturating_mul(all) / used.max(1) <= slots * FULL_PERCENT / 100
     }
 

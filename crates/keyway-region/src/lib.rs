@@ -5,7 +5,7 @@
 //! their length and the time; it makes no system call, starts no thread and knows no wire.
 //!
 //! Follow an operation: [`verbs`] says what can be asked, `operations` what it means, `lookup` reads, `publish` writes, `quick` is
-//! the shortest way there, `extent` finds room in the log, `evict` makes room, `purge` empties segments, `ghost` remembers what went, `grow` doubles the index, `checksum` tells what was scribbled over, `recover` takes back what the dead left, `stripes`
+//! the shortest way there, `extent` finds room in the log, `evict` makes room, `purge` empties segments, `ghost` remembers what went, `grow` doubles the index, `limit` takes memory out of use, `checksum` tells what was scribbled over, `recover` takes back what the dead left, `stripes`
 //! counts changes for whoever keeps copies,
 //! `clock` says what time it is, [`check`] verifies all of it. `layout` has every structure once; `memory` and `atomics` are the only way to the bytes.
 
@@ -29,6 +29,7 @@ mod hash;
 #[cfg(all(test, feature = "observe"))]
 mod late;
 pub mod layout;
+mod limit;
 mod lookup;
 pub mod memory;
 pub mod mutants;
@@ -53,6 +54,7 @@ pub mod verbs;
 pub use clock::{Moment, seconds_of};
 pub use evict::Ages;
 pub use hash::{Hasher, all_choices, hash};
+pub use limit::Shrinking;
 pub use operations::Lent;
 pub use out::Target;
 pub use region::{Creation, Host, Life, Region, Unusable};

@@ -676,6 +676,8 @@ impl Session {
             self.reclaim_dead(now);
             self.leave();
         }
+        // What the system refuses is for those who can say so.
+        let _ = self.shrink(now);
         self.region.mend_stripes();
     }
 

@@ -187,6 +187,7 @@ impl Session {
                 );
             }
             Some(Kind::Index | Kind::Hints | Kind::Ghosts) => return (self.reclaim_index(segment, state), 0),
+            Some(Kind::Withdrawn) => return (self.settle_withdrawn(segment, state), 0),
             Some(Kind::Free) | None => false,
         };
         if claimed {
@@ -259,7 +260,7 @@ impl Session {
         // PAIRS: owner, chain-owner, large: as in `purge_step`.
         let state = State(self.region.header(segment).state.load(Acquire));
         match (state.kind(), state.owner()) {
-            (Some(Kind::Claimed | Kind::Index | Kind::Hints | Kind::Ghosts), Some(_)) => {
+            (Some(Kind::Claimed | Kind::Index | Kind::Hints | Kind::Ghosts | Kind::Withdrawn), Some(_)) => {
                 let victim = Victim {
                     segment,
                     generation: self.region.segment_life(segment).generation,

@@ -6,6 +6,8 @@
 //! 3. PUBLISH: the superblock's number of segments, by compare-and-swap, upwards only.
 //! 4. The count of free segments is set right.
 //!
+//! Before all that, segments that a memory limit keeps out of use are taken into use again (`limit.rs`).
+//!
 //! Each step is idempotent, so two may raise at once. Who dies before step 3 leaves the old number and a longer file, which
 //! the next attempt uses; who dies behind it leaves a count of free segments that is too low, which whoever learns of the new
 //! number sets right.
@@ -24,7 +26,7 @@ use crate::region::Region;
 const RECOUNTS_MAX: usize = 16;
 
 impl Region {
-    /// Gives the region more segments, so that it has at least `segments`; never fewer than it has.
+    /// Gives the region more segments, so that at least `segments` may be in use; never fewer than there may be.
     ///
     /// # Errors
     ///
@@ -32,6 +34,13 @@ impl Region {
     pub fn raise(&self, segments: usize) -> std::io::Result<()> {
         let segments = segments.min(self.layout.shape.segments_max);
         self.learn();
+        let withheld = self.withheld();
+        self.lift(segments)?;
+        self.add_segments(segments).inspect_err(|_| self.withhold(withheld))
+    }
+
+    /// The same if there are fewer.
+    fn add_segments(&self, segments: usize) -> std::io::Result<()> {
         let old = self.segments();
         if segments <= old {
             return Ok(());
@@ -96,19 +105,27 @@ impl Region {
         self.barrier();
     }
 
-    /// Counts the free segments, and sets the superblock's count to that.
+    /// Counts the free segments and those out of use, and sets the superblock's counts to that.
     pub(crate) fn recount_free(&self) {
-        let count = &self.superblock().free;
+        let sb = self.superblock();
+        let counts = [&sb.free, &sb.withdrawn, &sb.given_back];
         for _ in 0..RECOUNTS_MAX {
-            let said = count.load(Relaxed);
-            let free = (0..self.segments())
-                .filter(|segment| State(self.header(*segment).state.load(Relaxed)).kind() == Some(Kind::Free))
-                .count() as u64;
-            if said == free {
+            let said = counts.map(|count| count.load(Relaxed));
+            let [mut free, mut withdrawn, mut given_back] = [0; 3];
+            for segment in 0..self.segments() {
+                let state = State(self.header(segment).state.load(Relaxed));
+                free += u64::from(state.kind() == Some(Kind::Free));
+                withdrawn += u64::from(state.kind() == Some(Kind::Withdrawn));
+                given_back += u64::from(state.owner().is_none() && state.has_no_pages());
+            }
+            let found = [free, withdrawn, given_back];
+            if said == found {
                 return;
             }
             // Counted once more even when this succeeds: who sleeps in between writes a number of long ago.
-            let _ = count.compare_exchange(said, free, Relaxed, Relaxed);
+            for ((count, said), found) in counts.into_iter().zip(said).zip(found) {
+                let _ = count.compare_exchange(said, found, Relaxed, Relaxed);
+            }
         }
     }
 }

@@ -147,6 +147,14 @@ pub trait Host: Send + Sync {
     ///
     /// There is no room for them.
     fn back(&self, range: core::ops::Range<usize>) -> std::io::Result<()>;
+    /// Gives the memory of these bytes, whole pages, back to the system: they are zeros from then on. The file keeps its length.
+    ///
+    /// # Errors
+    ///
+    /// The system does not do that: the memory stays, and so do the bytes.
+    fn give_back(&self, _range: core::ops::Range<usize>) -> std::io::Result<()> {
+        Err(std::io::ErrorKind::Unsupported.into())
+    }
 }
 
 /// Memory up to which last accesses are noted to the second, bytes: looking at the hints of as many items takes some milliseconds a second.
@@ -177,6 +185,10 @@ pub struct Region {
     buckets_max: u64,
     /// the superblock's number of segments, as it was found to be sane
     segments: OwnNumber,
+    /// how many of them may be in use, as this process has learnt it
+    pub(crate) allowed: OwnNumber,
+    /// the system did not take pages back
+    pub(crate) keeps_pages: OwnFlag,
     /// a death, or growth that this process has just learnt of, may have left the count of free segments wrong
     free_is_doubtful: OwnFlag,
     /// the words in which this process counts its changes, if it has them
@@ -361,7 +373,7 @@ impl Region {
         let buckets_max = buckets_initial << ROUNDS_MAX;
         let segment_shift = layout.shape.segment_size.ilog2();
         let touched = Touched::new(layout.len_max);
-        Ok(Self {
+        let region = Self {
             memory,
             layout,
             hasher,
@@ -379,10 +391,14 @@ impl Region {
             buckets_initial,
             buckets_max,
             segments: OwnNumber::new(segments),
+            allowed: OwnNumber::new(segments),
+            keeps_pages: OwnFlag::new(false),
             free_is_doubtful: OwnFlag::new(false),
             offered: Offered::default(),
             touched,
-        })
+        };
+        region.learn_limit();
+        Ok(region)
     }
 
     /// Whether the region has neither strict mode nor checksums.
@@ -421,6 +437,7 @@ impl Region {
         // PAIRS: segments: the load in `segments`.
         self.segments.fetch_max(segments, Release);
         self.doubt_free();
+        self.learn_limit();
     }
 
     /// The count of free segments may be wrong.
@@ -428,9 +445,11 @@ impl Region {
         self.free_is_doubtful.store(true, Relaxed);
     }
 
-    /// Called where room is looked for: learns of segments that were added, and sets a doubtful count of free ones right.
+    /// Called where room is looked for: learns of segments that were added, and of the memory limit, and sets a doubtful count of free
+    /// segments right.
     pub(crate) fn catch_up(&self) {
         self.learn();
+        self.learn_limit();
         if self.free_is_doubtful.load(Relaxed) && self.free_is_doubtful.swap(false, Relaxed) {
             self.recount_free();
         }
@@ -447,7 +466,25 @@ impl Region {
         for part in self.touched.missing(at..at + len) {
             // Only what is backed, lest that takes memory.
             let backed = part.start.max(self.layout.segments)..part.end.min(self.layout.len(self.segments()));
-            self.host.prepare(&[backed], false, true);
+            if self.withdrawn() == 0 {
+                self.host.prepare(&[backed], false, true);
+            } else {
+                self.touch_in_use(backed);
+            }
+        }
+    }
+
+    /// The same but for segments that are out of use: their pages are with the system.
+    #[cold]
+    fn touch_in_use(&self, part: core::ops::Range<usize>) {
+        let size = self.layout.shape.segment_size;
+        let number = |at: usize| at.saturating_sub(self.layout.segments) / size;
+        for segment in number(part.start)..number(part.end.next_multiple_of(size)) {
+            if !self.is_withdrawn(segment) {
+                let at = self.segment(segment);
+                self.host
+                    .prepare(&[at.max(part.start)..(at + size).min(part.end)], false, true);
+            }
         }
     }
 

@@ -268,7 +268,12 @@ impl Region {
                 let generation = self.segment_life(segment).generation;
                 let next = generation.wrapping_add(u64::from(old != State::FREE || generation == 0));
                 self.words(segment).generation.store(next, Relaxed);
-                State::FREE
+                // Its pages may be with the system: whoever takes it into use allocates them first.
+                if old.kind() == Some(Kind::Withdrawn) {
+                    State::withdrawn(next, old.has_no_pages())
+                } else {
+                    State::FREE
+                }
             }
             Need::Directory(kind, entry) => {
                 header.sequence.store(entry as u64, Relaxed);
@@ -311,8 +316,7 @@ impl Region {
         let sb = self.superblock();
         sb.sequence.store(sequence, Relaxed);
         sb.items.store(needs.items, Relaxed);
-        let free = needs.segments.iter().filter(|need| **need == Need::Nothing).count();
-        sb.free.store(free as u64, Relaxed);
+        self.recount_free();
         for slot in 0..self.layout.shape.thread_slots {
             let counters = &self.thread(slot).counters;
             let set = |counter: Counter, n: u64| {

@@ -78,6 +78,8 @@ pub struct Session {
     evicted: RefCell<Evicted>,
     /// what it is about to reclaim
     pub(crate) reclaim: Reclaim,
+    /// the segment whose pages it looks at next, to give them back
+    pub(crate) given_back_next: Cell<usize>,
     /// the door word that it has acknowledged
     pub(crate) door: Cell<u64>,
     /// whether its changes are counted, and where
@@ -181,6 +183,7 @@ impl Region {
                 dead: Cell::new(0),
                 evicted: RefCell::default(),
                 reclaim: Reclaim::default(),
+                given_back_next: Cell::new(0),
                 door: Cell::new(0),
                 counts: Cell::new(false),
                 stripes: RefCell::default(),

@@ -3,6 +3,7 @@
 //! ```text
 //! segment words: word 0: 63..40 0 | 39..0 generation (40); word 1: flush epoch
 //! state word:    63..32 owner's incarnation (32) | 31..16 owner's thread slot (16) | 15..11 0 | 10..7 TTL class (4) | 6..5 standing | 4 pool | 3..0 state
+//!                withdrawn, without owner: 63..16 0 | 15..5 generation, low bits (11) | 4 its pages were given back | 3..0 state
 //! lease word:    63..48 generation, low bits (16) | 47 sealed | 46..40 0 | 39..32 cells leased (8) | 31..0 cells at which an extent starts
 //! cursor word:   63..48 generation, low bits (16) | 47..46 what is spared | 45..40 0 | 39..20 bytes relocated | 19..0 purged up to here
 //! extent header: word 0: 63..24 generation (40) | 23..17 0 | 16 closed | 15..0 owner's thread slot; word 1: 63..32 owner's incarnation | 31..0 tail
@@ -22,6 +23,10 @@
 //! | large | claimed | whoever took the head's word out of the index; a sweep that found no head |
 //! | claimed | free | its owner, after the generation was bumped |
 //! | claimed, owner dead | claimed | an allocating thread, who repeats the step |
+//! | claimed | withdrawn | its owner, who claimed it free, because the memory limit is lower than the region |
+//! | withdrawn | withdrawn, with an owner | the thread that gives its pages back to the system |
+//! | withdrawn, with an owner | withdrawn | that thread; after its death a sweep |
+//! | withdrawn | free | the thread that raises the limit, after it has allocated its pages |
 
 use crate::atomics::{AtomicU32, AtomicU64};
 use crate::memory::Shared;
@@ -129,6 +134,8 @@ pub enum Kind {
     Retired = 6,
     /// fingerprints of items that were evicted from the admission pool
     Ghosts = 7,
+    /// out of use, because of the memory limit; it may have no pages, so nothing is written to it
+    Withdrawn = 8,
 }
 
 /// Pools that log segments and large values belong to.
@@ -221,6 +228,17 @@ impl State {
         Self(kind as u64 | (owner.slot as u64) << 16 | (owner.incarnation as u64) << 32)
     }
 
+    /// A segment out of use, without owner. The generation is in the word, so that a thread that has slept takes no later withdrawal for
+    /// the one that it read.
+    pub const fn withdrawn(generation: u64, pages_given_back: bool) -> Self {
+        Self(Kind::Withdrawn as u64 | (pages_given_back as u64) << 4 | (generation & 0x7FF) << 5)
+    }
+
+    /// Whether the pages of a withdrawn segment were given back.
+    pub fn has_no_pages(self) -> bool {
+        self.kind() == Some(Kind::Withdrawn) && self.0 & 1 << 4 != 0
+    }
+
     /// What for; `None` when the word is none that this version writes.
     #[inline]
     pub fn kind(self) -> Option<Kind> {
@@ -233,6 +251,7 @@ impl State {
             5 => Kind::Hints,
             6 => Kind::Retired,
             7 => Kind::Ghosts,
+            8 => Kind::Withdrawn,
             _ => return None,
         })
     }
@@ -506,5 +525,12 @@ mod tests {
         );
         assert_eq!(claimed.leave(Kind::Open), s);
         assert_eq!(State(15).kind(), None);
+        for pages_given_back in [false, true] {
+            let s = State::withdrawn(u64::MAX, pages_given_back);
+            assert_eq!((s.kind(), s.owner()), (Some(Kind::Withdrawn), None));
+            assert_eq!(s.has_no_pages(), pages_given_back);
+            assert_ne!(s, State::withdrawn(u64::MAX - 1, pages_given_back));
+        }
+        assert!(!State::of(Kind::Open, stream).has_no_pages());
     }
 }

@@ -124,7 +124,13 @@ pub struct Superblock {
     pub lost: AtomicU64,
     /// the last CAS unique that an item was given without its place; see [`crate::Region`]'s `unique_above`
     pub uniques: AtomicU64,
-    pad4: [AtomicU64; 6],
+    /// segments that the memory limit keeps out of use: 0 without a limit
+    pub withheld: AtomicU64,
+    /// segments that are withdrawn, about: fewer than `withheld` while the region still shrinks
+    pub withdrawn: AtomicU64,
+    /// withdrawn segments whose pages were given back to the system, about
+    pub given_back: AtomicU64,
+    pad4: [AtomicU64; 3],
 
     /// which entries of `sparse` are filled, a bit each
     pub sparse_filled: [AtomicU32; 16],
@@ -179,6 +185,9 @@ super::fields!(Superblock {
     pad3,
     lost,
     uniques,
+    withheld,
+    withdrawn,
+    given_back,
     pad4,
     sparse_filled,
     sparse,

@@ -1,0 +1,492 @@
+//! The memory limit: segments are taken out of use, and their pages go back to the system, while everybody goes on.
+//!
+//! The superblock says how many segments the limit keeps out of use (`withheld`), and how many of them are out of use already
+//! (`withdrawn`). Lowering the limit only stores the first number. The rest is done in bounded steps, by [`Session::shrink`] and by
+//! each session that needs a segment:
+//!
+//! 1. A free segment is claimed as by a writer, gets its next generation, and is *withdrawn*. If too few are free, segments are
+//!    reclaimed as for a writer: the same choice of victims, and live items of better segments stay.
+//! 2. When it has been withdrawn for [`GRACE_S`], a session takes it again, in its own name, and gives its pages back. The state
+//!    is persistent before that.
+//!
+//! Raising the limit goes the other way: the pages are allocated, then the segment is *free*. If they cannot be allocated, it stays
+//! withdrawn: **nothing is written to a segment before its pages are allocated**, because a store to a page that a full file system
+//! cannot allocate ends the process (SIGBUS).
+//!
+//! What makes this safe:
+//!
+//! - A withdrawn segment was free: no slot names it, and no living session may still write to it (`evict.rs`, `purge.rs`).
+//! - A thread that still reads an item of an earlier life reads zeros, and then a newer generation: it starts again. On a full file
+//!   system the kernel would have no page for those zeros; the grace keeps threads that are in the middle of a read from that.
+//! - Pages are given back only while the segment has an owner. A thread that allocates them leaves a segment with an owner alone,
+//!   and takes it into use by an exchange of the state word, which has the generation in it.
+//! - A thread that dies in step 1 leaves a claimed segment, which becomes free; in step 2 it leaves a withdrawn one with a dead owner,
+//!   which the next sweep leaves without one. The counts are counted again, as that of free segments is.
+
+use crate::atomics::{AcqRel, Acquire, AtomicU64, Relaxed, Release};
+use crate::clock::seconds_left;
+use crate::layout::index;
+use crate::layout::segment::{Kind, State};
+use crate::persist::{LINE, line};
+use crate::purge::Step;
+use crate::region::Region;
+use crate::session::Session;
+use core::ops::Range;
+use std::io;
+
+/// Segments of the log that any limit leaves, besides what sessions may hold and what the largest item takes: one open segment for each
+/// pool and TTL class of a small region, the reserve, and as many again to tell old items from new ones.
+const LOG_MIN: usize = 16;
+/// Segments that an idle session may hold: it has begun an extent in them.
+const HELD_BY_A_SESSION: usize = 2;
+/// Seconds between the withdrawal of a segment and the moment when its pages are given back: a thread that is in the middle of a read has
+/// ended it by then, unless it was stopped.
+const GRACE_S: u32 = 2;
+
+/// Bytes that one step purges, and bytes of it at a time.
+const STEP_WORK: usize = 256 << 10;
+const STEP_PORTION: usize = 32 << 10;
+/// What the withdrawal of a free segment counts for in that work.
+const WITHDRAWAL_COST: usize = 1024;
+/// Free segments that a session withdraws for each segment that it takes.
+const WITHDRAWN_A_SEGMENT: usize = 2;
+/// Headers that such a session looks at for pages to be given back.
+const LOOKED_AT_A_SEGMENT: usize = 16;
+/// Bytes that one step gives back, and bytes that are allocated at a time.
+const GIVEN_BACK_A_STEP: usize = 8 << 20;
+const ALLOCATED_AT_ONCE: usize = 32 << 20;
+/// Segments that one step takes into use again, if a thread that raised the limit did not come to the end.
+const TAKEN_BACK_A_STEP: usize = 8;
+
+/// What a step towards the memory limit came to.
+#[derive(Debug)]
+pub enum Shrinking {
+    /// the region is within its limit, and no pages are left to be given back
+    Done,
+    /// there is more to do at once
+    More,
+    /// there is more to do, but not now: segments were withdrawn a moment ago, or other sessions hold what is to be reclaimed
+    Waiting,
+    /// the system did not take pages back, or had none for what is to be used again: the error, once in each process
+    Refused(io::Error),
+}
+
+impl Region {
+    /// Segments that may be in use: all but those that the memory limit keeps out of use, as far as this process knows.
+    #[inline(always)]
+    pub fn allowed(&self) -> usize {
+        self.allowed.load(Relaxed)
+    }
+
+    /// Segments that the memory limit keeps out of use. A damaged word keeps no more than all but a few.
+    pub fn withheld(&self) -> usize {
+        index(self.superblock().withheld.load(Relaxed)).min(self.segments().saturating_sub(LOG_MIN))
+    }
+
+    /// Segments that are out of use, about.
+    pub fn withdrawn(&self) -> usize {
+        number(&self.superblock().withdrawn)
+    }
+
+    /// Segments out of use whose pages were given back, about.
+    pub fn given_back(&self) -> usize {
+        number(&self.superblock().given_back)
+    }
+
+    /// Whether there is anything to do for the memory limit.
+    pub fn is_shrinking(&self) -> bool {
+        let withdrawn = self.withdrawn();
+        withdrawn != self.withheld() || withdrawn > self.given_back() && self.may_give_back()
+    }
+
+    /// The limit, as the superblock has it now. A limit that is new to this process may come from a process that died before it had
+    /// set the counts right.
+    pub(crate) fn learn_limit(&self) {
+        let allowed = self.segments() - self.withheld();
+        if self.allowed.swap(allowed, Relaxed) != allowed {
+            self.doubt_free();
+        }
+    }
+
+    /// Lowers the limit to so many segments, or as far as the region can work with: with items of this size, and what cannot be
+    /// reclaimed (the index). A limit that is lower already stays. How many segments may be in use now. Nothing is reclaimed yet; see
+    /// [`Session::shrink`].
+    pub fn lower(&self, segments: usize, item_size_max: usize) -> usize {
+        self.catch_up();
+        let least = self.allowed_min(item_size_max);
+        let allowed = segments.max(least).min(self.allowed());
+        if allowed < self.allowed() {
+            self.withhold(self.segments() - allowed);
+            // A small region has fewer streams: no open segment is kept for one that is written to no more.
+            for word in self.superblock().open_words() {
+                word.store(0, Relaxed);
+            }
+        }
+        allowed
+    }
+
+    fn allowed_min(&self, item_size_max: usize) -> usize {
+        let is_kept = |segment: &usize| {
+            let state = State(self.header(*segment).state.load(Relaxed));
+            matches!(state.kind(), Some(Kind::Index | Kind::Hints | Kind::Ghosts))
+        };
+        let kept = (0..self.segments()).filter(is_kept).count();
+        // A value takes at most half of the segments.
+        let item = 2 * item_size_max.div_ceil(self.layout.shape.segment_size);
+        kept + LOG_MIN + HELD_BY_A_SESSION * self.threads() + item
+    }
+
+    /// The limit keeps so many segments out of use from now on.
+    pub(crate) fn withhold(&self, segments: usize) {
+        self.superblock().withheld.store(segments as u64, Relaxed);
+        self.write_back(line::LIMIT, LINE);
+        self.barrier();
+        self.learn_limit();
+    }
+
+    /// Raises the limit to so many segments, as far as there are so many.
+    ///
+    /// # Errors
+    ///
+    /// The host's, when it cannot back them; the limit is as it was then.
+    pub(crate) fn lift(&self, segments: usize) -> io::Result<()> {
+        let old = self.withheld();
+        let new = self.segments().saturating_sub(segments);
+        if new >= old {
+            return Ok(());
+        }
+        // Before the segments are taken into use: otherwise they would be withdrawn again.
+        self.withhold(new);
+        let taken = self.take_into_use(new, usize::MAX);
+        if taken.is_err() {
+            self.withhold(old);
+        }
+        taken
+    }
+
+    /// Takes withdrawn segments into use, up to `most`, until no more than `withheld` are out of use.
+    fn take_into_use(&self, withheld: usize, most: usize) -> io::Result<()> {
+        let segments = self.segments();
+        let at_once = (ALLOCATED_AT_ONCE / self.layout.shape.segment_size).max(1);
+        let (mut next, mut left) = (0, most);
+        while next < segments && left > 0 {
+            let excess = self.withdrawn().saturating_sub(withheld);
+            if excess == 0 {
+                return Ok(());
+            }
+            let first = (next..segments).find(|segment| self.nobodys_withdrawn(*segment).is_some());
+            let Some(first) = first else {
+                // Some are being given back at this moment, or the counts are wrong.
+                self.doubt_free();
+                break;
+            };
+            let states: Vec<State> = (first..segments)
+                .map_while(|segment| self.nobodys_withdrawn(segment))
+                .take(at_once.min(excess).min(left))
+                .collect();
+            let end = first + states.len();
+            let pages = self.pages_of(first..end);
+            self.host().back(pages.clone())?;
+            for (segment, state) in (first..end).zip(states) {
+                left -= usize::from(self.free_withdrawn(segment, state));
+            }
+            self.note_pages(pages, first..end);
+            next = end;
+        }
+        Ok(())
+    }
+
+    /// The state of a withdrawn segment that no session is at.
+    fn nobodys_withdrawn(&self, segment: usize) -> Option<State> {
+        // PAIRS: owner: the store in `Session::give_back`: what is allocated after this is not given back by that session.
+        let state = State(self.header(segment).state.load(Acquire));
+        (state.kind() == Some(Kind::Withdrawn) && state.owner().is_none()).then_some(state)
+    }
+
+    /// PUBLISH: the segment is free. Its pages are allocated.
+    fn free_withdrawn(&self, segment: usize, state: State) -> bool {
+        let sb = self.superblock();
+        // PAIRS: owner: the claim by its next owner, which comes after the allocation.
+        let freed = self
+            .header(segment)
+            .state
+            .compare_exchange(state.0, State::FREE.0, Release, Relaxed)
+            .is_ok();
+        if freed {
+            sb.free.fetch_add(1, Relaxed);
+            sb.withdrawn.fetch_sub(1, Relaxed);
+            sb.given_back.fetch_sub(u64::from(state.has_no_pages()), Relaxed);
+        }
+        freed
+    }
+
+    /// Notes that withdrawn segments which share pages with those just allocated have pages again.
+    fn note_pages(&self, pages: Range<usize>, allocated: Range<usize>) {
+        let segment = |at: usize| (at - self.layout.segments) / self.layout.shape.segment_size;
+        for neighbour in segment(pages.start)..segment(pages.end).min(self.segments()) {
+            if let Some(state) = self.nobodys_withdrawn(neighbour)
+                && !allocated.contains(&neighbour)
+                && state.has_no_pages()
+            {
+                let generation = self.segment_life(neighbour).generation;
+                let has_pages = State::withdrawn(generation, false);
+                let word = &self.header(neighbour).state;
+                if word.compare_exchange(state.0, has_pages.0, Release, Relaxed).is_ok() {
+                    self.superblock().given_back.fetch_sub(1, Relaxed);
+                }
+            }
+        }
+    }
+
+    /// Segments that share a page: only as a whole they can be given back.
+    fn segments_of_a_page(&self) -> usize {
+        let shape = self.layout.shape;
+        (shape.page_size / shape.segment_size).max(1)
+    }
+
+    /// The whole pages in which these segments lie.
+    fn pages_of(&self, segments: Range<usize>) -> Range<usize> {
+        let together = self.segments_of_a_page();
+        let start = segments.start / together * together;
+        let end = segments.end.next_multiple_of(together);
+        self.segment(start)..self.segment(end)
+    }
+
+    /// Whether the system takes pages back, as far as this process knows.
+    fn may_give_back(&self) -> bool {
+        !self.keeps_pages.load(Relaxed)
+    }
+
+    /// The parts of the file that are in use: those of withdrawn segments are not to be touched.
+    pub fn in_use(&self) -> Vec<Range<usize>> {
+        let backed = self.layout.backed(self.segments());
+        if self.withdrawn() == 0 {
+            return backed.into();
+        }
+        let arrays = backed.into_iter().filter(|part| part.start != self.layout.segments);
+        let used = (0..self.segments()).filter(|segment| !self.is_withdrawn(*segment));
+        let mut parts: Vec<Range<usize>> = arrays.collect();
+        for segment in used {
+            let at = self.segment(segment);
+            match parts.last_mut() {
+                Some(last) if last.end == at => last.end = self.segment(segment + 1),
+                _ => parts.push(at..self.segment(segment + 1)),
+            }
+        }
+        parts
+    }
+
+    /// Whether the segment is out of use.
+    pub(crate) fn is_withdrawn(&self, segment: usize) -> bool {
+        State(self.header(segment).state.load(Relaxed)).kind() == Some(Kind::Withdrawn)
+    }
+}
+
+/// A count of segments. It drifts when threads die beside it; below zero is none.
+pub(crate) fn number(count: &AtomicU64) -> usize {
+    let number = count.load(Relaxed);
+    if number > u64::MAX / 2 { 0 } else { index(number) }
+}
+
+impl Session {
+    /// A bounded step towards the memory limit: segments are reclaimed and withdrawn while more than the limit are in use, and the pages of
+    /// those withdrawn go back to the system.
+    pub fn shrink(&mut self, now: u32) -> Shrinking {
+        self.region.catch_up();
+        if !self.region.is_shrinking() {
+            return Shrinking::Done;
+        }
+        // Who cannot count his changes makes none.
+        if self.enter().is_err() {
+            return Shrinking::Waiting;
+        }
+        let has_more = self.withdraw(now);
+        let done = self.take_back_missed().and_then(|()| self.give_back_some(now));
+        self.leave();
+        match done {
+            Err(error) => Shrinking::Refused(error),
+            Ok(true) => Shrinking::More,
+            Ok(false) if has_more => Shrinking::More,
+            Ok(false) if self.region.is_shrinking() => Shrinking::Waiting,
+            Ok(false) => Shrinking::Done,
+        }
+    }
+
+    /// The share of a session that is about to take a segment: without anybody who calls [`Self::shrink`] the region shrinks as it is
+    /// written to.
+    pub(crate) fn shrink_a_little(&self, now: u32) {
+        for _ in 0..WITHDRAWN_A_SEGMENT {
+            if !self.has_more_than_reserve() || !self.withdraw_one(now) {
+                break;
+            }
+        }
+        // An error is for those who can say so.
+        let _ = self.give_back_among(LOOKED_AT_A_SEGMENT, self.region.layout.shape.segment_size, now);
+    }
+
+    /// Whether more is to be done at once.
+    fn withdraw(&self, now: u32) -> bool {
+        if self.region.withdrawn() >= self.region.withheld() {
+            return false;
+        }
+        self.release_extents();
+        let mut left = STEP_WORK;
+        while self.region.withdrawn() < self.region.withheld() {
+            if left == 0 {
+                return true;
+            }
+            let cost = if self.has_more_than_reserve() {
+                if !self.withdraw_one(now) {
+                    return false;
+                }
+                WITHDRAWAL_COST
+            } else {
+                if !self.make_room(STEP_PORTION, now) {
+                    return false;
+                }
+                STEP_PORTION
+            };
+            left = left.saturating_sub(cost);
+        }
+        false
+    }
+
+    /// Takes a free segment out of use, if the limit asks for one more. It is counted first: a thread that dies in between leaves a count
+    /// that is too high, until recovery counts again.
+    fn withdraw_one(&self, now: u32) -> bool {
+        let (region, sb) = (&*self.region, self.region.superblock());
+        let mut withdrawn = sb.withdrawn.load(Relaxed);
+        loop {
+            if index(withdrawn) >= region.withheld() {
+                return false;
+            }
+            match sb.withdrawn.compare_exchange(withdrawn, withdrawn + 1, Relaxed, Relaxed) {
+                Ok(_) => break,
+                Err(other) => withdrawn = other,
+            }
+        }
+        let Some(segment) = self.claim_free() else {
+            sb.withdrawn.fetch_sub(1, Relaxed);
+            return false;
+        };
+        region.header(segment).opened.store(now, Relaxed);
+        self.leave_withdrawn(segment);
+        true
+    }
+
+    /// A segment of this session's own is withdrawn, in its next generation.
+    fn leave_withdrawn(&self, segment: usize) {
+        let word = &self.region.words(segment).generation;
+        let generation = word.load(Relaxed).wrapping_add(1);
+        word.store(generation, Relaxed);
+        let state = State::withdrawn(generation, false);
+        // PAIRS: owner: the load in `Region::nobodys_withdrawn`: the thread that takes it next comes after this.
+        self.region.header(segment).state.store(state.0, Release);
+    }
+
+    /// Takes segments into use that the limit does not keep out of use, and that nobody has taken yet.
+    fn take_back_missed(&self) -> io::Result<()> {
+        let withheld = self.region.withheld();
+        if self.region.withdrawn() <= withheld {
+            return Ok(());
+        }
+        self.region.take_into_use(withheld, TAKEN_BACK_A_STEP)
+    }
+
+    /// Gives pages back, no more than a step may. Whether it came to that bound.
+    fn give_back_some(&self, now: u32) -> io::Result<bool> {
+        self.give_back_among(self.region.segments(), GIVEN_BACK_A_STEP, now)
+    }
+
+    /// Looks at the next headers for withdrawn segments whose grace is over, and gives their pages back, up to so many bytes. Whether it came
+    /// to that.
+    fn give_back_among(&self, headers: usize, bytes: usize, now: u32) -> io::Result<bool> {
+        let region = &*self.region;
+        if region.withdrawn() <= region.given_back() || !region.may_give_back() {
+            return Ok(false);
+        }
+        let (segments, together) = (region.segments(), region.segments_of_a_page());
+        let size = together * region.layout.shape.segment_size;
+        let mut left = bytes;
+        let mut first = self.given_back_next.get();
+        for _ in 0..headers.div_ceil(together) {
+            // A page that other parts of the file may get is left alone.
+            if first + together > segments {
+                first = 0;
+            }
+            let group = first..first + together;
+            first += together;
+            if group.end <= segments && group.clone().all(|segment| self.is_due(segment, now)) && self.give_back(group)? {
+                left = left.saturating_sub(size);
+            }
+            if left == 0 {
+                break;
+            }
+        }
+        self.given_back_next.set(first);
+        Ok(left == 0)
+    }
+
+    /// Whether the segment is out of use, and its grace is over.
+    fn is_due(&self, segment: usize, now: u32) -> bool {
+        let opened = self.region.header(segment).opened.load(Relaxed);
+        self.region
+            .nobodys_withdrawn(segment)
+            .is_some_and(|state| !state.has_no_pages() && seconds_left(now.max(opened), opened) >= GRACE_S)
+    }
+
+    /// Gives the pages of these segments back, if all of them can be had. Meanwhile they are this session's.
+    fn give_back(&self, segments: Range<usize>) -> io::Result<bool> {
+        let region = &*self.region;
+        let mut owned = segments.start;
+        while owned < segments.end && self.own_withdrawn(owned) {
+            region.write_back_header(owned);
+            owned += 1;
+        }
+        let has_all = owned == segments.end;
+        // What is not known to be withdrawn after a power failure would be taken for free.
+        region.barrier();
+        let outcome = if has_all {
+            region.host().give_back(region.pages_of(segments.clone()))
+        } else {
+            Ok(())
+        };
+        let given_back = has_all && outcome.is_ok();
+        for segment in segments.start..owned {
+            let state = State::withdrawn(region.segment_life(segment).generation, given_back);
+            // PAIRS: owner: the load in `Region::nobodys_withdrawn`: what is allocated after it is not given back here.
+            region.header(segment).state.store(state.0, Release);
+            region.superblock().given_back.fetch_add(u64::from(given_back), Relaxed);
+        }
+        if outcome.is_err() {
+            region.keeps_pages.store(true, Relaxed);
+        }
+        outcome.map(|()| given_back)
+    }
+
+    /// Makes a withdrawn segment that is nobody's this session's own.
+    fn own_withdrawn(&self, segment: usize) -> bool {
+        let Some(state) = self.region.nobodys_withdrawn(segment) else {
+            return false;
+        };
+        !state.has_no_pages() && self.own(segment, state)
+    }
+
+    fn own(&self, segment: usize, from: State) -> bool {
+        let owned = State::owned(Kind::Withdrawn, self.owner);
+        // PAIRS: owner: the load in `Session::purge_step`: a thread that sees the owner sees his lease.
+        self.region
+            .header(segment)
+            .state
+            .compare_exchange(from.0, owned.0, AcqRel, Relaxed)
+            .is_ok()
+    }
+
+    /// A withdrawn segment whose owner died while he gave its pages back: it stays out of use, and they are given back once more.
+    pub(crate) fn settle_withdrawn(&self, segment: usize, state: State) -> Step {
+        if state.owner().is_some() && self.own(segment, state) {
+            self.leave_withdrawn(segment);
+        }
+        Step::Passed
+    }
+}
