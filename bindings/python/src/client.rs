@@ -5,7 +5,9 @@ use crate::failure::{Failure, unless_quiet};
 use crate::key::{Key, Keys};
 use crate::object;
 use crate::value::{Value, Values};
-use keyway::{Arithmetic, Counted, Delete, Deleted, Get, Item, OpenError, Session, Store, StoreMode, Stored, WriteError};
+use keyway::{
+    Arithmetic, Cache, Counted, Delete, Deleted, Get, GrowError, Item, OpenError, Session, Shrinking, Store, StoreMode, Stored, WriteError,
+};
 use pyo3::exceptions::{PyKeyError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyInt, PyList, PyString, PyTuple};
@@ -423,6 +425,8 @@ impl Client {
                 put("limit_maxbytes", info.limit_bytes)?;
                 put("keyway_segments", info.segments)?;
                 put("keyway_segments_free", info.segments_free)?;
+                put("keyway_segments_withdrawn", info.segments_withdrawn)?;
+                put("keyway_segments_given_back", info.segments_given_back)?;
                 put("keyway_sessions", info.sessions)?;
                 put("keyway_sessions_max", info.sessions_max)?;
                 put("keyway_sessions_of_servers", info.sessions_of_servers)?;
@@ -458,7 +462,7 @@ impl Client {
         PyBytes::new(py, env!("CARGO_PKG_VERSION").as_bytes())
     }
 
-    /// Gives the region at least so many megabytes; it never gets smaller. True.
+    /// Sets the region's memory limit, megabytes, or as near to it as the region can work with; evicts what is too much. True.
     fn cache_memlimit(&self, py: Python<'_>, memlimit: &Bound<'_, PyAny>) -> PyResult<bool> {
         let megabytes = integer(Some(memlimit), "memlimit")?;
         let Some(memory) = u64::try_from(megabytes).ok().and_then(|mb| mb.checked_mul(1 << 20)) else {
@@ -466,10 +470,8 @@ impl Client {
         };
         let region = self.region(py)?;
         let cache = region.cache()?.here().map_err(Failure::from)?;
-        if memory > cache.info().limit_bytes {
-            py.detach(|| cache.grow(memory))
-                .map_err(|why| Failure::server(format!("{}: {why}", self.server.display())))?;
-        }
+        py.detach(|| resize(&cache, memory))
+            .map_err(|why| Failure::server(format!("{}: {why}", self.server.display())))?;
         Ok(true)
     }
 
@@ -817,6 +819,19 @@ fn look<'py>(
     let Some(item) = found else { return Ok(None) };
     let bytes = object::bytes(py, buffer).map_err(Failure::Lost)?;
     Ok(Some((bytes, item)))
+}
+
+/// Sets the region's memory limit; a lower one is kept at once as far as that is possible.
+fn resize(cache: &Cache, memory: u64) -> Result<(), GrowError> {
+    if memory > cache.info().limit_bytes {
+        return cache.grow(memory);
+    }
+    cache.limit(memory)?;
+    // Without a session of its own it is for all who write.
+    if let Ok(mut session) = cache.session() {
+        while matches!(session.shrink(), Shrinking::More) {}
+    }
+    Ok(())
 }
 
 /// Stores as a server does: a set that finds no room takes the old value with it, so that nobody reads a stale one; an append

@@ -160,7 +160,7 @@ impl Store {
         match &self.hold {
             Hold::Region(cache) => {
                 let info = cache.info();
-                Some((info.segments - info.segments_free) * info.segment_bytes)
+                Some((info.segments - info.segments_free - info.segments_withdrawn) * info.segment_bytes)
             }
             Hold::Server { pid, is_new, .. } => pid.filter(|_| *is_new).and_then(|pid| machine::resident_bytes(pid).ok()),
         }

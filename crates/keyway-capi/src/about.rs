@@ -57,6 +57,8 @@ pub unsafe extern "C" fn keyway_stats(cache: *mut keyway, stats: *mut keyway_sta
             ("segment_bytes", info.segment_bytes),
             ("segments", info.segments),
             ("segments_free", info.segments_free),
+            ("segments_withdrawn", info.segments_withdrawn),
+            ("segments_given_back", info.segments_given_back),
             ("index_bytes", info.index_bytes),
             ("sessions", info.sessions),
             ("sessions_max", info.sessions_max),

@@ -162,6 +162,15 @@ pub(crate) fn stats(region: Which) -> Result<(), Failure> {
             info.segments_free
         ),
     );
+    if info.segments_withdrawn > 0 {
+        line(
+            "out of use",
+            format!(
+                "{} segments, the memory of {} given back",
+                info.segments_withdrawn, info.segments_given_back
+            ),
+        );
+    }
     line(
         "index",
         format!("{} buckets, {}", info.index_buckets, size_text(info.index_bytes)),

@@ -216,7 +216,7 @@ impl Plan {
             let (limit, wanted) = (size_text(info.limit_bytes), size_text(self.options.memory));
             let name = &self.config.region;
             log::warn!(
-                "region {name} has {limit} and keeps them, not the {wanted} asked for: a region never shrinks; remove the file for a smaller one"
+                "region {name} has {limit} and keeps them, not the {wanted} asked for: a start lowers no memory limit; send cache_memlimit, or remove the file"
             );
         }
         Ok(cache)

@@ -67,7 +67,7 @@ pub enum Shrinking {
     More,
     /// there is more to do, but not now: segments were withdrawn a moment ago, or other sessions hold what is to be reclaimed
     Waiting,
-    /// the system did not take pages back, or had none for what is to be used again: the error, once in each process
+    /// the system did not take pages back: the error, once in each process
     Refused(io::Error),
 }
 
@@ -301,14 +301,14 @@ impl Session {
             return Shrinking::Waiting;
         }
         let has_more = self.withdraw(now);
-        let done = self.take_back_missed().and_then(|()| self.give_back_some(now));
+        self.take_back_missed();
+        let given_back = self.give_back_among(self.region.segments(), GIVEN_BACK_A_STEP, now);
         self.leave();
-        match done {
+        match given_back {
             Err(error) => Shrinking::Refused(error),
-            Ok(true) => Shrinking::More,
-            Ok(false) if has_more => Shrinking::More,
-            Ok(false) if self.region.is_shrinking() => Shrinking::Waiting,
-            Ok(false) => Shrinking::Done,
+            Ok(came_to_bound) if came_to_bound || has_more => Shrinking::More,
+            Ok(_) if self.region.is_shrinking() => Shrinking::Waiting,
+            Ok(_) => Shrinking::Done,
         }
     }
 
@@ -384,18 +384,13 @@ impl Session {
         self.region.header(segment).state.store(state.0, Release);
     }
 
-    /// Takes segments into use that the limit does not keep out of use, and that nobody has taken yet.
-    fn take_back_missed(&self) -> io::Result<()> {
+    /// Takes segments into use that the limit does not keep out of use: whoever raised it did not come to the end.
+    fn take_back_missed(&self) {
         let withheld = self.region.withheld();
-        if self.region.withdrawn() <= withheld {
-            return Ok(());
+        if self.region.withdrawn() > withheld {
+            // Without memory for them they stay out of use.
+            let _ = self.region.take_into_use(withheld, TAKEN_BACK_A_STEP);
         }
-        self.region.take_into_use(withheld, TAKEN_BACK_A_STEP)
-    }
-
-    /// Gives pages back, no more than a step may. Whether it came to that bound.
-    fn give_back_some(&self, now: u32) -> io::Result<bool> {
-        self.give_back_among(self.region.segments(), GIVEN_BACK_A_STEP, now)
     }
 
     /// Looks at the next headers for withdrawn segments whose grace is over, and gives their pages back, up to so many bytes. Whether it came

@@ -21,7 +21,7 @@ use crate::config::PROTOCOL_VERSION;
 use crate::connection::CloseReason;
 use crate::dump::Dump;
 use crate::effort::{Effort, KEY, STATS};
-use crate::quiet::Quiet;
+use crate::memory;
 use crate::shared::{Message, Peer, PeerAddress, Shared, WorkerCounters, lock};
 use crate::stats::{self, CLASS};
 use crate::watch::{self, Watcher};
@@ -716,7 +716,7 @@ impl Executor {
         let (done, worker, token) = (Arc::clone(&task), self.worker, origin.token);
         let (shared, cache) = (Arc::clone(&self.shared), self.cache.clone());
         let work = move || {
-            let answer = match raise_memory(&shared, &cache, memory) {
+            let answer = match memory::set_limit(&shared, &cache, memory) {
                 true => reply::OK,
                 false => MEMLIMIT_FAILED,
             };
@@ -967,30 +967,6 @@ fn stats_cachedump(mut words: Tokens<'_>, out: &mut Vec<u8>) -> Outcome {
     Outcome::Done
 }
 
-/// Gives the region this much memory. `false`: it has more already, and keeps it, or there is no more for it.
-fn raise_memory(shared: &Shared, cache: &Cache, memory: u64) -> bool {
-    // One at a time: whoever comes second finds what the first one did.
-    let _one = lock(&shared.raising);
-    let limit = shared.memory_limit(&cache.info());
-    if memory <= limit {
-        return memory == limit;
-    }
-    match cache.grow(memory) {
-        Ok(()) => {
-            shared.memory_raised(memory);
-            log::info!("memory limit raised to {memory} bytes");
-            true
-        }
-        Err(error) => {
-            if let Some(left_out) = NOT_RAISED.may_speak() {
-                log::warn!("cache_memlimit: {error}{left_out}");
-            }
-            false
-        }
-    }
-}
-
-static NOT_RAISED: Quiet = Quiet::new();
 const MEMLIMIT_FAILED: &[u8] = b"MEMLIMIT_ADJUST_FAILED out of bounds or unable to adjust\r\n";
 
 fn facts<'a>(key: &'a [u8], item: &Item, cas_enabled: bool) -> Facts<'a> {

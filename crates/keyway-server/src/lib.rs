@@ -32,6 +32,7 @@ pub mod kernel;
 mod kernel;
 mod listener;
 mod lookout;
+mod memory;
 mod port;
 mod quiet;
 mod shared;
@@ -213,6 +214,7 @@ impl Server {
             item_size_max: cache.info().item_size_max,
             at_place: AtomicU8::new(lookout::code(cache.at_place())),
             raising: Mutex::default(),
+            shrinker: Mutex::default(),
             memory: AtomicU64::new(config.memory),
             started: Instant::now(),
             arrivals: Arrivals::default(),
@@ -355,8 +357,10 @@ impl Server {
                 .spawn(move || worker.run());
             threads.push(thread.map_err(RunError::System)?);
         }
+        memory::keep_within(&shared, &cache);
         let accepted = acceptor.run();
         shared.stop();
+        memory::join(&shared);
         for thread in threads {
             // A panic has been reported by the thread's own end.
             let _ = thread.join();

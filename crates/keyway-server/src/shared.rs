@@ -159,8 +159,10 @@ pub(crate) struct Shared {
     pub(crate) item_size_max: usize,
     /// what is at the region's place, by [`crate::lookout::code`]
     pub(crate) at_place: AtomicU8,
-    /// held by the thread that gives the region more memory
+    /// held by the thread that changes the region's memory limit
     pub(crate) raising: Mutex<()>,
+    /// the thread that brings the region within its limit
+    pub(crate) shrinker: Mutex<Option<std::thread::JoinHandle<()>>>,
     /// memory asked for last, bytes: at the start, or by `cache_memlimit`
     pub(crate) memory: AtomicU64,
     pub(crate) started: Instant,
@@ -323,9 +325,9 @@ impl Shared {
         }
     }
 
-    /// The region has been given this much.
-    pub(crate) fn memory_raised(&self, memory: u64) {
-        self.memory.fetch_max(memory, Relaxed);
+    /// The region's limit has been set to this much.
+    pub(crate) fn memory_set(&self, memory: u64) {
+        self.memory.store(memory, Relaxed);
     }
 
     /// Starts a graceful shutdown; harmless when one is under way.

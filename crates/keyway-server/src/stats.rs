@@ -187,6 +187,8 @@ fn store(c: &Counters, info: &Info, memory_limit: u64, out: &mut Vec<u8>) {
         ("lru_bumps_dropped", 0),
         ("keyway_segments", info.segments),
         ("keyway_segments_free", info.segments_free),
+        ("keyway_segments_withdrawn", info.segments_withdrawn),
+        ("keyway_segments_given_back", info.segments_given_back),
         ("keyway_segments_recycled", c.segments_recycled),
         ("keyway_relocations", c.relocations),
         ("keyway_items_purged", c.purged),
@@ -358,13 +360,14 @@ pub(crate) fn slabs(shared: &Shared, cache: &Cache, out: &mut Vec<u8>) {
     let c = cache.counters().since(&lock(&shared.baseline).counters);
     let info = cache.info();
     let chunks_per_page = info.segment_bytes / CHUNK_SIZE;
-    let chunks = info.segments * chunks_per_page;
-    let free_chunks = info.segments_free.min(info.segments) * chunks_per_page;
+    let pages = info.segments.saturating_sub(info.segments_withdrawn);
+    let chunks = pages * chunks_per_page;
+    let free_chunks = info.segments_free.min(pages) * chunks_per_page;
     // Not mem_requested, which `stats items` has: an exporter that finds it in both reports nothing at all.
     for (name, count) in [
         ("chunk_size", CHUNK_SIZE),
         ("chunks_per_page", chunks_per_page),
-        ("total_pages", info.segments),
+        ("total_pages", pages),
         ("total_chunks", chunks),
         ("used_chunks", chunks - free_chunks),
         ("free_chunks", free_chunks),
@@ -381,7 +384,7 @@ pub(crate) fn slabs(shared: &Shared, cache: &Cache, out: &mut Vec<u8>) {
         let _ = write!(out, "STAT {CLASS}:{name} {count}\r\n");
     }
     stat(out, "active_slabs", 1);
-    stat(out, "total_malloced", info.segments * info.segment_bytes);
+    stat(out, "total_malloced", pages * info.segment_bytes);
     out.extend_from_slice(reply::END);
 }
 

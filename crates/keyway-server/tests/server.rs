@@ -945,12 +945,90 @@ fn the_memory_limit_follows_the_region_whoever_grows_it() {
     let has = other.info().limit_bytes;
     assert!(has > 15 << 20);
     assert_eq!(limits(), both(has), "another process has grown it");
-    running.connect().ask(
-        b"cache_memlimit 8\r\n",
-        b"MEMLIMIT_ADJUST_FAILED out of bounds or unable to adjust\r\n",
-    );
     running.connect().ask(b"cache_memlimit 32\r\n", b"OK\r\n");
     assert_eq!(limits(), both(32 << 20), "a client has");
+    running.connect().ask(b"cache_memlimit 20\r\n", b"OK\r\n");
+    assert_eq!(limits(), both(20 << 20), "a client has lowered it");
+    other.limit(12 << 20).unwrap();
+    let has = other.info().limit_bytes;
+    assert_eq!(limits(), both(has), "another process has lowered it");
+    running.connect().ask(b"cache_memlimit 32\r\n", b"OK\r\n");
+    assert_eq!(limits(), both(32 << 20), "back");
+    running.stop();
+    std::fs::remove_file(&path).unwrap();
+}
+
+#[test]
+fn a_lower_memory_limit_evicts_in_the_background_and_gives_memory_back() {
+    use std::os::unix::fs::MetadataExt;
+    let path = PathBuf::from(format!("/dev/shm/keyway-test-{}-memlimit", std::process::id()));
+    let _ = std::fs::remove_file(&path);
+    let options = Options {
+        memory: 64 << 20,
+        server: true,
+        ..Options::default()
+    };
+    let cache = Cache::open(&Place::Path(path.clone()), &options).unwrap();
+    let config = || Config {
+        tcp: vec!["127.0.0.1:0".parse().unwrap()],
+        threads: 2,
+        event_loop: event_loop(),
+        memory: options.memory,
+        ..Config::default()
+    };
+    let start = |cache| {
+        let server = Server::start(config(), cache).unwrap();
+        Running {
+            handle: server.handle(),
+            address: server.tcp_addresses()[0],
+            udp: None,
+            thread: Some(std::thread::spawn(move || server.run().unwrap())),
+        }
+    };
+    let mut running = start(cache);
+    let mut client = running.connect();
+    let value = "v".repeat(10_000);
+    for key in 0..6_000 {
+        client.ask(format!("set key-{key} 0 0 {}\r\n{value}\r\n", value.len()).as_bytes(), b"STORED\r\n");
+    }
+    let allocated = || std::fs::metadata(&path).unwrap().blocks() * 512;
+    assert!(allocated() > 63 << 20);
+    client.ask(b"cache_memlimit 24\r\n", b"OK\r\n");
+    assert_eq!(client.stat("limit_maxbytes"), (24 << 20).to_string(), "at once");
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while allocated() > 24 << 20 {
+        assert!(Instant::now() < deadline, "{} bytes after a minute", allocated());
+        // A client is served meanwhile, and what it writes is there.
+        client.ask(b"set one 0 0 3\r\nyes\r\n", b"STORED\r\n");
+        client.ask(b"get one\r\n", b"VALUE one 0 3\r\nyes\r\nEND\r\n");
+    }
+    let number = |client: &mut Client, name: &str| client.stat(name).parse::<u64>().unwrap();
+    assert!(number(&mut client, "bytes") < 24 << 20 && number(&mut client, "curr_items") > 1_500);
+    assert!(number(&mut client, "evictions") > 3_000);
+    let withdrawn = number(&mut client, "keyway_segments_withdrawn");
+    assert_eq!(withdrawn, number(&mut client, "keyway_segments_given_back"));
+    // Far below what it can work with: the limit goes as low as that.
+    client.ask(b"cache_memlimit 8\r\n", b"OK\r\n");
+    let low = number(&mut client, "limit_maxbytes");
+    assert!((4 << 20..14 << 20).contains(&low), "{low}");
+    client.ask(b"cache_memlimit 9 noreply\r\nmn\r\n", b"MN\r\n");
+    running.stop();
+
+    // The next server goes on with the limit if it is given no more, and ends what the last one began.
+    let limited = Options {
+        memory: 2 << 20,
+        ..options.clone()
+    };
+    let mut running = start(Cache::open(&Place::Path(path.clone()), &limited).unwrap());
+    let mut client = running.connect();
+    assert!(number(&mut client, "limit_maxbytes") < 14 << 20);
+    while allocated() > low.max(9 << 20) {
+        assert!(Instant::now() < deadline, "{} bytes after a minute", allocated());
+        client.ask(b"mn\r\n", b"MN\r\n");
+    }
+    client.ask(b"cache_memlimit 64\r\n", b"OK\r\n");
+    assert!(allocated() > 63 << 20);
+    assert_eq!(number(&mut client, "keyway_segments_withdrawn"), 0);
     running.stop();
     std::fs::remove_file(&path).unwrap();
 }

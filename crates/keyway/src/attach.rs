@@ -319,7 +319,9 @@ fn attach(
             return Err(io("write back", path, std::io::Error::last_os_error()));
         }
     }
-    if !options.existing_only {
+    // A program that opens the region with its own idea of a size does not lift the limit that an operator has set.
+    let is_larger = layout.segments_for(options.memory) > region.segments();
+    if !options.existing_only && (options.server || is_larger) {
         raise(&region, options.memory).map_err(|why| OpenError::NotGrown {
             path: path.to_path_buf(),
             why,
@@ -328,7 +330,7 @@ fn attach(
     check_item_size(options.item_size_max, layout.backed_len(region.segments()))?;
     region
         .host()
-        .prepare(&layout.backed(region.segments()), options.huge_pages, options.prefault);
+        .prepare(&region.in_use(), options.huge_pages, options.prefault);
     let Some(process) = move_in(&region, &liveness, &tenant, hold) else {
         return Ok(None);
     };

@@ -162,7 +162,7 @@ pub(crate) fn copy(from: &Cache, to: &Path, force: bool, mut goes_on: impl FnMut
     let info = from.info();
     let options = Options {
         // A region has whole segments, so it is a little smaller than what was asked for.
-        memory: info.limit_bytes + info.segment_bytes,
+        memory: from.held_bytes() + info.segment_bytes,
         item_size_max: info.item_size_max,
         checksums: info.checksums,
         ..Options::default()

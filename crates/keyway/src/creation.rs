@@ -329,7 +329,7 @@ fn no_room_or(error: std::io::Error, what: &'static str, path: &Path, wanted: u6
     }
 }
 
-/// Gives a region the segments that `memory` bytes have room for; it keeps what it has if that is more.
+/// Gives a region the segments that `memory` bytes have room for; it keeps what it has if that is more. A lower memory limit is lifted.
 pub(crate) fn raise(region: &Region, memory: u64) -> Result<(), GrowError> {
     let layout = region.layout();
     region.learn();
@@ -338,8 +338,41 @@ pub(crate) fn raise(region: &Region, memory: u64) -> Result<(), GrowError> {
     if wanted > old && memory > most {
         return Err(GrowError::TooLarge { asked: memory, most });
     }
-    let has = layout.backed_len(old);
-    region.raise(wanted).map_err(|source| not_grown(source, has, memory))
+    let has = limit_bytes(region);
+    // In a region as large as it is, a limit counts the arrays of all its segments.
+    let within = if wanted > old { wanted } else { segments_within(region, memory) };
+    region.raise(within).map_err(|source| not_grown(source, has, memory))
+}
+
+/// Lowers a region's memory limit to `memory` bytes, or as far as it can work with; a limit that is lower already stays.
+pub(crate) fn lower(region: &Region, memory: u64, item_size_max: usize) {
+    region.learn();
+    region.lower(segments_within(region, memory), item_size_max);
+}
+
+/// How many of a region's segments `memory` bytes have room for. The arrays of all of them stay as they are.
+fn segments_within(region: &Region, memory: u64) -> usize {
+    let layout = region.layout();
+    let over = layout.backed_len(region.segments()).saturating_sub(memory);
+    let segments = over.div_ceil(layout.shape.segment_size as u64);
+    region.segments().saturating_sub(usize::try_from(segments).unwrap_or(usize::MAX))
+}
+
+/// The memory limit: bytes that a region may use, all-inclusive.
+pub(crate) fn limit_bytes(region: &Region) -> u64 {
+    bytes_without(region, region.withheld())
+}
+
+/// Bytes that a region uses, or may use at once: more than its limit while it still shrinks.
+pub(crate) fn held_bytes(region: &Region) -> u64 {
+    bytes_without(region, region.withdrawn())
+}
+
+fn bytes_without(region: &Region, segments: usize) -> u64 {
+    let layout = region.layout();
+    layout
+        .backed_len(region.segments())
+        .saturating_sub((segments * layout.shape.segment_size) as u64)
 }
 
 fn not_grown(error: std::io::Error, has: u64, wanted: u64) -> GrowError {
@@ -363,6 +396,18 @@ pub(crate) fn back(file: &File, range: std::ops::Range<usize>) -> std::io::Resul
     limits::file_size(range.end as u64)?;
     limits::memory(file, (range.end - range.start) as u64)?;
     allocate(file, range)
+}
+
+/// Gives the memory of these bytes of a file back to the system; they are zeros from then on.
+pub(crate) fn give_back(file: &File, range: std::ops::Range<usize>) -> std::io::Result<()> {
+    let (offset, len) = (offset(range.start), offset(range.end - range.start));
+    let hole = FallocateFlags::FALLOC_FL_PUNCH_HOLE | FallocateFlags::FALLOC_FL_KEEP_SIZE;
+    loop {
+        match fallocate(file, hole, offset, len) {
+            Err(Errno::EINTR) => {}
+            done => return done.map_err(std::io::Error::from),
+        }
+    }
 }
 
 fn allocate(file: &File, range: std::ops::Range<usize>) -> std::io::Result<()> {

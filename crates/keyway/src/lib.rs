@@ -67,6 +67,7 @@ pub use error::{GrowError, LocalError, OpenError, SessionError};
 pub use gate::{Gate, GateState};
 pub use kernel::{KernelDoor, KernelDoorError};
 pub use keyway_region::Ages;
+pub use keyway_region::Shrinking;
 pub use keyway_region::Target;
 pub use keyway_region::check::Report as CheckReport;
 pub use keyway_region::layout::stats::Counters;
@@ -226,11 +227,15 @@ pub struct Info {
     pub warm: bool,
     /// how long the attach (or the creation) took
     pub attached_in: Duration,
-    /// bytes of memory that it uses, all-inclusive
+    /// bytes of memory that it may use, all-inclusive: its size, or a lower limit ([`Cache::limit`])
     pub limit_bytes: u64,
     pub segment_bytes: u64,
     pub segments: u64,
     pub segments_free: u64,
+    /// out of use, because of the limit
+    pub segments_withdrawn: u64,
+    /// of these, those whose memory went back to the system
+    pub segments_given_back: u64,
     pub index_buckets: u64,
     pub index_bytes: u64,
     /// threads attached, of all processes
@@ -425,8 +430,8 @@ impl Cache {
         crew.home.is_here().then_some(&*crew.region)
     }
 
-    /// Gives the region at least `memory` bytes, all-inclusive, while everybody goes on; it never gets smaller. Every other
-    /// process that is attached finds the new memory by itself. Takes about as long as the kernel takes to clear it.
+    /// Gives the region at least `memory` bytes, all-inclusive, while everybody goes on; a lower limit ([`Cache::limit`]) is lifted to that.
+    /// Every other process that is attached finds the new memory by itself. Takes about as long as the kernel takes to clear it.
     ///
     /// ```
     /// # use keyway::{Cache, Options, Place};
@@ -440,6 +445,46 @@ impl Cache {
     ///
     /// [`GrowError`]: the region then has what it had.
     pub fn grow(&self, memory: u64) -> Result<(), GrowError> {
+        let region = self.may_resize()?;
+        let _inside = self.inner.crew.latch.open();
+        creation::raise(region, memory)
+    }
+
+    /// Lowers the memory limit to `memory` bytes, all-inclusive, while everybody goes on; a limit that is lower already stays. The limit in
+    /// force, bytes: higher than what was asked for if the region cannot work with so little (its index, the largest item, what its sessions
+    /// hold).
+    ///
+    /// The call itself evicts nothing. [`Session::shrink`] does, in bounded steps, and gives the memory back to the system; so do servers
+    /// of the region, and every session that writes, as it goes. [`Cache::grow`] lifts the limit.
+    ///
+    /// ```
+    /// # use keyway::{Cache, Options, Place, Shrinking};
+    /// let cache = Cache::open(&Place::Memfd, &Options { memory: 32 << 20, ..Options::default() })?;
+    /// assert!(cache.limit(16 << 20)? <= 16 << 20);
+    /// let mut session = cache.session()?;
+    /// while matches!(session.shrink(), Shrinking::More) {}
+    /// assert!(cache.info().segments_withdrawn > 0);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`GrowError::Io`]: this process cannot write the region.
+    pub fn limit(&self, memory: u64) -> Result<u64, GrowError> {
+        let region = self.may_resize()?;
+        let _inside = self.inner.crew.latch.open();
+        creation::lower(region, memory, self.inner.crew.limits.item_size_max);
+        Ok(creation::limit_bytes(region))
+    }
+
+    /// Whether there is anything for [`Session::shrink`] to do.
+    pub fn is_shrinking(&self) -> bool {
+        let _inside = self.inner.crew.latch.open();
+        self.region().is_some_and(Region::is_shrinking)
+    }
+
+    /// The region, if this process can give it more memory or less.
+    fn may_resize(&self) -> Result<&Region, GrowError> {
         let region = self.region().ok_or_else(|| GrowError::Io {
             source: std::io::Error::other(SessionError::Forked),
         })?;
@@ -447,8 +492,13 @@ impl Cache {
             let source = std::io::Error::new(std::io::ErrorKind::PermissionDenied, "this process may only read the region");
             return Err(GrowError::Io { source });
         }
+        Ok(region)
+    }
+
+    /// Bytes that the region uses, or may use at once.
+    pub(crate) fn held_bytes(&self) -> u64 {
         let _inside = self.inner.crew.latch.open();
-        creation::raise(region, memory)
+        self.region().map_or(0, creation::held_bytes)
     }
 
     /// The region's file opened anew, twice, for a process that is to attach to it: to lock and map, and to ask for locks, with which it
@@ -520,10 +570,12 @@ impl Cache {
         Info {
             warm: self.inner.warm,
             attached_in: self.inner.attached_in,
-            limit_bytes: layout.backed_len(region.segments()),
+            limit_bytes: creation::limit_bytes(region),
             segment_bytes: layout.shape.segment_size as u64,
             segments: region.segments() as u64,
-            segments_free: sb.free.load(Relaxed).min(region.segments() as u64),
+            segments_free: region.free_segments().min(region.segments()) as u64,
+            segments_withdrawn: region.withdrawn().min(region.segments()) as u64,
+            segments_given_back: region.given_back().min(region.segments()) as u64,
             index_buckets: sb.table.load(Relaxed),
             index_bytes: region.index_size(),
             sessions: region.sessions() as u64,

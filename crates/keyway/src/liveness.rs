@@ -18,7 +18,7 @@
 #![allow(unsafe_code, reason = "a C structure of numbers, and getrandom(2); contract above")]
 
 use crate::attach::Access;
-use crate::creation::back;
+use crate::creation::{back, give_back};
 use crate::descriptor::{FileId, Kept, StreamsTaken, file_id, harmless_flags};
 use crate::gate::aside;
 use crate::kernel;
@@ -437,5 +437,9 @@ impl Host for Attachment {
 
     fn back(&self, range: std::ops::Range<usize>) -> std::io::Result<()> {
         aside(|| back(&self.liveness.open_anew(Access::Write)?, range))
+    }
+
+    fn give_back(&self, range: std::ops::Range<usize>) -> std::io::Result<()> {
+        aside(|| give_back(&self.liveness.open_anew(Access::Write)?, range))
     }
 }

@@ -5,7 +5,7 @@ use crate::crew::{Crew, Standing};
 use crate::peer::Peer;
 use crate::reader::Reader;
 use crate::writer::Writer;
-use keyway_region::Target;
+use keyway_region::{Shrinking, Target};
 use keyway_region::verbs::{Arithmetic, Counted, Delete, Deleted, Get, Item, Number, Read, Store, Stored, WriteError};
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -332,6 +332,15 @@ impl Session {
     pub fn upkeep(&mut self) {
         if let Way::Writer(writer) = &mut self.0 {
             writer.upkeep();
+        }
+    }
+
+    /// A bounded step towards the region's memory limit ([`crate::Cache::limit`]): evicts while more memory is in use, and gives memory back
+    /// to the system a few seconds after it went out of use. [`Session::upkeep`] does one too.
+    pub fn shrink(&mut self) -> Shrinking {
+        match &mut self.0 {
+            Way::Writer(writer) => writer.shrink(),
+            Way::Reader(_) => Shrinking::Done,
         }
     }
 

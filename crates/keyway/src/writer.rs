@@ -11,7 +11,7 @@ use crate::socket;
 use keyway_region::aside::reserve;
 use keyway_region::verbs::RELATIVE_EXPTIME_MAX;
 use keyway_region::verbs::{Arithmetic, Counted, Delete, Deleted, Get, Item, Number, Read, Store, Stored, WriteError};
-use keyway_region::{Lent, Target, seconds_of};
+use keyway_region::{Lent, Shrinking, Target, seconds_of};
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Duration;
@@ -262,14 +262,24 @@ impl Writer {
     pub(crate) fn upkeep(&mut self) {
         if self.ready().is_ok() {
             self.member.crew.upkeep();
-            let coarse_ns = clock::coarse_ns();
-            let _inside = self.latch.open();
-            let now = tick(&mut self.member.watch, coarse_ns, &self.inner, &self.member.crew);
-            // Without a seat there is nothing to keep up.
-            if !self.inner.is_fenced() || aside(|| take_seat(&mut self.inner, &mut self.member)).is_ok() {
-                self.inner.upkeep(now);
-            }
+            self.in_its_seat(keyway_region::Session::upkeep);
         }
+    }
+
+    pub(crate) fn shrink(&mut self) -> Shrinking {
+        if self.ready().is_err() {
+            return Shrinking::Done;
+        }
+        self.in_its_seat(keyway_region::Session::shrink).unwrap_or(Shrinking::Waiting)
+    }
+
+    /// What a session does that is no verb. Without a seat there is nothing that it could do.
+    fn in_its_seat<R>(&mut self, work: impl FnOnce(&mut keyway_region::Session, u32) -> R) -> Option<R> {
+        let coarse_ns = clock::coarse_ns();
+        let _inside = self.latch.open();
+        let now = tick(&mut self.member.watch, coarse_ns, &self.inner, &self.member.crew);
+        let has_seat = !self.inner.is_fenced() || aside(|| take_seat(&mut self.inner, &mut self.member)).is_ok();
+        has_seat.then(|| work(&mut self.inner, now))
     }
 
     pub(crate) fn look(&mut self, key: &[u8]) -> Result<Read, WriteError> {

@@ -1,0 +1,127 @@
+//! `cache_memlimit`: more memory for the region, or less.
+//!
+//! More is allocated before the answer, in a thread of its own: only the client that asked waits. Less is answered at once. Another thread
+//! then evicts and gives memory back in small steps ([`keyway::Session::shrink`]), until the region is within its limit or the server stops;
+//! what is left then is done by each worker's upkeep, and by the next server.
+
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use keyway::{Cache, Shrinking};
+
+use crate::quiet::Quiet;
+use crate::shared::{Shared, lock};
+use crate::size_text;
+
+/// Between two steps: other threads run.
+const PAUSE: Duration = Duration::from_millis(1);
+/// Between two steps when there was nothing to do in the last one.
+const REST: Duration = Duration::from_millis(200);
+/// So many rests in a row, a minute, end the thread: what is left is held by others, and is for the workers' upkeep.
+const RESTS_MAX: u32 = 300;
+
+static NOT_CHANGED: Quiet = Quiet::new();
+
+/// Sets the region's memory limit. `false`: that is not possible.
+pub(crate) fn set_limit(shared: &Arc<Shared>, cache: &Cache, memory: u64) -> bool {
+    // One at a time: whoever comes second finds what the first one did.
+    let _one = lock(&shared.raising);
+    let limit = shared.memory_limit(&cache.info());
+    let done = if memory == limit {
+        Ok(())
+    } else if memory > limit {
+        cache.grow(memory).map(|()| raised(shared, memory))
+    } else {
+        cache.limit(memory).map(|in_force| lowered(shared, cache, memory, in_force))
+    };
+    if let Err(error) = &done
+        && let Some(left_out) = NOT_CHANGED.may_speak()
+    {
+        log::warn!("cache_memlimit: {error}{left_out}");
+    }
+    done.is_ok()
+}
+
+fn raised(shared: &Shared, memory: u64) {
+    shared.memory_set(memory);
+    log::info!("memory limit raised to {memory} bytes");
+}
+
+fn lowered(shared: &Arc<Shared>, cache: &Cache, memory: u64, in_force: u64) {
+    shared.memory_set(memory);
+    if in_force > memory {
+        log::warn!(
+            "memory limit lowered to {}, not to {}: the region needs that for its index, its sessions and two items of the largest size",
+            size_text(in_force),
+            size_text(memory)
+        );
+    } else {
+        log::info!("memory limit lowered to {memory} bytes");
+    }
+    keep_within(shared, cache);
+}
+
+/// Starts the thread that brings the region within its limit, if there is anything to do and no such thread.
+pub(crate) fn keep_within(shared: &Arc<Shared>, cache: &Cache) {
+    if !cache.is_shrinking() {
+        return;
+    }
+    let mut thread = lock(&shared.shrinker);
+    if thread.as_ref().is_some_and(|thread| !thread.is_finished()) {
+        return;
+    }
+    let (shared, cache) = (Arc::clone(shared), cache.clone());
+    let started = std::thread::Builder::new()
+        .name("keyway-shrink".to_owned())
+        .spawn(move || shrink(&shared, &cache));
+    match started {
+        Ok(started) => *thread = Some(started),
+        Err(error) => log::warn!("memory limit: no thread for it ({error}); the workers do it, more slowly"),
+    }
+}
+
+/// Waits for that thread, which ends soon because the server stops.
+pub(crate) fn join(shared: &Shared) {
+    let thread: Option<JoinHandle<()>> = lock(&shared.shrinker).take();
+    if let Some(thread) = thread {
+        // A panic has been reported by the thread's own end.
+        let _ = thread.join();
+    }
+}
+
+fn shrink(shared: &Shared, cache: &Cache) {
+    let mut session = match cache.session() {
+        Ok(session) => session,
+        Err(error) => {
+            log::warn!("memory limit: no session for it ({error}); the workers do it, more slowly");
+            return;
+        }
+    };
+    let mut rests = 0;
+    while !shared.is_stopping() && rests < RESTS_MAX {
+        match session.shrink() {
+            Shrinking::Done => {
+                let info = cache.info();
+                log::info!(
+                    "the region is within its memory limit: {} of {} segments are out of use, the memory of {} is with the system",
+                    info.segments_withdrawn,
+                    info.segments,
+                    info.segments_given_back
+                );
+                return;
+            }
+            Shrinking::More => {
+                rests = 0;
+                std::thread::park_timeout(PAUSE);
+            }
+            Shrinking::Waiting => {
+                rests += 1;
+                std::thread::park_timeout(REST);
+            }
+            Shrinking::Refused(error) => {
+                log::warn!("memory limit: the region's file system takes no memory back ({error}); it stays allocated, out of use");
+            }
+        }
+    }
+}
