@@ -34,9 +34,9 @@ use crate::session::Session;
 use core::ops::Range;
 use std::io;
 
-/// Segments of the log that any limit leaves, besides what sessions may hold and what the largest item takes: one open segment for each
-/// pool and TTL class of a small region, the reserve, and as many again to tell old items from new ones.
-const LOG_MIN: usize = 16;
+/// Segments of the log that any limit leaves, besides what sessions may hold and what the largest item takes: the reserve, the open segments
+/// of a small region, and some that are full.
+const LOG_MIN: usize = 8;
 /// Segments that an idle session may hold: it has begun an extent in them.
 const HELD_BY_A_SESSION: usize = 2;
 /// Seconds between the withdrawal of a segment and the moment when its pages are given back: a thread that is in the middle of a read has
@@ -102,10 +102,16 @@ impl Region {
     /// The limit, as the superblock has it now. A limit that is new to this process may come from a process that died before it had
     /// set the counts right.
     pub(crate) fn learn_limit(&self) {
-        let allowed = self.segments() - self.withheld();
-        if self.allowed.swap(allowed, Relaxed) != allowed {
+        let allowed = self.allowed_now();
+        if self.allowed() != allowed {
+            self.allowed.store(allowed, Relaxed);
             self.doubt_free();
         }
+    }
+
+    /// Segments that may be in use, as the superblock has it now.
+    pub(crate) fn allowed_now(&self) -> usize {
+        self.segments() - self.withheld()
     }
 
     /// Lowers the limit to so many segments, or as far as the region can work with: with items of this size, and what cannot be
@@ -371,6 +377,10 @@ impl Session {
         };
         region.header(segment).opened.store(now, Relaxed);
         self.leave_withdrawn(segment);
+        // If others counted while this thread was between its count and here, one more was withdrawn than the limit says.
+        if region.withdrawn() >= region.withheld() {
+            region.doubt_free();
+        }
         true
     }
 

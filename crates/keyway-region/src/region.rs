@@ -397,7 +397,7 @@ impl Region {
             offered: Offered::default(),
             touched,
         };
-        region.learn_limit();
+        region.allowed.store(region.allowed_now(), Relaxed);
         Ok(region)
     }
 

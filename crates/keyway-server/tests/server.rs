@@ -1002,7 +1002,7 @@ fn a_lower_memory_limit_evicts_in_the_background_and_gives_memory_back() {
         client.ask(b"set one 0 0 3\r\nyes\r\n", b"STORED\r\n");
         client.ask(b"get one\r\n", b"VALUE one 0 3\r\nyes\r\nEND\r\n");
     }
-    let number = |client: &mut Client, name: &str| client.stat(name).parse::<u64>().unwrap();
+    let number = |client: &mut Client<TcpStream>, name: &str| client.stat(name).parse::<u64>().unwrap();
     assert!(number(&mut client, "bytes") < 24 << 20 && number(&mut client, "curr_items") > 1_500);
     assert!(number(&mut client, "evictions") > 3_000);
     let withdrawn = number(&mut client, "keyway_segments_withdrawn");

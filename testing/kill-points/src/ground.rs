@@ -33,6 +33,9 @@ pub const RECOVERER: usize = 2;
 /// Segments that a region may be raised by.
 pub const SPARE: usize = 4;
 
+/// Segments that a lower memory limit keeps out of use.
+pub const WITHHELD: usize = 3;
+
 /// The smallest shape: segments of 16 KiB, a handful of slots for processes and threads.
 pub fn shape(segments: usize) -> Shape {
     Shape {
@@ -99,6 +102,9 @@ impl Host for Watcher {
         self.layout.len_max
     }
     fn back(&self, _: Range<usize>) -> Result<(), std::io::Error> {
+        Ok(())
+    }
+    fn give_back(&self, _: Range<usize>) -> Result<(), std::io::Error> {
         Ok(())
     }
 }

@@ -246,11 +246,17 @@ pub fn nothing_lost(mut player: Player) -> Result<(), String> {
     let report = check(&player.region, |_| {});
     let counts = report.counts;
     let kept = counts.index + counts.hints + counts.ghosts;
-    if counts.free + kept != player.region.segments() {
+    if counts.free + counts.withdrawn + kept != player.region.segments() {
         return Err(format!("memory is lost: everything is flushed, and there are {counts:?}"));
     }
     if counts.free_counted != counts.free as u64 {
         return Err(format!("the count of free segments drifted: {counts:?}"));
+    }
+    if (counts.withdrawn_counted, counts.withdrawn) != (counts.withdrawn as u64, player.region.withheld()) {
+        return Err(format!(
+            "not as many segments are out of use as the limit says ({}): {counts:?}",
+            player.region.withheld()
+        ));
     }
     Ok(())
 }

@@ -2,7 +2,7 @@
 
 use crate::ground::limits;
 use keyway_region::verbs::{Arithmetic, Counted, Delete, Deleted, Get, Item, Store, StoreMode, Stored, WriteError};
-use keyway_region::{Process, Region, Session};
+use keyway_region::{Process, Region, Session, Shrinking};
 use std::sync::Arc;
 
 /// The verbs, whoever offers them.
@@ -31,6 +31,12 @@ pub trait Door {
     fn raise(&mut self) -> String {
         "false".into()
     }
+    /// the memory limit is lowered, by who can
+    fn lower(&mut self) -> String {
+        "false".into()
+    }
+    /// steps towards it
+    fn shrink(&mut self) {}
 }
 
 /// A process in the tiny region, with a session.
@@ -98,6 +104,16 @@ impl Door for Player {
     fn raise(&mut self) -> String {
         format!("{:?}", self.region.raise(self.region.layout().shape.segments_max).is_ok())
     }
+    fn lower(&mut self) -> String {
+        let lower = self.region.segments() - crate::ground::WITHHELD;
+        format!("{:?}", self.region.lower(lower, 0) == lower)
+    }
+    fn shrink(&mut self) {
+        // Of what the first ones withdraw the pages are due for the others.
+        for now in [self.now, self.now + 10] {
+            while matches!(self.session.shrink(now), Shrinking::More) {}
+        }
+    }
 }
 
 impl Door for keyway::Session {
@@ -154,6 +170,8 @@ pub enum Op {
     ComeAndGo(Vec<u8>),
     Release,
     Raise,
+    Lower,
+    Shrink,
 }
 
 /// The exptime that touches give.
@@ -181,7 +199,7 @@ impl Op {
             | Self::Touch(key)
             | Self::GetAndTouch(key)
             | Self::ComeAndGo(key) => Some(key),
-            Self::Flush | Self::Upkeep | Self::Release | Self::Raise => None,
+            Self::Flush | Self::Upkeep | Self::Release | Self::Raise | Self::Lower | Self::Shrink => None,
         }
     }
 
@@ -259,6 +277,11 @@ impl Op {
                 "done".into()
             }
             Self::Raise => door.raise(),
+            Self::Lower => door.lower(),
+            Self::Shrink => {
+                door.shrink();
+                "done".into()
+            }
         }
     }
 }

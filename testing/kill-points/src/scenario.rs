@@ -249,6 +249,19 @@ pub fn all() -> Vec<Scenario> {
             setup: crowded,
             ..simple("memory is raised, full before", Op::Raise, false)
         },
+        simple("the memory limit is lowered", Op::Lower, false),
+        Scenario {
+            setup: limited,
+            ..simple("memory goes out of use and back to the system", Op::Shrink, true)
+        },
+        Scenario {
+            setup: limited_and_crowded,
+            ..simple("memory goes out of use, full before", Op::Shrink, false)
+        },
+        Scenario {
+            setup: shrunk,
+            ..simple("memory is used again", Op::Raise, true)
+        },
         Scenario {
             setup: flushed,
             ..simple("upkeep, dead segments", Op::Upkeep, false)
@@ -370,6 +383,22 @@ pub fn furnish(door: &mut dyn Door, region: &Region) {
     for i in 0..5 {
         let _ = door.get(format!("by-{i}").as_bytes(), &Get::default(), &mut Vec::new());
     }
+}
+
+fn limited(player: &mut Player) {
+    plain(player);
+    assert_eq!(player.lower(), "true", "a setup's limit is too low");
+}
+
+fn limited_and_crowded(player: &mut Player) {
+    crowded(player);
+    assert_eq!(player.lower(), "true", "a setup's limit is too low");
+}
+
+fn shrunk(player: &mut Player) {
+    limited(player);
+    player.shrink();
+    assert_eq!(player.region.given_back(), crate::ground::WITHHELD);
 }
 
 fn flushed(player: &mut Player) {

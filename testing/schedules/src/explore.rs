@@ -361,7 +361,7 @@ fn nothing_lost(region: &Arc<Region>, mut session: Session, now: u32) {
     for _ in 0..UPKEEPS {
         session.upkeep(now);
         counts = check::check(region, |_| {}).counts;
-        if counts.free + counts.index + counts.hints + counts.ghosts == region.segments() {
+        if counts.free + counts.withdrawn + counts.index + counts.hints + counts.ghosts == region.segments() {
             assert_eq!(counts.free_counted, counts.free as u64, "the count of free segments drifted");
             return;
         }
