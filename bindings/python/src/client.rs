@@ -6,7 +6,8 @@ use crate::key::{Key, Keys};
 use crate::object;
 use crate::value::{Value, Values};
 use keyway::{
-    Arithmetic, Cache, Counted, Delete, Deleted, Get, GrowError, Item, OpenError, Session, Shrinking, Store, StoreMode, Stored, WriteError,
+    Arithmetic, Cache, Counted, Delete, Deleted, Get, GrowError, Item, OpenError, Session, Shrinking, Store, StoreMode, Stored,
+    WriteError,
 };
 use pyo3::exceptions::{PyKeyError, PyTypeError, PyValueError};
 use pyo3::prelude::*;

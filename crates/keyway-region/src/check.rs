@@ -483,8 +483,9 @@ fn summarise(region: &Region, report: &mut Report, census: &Census) {
         thirds,
         ..
     } = census.counts;
-    let kinds =
-        format!("log {log}, large {large}, index {index}, hints {hints}, ghosts {ghosts}, claimed {claimed}, free {free}, withdrawn {withdrawn}");
+    let kinds = format!(
+        "log {log}, large {large}, index {index}, hints {hints}, ghosts {ghosts}, claimed {claimed}, free {free}, withdrawn {withdrawn}"
+    );
     let table = region.table();
     let load = items as f64 / (table.count as f64 * SLOTS as f64);
     let mut line = |name, value: String| report.summary.push((name, value));

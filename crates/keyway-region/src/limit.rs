@@ -27,7 +27,6 @@ use crate::atomics::{AcqRel, Acquire, AtomicU64, Relaxed, Release};
 use crate::clock::seconds_left;
 use crate::layout::index;
 use crate::layout::segment::{Kind, State};
-use crate::persist::{LINE, line};
 use crate::purge::Step;
 use crate::region::Region;
 use crate::session::Session;
@@ -144,9 +143,8 @@ impl Region {
 
     /// The limit keeps so many segments out of use from now on.
     pub(crate) fn withhold(&self, segments: usize) {
+        // Not written back: after a power failure an older limit is in force.
         self.superblock().withheld.store(segments as u64, Relaxed);
-        self.write_back(line::LIMIT, LINE);
-        self.barrier();
         self.learn_limit();
     }
 
@@ -237,7 +235,7 @@ impl Region {
                 let generation = self.segment_life(neighbour).generation;
                 let has_pages = State::withdrawn(generation, false);
                 let word = &self.header(neighbour).state;
-                if word.compare_exchange(state.0, has_pages.0, Release, Relaxed).is_ok() {
+                if word.compare_exchange(state.0, has_pages.0, Relaxed, Relaxed).is_ok() {
                     self.superblock().given_back.fetch_sub(1, Relaxed);
                 }
             }

@@ -28,8 +28,6 @@ pub(crate) mod line {
 
     /// table word, flush word and flush-at word, number of segments
     pub const TABLE: usize = offset_of!(Superblock, table);
-    /// what the memory limit keeps out of use
-    pub const LIMIT: usize = offset_of!(Superblock, lost);
     /// clean flag, boot, when last seen
     pub const RESTART: usize = offset_of!(Superblock, clean);
 }

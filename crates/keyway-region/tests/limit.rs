@@ -1,6 +1,9 @@
 //! The memory limit: segments go out of use and come back. Its enemies: a store to pages that were given back, an item that is lost or
 //! wrong, memory that is never given back or never used again, and a thread that dies half way.
-#![allow(unsafe_code, reason = "the host empties pages of memory that plays the mapping; see private/mod.rs")]
+#![allow(
+    unsafe_code,
+    reason = "the host empties pages of memory that plays the mapping; see private/mod.rs"
+)]
 
 mod private;
 
@@ -152,7 +155,10 @@ impl World {
                 Shrinking::Refused(error) => panic!("{error}"),
             }
         }
-        panic!("the region does not come to its limit: {:?}", check::check(&self.region, |_| {}).summary);
+        panic!(
+            "the region does not come to its limit: {:?}",
+            check::check(&self.region, |_| {}).summary
+        );
     }
 
     fn holes(&self) -> usize {
@@ -222,7 +228,10 @@ fn a_lower_limit_evicts_and_gives_pages_back_and_a_higher_one_uses_them_again() 
     world.shrink(&mut session);
     let counts = world.assert_sound();
     assert_eq!((counts.withdrawn, world.region.given_back()), (all - all / 2, all - all / 2));
-    assert_eq!(world.holes() * PAGE, counts.withdrawn * world.region.layout().shape.segment_size);
+    assert_eq!(
+        world.holes() * PAGE,
+        counts.withdrawn * world.region.layout().shape.segment_size
+    );
     let there = (0..3000).filter(|key| get(&mut session, *key, world.now())).count();
     assert!((1000..2000).contains(&there), "{there} of 3000 in half of the memory");
     assert_eq!(there as u64 + evicted(), 3000);
@@ -240,7 +249,11 @@ fn a_lower_limit_evicts_and_gives_pages_back_and_a_higher_one_uses_them_again() 
         set(&mut session, key, 1000, world.now());
     }
     // What was being reclaimed when the limit was raised has a few items left.
-    assert!(evicted() - before < 20, "there is room again: {} were evicted", evicted() - before);
+    assert!(
+        evicted() - before < 20,
+        "there is room again: {} were evicted",
+        evicted() - before
+    );
     assert!((10_000..11_200).all(|key| get(&mut session, key, world.now())));
     assert_eq!(world.assert_sound().withdrawn, 0);
 }
@@ -289,7 +302,11 @@ fn a_limit_below_what_the_region_needs_goes_as_low_as_it_can_and_the_largest_ite
     }
     let allowed = world.region.lower(1, LIMITS.item_size_max);
     assert!((20..80).contains(&allowed), "{allowed}");
-    assert_eq!(world.region.lower(1000, LIMITS.item_size_max), allowed, "lower() raises nothing");
+    assert_eq!(
+        world.region.lower(1000, LIMITS.item_size_max),
+        allowed,
+        "lower() raises nothing"
+    );
     world.shrink(&mut session);
     for key in 0..300 {
         let now = world.now();
@@ -317,7 +334,10 @@ fn what_the_system_cannot_allocate_stays_out_of_use() {
     world.assert_sound();
     world.system.is_full.store(false, SeqCst);
     world.region.raise(allowed + 10).expect("there is memory");
-    assert_eq!((world.region.allowed(), world.region.withdrawn()), (allowed + 10, all - allowed - 10));
+    assert_eq!(
+        (world.region.allowed(), world.region.withdrawn()),
+        (allowed + 10, all - allowed - 10)
+    );
     world.assert_sound();
 }
 
@@ -335,7 +355,10 @@ fn a_system_that_takes_no_pages_back_is_asked_once() {
     assert_eq!((refused, world.system.asked.load(SeqCst)), (1, 1));
     assert!(matches!(session.shrink(world.now()), Shrinking::Done));
     assert_eq!(world.assert_sound().withdrawn, world.region.withheld());
-    world.region.raise(world.region.segments()).expect("nothing is to be allocated");
+    world
+        .region
+        .raise(world.region.segments())
+        .expect("nothing is to be allocated");
     assert_eq!(world.assert_sound().withdrawn, 0);
 }
 
@@ -392,12 +415,18 @@ fn threads_read_and_write_while_the_limit_goes_down_and_up() {
                 let mut session = world.session();
                 let mut random = thread + 1;
                 while !is_over.load(SeqCst) {
-                    random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                    random = random
+                        .wrapping_mul(6_364_136_223_846_793_005)
+                        .wrapping_add(1_442_695_040_888_963_407);
                     let key = (random >> 33) % 5000;
                     let now = world.now();
                     if random >> 62 == 0 {
                         // Some have segments of their own.
-                        let len = if key % 50 == 0 { 40 << 10 } else { 200 + usize::try_from(key % 7).unwrap_or(0) * 200 };
+                        let len = if key % 50 == 0 {
+                            40 << 10
+                        } else {
+                            200 + usize::try_from(key % 7).unwrap_or(0) * 200
+                        };
                         set(&mut session, key, len, now);
                         writes.fetch_add(1, Relaxed);
                     } else if get(&mut session, key, now) {

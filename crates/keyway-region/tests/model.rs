@@ -330,7 +330,11 @@ impl World {
         assert!(report.is_sound(), "{:#?}", report.problems);
         let counts = report.counts;
         let kept = counts.index + counts.hints + counts.ghosts;
-        assert_eq!(counts.free + counts.withdrawn + kept, self.region.segments(), "all is flushed: {counts:?}");
+        assert_eq!(
+            counts.free + counts.withdrawn + kept,
+            self.region.segments(),
+            "all is flushed: {counts:?}"
+        );
         assert_eq!(counts.free_counted, counts.free as u64);
         assert_eq!(self.region.counters().corrupt, 0);
     }

@@ -120,7 +120,9 @@ fn shrink(shared: &Shared, cache: &Cache) {
                 std::thread::park_timeout(REST);
             }
             Shrinking::Refused(error) => {
-                log::warn!("memory limit: the region's file system takes no memory back ({error}); it stays allocated, out of use");
+                log::warn!(
+                    "memory limit: the region's file system takes no memory back ({error}); it stays allocated, out of use"
+                );
             }
         }
     }

@@ -989,7 +989,10 @@ fn a_lower_memory_limit_evicts_in_the_background_and_gives_memory_back() {
     let mut client = running.connect();
     let value = "v".repeat(10_000);
     for key in 0..6_000 {
-        client.ask(format!("set key-{key} 0 0 {}\r\n{value}\r\n", value.len()).as_bytes(), b"STORED\r\n");
+        client.ask(
+            format!("set key-{key} 0 0 {}\r\n{value}\r\n", value.len()).as_bytes(),
+            b"STORED\r\n",
+        );
     }
     let allocated = || std::fs::metadata(&path).unwrap().blocks() * 512;
     assert!(allocated() > 63 << 20);

@@ -328,9 +328,7 @@ fn attach(
         })?;
     }
     check_item_size(options.item_size_max, layout.backed_len(region.segments()))?;
-    region
-        .host()
-        .prepare(&region.in_use(), options.huge_pages, options.prefault);
+    region.host().prepare(&region.in_use(), options.huge_pages, options.prefault);
     let Some(process) = move_in(&region, &liveness, &tenant, hold) else {
         return Ok(None);
     };

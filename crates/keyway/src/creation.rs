@@ -340,7 +340,11 @@ pub(crate) fn raise(region: &Region, memory: u64) -> Result<(), GrowError> {
     }
     let has = limit_bytes(region);
     // In a region as large as it is, a limit counts the arrays of all its segments.
-    let within = if wanted > old { wanted } else { segments_within(region, memory) };
+    let within = if wanted > old {
+        wanted
+    } else {
+        segments_within(region, memory)
+    };
     region.raise(within).map_err(|source| not_grown(source, has, memory))
 }
 
@@ -355,7 +359,9 @@ fn segments_within(region: &Region, memory: u64) -> usize {
     let layout = region.layout();
     let over = layout.backed_len(region.segments()).saturating_sub(memory);
     let segments = over.div_ceil(layout.shape.segment_size as u64);
-    region.segments().saturating_sub(usize::try_from(segments).unwrap_or(usize::MAX))
+    region
+        .segments()
+        .saturating_sub(usize::try_from(segments).unwrap_or(usize::MAX))
 }
 
 /// The memory limit: bytes that a region may use, all-inclusive.

@@ -99,14 +99,20 @@ fn a_lower_limit_gives_the_files_memory_back_and_a_higher_one_takes_it_again() {
 
     assert_eq!(cache.limit(SIZE / 2).unwrap(), cache.info().limit_bytes);
     let limit = cache.info().limit_bytes;
-    assert!(limit <= SIZE / 2 && limit > SIZE / 2 - 2 * cache.info().segment_bytes, "{limit}");
+    assert!(
+        limit <= SIZE / 2 && limit > SIZE / 2 - 2 * cache.info().segment_bytes,
+        "{limit}"
+    );
     assert!(cache.is_shrinking());
     shrink(&mut session);
     assert!(!cache.is_shrinking());
     // What the file has is what the limit says, to the page.
     assert_eq!(file.allocated(), limit, "of {before}");
     let kept = there(&mut session, 0..MANY);
-    assert!((8_000..MANY * 3 / 4).contains(&kept), "{kept} of {MANY} in half of the memory");
+    assert!(
+        (8_000..MANY * 3 / 4).contains(&kept),
+        "{kept} of {MANY} in half of the memory"
+    );
     fill(&mut session, MANY..2 * MANY);
     assert_eq!(file.allocated(), limit, "whatever is written");
 
@@ -152,11 +158,17 @@ fn another_mapping_keeps_the_limit_and_only_a_server_lifts_it_at_its_start() {
     assert_eq!(cache.info().limit_bytes, limit, "a server with less");
     drop(cache);
     let cache = file.open(SIZE / 2, true);
-    assert!((SIZE / 2 - MIB..=SIZE / 2).contains(&cache.info().limit_bytes), "a server with more");
+    assert!(
+        (SIZE / 2 - MIB..=SIZE / 2).contains(&cache.info().limit_bytes),
+        "a server with more"
+    );
     assert_eq!(there(&mut cache.session().unwrap(), 0..2 * MANY), kept);
     drop(cache);
     let cache = file.open(2 * SIZE, false);
-    assert!(cache.info().limit_bytes > 2 * SIZE - MIB, "a program that asks for more than the region has");
+    assert!(
+        cache.info().limit_bytes > 2 * SIZE - MIB,
+        "a program that asks for more than the region has"
+    );
     assert_sound(&cache);
 }
 

@@ -3,7 +3,7 @@
 use crate::world::{BUCKETS, SEED, Size, World};
 use keyway_region::layout::bucket::SLOTS;
 use keyway_region::verbs::{Arithmetic, Delete, Get, Store, StoreMode};
-use keyway_region::{Session, all_choices, hash};
+use keyway_region::{Session, Shrinking, all_choices, hash};
 use std::sync::OnceLock;
 
 /// One operation.
@@ -476,6 +476,23 @@ pub const ALL: &[Scenario] = &[
         ],
         evicts: true,
         watched: || keys(&["a", "old-30", "old-69", "fill-0", "fill-23", "fill-24", "fill-109"]),
+        ..PLAIN
+    },
+    Scenario {
+        name: "memory goes out of use, back to the system, and writes that need room",
+        size: Size { segments: 24, most: 24 },
+        before: |s, now| {
+            few(s, now);
+            fill(s, "old", 0..70, 700, now);
+        },
+        operations: &[
+            |s, _| assert_eq!(s.region().lower(21, 0), 21),
+            |s, now| while matches!(s.shrink(now), Shrinking::More) {},
+            |s, now| while matches!(s.shrink(now + 10), Shrinking::More) {},
+            |s, now| fill(s, "fill", 0..40, 700, now),
+        ],
+        evicts: true,
+        watched: || keys(&["a", "old-69", "fill-0", "fill-39"]),
         ..PLAIN
     },
     Scenario {

@@ -58,6 +58,9 @@ impl Host for Persistent {
     fn back(&self, _: Range<usize>) -> std::io::Result<()> {
         Ok(())
     }
+    fn give_back(&self, _: Range<usize>) -> std::io::Result<()> {
+        Ok(())
+    }
 }
 
 #[derive(Clone)]
@@ -132,6 +135,8 @@ pub struct Found {
     pub keys: BTreeMap<Vec<u8>, State>,
     /// items there are
     pub items: usize,
+    /// segments whose pages were given back
+    pub given_back: usize,
 }
 
 /// What may be found after a failure.
@@ -141,6 +146,8 @@ pub struct Allowed {
     pub keys: BTreeMap<Vec<u8>, BTreeSet<State>>,
     /// fewest and most items
     pub items: (usize, usize),
+    /// segments that are without pages for certain
+    pub given_back: usize,
 }
 
 impl Allowed {
@@ -148,6 +155,7 @@ impl Allowed {
     pub fn any_of(states: &[&Found]) -> Self {
         let mut allowed = Self {
             items: (usize::MAX, 0),
+            given_back: usize::MAX,
             ..Self::default()
         };
         for found in states {
@@ -155,6 +163,7 @@ impl Allowed {
                 allowed.keys.entry(key.clone()).or_default().insert(state.clone());
             }
             allowed.items = (allowed.items.0.min(found.items), allowed.items.1.max(found.items));
+            allowed.given_back = allowed.given_back.min(found.given_back);
         }
         allowed
     }
@@ -337,6 +346,11 @@ impl Judge {
         if let Some(problem) = report.problems.first() {
             return Err(format!("check: {problem}"));
         }
+        let withdrawn = report.counts.withdrawn;
+        if withdrawn < allowed.given_back {
+            let gone = allowed.given_back;
+            return Err(format!("{withdrawn} segments are out of use, and {gone} have no pages"));
+        }
         let process = region.attach(0, 1, NOW);
         if let Some(mut session) = region.session(process, limits()) {
             session.upkeep(self.now);
@@ -399,7 +413,10 @@ impl Judge {
     fn found(&self, region: &Arc<Region>) -> Found {
         let process = region.attach(0, 1, NOW);
         let session = region.session(process, limits());
-        let mut found = Found::default();
+        let mut found = Found {
+            given_back: region.given_back(),
+            ..Found::default()
+        };
         let Some(mut session) = session else { return found };
         let mut out = Vec::new();
         for key in &self.watched {

@@ -64,7 +64,10 @@ const WORDS: &[Input] = &[
     ("state word: retired", Kind::Retired as u64),
     ("state word: ghosts", Kind::Ghosts as u64),
     ("state word: withdrawn", Kind::Withdrawn as u64),
-    ("state word of a withdrawn segment: generation", State::withdrawn(u64::MAX, false).0),
+    (
+        "state word of a withdrawn segment: generation",
+        State::withdrawn(u64::MAX, false).0,
+    ),
     ("state word of a withdrawn segment: no pages", State::withdrawn(0, true).0),
     (
         "state word: main pool",
