@@ -482,8 +482,8 @@ impl Region {
         for segment in number(part.start)..number(part.end.next_multiple_of(size)) {
             if !self.is_withdrawn(segment) {
                 let at = self.segment(segment);
-                self.host
-                    .prepare(&[at.max(part.start)..(at + size).min(part.end)], false, true);
+                let bytes = at.max(part.start)..(at + size).min(part.end);
+                self.host.prepare(&[bytes], false, true);
             }
         }
     }

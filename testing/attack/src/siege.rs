@@ -15,7 +15,7 @@ use crate::{crowd, time};
 /// Starts this program as the one that carries on a siege: its name and the server's address follow.
 pub const OPTION: &str = "--carry-on";
 /// What an ordinary client may wait longer than it does without the attack.
-const WAIT_MAX: Duration = Duration::from_millis(10);
+pub const WAIT_MAX: Duration = Duration::from_millis(10);
 
 /// An attack that goes on.
 pub struct Siege {

@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 use harness::{Kind, Server, Transport};
 
 use crate::attack::{Attack, Form, Outcome, judge};
-use crate::ordinary::Ordinary;
-use crate::siege::{Siege, Weapon, one_worker, worst_wait};
+use crate::ordinary::{Ordinary, median, stat};
+use crate::siege::{Siege, WAIT_MAX, Weapon, one_worker, worst_wait};
 
 const PROMISE: &str = "no other connection of the same worker waits more than 10 ms longer";
 
@@ -73,6 +73,12 @@ pub const ALL: &[Attack] = &[
         run: raise_memory,
     },
     Attack {
+        name: "cache-memlimit-lower",
+        attack: "cache_memlimit lowers a region full of small items, step by step",
+        promise: PROMISE,
+        run: lower_memory,
+    },
+    Attack {
         name: "watchers",
         attack: "twenty watchers of everything, half of which never read, and somebody who makes lines for them",
         promise: PROMISE,
@@ -113,6 +119,40 @@ fn raise_memory(form: Form) -> Outcome {
         longest <= took / 4,
         format!(
             "{memory_mb} MiB were made in {took:.1?}, and the longest wait meanwhile was {longest:.1?}; at most a quarter of it"
+        ),
+    )
+}
+
+fn lower_memory(form: Form) -> Outcome {
+    let options = one_worker(&[]);
+    let server = Server::start(Kind::Keyway, &options);
+    fill(&server, form.pick(1_200_000, 2_000_000));
+    let mut ordinary = Ordinary::new(&server);
+    let control = ordinary.waits(Duration::from_secs(1)).worst();
+    let mut wire = server.connect(Transport::Tcp);
+    let mut rounds = Vec::new();
+    for eighths in [6, 5, 4, 3] {
+        let memory_mb = options.memory_mb * eighths / 8;
+        assert_eq!(wire.ask(&format!("cache_memlimit {memory_mb}")).expect("an answer"), "OK");
+        // Until the memory is back with the system, or for half a minute.
+        let start = Instant::now();
+        let wanted = stat(&server, "keyway_segments") * u64::from(8 - eighths) / 8;
+        let mut longest = control;
+        while stat(&server, "keyway_segments_given_back") < wanted.saturating_sub(1) && start.elapsed() < Duration::from_secs(30)
+        {
+            longest = longest.max(ordinary.waits(Duration::from_millis(100)).worst());
+        }
+        rounds.push(longest);
+    }
+    let (given_back, evictions) = (stat(&server, "keyway_segments_given_back"), stat(&server, "evictions"));
+    let all = stat(&server, "keyway_segments");
+    let lowered = median(&rounds);
+    judge(
+        lowered.work <= control.work + WAIT_MAX && given_back >= all / 2 && evictions > 0,
+        format!(
+            "{given_back} of {all} segments were given back, {evictions} items evicted; the longest wait was {lowered}; {control} without \
+             (median of {} steps; at most {WAIT_MAX:?} more)",
+            rounds.len()
         ),
     )
 }
