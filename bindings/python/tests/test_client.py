@@ -123,7 +123,8 @@ def test_memory_and_sizes(path):
     assert small.stats()[b"limit_maxbytes"] <= 4 << 20
     assert small.cache_memlimit(8) is True
     assert 4 << 20 < small.stats()[b"limit_maxbytes"] <= 8 << 20
-    assert small.cache_memlimit(1) is True and small.stats()[b"limit_maxbytes"] > 4 << 20
+    assert small.cache_memlimit(6) is True and 4 << 20 < small.stats()[b"limit_maxbytes"] <= 6 << 20
+    assert small.cache_memlimit(1) is True and 1 << 20 < small.stats()[b"limit_maxbytes"] < 4 << 20
     with pytest.raises(keyway.MemcacheServerError, match="MiB"):
         small.cache_memlimit(1 << 30)
     large = keyway.Client(path, memory=64 << 20, item_size_max=16 << 20, default_noreply=False)

@@ -35,6 +35,8 @@ struct System {
     /// the processes that are dead, a bit each
     dead: AtomicU64,
     asked: AtomicU64,
+    /// happens when pages were allocated, before the thread that asked for them goes on
+    interlude: Mutex<Option<Box<dyn FnOnce() + Send>>>,
 }
 
 struct Machine {
@@ -82,6 +84,11 @@ impl Host for Machine {
         }
         let mut holes = self.system.holes.lock().unwrap();
         holes.retain(|page| !range.contains(page));
+        drop(holes);
+        let interlude = self.system.interlude.lock().unwrap().take();
+        if let Some(interlude) = interlude {
+            interlude();
+        }
         Ok(())
     }
     fn give_back(&self, range: Range<usize>) -> std::io::Result<()> {
@@ -338,6 +345,33 @@ fn what_the_system_cannot_allocate_stays_out_of_use() {
         (world.region.allowed(), world.region.withdrawn()),
         (allowed + 10, all - allowed - 10)
     );
+    world.assert_sound();
+}
+
+#[test]
+fn a_thread_that_sleeps_while_it_raises_the_limit_frees_nothing_that_was_given_back_meanwhile() {
+    let world = world();
+    let mut session = world.session();
+    let all = world.region.segments();
+    world.region.lower(all / 2, LIMITS.item_size_max);
+    world.shrink(&mut session);
+    let (region, process) = (Arc::clone(&world.region), world.process);
+    let second = world.second.load(SeqCst);
+    *world.system.interlude.lock().unwrap() = Some(Box::new(move || {
+        region.raise(all).expect("there is memory");
+        region.lower(all / 2, LIMITS.item_size_max);
+        let mut other = region.session(process, LIMITS).expect("a slot");
+        for second in second..second + 20 {
+            let now = region.tick(Moment::from_secs(UNIX_S + second));
+            while matches!(other.shrink(now), Shrinking::More) {}
+        }
+        assert_eq!(region.given_back(), all - all / 2);
+    }));
+    world.region.raise(all).expect("there is memory");
+    world.second.fetch_add(100, SeqCst);
+    for key in 0..6000 {
+        set(&mut session, key, 1000, world.now());
+    }
     world.assert_sound();
 }
 

@@ -198,6 +198,8 @@ fn a_copy_of_a_region_that_still_shrinks_has_all_items() {
     fill(&mut cache.session().unwrap(), 0..MANY);
     cache.limit(SIZE / 4).unwrap();
     assert_eq!(cache.copy_to(&to.0, false, |_| {}).unwrap().items, MANY);
+    let copy = to.open(SIZE / 8, false);
+    assert_eq!(there(&mut copy.session().unwrap(), 0..MANY), MANY);
 }
 
 #[test]
