@@ -368,6 +368,12 @@ fn a_thread_that_sleeps_while_it_raises_the_limit_frees_nothing_that_was_given_b
         assert_eq!(region.given_back(), all - all / 2);
     }));
     world.region.raise(all).expect("there is memory");
+    let size = world.region.layout().shape.segment_size;
+    assert_eq!(
+        world.holes() * PAGE,
+        world.region.given_back() * size,
+        "a segment without pages is free"
+    );
     world.second.fetch_add(100, SeqCst);
     for key in 0..6000 {
         set(&mut session, key, 1000, world.now());
