@@ -358,14 +358,17 @@ fn a_thread_that_sleeps_while_it_raises_the_limit_frees_nothing_that_was_given_b
     let (region, process) = (Arc::clone(&world.region), world.process);
     let second = world.second.load(SeqCst);
     *world.system.interlude.lock().unwrap() = Some(Box::new(move || {
-        region.raise(all).expect("there is memory");
-        region.lower(all / 2, LIMITS.item_size_max);
         let mut other = region.session(process, LIMITS).expect("a slot");
-        for second in second..second + 20 {
-            let now = region.tick(Moment::from_secs(UNIX_S + second));
-            while matches!(other.shrink(now), Shrinking::More) {}
+        // One half of the segments and then the other one: each of them was out of use before.
+        for second in [second, second + 20, second + 40] {
+            region.raise(all).expect("there is memory");
+            region.lower(all / 2, LIMITS.item_size_max);
+            for second in second..second + 20 {
+                let now = region.tick(Moment::from_secs(UNIX_S + second));
+                while matches!(other.shrink(now), Shrinking::More) {}
+            }
+            assert_eq!(region.given_back(), all - all / 2);
         }
-        assert_eq!(region.given_back(), all - all / 2);
     }));
     world.region.raise(all).expect("there is memory");
     let size = world.region.layout().shape.segment_size;
