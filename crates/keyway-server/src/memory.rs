@@ -109,6 +109,10 @@ fn shrink(shared: &Shared, cache: &Cache) {
                     info.segments,
                     info.segments_given_back
                 );
+                if info.segments_given_back < info.segments_withdrawn {
+                    // A worker may have met the refusal.
+                    log::warn!("memory limit: the region's file system takes no memory back; it stays allocated, out of use");
+                }
                 return;
             }
             Shrinking::More => {
@@ -119,11 +123,7 @@ fn shrink(shared: &Shared, cache: &Cache) {
                 rests += 1;
                 std::thread::park_timeout(REST);
             }
-            Shrinking::Refused(error) => {
-                log::warn!(
-                    "memory limit: the region's file system takes no memory back ({error}); it stays allocated, out of use"
-                );
-            }
+            Shrinking::Refused(error) => log::debug!("memory limit: {error}"),
         }
     }
 }
