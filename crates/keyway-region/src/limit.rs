@@ -1,4 +1,4 @@
-//! The memory limit: segments are taken out of use, and their pages go back to the system, while everybody goes on.
+//! The memory limit: segments are taken out of use, and their pages go back to the system, while all sessions go on.
 //!
 //! The superblock says how many segments the limit keeps out of use (`withheld`), and how many of them are out of use already
 //! (`withdrawn`). Lowering the limit only stores the first number. The rest is done in bounded steps, by [`Session::shrink`] and by
@@ -18,8 +18,9 @@
 //! - A withdrawn segment was free: no slot names it, and no living session may still write to it (`evict.rs`, `purge.rs`).
 //! - A thread that still reads an item of an earlier life reads zeros, and then a newer generation: it starts again. On a full file
 //!   system the kernel would have no page for those zeros; the grace keeps threads that are in the middle of a read from that.
-//! - Pages are given back only while the segment has an owner. A thread that allocates them leaves a segment with an owner alone,
-//!   and takes it into use by an exchange of the state word, which has the generation in it.
+//! - Pages are given back only while the segment has an owner, and its generation moves before it has none again. A thread that allocates
+//!   them leaves a segment with an owner alone, and takes it into use by an exchange of the state word that it read before, which has the
+//!   generation in it.
 //! - A thread that dies in step 1 leaves a claimed segment, which becomes free; in step 2 it leaves a withdrawn one with a dead owner,
 //!   which the next sweep leaves without one. The counts are counted again, as that of free segments is.
 
@@ -79,7 +80,11 @@ impl Region {
 
     /// Segments that the memory limit keeps out of use. A damaged word keeps no more than all but a few.
     pub fn withheld(&self) -> usize {
-        index(self.superblock().withheld.load(Relaxed)).min(self.segments().saturating_sub(LOG_MIN))
+        self.withheld_of(self.segments())
+    }
+
+    fn withheld_of(&self, segments: usize) -> usize {
+        index(self.superblock().withheld.load(Relaxed)).min(segments.saturating_sub(LOG_MIN))
     }
 
     /// Segments that are out of use, about.
@@ -110,7 +115,9 @@ impl Region {
 
     /// Segments that may be in use, as the superblock has it now.
     pub(crate) fn allowed_now(&self) -> usize {
-        self.segments() - self.withheld()
+        // Another thread of this process may learn of more segments meanwhile: their number is read once.
+        let segments = self.segments();
+        segments - self.withheld_of(segments)
     }
 
     /// Lowers the limit to so many segments, or as far as the region can work with: with items of this size, and what cannot be
@@ -178,14 +185,14 @@ impl Region {
             if excess == 0 {
                 return Ok(());
             }
-            let first = (next..segments).find(|segment| self.nobodys_withdrawn(*segment).is_some());
+            let first = (next..segments).find(|segment| self.unowned_withdrawn(*segment).is_some());
             let Some(first) = first else {
                 // Some are being given back at this moment, or the counts are wrong.
                 self.doubt_free();
                 break;
             };
             let states: Vec<State> = (first..segments)
-                .map_while(|segment| self.nobodys_withdrawn(segment))
+                .map_while(|segment| self.unowned_withdrawn(segment))
                 .take(at_once.min(excess).min(left))
                 .collect();
             let end = first + states.len();
@@ -200,9 +207,9 @@ impl Region {
         Ok(())
     }
 
-    /// The state of a withdrawn segment that no session is at.
-    fn nobodys_withdrawn(&self, segment: usize) -> Option<State> {
-        // PAIRS: owner: the store in `Session::give_back`: what is allocated after this is not given back by that session.
+    /// The state of a withdrawn segment without owner.
+    fn unowned_withdrawn(&self, segment: usize) -> Option<State> {
+        // PAIRS: owner: the store in `Session::leave_withdrawn`: what is allocated after this is not given back by that session.
         let state = State(self.header(segment).state.load(Acquire));
         (state.kind() == Some(Kind::Withdrawn) && state.owner().is_none()).then_some(state)
     }
@@ -228,14 +235,12 @@ impl Region {
     fn note_pages(&self, pages: Range<usize>, allocated: Range<usize>) {
         let segment = |at: usize| (at - self.layout.segments) / self.layout.shape.segment_size;
         for neighbour in segment(pages.start)..segment(pages.end).min(self.segments()) {
-            if let Some(state) = self.nobodys_withdrawn(neighbour)
+            if let Some(state) = self.unowned_withdrawn(neighbour)
                 && !allocated.contains(&neighbour)
                 && state.has_no_pages()
             {
-                let generation = self.segment_life(neighbour).generation;
-                let has_pages = State::withdrawn(generation, false);
                 let word = &self.header(neighbour).state;
-                if word.compare_exchange(state.0, has_pages.0, Relaxed, Relaxed).is_ok() {
+                if word.compare_exchange(state.0, state.with_pages().0, Relaxed, Relaxed).is_ok() {
                     self.superblock().given_back.fetch_sub(1, Relaxed);
                 }
             }
@@ -300,7 +305,7 @@ impl Session {
         if !self.region.is_shrinking() {
             return Shrinking::Done;
         }
-        // Who cannot count his changes makes none.
+        // A session that cannot count its changes makes none.
         if self.enter().is_err() {
             return Shrinking::Waiting;
         }
@@ -316,15 +321,15 @@ impl Session {
         }
     }
 
-    /// The share of a session that is about to take a segment: without anybody who calls [`Self::shrink`] the region shrinks as it is
-    /// written to.
+    /// The share of a session that is about to take a segment: even if no thread calls [`Self::shrink`], the region shrinks as it
+    /// is written to.
     pub(crate) fn shrink_a_little(&self, now: u32) {
         for _ in 0..WITHDRAWN_A_SEGMENT {
             if !self.has_more_than_reserve() || !self.withdraw_one(now) {
                 break;
             }
         }
-        // An error is for those who can say so.
+        // A caller of `shrink` is told of an error.
         let _ = self.give_back_among(LOOKED_AT_A_SEGMENT, self.region.layout.shape.segment_size, now);
     }
 
@@ -374,7 +379,7 @@ impl Session {
             return false;
         };
         region.header(segment).opened.store(now, Relaxed);
-        self.leave_withdrawn(segment);
+        self.leave_withdrawn(segment, false);
         // If others counted while this thread was between its count and here, one more was withdrawn than the limit says.
         if region.withdrawn() >= region.withheld() {
             region.doubt_free();
@@ -382,17 +387,18 @@ impl Session {
         true
     }
 
-    /// A segment of this session's own is withdrawn, in its next generation.
-    fn leave_withdrawn(&self, segment: usize) {
+    /// A segment of this session's own is withdrawn, without owner and in its next generation: a thread that has read its state before, and
+    /// allocated pages for it, does not take it into use.
+    fn leave_withdrawn(&self, segment: usize, pages_given_back: bool) {
         let word = &self.region.words(segment).generation;
         let generation = word.load(Relaxed).wrapping_add(1);
         word.store(generation, Relaxed);
-        let state = State::withdrawn(generation, false);
-        // PAIRS: owner: the load in `Region::nobodys_withdrawn`: the thread that takes it next comes after this.
+        let state = State::withdrawn(generation, pages_given_back);
+        // PAIRS: owner: the load in `Region::unowned_withdrawn`: what is allocated after it is not given back by this session.
         self.region.header(segment).state.store(state.0, Release);
     }
 
-    /// Takes segments into use that the limit does not keep out of use: whoever raised it did not come to the end.
+    /// Takes segments into use that the limit does not keep out of use: a thread raised it, and did not come to the end.
     fn take_back_missed(&self) {
         let withheld = self.region.withheld();
         if self.region.withdrawn() > withheld {
@@ -419,7 +425,7 @@ impl Session {
             }
             let group = first..first + together;
             first += together;
-            if group.end <= segments && group.clone().all(|segment| self.is_due(segment, now)) && self.give_back(group)? {
+            if group.end <= segments && self.are_due(group.clone(), now) && self.give_back(group)? {
                 left = left.saturating_sub(size);
             }
             if left == 0 {
@@ -430,12 +436,20 @@ impl Session {
         Ok(left == 0)
     }
 
-    /// Whether the segment is out of use, and its grace is over.
-    fn is_due(&self, segment: usize, now: u32) -> bool {
-        let opened = self.region.header(segment).opened.load(Relaxed);
-        self.region
-            .nobodys_withdrawn(segment)
-            .is_some_and(|state| !state.has_no_pages() && seconds_left(now.max(opened), opened) >= GRACE_S)
+    /// Whether these segments, which share their pages, are out of use, their grace is over, and some have their pages.
+    fn are_due(&self, segments: Range<usize>, now: u32) -> bool {
+        let mut have_pages = false;
+        for segment in segments {
+            let Some(state) = self.region.unowned_withdrawn(segment) else {
+                return false;
+            };
+            let opened = self.region.header(segment).opened.load(Relaxed);
+            if seconds_left(now.max(opened), opened) < GRACE_S {
+                return false;
+            }
+            have_pages |= !state.has_no_pages();
+        }
+        have_pages
     }
 
     /// Gives the pages of these segments back, if all of them can be had. Meanwhile they are this session's.
@@ -456,9 +470,7 @@ impl Session {
         };
         let given_back = has_all && outcome.is_ok();
         for segment in segments.start..owned {
-            let state = State::withdrawn(region.segment_life(segment).generation, given_back);
-            // PAIRS: owner: the load in `Region::nobodys_withdrawn`: what is allocated after it is not given back here.
-            region.header(segment).state.store(state.0, Release);
+            self.leave_withdrawn(segment, given_back);
             region.superblock().given_back.fetch_add(u64::from(given_back), Relaxed);
         }
         if outcome.is_err() {
@@ -467,17 +479,21 @@ impl Session {
         outcome.map(|()| given_back)
     }
 
-    /// Makes a withdrawn segment that is nobody's this session's own.
+    /// Makes a withdrawn segment without owner this session's own. Until it is left, its pages do not count as given back.
     fn own_withdrawn(&self, segment: usize) -> bool {
-        let Some(state) = self.region.nobodys_withdrawn(segment) else {
+        let Some(state) = self.region.unowned_withdrawn(segment) else {
             return false;
         };
-        !state.has_no_pages() && self.own(segment, state)
+        let is_own = self.own(segment, state);
+        if is_own && state.has_no_pages() {
+            self.region.superblock().given_back.fetch_sub(1, Relaxed);
+        }
+        is_own
     }
 
     fn own(&self, segment: usize, from: State) -> bool {
         let owned = State::owned(Kind::Withdrawn, self.owner);
-        // PAIRS: owner: the load in `Session::purge_step`: a thread that sees the owner sees his lease.
+        // PAIRS: owner: the load in `Session::purge_step`: a thread that sees the owner sees its lease.
         self.region
             .header(segment)
             .state
@@ -485,10 +501,11 @@ impl Session {
             .is_ok()
     }
 
-    /// A withdrawn segment whose owner died while he gave its pages back: it stays out of use, and they are given back once more.
+    /// A withdrawn segment whose owner died while it gave its pages back: the segment stays out of use, and its pages are given back once
+    /// more.
     pub(crate) fn settle_withdrawn(&self, segment: usize, state: State) -> Step {
         if state.owner().is_some() && self.own(segment, state) {
-            self.leave_withdrawn(segment);
+            self.leave_withdrawn(segment, false);
         }
         Step::Passed
     }

@@ -478,8 +478,8 @@ impl Region {
     #[cold]
     fn touch_in_use(&self, part: core::ops::Range<usize>) {
         let size = self.layout.shape.segment_size;
-        let number = |at: usize| at.saturating_sub(self.layout.segments) / size;
-        for segment in number(part.start)..number(part.end.next_multiple_of(size)) {
+        let within = |at: usize| at.saturating_sub(self.layout.segments);
+        for segment in within(part.start) / size..within(part.end).div_ceil(size) {
             if !self.is_withdrawn(segment) {
                 let at = self.segment(segment);
                 let bytes = at.max(part.start)..(at + size).min(part.end);

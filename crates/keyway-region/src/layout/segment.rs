@@ -239,6 +239,11 @@ impl State {
         self.kind() == Some(Kind::Withdrawn) && self.0 & 1 << 4 != 0
     }
 
+    /// The same segment with its pages.
+    pub fn with_pages(self) -> Self {
+        Self(self.0 & !(1 << 4))
+    }
+
     /// What for; `None` when the word is none that this version writes.
     #[inline]
     pub fn kind(self) -> Option<Kind> {
@@ -530,6 +535,7 @@ mod tests {
             assert_eq!((s.kind(), s.owner()), (Some(Kind::Withdrawn), None));
             assert_eq!(s.has_no_pages(), pages_given_back);
             assert_ne!(s, State::withdrawn(u64::MAX - 1, pages_given_back));
+            assert_eq!(s.with_pages(), State::withdrawn(u64::MAX, false));
         }
         assert!(!State::of(Kind::Open, stream).has_no_pages());
     }
