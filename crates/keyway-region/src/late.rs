@@ -5,6 +5,7 @@
 //! every access in turn.
 
 use crate::Moment;
+use crate::Shrinking;
 use crate::check;
 use crate::evict::Victim;
 use crate::hash::{all_choices, tag};
@@ -25,14 +26,14 @@ use std::collections::BTreeSet;
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::rc::Rc;
-use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, Mutex};
 
 /// When everything happens.
 const UNIX_S: i64 = 1_800_000_000;
 /// Segments of a region.
-const SEGMENTS: usize = 24;
+pub(crate) const SEGMENTS: usize = 24;
 
 /// Bytes of a value that takes a segment, but for a little.
 pub(crate) const WHOLE: usize = 15_900;
@@ -85,13 +86,20 @@ pub(crate) fn dies(access: u64, what: impl FnOnce()) -> bool {
     }
 }
 
-/// Which process slots belong to the dead, as bits.
 #[derive(Clone, Default)]
-struct Dead(Arc<AtomicU64>);
+struct Machine {
+    /// which process slots belong to the dead, as bits
+    dead: Arc<AtomicU64>,
+    /// bytes that were given back, in parts
+    holes: Arc<Mutex<BTreeSet<usize>>>,
+}
 
-impl Host for Dead {
+/// Bytes of such a part.
+const PART: usize = 4096;
+
+impl Host for Machine {
     fn life(&self, tenant: &Tenant) -> Life {
-        if self.0.load(Relaxed) & 1 << tenant.slot == 0 {
+        if self.dead.load(Relaxed) & 1 << tenant.slot == 0 {
             Life::Alive
         } else {
             Life::Dead
@@ -104,7 +112,12 @@ impl Host for Dead {
     fn file_len(&self) -> usize {
         usize::MAX
     }
-    fn back(&self, _: Range<usize>) -> std::io::Result<()> {
+    fn back(&self, range: Range<usize>) -> std::io::Result<()> {
+        self.holes.lock().unwrap().retain(|part| !range.contains(part));
+        Ok(())
+    }
+    fn give_back(&self, range: Range<usize>) -> std::io::Result<()> {
+        self.holes.lock().unwrap().extend(range.step_by(PART));
         Ok(())
     }
 }
@@ -112,21 +125,26 @@ impl Host for Dead {
 /// A small region in private memory, whose index has as few buckets as one can have.
 pub(crate) struct Ground {
     pub region: Arc<Region>,
-    dead: Dead,
+    machine: Machine,
     /// what the region stands on
     words: Rc<Vec<u64>>,
 }
 
 impl Ground {
     pub fn new() -> Self {
+        Self::of_pages(PART)
+    }
+
+    /// One on pages of so many bytes.
+    pub fn of_pages(page_size: usize) -> Self {
         let mut shape = Shape {
             segments_max: SEGMENTS,
             process_slots: 4,
             thread_slots: 6,
-            ..Shape::for_memory(crate::layout::plan::MEMORY_MIN, 4096)
+            ..Shape::for_memory(crate::layout::plan::MEMORY_MIN, page_size)
         };
         shape.buckets_initial = shape.buckets_per_segment();
-        let dead = Dead::default();
+        let machine = Machine::default();
         let (words, memory) = private(Layout::new(shape).len_max);
         let creation = Creation {
             shape,
@@ -137,10 +155,10 @@ impl Ground {
             boot_id: [4, 5],
             checksums: false,
         };
-        let region = Region::create(memory, &creation, Box::new(dead.clone())).expect("memory of the right size");
+        let region = Region::create(memory, &creation, Box::new(machine.clone())).expect("memory of the right size");
         Self {
             region: Arc::new(region),
-            dead,
+            machine,
             words: Rc::new(words),
         }
     }
@@ -170,7 +188,7 @@ impl Ground {
 
     /// From now on the process with this slot is dead.
     pub fn dies(&self, process: usize) {
-        self.dead.0.fetch_or(1 << process, Relaxed);
+        self.machine.dead.fetch_or(1 << process, Relaxed);
     }
 
     /// Whatever is there is sound.
@@ -238,6 +256,13 @@ impl Ground {
         (0..SEGMENTS)
             .filter(|segment| self.state(*segment).kind() == Some(kind))
             .collect()
+    }
+
+    /// Segments whose pages, or some of them, were given back.
+    pub fn without_pages(&self) -> BTreeSet<usize> {
+        let (holes, layout) = (self.machine.holes.lock().unwrap(), self.region.layout());
+        let segment = |part: &usize| (part - layout.segments) / layout.shape.segment_size;
+        holes.iter().map(segment).collect()
     }
 
     /// The segment, to be compacted.
@@ -366,6 +391,12 @@ impl Thread {
     pub fn upkeep(&self) {
         let now = self.now();
         self.session.borrow_mut().upkeep(now);
+    }
+
+    /// A step towards the memory limit, so many seconds later, and more while there is more to do at once.
+    pub fn shrink(&self, after_s: u32) {
+        let now = self.now() + after_s;
+        while matches!(self.session.borrow_mut().shrink(now), Shrinking::More) {}
     }
 
     /// Compacts a segment. Whether it is free.

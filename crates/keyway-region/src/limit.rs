@@ -24,6 +24,9 @@
 //! - A thread that dies in step 1 leaves a claimed segment, which becomes free; in step 2 it leaves a withdrawn one with a dead owner,
 //!   which the next sweep leaves without one. The counts are counted again, as that of free segments is.
 
+#[cfg(all(test, feature = "observe"))]
+mod late;
+
 use crate::atomics::{AcqRel, Acquire, AtomicU64, Relaxed, Release};
 use crate::clock::seconds_left;
 use crate::layout::index;
@@ -444,7 +447,7 @@ impl Session {
                 return false;
             };
             let opened = self.region.header(segment).opened.load(Relaxed);
-            if seconds_left(now.max(opened), opened) < GRACE_S {
+            if seconds_left(now, opened) < GRACE_S {
                 return false;
             }
             have_pages |= !state.has_no_pages();
@@ -475,6 +478,10 @@ impl Session {
         }
         if outcome.is_err() {
             region.keeps_pages.store(true, Relaxed);
+        }
+        // As in `withdraw_one`.
+        if region.given_back() >= region.withdrawn() {
+            region.doubt_free();
         }
         outcome.map(|()| given_back)
     }

@@ -21,7 +21,7 @@ use std::sync::{Arc, Mutex};
 const PAGE: usize = 4096;
 const MEMORY: u64 = 4 << 20;
 
-/// What the system does, and which pages it has.
+/// What the system does, which has no room for a longer file, and which pages it has.
 #[derive(Default)]
 struct System {
     /// pages that were given back, by their offset
@@ -79,7 +79,7 @@ impl Host for Machine {
         self.len
     }
     fn back(&self, range: Range<usize>) -> std::io::Result<()> {
-        if self.system.is_full.load(SeqCst) {
+        if self.system.is_full.load(SeqCst) || range.end > self.len {
             return Err(std::io::ErrorKind::StorageFull.into());
         }
         let mut holes = self.system.holes.lock().unwrap();
@@ -122,9 +122,14 @@ const LIMITS: Limits = Limits {
 };
 
 fn world() -> World {
+    world_with(0)
+}
+
+/// One that may have so many more segments.
+fn world_with(spare: usize) -> World {
     let system = Arc::new(System::default());
     let mut at = NonNull::dangling();
-    let (pages, region) = private::region_of(MEMORY, |base, len| {
+    let (pages, region) = private::region_of(MEMORY, spare, |base, len| {
         at = base;
         Box::new(Machine {
             base,
@@ -166,6 +171,17 @@ impl World {
             "the region does not come to its limit: {:?}",
             check::check(&self.region, |_| {}).summary
         );
+    }
+
+    /// What is said to be in use is all but the pages that were given back.
+    fn assert_in_use_is_right(&self) {
+        let (layout, in_use) = (self.region.layout(), self.region.in_use());
+        let holes = self.system.holes.lock().unwrap();
+        for page in (layout.segments..layout.len(self.region.segments())).step_by(PAGE) {
+            let is_in_use = in_use.iter().any(|part| part.contains(&page));
+            assert_eq!(is_in_use, !holes.contains(&page), "the page at {page}");
+        }
+        assert!(in_use.iter().any(|part| part.contains(&0)));
     }
 
     fn holes(&self) -> usize {
@@ -239,6 +255,7 @@ fn a_lower_limit_evicts_and_gives_pages_back_and_a_higher_one_uses_them_again() 
         world.holes() * PAGE,
         counts.withdrawn * world.region.layout().shape.segment_size
     );
+    world.assert_in_use_is_right();
     let there = (0..3000).filter(|key| get(&mut session, *key, world.now())).count();
     assert!((1000..2000).contains(&there), "{there} of 3000 in half of the memory");
     assert_eq!(there as u64 + evicted(), 3000);
@@ -345,6 +362,43 @@ fn what_the_system_cannot_allocate_stays_out_of_use() {
         (world.region.allowed(), world.region.withdrawn()),
         (allowed + 10, all - allowed - 10)
     );
+    world.assert_sound();
+}
+
+#[test]
+fn the_limit_stays_where_the_region_cannot_grow_beyond_it() {
+    let world = world_with(8);
+    let mut session = world.session();
+    let all = world.region.segments();
+    let allowed = world.region.lower(all / 2, LIMITS.item_size_max);
+    world.shrink(&mut session);
+    assert!(world.region.raise(all + 8).is_err());
+    assert_eq!((world.region.segments(), world.region.allowed()), (all, allowed));
+    world.shrink(&mut session);
+    assert_eq!(world.assert_sound().withdrawn, all - allowed);
+}
+
+#[test]
+fn what_is_out_of_use_stays_so_after_a_repair() {
+    let world = world();
+    let mut session = world.session();
+    let all = world.region.segments();
+    for key in 0..1000 {
+        set(&mut session, key, 1000, world.now());
+    }
+    world.region.lower(all / 2, LIMITS.item_size_max);
+    world.shrink(&mut session);
+    drop(session);
+    world.region.repair(UNIX_S, |_| {}).expect("a sound region");
+    assert_eq!(
+        (world.region.withdrawn(), world.region.given_back()),
+        (all - all / 2, all - all / 2)
+    );
+    world.assert_sound();
+    let mut session = world.session();
+    for key in 1000..9000 {
+        set(&mut session, key, 1000, world.now());
+    }
     world.assert_sound();
 }
 

@@ -67,15 +67,16 @@ pub fn region(memory: u64) -> (Vec<Page>, Arc<Region>) {
 /// The same where every process is taken for this.
 #[allow(dead_code, reason = "not every test asks")]
 pub fn region_where(memory: u64, life: Life) -> (Vec<Page>, Arc<Region>) {
-    region_of(memory, |_, len| Box::new(Alone { len, life }))
+    region_of(memory, 0, |_, len| Box::new(Alone { len, life }))
 }
 
-/// The same with a host of the test's own, which is told where the memory is, and how much of it is backed.
-pub fn region_of(memory: u64, host: impl FnOnce(NonNull<u8>, usize) -> Box<dyn Host>) -> (Vec<Page>, Arc<Region>) {
+/// The same with a host of the test's own, which is told where the memory is, and how much of it is backed; and with so many segments fewer
+/// than the region may have.
+pub fn region_of(memory: u64, spare: usize, host: impl FnOnce(NonNull<u8>, usize) -> Box<dyn Host>) -> (Vec<Page>, Arc<Region>) {
     let mut shape = Shape::for_memory(memory, 4096);
     shape.segments_max = Layout::new(shape).segments_for(memory);
     let layout = Layout::new(shape);
-    let segments = layout.segments_for(memory);
+    let segments = layout.segments_for(memory) - spare;
     let mut pages = vec![Page([0; 512]); layout.len_max / 4096 + 1];
     let base: NonNull<u8> = NonNull::new(pages.as_mut_ptr().cast()).expect("a vector's pointer");
     let creation = Creation {
