@@ -86,8 +86,9 @@ pub(crate) fn dies(access: u64, what: impl FnOnce()) -> bool {
     }
 }
 
-#[derive(Clone, Default)]
+#[derive(Clone)]
 struct Machine {
+    page_size: usize,
     /// which process slots belong to the dead, as bits
     dead: Arc<AtomicU64>,
     /// bytes that were given back, in parts
@@ -117,6 +118,8 @@ impl Host for Machine {
         Ok(())
     }
     fn give_back(&self, range: Range<usize>) -> std::io::Result<()> {
+        let is_whole = range.start.is_multiple_of(self.page_size) && range.end.is_multiple_of(self.page_size);
+        assert!(is_whole, "{range:?} are no whole pages");
         self.holes.lock().unwrap().extend(range.step_by(PART));
         Ok(())
     }
@@ -144,7 +147,11 @@ impl Ground {
             ..Shape::for_memory(crate::layout::plan::MEMORY_MIN, page_size)
         };
         shape.buckets_initial = shape.buckets_per_segment();
-        let machine = Machine::default();
+        let machine = Machine {
+            page_size,
+            dead: Arc::default(),
+            holes: Arc::default(),
+        };
         let (words, memory) = private(Layout::new(shape).len_max);
         let creation = Creation {
             shape,

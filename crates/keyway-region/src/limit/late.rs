@@ -1,5 +1,6 @@
 //! The memory limit beside threads that are late, or die.
 
+use crate::atomics::Relaxed;
 use crate::check;
 use crate::late::{Ground, SEGMENTS, Thread, WHOLE, dies, overtaken};
 use crate::layout::segment::Kind;
@@ -44,10 +45,16 @@ fn raise_by_one(thread: &Thread) {
     region.raise(region.allowed() + 1).expect("there is memory");
 }
 
+fn item(i: usize) -> String {
+    format!("item {i}")
+}
+
 fn raise_and_use(thread: &Thread) {
     raise(thread);
+    // The first ones are used first, so that the reserve does not consist of those that were out of use.
+    thread.session().region().superblock().free_hint.store(0, Relaxed);
     for i in 0..SEGMENTS {
-        let _ = thread.store(&format!("item {i}"), 1, WHOLE);
+        let _ = thread.store(&item(i), 1, WHOLE);
     }
 }
 
@@ -63,7 +70,7 @@ fn raise_and_lower_often(thread: &Thread) {
     }
 }
 
-/// Only a segment out of use may be without pages.
+/// Only a segment out of use may be without pages, and it has no item.
 fn pages_are_where_they_must_be(ground: &Ground, when: &str) {
     let withdrawn = ground.segments(Kind::Withdrawn);
     let without = ground.without_pages();
@@ -71,6 +78,13 @@ fn pages_are_where_they_must_be(ground: &Ground, when: &str) {
         without.is_subset(&withdrawn),
         "{when}: {without:?} have no pages, {withdrawn:?} are out of use"
     );
+    let used = (0..SEGMENTS).filter_map(|i| Some(ground.item(&item(i))?.2.segment));
+    for segment in used {
+        assert!(
+            !withdrawn.contains(&segment),
+            "{when}: {segment} is out of use, and has an item"
+        );
+    }
 }
 
 /// Segments out of use that share their pages with no segment in use.
@@ -128,6 +142,7 @@ fn beside(before: Act, late: Act, other: Act, then: impl Fn(&Ground, &str)) {
             let ((), happened) = overtaken(access, move || other(&by), || late(&sleeper));
             let when = format!("pages of {page_size}, overtaken at access {access}");
             pages_are_where_they_must_be(&ground, &when);
+            ground.is_sound();
             then(&ground, &when);
             overtaker.release();
             sleeper.release();
@@ -139,8 +154,8 @@ fn beside(before: Act, late: Act, other: Act, then: impl Fn(&Ground, &str)) {
     }
 }
 
-/// One that dies at each of its accesses in turn loses nothing.
-fn one_dies(before: Act, dying: Act) {
+/// One that dies at each of its accesses in turn loses nothing. Its session's end is known, or it had none.
+fn one_dies(before: Act, dying: Act, had_session: bool) {
     for page_size in PAGES {
         for access in 1.. {
             let ground = Ground::of_pages(page_size);
@@ -148,7 +163,9 @@ fn one_dies(before: Act, dying: Act) {
             before(&dead);
             let died = dies(access, || dying(&dead));
             dead.forget();
-            ground.dies(1);
+            if had_session {
+                ground.dies(1);
+            }
             let when = format!("pages of {page_size}, died at access {access}");
             pages_are_where_they_must_be(&ground, &when);
             for _ in 0..4 {
@@ -156,7 +173,12 @@ fn one_dies(before: Act, dying: Act) {
                 pages_are_where_they_must_be(&ground, &when);
             }
             let counts = check::check(&ground.region, |_| {}).counts;
-            assert_eq!(counts.withdrawn, ground.region.withheld(), "{when}");
+            let withheld = ground.region.withheld();
+            assert_eq!(
+                (counts.withdrawn, counts.withdrawn_counted),
+                (withheld, withheld as u64),
+                "{when}"
+            );
             goes_down_and_up(&ground, &heir, &when);
             if !died {
                 break;
@@ -174,7 +196,7 @@ fn a_late_raiser_frees_no_segment_without_pages() {
 
 #[test]
 fn a_late_raiser_of_a_part_frees_no_segment_without_pages() {
-    for other in [raise_by_one, raise_and_lower, lower_and_give_back] {
+    for other in [raise_by_one, raise, raise_and_use, raise_and_lower, lower_and_give_back] {
         beside(lower_and_give_back, raise_by_one, other, |_, _| ());
         beside(lower_and_withdraw, raise_by_one, other, |_, _| ());
     }
@@ -207,8 +229,49 @@ fn one_that_withdraws_late_withdraws_no_more_and_no_less() {
 
 #[test]
 fn one_that_dies_on_the_way_down_or_up_loses_nothing() {
-    one_dies(lower, withdraw);
-    one_dies(lower_and_withdraw, give_back);
-    one_dies(lower_and_give_back, raise);
-    one_dies(lower_and_withdraw, raise_by_one);
+    one_dies(lower, withdraw, true);
+    one_dies(lower_and_withdraw, give_back, true);
+    one_dies(lower_and_give_back, raise, true);
+    one_dies(lower_and_withdraw, raise_by_one, true);
+}
+
+#[test]
+fn one_without_a_session_that_dies_on_the_way_up_loses_nothing() {
+    one_dies(lower_and_give_back, raise, false);
+    one_dies(lower_and_withdraw, raise_by_one, false);
+}
+
+#[test]
+fn a_count_that_a_dead_raiser_left_too_high_is_counted_again() {
+    let ground = Ground::new();
+    let thread = ground.evictor(0);
+    thread.shrink(0);
+    let withdrawn = &ground.region.superblock().withdrawn;
+    withdrawn.fetch_add(1, Relaxed);
+    thread.upkeep();
+    thread.upkeep();
+    assert_eq!(withdrawn.load(Relaxed), 0);
+}
+
+#[test]
+fn pages_that_come_back_with_a_neighbour_do_not_count_as_given_back() {
+    let ground = Ground::of_pages(PAGES[1]);
+    let thread = ground.evictor(0);
+    lower_and_give_back(&thread);
+    let without = ground.without_pages().len();
+    raise_by_one(&thread);
+    assert_eq!(ground.without_pages().len(), without - 2);
+    assert_eq!(ground.region.given_back(), without - 2);
+}
+
+#[test]
+fn one_that_purges_late_leaves_a_segment_out_of_use_as_it_is() {
+    let ground = Ground::new();
+    let thread = ground.evictor(0);
+    lower_and_give_back(&thread);
+    for segment in ground.segments(Kind::Withdrawn) {
+        let state = ground.state(segment);
+        assert!(!thread.compact(ground.victim(segment)));
+        assert_eq!(ground.state(segment), state);
+    }
 }
