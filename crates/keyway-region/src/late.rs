@@ -114,13 +114,16 @@ impl Host for Machine {
         usize::MAX
     }
     fn back(&self, range: Range<usize>) -> std::io::Result<()> {
-        self.holes.lock().unwrap().retain(|part| !range.contains(part));
+        self.holes
+            .lock()
+            .expect("no thread died with it")
+            .retain(|part| !range.contains(part));
         Ok(())
     }
     fn give_back(&self, range: Range<usize>) -> std::io::Result<()> {
         let is_whole = range.start.is_multiple_of(self.page_size) && range.end.is_multiple_of(self.page_size);
         assert!(is_whole, "{range:?} are no whole pages");
-        self.holes.lock().unwrap().extend(range.step_by(PART));
+        self.holes.lock().expect("no thread died with it").extend(range.step_by(PART));
         Ok(())
     }
 }
@@ -267,7 +270,10 @@ impl Ground {
 
     /// Segments whose pages, or some of them, were given back.
     pub fn without_pages(&self) -> BTreeSet<usize> {
-        let (holes, layout) = (self.machine.holes.lock().unwrap(), self.region.layout());
+        let (holes, layout) = (
+            self.machine.holes.lock().expect("no thread died with it"),
+            self.region.layout(),
+        );
         let segment = |part: &usize| (part - layout.segments) / layout.shape.segment_size;
         holes.iter().map(segment).collect()
     }
