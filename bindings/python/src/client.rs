@@ -471,7 +471,7 @@ impl Client {
         };
         let region = self.region(py)?;
         let cache = region.cache()?.here().map_err(Failure::from)?;
-        py.detach(|| resize(&cache, memory))
+        py.detach(|| resize(cache, memory))
             .map_err(|why| Failure::server(format!("{}: {why}", self.server.display())))?;
         Ok(true)
     }
