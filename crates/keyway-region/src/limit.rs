@@ -224,7 +224,7 @@ impl Region {
         let freed = self
             .header(segment)
             .state
-            .compare_exchange(state.0, State::FREE.0, Release, Relaxed)
+            .compare_exchange(state.0, State::FREE.0, AcqRel, Relaxed)
             .is_ok();
         if freed {
             sb.free.fetch_add(1, Relaxed);

@@ -213,14 +213,19 @@ pub fn liar(reply: &'static [u8]) -> Wire {
     let address = listener
         .local_addr()
         .unwrap_or_else(|e| panic!("a bound socket has an address: {e}"));
+    let stream = TcpStream::connect(address).unwrap_or_else(|e| panic!("{address}: {e}"));
+    let own = stream.local_addr().unwrap_or_else(|e| panic!("{address}: {e}"));
     std::thread::spawn(move || {
-        let Ok((mut stream, _)) = listener.accept() else { return };
+        // Another test may take the port for that of a server which it has just started.
+        let ours = |accepted: io::Result<(TcpStream, _)>| accepted.ok().filter(|(_, peer)| *peer == own);
+        let Some((mut stream, _)) = std::iter::repeat_with(|| listener.accept()).find_map(ours) else {
+            return;
+        };
         // the end of the stream must reach the client before a reset does: whatever it asks is read
         let _ = stream.write_all(reply);
         let _ = stream.shutdown(Shutdown::Write);
         let _ = io::copy(&mut stream, &mut io::sink());
     });
-    let stream = TcpStream::connect(address).unwrap_or_else(|e| panic!("{address}: {e}"));
     Wire::from_tcp(stream).unwrap_or_else(|e| panic!("{address}: {e}"))
 }
 
