@@ -6,8 +6,9 @@
 //! [`MARK`] in its environment, and says that it is ready by a line on its standard output, which is a pipe to us: so the
 //! first process ends with success only when clients can connect, and with the copy's exit code if it cannot start.
 
-use std::fs::OpenOptions;
-use std::io::{self, BufRead, BufReader};
+use std::fs::{File, OpenOptions};
+use std::io::{self, BufRead, BufReader, Write};
+use std::os::fd::AsFd;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
@@ -78,12 +79,16 @@ pub(crate) fn detach(stay: bool) -> io::Result<()> {
     if stay { Ok(()) } else { std::env::set_current_dir("/") }
 }
 
-/// In the copy, when it has said that it is ready: lets go of standard output, and of standard error unless it is to log there.
-pub(crate) fn ready(keep_log: bool) -> io::Result<()> {
+/// In the copy, when it serves: lets go of standard output, and of standard error unless it is to log there, and then says so by this
+/// line. In this order, so that whoever has waited for the line finds the daemon as it stays.
+pub(crate) fn ready(line: &str, keep_log: bool) -> io::Result<()> {
+    let waiting = io::stdout().as_fd().try_clone_to_owned()?;
     let null = OpenOptions::new().read(true).write(true).open("/dev/null")?;
     dup2_stdout(&null)?;
     if !keep_log {
         dup2_stderr(&null)?;
     }
+    // Whoever waited may be gone; the server serves all the same.
+    let _ = writeln!(File::from(waiting), "{line}");
     Ok(())
 }

@@ -99,12 +99,14 @@ impl Plan {
         let server = Server::start_on(sockets, self.config.clone(), cache).map_err(refused)?;
         write_port_file(server.tcp_addresses(), server.udp_addresses());
         let pid_file = self.pid_file.as_deref().map(PidFile::write);
-        // Standard output may be closed; the server serves all the same.
-        let _ = writeln!(std::io::stdout(), "{}", server.ready_line());
-        background::notify_service_manager();
+        let line = server.ready_line();
         if self.daemon {
-            background::ready(self.config.verbosity > 0).map_err(|error| Failure::new(exit::SYSTEM, error))?;
+            background::ready(&line, self.config.verbosity > 0).map_err(|error| Failure::new(exit::SYSTEM, error))?;
+        } else {
+            // Standard output may be closed; the server serves all the same.
+            let _ = writeln!(std::io::stdout(), "{line}");
         }
+        background::notify_service_manager();
         if self.sandbox {
             self.confine(&server);
         } else {

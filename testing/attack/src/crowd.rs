@@ -86,7 +86,7 @@ fn crowd(form: Form) -> Outcome {
     let times = control.wall.max(GRAIN) * TIMES_MAX;
     let most = form.pick(times.max(SHORT_MAX), times);
     // In the gate's form a machine that has other work is not to decide.
-    let wait = form.pick(attacked.wall.min(attacked.work), attacked.wall);
+    let wait = form.pick(attacked.work, attacked.wall);
     judge(
         wait <= most && growth <= bound,
         format!(

@@ -30,7 +30,7 @@ pub struct Ordinary {
 
 /// How long answers took, in rising order.
 pub struct Waits {
-    /// by the server's own processor time
+    /// by the server's own processor time, of which no more counts than was waited
     work: Vec<Duration>,
     /// by the clock on the wall
     wall: Vec<Duration>,
@@ -109,7 +109,8 @@ impl Ordinary {
         while start.elapsed() < period {
             let used = self.used();
             let wait = self.get().unwrap_or_else(|e| panic!("an ordinary get is not answered: {e}"));
-            work.push(self.used().saturating_sub(used));
+            // What the server used after its answer, until this thread ran again, nobody waited for.
+            work.push(self.used().saturating_sub(used).min(wait));
             wall.push(wait);
         }
         work.sort_unstable();
