@@ -287,8 +287,10 @@ impl Executor {
                 reply::value(out, key, item.flags, item.value_len, cas);
             });
             match found {
-                Ok(Some(_)) if origin.is_bounded && out.len() - origin.sent > origin.room => {
+                // It was copied all the same, and that has its price.
+                Ok(Some((item, _))) if origin.is_bounded && out.len() - origin.sent > origin.room => {
                     out.truncate(before);
+                    self.effort.spend_on_bytes(item.value_len);
                     return Outcome::Partly { keys_done: index };
                 }
                 Ok(Some((item, sent_now))) => {

@@ -71,6 +71,8 @@ pub(crate) struct Worker {
     line: VecDeque<usize>,
     /// the same of those whose turns are long
     heavy_line: VecDeque<usize>,
+    /// what the turns of the other line have done in this round, estimated nanoseconds
+    round_spent: u64,
     /// datagrams were served in the last round, and not those who ask for much
     is_udps_round: bool,
     /// connections that want a turn at a time, with the numbers of their peers
@@ -101,6 +103,7 @@ impl Worker {
             is_poll_watched: false,
             line: VecDeque::new(),
             heavy_line: VecDeque::new(),
+            round_spent: 0,
             is_udps_round: false,
             later: BinaryHeap::new(),
             next_tick,
@@ -147,6 +150,7 @@ impl Worker {
                 self.stop();
                 udp.close(&mut self.desk, self.poll.registry());
             }
+            self.round_spent = 0;
             self.hear();
             self.call_later();
             for _ in 0..self.line.len() {
@@ -155,7 +159,7 @@ impl Worker {
                 }
             }
             let (is_heavy, is_udp) = (!self.heavy_line.is_empty(), udp.has_work());
-            if is_heavy {
+            if is_heavy && self.round_spent > 0 {
                 self.send_now();
             }
             // Both cost a long turn, so they take turns.
@@ -473,12 +477,22 @@ impl Worker {
             return;
         }
         connection.queued = false;
-        match connection.turn(&mut self.desk) {
+        let is_light = !connection.is_heavy();
+        let verdict = connection.turn(&mut self.desk);
+        if is_light {
+            // A turn has its price, whatever is done in it.
+            self.round_spent += self.desk.executor.effort.spent() + REQUEST;
+        }
+        match verdict {
             Verdict::Close(reason) => self.close(token, reason),
             verdict => {
                 if let Err(error) = connection.update_interest(self.poll.registry(), &mut self.desk) {
                     log::warn!("{}: cannot watch the connection: {error}", connection.peer.address);
                     self.close(token, CloseReason::Error);
+                } else if verdict == Verdict::Again && self.round_spent >= TURN_WORK {
+                    // So many small requests wait that another turn at once would make the next round a long one.
+                    connection.queued = true;
+                    self.heavy_line.push_back(token);
                 } else if verdict == Verdict::Again {
                     self.stand_in_line(token);
                 } else if let Verdict::Later(at) = verdict
