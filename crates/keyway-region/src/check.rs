@@ -18,12 +18,13 @@
 
 use crate::atomics::{Acquire, Relaxed};
 use crate::hash::{all_choices, tag};
+use crate::index::{Look, Place};
 use crate::layout::bucket::{SLOTS, Split};
 use crate::layout::item;
 use crate::layout::segment::{CHAIN_HEADER_SIZE, EXTENT_HEADER_SIZE, ExtentWord, Kind, LeaseWord, Link, State, TailWord};
 use crate::layout::session::Lease;
 use crate::layout::slot::Slot;
-use crate::lookup::{Look, Place, Seen, Unread};
+use crate::log::{Seen, Unread};
 use crate::region::Region;
 use std::collections::{HashMap, HashSet};
 

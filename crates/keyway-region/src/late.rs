@@ -4,23 +4,22 @@
 //! two accesses of a call is done by another session before one of them, on the same thread of the system, to its end; each test tries
 //! every access in turn.
 
-use crate::Moment;
-use crate::Shrinking;
-use crate::check;
-use crate::evict::Victim;
 use crate::hash::{all_choices, tag};
+use crate::index::{Look, Place};
 use crate::layout::bucket::SLOTS;
 use crate::layout::plan::{Layout, Shape};
 use crate::layout::segment::{Kind, Link, Spare, State};
 use crate::layout::session::Tenant;
 use crate::layout::slot::Slot;
-use crate::lookup::{Look, Place, Seen};
+use crate::log::Seen;
 use crate::memory::tests::private;
 use crate::observe::{Event, install};
-use crate::purge::Step;
+use crate::reclaim::Step;
+use crate::reclaim::Victim;
 use crate::region::{Creation, Host, Life, Region};
-use crate::session::{Limits, Session};
+use crate::sessions::{Limits, Session};
 use crate::verbs::{Delete, Get, Item, Store, StoreMode, Stored, WriteError};
+use crate::{Moment, Shrinking, check};
 use std::cell::{Cell, Ref, RefCell};
 use std::collections::BTreeSet;
 use std::ops::Range;

@@ -14,49 +14,36 @@
 #[cfg(not(target_pointer_width = "64"))]
 compile_error!("a region is mapped whole: 64-bit address spaces only");
 
-mod arithmetic;
-pub mod aside;
 mod atomics;
+mod changes;
 pub mod check;
-mod checksum;
-mod clock;
 mod decimal;
-mod evict;
-mod extent;
-mod ghost;
-mod grow;
+mod durable;
 mod hash;
+pub mod heap;
+mod index;
 #[cfg(all(test, feature = "observe"))]
 mod late;
 pub mod layout;
-mod limit;
-mod lookup;
+mod log;
 pub mod memory;
 pub mod mutants;
 #[cfg(feature = "observe")]
 pub mod observe;
 mod operations;
-mod out;
-mod persist;
-mod publish;
-mod purge;
-mod quick;
-mod raise;
+mod reclaim;
 mod recover;
 mod region;
-mod repair;
-mod session;
-mod sparse;
-mod stripes;
-mod touched;
+mod sessions;
+mod sink;
 pub mod verbs;
 
-pub use clock::{Moment, seconds_of};
-pub use evict::Ages;
+pub use changes::{FLUSH, STRIPES, Stripes, WORDS as STRIPE_WORDS};
 pub use hash::{Hasher, all_choices, hash};
-pub use limit::Shrinking;
 pub use operations::Lent;
-pub use out::Target;
+pub use reclaim::Ages;
+pub use reclaim::Shrinking;
 pub use region::{Creation, Host, Life, Region, Unusable};
-pub use session::{Limits, Process, Seat, Session};
-pub use stripes::{FLUSH, STRIPES, Stripes, WORDS as STRIPE_WORDS};
+pub use region::{Moment, seconds_of};
+pub use sessions::{Limits, Process, Seat, Session};
+pub use sink::Target;

@@ -207,7 +207,7 @@ impl Memory {
     #[inline]
     #[must_use]
     pub fn append_to(&self, offset: usize, len: usize, out: &mut Vec<u8>) -> bool {
-        if out.capacity() - out.len() < len && !crate::aside::try_reserve(out, len + ROOM_BEHIND) {
+        if out.capacity() - out.len() < len && !crate::heap::try_reserve(out, len + ROOM_BEHIND) {
             return false;
         }
         let src = self.at(offset, len);

@@ -16,7 +16,7 @@
 //! key's two bits only, so that nobody else's memory changes its rights. No memory is touched but the two words of a stack frame.
 #![allow(unsafe_code, reason = "the room of PKRU; contract above")]
 
-use keyway_region::aside as region_aside;
+use keyway_region::heap as region_heap;
 use std::cell::Cell;
 use std::sync::OnceLock;
 use std::sync::atomic::AtomicU32;
@@ -93,7 +93,7 @@ impl Latch {
             Gate::Off => (Self::NONE, GateState::Off),
             Gate::Rehearsed => {
                 REHEARSAL.store(1, Relaxed);
-                region_aside::set(aside_erased);
+                region_heap::set(aside_erased);
                 (Self(REHEARSED), GateState::On)
             }
             Gate::WherePossible => match KEY.get_or_init(take_key) {
@@ -233,7 +233,7 @@ fn take_key() -> Result<i32, String> {
         _ => format!("the kernel gives no protection key (pkey_alloc: {e})"),
     })?;
     BITS.store(0b11u32 << (2 * key), Relaxed);
-    region_aside::set(aside_erased);
+    region_heap::set(aside_erased);
     Ok(key)
 }
 

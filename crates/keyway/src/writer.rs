@@ -8,7 +8,7 @@ use crate::gate::{Latch, aside};
 use crate::kernel;
 use crate::presence;
 use crate::socket;
-use keyway_region::aside::reserve;
+use keyway_region::heap::reserve;
 use keyway_region::verbs::RELATIVE_EXPTIME_MAX;
 use keyway_region::verbs::{Arithmetic, Counted, Delete, Deleted, Get, Item, Number, Read, Store, Stored, WriteError};
 use keyway_region::{Lent, Shrinking, Target, seconds_of};

@@ -15,13 +15,13 @@ const REDUNDANT: &[(&str, &str, &str, &str)] = &[];
 /// Calls that no scenario comes to, with the reason: source file, function, text of the line, reason.
 const UNREACHED: &[(&str, &str, &str, &str)] = &[
     (
-        "publish.rs",
+        "index/publish.rs",
         "put_absent",
         "region.abort(place.at, word);",
         "the word is not dirty, so nothing is written back: the scan that found it has made every dirty one with its tag persistent",
     ),
     (
-        "publish.rs",
+        "index/publish.rs",
         "rescan",
         "region.abort(place.at, word);",
         "the word is not dirty, so nothing is written back: a dirty one with its tag has ended the rescan before",
@@ -146,15 +146,19 @@ fn region_sources() -> PathBuf {
 
 /// Every call in the sources. What a function does that is known by its callers (`track_caller`) is theirs.
 fn calls() -> Vec<Call> {
-    let Ok(entries) = std::fs::read_dir(region_sources()) else {
-        return Vec::new();
-    };
+    let root = region_sources();
     let mut found = Vec::new();
-    for entry in entries.flatten() {
-        let file = entry.file_name().to_string_lossy().into_owned();
-        if file.ends_with(".rs") {
-            let text = std::fs::read_to_string(entry.path()).unwrap_or_default();
-            found.extend(calls_in(&file, &text));
+    let mut folders = vec![root.clone()];
+    while let Some(folder) = folders.pop() {
+        let entries = std::fs::read_dir(&folder).expect("the region's sources are there");
+        for path in entries.flatten().map(|entry| entry.path()) {
+            if path.is_dir() {
+                folders.push(path);
+            } else if path.extension().is_some_and(|extension| extension == "rs") {
+                let file = path.strip_prefix(&root).unwrap_or(&path).to_string_lossy().into_owned();
+                let text = std::fs::read_to_string(&path).expect("a source can be read");
+                found.extend(calls_in(&file, &text));
+            }
         }
     }
     found.sort();

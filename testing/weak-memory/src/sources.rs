@@ -25,9 +25,9 @@ pub struct Ordered {
 const NO_PAIRINGS: [&str; 2] = ["atomics.rs", "observe.rs"];
 
 /// The ordered operations of every Rust file below a folder.
-pub fn read(folder: &Path) -> std::io::Result<Vec<Ordered>> {
+pub fn read(root: &Path) -> std::io::Result<Vec<Ordered>> {
     let mut found = Vec::new();
-    let mut folders = vec![folder.to_path_buf()];
+    let mut folders = vec![root.to_path_buf()];
     while let Some(folder) = folders.pop() {
         let mut entries = std::fs::read_dir(&folder)?.collect::<Result<Vec<_>, _>>()?;
         entries.sort_by_key(std::fs::DirEntry::path);
@@ -35,10 +35,7 @@ pub fn read(folder: &Path) -> std::io::Result<Vec<Ordered>> {
             if path.is_dir() {
                 folders.push(path);
             } else if path.extension().is_some_and(|extension| extension == "rs") {
-                let name = path
-                    .file_name()
-                    .map(|name| name.to_string_lossy().into_owned())
-                    .unwrap_or_default();
+                let name = path.strip_prefix(root).unwrap_or(&path).to_string_lossy().into_owned();
                 if !NO_PAIRINGS.contains(&name.as_str()) {
                     found.extend(ordered(&name, &std::fs::read_to_string(&path)?));
                 }

@@ -16,8 +16,10 @@ use super::session::{self, Hold, Lease, ProcessSlot, Tenancy, ThreadSlot};
 use super::slot::{self, Slot};
 use super::stats::Counters;
 use super::superblock::{self, DoorWord, FlushAt, FlushWord, Superblock};
-use crate::clock;
-use crate::{extent, ghost, hash, lookup, region, stripes, verbs};
+use crate::changes;
+use crate::index;
+use crate::log;
+use crate::{hash, region, verbs};
 
 /// The layout that this program has.
 pub const FINGERPRINT: u64 = of(INPUTS, &Counters::NAMES);
@@ -192,28 +194,28 @@ const INDEX: &[Input] = &[
     ("hash: third bucket", hash::third_choice(KEY_HASH)),
     ("hash: tag", hash::tag(KEY_HASH)),
     ("hash: of a sample", hash::sample()),
-    ("hint: seconds", lookup::HINT_SECONDS as u64),
-    ("hint: unit, seconds", lookup::HINT_UNIT_S as u64),
-    ("hint: units", lookup::HINT_UNITS as u64),
-    ("hint: fetched", lookup::HINT_FETCHED as u64),
-    ("hint: longer ago", lookup::HINT_OLD as u64),
-    ("ghost: bits", ghost::BITS as u64),
-    ("ghost: bytes of a line", ghost::LINE_SIZE as u64),
-    ("ghost: place of a hash", ghost::SPREAD),
+    ("hint: seconds", index::HINT_SECONDS as u64),
+    ("hint: unit, seconds", index::HINT_UNIT_S as u64),
+    ("hint: units", index::HINT_UNITS as u64),
+    ("hint: fetched", index::HINT_FETCHED as u64),
+    ("hint: longer ago", index::HINT_OLD as u64),
+    ("ghost: bits", log::GHOST_BITS as u64),
+    ("ghost: bytes of a line", log::GHOST_LINE_SIZE as u64),
+    ("ghost: place of a hash", log::GHOST_SPREAD),
 ];
 
 /// What else stored numbers mean.
 const MEANINGS: &[Input] = &[
     ("format", superblock::VERSION),
-    ("clock: seconds at creation", clock::START_S),
+    ("clock: seconds at creation", region::START_S),
     ("clock: units in a second", superblock::CLOCK_UNITS_PER_S.cast_unsigned()),
     ("clock word: boot and offset", superblock::ClockWord::new(0xBAD, -5).0),
     ("seen word: clock and Unix time", superblock::SeenWord::new(0xBAD, 5).0),
-    ("ticks: seconds each", clock::FINE_TICKS as u64),
-    ("ticks: seconds of a coarse one", clock::COARSE_S),
+    ("ticks: seconds each", region::FINE_TICKS as u64),
+    ("ticks: seconds of a coarse one", region::COARSE_S),
     ("sequence: since", region::SEQUENCE_EPOCH_UNIX_S.cast_unsigned()),
     ("sequence: bits a second", region::SEQUENCE_RATE_BITS as u64),
-    ("stripes", stripes::STRIPES as u64),
+    ("stripes", changes::STRIPES as u64),
     ("sparse: levels", superblock::SPARSE_LEVELS as u64),
     ("sparse: ways", superblock::SPARSE_WAYS as u64),
     ("clean: stopped", superblock::STOPPED),
@@ -223,14 +225,14 @@ const MEANINGS: &[Input] = &[
     ("intent: leasing", session::LEASING as u64),
     ("intent: written", session::WRITTEN as u64),
     ("intent: freeing", session::FREEING as u64),
-    ("class 1: most seconds", extent::CLASS_TTL_S[0] as u64),
-    ("class 2: most seconds", extent::CLASS_TTL_S[1] as u64),
-    ("class 3: most seconds", extent::CLASS_TTL_S[2] as u64),
-    ("class 4: most seconds", extent::CLASS_TTL_S[3] as u64),
-    ("class 5: most seconds", extent::CLASS_TTL_S[4] as u64),
-    ("class 6: most seconds", extent::CLASS_TTL_S[5] as u64),
-    ("class 7: most seconds", extent::CLASS_TTL_S[6] as u64),
-    ("class 1 of few: most seconds", extent::CLASS_TTL_FEW_S[0] as u64),
+    ("class 1: most seconds", log::CLASS_TTL_S[0] as u64),
+    ("class 2: most seconds", log::CLASS_TTL_S[1] as u64),
+    ("class 3: most seconds", log::CLASS_TTL_S[2] as u64),
+    ("class 4: most seconds", log::CLASS_TTL_S[3] as u64),
+    ("class 5: most seconds", log::CLASS_TTL_S[4] as u64),
+    ("class 6: most seconds", log::CLASS_TTL_S[5] as u64),
+    ("class 7: most seconds", log::CLASS_TTL_S[6] as u64),
+    ("class 1 of few: most seconds", log::CLASS_TTL_FEW_S[0] as u64),
 ];
 
 /// A header with different bits in all of its fields, and a key's hash.

@@ -1,16 +1,16 @@
 //! Counting: what increment and decrement mean ("Increment/Decrement", "Meta Arithmetic" of protocol.txt), and how a number is read from
 //! an item's value.
 
-use crate::aside;
 use crate::decimal::{self, Digits};
-use crate::extent::{Draft, Value, Written};
 use crate::hash::Key;
+use crate::heap;
+use crate::index::{Changed, Decision, Old};
 use crate::layout::item::flag;
 use crate::layout::stats::Counter;
-use crate::lookup::Unread;
-use crate::operations::{memcached_size, ttl};
-use crate::publish::{Changed, Decision, Old};
-use crate::session::Session;
+use crate::log::{Draft, Unread, Value, Written};
+use crate::operations::memcached_size;
+use crate::region::ttl;
+use crate::sessions::Session;
 use crate::verbs::{Arithmetic, Counted, Item, Number, WriteError};
 
 impl Session {
@@ -229,7 +229,7 @@ impl Sum {
 /// The number, padded with blanks to more bytes than usual: the old value was that long, and has been read into the buffer.
 fn build_number(value: u64, width: usize, built: &mut Vec<u8>) {
     built.clear();
-    aside::reserve(built, width);
+    heap::reserve(built, width);
     built.extend_from_slice(itoa::Buffer::new().format(value).as_bytes());
     built.resize(width, b' ');
 }

@@ -6,13 +6,13 @@
 //! is scribbled behind the copy does no harm. The mark *dead* is not covered, because it comes later; an item that carries it is
 //! refused. `docs/security.md` says what remains undetected.
 
-use crate::aside::List;
 use crate::atomics::Relaxed;
+use crate::heap::List;
 use crate::layout::item::{CHECKSUM_SIZE, Header, LARGE_BODY_SIZE, flag};
 use crate::layout::segment::{CHAIN_LEN_WORD, Link, SegmentLife};
-use crate::lookup::{Chain, Seen, Unread};
-use crate::out::Out;
+use crate::log::seen::{Chain, Seen, Unread};
 use crate::region::Region;
+use crate::sink::Out;
 use crate::verbs::{Item, KEY_LEN_MAX};
 use std::cell::{Cell, RefCell};
 

@@ -19,17 +19,18 @@
 
 #[cfg(all(test, feature = "observe"))]
 mod late;
+pub(crate) mod repair;
 
-use crate::aside::List;
 use crate::atomics::{Acquire, Relaxed, Release};
+use crate::heap::List;
 use crate::layout::segment::{Kind, State};
 use crate::layout::session::{Hold, IDENTITY_WORDS, Lease, Tenancy, Tenant};
 use crate::layout::slot::Slot;
 use crate::layout::stats::Counter;
 use crate::mutants::{self, Mutant};
-use crate::purge::Step;
+use crate::reclaim::Step;
 use crate::region::{Life, Region};
-use crate::session::{Process, Seat, Session};
+use crate::sessions::{Process, Seat, Session};
 
 impl Region {
     /// Takes back the thread slots of processes that are gone for certain, and fences those of processes that seem to be gone. How

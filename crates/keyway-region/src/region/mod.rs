@@ -4,26 +4,30 @@
 //! anything: they are handed bytes. Values that come out of the region are checked here once (segment numbers, the table
 //! word), so that the rooms above can use them as offsets.
 
+mod clock;
+mod faulted;
 #[cfg(all(test, feature = "observe"))]
 mod late;
+mod resize;
+
+pub(crate) use clock::{COARSE_S, EXPIRED, FINE_TICKS, START_S, expiry_at, seconds_left, ttl};
+pub use clock::{Moment, seconds_of};
 
 use crate::atomics::{Acquire, AtomicU8, AtomicU32, AtomicU64, OwnFlag, OwnNumber, Relaxed, Release};
-use crate::clock::{Moment, seconds_of};
+use crate::changes::Offered;
+use crate::durable::persist::{LINE, Persist, line};
 use crate::hash::Hasher;
 use crate::layout::bucket::{self, Table};
 use crate::layout::fingerprint::FINGERPRINT;
-use crate::layout::item;
 use crate::layout::plan::{Layout, Shape};
 use crate::layout::segment::{Kind, SegmentHeader, SegmentLife, SegmentWords, State};
 use crate::layout::session::{ProcessSlot, Tenancy, Tenant, ThreadSlot};
 use crate::layout::slot::{ROUNDS_MAX, Slot};
 use crate::layout::stats::{Counter, Counters};
 use crate::layout::superblock::{self, DIRTY, FlushAt, FlushWord, Maker, Superblock};
-use crate::layout::{self, index};
+use crate::layout::{self, index, item};
 use crate::memory::Memory;
-use crate::persist::{LINE, Persist, line};
-use crate::stripes::Offered;
-use crate::touched::Touched;
+use crate::region::faulted::Touched;
 
 /// Unix time from which segment sequences count (2024-01-01): keeps CAS uniques below 2^63 until 2057, because clients in
 /// several languages read them as signed.
@@ -815,4 +819,10 @@ impl Region {
 /// The sequence number with which a region goes on at this time: no older one can have reached it.
 pub(crate) fn first_sequence(now_unix_s: i64) -> u64 {
     u64::try_from(now_unix_s - SEQUENCE_EPOCH_UNIX_S).unwrap_or(0).max(1) << SEQUENCE_RATE_BITS
+}
+
+/// A count of segments. It drifts when threads die beside it; below zero is none.
+pub(crate) fn number(count: &AtomicU64) -> usize {
+    let number = count.load(Relaxed);
+    if number > u64::MAX / 2 { 0 } else { index(number) }
 }

@@ -6,19 +6,19 @@
 //! checksums, counted changes, frozen, dirty and tentative words, a second word with the same tag, third buckets, large values, an extent
 //! without room.
 
-use crate::arithmetic::By;
 use crate::atomics::{Acquire, AtomicU64};
 use crate::decimal::{self, Digits};
-use crate::extent::{Draft, Value, Written};
 use crate::hash::{Key, choices, tag};
+use crate::index::lookup::{Led, Look, Place};
+use crate::index::publish::{Absent, stamp_over};
 use crate::layout::bucket::{SLOTS, Table};
 use crate::layout::item::flag;
 use crate::layout::slot::Slot;
 use crate::layout::stats::Counter;
-use crate::lookup::{Led, Look, Place, Seen};
-use crate::operations::ttl;
-use crate::publish::{Absent, stamp_over};
-use crate::session::Session;
+use crate::log::{Draft, Seen, Value, Written};
+use crate::operations::arithmetic::By;
+use crate::region::ttl;
+use crate::sessions::Session;
 use crate::verbs::Item;
 
 /// What a quick look found.

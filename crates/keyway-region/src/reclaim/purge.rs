@@ -8,9 +8,8 @@
 mod late;
 
 use crate::atomics::{Acquire, AtomicU32, Relaxed, Release};
-use crate::evict::Victim;
-use crate::extent::CopyOf;
 use crate::hash::tag;
+use crate::index::{Look, Place};
 use crate::layout::bucket::SLOTS;
 use crate::layout::item::{self, Header, flag};
 use crate::layout::segment::{
@@ -19,11 +18,12 @@ use crate::layout::segment::{
 use crate::layout::session::{FREEING, UPKEEP};
 use crate::layout::slot::Slot;
 use crate::layout::stats::Counter;
-use crate::lookup::{ATTEMPTS_MAX, Look, Place, Seen};
+use crate::log::{ATTEMPTS_MAX, CopyOf, Relocated, Seen};
 use crate::memory::Line;
 use crate::mutants::{self, Mutant};
+use crate::reclaim::evict::Victim;
 use crate::region::Region;
-use crate::session::Session;
+use crate::sessions::Session;
 use crate::verbs::KEY_LEN_MAX;
 
 /// Items whose headers are asked for before they are looked at.
@@ -64,39 +64,6 @@ struct Purge {
 }
 
 impl Region {
-    /// Whether a live thread may still publish an item of this segment. Its lease word must be sealed, or the answer ages.
-    pub(crate) fn has_live_extent(&self, segment: usize) -> bool {
-        let generation = self.segment_life(segment).generation;
-        // PAIRS: leasing: the exchange in `Session::lease_in`.
-        let lease = LeaseWord(self.header(segment).lease.load(Acquire));
-        if !lease.is_of_generation(generation) {
-            return false;
-        }
-        let cell_size = self.layout.shape.cell_size();
-        lease.extents().any(|(cell, _)| {
-            let at = self.segment(segment) + (cell * cell_size).min(self.layout.shape.segment_size - EXTENT_HEADER_SIZE);
-            // PAIRS: closed: the store in `Session::close`. PAIRS: extent: that in `Session::start_extent`.
-            let mut extent = ExtentWord(self.slot(at).load(Acquire));
-            if extent.generation() != generation {
-                // Leased, header not written: by somebody who is at it, or by somebody who died there.
-                if self.is_leasing(segment) {
-                    return true;
-                }
-                // PAIRS: extent: the store in `Session::start_extent`, whose intent has ended.
-                extent = ExtentWord(self.slot(at).load(Acquire));
-                if extent.generation() != generation {
-                    return false;
-                }
-            }
-            let incarnation = TailWord(self.slot(at + 8).load(Relaxed)).incarnation();
-            let owner = crate::layout::segment::Owner {
-                slot: extent.owner(),
-                incarnation,
-            };
-            !extent.is_closed() && (self.is_held(owner) || mutants::is(Mutant::DeadExtentsStand))
-        })
-    }
-
     /// Walks over the items of a segment that no slot names any more, from this offset on, as long as they begin before `until`. Where
     /// it came to, and over how many. A function of its own: most that is purged is dead.
     #[inline(never)]
@@ -725,16 +692,4 @@ impl Session {
         self.free_segment(segment);
         Step::Freed
     }
-}
-
-/// What became of an item that was to be copied.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Relocated {
-    Yes,
-    /// no free segment, or no memory for the copy in between
-    NoRoom,
-    /// with a CAS unique of its own it would not fit into a segment; or it is not as it was written
-    Unfit,
-    /// the slot changed meanwhile
-    Changed,
 }

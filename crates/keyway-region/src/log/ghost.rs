@@ -9,7 +9,7 @@ use crate::atomics::Relaxed;
 use crate::layout::index;
 use crate::layout::segment::Kind;
 use crate::region::Region;
-use crate::session::Session;
+use crate::sessions::Session;
 
 /// Bytes of a line.
 pub(crate) const LINE_SIZE: usize = 64;

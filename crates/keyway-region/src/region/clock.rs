@@ -11,9 +11,9 @@
 //! They rise with the clock, so ticks are compared as they are; only differences need [`seconds_of`].
 
 use crate::atomics::Relaxed;
+use crate::durable::persist::{LINE, line};
 use crate::layout::item::EXPIRY_MAX;
 use crate::layout::superblock::{CLOCK_UNITS_PER_S, ClockWord, SeenWord};
-use crate::persist::{LINE, line};
 use crate::region::Region;
 use core::time::Duration;
 
@@ -201,6 +201,11 @@ pub(crate) fn seconds_left(expiry: u32, now: u32) -> u32 {
 #[cold]
 fn coarse_left(expiry: u32, now: u32) -> u32 {
     u32::try_from(seconds_of(expiry).saturating_sub(seconds_of(now))).unwrap_or(u32::MAX)
+}
+
+#[inline(always)]
+pub(crate) fn ttl(expiry: u32, now: u32) -> Option<u32> {
+    (expiry != 0).then(|| seconds_left(expiry, now))
 }
 
 #[cfg(test)]

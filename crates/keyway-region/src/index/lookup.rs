@@ -3,50 +3,20 @@
 //! The order of loads is the protocol (`model/region_protocol.py`, "get"): table word, slots, then for a slot with our tag:
 //! segment words, the slot again, header, key, value, generation again. On a miss the table word again.
 
-use crate::aside::List;
-use crate::atomics::{Acquire, AtomicU32, AtomicU64, Relaxed, SeqCst, fence};
+use crate::atomics::{Acquire, AtomicU64, Relaxed, SeqCst, fence};
 use crate::hash::{Key, choices, tag, third_choice};
+use crate::heap::List;
 use crate::layout::bucket::{SLOTS, Table};
-use crate::layout::index;
-use crate::layout::item::{ALIGNMENT, Header, LIFETIME_OFFSET, SIZE_MIN, flag};
-use crate::layout::segment::{CHAIN_HEADER_SIZE, Link, SegmentLife};
-use crate::layout::slot::{FREQUENCY_MAX, Slot};
+use crate::layout::item::SIZE_MIN;
+use crate::layout::segment::SegmentLife;
+use crate::layout::slot::Slot;
+use crate::log::{ATTEMPTS_MAX, Seen, Unread};
 use crate::memory::Line;
 use crate::mutants::{self, Mutant};
-use crate::operations::ttl;
-use crate::out::Out;
-use crate::region::Region;
+use crate::region::{Region, ttl};
+use crate::sink::Out;
 use crate::verbs::{Get, Item};
-
-/// How often an operation starts again before it calls the region corrupt. Contention takes a few; only a word that no
-/// version of this program writes makes an endless loop, and this bound turns that into an error.
-pub(crate) const ATTEMPTS_MAX: usize = 1 << 16;
-
-/// Hints below tell the second of the last access, modulo as many; they are made coarse before that begins anew.
-pub(crate) const HINT_SECONDS: u32 = 64;
-/// Seconds that a unit of the others stands for.
-pub(crate) const HINT_UNIT_S: u32 = 16;
-/// Units before their time begins anew.
-pub(crate) const HINT_UNITS: u32 = 63;
-/// Hint: the item was fetched since it was written.
-pub(crate) const HINT_FETCHED: u8 = 0x80;
-/// Hint, lower bits: longer ago than can be said.
-pub(crate) const HINT_OLD: u8 = 0x7F;
-/// A hint of seconds that is this old becomes one of units.
-const HINT_FINE_S: u32 = 16;
-/// Hints older than this many units become [`HINT_OLD`].
-const HINT_AGED: u32 = 32;
-/// Seconds in which all hints are looked at, so that none begins anew: where there are hints of seconds, and elsewhere.
-const SWEEP_FINE_S: u64 = 32;
-const SWEEP_S: u64 = 248;
-const _: () = assert!(HINT_SECONDS + HINT_UNITS == HINT_OLD as u32);
 // A sweep that is late by as much as it takes does no harm either.
-const _: () = assert!(HINT_FINE_S as u64 + SWEEP_FINE_S < HINT_SECONDS as u64);
-const _: () = assert!((HINT_AGED * HINT_UNIT_S) as u64 + 2 * SWEEP_S <= (HINT_UNITS * HINT_UNIT_S) as u64);
-
-/// Longest value: the largest item that can be allowed.
-const VALUE_LEN_MAX: usize = 1 << 30;
-
 /// Cache lines of an item that are asked for before its length is known: header, key and a small value.
 const ITEM_PREFETCH: usize = 3;
 
@@ -108,26 +78,6 @@ impl Buckets {
     }
 }
 
-/// An item under a reader's eyes: valid as long as [`Region::still`] says so.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Seen {
-    pub segment: usize,
-    pub life: SegmentLife,
-    /// offset in the region
-    pub at: usize,
-    /// offset in the segment
-    pub offset: usize,
-    pub header: Header,
-}
-
-impl Seen {
-    /// Whether it is there for those who ask: neither flushed before this epoch, nor expired.
-    #[inline(always)]
-    pub fn is_present(&self, epoch: u64, now: u32) -> bool {
-        self.life.epoch >= epoch && !self.header.is_expired(now)
-    }
-}
-
 /// Where a slot's word leads, as long as the segment is in the life that the word says.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Led {
@@ -147,37 +97,6 @@ pub(crate) enum Look<T> {
     Moved,
     /// the word names what cannot be: shared memory is damaged
     Corrupt,
-}
-
-/// Why a value could not be copied; what was appended of it is rubbish.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Unread {
-    /// it changed on the way, or it is damaged
-    Changed,
-    /// this process has no memory for it
-    NoMemory,
-}
-
-/// A large item's body.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Chain {
-    pub value_len: usize,
-    pub first: Link,
-    /// the last link, which also tells this chain from any other
-    pub last: Link,
-}
-
-impl Chain {
-    /// From a body's words.
-    #[inline]
-    pub fn of([value_len, first, last]: [u64; 3]) -> Option<Self> {
-        Some(Self {
-            // The upper half is its checksum.
-            value_len: Some(index(value_len & 0xFFFF_FFFF)).filter(|len| *len <= VALUE_LEN_MAX)?,
-            first: Link(first),
-            last: Link(last),
-        })
-    }
 }
 
 /// An item that a get found, and the word that led there.
@@ -304,28 +223,6 @@ impl Region {
                 }
             }
         }
-    }
-
-    /// What stands where an item's header is or was.
-    #[inline(always)]
-    pub(crate) fn item_header(&self, at: usize) -> Header {
-        // PAIRS: dead-mark: the store in `Session::bury`.
-        let word = |at| self.memory.get::<AtomicU32>(at).load(Acquire);
-        Header::of(word(at), || word(at + LIFETIME_OFFSET))
-    }
-
-    /// Whether what was read of this item up to now was the item.
-    #[inline(always)]
-    pub(crate) fn still(&self, seen: &Seen) -> bool {
-        // PAIRS: generation: the release fence in `Session::claim_from_free`: a reader of a new byte sees the new generation.
-        fence(Acquire);
-        self.words(seen.segment).generation.load(Relaxed) == seen.life.generation
-    }
-
-    /// Whether the item has this key. Meaningless unless [`Self::still`] holds afterwards.
-    #[inline(always)]
-    pub(crate) fn has_key(&self, seen: &Seen, key: &[u8]) -> bool {
-        seen.header.key_len() == key.len() && self.memory.equals(seen.at + seen.header.key_offset(), key)
     }
 
     /// Gets: appends `head`'s bytes and the value to `out` on a hit, leaves `out` as it was otherwise. `VERIFIED`: in a region with
@@ -466,209 +363,6 @@ impl Region {
         item
     }
 
-    /// The item's marks ([`flag::MARKS`]), and the client's flags.
-    #[inline(always)]
-    pub(crate) fn marks_and_flags(&self, seen: &Seen) -> (u64, u32) {
-        let stale = if self.is_of_before_gap(seen) { flag::STALE } else { 0 };
-        let flags = if seen.header.has(flag::CLIENT_FLAGS) {
-            self.client_flags(seen)
-        } else {
-            0
-        };
-        (seen.header.given() & flag::MARKS | stale, flags)
-    }
-
-    /// Whether the item is from before a gap behind which everything older is stale.
-    #[inline(always)]
-    pub(crate) fn is_of_before_gap(&self, seen: &Seen) -> bool {
-        let before = self.superblock().stale_before.load(Relaxed);
-        before != 0 && self.header(seen.segment).sequence.load(Relaxed) < before
-    }
-
-    #[inline]
-    fn value_len(&self, seen: &Seen, checksum_size: usize) -> usize {
-        match seen.header.is_large() {
-            false => seen.header.value_len().saturating_sub(checksum_size),
-            true => self.chain(seen).map_or(0, |chain| chain.value_len),
-        }
-    }
-
-    /// Bytes that the item takes in the region, a large value's included.
-    #[inline(always)]
-    pub(crate) fn size(&self, seen: &Seen) -> usize {
-        if seen.header.is_large() {
-            self.size_with_chain(seen)
-        } else {
-            seen.header.size()
-        }
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn size_with_chain(&self, seen: &Seen) -> usize {
-        seen.header.size().saturating_add(self.value_len(seen, self.checksum_size))
-    }
-
-    fn client_flags(&self, seen: &Seen) -> u32 {
-        self.memory
-            .get::<AtomicU32>(seen.at + seen.header.client_flags_offset())
-            .load(Relaxed)
-    }
-
-    /// The item's CAS unique: the one that it carries, or the one that its place gives it.
-    pub(crate) fn cas_unique(&self, seen: &Seen) -> u64 {
-        if seen.header.has(flag::CAS) {
-            self.memory.u64_unaligned(seen.at + seen.header.cas_offset())
-        } else {
-            cas_of(self.header(seen.segment).sequence.load(Relaxed), seen.offset)
-        }
-    }
-
-    /// A large item's body.
-    pub(crate) fn chain(&self, seen: &Seen) -> Option<Chain> {
-        if !seen.header.is_large() {
-            return None;
-        }
-        let at = seen.at + seen.header.value_offset();
-        Chain::of([at, at + 8, at + 16].map(|at| self.memory.u64_unaligned(at)))
-    }
-
-    /// Copies the item's value to the end of `out`.
-    pub(crate) fn append_value(&self, seen: &Seen, out: &mut impl Out) -> Result<(), Unread> {
-        if seen.header.is_large() {
-            return self.append_chain(self.chain(seen).ok_or(Unread::Changed)?, out);
-        }
-        let at = seen.at + seen.header.value_offset();
-        out.append(&self.memory, at, seen.header.value_len()).map(|_| ())
-    }
-
-    /// The item's value, copied to `out`; `None` if it is longer, or has segments of its own.
-    #[inline]
-    pub(crate) fn short_value<'o>(&self, seen: &Seen, out: &'o mut [u8]) -> Option<&'o [u8]> {
-        let out = out.get_mut(..seen.header.value_len()).filter(|_| !seen.header.is_large())?;
-        self.memory.read(seen.at + seen.header.value_offset(), out);
-        Some(out)
-    }
-
-    pub(crate) fn append_chain(&self, chain: Chain, out: &mut impl Out) -> Result<(), Unread> {
-        let room = self.layout.shape.segment_size - CHAIN_HEADER_SIZE;
-        let (mut link, mut left) = (chain.first, chain.value_len);
-        let mut walked = 0;
-        while walked < self.segments() {
-            walked += 1;
-            let segment = link.segment();
-            if !self.has(segment) || self.segment_life(segment).generation != link.generation() {
-                return Err(Unread::Changed);
-            }
-            let at = self.segment(segment);
-            let next = Link(self.slot(at).load(Relaxed));
-            let part = left.min(room);
-            let copy = out.append(&self.memory, at + CHAIN_HEADER_SIZE, part);
-            // PAIRS: generation: the fence in `Session::claim_from_free`, as in `still`.
-            fence(Acquire);
-            if self.segment_life(segment).generation != link.generation() {
-                return Err(Unread::Changed);
-            }
-            let copy = copy?;
-            if self.has_checksums() && !self.is_part_intact(link, next, chain.last, copy) {
-                return Err(Unread::Changed);
-            }
-            left -= part;
-            if left == 0 {
-                return Ok(());
-            }
-            link = next;
-        }
-        Err(Unread::Changed)
-    }
-
-    /// Marks a hit: frequency in the slot (until it is full), time and "fetched" in the hint. Hints: a lost one does no harm.
-    #[inline(always)]
-    pub(crate) fn bump(&self, place: Place, word: Slot, now: u32) {
-        if !word.is_frozen() && word.frequency() < FREQUENCY_MAX {
-            let more = word.with_frequency(word.frequency() + 1);
-            // Relaxed: a read-modify-write goes on with what the publish has released.
-            let _ = self.slot(place.at).compare_exchange(word.0, more.0, Relaxed, Relaxed);
-        }
-        self.set_hint(place, now, true);
-    }
-
-    /// Writes a slot's hint if it says something else.
-    #[inline(always)]
-    pub(crate) fn set_hint(&self, place: Place, now: u32, fetched: bool) {
-        if let Some(hint) = self.hint(place.bucket, place.index) {
-            let new = self.hint_code(now) | if fetched { HINT_FETCHED } else { 0 };
-            if hint.load(Relaxed) != new {
-                hint.store(new, Relaxed);
-            }
-        }
-    }
-
-    /// The item of a slot that has just taken the place of `seen` is in use, and was fetched or not as that one. Said once in each period of
-    /// so many seconds, as memcached says it once a minute (ITEM_UPDATE_INTERVAL): an item of a segment that was opened in the present
-    /// period was written in it, and its writer has said so; or copied, then it is said in the next one.
-    #[inline(always)]
-    pub(crate) fn refresh_hint(&self, place: Place, seen: &Seen, now: u32) {
-        const PERIOD_S: u32 = 64;
-        if now ^ self.header(seen.segment).opened.load(Relaxed) >= PERIOD_S {
-            self.set_hint_as_fetched(place, now);
-        }
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn set_hint_as_fetched(&self, place: Place, now: u32) {
-        self.set_hint(place, now, self.is_fetched(place));
-    }
-
-    /// Whether the slot's hint says that its item was fetched since it was written.
-    pub(crate) fn is_fetched(&self, place: Place) -> bool {
-        self.hint(place.bucket, place.index)
-            .is_some_and(|hint| hint.load(Relaxed) & HINT_FETCHED != 0)
-    }
-
-    /// Whether the item was fetched since it was written, and seconds since its last access, at least.
-    pub(crate) fn hint_facts(&self, seen: &Seen, place: Place, now: u32) -> (bool, u32) {
-        let hint = self.hint(place.bucket, place.index).map_or(HINT_OLD, |h| h.load(Relaxed));
-        let fetched = hint & HINT_FETCHED != 0;
-        let since_opened = now.saturating_sub(self.header(seen.segment).opened.load(Relaxed));
-        let idle = match Told::by(hint, now) {
-            Told::Seconds(seconds) => seconds,
-            Told::Units(units) => (units * HINT_UNIT_S + now % HINT_UNIT_S).saturating_sub(HINT_UNIT_S - 1),
-            Told::Old => since_opened.max(HINT_AGED * HINT_UNIT_S),
-        };
-        (fetched, idle)
-    }
-
-    #[inline(always)]
-    fn hint_code(&self, now: u32) -> u8 {
-        if self.has_fine_hints {
-            (now % HINT_SECONDS).to_le_bytes()[0]
-        } else {
-            coarse_code(now)
-        }
-    }
-
-    /// Turns hints that are about to be mistaken for recent ones into coarser ones, and into "old" in the end. Looks at a share of them a
-    /// call: called once a second, it sees each before that.
-    pub(crate) fn age_hints(&self, now: u32) {
-        let count = self.table().count;
-        let share = count.div_ceil(if self.has_fine_hints { SWEEP_FINE_S } else { SWEEP_S });
-        let from = self.superblock().aging.fetch_add(share, Relaxed) % count;
-        for bucket in from..(from + share).min(count) {
-            for index in 0..SLOTS {
-                let Some(hint) = self.hint(bucket, index) else { return };
-                let old = hint.load(Relaxed);
-                let aged = match Told::by(old, now) {
-                    Told::Seconds(seconds @ HINT_FINE_S..) => coarse_code(now.saturating_sub(seconds)),
-                    Told::Units(units) if units > HINT_AGED => HINT_OLD,
-                    _ => continue,
-                };
-                let _ = hint.compare_exchange(old, old & HINT_FETCHED | aged, Relaxed, Relaxed);
-            }
-        }
-    }
-
     /// Visits live items from bucket `cursor` on, until about `budget` buckets and items have been looked at, live or not; the next cursor,
     /// `None` at the end.
     /// An item that is there all the time is visited at least once; one that a split moves may be visited twice.
@@ -740,34 +434,4 @@ fn unlooked(slot: &AtomicU64, word: Slot) -> Look<Seen> {
 #[inline(never)]
 fn is_same(slot: &AtomicU64, word: Slot) -> bool {
     word.same_but_frequency(Slot(slot.load(Relaxed)))
-}
-
-/// The CAS unique that an item's place gives it.
-pub(crate) fn cas_of(sequence: u64, offset: usize) -> u64 {
-    sequence << crate::layout::slot::OFFSET_BITS | (offset / ALIGNMENT) as u64
-}
-
-/// What a hint tells of the time since the last access.
-enum Told {
-    Seconds(u32),
-    /// units that have begun since the one of the access
-    Units(u32),
-    Old,
-}
-
-impl Told {
-    fn by(hint: u8, now: u32) -> Self {
-        match u32::from(hint & !HINT_FETCHED) {
-            second @ ..HINT_SECONDS => Self::Seconds(now.wrapping_sub(second) % HINT_SECONDS),
-            code if code < HINT_SECONDS + HINT_UNITS => {
-                Self::Units((now / HINT_UNIT_S % HINT_UNITS + HINT_UNITS + HINT_SECONDS - code) % HINT_UNITS)
-            }
-            _ => Self::Old,
-        }
-    }
-}
-
-/// The hint of an access at this time, in units.
-fn coarse_code(at: u32) -> u8 {
-    (HINT_SECONDS + at / HINT_UNIT_S % HINT_UNITS).to_le_bytes()[0]
 }

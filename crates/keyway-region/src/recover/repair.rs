@@ -12,12 +12,13 @@
 
 use crate::atomics::{AtomicU64, Relaxed};
 use crate::hash::{all_choices, tag};
+use crate::index::{Look, Place};
 use crate::layout::bucket::SLOTS;
 use crate::layout::segment::{CHAIN_HEADER_SIZE, EXTENT_HEADER_SIZE, ExtentWord, Kind, LeaseWord, Link, State, TailWord};
 use crate::layout::session::Lease;
 use crate::layout::slot::Slot;
 use crate::layout::stats::Counter;
-use crate::lookup::{Look, Place, Seen};
+use crate::log::Seen;
 use crate::region::{Region, Unusable, first_sequence};
 use crate::verbs::KEY_LEN_MAX;
 

@@ -17,9 +17,9 @@
 //! damaged word makes nobody touch what is not there.
 
 use crate::atomics::{Acquire, Relaxed, Release};
+use crate::durable::persist::line;
 use crate::layout::segment::{Kind, SegmentLife, State};
 use crate::mutants::{self, Mutant};
-use crate::persist::line;
 use crate::region::Region;
 
 /// Attempts to set the count of free segments right while others claim and free.

@@ -17,15 +17,15 @@
 //! current, until [`Region::mend_stripes`] finds that no live session names the stripe, and moves the word on to equal halves
 //! that it never had.
 
-use crate::aside;
 use crate::atomics::{Acquire, AtomicU64, Relaxed, Release, light_fence};
+use crate::heap;
 use crate::layout::session::Lease;
 use crate::layout::slot::{Slot, TAG_BITS};
 use crate::layout::superblock::DoorWord;
 use crate::memory::Memory;
 use crate::mutants::{self, Mutant};
 use crate::region::{Life, Region};
-use crate::session::{Process, Session};
+use crate::sessions::{Process, Session};
 use crate::verbs::WriteError;
 use core::any::Any;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -277,14 +277,14 @@ impl Session {
     fn meet_door(&self, door: DoorWord) -> Result<(), WriteError> {
         let mut stripes = None;
         // The list is another thread's at the moment, perhaps; what it held before is unmapped.
-        aside::run(&mut || stripes = self.region.stripes_for(door));
+        heap::run(&mut || stripes = self.region.stripes_for(door));
         if door.is_on() && stripes.is_none() {
             self.leave();
             return Err(WriteError::KernelDoor);
         }
         self.counts.set(door.is_on());
         let mut old = self.stripes.replace(stripes.filter(|_| door.is_on()));
-        aside::run(&mut || old = None);
+        heap::run(&mut || old = None);
         self.door.set(door.0);
         // PAIRS: door: the load in `Region::is_door_acknowledged`, as in `leave`.
         self.thread().door.store(door.0, Release);

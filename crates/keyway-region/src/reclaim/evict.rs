@@ -12,24 +12,19 @@
 //! leased. A purge goes on by steps of some items; between two steps the segment is nobody's, and anybody may do the next.
 //! Nobody waits for anybody: what cannot be reclaimed now is passed by.
 
-use crate::atomics::{AcqRel, Relaxed, Release, fence};
-use crate::clock::seconds_left;
+use crate::atomics::Relaxed;
 use crate::layout::index;
-use crate::layout::segment::{ADMISSION, Kind, LeaseWord, MAIN, POOLS, Spare, State};
+use crate::layout::segment::{ADMISSION, Kind, MAIN, POOLS, Spare, State};
 use crate::layout::stats::Counter;
-use crate::layout::superblock::{FREE, SPARSE_LEVELS, SPARSE_WAYS};
-use crate::limit;
+use crate::layout::superblock::{SPARSE_LEVELS, SPARSE_WAYS};
 use crate::mutants::{self, Mutant};
-use crate::purge::Step;
-use crate::region::Region;
-use crate::session::Session;
+use crate::reclaim::purge::Step;
+use crate::region::{Region, seconds_left};
+use crate::sessions::Session;
 use crate::verbs::WriteError;
 use std::cell::Cell;
-
-/// Bytes that a writer pays for at a time, while the region is full: half a dozen small items.
-pub(crate) const PORTION: usize = 512;
 /// Bytes that are purged for each byte taken, at most. One segment in so many may be left after relocations: see
-/// [`crate::purge::SPARED_MAX`].
+/// [`crate::reclaim::purge::SPARED_MAX`].
 const WORK_MAX: usize = 8;
 /// Headers that are looked at in one step of a survey, and what that counts for in work.
 const SURVEY_STEP: usize = 512;
@@ -43,11 +38,6 @@ const SURVEY_MAX: usize = 1 << 16;
 const STEP_COST: usize = 64;
 /// Portions to wait after a survey that found nothing to reclaim.
 const REST: u32 = 64;
-
-/// Free segments that are kept in reserve: one in this many, within bounds.
-const RESERVE_SHARE: usize = 320;
-const RESERVE_MIN: usize = 3;
-const RESERVE_MAX: usize = 8;
 /// Free segments that only relocations take.
 const FOR_RELOCATIONS: usize = 1;
 /// Segments reclaimed in vain by one allocation before it spares nothing.
@@ -170,11 +160,6 @@ impl Region {
         }
     }
 
-    /// Free segments, about.
-    pub fn free_segments(&self) -> usize {
-        limit::number(&self.superblock().free)
-    }
-
     /// Whether every item in the segment is flushed or expired; of a large value's segment whether the value had expired
     /// when it was written or met last.
     fn is_dead(&self, segment: usize, now: u32, epoch: u64) -> bool {
@@ -199,22 +184,6 @@ impl Region {
     /// Whether no new extent is leased in this segment any more.
     fn is_filled(&self, segment: usize) -> bool {
         self.cells_left(segment) == 0 || !self.is_current(segment)
-    }
-
-    /// Cells in which extents can be leased, or made longer.
-    pub(crate) fn cells_left(&self, segment: usize) -> usize {
-        let lease = LeaseWord(self.header(segment).lease.load(Relaxed));
-        if lease.is_sealed() {
-            0
-        } else {
-            self.layout.shape.cells().saturating_sub(lease.cells())
-        }
-    }
-
-    /// Whether new extents are leased in this segment at present.
-    pub(crate) fn is_current(&self, segment: usize) -> bool {
-        let name = segment as u64 + 1;
-        self.superblock().open_words().any(|open| open.load(Relaxed) == name)
     }
 }
 
@@ -260,86 +229,6 @@ impl Session {
             return Err(WriteError::OutOfMemory);
         }
         self.claim_free().ok_or(WriteError::OutOfMemory)
-    }
-
-    fn reserve(&self) -> usize {
-        (self.region.allowed() / RESERVE_SHARE).clamp(RESERVE_MIN, RESERVE_MAX)
-    }
-
-    /// Whether a segment can be had without touching the reserve.
-    pub(crate) fn has_more_than_reserve(&self) -> bool {
-        self.free_segments() > self.reserve()
-    }
-
-    /// Whether new segments come from old ones only. Those that reclaiming has put by, ahead of need, are no room to grow in.
-    pub(crate) fn is_full(&self) -> bool {
-        self.free_segments() <= 2 * self.reserve() + 2
-    }
-
-    /// Segments that are neither free nor out of use, about.
-    pub(crate) fn used_segments(&self) -> usize {
-        self.region
-            .segments()
-            .saturating_sub(self.free_segments() + self.region.withdrawn())
-    }
-
-    fn free_segments(&self) -> usize {
-        self.region.free_segments()
-    }
-
-    /// Takes a free segment. It is counted out first: a thread that stops before it has one keeps one from the others, and no
-    /// more; if it dies there, recovery counts again.
-    pub(crate) fn claim_free(&self) -> Option<usize> {
-        let (region, segments) = (&self.region, self.region.segments());
-        let sb = region.superblock();
-        let mut free = sb.free.load(Relaxed);
-        loop {
-            if free == 0 || free > u64::MAX / 2 {
-                return None;
-            }
-            match sb.free.compare_exchange(free, free - 1, Relaxed, Relaxed) {
-                Ok(_) => break,
-                Err(now) => free = now,
-            }
-        }
-        // Those freed last first: they are the likeliest to be in a cache, and memory that nobody has touched costs more.
-        let mut freed = (0..SPARSE_WAYS).map_while(|_| region.take_of_level(FREE));
-        if let Some(segment) = freed.find(|segment| self.claim_from_free(*segment)) {
-            return Some(segment);
-        }
-        // Twice round: one that is freed behind the first look is there for the second.
-        let from = usize::try_from(sb.free_hint.load(Relaxed)).unwrap_or(0) % segments;
-        for i in 0..2 * segments {
-            let segment = (from + i) % segments;
-            if self.claim_from_free(segment) {
-                sb.free_hint.store(segment as u64 + 1, Relaxed);
-                return Some(segment);
-            }
-        }
-        // The count was too high, and is not any more.
-        region.doubt_free();
-        None
-    }
-
-    /// The same for a free one, which is about to be written.
-    fn claim_from_free(&self, segment: usize) -> bool {
-        let claimed = self.claim(segment, State::FREE);
-        if claimed {
-            // The segment was given its generation before it was freed.
-            // PAIRS: generation: the acquire fences of readers (`Region::still`): no byte that is written after this is taken for one
-            // of an earlier generation.
-            fence(Release);
-        }
-        claimed
-    }
-
-    /// Makes the segment this thread's, if it is in this state.
-    pub(crate) fn claim(&self, segment: usize, from: State) -> bool {
-        let state = &self.region.header(segment).state;
-        let claimed = from.take(Kind::Claimed, self.owner);
-        // PAIRS: owner: the loads of states: a thread that sees the owner sees his lease. And the stores of states: the claimer comes
-        // after what the segment's last owner did.
-        state.load(Relaxed) == from.0 && state.compare_exchange(from.0, claimed.0, AcqRel, Relaxed).is_ok()
     }
 
     /// The work that is due for taking this many bytes. `true`: more is due for more, because the region is full, or something is dead.

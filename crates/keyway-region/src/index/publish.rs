@@ -7,21 +7,20 @@
 #[cfg(all(test, feature = "observe"))]
 mod late;
 
-use crate::aside;
 use crate::atomics::{Acquire, AtomicU64, Relaxed, Release, SeqCst};
-use crate::checksum::{Outcome, Verified, chain_of};
-use crate::extent::{Draft, Replaced, Value, Written};
 use crate::hash::{Key, choices, tag};
+use crate::heap;
+use crate::index::lookup::{Look, Place};
 use crate::layout::bucket::{SLOTS, Table};
 use crate::layout::segment::SegmentLife;
 use crate::layout::session::OPERATION;
 use crate::layout::slot::Slot;
 use crate::layout::stats::Counter;
-use crate::lookup::{ATTEMPTS_MAX, Chain, Look, Place, Seen, Unread};
+use crate::log::{ATTEMPTS_MAX, Chain, Draft, Outcome, Replaced, Seen, Unread, Value, Verified, Written, chain_of};
 use crate::memory::Line;
 use crate::mutants::{self, Mutant};
 use crate::region::Region;
-use crate::session::Session;
+use crate::sessions::Session;
 use crate::verbs::{Item, WriteError};
 
 /// Bytes of the buffer for built values that a session keeps between operations.
@@ -124,7 +123,7 @@ impl<'r> Old<'r> {
             return self.region.append_chain(chain, out);
         }
         let body = copy.body.borrow();
-        if copy.outcome.get() == Outcome::NoMemory || !aside::try_reserve(out, body.len()) {
+        if copy.outcome.get() == Outcome::NoMemory || !heap::try_reserve(out, body.len()) {
             return Err(Unread::NoMemory);
         }
         out.extend_from_slice(&body);
@@ -204,7 +203,7 @@ impl Session {
         let mut attempt = || self.attempt(key, now, decide, built, &mut prepared).transpose();
         let result = (0..ATTEMPTS_MAX).find_map(|_| attempt());
         built.clear();
-        aside::shrink(built, BUILT_KEPT_MAX);
+        heap::shrink(built, BUILT_KEPT_MAX);
         self.end_operation();
         self.discard(&mut prepared);
         let changed = result.unwrap_or(Err(WriteError::Corrupt))?;

@@ -8,16 +8,17 @@ mod late;
 
 use crate::atomics::{Acquire, Relaxed, Release};
 use crate::hash::all_choices;
+use crate::index::lookup::{Look, Place};
+use crate::index::publish::Prepared;
 use crate::layout::bucket::{self, SLOTS, Split};
 use crate::layout::segment::{Kind, State};
 use crate::layout::session::UPKEEP;
 use crate::layout::slot::Slot;
 use crate::layout::stats::Counter;
-use crate::lookup::{ATTEMPTS_MAX, Look, Place};
+use crate::log::ATTEMPTS_MAX;
 use crate::mutants::{self, Mutant};
-use crate::publish::Prepared;
 use crate::region::Region;
-use crate::session::{ITEMS_BATCH, Session};
+use crate::sessions::{ITEMS_BATCH, Session};
 use crate::verbs::KEY_LEN_MAX;
 
 /// The index begins to double when this many of 100 slots are taken. In a table that grows by splits no insert below it has

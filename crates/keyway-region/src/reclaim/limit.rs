@@ -27,13 +27,12 @@
 #[cfg(all(test, feature = "observe"))]
 mod late;
 
-use crate::atomics::{AcqRel, Acquire, AtomicU64, Relaxed, Release};
-use crate::clock::seconds_left;
+use crate::atomics::{AcqRel, Acquire, Relaxed, Release};
 use crate::layout::index;
 use crate::layout::segment::{Kind, State};
-use crate::purge::Step;
-use crate::region::Region;
-use crate::session::Session;
+use crate::reclaim::purge::Step;
+use crate::region::{Region, number, seconds_left};
+use crate::sessions::Session;
 use core::ops::Range;
 use std::io;
 
@@ -292,12 +291,6 @@ impl Region {
     pub(crate) fn is_withdrawn(&self, segment: usize) -> bool {
         State(self.header(segment).state.load(Relaxed)).kind() == Some(Kind::Withdrawn)
     }
-}
-
-/// A count of segments. It drifts when threads die beside it; below zero is none.
-pub(crate) fn number(count: &AtomicU64) -> usize {
-    let number = count.load(Relaxed);
-    if number > u64::MAX / 2 { 0 } else { index(number) }
 }
 
 impl Session {

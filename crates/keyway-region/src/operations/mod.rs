@@ -2,19 +2,19 @@
 //!
 //! `now` is a tick of the region's clock ([`Region::tick`]). Semantics: protocol.txt, by the section named at each verb.
 
-use crate::aside;
-use crate::clock::{self, EXPIRED, Moment, seconds_left, seconds_of};
-use crate::extent::{Draft, Value, Written};
+pub(crate) mod arithmetic;
+
 use crate::hash::Key;
+use crate::heap;
+use crate::index::{Changed, Decision, Found, Hit, Look, Old, Place};
 use crate::layout::item::flag;
 use crate::layout::slot::Slot;
 use crate::layout::stats::Counter;
-use crate::lookup::{Found, Hit, Look, Place, Unread};
+use crate::log::{Draft, Unread, Value, Written};
 use crate::memory::Memory;
-use crate::out::{Out, Placed, Target};
-use crate::publish::{Changed, Decision, Old};
-use crate::region::Region;
-use crate::session::Session;
+use crate::region::{EXPIRED, Moment, Region, expiry_at, seconds_of, ttl};
+use crate::sessions::Session;
+use crate::sink::{Out, Placed, Target};
 use crate::verbs::{Delete, Deleted, Get, Item, KEY_LEN_MAX, RELATIVE_EXPTIME_MAX, Read, Store, StoreMode, Stored, WriteError};
 
 /// What memcached adds to key and value when it compares an item with -I: its header, the CAS unique, a zero byte behind the
@@ -51,7 +51,7 @@ impl Lent<'_> {
     pub fn append_from(&self, first: usize, out: &mut Vec<u8>) {
         let first = first.min(self.len);
         let rest = self.len - first;
-        aside::reserve(out, rest);
+        heap::reserve(out, rest);
         let has_room = self.memory.append_to(self.at + first, rest, out);
         debug_assert!(has_room, "it was reserved");
     }
@@ -60,7 +60,7 @@ impl Lent<'_> {
 impl Session {
     /// The region's expiry for memcached's `exptime`.
     pub(crate) fn expiry(&self, exptime: i64, now: u32) -> u32 {
-        clock::expiry_at(match exptime {
+        expiry_at(match exptime {
             0 => return 0,
             i64::MIN..0 => return EXPIRED,
             1..=RELATIVE_EXPTIME_MAX => i64::try_from(seconds_of(now)).unwrap_or(i64::MAX).saturating_add(exptime),
@@ -703,32 +703,6 @@ fn wins(item: &Item, ttl_s: Option<u32>, how: &Get) -> bool {
     soon || (item.stale && how.win_stale)
 }
 
-#[inline(always)]
-pub(crate) fn ttl(expiry: u32, now: u32) -> Option<u32> {
-    (expiry != 0).then(|| seconds_left(expiry, now))
-}
-
-impl Item {
-    /// Its marks, as its header has them.
-    #[inline]
-    pub(crate) fn marks(&self) -> u64 {
-        (if self.stale { flag::STALE } else { 0 })
-            | (if self.win_sent { flag::WIN_SENT } else { 0 })
-            | (if self.binary_key { flag::BINARY_KEY } else { 0 })
-    }
-
-    /// An item of which only the marks are known.
-    #[inline]
-    pub(crate) fn marked(marks: u64) -> Self {
-        Self {
-            stale: marks & flag::STALE != 0,
-            win_sent: marks & flag::WIN_SENT != 0,
-            binary_key: marks & flag::BINARY_KEY != 0,
-            ..Self::default()
-        }
-    }
-}
-
 /// The old value under a new head: copied when it is small, handed over when it has segments of its own.
 fn same_value<'v>(old: &Old<'_>, built: &mut Vec<u8>, draft: Draft<'v>) -> Decision<'v> {
     match old.chain() {
@@ -754,7 +728,7 @@ fn join(built: &mut Vec<u8>, mode: StoreMode, old: &Old<'_>, more: &[u8]) -> Res
 }
 
 fn append(built: &mut Vec<u8>, bytes: &[u8]) -> Result<(), Unread> {
-    if !aside::try_reserve(built, bytes.len()) {
+    if !heap::try_reserve(built, bytes.len()) {
         return Err(Unread::NoMemory);
     }
     built.extend_from_slice(bytes);

@@ -3,22 +3,21 @@
 //! A session is made by [`Region::session`] for a process that holds a process slot, and used by one thread at a time. What
 //! it is in the middle of stands in its thread slot, so that anybody can finish or undo it if the thread dies.
 
-use crate::aside::List;
 use crate::atomics::{Acquire, Relaxed, Release, SeqCst, add_single_writer, fence, store_then_fence};
-use crate::checksum::Verified;
-use crate::evict::Reclaim;
-use crate::extent::Leased;
+use crate::changes::Stripes;
 use crate::hash::Key;
+use crate::heap::List;
+use crate::index::Place;
 use crate::layout::index;
 use crate::layout::segment::{Owner, Stream};
 use crate::layout::session::{FREEING, INTENTS, LEASING, Lease, OPERATION, ThreadSlot, UPKEEP, next_incarnation};
 use crate::layout::slot::Slot;
 use crate::layout::stats::Counter;
-use crate::lookup::{Place, Seen};
+use crate::log::{Leased, Seen, Verified};
 use crate::memory::Pinned;
 use crate::mutants::{self, Mutant};
+use crate::reclaim::Reclaim;
 use crate::region::Region;
-use crate::stripes::Stripes;
 use crate::verbs::{Item, KEY_LEN_MAX, WriteError};
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;

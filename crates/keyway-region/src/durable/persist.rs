@@ -11,12 +11,11 @@
 #![allow(unsafe_code, reason = "cache instructions; contract above")]
 
 use crate::atomics::{Acquire, Relaxed, Release, SeqCst, fence};
-use crate::clock::Moment;
 use crate::layout::bucket::{self, Split};
 use crate::layout::segment::{Kind, SegmentHeader, SegmentWords};
 use crate::layout::slot::{DIRTY_BIT, Slot};
 use crate::layout::superblock::{DIRTY, FlushWord, STOPPED, STOPPING, Superblock};
-use crate::region::Region;
+use crate::region::{Moment, Region};
 use core::mem::offset_of;
 
 /// Bytes that are written back at a time.

@@ -1,6 +1,6 @@
 //! Where a get puts a value: at the end of a vector, or in memory of the caller's that is asked for when its length is known.
 
-use crate::lookup::Unread;
+use crate::log::Unread;
 use crate::memory::Memory;
 use crate::verbs::Item;
 use std::mem::MaybeUninit;

@@ -1,0 +1,145 @@
+//! Hints: a byte for each slot that says when its item was last accessed, and whether it was fetched since it was written.
+//!
+//! Anything may stand in a hint without harm: it decides what is evicted first and what statistics say, never what is returned.
+
+use crate::atomics::Relaxed;
+use crate::index::lookup::Place;
+use crate::layout::bucket::SLOTS;
+use crate::layout::slot::{FREQUENCY_MAX, Slot};
+use crate::log::Seen;
+use crate::region::Region;
+
+/// Hints below tell the second of the last access, modulo as many; they are made coarse before that begins anew.
+pub(crate) const HINT_SECONDS: u32 = 64;
+/// Seconds that a unit of the others stands for.
+pub(crate) const HINT_UNIT_S: u32 = 16;
+/// Units before their time begins anew.
+pub(crate) const HINT_UNITS: u32 = 63;
+/// Hint: the item was fetched since it was written.
+pub(crate) const HINT_FETCHED: u8 = 0x80;
+/// Hint, lower bits: longer ago than can be said.
+pub(crate) const HINT_OLD: u8 = 0x7F;
+/// A hint of seconds that is this old becomes one of units.
+const HINT_FINE_S: u32 = 16;
+/// Hints older than this many units become [`HINT_OLD`].
+const HINT_AGED: u32 = 32;
+/// Seconds in which all hints are looked at, so that none begins anew: where there are hints of seconds, and elsewhere.
+const SWEEP_FINE_S: u64 = 32;
+const SWEEP_S: u64 = 248;
+const _: () = assert!(HINT_SECONDS + HINT_UNITS == HINT_OLD as u32);
+const _: () = assert!(HINT_FINE_S as u64 + SWEEP_FINE_S < HINT_SECONDS as u64);
+const _: () = assert!((HINT_AGED * HINT_UNIT_S) as u64 + 2 * SWEEP_S <= (HINT_UNITS * HINT_UNIT_S) as u64);
+
+impl Region {
+    /// Marks a hit: frequency in the slot (until it is full), time and "fetched" in the hint. Hints: a lost one does no harm.
+    #[inline(always)]
+    pub(crate) fn bump(&self, place: Place, word: Slot, now: u32) {
+        if !word.is_frozen() && word.frequency() < FREQUENCY_MAX {
+            let more = word.with_frequency(word.frequency() + 1);
+            // Relaxed: a read-modify-write goes on with what the publish has released.
+            let _ = self.slot(place.at).compare_exchange(word.0, more.0, Relaxed, Relaxed);
+        }
+        self.set_hint(place, now, true);
+    }
+
+    /// Writes a slot's hint if it says something else.
+    #[inline(always)]
+    pub(crate) fn set_hint(&self, place: Place, now: u32, fetched: bool) {
+        if let Some(hint) = self.hint(place.bucket, place.index) {
+            let new = self.hint_code(now) | if fetched { HINT_FETCHED } else { 0 };
+            if hint.load(Relaxed) != new {
+                hint.store(new, Relaxed);
+            }
+        }
+    }
+
+    /// The item of a slot that has just taken the place of `seen` is in use, and was fetched or not as that one. Said once in each period of
+    /// so many seconds, as memcached says it once a minute (ITEM_UPDATE_INTERVAL): an item of a segment that was opened in the present
+    /// period was written in it, and its writer has said so; or copied, then it is said in the next one.
+    #[inline(always)]
+    pub(crate) fn refresh_hint(&self, place: Place, seen: &Seen, now: u32) {
+        const PERIOD_S: u32 = 64;
+        if now ^ self.header(seen.segment).opened.load(Relaxed) >= PERIOD_S {
+            self.set_hint_as_fetched(place, now);
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn set_hint_as_fetched(&self, place: Place, now: u32) {
+        self.set_hint(place, now, self.is_fetched(place));
+    }
+
+    /// Whether the slot's hint says that its item was fetched since it was written.
+    pub(crate) fn is_fetched(&self, place: Place) -> bool {
+        self.hint(place.bucket, place.index)
+            .is_some_and(|hint| hint.load(Relaxed) & HINT_FETCHED != 0)
+    }
+
+    /// Whether the item was fetched since it was written, and seconds since its last access, at least.
+    pub(crate) fn hint_facts(&self, seen: &Seen, place: Place, now: u32) -> (bool, u32) {
+        let hint = self.hint(place.bucket, place.index).map_or(HINT_OLD, |h| h.load(Relaxed));
+        let fetched = hint & HINT_FETCHED != 0;
+        let since_opened = now.saturating_sub(self.header(seen.segment).opened.load(Relaxed));
+        let idle = match Told::by(hint, now) {
+            Told::Seconds(seconds) => seconds,
+            Told::Units(units) => (units * HINT_UNIT_S + now % HINT_UNIT_S).saturating_sub(HINT_UNIT_S - 1),
+            Told::Old => since_opened.max(HINT_AGED * HINT_UNIT_S),
+        };
+        (fetched, idle)
+    }
+
+    #[inline(always)]
+    fn hint_code(&self, now: u32) -> u8 {
+        if self.has_fine_hints {
+            (now % HINT_SECONDS).to_le_bytes()[0]
+        } else {
+            coarse_code(now)
+        }
+    }
+
+    /// Turns hints that are about to be mistaken for recent ones into coarser ones, and into "old" in the end. Looks at a share of them a
+    /// call: called once a second, it sees each before that.
+    pub(crate) fn age_hints(&self, now: u32) {
+        let count = self.table().count;
+        let share = count.div_ceil(if self.has_fine_hints { SWEEP_FINE_S } else { SWEEP_S });
+        let from = self.superblock().aging.fetch_add(share, Relaxed) % count;
+        for bucket in from..(from + share).min(count) {
+            for index in 0..SLOTS {
+                let Some(hint) = self.hint(bucket, index) else { return };
+                let old = hint.load(Relaxed);
+                let aged = match Told::by(old, now) {
+                    Told::Seconds(seconds @ HINT_FINE_S..) => coarse_code(now.saturating_sub(seconds)),
+                    Told::Units(units) if units > HINT_AGED => HINT_OLD,
+                    _ => continue,
+                };
+                let _ = hint.compare_exchange(old, old & HINT_FETCHED | aged, Relaxed, Relaxed);
+            }
+        }
+    }
+}
+
+/// What a hint tells of the time since the last access.
+enum Told {
+    Seconds(u32),
+    /// units that have begun since the one of the access
+    Units(u32),
+    Old,
+}
+
+impl Told {
+    fn by(hint: u8, now: u32) -> Self {
+        match u32::from(hint & !HINT_FETCHED) {
+            second @ ..HINT_SECONDS => Self::Seconds(now.wrapping_sub(second) % HINT_SECONDS),
+            code if code < HINT_SECONDS + HINT_UNITS => {
+                Self::Units((now / HINT_UNIT_S % HINT_UNITS + HINT_UNITS + HINT_SECONDS - code) % HINT_UNITS)
+            }
+            _ => Self::Old,
+        }
+    }
+}
+
+/// The hint of an access at this time, in units.
+fn coarse_code(at: u32) -> u8 {
+    (HINT_SECONDS + at / HINT_UNIT_S % HINT_UNITS).to_le_bytes()[0]
+}

@@ -1,0 +1,125 @@
+//! Copies: an item that is to outlive its segment is written once more, at the log's head.
+
+use crate::heap;
+use crate::layout::item::Header;
+use crate::layout::segment::{SegmentLife, Standing, Stream};
+use crate::layout::session::UPKEEP;
+use crate::layout::stats::Counter;
+use crate::log::checksum::Cover;
+use crate::log::extents::Extent;
+use crate::log::seen::Seen;
+use crate::sessions::Session;
+
+/// What became of an item that was to be copied.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Relocated {
+    Yes,
+    /// no free segment, or no memory for the copy in between
+    NoRoom,
+    /// with a CAS unique of its own it would not fit into a segment; or it is not as it was written
+    Unfit,
+    /// the slot changed meanwhile
+    Changed,
+}
+
+/// An item that is copied to the log's head.
+pub(crate) struct CopyOf<'s> {
+    pub seen: &'s Seen,
+    /// of the copy, which has a CAS unique of its own
+    pub header: Header,
+}
+
+impl CopyOf<'_> {
+    /// What is copied as it stands, from the client flags to the value's end: where it begins in the region, and its length, bytes.
+    fn kept(&self) -> (usize, usize) {
+        let header = self.seen.header;
+        let start = header.client_flags_offset();
+        (self.seen.at + start, header.value_offset() + header.value_len() - start)
+    }
+}
+
+impl Session {
+    /// Copies an item as it stands to a place of its own in this pool, for a compaction or for another round; its CAS unique goes
+    /// with it. Takes free segments only. Its own segment is claimed by this thread.
+    /// The intent for its segment ([`UPKEEP`]) stands afterwards.
+    pub(crate) fn write_copy(
+        &self,
+        copy: &CopyOf<'_>,
+        (pool, is_compaction): (usize, bool),
+        epoch: u64,
+        now: u32,
+    ) -> Result<(usize, SegmentLife, usize), Relocated> {
+        let verified = if self.region.has_checksums() {
+            Some(self.verified_copy(copy)?)
+        } else {
+            None
+        };
+        let (expiry, size) = (copy.header.expiry(), copy.header.size());
+        let class = self.class(expiry, now);
+        let standing = if is_compaction && class == 0 {
+            Standing::Settled
+        } else {
+            Standing::Plain
+        };
+        let extent = self.room_for_copy(size, Stream { pool, class, standing }, epoch, now);
+        if let Some(extent) = &extent {
+            let segment_at = self.region.segment(extent.segment);
+            match &verified {
+                Some(bytes) => self.put_verified(copy.header, bytes, extent),
+                None => self.put_copy(copy, segment_at + extent.next),
+            }
+            self.intend_written(UPKEEP, extent.segment);
+            self.commit(&self.room_in(*extent), segment_at, size, expiry);
+        }
+        if let Some(bytes) = verified {
+            self.scratch.set(bytes);
+        }
+        extent
+            .map(|extent| (extent.segment, extent.life, extent.next))
+            .ok_or(Relocated::NoRoom)
+    }
+
+    /// From one place of the region to the other: lengths are those of the header that was read and validated once, and what the bytes
+    /// are is for whoever reads them to judge, there as here.
+    fn put_copy(&self, copy: &CopyOf<'_>, at: usize) {
+        let memory = &self.region.memory;
+        let header = copy.header;
+        self.write_header(at, header);
+        memory.write(at + header.cas_offset(), &self.region.cas_unique(copy.seen).to_le_bytes());
+        let (from, len) = copy.kept();
+        memory.copy(from, at + header.client_flags_offset(), len);
+    }
+
+    /// The copy in this process's own memory, where nobody changes it between its verification and its new checksum.
+    #[cold]
+    fn verified_copy(&self, copy: &CopyOf<'_>) -> Result<Vec<u8>, Relocated> {
+        let (region, header, seen) = (&*self.region, copy.header, copy.seen);
+        let mut bytes = self.scratch.take();
+        bytes.clear();
+        let (from, len) = copy.kept();
+        let has_memory = heap::try_reserve(&mut bytes, header.size() + size_of::<u64>()) && {
+            bytes.extend_from_slice(&header.0.to_le_bytes());
+            bytes.truncate(header.cas_offset());
+            bytes.extend_from_slice(&region.cas_unique(seen).to_le_bytes());
+            region.memory.append_to(from, len, &mut bytes)
+        };
+        if !has_memory {
+            self.scratch.set(bytes);
+            return Err(Relocated::NoRoom);
+        }
+        bytes.resize(header.size(), 0);
+        if !region.is_copy_intact(seen, header, &bytes) {
+            self.scratch.set(bytes);
+            self.count(Counter::corrupt, 1);
+            return Err(Relocated::Unfit);
+        }
+        Ok(bytes)
+    }
+
+    fn put_verified(&self, header: Header, bytes: &[u8], extent: &Extent) {
+        let region = &*self.region;
+        region.memory.write(region.segment(extent.segment) + extent.next, bytes);
+        let cover = Cover::of_copy(bytes, header, (extent.segment, extent.life, extent.next));
+        region.write_checksum_of_copy(&cover, bytes);
+    }
+}

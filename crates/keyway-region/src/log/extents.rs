@@ -1,0 +1,540 @@
+//! Extents: pieces of an open segment that a thread leases, and fills with items.
+//!
+//! **An extent's tail is release-stored before an item of it is published**, so a walker that trusts only what lies before the tail
+//! meets whole items only, whenever the writer dies.
+
+#[cfg(all(test, feature = "observe"))]
+mod late;
+
+use crate::atomics::{Acquire, Relaxed, Release};
+use crate::layout::index;
+use crate::layout::segment::{EXTENT_HEADER_SIZE, ExtentWord, Kind, LeaseWord, SegmentLife, Standing, State, Stream, TailWord};
+use crate::layout::session::LEASING;
+use crate::log::seen::ATTEMPTS_MAX;
+use crate::mutants::{self, Mutant};
+use crate::sessions::Session;
+use crate::verbs::WriteError;
+use std::cell::Cell;
+
+/// Room for so many items like the one at hand is leased, at most one in so many parts of a segment: extents of several writers lie side
+/// by side, and behind the last item of each the rest is lost.
+const ITEMS_OF_AN_EXTENT: usize = 8;
+const EXTENTS_OF_A_SEGMENT: usize = 4;
+
+/// A session fills segments of its own if the region has so many for each thread slot that was ever leased, and what it writes has no
+/// expiry: then nothing is lost between the items of several, and no core waits for a header that another writes. Otherwise all fill the
+/// same ones.
+const SEGMENTS_OF_A_SESSION: usize = 64;
+
+/// Bytes that a writer pays for at a time, while the region is full: half a dozen small items.
+pub(crate) const PORTION: usize = 512;
+/// Cache lines of the log that are asked for before the next item needs them.
+const WRITE_AHEAD: usize = 4;
+
+/// A leased extent. Offsets in bytes from the segment's start.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Extent {
+    pub segment: usize,
+    pub life: SegmentLife,
+    /// of its segment
+    sequence: u64,
+    stream: Stream,
+    start: usize,
+    pub next: usize,
+    /// how far it is paid for, in work: at most [`Self::leased`]
+    end: usize,
+    leased: usize,
+}
+
+/// The extent that a session has leased for a stream, if any. Its fields are apart: a write looks at few of them and moves one on.
+pub(crate) struct Leased {
+    segment: Cell<usize>,
+    life: Cell<SegmentLife>,
+    sequence: Cell<u64>,
+    stream: Cell<Stream>,
+    start: Cell<usize>,
+    next: Cell<usize>,
+    /// 0: there is none
+    end: Cell<usize>,
+    leased: Cell<usize>,
+}
+
+impl Leased {
+    pub const fn none() -> Self {
+        Self {
+            segment: Cell::new(0),
+            life: Cell::new(SegmentLife::FIRST),
+            sequence: Cell::new(0),
+            stream: Cell::new(Stream {
+                pool: 0,
+                class: 0,
+                standing: Standing::Plain,
+            }),
+            start: Cell::new(0),
+            next: Cell::new(0),
+            end: Cell::new(0),
+            leased: Cell::new(0),
+        }
+    }
+
+    fn extent(&self) -> Extent {
+        Extent {
+            segment: self.segment.get(),
+            life: self.life.get(),
+            sequence: self.sequence.get(),
+            stream: self.stream.get(),
+            start: self.start.get(),
+            next: self.next.get(),
+            end: self.end.get(),
+            leased: self.leased.get(),
+        }
+    }
+
+    #[inline]
+    fn get(&self) -> Option<Extent> {
+        (self.end.get() != 0).then(|| self.extent())
+    }
+
+    fn set(&self, extent: Extent) {
+        self.segment.set(extent.segment);
+        self.life.set(extent.life);
+        self.sequence.set(extent.sequence);
+        self.stream.set(extent.stream);
+        self.start.set(extent.start);
+        self.next.set(extent.next);
+        self.end.set(extent.end);
+        self.leased.set(extent.leased);
+    }
+
+    fn take(&self) -> Option<Extent> {
+        let extent = self.get();
+        self.end.set(0);
+        extent
+    }
+
+    /// The room behind its last item, if the extent is of this epoch and that is so many bytes that are paid for.
+    #[inline(always)]
+    pub(super) fn room(&self, size: usize, epoch: u64) -> Option<Room<'_>> {
+        if self.next.get() + size > self.end.get() || self.life.get().epoch != epoch {
+            return None;
+        }
+        Some(Room {
+            segment: self.segment.get(),
+            life: self.life.get(),
+            sequence: self.sequence.get(),
+            start: self.start.get(),
+            next: self.next.get(),
+            kept: Some(self),
+        })
+    }
+
+    /// Whether it is this extent that is leased.
+    fn is(&self, extent: &Extent) -> bool {
+        self.segment.get() == extent.segment && self.start.get() == extent.start && self.end.get() != 0
+    }
+}
+
+/// Where the next item goes. Offsets in bytes from the segment's start.
+#[derive(Clone, Copy)]
+pub(super) struct Room<'s> {
+    pub segment: usize,
+    pub life: SegmentLife,
+    pub sequence: u64,
+    /// of its extent
+    start: usize,
+    pub next: usize,
+    /// who keeps the extent, if it is kept for the items that come behind
+    kept: Option<&'s Leased>,
+}
+
+impl Session {
+    /// Room for so many bytes in an extent of this stream and epoch.
+    pub(super) fn room(&self, size: usize, stream: Stream, epoch: u64, now: u32) -> Result<Room<'_>, WriteError> {
+        match self.extents.get(stream.index()).and_then(|leased| leased.room(size, epoch)) {
+            Some(room) => Ok(room),
+            None => Ok(self.room_in(self.room_paid(size, stream, epoch, now)?)),
+        }
+    }
+
+    /// The same where the extent at hand has none.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn more_room(&self, size: usize, stream: Stream, epoch: u64, now: u32) -> Option<Room<'_>> {
+        self.room(size, stream, epoch, now).ok()
+    }
+
+    /// Nothing is written in this room: an extent that is not kept for other items ends.
+    #[cold]
+    pub(super) fn leave_room(&self, room: &Room<'_>) {
+        if room.kept.is_none() {
+            self.close(room.segment, room.start, room.life);
+        }
+    }
+
+    /// The room behind the last item of this extent.
+    pub(super) fn room_in(&self, extent: Extent) -> Room<'_> {
+        Room {
+            segment: extent.segment,
+            life: extent.life,
+            sequence: extent.sequence,
+            start: extent.start,
+            next: extent.next,
+            kept: self.extents.get(extent.stream.index()).filter(|leased| leased.is(&extent)),
+        }
+    }
+
+    /// An extent with that room where the one at hand is full or paid for no further.
+    #[cold]
+    #[inline(never)]
+    fn room_paid(&self, size: usize, stream: Stream, epoch: u64, now: u32) -> Result<Extent, WriteError> {
+        let portion = size.max(PORTION);
+        let pressed = self.pay(portion, now);
+        let paid = |mut extent: Extent| {
+            extent.end = if pressed {
+                extent.leased.min(extent.next + portion)
+            } else {
+                extent.leased
+            };
+            extent
+        };
+        let at_hand = self.extent(stream).filter(|e| e.life.epoch == epoch);
+        if let Some(extent) = at_hand.and_then(|e| self.with_room(e, size)) {
+            self.keep(paid(extent));
+            return Ok(paid(extent));
+        }
+        Ok(self.keep_better(paid(self.lease(size, stream, epoch, now, true)?), size))
+    }
+
+    /// The same for a relocation, which takes free segments only and pays for nothing.
+    pub(super) fn room_for_copy(&self, size: usize, stream: Stream, epoch: u64, now: u32) -> Option<Extent> {
+        let at_hand = self.extent(stream).filter(|e| e.life.epoch == epoch);
+        if let Some(extent) = at_hand.and_then(|e| self.with_room(e, size)) {
+            self.keep(extent);
+            return Some(extent);
+        }
+        let extent = self.lease(size, stream, epoch, now, false).ok()?;
+        Some(self.keep_better(extent, size))
+    }
+
+    /// The extent, made longer if need be and if nobody else has leased what follows.
+    fn with_room(&self, extent: Extent, size: usize) -> Option<Extent> {
+        if extent.next + size <= extent.leased {
+            Some(extent)
+        } else {
+            self.extend(extent, size)
+        }
+    }
+
+    /// Keeps whichever has more room left, so that one large item does not cost the rest of a fresh extent. The new one can be made
+    /// longer as far as its segment goes; the old one could not.
+    fn keep_better(&self, extent: Extent, size: usize) -> Extent {
+        let left = |e: &Extent| e.leased - e.next;
+        let behind = self.region.cells_left(extent.segment) * self.region.layout.shape.cell_size();
+        match self.extent(extent.stream) {
+            Some(old) if old.life.epoch == extent.life.epoch && left(&old) > (left(&extent) + behind).saturating_sub(size) => {
+                self.leave_open(extent.segment, extent.life.epoch, extent.stream);
+            }
+            _ => {
+                self.close_extent(extent.stream.index());
+                self.keep(extent);
+            }
+        }
+        extent
+    }
+
+    /// The item is written: PUBLISH of the extent's tail. Invisible before it; behind it a walker parses the item, which
+    /// is dead until a slot names it.
+    #[inline(always)]
+    pub(super) fn commit(&self, room: &Room<'_>, segment_at: usize, size: usize, expiry: u32) {
+        let tail = room.next + size;
+        // The next item's place: the publish that follows would otherwise wait for lines that only the next write asks for.
+        self.region.memory.prefetch_to_write::<WRITE_AHEAD>(segment_at + tail);
+        if expiry != 0 {
+            let expires = &self.region.header(room.segment).expires;
+            if expires.load(Relaxed) < expiry {
+                expires.fetch_max(expiry, Relaxed);
+            }
+        }
+        // PAIRS: tail: the loads in `Session::purge_items` and in `check`: what lies before the tail is whole.
+        let told = if mutants::is(Mutant::PublishBeforeTail) {
+            room.next
+        } else {
+            tail
+        };
+        self.region
+            .slot(segment_at + room.start + 8)
+            .store(TailWord::new(told, self.owner.incarnation).0, Release);
+        // Persistent before the word that leads to it: the barrier stands between this and the publish. Not the header with the
+        // latest expiry, which is a hint: what is purged because of it is looked at item by item.
+        self.region.write_back(segment_at + room.next, size);
+        match room.kept {
+            Some(leased) => leased.next.set(tail),
+            None => self.close(room.segment, room.start, room.life),
+        }
+    }
+
+    #[inline]
+    fn extent(&self, stream: Stream) -> Option<Extent> {
+        self.extents.get(stream.index()).and_then(Leased::get)
+    }
+
+    fn keep(&self, extent: Extent) {
+        if let Some(cell) = self.extents.get(extent.stream.index()) {
+            cell.set(extent);
+        }
+    }
+
+    /// Closes the extent of the stream with this number.
+    pub(crate) fn close_extent(&self, stream: usize) {
+        if let Some(extent) = self.extents.get(stream).and_then(Leased::take) {
+            self.close(extent.segment, extent.start, extent.life);
+            if self.fills_alone(extent.stream) {
+                self.leave_open(extent.segment, extent.life.epoch, extent.stream);
+            }
+        }
+    }
+
+    /// Closes this session's extents in a segment that is to be purged.
+    pub(crate) fn close_extents_in(&self, segment: usize) {
+        for stream in 0..Stream::MAX {
+            if self
+                .extents
+                .get(stream)
+                .and_then(Leased::get)
+                .is_some_and(|e| e.segment == segment)
+            {
+                self.close_extent(stream);
+            }
+        }
+    }
+
+    #[inline(never)]
+    fn close(&self, segment: usize, start: usize, life: SegmentLife) {
+        let at = self.region.segment(segment) + start;
+        let word = ExtentWord::new(life.generation, self.owner.slot).close();
+        // PAIRS: closed: the load in `Region::has_live_extent`: a recycler that sees it closed sees every publish that it served, and the
+        // intent for what is still to be published.
+        self.region.slot(at).store(word.0, Release);
+    }
+
+    /// Cells that are leased at a time for items of such a size.
+    fn comfortable(&self, size: usize) -> usize {
+        let shape = self.region.layout.shape;
+        (size * ITEMS_OF_AN_EXTENT / shape.cell_size()).min(shape.cells() / EXTENTS_OF_A_SEGMENT)
+    }
+
+    /// Leases the cells behind an extent, if nobody else has.
+    fn extend(&self, mut extent: Extent, size: usize) -> Option<Extent> {
+        let shape = self.region.layout.shape;
+        let lease = &self.region.header(extent.segment).lease;
+        let old = LeaseWord(lease.load(Relaxed));
+        let needed = (extent.next + size - extent.leased).div_ceil(shape.cell_size());
+        let left = shape.cells().saturating_sub(old.cells());
+        if old.is_sealed()
+            || !old.is_of_generation(extent.life.generation)
+            || old.cells() * shape.cell_size() != extent.leased
+            || needed > left
+        {
+            return None;
+        }
+        let cells = needed.max(self.comfortable(size)).min(left);
+        lease
+            .compare_exchange(old.0, old.lease(cells, false).0, Relaxed, Relaxed)
+            .ok()?;
+        self.region.write_back_header(extent.segment);
+        self.region
+            .touch(self.region.segment(extent.segment) + extent.leased, cells * shape.cell_size());
+        extent.leased += cells * shape.cell_size();
+        Some(extent)
+    }
+
+    /// Leases an extent with room for `size` bytes, in the open segment or in a new one.
+    fn lease(&self, size: usize, stream: Stream, epoch: u64, now: u32, make_room: bool) -> Result<Extent, WriteError> {
+        let shape = self.region.layout.shape;
+        let needed = (size + EXTENT_HEADER_SIZE).div_ceil(shape.cell_size());
+        let cells = needed.max(self.comfortable(size));
+        let alone = self.fills_alone(stream);
+        for _ in 0..ATTEMPTS_MAX {
+            let hint = self.open_hint(stream);
+            // What somebody left of a segment is this session's alone from here on.
+            if alone && hint != 0 && !self.replace_hint(stream, hint, 0) {
+                continue;
+            }
+            let open = self.named(hint);
+            if let Some(extent) = open.and_then(|segment| self.lease_in(segment, cells, epoch, stream)) {
+                return Ok(extent);
+            }
+            if alone {
+                if let Some(open) = open {
+                    // If it were left open again, it would be for ever where all items are as large.
+                    self.finish_segment(open);
+                }
+            } else if self.open_hint(stream) != hint {
+                continue;
+            }
+            let segment = self.take_segment(now, make_room)?;
+            let extent = self.open_segment(segment, cells, epoch, stream, now);
+            if !alone {
+                self.leave_open(segment, epoch, stream);
+            }
+            return Ok(extent);
+        }
+        Err(WriteError::Corrupt)
+    }
+
+    /// Whether this session leases in segments that no other session leases in.
+    fn fills_alone(&self, stream: Stream) -> bool {
+        stream.class == 0 && self.region.threads() * SEGMENTS_OF_A_SESSION <= self.region.allowed()
+    }
+
+    /// Leaves the rest of a segment to whoever leases next, if it is worth that and more than is left in the one that is open to all.
+    fn leave_open(&self, segment: usize, epoch: u64, stream: Stream) {
+        let hint = self.open_hint(stream);
+        let open = self.named(hint);
+        let cells_left = |segment| self.cells_left_open(segment, epoch, stream);
+        let left = cells_left(segment);
+        let is_better = left >= self.region.layout.shape.cells() / EXTENTS_OF_A_SEGMENT && left > open.map_or(0, cells_left);
+        let finished = if is_better && self.replace_hint(stream, hint, segment as u64 + 1) {
+            open
+        } else {
+            Some(segment)
+        };
+        if let Some(finished) = finished {
+            self.finish_segment(finished);
+        }
+    }
+
+    /// Nobody leases in this segment any more: what is left of it is as good as dead, unless somebody is about to fill it.
+    pub(crate) fn finish_segment(&self, segment: usize) {
+        let state = State(self.region.header(segment).state.load(Relaxed));
+        if state.kind() != Some(Kind::Open) || state.owner().is_some() {
+            return;
+        }
+        let left = self.region.cells_left(segment);
+        if left > 0 && !self.region.has_live_extent(segment) && self.seal(segment) {
+            self.region
+                .count_dead(segment, (left * self.region.layout.shape.cell_size()) as u64);
+        }
+        self.region.offer_filled(segment);
+    }
+
+    /// Puts another segment, plus 1, into the word of the one that is open to all; 0: none is.
+    fn replace_hint(&self, stream: Stream, old: u64, new: u64) -> bool {
+        // PAIRS: open-hint: the load in `open_hint`.
+        self.region
+            .open_word(stream)
+            .is_some_and(|word| word.compare_exchange(old, new, Release, Relaxed).is_ok())
+    }
+
+    fn open_hint(&self, stream: Stream) -> u64 {
+        // PAIRS: open-hint: the exchange in `replace_hint`: a thread that is led to a segment finds it open.
+        self.region.open_word(stream).map_or(0, |w| w.load(Acquire))
+    }
+
+    /// The segment that such a word names, if it names one.
+    fn named(&self, hint: u64) -> Option<usize> {
+        index(hint).checked_sub(1).filter(|segment| self.region.has(*segment))
+    }
+
+    fn cells_left_open(&self, segment: usize, epoch: u64, stream: Stream) -> usize {
+        let usable = self.region.segment_life(segment).epoch == epoch
+            && self.region.header(segment).state.load(Relaxed) == State::of(Kind::Open, stream).0;
+        if usable { self.region.cells_left(segment) } else { 0 }
+    }
+
+    fn lease_in(&self, segment: usize, cells: usize, epoch: u64, stream: Stream) -> Option<Extent> {
+        let region = &self.region;
+        let shape = region.layout.shape;
+        let header = region.header(segment);
+        for _ in 0..ATTEMPTS_MAX {
+            let life = region.segment_life(segment);
+            let old = LeaseWord(header.lease.load(Relaxed));
+            // PAIRS: open: the store in `open_segment`: a thread that sees it open sees its words.
+            let usable = header.state.load(Acquire) == State::of(Kind::Open, stream).0
+                && life.epoch == epoch
+                && old.is_of_generation(life.generation)
+                && !old.is_sealed()
+                && old.cells() + cells <= shape.cells();
+            if !usable {
+                return None;
+            }
+            // A recycler that meets the cells before their header is written asks for this intent. Its fence stands before every byte
+            // that this thread writes there, as that of `claim_from_free` does for the thread that opened the segment.
+            self.intend(LEASING, segment);
+            // PAIRS: leasing: the load in `Region::has_live_extent`: a recycler that sees the lease sees the intent.
+            if header
+                .lease
+                .compare_exchange(old.0, old.lease(cells, true).0, Release, Relaxed)
+                .is_err()
+            {
+                self.relent(LEASING);
+                continue;
+            }
+            let extent = self.start_extent(segment, old.cells(), cells, stream);
+            self.relent(LEASING);
+            // Whoever opened the segment may not have come to its barrier yet.
+            region.write_back_header(segment);
+            region.write_back_words(segment);
+            // From the lease on the segment cannot be recycled; it may have been between the checks and the lease.
+            if extent.life == life {
+                return Some(extent);
+            }
+            self.close(extent.segment, extent.start, extent.life);
+        }
+        None
+    }
+
+    /// Writes the header of an extent whose cells have just been leased.
+    fn start_extent(&self, segment: usize, first_cell: usize, cells: usize, stream: Stream) -> Extent {
+        let region = &self.region;
+        let cell_size = region.layout.shape.cell_size();
+        let life = region.segment_life(segment);
+        let (start, end) = (first_cell * cell_size, (first_cell + cells) * cell_size);
+        let at = region.segment(segment) + start;
+        let next = start + EXTENT_HEADER_SIZE;
+        region.touch(at, end - start);
+        region
+            .slot(at + 8)
+            .store(TailWord::new(next, self.owner.incarnation).0, Relaxed);
+        // PAIRS: extent: the load in `Region::has_live_extent`: a thread that sees the header sees its tail, and its owner's lease.
+        region
+            .slot(at)
+            .store(ExtentWord::new(life.generation, self.owner.slot).0, Release);
+        Extent {
+            segment,
+            life,
+            sequence: region.header(segment).sequence.load(Relaxed),
+            stream,
+            start,
+            next,
+            end,
+            leased: end,
+        }
+    }
+
+    /// Makes a claimed segment an open one, with a first extent for this thread.
+    fn open_segment(&self, segment: usize, cells: usize, epoch: u64, stream: Stream, now: u32) -> Extent {
+        let region = &self.region;
+        let shape = region.layout.shape;
+        let header = region.header(segment);
+        let generation = region.segment_life(segment).generation;
+        // Before the cells: these are in no cache, and a locked instruction waits for the stores before it.
+        header.sequence.store(region.next_sequence(), Relaxed);
+        for cell in 0..shape.cells() {
+            region
+                .slot(region.segment(segment) + cell * shape.cell_size())
+                .store(0, Relaxed);
+        }
+        header.dead.store(0, Relaxed);
+        header.opened.store(now, Relaxed);
+        header.expires.store(if stream.class == 0 { u32::MAX } else { 0 }, Relaxed);
+        header.lease.store(LeaseWord::new(generation).lease(cells, true).0, Relaxed);
+        region.words(segment).epoch.store(epoch, Relaxed);
+        let extent = self.start_extent(segment, 0, cells, stream);
+        // PAIRS: open: the load in `lease_in`: a thread that sees it open sees its words.
+        header.state.store(State::of(Kind::Open, stream).0, Release);
+        region.write_back_header(segment);
+        region.write_back_words(segment);
+        extent
+    }
+}

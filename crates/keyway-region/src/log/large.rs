@@ -1,0 +1,193 @@
+//! Large values: chains of segments that hold nothing else.
+//!
+//! A chain is written last part first, so each part is whole before another one names it. Its segments are the writer's until the item
+//! that leads to the first one is published; from then on they are freed by the thread that takes that item away.
+
+use crate::atomics::{Acquire, Relaxed, Release, fence};
+use crate::hash::Key;
+use crate::heap::List;
+use crate::layout::segment::{CHAIN_HEADER_SIZE, CHAIN_LEN_WORD, Kind, Link, State, Stream};
+use crate::layout::session::FREEING;
+use crate::log::checksum::part_checksum;
+use crate::log::seen::{Chain, Unread};
+use crate::mutants::{self, Mutant};
+use crate::region::Region;
+use crate::sessions::Session;
+use crate::sink::Out;
+use crate::verbs::WriteError;
+
+impl Region {
+    pub(crate) fn append_chain(&self, chain: Chain, out: &mut impl Out) -> Result<(), Unread> {
+        let room = self.layout.shape.segment_size - CHAIN_HEADER_SIZE;
+        let (mut link, mut left) = (chain.first, chain.value_len);
+        let mut walked = 0;
+        while walked < self.segments() {
+            walked += 1;
+            let segment = link.segment();
+            if !self.has(segment) || self.segment_life(segment).generation != link.generation() {
+                return Err(Unread::Changed);
+            }
+            let at = self.segment(segment);
+            let next = Link(self.slot(at).load(Relaxed));
+            let part = left.min(room);
+            let copy = out.append(&self.memory, at + CHAIN_HEADER_SIZE, part);
+            // PAIRS: generation: the fence in `Session::claim_from_free`, as in `still`.
+            fence(Acquire);
+            if self.segment_life(segment).generation != link.generation() {
+                return Err(Unread::Changed);
+            }
+            let copy = copy?;
+            if self.has_checksums() && !self.is_part_intact(link, next, chain.last, copy) {
+                return Err(Unread::Changed);
+            }
+            left -= part;
+            if left == 0 {
+                return Ok(());
+            }
+            link = next;
+        }
+        Err(Unread::Changed)
+    }
+}
+
+impl Session {
+    /// Puts a value into segments of its own, last part first, so that each part is whole before another names it.
+    pub(super) fn write_chain(
+        &self,
+        key: &Key<'_>,
+        value: &[u8],
+        (stream, expiry): (Stream, u32),
+        now: u32,
+    ) -> Result<Chain, WriteError> {
+        let room = self.region.layout.shape.segment_size - CHAIN_HEADER_SIZE;
+        let parts = value.len().div_ceil(room).max(1);
+        // Half of the region: beyond that two writers of such values could starve each other for ever.
+        if parts > self.region.allowed() / 2 {
+            return Err(WriteError::OutOfMemory);
+        }
+        let (mut next, mut last) = (Link::NONE, Link::NONE);
+        for part in value.chunks(room).rev() {
+            self.pay(self.region.layout.shape.segment_size, now);
+            let segment = match self.take_segment(now, true) {
+                Ok(segment) => segment,
+                Err(e) => {
+                    self.free_chain(next);
+                    return Err(e);
+                }
+            };
+            let region = &self.region;
+            let generation = region.segment_life(segment).generation;
+            let link = Link::new(segment, generation);
+            if last == Link::NONE {
+                last = link;
+            }
+            let at = region.segment(segment);
+            region.touch(at, CHAIN_HEADER_SIZE + part.len());
+            let words = [next.0, last.0, key.hash, part.len() as u64];
+            let checksum = if region.has_checksums() {
+                u64::from(part_checksum(link, words, part)) << 32
+            } else {
+                0
+            };
+            for (i, word) in words.into_iter().enumerate() {
+                let checksum = if i == CHAIN_LEN_WORD { checksum } else { 0 };
+                region.slot(at + i * 8).store(word | checksum, Relaxed);
+            }
+            region.memory.write(at + CHAIN_HEADER_SIZE, part);
+            region.header(segment).sequence.store(region.next_sequence(), Relaxed);
+            let expires = if expiry == 0 { u32::MAX } else { expiry };
+            region.header(segment).expires.store(expires, Relaxed);
+            let none = State::of(Kind::Large, stream);
+            let state = if mutants::is(Mutant::ChainWithoutOwner) {
+                none
+            } else {
+                none.take(Kind::Large, self.owner)
+            };
+            // PAIRS: large: the load in `Session::purge_step`: a thread that sees it large sees its words.
+            region.header(segment).state.store(state.0, Release);
+            // Its generation may have been given by somebody who did not come to a barrier.
+            region.write_back(at, CHAIN_HEADER_SIZE + part.len());
+            region.write_back_words(segment);
+            next = link;
+        }
+        Ok(Chain {
+            value_len: value.len(),
+            first: next,
+            last,
+        })
+    }
+
+    /// The chain's head is published: its segments are nobody's any more but the head's.
+    #[inline(never)]
+    pub(crate) fn disown_chain(&self, chain: Chain) {
+        self.each_of_chain(chain.first, |session, segment, old| {
+            if old.kind() == Some(Kind::Large) && old.owner() == Some(session.owner) {
+                let state = &session.region.header(segment).state;
+                // PAIRS: chain-owner: the load in `purge_step`: a thread that finds no owner finds the head.
+                let _ = state.compare_exchange(old.0, old.leave(Kind::Large).0, Release, Relaxed);
+            }
+        });
+    }
+
+    /// Frees the segments of a chain that no slot leads to any more.
+    #[inline(never)]
+    pub(crate) fn free_chain(&self, first: Link) {
+        let mut claimed = List::new();
+        self.each_of_chain(first, |session, segment, state| {
+            if state.kind() == Some(Kind::Large) && session.claim(segment, state) {
+                claimed.push(segment);
+            }
+        });
+        if claimed.is_empty() {
+            return;
+        }
+        let intended = self.region.intended_by_others(self.owner);
+        for segment in claimed.iter() {
+            if self.bump_large(*segment, &intended) {
+                self.free_segment(*segment);
+            }
+        }
+    }
+
+    /// Bumps a claimed segment of a large value, unless somebody walks a chain through it: then it is left to be reclaimed as a
+    /// log without items. `intended`: read after the claim.
+    pub(crate) fn bump_large(&self, segment: usize, intended: &[u64]) -> bool {
+        let is_free = !intended.contains(&(segment as u64 + 1));
+        if is_free {
+            self.bump(segment);
+        } else {
+            let state = &self.region.header(segment).state;
+            // PAIRS: retire: the claim by the thread that goes on.
+            state.store(State(state.load(Relaxed)).leave(Kind::Retired).0, Release);
+        }
+        is_free
+    }
+
+    /// Calls `each` with every segment of a chain and its state; the next link is read before. Meanwhile an intent names the segment: a
+    /// thread that claims it from then on does not bump it. One that claimed it before may: so state and link are read first, and
+    /// then the generation. If it is the link's, both were of that life; if the segment was not claimed either, the life does not end
+    /// before the intent does, however long this thread sleeps in between.
+    fn each_of_chain(&self, first: Link, mut each: impl FnMut(&Self, usize, State)) {
+        let region = &self.region;
+        let mut link = first;
+        let mut walked = 0;
+        while walked < region.segments() {
+            walked += 1;
+            let segment = link.segment();
+            if link == Link::NONE || !region.has(segment) {
+                break;
+            }
+            self.intend(FREEING, segment);
+            let state = State(region.header(segment).state.load(Relaxed));
+            let next = Link(region.slot(region.segment(segment)).load(Relaxed));
+            // PAIRS: chain: the fence of the segment's next owner, in `claim_from_free`.
+            fence(Acquire);
+            if region.words(segment).generation.load(Relaxed) != link.generation() {
+                break;
+            }
+            each(self, segment, state);
+            link = next;
+        }
+        self.relent(FREEING);
+    }
+}

@@ -1,0 +1,182 @@
+//! An item under a reader's eyes: where it lies, and what its bytes say.
+//!
+//! Nothing here knows which slot leads to an item. What is read is believed only when [`Region::still`] says, afterwards, that the
+//! segment is in the life in which the item was found.
+
+use crate::atomics::{Acquire, AtomicU32, Relaxed, fence};
+use crate::layout::index;
+use crate::layout::item::{ALIGNMENT, Header, LIFETIME_OFFSET, flag};
+use crate::layout::segment::{Link, SegmentLife};
+use crate::region::Region;
+use crate::sink::Out;
+
+/// How often an operation starts again before it calls the region corrupt. Contention takes a few; only a word that no
+/// version of this program writes makes an endless loop, and this bound turns that into an error.
+pub(crate) const ATTEMPTS_MAX: usize = 1 << 16;
+
+/// Longest value: the largest item that can be allowed.
+const VALUE_LEN_MAX: usize = 1 << 30;
+
+/// An item under a reader's eyes: valid as long as [`Region::still`] says so.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Seen {
+    pub segment: usize,
+    pub life: SegmentLife,
+    /// offset in the region
+    pub at: usize,
+    /// offset in the segment
+    pub offset: usize,
+    pub header: Header,
+}
+
+impl Seen {
+    /// Whether it is there for those who ask: neither flushed before this epoch, nor expired.
+    #[inline(always)]
+    pub fn is_present(&self, epoch: u64, now: u32) -> bool {
+        self.life.epoch >= epoch && !self.header.is_expired(now)
+    }
+}
+
+/// Why a value could not be copied; what was appended of it is rubbish.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Unread {
+    /// it changed on the way, or it is damaged
+    Changed,
+    /// this process has no memory for it
+    NoMemory,
+}
+
+/// A large item's body.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Chain {
+    pub value_len: usize,
+    pub first: Link,
+    /// the last link, which also tells this chain from any other
+    pub last: Link,
+}
+
+impl Chain {
+    /// From a body's words.
+    #[inline]
+    pub fn of([value_len, first, last]: [u64; 3]) -> Option<Self> {
+        Some(Self {
+            // The upper half is its checksum.
+            value_len: Some(index(value_len & 0xFFFF_FFFF)).filter(|len| *len <= VALUE_LEN_MAX)?,
+            first: Link(first),
+            last: Link(last),
+        })
+    }
+}
+
+impl Region {
+    /// What stands where an item's header is or was.
+    #[inline(always)]
+    pub(crate) fn item_header(&self, at: usize) -> Header {
+        // PAIRS: dead-mark: the store in `Session::bury`.
+        let word = |at| self.memory.get::<AtomicU32>(at).load(Acquire);
+        Header::of(word(at), || word(at + LIFETIME_OFFSET))
+    }
+
+    /// Whether what was read of this item up to now was the item.
+    #[inline(always)]
+    pub(crate) fn still(&self, seen: &Seen) -> bool {
+        // PAIRS: generation: the release fence in `Session::claim_from_free`: a reader of a new byte sees the new generation.
+        fence(Acquire);
+        self.words(seen.segment).generation.load(Relaxed) == seen.life.generation
+    }
+
+    /// Whether the item has this key. Meaningless unless [`Self::still`] holds afterwards.
+    #[inline(always)]
+    pub(crate) fn has_key(&self, seen: &Seen, key: &[u8]) -> bool {
+        seen.header.key_len() == key.len() && self.memory.equals(seen.at + seen.header.key_offset(), key)
+    }
+
+    /// The item's marks ([`flag::MARKS`]), and the client's flags.
+    #[inline(always)]
+    pub(crate) fn marks_and_flags(&self, seen: &Seen) -> (u64, u32) {
+        let stale = if self.is_of_before_gap(seen) { flag::STALE } else { 0 };
+        let flags = if seen.header.has(flag::CLIENT_FLAGS) {
+            self.client_flags(seen)
+        } else {
+            0
+        };
+        (seen.header.given() & flag::MARKS | stale, flags)
+    }
+
+    /// Whether the item is from before a gap behind which everything older is stale.
+    #[inline(always)]
+    pub(crate) fn is_of_before_gap(&self, seen: &Seen) -> bool {
+        let before = self.superblock().stale_before.load(Relaxed);
+        before != 0 && self.header(seen.segment).sequence.load(Relaxed) < before
+    }
+
+    #[inline]
+    pub(crate) fn value_len(&self, seen: &Seen, checksum_size: usize) -> usize {
+        match seen.header.is_large() {
+            false => seen.header.value_len().saturating_sub(checksum_size),
+            true => self.chain(seen).map_or(0, |chain| chain.value_len),
+        }
+    }
+
+    /// Bytes that the item takes in the region, a large value's included.
+    #[inline(always)]
+    pub(crate) fn size(&self, seen: &Seen) -> usize {
+        if seen.header.is_large() {
+            self.size_with_chain(seen)
+        } else {
+            seen.header.size()
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn size_with_chain(&self, seen: &Seen) -> usize {
+        seen.header.size().saturating_add(self.value_len(seen, self.checksum_size))
+    }
+
+    fn client_flags(&self, seen: &Seen) -> u32 {
+        self.memory
+            .get::<AtomicU32>(seen.at + seen.header.client_flags_offset())
+            .load(Relaxed)
+    }
+
+    /// The item's CAS unique: the one that it carries, or the one that its place gives it.
+    pub(crate) fn cas_unique(&self, seen: &Seen) -> u64 {
+        if seen.header.has(flag::CAS) {
+            self.memory.u64_unaligned(seen.at + seen.header.cas_offset())
+        } else {
+            cas_of(self.header(seen.segment).sequence.load(Relaxed), seen.offset)
+        }
+    }
+
+    /// A large item's body.
+    pub(crate) fn chain(&self, seen: &Seen) -> Option<Chain> {
+        if !seen.header.is_large() {
+            return None;
+        }
+        let at = seen.at + seen.header.value_offset();
+        Chain::of([at, at + 8, at + 16].map(|at| self.memory.u64_unaligned(at)))
+    }
+
+    /// Copies the item's value to the end of `out`.
+    pub(crate) fn append_value(&self, seen: &Seen, out: &mut impl Out) -> Result<(), Unread> {
+        if seen.header.is_large() {
+            return self.append_chain(self.chain(seen).ok_or(Unread::Changed)?, out);
+        }
+        let at = seen.at + seen.header.value_offset();
+        out.append(&self.memory, at, seen.header.value_len()).map(|_| ())
+    }
+
+    /// The item's value, copied to `out`; `None` if it is longer, or has segments of its own.
+    #[inline]
+    pub(crate) fn short_value<'o>(&self, seen: &Seen, out: &'o mut [u8]) -> Option<&'o [u8]> {
+        let out = out.get_mut(..seen.header.value_len()).filter(|_| !seen.header.is_large())?;
+        self.memory.read(seen.at + seen.header.value_offset(), out);
+        Some(out)
+    }
+}
+
+/// The CAS unique that an item's place gives it.
+pub(crate) fn cas_of(sequence: u64, offset: usize) -> u64 {
+    sequence << crate::layout::slot::OFFSET_BITS | (offset / ALIGNMENT) as u64
+}

@@ -1,0 +1,198 @@
+//! Segments as the log uses them: whose they are, which are free, and how one changes hands.
+//!
+//! A segment belongs to the thread that its state names, or to nobody. Only its owner gives it a generation, and only after every
+//! word that named it was purged (or it never had one).
+
+use crate::atomics::{AcqRel, Acquire, AtomicU64, Relaxed, Release, fence};
+use crate::layout::segment::{EXTENT_HEADER_SIZE, ExtentWord, Kind, LeaseWord, SegmentHeader, Standing, State, Stream, TailWord};
+use crate::layout::stats::Counter;
+use crate::layout::superblock::{FREE, SPARSE_WAYS};
+use crate::mutants::{self, Mutant};
+use crate::region::{Region, number};
+use crate::sessions::Session;
+
+/// Free segments that are kept in reserve: one in this many, within bounds.
+const RESERVE_SHARE: usize = 320;
+const RESERVE_MIN: usize = 3;
+const RESERVE_MAX: usize = 8;
+
+impl Region {
+    /// Free segments, about.
+    pub fn free_segments(&self) -> usize {
+        number(&self.superblock().free)
+    }
+
+    /// Cells in which extents can be leased, or made longer.
+    pub(crate) fn cells_left(&self, segment: usize) -> usize {
+        let lease = LeaseWord(self.header(segment).lease.load(Relaxed));
+        if lease.is_sealed() {
+            0
+        } else {
+            self.layout.shape.cells().saturating_sub(lease.cells())
+        }
+    }
+
+    /// Whether new extents are leased in this segment at present.
+    pub(crate) fn is_current(&self, segment: usize) -> bool {
+        let name = segment as u64 + 1;
+        self.superblock().open_words().any(|open| open.load(Relaxed) == name)
+    }
+
+    /// The open segment of a stream, plus 1: a hint.
+    pub(crate) fn open_word(&self, stream: Stream) -> Option<&AtomicU64> {
+        let sb = self.superblock();
+        match stream.standing {
+            Standing::Plain => sb.open.get(stream.pool)?.get(stream.class),
+            Standing::Brief => sb.open_brief.get(stream.pool),
+            Standing::Settled => sb.open_settled.get(stream.pool),
+        }
+    }
+
+    /// The number of the segment that is opened next.
+    pub(crate) fn next_sequence(&self) -> u64 {
+        self.superblock().sequence.fetch_add(1, Relaxed)
+    }
+
+    /// Segments that have been opened since this one was.
+    #[inline(always)]
+    pub(crate) fn age(&self, segment: &SegmentHeader) -> u64 {
+        let now = self.superblock().sequence.load(Relaxed);
+        now.wrapping_sub(segment.sequence.load(Relaxed))
+    }
+
+    /// Whether a live thread may still publish an item of this segment. Its lease word must be sealed, or the answer ages.
+    pub(crate) fn has_live_extent(&self, segment: usize) -> bool {
+        let generation = self.segment_life(segment).generation;
+        // PAIRS: leasing: the exchange in `Session::lease_in`.
+        let lease = LeaseWord(self.header(segment).lease.load(Acquire));
+        if !lease.is_of_generation(generation) {
+            return false;
+        }
+        let cell_size = self.layout.shape.cell_size();
+        lease.extents().any(|(cell, _)| {
+            let at = self.segment(segment) + (cell * cell_size).min(self.layout.shape.segment_size - EXTENT_HEADER_SIZE);
+            // PAIRS: closed: the store in `Session::close`. PAIRS: extent: that in `Session::start_extent`.
+            let mut extent = ExtentWord(self.slot(at).load(Acquire));
+            if extent.generation() != generation {
+                // Leased, header not written: by somebody who is at it, or by somebody who died there.
+                if self.is_leasing(segment) {
+                    return true;
+                }
+                // PAIRS: extent: the store in `Session::start_extent`, whose intent has ended.
+                extent = ExtentWord(self.slot(at).load(Acquire));
+                if extent.generation() != generation {
+                    return false;
+                }
+            }
+            let incarnation = TailWord(self.slot(at + 8).load(Relaxed)).incarnation();
+            let owner = crate::layout::segment::Owner {
+                slot: extent.owner(),
+                incarnation,
+            };
+            !extent.is_closed() && (self.is_held(owner) || mutants::is(Mutant::DeadExtentsStand))
+        })
+    }
+}
+
+impl Session {
+    pub(crate) fn reserve(&self) -> usize {
+        (self.region.allowed() / RESERVE_SHARE).clamp(RESERVE_MIN, RESERVE_MAX)
+    }
+
+    /// Whether a segment can be had without touching the reserve.
+    pub(crate) fn has_more_than_reserve(&self) -> bool {
+        self.free_segments() > self.reserve()
+    }
+
+    /// Whether new segments come from old ones only. Those that reclaiming has put by, ahead of need, are no room to grow in.
+    pub(crate) fn is_full(&self) -> bool {
+        self.free_segments() <= 2 * self.reserve() + 2
+    }
+
+    /// Segments that are neither free nor out of use, about.
+    pub(crate) fn used_segments(&self) -> usize {
+        self.region
+            .segments()
+            .saturating_sub(self.free_segments() + self.region.withdrawn())
+    }
+
+    pub(crate) fn free_segments(&self) -> usize {
+        self.region.free_segments()
+    }
+
+    /// Takes a free segment. It is counted out first: a thread that stops before it has one keeps one from the others, and no
+    /// more; if it dies there, recovery counts again.
+    pub(crate) fn claim_free(&self) -> Option<usize> {
+        let (region, segments) = (&self.region, self.region.segments());
+        let sb = region.superblock();
+        let mut free = sb.free.load(Relaxed);
+        loop {
+            if free == 0 || free > u64::MAX / 2 {
+                return None;
+            }
+            match sb.free.compare_exchange(free, free - 1, Relaxed, Relaxed) {
+                Ok(_) => break,
+                Err(now) => free = now,
+            }
+        }
+        // Those freed last first: they are the likeliest to be in a cache, and memory that nobody has touched costs more.
+        let mut freed = (0..SPARSE_WAYS).map_while(|_| region.take_of_level(FREE));
+        if let Some(segment) = freed.find(|segment| self.claim_from_free(*segment)) {
+            return Some(segment);
+        }
+        // Twice round: one that is freed behind the first look is there for the second.
+        let from = usize::try_from(sb.free_hint.load(Relaxed)).unwrap_or(0) % segments;
+        for i in 0..2 * segments {
+            let segment = (from + i) % segments;
+            if self.claim_from_free(segment) {
+                sb.free_hint.store(segment as u64 + 1, Relaxed);
+                return Some(segment);
+            }
+        }
+        // The count was too high, and is not any more.
+        region.doubt_free();
+        None
+    }
+
+    /// The same for a free one, which is about to be written.
+    fn claim_from_free(&self, segment: usize) -> bool {
+        let claimed = self.claim(segment, State::FREE);
+        if claimed {
+            // The segment was given its generation before it was freed.
+            // PAIRS: generation: the acquire fences of readers (`Region::still`): no byte that is written after this is taken for one
+            // of an earlier generation.
+            fence(Release);
+        }
+        claimed
+    }
+
+    /// Makes the segment this thread's, if it is in this state.
+    pub(crate) fn claim(&self, segment: usize, from: State) -> bool {
+        let state = &self.region.header(segment).state;
+        let claimed = from.take(Kind::Claimed, self.owner);
+        // PAIRS: owner: the loads of states: a thread that sees the owner sees his lease. And the stores of states: the claimer comes
+        // after what the segment's last owner did.
+        state.load(Relaxed) == from.0 && state.compare_exchange(from.0, claimed.0, AcqRel, Relaxed).is_ok()
+    }
+
+    /// Gives a claimed segment its next generation: every word that ever named it is void.
+    pub(crate) fn bump(&self, segment: usize) {
+        let word = &self.region.words(segment).generation;
+        // Nothing is written in it before it is free, and claimed again (`claim_from_free`).
+        word.store(word.load(Relaxed).wrapping_add(1), Relaxed);
+        self.count(Counter::segments_recycled, 1);
+    }
+
+    /// Gives a claimed and bumped segment back to everybody.
+    pub(crate) fn free_segment(&self, segment: usize) {
+        // PAIRS: owner: the claim by its next owner, which comes after all that was done in it.
+        self.region.header(segment).state.store(State::FREE.0, Release);
+        let sb = self.region.superblock();
+        sb.free.fetch_add(1, Relaxed);
+        self.region.offer(segment, FREE);
+        // While the region is not full, what was used before goes before memory that nobody has touched.
+        if !self.is_full() {
+            sb.free_hint.store(segment as u64, Relaxed);
+        }
+    }
+}
