@@ -24,8 +24,9 @@ use crate::layout::item;
 use crate::layout::segment::{CHAIN_HEADER_SIZE, EXTENT_HEADER_SIZE, ExtentWord, Kind, LeaseWord, Link, State, TailWord};
 use crate::layout::session::Lease;
 use crate::layout::slot::Slot;
-use crate::log::{Seen, Unread};
+use crate::log::Seen;
 use crate::region::Region;
+use crate::sink::Unread;
 use std::collections::{HashMap, HashSet};
 
 /// Problems listed; more are counted.

@@ -147,6 +147,36 @@ pub(crate) fn read(bytes: &[u8]) -> Option<u64> {
 /// So many digits are always below 2^64.
 const DIGITS_SAFE: usize = 19;
 
+/// What a number is counted by.
+#[derive(Clone, Copy)]
+pub(crate) struct By {
+    pub delta: u64,
+    pub decrement: bool,
+}
+
+impl By {
+    /// What it makes of a number ("Increment/Decrement").
+    #[inline(always)]
+    pub fn of(self, number: u64) -> u64 {
+        if self.decrement {
+            number.saturating_sub(self.delta)
+        } else {
+            number.wrapping_add(self.delta)
+        }
+    }
+
+    /// The same of a number's digits, if that and what it is counted by have at most eight.
+    #[inline(always)]
+    pub fn of_digits(self, digits: Digits) -> Option<Digits> {
+        let delta = Digits::of(self.delta)?;
+        if self.decrement {
+            digits.minus(delta)
+        } else {
+            digits.plus(delta)
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -1,9 +1,17 @@
 //! Where a get puts a value: at the end of a vector, or in memory of the caller's that is asked for when its length is known.
 
-use crate::log::Unread;
 use crate::memory::Memory;
 use crate::verbs::Item;
 use std::mem::MaybeUninit;
+
+/// Why a value could not be copied; what was appended of it is rubbish.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Unread {
+    /// it changed on the way, or it is damaged
+    Changed,
+    /// this process has no memory for it
+    NoMemory,
+}
 
 /// Memory of a caller's for one item's value.
 pub trait Target {

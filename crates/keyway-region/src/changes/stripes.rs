@@ -25,7 +25,7 @@ use crate::layout::superblock::DoorWord;
 use crate::memory::Memory;
 use crate::mutants::{self, Mutant};
 use crate::region::{Life, Region};
-use crate::sessions::{Process, Session};
+use crate::session::{Process, Session};
 use crate::verbs::WriteError;
 use core::any::Any;
 use std::sync::{Arc, Mutex, PoisonError};

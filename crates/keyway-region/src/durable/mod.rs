@@ -1,1 +1,195 @@
-pub(crate) mod persist;
+//! The only flush and fence: what makes changes outlive a power failure (strict mode), and nothing at all in cache mode.
+//!
+//! A strict region lies on persistent memory, mapped so that the processor's own write-backs reach it. `docs/concurrency.md`,
+//! "Strict mode", has the order of all of them and what recovery makes of every cut. In short: bytes that a word leads to are
+//! written back before the word says so; the word says so with its dirty bit; it is written back before anybody acts on it;
+//! then the bit goes.
+//!
+//! # Safety
+//!
+//! The only `unsafe` are instructions that write a mapped cache line back and never change it.
+#![allow(unsafe_code, reason = "cache instructions; contract above")]
+
+use crate::layout::segment::{SegmentHeader, SegmentWords};
+use crate::layout::slot::{DIRTY_BIT, Slot};
+use crate::layout::superblock::Superblock;
+use crate::region::Region;
+use core::mem::offset_of;
+
+/// Bytes that are written back at a time.
+pub(crate) const LINE: usize = 64;
+
+/// Lines of the superblock that change together, by the offset of their first word.
+pub(crate) mod line {
+    use super::{Superblock, offset_of};
+
+    /// table word, flush word and flush-at word, number of segments
+    pub const TABLE: usize = offset_of!(Superblock, table);
+    /// clean flag, boot, when last seen
+    pub const RESTART: usize = offset_of!(Superblock, clean);
+}
+
+/// How this processor writes a cache line back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(
+    not(target_arch = "x86_64"),
+    allow(dead_code, reason = "there is no means on this processor")
+)]
+enum Means {
+    /// keeps it in the cache
+    Clwb,
+    /// drops it from the cache, unordered
+    ClflushOpt,
+    /// drops it from the cache, in order
+    Clflush,
+}
+
+/// The mode of a region, and in strict mode the instruction.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Persist {
+    /// `None`: cache mode
+    means: Option<Means>,
+    /// called at every barrier, if anything is
+    at_barrier: Option<fn()>,
+}
+
+impl Persist {
+    /// Of a region whose superblock says so. `None`: this processor cannot write a line back.
+    pub fn new(strict: bool) -> Option<Self> {
+        Some(Self {
+            means: if strict { Some(detect()?) } else { None },
+            at_barrier: None,
+        })
+    }
+
+    /// Whether every change is to outlive a power failure.
+    #[inline(always)]
+    pub fn is_strict(&self) -> bool {
+        self.means.is_some()
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+fn detect() -> Option<Means> {
+    use core::arch::x86_64::{__cpuid, __cpuid_count};
+    if cfg!(miri) {
+        return Some(Means::Clflush);
+    }
+    // Intel SDM, volume 2, CPUID: leaf 7 EBX bits 24 (CLWB) and 23 (CLFLUSHOPT), leaf 1 EDX bit 19 (CLFLUSH).
+    let leaves = __cpuid(0).eax;
+    let extended = if leaves >= 7 { __cpuid_count(7, 0).ebx } else { 0 };
+    if extended & 1 << 24 != 0 {
+        Some(Means::Clwb)
+    } else if extended & 1 << 23 != 0 {
+        Some(Means::ClflushOpt)
+    } else {
+        (__cpuid(1).edx & 1 << 19 != 0).then_some(Means::Clflush)
+    }
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn detect() -> Option<Means> {
+    None
+}
+
+/// Writes one line back.
+#[cfg(all(target_arch = "x86_64", not(miri), not(feature = "observe")))]
+#[inline]
+fn write_line_back(p: *const u8, means: Means) {
+    use core::arch::asm;
+    // SAFETY: the line at `p` is mapped (the caller got it from the memory's bounds); its contents do not change.
+    unsafe {
+        match means {
+            Means::Clwb => asm!("clwb [{p}]", p = in(reg) p, options(nostack, preserves_flags)),
+            Means::ClflushOpt => asm!("clflushopt [{p}]", p = in(reg) p, options(nostack, preserves_flags)),
+            Means::Clflush => asm!("clflush [{p}]", p = in(reg) p, options(nostack, preserves_flags)),
+        }
+    }
+}
+
+#[cfg(not(all(target_arch = "x86_64", not(miri), not(feature = "observe"))))]
+fn write_line_back(_: *const u8, _: Means) {}
+
+impl Region {
+    /// Starts to write these bytes back. They are persistent after the next [`Self::barrier`] of the same thread.
+    #[inline(always)]
+    #[cfg_attr(feature = "observe", track_caller)]
+    pub(crate) fn write_back(&self, offset: usize, len: usize) {
+        if let Some(means) = self.persist.means {
+            self.write_lines_back(offset, len, means);
+        }
+    }
+
+    // Out of the way of those for whom there is nothing to do.
+    #[cold]
+    #[inline(never)]
+    #[cfg_attr(feature = "observe", track_caller)]
+    fn write_lines_back(&self, offset: usize, len: usize, means: Means) {
+        #[cfg(feature = "observe")]
+        crate::observe::tell(crate::observe::Event::WriteBack {
+            at: self.memory.line_address(offset).addr() + offset % LINE,
+            len,
+            site: core::panic::Location::caller(),
+        });
+        for line in (offset & !(LINE - 1)..offset + len).step_by(LINE) {
+            write_line_back(self.memory.line_address(line), means);
+        }
+    }
+
+    /// What this thread has written back is persistent from here on.
+    #[inline(always)]
+    #[cfg_attr(feature = "observe", track_caller)]
+    pub(crate) fn barrier(&self) {
+        if self.persist.is_strict() {
+            if let Some(call) = self.persist.at_barrier {
+                call();
+            }
+            #[cfg(feature = "observe")]
+            crate::observe::tell(crate::observe::Event::Barrier {
+                site: core::panic::Location::caller(),
+            });
+            #[cfg(all(target_arch = "x86_64", not(miri)))]
+            // SAFETY: orders stores and write-backs, nothing else.
+            unsafe {
+                core::arch::asm!("sfence", options(nostack, preserves_flags));
+            }
+        }
+    }
+
+    /// Calls this at every barrier: a measurement makes barriers as slow as those of other memory.
+    pub fn at_barrier(&mut self, call: fn()) {
+        self.persist.at_barrier = Some(call);
+    }
+
+    /// Whether every acknowledged change outlives a power failure.
+    #[inline]
+    pub fn is_strict(&self) -> bool {
+        self.persist.is_strict()
+    }
+
+    /// What a change adds to a word until it is persistent: nothing in cache mode.
+    #[inline(always)]
+    pub(crate) fn dirty(&self, word: Slot) -> Slot {
+        Slot(word.0 | if self.is_strict() { DIRTY_BIT } else { 0 })
+    }
+
+    /// Starts to write a segment's header back: state, lease, sequence, expiry.
+    #[inline(always)]
+    #[cfg_attr(feature = "observe", track_caller)]
+    pub(crate) fn write_back_header(&self, segment: usize) {
+        self.write_back(
+            self.layout.headers + segment * size_of::<SegmentHeader>(),
+            size_of::<SegmentHeader>(),
+        );
+    }
+
+    /// Starts to write a segment's words back: generation and epoch.
+    #[inline(always)]
+    #[cfg_attr(feature = "observe", track_caller)]
+    pub(crate) fn write_back_words(&self, segment: usize) {
+        self.write_back(
+            self.layout.words + segment * size_of::<SegmentWords>(),
+            size_of::<SegmentWords>(),
+        );
+    }
+}

@@ -44,7 +44,7 @@ impl Region {
 
     /// Writes a slot's hint if it says something else.
     #[inline(always)]
-    pub(crate) fn set_hint(&self, place: Place, now: u32, fetched: bool) {
+    pub(super) fn set_hint(&self, place: Place, now: u32, fetched: bool) {
         if let Some(hint) = self.hint(place.bucket, place.index) {
             let new = self.hint_code(now) | if fetched { HINT_FETCHED } else { 0 };
             if hint.load(Relaxed) != new {
@@ -57,7 +57,7 @@ impl Region {
     /// so many seconds, as memcached says it once a minute (ITEM_UPDATE_INTERVAL): an item of a segment that was opened in the present
     /// period was written in it, and its writer has said so; or copied, then it is said in the next one.
     #[inline(always)]
-    pub(crate) fn refresh_hint(&self, place: Place, seen: &Seen, now: u32) {
+    pub(super) fn refresh_hint(&self, place: Place, seen: &Seen, now: u32) {
         const PERIOD_S: u32 = 64;
         if now ^ self.header(seen.segment).opened.load(Relaxed) >= PERIOD_S {
             self.set_hint_as_fetched(place, now);
@@ -71,13 +71,13 @@ impl Region {
     }
 
     /// Whether the slot's hint says that its item was fetched since it was written.
-    pub(crate) fn is_fetched(&self, place: Place) -> bool {
+    pub(super) fn is_fetched(&self, place: Place) -> bool {
         self.hint(place.bucket, place.index)
             .is_some_and(|hint| hint.load(Relaxed) & HINT_FETCHED != 0)
     }
 
     /// Whether the item was fetched since it was written, and seconds since its last access, at least.
-    pub(crate) fn hint_facts(&self, seen: &Seen, place: Place, now: u32) -> (bool, u32) {
+    pub(super) fn hint_facts(&self, seen: &Seen, place: Place, now: u32) -> (bool, u32) {
         let hint = self.hint(place.bucket, place.index).map_or(HINT_OLD, |h| h.load(Relaxed));
         let fetched = hint & HINT_FETCHED != 0;
         let since_opened = now.saturating_sub(self.header(seen.segment).opened.load(Relaxed));

@@ -10,11 +10,11 @@ use crate::layout::bucket::{SLOTS, Table};
 use crate::layout::item::SIZE_MIN;
 use crate::layout::segment::SegmentLife;
 use crate::layout::slot::Slot;
-use crate::log::{ATTEMPTS_MAX, Seen, Unread};
+use crate::log::{ATTEMPTS_MAX, Seen};
 use crate::memory::Line;
 use crate::mutants::{self, Mutant};
 use crate::region::{Region, ttl};
-use crate::sink::Out;
+use crate::sink::{Out, Unread};
 use crate::verbs::{Get, Item};
 // A sweep that is late by as much as it takes does no harm either.
 /// Cache lines of an item that are asked for before its length is known: header, key and a small value.
@@ -57,7 +57,7 @@ impl Place {
 
 /// Where a key may be: numbers and offsets of its buckets.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Buckets {
+struct Buckets {
     /// of the third only if any key was ever put into its third
     all: [(u64, usize); 3],
     count: usize,
@@ -80,7 +80,7 @@ impl Buckets {
 
 /// Where a slot's word leads, as long as the segment is in the life that the word says.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Led {
+pub(super) struct Led {
     pub segment: usize,
     pub life: SegmentLife,
     /// offset in the region
@@ -160,7 +160,7 @@ impl Region {
     /// The bucket of a hash's third choice.
     #[cold]
     #[inline(never)]
-    pub(crate) fn third_bucket(&self, hash: u64, table: Table) -> Option<(u64, usize)> {
+    pub(super) fn third_bucket(&self, hash: u64, table: Table) -> Option<(u64, usize)> {
         let bucket = table.bucket(third_choice(hash));
         let at = self.bucket(bucket)?;
         self.memory.prefetch::<1>(at);
@@ -178,7 +178,7 @@ impl Region {
 
     /// The first half of it: what the word leads to is asked for. `None`: nothing, at least not any more.
     #[inline(always)]
-    pub(crate) fn follow(&self, word: Slot) -> Option<Led> {
+    pub(super) fn follow(&self, word: Slot) -> Option<Led> {
         let segment = word.segment();
         if !self.has(segment) {
             return None;
@@ -199,7 +199,7 @@ impl Region {
 
     /// The second half.
     #[inline(always)]
-    pub(crate) fn look_at(&self, led: Led, slot: &AtomicU64, word: Slot) -> Look<Seen> {
+    pub(super) fn look_at(&self, led: Led, slot: &AtomicU64, word: Slot) -> Look<Seen> {
         // The slot's ten bits of generation wrap; the slot still naming the segment after the segment's words were read does not.
         // PAIRS: item: the publish of the word that stands there now, if it is another life's.
         if !word.same_but_frequency(Slot(slot.load(Acquire))) {

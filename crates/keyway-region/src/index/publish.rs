@@ -16,11 +16,12 @@ use crate::layout::segment::SegmentLife;
 use crate::layout::session::OPERATION;
 use crate::layout::slot::Slot;
 use crate::layout::stats::Counter;
-use crate::log::{ATTEMPTS_MAX, Chain, Draft, Outcome, Replaced, Seen, Unread, Value, Verified, Written, chain_of};
+use crate::log::{ATTEMPTS_MAX, Chain, Draft, Outcome, Replaced, Seen, Value, Verified, Written, chain_of};
 use crate::memory::Line;
 use crate::mutants::{self, Mutant};
 use crate::region::Region;
-use crate::sessions::Session;
+use crate::session::Session;
+use crate::sink::Unread;
 use crate::verbs::{Item, WriteError};
 
 /// Bytes of the buffer for built values that a session keeps between operations.
@@ -149,7 +150,7 @@ pub(crate) enum Decision<'v> {
 }
 
 /// Who decides what is to become of a key: it is asked again in every attempt, and its effects are to be those of the last time.
-pub(crate) type Decide<'d, 'v> = dyn FnMut(Option<&Old<'_>>, &mut Vec<u8>) -> Decision<'v> + 'd;
+pub(super) type Decide<'d, 'v> = dyn FnMut(Option<&Old<'_>>, &mut Vec<u8>) -> Decision<'v> + 'd;
 
 /// What became of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -181,7 +182,7 @@ pub(crate) struct Absent {
 
 /// The flush epoch of what replaces an item and owes it nothing: never an older one.
 #[inline(always)]
-pub(crate) fn stamp_over(replaced: SegmentLife, epoch: u64) -> u64 {
+pub(super) fn stamp_over(replaced: SegmentLife, epoch: u64) -> u64 {
     if mutants::is(Mutant::StampDown) {
         epoch
     } else {
@@ -317,7 +318,7 @@ impl Session {
 
     /// An item with this value has taken the place of another one.
     #[inline(always)]
-    pub(crate) fn count_replaced(&self, place: Place, seen: &Seen, value: Value<'_>, written: &Written, now: u32) {
+    pub(super) fn count_replaced(&self, place: Place, seen: &Seen, value: Value<'_>, written: &Written, now: u32) {
         match value {
             // memcached writes it over the old one, which stays as fetched as it was.
             Value::Number(_, width) if width == written.value_len => self.region.refresh_hint(place, seen, now),
@@ -348,7 +349,7 @@ impl Session {
     }
 
     /// Puts an item where there is none, by one attempt. `None`: it came to nothing.
-    pub(crate) fn put_once(&self, key: &Key<'_>, absent: &Absent, draft: &Draft<'_>, epoch: u64, now: u32) -> Option<Written> {
+    pub(super) fn put_once(&self, key: &Key<'_>, absent: &Absent, draft: &Draft<'_>, epoch: u64, now: u32) -> Option<Written> {
         let mut prepared = Prepared::default();
         let attempt = self.put_absent(key, absent, draft, &[], &mut prepared, epoch, now);
         if !matches!(attempt, Ok(Some(_))) {
@@ -521,7 +522,7 @@ impl Session {
 
     /// Takes a word out of the index that leads to nothing.
     #[cold]
-    pub(crate) fn drop_corrupt(&self, place: Place, word: Slot) {
+    pub(super) fn drop_corrupt(&self, place: Place, word: Slot) {
         self.count(Counter::corrupt, 1);
         let slot = self.region.slot(place.at);
         // PAIRS: changes: the loads of slots, as in `Region::vacate`.
@@ -820,7 +821,7 @@ impl Session {
     }
 
     /// A written item that was never published: its place is dead, the segments of its value are free again.
-    pub(crate) fn discard(&self, prepared: &mut Prepared) {
+    pub(super) fn discard(&self, prepared: &mut Prepared) {
         prepared.is_written = false;
         if let Some(chain) = prepared.written.chain.take() {
             self.free_chain(chain.first);
@@ -892,7 +893,7 @@ enum Stamp {
 
 /// A written item on its way to its publish.
 #[derive(Clone, Copy, Default)]
-pub(crate) struct Prepared {
+pub(super) struct Prepared {
     is_written: bool,
     /// the flush epoch that it was written for, if it is good for another attempt: every attempt of an operation that does
     /// not look at the old item makes the same one

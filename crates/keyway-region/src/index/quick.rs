@@ -7,7 +7,7 @@
 //! without room.
 
 use crate::atomics::{Acquire, AtomicU64};
-use crate::decimal::{self, Digits};
+use crate::decimal::{self, By, Digits};
 use crate::hash::{Key, choices, tag};
 use crate::index::lookup::{Led, Look, Place};
 use crate::index::publish::{Absent, stamp_over};
@@ -16,9 +16,8 @@ use crate::layout::item::flag;
 use crate::layout::slot::Slot;
 use crate::layout::stats::Counter;
 use crate::log::{Draft, Seen, Value, Written};
-use crate::operations::arithmetic::By;
 use crate::region::ttl;
-use crate::sessions::Session;
+use crate::session::Session;
 use crate::verbs::Item;
 
 /// What a quick look found.

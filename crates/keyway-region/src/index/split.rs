@@ -11,14 +11,14 @@ use crate::hash::all_choices;
 use crate::index::lookup::{Look, Place};
 use crate::index::publish::Prepared;
 use crate::layout::bucket::{self, SLOTS, Split};
-use crate::layout::segment::{Kind, State};
+use crate::layout::segment::Kind;
 use crate::layout::session::UPKEEP;
 use crate::layout::slot::Slot;
 use crate::layout::stats::Counter;
 use crate::log::ATTEMPTS_MAX;
 use crate::mutants::{self, Mutant};
 use crate::region::Region;
-use crate::sessions::{ITEMS_BATCH, Session};
+use crate::session::{ITEMS_BATCH, Session};
 use crate::verbs::KEY_LEN_MAX;
 
 /// The index begins to double when this many of 100 slots are taken. In a table that grows by splits no insert below it has
@@ -94,7 +94,7 @@ impl Region {
 impl Session {
     /// After an insert: begins a doubling when the index has become full enough, and does a share of one that is under way.
     #[inline]
-    pub(crate) fn grow_a_little(&self, now: u32) {
+    pub(super) fn grow_a_little(&self, now: u32) {
         let table = self.region.table();
         let items = self.region.superblock().items.load(Relaxed);
         let slots = table.count * SLOTS as u64;
@@ -110,7 +110,7 @@ impl Session {
     }
 
     /// Whether this many slots will do when memory is full, if the items to come are like those that are there.
-    pub(crate) fn index_suffices(&self, items: u64, slots: u64) -> bool {
+    pub(super) fn index_suffices(&self, items: u64, slots: u64) -> bool {
         // The count drifts by what the dead did not count; below zero is none.
         if items > u64::MAX / 2 {
             return true;
@@ -124,7 +124,7 @@ impl Session {
 
     /// An insert found all of its buckets full. `true`: buckets were split, there may be room now.
     #[cold]
-    pub(crate) fn grow_for_room(&self, prepared: &mut Prepared, now: u32) -> bool {
+    pub(super) fn grow_for_room(&self, prepared: &mut Prepared, now: u32) -> bool {
         let items = self.region.superblock().items.load(Relaxed);
         let table = self.region.table();
         // Keys with one hash have the room of their three buckets. What this round has not split yet is as full as if there were no round.
@@ -168,35 +168,8 @@ impl Session {
             && (self.region.hint(bucket, 0).is_some() || self.prepare_segment(Kind::Hints, self.region.hint_entry(bucket), now))
     }
 
-    /// Gives a directory a segment. A free one for ghosts, which are no reason to evict anything.
-    pub(crate) fn prepare_segment(&self, kind: Kind, entry: usize, now: u32) -> bool {
-        let Ok(segment) = self.take_segment(now, kind != Kind::Ghosts) else {
-            return false;
-        };
-        let region = &self.region;
-        // Unset slots are zeros; nobody can reach the segment before the directory names it.
-        region.memory.zero(region.segment(segment), region.layout.shape.segment_size);
-        let header = region.header(segment);
-        header.sequence.store(entry as u64, Relaxed);
-        let owned = State::owned(kind, self.owner);
-        // PAIRS: owner: the load in `Session::purge_step`: a thread that sees the owner sees his lease, and the entry.
-        header.state.store(owned.0, Release);
-        let directory = region.directory_entry(kind, entry);
-        let name = u32::try_from(segment + 1).unwrap_or(0);
-        // PAIRS: directory: the load in `Region::directory`.
-        if directory.compare_exchange(0, name, Release, Relaxed).is_ok() {
-            let _ = header
-                .state
-                .compare_exchange(owned.0, State::new(kind, 0).0, Relaxed, Relaxed);
-        } else if self.claim(segment, owned) {
-            self.bump(segment);
-            self.free_segment(segment);
-        }
-        directory.load(Relaxed) != 0
-    }
-
     /// Steps 1 to 4 of a split. Anybody, any number of times, however late. `true`: this call advanced the table word.
-    pub(crate) fn help_split(&self, split: Split) -> bool {
+    pub(super) fn help_split(&self, split: Split) -> bool {
         let region = &self.region;
         let (Some(source), Some(target)) = (region.places(split.source), region.places(split.target)) else {
             return false;

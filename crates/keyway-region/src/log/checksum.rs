@@ -10,9 +10,9 @@ use crate::atomics::Relaxed;
 use crate::heap::List;
 use crate::layout::item::{CHECKSUM_SIZE, Header, LARGE_BODY_SIZE, flag};
 use crate::layout::segment::{CHAIN_LEN_WORD, Link, SegmentLife};
-use crate::log::seen::{Chain, Seen, Unread};
+use crate::log::seen::{Chain, Seen};
 use crate::region::Region;
-use crate::sink::Out;
+use crate::sink::{Out, Unread};
 use crate::verbs::{Item, KEY_LEN_MAX};
 use std::cell::{Cell, RefCell};
 
@@ -25,7 +25,7 @@ const WORDS_SIZE: usize = 48;
 
 /// What the checksum of an item covers besides its key and body.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Cover {
+pub(super) struct Cover {
     pub segment: usize,
     pub life: SegmentLife,
     pub offset: usize,
@@ -123,7 +123,7 @@ fn as_written(is_so: bool) -> Result<(), Unread> {
 }
 
 /// The checksum of a part of a large value, whose header has these words.
-pub(crate) fn part_checksum(link: Link, words: [u64; 4], part: &[u8]) -> u32 {
+pub(super) fn part_checksum(link: Link, words: [u64; 4], part: &[u8]) -> u32 {
     let mut bytes = [0; WORDS_SIZE];
     for (to, word) in bytes.chunks_exact_mut(8).zip([link.0].into_iter().chain(words)) {
         to.copy_from_slice(&word.to_le_bytes());
@@ -141,7 +141,7 @@ impl Region {
     /// Writes the checksum of an item that has been written but for it, from the bytes that it was written from.
     #[cold]
     #[inline(never)]
-    pub(crate) fn write_checksum(&self, cover: &Cover, key: &[u8], body: &[u8]) {
+    pub(super) fn write_checksum(&self, cover: &Cover, key: &[u8], body: &[u8]) {
         let within = if cover.header.is_large() {
             LARGE_CHECKSUM_AT
         } else {
@@ -154,7 +154,7 @@ impl Region {
     /// The same for an item that was copied as it stands.
     #[cold]
     #[inline(never)]
-    pub(crate) fn write_checksum_of_copy(&self, cover: &Cover, bytes: &[u8]) {
+    pub(super) fn write_checksum_of_copy(&self, cover: &Cover, bytes: &[u8]) {
         if let Some((key, body, _)) = split(bytes, cover.header) {
             self.write_checksum(cover, key, body);
         }
@@ -163,7 +163,7 @@ impl Region {
     /// Whether a copy of an item, whose header is `copied` there and stood as `seen` in the region, is what was written.
     #[cold]
     #[inline(never)]
-    pub(crate) fn is_copy_intact(&self, seen: &Seen, copied: Header, bytes: &[u8]) -> bool {
+    pub(super) fn is_copy_intact(&self, seen: &Seen, copied: Header, bytes: &[u8]) -> bool {
         let Some((key, body, sum)) = split(bytes, copied) else {
             return false;
         };
@@ -265,7 +265,7 @@ impl Region {
     /// Whether a part of a large value, copied to `part`, is as it was written, `next` being the link that was read.
     #[cold]
     #[inline(never)]
-    pub(crate) fn is_part_intact(&self, link: Link, next: Link, last: Link, part: &[u8]) -> bool {
+    pub(super) fn is_part_intact(&self, link: Link, next: Link, last: Link, part: &[u8]) -> bool {
         let at = self.segment(link.segment());
         let [hash, len] = [2, CHAIN_LEN_WORD].map(|i| self.slot(at + i * 8).load(Relaxed));
         let sum = part_checksum(link, [next.0, last.0, hash, part.len() as u64], part);

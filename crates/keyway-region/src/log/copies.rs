@@ -8,7 +8,7 @@ use crate::layout::stats::Counter;
 use crate::log::checksum::Cover;
 use crate::log::extents::Extent;
 use crate::log::seen::Seen;
-use crate::sessions::Session;
+use crate::session::Session;
 
 /// What became of an item that was to be copied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

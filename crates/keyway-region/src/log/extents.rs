@@ -12,7 +12,7 @@ use crate::layout::segment::{EXTENT_HEADER_SIZE, ExtentWord, Kind, LeaseWord, Se
 use crate::layout::session::LEASING;
 use crate::log::seen::ATTEMPTS_MAX;
 use crate::mutants::{self, Mutant};
-use crate::sessions::Session;
+use crate::session::Session;
 use crate::verbs::WriteError;
 use std::cell::Cell;
 
@@ -27,7 +27,7 @@ const EXTENTS_OF_A_SEGMENT: usize = 4;
 const SEGMENTS_OF_A_SESSION: usize = 64;
 
 /// Bytes that a writer pays for at a time, while the region is full: half a dozen small items.
-pub(crate) const PORTION: usize = 512;
+pub(super) const PORTION: usize = 512;
 /// Cache lines of the log that are asked for before the next item needs them.
 const WRITE_AHEAD: usize = 4;
 

@@ -9,7 +9,7 @@ use crate::atomics::Relaxed;
 use crate::layout::index;
 use crate::layout::segment::Kind;
 use crate::region::Region;
-use crate::sessions::Session;
+use crate::session::Session;
 
 /// Bytes of a line.
 pub(crate) const LINE_SIZE: usize = 64;
@@ -44,7 +44,7 @@ impl Region {
     }
 
     /// Whether the key's ghost is there; it is taken away.
-    pub(crate) fn take_ghost(&self, hash: u64) -> bool {
+    pub(super) fn take_ghost(&self, hash: u64) -> bool {
         let Some((line, fingerprint)) = self.ghost(hash) else {
             return false;
         };

@@ -11,7 +11,7 @@ use crate::log::checksum::Cover;
 use crate::log::extents::Room;
 use crate::log::seen::{Chain, Seen, cas_of};
 use crate::region::Region;
-use crate::sessions::Session;
+use crate::session::Session;
 use crate::verbs::{Item, WriteError};
 
 /// What an item is to be, apart from its key.

@@ -9,11 +9,11 @@ use crate::heap::List;
 use crate::layout::segment::{CHAIN_HEADER_SIZE, CHAIN_LEN_WORD, Kind, Link, State, Stream};
 use crate::layout::session::FREEING;
 use crate::log::checksum::part_checksum;
-use crate::log::seen::{Chain, Unread};
+use crate::log::seen::Chain;
 use crate::mutants::{self, Mutant};
 use crate::region::Region;
-use crate::sessions::Session;
-use crate::sink::Out;
+use crate::session::Session;
+use crate::sink::{Out, Unread};
 use crate::verbs::WriteError;
 
 impl Region {

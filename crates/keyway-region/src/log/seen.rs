@@ -8,7 +8,7 @@ use crate::layout::index;
 use crate::layout::item::{ALIGNMENT, Header, LIFETIME_OFFSET, flag};
 use crate::layout::segment::{Link, SegmentLife};
 use crate::region::Region;
-use crate::sink::Out;
+use crate::sink::{Out, Unread};
 
 /// How often an operation starts again before it calls the region corrupt. Contention takes a few; only a word that no
 /// version of this program writes makes an endless loop, and this bound turns that into an error.
@@ -35,15 +35,6 @@ impl Seen {
     pub fn is_present(&self, epoch: u64, now: u32) -> bool {
         self.life.epoch >= epoch && !self.header.is_expired(now)
     }
-}
-
-/// Why a value could not be copied; what was appended of it is rubbish.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Unread {
-    /// it changed on the way, or it is damaged
-    Changed,
-    /// this process has no memory for it
-    NoMemory,
 }
 
 /// A large item's body.
@@ -177,6 +168,6 @@ impl Region {
 }
 
 /// The CAS unique that an item's place gives it.
-pub(crate) fn cas_of(sequence: u64, offset: usize) -> u64 {
+pub(super) fn cas_of(sequence: u64, offset: usize) -> u64 {
     sequence << crate::layout::slot::OFFSET_BITS | (offset / ALIGNMENT) as u64
 }

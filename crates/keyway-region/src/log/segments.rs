@@ -9,12 +9,23 @@ use crate::layout::stats::Counter;
 use crate::layout::superblock::{FREE, SPARSE_WAYS};
 use crate::mutants::{self, Mutant};
 use crate::region::{Region, number};
-use crate::sessions::Session;
+use crate::session::Session;
+use crate::verbs::WriteError;
 
 /// Free segments that are kept in reserve: one in this many, within bounds.
 const RESERVE_SHARE: usize = 320;
 const RESERVE_MIN: usize = 3;
 const RESERVE_MAX: usize = 8;
+
+/// Where segments come from when none is free. The room that reclaims them knows the log, and the log does not know it: so the log is given
+/// its two ways in, with the session.
+#[derive(Clone, Copy)]
+pub(crate) struct Supply {
+    /// as [`Session::take_segment`]
+    pub take_segment: fn(&Session, u32, bool) -> Result<usize, WriteError>,
+    /// as [`Session::pay`]
+    pub pay: fn(&Session, usize, u32) -> bool,
+}
 
 impl Region {
     /// Free segments, about.
@@ -39,7 +50,7 @@ impl Region {
     }
 
     /// The open segment of a stream, plus 1: a hint.
-    pub(crate) fn open_word(&self, stream: Stream) -> Option<&AtomicU64> {
+    pub(super) fn open_word(&self, stream: Stream) -> Option<&AtomicU64> {
         let sb = self.superblock();
         match stream.standing {
             Standing::Plain => sb.open.get(stream.pool)?.get(stream.class),
@@ -95,6 +106,17 @@ impl Region {
 }
 
 impl Session {
+    /// A claimed segment, purged and with a generation of its own. With `make_room` by reclaiming one if need be; without,
+    /// only a free one.
+    pub(crate) fn take_segment(&self, now: u32, make_room: bool) -> Result<usize, WriteError> {
+        (self.supply.take_segment)(self, now, make_room)
+    }
+
+    /// The work that is due for taking this many bytes. `true`: more is due for more, because the region is full, or something is dead.
+    pub(crate) fn pay(&self, bytes: usize, now: u32) -> bool {
+        (self.supply.pay)(self, bytes, now)
+    }
+
     pub(crate) fn reserve(&self) -> usize {
         (self.region.allowed() / RESERVE_SHARE).clamp(RESERVE_MIN, RESERVE_MAX)
     }
@@ -194,5 +216,34 @@ impl Session {
         if !self.is_full() {
             sb.free_hint.store(segment as u64, Relaxed);
         }
+    }
+}
+
+impl Session {
+    /// Gives a directory a segment. A free one for ghosts, which are no reason to evict anything.
+    pub(crate) fn prepare_segment(&self, kind: Kind, entry: usize, now: u32) -> bool {
+        let Ok(segment) = self.take_segment(now, kind != Kind::Ghosts) else {
+            return false;
+        };
+        let region = &self.region;
+        // Unset slots are zeros; nobody can reach the segment before the directory names it.
+        region.memory.zero(region.segment(segment), region.layout.shape.segment_size);
+        let header = region.header(segment);
+        header.sequence.store(entry as u64, Relaxed);
+        let owned = State::owned(kind, self.owner);
+        // PAIRS: owner: the load in `Session::purge_step`: a thread that sees the owner sees his lease, and the entry.
+        header.state.store(owned.0, Release);
+        let directory = region.directory_entry(kind, entry);
+        let name = u32::try_from(segment + 1).unwrap_or(0);
+        // PAIRS: directory: the load in `Region::directory`.
+        if directory.compare_exchange(0, name, Release, Relaxed).is_ok() {
+            let _ = header
+                .state
+                .compare_exchange(owned.0, State::new(kind, 0).0, Relaxed, Relaxed);
+        } else if self.claim(segment, owned) {
+            self.bump(segment);
+            self.free_segment(segment);
+        }
+        directory.load(Relaxed) != 0
     }
 }

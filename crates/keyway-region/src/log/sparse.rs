@@ -4,15 +4,21 @@
 //! find what the others are about to take. Everything in it is a hint. An entry may be lost when two are written at once, may be
 //! there twice, and may be long out of date: who takes one looks at the segment itself. What is on no list is met by a survey.
 
-use crate::atomics::Relaxed;
+use crate::atomics::{AtomicU32, Relaxed, Release};
+use crate::layout::stats::Counter;
 use crate::layout::superblock::{SPARSE_FROM, SPARSE_LEVELS, SPARSE_WAYS};
+use crate::log::seen::Seen;
 use crate::region::Region;
+use crate::session::Session;
+
+/// Bytes of dead items that a session counts at a time.
+const DEAD_PORTION: u64 = 1024;
 
 impl Region {
     /// Counts bytes of items that were replaced or removed, and lists the segment when that takes it to the next level. Two that
     /// count at once lose one of the counts.
     #[inline]
-    pub(crate) fn count_dead(&self, segment: usize, bytes: u64) {
+    pub(super) fn count_dead(&self, segment: usize, bytes: u64) {
         let counter = &self.header(segment).dead;
         let before = counter.load(Relaxed);
         let after = before.wrapping_add(bytes);
@@ -86,7 +92,7 @@ impl Region {
     }
 
     /// The same of one level; the one listed last is the likeliest to be in a cache.
-    pub(crate) fn take_of_level(&self, level: usize) -> Option<usize> {
+    pub(super) fn take_of_level(&self, level: usize) -> Option<usize> {
         let sb = self.superblock();
         let (filled, row) = (sb.sparse_filled.get(level)?, sb.sparse.get(level)?);
         for _ in 0..SPARSE_WAYS {
@@ -99,5 +105,36 @@ impl Region {
             }
         }
         None
+    }
+}
+
+impl Session {
+    /// An item whose word this thread has taken out of the index, under an intent or a claim of its segment that still
+    /// stands: a purge need not look for its word. Its bytes are counted; the segment's count is a hint in a line that every
+    /// writer wants: small items are counted together, with the segment of the one that makes up a portion, so that of random
+    /// segments each gets its share.
+    #[inline(always)]
+    pub(crate) fn bury(&self, seen: &Seen) {
+        // PAIRS: dead-mark: the loads in `Region::skip_dead` and `item_header`: a purge that sees it dead sees its slot without it.
+        self.region
+            .memory
+            .get::<AtomicU32>(seen.at)
+            .store(seen.header.dead_word(), Release);
+        let dead = self.dead.get() + seen.header.size() as u64;
+        if dead < DEAD_PORTION {
+            self.dead.set(dead);
+            return;
+        }
+        self.dead.set(0);
+        self.region.count_dead(seen.segment, dead);
+    }
+
+    /// An item left the index.
+    #[inline]
+    pub(crate) fn count_removed(&self, seen: &Seen) {
+        self.count(Counter::curr_items, 1u64.wrapping_neg());
+        self.count(Counter::bytes, (self.region.size(seen) as u64).wrapping_neg());
+        self.count_items(-1);
+        self.bury(seen);
     }
 }

@@ -8,7 +8,7 @@ use crate::layout::segment::{ADMISSION, MAIN, SegmentHeader, Standing, State, St
 use crate::layout::stats::Counter;
 use crate::log::items::Draft;
 use crate::region::Region;
-use crate::sessions::Session;
+use crate::session::Session;
 
 /// Upper bounds of the TTL classes, seconds left; class 0 is everything longer, and never. An expired item waits for the
 /// last one of its segment, so for at most four times its own time.

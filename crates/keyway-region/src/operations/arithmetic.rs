@@ -1,16 +1,17 @@
 //! Counting: what increment and decrement mean ("Increment/Decrement", "Meta Arithmetic" of protocol.txt), and how a number is read from
 //! an item's value.
 
-use crate::decimal::{self, Digits};
+use crate::decimal::{self, By};
 use crate::hash::Key;
 use crate::heap;
 use crate::index::{Changed, Decision, Old};
 use crate::layout::item::flag;
 use crate::layout::stats::Counter;
-use crate::log::{Draft, Unread, Value, Written};
+use crate::log::{Draft, Value, Written};
 use crate::operations::memcached_size;
 use crate::region::ttl;
-use crate::sessions::Session;
+use crate::session::Session;
+use crate::sink::Unread;
 use crate::verbs::{Arithmetic, Counted, Item, Number, WriteError};
 
 impl Session {
@@ -97,36 +98,6 @@ impl Session {
             1,
         );
         answer
-    }
-}
-
-/// What a number is counted by.
-#[derive(Clone, Copy)]
-pub(crate) struct By {
-    pub delta: u64,
-    pub decrement: bool,
-}
-
-impl By {
-    /// What it makes of a number ("Increment/Decrement").
-    #[inline(always)]
-    pub fn of(self, number: u64) -> u64 {
-        if self.decrement {
-            number.saturating_sub(self.delta)
-        } else {
-            number.wrapping_add(self.delta)
-        }
-    }
-
-    /// The same of a number's digits, if that and what it is counted by have at most eight.
-    #[inline(always)]
-    pub fn of_digits(self, digits: Digits) -> Option<Digits> {
-        let delta = Digits::of(self.delta)?;
-        if self.decrement {
-            digits.minus(delta)
-        } else {
-            digits.plus(delta)
-        }
     }
 }
 

@@ -10,11 +10,11 @@ use crate::index::{Changed, Decision, Found, Hit, Look, Old, Place};
 use crate::layout::item::flag;
 use crate::layout::slot::Slot;
 use crate::layout::stats::Counter;
-use crate::log::{Draft, Unread, Value, Written};
+use crate::log::{Draft, Value, Written};
 use crate::memory::Memory;
 use crate::region::{EXPIRED, Moment, Region, expiry_at, seconds_of, ttl};
-use crate::sessions::Session;
-use crate::sink::{Out, Placed, Target};
+use crate::session::Session;
+use crate::sink::{Out, Placed, Target, Unread};
 use crate::verbs::{Delete, Deleted, Get, Item, KEY_LEN_MAX, RELATIVE_EXPTIME_MAX, Read, Store, StoreMode, Stored, WriteError};
 
 /// What memcached adds to key and value when it compares an item with -I: its header, the CAS unique, a zero byte behind the
@@ -23,7 +23,7 @@ const MEMCACHED_ITEM_OVERHEAD: usize = 48 + 8 + 1 + 2;
 
 /// An item's size as memcached counts it.
 #[inline]
-pub(crate) fn memcached_size(key_len: usize, flags: u32, value_len: usize) -> usize {
+fn memcached_size(key_len: usize, flags: u32, value_len: usize) -> usize {
     MEMCACHED_ITEM_OVERHEAD + if flags == 0 { 0 } else { 4 } + key_len + value_len
 }
 

@@ -17,10 +17,11 @@ use crate::layout::index;
 use crate::layout::segment::{ADMISSION, Kind, MAIN, POOLS, Spare, State};
 use crate::layout::stats::Counter;
 use crate::layout::superblock::{SPARSE_LEVELS, SPARSE_WAYS};
+use crate::log::Supply;
 use crate::mutants::{self, Mutant};
 use crate::reclaim::purge::Step;
 use crate::region::{Region, seconds_left};
-use crate::sessions::Session;
+use crate::session::Session;
 use crate::verbs::WriteError;
 use std::cell::Cell;
 /// Bytes that are purged for each byte taken, at most. One segment in so many may be left after relocations: see
@@ -133,6 +134,12 @@ pub struct Ages {
     pub main_s: Option<u32>,
 }
 
+/// What the log is given.
+pub(crate) const SUPPLY: Supply = Supply {
+    take_segment: Session::take_or_reclaim,
+    pay: Session::pay_share,
+};
+
 impl Region {
     /// The ages of the pools, looking at a sample of a large region's segments.
     pub fn ages(&self, now: u32) -> Ages {
@@ -188,9 +195,8 @@ impl Region {
 }
 
 impl Session {
-    /// A claimed segment, purged and with a generation of its own. With `make_room` by reclaiming one if need be; without,
-    /// only a free one.
-    pub(crate) fn take_segment(&self, now: u32, make_room: bool) -> Result<usize, WriteError> {
+    /// As [`Session::take_segment`].
+    fn take_or_reclaim(&self, now: u32, make_room: bool) -> Result<usize, WriteError> {
         self.region.catch_up();
         if self.region.is_shrinking() {
             self.shrink_a_little(now);
@@ -231,8 +237,8 @@ impl Session {
         self.claim_free().ok_or(WriteError::OutOfMemory)
     }
 
-    /// The work that is due for taking this many bytes. `true`: more is due for more, because the region is full, or something is dead.
-    pub(crate) fn pay(&self, bytes: usize, now: u32) -> bool {
+    /// As [`Session::pay`].
+    fn pay_share(&self, bytes: usize, now: u32) -> bool {
         let (free, reserve) = (self.free_segments(), self.reserve());
         if free > reserve {
             if self.reclaim.victim.get().is_none() && self.is_sweep_due(bytes) {

@@ -27,18 +27,14 @@
 #[cfg(all(test, feature = "observe"))]
 mod late;
 
-use crate::atomics::{AcqRel, Acquire, Relaxed, Release};
+use crate::atomics::{AcqRel, Relaxed, Release};
 use crate::layout::index;
 use crate::layout::segment::{Kind, State};
 use crate::reclaim::purge::Step;
-use crate::region::{Region, number, seconds_left};
-use crate::sessions::Session;
+use crate::region::{LOG_MIN, Region, seconds_left};
+use crate::session::Session;
 use core::ops::Range;
 use std::io;
-
-/// Segments of the log that any limit leaves, besides what sessions may hold and what the largest item takes: the reserve, the open segments
-/// of a small region, and some that are full.
-const LOG_MIN: usize = 8;
 /// Segments that an idle session may hold: it has begun an extent in them.
 const HELD_BY_A_SESSION: usize = 2;
 /// Seconds between the withdrawal of a segment and the moment when its pages are given back: a thread that is in the middle of a read has
@@ -54,9 +50,8 @@ const WITHDRAWAL_COST: usize = 1024;
 const WITHDRAWN_A_SEGMENT: usize = 2;
 /// Headers that such a session looks at for pages to be given back.
 const LOOKED_AT_A_SEGMENT: usize = 16;
-/// Bytes that one step gives back, and bytes that are allocated at a time.
+/// Bytes that one step gives back.
 const GIVEN_BACK_A_STEP: usize = 8 << 20;
-const ALLOCATED_AT_ONCE: usize = 32 << 20;
 /// Segments that one step takes into use again, if a thread that raised the limit did not come to the end.
 const TAKEN_BACK_A_STEP: usize = 8;
 
@@ -74,54 +69,6 @@ pub enum Shrinking {
 }
 
 impl Region {
-    /// Segments that may be in use: all but those that the memory limit keeps out of use, as far as this process knows.
-    #[inline(always)]
-    pub fn allowed(&self) -> usize {
-        self.allowed.load(Relaxed)
-    }
-
-    /// Segments that the memory limit keeps out of use. A damaged word keeps no more than all but a few.
-    pub fn withheld(&self) -> usize {
-        self.withheld_of(self.segments())
-    }
-
-    fn withheld_of(&self, segments: usize) -> usize {
-        index(self.superblock().withheld.load(Relaxed)).min(segments.saturating_sub(LOG_MIN))
-    }
-
-    /// Segments that are out of use, about.
-    pub fn withdrawn(&self) -> usize {
-        number(&self.superblock().withdrawn)
-    }
-
-    /// Segments out of use whose pages were given back, about.
-    pub fn given_back(&self) -> usize {
-        number(&self.superblock().given_back)
-    }
-
-    /// Whether there is anything to do for the memory limit.
-    pub fn is_shrinking(&self) -> bool {
-        let withdrawn = self.withdrawn();
-        withdrawn != self.withheld() || withdrawn > self.given_back() && self.may_give_back()
-    }
-
-    /// The limit, as the superblock has it now. A limit that is new to this process may come from a process that died before it had
-    /// set the counts right.
-    pub(crate) fn learn_limit(&self) {
-        let allowed = self.allowed_now();
-        if self.allowed() != allowed {
-            self.allowed.store(allowed, Relaxed);
-            self.doubt_free();
-        }
-    }
-
-    /// Segments that may be in use, as the superblock has it now.
-    pub(crate) fn allowed_now(&self) -> usize {
-        // Another thread of this process may learn of more segments meanwhile: their number is read once.
-        let segments = self.segments();
-        segments - self.withheld_of(segments)
-    }
-
     /// Lowers the limit to so many segments, or as far as the region can work with: with items of this size, and what cannot be
     /// reclaimed (the index). A limit that is lower already stays. How many segments may be in use now. Nothing is reclaimed yet; see
     /// [`Session::shrink`].
@@ -148,148 +95,6 @@ impl Region {
         // A value takes at most half of the segments.
         let item = 2 * item_size_max.div_ceil(self.layout.shape.segment_size);
         kept + LOG_MIN + HELD_BY_A_SESSION * self.threads() + item
-    }
-
-    /// The limit keeps so many segments out of use from now on.
-    pub(crate) fn withhold(&self, segments: usize) {
-        // Not written back: after a power failure an older limit is in force.
-        self.superblock().withheld.store(segments as u64, Relaxed);
-        self.learn_limit();
-    }
-
-    /// Raises the limit to so many segments, as far as there are so many.
-    ///
-    /// # Errors
-    ///
-    /// The host's, when it cannot back them; the limit is as it was then.
-    pub(crate) fn lift(&self, segments: usize) -> io::Result<()> {
-        let old = self.withheld();
-        let new = self.segments().saturating_sub(segments);
-        if new >= old {
-            return Ok(());
-        }
-        // Before the segments are taken into use: otherwise they would be withdrawn again.
-        self.withhold(new);
-        let taken = self.take_into_use(new, usize::MAX);
-        if taken.is_err() {
-            self.withhold(old);
-        }
-        taken
-    }
-
-    /// Takes withdrawn segments into use, up to `most`, until no more than `withheld` are out of use.
-    fn take_into_use(&self, withheld: usize, most: usize) -> io::Result<()> {
-        let segments = self.segments();
-        let at_once = (ALLOCATED_AT_ONCE / self.layout.shape.segment_size).max(1);
-        let (mut next, mut left) = (0, most);
-        while next < segments && left > 0 {
-            let excess = self.withdrawn().saturating_sub(withheld);
-            if excess == 0 {
-                return Ok(());
-            }
-            let first = (next..segments).find(|segment| self.unowned_withdrawn(*segment).is_some());
-            let Some(first) = first else {
-                // Some are being given back at this moment, or the counts are wrong.
-                self.doubt_free();
-                break;
-            };
-            let states: Vec<State> = (first..segments)
-                .map_while(|segment| self.unowned_withdrawn(segment))
-                .take(at_once.min(excess).min(left))
-                .collect();
-            let end = first + states.len();
-            let pages = self.pages_of(first..end);
-            self.host().back(pages.clone())?;
-            for (segment, state) in (first..end).zip(states) {
-                left -= usize::from(self.free_withdrawn(segment, state));
-            }
-            self.note_pages(pages, first..end);
-            next = end;
-        }
-        Ok(())
-    }
-
-    /// The state of a withdrawn segment without owner.
-    fn unowned_withdrawn(&self, segment: usize) -> Option<State> {
-        // PAIRS: owner: the store in `Session::leave_withdrawn`: what is allocated after this is not given back by that session.
-        let state = State(self.header(segment).state.load(Acquire));
-        (state.kind() == Some(Kind::Withdrawn) && state.owner().is_none()).then_some(state)
-    }
-
-    /// PUBLISH: the segment is free. Its pages are allocated.
-    fn free_withdrawn(&self, segment: usize, state: State) -> bool {
-        let sb = self.superblock();
-        // PAIRS: owner: the claim by its next owner, which comes after the allocation.
-        let freed = self
-            .header(segment)
-            .state
-            .compare_exchange(state.0, State::FREE.0, AcqRel, Relaxed)
-            .is_ok();
-        if freed {
-            sb.free.fetch_add(1, Relaxed);
-            sb.withdrawn.fetch_sub(1, Relaxed);
-            sb.given_back.fetch_sub(u64::from(state.has_no_pages()), Relaxed);
-        }
-        freed
-    }
-
-    /// Notes that withdrawn segments which share pages with those just allocated have pages again.
-    fn note_pages(&self, pages: Range<usize>, allocated: Range<usize>) {
-        let segment = |at: usize| (at - self.layout.segments) / self.layout.shape.segment_size;
-        for neighbour in segment(pages.start)..segment(pages.end).min(self.segments()) {
-            if let Some(state) = self.unowned_withdrawn(neighbour)
-                && !allocated.contains(&neighbour)
-                && state.has_no_pages()
-            {
-                let word = &self.header(neighbour).state;
-                if word.compare_exchange(state.0, state.with_pages().0, Relaxed, Relaxed).is_ok() {
-                    self.superblock().given_back.fetch_sub(1, Relaxed);
-                }
-            }
-        }
-    }
-
-    /// Segments that share a page: only as a whole they can be given back.
-    fn segments_of_a_page(&self) -> usize {
-        let shape = self.layout.shape;
-        (shape.page_size / shape.segment_size).max(1)
-    }
-
-    /// The whole pages in which these segments lie.
-    fn pages_of(&self, segments: Range<usize>) -> Range<usize> {
-        let together = self.segments_of_a_page();
-        let start = segments.start / together * together;
-        let end = segments.end.next_multiple_of(together);
-        self.segment(start)..self.segment(end)
-    }
-
-    /// Whether the system takes pages back, as far as this process knows.
-    fn may_give_back(&self) -> bool {
-        !self.keeps_pages.load(Relaxed)
-    }
-
-    /// The parts of the file that are in use: those of withdrawn segments are not to be touched.
-    pub fn in_use(&self) -> Vec<Range<usize>> {
-        let backed = self.layout.backed(self.segments());
-        if self.withdrawn() == 0 {
-            return backed.into();
-        }
-        let arrays = backed.into_iter().filter(|part| part.start != self.layout.segments);
-        let used = (0..self.segments()).filter(|segment| !self.is_withdrawn(*segment));
-        let mut parts: Vec<Range<usize>> = arrays.collect();
-        for segment in used {
-            let at = self.segment(segment);
-            match parts.last_mut() {
-                Some(last) if last.end == at => last.end = self.segment(segment + 1),
-                _ => parts.push(at..self.segment(segment + 1)),
-            }
-        }
-        parts
-    }
-
-    /// Whether the segment is out of use.
-    pub(crate) fn is_withdrawn(&self, segment: usize) -> bool {
-        State(self.header(segment).state.load(Relaxed)).kind() == Some(Kind::Withdrawn)
     }
 }
 
@@ -319,7 +124,7 @@ impl Session {
 
     /// The share of a session that is about to take a segment: even if no thread calls [`Self::shrink`], the region shrinks as it
     /// is written to.
-    pub(crate) fn shrink_a_little(&self, now: u32) {
+    pub(super) fn shrink_a_little(&self, now: u32) {
         for _ in 0..WITHDRAWN_A_SEGMENT {
             if !self.has_more_than_reserve() || !self.withdraw_one(now) {
                 break;
@@ -503,7 +308,7 @@ impl Session {
 
     /// A withdrawn segment whose owner died while it gave its pages back: the segment stays out of use, and its pages are given back once
     /// more.
-    pub(crate) fn settle_withdrawn(&self, segment: usize, state: State) -> Step {
+    pub(super) fn settle_withdrawn(&self, segment: usize, state: State) -> Step {
         if state.owner().is_some() && self.own(segment, state) {
             self.leave_withdrawn(segment, false);
         }

@@ -23,17 +23,15 @@ use crate::memory::Line;
 use crate::mutants::{self, Mutant};
 use crate::reclaim::evict::Victim;
 use crate::region::Region;
-use crate::sessions::Session;
+use crate::session::Session;
 use crate::verbs::KEY_LEN_MAX;
 
 /// Items whose headers are asked for before they are looked at.
 const HEADERS_AHEAD: usize = 3;
-/// Bytes of dead items that a session counts at a time.
-const DEAD_PORTION: u64 = 1024;
 /// Hits that take an item of the admission pool to the main pool.
 const PROMOTED_FROM: u64 = 1;
 /// Of a segment that is purged for room at most this part is copied, so that each purge frees at least the rest of one.
-pub(crate) const SPARED_MAX: (usize, usize) = (3, 4);
+pub(super) const SPARED_MAX: (usize, usize) = (3, 4);
 
 /// What a step did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -223,7 +221,7 @@ impl Session {
 
     /// Reclaims a segment that was a dead thread's, or part of a large value that nothing leads to. Its items, if it has any,
     /// are nobody's loss: whoever purged it may have been compacting.
-    pub(crate) fn reclaim_if_lost(&self, segment: usize, now: u32) -> Step {
+    pub(super) fn reclaim_if_lost(&self, segment: usize, now: u32) -> Step {
         // PAIRS: owner, chain-owner, large: as in `purge_step`.
         let state = State(self.region.header(segment).state.load(Acquire));
         match (state.kind(), state.owner()) {
@@ -439,49 +437,6 @@ impl Session {
         }
     }
 
-    /// An item was evicted, or was expired or flushed and its place reclaimed.
-    pub(crate) fn count_gone(&self, seen: &Seen, place: Place, present: bool, now: u32) {
-        let (fetched, _) = self.region.hint_facts(seen, place, now);
-        if present {
-            self.note_evicted(seen, place, now);
-            self.count(Counter::evictions, 1);
-            self.count(Counter::evicted_unfetched, u64::from(!fetched));
-        } else {
-            self.count(Counter::reclaimed, 1);
-            self.count(Counter::expired_unfetched, u64::from(!fetched && seen.header.is_expired(now)));
-        }
-        self.count_removed(seen);
-    }
-
-    /// An item whose word this thread has taken out of the index, under an intent or a claim of its segment that still
-    /// stands: a purge need not look for its word. Its bytes are counted; the segment's count is a hint in a line that every
-    /// writer wants: small items are counted together, with the segment of the one that makes up a portion, so that of random
-    /// segments each gets its share.
-    #[inline(always)]
-    pub(crate) fn bury(&self, seen: &Seen) {
-        // PAIRS: dead-mark: the loads in `Region::skip_dead` and `item_header`: a purge that sees it dead sees its slot without it.
-        self.region
-            .memory
-            .get::<AtomicU32>(seen.at)
-            .store(seen.header.dead_word(), Release);
-        let dead = self.dead.get() + seen.header.size() as u64;
-        if dead < DEAD_PORTION {
-            self.dead.set(dead);
-            return;
-        }
-        self.dead.set(0);
-        self.region.count_dead(seen.segment, dead);
-    }
-
-    /// An item left the index.
-    #[inline]
-    pub(crate) fn count_removed(&self, seen: &Seen) {
-        self.count(Counter::curr_items, 1u64.wrapping_neg());
-        self.count(Counter::bytes, (self.region.size(seen) as u64).wrapping_neg());
-        self.count_items(-1);
-        self.bury(seen);
-    }
-
     /// Copies an item to the log's head and swaps its slot to the copy, which begins with the frequency of `like`. The segment
     /// is claimed by this thread, so nobody recycles it meanwhile.
     fn relocate(&self, purge: &mut Purge, place: Place, like: Slot, word: Slot, seen: &Seen, now: u32) -> Relocated {
@@ -691,5 +646,24 @@ impl Session {
         self.bump(segment);
         self.free_segment(segment);
         Step::Freed
+    }
+}
+
+impl Session {
+    /// Looks at up to `count` segments, as long as there are any to be looked at after a death, and frees those of no use. Whether
+    /// there were any.
+    pub(crate) fn reclaim_lost(&self, count: usize, now: u32) -> bool {
+        let lost = &self.region.superblock().lost;
+        let mut found = false;
+        for _ in 0..count {
+            // PAIRS: sweep: the store in `Region::sweep_lost`.
+            let left = lost.load(Acquire);
+            let last = usize::try_from(left).unwrap_or(usize::MAX).min(self.region.segments());
+            let Some(segment) = last.checked_sub(1) else { break };
+            found |= self.reclaim_if_lost(segment, now) == Step::Freed;
+            // Behind the look: if we die in it, the next one looks again.
+            let _ = lost.compare_exchange(left, segment as u64, Relaxed, Relaxed);
+        }
+        found
     }
 }

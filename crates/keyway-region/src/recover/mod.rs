@@ -28,9 +28,8 @@ use crate::layout::session::{Hold, IDENTITY_WORDS, Lease, Tenancy, Tenant};
 use crate::layout::slot::Slot;
 use crate::layout::stats::Counter;
 use crate::mutants::{self, Mutant};
-use crate::reclaim::Step;
 use crate::region::{Life, Region};
-use crate::sessions::{Process, Seat, Session};
+use crate::session::{Process, Seat};
 
 impl Region {
     /// Takes back the thread slots of processes that are gone for certain, and fences those of processes that seem to be gone. How
@@ -221,24 +220,5 @@ impl Region {
         }
         let segment = (at - start) / self.layout.shape.segment_size;
         self.has(segment) && State(self.header(segment).state.load(Relaxed)).kind() == Some(Kind::Index)
-    }
-}
-
-impl Session {
-    /// Looks at up to `count` segments, as long as there are any to be looked at after a death, and frees those of no use. Whether
-    /// there were any.
-    pub(crate) fn reclaim_lost(&self, count: usize, now: u32) -> bool {
-        let lost = &self.region.superblock().lost;
-        let mut found = false;
-        for _ in 0..count {
-            // PAIRS: sweep: the store in `Region::sweep_lost`.
-            let left = lost.load(Acquire);
-            let last = usize::try_from(left).unwrap_or(usize::MAX).min(self.region.segments());
-            let Some(segment) = last.checked_sub(1) else { break };
-            found |= self.reclaim_if_lost(segment, now) == Step::Freed;
-            // Behind the look: if we die in it, the next one looks again.
-            let _ = lost.compare_exchange(left, segment as u64, Relaxed, Relaxed);
-        }
-        found
     }
 }

@@ -11,7 +11,7 @@
 //! They rise with the clock, so ticks are compared as they are; only differences need [`seconds_of`].
 
 use crate::atomics::Relaxed;
-use crate::durable::persist::{LINE, line};
+use crate::durable::{LINE, line};
 use crate::layout::item::EXPIRY_MAX;
 use crate::layout::superblock::{CLOCK_UNITS_PER_S, ClockWord, SeenWord};
 use crate::region::Region;
@@ -54,7 +54,7 @@ impl Moment {
 
 impl Region {
     /// The offset of a new region's clock.
-    pub(crate) fn first_clock(boot_id: [u64; 2], now: Moment) -> ClockWord {
+    pub(super) fn first_clock(boot_id: [u64; 2], now: Moment) -> ClockWord {
         offset(boot_id, START_S, now)
     }
 

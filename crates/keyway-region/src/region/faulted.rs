@@ -11,7 +11,7 @@ use core::ops::Range;
 const PART: usize = 64 << 10;
 
 /// A bit for each part.
-pub(crate) struct Touched(Vec<OwnNumber>);
+pub(super) struct Touched(Vec<OwnNumber>);
 
 impl Touched {
     /// Of a region of so many bytes at most.

@@ -8,14 +8,17 @@ mod clock;
 mod faulted;
 #[cfg(all(test, feature = "observe"))]
 mod late;
+mod limit;
 mod resize;
+mod restart;
 
 pub(crate) use clock::{COARSE_S, EXPIRED, FINE_TICKS, START_S, expiry_at, seconds_left, ttl};
 pub use clock::{Moment, seconds_of};
+pub(crate) use limit::LOG_MIN;
 
 use crate::atomics::{Acquire, AtomicU8, AtomicU32, AtomicU64, OwnFlag, OwnNumber, Relaxed, Release};
 use crate::changes::Offered;
-use crate::durable::persist::{LINE, Persist, line};
+use crate::durable::{LINE, Persist, line};
 use crate::hash::Hasher;
 use crate::layout::bucket::{self, Table};
 use crate::layout::fingerprint::FINGERPRINT;
@@ -437,7 +440,7 @@ impl Region {
     }
 
     /// This many segments may be touched from now on.
-    pub(crate) fn know(&self, segments: usize) {
+    fn know(&self, segments: usize) {
         // PAIRS: segments: the load in `segments`.
         self.segments.fetch_max(segments, Release);
         self.doubt_free();
@@ -819,6 +822,32 @@ impl Region {
 /// The sequence number with which a region goes on at this time: no older one can have reached it.
 pub(crate) fn first_sequence(now_unix_s: i64) -> u64 {
     u64::try_from(now_unix_s - SEQUENCE_EPOCH_UNIX_S).unwrap_or(0).max(1) << SEQUENCE_RATE_BITS
+}
+
+impl Region {
+    /// A table word that is dirty or damaged, as it is to be used.
+    #[cold]
+    fn odd_table(&self, word: u64) -> u64 {
+        let count = (word & !DIRTY).clamp(self.buckets_initial(), self.buckets_max());
+        if word & DIRTY != 0 && !self.is_read_only {
+            self.write_back(line::TABLE, 8);
+            self.barrier();
+            // PAIRS: settled: the load in `Region::table`.
+            let _ = self.superblock().table.compare_exchange(word, count, Release, Relaxed);
+        }
+        count
+    }
+
+    /// Makes a dirty flush word persistent.
+    fn settle_flush(&self, word: FlushWord) {
+        self.write_back(line::TABLE, 8);
+        self.barrier();
+        // PAIRS: settled: the loads of the flush word.
+        let _ = self
+            .superblock()
+            .flush
+            .compare_exchange(word.0, word.0 & !DIRTY, Release, Relaxed);
+    }
 }
 
 /// A count of segments. It drifts when threads die beside it; below zero is none.

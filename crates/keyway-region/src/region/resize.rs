@@ -17,7 +17,7 @@
 //! damaged word makes nobody touch what is not there.
 
 use crate::atomics::{Acquire, Relaxed, Release};
-use crate::durable::persist::line;
+use crate::durable::line;
 use crate::layout::segment::{Kind, SegmentLife, State};
 use crate::mutants::{self, Mutant};
 use crate::region::Region;
@@ -100,7 +100,7 @@ impl Region {
     }
 
     /// The number of segments is persistent before this process puts anything into one, whoever raised it.
-    pub(crate) fn secure_segments(&self) {
+    pub(super) fn secure_segments(&self) {
         self.write_back(line::TABLE, 64);
         self.barrier();
     }

@@ -1,0 +1,65 @@
+//! Items that leave the index although nobody has deleted them: what is counted, and what a session remembers for those who ask.
+
+use crate::index::lookup::Place;
+use crate::layout::stats::Counter;
+use crate::log::Seen;
+use crate::session::Session;
+use crate::verbs::Item;
+
+/// Items that a session has evicted.
+#[derive(Default)]
+pub(crate) struct Evicted {
+    wanted: bool,
+    items: Vec<(Vec<u8>, Item)>,
+}
+
+/// Most evicted items that a session remembers until it is asked for them.
+const EVICTED_MAX: usize = 1024;
+
+impl Session {
+    /// From now on, or no more: remembers items that this session evicts, each with its key, for [`Self::take_evicted`].
+    pub fn remember_evicted(&mut self, wanted: bool) {
+        *self.evicted.get_mut() = Evicted {
+            wanted,
+            items: Vec::new(),
+        };
+    }
+
+    /// What was evicted since the last call, or as much of it as is remembered.
+    pub fn take_evicted(&mut self) -> Vec<(Vec<u8>, Item)> {
+        std::mem::take(&mut self.evicted.get_mut().items)
+    }
+
+    /// This item goes, and its time is not over.
+    fn note_evicted(&self, seen: &Seen, place: Place, now: u32) {
+        let Ok(mut evicted) = self.evicted.try_borrow_mut() else {
+            return;
+        };
+        if !evicted.wanted || evicted.items.len() >= EVICTED_MAX {
+            return;
+        }
+        let mut key = Vec::new();
+        let has_key = self
+            .region
+            .memory
+            .append_to(seen.at + seen.header.key_offset(), seen.header.key_len(), &mut key);
+        if has_key {
+            let item = self.region.facts(seen, place, true, now);
+            evicted.items.push((key, item));
+        }
+    }
+
+    /// An item was evicted, or was expired or flushed and its place reclaimed.
+    pub(crate) fn count_gone(&self, seen: &Seen, place: Place, present: bool, now: u32) {
+        let (fetched, _) = self.region.hint_facts(seen, place, now);
+        if present {
+            self.note_evicted(seen, place, now);
+            self.count(Counter::evictions, 1);
+            self.count(Counter::evicted_unfetched, u64::from(!fetched));
+        } else {
+            self.count(Counter::reclaimed, 1);
+            self.count(Counter::expired_unfetched, u64::from(!fetched && seen.header.is_expired(now)));
+        }
+        self.count_removed(seen);
+    }
+}

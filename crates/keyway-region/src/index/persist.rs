@@ -1,0 +1,80 @@
+//! Slots in durable mode: a word says with its dirty bit that it may not be persistent yet, and no thread acts on it before it is.
+
+use crate::atomics::{Relaxed, Release};
+use crate::layout::bucket::{self, Split};
+use crate::layout::segment::Kind;
+use crate::layout::slot::Slot;
+use crate::region::Region;
+
+impl Region {
+    /// Makes a slot's word persistent, whoever wrote it, and then clears its dirty bit.
+    #[cold]
+    #[inline(never)]
+    #[cfg_attr(feature = "observe", track_caller)]
+    pub(super) fn persist_word(&self, at: usize, word: Slot) {
+        if self.is_read_only {
+            // Only damage explains the bit: a strict region is not mapped so.
+            return;
+        }
+        self.write_back(at, 8);
+        self.barrier();
+        // A word with this bit is written once, so the exchange cannot mean a later one. Not written back: a bit that
+        // survives costs whoever meets it a write-back.
+        // PAIRS: settled: the loads of slots: a thread that finds the bit gone comes after the barrier.
+        let _ = self.slot(at).compare_exchange(word.0, word.settled().0, Release, Relaxed);
+    }
+
+    /// PUBLISH of a removal: the slot's item is gone. `false`: the slot had changed.
+    #[cfg_attr(feature = "observe", track_caller)]
+    pub(crate) fn vacate(&self, at: usize, word: Slot) -> bool {
+        let gone = if self.is_strict() { word.removed() } else { Slot::EMPTY };
+        // PAIRS: changes: the loads of slots: a thread that sees the removal sees what its maker had changed before.
+        let done = self.slot(at).compare_exchange(word.0, gone.0, Release, Relaxed).is_ok();
+        if done && self.is_strict() {
+            self.persist_word(at, gone);
+        }
+        done
+    }
+
+    /// Takes a tentative word out, whoever put it there: an insert that was not confirmed, or a removal that may not be
+    /// persistent yet.
+    #[cfg_attr(feature = "observe", track_caller)]
+    pub(crate) fn abort(&self, at: usize, word: Slot) {
+        if word.is_dirty() {
+            self.persist_word(at, word);
+        } else {
+            let _ = self.slot(at).compare_exchange(word.0, Slot::EMPTY.0, Relaxed, Relaxed);
+        }
+    }
+
+    /// Starts to write the buckets of a key back: that no word there leads to some place is about to be relied on.
+    #[cfg_attr(feature = "observe", track_caller)]
+    pub(crate) fn write_back_buckets(&self, hash: u64) {
+        if self.is_strict()
+            && let Some(buckets) = self.buckets(hash, self.table())
+        {
+            for (_, at) in buckets.iter() {
+                self.write_back(at, bucket::SIZE);
+            }
+        }
+    }
+
+    /// Before a split's table word moves on: everything that a reader of the new count relies on, whoever wrote it.
+    pub(super) fn persist_split(&self, split: Split) {
+        if !self.is_strict() {
+            return;
+        }
+        for bucket in [split.source, split.target] {
+            if let Some(at) = self.bucket(bucket) {
+                self.write_back(at, bucket::SIZE);
+            }
+        }
+        for (kind, entry) in [
+            (Kind::Index, self.bucket_entry(split.target)),
+            (Kind::Hints, self.hint_entry(split.target)),
+        ] {
+            self.write_back(self.directory_entry_at(kind, entry), 4);
+        }
+        self.barrier();
+    }
+}

@@ -1,0 +1,256 @@
+//! A thread in the region: what it has of each room.
+//!
+//! A session is made by [`Region::session`] for a process that holds a process slot, and used by one thread at a time. What
+//! it is in the middle of stands in its thread slot, so that any thread can finish or undo it if this one dies.
+
+use crate::atomics::{Acquire, Relaxed, Release, add_single_writer};
+use crate::changes::Stripes;
+use crate::hash::Key;
+use crate::index::Evicted;
+use crate::layout::segment::{Owner, Stream};
+use crate::layout::session::{Lease, ThreadSlot, next_incarnation};
+use crate::layout::slot::Slot;
+use crate::layout::stats::Counter;
+use crate::log::{Leased, Supply, Verified};
+use crate::memory::Pinned;
+use crate::reclaim::{self, Reclaim};
+use crate::region::Region;
+use crate::verbs::{KEY_LEN_MAX, WriteError};
+use std::cell::{Cell, RefCell};
+use std::sync::Arc;
+
+/// Changes of the item count that a session keeps to itself before it tells the superblock.
+pub(crate) const ITEMS_BATCH: u64 = 64;
+
+/// The process slot that a process holds the lock of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Process {
+    /// its number
+    pub slot: usize,
+    /// its incarnation since the process took it
+    pub incarnation: u64,
+}
+
+/// A session's thread slot, as it was when the session moved in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Seat(pub(crate) Owner);
+
+/// What a session may do.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// largest item, bytes, counted as memcached counts (its -I)
+    pub item_size_max: usize,
+    /// make room by evicting; otherwise a full region refuses (memcached's -M)
+    pub evict: bool,
+}
+
+/// A thread's way into the region. What is its own is in cells, so that its methods can hold on to the region meanwhile.
+pub struct Session {
+    pub(crate) region: Arc<Region>,
+    pub(crate) owner: Owner,
+    pub(crate) limits: Limits,
+    /// Unix seconds, by the caller's wall clock, at which the region's clock says 0
+    pub(crate) unix_at_zero_s: i64,
+    /// its place in the region
+    thread: Pinned<ThreadSlot, Region>,
+    /// its lease word as it was leased
+    lease: Lease,
+    pub(crate) extents: [Leased; Stream::MAX],
+    /// in a region with checksums: for copies during a purge
+    pub(crate) scratch: Cell<Vec<u8>>,
+    /// in a region with checksums: the item that the operation is at
+    pub(crate) verified: Verified,
+    /// for values that an operation builds
+    pub(crate) built: RefCell<Vec<u8>>,
+    is_abandoned: bool,
+    /// the word of the item that the operation is at, as long as its intent stands
+    pub(crate) held: Cell<Slot>,
+    /// bytes of dead items that no segment has been told of
+    pub(crate) dead: Cell<u64>,
+    /// what it has evicted, for whoever wants to know
+    pub(crate) evicted: RefCell<Evicted>,
+    /// what it is about to reclaim
+    pub(crate) reclaim: Reclaim,
+    /// where its segments come from when none is free
+    pub(crate) supply: Supply,
+    /// the segment whose pages it looks at next, to give them back
+    pub(crate) given_back_next: Cell<usize>,
+    /// the door word that it has acknowledged
+    pub(crate) door: Cell<u64>,
+    /// whether its changes are counted, and where
+    pub(crate) counts: Cell<bool>,
+    pub(crate) stripes: RefCell<Option<Arc<Stripes>>>,
+}
+
+impl Region {
+    /// Takes a free thread slot for a thread of this process. `None`: all are taken.
+    pub fn session(self: &Arc<Self>, process: Process, limits: Limits) -> Option<Session> {
+        self.session_among(self.layout.shape.thread_slots, process, limits)
+    }
+
+    /// The same among the first `slots` thread slots ([`crate::layout::plan::Shape::thread_slots_for`]).
+    pub fn session_among(self: &Arc<Self>, slots: usize, process: Process, limits: Limits) -> Option<Session> {
+        let number = u32::try_from(process.slot).ok()?;
+        for slot in 0..self.layout.shape.thread_slots.min(slots) {
+            let thread = self.thread(slot);
+            // PAIRS: vacate: the end of its last tenant's session, or the exchange in `Region::take_back_slots`.
+            let old = Lease(thread.lease.load(Acquire));
+            if old.is_leased() {
+                continue;
+            }
+            // Before the slot can have an intent, whose fence is one for this too: it is read after the recycler's fence.
+            self.superblock().threads.fetch_max(slot as u64 + 1, Relaxed);
+            let incarnation = next_incarnation(old.incarnation());
+            let new = Lease::new(incarnation, number, process.incarnation);
+            // PAIRS: tenant: the load in `Region::take_back_slots`: a thread that sees the lease sees the process's tenancy.
+            if thread.lease.compare_exchange(old.0, new.0, Release, Relaxed).is_err() {
+                continue;
+            }
+            thread.pending_slot.store(0, Relaxed);
+            thread.items.store(0, Relaxed);
+            thread.door.store(0, Relaxed);
+            thread.stripe.store(0, Relaxed);
+            thread.writing.store(0, Relaxed);
+            for intent in &thread.intents {
+                // PAIRS: intent-end: the loads of intents: also what the slot's last tenant did comes before.
+                intent.store(0, Release);
+            }
+            return Some(Session {
+                region: Arc::clone(self),
+                owner: Owner {
+                    slot: u16::try_from(slot).unwrap_or(u16::MAX),
+                    incarnation,
+                },
+                limits,
+                unix_at_zero_s: i64::from(self.seen().unix_s()) - i64::from(self.seen().clock_s()),
+                thread: Pinned::new(self, |region| region.thread(slot)),
+                lease: new,
+                extents: [const { Leased::none() }; Stream::MAX],
+                scratch: Cell::default(),
+                verified: Verified::default(),
+                built: RefCell::default(),
+                is_abandoned: false,
+                held: Cell::new(Slot::EMPTY),
+                dead: Cell::new(0),
+                evicted: RefCell::default(),
+                reclaim: Reclaim::default(),
+                supply: reclaim::SUPPLY,
+                given_back_next: Cell::new(0),
+                door: Cell::new(0),
+                counts: Cell::new(false),
+                stripes: RefCell::default(),
+            });
+        }
+        None
+    }
+}
+
+impl Session {
+    /// The region.
+    pub fn region(&self) -> &Arc<Region> {
+        &self.region
+    }
+
+    /// Largest item that it may store, bytes, counted as memcached counts: no longer value is looked at.
+    pub fn item_size_max(&self) -> usize {
+        self.limits.item_size_max
+    }
+
+    /// The key with its hash, if it has a length that a key can have.
+    #[inline]
+    pub(crate) fn key<'k>(&self, bytes: &'k [u8]) -> Result<Key<'k>, WriteError> {
+        if bytes.is_empty() || bytes.len() > KEY_LEN_MAX {
+            return Err(WriteError::KeyLength { len: bytes.len() });
+        }
+        Ok(Key {
+            bytes,
+            hash: self.region.hasher.hash(bytes),
+        })
+    }
+
+    #[inline(always)]
+    pub(crate) fn thread(&self) -> &ThreadSlot {
+        &self.thread
+    }
+
+    /// Counts.
+    #[inline(always)]
+    pub(crate) fn count(&self, counter: Counter, n: u64) {
+        if let Some(c) = self.thread().counters.get(counter as usize) {
+            add_single_writer(c, n);
+        }
+    }
+
+    /// One more, or one less, item in the index.
+    #[inline]
+    pub(crate) fn count_items(&self, n: i64) {
+        // In the thread slot, so that recovery finds it.
+        let untold = &self.thread().items;
+        let items = untold.load(Relaxed).cast_signed().wrapping_add(n);
+        if items.unsigned_abs() >= ITEMS_BATCH {
+            untold.store(0, Relaxed);
+            self.region.superblock().items.fetch_add(items.cast_unsigned(), Relaxed);
+        } else {
+            untold.store(items.cast_unsigned(), Relaxed);
+        }
+    }
+
+    /// Whether the session is suspected to be dead, or its slot was taken back: it starts no operation. Nothing is ordered by this: what a
+    /// fenced session may still be writing to is given to no other one.
+    #[inline(always)]
+    pub fn is_fenced(&self) -> bool {
+        self.thread().lease.load(Relaxed) != self.lease.0
+    }
+
+    /// The session's place in the region.
+    pub fn seat(&self) -> Seat {
+        Seat(self.owner)
+    }
+
+    /// The session's thread slot is not its own any more, or its mapping is gone: it ends without writing anything.
+    pub fn abandon(&mut self) {
+        self.is_abandoned = true;
+    }
+
+    /// Gives up every extent, so that their segments can be reclaimed. The next write leases new ones.
+    pub fn release_extents(&self) {
+        for stream in 0..Stream::MAX {
+            self.close_extent(stream);
+        }
+    }
+
+    /// Gives everything back that is held in the region, which the session does not touch any more.
+    pub fn end(&mut self) {
+        if std::mem::replace(&mut self.is_abandoned, true) {
+            return;
+        }
+        let thread = self.thread();
+        if !Lease(thread.lease.load(Relaxed)).is_held_by(self.owner) {
+            // Taken back for certain, though the session is here: what it had is another one's.
+            return;
+        }
+        // Before the slot is vacant: an extent is closed by a plain store, and its segment may be another's after that.
+        self.release_extents();
+        let untold = thread.items.swap(0, Relaxed);
+        self.region.superblock().items.fetch_add(untold, Relaxed);
+        for intent in &thread.intents {
+            // PAIRS: intent-end: the loads in `Region::is_intended` and `intended_by_others`.
+            intent.store(0, Release);
+        }
+        // Again where another process has fenced it meanwhile.
+        let mut lease = Lease(thread.lease.load(Relaxed));
+        while lease.is_held_by(self.owner) {
+            // PAIRS: vacate: the loads of leases: the next tenant, and a thread that finds the slot vacated, come after all that was done.
+            match thread.lease.compare_exchange(lease.0, lease.vacated().0, Release, Relaxed) {
+                Ok(_) => break,
+                Err(now) => lease = Lease(now),
+            }
+        }
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
