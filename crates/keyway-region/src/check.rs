@@ -195,11 +195,11 @@ fn check_extents(region: &Region, segment: usize, report: &mut Report, census: &
         let (start, end) = (first * shape.cell_size(), end * shape.cell_size());
         let at = region.segment(segment) + start;
         // PAIRS: extent: the store in `Session::start_extent`.
-        if ExtentWord(region.slot(at).load(Acquire)).generation() != generation {
+        if ExtentWord(region.word(at).load(Acquire)).generation() != generation {
             continue;
         }
         // PAIRS: tail: the store in `Session::commit`.
-        let tail = TailWord(region.slot(at + 8).load(Acquire)).tail();
+        let tail = TailWord(region.word(at + 8).load(Acquire)).tail();
         let mut offset = start + EXTENT_HEADER_SIZE;
         if tail < offset || tail > end {
             report.problem(
@@ -291,7 +291,7 @@ fn check_index(region: &Region, report: &mut Report, census: &mut Census, progre
         for index in 0..SLOTS {
             let place = Place::new(bucket, bucket_at, index);
             // PAIRS: item: the publish.
-            let word = Slot(region.slot(place.at).load(Acquire));
+            let word = region.word_in(place);
             check_slot(region, place, word, &pending, &mut keys, report, census);
         }
     }
@@ -301,7 +301,7 @@ fn check_index(region: &Region, report: &mut Report, census: &mut Census, progre
         // A split that died in step 2 has filled part of the next bucket.
         for index in 0..SLOTS {
             // PAIRS: item: the publish.
-            let word = Slot(region.slot(bucket_at + index * 8).load(Acquire));
+            let word = Slot(region.word(bucket_at + index * 8).load(Acquire));
             if word != Slot::UNSET && bucket > table.count {
                 report.problem(3, format!("bucket {bucket} is not live and its slot {index} is {word:?}"));
             }
@@ -336,7 +336,7 @@ fn check_slot(
     }
     if word.is_tentative() {
         census.counts.tentative += 1;
-        if !pending.contains(&(place.at as u64, word.0)) {
+        if !pending.iter().any(|(at, pending)| place.is_at(*at) && *pending == word.0) {
             report.problem(
                 3,
                 format!("bucket {bucket}, slot {index} is tentative, on no session's record: {word:?}"),
@@ -347,7 +347,7 @@ fn check_slot(
     if word.payload_is_empty() {
         return;
     }
-    let seen = match region.look(region.slot(place.at), word) {
+    let seen = match region.look_in(place, word) {
         Look::Got(seen) => seen,
         Look::Moved | Look::Corrupt => {
             return report.problem(4, format!("bucket {bucket}, slot {index} leads nowhere: {word:?}"));
@@ -442,7 +442,7 @@ fn check_chains(region: &Region, report: &mut Report, census: &mut Census) {
                 break;
             }
             let at = region.segment(segment);
-            let [last, owner] = [8, 16].map(|o| region.slot(at + o).load(Relaxed));
+            let [last, owner] = [8, 16].map(|o| region.word(at + o).load(Relaxed));
             if Link(last) != chain.last || owner != key_hash {
                 report.problem(8, format!("large value of '{key}': segment {segment} names another head"));
             }
@@ -455,7 +455,7 @@ fn check_chains(region: &Region, report: &mut Report, census: &mut Census) {
             if part + 1 == parts && link != chain.last {
                 report.problem(8, format!("large value of '{key}': its last segment is not the chain's"));
             }
-            link = Link(region.slot(at).load(Relaxed));
+            link = Link(region.word(at).load(Relaxed));
         }
     }
     let orphans = census

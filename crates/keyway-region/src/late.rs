@@ -213,11 +213,10 @@ impl Ground {
     /// The item of a key: where its word is, the word, and what it leads to.
     pub fn item(&self, key: &str) -> Option<(Place, Slot, Seen)> {
         let region = &self.region;
-        self.words()
-            .find_map(|(place, word)| match region.look(region.slot(place.at), word) {
-                Look::Got(seen) if region.has_key(&seen, key.as_bytes()) => Some((place, word, seen)),
-                _ => None,
-            })
+        self.words().find_map(|(place, word)| match region.look_in(place, word) {
+            Look::Got(seen) if region.has_key(&seen, key.as_bytes()) => Some((place, word, seen)),
+            _ => None,
+        })
     }
 
     /// The segment of a key's item.
@@ -233,7 +232,7 @@ impl Ground {
         while link != Link::NONE {
             parts.push(link.segment());
             let at = self.region.segment(link.segment());
-            link = Link(self.region.slot(at).load(crate::atomics::Relaxed));
+            link = Link(self.region.word(at).load(crate::atomics::Relaxed));
         }
         parts
     }
@@ -245,7 +244,7 @@ impl Ground {
             let at = region.bucket(bucket).expect("a bucket of the index");
             (0..SLOTS).filter_map(move |index| {
                 let place = Place::new(bucket, at, index);
-                let word = Slot(region.slot(place.at).load(crate::atomics::Relaxed));
+                let word = region.word_in(place);
                 word.is_item().then_some((place, word))
             })
         })

@@ -23,8 +23,8 @@ const ITEM_PREFETCH: usize = 3;
 /// A slot of the index: where it is, and whose.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Place {
-    /// its offset in the region
-    pub at: usize,
+    /// its offset in the region: the index's own, so that no other room stores its word
+    pub(super) at: usize,
     /// its bucket
     pub bucket: u64,
     /// its number in the bucket
@@ -42,6 +42,11 @@ impl Place {
         }
     }
 
+    /// Whether the slot is at this offset.
+    pub fn is_at(&self, offset: u64) -> bool {
+        self.at as u64 == offset
+    }
+
     /// The first empty slot of whichever bucket has more of them.
     #[inline]
     pub fn emptiest([first, second]: [(u64, usize); 2], [a, b]: &[Line; 2]) -> Option<Self> {
@@ -57,7 +62,7 @@ impl Place {
 
 /// Where a key may be: numbers and offsets of its buckets.
 #[derive(Clone, Copy, Debug)]
-struct Buckets {
+pub(crate) struct Buckets {
     /// of the third only if any key was ever put into its third
     all: [(u64, usize); 3],
     count: usize,
@@ -167,9 +172,64 @@ impl Region {
         Some((bucket, at))
     }
 
+    /// A slot's word, to be changed.
+    #[inline(always)]
+    pub(super) fn slot(&self, at: usize) -> &AtomicU64 {
+        self.word(at)
+    }
+
+    /// A slot's word as it is now.
+    #[inline]
+    pub(crate) fn word_in(&self, place: Place) -> Slot {
+        // PAIRS: item: the publish of the word.
+        Slot(self.slot(place.at).load(Acquire))
+    }
+
+    /// As [`Self::look`], in the slot itself.
+    #[inline]
+    pub(crate) fn look_in(&self, place: Place, word: Slot) -> Look<Seen> {
+        self.look(self.slot(place.at), word)
+    }
+
+    /// The first word in the key's buckets that is among the `candidates` and that `is_it`, with its slot. `Err`: a frozen
+    /// slot is in the way.
+    pub(crate) fn find_word(
+        &self,
+        hash: u64,
+        candidates: impl Fn(&Line) -> u32,
+        mut is_it: impl FnMut(Place, Slot) -> bool,
+    ) -> Result<Option<(Place, Slot)>, (Place, Slot)> {
+        for _ in 0..ATTEMPTS_MAX {
+            let table = self.table();
+            let Some(buckets) = self.buckets(hash, table) else {
+                return Ok(None);
+            };
+            for (bucket, bucket_at) in buckets.iter() {
+                let line = self.memory.line(bucket_at);
+                if Slot::any_frozen(&line) {
+                    let frozen = (0..SLOTS).find(|index| Slot::of(&line, *index).is_frozen()).unwrap_or(0);
+                    return Err((Place::new(bucket, bucket_at, frozen), Slot::of(&line, frozen)));
+                }
+                let mut found = candidates(&line);
+                while found != 0 {
+                    let index = found.trailing_zeros() as usize;
+                    found &= found - 1;
+                    let (place, word) = (Place::new(bucket, bucket_at, index), Slot::of(&line, index));
+                    if is_it(place, word) {
+                        return Ok(Some((place, word)));
+                    }
+                }
+            }
+            if self.table() == table {
+                return Ok(None);
+            }
+        }
+        Ok(None)
+    }
+
     /// Follows a word from its slot to the item's header.
     #[inline(always)]
-    pub(crate) fn look(&self, slot: &AtomicU64, word: Slot) -> Look<Seen> {
+    pub(super) fn look(&self, slot: &AtomicU64, word: Slot) -> Look<Seen> {
         match self.follow(word) {
             Some(led) => self.look_at(led, slot, word),
             None => unlooked(slot, word),

@@ -1,8 +1,9 @@
 //! Slots in durable mode: a word says with its dirty bit that it may not be persistent yet, and no thread acts on it before it is.
 
 use crate::atomics::{Relaxed, Release};
+use crate::index::lookup::Place;
 use crate::layout::bucket::{self, Split};
-use crate::layout::segment::Kind;
+use crate::layout::segment::{Kind, State};
 use crate::layout::slot::Slot;
 use crate::region::Region;
 
@@ -39,12 +40,34 @@ impl Region {
     /// Takes a tentative word out, whoever put it there: an insert that was not confirmed, or a removal that may not be
     /// persistent yet.
     #[cfg_attr(feature = "observe", track_caller)]
-    pub(crate) fn abort(&self, at: usize, word: Slot) {
+    pub(crate) fn abort(&self, place: Place, word: Slot) {
         if word.is_dirty() {
-            self.persist_word(at, word);
+            self.persist_word(place.at, word);
         } else {
+            let _ = self.slot(place.at).compare_exchange(word.0, Slot::EMPTY.0, Relaxed, Relaxed);
+        }
+    }
+
+    /// Takes the tentative word of a dead thread out, which its record says to be at this offset. A damaged record names no slot.
+    pub(crate) fn abort_at(&self, at: usize, word: Slot) {
+        if self.is_index_slot(at) {
             let _ = self.slot(at).compare_exchange(word.0, Slot::EMPTY.0, Relaxed, Relaxed);
         }
+    }
+
+    /// Puts a word into a slot of a region that nobody uses.
+    pub(crate) fn repair_word(&self, place: Place, word: Slot) {
+        self.slot(place.at).store(word.0, Relaxed);
+    }
+
+    /// Whether a slot of the index can be at this offset.
+    fn is_index_slot(&self, at: usize) -> bool {
+        let start = self.layout.segments;
+        if at < start || !at.is_multiple_of(8) {
+            return false;
+        }
+        let segment = (at - start) / self.layout.shape.segment_size;
+        self.has(segment) && State(self.header(segment).state.load(Relaxed)).kind() == Some(Kind::Index)
     }
 
     /// Starts to write the buckets of a key back: that no word there leads to some place is about to be relied on.

@@ -193,6 +193,41 @@ pub(super) fn stamp_over(replaced: SegmentLife, epoch: u64) -> u64 {
 /// What an attempt at a change came to. `None`: somebody else was faster, or something had to be done first: it is to be made again.
 type Attempt = Result<Option<Changed>, WriteError>;
 
+impl Region {
+    /// Leads a slot to the copy of its item. `false`: the slot has changed.
+    pub(crate) fn move_item(&self, place: Place, word: Slot, copy: Slot) -> bool {
+        let slot = self.slot(place.at);
+        let word = if mutants::is(Mutant::RelocateInTwoSteps) {
+            let _ = slot.compare_exchange(word.0, Slot::EMPTY.0, Relaxed, Relaxed);
+            // So that another thread sees it.
+            std::thread::yield_now();
+            Slot::EMPTY
+        } else {
+            word
+        };
+        self.barrier();
+        // PUBLISH: the copy. Before it the item is where it was; the old place is purged only after it.
+        let moved = if mutants::is(Mutant::RelocateBlindly) {
+            slot.store(copy.0, Relaxed);
+            true
+        } else {
+            // PAIRS: item: the loads of slots: a reader that sees the word sees the copy.
+            slot.compare_exchange(word.0, copy.0, Release, Relaxed).is_ok()
+        };
+        if moved {
+            self.write_back(place.at, 8);
+        }
+        moved
+    }
+
+    /// Gives a slot's item this frequency, if its word is still the same.
+    pub(crate) fn set_frequency(&self, place: Place, word: Slot, frequency: u64) {
+        let _ = self
+            .slot(place.at)
+            .compare_exchange(word.0, word.with_frequency(frequency).0, Relaxed, Relaxed);
+    }
+}
+
 impl Session {
     /// Changes a key. `decide` sees what is there (`None`: absent, expired or flushed) and an empty buffer in which it may
     /// build a new value ([`Value::Built`]). What is put in is told behind it.
@@ -377,7 +412,7 @@ impl Session {
         {
             // Anybody may abort anybody's tentative entry: its owner may be dead.
             if !mutants::is(Mutant::WaitOnTentative) {
-                region.abort(place.at, word);
+                region.abort(place, word);
             }
             return Ok(None);
         }
@@ -386,7 +421,7 @@ impl Session {
             // All of its buckets are full: grow while the index is to; otherwise evict.
             _ if self.grow_for_room(prepared, now) => return Ok(None),
             (None, Some((place, word))) if word.is_tentative() => {
-                region.abort(place.at, word);
+                region.abort(place, word);
                 return Ok(None);
             }
             (None, Some((_, _))) if !self.limits.evict => return Err(WriteError::OutOfMemory),
@@ -415,6 +450,15 @@ impl Session {
         // PAIRS: item: the publish of the word that stands there now. That the load is not before the intent is the fence of `intend`.
         let now = Slot(slot.load(Acquire));
         (!now.is_frozen() && now.same_but_frequency(word)).then_some(now)
+    }
+
+    /// The same, and the item to which the word leads.
+    pub(crate) fn hold_item(&self, place: Place, word: Slot) -> Option<Seen> {
+        let slot = self.region.slot(place.at);
+        match self.region.look(slot, self.hold(slot, word)?) {
+            Look::Got(seen) => Some(seen),
+            Look::Moved | Look::Corrupt => None,
+        }
     }
 
     /// Compare-and-swap of a slot from an item's word, whose frequency may meanwhile have changed, to its successor, who keeps
@@ -783,7 +827,7 @@ impl Session {
                     if !word.is_tentative() || before_mine {
                         return false;
                     }
-                    region.abort(place.at, word);
+                    region.abort(place, word);
                     continue 'again;
                 }
             }

@@ -267,7 +267,7 @@ impl Region {
     #[inline(never)]
     pub(super) fn is_part_intact(&self, link: Link, next: Link, last: Link, part: &[u8]) -> bool {
         let at = self.segment(link.segment());
-        let [hash, len] = [2, CHAIN_LEN_WORD].map(|i| self.slot(at + i * 8).load(Relaxed));
+        let [hash, len] = [2, CHAIN_LEN_WORD].map(|i| self.word(at + i * 8).load(Relaxed));
         let sum = part_checksum(link, [next.0, last.0, hash, part.len() as u64], part);
         len == part.len() as u64 | u64::from(sum) << 32
     }

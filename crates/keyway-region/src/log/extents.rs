@@ -262,7 +262,7 @@ impl Session {
             tail
         };
         self.region
-            .slot(segment_at + room.start + 8)
+            .word(segment_at + room.start + 8)
             .store(TailWord::new(told, self.owner.incarnation).0, Release);
         // Persistent before the word that leads to it: the barrier stands between this and the publish. Not the header with the
         // latest expiry, which is a hint: what is purged because of it is looked at item by item.
@@ -314,7 +314,7 @@ impl Session {
         let word = ExtentWord::new(life.generation, self.owner.slot).close();
         // PAIRS: closed: the load in `Region::has_live_extent`: a recycler that sees it closed sees every publish that it served, and the
         // intent for what is still to be published.
-        self.region.slot(at).store(word.0, Release);
+        self.region.word(at).store(word.0, Release);
     }
 
     /// Cells that are leased at a time for items of such a size.
@@ -494,11 +494,11 @@ impl Session {
         let next = start + EXTENT_HEADER_SIZE;
         region.touch(at, end - start);
         region
-            .slot(at + 8)
+            .word(at + 8)
             .store(TailWord::new(next, self.owner.incarnation).0, Relaxed);
         // PAIRS: extent: the load in `Region::has_live_extent`: a thread that sees the header sees its tail, and its owner's lease.
         region
-            .slot(at)
+            .word(at)
             .store(ExtentWord::new(life.generation, self.owner.slot).0, Release);
         Extent {
             segment,
@@ -522,7 +522,7 @@ impl Session {
         header.sequence.store(region.next_sequence(), Relaxed);
         for cell in 0..shape.cells() {
             region
-                .slot(region.segment(segment) + cell * shape.cell_size())
+                .word(region.segment(segment) + cell * shape.cell_size())
                 .store(0, Relaxed);
         }
         header.dead.store(0, Relaxed);

@@ -36,7 +36,7 @@ impl Region {
             return;
         };
         for i in 0..LINE_SIZE / 8 {
-            let word = self.slot(line + i * 8);
+            let word = self.word(line + i * 8);
             let old = word.load(Relaxed);
             word.store((old << BITS | fingerprint) & ALL, Relaxed);
             fingerprint = old >> (BITS * (LANES - 1)) & LOWEST;
@@ -49,7 +49,7 @@ impl Region {
             return false;
         };
         for i in 0..LINE_SIZE / 8 {
-            let word = self.slot(line + i * 8);
+            let word = self.word(line + i * 8);
             let old = word.load(Relaxed);
             // The lowest lane that differs in nothing: a zero lane borrows from its neighbour's top bit.
             let differing = old ^ (fingerprint * ONES);

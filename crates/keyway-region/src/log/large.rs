@@ -28,7 +28,7 @@ impl Region {
                 return Err(Unread::Changed);
             }
             let at = self.segment(segment);
-            let next = Link(self.slot(at).load(Relaxed));
+            let next = Link(self.word(at).load(Relaxed));
             let part = left.min(room);
             let copy = out.append(&self.memory, at + CHAIN_HEADER_SIZE, part);
             // PAIRS: generation: the fence in `Session::claim_from_free`, as in `still`.
@@ -91,7 +91,7 @@ impl Session {
             };
             for (i, word) in words.into_iter().enumerate() {
                 let checksum = if i == CHAIN_LEN_WORD { checksum } else { 0 };
-                region.slot(at + i * 8).store(word | checksum, Relaxed);
+                region.word(at + i * 8).store(word | checksum, Relaxed);
             }
             region.memory.write(at + CHAIN_HEADER_SIZE, part);
             region.header(segment).sequence.store(region.next_sequence(), Relaxed);
@@ -179,7 +179,7 @@ impl Session {
             }
             self.intend(FREEING, segment);
             let state = State(region.header(segment).state.load(Relaxed));
-            let next = Link(region.slot(region.segment(segment)).load(Relaxed));
+            let next = Link(region.word(region.segment(segment)).load(Relaxed));
             // PAIRS: chain: the fence of the segment's next owner, in `claim_from_free`.
             fence(Acquire);
             if region.words(segment).generation.load(Relaxed) != link.generation() {

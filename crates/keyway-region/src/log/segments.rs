@@ -83,19 +83,19 @@ impl Region {
         lease.extents().any(|(cell, _)| {
             let at = self.segment(segment) + (cell * cell_size).min(self.layout.shape.segment_size - EXTENT_HEADER_SIZE);
             // PAIRS: closed: the store in `Session::close`. PAIRS: extent: that in `Session::start_extent`.
-            let mut extent = ExtentWord(self.slot(at).load(Acquire));
+            let mut extent = ExtentWord(self.word(at).load(Acquire));
             if extent.generation() != generation {
                 // Leased, header not written: by somebody who is at it, or by somebody who died there.
                 if self.is_leasing(segment) {
                     return true;
                 }
                 // PAIRS: extent: the store in `Session::start_extent`, whose intent has ended.
-                extent = ExtentWord(self.slot(at).load(Acquire));
+                extent = ExtentWord(self.word(at).load(Acquire));
                 if extent.generation() != generation {
                     return false;
                 }
             }
-            let incarnation = TailWord(self.slot(at + 8).load(Relaxed)).incarnation();
+            let incarnation = TailWord(self.word(at + 8).load(Relaxed)).incarnation();
             let owner = crate::layout::segment::Owner {
                 slot: extent.owner(),
                 incarnation,

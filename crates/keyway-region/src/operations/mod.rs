@@ -6,7 +6,7 @@ pub(crate) mod arithmetic;
 
 use crate::hash::Key;
 use crate::heap;
-use crate::index::{Changed, Decision, Found, Hit, Look, Old, Place};
+use crate::index::{Changed, Decision, Found, Hit, Old, Place};
 use crate::layout::item::flag;
 use crate::layout::slot::Slot;
 use crate::layout::stats::Counter;
@@ -304,13 +304,11 @@ impl Session {
         mut lend: impl FnMut(&Lent<'_>, &mut Vec<u8>),
     ) -> bool {
         let region = &*self.region;
-        let slot = region.slot(place.at);
-        let seen = self.hold(slot, word).and_then(|word| match region.look(slot, word) {
-            // As long as was said before: the word's ten bits of generation may have come round.
-            Look::Got(seen) if seen.header.value_len() == len && !seen.header.is_large() => Some(seen),
-            _ => None,
-        });
-        let seen = seen.filter(|seen| region.has_key(seen, key.bytes) && region.still(seen));
+        // As long as was said before: the word's ten bits of generation may have come round.
+        let seen = self
+            .hold_item(place, word)
+            .filter(|seen| seen.header.value_len() == len && !seen.header.is_large())
+            .filter(|seen| region.has_key(seen, key.bytes) && region.still(seen));
         if let Some(seen) = &seen {
             let lent = Lent {
                 memory: &region.memory,

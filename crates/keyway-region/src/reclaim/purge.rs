@@ -10,7 +10,6 @@ mod late;
 use crate::atomics::{Acquire, AtomicU32, Relaxed, Release};
 use crate::hash::tag;
 use crate::index::{Look, Place};
-use crate::layout::bucket::SLOTS;
 use crate::layout::item::{self, Header, flag};
 use crate::layout::segment::{
     ADMISSION, Cursor, EXTENT_HEADER_SIZE, ExtentWord, Kind, LeaseWord, Link, MAIN, SegmentLife, Spare, State, Stream, TailWord,
@@ -89,42 +88,6 @@ impl Region {
             items += 1;
         }
         (offset, items)
-    }
-
-    /// The first word in the key's buckets that is among the `candidates` and that `is_it`, with its slot. `Err`: a frozen
-    /// slot is in the way.
-    fn find_word(
-        &self,
-        hash: u64,
-        candidates: impl Fn(&Line) -> u32,
-        mut is_it: impl FnMut(Place, Slot) -> bool,
-    ) -> Result<Option<(Place, Slot)>, (Place, Slot)> {
-        for _ in 0..ATTEMPTS_MAX {
-            let table = self.table();
-            let Some(buckets) = self.buckets(hash, table) else {
-                return Ok(None);
-            };
-            for (bucket, bucket_at) in buckets.iter() {
-                let line = self.memory.line(bucket_at);
-                if Slot::any_frozen(&line) {
-                    let frozen = (0..SLOTS).find(|index| Slot::of(&line, *index).is_frozen()).unwrap_or(0);
-                    return Err((Place::new(bucket, bucket_at, frozen), Slot::of(&line, frozen)));
-                }
-                let mut found = candidates(&line);
-                while found != 0 {
-                    let index = found.trailing_zeros() as usize;
-                    found &= found - 1;
-                    let (place, word) = (Place::new(bucket, bucket_at, index), Slot::of(&line, index));
-                    if is_it(place, word) {
-                        return Ok(Some((place, word)));
-                    }
-                }
-            }
-            if self.table() == table {
-                return Ok(None);
-            }
-        }
-        Ok(None)
     }
 }
 
@@ -320,12 +283,12 @@ impl Session {
             // PAIRS: extent: the store in `start_extent`.
             if start >= end
                 || end <= purge.cursor.offset
-                || ExtentWord(region.slot(at + start).load(Acquire)).generation() != generation
+                || ExtentWord(region.word(at + start).load(Acquire)).generation() != generation
             {
                 continue;
             }
             // PAIRS: tail: the store in `commit`.
-            let tail = TailWord(region.slot(at + start + 8).load(Acquire)).tail().min(end);
+            let tail = TailWord(region.word(at + start + 8).load(Acquire)).tail().min(end);
             let mut offset = purge.cursor.offset.max(start + EXTENT_HEADER_SIZE);
             while offset + item::SIZE_MIN <= tail {
                 let (living, dead) = region.skip_dead(at, offset, tail, offset.saturating_add(budget.saturating_sub(used)));
@@ -393,7 +356,7 @@ impl Session {
                 header,
             };
             if word.is_tentative() {
-                region.abort(place.at, word);
+                region.abort(place, word);
                 continue;
             }
             let present = purge.life.epoch >= region.epoch(now) && !header.is_expired(now);
@@ -456,33 +419,11 @@ impl Session {
         let new = Slot::confirmed(word.tag(), life.generation, segment, offset)
             .with_frequency(like.frequency())
             .as_dirty_as(word);
-        let word = if mutants::is(Mutant::RelocateInTwoSteps) {
-            let _ = region
-                .slot(place.at)
-                .compare_exchange(word.0, Slot::EMPTY.0, Relaxed, Relaxed);
-            // So that somebody is there to see it.
-            std::thread::yield_now();
-            Slot::EMPTY
-        } else {
-            word
-        };
-        region.barrier();
-        // PUBLISH: the copy. Before it the item is where it was; the old place is purged only after it.
-        let swapped = if mutants::is(Mutant::RelocateBlindly) {
-            region.slot(place.at).store(new.0, Relaxed);
-            true
-        } else {
-            // PAIRS: item: the loads of slots: a reader that sees the word sees the copy.
-            region
-                .slot(place.at)
-                .compare_exchange(word.0, new.0, Release, Relaxed)
-                .is_ok()
-        };
+        let moved = region.move_item(place, word, new);
         self.relent(UPKEEP);
-        if !swapped {
+        if !moved {
             return Relocated::Changed;
         }
-        region.write_back(place.at, 8);
         purge.cursor.relocated += header.size();
         self.count(Counter::relocations, 1);
         self.count(Counter::bytes, (header.size() as u64).wrapping_sub(seen.header.size() as u64));
@@ -503,7 +444,7 @@ impl Session {
         let region = &*self.region;
         let at = region.segment(segment);
         let generation = region.segment_life(segment).generation;
-        let (last, key_hash) = (Link(region.slot(at + 8).load(Relaxed)), region.slot(at + 16).load(Relaxed));
+        let (last, key_hash) = (Link(region.word(at + 8).load(Relaxed)), region.word(at + 16).load(Relaxed));
         for _ in 0..ATTEMPTS_MAX {
             // PAIRS: large, chain-owner: as in `purge_step`: the state is read before the generation.
             if State(region.header(segment).state.load(Acquire)) != state || region.segment_life(segment).generation != generation
@@ -515,7 +456,7 @@ impl Session {
             // A head that changes under our eyes may have handed its segments to the next one: no orphan until all stand still.
             let mut moved = false;
             let found = region.find_word(key_hash, tagged, |place, word| {
-                let seen = match region.look(region.slot(place.at), word) {
+                let seen = match region.look_in(place, word) {
                     Look::Got(seen) => seen,
                     Look::Moved => {
                         moved = true;
@@ -550,7 +491,7 @@ impl Session {
                         return Step::Spared;
                     }
                     self.intend(UPKEEP, seen.segment);
-                    let chain = match region.look(region.slot(place.at), word) {
+                    let chain = match region.look_in(place, word) {
                         Look::Got(seen) => region.chain(&seen).filter(|c| c.last == last && region.still(&seen)),
                         _ => None,
                     };
@@ -609,9 +550,7 @@ impl Session {
             if word.frequency() < least || mutants::is(Mutant::NoSecondChance) {
                 return false;
             }
-            let _ = region
-                .slot(place.at)
-                .compare_exchange(word.0, word.with_frequency(after).0, Relaxed, Relaxed);
+            region.set_frequency(place, word, after);
             if region.has_pools() { MAIN } else { ADMISSION }
         };
         let stream = Stream { pool, ..state.stream() };

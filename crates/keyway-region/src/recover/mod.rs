@@ -23,7 +23,6 @@ pub(crate) mod repair;
 
 use crate::atomics::{Acquire, Relaxed, Release};
 use crate::heap::List;
-use crate::layout::segment::{Kind, State};
 use crate::layout::session::{Hold, IDENTITY_WORDS, Lease, Tenancy, Tenant};
 use crate::layout::slot::Slot;
 use crate::layout::stats::Counter;
@@ -201,8 +200,8 @@ impl Region {
         // PAIRS: record: the stores in `Session::pend` and `settle`.
         let at = usize::try_from(thread.pending_slot.load(Acquire)).unwrap_or(0);
         let word = Slot(thread.pending_word.load(Relaxed));
-        if word.is_tentative() && self.is_index_slot(at) && !mutants::is(Mutant::TentativeForgotten) {
-            let _ = self.slot(at).compare_exchange(word.0, Slot::EMPTY.0, Relaxed, Relaxed);
+        if word.is_tentative() && !mutants::is(Mutant::TentativeForgotten) {
+            self.abort_at(at, word);
         }
     }
 
@@ -210,15 +209,5 @@ impl Region {
     fn sweep_lost(&self) {
         // PAIRS: sweep: the load in `Session::reclaim_lost`: a sweep takes no dead owner for a living one.
         self.superblock().lost.store(self.segments() as u64, Release);
-    }
-
-    /// Whether a slot of the index can be at this offset.
-    fn is_index_slot(&self, at: usize) -> bool {
-        let start = self.layout.segments;
-        if at < start || !at.is_multiple_of(8) {
-            return false;
-        }
-        let segment = (at - start) / self.layout.shape.segment_size;
-        self.has(segment) && State(self.header(segment).state.load(Relaxed)).kind() == Some(Kind::Index)
     }
 }

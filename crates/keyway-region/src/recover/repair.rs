@@ -160,14 +160,14 @@ impl Region {
             }
             for index in 0..SLOTS {
                 let place = Place::new(bucket, at, index);
-                let word = Slot(self.slot(place.at).load(Relaxed));
+                let word = self.word_in(place);
                 let new = if bucket < count {
                     self.repaired(place, word, needs, &mut lost)
                 } else {
                     Slot::UNSET
                 };
                 if new != word {
-                    self.slot(place.at).store(new.0, Relaxed);
+                    self.repair_word(place, new);
                 }
             }
         }
@@ -180,7 +180,7 @@ impl Region {
             return Slot::EMPTY;
         }
         let new = if word.is_frozen() { word.thaw() } else { word.settled() };
-        let Look::Got(seen) = self.look(self.slot(place.at), word) else {
+        let Look::Got(seen) = self.look_in(place, word) else {
             // A frozen word that a split left behind may name an item that went since.
             *lost += u64::from(!word.is_frozen());
             return Slot::EMPTY;
@@ -244,7 +244,7 @@ impl Region {
                 return false;
             }
             let at = self.segment(segment);
-            let word = |i: usize| self.slot(at + i * 8).load(Relaxed);
+            let word = |i: usize| self.word(at + i * 8).load(Relaxed);
             if Link(word(1)) != chain.last || word(2) != key_hash {
                 return false;
             }
@@ -306,8 +306,8 @@ impl Region {
             let tail = ends.iter().copied().max().unwrap_or(0) as usize;
             let at = self.segment(segment) + start;
             let closed = ExtentWord::new(generation, 0).close();
-            self.slot(at).store(closed.0, Relaxed);
-            self.slot(at + 8)
+            self.word(at).store(closed.0, Relaxed);
+            self.word(at + 8)
                 .store(TailWord::new(tail.max(start + EXTENT_HEADER_SIZE), 0).0, Relaxed);
         }
     }

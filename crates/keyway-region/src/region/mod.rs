@@ -290,7 +290,7 @@ impl Region {
         for number in 0..buckets as u64 {
             if let Some(at) = self.bucket(number) {
                 for i in 0..bucket::SLOTS {
-                    self.slot(at + i * 8).store(Slot::EMPTY.0, Relaxed);
+                    self.word(at + i * 8).store(Slot::EMPTY.0, Relaxed);
                 }
             }
         }
@@ -606,9 +606,9 @@ impl Region {
         (State(self.header(segment).state.load(Relaxed)).kind() == Some(Kind::Ghosts)).then_some(segment)
     }
 
-    /// A word of the index, or of a segment, by its offset in the region.
+    /// A word of a segment, by its offset in the region. Slots are the index's: it alone knows the offset of one.
     #[inline]
-    pub(crate) fn slot(&self, offset: usize) -> &AtomicU64 {
+    pub(crate) fn word(&self, offset: usize) -> &AtomicU64 {
         self.memory.get(offset)
     }
 

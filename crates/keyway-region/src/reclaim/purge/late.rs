@@ -2,7 +2,6 @@
 
 use crate::late::{Ground, LARGE, Thread, WHOLE, WORDS_COME_ROUND, overtaken, recycled, twins, victim};
 use crate::layout::segment::Spare;
-use crate::layout::slot::Slot;
 use crate::verbs::Stored;
 use std::cell::Cell;
 use std::rc::Rc;
@@ -244,7 +243,7 @@ fn a_large_item_is_evicted_under_its_own_word_only() {
                 recycled(&region, segment, WORDS_COME_ROUND - 1);
                 other.set(&new, 2, 300);
                 other.set("behind", 3, LEN);
-                back.set(word.same_but_frequency(Slot(region.slot(place.at).load(crate::atomics::Relaxed))));
+                back.set(word.same_but_frequency(region.word_in(place)));
             }
         };
         let (state, now) = (ground.state(part), ground.now());
