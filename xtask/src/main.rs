@@ -11,6 +11,7 @@
 
 mod mutants;
 mod promises;
+mod rooms;
 mod run;
 mod sources;
 mod stages;

@@ -7,9 +7,12 @@
 //! 5. The room without unsafe code says so itself: `keyway-proto` and `keyway-server` allow it nowhere.
 //! 6. In `keyway-region` every atomic operation that orders others names its pairing: `// PAIRS: NAME: …` ([`NEAR`] says how near).
 //!    Whether there is such a pairing, and whether it needs the ordering, `cargo xtask weak-memory` and its tests show.
+//! 7. In `keyway-region` a room knows only the rooms before it (`rooms.rs`).
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
+
+use crate::rooms;
 
 /// Which crates of this workspace a crate under `crates/` or `bindings/` may depend on, by the names of their folders.
 const ARROWS: &[(&str, &[&str])] = &[
@@ -53,6 +56,7 @@ type Check = fn(&Path, &str, &str) -> Vec<String>;
 /// Reads all tracked files below `root`; one line for each problem.
 pub fn check(root: &Path) -> std::io::Result<Vec<String>> {
     let mut problems = Vec::new();
+    let mut sources = Vec::new();
     for path in tracked(root)? {
         let name = path.to_string_lossy().into_owned();
         let checks: &[Check] = match path.extension().and_then(|e| e.to_str()) {
@@ -66,7 +70,13 @@ pub fn check(root: &Path) -> std::io::Result<Vec<String>> {
             continue; // tracked, and deleted in the work tree
         };
         problems.extend(checks.iter().flat_map(|check| check(root, &name, &text)));
+        if name.ends_with(".rs") {
+            sources.push((name, text));
+        }
     }
+    problems.extend(rooms::check(
+        sources.iter().map(|(name, text)| (name.as_str(), text.as_str())),
+    ));
     Ok(problems)
 }
 

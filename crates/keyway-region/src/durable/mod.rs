@@ -1,13 +1,16 @@
-//! The only flush and fence: what makes changes outlive a power failure (strict mode), and nothing at all in cache mode.
+//! Room `durable`: the only cache-line write-backs and persist barriers. In cache mode, none is executed.
 //!
-//! A strict region lies on persistent memory, mapped so that the processor's own write-backs reach it. `docs/concurrency.md`,
-//! "Strict mode", has the order of all of them and what recovery makes of every cut. In short: bytes that a word leads to are
-//! written back before the word says so; the word says so with its dirty bit; it is written back before anybody acts on it;
-//! then the bit goes.
+//! In durable mode (`--strict`) a region lies on persistent memory, mapped so that the processor's own write-backs reach it.
+//! `docs/concurrency.md` has the order of all of them and what recovery makes of every cut. In short: the bytes that a word leads to are
+//! written back before the word is published; the word is published with its dirty bit; it is written back before any thread acts on
+//! it; then the bit goes. Which words have such a bit is the business of the rooms that own them (`index/persist.rs`, `region`).
+//!
+//! Never: stores to the region.
 //!
 //! # Safety
 //!
 //! The only `unsafe` are instructions that write a mapped cache line back and never change it.
+
 #![allow(unsafe_code, reason = "cache instructions; contract above")]
 
 use crate::layout::segment::{SegmentHeader, SegmentWords};

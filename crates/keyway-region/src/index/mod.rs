@@ -1,3 +1,18 @@
+//! Room `index`: buckets and their slots, each of which leads to one item.
+//!
+//! Holds look-up (`lookup`), the one publish of each kind of change (`publish`, and `quick` for the common case), splits (`split`), durable
+//! mode's part of it (`persist`), the hints beside the slots (`hints`), and the items that left it unasked (`evicted`).
+//!
+//! - Every change of a key is one compare-and-swap of one slot. Before it the change is invisible; after it nothing is left to repair
+//!   before the next operation.
+//! - A key has at most one confirmed slot, in one of its two buckets, or in its third.
+//! - A reader believes nothing of an item before it has read the slot, the segment's generation, and the slot again.
+//! - A frozen slot belongs to a split, which any thread that comes upon it finishes.
+//!
+//! Only this room knows where a slot is ([`Place`]): no other one can store its word.
+//!
+//! Never: writes an item's bytes, or chooses what is evicted.
+
 mod evicted;
 mod hints;
 mod lookup;

@@ -1,3 +1,16 @@
+//! Room `log`: the bytes of items, and the segments in which they lie.
+//!
+//! Holds segments as the log uses them (`segments`), the streams that items join (`streams`), the extents that a thread leases
+//! (`extents`), items as they are written and read (`items`, `seen`), copies (`copies`), large values (`large`), checksums (`checksum`), and
+//! two lists of hints: sparse segments (`sparse`), and keys that were evicted (`ghost`).
+//!
+//! - An item is private to its writer until the index publishes a slot that names it, and immutable from then on, but for its mark *dead*.
+//! - An extent's tail is stored before an item of the extent is published: what lies before the tail is whole.
+//! - A segment changes hands by one exchange of its state word. Only its owner gives it a generation.
+//! - No byte is written to a segment before its generation is one that no slot names.
+//!
+//! Never: reads or writes a slot of the index; chooses what is evicted. When no segment is free, it asks its [`Supply`].
+
 mod checksum;
 mod copies;
 mod extents;

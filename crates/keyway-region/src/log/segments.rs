@@ -217,6 +217,20 @@ impl Session {
             sb.free_hint.store(segment as u64, Relaxed);
         }
     }
+
+    /// No more extents are leased in this segment. Whether some were until now.
+    pub(crate) fn seal(&self, segment: usize) -> bool {
+        let lease = &self.region.header(segment).lease;
+        loop {
+            let old = LeaseWord(lease.load(Relaxed));
+            if old.is_sealed() {
+                return false;
+            }
+            if lease.compare_exchange(old.0, old.seal().0, Relaxed, Relaxed).is_ok() {
+                return true;
+            }
+        }
+    }
 }
 
 impl Session {

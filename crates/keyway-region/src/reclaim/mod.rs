@@ -1,3 +1,14 @@
+//! Room `reclaim`: how a used segment becomes a free one.
+//!
+//! Holds the choice of the next victim and who pays for it (`evict`), emptying a segment by steps (`purge`), and taking segments out of use
+//! for a lower memory limit (`limit`).
+//!
+//! - Every word that names a segment is out of the index before the segment's generation moves.
+//! - No segment is given a generation while an intent of another session names it.
+//! - No operation pays for a whole segment, and none waits for another thread: what cannot be reclaimed now is passed by.
+//!
+//! Never: publishes a value; it moves items as they are, and takes them out.
+
 mod evict;
 mod limit;
 mod purge;

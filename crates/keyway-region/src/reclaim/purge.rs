@@ -168,20 +168,6 @@ impl Session {
         is_idle
     }
 
-    /// No more extents are leased in this segment. Whether some were until now.
-    pub(crate) fn seal(&self, segment: usize) -> bool {
-        let lease = &self.region.header(segment).lease;
-        loop {
-            let old = LeaseWord(lease.load(Relaxed));
-            if old.is_sealed() {
-                return false;
-            }
-            if lease.compare_exchange(old.0, old.seal().0, Relaxed, Relaxed).is_ok() {
-                return true;
-            }
-        }
-    }
-
     /// Reclaims a segment that was a dead thread's, or part of a large value that nothing leads to. Its items, if it has any,
     /// are nobody's loss: whoever purged it may have been compacting.
     pub(super) fn reclaim_if_lost(&self, segment: usize, now: u32) -> Step {

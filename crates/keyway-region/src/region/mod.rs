@@ -1,8 +1,13 @@
-//! A region that is mapped and has been found sane: where its parts are, and the words that all users share.
+//! Room `region`: the mapped bytes as a whole, and the words that all users share.
 //!
-//! [`Region::create`] turns zeroed memory into an empty region, [`Region::open`] checks one that exists. Neither maps
-//! anything: they are handed bytes. Values that come out of the region are checked here once (segment numbers, the table
-//! word), so that the rooms above can use them as offsets.
+//! Holds create and open (this file), the clock (`clock`), more memory for a region in use (`resize`), the memory limit's words (`limit`),
+//! clean and unclean ends (`restart`), and which pages this process has touched (`faulted`). Nothing here maps anything:
+//! [`Region::create`] and [`Region::open`] are handed bytes.
+//!
+//! - What comes out of it can be used as an offset: segment numbers, directory entries and the table word are checked here, once.
+//! - The number of segments is published after all that it makes reachable.
+//!
+//! Never: knows what an item is.
 
 mod clock;
 mod faulted;

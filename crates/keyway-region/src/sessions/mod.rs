@@ -1,7 +1,14 @@
-//! A thread in the region: its slot, its intents, its counters, its leased extents.
+//! Room `sessions`: what threads protect, and what they have on record.
 //!
-//! A session is made by [`Region::session`] for a process that holds a process slot, and used by one thread at a time. What
-//! it is in the middle of stands in its thread slot, so that anybody can finish or undo it if the thread dies.
+//! Holds the intents of all thread slots (hazard pointers, one segment each), the record of a tentative word, and the fence that a
+//! suspected session sees.
+//!
+//! - From [`Session::intend`] to [`Session::relent`] no other session gives the segment a generation, if the slot that names it is read
+//!   again after the intent was stored.
+//! - A tentative word is on its session's record before it is in a slot.
+//! - What a fenced session holds stays its own until its death is certain.
+//!
+//! Never: decides who is dead (`recover`, by what the region's host says).
 
 use crate::atomics::{Acquire, Relaxed, Release, SeqCst, fence, store_then_fence};
 use crate::heap::List;

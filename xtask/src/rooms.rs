@@ -1,0 +1,179 @@
+//! The rooms of `keyway-region`: which of them may know which.
+//!
+//! A room is a folder of the crate's sources. It may use what its own files and the rooms before it in [`ROOMS`] define, and nothing of
+//! those behind it: neither a name that it imports, nor a method of `Region` or `Session`, which every room extends. The two types
+//! themselves stand above the rooms, because each is put together of the state of several.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+/// The crate's sources.
+const SOURCES: &str = "crates/keyway-region/src/";
+
+/// The rooms, each after those that it may know. All may know `layout` and the files beside the rooms, which know no room.
+const ROOMS: [&str; 9] = [
+    "durable",
+    "region",
+    "sessions",
+    "changes",
+    "log",
+    "index",
+    "recover",
+    "reclaim",
+    "operations",
+];
+
+/// Files that may know every room: the crate's face, the types that all rooms extend, what looks at everything, and tests.
+const ABOVE: [&str; 5] = ["lib.rs", "session.rs", "check.rs", "layout/fingerprint.rs", "late.rs"];
+
+/// What any room may import of a later one: types that are put together of the state of several rooms.
+const TYPES: [&str; 3] = ["region::Region", "session::Session", "changes::Offered"];
+
+/// One line for each use of a later room. `files`: name in the repository, and text.
+pub fn check<'f>(files: impl Iterator<Item = (&'f str, &'f str)>) -> Vec<String> {
+    let files: Vec<(&str, String)> = files
+        .filter_map(|(name, text)| Some((name.strip_prefix(SOURCES)?, code(text))))
+        .filter(|(name, _)| !ABOVE.contains(name) && !name.ends_with("/late.rs"))
+        .collect();
+    let mut homes: BTreeMap<&str, usize> = BTreeMap::new();
+    for (name, text) in &files {
+        for method in methods(text) {
+            let home = homes.entry(method).or_insert(usize::MAX);
+            *home = (*home).min(place(name));
+        }
+    }
+    let mut problems = Vec::new();
+    for (name, text) in &files {
+        let room = place(name);
+        let mut later = |what: &str, home: usize| {
+            let which = ROOMS.get(home.wrapping_sub(1)).unwrap_or(&"no room");
+            problems.push(format!(
+                "{SOURCES}{name}: {what} is of the room `{which}`, which it may not know"
+            ));
+        };
+        for (at, _) in text.match_indices("crate::") {
+            let path: String = text[at + "crate::".len()..]
+                .chars()
+                .take_while(|c| c.is_alphanumeric() || "_:".contains(*c))
+                .collect();
+            let first = path.split("::").next().unwrap_or_default();
+            let home = ROOMS.iter().position(|room| *room == first).map_or(0, |home| home + 1);
+            let only_types = names(text, at, &path).all(|name| TYPES.contains(&name.as_str()));
+            if home > room && !only_types {
+                later(&format!("`crate::{path}`"), home);
+            }
+        }
+        for method in calls(text) {
+            if let Some(home) = homes.get(method.as_str()).filter(|home| **home > room) {
+                later(&format!("`{method}`"), *home);
+            }
+        }
+    }
+    problems
+}
+
+/// The number of a file's room, from 1; 0 for the files that are in none, which all rooms may know.
+fn place(name: &str) -> usize {
+    let folder = name.split('/').next().filter(|_| name.contains('/'));
+    ROOMS
+        .iter()
+        .position(|room| Some(*room) == folder)
+        .map_or(0, |place| place + 1)
+}
+
+/// A file without its comments and its tests.
+fn code(text: &str) -> String {
+    let lines = text.lines().take_while(|line| *line != "#[cfg(test)]");
+    let code: Vec<&str> = lines.map(|line| line.split("//").next().unwrap_or_default()).collect();
+    code.join("\n")
+}
+
+/// What stands inside the blocks `impl Region` and `impl Session` of a file.
+fn inside(text: &str) -> impl Iterator<Item = &str> {
+    let mut is_inside = false;
+    text.lines().filter(move |line| {
+        if line.starts_with("impl") {
+            is_inside = line.starts_with("impl Region {") || line.starts_with("impl Session {");
+        }
+        is_inside &= !line.starts_with('}');
+        is_inside
+    })
+}
+
+/// The methods of `Region` and `Session` that a file defines.
+fn methods(text: &str) -> impl Iterator<Item = &str> {
+    inside(text).filter_map(|line| {
+        let (before, rest) = line.split_once("fn ")?;
+        let is_method = before.starts_with("    ") && !before.starts_with("     ");
+        rest.split(['(', '<']).next().filter(|_| is_method)
+    })
+}
+
+/// The methods that a file calls on a region or a session, by the names that those have.
+fn calls(text: &str) -> BTreeSet<String> {
+    let own: String = inside(text).map(str::trim).collect();
+    let all: String = text.lines().map(str::trim).collect();
+    let found = |text: &str, receiver: &str| -> Vec<String> {
+        let after = text.match_indices(receiver).map(|(at, _)| &text[at + receiver.len()..]);
+        let name = |after: &str| after.split_once(['(', ':']).map(|(name, _)| name.to_owned());
+        after.filter_map(name).collect()
+    };
+    let on_self = ["self.", "Self::"].iter().flat_map(|receiver| found(&own, receiver));
+    let on_others = ["region.", "session.", "Region::", "Session::"]
+        .iter()
+        .flat_map(|receiver| found(&all, receiver));
+    on_self.chain(on_others).collect()
+}
+
+/// What the path at this place of the text imports, if it is an import: the path itself, or each name of its braces.
+fn names(text: &str, at: usize, path: &str) -> impl Iterator<Item = String> {
+    let after = text[at + "crate::".len() + path.len()..].strip_prefix('{');
+    let inside = after.and_then(|after| after.split('}').next());
+    let names: Vec<String> = match inside {
+        Some(inside) => inside.split(',').map(|name| format!("{path}{}", name.trim())).collect(),
+        None => vec![path.to_owned()],
+    };
+    names.into_iter()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn problems(of: &[(&str, &str)]) -> usize {
+        let files: Vec<(String, &str)> = of.iter().map(|(name, text)| (format!("{SOURCES}{name}"), *text)).collect();
+        check(files.iter().map(|(name, text)| (name.as_str(), *text))).len()
+    }
+
+    #[test]
+    fn an_import_of_a_later_room_is_caught() {
+        assert_eq!(problems(&[("log/a.rs", "use crate::index::Place;\n")]), 1);
+        assert_eq!(problems(&[("log/a.rs", "use crate::region::{Region, number};\n")]), 0);
+        assert_eq!(problems(&[("layout/a.rs", "use crate::region::{Region, number};\n")]), 1);
+        assert_eq!(problems(&[("layout/a.rs", "use crate::region::Region;\n")]), 0);
+        assert_eq!(problems(&[("index/a.rs", "use crate::log::Seen;\n")]), 0);
+        assert_eq!(problems(&[("heap.rs", "use crate::log::Seen;\n")]), 1);
+        assert_eq!(problems(&[("check.rs", "use crate::log::Seen;\n")]), 0);
+    }
+
+    #[test]
+    fn a_call_of_a_later_rooms_method_is_caught() {
+        let defined = ("reclaim/b.rs", "impl Session {\n    pub(crate) fn evict_all(&self) {}\n}\n");
+        assert_eq!(
+            problems(&[defined, ("log/a.rs", "fn a(session: &Session) { session.evict_all(); }\n")]),
+            1
+        );
+        assert_eq!(problems(&[defined, ("log/a.rs", "// session.evict_all();\n")]), 0);
+        assert_eq!(
+            problems(&[
+                defined,
+                ("operations/a.rs", "fn a(session: &Session) { session.evict_all(); }\n")
+            ]),
+            0
+        );
+        let in_chain = "impl Region {\n    fn a(&self) {\n        self\n            .evict_all();\n    }\n}\n";
+        assert_eq!(problems(&[defined, ("log/a.rs", in_chain)]), 1);
+        // The same name nearer by is another method.
+        let nearer = ("log/c.rs", "impl Region {\n    fn evict_all(&self) {}\n}\n");
+        assert_eq!(problems(&[defined, nearer, ("log/a.rs", in_chain)]), 0);
+    }
+}
