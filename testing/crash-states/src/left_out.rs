@@ -15,13 +15,13 @@ const REDUNDANT: &[(&str, &str, &str, &str)] = &[];
 /// Calls that no scenario comes to, with the reason: source file, function, text of the line, reason.
 const UNREACHED: &[(&str, &str, &str, &str)] = &[
     (
-        "index/publish.rs",
+        "index/change.rs",
         "put_absent",
         "region.abort(place, word);",
         "the word is not dirty, so nothing is written back: the scan that found it has made every dirty one with its tag persistent",
     ),
     (
-        "index/publish.rs",
+        "index/insert.rs",
         "rescan",
         "region.abort(place, word);",
         "the word is not dirty, so nothing is written back: a dirty one with its tag has ended the rescan before",

@@ -1,6 +1,6 @@
 //! Room `index`: buckets and their slots, each of which leads to one item.
 //!
-//! Holds look-up (`lookup`), the one publish of each kind of change (`publish`, and `quick` for the common case), splits (`split`), durable
+//! Holds look-up (`lookup`), changing a key (`change`, `insert`, and `quick` for the common case), the one publish of each kind of change (`publish`), splits (`split`), durable
 //! mode's part of it (`persist`), the hints beside the slots (`hints`), and the items that left it unasked (`evicted`).
 //!
 //! - Every change of a key is one compare-and-swap of one slot. Before it the change is invisible; after it nothing is left to repair
@@ -13,15 +13,17 @@
 //!
 //! Never: writes an item's bytes, or chooses what is evicted.
 
+mod change;
 mod evicted;
 mod hints;
+mod insert;
 mod lookup;
 mod persist;
 mod publish;
 mod quick;
 mod split;
 
+pub(crate) use change::{Changed, Decision, Old};
 pub(crate) use evicted::Evicted;
 pub(crate) use hints::{HINT_FETCHED, HINT_OLD, HINT_SECONDS, HINT_UNIT_S, HINT_UNITS};
 pub(crate) use lookup::{Found, Hit, Look, Place};
-pub(crate) use publish::{Changed, Decision, Old};

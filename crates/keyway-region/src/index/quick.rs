@@ -9,8 +9,9 @@
 use crate::atomics::{Acquire, AtomicU64};
 use crate::decimal::{self, By, Digits};
 use crate::hash::{Key, choices, tag};
+use crate::index::change::stamp_over;
+use crate::index::insert::Absent;
 use crate::index::lookup::{Led, Look, Place};
-use crate::index::publish::{Absent, stamp_over};
 use crate::layout::bucket::{SLOTS, Table};
 use crate::layout::item::flag;
 use crate::layout::slot::Slot;

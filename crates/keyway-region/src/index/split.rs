@@ -8,8 +8,8 @@ mod late;
 
 use crate::atomics::{Acquire, Relaxed, Release};
 use crate::hash::all_choices;
+use crate::index::change::Prepared;
 use crate::index::lookup::{Look, Place};
-use crate::index::publish::Prepared;
 use crate::layout::bucket::{self, SLOTS, Split};
 use crate::layout::segment::Kind;
 use crate::layout::session::UPKEEP;

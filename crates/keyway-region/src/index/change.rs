@@ -1,0 +1,449 @@
+//! Changing a key: find it, show the caller what is there, publish what the caller decides.
+//!
+//! [`Session::change`] is the one way in, by the steps of `model/region_protocol.py` ("Writers"). The decision is made again whenever another
+//! thread was faster, so it must not have effects of its own.
+
+#[cfg(all(test, feature = "observe"))]
+mod late;
+
+use crate::atomics::Relaxed;
+use crate::hash::Key;
+use crate::heap;
+use crate::index::insert::{Absent, Scan};
+use crate::index::lookup::Place;
+use crate::layout::segment::SegmentLife;
+use crate::layout::slot::Slot;
+use crate::layout::stats::Counter;
+use crate::log::{ATTEMPTS_MAX, Chain, Draft, Outcome, Replaced, Seen, Value, Verified, Written, chain_of};
+use crate::mutants::{self, Mutant};
+use crate::region::Region;
+use crate::session::Session;
+use crate::sink::Unread;
+use crate::verbs::{Item, WriteError};
+
+/// Bytes of the buffer for built values that a session keeps between operations.
+const BUILT_KEPT_MAX: usize = 64 << 10;
+
+/// What is there, shown to a decision.
+pub(crate) struct Old<'r> {
+    session: &'r Session,
+    region: &'r Region,
+    key: &'r [u8],
+    seen: Seen,
+    place: Place,
+    now: u32,
+}
+
+impl<'r> Old<'r> {
+    /// What is known of it, details included.
+    pub fn item(&self) -> Item {
+        if self.region.has_checksums() {
+            return self.copy().item.get();
+        }
+        self.region.facts(&self.seen, self.place, true, self.now)
+    }
+
+    /// Its marks ([`crate::layout::item::flag::MARKS`]), and the client's flags.
+    pub fn marks_and_flags(&self) -> (u64, u32) {
+        if self.region.has_checksums() {
+            let item = self.item();
+            return (item.marks(), item.flags);
+        }
+        self.region.marks_and_flags(&self.seen)
+    }
+
+    /// Length of its key, bytes.
+    pub fn key_len(&self) -> usize {
+        self.seen.header.key_len()
+    }
+
+    /// A tick of the region's clock, 0 for never.
+    pub fn expiry(&self) -> u32 {
+        self.seen.header.expiry()
+    }
+
+    /// Copies the value to the end of `out`.
+    pub fn append_value(&self, out: &mut Vec<u8>) -> Result<(), Unread> {
+        if self.region.has_checksums() {
+            return self.append_copy(out);
+        }
+        self.region.append_value(&self.seen, out)
+    }
+
+    /// The value, copied to `out`; `None` if it is longer, or has segments of its own.
+    #[inline]
+    pub fn short_value<'o>(&self, out: &'o mut [u8]) -> Option<&'o [u8]> {
+        if self.region.has_checksums() {
+            // Its copy is as good.
+            return None;
+        }
+        self.region.short_value(&self.seen, out)
+    }
+
+    /// The segments that hold the value, when it has its own.
+    pub fn chain(&self) -> Option<Chain> {
+        if self.region.has_checksums() {
+            return chain_of(&self.copy().body.borrow()).filter(|_| self.seen.header.is_large());
+        }
+        self.region.chain(&self.seen)
+    }
+
+    /// The item, copied and verified once. Whatever a decision takes from the old item, in a region with checksums it takes from
+    /// here.
+    #[cold]
+    fn copy(&self) -> &'r Verified {
+        let copy = &self.session.verified;
+        if copy.outcome.get() == Outcome::Unasked {
+            let mut item = self.region.facts(&self.seen, self.place, true, self.now);
+            let body = &mut copy.body.borrow_mut();
+            let mut outcome = match self.region.read_verified(&self.seen, self.key, &item, body) {
+                Ok(()) => Outcome::Intact,
+                Err(Unread::Changed) => Outcome::Damaged,
+                Err(Unread::NoMemory) => Outcome::NoMemory,
+            };
+            if self.seen.header.is_large() {
+                let chain = chain_of(body);
+                item.value_len = chain.map_or(0, |chain| chain.value_len);
+                if chain.is_none() && outcome == Outcome::Intact {
+                    outcome = Outcome::Damaged;
+                }
+            }
+            copy.item.set(item);
+            copy.outcome.set(outcome);
+        }
+        copy
+    }
+
+    #[cold]
+    fn append_copy(&self, out: &mut Vec<u8>) -> Result<(), Unread> {
+        let copy = self.copy();
+        if let Some(chain) = self.chain() {
+            return self.region.append_chain(chain, out);
+        }
+        let body = copy.body.borrow();
+        if copy.outcome.get() == Outcome::NoMemory || !heap::try_reserve(out, body.len()) {
+            return Err(Unread::NoMemory);
+        }
+        out.extend_from_slice(&body);
+        match copy.outcome.get() {
+            Outcome::Intact => Ok(()),
+            _ => Err(Unread::Changed),
+        }
+    }
+}
+
+/// What is to become of a key.
+pub(crate) enum Decision<'v> {
+    /// nothing
+    Keep,
+    /// its item goes
+    Remove,
+    /// a new item, independent of the old one
+    Put(Draft<'v>),
+    /// a new item made from the old one: it inherits the flush epoch
+    Replace(Draft<'v>),
+    /// the old value could not be read, or there is no memory for the new one
+    Unreadable(Unread),
+}
+
+/// Who decides what is to become of a key: it is asked again in every attempt, and its effects are to be those of the last time.
+pub(super) type Decide<'d, 'v> = dyn FnMut(Option<&Old<'_>>, &mut Vec<u8>) -> Decision<'v> + 'd;
+
+/// What became of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Changed {
+    Kept,
+    Removed,
+    /// there is a new item: [`Written`]
+    Put,
+}
+
+/// The flush epoch that an item is written for.
+#[derive(Clone, Copy)]
+enum Stamp {
+    /// of an item that is good for any attempt: it does not depend on the old one
+    Any(u64),
+    /// of one that is made from the old item
+    Once(u64),
+}
+
+/// A written item on its way to its publish.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Prepared {
+    is_written: bool,
+    /// the flush epoch that it was written for, if it is good for another attempt: every attempt of an operation that does
+    /// not look at the old item makes the same one
+    reusable: Option<u64>,
+    pub written: Written,
+}
+
+/// The flush epoch of what replaces an item and owes it nothing: never an older one.
+#[inline(always)]
+pub(super) fn stamp_over(replaced: SegmentLife, epoch: u64) -> u64 {
+    if mutants::is(Mutant::StampDown) {
+        epoch
+    } else {
+        epoch.max(replaced.epoch)
+    }
+}
+
+/// What an attempt at a change came to. `None`: somebody else was faster, or something had to be done first: it is to be made again.
+type Attempt = Result<Option<Changed>, WriteError>;
+
+impl Session {
+    /// Changes a key. `decide` sees what is there (`None`: absent, expired or flushed) and an empty buffer in which it may
+    /// build a new value ([`Value::Built`]). What is put in is told behind it.
+    #[inline(never)]
+    pub(crate) fn change(&self, key: &Key<'_>, now: u32, decide: &mut Decide<'_, '_>) -> Result<(Changed, Written), WriteError> {
+        self.enter()?;
+        let built = &mut *self.built.borrow_mut();
+        let mut prepared = Prepared::default();
+        let mut attempt = || self.attempt(key, now, decide, built, &mut prepared).transpose();
+        let result = (0..ATTEMPTS_MAX).find_map(|_| attempt());
+        built.clear();
+        heap::shrink(built, BUILT_KEPT_MAX);
+        self.end_operation();
+        self.discard(&mut prepared);
+        let changed = result.unwrap_or(Err(WriteError::Corrupt))?;
+        Ok((changed, prepared.written))
+    }
+
+    fn attempt(
+        &self,
+        key: &Key<'_>,
+        now: u32,
+        decide: &mut Decide<'_, '_>,
+        built: &mut Vec<u8>,
+        prepared: &mut Prepared,
+    ) -> Attempt {
+        let epoch = self.region.epoch(now);
+        match self.scan(key) {
+            Scan::Here(place, word, seen) => self.change_here(key, (place, word, seen), decide, built, prepared, epoch, now),
+            Scan::Absent(absent) => {
+                built.clear();
+                match decide(None, built) {
+                    Decision::Put(draft) | Decision::Replace(draft) => {
+                        self.put_absent(key, &absent, &draft, built, prepared, epoch, now)
+                    }
+                    Decision::Keep | Decision::Remove | Decision::Unreadable(_) => Ok(Some(Changed::Kept)),
+                }
+            }
+            Scan::Again => Ok(None),
+            Scan::Corrupt => Err(WriteError::Corrupt),
+            Scan::Frozen(place, word) => {
+                self.unfreeze(place, word);
+                Ok(None)
+            }
+        }
+    }
+
+    /// An attempt where the key has an item.
+    #[expect(clippy::too_many_arguments, reason = "all of it is one attempt's state")]
+    fn change_here(
+        &self,
+        key: &Key<'_>,
+        (place, word, seen): (Place, Slot, Seen),
+        decide: &mut Decide<'_, '_>,
+        built: &mut Vec<u8>,
+        prepared: &mut Prepared,
+        epoch: u64,
+        now: u32,
+    ) -> Attempt {
+        let region = &*self.region;
+        let slot = region.slot(place.at);
+        let Some(word) = self.hold(slot, word) else {
+            return Ok(None);
+        };
+        // The key was read before the intent. All forty bits of the generation are the same behind it, so it is
+        // the same life of the segment, and an item does not change in it.
+        if !region.still(&seen) {
+            return Ok(None);
+        }
+        let present = seen.is_present(epoch, now);
+        let old = Old {
+            session: self,
+            region,
+            key: key.bytes,
+            seen,
+            place,
+            now,
+        };
+        built.clear();
+        let mut decision = decide(present.then_some(&old), built);
+        if region.has_checksums() {
+            match self.verified.outcome.take() {
+                // What was taken from it was not there.
+                Outcome::Damaged => decision = Decision::Unreadable(Unread::Changed),
+                Outcome::NoMemory => decision = Decision::Unreadable(Unread::NoMemory),
+                Outcome::Unasked | Outcome::Intact => {}
+            }
+        }
+        if !region.still(&seen) {
+            return Ok(None);
+        }
+        let (draft, stamp) = match decision {
+            Decision::Keep => return Ok(Some(Changed::Kept)),
+            Decision::Unreadable(unread) => return self.meet_unreadable(unread, seen, place, word, now),
+            Decision::Remove if !present => return Ok(Some(Changed::Kept)),
+            Decision::Remove => {
+                // PUBLISH: the key is gone.
+                if !self.take_out(place, word) {
+                    return Ok(None);
+                }
+                self.count_removed(&seen);
+                self.free_replaced(&seen, None);
+                return Ok(Some(Changed::Removed));
+            }
+            Decision::Put(draft) => (draft, Stamp::Any(stamp_over(seen.life, epoch))),
+            Decision::Replace(draft) => (draft, Stamp::Once(seen.life.epoch)),
+        };
+        let replaced = Replaced {
+            segment: seen.segment,
+            unique: region.unique_to_exceed(&seen),
+        };
+        self.prepare(prepared, key, &draft, built, stamp, Some(replaced), now)?;
+        let written = &mut prepared.written;
+        // PUBLISH: the new item. Its extent's tail is out already; recovery leaves whichever word is in the slot.
+        if !self.put_over(place, word, written.word) {
+            return Ok(None);
+        }
+        self.count_replaced(place, &seen, draft.value, written, now);
+        self.free_replaced(&seen, Some(&draft.value));
+        self.published(written);
+        Ok(Some(Changed::Put))
+    }
+
+    /// An item with this value has taken the place of another one.
+    #[inline(always)]
+    pub(super) fn count_replaced(&self, place: Place, seen: &Seen, value: Value<'_>, written: &Written, now: u32) {
+        match value {
+            // memcached writes it over the old one, which stays as fetched as it was.
+            Value::Number(_, width) if width == written.value_len => self.region.refresh_hint(place, seen, now),
+            _ => self.region.set_hint(place, now, false),
+        }
+        self.count(
+            Counter::bytes,
+            (written.size as u64).wrapping_sub(self.region.size(seen) as u64),
+        );
+        self.bury(seen);
+    }
+
+    /// An attempt whose item could not be read.
+    #[cold]
+    #[inline(never)]
+    fn meet_unreadable(&self, unread: Unread, seen: Seen, place: Place, word: Slot, now: u32) -> Attempt {
+        let region = &*self.region;
+        match unread {
+            Unread::NoMemory => Err(WriteError::NoMemory {
+                len: region.facts(&seen, place, false, now).value_len,
+            }),
+            Unread::Changed if word.same_but_frequency(Slot(region.slot(place.at).load(Relaxed))) => {
+                self.remove_damaged(place, word);
+                Err(WriteError::Corrupt)
+            }
+            Unread::Changed => Ok(None),
+        }
+    }
+
+    /// Puts an item where there is none, by one attempt. `None`: it came to nothing.
+    pub(super) fn put_once(&self, key: &Key<'_>, absent: &Absent, draft: &Draft<'_>, epoch: u64, now: u32) -> Option<Written> {
+        let mut prepared = Prepared::default();
+        let attempt = self.put_absent(key, absent, draft, &[], &mut prepared, epoch, now);
+        if !matches!(attempt, Ok(Some(_))) {
+            self.discard(&mut prepared);
+            return None;
+        }
+        Some(prepared.written)
+    }
+
+    /// An attempt at putting an item where there is none.
+    #[expect(clippy::too_many_arguments, reason = "all of it is one attempt's state")]
+    fn put_absent(
+        &self,
+        key: &Key<'_>,
+        absent: &Absent,
+        draft: &Draft<'_>,
+        built: &[u8],
+        prepared: &mut Prepared,
+        epoch: u64,
+        now: u32,
+    ) -> Attempt {
+        let region = &*self.region;
+        if let Some((place, word)) = absent.tentative
+            && !mutants::is(Mutant::InsertWithoutRescan)
+        {
+            // Anybody may abort anybody's tentative entry: its owner may be dead.
+            if !mutants::is(Mutant::WaitOnTentative) {
+                region.abort(place, word);
+            }
+            return Ok(None);
+        }
+        let (place, over) = match (absent.empty, absent.victim) {
+            (Some(place), _) => (place, Slot::EMPTY),
+            // All of its buckets are full: grow while the index is to; otherwise evict.
+            _ if self.grow_for_room(prepared, now) => return Ok(None),
+            (None, Some((place, word))) if word.is_tentative() => {
+                region.abort(place, word);
+                return Ok(None);
+            }
+            (None, Some((_, _))) if !self.limits.evict => return Err(WriteError::OutOfMemory),
+            // A tentative word over a victim would let it rise again: it goes first, for good.
+            (None, Some((place, word))) if region.is_strict() => {
+                self.evict_word(place, word, epoch, now);
+                return Ok(None);
+            }
+            (None, Some((place, word))) => (place, word),
+            (None, None) => return Ok(None),
+        };
+        self.prepare(prepared, key, draft, built, Stamp::Any(epoch), None, now)?;
+        if !self.insert(key, absent.table, place, over, &prepared.written, epoch, now) {
+            return Ok(None);
+        }
+        self.published(&mut prepared.written);
+        self.grow_a_little(now);
+        Ok(Some(Changed::Put))
+    }
+
+    /// Makes sure that the draft is written: an attempt before may have written the same.
+    #[expect(clippy::too_many_arguments, reason = "what is to be written, and where")]
+    fn prepare(
+        &self,
+        prepared: &mut Prepared,
+        key: &Key<'_>,
+        draft: &Draft<'_>,
+        built: &[u8],
+        stamp: Stamp,
+        replaced: Option<Replaced>,
+        now: u32,
+    ) -> Result<(), WriteError> {
+        let (epoch, reusable) = match stamp {
+            Stamp::Any(epoch) => (epoch, Some(epoch)),
+            Stamp::Once(epoch) => (epoch, None),
+        };
+        let is_above = draft.cas.is_some() || replaced.is_none_or(|replaced| prepared.written.cas > replaced.unique);
+        if prepared.is_written && reusable.is_some() && prepared.reusable == reusable && is_above {
+            return Ok(());
+        }
+        self.discard(prepared);
+        prepared.written = self.write(key, draft, built, epoch, replaced, now)?;
+        (prepared.is_written, prepared.reusable) = (true, reusable);
+        // The item, and all that its segment needs to be understood, before any word leads there.
+        self.region.barrier();
+        Ok(())
+    }
+
+    /// A written item that was never published: its place is dead, the segments of its value are free again.
+    pub(super) fn discard(&self, prepared: &mut Prepared) {
+        prepared.is_written = false;
+        if let Some(chain) = prepared.written.chain.take() {
+            self.free_chain(chain.first);
+        }
+    }
+
+    /// A written item has been published: the segments of its value are its own.
+    fn published(&self, written: &mut Written) {
+        if let Some(chain) = written.chain.take() {
+            self.disown_chain(chain);
+        }
+    }
+}

@@ -1,0 +1,322 @@
+//! Looking for a key on behalf of a writer, and putting a key into the index that is not there.
+//!
+//! An insert publishes in two steps: a tentative word, which hides nothing and is on record, and after a second look at the key's buckets
+//! the confirmed one. So two inserters of one key never both succeed.
+
+use crate::atomics::{Relaxed, Release, SeqCst};
+use crate::hash::{Key, choices, tag};
+use crate::index::lookup::{Look, Place};
+use crate::layout::bucket::{SLOTS, Table};
+use crate::layout::slot::Slot;
+use crate::layout::stats::Counter;
+use crate::log::{ATTEMPTS_MAX, Seen, Written};
+use crate::memory::Line;
+use crate::mutants::{self, Mutant};
+use crate::session::Session;
+
+/// What the first look of a writer found.
+pub(super) enum Scan {
+    /// a confirmed word with our key
+    Here(Place, Slot, Seen),
+    Frozen(Place, Slot),
+    Absent(Absent),
+    Again,
+    Corrupt,
+}
+
+/// The key has no confirmed word: where to put one, and who is in the way.
+pub(crate) struct Absent {
+    /// as it was all the while
+    pub table: Table,
+    pub tentative: Option<(Place, Slot)>,
+    pub empty: Option<Place>,
+    pub victim: Option<(Place, Slot)>,
+}
+
+impl Session {
+    /// First look: all slots of both buckets, and only then a verdict.
+    pub(super) fn scan(&self, key: &Key<'_>) -> Scan {
+        let region = &*self.region;
+        let table = region.table();
+        let Some(buckets) = region.buckets(key.hash, table) else {
+            return Scan::Corrupt;
+        };
+        let wanted = tag(key.hash);
+        let mut tentative = None;
+        let [first, second] = buckets.pair();
+        region.memory.prefetch::<1>(second.1);
+        let a = region.memory.line(first.1);
+        if let Some(scan) = self.scan_line(&a, first, key, wanted, &mut tentative) {
+            return scan;
+        }
+        let b = region.memory.line(second.1);
+        if let Some(scan) = self.scan_line(&b, second, key, wanted, &mut tentative) {
+            return scan;
+        }
+        for third in buckets.iter().skip(2) {
+            let line = region.memory.line(third.1);
+            if let Some(scan) = self.scan_line(&line, third, key, wanted, &mut tentative) {
+                return scan;
+            }
+        }
+        let lines = [a, b];
+        let empty = Place::emptiest([first, second], &lines);
+        if region.table() != table {
+            return Scan::Again;
+        }
+        if empty.is_none() {
+            return self.scan_third(key, table, tentative, buckets.pair(), lines);
+        }
+        Scan::Absent(Absent {
+            table,
+            tentative,
+            empty,
+            victim: None,
+        })
+    }
+
+    /// The verdict on a key, if a bucket's line gives one.
+    fn scan_line(
+        &self,
+        line: &Line,
+        (bucket, bucket_at): (u64, usize),
+        key: &Key<'_>,
+        wanted: u64,
+        tentative: &mut Option<(Place, Slot)>,
+    ) -> Option<Scan> {
+        let region = &*self.region;
+        if Slot::any_frozen(line) {
+            return Some(scan_frozen(line, bucket, bucket_at));
+        }
+        let mut same = Slot::with_tag(line, wanted);
+        while same != 0 {
+            let index = same.trailing_zeros() as usize;
+            same &= same - 1;
+            let place = Place::new(bucket, bucket_at, index);
+            let word = Slot::of(line, index);
+            if word.is_empty() {
+                continue;
+            }
+            if word.is_dirty() {
+                // What is decided on it, or on its absence, must be persistent first.
+                region.persist_word(place.at, word);
+                return Some(Scan::Again);
+            }
+            match region.look(region.slot(place.at), word) {
+                Look::Moved => return Some(Scan::Again),
+                Look::Corrupt => {
+                    self.drop_corrupt(place, word);
+                    return Some(Scan::Again);
+                }
+                Look::Got(seen) => {
+                    let ours = region.has_key(&seen, key.bytes);
+                    if ours && !word.is_tentative() {
+                        // Whether it was the item is looked at behind the intent.
+                        return Some(Scan::Here(place, word, seen));
+                    }
+                    if !region.still(&seen) {
+                        return Some(Scan::Again);
+                    }
+                    if ours {
+                        *tentative = Some((place, word));
+                    }
+                }
+            }
+        }
+        None
+    }
+
+    /// Both buckets are full: the first empty slot of the third one, or the word of all three that is worth least.
+    #[cold]
+    #[inline(never)]
+    fn scan_third(
+        &self,
+        key: &Key<'_>,
+        table: Table,
+        tentative: Option<(Place, Slot)>,
+        pair: [(u64, usize); 2],
+        [a, b]: [Line; 2],
+    ) -> Scan {
+        let Some(third) = self.region.third_bucket(key.hash, table) else {
+            return Scan::Corrupt;
+        };
+        let (bucket, at) = third;
+        let line = self.region.memory.line(at);
+        if Slot::any_frozen(&line) {
+            return scan_frozen(&line, bucket, at);
+        }
+        let free = Slot::empties(&line);
+        let empty = (free != 0).then(|| Place::new(bucket, at, free.trailing_zeros() as usize));
+        let victim = match empty {
+            Some(_) => None,
+            None => least_worth([pair[0], pair[1], third], [&a, &b, &line]),
+        };
+        Scan::Absent(Absent {
+            table,
+            tentative,
+            empty,
+            victim,
+        })
+    }
+
+    /// Puts a written item into a slot that is empty, or over a victim's confirmed word.
+    #[expect(clippy::too_many_arguments, reason = "all of it is one insert's state")]
+    pub(super) fn insert(
+        &self,
+        key: &Key<'_>,
+        table: Table,
+        place: Place,
+        over: Slot,
+        written: &Written,
+        epoch: u64,
+        now: u32,
+    ) -> bool {
+        let region = &*self.region;
+        let slot = region.slot(place.at);
+        let mut evicted = None;
+        let mut over = over;
+        if !over.is_empty() {
+            match self.hold(slot, over) {
+                Some(word) => over = word,
+                None => return false,
+            }
+            match region.look(slot, over) {
+                Look::Got(seen) => evicted = Some(seen),
+                Look::Moved => return false,
+                Look::Corrupt => self.count(Counter::corrupt, 1),
+            }
+        }
+        self.announce_third(key, table, place);
+        // In the record before the word is in the slot: recovery aborts it if we die here.
+        let tentative = written.word.tentative();
+        self.pend(place.at, tentative);
+        // SeqCst, as the loads of the rescan: of two inserters of one key at least one sees the other's tentative word there.
+        // PAIRS: twins: the load in the other inserter's `rescan`.
+        let put = || slot.compare_exchange(over.0, tentative.0, SeqCst, Relaxed).is_ok();
+        let won = if over.is_empty() {
+            put()
+        } else {
+            self.counted_eviction(over, put)
+        };
+        if !won {
+            self.settle();
+            return false;
+        }
+        if let Some(seen) = evicted {
+            let present = seen.is_present(epoch, now);
+            self.count_gone(&seen, place, present, now);
+            self.free_replaced(&seen, None);
+        }
+        // Twins first, then the table word, then the epoch: the model's order.
+        let confirmed = (self.rescan(key, table, place) || mutants::is(Mutant::InsertWithoutRescan))
+            && region.table() == table
+            && region.epoch(now) == epoch
+            // PUBLISH: the key is there. Before it nobody sees the entry and anybody may abort it.
+            && self.counted(tentative, || {
+                // PAIRS: item: the loads of slots, as in `swap_same`.
+                slot.compare_exchange(tentative.0, region.dirty(written.word).0, Release, Relaxed).is_ok()
+            });
+        if !confirmed {
+            let _ = slot.compare_exchange(tentative.0, Slot::EMPTY.0, Relaxed, Relaxed);
+        }
+        self.settle();
+        if confirmed {
+            if region.is_strict() {
+                region.persist_word(place.at, region.dirty(written.word));
+            }
+            region.set_hint(place, now, false);
+            self.count(Counter::curr_items, 1);
+            self.count(Counter::bytes, written.size as u64);
+            self.count_items(1);
+        }
+        confirmed
+    }
+
+    /// Before an entry goes into a key's third bucket: from now on everybody looks there too.
+    #[inline]
+    fn announce_third(&self, key: &Key<'_>, table: Table, place: Place) {
+        let region = &self.region;
+        let is_third = || !choices(key.hash).iter().any(|c| table.bucket(*c) == place.bucket);
+        if !region.has_thirds() && is_third() && !mutants::is(Mutant::ThirdUnannounced) {
+            // PAIRS: third: the load in `Region::has_thirds`. Not written back in strict mode: the repair after a power failure says it.
+            region.superblock().thirds.store(1, SeqCst);
+        }
+    }
+
+    /// Whether nobody else has, or can come to have, an entry for the key while our tentative word stays in `mine`.
+    fn rescan(&self, key: &Key<'_>, table: Table, mine: Place) -> bool {
+        let region = &self.region;
+        let Some(buckets) = region.buckets(key.hash, table) else {
+            return false;
+        };
+        let wanted = tag(key.hash);
+        'again: for _ in 0..ATTEMPTS_MAX {
+            let mut before_mine = true;
+            for (bucket, bucket_at) in buckets.iter() {
+                for index in 0..SLOTS {
+                    let place = Place::new(bucket, bucket_at, index);
+                    if place.at == mine.at {
+                        before_mine = false;
+                        continue;
+                    }
+                    // PAIRS: twins: the other inserter's tentative word, in `insert`.
+                    let word = Slot(region.slot(place.at).load(SeqCst));
+                    if word.is_frozen() || word == Slot::UNSET {
+                        return false;
+                    }
+                    if word.is_empty() || word.tag() != wanted {
+                        continue;
+                    }
+                    if word.is_dirty() {
+                        // A twin that was removed must not rise again beside ours: the next look makes sure.
+                        return false;
+                    }
+                    let seen = match region.look(region.slot(place.at), word) {
+                        Look::Got(seen) => seen,
+                        Look::Moved => continue 'again,
+                        Look::Corrupt => continue,
+                    };
+                    let ours = region.has_key(&seen, key.bytes);
+                    if !region.still(&seen) {
+                        continue 'again;
+                    }
+                    if !ours {
+                        continue;
+                    }
+                    if !word.is_tentative() || before_mine {
+                        return false;
+                    }
+                    region.abort(place, word);
+                    continue 'again;
+                }
+            }
+            return true;
+        }
+        false
+    }
+}
+
+/// A bucket with a frozen slot: the first of them.
+#[cold]
+fn scan_frozen(line: &Line, bucket: u64, bucket_at: usize) -> Scan {
+    let frozen = line
+        .0
+        .iter()
+        .map(|word| Slot(*word))
+        .enumerate()
+        .find(|(_, word)| word.is_frozen());
+    frozen.map_or(Scan::Again, |(index, word)| {
+        Scan::Frozen(Place::new(bucket, bucket_at, index), word)
+    })
+}
+
+/// Of full buckets the word to make room with: a tentative one, or the one with the lowest frequency.
+#[cold]
+fn least_worth(buckets: [(u64, usize); 3], lines: [&Line; 3]) -> Option<(Place, Slot)> {
+    let worth = |word: Slot| if word.is_tentative() { 0 } else { word.frequency() + 1 };
+    buckets
+        .into_iter()
+        .zip(lines)
+        .flat_map(|((bucket, at), line)| (0..SLOTS).map(move |index| (Place::new(bucket, at, index), Slot::of(line, index))))
+        .min_by_key(|(_, word)| worth(*word))
+}
