@@ -28,8 +28,15 @@ const ABOVE: [&str; 5] = ["lib.rs", "session.rs", "check.rs", "layout/fingerprin
 /// What any room may import of a later one: types that are put together of the state of several rooms.
 const TYPES: [&str; 3] = ["region::Region", "session::Session", "changes::Offered"];
 
-/// One line for each use of a later room. `files`: name in the repository, and text.
-pub fn check<'f>(files: impl Iterator<Item = (&'f str, &'f str)>) -> Vec<String> {
+/// One line for each use of a later room, and for each crate that reads the superblock past the region's own functions. `files`: name in
+/// the repository, and text.
+pub fn check<'f>(files: impl Iterator<Item = (&'f str, &'f str)> + Clone) -> Vec<String> {
+    let mut problems: Vec<String> = files
+        .clone()
+        .filter(|(name, _)| name.starts_with("crates/") && !name.starts_with("crates/keyway-region/"))
+        .filter(|(_, text)| code(text).contains(".superblock()"))
+        .map(|(name, _)| format!("{name}: `superblock()` is the region's own: it has a function for what others may know"))
+        .collect();
     let files: Vec<(&str, String)> = files
         .filter_map(|(name, text)| Some((name.strip_prefix(SOURCES)?, code(text))))
         .filter(|(name, _)| !ABOVE.contains(name) && !name.ends_with("/late.rs"))
@@ -41,7 +48,6 @@ pub fn check<'f>(files: impl Iterator<Item = (&'f str, &'f str)>) -> Vec<String>
             *home = (*home).min(place(name));
         }
     }
-    let mut problems = Vec::new();
     for (name, text) in &files {
         let room = place(name);
         let mut later = |what: &str, home: usize| {
@@ -153,6 +159,15 @@ mod tests {
         assert_eq!(problems(&[("index/a.rs", "use crate::log::Seen;\n")]), 0);
         assert_eq!(problems(&[("heap.rs", "use crate::log::Seen;\n")]), 1);
         assert_eq!(problems(&[("check.rs", "use crate::log::Seen;\n")]), 0);
+    }
+
+    #[test]
+    fn a_superblock_word_that_another_crate_reads_is_caught() {
+        let found = |name| check([(name, "fn a() { region.superblock().free.load(Relaxed); }")].into_iter()).len();
+        assert_eq!(
+            (found("crates/keyway/src/a.rs"), found("crates/keyway-region/tests/a.rs")),
+            (1, 0)
+        );
     }
 
     #[test]

@@ -63,7 +63,7 @@ fn a_word_that_names_another_life_of_its_segment_leads_to_nothing() {
     let mut session = session(&region, region.attach(0, 1, UNIX_S));
     let now = region.tick(Moment::from_secs(UNIX_S));
     set(&mut session, "key", b"value", now);
-    let seed = region.superblock().seed.load(std::sync::atomic::Ordering::Relaxed);
+    let seed = region.seed();
     let tag = keyway_region::hash(seed, b"key") >> 52;
     let index = region.layout().segments / 8;
     let found = private::words(&mut pages)

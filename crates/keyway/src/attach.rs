@@ -38,7 +38,7 @@ use std::fs::File;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::Ordering::{Acquire, Relaxed};
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
@@ -308,7 +308,7 @@ fn attach(
     let seen = region.seen();
     let clock = Clock::here();
     let now = clock.now();
-    let boot_id = boot_id().unwrap_or_else(|| boot_in_use(&region));
+    let boot_id = boot_id().unwrap_or_else(|| region.boot_in_use());
     if region.is_clock_started(boot_id) {
         check_clock(&region, clock, now, path)?;
     }
@@ -360,17 +360,6 @@ fn attach(
         gate,
         again: OnceLock::new(),
     }))
-}
-
-/// The boot that a region is in use in, for a process that cannot know it: none would be another boot for all the others. Zeros if it was
-/// stopped cleanly, perhaps in an earlier one.
-fn boot_in_use(region: &Region) -> [u64; 2] {
-    let sb = region.superblock();
-    // PAIRS: clean: the swap in `Region::begin_use`: a process that reads "not clean" sees in which boot.
-    if sb.clean.load(Acquire) == superblock::STOPPED {
-        return [0; 2];
-    }
-    std::array::from_fn(|i| sb.boot_id.get(i).map_or(0, |word| word.load(Relaxed)))
 }
 
 /// A process slot for this process among the first `slots`: its last tenant is gone for certain. `true`: `file` has locked its byte;

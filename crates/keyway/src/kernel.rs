@@ -113,9 +113,7 @@ impl Cache {
     /// The seed of the region's hash.
     pub fn hash_seed(&self) -> u64 {
         let _inside = self.inner.crew.latch.open();
-        self.region().map_or(0, |region| {
-            region.superblock().seed.load(std::sync::atomic::Ordering::Relaxed)
-        })
+        self.region().map_or(0, Region::seed)
     }
 
     /// The hash of a key in this region, by which its stripe is known.

@@ -58,7 +58,6 @@ use crew::{Crew, Standing};
 use keyway_region::{Life, Region};
 use std::fs::File;
 use std::path::PathBuf;
-use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
@@ -566,7 +565,6 @@ impl Cache {
         // Another process may have given it more memory, of which this one has touched nothing.
         region.learn();
         let layout = region.layout();
-        let sb = region.superblock();
         Info {
             warm: self.inner.warm,
             attached_in: self.inner.attached_in,
@@ -576,14 +574,14 @@ impl Cache {
             segments_free: region.free_segments().min(region.segments()) as u64,
             segments_withdrawn: region.withdrawn().min(region.segments()) as u64,
             segments_given_back: region.given_back().min(region.segments()) as u64,
-            index_buckets: sb.table.load(Relaxed),
+            index_buckets: region.index_buckets(),
             index_bytes: region.index_size(),
             sessions: region.sessions() as u64,
             sessions_max: layout.shape.thread_slots as u64,
             sessions_of_servers: (layout.shape.thread_slots - layout.shape.thread_slots_for(false)) as u64,
             processes_max: layout.shape.process_slots as u64,
             discarded: self.inner.discarded,
-            created_unix_s: i64::try_from(sb.created_unix_s.load(Relaxed)).unwrap_or(0),
+            created_unix_s: i64::try_from(region.created_unix_s()).unwrap_or(0),
             item_size_max: self.inner.crew.limits.item_size_max,
             checksums: region.has_checksums(),
             gate,

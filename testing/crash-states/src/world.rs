@@ -240,7 +240,8 @@ impl World {
 
     /// Says, in the region, that it was stopped cleanly, as its last user does.
     pub fn stop_cleanly(&self) {
-        self.region.superblock().clean.store(1, Relaxed);
+        self.region.begin_clean_stop();
+        assert!(self.region.end_clean_stop(true), "nobody else uses it");
     }
 
     /// Says that it is in use again.

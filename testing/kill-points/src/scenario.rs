@@ -8,7 +8,6 @@ use keyway_region::Region;
 use keyway_region::mutants::{self, Mutant};
 use keyway_region::verbs::{Delete, Get, Store, StoreMode};
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
 
 /// Segments of a region: enough for every kind of them, few enough to fill in no time.
 pub const SEGMENTS: usize = 20;
@@ -363,7 +362,7 @@ fn plain(player: &mut Player) {
 
 /// Some items of every kind, and free segments that hold the rests of large values.
 pub fn furnish(door: &mut dyn Door, region: &Region) {
-    let free = || region.superblock().free.load(Relaxed);
+    let free = || region.free_segments();
     // More than once round: each time other segments are left over.
     for _ in 0..3 {
         let mut pieces = 0;

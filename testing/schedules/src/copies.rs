@@ -192,7 +192,7 @@ fn make(change: &Change, on_before: u64) -> Copier {
     let now = region.tick(keyway_region::Moment::from_secs(NOW));
     let stored = writer.store(&key(), VALUE, &Store::default(), now);
     assert!(stored.is_ok(), "{stored:?}");
-    let seed = region.superblock().seed.load(Ordering::Relaxed);
+    let seed = region.seed();
     // The upper bits of the hash are the tag, which names the stripe.
     let stripe = hash(seed, &key()) >> (u64::BITS - STRIPES.trailing_zeros());
     let process = region.attach(1, 1, NOW);

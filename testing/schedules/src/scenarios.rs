@@ -852,12 +852,11 @@ impl<'g> Stage<'g> {
     }
 
     fn table(&self) -> u64 {
-        self.region.superblock().table.load(Ordering::Relaxed)
+        self.region.index_buckets()
     }
 
     fn hash(&self, key: Key) -> u64 {
-        let seed = self.region.superblock().seed.load(Ordering::Relaxed);
-        hash(seed, key.name(0).as_bytes())
+        hash(self.region.seed(), key.name(0).as_bytes())
     }
 
     /// The buckets of a key, as long as the index has not grown.

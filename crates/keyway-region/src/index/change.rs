@@ -9,7 +9,7 @@ mod late;
 use crate::atomics::Relaxed;
 use crate::hash::Key;
 use crate::heap;
-use crate::index::insert::{Absent, Scan};
+use crate::index::insert::{Absent, Insert, Scan};
 use crate::index::lookup::Place;
 use crate::layout::segment::SegmentLife;
 use crate::layout::slot::Slot;
@@ -187,8 +187,20 @@ pub(super) fn stamp_over(replaced: SegmentLife, epoch: u64) -> u64 {
     }
 }
 
+/// One attempt at a change.
+struct Attempt<'a, 'k> {
+    key: &'a Key<'k>,
+    /// the flush epoch when it began
+    epoch: u64,
+    now: u32,
+    /// for a value that the decision builds
+    built: &'a mut Vec<u8>,
+    /// the item that it has written, or an attempt before
+    prepared: &'a mut Prepared,
+}
+
 /// What an attempt at a change came to. `None`: somebody else was faster, or something had to be done first: it is to be made again.
-type Attempt = Result<Option<Changed>, WriteError>;
+type Attempted = Result<Option<Changed>, WriteError>;
 
 impl Session {
     /// Changes a key. `decide` sees what is there (`None`: absent, expired or flushed) and an empty buffer in which it may
@@ -198,8 +210,16 @@ impl Session {
         self.enter()?;
         let built = &mut *self.built.borrow_mut();
         let mut prepared = Prepared::default();
-        let mut attempt = || self.attempt(key, now, decide, built, &mut prepared).transpose();
-        let result = (0..ATTEMPTS_MAX).find_map(|_| attempt());
+        let result = (0..ATTEMPTS_MAX).find_map(|_| {
+            let attempt = Attempt {
+                key,
+                epoch: self.region.epoch(now),
+                now,
+                built,
+                prepared: &mut prepared,
+            };
+            self.attempt(attempt, decide).transpose()
+        });
         built.clear();
         heap::shrink(built, BUILT_KEPT_MAX);
         self.end_operation();
@@ -208,23 +228,13 @@ impl Session {
         Ok((changed, prepared.written))
     }
 
-    fn attempt(
-        &self,
-        key: &Key<'_>,
-        now: u32,
-        decide: &mut Decide<'_, '_>,
-        built: &mut Vec<u8>,
-        prepared: &mut Prepared,
-    ) -> Attempt {
-        let epoch = self.region.epoch(now);
-        match self.scan(key) {
-            Scan::Here(place, word, seen) => self.change_here(key, (place, word, seen), decide, built, prepared, epoch, now),
+    fn attempt(&self, attempt: Attempt<'_, '_>, decide: &mut Decide<'_, '_>) -> Attempted {
+        match self.scan(attempt.key) {
+            Scan::Here(place, word, seen) => self.change_here(attempt, (place, word, seen), decide),
             Scan::Absent(absent) => {
-                built.clear();
-                match decide(None, built) {
-                    Decision::Put(draft) | Decision::Replace(draft) => {
-                        self.put_absent(key, &absent, &draft, built, prepared, epoch, now)
-                    }
+                attempt.built.clear();
+                match decide(None, attempt.built) {
+                    Decision::Put(draft) | Decision::Replace(draft) => self.put_absent(attempt, &absent, &draft),
                     Decision::Keep | Decision::Remove | Decision::Unreadable(_) => Ok(Some(Changed::Kept)),
                 }
             }
@@ -238,18 +248,14 @@ impl Session {
     }
 
     /// An attempt where the key has an item.
-    #[expect(clippy::too_many_arguments, reason = "all of it is one attempt's state")]
     fn change_here(
         &self,
-        key: &Key<'_>,
+        attempt: Attempt<'_, '_>,
         (place, word, seen): (Place, Slot, Seen),
         decide: &mut Decide<'_, '_>,
-        built: &mut Vec<u8>,
-        prepared: &mut Prepared,
-        epoch: u64,
-        now: u32,
-    ) -> Attempt {
+    ) -> Attempted {
         let region = &*self.region;
+        let (epoch, now) = (attempt.epoch, attempt.now);
         let slot = region.slot(place.at);
         let Some(word) = self.hold(slot, word) else {
             return Ok(None);
@@ -263,13 +269,13 @@ impl Session {
         let old = Old {
             session: self,
             region,
-            key: key.bytes,
+            key: attempt.key.bytes,
             seen,
             place,
             now,
         };
-        built.clear();
-        let mut decision = decide(present.then_some(&old), built);
+        attempt.built.clear();
+        let mut decision = decide(present.then_some(&old), attempt.built);
         if region.has_checksums() {
             match self.verified.outcome.take() {
                 // What was taken from it was not there.
@@ -301,8 +307,7 @@ impl Session {
             segment: seen.segment,
             unique: region.unique_to_exceed(&seen),
         };
-        self.prepare(prepared, key, &draft, built, stamp, Some(replaced), now)?;
-        let written = &mut prepared.written;
+        let written = self.prepare(attempt, &draft, stamp, Some(replaced))?;
         // PUBLISH: the new item. Its extent's tail is out already; recovery leaves whichever word is in the slot.
         if !self.put_over(place, word, written.word) {
             return Ok(None);
@@ -331,7 +336,7 @@ impl Session {
     /// An attempt whose item could not be read.
     #[cold]
     #[inline(never)]
-    fn meet_unreadable(&self, unread: Unread, seen: Seen, place: Place, word: Slot, now: u32) -> Attempt {
+    fn meet_unreadable(&self, unread: Unread, seen: Seen, place: Place, word: Slot, now: u32) -> Attempted {
         let region = &*self.region;
         match unread {
             Unread::NoMemory => Err(WriteError::NoMemory {
@@ -348,8 +353,15 @@ impl Session {
     /// Puts an item where there is none, by one attempt. `None`: it came to nothing.
     pub(super) fn put_once(&self, key: &Key<'_>, absent: &Absent, draft: &Draft<'_>, epoch: u64, now: u32) -> Option<Written> {
         let mut prepared = Prepared::default();
-        let attempt = self.put_absent(key, absent, draft, &[], &mut prepared, epoch, now);
-        if !matches!(attempt, Ok(Some(_))) {
+        let attempt = Attempt {
+            key,
+            epoch,
+            now,
+            built: &mut Vec::new(),
+            prepared: &mut prepared,
+        };
+        let put = self.put_absent(attempt, absent, draft);
+        if !matches!(put, Ok(Some(_))) {
             self.discard(&mut prepared);
             return None;
         }
@@ -357,18 +369,9 @@ impl Session {
     }
 
     /// An attempt at putting an item where there is none.
-    #[expect(clippy::too_many_arguments, reason = "all of it is one attempt's state")]
-    fn put_absent(
-        &self,
-        key: &Key<'_>,
-        absent: &Absent,
-        draft: &Draft<'_>,
-        built: &[u8],
-        prepared: &mut Prepared,
-        epoch: u64,
-        now: u32,
-    ) -> Attempt {
+    fn put_absent(&self, attempt: Attempt<'_, '_>, absent: &Absent, draft: &Draft<'_>) -> Attempted {
         let region = &*self.region;
+        let (key, epoch, now) = (attempt.key, attempt.epoch, attempt.now);
         if let Some((place, word)) = absent.tentative
             && !mutants::is(Mutant::InsertWithoutRescan)
         {
@@ -381,7 +384,7 @@ impl Session {
         let (place, over) = match (absent.empty, absent.victim) {
             (Some(place), _) => (place, Slot::EMPTY),
             // All of its buckets are full: grow while the index is to; otherwise evict.
-            _ if self.grow_for_room(prepared, now) => return Ok(None),
+            _ if self.grow_for_room(attempt.prepared, now) => return Ok(None),
             (None, Some((place, word))) if word.is_tentative() => {
                 region.abort(place, word);
                 return Ok(None);
@@ -395,41 +398,46 @@ impl Session {
             (None, Some((place, word))) => (place, word),
             (None, None) => return Ok(None),
         };
-        self.prepare(prepared, key, draft, built, Stamp::Any(epoch), None, now)?;
-        if !self.insert(key, absent.table, place, over, &prepared.written, epoch, now) {
+        let written = self.prepare(attempt, draft, Stamp::Any(epoch), None)?;
+        let insert = Insert {
+            key,
+            table: absent.table,
+            place,
+            over,
+            epoch,
+            now,
+        };
+        if !self.insert(&insert, written) {
             return Ok(None);
         }
-        self.published(&mut prepared.written);
+        self.published(written);
         self.grow_a_little(now);
         Ok(Some(Changed::Put))
     }
 
     /// Makes sure that the draft is written: an attempt before may have written the same.
-    #[expect(clippy::too_many_arguments, reason = "what is to be written, and where")]
-    fn prepare(
+    fn prepare<'a>(
         &self,
-        prepared: &mut Prepared,
-        key: &Key<'_>,
+        attempt: Attempt<'a, '_>,
         draft: &Draft<'_>,
-        built: &[u8],
         stamp: Stamp,
         replaced: Option<Replaced>,
-        now: u32,
-    ) -> Result<(), WriteError> {
+    ) -> Result<&'a mut Written, WriteError> {
+        let prepared = attempt.prepared;
         let (epoch, reusable) = match stamp {
             Stamp::Any(epoch) => (epoch, Some(epoch)),
             Stamp::Once(epoch) => (epoch, None),
         };
         let is_above = draft.cas.is_some() || replaced.is_none_or(|replaced| prepared.written.cas > replaced.unique);
         if prepared.is_written && reusable.is_some() && prepared.reusable == reusable && is_above {
-            return Ok(());
+            return Ok(&mut prepared.written);
         }
         self.discard(prepared);
-        prepared.written = self.write(key, draft, built, epoch, replaced, now)?;
+        prepared.written = self.write(attempt.key, draft, attempt.built, epoch, replaced, attempt.now)?;
         (prepared.is_written, prepared.reusable) = (true, reusable);
         // The item, and all that its segment needs to be understood, before any word leads there.
         self.region.barrier();
-        Ok(())
+        Ok(&mut prepared.written)
     }
 
     /// A written item that was never published: its place is dead, the segments of its value are free again.

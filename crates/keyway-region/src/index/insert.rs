@@ -33,6 +33,19 @@ pub(crate) struct Absent {
     pub victim: Option<(Place, Slot)>,
 }
 
+/// Where a key's item is to be put.
+pub(super) struct Insert<'a, 'k> {
+    pub key: &'a Key<'k>,
+    /// the table word by which its buckets were looked at
+    pub table: Table,
+    pub place: Place,
+    /// what stands there: nothing, or a victim's confirmed word
+    pub over: Slot,
+    /// the flush epoch when the attempt began
+    pub epoch: u64,
+    pub now: u32,
+}
+
 impl Session {
     /// First look: all slots of both buckets, and only then a verdict.
     pub(super) fn scan(&self, key: &Key<'_>) -> Scan {
@@ -160,21 +173,18 @@ impl Session {
     }
 
     /// Puts a written item into a slot that is empty, or over a victim's confirmed word.
-    #[expect(clippy::too_many_arguments, reason = "all of it is one insert's state")]
-    pub(super) fn insert(
-        &self,
-        key: &Key<'_>,
-        table: Table,
-        place: Place,
-        over: Slot,
-        written: &Written,
-        epoch: u64,
-        now: u32,
-    ) -> bool {
+    pub(super) fn insert(&self, insert: &Insert<'_, '_>, written: &Written) -> bool {
+        let &Insert {
+            key,
+            table,
+            place,
+            mut over,
+            epoch,
+            now,
+        } = insert;
         let region = &*self.region;
         let slot = region.slot(place.at);
         let mut evicted = None;
-        let mut over = over;
         if !over.is_empty() {
             match self.hold(slot, over) {
                 Some(word) => over = word,

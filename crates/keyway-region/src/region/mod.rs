@@ -419,7 +419,23 @@ impl Region {
         self.is_plain
     }
 
-    /// The superblock.
+    /// Buckets of the index.
+    pub fn index_buckets(&self) -> u64 {
+        self.table().count
+    }
+
+    /// When the region was made, Unix seconds.
+    pub fn created_unix_s(&self) -> u64 {
+        self.superblock().created_unix_s.load(Relaxed)
+    }
+
+    /// The seed of its hash.
+    pub fn seed(&self) -> u64 {
+        self.superblock().seed.load(Relaxed)
+    }
+
+    /// The superblock. Its words are the region's own; tests look at them too.
+    #[doc(hidden)]
     #[inline]
     pub fn superblock(&self) -> &Superblock {
         self.memory.get(0)

@@ -42,6 +42,17 @@ impl Region {
         clean.compare_exchange(STOPPING, to, Release, Relaxed).is_ok() && is_last
     }
 
+    /// The boot that the region is in use in, for a process that cannot know it: none would be another boot for all the others. Zeros if
+    /// it was stopped cleanly, perhaps in an earlier one.
+    pub fn boot_in_use(&self) -> [u64; 2] {
+        let sb = self.superblock();
+        // PAIRS: clean: the swap in `Self::begin_use`: a process that reads "not clean" sees in which boot.
+        if sb.clean.load(Acquire) == STOPPED {
+            return [0; 2];
+        }
+        std::array::from_fn(|i| sb.boot_id.get(i).map_or(0, |word| word.load(Relaxed)))
+    }
+
     /// Whether a power failure, or another end of the boot in which it was used, cut the region's last use off.
     pub fn is_cut_off(&self, boot_id: [u64; 2]) -> bool {
         let sb = self.superblock();
