@@ -4,10 +4,10 @@
 //! compare-and-swap, every multi-step procedure can be finished or undone by anybody. The crate is handed mapped bytes,
 //! their length and the time; it makes no system call, starts no thread and knows no wire.
 //!
-//! Follow an operation: [`verbs`] says what can be asked, `operations` what it means, `lookup` reads, `publish` writes, `quick` is
-//! the shortest way there, `extent` finds room in the log, `evict` makes room, `purge` empties segments, `ghost` remembers what went, `grow` doubles the index, `limit` takes memory out of use, `checksum` tells what was scribbled over, `recover` takes back what the dead left, `stripes`
-//! counts changes for whoever keeps copies,
-//! `clock` says what time it is, [`check`] verifies all of it. `layout` has every structure once; `memory` and `atomics` are the only way to the bytes.
+//! Follow an operation: [`verbs`] says what can be asked, `operations` what it means, `index` finds and publishes, `log` holds the bytes,
+//! `reclaim` makes room, `sessions` says what a thread protects, `recover` takes back what the dead left. Each of these is a room: a folder
+//! whose `mod.rs` says what it holds and what is always true there. `layout` has every structure once; `memory` and `atomics` are the only
+//! way to the bytes; [`check`] verifies all of it. `ARCHITECTURE.md` has the rooms' order.
 
 #![deny(clippy::indexing_slicing, clippy::unwrap_used)]
 
