@@ -45,6 +45,12 @@ pub const ALL: &[Stage] = &[
         run: doc,
     },
     Stage {
+        name: "package",
+        catches: "a crate that could not be published: a dependency without a version, a manifest that lacks something",
+        beside: false,
+        run: package,
+    },
+    Stage {
         name: "build",
         catches: "tests and programs that do not compile",
         beside: false,
@@ -102,6 +108,42 @@ fn clippy(context: &Context<'_>) -> Outcome {
         "cargo",
         &["clippy", "--locked", "--workspace", "--all-targets", "--", "-D", "warnings"],
     ))
+}
+
+/// Packages every crate that is published, each with the others' versions instead of their paths. Nothing is built or sent.
+fn package(context: &Context<'_>) -> Outcome {
+    let names = match published(context.root) {
+        Ok(names) => names,
+        Err(e) => return Outcome::Failed(e.to_string()),
+    };
+    let mut arguments = vec!["package", "--quiet", "--locked", "--offline", "--no-verify", "--allow-dirty"];
+    arguments.extend(names.iter().flat_map(|name| ["--package", name]));
+    context.expect(context.command("cargo", &arguments))
+}
+
+/// Names of the crates under `crates/` and `bindings/` that are published.
+fn published(root: &Path) -> std::io::Result<Vec<String>> {
+    let mut names = Vec::new();
+    for folder in ["crates", "bindings", "bindings/libmemcached"] {
+        for entry in std::fs::read_dir(root.join(folder))? {
+            let krate = entry?.path();
+            let Ok(text) = std::fs::read_to_string(krate.join("Cargo.toml")) else {
+                continue;
+            };
+            let name = text
+                .lines()
+                .find_map(|line| line.strip_prefix("name = \"")?.strip_suffix('"'));
+            let Some(name) = name.filter(|_| !text.contains("publish = false")) else {
+                continue;
+            };
+            if !krate.join("LICENSE").exists() {
+                let why = format!("{} has no LICENSE: link it to the one of the repository", krate.display());
+                return Err(std::io::Error::new(std::io::ErrorKind::NotFound, why));
+            }
+            names.push(name.to_owned());
+        }
+    }
+    Ok(names)
 }
 
 /// `--lib`: the program `keyway` would overwrite the library's pages. Links to private items lead somewhere: their pages are made too.
