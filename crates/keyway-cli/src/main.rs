@@ -11,6 +11,7 @@
 mod allowed;
 mod background;
 mod bench;
+mod commands;
 mod cpus;
 mod exec;
 mod exit;
@@ -19,7 +20,6 @@ mod kernel;
 mod listen;
 mod logger;
 mod memcached;
-mod people;
 mod place;
 mod plan;
 mod size;
@@ -194,8 +194,8 @@ struct Region {
 }
 
 impl Region {
-    fn place(self) -> people::Which {
-        people::Which {
+    fn place(self) -> commands::Which {
+        commands::Which {
             path: self.region,
             owners: self.owner.owners(),
         }
@@ -482,7 +482,7 @@ fn run() -> Result<(), Failure> {
         other => {
             logger::start(0);
             match other {
-                Command::Check { path, owner } => people::check(people::Which {
+                Command::Check { path, owner } => commands::check(commands::Which {
                     path: Some(path),
                     owners: owner.owners(),
                 }),
@@ -510,24 +510,24 @@ fn run() -> Result<(), Failure> {
                     Err(exec::run(&spec, library, &program))
                 }
                 Command::Copy { from, to, force, owner } => {
-                    let from = people::Which {
+                    let from = commands::Which {
                         path: Some(from),
                         owners: owner.owners(),
                     };
-                    people::copy(from, &to, force)
+                    commands::copy(from, &to, force)
                 }
-                Command::Get { key, region } => people::get(region.place(), &key),
+                Command::Get { key, region } => commands::get(region.place(), &key),
                 Command::Set {
                     key,
                     value,
                     ttl,
                     flags,
                     region,
-                } => people::set(region.place(), &key, value, ttl, flags),
-                Command::Delete { key, region } => people::delete(region.place(), &key),
-                Command::Keys { region } => people::keys(region.place()),
-                Command::Dump { region } => people::dump(region.place()),
-                Command::Stats { region } => people::stats(region.place()),
+                } => commands::set(region.place(), &key, value, ttl, flags),
+                Command::Delete { key, region } => commands::delete(region.place(), &key),
+                Command::Keys { region } => commands::keys(region.place()),
+                Command::Dump { region } => commands::dump(region.place()),
+                Command::Stats { region } => commands::stats(region.place()),
                 Command::Bench(bench) => bench.run(),
                 Command::BenchWorker => bench::work(),
                 #[cfg(feature = "kernel")]

@@ -12,7 +12,6 @@
 
 use crate::clock::{self, Clock};
 use crate::creation::{self, check_item_size, create_in, raise};
-use crate::crew::{Crew, Standing};
 use crate::descriptor::{StreamsTaken, file_id};
 use crate::error::OpenError;
 use crate::fork;
@@ -25,6 +24,7 @@ use crate::liveness::{
 use crate::mapping::{self, Mapping};
 use crate::peer::Peer;
 use crate::restart::{self, Restart};
+use crate::sessions::{Role, Sessions};
 use crate::trust::{self, Source};
 use crate::{Inner, Options, Place, copy, handout, kernel};
 use keyway_region::layout::plan::{Layout, MEMORY_MAX, MEMORY_MIN};
@@ -110,7 +110,7 @@ pub(crate) fn open(place: &Place, options: &Options) -> Result<Inner, OpenError>
                 })?,
             };
             if let Some((word, map)) = doorway {
-                kernel::take_in(&inner.crew, word, map).map_err(|e| io("map the stripes of", path, e))?;
+                kernel::take_in(&inner.sessions, word, map).map_err(|e| io("map the stripes of", path, e))?;
             }
             Ok(inner)
         }
@@ -169,18 +169,18 @@ pub(crate) fn open(place: &Place, options: &Options) -> Result<Inner, OpenError>
 
 /// Marks the region as cleanly stopped if no other process is attached.
 pub(crate) fn close(inner: &Inner) -> bool {
-    let Standing::Writer(process) = inner.crew.standing else {
+    let Role::Writer(process) = inner.sessions.role else {
         return false;
     };
-    let _inside = inner.crew.latch.open();
-    let region = &inner.crew.region;
+    let _inside = inner.sessions.latch.open();
+    let region = &inner.sessions.region;
     // A process that attaches from here on takes this back, at the latest when it begins to use the region.
     region.begin_clean_stop();
     let layout = region.layout();
     let is_other = |slot| slot != process.slot && region.life(slot) != Life::Dead;
     let mut is_last = !(0..layout.shape.process_slots).any(is_other) && region.sessions() == 0;
     if is_last {
-        region.note_use(inner.crew.clock.now());
+        region.note_use(inner.sessions.clock.now());
         let mut parts = layout.backed(region.segments()).into_iter();
         is_last = !inner.durable || parts.all(|range| region.host().write_back(range));
     }
@@ -340,10 +340,10 @@ fn attach(
         evict: options.evict,
     };
     Ok(Some(Inner {
-        crew: Arc::new(Crew::new(
+        sessions: Arc::new(Sessions::new(
             Arc::new(region),
             Arc::clone(&liveness),
-            Standing::Writer(process),
+            Role::Writer(process),
             (limits, layout.shape.thread_slots_for(options.server), options.server),
             latch,
             clock,
@@ -459,10 +459,10 @@ fn attach_to_read(place: &Place, path: &Path, file: File, peer: Peer, options: &
     };
     let place = whole(place);
     Ok(Inner {
-        crew: Arc::new(Crew::new(
+        sessions: Arc::new(Sessions::new(
             Arc::new(region),
             Arc::clone(&liveness),
-            Standing::Reader(Arc::new(peer)),
+            Role::Reader(Arc::new(peer)),
             (limits, 0, options.server),
             Latch::NONE,
             clock,

@@ -12,10 +12,10 @@
 //! The only `unsafe` here is a system call that touches no memory.
 #![allow(unsafe_code, reason = "a system call; contract above")]
 
-use crate::crew::{Crew, Standing};
 use crate::gate::Latch;
 use crate::handout::Handed;
 use crate::mapping::Mapping;
+use crate::sessions::{Role, Sessions};
 use crate::{Cache, Inner, Place, handout};
 use keyway_region::layout::superblock::DoorWord;
 use keyway_region::{Region, STRIPE_WORDS, Stripes};
@@ -60,17 +60,17 @@ impl Cache {
     ///
     /// [`KernelDoorError`].
     pub fn turn_kernel_door_on(&self, map: File) -> Result<KernelDoor, KernelDoorError> {
-        let crew = &*self.inner.crew;
-        let Standing::Writer(process) = crew.standing else {
+        let sessions = &*self.inner.sessions;
+        let Role::Writer(process) = sessions.role else {
             return Err(KernelDoorError::Io(std::io::ErrorKind::PermissionDenied.into()));
         };
-        match retire(crew) {
+        match retire(sessions) {
             Retired::Off | Retired::Done => {}
             Retired::Owned => return Err(KernelDoorError::Taken),
             Retired::StillAnswering(left) => return Err(KernelDoorError::StillAnswering(left)),
         }
-        let stripes = stripes(&map, crew.latch).map_err(KernelDoorError::Io)?;
-        let word = crew
+        let stripes = stripes(&map, sessions.latch).map_err(KernelDoorError::Io)?;
+        let word = sessions
             .inside(|region| region.turn_door_on(process, stripes))
             .ok_or(KernelDoorError::Taken)?;
         *self.inner.doorway.0.lock().unwrap_or_else(PoisonError::into_inner) = Some((word, Arc::new(map)));
@@ -91,34 +91,34 @@ impl Cache {
     /// Whether this process may not change the region now: a server answers from copies (its kernel door), and changes cannot be counted for
     /// it here, because the region did not come through that server's socket. Gets are as ever.
     pub fn is_shut_out(&self) -> bool {
-        let crew = &self.inner.crew;
-        if matches!(crew.standing, Standing::Reader(_)) || !crew.home.is_here() {
+        let sessions = &self.inner.sessions;
+        if matches!(sessions.role, Role::Reader(_)) || !sessions.home.is_here() {
             return false;
         }
-        meet(crew);
-        crew.inside(|region| region.door().is_on() && !region.has_stripes())
+        meet(sessions);
+        sessions.inside(|region| region.door().is_on() && !region.has_stripes())
     }
 
     /// CLOCK_MONOTONIC as the kernel program sees it, whatever time namespace this process is in.
     pub fn monotonic(&self) -> Duration {
-        self.inner.crew.clock.monotonic()
+        self.inner.sessions.clock.monotonic()
     }
 
     /// When a delayed `flush_all` begins, seconds on the region's clock ([`crate::Session::clock`]).
     pub fn flush_at_s(&self) -> Option<u64> {
-        let _inside = self.inner.crew.latch.open();
+        let _inside = self.inner.sessions.latch.open();
         self.region().and_then(Region::flush_at_s)
     }
 
     /// The seed of the region's hash.
     pub fn hash_seed(&self) -> u64 {
-        let _inside = self.inner.crew.latch.open();
+        let _inside = self.inner.sessions.latch.open();
         self.region().map_or(0, Region::seed)
     }
 
     /// The hash of a key in this region, by which its stripe is known.
     pub fn hash(&self, key: &[u8]) -> u64 {
-        let _inside = self.inner.crew.latch.open();
+        let _inside = self.inner.sessions.latch.open();
         self.region().map_or(0, |region| region.hash(key))
     }
 }
@@ -126,7 +126,7 @@ impl Cache {
 impl KernelDoor {
     /// Whether every session counts its changes by now. Costs a system call that takes milliseconds.
     pub fn is_acknowledged(&self) -> bool {
-        self.inner.crew.inside(|region| {
+        self.inner.sessions.inside(|region| {
             region.recover();
             region.is_door_acknowledged()
         })
@@ -134,12 +134,12 @@ impl KernelDoor {
 
     /// Nobody answers from copies behind this instant of [`Cache::monotonic`]: to be told before the program is.
     pub fn renew(&self, until_ns: u64) {
-        self.inner.crew.inside(|region| region.renew_door_lease(until_ns));
+        self.inner.sessions.inside(|region| region.renew_door_lease(until_ns));
     }
 
     /// Moves on the stripes in which a dead thread had begun a change; how many.
     pub fn mend(&self) -> usize {
-        self.inner.crew.inside(|region| {
+        self.inner.sessions.inside(|region| {
             region.recover();
             region.mend_stripes()
         })
@@ -152,7 +152,7 @@ impl KernelDoor {
 
     /// Waits until nothing is under way any more in a program that has been silenced or detached.
     pub fn settle(&self) {
-        if !self.inner.crew.region.host().fence_everywhere() {
+        if !self.inner.sessions.region.host().fence_everywhere() {
             std::thread::sleep(MARGIN);
         }
     }
@@ -162,7 +162,7 @@ impl Drop for KernelDoor {
     fn drop(&mut self) {
         *self.inner.doorway.0.lock().unwrap_or_else(PoisonError::into_inner) = None;
         if !self.is_abandoned {
-            self.inner.crew.inside(|region| region.turn_door_off(self.word));
+            self.inner.sessions.inside(|region| region.turn_door_off(self.word));
         }
     }
 }
@@ -192,8 +192,8 @@ fn stripes(map: &File, latch: Latch) -> io::Result<Stripes> {
 }
 
 /// What a server has handed out with the region.
-pub(crate) fn take_in(crew: &Crew, word: u64, map: File) -> io::Result<()> {
-    crew.region.offer_stripes(DoorWord(word), stripes(&map, crew.latch)?);
+pub(crate) fn take_in(sessions: &Sessions, word: u64, map: File) -> io::Result<()> {
+    sessions.region.offer_stripes(DoorWord(word), stripes(&map, sessions.latch)?);
     Ok(())
 }
 
@@ -210,9 +210,9 @@ enum Retired {
 }
 
 /// Turns the door off if its owner has died and nobody answers any more.
-fn retire(crew: &Crew) -> Retired {
-    let now = crew.clock.monotonic();
-    crew.inside(|region| retire_at(region, now))
+fn retire(sessions: &Sessions) -> Retired {
+    let now = sessions.clock.monotonic();
+    sessions.inside(|region| retire_at(region, now))
 }
 
 fn retire_at(region: &Region, now: Duration) -> Retired {
@@ -242,24 +242,24 @@ pub(crate) fn forget(region: &Region) {
 
 /// Whether a write has to be put off, because the program of an owner that has died may still answer.
 #[cold]
-pub(crate) fn is_held_up(crew: &Crew) -> bool {
-    crew.inside(|region| !region.has_stripes()) && matches!(retire(crew), Retired::StillAnswering(_))
+pub(crate) fn is_held_up(sessions: &Sessions) -> bool {
+    sessions.inside(|region| !region.has_stripes()) && matches!(retire(sessions), Retired::StillAnswering(_))
 }
 
 /// The door has been turned on, or off, since a session of this process wrote last: gets the stripes from the server, if it is that
 /// server's socket that the region came through; turns the door off whose owner has died.
 #[cold]
-pub(crate) fn meet(crew: &Crew) {
-    if crew.inside(|region| !region.door().is_on() || region.has_stripes()) {
+pub(crate) fn meet(sessions: &Sessions) {
+    if sessions.inside(|region| !region.door().is_on() || region.has_stripes()) {
         return;
     }
-    match (retire(crew), &crew.place) {
+    match (retire(sessions), &sessions.place) {
         // It puts its writes off ([`crate::Session::is_held_up`]); what it has not put off fails.
-        (Retired::StillAnswering(_), _) if crew.is_server => {}
+        (Retired::StillAnswering(_), _) if sessions.is_server => {}
         (Retired::StillAnswering(left), _) => {
             // Shorter than a lease, once in the life of a server that died.
             std::thread::sleep(left.min(Duration::from_secs(1)));
-            retire(crew);
+            retire(sessions);
         }
         (Retired::Owned, Place::Socket(path)) => {
             if let Ok(Handed::ToWrite {
@@ -268,7 +268,7 @@ pub(crate) fn meet(crew: &Crew) {
             }) = handout::ask(path)
             {
                 // Without them, writes fail and say so.
-                let _ = take_in(crew, word, map);
+                let _ = take_in(sessions, word, map);
             }
         }
         _ => {}

@@ -30,7 +30,6 @@ mod clock;
 mod copies;
 mod copy;
 mod creation;
-mod crew;
 mod descriptor;
 mod error;
 mod fork;
@@ -49,13 +48,14 @@ mod reader;
 mod resident;
 mod restart;
 mod session;
+mod sessions;
 mod socket;
 mod trust;
 mod writer;
 
 use attach::Access;
-use crew::{Crew, Standing};
 use keyway_region::{Life, Region};
+use sessions::{Role, Sessions};
 use std::fs::File;
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
@@ -274,7 +274,7 @@ pub struct Cache {
 }
 
 struct Inner {
-    crew: Arc<Crew>,
+    sessions: Arc<Sessions>,
     /// where the region is mapped
     mapped: std::ops::Range<usize>,
     warm: bool,
@@ -349,7 +349,7 @@ impl Cache {
     /// The region is gone, is anonymous memory, was opened [`Options::sealed`], or has no process slot left.
     #[inline]
     pub fn here(&self) -> Result<&Self, OpenError> {
-        if self.inner.crew.home.is_here() {
+        if self.inner.sessions.home.is_here() {
             Ok(self)
         } else {
             self.open_again()
@@ -387,7 +387,7 @@ impl Cache {
     /// only reads ([`handout`]); or this is a forked child ([`Cache::here`]).
     pub fn session(&self) -> Result<Session, SessionError> {
         let region = self.region().ok_or(SessionError::Forked)?;
-        if let Some(session) = Session::new(&self.inner.crew) {
+        if let Some(session) = Session::new(&self.inner.sessions) {
             return Ok(session);
         }
         self.served_session().ok_or(SessionError::TableFull {
@@ -401,18 +401,18 @@ impl Cache {
     #[inline(never)]
     fn served_session(&self) -> Option<Session> {
         let inner = &*self.inner;
-        if inner.options.server || inner.crew.region.is_strict() {
+        if inner.options.server || inner.sessions.region.is_strict() {
             return None;
         }
-        let file = inner.crew.liveness.open_harmless().ok()?;
+        let file = inner.sessions.liveness.open_harmless().ok()?;
         let peer = peer::Peer::of_region(attach::socket_of(&inner.place), &file).ok()?;
-        Some(Session::served(&inner.crew, peer))
+        Some(Session::served(&inner.sessions, peer))
     }
 
     /// Whether the mode of the region's file lets a process of this user and group write it, as open(2) would have it.
     pub fn may_write(&self, user: u32, group: u32) -> bool {
         use std::os::unix::fs::MetadataExt;
-        let Ok(meta) = self.inner.crew.liveness.open_harmless().and_then(|file| file.metadata()) else {
+        let Ok(meta) = self.inner.sessions.liveness.open_harmless().and_then(|file| file.metadata()) else {
             return false;
         };
         let both = match (user == meta.uid(), group == meta.gid()) {
@@ -425,8 +425,8 @@ impl Cache {
 
     /// The region, unless this is a forked child of the process that attached.
     fn region(&self) -> Option<&Region> {
-        let crew = &self.inner.crew;
-        crew.home.is_here().then_some(&*crew.region)
+        let sessions = &self.inner.sessions;
+        sessions.home.is_here().then_some(&*sessions.region)
     }
 
     /// Gives the region at least `memory` bytes, all-inclusive, while everybody goes on; a lower limit ([`Cache::limit`]) is lifted to that.
@@ -445,7 +445,7 @@ impl Cache {
     /// [`GrowError`]: the region then has what it had.
     pub fn grow(&self, memory: u64) -> Result<(), GrowError> {
         let region = self.may_resize()?;
-        let _inside = self.inner.crew.latch.open();
+        let _inside = self.inner.sessions.latch.open();
         creation::raise(region, memory)
     }
 
@@ -471,14 +471,14 @@ impl Cache {
     /// [`GrowError::Io`]: this process cannot write the region.
     pub fn limit(&self, memory: u64) -> Result<u64, GrowError> {
         let region = self.may_resize()?;
-        let _inside = self.inner.crew.latch.open();
-        creation::lower(region, memory, self.inner.crew.limits.item_size_max);
+        let _inside = self.inner.sessions.latch.open();
+        creation::lower(region, memory, self.inner.sessions.limits.item_size_max);
         Ok(creation::limit_bytes(region))
     }
 
     /// Whether there is anything for [`Session::shrink`] to do.
     pub fn is_shrinking(&self) -> bool {
-        let _inside = self.inner.crew.latch.open();
+        let _inside = self.inner.sessions.latch.open();
         self.region().is_some_and(Region::is_shrinking)
     }
 
@@ -496,7 +496,7 @@ impl Cache {
 
     /// Bytes that the region uses, or may use at once.
     pub(crate) fn held_bytes(&self) -> u64 {
-        let _inside = self.inner.crew.latch.open();
+        let _inside = self.inner.sessions.latch.open();
         self.region().map_or(0, creation::held_bytes)
     }
 
@@ -507,7 +507,7 @@ impl Cache {
     ///
     /// There is neither /proc nor a name that leads to it, or no descriptor left.
     pub fn descriptors(&self) -> std::io::Result<[File; handout::DESCRIPTORS]> {
-        let liveness = &self.inner.crew.liveness;
+        let liveness = &self.inner.sessions.liveness;
         Ok([liveness.open_anew(Access::Write)?, liveness.open_harmless()?])
     }
 
@@ -517,7 +517,7 @@ impl Cache {
     ///
     /// None: it is asked when the region is attached.
     pub fn identity(&self) -> std::io::Result<(u64, u64)> {
-        Ok(self.inner.crew.liveness.id())
+        Ok(self.inner.sessions.liveness.id())
     }
 
     /// The same for a process that is to read only: the kernel refuses it every way to write by this descriptor. A process
@@ -532,25 +532,25 @@ impl Cache {
                 "a strict region cannot be read only: its readers write back what they rely on",
             ));
         }
-        self.inner.crew.liveness.open_anew(Access::Read)
+        self.inner.sessions.liveness.open_anew(Access::Read)
     }
 
     /// Whether this process may only read the region ([`handout`]): what its sessions write, the server writes for them.
     pub fn is_reader(&self) -> bool {
-        matches!(self.inner.crew.standing, Standing::Reader(_))
+        matches!(self.inner.sessions.role, Role::Reader(_))
     }
 
     /// The counters of all sessions of all doors since the region was created.
     pub fn counters(&self) -> Counters {
-        let _inside = self.inner.crew.latch.open();
+        let _inside = self.inner.sessions.latch.open();
         self.region().map_or_else(Counters::default, Region::counters)
     }
 
     /// How old the oldest items can be: how long ago the oldest segments of the log that are in use were opened. In a large region the
     /// oldest of a sample.
     pub fn ages(&self) -> Ages {
-        let _inside = self.inner.crew.latch.open();
-        let now = self.inner.crew.clock.now();
+        let _inside = self.inner.sessions.latch.open();
+        let now = self.inner.sessions.clock.now();
         self.region()
             .map_or_else(Ages::default, |region| region.ages(region.tick(now)))
     }
@@ -561,7 +561,7 @@ impl Cache {
             return Info::default();
         };
         let gate = self.inner.gate.clone();
-        let _inside = self.inner.crew.latch.open();
+        let _inside = self.inner.sessions.latch.open();
         // Another process may have given it more memory, of which this one has touched nothing.
         region.learn();
         let layout = region.layout();
@@ -582,7 +582,7 @@ impl Cache {
             processes_max: layout.shape.process_slots as u64,
             discarded: self.inner.discarded,
             created_unix_s: i64::try_from(region.created_unix_s()).unwrap_or(0),
-            item_size_max: self.inner.crew.limits.item_size_max,
+            item_size_max: self.inner.sessions.limits.item_size_max,
             checksums: region.has_checksums(),
             gate,
         }
@@ -592,10 +592,10 @@ impl Cache {
     /// child knows of none.
     pub fn processes(&self) -> usize {
         let Some(region) = self.region() else { return 0 };
-        let _inside = self.inner.crew.latch.open();
+        let _inside = self.inner.sessions.latch.open();
         let is_there = |slot: &usize| match self.is_reader() {
             // It has no lock of its own, by which one that can be asked is told from one that cannot.
-            true => self.inner.crew.liveness.seems_there(&region.tenant(*slot)),
+            true => self.inner.sessions.liveness.seems_there(&region.tenant(*slot)),
             false => region.life(*slot) != Life::Dead,
         };
         (0..region.layout().shape.process_slots).filter(is_there).count()
@@ -618,7 +618,7 @@ impl Cache {
             return AtPlace::Same;
         };
         match std::fs::symlink_metadata(path) {
-            Ok(meta) if (meta.dev(), meta.ino()) == self.inner.crew.liveness.id() => AtPlace::Same,
+            Ok(meta) if (meta.dev(), meta.ino()) == self.inner.sessions.liveness.id() => AtPlace::Same,
             Ok(_) => AtPlace::Another,
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => AtPlace::Nothing,
             Err(_) => AtPlace::Unknown,
@@ -634,9 +634,9 @@ impl Cache {
                 ..CheckReport::default()
             };
         };
-        self.inner.crew.dismiss_ended(usize::MAX);
+        self.inner.sessions.dismiss_ended(usize::MAX);
         // Nobody's verb: what it reports and whom it tells of its progress is inside too.
-        let _inside = self.inner.crew.latch.open();
+        let _inside = self.inner.sessions.latch.open();
         if !self.is_reader() {
             region.recover();
         }
@@ -683,7 +683,7 @@ impl Cache {
         let Some(mut inner) = Arc::into_inner(self.inner) else {
             return false;
         };
-        if inner.crew.home.is_here() {
+        if inner.sessions.home.is_here() {
             attach::close(&inner)
         } else {
             inner.again.take().is_some_and(Self::close)

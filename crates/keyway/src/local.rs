@@ -179,7 +179,7 @@ mod tests {
     fn what_is_held_of_a_closed_cache_goes_with_the_next_session() {
         let (old, new) = (cache(), cache());
         old.with_session(|_, _| ()).unwrap();
-        let region = Arc::downgrade(&old.inner.crew);
+        let region = Arc::downgrade(&old.inner.sessions);
         old.close();
         assert_eq!(region.strong_count(), 1, "this thread's session still holds it");
         new.with_session(|_, _| ()).unwrap();

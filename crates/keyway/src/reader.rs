@@ -7,8 +7,8 @@
 
 use crate::clock::{self, Watch};
 use crate::copies::{append, place};
-use crate::crew::Crew;
 use crate::peer::{Client, Peer};
+use crate::sessions::Sessions;
 use keyway_region::verbs::{Arithmetic, Counted, Delete, Deleted, Get, Item, Number, Read, Store, Stored, WriteError};
 use keyway_region::{Target, seconds_of};
 use std::sync::Arc;
@@ -21,7 +21,7 @@ const HITS_TOLD: usize = 16;
 
 /// See the top of the file.
 pub(crate) struct Reader {
-    crew: Arc<Crew>,
+    sessions: Arc<Sessions>,
     peer: Arc<Peer>,
     client: Client,
     watch: Watch,
@@ -31,9 +31,9 @@ pub(crate) struct Reader {
 }
 
 impl Reader {
-    pub(crate) fn new(crew: Arc<Crew>, peer: Arc<Peer>) -> Self {
+    pub(crate) fn new(sessions: Arc<Sessions>, peer: Arc<Peer>) -> Self {
         Self {
-            crew,
+            sessions,
             peer,
             client: Client::default(),
             watch: Watch::default(),
@@ -43,16 +43,16 @@ impl Reader {
     }
 
     fn now(&mut self) -> u32 {
-        let crew = &self.crew;
+        let sessions = &self.sessions;
         self.watch.tick(clock::coarse_ns(), || {
-            let _inside = crew.latch.open();
-            clock::read(&crew.region, crew.clock.now())
+            let _inside = sessions.latch.open();
+            clock::read(&sessions.region, sessions.clock.now())
         })
     }
 
     /// The connection, and the server, unless this is a forked child.
     fn served(&mut self) -> Result<(&mut Client, &Peer), WriteError> {
-        if self.crew.home.is_here() {
+        if self.sessions.home.is_here() {
             Ok((&mut self.client, &self.peer))
         } else {
             Err(WriteError::Detached)
@@ -78,7 +78,7 @@ impl Reader {
         out: &mut Vec<u8>,
         mut head: impl FnMut(&Item, &mut Vec<u8>),
     ) -> Result<Option<Item>, WriteError> {
-        if !self.crew.home.is_here() {
+        if !self.sessions.home.is_here() {
             return Err(WriteError::Detached);
         }
         match self.read(key, how, out, &mut head)? {
@@ -115,7 +115,7 @@ impl Reader {
         head: &mut impl FnMut(&Item, &mut Vec<u8>),
     ) -> Result<Read, WriteError> {
         let now = self.now();
-        let (region, latch) = (&self.crew.region, self.crew.latch);
+        let (region, latch) = (&self.sessions.region, self.sessions.latch);
         if !latch.is_on() {
             return region.read(key, how, now, out, head);
         }
@@ -157,7 +157,7 @@ impl Reader {
     #[cold]
     #[inline(never)]
     pub(crate) fn store(&mut self, key: &[u8], value: &[u8], how: &Store) -> Result<Stored, WriteError> {
-        let limit = self.crew.limits.item_size_max;
+        let limit = self.sessions.limits.item_size_max;
         let (client, peer) = self.served()?;
         client.store(peer, key, value, how, limit)
     }
@@ -218,9 +218,9 @@ impl Reader {
         let mut found = Vec::new();
         let now = self.now();
         let next = {
-            let _inside = self.crew.latch.open();
+            let _inside = self.sessions.latch.open();
             let note = |key: &[u8], item: &Item| found.push((key.to_vec(), *item));
-            self.crew.region.walk(cursor, budget, now, note)
+            self.sessions.region.walk(cursor, budget, now, note)
         };
         found.iter().for_each(|(key, item)| visit(key, item));
         next
@@ -231,8 +231,8 @@ impl Reader {
     }
 
     pub(crate) fn clock(&self) -> Duration {
-        let now = self.crew.clock.now().boot;
-        let _inside = self.crew.latch.open();
-        self.crew.region.clock(now)
+        let now = self.sessions.clock.now().boot;
+        let _inside = self.sessions.latch.open();
+        self.sessions.region.clock(now)
     }
 }

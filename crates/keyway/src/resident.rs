@@ -19,7 +19,7 @@ pub(crate) fn of(place: &Place) -> Option<Cache> {
     let cache = RESIDENT.get()?;
     let inner = &cache.inner;
     // A forked child does not have it.
-    (inner.crew.home.is_here() && inner.place == crate::attach::whole(place)).then(|| cache.clone())
+    (inner.sessions.home.is_here() && inner.place == crate::attach::whole(place)).then(|| cache.clone())
 }
 
 impl Cache {

@@ -1,9 +1,9 @@
 //! A thread's verbs: its own in the region, or those of a process that may only read.
 
 use crate::clock;
-use crate::crew::{Crew, Standing};
 use crate::peer::Peer;
 use crate::reader::Reader;
+use crate::sessions::{Role, Sessions};
 use crate::writer::Writer;
 use keyway_region::verbs::{Arithmetic, Counted, Delete, Deleted, Get, Item, Number, Read, Store, Stored, WriteError};
 use keyway_region::{Shrinking, Target};
@@ -41,16 +41,16 @@ macro_rules! either {
 }
 
 impl Session {
-    pub(crate) fn new(crew: &Arc<Crew>) -> Option<Self> {
-        Some(Self(match crew.standing {
-            Standing::Writer(_) => Way::Writer(Writer::new(Arc::clone(crew))?),
-            Standing::Reader(ref peer) => Way::Reader(Reader::new(Arc::clone(crew), Arc::clone(peer))),
+    pub(crate) fn new(sessions: &Arc<Sessions>) -> Option<Self> {
+        Some(Self(match sessions.role {
+            Role::Writer(_) => Way::Writer(Writer::new(Arc::clone(sessions))?),
+            Role::Reader(ref peer) => Way::Reader(Reader::new(Arc::clone(sessions), Arc::clone(peer))),
         }))
     }
 
     /// One without a slot: what it cannot do, this server does.
-    pub(crate) fn served(crew: &Arc<Crew>, peer: Peer) -> Self {
-        Self(Way::Reader(Reader::new(Arc::clone(crew), Arc::new(peer))))
+    pub(crate) fn served(sessions: &Arc<Sessions>, peer: Peer) -> Self {
+        Self(Way::Reader(Reader::new(Arc::clone(sessions), Arc::new(peer))))
     }
 
     /// Copies the value of `key` to the end of `out`; a miss leaves `out` as it was, and so does what [`Session::try_get`] tells as a

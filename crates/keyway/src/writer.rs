@@ -3,10 +3,10 @@
 use crate::cancel::Uncancelled;
 use crate::clock::{self, Watch};
 use crate::copies::{self, Copies, place};
-use crate::crew::Crew;
 use crate::gate::{Latch, aside};
 use crate::kernel;
 use crate::presence;
+use crate::sessions::Sessions;
 use crate::socket;
 use keyway_region::heap::reserve;
 use keyway_region::verbs::RELATIVE_EXPTIME_MAX;
@@ -31,13 +31,13 @@ pub(crate) struct Writer {
 }
 
 impl Writer {
-    pub(crate) fn new(crew: Arc<Crew>) -> Option<Self> {
-        let (inner, id) = crew.hire()?;
-        let latch = crew.latch;
+    pub(crate) fn new(sessions: Arc<Sessions>) -> Option<Self> {
+        let (inner, id) = sessions.hire()?;
+        let latch = sessions.latch;
         Some(Self {
             inner: *inner,
             member: Membership {
-                crew,
+                sessions,
                 id,
                 watch: Watch::default(),
             },
@@ -74,7 +74,7 @@ impl Writer {
 
     #[inline]
     fn now(&mut self) -> u32 {
-        tick(&mut self.member.watch, clock::coarse_ns(), &self.inner, &self.member.crew)
+        tick(&mut self.member.watch, clock::coarse_ns(), &self.inner, &self.member.sessions)
     }
 
     /// Before a verb with this exptime: a Unix time is translated by the process's own wall clock, as it is now.
@@ -87,7 +87,7 @@ impl Writer {
 
     #[cold]
     fn meet_wall_clock(&mut self) {
-        let now = self.member.crew.clock.now_by_own_wall();
+        let now = self.member.sessions.clock.now_by_own_wall();
         let _inside = self.latch.open();
         self.inner.set_wall_clock(now);
     }
@@ -108,9 +108,12 @@ impl Writer {
         };
         self.ready()?;
         let key = self.copies.of(self.latch, key);
-        verb(&mut self.inner, &mut self.member.watch, &self.member.crew, |inner, now| {
-            inner.get_with(key, &how, now, out, |_, _| {})
-        })
+        verb(
+            &mut self.inner,
+            &mut self.member.watch,
+            &self.member.sessions,
+            |inner, now| inner.get_with(key, &how, now, out, |_, _| {}),
+        )
     }
 
     #[inline]
@@ -256,12 +259,12 @@ impl Writer {
             let _inside = self.latch.open();
             self.inner.knows_door()
         };
-        !knows_door && self.member.is_here() && kernel::is_held_up(&self.member.crew)
+        !knows_door && self.member.is_here() && kernel::is_held_up(&self.member.sessions)
     }
 
     pub(crate) fn upkeep(&mut self) {
         if self.ready().is_ok() {
-            self.member.crew.upkeep();
+            self.member.sessions.upkeep();
             self.in_its_seat(keyway_region::Session::upkeep);
         }
     }
@@ -277,7 +280,7 @@ impl Writer {
     fn in_its_seat<R>(&mut self, work: impl FnOnce(&mut keyway_region::Session, u32) -> R) -> Option<R> {
         let coarse_ns = clock::coarse_ns();
         let _inside = self.latch.open();
-        let now = tick(&mut self.member.watch, coarse_ns, &self.inner, &self.member.crew);
+        let now = tick(&mut self.member.watch, coarse_ns, &self.inner, &self.member.sessions);
         let has_seat = !self.inner.is_fenced() || aside(|| take_seat(&mut self.inner, &mut self.member)).is_ok();
         has_seat.then(|| work(&mut self.inner, now))
     }
@@ -285,11 +288,16 @@ impl Writer {
     pub(crate) fn look(&mut self, key: &[u8]) -> Result<Read, WriteError> {
         self.ready()?;
         let key = self.copies.of(self.latch, key);
-        verb(&mut self.inner, &mut self.member.watch, &self.member.crew, |inner, now| {
-            inner
-                .region()
-                .read(key, &Get::default(), now, &mut Vec::new(), &mut |_, _| {})
-        })
+        verb(
+            &mut self.inner,
+            &mut self.member.watch,
+            &self.member.sessions,
+            |inner, now| {
+                inner
+                    .region()
+                    .read(key, &Get::default(), now, &mut Vec::new(), &mut |_, _| {})
+            },
+        )
     }
 
     pub(crate) fn remember_evicted(&mut self, wanted: bool) {
@@ -303,15 +311,18 @@ impl Writer {
     pub(crate) fn note_hit(&mut self, key: &[u8]) {
         if self.ready().is_ok() {
             let key = self.copies.of(self.latch, key);
-            verb(&mut self.inner, &mut self.member.watch, &self.member.crew, |inner, now| {
-                inner.note_hit(key, now)
-            });
+            verb(
+                &mut self.inner,
+                &mut self.member.watch,
+                &self.member.sessions,
+                |inner, now| inner.note_hit(key, now),
+            );
         }
     }
 
     pub(crate) fn release(&mut self) {
         if self.ready().is_ok() {
-            verb(&mut self.inner, &mut self.member.watch, &self.member.crew, |inner, _| {
+            verb(&mut self.inner, &mut self.member.watch, &self.member.sessions, |inner, _| {
                 inner.release_extents()
             });
         }
@@ -323,7 +334,7 @@ impl Writer {
     }
 
     pub(crate) fn clock(&self) -> Duration {
-        let now = self.member.crew.clock.now();
+        let now = self.member.sessions.clock.now();
         let _inside = self.latch.open();
         self.inner.region().clock(now.boot)
     }
@@ -336,9 +347,12 @@ impl Writer {
                 inner.get_with(key, how, now, value, |_, _| {})
             });
         }
-        verb(&mut self.inner, &mut self.member.watch, &self.member.crew, |inner, now| {
-            inner.get_with(key, how, now, value, |_, _| {})
-        })
+        verb(
+            &mut self.inner,
+            &mut self.member.watch,
+            &self.member.sessions,
+            |inner, now| inner.get_with(key, how, now, value, |_, _| {}),
+        )
     }
 
     /// [`Self::get_with`], with `head` called when the gate is closed.
@@ -380,14 +394,19 @@ impl Writer {
     fn walk_behind_gate(&mut self, cursor: u64, budget: usize, mut visit: impl FnMut(&[u8], &Item)) -> Option<u64> {
         let mut keys = Vec::new();
         let mut items: Vec<(usize, Item)> = Vec::new();
-        let next = verb(&mut self.inner, &mut self.member.watch, &self.member.crew, |inner, now| {
-            inner.region().walk(cursor, budget, now, |key, item| {
-                reserve(&mut keys, key.len());
-                keys.extend_from_slice(key);
-                reserve(&mut items, 1);
-                items.push((key.len(), *item));
-            })
-        });
+        let next = verb(
+            &mut self.inner,
+            &mut self.member.watch,
+            &self.member.sessions,
+            |inner, now| {
+                inner.region().walk(cursor, budget, now, |key, item| {
+                    reserve(&mut keys, key.len());
+                    keys.extend_from_slice(key);
+                    reserve(&mut items, 1);
+                    items.push((key.len(), *item));
+                })
+            },
+        );
         let mut rest = keys.as_slice();
         for (len, item) in &items {
             let (key, behind) = rest.split_at_checked(*len).unwrap_or((rest, &[]));
@@ -422,8 +441,8 @@ fn send_or_copy(to: BorrowedFd<'_>, out: &mut Vec<u8>, value: &Lent<'_>, behind:
 
 /// The region's tick when the coarse clock says so much.
 #[inline(always)]
-fn tick(watch: &mut Watch, coarse_ns: i64, inner: &keyway_region::Session, crew: &Crew) -> u32 {
-    watch.tick(coarse_ns, || clock::read_and_note(inner.region(), crew.clock.now()))
+fn tick(watch: &mut Watch, coarse_ns: i64, inner: &keyway_region::Session, sessions: &Sessions) -> u32 {
+    watch.tick(coarse_ns, || clock::read_and_note(inner.region(), sessions.clock.now()))
 }
 
 /// Does work on the region, inside the gate, at the region's time.
@@ -431,12 +450,12 @@ fn tick(watch: &mut Watch, coarse_ns: i64, inner: &keyway_region::Session, crew:
 fn verb<R>(
     inner: &mut keyway_region::Session,
     watch: &mut Watch,
-    crew: &Crew,
+    sessions: &Sessions,
     work: impl FnOnce(&mut keyway_region::Session, u32) -> R,
 ) -> R {
     let coarse_ns = clock::coarse_ns();
-    let _inside = crew.latch.open();
-    let now = tick(watch, coarse_ns, inner, crew);
+    let _inside = sessions.latch.open();
+    let now = tick(watch, coarse_ns, inner, sessions);
     work(inner, now)
 }
 
@@ -448,8 +467,8 @@ fn change<R>(
     work: impl FnOnce(&mut keyway_region::Session, u32) -> Result<R, WriteError>,
 ) -> Result<R, WriteError> {
     let coarse_ns = clock::coarse_ns();
-    let _inside = member.crew.latch.open();
-    let now = tick(&mut member.watch, coarse_ns, inner, &member.crew);
+    let _inside = member.sessions.latch.open();
+    let now = tick(&mut member.watch, coarse_ns, inner, &member.sessions);
     prepare(inner, member)?;
     work(inner, now)
 }
@@ -462,7 +481,7 @@ fn prepare(inner: &mut keyway_region::Session, member: &mut Membership) -> Resul
     }
     if !inner.knows_door() {
         // If nothing comes of it, the verb says so.
-        aside(|| kernel::meet(&member.crew));
+        aside(|| kernel::meet(&member.sessions));
     }
     Ok(())
 }
@@ -472,10 +491,10 @@ fn prepare(inner: &mut keyway_region::Session, member: &mut Membership) -> Resul
 #[inline(never)]
 fn take_seat(inner: &mut keyway_region::Session, member: &mut Membership) -> Result<(), WriteError> {
     let _uncancelled = Uncancelled::new();
-    member.crew.inside(|_| inner.end());
-    member.crew.leave(member.id);
-    member.crew.regain();
-    let (mut fresh, id) = member.crew.hire().ok_or(WriteError::Detached)?;
+    member.sessions.inside(|_| inner.end());
+    member.sessions.leave(member.id);
+    member.sessions.regain();
+    let (mut fresh, id) = member.sessions.hire().ok_or(WriteError::Detached)?;
     fresh.set_wall_clock_like(inner);
     (*inner, member.id) = (*fresh, id);
     Ok(())
@@ -494,7 +513,7 @@ impl Drop for Writer {
 
 /// A session's entry in its process's list.
 struct Membership {
-    crew: Arc<Crew>,
+    sessions: Arc<Sessions>,
     id: u64,
     /// what it knows of the region's clock
     watch: Watch,
@@ -503,11 +522,11 @@ struct Membership {
 impl Membership {
     #[inline]
     fn is_here(&self) -> bool {
-        self.crew.home.is_here()
+        self.sessions.home.is_here()
     }
 
     fn move_here(&self) -> bool {
-        self.crew.move_here(self.id)
+        self.sessions.move_here(self.id)
     }
 }
 
@@ -515,7 +534,7 @@ impl Drop for Membership {
     fn drop(&mut self) {
         // In a forked child the list's lock may be held by a thread that the child does not have.
         if self.is_here() {
-            self.crew.leave(self.id);
+            self.sessions.leave(self.id);
         }
     }
 }

@@ -19,7 +19,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 const ASKED: usize = 16;
 
 /// What this process may do.
-pub(crate) enum Standing {
+pub(crate) enum Role {
     /// all: it has this process slot
     Writer(Process),
     /// read; what it writes, a server writes for it
@@ -27,10 +27,10 @@ pub(crate) enum Standing {
 }
 
 /// See the top of the file.
-pub(crate) struct Crew {
+pub(crate) struct Sessions {
     pub(crate) liveness: Arc<Liveness>,
     pub(crate) region: Arc<Region>,
-    pub(crate) standing: Standing,
+    pub(crate) role: Role,
     pub(crate) limits: Limits,
     /// thread slots that its threads may take: the first so many
     slots: usize,
@@ -70,11 +70,11 @@ impl Members {
     }
 }
 
-impl Crew {
+impl Sessions {
     pub(crate) fn new(
         region: Arc<Region>,
         liveness: Arc<Liveness>,
-        standing: Standing,
+        role: Role,
         (limits, slots, is_server): (Limits, usize, bool),
         latch: Latch,
         clock: Clock,
@@ -83,7 +83,7 @@ impl Crew {
         Self {
             liveness,
             region,
-            standing,
+            role,
             limits,
             slots,
             is_server,
@@ -98,7 +98,7 @@ impl Crew {
     /// A session of the region for the calling thread, and its number here. `None`: every slot belongs to a living thread.
     /// On the heap: a session is some kilobytes, and a thread may have little stack.
     pub(crate) fn hire(&self) -> Option<(Box<keyway_region::Session>, u64)> {
-        let Standing::Writer(process) = self.standing else {
+        let Role::Writer(process) = self.role else {
             return None;
         };
         let session = self.take_slot(process).or_else(|| {
@@ -149,7 +149,7 @@ impl Crew {
 
     /// Gives back the slots of threads that have ended, as far as `count` sessions are asked about; how many.
     pub(crate) fn dismiss_ended(&self, count: usize) -> usize {
-        let Standing::Writer(process) = self.standing else { return 0 };
+        let Role::Writer(process) = self.role else { return 0 };
         let mut members = self.members();
         let mut found = 0;
         for _ in 0..count.min(members.list.len()) {
@@ -184,10 +184,10 @@ impl Crew {
     }
 }
 
-impl Drop for Crew {
+impl Drop for Sessions {
     fn drop(&mut self) {
-        // Every session has ended: each holds on to the crew.
-        if let Standing::Writer(process) = self.standing
+        // Every session has ended: each holds on to the sessions.
+        if let Role::Writer(process) = self.role
             && self.home.is_here()
         {
             self.inside(|region| region.detach(process));

@@ -1,4 +1,4 @@
-//! `get`, `set`, `delete`, `keys`, `dump`, `stats`, `check`, `copy`: a region for people, by the library door. No server is needed.
+//! `get`, `set`, `delete`, `keys`, `dump`, `stats`, `check`, `copy`: commands on a region, through the library door. They need no server.
 
 use std::io::{IsTerminal, Read, Write};
 use std::path::{Path, PathBuf};
