@@ -7,6 +7,7 @@
 //! 5. The room without unsafe code says so itself: `keyway-proto` and `keyway-server` allow it nowhere.
 //! 6. In `keyway-region` every atomic operation that orders others names its pairing: `// PAIRS: NAME: …` ([`NEAR`] says how near).
 //!    Whether there is such a pairing, and whether it needs the ordering, `cargo xtask weak-memory` and its tests show.
+//! 7. Public Markdown (the root's and `docs/`) wraps at [`WIDTH`] columns and avoids the phrases of [`PHRASES`].
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -47,6 +48,25 @@ const NEAR: usize = 8;
 /// Files of `keyway-region` that only hand orderings on.
 const NO_PAIRINGS: &[&str] = &["atomics.rs", "observe.rs"];
 
+/// Columns of prose in public Markdown. Tables, headings and code are free, and so is a word that has a line for itself.
+const WIDTH: usize = 110;
+
+/// Phrases that are hard to understand for a reader whose first language is not English, and what to write instead.
+/// They are matched in lower case, at word boundaries, outside code.
+const PHRASES: &[(&str, &str)] = &[
+    ("whoever", "the actor: a reader, another thread, the server"),
+    ("somebody", "the actor"),
+    ("anybody", "the actor"),
+    ("everybody", "\"every process\", \"every client\""),
+    ("nobody", "\"no process\", \"no thread\", \"no client\""),
+    ("is told", "\"gets an error\", \"returns\", \"reports\""),
+    ("are told", "\"get an error\", \"return\", \"report\""),
+    ("behind", "\"after\""),
+    ("anew", "\"again\""),
+    ("strict mode", "\"durable mode\""),
+    ("of an older state", "what is, not what was"),
+];
+
 /// Root, name and text of a file; one line for each problem.
 type Check = fn(&Path, &str, &str) -> Vec<String>;
 
@@ -57,7 +77,7 @@ pub fn check(root: &Path) -> std::io::Result<Vec<String>> {
         let name = path.to_string_lossy().into_owned();
         let checks: &[Check] = match path.extension().and_then(|e| e.to_str()) {
             Some("rs") => &[opening, unfinished, forbidden_unsafe, unpaired],
-            Some("md") => &[links, unfinished],
+            Some("md") => &[links, unfinished, prose],
             Some("toml") if name.starts_with("crates/") || name.starts_with("bindings/") => &[arrows],
             Some("sh" | "py" | "toml") => &[unfinished],
             _ => continue,
@@ -141,6 +161,44 @@ fn links(root: &Path, name: &str, text: &str) -> Vec<String> {
         }
     }
     problems
+}
+
+/// Rule 7. `name` is public if it is a page of the root or of `docs/`.
+fn prose(_: &Path, name: &str, text: &str) -> Vec<String> {
+    let page = name.strip_prefix("docs/").unwrap_or(name);
+    if page.contains('/') {
+        return vec![];
+    }
+    let mut problems = Vec::new();
+    let mut in_code = false;
+    for (number, line) in text.lines().enumerate() {
+        let is_fence = line.trim_start().starts_with("```");
+        in_code ^= is_fence;
+        if in_code || is_fence || line.starts_with("    ") && !line.trim_start().starts_with(['-', '|']) {
+            continue;
+        }
+        let words = line.trim_start();
+        let is_free = words.starts_with(['|', '#']) || !words.contains(' ');
+        let width = line.chars().count();
+        if width > WIDTH && !is_free {
+            problems.push(format!("{name}:{}: {width} columns; prose wraps at {WIDTH}", number + 1));
+        }
+        // Code spans have the odd places between backquotes.
+        let outside: String = line.split('`').step_by(2).collect::<Vec<_>>().join("`").to_lowercase();
+        for (phrase, instead) in PHRASES.iter().filter(|(phrase, _)| has_phrase(&outside, phrase)) {
+            problems.push(format!("{name}:{}: \"{phrase}\": write {instead}", number + 1));
+        }
+    }
+    problems
+}
+
+/// Whether `phrase` is in `line`, with no letter before or after it.
+fn has_phrase(line: &str, phrase: &str) -> bool {
+    line.match_indices(phrase).any(|(at, _)| {
+        let before = line.get(..at).and_then(|rest| rest.chars().next_back());
+        let after = line.get(at + phrase.len()..).and_then(|rest| rest.chars().next());
+        ![before, after].into_iter().flatten().any(|c| c.is_alphanumeric() || c == '_')
+    })
 }
 
 /// Rule 4. Development dependencies are free: tests may look everywhere.
@@ -253,6 +311,25 @@ mod tests {
             problems,
             ["README.md:2: the link leads to no-such-file.md, which does not exist"]
         );
+    }
+
+    #[test]
+    fn prose_that_is_too_wide_or_hard_to_read_is_caught() {
+        let of = |name: &str, text: &str| prose(&here(), name, text).len();
+        let wide = "word ".repeat(WIDTH / 5 + 1);
+        assert_eq!(of("README.md", &wide), 1);
+        assert_eq!(of("docs/a.md", &format!("- {wide}")), 1);
+        assert_eq!(
+            of("docs/a.md", &format!("| {wide} |\n# {wide}\n```\n{wide}\n```\n    {wide}\n")),
+            0
+        );
+        assert_eq!(of("docs/a.md", &"x".repeat(WIDTH + 1)), 0);
+        assert_eq!(of("crates/a/README.md", &wide), 0);
+        for (phrase, _) in PHRASES {
+            assert_eq!(of("docs/a.md", &format!("So {phrase}, then.")), 1, "{phrase}");
+        }
+        assert_eq!(of("docs/a.md", "| Whoever | is told |"), 2);
+        assert_eq!(of("docs/a.md", "`--user nobody` and a_whoever_b, Nobodys"), 0);
     }
 
     #[test]
