@@ -51,7 +51,7 @@ impl std::fmt::Display for CopyError {
         match self {
             Self::Exists { path } => write!(
                 f,
-                "{}: is there already; choose another path, or overwrite it with --force",
+                "{}: exists already; choose another path, or overwrite it with --force",
                 path.display()
             ),
             Self::Open(why) => why.fmt(f),

@@ -22,23 +22,23 @@ use std::sync::OnceLock;
 use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::Relaxed;
 
-/// Whether a region's mapping is to be inaccessible outside calls.
+/// Whether to make a region's mapping inaccessible outside calls.
 ///
-/// The environment variable `KEYWAY_GATE` outranks the program: `off` and `on` (where possible).
+/// The environment variable `KEYWAY_GATE` overrides the program: `off` and `on` (where possible).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Gate {
-    /// where processor and kernel have protection keys and one is free; otherwise the same without
+    /// on, if processor and kernel have protection keys and one is free; otherwise off
     #[default]
     WherePossible,
-    /// no
+    /// off
     Off,
     /// As if, for tests: who is inside is only noted ([`is_open`]), nothing is inaccessible.
     #[doc(hidden)]
     Rehearsed,
 }
 
-/// What became of it.
+/// Whether the gate is on.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum GateState {
     /// the mapping is inaccessible outside calls
@@ -46,7 +46,7 @@ pub enum GateState {
     /// it was switched off
     #[default]
     Off,
-    /// there are no keys to be had; why
+    /// there are no protection keys; the reason
     Unavailable(String),
 }
 

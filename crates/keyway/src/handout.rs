@@ -112,10 +112,10 @@ pub(crate) fn ask(path: &Path) -> Result<Handed, OpenError> {
     let mut line = [0; LINE_MAX];
     let (len, mut files) = receive(&socket, &mut line).map_err(|error| match error {
         Errno::EAGAIN => refused(format!(
-            "no answer from it for {} s; give the path that the server has as --region-socket",
+            "no answer from the socket for {} s; give the path of the server's --region-socket",
             PATIENCE.as_secs()
         )),
-        error => refused(format!("cannot read from it: {error}")),
+        error => refused(format!("cannot read from the socket: {error}")),
     })?;
     let line = String::from_utf8_lossy(line.get(..len).unwrap_or_default());
     let word = line
@@ -131,11 +131,11 @@ pub(crate) fn ask(path: &Path) -> Result<Handed, OpenError> {
         (Ok(files), _) if is_granted => Ok(Handed::ToWrite { files, doorway }),
         // The kernel drops descriptors that there is no room for (unix(7), "MSG_CTRUNC").
         (Err(_), _) if is_granted => Err(refused(
-            "the server's descriptors did not arrive: this process has as many as it may have; raise ulimit -n".to_owned(),
+            "the server's descriptors did not arrive: this process has no free descriptors; raise ulimit -n".to_owned(),
         )),
         (_, Some(why)) => Err(refused(why.trim().to_owned())),
         (_, None) => Err(refused(
-            "what answers there hands out no region; give the path that the server has as --region-socket".to_owned(),
+            "the server at this socket hands out no region; give the path of the server's --region-socket".to_owned(),
         )),
     }
 }
@@ -152,7 +152,7 @@ pub(crate) fn line(path: Option<&Path>, wanted: Wanted) -> std::io::Result<UnixS
     let mut stream = UnixStream::from(socket);
     let user = getsockopt(&stream, PeerCredentials)?.uid();
     if path.is_none() && !may_serve(user, wanted.owner, nix::unistd::geteuid().as_raw()) {
-        let why = format!("user {user} has the socket at which a server of this region would be, and is not the file's owner");
+        let why = format!("the socket for a server of this region belongs to user {user}, who is not the file's owner");
         return Err(std::io::Error::new(ErrorKind::PermissionDenied, why));
     }
     stream.set_read_timeout(Some(PATIENCE))?;
@@ -166,7 +166,7 @@ pub(crate) fn line(path: Option<&Path>, wanted: Wanted) -> std::io::Result<UnixS
     let (device, inode) = wanted.file;
     match told.strip_prefix(GRANTED_LINE) {
         Some(region) if region == format!("{device}:{inode}") => Ok(stream),
-        Some(_) => Err(std::io::Error::other("another region is served there")),
+        Some(_) => Err(std::io::Error::other("the server at this socket has another region")),
         None => {
             let why = told.strip_prefix(NAME).unwrap_or("what answers there gives no lines").trim();
             Err(std::io::Error::new(ErrorKind::PermissionDenied, why))

@@ -172,10 +172,10 @@ impl Drop for KernelDoor {
 impl fmt::Display for KernelDoorError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Taken => f.write_str("another server has its kernel door on for this region: one at a time"),
+            Self::Taken => f.write_str("another server's kernel door is on for this region: only one at a time is possible"),
             Self::StillAnswering(left) => write!(
                 f,
-                "the program of a server that has died may still answer for {} ms: try again",
+                "the BPF program of a dead server may still answer for {} ms: try again later",
                 left.as_millis()
             ),
             Self::Io(error) => write!(f, "the program's stripes cannot be mapped: {error}"),
