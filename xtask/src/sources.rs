@@ -2,7 +2,7 @@
 //!
 //! 1. Every Rust file opens with `//!`: what it is for and what it never does.
 //! 2. No `TODO` or `FIXME`: comments live in the present.
-//! 3. Every relative link in a Markdown file leads to a file.
+//! 3. Every relative link in a Markdown file leads to a file, and its anchor to a heading there.
 //! 4. A crate knows only the crates that `ARCHITECTURE.md`'s arrows allow ([`ARROWS`]).
 //! 5. The room without unsafe code says so itself: `keyway-proto` and `keyway-server` allow it nowhere.
 //! 6. In `keyway-region` every atomic operation that orders others names its pairing: `// PAIRS: NAME: …` ([`NEAR`] says how near).
@@ -150,17 +150,41 @@ fn links(root: &Path, name: &str, text: &str) -> Vec<String> {
         }
         for rest in line.split("](").skip(1) {
             let Some(target) = rest.split(')').next() else { continue };
-            let file = target.split('#').next().unwrap_or_default();
-            let elsewhere = file.is_empty() || file.contains("://") || file.starts_with("mailto:");
-            if !elsewhere && !folder.join(file).exists() {
+            let (file, anchor) = target.split_once('#').unwrap_or((target, ""));
+            if file.contains("://") || file.starts_with("mailto:") {
+                continue;
+            }
+            let path = folder.join(file);
+            if !file.is_empty() && !path.exists() {
                 problems.push(format!(
                     "{name}:{}: the link leads to {file}, which does not exist",
+                    number + 1
+                ));
+                continue;
+            }
+            let page = match file {
+                "" => text.to_owned(),
+                _ => std::fs::read_to_string(path).unwrap_or_default(),
+            };
+            let has_anchors = file.is_empty() || file.ends_with(".md");
+            if has_anchors && !anchor.is_empty() && !anchors(&page).any(|known| known == anchor) {
+                problems.push(format!(
+                    "{name}:{}: the link leads to {target}, and no heading has this anchor",
                     number + 1
                 ));
             }
         }
     }
     problems
+}
+
+/// The anchors of a page's headings, as GitHub makes them: lower case, hyphens for blanks, no other punctuation.
+fn anchors(page: &str) -> impl Iterator<Item = String> {
+    let headings = page.lines().filter(|line| line.starts_with('#'));
+    headings.map(|line| {
+        let words = line.trim_start_matches('#').trim().to_lowercase().replace(' ', "-");
+        words.chars().filter(|c| c.is_alphanumeric() || "-_".contains(*c)).collect()
+    })
 }
 
 /// Rule 7. `name` is public if it is a page of the root or of `docs/`.
@@ -305,11 +329,15 @@ mod tests {
 
     #[test]
     fn a_dead_link_is_caught() {
-        let text = "[good](Cargo.toml#x) [elsewhere](https://example.org/a)\n[bad](no-such-file.md)\n```\n[code](nothing)\n```\n";
+        let text = "[good](Cargo.toml#x) [elsewhere](https://example.org/a)\n[bad](no-such-file.md)\n```\n[code](nothing)\n```\n\
+                    ## The `gate`, and more\n[here](#the-gate-and-more)\n[dead](#the-gate)\n";
         let problems = links(&here(), "README.md", text);
         assert_eq!(
             problems,
-            ["README.md:2: the link leads to no-such-file.md, which does not exist"]
+            [
+                "README.md:2: the link leads to no-such-file.md, which does not exist",
+                "README.md:8: the link leads to #the-gate, and no heading has this anchor",
+            ]
         );
     }
 

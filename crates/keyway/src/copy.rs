@@ -1,11 +1,12 @@
-//! Copying a region that is in use to another place, for warming another host.
+//! Copying a region that is in use to another place, for example to warm another host.
 //!
-//! Item by item, so that each is whole or absent in the copy, while writers go on: what is written or deleted after the
-//! copy has passed its bucket is not in it, or still is. The copy gets its name when it is complete and cleanly stopped.
+//! Items are copied one by one, so each is whole or absent in the copy, while writers continue. An item that is written or
+//! deleted after the copy has passed its bucket is missing in the copy, or is still in it. The copy gets its name when it is
+//! complete and cleanly stopped.
 //!
-//! Until then it is beside its place under a name that no other process can know before it is there (`.NAME.` and 32 random hexadecimal
-//! digits, `.copy`), and a byte of it is locked. A file of that kind that nothing in is locked was left by a copy that was killed:
-//! [`remove_leftovers`] removes it.
+//! Until then it is beside its place under a name that no other process can know before the file exists (`.NAME.` and 32 random
+//! hexadecimal digits, `.copy`), and a byte of it is locked. A file of that kind without a lock was left by a copy that was
+//! killed: [`remove_leftovers`] removes it.
 
 use crate::attach::io;
 use crate::creation::{is_at, random};

@@ -1,19 +1,19 @@
-//! The gate: a region's mapping is inaccessible but while a thread is inside a call, where the processor has protection keys.
+//! The gate: where the processor has protection keys, a region's mapping is accessible to a thread only during a call.
 //!
-//! One key of the process (pkeys(7)) lies on every mapping of a region. Each thread's PKRU register says whether it may use it; a thread
-//! that has not been told otherwise may not, nor may a signal handler (the kernel starts it with the register as a new thread has
-//! it). A call opens the gate for its own thread and closes it when it ends: two writes of the register, no system call.
+//! One key of the process (pkeys(7)) is on every mapping of a region. Each thread's PKRU register says whether the thread may use
+//! the key. A new thread may not, and neither may a signal handler (the kernel starts it with the initial register). A call
+//! opens the gate for its own thread and closes it at its end: two writes of the register, no system call.
 //!
-//! Inside the gate only the region's code runs. What it is given has been copied in before, what it answers is copied to the
-//! caller's memory behind it; callbacks run behind it; and what needs the allocator or the kernel closes the gate meanwhile ([`aside`]).
-//! So no pointer of the caller is followed while the region can be reached.
+//! Inside the gate only the region's code runs. Inputs are copied in before; results are copied to the caller's memory after the
+//! gate has closed, and callbacks run then. Code that needs the allocator or the kernel closes the gate during that time
+//! ([`aside`]). So no pointer of the caller is followed while the region is accessible.
 //!
-//! It stops stray pointers, not hostile code: whoever can execute WRPKRU can open it (`docs/security.md`).
+//! The gate stops stray pointers, not hostile code: code that executes WRPKRU can open it (`docs/security.md`).
 //!
 //! # Safety
 //!
-//! The `unsafe` here asks the kernel for a key, lays it on mappings of this crate, and reads and writes the PKRU register: of this
-//! key's two bits only, so that nobody else's memory changes its rights. No memory is touched but the two words of a stack frame.
+//! The `unsafe` here asks the kernel for a key, sets it on mappings of this crate, and reads and writes the PKRU register: only
+//! this key's two bits, so the access to other memory does not change. It accesses no memory except two words of a stack frame.
 #![allow(unsafe_code, reason = "the room of PKRU; contract above")]
 
 use keyway_region::aside as region_aside;

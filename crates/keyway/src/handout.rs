@@ -1,18 +1,19 @@
-//! A region from hand to hand: how a server gives it to a process that has no path to it, or no permission.
+//! Handing out a region: how a server gives it to a process that has no path to it, or no permission.
 //!
-//! The server listens on a Unix socket for this alone. Whoever connects is told one line, and nothing is asked of him: with
-//! [`GRANTED`] come two descriptors of the region's file (`SCM_RIGHTS`, unix(7)), each opened for this client, because a lock
-//! belongs to an opened description: one to lock and map, one to ask for the locks of others. A server that has its kernel door
-//! on says [`GRANTED_AND_COUNTS`] instead, with the door's word behind it, and a third descriptor: of the array in which changes
-//! are to be counted. With [`GRANTED_TO_READ`] come a descriptor of the file that was opened for reading, and one of a socket that
-//! leads to the server's workers, for what this client writes. Any other line that begins with [`NAME`] says why there are none. Then the server closes.
+//! The server listens on a Unix socket that has no other use. It sends each client one line and asks nothing. With [`GRANTED`]
+//! come two descriptors of the region's file (`SCM_RIGHTS`, unix(7)), each opened for this client, because a lock belongs to an
+//! opened description: one to lock and map, one to query the locks of others. A server whose kernel door is on sends
+//! [`GRANTED_AND_COUNTS`] instead, followed by the door word, and a third descriptor: of the array in which changes are
+//! counted. With [`GRANTED_TO_READ`] come a descriptor of the file that was opened for reading, and one of a socket that leads to
+//! the server's workers, for this client's writes. Any other line that begins with [`NAME`] is a refusal with its reason. Then
+//! the server closes the connection.
 //!
-//! A client that finds no process slot or thread slot left asks for a *line* only: for a connection to the server's workers, which
-//! does for it what it cannot do itself. It asks by giving its socket a name before it connects (any: the kernel chooses one, unix(7),
-//! "autobind"), here or at a socket that a server has for this alone, whose abstract name is that of the region ([`line_name`]): so a
-//! client that knows the region's file needs to know nothing else. The server says [`GRANTED_LINE`] with the region's device and
-//! inode, and from then on it is a connection as every client's; or why there is none, and closes. Anybody can take an abstract
-//! name, so the client looks whose socket it is: the file's owner's, root's or its own user's, otherwise it is no server's.
+//! A client that finds no free process slot or thread slot asks for a *line* only: a connection to the server's workers, which do
+//! for it what it cannot do itself. It asks by giving its socket a name before it connects (any: the kernel chooses one, unix(7),
+//! "autobind"), either at the region socket or at a separate socket of the server, whose abstract name is that of the region
+//! ([`line_name`]). So a client needs to know only the region's file. The server sends [`GRANTED_LINE`] with the region's device
+//! and inode, and the connection is then like every client's; or it sends a refusal and closes. Any process can take an abstract
+//! name, so the client checks the owner of the socket: it must be the file's owner, root or the client's own user.
 //!
 //! # Safety
 //!

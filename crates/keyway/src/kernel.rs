@@ -1,15 +1,15 @@
-//! The kernel door's side in a process: the words in which changes are counted ([`keyway_region::Stripes`]), mapped from what the
-//! kernel program's owner hands out, and the rules by which the door is turned on and off.
+//! The kernel door's part in a process: the words in which changes are counted ([`keyway_region::Stripes`]), mapped from what the
+//! kernel program's owner hands out, and the rules for turning the kernel door on and off.
 //!
-//! The words are an array of the BPF program (`BPF_F_MMAPABLE`). Its descriptor is mapped and closed: whoever keeps one could do
-//! more with it than write these words.
+//! The words are an array of the BPF program (`BPF_F_MMAPABLE`). Its descriptor is mapped and closed, because with the
+//! descriptor a process could do more than write these words.
 //!
-//! An owner who dies leaves the door on. The program falls silent when its lease has run out; who meets the door from then on,
-//! and finds its owner dead, turns it off.
+//! If an owner dies, the kernel door stays on. The program stops answering when its lease has ended. The next process that finds
+//! the owner dead after that turns the kernel door off.
 //!
 //! # Safety
 //!
-//! The only `unsafe` here is a system call that touches no memory.
+//! The only `unsafe` here is a system call that accesses no memory.
 #![allow(unsafe_code, reason = "a system call; contract above")]
 
 use crate::crew::{Crew, Standing};
