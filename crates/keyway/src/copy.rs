@@ -33,7 +33,7 @@ const DIGITS: usize = 32;
 #[derive(Debug)]
 #[allow(missing_docs, reason = "the fields are what the messages name")]
 pub enum CopyError {
-    /// there is something already
+    /// a file exists already
     Exists { path: PathBuf },
     /// the copy could not be made, or used
     Open(OpenError),
@@ -41,9 +41,9 @@ pub enum CopyError {
     Session(crate::SessionError),
     /// the copy could not be given its name
     Rename { path: PathBuf, source: std::io::Error },
-    /// it could not be written back
+    /// the copy could not be written back
     NotWritten { path: PathBuf },
-    /// its maker was asked to end
+    /// the copying was interrupted
     Interrupted { path: PathBuf },
 }
 
@@ -80,7 +80,7 @@ impl std::error::Error for CopyError {
 pub struct Copied {
     /// items in the copy
     pub items: u64,
-    /// items for which it had no room
+    /// items for which the copy had no space
     pub left_out: u64,
 }
 

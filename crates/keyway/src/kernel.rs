@@ -27,34 +27,34 @@ use std::time::Duration;
 
 /// Pages of the array (an mmapable one has whole pages; bpf(2)).
 const MAP_LEN: usize = (STRIPE_WORDS * 8).next_multiple_of(4096);
-/// How long an answer may be under way in the kernel after its program has looked at the lease.
+/// How long an answer may still be in progress in the kernel after its program has read the lease.
 const MARGIN: Duration = Duration::from_millis(100);
 
 /// What this process can hand out, if it has turned the door on.
 #[derive(Default)]
 pub(crate) struct Doorway(Mutex<Option<(DoorWord, Arc<File>)>>);
 
-/// The kernel door, turned on by this process; dropped, it is off again.
+/// The kernel door, turned on by this process; dropping it turns it off.
 pub struct KernelDoor {
     inner: Arc<Inner>,
     word: DoorWord,
     is_abandoned: bool,
 }
 
-/// Why the door was not turned on.
+/// Why the kernel door was not turned on.
 #[derive(Debug)]
 pub enum KernelDoorError {
     /// another process has turned it on
     Taken,
-    /// the last owner has died, and his program may still answer for so long
+    /// the last owner has died, and its program may still answer for this time
     StillAnswering(Duration),
     /// the words could not be mapped
     Io(io::Error),
 }
 
 impl Cache {
-    /// Turns the kernel door on: from now on every change is counted in `map`, an array of [`keyway_region::STRIPE_WORDS`] words. Nothing may be
-    /// answered from copies before [`KernelDoor::is_acknowledged`], nor after the door is dropped.
+    /// Turns the kernel door on: from now on every change is counted in `map`, an array of [`keyway_region::STRIPE_WORDS`]
+    /// words. The program may not answer from copies before [`KernelDoor::is_acknowledged`], nor after this value is dropped.
     ///
     /// # Errors
     ///
@@ -81,15 +81,15 @@ impl Cache {
         })
     }
 
-    /// What a process needs, besides the region's descriptors, that attaches while this one has the door on: the door's word and the array of
-    /// the stripes.
+    /// What a process that attaches while the kernel door is on needs in addition to the region's descriptors: the door word
+    /// and the array of the stripes.
     pub fn doorway(&self) -> Option<(u64, Arc<File>)> {
         let doorway = self.inner.doorway.0.lock().unwrap_or_else(PoisonError::into_inner);
         doorway.as_ref().map(|(word, map)| (word.0, Arc::clone(map)))
     }
 
-    /// Whether this process may not change the region now: a server answers from copies (its kernel door), and changes cannot be counted for
-    /// it here, because the region did not come through that server's socket. Gets are as ever.
+    /// Whether this process may not change the region now: a server answers from copies (its kernel door), and this process
+    /// cannot count its changes for it, because it did not get the region through that server's socket. Gets work as usual.
     pub fn is_shut_out(&self) -> bool {
         let crew = &self.inner.crew;
         if matches!(crew.standing, Standing::Reader(_)) || !crew.home.is_here() {
@@ -126,7 +126,7 @@ impl Cache {
 }
 
 impl KernelDoor {
-    /// Whether every session counts its changes by now. Costs a system call that takes milliseconds.
+    /// Whether every session now counts its changes. This is a system call that takes milliseconds.
     pub fn is_acknowledged(&self) -> bool {
         self.inner.crew.inside(|region| {
             region.recover();
@@ -134,12 +134,12 @@ impl KernelDoor {
         })
     }
 
-    /// Nobody answers from copies behind this instant of [`Cache::monotonic`]: to be told before the program is.
+    /// The program answers from copies until this instant of [`Cache::monotonic`]. Set it here before the program gets it.
     pub fn renew(&self, until_ns: u64) {
         self.inner.crew.inside(|region| region.renew_door_lease(until_ns));
     }
 
-    /// Moves on the stripes in which a dead thread had begun a change; how many.
+    /// Repairs the stripes in which a dead thread had begun a change. Returns their number.
     pub fn mend(&self) -> usize {
         self.inner.crew.inside(|region| {
             region.recover();
@@ -147,12 +147,12 @@ impl KernelDoor {
         })
     }
 
-    /// Leaves the door on without an owner, as a process does that dies.
+    /// Leaves the kernel door on without an owner, as the death of a process does.
     pub fn abandon(mut self) {
         self.is_abandoned = true;
     }
 
-    /// Waits until nothing is under way any more in a program that has been silenced or detached.
+    /// Waits until a program that was silenced or detached has no run in progress.
     pub fn settle(&self) {
         if !self.inner.crew.region.host().fence_everywhere() {
             std::thread::sleep(MARGIN);
