@@ -3,11 +3,11 @@
 //! 1. Every Rust file opens with `//!`: what it is for and what it never does.
 //! 2. No `TODO` or `FIXME`: comments live in the present.
 //! 3. Every relative link in a Markdown file leads to a file, and its anchor to a heading there.
+//!    Public Markdown (the root's and `docs/`) wraps at [`WIDTH`] columns and avoids the phrases of [`PHRASES`].
 //! 4. A crate knows only the crates that `ARCHITECTURE.md`'s arrows allow ([`ARROWS`]).
 //! 5. The room without unsafe code says so itself: `keyway-proto` and `keyway-server` allow it nowhere.
 //! 6. In `keyway-region` every atomic operation that orders others names its pairing: `// PAIRS: NAME: …` ([`NEAR`] says how near).
 //!    Whether there is such a pairing, and whether it needs the ordering, `cargo xtask weak-memory` and its tests show.
-//! 7. Public Markdown (the root's and `docs/`) wraps at [`WIDTH`] columns and avoids the phrases of [`PHRASES`].
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -187,7 +187,7 @@ fn anchors(page: &str) -> impl Iterator<Item = String> {
     })
 }
 
-/// Rule 7. `name` is public if it is a page of the root or of `docs/`.
+/// Rule 3, its second half. `name` is public if it is a page of the root or of `docs/`.
 fn prose(_: &Path, name: &str, text: &str) -> Vec<String> {
     let page = name.strip_prefix("docs/").unwrap_or(name);
     if page.contains('/') {
