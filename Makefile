@@ -19,7 +19,7 @@ TO = $(DESTDIR)$(PREFIX)
 
 help:
 	@echo 'make run      build in release mode and serve on 127.0.0.1:11211 (ARGS=… is passed on)'
-	@echo 'make test     run the whole gate: cargo xtask ci'
+	@echo 'make test     run all checks: cargo xtask ci'
 	@echo 'make build    build the program, the library for C and the drop-in for libmemcached in $(BUILT)'
 	@echo 'make install  copy them, keyway.h and keyway.pc to PREFIX (PREFIX=$(PREFIX), DESTDIR is honoured)'
 	@echo 'make wheel    build the package for Python in $(TARGET_DIR)/wheels (needs pip, which fetches maturin)'

@@ -20,16 +20,16 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 const HELP: &str = "\
-cargo xtask: the project's own chores
+cargo xtask: the project's own tasks
 
-    cargo xtask ci                 run the whole gate
-    cargo xtask ci STAGE...        run these stages only, in the gate's order
+    cargo xtask ci                 run all checks
+    cargo xtask ci STAGE...        run these stages only, in their usual order
     cargo xtask ci --skip STAGE    run all but this one (may be repeated)
-    cargo xtask stages             list the stages and what each would catch
+    cargo xtask stages             list the stages and what each finds
     cargo xtask NAME [ARGS]        try to break one of the design's promises; NAME is one of kill-points, crash-states, storm,
                                    schedules, growth, scribble, attack, kernel, vm, hit-ratio,
                                    weak-memory (each has --help and --short)
-    cargo xtask mutants [NAME...]  one-line faults of the region, each of which some form of the gate must notice (--help, --list)
+    cargo xtask mutants [NAME...]  one-line faults of the region, each of which one of the checks must find (--help, --list)
     cargo xtask help               this text
 
 Every stage prints its name and time; a table and a line `N passed, M failed` come last. The exit status is 0 only if no
@@ -38,7 +38,7 @@ stage failed. A stage that cannot run here (no nightly compiler, no Python) is r
 Environment:
     KEYWAY_TESTS_REQUIRE_ALL=1     a skip, of a stage or of a test, is a failure
     KEYWAY_FUZZ_SECONDS=20         how long each fuzz target runs
-    CARGO_TARGET_DIR               where cargo builds, as everywhere
+    CARGO_TARGET_DIR               where cargo builds
 
 `make test` installs what the stages need (Debian, Ubuntu) and then runs `cargo xtask ci`.
 ";

@@ -25,17 +25,16 @@ const SILENCE_MAX: Duration = Duration::from_secs(300);
 const CAUGHT_MIN_PERCENT: usize = 95;
 
 const HELP: &str = "\
-cargo xtask mutants: one-line faults of the region, each of which some form of the gate must notice
+cargo xtask mutants: one-line faults of the region, each of which one of the checks must find
 
-    cargo xtask mutants            all of xtask/mutants.txt, but for those that are argued to be none
-    cargo xtask mutants NAME...    those whose name or rule is one of these
-    cargo xtask mutants --argued   those too that are argued to be none, and whether they are caught nevertheless
-    cargo xtask mutants --list     what there is, by rule
-    --jobs N                       so many at a time [default: 2]
+    cargo xtask mutants            all of xtask/mutants.txt, except those that are argued to be harmless
+    cargo xtask mutants NAME...    the faults with one of these names or rules
+    cargo xtask mutants --argued   also those that are argued to be harmless, and whether they are caught nevertheless
+    cargo xtask mutants --list     list the faults, by rule
+    --jobs N                       number of faults at a time [default: 2]
 
-Each fault is tried by the gate's own forms until one fails: first by the part of one that the list says has noticed it before, then by
-all, the cheapest first. The exit status is 0 if at least 95 of 100 faults are
-caught; of those that are argued to be none the list says why.
+The checks run on each fault until one fails: first the part that found it before, as the list says, then all, the cheapest first.
+The exit status is 0 if at least 95 of 100 faults are caught. For faults that are argued to be harmless the list has the reason.
 ";
 
 /// A fault.

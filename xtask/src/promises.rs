@@ -31,12 +31,12 @@ pub struct Promise {
 pub const ALL: &[Promise] = &[
     Promise {
         name: "scribble",
-        shows: "random bytes written over a region in use crash and hang nobody; with checksums nobody is given a wrong value",
+        shows: "random bytes written over a region in use crash and hang no other process; with checksums no client gets a wrong value",
         region: Region::Plain,
     },
     Promise {
         name: "attack",
-        shows: "hostile clients hold nobody up, bind bounded memory, get in nowhere and split no answer",
+        shows: "hostile clients delay no other client, use bounded memory, cannot get in and cannot split an answer",
         region: Region::Plain,
     },
     Promise {
@@ -46,7 +46,7 @@ pub const ALL: &[Promise] = &[
     },
     Promise {
         name: "vm",
-        shows: "what needs another kernel, processor or memory holds there, in guests under emulation",
+        shows: "properties that need another kernel, processor or memory, in guests under emulation",
         region: Region::Plain,
     },
     Promise {
@@ -66,7 +66,7 @@ pub const ALL: &[Promise] = &[
     },
     Promise {
         name: "kernel",
-        shows: "the kernel door answers exactly what user space would, or leaves a packet as it came",
+        shows: "the kernel door answers exactly what user space would, or passes a packet on unchanged",
         region: Region::Broken,
     },
     Promise {
@@ -76,7 +76,7 @@ pub const ALL: &[Promise] = &[
     },
     Promise {
         name: "crash-states",
-        shows: "a power failure leaves every acknowledged write, whatever the cache had written back (strict mode)",
+        shows: "a power failure leaves every acknowledged write, whatever the cache had written back (durable mode)",
         region: Region::Watched,
     },
     Promise {

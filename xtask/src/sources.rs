@@ -2,7 +2,8 @@
 //!
 //! 1. Every Rust file opens with `//!`: what it is for and what it never does.
 //! 2. No `TODO` or `FIXME`: comments live in the present.
-//! 3. Every relative link in a Markdown file leads to a file.
+//! 3. Every relative link in a Markdown file leads to a file, and its anchor to a heading there.
+//!    Public Markdown (the root's and `docs/`) wraps at [`WIDTH`] columns and avoids the phrases of [`PHRASES`].
 //! 4. A crate knows only the crates that `ARCHITECTURE.md`'s arrows allow ([`ARROWS`]).
 //! 5. The room without unsafe code says so itself: `keyway-proto` and `keyway-server` allow it nowhere.
 //! 6. In `keyway-region` every atomic operation that orders others names its pairing: `// PAIRS: NAME: …` ([`NEAR`] says how near).
@@ -50,6 +51,25 @@ const NEAR: usize = 8;
 /// Files of `keyway-region` that only hand orderings on.
 const NO_PAIRINGS: &[&str] = &["atomics.rs", "observe.rs"];
 
+/// Columns of prose in public Markdown. Tables, headings and code are free, and so is a word that has a line for itself.
+const WIDTH: usize = 110;
+
+/// Phrases that are hard to understand for a reader whose first language is not English, and what to write instead.
+/// They are matched in lower case, at word boundaries, outside code.
+const PHRASES: &[(&str, &str)] = &[
+    ("whoever", "the actor: a reader, another thread, the server"),
+    ("somebody", "the actor"),
+    ("anybody", "the actor"),
+    ("everybody", "\"every process\", \"every client\""),
+    ("nobody", "\"no process\", \"no thread\", \"no client\""),
+    ("is told", "\"gets an error\", \"returns\", \"reports\""),
+    ("are told", "\"get an error\", \"return\", \"report\""),
+    ("behind", "\"after\""),
+    ("anew", "\"again\""),
+    ("strict mode", "\"durable mode\""),
+    ("of an older state", "what is, not what was"),
+];
+
 /// Root, name and text of a file; one line for each problem.
 type Check = fn(&Path, &str, &str) -> Vec<String>;
 
@@ -61,7 +81,7 @@ pub fn check(root: &Path) -> std::io::Result<Vec<String>> {
         let name = path.to_string_lossy().into_owned();
         let checks: &[Check] = match path.extension().and_then(|e| e.to_str()) {
             Some("rs") => &[opening, unfinished, forbidden_unsafe, unpaired],
-            Some("md") => &[links, unfinished],
+            Some("md") => &[links, unfinished, prose],
             Some("toml") if name.starts_with("crates/") || name.starts_with("bindings/") => &[arrows],
             Some("sh" | "py" | "toml") => &[unfinished],
             _ => continue,
@@ -140,17 +160,79 @@ fn links(root: &Path, name: &str, text: &str) -> Vec<String> {
         }
         for rest in line.split("](").skip(1) {
             let Some(target) = rest.split(')').next() else { continue };
-            let file = target.split('#').next().unwrap_or_default();
-            let elsewhere = file.is_empty() || file.contains("://") || file.starts_with("mailto:");
-            if !elsewhere && !folder.join(file).exists() {
+            let (file, anchor) = target.split_once('#').unwrap_or((target, ""));
+            if file.contains("://") || file.starts_with("mailto:") {
+                continue;
+            }
+            let path = folder.join(file);
+            if !file.is_empty() && !path.exists() {
                 problems.push(format!(
                     "{name}:{}: the link leads to {file}, which does not exist",
+                    number + 1
+                ));
+                continue;
+            }
+            let page = match file {
+                "" => text.to_owned(),
+                _ => std::fs::read_to_string(path).unwrap_or_default(),
+            };
+            let has_anchors = file.is_empty() || file.ends_with(".md");
+            if has_anchors && !anchor.is_empty() && !anchors(&page).any(|known| known == anchor) {
+                problems.push(format!(
+                    "{name}:{}: the link leads to {target}, and no heading has this anchor",
                     number + 1
                 ));
             }
         }
     }
     problems
+}
+
+/// The anchors of a page's headings, as GitHub makes them: lower case, hyphens for blanks, no other punctuation.
+fn anchors(page: &str) -> impl Iterator<Item = String> {
+    let headings = page.lines().filter(|line| line.starts_with('#'));
+    headings.map(|line| {
+        let words = line.trim_start_matches('#').trim().to_lowercase().replace(' ', "-");
+        words.chars().filter(|c| c.is_alphanumeric() || "-_".contains(*c)).collect()
+    })
+}
+
+/// Rule 3, its second half. `name` is public if it is a page of the root or of `docs/`.
+fn prose(_: &Path, name: &str, text: &str) -> Vec<String> {
+    let page = name.strip_prefix("docs/").unwrap_or(name);
+    if page.contains('/') {
+        return vec![];
+    }
+    let mut problems = Vec::new();
+    let mut in_code = false;
+    for (number, line) in text.lines().enumerate() {
+        let is_fence = line.trim_start().starts_with("```");
+        in_code ^= is_fence;
+        if in_code || is_fence || line.starts_with("    ") && !line.trim_start().starts_with(['-', '|']) {
+            continue;
+        }
+        let words = line.trim_start();
+        let is_free = words.starts_with(['|', '#']) || !words.contains(' ');
+        let width = line.chars().count();
+        if width > WIDTH && !is_free {
+            problems.push(format!("{name}:{}: {width} columns; prose wraps at {WIDTH}", number + 1));
+        }
+        // Code spans have the odd places between backquotes.
+        let outside: String = line.split('`').step_by(2).collect::<Vec<_>>().join("`").to_lowercase();
+        for (phrase, instead) in PHRASES.iter().filter(|(phrase, _)| has_phrase(&outside, phrase)) {
+            problems.push(format!("{name}:{}: \"{phrase}\": write {instead}", number + 1));
+        }
+    }
+    problems
+}
+
+/// Whether `phrase` is in `line`, with no letter before or after it.
+fn has_phrase(line: &str, phrase: &str) -> bool {
+    line.match_indices(phrase).any(|(at, _)| {
+        let before = line.get(..at).and_then(|rest| rest.chars().next_back());
+        let after = line.get(at + phrase.len()..).and_then(|rest| rest.chars().next());
+        ![before, after].into_iter().flatten().any(|c| c.is_alphanumeric() || c == '_')
+    })
 }
 
 /// Rule 4. Development dependencies are free: tests may look everywhere.
@@ -257,12 +339,35 @@ mod tests {
 
     #[test]
     fn a_dead_link_is_caught() {
-        let text = "[good](Cargo.toml#x) [elsewhere](https://example.org/a)\n[bad](no-such-file.md)\n```\n[code](nothing)\n```\n";
+        let text = "[good](Cargo.toml#x) [elsewhere](https://example.org/a)\n[bad](no-such-file.md)\n```\n[code](nothing)\n```\n\
+                    ## The `gate`, and more\n[here](#the-gate-and-more)\n[dead](#the-gate)\n";
         let problems = links(&here(), "README.md", text);
         assert_eq!(
             problems,
-            ["README.md:2: the link leads to no-such-file.md, which does not exist"]
+            [
+                "README.md:2: the link leads to no-such-file.md, which does not exist",
+                "README.md:8: the link leads to #the-gate, and no heading has this anchor",
+            ]
         );
+    }
+
+    #[test]
+    fn prose_that_is_too_wide_or_hard_to_read_is_caught() {
+        let of = |name: &str, text: &str| prose(&here(), name, text).len();
+        let wide = "word ".repeat(WIDTH / 5 + 1);
+        assert_eq!(of("README.md", &wide), 1);
+        assert_eq!(of("docs/a.md", &format!("- {wide}")), 1);
+        assert_eq!(
+            of("docs/a.md", &format!("| {wide} |\n# {wide}\n```\n{wide}\n```\n    {wide}\n")),
+            0
+        );
+        assert_eq!(of("docs/a.md", &"x".repeat(WIDTH + 1)), 0);
+        assert_eq!(of("crates/a/README.md", &wide), 0);
+        for (phrase, _) in PHRASES {
+            assert_eq!(of("docs/a.md", &format!("So {phrase}, then.")), 1, "{phrase}");
+        }
+        assert_eq!(of("docs/a.md", "| Whoever | is told |"), 2);
+        assert_eq!(of("docs/a.md", "`--user nobody` and a_whoever_b, Nobodys"), 0);
     }
 
     #[test]

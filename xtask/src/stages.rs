@@ -28,7 +28,7 @@ pub const ALL: &[Stage] = &[
     },
     Stage {
         name: "sources",
-        catches: "rules of the house that no compiler knows",
+        catches: "rules that no compiler knows: file headers, links, phrases and line lengths of documents, dependencies, unsafe code",
         beside: false,
         run: source_rules,
     },
@@ -64,13 +64,13 @@ pub const ALL: &[Stage] = &[
     },
     Stage {
         name: "promises",
-        catches: "a death, a crash, a growth or an eviction that breaks what the design promises (short forms)",
+        catches: "a death, a crash, a growth or an eviction that breaks a promise of the design (short forms)",
         beside: false,
         run: promises::all_short,
     },
     Stage {
         name: "model",
-        catches: "a region protocol that some interleaving breaks",
+        catches: "an interleaving that breaks the region's protocol",
         beside: true,
         run: model,
     },

@@ -308,7 +308,7 @@ impl Entry {
                 *state = State::Found(place, told, facts);
                 return Ok(true);
             }
-            Probe::Keyway => Some("it has its region to itself; start it with --region-socket to have it used directly"),
+            Probe::Keyway => Some("it does not hand out its region; start it with --region-socket to use the region directly"),
             Probe::Stranger => None,
             Probe::Nobody(error) => return Err(Nobody(error)),
         };
@@ -333,7 +333,7 @@ impl Entry {
             Ok((cache, identity, _)) if !is_named && *told != Some(identity) => {
                 cache.leave();
                 format!(
-                    "{} is not its region; the server sees other files than this program",
+                    "{} is not its region; the server and this program see different files",
                     place.display()
                 )
             }
@@ -459,7 +459,7 @@ fn open(place: &Path, is_named: bool) -> Result<(Cache, (u64, u64), Stamp), Stri
     };
     let cache = cache.map_err(|error| match error {
         OpenError::AnotherUsers { path, owner, .. } if !is_named => format!(
-            "{} belongs to user {owner}, who could change what this program reads, and end it; if that is right, set {OWNERS}={owner}",
+            "{} belongs to user {owner}, who could change the items of this program, and end it; to accept this, set {OWNERS}={owner}",
             path.display()
         ),
         error => failed(&error),

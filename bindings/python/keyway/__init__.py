@@ -5,8 +5,8 @@
     client.set("greeting", "hello", expire=60)
     client.get("greeting")                      # b"hello"
 
-`Client` has the methods, defaults and exceptions of pymemcache's. The place is the path of a region's file, which is made if it
-is absent, or of a server's region socket (`keyway serve --region-socket`). `keyway.serde` converts values, `keyway.django` is
+`Client` has the methods, defaults and exceptions of pymemcache's. The place is the path of a region's file, which is created if
+it is absent, or of a server's region socket (`keyway serve --region-socket`). `keyway.serde` converts values; `keyway.django` is
 Django's cache backend.
 """
 

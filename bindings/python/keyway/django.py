@@ -8,10 +8,10 @@
         }
     }
 
-LOCATION is a region's path or a server's region socket, OPTIONS are arguments of `keyway.Client`. Keys are checked and timeouts
-meant as by Django's memcached backends. incr and decr are atomic, work on what was stored as a non-negative int, and stop at 0.
-A value that is too large is not stored, and the one before it is gone: set says nothing, set_many names the key, add raises.
-The methods with an `a` in front are Django's own, which call the others in a thread.
+LOCATION is a region's path or a server's region socket, OPTIONS are arguments of `keyway.Client`. Keys are checked, and timeouts
+have the same meaning, as in Django's memcached backends. incr and decr are atomic, work on values that were stored as a
+non-negative int, and stop at 0. If a value is too large, it is not stored and the old value is deleted: set reports nothing,
+set_many returns the key, add raises. The methods that begin with `a` are Django's own, which call the others in a thread.
 """
 
 import time
@@ -28,13 +28,13 @@ RELATIVE_MAX_S = 60 * 60 * 24 * 30
 
 
 class KeywayCache(BaseCache):
-    """A cache whose items lie in a region, and are those of every other process that uses it."""
+    """A cache whose items are in a region, shared with every other process that uses it."""
 
     def __init__(self, location, params):
         super().__init__(params)
         if not isinstance(location, str) or not location:
             raise ImproperlyConfigured(
-                f"LOCATION is {location!r}: the path of a region, or of a server's region socket, is wanted; hosts and ports are for "
+                f"LOCATION is {location!r}: give the path of a region, or of a server's region socket; hosts and ports are for "
                 "django.core.cache.backends.memcached"
             )
         try:
@@ -43,7 +43,7 @@ class KeywayCache(BaseCache):
             raise ImproperlyConfigured(f"LOCATION: {refused} (django.core.cache.backends.memcached)") from None
         self._location = location
         self._options = {"serde": pickle_serde, **(params.get("OPTIONS") or {})}
-        # Not the client's: django's own arguments for other backends.
+        # Arguments of Django for other backends, not for the client.
         for name in ("MAX_ENTRIES", "CULL_FREQUENCY"):
             self._options.pop(name, None)
         self._options.update(allow_unicode_keys=True, default_noreply=False)
@@ -53,7 +53,7 @@ class KeywayCache(BaseCache):
         return Client(self._location, **self._options)
 
     def get_backend_timeout(self, timeout=DEFAULT_TIMEOUT):
-        """memcached's exptime for a timeout: 0 is for ever, a negative one at once."""
+        """memcached's exptime for a timeout: 0 means never, a negative number at once."""
         if timeout is DEFAULT_TIMEOUT:
             timeout = self.default_timeout
         if timeout is None:
@@ -64,7 +64,7 @@ class KeywayCache(BaseCache):
         return seconds + int(time.time()) if seconds > RELATIVE_MAX_S else seconds
 
     def validate_key(self, key):
-        """Raises for a key that no client over the network could ask for."""
+        """Raises for a key that memcached's text protocol does not allow."""
         for warning in memcache_key_warnings(key):
             raise InvalidCacheKey(warning)
 
@@ -81,7 +81,7 @@ class KeywayCache(BaseCache):
         self._store(key, value, self.get_backend_timeout(timeout))
 
     def _store(self, key, value, exptime):
-        """Whether there was room for it. There is a region in any case: that it cannot be opened is raised."""
+        """Whether the value was stored. A region that cannot be opened raises."""
         try:
             return self._client.set(key, value, exptime)
         except MemcacheRegionError:

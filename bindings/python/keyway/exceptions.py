@@ -1,34 +1,34 @@
-"""What a client raises, under pymemcache's names."""
+"""The exceptions of a client, with pymemcache's names."""
 
 
 class MemcacheError(Exception):
-    """Base of them all."""
+    """Base class of all exceptions."""
 
 
 class MemcacheClientError(MemcacheError):
-    """The request is wrong: a number that is none, a value that cannot be counted."""
+    """The request is wrong: an argument is not a number, or incr and decr found a value that is not a number."""
 
 
 class MemcacheUnknownCommandError(MemcacheClientError):
-    """Never raised here: for `except` clauses written for pymemcache."""
+    """Never raised by Keyway: it exists for `except` clauses that were written for pymemcache."""
 
 
 class MemcacheIllegalInputError(MemcacheClientError):
-    """A key or value that no cache takes. Nothing was tried."""
+    """A key or value that a cache does not accept. The operation was not tried."""
 
 
 class MemcacheServerError(MemcacheError):
-    """The cache could not do it: the value is too large, there is no memory, or the region is damaged."""
+    """The operation failed: the value is too large, there is no memory, or the region is damaged."""
 
 
 class MemcacheUnknownError(MemcacheError):
-    """Never raised here: for `except` clauses written for pymemcache."""
+    """Never raised by Keyway: it exists for `except` clauses that were written for pymemcache."""
 
 
 class MemcacheUnexpectedCloseError(MemcacheServerError):
-    """Never raised here: for `except` clauses written for pymemcache."""
+    """Never raised by Keyway: it exists for `except` clauses that were written for pymemcache."""
 
 
 class MemcacheRegionError(MemcacheServerError, OSError):
-    """There is no region to use: it is absent, not handed out to this process, of another version, or full of other processes
-    or threads. pymemcache raises an OSError where it finds no server, so this is one too."""
+    """No region can be used: it is absent, not handed out to this process, of another version, or all its slots for processes or
+    threads are taken. pymemcache raises an OSError if it finds no server, so this is an OSError too."""

@@ -1,8 +1,8 @@
-"""Conversion of values: objects with `serialize(key, value)`, which gives bytes (or text) and flags, and `deserialize(key,
-value, flags)`, which undoes it.
+"""Conversion of values: objects with `serialize(key, value)`, which returns bytes (or text) and flags, and the inverse
+`deserialize(key, value, flags)`.
 
-The flags are those of python-memcached and pymemcache, so that their clients, over the network, and these understand each
-other's values.
+The flags are those of python-memcached and pymemcache, so their clients on the network and Keyway's understand each other's
+values.
 """
 
 import logging
@@ -22,11 +22,11 @@ DEFAULT_PICKLE_VERSION = pickle.HIGHEST_PROTOCOL
 
 
 class PickleSerde:
-    """Bytes as they are, text as UTF-8, integers as digits (so that incr and decr work on them), and all else pickled.
+    """Bytes as they are, text as UTF-8, integers as digits (so incr and decr work on them), and all other values pickled.
 
-    Only exact types are taken for these: what is of a derived class is pickled, and comes back as that. What cannot be unpickled
-    (its class has moved, say) comes back as None, as from pymemcache, and is logged. Whoever may write to
-    the cache can make a program that unpickles from it run anything, as with every cache that holds pickles.
+    This holds for exact types only: a value of a derived class is pickled, and is returned as that class. A value that cannot be
+    unpickled (for example, because its class has moved) is returned as None, as in pymemcache, and is logged. A process that may
+    write to the cache can make a program that unpickles from it run any code, as with every cache that holds pickles.
     """
 
     def __init__(self, pickle_version=DEFAULT_PICKLE_VERSION):
@@ -51,13 +51,13 @@ class PickleSerde:
             try:
                 return pickle.loads(value)
             except Exception:
-                log.info("the value of %r cannot be unpickled: it counts as None", key, exc_info=True)
+                log.info("the value of %r cannot be unpickled: it is returned as None", key, exc_info=True)
                 return None
         return value
 
 
 class CompressedSerde:
-    """Another serde's bytes, compressed where they are longer than `min_compress_len` and that makes them shorter."""
+    """Another serde's bytes, compressed if they are longer than `min_compress_len` and compression makes them shorter."""
 
     def __init__(self, compress=zlib.compress, decompress=zlib.decompress, serde=None, min_compress_len=400):
         self.compress = compress

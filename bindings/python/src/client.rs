@@ -15,25 +15,26 @@ use pyo3::types::{PyBytes, PyDict, PyInt, PyList, PyString, PyTuple};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Values of this many bytes and more are written without the interpreter's lock; docs/library.md has the measurement. Whoever
-/// gives it away may wait 5 ms for it (sys.getswitchinterval()) while another thread computes: nothing shorter is worth that.
+/// Values of this many bytes and more are written without the interpreter's lock; docs/library.md has the measurement. A
+/// thread that releases the lock may wait 5 ms to get it back (sys.getswitchinterval()) while another thread computes, so
+/// shorter writes keep it.
 const UNLOCKED_LEN_MIN: usize = 4 << 20;
 
 /// A cache in shared memory, used as pymemcache's Client is.
 ///
 /// server: the path of a region's file, which is made if it is absent, or of a server's region socket (`keyway serve
-/// --region-socket`); `memfd` is anonymous memory of this process. Nothing is opened before the first call. A host and port are no
-/// path: ValueError, unless there is a file of that name.
+/// --region-socket`); `memfd` is anonymous memory of this process. Nothing is opened before the first call. A host and port
+/// are not a path: ValueError, unless a file of that name exists.
 ///
 /// serde, serializer, deserializer, ignore_exc, key_prefix, default_noreply, allow_unicode_keys and encoding are pymemcache's;
-/// what concerns connections is accepted and has no effect.
+/// arguments about connections are accepted and have no effect.
 ///
-/// memory: bytes of a new region (64 MiB), or to raise an existing one to. item_size_max: largest item (1 MiB). mode: of a new
-/// file (0o600). existing_only: an absent region is an error. huge_pages, prefault, checksums: as `keyway serve` has them. evict:
-/// False refuses to store when the region is full. gate: False leaves the mapping accessible outside calls. any_owner: True uses a file
-/// that another user owns, or that every user may write.
+/// memory: bytes of a new region (64 MiB); a smaller existing region grows to it. item_size_max: largest item (1 MiB). mode:
+/// mode of a new file (0o600). existing_only: an absent region is an error. huge_pages, prefault, checksums: as in `keyway
+/// serve`. evict: with False, stores fail when the region is full. gate: with False, the mapping stays accessible outside
+/// calls. any_owner: with True, a file is used even if another user owns it or every user may write it.
 ///
-/// Every thread may use one client. A forked child may go on with its parent's.
+/// All threads may share one client. A forked child may continue with its parent's client.
 #[pyclass(frozen, subclass, weakref, module = "keyway")]
 pub(crate) struct Client {
     server: PathBuf,
@@ -94,7 +95,7 @@ impl Client {
         );
         let server_path = server.extract::<PathBuf>().map_err(|_| {
             PyTypeError::new_err(format!(
-                "the path of a region or of a server's region socket is wanted, not {server:?}; a host and port are for pymemcache"
+                "give the path of a region or of a server's region socket, not {server:?}; a host and port are for pymemcache"
             ))
         })?;
         if door::place_of(server_path.clone()).names_a_server() {
@@ -136,25 +137,25 @@ impl Client {
         self.server.display().to_string()
     }
 
-    /// What stands before every key.
+    /// The prefix of every key.
     #[getter]
     fn key_prefix<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
         PyBytes::new(py, &self.keys.prefix)
     }
 
-    /// What `noreply` is where it is not given.
+    /// The default of `noreply`.
     #[getter]
     fn default_noreply(&self) -> bool {
         self.default_noreply
     }
 
-    /// Whether text keys may hold more than ASCII.
+    /// Whether text keys may contain more than ASCII.
     #[getter]
     fn allow_unicode_keys(&self) -> bool {
         self.keys.unicode
     }
 
-    /// Whether a failing get is a miss.
+    /// Whether a get that fails returns a miss.
     #[getter]
     fn ignore_exc(&self) -> bool {
         self.ignore_exc
@@ -180,7 +181,7 @@ impl Client {
         Ok(self.forgiving(found)?.map(|found| found.value).or(default))
     }
 
-    /// The values of those keys that are there, in a dict.
+    /// The values of the keys that are present, in a dict.
     fn get_many<'py>(&self, keys: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyDict>> {
         self.fetch_many(keys, &PLAIN, |found| Ok(found.value))
     }
@@ -201,7 +202,7 @@ impl Client {
         self.fetch_with_cas(key, &DETAILED, default, cas_default)
     }
 
-    /// Values and CAS uniques of those keys that are there, in a dict.
+    /// Values and CAS uniques of the keys that are present, in a dict.
     fn gets_many<'py>(&self, keys: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyDict>> {
         self.fetch_many(keys, &DETAILED, |found| Ok(found.with_cas()?.into_any()))
     }
@@ -231,8 +232,8 @@ impl Client {
         self.fetch_with_cas(key, &touching(expire)?, default, cas_default)
     }
 
-    /// Stores a value whatever was there. `expire`: 0 never, negative at once, up to 30 days seconds from now, above that a Unix
-    /// time. True; what is wrong with the value is only told with noreply=False.
+    /// Stores a value, whether the key has one or not. `expire`: 0 never, negative at once, up to 30 days seconds from now,
+    /// above that a Unix time. Returns True; errors of the value are reported only with noreply=False.
     #[pyo3(signature = (key, value, expire=None, noreply=None, flags=None))]
     fn set(
         &self,
@@ -246,8 +247,8 @@ impl Client {
         self.store(key, value, StoreMode::Set, None, expire, quiet, flags)
     }
 
-    /// Stores the values of a dict; a list of the keys that could not be, which is empty: the first failure is raised when all
-    /// others are stored.
+    /// Stores the values of a dict. Returns a list of keys that failed, which is always empty: the first failure is raised
+    /// after all other values are stored.
     #[pyo3(signature = (values, expire=None, noreply=None, flags=None))]
     fn set_many<'py>(
         &self,
@@ -273,7 +274,7 @@ impl Client {
         self.set_many(values, expire, noreply, flags)
     }
 
-    /// Stores a value if there is none. Whether it did; True with noreply.
+    /// Stores a value if the key has none. Returns whether it was stored; True with noreply.
     #[pyo3(signature = (key, value, expire=None, noreply=None, flags=None))]
     fn add(
         &self,
@@ -287,7 +288,7 @@ impl Client {
         self.store(key, value, StoreMode::Add, None, expire, quiet, flags)
     }
 
-    /// Stores a value if there is one. Whether it did; True with noreply.
+    /// Stores a value if the key has one. Returns whether it was stored; True with noreply.
     #[pyo3(signature = (key, value, expire=None, noreply=None, flags=None))]
     fn replace(
         &self,
@@ -301,7 +302,7 @@ impl Client {
         self.store(key, value, StoreMode::Replace, None, expire, quiet, flags)
     }
 
-    /// Puts a value behind the present one, whose flags and expiry stay. Whether there was one and room; True with noreply.
+    /// Appends to the present value, which keeps its flags and expiry. Returns whether it was stored; True with noreply.
     #[pyo3(signature = (key, value, expire=None, noreply=None, flags=None))]
     fn append(
         &self,
@@ -315,7 +316,7 @@ impl Client {
         self.store(key, value, StoreMode::Append, None, expire, quiet, flags)
     }
 
-    /// Puts a value before the present one, whose flags and expiry stay. Whether there was one and room; True with noreply.
+    /// Prepends to the present value, which keeps its flags and expiry. Returns whether it was stored; True with noreply.
     #[pyo3(signature = (key, value, expire=None, noreply=None, flags=None))]
     fn prepend(
         &self,
@@ -329,7 +330,8 @@ impl Client {
         self.store(key, value, StoreMode::Prepend, None, expire, quiet, flags)
     }
 
-    /// Stores a value if the item is the one that gets told of. True; False: it is another one; None: there is none.
+    /// Stores a value if the item still has the CAS unique that gets returned. True: stored; False: the item has changed;
+    /// None: there is no such item.
     #[pyo3(signature = (key, value, cas, expire=None, noreply=false, flags=None))]
     fn cas(
         &self,
@@ -347,21 +349,22 @@ impl Client {
         self.store(key, value, StoreMode::Set, Some(unique), expire, noreply, flags)
     }
 
-    /// Adds to the number that is stored, modulo 2^64. The new number, or None if there is none; None with noreply.
+    /// Adds to the stored number, modulo 2^64. Returns the new number, or None if there is no such item; None with noreply.
     #[pyo3(signature = (key, value, noreply=false))]
     fn incr(&self, key: &Bound<'_, PyAny>, value: &Bound<'_, PyAny>, noreply: bool) -> PyResult<Option<u64>> {
         let counted = self.count(key, value, false);
         Ok(unless_quiet(noreply, counted, None)?.filter(|_| !noreply))
     }
 
-    /// Subtracts from the number that is stored, and stops at 0. The new number, or None if there is none; None with noreply.
+    /// Subtracts from the stored number, and stops at 0. Returns the new number, or None if there is no such item; None with
+    /// noreply.
     #[pyo3(signature = (key, value, noreply=false))]
     fn decr(&self, key: &Bound<'_, PyAny>, value: &Bound<'_, PyAny>, noreply: bool) -> PyResult<Option<u64>> {
         let counted = self.count(key, value, true);
         Ok(unless_quiet(noreply, counted, None)?.filter(|_| !noreply))
     }
 
-    /// Gives an item a new `expire`. Whether there is one; True with noreply.
+    /// Gives an item a new `expire`. Returns whether the item exists; True with noreply.
     #[pyo3(signature = (key, expire=None, noreply=None))]
     fn touch(&self, key: &Bound<'_, PyAny>, expire: Option<&Bound<'_, PyAny>>, noreply: Option<bool>) -> PyResult<bool> {
         let quiet = noreply.unwrap_or(self.default_noreply);
@@ -372,7 +375,7 @@ impl Client {
         Ok(unless_quiet(quiet, touched, true)?)
     }
 
-    /// Deletes an item. Whether there was one; True with noreply.
+    /// Deletes an item. Returns whether it existed; True with noreply.
     #[pyo3(signature = (key, noreply=None))]
     fn delete(&self, key: &Bound<'_, PyAny>, noreply: Option<bool>) -> PyResult<bool> {
         let quiet = noreply.unwrap_or(self.default_noreply);
@@ -384,7 +387,7 @@ impl Client {
         Ok(unless_quiet(quiet, deleted, true)?)
     }
 
-    /// Deletes items. True.
+    /// Deletes items. Returns True.
     #[pyo3(signature = (keys, noreply=None))]
     fn delete_many(&self, keys: &Bound<'_, PyAny>, noreply: Option<bool>) -> PyResult<bool> {
         let quiet = noreply.unwrap_or(self.default_noreply);
@@ -398,7 +401,7 @@ impl Client {
         self.delete_many(keys, noreply)
     }
 
-    /// Empties the cache for everybody, now or after `delay` seconds. True.
+    /// Empties the cache for all its users, now or after `delay` seconds. Returns True.
     #[pyo3(signature = (delay=None, noreply=None))]
     fn flush_all(&self, py: Python<'_>, delay: Option<&Bound<'_, PyAny>>, noreply: Option<bool>) -> PyResult<bool> {
         let quiet = noreply.unwrap_or(self.default_noreply);
@@ -410,8 +413,8 @@ impl Client {
         Ok(unless_quiet(quiet, flushed, true)?)
     }
 
-    /// The cache's numbers, of all processes and doors since the region was created, by memcached's names (bytes). With the
-    /// argument "settings", what the region was made with; a server knows more.
+    /// The cache's statistics, of all processes and doors since the region was created, by memcached's names (bytes). With
+    /// the argument "settings", the region's settings; a server has more of them.
     #[pyo3(signature = (*args))]
     fn stats<'py>(&self, py: Python<'py>, args: &Bound<'py, PyTuple>) -> PyResult<Bound<'py, PyDict>> {
         let region = self.region(py)?;
@@ -463,11 +466,12 @@ impl Client {
         PyBytes::new(py, env!("CARGO_PKG_VERSION").as_bytes())
     }
 
-    /// Sets the region's memory limit, megabytes, or as near to it as the region can work with; evicts what is too much. True.
+    /// Sets the region's memory limit, megabytes, or the lowest limit with which the region can work; evicts down to it.
+    /// Returns True.
     fn cache_memlimit(&self, py: Python<'_>, memlimit: &Bound<'_, PyAny>) -> PyResult<bool> {
         let megabytes = integer(Some(memlimit), "memlimit")?;
         let Some(memory) = u64::try_from(megabytes).ok().and_then(|mb| mb.checked_mul(1 << 20)) else {
-            return Err(Failure::client(format!("memlimit is {megabytes}: a number of megabytes is wanted")).into());
+            return Err(Failure::client(format!("memlimit is {megabytes}: it must be a number of megabytes")).into());
         };
         let region = self.region(py)?;
         let cache = region.cache()?.here().map_err(Failure::from)?;
@@ -476,7 +480,7 @@ impl Client {
         Ok(true)
     }
 
-    /// Detaches, when every client of this region in this process has; the next call attaches again.
+    /// Closes the client. The process detaches when all its clients of this region are closed; the next call attaches again.
     fn close(&self) {
         let _open = self.region.lock().unwrap_or_else(PoisonError::into_inner).take();
     }

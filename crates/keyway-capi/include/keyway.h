@@ -14,30 +14,31 @@
 // Size of a statistic's name, its zero byte included.
 #define KEYWAY_STAT_NAME_SIZE 32
 
-// Option: a region that is absent is an error, not created.
+// Option: an absent region is an error and is not created.
 #define KEYWAY_EXISTING_ONLY 1
 
 // Option: ask for huge pages.
 #define KEYWAY_HUGE_PAGES 2
 
-// Option: fault every page in now instead of at its first use.
+// Option: fault every page in at the open instead of at its first use.
 #define KEYWAY_PREFAULT 4
 
-// Option: the region's mapping stays accessible outside calls also where the processor has protection keys. The environment
-// variable KEYWAY_GATE, off or on, outranks it.
+// Option: no gate. The region's mapping stays accessible outside calls even if the processor has protection keys. The
+// environment variable KEYWAY_GATE, off or on, overrides this.
 #define KEYWAY_NO_GATE 64
 
-// Option: when the region is full, refuse to store instead of evicting (this process only).
+// Option: if the region is full, stores fail instead of evicting (in this process only).
 #define KEYWAY_NO_EVICT 8
 
-// Option: a new region gives every item a checksum, which every reader verifies; an existing one must have been made so.
+// Option: every item of a new region has a checksum, which every reader verifies; an existing region must have been made
+// with it.
 #define KEYWAY_CHECKSUMS 16
 
-// Option: use the region even if another user owns its file, or its mode lets every user write to it. Such a user can change items at any
-// time, and kill this process by truncating the file (SIGBUS).
+// Option: use the region even if another user owns its file, or its mode lets every user write to it. Such a user can change
+// items at any time, and end this process by truncating the file (SIGBUS).
 #define KEYWAY_ANY_OWNER 128
 
-// What a call came to. Below KEYWAY_ERROR_ARGUMENT it is an answer; from there on it is a failure, and keyway_message() says
+// The result of a call. Results below KEYWAY_ERROR_ARGUMENT are answers. The others are failures, and keyway_message() says
 // what was wrong, which limit applies and what to do.
 typedef enum keyway_result {
     // done
@@ -46,9 +47,9 @@ typedef enum keyway_result {
     KEYWAY_NOT_FOUND = 1,
     // add: there is one already; replace, append, prepend: there is none
     KEYWAY_NOT_STORED = 2,
-    // cas: the item has been changed since its CAS unique was read
+    // cas: the item has changed since its CAS unique was read
     KEYWAY_EXISTS = 3,
-    // an argument is impossible: NULL where something is needed, or a value that is not allowed
+    // an argument is invalid: NULL where a pointer is needed, or a value that is not allowed
     KEYWAY_ERROR_ARGUMENT = 16,
     // a key is empty or longer than KEYWAY_KEY_LENGTH_MAX
     KEYWAY_ERROR_KEY_LENGTH = 17,
@@ -56,80 +57,81 @@ typedef enum keyway_result {
     KEYWAY_ERROR_TOO_LARGE = 18,
     // the value does not fit the buffer; its length is in the item
     KEYWAY_ERROR_BUFFER_TOO_SMALL = 19,
-    // incr, decr: the value is no decimal number below 2^64
+    // incr, decr: the value is not a decimal number below 2^64
     KEYWAY_ERROR_NOT_A_NUMBER = 20,
     // the region is full and nothing can be evicted, or this process has no memory for a copy
     KEYWAY_ERROR_OUT_OF_MEMORY = 21,
-    // there is no region at this place, and only an existing one was asked for; or no server to ask for one
+    // there is no region at this place, and KEYWAY_EXISTING_ONLY was given; or no server answers
     KEYWAY_ERROR_ABSENT = 22,
-    // what is at this place is no region that this library can use: another version, truncated, or something else
+    // the file at this place is not a region that this library can use: another version, truncated, or another kind of file
     KEYWAY_ERROR_UNUSABLE = 23,
-    // there is no room for the region, or for as much memory as was asked for
+    // there is not enough space for the region, or for the requested memory
     KEYWAY_ERROR_NO_SPACE = 24,
-    // as many processes or threads are attached as the region has room for
+    // all slots of the region for processes or threads are taken
     KEYWAY_ERROR_FULL = 25,
-    // this thread is inside a call already, or somebody is replacing the region
+    // this thread is already inside a call, or another process is replacing the region
     KEYWAY_ERROR_BUSY = 26,
-    // shared memory holds what nobody writes
+    // shared memory is corrupted: it holds a value that no version of Keyway writes
     KEYWAY_ERROR_DAMAGED = 27,
     // the operating system refused something
     KEYWAY_ERROR_SYSTEM = 28,
-    // the server does not hand out its region to this process; or it answers from the kernel, and this process cannot tell it of changes
+    // the server does not hand out its region to this process; or the server has a kernel door, and this process cannot
+    // count its changes for it
     KEYWAY_ERROR_REFUSED = 29,
-    // a bug in Keyway was stopped at the library's edge
+    // a bug in Keyway: the library caught a panic
     KEYWAY_ERROR_BUG = 30,
 } keyway_result;
 
-// An open cache. Every thread may use it, also at the same time; there is nothing to set up per thread.
+// An open cache. All threads may use it at the same time. A thread needs no setup.
 typedef struct keyway keyway;
 
-// How to open a cache. Zeros mean the defaults, so set `size`, what you want otherwise, and nothing else:
+// How to open a cache. Zeros mean the defaults, so set `size` and the fields that you want to change, and nothing else:
 // `keyway_options options = {.size = sizeof options, .memory = 1 << 30};`
 typedef struct keyway_options {
     // sizeof(keyway_options)
     size_t size;
-    // size of the region in bytes, all-inclusive, from 2 MiB: a new one has it, and an existing one that has less is given
-    // it. 0: 64 MiB for a new one; an existing one stays as it is
+    // size of the region in bytes, everything included, at least 2 MiB: the size of a new region; a smaller existing one
+    // grows to it. 0: 64 MiB for a new one; an existing one keeps its size
     uint64_t memory;
     // largest item, bytes, counted as memcached counts (its -I), 1 KiB to 1 GiB and at most half of the memory. 0: 1 MiB
     uint64_t item_size_max;
     // file mode of a new region. 0: 0600
     uint32_t mode;
-    // KEYWAY_EXISTING_ONLY and others, added up
+    // the sum of options, such as KEYWAY_EXISTING_ONLY
     uint32_t flags;
 } keyway_options;
 
-// What is known of an item besides its key and value.
+// Properties of an item, in addition to its key and value.
 typedef struct keyway_item {
     // length of the value, bytes
     size_t value_len;
-    // its CAS unique, for keyway_cas(); 0 from keyway_get(), which does not look for it
+    // its CAS unique, for keyway_cas(); keyway_get() does not read it and gives 0
     uint64_t cas;
     // seconds until it expires; -1: never
     int64_t ttl;
-    // the flags that it was stored with
+    // its flags, as stored
     uint32_t flags;
 } keyway_item;
 
-// One key of a keyway_get_many(), and what became of it.
+// One key of a keyway_get_many(), and its result.
 typedef struct keyway_entry {
-    // given: the key
+    // input: the key
     const void *key;
-    // given: its length, bytes
+    // input: its length, bytes
     size_t key_len;
-    // answered: KEYWAY_OK, KEYWAY_NOT_FOUND or a failure
+    // output: KEYWAY_OK, KEYWAY_NOT_FOUND or a failure
     enum keyway_result result;
-    // answered if KEYWAY_OK: the item
+    // output if KEYWAY_OK: the item
     struct keyway_item item;
-    // answered if KEYWAY_OK: the value, with a zero byte after it; it lies in the call's one block. NULL otherwise
+    // output if KEYWAY_OK: the value, with a zero byte after it, in the block of this call. NULL otherwise
     const char *value;
 } keyway_entry;
 
-// A number that keyway_stats() tells.
+// A statistic of keyway_stats().
 typedef struct keyway_stat {
-    // what it counts, as memcached's `stats` calls it where memcached has it
+    // its name, the same as in memcached's `stats` if memcached has it
     char name[KEYWAY_STAT_NAME_SIZE];
-    // how many
+    // its value
     uint64_t value;
 } keyway_stat;
 
@@ -138,21 +140,22 @@ extern "C" {
 #endif // __cplusplus
 
 // Opens the cache whose region is the file `place`: attaches to it, or creates it (see keyway_options). If `place` is a Unix
-// socket, the server behind it hands out its region (keyway serve --region-socket); "memfd" is anonymous memory of this
-// process. `options` may be NULL. Returns NULL on failure: keyway_error() and keyway_message() say why.
+// socket, its server hands out its region (keyway serve --region-socket); "memfd" is anonymous memory of this process.
+// `options` may be NULL. Returns NULL on failure: keyway_error() and keyway_message() say why.
 //
-// Opening takes about 0.1 ms, and each open cache one of the region's process slots: open once in a process, not once in a
-// thread or a request.
+// Opening takes about 0.1 ms, and each open cache takes one of the region's process slots: open once in a process, not once
+// in a thread or a request.
 struct keyway *keyway_open(const char *place,
                            const struct keyway_options *options);
 
-// Closes a cache. No thread may be using it, and none may use it afterwards. The region stays, with its items; its memory is
-// unmapped when the threads that used it have ended, or close it, or need their next cache. NULL is ignored.
+// Closes a cache. No thread may use it now or later. The region remains, with its items. Its memory is unmapped when the
+// threads that used it have ended, close it, or open another cache. NULL is ignored.
 void keyway_close(struct keyway *cache);
 
-// Copies the value of a key into `buffer`, and tells of its item in `item` (which may be NULL).
+// Copies the value of a key into `buffer`, and the item's properties into `item` (which may be NULL).
 //
-// KEYWAY_NOT_FOUND: there is none. KEYWAY_ERROR_BUFFER_TOO_SMALL: item->value_len bytes are needed, and nothing was copied
+// KEYWAY_NOT_FOUND: there is no such item. KEYWAY_ERROR_BUFFER_TOO_SMALL: item->value_len bytes are needed, and nothing was
+// copied
 // (a `buffer_size` of 0 asks for the length). With any other result the buffer may have been written to.
 enum keyway_result keyway_get(struct keyway *cache,
                               const void *key,
@@ -161,7 +164,7 @@ enum keyway_result keyway_get(struct keyway *cache,
                               size_t buffer_size,
                               struct keyway_item *item);
 
-// As keyway_get(), and tells the item's CAS unique too.
+// As keyway_get(), and also returns the item's CAS unique.
 enum keyway_result keyway_gets(struct keyway *cache,
                                const void *key,
                                size_t key_len,
@@ -169,7 +172,7 @@ enum keyway_result keyway_gets(struct keyway *cache,
                                size_t buffer_size,
                                struct keyway_item *item);
 
-// As keyway_gets(), and gives the item a new `exptime`, also if the buffer turns out to be too small.
+// As keyway_gets(), and gives the item a new `exptime`, even if the buffer is too small.
 enum keyway_result keyway_gat(struct keyway *cache,
                               const void *key,
                               size_t key_len,
@@ -178,7 +181,8 @@ enum keyway_result keyway_gat(struct keyway *cache,
                               size_t buffer_size,
                               struct keyway_item *item);
 
-// As keyway_gets(), with the value in memory from malloc(), a zero byte after it: give it to keyway_free() or free(). `*value`
+// As keyway_gets(), with the value in memory from malloc() and a zero byte after it. Free it by keyway_free() or free().
+// `*value`
 // is NULL unless the result is KEYWAY_OK.
 enum keyway_result keyway_get_alloc(struct keyway *cache,
                                     const void *key,
@@ -194,21 +198,22 @@ enum keyway_result keyway_gat_alloc(struct keyway *cache,
                                     void **value,
                                     struct keyway_item *item);
 
-// Gets `count` items: each entry's key and key_len are given, its other fields are answered. The values lie in one block from
-// malloc(), which is stored in `*block`: give it to keyway_free() or free() when the values are done with (NULL if there is
-// none). The result is KEYWAY_OK if every entry was found or not, else the first entry's that failed.
+// Gets `count` items. Each entry's key and key_len are inputs, its other fields outputs. The values are in one block from
+// malloc(), which is stored in `*block` (NULL if there is none). Free it by keyway_free() or free() after the last use of
+// the values. The result is KEYWAY_OK if each entry was found or not found, otherwise the result of the first entry that
+// failed.
 enum keyway_result keyway_get_many(struct keyway *cache,
                                    struct keyway_entry *entries,
                                    size_t count,
                                    void **block);
 
-// Frees what keyway_get_alloc(), keyway_gat_alloc() and keyway_get_many() allocated; the same as free(). NULL is ignored.
+// Frees memory of keyway_get_alloc(), keyway_gat_alloc() and keyway_get_many(); the same as free(). NULL is ignored.
 void keyway_free(void *block);
 
-// Stores a value whatever was there.
+// Stores a value, whether the key has one or not.
 //
-// `exptime` is memcached's, here and everywhere: 0 never, negative at once, up to 30 days seconds from now, above that a Unix
-// time. `flags` are the caller's own.
+// `exptime` is memcached's, in all functions: 0 never, negative at once, up to 30 days seconds from now, above that a Unix
+// time. `flags` are for the caller.
 enum keyway_result keyway_set(struct keyway *cache,
                               const void *key,
                               size_t key_len,
@@ -235,22 +240,22 @@ enum keyway_result keyway_replace(struct keyway *cache,
                                   int64_t exptime,
                                   uint32_t flags);
 
-// Adds bytes at the end of a value, which keeps its flags and its exptime; KEYWAY_NOT_STORED: there is none.
+// Adds bytes at the end of a value, which keeps its flags and its exptime. KEYWAY_NOT_STORED: the key has no value.
 enum keyway_result keyway_append(struct keyway *cache,
                                  const void *key,
                                  size_t key_len,
                                  const void *value,
                                  size_t value_len);
 
-// Adds bytes before a value, which keeps its flags and its exptime; KEYWAY_NOT_STORED: there is none.
+// Adds bytes before a value, which keeps its flags and its exptime. KEYWAY_NOT_STORED: the key has no value.
 enum keyway_result keyway_prepend(struct keyway *cache,
                                   const void *key,
                                   size_t key_len,
                                   const void *value,
                                   size_t value_len);
 
-// Stores a value if the item still has this CAS unique, which keyway_gets() told; otherwise KEYWAY_EXISTS (it has been changed)
-// or KEYWAY_NOT_FOUND.
+// Stores a value if the item still has this CAS unique, which keyway_gets() returned; otherwise KEYWAY_EXISTS (it has
+// changed) or KEYWAY_NOT_FOUND.
 enum keyway_result keyway_cas(struct keyway *cache,
                               const void *key,
                               size_t key_len,
@@ -260,11 +265,11 @@ enum keyway_result keyway_cas(struct keyway *cache,
                               uint32_t flags,
                               uint64_t cas);
 
-// Deletes an item, or answers KEYWAY_NOT_FOUND.
+// Deletes an item, or returns KEYWAY_NOT_FOUND.
 enum keyway_result keyway_delete(struct keyway *cache, const void *key, size_t key_len);
 
-// Adds `delta` to a decimal number, modulo 2^64, and stores the sum in `*number` (which may be NULL). KEYWAY_NOT_FOUND: there
-// is none; KEYWAY_ERROR_NOT_A_NUMBER: it is something else.
+// Adds `delta` to a decimal number, modulo 2^64, and stores the sum in `*number` (which may be NULL). KEYWAY_NOT_FOUND:
+// there is no such item; KEYWAY_ERROR_NOT_A_NUMBER: its value is not a number.
 enum keyway_result keyway_incr(struct keyway *cache,
                                const void *key,
                                size_t key_len,
@@ -278,7 +283,7 @@ enum keyway_result keyway_decr(struct keyway *cache,
                                uint64_t delta,
                                uint64_t *number);
 
-// As keyway_incr(), but where there is no item, one with the number `initial` is stored.
+// As keyway_incr(), but if there is no item, one with the number `initial` is stored.
 enum keyway_result keyway_incr_with_initial(struct keyway *cache,
                                             const void *key,
                                             size_t key_len,
@@ -287,7 +292,7 @@ enum keyway_result keyway_incr_with_initial(struct keyway *cache,
                                             int64_t exptime,
                                             uint64_t *number);
 
-// As keyway_decr(), but where there is no item, one with the number `initial` is stored.
+// As keyway_decr(), but if there is no item, one with the number `initial` is stored.
 enum keyway_result keyway_decr_with_initial(struct keyway *cache,
                                             const void *key,
                                             size_t key_len,
@@ -296,29 +301,29 @@ enum keyway_result keyway_decr_with_initial(struct keyway *cache,
                                             int64_t exptime,
                                             uint64_t *number);
 
-// Gives an item a new `exptime`, or answers KEYWAY_NOT_FOUND.
+// Gives an item a new `exptime`, or returns KEYWAY_NOT_FOUND.
 enum keyway_result keyway_touch(struct keyway *cache, const void *key, size_t key_len, int64_t exptime);
 
-// Empties the cache for everybody: with `exptime` 0 at once, otherwise of everything that is stored until then, and then.
+// Empties the cache for all its users: with `exptime` 0 at once, otherwise at that time, of all items stored until then.
 enum keyway_result keyway_flush_all(struct keyway *cache,
                                     int64_t exptime);
 
-// What this thread's last failure was, in words: value, limit and remedy. Empty if there was none. It is valid until this
-// thread's next failure; calls that succeed, miss or are not stored leave it alone.
+// A message about this thread's last failure: value, limit and remedy. Empty if there was no failure. It is valid until this
+// thread's next failure; calls that succeed, miss or are not stored do not change it.
 const char *keyway_message(void);
 
-// The code of this thread's last failure, KEYWAY_OK if there was none: for keyway_open(), which has no place for it.
+// The code of this thread's last failure, KEYWAY_OK if there was none: for keyway_open(), which does not return a code.
 enum keyway_result keyway_error(void);
 
-// The name of a result, such as "KEYWAY_NOT_FOUND"; "unknown" of any other number.
+// The name of a result, such as "KEYWAY_NOT_FOUND"; "unknown" for any other number.
 const char *keyway_result_name(int result);
 
 // The version of the library, such as "0.1.0".
 const char *keyway_version(void);
 
-// The numbers of the cache, of all processes and doors since the region was created. `*count` says how many `stats` has room
-// for, and is told how many there are; with more than there is room for the result is KEYWAY_ERROR_BUFFER_TOO_SMALL. `stats`
-// may be NULL if `*count` is 0.
+// The statistics of the cache, of all processes and doors since the region was created. On entry `*count` is the number of
+// elements of `stats`, on return the number of statistics. If there are more than `stats` can hold, the result is
+// KEYWAY_ERROR_BUFFER_TOO_SMALL. `stats` may be NULL if `*count` is 0.
 enum keyway_result keyway_stats(struct keyway *cache,
                                 struct keyway_stat *stats,
                                 size_t *count);

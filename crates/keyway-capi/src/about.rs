@@ -7,20 +7,20 @@ use crate::types::*;
 use ::keyway::GateState;
 use std::ffi::{CStr, c_char, c_int};
 
-/// What this thread's last failure was, in words: value, limit and remedy. Empty if there was none. It is valid until this
-/// thread's next failure; calls that succeed, miss or are not stored leave it alone.
+/// A message about this thread's last failure: value, limit and remedy. Empty if there was no failure. It is valid until this
+/// thread's next failure; calls that succeed, miss or are not stored do not change it.
 #[unsafe(no_mangle)]
 pub extern "C" fn keyway_message() -> *const c_char {
     failure::last()
 }
 
-/// The code of this thread's last failure, KEYWAY_OK if there was none: for keyway_open(), which has no place for it.
+/// The code of this thread's last failure, KEYWAY_OK if there was none: for keyway_open(), which does not return a code.
 #[unsafe(no_mangle)]
 pub extern "C" fn keyway_error() -> keyway_result {
     failure::last_code()
 }
 
-/// The name of a result, such as "KEYWAY_NOT_FOUND"; "unknown" of any other number.
+/// The name of a result, such as "KEYWAY_NOT_FOUND"; "unknown" for any other number.
 #[unsafe(no_mangle)]
 pub extern "C" fn keyway_result_name(result: c_int) -> *const c_char {
     failure::name(result).as_ptr()
@@ -36,9 +36,9 @@ pub extern "C" fn keyway_version() -> *const c_char {
     VERSION.as_ptr()
 }
 
-/// The numbers of the cache, of all processes and doors since the region was created. `*count` says how many `stats` has room
-/// for, and is told how many there are; with more than there is room for the result is KEYWAY_ERROR_BUFFER_TOO_SMALL. `stats`
-/// may be NULL if `*count` is 0.
+/// The statistics of the cache, of all processes and doors since the region was created. On entry `*count` is the number of
+/// elements of `stats`, on return the number of statistics. If there are more than `stats` can hold, the result is
+/// KEYWAY_ERROR_BUFFER_TOO_SMALL. `stats` may be NULL if `*count` is 0.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn keyway_stats(cache: *mut keyway, stats: *mut keyway_stat, count: *mut usize) -> keyway_result {
     boundary(|| {

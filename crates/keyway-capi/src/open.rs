@@ -16,11 +16,11 @@ const OPTIONS_SIZE_MAX: usize = 4096;
 const _: () = assert!(size_of::<keyway_options>() == OPTIONS_SIZE_MIN);
 
 /// Opens the cache whose region is the file `place`: attaches to it, or creates it (see keyway_options). If `place` is a Unix
-/// socket, the server behind it hands out its region (keyway serve --region-socket); "memfd" is anonymous memory of this
-/// process. `options` may be NULL. Returns NULL on failure: keyway_error() and keyway_message() say why.
+/// socket, its server hands out its region (keyway serve --region-socket); "memfd" is anonymous memory of this process.
+/// `options` may be NULL. Returns NULL on failure: keyway_error() and keyway_message() say why.
 ///
-/// Opening takes about 0.1 ms, and each open cache one of the region's process slots: open once in a process, not once in a
-/// thread or a request.
+/// Opening takes about 0.1 ms, and each open cache takes one of the region's process slots: open once in a process, not once
+/// in a thread or a request.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn keyway_open(place: *const c_char, options: *const keyway_options) -> *mut keyway {
     let mut opened = std::ptr::null_mut();
@@ -44,8 +44,8 @@ pub unsafe extern "C" fn keyway_open(place: *const c_char, options: *const keywa
     opened
 }
 
-/// Closes a cache. No thread may be using it, and none may use it afterwards. The region stays, with its items; its memory is
-/// unmapped when the threads that used it have ended, or close it, or need their next cache. NULL is ignored.
+/// Closes a cache. No thread may use it now or later. The region remains, with its items. Its memory is unmapped when the
+/// threads that used it have ended, close it, or open another cache. NULL is ignored.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn keyway_close(cache: *mut keyway) {
     boundary(|| {

@@ -7,9 +7,10 @@ use crate::types::*;
 use ::keyway::{Get, Item};
 use std::ffi::{c_char, c_void};
 
-/// Copies the value of a key into `buffer`, and tells of its item in `item` (which may be NULL).
+/// Copies the value of a key into `buffer`, and the item's properties into `item` (which may be NULL).
 ///
-/// KEYWAY_NOT_FOUND: there is none. KEYWAY_ERROR_BUFFER_TOO_SMALL: item->value_len bytes are needed, and nothing was copied
+/// KEYWAY_NOT_FOUND: there is no such item. KEYWAY_ERROR_BUFFER_TOO_SMALL: item->value_len bytes are needed, and nothing was
+/// copied
 /// (a `buffer_size` of 0 asks for the length). With any other result the buffer may have been written to.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn keyway_get(
@@ -28,7 +29,7 @@ pub unsafe extern "C" fn keyway_get(
     boundary(|| unsafe { get_into(cache, key, key_len, &how, buffer, buffer_size, item) })
 }
 
-/// As keyway_get(), and tells the item's CAS unique too.
+/// As keyway_get(), and also returns the item's CAS unique.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn keyway_gets(
     cache: *mut keyway,
@@ -47,7 +48,7 @@ pub unsafe extern "C" fn keyway_gets(
     boundary(|| unsafe { get_into(cache, key, key_len, &how, buffer, buffer_size, item) })
 }
 
-/// As keyway_gets(), and gives the item a new `exptime`, also if the buffer turns out to be too small.
+/// As keyway_gets(), and gives the item a new `exptime`, even if the buffer is too small.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn keyway_gat(
     cache: *mut keyway,
@@ -68,7 +69,8 @@ pub unsafe extern "C" fn keyway_gat(
     boundary(|| unsafe { get_into(cache, key, key_len, &how, buffer, buffer_size, item) })
 }
 
-/// As keyway_gets(), with the value in memory from malloc(), a zero byte after it: give it to keyway_free() or free(). `*value`
+/// As keyway_gets(), with the value in memory from malloc() and a zero byte after it. Free it by keyway_free() or free().
+/// `*value`
 /// is NULL unless the result is KEYWAY_OK.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn keyway_get_alloc(
@@ -107,9 +109,10 @@ pub unsafe extern "C" fn keyway_gat_alloc(
     boundary(|| unsafe { get_allocated(cache, key, key_len, &how, value, item) })
 }
 
-/// Gets `count` items: each entry's key and key_len are given, its other fields are answered. The values lie in one block from
-/// malloc(), which is stored in `*block`: give it to keyway_free() or free() when the values are done with (NULL if there is
-/// none). The result is KEYWAY_OK if every entry was found or not, else the first entry's that failed.
+/// Gets `count` items. Each entry's key and key_len are inputs, its other fields outputs. The values are in one block from
+/// malloc(), which is stored in `*block` (NULL if there is none). Free it by keyway_free() or free() after the last use of
+/// the values. The result is KEYWAY_OK if each entry was found or not found, otherwise the result of the first entry that
+/// failed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn keyway_get_many(
     cache: *mut keyway,
@@ -121,7 +124,7 @@ pub unsafe extern "C" fn keyway_get_many(
     boundary(|| unsafe { get_many(cache, entries, count, block) })
 }
 
-/// Frees what keyway_get_alloc(), keyway_gat_alloc() and keyway_get_many() allocated; the same as free(). NULL is ignored.
+/// Frees memory of keyway_get_alloc(), keyway_gat_alloc() and keyway_get_many(); the same as free(). NULL is ignored.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn keyway_free(block: *mut c_void) {
     // SAFETY: the caller's word.

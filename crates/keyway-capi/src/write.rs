@@ -7,10 +7,10 @@ use crate::types::*;
 use ::keyway::{Arithmetic, Delete, Deleted, Number, Session, Store, StoreMode, Stored, WriteError};
 use std::ffi::c_void;
 
-/// Stores a value whatever was there.
+/// Stores a value, whether the key has one or not.
 ///
-/// `exptime` is memcached's, here and everywhere: 0 never, negative at once, up to 30 days seconds from now, above that a Unix
-/// time. `flags` are the caller's own.
+/// `exptime` is memcached's, in all functions: 0 never, negative at once, up to 30 days seconds from now, above that a Unix
+/// time. `flags` are for the caller.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn keyway_set(
     cache: *mut keyway,
@@ -58,7 +58,7 @@ pub unsafe extern "C" fn keyway_replace(
     boundary(|| unsafe { store(cache, key, key_len, value, value_len, &how) })
 }
 
-/// Adds bytes at the end of a value, which keeps its flags and its exptime; KEYWAY_NOT_STORED: there is none.
+/// Adds bytes at the end of a value, which keeps its flags and its exptime. KEYWAY_NOT_STORED: the key has no value.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn keyway_append(
     cache: *mut keyway,
@@ -72,7 +72,7 @@ pub unsafe extern "C" fn keyway_append(
     boundary(|| unsafe { store(cache, key, key_len, value, value_len, &how) })
 }
 
-/// Adds bytes before a value, which keeps its flags and its exptime; KEYWAY_NOT_STORED: there is none.
+/// Adds bytes before a value, which keeps its flags and its exptime. KEYWAY_NOT_STORED: the key has no value.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn keyway_prepend(
     cache: *mut keyway,
@@ -86,8 +86,8 @@ pub unsafe extern "C" fn keyway_prepend(
     boundary(|| unsafe { store(cache, key, key_len, value, value_len, &how) })
 }
 
-/// Stores a value if the item still has this CAS unique, which keyway_gets() told; otherwise KEYWAY_EXISTS (it has been changed)
-/// or KEYWAY_NOT_FOUND.
+/// Stores a value if the item still has this CAS unique, which keyway_gets() returned; otherwise KEYWAY_EXISTS (it has
+/// changed) or KEYWAY_NOT_FOUND.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn keyway_cas(
     cache: *mut keyway,
@@ -107,7 +107,7 @@ pub unsafe extern "C" fn keyway_cas(
     boundary(|| unsafe { store(cache, key, key_len, value, value_len, &how) })
 }
 
-/// Deletes an item, or answers KEYWAY_NOT_FOUND.
+/// Deletes an item, or returns KEYWAY_NOT_FOUND.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn keyway_delete(cache: *mut keyway, key: *const c_void, key_len: usize) -> keyway_result {
     boundary(|| {
@@ -122,8 +122,8 @@ pub unsafe extern "C" fn keyway_delete(cache: *mut keyway, key: *const c_void, k
     })
 }
 
-/// Adds `delta` to a decimal number, modulo 2^64, and stores the sum in `*number` (which may be NULL). KEYWAY_NOT_FOUND: there
-/// is none; KEYWAY_ERROR_NOT_A_NUMBER: it is something else.
+/// Adds `delta` to a decimal number, modulo 2^64, and stores the sum in `*number` (which may be NULL). KEYWAY_NOT_FOUND:
+/// there is no such item; KEYWAY_ERROR_NOT_A_NUMBER: its value is not a number.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn keyway_incr(
     cache: *mut keyway,
@@ -149,7 +149,7 @@ pub unsafe extern "C" fn keyway_decr(
     unsafe { count(cache, key, key_len, number, |session, key| session.decr(key, delta)) }
 }
 
-/// As keyway_incr(), but where there is no item, one with the number `initial` is stored.
+/// As keyway_incr(), but if there is no item, one with the number `initial` is stored.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn keyway_incr_with_initial(
     cache: *mut keyway,
@@ -165,7 +165,7 @@ pub unsafe extern "C" fn keyway_incr_with_initial(
     unsafe { count(cache, key, key_len, number, verb) }
 }
 
-/// As keyway_decr(), but where there is no item, one with the number `initial` is stored.
+/// As keyway_decr(), but if there is no item, one with the number `initial` is stored.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn keyway_decr_with_initial(
     cache: *mut keyway,
@@ -181,7 +181,7 @@ pub unsafe extern "C" fn keyway_decr_with_initial(
     unsafe { count(cache, key, key_len, number, verb) }
 }
 
-/// Gives an item a new `exptime`, or answers KEYWAY_NOT_FOUND.
+/// Gives an item a new `exptime`, or returns KEYWAY_NOT_FOUND.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn keyway_touch(cache: *mut keyway, key: *const c_void, key_len: usize, exptime: i64) -> keyway_result {
     boundary(|| {
@@ -192,7 +192,7 @@ pub unsafe extern "C" fn keyway_touch(cache: *mut keyway, key: *const c_void, ke
     })
 }
 
-/// Empties the cache for everybody: with `exptime` 0 at once, otherwise of everything that is stored until then, and then.
+/// Empties the cache for all its users: with `exptime` 0 at once, otherwise at that time, of all items stored until then.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn keyway_flush_all(cache: *mut keyway, exptime: i64) -> keyway_result {
     boundary(|| {

@@ -296,7 +296,7 @@ fn an_address_is_no_place() {
     let (status, said) = ground.run_at(Path::new(&address), &[], &["argument"]);
     assert!(status.success(), "{status}\n{said}");
     assert!(
-        said.contains("how a server's address is written") && said.contains("--region-socket"),
+        said.contains("is the address of a server") && said.contains("--region-socket"),
         "{said}"
     );
     assert!(!Path::new(&address).exists());

@@ -292,7 +292,7 @@ pub(crate) fn check(which: Which) -> Result<(), Failure> {
         0 => Ok(()),
         _ => Err(Failure::new(
             exit::NO,
-            format_args!("{shown} is damaged ({count} problems): remove it, and start afresh"),
+            format_args!("{shown} is damaged ({count} problems): remove it and make a new one"),
         )),
     }
 }
@@ -336,13 +336,13 @@ fn check_in_use(cache: &Cache, shown: &str) -> Result<(), Failure> {
         0 => Err(Failure::new(
             exit::IN_USE,
             format_args!(
-                "{shown} is in use: the rest can be verified when its users have stopped, or of a copy (`keyway copy {shown} COPY`)"
+                "{shown} is in use: the rest can be verified when its users have stopped, or on a copy (`keyway copy {shown} COPY`)"
             ),
         )),
         n => Err(Failure::new(
             exit::NO,
             format_args!(
-                "{shown} is in use, and damage was met {n} times while its items were read: stop its users, and check it again"
+                "{shown} is in use, and {n} damaged places were found while its items were read: stop its users and check it again"
             ),
         )),
     }

@@ -12,21 +12,22 @@ use std::process::Command;
 
 /// What `--help` says below the options.
 pub(crate) const HELP: &str = "\
-Before PROGRAM's main the region is attached, by libkeyway, which is preloaded; PROGRAM's own keyway_open() of the same place is given
-that cache. A program whose cache is in another library names that one: --library with the drop-in (libmemcached.so.11), or with the
-Python package's module (keyway/_keyway.abi3.so), or with PROGRAM's own file, if it is a Rust program that is prepared for it. Then, for PROGRAM and all that it starts, and for good:
+libkeyway is preloaded and attaches the region before PROGRAM's main. PROGRAM's own keyway_open() of the same place returns that cache.
+If the program's cache is in another library, name it by --library: the drop-in (libmemcached.so.11), the Python package's module
+(keyway/_keyway.abi3.so), or PROGRAM's own file, if it is a Rust program that is prepared for this. Then the following holds
+permanently, for PROGRAM and all programs that it starts:
 
   the gate       where the processor has protection keys, the region's memory is accessible inside calls only
-  mseal          the region's mapping cannot be unmapped, moved, replaced or given other rights      Linux 6.10
-  PR_SET_MDWE    no memory that is or was writable becomes executable (--allow-jit: it may)          Linux 6.3
+  mseal          the region's mapping cannot be unmapped, moved, replaced or given other permissions Linux 6.10
+  PR_SET_MDWE    no memory that is or was writable becomes executable (unless --allow-jit)           Linux 6.3
   seccomp        ptrace, process_vm_readv, process_vm_writev, bpf, io_uring, userfaultfd, pkey_* and others fail with EPERM,
-                 and so do chmod, chown and setxattr, of any file (--allow-chmod: they do not)
+                 and so do chmod, chown and setxattr of any file (unless --allow-chmod)
   Landlock       the region's file and /proc/PID (memory, descriptors) cannot be opened              Linux 5.13
-  descriptors    none stays that leads to the region
-  scan           WRPKRU and XRSTOR in the mapped code are told of (--strict-scan: they are refused, and later code as well)
+  descriptors    no descriptor of the region remains open
+  scan           WRPKRU and XRSTOR in the mapped code are reported (--strict-scan: refused, and so is code that is mapped later)
 
-What the kernel lacks is said, and done without. A forked child of PROGRAM has no cache, nor has a program that PROGRAM starts. docs/security.md has the whole list of what
-is stopped and what is not; it ends with what no process can close for itself.
+Protection that the kernel does not have is reported and left out. Forked children of PROGRAM, and programs that it starts, have no
+cache. docs/security.md lists what is stopped, what is not, and what no process can close for itself.
 
 Examples:
   keyway exec -- ./my-program --its-option
@@ -68,7 +69,7 @@ fn command(spec: &Spec, library: Option<PathBuf>, program: &[OsString]) -> Resul
     }
     if !has_cache(&library) {
         return Err(Failure::usage(format_args!(
-            "{}: there is no cache in it that could be attached before main; docs/security.md tells what can be named here",
+            "{}: it contains no cache that could be attached before main; docs/security.md lists what --library can name",
             library.display()
         )));
     }
@@ -144,16 +145,16 @@ fn can_be_hardened(path: &Path) -> Result<(), String> {
             return Err("it changes its user or group (setuid): nothing can be preloaded into it".to_owned());
         }
         let mut head = Vec::new();
-        let file = std::fs::File::open(&path).map_err(|e| format!("it cannot be looked at: {e}"))?;
+        let file = std::fs::File::open(&path).map_err(|e| format!("it cannot be read: {e}"))?;
         file.take(64 << 10).read_to_end(&mut head).map_err(|e| e.to_string())?;
         match kind(&head) {
             Kind::Dynamic => return Ok(()),
             Kind::Static => return Err("it is linked statically: nothing can be preloaded into it".to_owned()),
             Kind::Script(interpreter) => path = interpreter,
-            Kind::Other => return Err("it is no program of this machine (ELF, 64 bits, little-endian)".to_owned()),
+            Kind::Other => return Err("it is not a program of this machine (ELF, 64 bits, little-endian)".to_owned()),
         }
     }
-    Err("its interpreter is a script, and so on".to_owned())
+    Err("its interpreter is a script whose interpreter is a script, too many times".to_owned())
 }
 
 #[derive(Debug, PartialEq, Eq)]

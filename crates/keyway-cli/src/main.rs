@@ -1,4 +1,4 @@
-//! `keyway`: runs a Keyway cache, and looks into one. Wiring only: every rule is the server's or the library's.
+//! `keyway`: runs a Keyway cache, and inspects one. Wiring only: every rule is the server's or the library's.
 //!
 //! This is the one crate that prints; exit codes are in [`exit`].
 
@@ -42,19 +42,20 @@ use plan::Plan;
 const EXAMPLES: &str = "\
 Examples:
   keyway serve                                    serve on 127.0.0.1:11211; the cache survives restarts and kill -9
-  keyway serve --listen 0.0.0.0 --memory 4g       serve everybody, with 4 GiB
+  keyway serve --listen 0.0.0.0 --memory 4g       serve on every interface, with 4 GiB
   keyway serve --socket /run/keyway.sock --listen 127.0.0.1:0
                                                   serve a Unix socket only
   keyway memcached -m 64 -p 11211 -u nobody       take memcached's own command line
-  keyway get greeting                             look into the default region, with or without a server
+  keyway get greeting                             read the default region, with or without a server
   keyway check /dev/shm/keyway-0-11211            verify a region
-  keyway bench --quick                            measure it, beside memcached if that is installed
-  keyway copy /dev/shm/keyway-0-11211 /mnt/warm   clone a region while it is in use
+  keyway bench --quick                            measure it, and memcached if that is installed
+  keyway copy /dev/shm/keyway-0-11211 /mnt/warm   copy a region while it is in use
 
-Exit codes: 0 done; 1 the answer is no (key absent, region damaged) or the server ended badly; 2 the region cannot be opened;
-3 `check` of a region in use: nothing wrong was found, and not everything can be verified; 64 wrong command line; 67 no such user; 71 the system refused something.";
+Exit codes: 0 done; 1 negative result (key absent, region damaged) or the server ended badly; 2 the region cannot be opened;
+3 `check` of a region in use: no problem found, but not everything can be verified; 64 wrong command line; 67 no such user;
+71 the system refused something.";
 
-/// A memcached-compatible cache whose items live in a shared region that outlasts every process.
+/// A memcached-compatible cache in shared memory. Its items are in a region, a file that survives every process
 #[derive(Parser)]
 #[command(name = "keyway", version, about, after_help = EXAMPLES, max_term_width = 110)]
 struct Cli {
@@ -73,8 +74,8 @@ enum Command {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<OsString>,
     },
-    /// Verify every invariant of a region; exit 1 and say where if one does not hold. Of a region in use the items are read; exit 3 if
-    /// they can be
+    /// Verify every invariant of a region; if one does not hold, report it and exit with 1. If the region is in use, only its items are
+    /// read; exit with 3 if all can be read
     Check {
         /// The region's file
         path: PathBuf,
@@ -90,7 +91,7 @@ enum Command {
     /// Store a value
     Set {
         key: String,
-        /// The value; standard input if left out
+        /// The value [default: standard input]
         value: Option<String>,
         /// Seconds until it expires; above 30 days a Unix time; 0 never
         #[arg(long, default_value_t = 0, allow_negative_numbers = true)]
@@ -107,7 +108,7 @@ enum Command {
         #[command(flatten)]
         region: Region,
     },
-    /// List all keys, one a line
+    /// List all keys, one per line
     Keys {
         #[command(flatten)]
         region: Region,
@@ -117,35 +118,35 @@ enum Command {
         #[command(flatten)]
         region: Region,
     },
-    /// Print what a region is and what was counted in it
+    /// Print a region's properties and counters
     Stats {
         #[command(flatten)]
         region: Region,
     },
-    /// Copy a region that may be in use to another path, for warming another host
+    /// Copy a region, which may be in use, to another path, for example to warm another host
     Copy {
         /// The region's file
         from: PathBuf,
-        /// The copy's; it appears when it is complete
+        /// The copy's file; it appears when the copy is complete
         to: PathBuf,
-        /// Replace what is there
+        /// Replace an existing file
         #[arg(long)]
         force: bool,
         #[command(flatten)]
         owner: Owner,
     },
-    /// Measure Keyway's doors, beside memcached or another server
+    /// Measure Keyway's doors, and memcached or another server for comparison
     Bench(Box<bench::Bench>),
     /// Works for a parent that measures
     #[command(name = keyway_bench::processes::COMMAND, hide = true)]
     BenchWorker,
-    /// The kernel door's program: on interfaces, and pinned, as a step of its own
+    /// Attach the kernel door's program to interfaces and pin it, separately from the server
     #[cfg(feature = "kernel")]
     Kernel {
         #[command(subcommand)]
         command: kernel::Command,
     },
-    /// Start a program that cannot get at the region but through the library's calls
+    /// Start a program that can access the region only through the library's calls
     #[command(after_help = exec::HELP)]
     Exec {
         /// The region's file, made if absent [default: /dev/shm/keyway-UID-11211]
@@ -156,19 +157,20 @@ enum Command {
         region_socket: Option<PathBuf>,
         #[command(flatten)]
         owner: Owner,
-        /// Refuse if code that could open the gate is mapped (but for the C library's own), and refuse to map code later (dlopen)
+        /// Refuse to start if code that could open the gate is mapped (except the C library's own), and forbid mapping code later (dlopen)
         #[arg(long)]
         strict_scan: bool,
-        /// Let memory be written and then executed, as programs need that compile while they run
+        /// Allow memory to be written and then executed, for programs with a just-in-time compiler
         #[arg(long)]
         allow_jit: bool,
-        /// Let the modes, owners and extended attributes of files be changed (chmod, chown, setxattr): also the region's, so that others could read it
+        /// Allow changes of modes, owners and extended attributes of files (chmod, chown, setxattr). This includes the region's file, so other
+        /// users could get access to it
         #[arg(long)]
         allow_chmod: bool,
-        /// The library that has the cache, if it is not the libkeyway beside this program
+        /// The library that contains the program's cache [default: the libkeyway beside this program]
         #[arg(long, value_name = "PATH")]
         library: Option<PathBuf>,
-        /// Say more
+        /// Print more
         #[arg(long, short = 'v')]
         verbose: bool,
         /// The program and its arguments
@@ -205,7 +207,7 @@ impl Region {
 #[derive(Args)]
 struct Owner {
     /// Use the region even if another user owns its file, or its mode lets every user write to it. Such a user can change items at any time,
-    /// and kill this process by truncating the file (SIGBUS)
+    /// and end this process by truncating the file (SIGBUS)
     #[arg(long)]
     any_owner: bool,
 }
@@ -218,10 +220,10 @@ impl Owner {
 
 #[derive(Args)]
 struct Serve {
-    /// Address to listen on, port 11211 unless given; may be repeated; port 0: no TCP [default: 127.0.0.1]
+    /// Address to listen on, with port 11211 if none is given; may be repeated; port 0: no TCP [default: 127.0.0.1]
     #[arg(long, short = 'l', value_name = "ADDR[:PORT]")]
     listen: Vec<String>,
-    /// Unix socket to listen on, besides TCP
+    /// Unix socket to listen on, in addition to TCP
     #[arg(long, value_name = "PATH")]
     socket: Option<PathBuf>,
     /// Mode of the Unix socket, octal
@@ -230,22 +232,23 @@ struct Serve {
     /// Unix socket through which the region is handed out to programs that use the library
     #[arg(long, value_name = "PATH")]
     region_socket: Option<PathBuf>,
-    /// Who gets the region there besides this user: names or numbers of users, and of groups after a colon, such as www-data,:33
+    /// Users and groups that get the region there, in addition to this user: names or numbers, groups after a colon, such as www-data,:33
     #[arg(long, value_name = "USER,:GROUP,...", requires = "region_socket", value_parser = allowed::parse)]
     region_writers: Option<Allowed>,
-    /// Who gets it for reading only; the server does what they write. --region-writers goes before it, and it before this user
+    /// Users and groups that get it for reading only; the server executes their writes. --region-writers takes precedence over this
+    /// list, and this list over this user
     #[arg(long, value_name = "USER,:GROUP,...", requires = "region_socket", value_parser = allowed::parse)]
     region_readers: Option<Allowed>,
-    /// UDP address to serve besides, port 11211 unless given; answers this machine only unless --udp-allow names others
+    /// UDP address to serve in addition, with port 11211 if none is given; answers this machine only unless --udp-allow names other networks
     #[arg(long, value_name = "ADDR[:PORT]")]
     udp: Option<String>,
-    /// Networks whose datagrams are answered, such as 10.0.0.0/8; others are ignored; may be repeated [default: loopback]
+    /// Networks whose datagrams are answered, such as 10.0.0.0/8; other datagrams are ignored; may be repeated [default: loopback]
     #[arg(long, value_name = "CIDR", requires = "udp", value_delimiter = ',')]
     udp_allow: Vec<Network>,
-    /// Longest answer to a datagram; what is longer is cut off with an error. A plain number counts bytes
+    /// Longest answer to a datagram; a longer answer is cut, with an error. A plain number counts bytes
     #[arg(long, value_name = "SIZE", requires = "udp", default_value = "16k", value_parser = size::parse_answer_size)]
     udp_answer_max: usize,
-    /// Interfaces on which a BPF program answers the UDP gets of hot items before the server sees them, such as eth0,lo
+    /// Interfaces on which a BPF program answers UDP gets of hot items before they reach the server, such as eth0,lo
     #[arg(long, value_name = "IFACE,...", requires = "udp", value_delimiter = ',')]
     kernel: Vec<String>,
     /// Use the program that `keyway kernel attach` has pinned in this folder: this process then needs no capability
@@ -254,15 +257,15 @@ struct Serve {
     /// Memory for the program's copies and their index
     #[arg(long, value_name = "SIZE", default_value = "64m", value_parser = size::parse_mebibytes)]
     kernel_memory: u64,
-    /// Answers that a source gets from the program in a second, and how many at once; what is above goes to the server
+    /// Answers per second that the program gives to one source, and the burst; further requests go to the server
     #[arg(long, value_name = "N[:BURST]", value_parser = parse_rate)]
     kernel_rate: Option<(u32, u32)>,
-    /// The region's file, made if absent, or memfd: gone with the server [default: /dev/shm/keyway-UID-PORT]
+    /// The region's file, which is made if absent, or memfd: memory that is lost when the server ends [default: /dev/shm/keyway-UID-PORT]
     #[arg(long, value_name = "PATH|memfd", value_parser = place::parse)]
     region: Option<Place>,
     #[command(flatten)]
     owner: Owner,
-    /// Size of a new region, index and headers included: 512k, 64m, 1g; a plain number counts MiB
+    /// Size of the region, index and headers included: 512k, 64m, 1g; a plain number counts MiB. A smaller existing region grows to it
     #[arg(long, short = 'm', value_name = "SIZE", default_value = "64m", value_parser = size::parse_mebibytes)]
     memory: u64,
     /// Largest item, 1k to 1g; a plain number counts bytes
@@ -271,57 +274,59 @@ struct Serve {
     /// Worker threads
     #[arg(long, short = 't', value_name = "N", default_value_t = 4, value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=4096))]
     threads: usize,
-    /// CPUs for the worker threads, one each in turn, such as 0-3,6; memory comes from their NUMA nodes in turn
+    /// CPUs for the worker threads, one for each thread in turn, such as 0-3,6; a new region's memory is interleaved over their NUMA nodes
     #[arg(long, value_name = "LIST")]
     cpus: Option<String>,
-    /// Before it sleeps, a worker looks for work for so many microseconds: lower latency, for a whole CPU
+    /// Microseconds for which a worker looks for work before it sleeps: lower latency, but each worker uses a whole CPU
     #[arg(long, value_name = "US", default_value = "0", value_parser = cpus::parse_busy_poll)]
     busy_poll: Duration,
-    /// What workers wait for connections with: io_uring, epoll, or auto, which is io_uring where the system has it
+    /// How workers wait for connections: io_uring, epoll, or auto, which is io_uring where the system has it
     #[arg(long, value_name = "auto|epoll|io_uring", default_value = "auto", value_parser = cpus::parse_event_loop)]
     event_loop: EventLoop,
     /// Most connections at a time
     #[arg(long, short = 'c', value_name = "N", default_value_t = 1024, value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..))]
     connections: usize,
-    /// Memory that all connections together may hold for requests and answers on their way; above it they are read later, then the one
-    /// that holds most is closed [default: a quarter of --memory, at least 64m]
+    /// Memory that all connections together may hold for requests and answers. Near the limit connections are read later; at the limit
+    /// the one that holds most is closed [default: a quarter of --memory, at least 64m and 4 x --max-item]
     #[arg(long, value_name = "SIZE", value_parser = size::parse_mebibytes)]
     connection_memory: Option<u64>,
-    /// Close connections that are idle for so many seconds; 0: never
+    /// Close connections that are idle for this many seconds; 0: never
     #[arg(long, value_name = "S", default_value_t = 0)]
     idle_timeout: u32,
     /// Back the region with huge pages
     #[arg(long)]
     huge_pages: bool,
-    /// Touch all of the region's memory at the start, rather than at first use
+    /// Fault in all of the region's memory at the start, and not at first use
     #[arg(long)]
     prefault: bool,
     /// Fail stores when memory is full, instead of evicting
     #[arg(long)]
     no_evict: bool,
-    /// Every acknowledged change outlives a power failure: needs a file on persistent memory (DAX)
+    /// Durable mode: every acknowledged change survives a power failure; needs a file on persistent memory (DAX)
     #[arg(long)]
     strict: bool,
-    /// Give every item of a new region a checksum that every reader verifies: what a process scribbles over is a miss, not a wrong value
+    /// Give every item of a new region a checksum that every reader verifies: data that a process overwrites by mistake becomes a miss,
+    /// not a wrong value
     #[arg(long)]
     checksums: bool,
-    /// Threads of all processes that a new region has room for, at least 32; one in eight is kept for servers, and at least 8
+    /// Thread slots of a new region, for all processes, at least 32; one in eight, and at least 8, is reserved for servers
     /// [default: one for each 512 KiB of memory, 32 to 4096]
     #[arg(long, value_name = "N")]
     sessions: Option<usize>,
-    /// If nobody has used the region for more than so many seconds, do what --gap says [default: any time will do]
+    /// Apply --gap if no process has used the region for more than this many seconds [default: never]
     #[arg(long, value_name = "S")]
     max_gap: Option<u64>,
-    /// What becomes of the items after a longer gap: served all the same, served as stale ones (meta flag X), or flushed
+    /// What to do with the items after a longer gap: serve them, serve them as stale (meta flag X), or flush them
     #[arg(long, value_name = "serve|stale|flush", default_value = "serve", value_parser = parse_gap)]
     gap: Gap,
-    /// Do not give up, once it serves, what serving does not take (Landlock, seccomp, capabilities, no_new_privs)
+    /// Do not confine the server. By default it gives up everything that it does not need once it serves (Landlock, seccomp,
+    /// capabilities, no_new_privs)
     #[arg(long)]
     no_sandbox: bool,
-    /// Let in only who authenticates: a file with lines user:password
+    /// Clients must authenticate: a file with lines user:password
     #[arg(long, value_name = "PATH")]
     auth_file: Option<PathBuf>,
-    /// Have `stats sizes` count the items by size: each time by a walk over all of them
+    /// Let `stats sizes` count the items by size, each time by a walk over all items
     #[arg(long)]
     track_sizes: bool,
     /// Forbid flush_all
@@ -330,7 +335,7 @@ struct Serve {
     /// Allow the command `shutdown`
     #[arg(long)]
     allow_shutdown: bool,
-    /// Log more: -v the server's doings, -vv connections, -vvv requests
+    /// Log more: -v events of the server, -vv connections, -vvv requests
     #[arg(long, short = 'v', action = ArgAction::Count)]
     verbose: u8,
 }
@@ -427,7 +432,7 @@ fn parse_rate(text: &str) -> Result<(u32, u32), String> {
     match (rate.parse(), burst.parse()) {
         (Ok(rate), Ok(burst)) if rate > 0 && burst > 0 => Ok((rate, burst)),
         _ => Err(format!(
-            "\"{text}\" is no rate: write answers in a second, and how many at once, as in 1000:100"
+            "\"{text}\" is not a rate: write answers per second and the burst, as in 1000:100"
         )),
     }
 }
@@ -437,14 +442,14 @@ fn parse_gap(text: &str) -> Result<Gap, String> {
         "serve" => Ok(Gap::Serve),
         "stale" => Ok(Gap::Stale),
         "flush" => Ok(Gap::Flush),
-        _ => Err("it is one of serve, stale, flush".to_owned()),
+        _ => Err("it must be serve, stale or flush".to_owned()),
     }
 }
 
 fn parse_mode(text: &str) -> Result<u32, String> {
     match u32::from_str_radix(text, 8) {
         Ok(mode) if mode <= 0o777 => Ok(mode),
-        _ => Err(format!("\"{text}\" is no octal file mode, such as 700 or 0770")),
+        _ => Err(format!("\"{text}\" is not an octal file mode, such as 700 or 0770")),
     }
 }
 

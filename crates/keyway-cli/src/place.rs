@@ -34,7 +34,7 @@ fn default_path_for(name: &str) -> PathBuf {
 /// `memfd`, or a path.
 pub(crate) fn parse(text: &str) -> Result<Place, String> {
     match text {
-        "" => Err("a region is \"memfd\" or a path".to_owned()),
+        "" => Err("a region must be \"memfd\" or a path".to_owned()),
         "memfd" => Ok(Place::Memfd),
         path => Ok(Place::Path(path.into())),
     }
@@ -64,8 +64,8 @@ pub(crate) fn open(place: &Place, options: &Options, slack: usize) -> Result<Cac
     })?;
     if cache.info().discarded {
         log::warn!(
-            "region {place}: what was there was discarded, because the machine stopped while it was in use and parts of it may not have \
-             reached the disk; stop its users before a shutdown to keep it, or put it where it is made strict (--strict)"
+            "region {place}: the old region was discarded, because the machine stopped while it was in use and parts of it may not have \
+             reached the disk; to keep a region, stop its users before a shutdown, or use durable mode (--strict)"
         );
     }
     Ok(cache)

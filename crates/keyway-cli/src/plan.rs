@@ -65,7 +65,7 @@ impl Plan {
             return Ok(());
         }
         Err(Failure::usage(format_args!(
-            "{option} {memory} (bytes): it must be at least {least}, so that four of the largest items ({item_option} {item}) can be on their way"
+            "{option} {memory} (bytes): it must be at least {least}, enough to receive four of the largest items ({item_option} {item}) at the same time"
         )))
     }
 
@@ -147,7 +147,7 @@ impl Plan {
                     log::warn!("files are not confined: this kernel has no Landlock (Linux 5.13, and CONFIG_SECURITY_LANDLOCK)");
                 }
                 log::info!(
-                    "confined: {}system calls that serving takes (seccomp), no_new_privs, capabilities {capabilities:#x}",
+                    "confined: {}system calls that serving needs (seccomp), no_new_privs, capabilities {capabilities:#x}",
                     if landlock { "files of its options (Landlock), " } else { "" },
                 );
             }
@@ -210,7 +210,7 @@ impl Plan {
         {
             let (name, has) = (&self.config.region, info.sessions_max);
             log::warn!(
-                "region {name} has room for {has} threads, not the {asked} asked for: it keeps what it was made with (--sessions)"
+                "region {name} has slots for {has} threads, not the requested {asked}: their number does not change after a region is made (--sessions)"
             );
         }
         // A region has whole segments, so what was asked for and what it has are never quite the same.
@@ -218,7 +218,7 @@ impl Plan {
             let (limit, wanted) = (size_text(info.limit_bytes), size_text(self.options.memory));
             let name = &self.config.region;
             log::warn!(
-                "region {name} has {limit} and keeps them, not the {wanted} asked for: a start lowers no memory limit; send cache_memlimit, or remove the file"
+                "region {name} keeps its {limit}, not the requested {wanted}: a start does not lower the memory limit; send cache_memlimit, or remove the file"
             );
         }
         Ok(cache)

@@ -483,7 +483,7 @@ fn an_address_is_no_region() {
             let said = String::from_utf8_lossy(&output.stderr);
             assert_eq!(output.status.code(), Some(64), "{arguments:?}: {said}");
             assert!(
-                said.contains("how a server's address is written") && said.contains("--region-socket"),
+                said.contains("is the address of a server") && said.contains("--region-socket"),
                 "{said}"
             );
             assert!(!folder.0.join(text).exists(), "{arguments:?}");
@@ -516,7 +516,7 @@ fn room_for_more_threads_is_asked_for_at_the_making() {
     assert_eq!(start("300"), (["300".to_owned(), "37".to_owned()], String::new()));
     let (shown, said) = start("64");
     assert_eq!(shown, ["300", "37"]);
-    assert!(said.contains("has room for 300 threads, not the 64 asked for"), "{said}");
+    assert!(said.contains("has slots for 300 threads, not the requested 64"), "{said}");
     for refused in ["31", "513"] {
         let arguments = [
             "serve",

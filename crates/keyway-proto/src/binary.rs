@@ -8,7 +8,7 @@
 //! |        |        | length | length |        |        | length |        |        |
 //! ```
 //!
-//! What is refused, with which words, and what then becomes of the connection is memcached's (`docs/protocol.md`, "The binary
+//! What is refused, with which words, and what then becomes of the connection is memcached's (`docs/protocol.md`, "Binary
 //! protocol"). The norm is memcached's `protocol_binary.h` and its wiki's page "BinaryProtocolRevamped".
 
 use crate::decode::{Decoded, RefusedData, is_too_large};

@@ -161,7 +161,7 @@ impl Acceptor {
             match signal {
                 SIGHUP => reload_users(&self.shared),
                 _ => {
-                    log::info!("signal {signal}: shutting down; once more to exit at once");
+                    log::info!("signal {signal}: shutting down; send it again to exit at once");
                     self.shared.stop();
                 }
             }
@@ -332,7 +332,7 @@ impl Acceptor {
 /// Reads the authentication file again; a bad one leaves the old users in force.
 fn reload_users(shared: &Shared) {
     let (Some(path), Some(users)) = (&shared.config.auth_file, &shared.users) else {
-        log::info!("SIGHUP: nothing to read again");
+        log::info!("SIGHUP: there is no file to read again");
         return;
     };
     match Users::load(path) {
@@ -340,6 +340,6 @@ fn reload_users(shared: &Shared) {
             *users.write().unwrap_or_else(std::sync::PoisonError::into_inner) = new;
             log::info!("SIGHUP: read {} again", path.display());
         }
-        Err(error) => log::error!("SIGHUP: {} {error}; the old users stay", path.display()),
+        Err(error) => log::error!("SIGHUP: {} {error}; the old users remain valid", path.display()),
     }
 }

@@ -48,7 +48,7 @@ impl fmt::Display for AuthFileError {
                 f,
                 "has mode {mode:03o}: every user of this machine can read or change its passwords; chmod 600 it (640 for a group)"
             ),
-            Self::Empty => write!(f, "has no line \"user:password\", so nobody could log in"),
+            Self::Empty => write!(f, "has no line \"user:password\", so no client could log in"),
         }
     }
 }

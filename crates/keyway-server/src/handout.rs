@@ -59,9 +59,10 @@ fn hand_out(
     socket: &RegionSocket,
     has_room: bool,
 ) -> Result<(UnixCredentials, Option<UnixStream>), String> {
-    let peer = getsockopt(stream, PeerCredentials).map_err(|error| format!("the server cannot tell who asks: {error}"))?;
+    let peer = getsockopt(stream, PeerCredentials)
+        .map_err(|error| format!("the server cannot read the credentials of this process: {error}"))?;
     let not_opened = |error: io::Error| format!("the server cannot open its region's file again: {error}");
-    let not_taken = |error: io::Error| format!("process {} does not take it: {error}", peer.pid());
+    let not_taken = |error: io::Error| format!("process {} does not accept it: {error}", peer.pid());
     match socket.right(peer.uid(), peer.gid(), geteuid().as_raw()) {
         Right::Write => {
             let files = cache.descriptors().map_err(not_opened)?;
@@ -77,7 +78,7 @@ fn hand_out(
             send(stream, &line, &descriptors).map_err(not_taken)?;
             Ok((peer, None))
         }
-        Right::Read if !has_room => Err("the server has as many connections as it may have (--connections)".to_owned()),
+        Right::Read if !has_room => Err("the server has reached its limit of connections (--connections)".to_owned()),
         Right::Read => {
             let file = cache.descriptor_to_read().map_err(not_opened)?;
             let (ours, theirs) = UnixStream::pair().map_err(|error| format!("the server cannot make a connection: {error}"))?;
@@ -96,29 +97,29 @@ fn hand_out(
 /// could do itself, if there were room; so it need not log in.
 pub(crate) fn give_line(stream: &UnixStream, cache: &Cache, socket: Option<&RegionSocket>, has_room: bool) -> bool {
     let given = getsockopt(stream, PeerCredentials)
-        .map_err(|error| format!("the server cannot tell who asks: {error}"))
+        .map_err(|error| format!("the server cannot read the credentials of this process: {error}"))
         .and_then(|peer| {
             let (user, group) = (peer.uid(), peer.gid());
             let own = geteuid().as_raw();
             let is_named = socket.is_some_and(|socket| socket.right(user, group, own) != Right::Nothing);
             if user != own && !is_named && !cache.may_write(user, group) {
                 return Err(format!(
-                    "the server serves nobody here who may not write its region, as user {user}, group {group}"
+                    "the server serves only processes here that may write its region; user {user}, group {group} may not"
                 ));
             }
             if !has_room {
-                return Err("the server has as many connections as it may have (--connections)".to_owned());
+                return Err("the server has reached its limit of connections (--connections)".to_owned());
             }
             let (device, inode) = cache.identity().map_err(|error| error.to_string())?;
             let line = format!("{GRANTED_LINE}{device}:{inode}\n");
-            send(stream, &line, &[]).map_err(|error| format!("process {} does not take a line: {error}", peer.pid()))?;
+            send(stream, &line, &[]).map_err(|error| format!("process {} does not accept a connection: {error}", peer.pid()))?;
             Ok(peer)
         });
     match given {
         Ok(peer) => {
             log::info!(
-                "process {} of user {} found no slot in the region: it is served by this server now; fewer processes and threads, or \
-                 --sessions for a new region, make room",
+                "process {} of user {} found no slot in the region: this server serves it now; use fewer processes and threads, or make a \
+                 new region with more slots (--sessions)",
                 peer.pid(),
                 peer.uid()
             );
@@ -126,7 +127,7 @@ pub(crate) fn give_line(stream: &UnixStream, cache: &Cache, socket: Option<&Regi
         }
         Err(why) => {
             if let Some(left_out) = LINE_REFUSED.may_speak() {
-                log::warn!("a line was not given: {why}{left_out}");
+                log::warn!("a program without a slot was not served: {why}{left_out}");
             }
             // A peer that has gone needs no answer.
             let _ = send(stream, &format!("{NAME} {why}\n"), &[]);

@@ -203,7 +203,7 @@ fn settings(config: &Config, kernel: &Kernel, udp: &[SocketAddr]) -> Result<Sett
 pub fn kernel_settings(address: SocketAddr, allow: Vec<(IpAddr, u8)>, kernel: &Kernel) -> Result<Settings, String> {
     if address.ip().is_unspecified() {
         return Err(format!(
-            "the kernel door compares destination addresses, so it needs a certain one: {address} is any; give the interface's own to --udp"
+            "the kernel door compares destination addresses, so it needs a specific one and not {address}; give the interface's own to --udp"
         ));
     }
     Ok(Settings {
@@ -228,7 +228,10 @@ fn program(kernel: &Kernel, settings: &Settings) -> Result<Program, String> {
         let here = door.attach(number).map_err(|error| format!("{name}: {error}"))?;
         let others = here.others();
         if !others.is_empty() {
-            log::warn!("the kernel door is not alone on {name}: {}", others.join(", "));
+            log::warn!(
+                "other programs see packets before or after the kernel door on {name}: {}",
+                others.join(", ")
+            );
         }
         attached.push(here);
     }
@@ -306,7 +309,7 @@ impl Keeper {
                 let mended = door.mend();
                 if mended > 0 {
                     self.post.mended.fetch_add(mended as u64, Relaxed);
-                    log::info!("the kernel door: {mended} stripes of writers who died are answered from again");
+                    log::info!("the kernel door answers again from {mended} stripes of writers that died");
                 }
             }
             self.breathe();

@@ -189,7 +189,7 @@ impl Server {
             .map_err(StartError::Session)?;
         match cache.identity().and_then(listener::bind_lines) {
             Ok(lines) => listeners.push(lines),
-            Err(error) => log::info!("programs that find no slot in the region are not served by this server: {error}"),
+            Err(error) => log::info!("this server does not serve programs that find no slot in the region: {error}"),
         }
         let tcp_addresses = listeners.iter().filter_map(listener::Listener::tcp_address).collect();
         let (keeper, post) = match &config.kernel {
@@ -393,7 +393,7 @@ fn choose_event_loop(config: &Config) -> Result<EventLoop, StartError> {
         Ok(()) => Ok(EventLoop::IoUring),
         Err(error) if config.event_loop == EventLoop::IoUring => Err(StartError::NoUring(error)),
         Err(error) => {
-            log::info!("io_uring is not to be had here ({error}): connections are served with epoll");
+            log::info!("io_uring is not available ({error}): connections are served with epoll");
             Ok(EventLoop::Epoll)
         }
     }

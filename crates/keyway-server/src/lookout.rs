@@ -60,7 +60,9 @@ fn news(before: AtPlace, now: AtPlace) -> Option<&'static str> {
             "was replaced by another file: this server goes on with the old one, but programs and servers that open the place now have the new \
              one; restart this server to serve that",
         ),
-        AtPlace::Unknown => Some("cannot be looked for at its place: is its folder still there, and open to this server's user?"),
+        AtPlace::Unknown => {
+            Some("cannot be checked at its place: does its folder still exist, and can this server's user read it?")
+        }
     }
 }
 

@@ -52,7 +52,7 @@ fn lowered(shared: &Arc<Shared>, cache: &Cache, memory: u64, in_force: u64) {
     shared.memory_set(memory);
     if in_force > memory {
         log::warn!(
-            "memory limit lowered to {}, not to {}: the region needs that for its index, its sessions and two items of the largest size",
+            "memory limit lowered to {}, not to {}: the region needs this much for its index, its sessions and two items of the largest size",
             size_text(in_force),
             size_text(memory)
         );
@@ -77,7 +77,7 @@ pub(crate) fn keep_within(shared: &Arc<Shared>, cache: &Cache) {
         .spawn(move || shrink(&shared, &cache));
     match started {
         Ok(started) => *thread = Some(started),
-        Err(error) => log::warn!("memory limit: no thread for it ({error}); the workers do it, more slowly"),
+        Err(error) => log::warn!("memory limit: cannot start a thread ({error}); the workers evict, more slowly"),
     }
 }
 
@@ -94,7 +94,7 @@ fn shrink(shared: &Shared, cache: &Cache) {
     let mut session = match cache.session() {
         Ok(session) => session,
         Err(error) => {
-            log::warn!("memory limit: no session for it ({error}); the workers do it, more slowly");
+            log::warn!("memory limit: no free session ({error}); the workers evict, more slowly");
             return;
         }
     };
@@ -104,14 +104,14 @@ fn shrink(shared: &Shared, cache: &Cache) {
             Shrinking::Done => {
                 let info = cache.info();
                 log::info!(
-                    "the region is within its memory limit: {} of {} segments are out of use, the memory of {} is with the system",
+                    "the region is within its memory limit: {} of {} segments are out of use, and the memory of {} was given back to the system",
                     info.segments_withdrawn,
                     info.segments,
                     info.segments_given_back
                 );
                 if info.segments_given_back < info.segments_withdrawn {
                     // A worker may have met the refusal.
-                    log::warn!("memory limit: the region's file system takes no memory back; it stays allocated, out of use");
+                    log::warn!("memory limit: the region's file system cannot take memory back; it stays allocated, out of use");
                 }
                 return;
             }

@@ -558,7 +558,7 @@ impl Worker {
         self.park();
         if self.deadline.is_some_and(|deadline| self.desk.now >= deadline) {
             let late = self.tokens(|connection| !connection.is_over);
-            log::warn!("{} connections did not take their replies in time and are cut", late.len());
+            log::warn!("{} connections did not read their replies in time and are closed", late.len());
             late.into_iter().for_each(|token| self.close(token, CloseReason::Shutdown));
         }
     }

@@ -223,7 +223,7 @@ impl fmt::Display for TooManyNetworks {
         let Self(count) = self;
         write!(
             f,
-            "{count} networks may ask, and the kernel door holds {ALLOW_MAX}: join some, or leave the door off"
+            "{count} networks are allowed, and the kernel door can hold {ALLOW_MAX}: combine some, or leave the kernel door off"
         )
     }
 }

@@ -274,17 +274,17 @@ impl fmt::Display for DoorError {
                     [] => f.write_str("; this process has them, but not in the machine's first user namespace"),
                     missing => write!(f, "; this process lacks {}", missing.join(", ")),
                 }?;
-                f.write_str(". Somebody who may can do that part with `keyway kernel attach`")
+                f.write_str(". A user who has them can do this step with `keyway kernel attach`")
             }
             Self::TooOld(release) => write!(f, "the kernel door needs Linux 6.1 or newer, and this is {release}"),
             Self::NothingPinned(folder) => write!(
                 f,
-                "the kernel door: nothing is pinned at {}: `keyway kernel attach` puts it there",
+                "the kernel door: nothing is pinned at {}: use `keyway kernel attach` first",
                 folder.display()
             ),
             Self::AlreadyPinned(folder) => write!(
                 f,
-                "the kernel door: something is pinned at {} already: `keyway kernel detach` takes it away",
+                "the kernel door: something is already pinned at {}: `keyway kernel detach` removes it",
                 folder.display()
             ),
             Self::OtherSettings(folder) => write!(
@@ -295,12 +295,12 @@ impl fmt::Display for DoorError {
             ),
             Self::InUse(folder) => write!(
                 f,
-                "the kernel door: another server uses what is pinned at {}",
+                "the kernel door: another server uses the program that is pinned at {}",
                 folder.display()
             ),
             Self::NoBpfFileSystem(folder) => write!(
                 f,
-                "the kernel door: {} is in no BPF file system: `mount -t bpf bpf {}`",
+                "the kernel door: {} is not in a BPF file system: `mount -t bpf bpf {}`",
                 folder.display(),
                 folder.display()
             ),

@@ -1,11 +1,11 @@
-//! Several threads append to one list without losing an entry: get with the CAS unique, change, and store unless somebody else
-//! was faster. `cargo run --example compare_and_swap`.
+//! Several threads append to one list without losing an entry: get with the CAS unique, change, and store unless another
+//! thread was faster. `cargo run --example compare_and_swap`.
 #![allow(clippy::print_stdout, reason = "what it shows")]
 
 use keyway::{Cache, Get, Options, Place, Session, Store, StoreMode, Stored};
 
 fn add_to_list(session: &mut Session, entry: &str) -> Result<(), Box<dyn std::error::Error>> {
-    // `details` asks for the unique, which lies in another cache line than the value.
+    // `details` requests the unique, which is in another cache line than the value.
     let how = Get {
         value: true,
         details: true,

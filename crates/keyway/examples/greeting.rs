@@ -1,5 +1,5 @@
-//! Stores a value and gets it back: `cargo run --example greeting [REGION]`. The region's file is made if it is absent; whoever
-//! opens it too, or is a client of a server on it, has the same items.
+//! Stores a value and gets it back: `cargo run --example greeting [REGION]`. The region's file is created if it is absent. All
+//! processes that open it, and all clients of a server on it, see the same items.
 #![allow(clippy::print_stdout, reason = "what it shows")]
 
 use keyway::{Cache, Options, Place, Store};

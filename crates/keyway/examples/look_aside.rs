@@ -1,9 +1,9 @@
-//! The usual way to use a cache, beside something slow, where of many that miss at once only one does the work:
+//! The usual way to use a cache for a slow source: of many clients that miss at the same time, only one does the work:
 //! `cargo run --example look_aside`.
 //!
-//! Whoever misses first creates an empty item (`vivify`) and is told that it won; it computes and stores. Others find the empty
-//! item, learn that somebody is at it, and wait. Shortly before the value expires one more wins (`recache_s`), and computes it
-//! anew while the others still get the old one.
+//! The first client that misses creates an empty item (`vivify`) and wins: it computes the value and stores it. Other clients find
+//! the empty item, see that another client has won, and wait. Shortly before the value expires, one more client wins
+//! (`recache_s`) and computes it again, while the others still get the old value.
 #![allow(clippy::print_stdout, reason = "what it shows")]
 
 use keyway::{Cache, Get, Options, Place, Session, Store};

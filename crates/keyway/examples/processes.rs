@@ -14,7 +14,7 @@ fn count(path: &str, times: u32) -> Result<u64, Box<dyn std::error::Error>> {
     };
     let mut last = 0;
     for _ in 0..times {
-        // A session for this thread, kept from call to call.
+        // A session for this thread, kept between calls.
         if let Counted::Value { value, .. } = cache.with_session(|session, _| session.arithmetic(b"count", &up))?? {
             last = value;
         }

@@ -434,7 +434,9 @@ fn attach_to_read(place: &Place, path: &Path, file: File, peer: Peer, options: &
     let found = inspect(&file, path)?;
     found.check(options, path)?;
     if found.strict {
-        let source = std::io::Error::other("a strict region cannot be read only: its readers write back what they rely on");
+        let source = std::io::Error::other(
+            "a region in durable mode cannot be used for reading only: its readers must write back what they rely on",
+        );
         return Err(io("map", path, source));
     }
     let len = found.layout.len_max;
@@ -478,7 +480,7 @@ fn attach_to_read(place: &Place, path: &Path, file: File, peer: Peer, options: &
         options: options.clone(),
         gate: match options.gate {
             Gate::Off => GateState::Off,
-            _ => GateState::Unavailable("this process may only read, and the kernel keeps it so".to_owned()),
+            _ => GateState::Unavailable("this process may only read, and the kernel enforces it".to_owned()),
         },
         again: OnceLock::new(),
     })

@@ -1,11 +1,12 @@
-//! Copying a region that is in use to another place, for warming another host.
+//! Copying a region that is in use to another place, for example to warm another host.
 //!
-//! Item by item, so that each is whole or absent in the copy, while writers go on: what is written or deleted after the
-//! copy has passed its bucket is not in it, or still is. The copy gets its name when it is complete and cleanly stopped.
+//! Items are copied one by one, so each is whole or absent in the copy, while writers continue. An item that is written or
+//! deleted after the copy has passed its bucket is missing in the copy, or is still in it. The copy gets its name when it is
+//! complete and cleanly stopped.
 //!
-//! Until then it is beside its place under a name that no other process can know before it is there (`.NAME.` and 32 random hexadecimal
-//! digits, `.copy`), and a byte of it is locked. A file of that kind that nothing in is locked was left by a copy that was killed:
-//! [`remove_leftovers`] removes it.
+//! Until then it is beside its place under a name that no other process can know before the file exists (`.NAME.` and 32 random
+//! hexadecimal digits, `.copy`), and a byte of it is locked. A file of that kind without a lock was left by a copy that was
+//! killed: [`remove_leftovers`] removes it.
 
 use crate::attach::io;
 use crate::creation::{is_at, random};
@@ -32,7 +33,7 @@ const DIGITS: usize = 32;
 #[derive(Debug)]
 #[allow(missing_docs, reason = "the fields are what the messages name")]
 pub enum CopyError {
-    /// there is something already
+    /// a file exists already
     Exists { path: PathBuf },
     /// the copy could not be made, or used
     Open(OpenError),
@@ -40,9 +41,9 @@ pub enum CopyError {
     Session(crate::SessionError),
     /// the copy could not be given its name
     Rename { path: PathBuf, source: std::io::Error },
-    /// it could not be written back
+    /// the copy could not be written back
     NotWritten { path: PathBuf },
-    /// its maker was asked to end
+    /// the copying was interrupted
     Interrupted { path: PathBuf },
 }
 
@@ -51,7 +52,7 @@ impl std::fmt::Display for CopyError {
         match self {
             Self::Exists { path } => write!(
                 f,
-                "{}: is there already; choose another path, or overwrite it with --force",
+                "{}: exists already; choose another path, or overwrite it with --force",
                 path.display()
             ),
             Self::Open(why) => why.fmt(f),
@@ -79,7 +80,7 @@ impl std::error::Error for CopyError {
 pub struct Copied {
     /// items in the copy
     pub items: u64,
-    /// items for which it had no room
+    /// items for which the copy had no space
     pub left_out: u64,
 }
 

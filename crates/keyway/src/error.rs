@@ -14,7 +14,7 @@ pub enum OpenError {
         path: PathBuf,
         source: std::io::Error,
     },
-    /// there is not enough room for the region where it is to be
+    /// there is not enough space for the region
     NoSpace {
         path: PathBuf,
         wanted: u64,
@@ -22,62 +22,62 @@ pub enum OpenError {
     },
     /// a limit of this process, or of the machine, forbids it
     OverLimit { path: PathBuf, why: Limit },
-    /// the file is there and is no region that this program can use
+    /// the file exists and is not a region that this program can use
     Unusable { path: PathBuf, why: Unusable },
-    /// the file is there and is no regular file
+    /// the file exists and is not a regular file
     NotAFile { path: PathBuf },
-    /// the file belongs to a user whose regions were not asked for
+    /// the file belongs to another user
     AnotherUsers { path: PathBuf, owner: u32, user: u32 },
     /// the file has several names: another user may have given it this one
     Linked { path: PathBuf, names: u64 },
     /// every user may write the file
     WritableByAll { path: PathBuf, mode: u32 },
-    /// the region is absent and only an existing one was asked for
+    /// the region is absent and only an existing one was requested
     Absent { path: PathBuf },
-    /// no region has as little memory as was asked for, or as much
+    /// the requested memory is less, or more, than any region can have
     Memory { asked: u64, least: u64, most: u64 },
     /// the largest item does not fit the memory
     ItemSize { asked: usize, least: usize, most: usize },
-    /// nothing is there, and it is no path but how a server's address is written
+    /// the place is the address of a server and not a path
     Address { path: PathBuf },
-    /// no region of this memory has room for as few threads as were asked for, or for as many
+    /// a region of this memory cannot have the requested number of thread slots
     Sessions { asked: usize, least: usize, most: usize },
-    /// all process slots are taken by processes that are alive, but for those that are kept for servers; and no server does what this
-    /// process cannot
+    /// living processes have all process slots, except those reserved for servers, and no server executes writes for this
+    /// process
     ProcessesFull { path: PathBuf, slots: usize },
     /// another process is making or replacing the region and does not finish
     Busy { path: PathBuf, doing: &'static str },
-    /// strict mode was asked for where changes cannot be made persistent
+    /// durable mode (`strict`) was requested where changes cannot be made persistent
     StrictImpossible { path: PathBuf, source: std::io::Error },
-    /// strict mode was asked for, the region was made without it
+    /// durable mode (`strict`) was requested, but the region was made without it
     NotStrict { path: PathBuf },
-    /// checksums were asked for, the region was made without them
+    /// checksums were requested, but the region was made without them
     NotChecksummed { path: PathBuf },
-    /// the region is there, and cannot be given the memory asked for
+    /// the region exists, and cannot get the requested memory
     NotGrown { path: PathBuf, why: GrowError },
-    /// the region is on a disk, was not stopped cleanly, and whether the machine was started anew since then cannot be known here
+    /// the region is on a disk, was not stopped cleanly, and this process cannot find out whether the machine has rebooted since
     NoBootId { path: PathBuf },
-    /// the file system does not keep the lock that says that this process is alive
+    /// the file system loses the lock that shows that this process is alive
     LockLost { path: PathBuf },
-    /// it cannot be known in which time namespace this process is, and its clock is so many seconds off the region's
+    /// the time namespace of this process is unknown, and its clock differs from the region's by this many seconds
     ClockUnknown { path: PathBuf, error_s: u64 },
-    /// nobody listens on the socket that a region was asked of
+    /// no server listens on the region socket
     NoServer { path: PathBuf, source: std::io::Error },
-    /// who listens there does not hand out a region to this process
+    /// the server does not hand out its region to this process
     NotHandedOut { path: PathBuf, why: String },
     /// a forked child cannot have the anonymous memory of its parent
     Forked,
-    /// the process was started by `keyway exec`, and the cache is another copy of the library's
+    /// the process was started by `keyway exec`, and this is another copy of the library than the attached one
     KeptOut { path: PathBuf },
 }
 
-/// Why a region could not be given more memory. It keeps what it has, with its items.
+/// Why a region could not grow. It keeps its memory and its items.
 #[derive(Debug)]
 #[allow(missing_docs, reason = "the fields are what the messages name")]
 pub enum GrowError {
     /// more than a region of its first size can ever have
     TooLarge { asked: u64, most: u64 },
-    /// there is not enough room for it
+    /// there is not enough space for it
     NoSpace { has: u64, wanted: u64, source: std::io::Error },
     /// a limit of this process, or of the machine, forbids it
     OverLimit { has: u64, wanted: u64, why: Limit },
@@ -90,18 +90,18 @@ impl std::fmt::Display for GrowError {
         match self {
             Self::TooLarge { asked, most } => write!(
                 f,
-                "it was made too small for {} MiB: it can have {} MiB at most; ask for less, or remove it for a new one",
+                "it cannot grow to {} MiB: its maximum, from its first size, is {} MiB; request less, or remove it and make a new one",
                 asked >> 20,
                 most >> 20
             ),
             Self::NoSpace { has, wanted, source } => write!(
                 f,
-                "it has {} MiB and there is no room for {} MiB ({source}); ask for less memory, or give its file system more",
+                "it has {} MiB and there is no room for {} MiB ({source}); request less memory, or give its file system more",
                 has >> 20,
                 wanted >> 20
             ),
             Self::OverLimit { has, wanted, why } => {
-                write!(f, "it has {} MiB and cannot be given {} MiB: {why}", has >> 20, wanted >> 20)
+                write!(f, "it has {} MiB and cannot grow to {} MiB: {why}", has >> 20, wanted >> 20)
             }
             Self::Io { source } => write!(f, "its file cannot be extended: {source}"),
         }
@@ -124,7 +124,7 @@ impl std::fmt::Display for OpenError {
             Self::Io { what, path, source } => write!(f, "{}: {what}: {source}", path.display()),
             Self::NoSpace { path, wanted, source } => write!(
                 f,
-                "{}: no room for a region of {} MiB ({source}); ask for less memory, or give its file system more",
+                "{}: no room for a region of {} MiB ({source}); request less memory, or give its file system more",
                 path.display(),
                 wanted >> 20
             ),
@@ -132,15 +132,15 @@ impl std::fmt::Display for OpenError {
             Self::Unusable { path, why } => {
                 write!(
                     f,
-                    "{}: {why}; it is left as it is: move it away, or choose another path",
+                    "{}: {why}; the file was not changed: move it away, or choose another path",
                     path.display()
                 )
             }
-            Self::NotAFile { path } => write!(f, "{}: is no regular file; choose another path", path.display()),
+            Self::NotAFile { path } => write!(f, "{}: is not a regular file; choose another path", path.display()),
             Self::AnotherUsers { path, owner, user } => write!(
                 f,
                 "{}: belongs to user {owner}, and this process is user {user}'s: that user can read and change it at any time, and end this \
-                 process by cutting it short; remove it, choose another path, or open it as what it is (--any-owner, Options::owners, \
+                 process by truncating it; remove it, choose another path, or accept its owner (--any-owner, Options::owners, \
                  KEYWAY_ANY_OWNER, any_owner=True)",
                 path.display()
             ),
@@ -152,7 +152,7 @@ impl std::fmt::Display for OpenError {
             ),
             Self::WritableByAll { path, mode } => write!(
                 f,
-                "{}: every user of this machine may write the file (mode {mode:04o}): take that away with chmod o-w, or say that it is meant \
+                "{}: every user of this machine may write the file (mode {mode:04o}): remove this permission with chmod o-w, or accept it \
                  (a mode with o+w, or --any-owner)",
                 path.display()
             ),
@@ -164,77 +164,77 @@ impl std::fmt::Display for OpenError {
             Self::Memory { asked, least, most } => {
                 write!(
                     f,
-                    "{asked} bytes of memory were asked for; a region has {} MiB to {} GiB",
+                    "{asked} bytes of memory were requested; a region has {} MiB to {} GiB",
                     least >> 20,
                     most >> 30
                 )
             }
             Self::ItemSize { asked, least, most } => write!(
                 f,
-                "a largest item of {asked} bytes was asked for; allowed are {least} bytes to {most} (1 GiB, and half of the memory)"
+                "a largest item of {asked} bytes was requested; allowed are {least} to {most} bytes (at most 1 GiB, and half of the memory)"
             ),
             Self::ProcessesFull { path, slots } => {
                 write!(
                     f,
-                    "{}: {slots} processes are attached, which is all that the region has room for besides servers; start `keyway serve` with it, \
-                     which then does what others ask for, let fewer processes use it, or make it anew with more room (--sessions)",
+                    "{}: {slots} processes are attached, and the region has no more slots except those for servers; start `keyway serve` with it, \
+                     which then serves further processes, use it from fewer processes, or make a new one with more slots (--sessions)",
                     path.display()
                 )
             }
             Self::Address { path } => write!(
                 f,
-                "\"{0}\" is how a server's address is written, and a region is a file: give its path (`keyway serve` prints it), or that of the \
-                 server's --region-socket; for a file of this name write \"./{0}\"; a client for the network talks to the address",
+                "\"{0}\" is the address of a server, and a region is a file: give its path (`keyway serve` prints it), or the path of the \
+                 server's --region-socket; for a file of this name write \"./{0}\"; to use the address, use a network client",
                 path.display()
             ),
             Self::Sessions { asked, least, most } => write!(
                 f,
-                "room for {asked} threads was asked for; a region of this memory has room for {least} to {most}"
+                "{asked} thread slots were requested; a region of this memory can have {least} to {most}"
             ),
             Self::StrictImpossible { path, source } => write!(
                 f,
-                "{}: strict mode needs a file on persistent memory, mapped directly (DAX): MAP_SYNC gave \"{source}\"; put the region on a \
+                "{}: durable mode (--strict) needs a file on persistent memory, mapped directly (DAX): MAP_SYNC failed with \"{source}\"; put the region on a \
                  file system mounted with -o dax, or leave --strict out",
                 path.display()
             ),
             Self::NotStrict { path } => write!(
                 f,
-                "{}: the region was made without --strict and stays so; copy it elsewhere and remove the file, or leave --strict out",
+                "{}: the region was made without --strict, and this cannot change; copy it elsewhere and remove the file, or leave --strict out",
                 path.display()
             ),
             Self::NotChecksummed { path } => write!(
                 f,
-                "{}: the region was made without --checksums and stays so; copy it elsewhere and remove the file, or leave --checksums out",
+                "{}: the region was made without --checksums, and this cannot change; copy it elsewhere and remove the file, or leave --checksums out",
                 path.display()
             ),
             Self::Busy { path, doing } => write!(
                 f,
-                "{}: another process {doing} and does not go on (it holds the lock on the file's first byte); resume it or end it, and open \
+                "{}: another process {doing} and makes no progress (it holds the lock on the file's first byte); resume it or end it, and open \
                  the region again",
                 path.display()
             ),
             Self::NoBootId { path } => write!(
                 f,
-                "{}: the region was not stopped cleanly, and whether the machine was started anew since then cannot be known here \
-                 (/proc/sys/kernel/random/boot_id cannot be read); it is left as it is: make /proc readable, or use a region in /dev/shm",
+                "{}: the region was not stopped cleanly, and this process cannot find out whether the machine has rebooted since \
+                 (/proc/sys/kernel/random/boot_id cannot be read); the file was not changed: make /proc readable, or use a region in /dev/shm",
                 path.display()
             ),
             Self::LockLost { path } => write!(
                 f,
-                "{}: this file system loses the lock that tells others that this process is alive (overlayfs and FUSE may), and the file \
-                 cannot be opened once more to hold it; put the region in /dev/shm or on a volume",
+                "{}: this file system loses the lock that shows that this process is alive (overlayfs and FUSE may), and the file \
+                 cannot be opened again to hold the lock; put the region in /dev/shm or on a volume",
                 path.display()
             ),
             Self::NotGrown { path, why } => write!(f, "{}: {why}", path.display()),
             Self::ClockUnknown { path, error_s } => write!(
                 f,
-                "{}: this process's boot clock is {error_s} s off the region's, and without /proc it cannot be known by how much its time \
-                 namespace shifts it (time_namespaces(7)); mount /proc where it runs, or start it outside",
+                "{}: this process's boot clock differs from the region's by {error_s} s, and without /proc the offset of its time \
+                 namespace is unknown (time_namespaces(7)); mount /proc where it runs, or start it outside the namespace",
                 path.display()
             ),
             Self::NoServer { path, source } => write!(
                 f,
-                "{}: no server can be asked for its region ({source}); start `keyway serve --region-socket` there",
+                "{}: no server answers on the region socket ({source}); start `keyway serve --region-socket` there",
                 path.display()
             ),
             Self::NotHandedOut { path, why } => write!(f, "{}: {why}", path.display()),
@@ -243,7 +243,7 @@ impl std::fmt::Display for OpenError {
             ),
             Self::KeptOut { path } => write!(
                 f,
-                "{}: cannot be opened here: this process was started by keyway exec, or forked from one that was, and the region's file is closed to all but the one cache that was attached before main; let keyway exec --library name the file that this copy of the library is in; use threads instead of forked children",
+                "{}: cannot be opened here: this process was started by keyway exec, or forked from one that was, and only the cache that was attached before main can use the region's file; name the file of this copy of the library by keyway exec --library; use threads instead of forked children",
                 path.display()
             ),
         }
@@ -265,7 +265,7 @@ impl std::error::Error for OpenError {
     }
 }
 
-/// Why a thread could not be given a session.
+/// Why a thread could not get a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SessionError {
     /// all thread slots are taken
@@ -286,15 +286,15 @@ impl std::fmt::Display for SessionError {
         match self {
             Self::TableFull { slots } => write!(
                 f,
-                "{slots} threads are attached to the region, which is all that it has room for; let fewer threads use it, start `keyway serve` with \
-                 it, which then does what others ask for, or make it anew with more room (--sessions)"
+                "{slots} threads are attached to the region, and it has no more slots; use it from fewer threads, start `keyway serve` with \
+                 it, which then serves further threads, or make a new one with more slots (--sessions)"
             ),
             Self::Busy => f.write_str(
-                "this thread is inside a call already: a signal handler interrupted it, or it was left by a jump; call from another thread",
+                "this thread is already inside a call: a signal handler interrupted it, or a jump left it; call from another thread",
             ),
             Self::ThreadEnding => f.write_str("this thread is ending and has given its session back; call before it ends"),
             Self::Forked => {
-                f.write_str("this process is a forked child, only its parent is attached: use `Cache::here` in the child")
+                f.write_str("this process is a forked child, and only its parent is attached: use `Cache::here` in the child")
             }
         }
     }

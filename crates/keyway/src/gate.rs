@@ -1,19 +1,19 @@
-//! The gate: a region's mapping is inaccessible but while a thread is inside a call, where the processor has protection keys.
+//! The gate: where the processor has protection keys, a region's mapping is accessible to a thread only during a call.
 //!
-//! One key of the process (pkeys(7)) lies on every mapping of a region. Each thread's PKRU register says whether it may use it; a thread
-//! that has not been told otherwise may not, nor may a signal handler (the kernel starts it with the register as a new thread has
-//! it). A call opens the gate for its own thread and closes it when it ends: two writes of the register, no system call.
+//! One key of the process (pkeys(7)) is on every mapping of a region. Each thread's PKRU register says whether the thread may use
+//! the key. A new thread may not, and neither may a signal handler (the kernel starts it with the initial register). A call
+//! opens the gate for its own thread and closes it at its end: two writes of the register, no system call.
 //!
-//! Inside the gate only the region's code runs. What it is given has been copied in before, what it answers is copied to the
-//! caller's memory behind it; callbacks run behind it; and what needs the allocator or the kernel closes the gate meanwhile ([`aside`]).
-//! So no pointer of the caller is followed while the region can be reached.
+//! Inside the gate only the region's code runs. Inputs are copied in before; results are copied to the caller's memory after the
+//! gate has closed, and callbacks run then. Code that needs the allocator or the kernel closes the gate during that time
+//! ([`aside`]). So no pointer of the caller is followed while the region is accessible.
 //!
-//! It stops stray pointers, not hostile code: whoever can execute WRPKRU can open it (`docs/security.md`).
+//! The gate stops stray pointers, not hostile code: code that executes WRPKRU can open it (`docs/security.md`).
 //!
 //! # Safety
 //!
-//! The `unsafe` here asks the kernel for a key, lays it on mappings of this crate, and reads and writes the PKRU register: of this
-//! key's two bits only, so that nobody else's memory changes its rights. No memory is touched but the two words of a stack frame.
+//! The `unsafe` here asks the kernel for a key, sets it on mappings of this crate, and reads and writes the PKRU register: only
+//! this key's two bits, so the access to other memory does not change. It accesses no memory except two words of a stack frame.
 #![allow(unsafe_code, reason = "the room of PKRU; contract above")]
 
 use keyway_region::heap as region_heap;
@@ -22,23 +22,23 @@ use std::sync::OnceLock;
 use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::Relaxed;
 
-/// Whether a region's mapping is to be inaccessible outside calls.
+/// Whether to make a region's mapping inaccessible outside calls.
 ///
-/// The environment variable `KEYWAY_GATE` outranks the program: `off` and `on` (where possible).
+/// The environment variable `KEYWAY_GATE` overrides the program: `off` and `on` (where possible).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Gate {
-    /// where processor and kernel have protection keys and one is free; otherwise the same without
+    /// on, if processor and kernel have protection keys and one is free; otherwise off
     #[default]
     WherePossible,
-    /// no
+    /// off
     Off,
     /// As if, for tests: who is inside is only noted ([`is_open`]), nothing is inaccessible.
     #[doc(hidden)]
     Rehearsed,
 }
 
-/// What became of it.
+/// Whether the gate is on.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum GateState {
     /// the mapping is inaccessible outside calls
@@ -46,7 +46,7 @@ pub enum GateState {
     /// it was switched off
     #[default]
     Off,
-    /// there are no keys to be had; why
+    /// there are no protection keys; the reason
     Unavailable(String),
 }
 

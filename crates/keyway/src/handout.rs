@@ -1,18 +1,19 @@
-//! A region from hand to hand: how a server gives it to a process that has no path to it, or no permission.
+//! Handing out a region: how a server gives it to a process that has no path to it, or no permission.
 //!
-//! The server listens on a Unix socket for this alone. Whoever connects is told one line, and nothing is asked of him: with
-//! [`GRANTED`] come two descriptors of the region's file (`SCM_RIGHTS`, unix(7)), each opened for this client, because a lock
-//! belongs to an opened description: one to lock and map, one to ask for the locks of others. A server that has its kernel door
-//! on says [`GRANTED_AND_COUNTS`] instead, with the door's word behind it, and a third descriptor: of the array in which changes
-//! are to be counted. With [`GRANTED_TO_READ`] come a descriptor of the file that was opened for reading, and one of a socket that
-//! leads to the server's workers, for what this client writes. Any other line that begins with [`NAME`] says why there are none. Then the server closes.
+//! The server listens on a Unix socket that has no other use. It sends each client one line and asks nothing. With [`GRANTED`]
+//! come two descriptors of the region's file (`SCM_RIGHTS`, unix(7)), each opened for this client, because a lock belongs to an
+//! opened description: one to lock and map, one to query the locks of others. A server whose kernel door is on sends
+//! [`GRANTED_AND_COUNTS`] instead, followed by the door word, and a third descriptor: of the array in which changes are
+//! counted. With [`GRANTED_TO_READ`] come a descriptor of the file that was opened for reading, and one of a socket that leads to
+//! the server's workers, for this client's writes. Any other line that begins with [`NAME`] is a refusal with its reason. Then
+//! the server closes the connection.
 //!
-//! A client that finds no process slot or thread slot left asks for a *line* only: for a connection to the server's workers, which
-//! does for it what it cannot do itself. It asks by giving its socket a name before it connects (any: the kernel chooses one, unix(7),
-//! "autobind"), here or at a socket that a server has for this alone, whose abstract name is that of the region ([`line_name`]): so a
-//! client that knows the region's file needs to know nothing else. The server says [`GRANTED_LINE`] with the region's device and
-//! inode, and from then on it is a connection as every client's; or why there is none, and closes. Anybody can take an abstract
-//! name, so the client looks whose socket it is: the file's owner's, root's or its own user's, otherwise it is no server's.
+//! A client that finds no free process slot or thread slot asks for a *line* only: a connection to the server's workers, which do
+//! for it what it cannot do itself. It asks by giving its socket a name before it connects (any: the kernel chooses one, unix(7),
+//! "autobind"), either at the region socket or at a separate socket of the server, whose abstract name is that of the region
+//! ([`line_name`]). So a client needs to know only the region's file. The server sends [`GRANTED_LINE`] with the region's device
+//! and inode, and the connection is then like every client's; or it sends a refusal and closes. Any process can take an abstract
+//! name, so the client checks the owner of the socket: it must be the file's owner, root or the client's own user.
 //!
 //! # Safety
 //!
@@ -112,10 +113,10 @@ pub(crate) fn ask(path: &Path) -> Result<Handed, OpenError> {
     let mut line = [0; LINE_MAX];
     let (len, mut files) = receive(&socket, &mut line).map_err(|error| match error {
         Errno::EAGAIN => refused(format!(
-            "no answer from it for {} s; give the path that the server has as --region-socket",
+            "no answer from the socket for {} s; give the path of the server's --region-socket",
             PATIENCE.as_secs()
         )),
-        error => refused(format!("cannot read from it: {error}")),
+        error => refused(format!("cannot read from the socket: {error}")),
     })?;
     let line = String::from_utf8_lossy(line.get(..len).unwrap_or_default());
     let word = line
@@ -131,11 +132,11 @@ pub(crate) fn ask(path: &Path) -> Result<Handed, OpenError> {
         (Ok(files), _) if is_granted => Ok(Handed::ToWrite { files, doorway }),
         // The kernel drops descriptors that there is no room for (unix(7), "MSG_CTRUNC").
         (Err(_), _) if is_granted => Err(refused(
-            "the server's descriptors did not arrive: this process has as many as it may have; raise ulimit -n".to_owned(),
+            "the server's descriptors did not arrive: this process has no free descriptors; raise ulimit -n".to_owned(),
         )),
         (_, Some(why)) => Err(refused(why.trim().to_owned())),
         (_, None) => Err(refused(
-            "what answers there hands out no region; give the path that the server has as --region-socket".to_owned(),
+            "the server at this socket hands out no region; give the path of the server's --region-socket".to_owned(),
         )),
     }
 }
@@ -152,7 +153,7 @@ pub(crate) fn line(path: Option<&Path>, wanted: Wanted) -> std::io::Result<UnixS
     let mut stream = UnixStream::from(socket);
     let user = getsockopt(&stream, PeerCredentials)?.uid();
     if path.is_none() && !may_serve(user, wanted.owner, nix::unistd::geteuid().as_raw()) {
-        let why = format!("user {user} has the socket at which a server of this region would be, and is not the file's owner");
+        let why = format!("the socket for a server of this region belongs to user {user}, who is not the file's owner");
         return Err(std::io::Error::new(ErrorKind::PermissionDenied, why));
     }
     stream.set_read_timeout(Some(PATIENCE))?;
@@ -166,7 +167,7 @@ pub(crate) fn line(path: Option<&Path>, wanted: Wanted) -> std::io::Result<UnixS
     let (device, inode) = wanted.file;
     match told.strip_prefix(GRANTED_LINE) {
         Some(region) if region == format!("{device}:{inode}") => Ok(stream),
-        Some(_) => Err(std::io::Error::other("another region is served there")),
+        Some(_) => Err(std::io::Error::other("the server at this socket has another region")),
         None => {
             let why = told.strip_prefix(NAME).unwrap_or("what answers there gives no lines").trim();
             Err(std::io::Error::new(ErrorKind::PermissionDenied, why))

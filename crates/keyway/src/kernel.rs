@@ -1,15 +1,15 @@
-//! The kernel door's side in a process: the words in which changes are counted ([`keyway_region::Stripes`]), mapped from what the
-//! kernel program's owner hands out, and the rules by which the door is turned on and off.
+//! The kernel door's part in a process: the words in which changes are counted ([`keyway_region::Stripes`]), mapped from what the
+//! kernel program's owner hands out, and the rules for turning the kernel door on and off.
 //!
-//! The words are an array of the BPF program (`BPF_F_MMAPABLE`). Its descriptor is mapped and closed: whoever keeps one could do
-//! more with it than write these words.
+//! The words are an array of the BPF program (`BPF_F_MMAPABLE`). Its descriptor is mapped and closed, because with the
+//! descriptor a process could do more than write these words.
 //!
-//! An owner who dies leaves the door on. The program falls silent when its lease has run out; who meets the door from then on,
-//! and finds its owner dead, turns it off.
+//! If an owner dies, the kernel door stays on. The program stops answering when its lease has ended. The next process that finds
+//! the owner dead after that turns the kernel door off.
 //!
 //! # Safety
 //!
-//! The only `unsafe` here is a system call that touches no memory.
+//! The only `unsafe` here is a system call that accesses no memory.
 #![allow(unsafe_code, reason = "a system call; contract above")]
 
 use crate::gate::Latch;
@@ -27,34 +27,34 @@ use std::time::Duration;
 
 /// Pages of the array (an mmapable one has whole pages; bpf(2)).
 const MAP_LEN: usize = (STRIPE_WORDS * 8).next_multiple_of(4096);
-/// How long an answer may be under way in the kernel after its program has looked at the lease.
+/// How long an answer may still be in progress in the kernel after its program has read the lease.
 const MARGIN: Duration = Duration::from_millis(100);
 
 /// What this process can hand out, if it has turned the door on.
 #[derive(Default)]
 pub(crate) struct Doorway(Mutex<Option<(DoorWord, Arc<File>)>>);
 
-/// The kernel door, turned on by this process; dropped, it is off again.
+/// The kernel door, turned on by this process; dropping it turns it off.
 pub struct KernelDoor {
     inner: Arc<Inner>,
     word: DoorWord,
     is_abandoned: bool,
 }
 
-/// Why the door was not turned on.
+/// Why the kernel door was not turned on.
 #[derive(Debug)]
 pub enum KernelDoorError {
     /// another process has turned it on
     Taken,
-    /// the last owner has died, and his program may still answer for so long
+    /// the last owner has died, and its program may still answer for this time
     StillAnswering(Duration),
     /// the words could not be mapped
     Io(io::Error),
 }
 
 impl Cache {
-    /// Turns the kernel door on: from now on every change is counted in `map`, an array of [`keyway_region::STRIPE_WORDS`] words. Nothing may be
-    /// answered from copies before [`KernelDoor::is_acknowledged`], nor after the door is dropped.
+    /// Turns the kernel door on: from now on every change is counted in `map`, an array of [`keyway_region::STRIPE_WORDS`]
+    /// words. The program may not answer from copies before [`KernelDoor::is_acknowledged`], nor after this value is dropped.
     ///
     /// # Errors
     ///
@@ -81,15 +81,15 @@ impl Cache {
         })
     }
 
-    /// What a process needs, besides the region's descriptors, that attaches while this one has the door on: the door's word and the array of
-    /// the stripes.
+    /// What a process that attaches while the kernel door is on needs in addition to the region's descriptors: the door word
+    /// and the array of the stripes.
     pub fn doorway(&self) -> Option<(u64, Arc<File>)> {
         let doorway = self.inner.doorway.0.lock().unwrap_or_else(PoisonError::into_inner);
         doorway.as_ref().map(|(word, map)| (word.0, Arc::clone(map)))
     }
 
-    /// Whether this process may not change the region now: a server answers from copies (its kernel door), and changes cannot be counted for
-    /// it here, because the region did not come through that server's socket. Gets are as ever.
+    /// Whether this process may not change the region now: a server answers from copies (its kernel door), and this process
+    /// cannot count its changes for it, because it did not get the region through that server's socket. Gets work as usual.
     pub fn is_shut_out(&self) -> bool {
         let sessions = &self.inner.sessions;
         if matches!(sessions.role, Role::Reader(_)) || !sessions.home.is_here() {
@@ -124,7 +124,7 @@ impl Cache {
 }
 
 impl KernelDoor {
-    /// Whether every session counts its changes by now. Costs a system call that takes milliseconds.
+    /// Whether every session now counts its changes. This is a system call that takes milliseconds.
     pub fn is_acknowledged(&self) -> bool {
         self.inner.sessions.inside(|region| {
             region.recover();
@@ -132,12 +132,12 @@ impl KernelDoor {
         })
     }
 
-    /// Nobody answers from copies behind this instant of [`Cache::monotonic`]: to be told before the program is.
+    /// The program answers from copies until this instant of [`Cache::monotonic`]. Set it here before the program gets it.
     pub fn renew(&self, until_ns: u64) {
         self.inner.sessions.inside(|region| region.renew_door_lease(until_ns));
     }
 
-    /// Moves on the stripes in which a dead thread had begun a change; how many.
+    /// Repairs the stripes in which a dead thread had begun a change. Returns their number.
     pub fn mend(&self) -> usize {
         self.inner.sessions.inside(|region| {
             region.recover();
@@ -145,12 +145,12 @@ impl KernelDoor {
         })
     }
 
-    /// Leaves the door on without an owner, as a process does that dies.
+    /// Leaves the kernel door on without an owner, as the death of a process does.
     pub fn abandon(mut self) {
         self.is_abandoned = true;
     }
 
-    /// Waits until nothing is under way any more in a program that has been silenced or detached.
+    /// Waits until a program that was silenced or detached has no run in progress.
     pub fn settle(&self) {
         if !self.inner.sessions.region.host().fence_everywhere() {
             std::thread::sleep(MARGIN);
@@ -170,10 +170,10 @@ impl Drop for KernelDoor {
 impl fmt::Display for KernelDoorError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Taken => f.write_str("another server has its kernel door on for this region: one at a time"),
+            Self::Taken => f.write_str("another server's kernel door is on for this region: only one at a time is possible"),
             Self::StillAnswering(left) => write!(
                 f,
-                "the program of a server that has died may still answer for {} ms: try again",
+                "the BPF program of a dead server may still answer for {} ms: try again later",
                 left.as_millis()
             ),
             Self::Io(error) => write!(f, "the program's stripes cannot be mapped: {error}"),

@@ -1,8 +1,8 @@
 //! Keyway's library door: a memcached-compatible cache as function calls on shared memory.
 //!
-//! [`Cache::open`] creates a region or attaches to one; [`Cache::session`] gives a thread its way in; [`Session`] has the
-//! verbs. It works with or without a running server: whoever comes first creates the region, and what one process stores
-//! every other one sees.
+//! [`Cache::open`] creates a region or attaches to one; [`Cache::session`] attaches a thread; [`Session`] has the verbs. It
+//! works with or without a running server: the first process creates the region, and every process sees what another one
+//! stores.
 //!
 //! ```
 //! use keyway::{Cache, Options, Place};
@@ -75,20 +75,20 @@ pub use limits::Limit;
 pub use nodes::spread_over;
 pub use session::Session;
 
-/// Where a region lives.
+/// Where a region is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Place {
-    /// in anonymous memory of this process, gone with it
+    /// in anonymous memory of this process; it is lost when the process ends
     Memfd,
     /// in a file: on tmpfs (`/dev/shm`), hugetlbfs or any other file system
     Path(PathBuf),
-    /// where a server has it, who hands it out through this Unix socket (`keyway serve --region-socket`): it is there already,
-    /// and keeps its size
+    /// at a server, which hands it out through this Unix socket (`keyway serve --region-socket`): it exists already, and
+    /// keeps its size
     Socket(PathBuf),
 }
 
 impl Place {
-    /// What is at this path: a server's socket if a socket is there, else a region's file, which may be made.
+    /// The place at this path: a server's region socket if it is a socket, otherwise a region's file, which may be created.
     pub fn at(path: impl Into<PathBuf>) -> Self {
         use std::os::unix::fs::FileTypeExt;
         let path = path.into();
@@ -100,8 +100,8 @@ impl Place {
 }
 
 impl Place {
-    /// Whether nothing is at this place and its name is how a server's address is written: `Cache::open` refuses it then
-    /// ([`OpenError::Address`]), and a binding may do so before.
+    /// Whether no file is at this place and its name looks like the address of a server: `Cache::open` then refuses it
+    /// ([`OpenError::Address`]), and a binding may refuse it earlier.
     pub fn names_a_server(&self) -> bool {
         match self {
             Self::Path(path) => place::is_address(path) && !path.exists(),
@@ -122,8 +122,8 @@ impl std::fmt::Display for Place {
 /// How to open a region.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// all-inclusive size of the region, bytes, from 2 MiB. An existing region that has less is given as much, with all its
-    /// items; one that has more keeps it, and so does every one with `existing_only`
+    /// size of the region, bytes, everything included, at least 2 MiB. A smaller existing region grows to it, with all its
+    /// items; a larger one keeps its size, and so does every one with `existing_only`
     pub memory: u64,
     /// ask for huge pages
     pub huge_pages: bool,
@@ -133,36 +133,38 @@ pub struct Options {
     pub item_size_max: usize,
     /// file mode of a new region, whatever the process's umask
     pub mode: u32,
-    /// evict when full; otherwise a store then fails with [`WriteError::OutOfMemory`] (memcached's -M)
+    /// evict when the region is full; otherwise a store then fails with [`WriteError::OutOfMemory`] (memcached's -M)
     pub evict: bool,
     /// attach only: an absent region is an error
     pub existing_only: bool,
     /// whose regions may be opened
     pub owners: Owners,
-    /// threads of all processes that a new region has room for, from 32 to one for each 4 KiB of its memory and 32,768 at most; one
-    /// in eight and at least 8 are kept for servers. `None`: one for each 512 KiB, from 32 to 4,096. An existing region keeps what it has
+    /// thread slots of a new region, for all processes, from 32 to one for each 4 KiB of its memory and at most 32,768; one
+    /// in eight, and at least 8, are reserved for servers. `None`: one for each 512 KiB, from 32 to 4,096. An existing region
+    /// keeps its number
     pub sessions: Option<usize>,
-    /// this process is a server, which may take the process slots and thread slots that are kept for servers
+    /// this process is a server, which may take the process slots and thread slots that are reserved for servers
     pub server: bool,
-    /// every acknowledged change outlives a power failure: a new region is a strict one, which needs persistent memory (DAX);
-    /// one that exists must be strict. A strict region is one for everybody, asked for or not
+    /// durable mode: every acknowledged change survives a power failure. A new region then needs persistent memory (DAX); an
+    /// existing one must have been made so. The mode of a region holds for all its users, requested or not
     pub strict: bool,
     /// With `strict`, for a measurement: on ordinary memory, each persist barrier 100 ns slower than the instruction, as pmemcached's
     /// authors had it. Nothing outlives a power failure.
     #[doc(hidden)]
     pub strict_rehearsed: bool,
-    /// every item of a new region carries a checksum that every reader verifies, so that what a process scribbles over is a miss or
-    /// an error for the others; one that exists must have been made so. Such a region is one for everybody, asked for or not
+    /// every item of a new region has a checksum that every reader verifies, so data that a process overwrites by mistake is
+    /// a miss or an error for the others. An existing region must have been made so. This holds for all its users, requested
+    /// or not
     pub checksums: bool,
-    /// seconds for which nobody may have used the region before [`Self::gap`] says what becomes of it; `None`: any time
+    /// after this many seconds without any user, [`Self::gap`] applies; `None`: never
     pub gap_max_s: Option<u64>,
-    /// what becomes of the items after a longer gap
+    /// what to do with the items after a longer gap
     pub gap: Gap,
     /// whether the region's mapping is inaccessible outside calls
     pub gate: Gate,
-    /// Keep no descriptor that can read or write the region, or be mapped: the cache can then not [`Cache::grow`], nor be handed out, and
-    /// where this user may not open the file by itself, it does not notice the death of other processes (others do); a forked child does
-    /// not have it ([`OpenError::KeptOut`])
+    /// Keep no descriptor that can read or write the region, or be mapped. The cache can then not [`Cache::grow`] and not be
+    /// handed out. Where this user may not open the file by itself, it does not notice the death of other processes (others
+    /// do). A forked child does not have it ([`OpenError::KeptOut`])
     pub sealed: bool,
 }
 
@@ -191,61 +193,62 @@ impl Default for Options {
     }
 }
 
-/// Whose regions may be opened: the owner of a file can read and change it at any time, and end the processes that have it mapped by cutting
-/// it short (SIGBUS). Unless any will do, a file must also have one name at most (no hard links): another user may have made the others.
+/// Which owners of a region's file are accepted. The owner of a file can read and change it at any time, and end the
+/// processes that have it mapped by truncating it (SIGBUS). Except with [`Owners::Any`], a file must also have only one name
+/// (no hard links), because another user may have made the others.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Owners {
-    /// of a file, this process's effective user, and no other user may write it unless [`Options::mode`] has it so (`o+w`); of what is
-    /// behind a server's socket, any: the socket was named
+    /// for a file: this process's effective user, and no other user may write it unless [`Options::mode`] permits it (`o+w`).
+    /// For a region from a server's socket: any owner, because the caller named the socket
     #[default]
     AsNamed,
-    /// this process's effective user, root, and these users (by number), for a place that somebody else has named
+    /// this process's effective user, root, and these users (by number), for a place that another process has named
     Only(Vec<u32>),
-    /// any, whatever its mode and however many names it has
+    /// any owner, any mode, any number of names
     Any,
 }
 
-/// What becomes of the items of a region that nobody has used for longer than was allowed: what they are copies of may
-/// have changed meanwhile, and nobody was there to delete them.
+/// What to do with the items of a region that no process has used for longer than [`Options::gap_max_s`]. The originals may
+/// have changed during this time, and no process could delete the items.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Gap {
-    /// they are served as if nothing had been
+    /// serve them as usual
     #[default]
     Serve,
-    /// they are served as stale ones: a meta get is told so (flag X), and one client wins the right to fetch anew (flag W)
+    /// serve them as stale: a meta get reports this (flag X), and one client wins the right to fetch the item again (flag W)
     Stale,
-    /// they are gone
+    /// flush them
     Flush,
 }
 
-/// What a region is and how full it is.
+/// Properties of a region and how full it is.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[allow(missing_docs, reason = "the names and units say it")]
 pub struct Info {
-    /// it was there before, and has been attached with its items
+    /// it existed before, and was attached with its items
     pub warm: bool,
     /// how long the attach (or the creation) took
     pub attached_in: Duration,
-    /// bytes of memory that it may use, all-inclusive: its size, or a lower limit ([`Cache::limit`])
+    /// bytes of memory that it may use, everything included: its size, or a lower limit ([`Cache::limit`])
     pub limit_bytes: u64,
     pub segment_bytes: u64,
     pub segments: u64,
     pub segments_free: u64,
     /// out of use, because of the limit
     pub segments_withdrawn: u64,
-    /// of these, those whose memory went back to the system
+    /// those of them whose memory was given back to the system
     pub segments_given_back: u64,
     pub index_buckets: u64,
     pub index_bytes: u64,
     /// threads attached, of all processes
     pub sessions: u64,
     pub sessions_max: u64,
-    /// how many of `sessions_max` are kept for servers
+    /// how many of `sessions_max` are reserved for servers
     pub sessions_of_servers: u64,
-    /// processes that can be attached, those kept for servers included
+    /// process slots, those reserved for servers included
     pub processes_max: u64,
-    /// the region that was at the place was discarded when this process attached: the machine stopped under it, so parts of it may
-    /// have been on the disk and others not
+    /// the old region at the place was discarded when this process attached: the machine stopped while it was in use, so
+    /// parts of it may be missing on the disk
     pub discarded: bool,
     pub created_unix_s: i64,
     pub item_size_max: usize,
@@ -254,14 +257,15 @@ pub struct Info {
     pub gate: GateState,
 }
 
-/// What is at the place that a region was opened at. Without a name (anonymous memory, or a server's socket) it is always the same.
+/// What is now at the place where a region was opened. Without a name (anonymous memory, or a server's socket) it is always
+/// the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AtPlace {
     /// the region
     Same,
-    /// another file: who opens the place gets that
+    /// another file, which a process that opens the place now gets
     Another,
-    /// nothing: who opens the place makes a new region
+    /// nothing: a process that opens the place now makes a new region
     Nothing,
     /// the system does not say
     Unknown,
@@ -314,7 +318,7 @@ impl Cache {
     ///
     /// # Errors
     ///
-    /// [`OpenError`] names the file, what is wrong with it, and what to do. A file that is no region is never overwritten.
+    /// [`OpenError`] names the file, what is wrong with it, and what to do. A file that is not a region is never overwritten.
     pub fn open(place: &Place, options: &Options) -> Result<Self, OpenError> {
         if let Some(cache) = resident::of(place) {
             return Ok(cache);
@@ -325,7 +329,7 @@ impl Cache {
         Ok(Self { inner: Arc::new(inner) })
     }
 
-    /// The same, but an existing region keeps the memory that it has: `options.memory` is a new one's.
+    /// The same, but an existing region keeps its memory: `options.memory` is for a new one.
     ///
     /// # Errors
     ///
@@ -341,8 +345,8 @@ impl Cache {
         }
     }
 
-    /// The cache as this process has it: in a forked child, opened again at the first call, with a process slot of its own; the
-    /// parent's mapping and sessions are not the child's, and using them there fails and says so.
+    /// The cache of this process. In a forked child it is opened again at the first call, with a process slot of its own. The
+    /// parent's mapping and sessions do not belong to the child, and using them there fails with an error.
     ///
     /// # Errors
     ///
@@ -379,12 +383,13 @@ impl Cache {
         inner.again.get().ok_or(OpenError::Forked)
     }
 
-    /// A session for the calling thread. Sessions are few (a region of 64 MiB has 128, 16 of them for servers): keep one per thread, not one per call.
+    /// A session for the calling thread. Their number is limited (a region of 64 MiB has 128, 16 of them for servers): keep
+    /// one per thread, not one per call.
     ///
     /// # Errors
     ///
-    /// All thread slots are taken by threads that are alive, and no server serves the region, which would do the rest for a session that
-    /// only reads ([`handout`]); or this is a forked child ([`Cache::here`]).
+    /// Living threads have all thread slots, and no server serves the region, which would execute the writes of a session
+    /// that only reads ([`handout`]); or this is a forked child ([`Cache::here`]).
     pub fn session(&self) -> Result<Session, SessionError> {
         let region = self.region().ok_or(SessionError::Forked)?;
         if let Some(session) = Session::new(&self.inner.sessions) {
@@ -395,8 +400,8 @@ impl Cache {
         })
     }
 
-    /// A session without a slot, whose gets come from the region and for which the region's server does the rest. `None`: there is no
-    /// such server.
+    /// A session without a slot: its gets come from the region, and the region's server executes everything else. `None`:
+    /// there is no such server.
     #[cold]
     #[inline(never)]
     fn served_session(&self) -> Option<Session> {
@@ -429,8 +434,9 @@ impl Cache {
         sessions.home.is_here().then_some(&*sessions.region)
     }
 
-    /// Gives the region at least `memory` bytes, all-inclusive, while everybody goes on; a lower limit ([`Cache::limit`]) is lifted to that.
-    /// Every other process that is attached finds the new memory by itself. Takes about as long as the kernel takes to clear it.
+    /// Grows the region to at least `memory` bytes, everything included, while it is in use; a lower limit ([`Cache::limit`])
+    /// is raised to that. Every other attached process finds the new memory by itself. The call takes about as long as the
+    /// kernel needs to clear the memory.
     ///
     /// ```
     /// # use keyway::{Cache, Options, Place};
@@ -442,19 +448,19 @@ impl Cache {
     ///
     /// # Errors
     ///
-    /// [`GrowError`]: the region then has what it had.
+    /// [`GrowError`]: the region then keeps its memory.
     pub fn grow(&self, memory: u64) -> Result<(), GrowError> {
         let region = self.may_resize()?;
         let _inside = self.inner.sessions.latch.open();
         creation::raise(region, memory)
     }
 
-    /// Lowers the memory limit to `memory` bytes, all-inclusive, while everybody goes on; a limit that is lower already stays. The limit in
-    /// force, bytes: higher than what was asked for if the region cannot work with so little (its index, the largest item, what its sessions
-    /// hold).
+    /// Lowers the memory limit to `memory` bytes, everything included, while the region is in use; a limit that is already
+    /// lower stays. Returns the limit in force, bytes: higher than `memory` if the region cannot work with so little (its
+    /// index, the largest item, memory that its sessions hold).
     ///
-    /// The call itself evicts nothing. [`Session::shrink`] does, in bounded steps, and gives the memory back to the system; so do servers
-    /// of the region, and every session that writes, as it goes. [`Cache::grow`] lifts the limit.
+    /// The call itself evicts nothing. [`Session::shrink`] evicts in bounded steps, and gives the memory back to the system.
+    /// Servers of the region do so too, and so does every session that writes. [`Cache::grow`] raises the limit.
     ///
     /// ```
     /// # use keyway::{Cache, Options, Place, Shrinking};
@@ -500,18 +506,18 @@ impl Cache {
         self.region().map_or(0, creation::held_bytes)
     }
 
-    /// The region's file opened anew, twice, for a process that is to attach to it: to lock and map, and to ask for locks, with which it
-    /// can neither read nor write. See [`handout`].
+    /// The region's file, opened again twice, for a process that will attach to it: one descriptor to lock and map, and one
+    /// to query locks, which can neither read nor write. See [`handout`].
     ///
     /// # Errors
     ///
-    /// There is neither /proc nor a name that leads to it, or no descriptor left.
+    /// There is neither /proc nor a name that leads to the file, or no free descriptor.
     pub fn descriptors(&self) -> std::io::Result<[File; handout::DESCRIPTORS]> {
         let liveness = &self.inner.sessions.liveness;
         Ok([liveness.open_anew(Access::Write)?, liveness.open_harmless()?])
     }
 
-    /// Device and inode of the region's file: which region it is, whatever its name.
+    /// Device and inode of the region's file: they identify the region, whatever its name.
     ///
     /// # Errors
     ///
@@ -520,22 +526,22 @@ impl Cache {
         Ok(self.inner.sessions.liveness.id())
     }
 
-    /// The same for a process that is to read only: the kernel refuses it every way to write by this descriptor. A process
-    /// whose user may write the file can open it again all the same.
+    /// The same for a process that may only read: the kernel refuses every write by this descriptor. A process whose user may
+    /// write the file can nevertheless open it again.
     ///
     /// # Errors
     ///
-    /// As [`Self::descriptors`]; and a strict region, whose readers write back what they rely on.
+    /// As [`Self::descriptors`]; and a region in durable mode, whose readers must write back what they rely on.
     pub fn descriptor_to_read(&self) -> std::io::Result<File> {
         if self.region().is_some_and(Region::is_strict) {
             return Err(std::io::Error::other(
-                "a strict region cannot be read only: its readers write back what they rely on",
+                "a region in durable mode cannot be used for reading only: its readers must write back what they rely on",
             ));
         }
         self.inner.sessions.liveness.open_anew(Access::Read)
     }
 
-    /// Whether this process may only read the region ([`handout`]): what its sessions write, the server writes for them.
+    /// Whether this process may only read the region ([`handout`]): the server executes the writes of its sessions.
     pub fn is_reader(&self) -> bool {
         matches!(self.inner.sessions.role, Role::Reader(_))
     }
@@ -546,8 +552,8 @@ impl Cache {
         self.region().map_or_else(Counters::default, Region::counters)
     }
 
-    /// How old the oldest items can be: how long ago the oldest segments of the log that are in use were opened. In a large region the
-    /// oldest of a sample.
+    /// The age of the oldest segments of the log in use, since they were opened: no item is older. In a large region it is
+    /// the oldest of a sample.
     pub fn ages(&self) -> Ages {
         let _inside = self.inner.sessions.latch.open();
         let now = self.inner.sessions.clock.now();
@@ -555,7 +561,7 @@ impl Cache {
             .map_or_else(Ages::default, |region| region.ages(region.tick(now)))
     }
 
-    /// What the region is and how full it is. A forked child knows nothing of it: zeros.
+    /// Properties of the region and how full it is. In a forked child: zeros.
     pub fn info(&self) -> Info {
         let Some(region) = self.region() else {
             return Info::default();
@@ -588,8 +594,8 @@ impl Cache {
         }
     }
 
-    /// Processes that are attached for writing, this one included if it is; one that may have died counts until that is certain. A forked
-    /// child knows of none.
+    /// Processes that are attached for writing, including this one if it is. A process that may have died counts until its
+    /// death is certain. In a forked child: 0.
     pub fn processes(&self) -> usize {
         let Some(region) = self.region() else { return 0 };
         let _inside = self.inner.sessions.latch.open();
@@ -601,7 +607,7 @@ impl Cache {
         (0..region.layout().shape.process_slots).filter(is_there).count()
     }
 
-    /// Whether the region is still what is at its place. A system call: not for every verb.
+    /// Whether the region is still at its place. This is a system call: do not use it before every verb.
     ///
     /// ```
     /// # use keyway::{AtPlace, Cache, Options, Place};
@@ -625,8 +631,8 @@ impl Cache {
         }
     }
 
-    /// Verifies every invariant of the region; see [`keyway_region::check`]. Meaningful while nobody writes. `progress` is
-    /// told of the share done, 0 to 100.
+    /// Verifies every invariant of the region; see [`keyway_region::check`]. The result is meaningful only while no thread
+    /// writes. `progress` gets the percentage done, 0 to 100.
     pub fn check(&self, progress: impl FnMut(u8)) -> CheckReport {
         let Some(region) = self.region() else {
             return CheckReport {
@@ -643,8 +649,9 @@ impl Cache {
         keyway_region::check::check(region, progress)
     }
 
-    /// Copies the region's items to a new region at `to`, while writers go on: each is whole in it or absent. It gets its name when it
-    /// is complete; what has that name already is replaced only with `force`. `progress` is told of the share done, 0 to 100.
+    /// Copies the region's items to a new region at `to`, while writers continue: each item is whole in the copy or absent.
+    /// The copy gets its name when it is complete; an existing file is replaced only with `force`. `progress` gets the
+    /// percentage done, 0 to 100.
     ///
     /// ```
     /// # use keyway::{Cache, Options, Place};
@@ -667,18 +674,19 @@ impl Cache {
         })
     }
 
-    /// The same as long as `goes_on`, told of the share done, says so.
+    /// The same, as long as `goes_on`, which gets the percentage done, returns true.
     ///
     /// # Errors
     ///
-    /// [`CopyError`], and [`CopyError::Interrupted`] when it says no; nothing is left at `to` then, nor changed.
+    /// [`CopyError`], and [`CopyError::Interrupted`] if it returns false; then nothing is left at `to`, and nothing is
+    /// changed there.
     pub fn copy_to_while(&self, to: &std::path::Path, force: bool, goes_on: impl FnMut(u8) -> bool) -> Result<Copied, CopyError> {
         copy::copy(self, to, force, goes_on)
     }
 
     /// Detaches. If this was the last process, marks the region as cleanly stopped, after everything is written back where
-    /// that matters (a file that outlives the next boot). All sessions must have been dropped; otherwise, or while other
-    /// processes are attached, it only detaches. Whether it was marked.
+    /// that matters (a file that survives a reboot). All sessions must have been dropped; otherwise, or while other processes
+    /// are attached, it only detaches. Returns whether it was marked.
     pub fn close(self) -> bool {
         let Some(mut inner) = Arc::into_inner(self.inner) else {
             return false;

@@ -51,7 +51,7 @@ impl fmt::Display for Limit {
                 used,
             } => write!(
                 f,
-                "{} more of memory are not to be had: {} allows {}, of which {} are in use; ask for less memory, or raise that limit",
+                "{} more of memory are not available: {} allows {}, of which {} are in use; request less memory, or raise that limit",
                 Mib(*wanted),
                 file.display(),
                 Mib(*limit),
@@ -63,21 +63,21 @@ impl fmt::Display for Limit {
                 total,
             } => write!(
                 f,
-                "{} more of memory are not to be had: of the machine's {} (swap included) {} are available; ask for less memory",
+                "{} more of memory are not available: of the machine's {} (swap included) {} are available; request less memory",
                 Mib(*wanted),
                 Mib(*total),
                 Mib(*available)
             ),
             Self::FileSize { wanted, limit } => write!(
                 f,
-                "its file is to have {} (mostly holes), and this process may write files of {} (RLIMIT_FSIZE); ask for less memory, or \
+                "its file needs a length of {} (mostly holes), and this process may write files of {} (RLIMIT_FSIZE); request less memory, or \
                  raise `ulimit -f`",
                 Mib(*wanted),
                 Mib(*limit)
             ),
             Self::AddressSpace { wanted, limit, used } => write!(
                 f,
-                "its mapping takes {} of address space, room to grow included, and this process may have {}, of which {} are in use \
+                "its mapping takes {} of address space, including space to grow, and this process may have {}, of which {} are in use \
                  (RLIMIT_AS); raise `ulimit -v`, or make a smaller region",
                 Mib(*wanted),
                 Mib(*limit),

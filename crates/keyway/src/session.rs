@@ -11,17 +11,17 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// A thread's way into the region: may move between threads, is used by one at a time. Dropping it gives its slot back, and so
-/// does the end of the thread that used it last: a session that is forgotten is not lost.
+/// A thread's attachment to the region. It may move between threads; one thread at a time uses it. Dropping it gives its slot
+/// back, and so does the end of the thread that used it last, so a forgotten session is not lost.
 ///
-/// A forked child cannot use its parent's: every verb says [`WriteError::Detached`], [`Session::get`] misses, and nothing is
-/// touched (see [`crate::Cache::here`]).
+/// A forked child cannot use its parent's session: every verb fails with [`WriteError::Detached`], [`Session::get`] misses,
+/// and no memory is accessed (see [`crate::Cache::here`]).
 ///
-/// In a process that may only read ([`crate::Cache::is_reader`]), and where all slots were taken, gets come from the region as ever, and the server does what
-/// changes something; a session then takes no slot.
+/// In a process that may only read ([`crate::Cache::is_reader`]), and where all slots were taken, gets come from the region
+/// as usual, and the server executes changes; a session then takes no slot.
 ///
-/// `exptime` is memcached's everywhere: 0 never, negative at once, up to 30 days seconds from now, above that a Unix time.
-/// Keys have 1 to 250 bytes; any byte is allowed.
+/// `exptime` is memcached's in all methods: 0 never, negative at once, up to 30 days seconds from now, above that a Unix
+/// time. Keys have 1 to 250 bytes; any byte is allowed.
 pub struct Session(Way);
 
 #[expect(clippy::large_enum_variant, reason = "a session is made once, and used by reference")]
@@ -53,26 +53,26 @@ impl Session {
         Self(Way::Reader(Reader::new(Arc::clone(sessions), Arc::new(peer))))
     }
 
-    /// Copies the value of `key` to the end of `out`; a miss leaves `out` as it was, and so does what [`Session::try_get`] tells as a
-    /// failure. [`Item::cas`], [`Item::idle_s`] and [`Item::fetched`] are not filled in ([`Get::details`] of [`Session::get_with`] asks
-    /// for them).
+    /// Copies the value of `key` to the end of `out`. A miss does not change `out`, and neither does a failure, which
+    /// [`Session::try_get`] reports. [`Item::cas`], [`Item::idle_s`] and [`Item::fetched`] are not filled in (use
+    /// [`Get::details`] with [`Session::get_with`]).
     #[inline]
     pub fn get(&mut self, key: &[u8], out: &mut Vec<u8>) -> Option<Item> {
         self.try_get(key, out).unwrap_or(None)
     }
 
-    /// [`Session::get`], with failures told.
+    /// [`Session::get`] that reports failures.
     ///
     /// # Errors
     ///
-    /// A bad key; a session that is detached; [`WriteError::NoMemory`] where this process has no memory for a copy of the value.
+    /// A bad key; a session that is detached; [`WriteError::NoMemory`] if this process has no memory for a copy of the value.
     #[inline]
     pub fn try_get(&mut self, key: &[u8], out: &mut Vec<u8>) -> Result<Option<Item>, WriteError> {
         either!(self, way => way.get(key, out))
     }
 
-    /// Gets by all the rules of `how`. On a hit `head` is called first, to append whatever belongs before the value (it may be
-    /// called again, after `out` was cut back, if the item changed meanwhile). A miss leaves `out` as it was.
+    /// Gets by all the rules of `how`. On a hit `head` is called first, to append anything that belongs before the value. (It
+    /// may be called again, after `out` was truncated, if the item changed at the same time.) A miss does not change `out`.
     ///
     /// ```
     /// # use keyway::{Cache, Get, Options, Place};
@@ -91,7 +91,7 @@ impl Session {
     ///
     /// # Errors
     ///
-    /// As [`Session::try_get`]; and, where `how` asks for a change, whatever a write can meet.
+    /// As [`Session::try_get`]; and, if `how` requests a change, the errors of a write.
     #[inline]
     pub fn get_with(
         &mut self,
@@ -103,9 +103,9 @@ impl Session {
         either!(self, way => way.get_with(key, how, out, head))
     }
 
-    /// Gets by the rules of `how`, with the value in memory of the caller's: [`Target::make_room`] is told of the item, and may refuse its
-    /// value. `false`: a miss. Without a gate the value is copied there at once, from where it lies; so what the target was told, and
-    /// stands there, is rubbish behind a miss.
+    /// Gets by the rules of `how`, with the value in the caller's memory: [`Target::make_room`] gets the item's properties,
+    /// and may refuse its value. `false`: a miss. Without a gate the value is copied there directly from the region. So after
+    /// a miss, the properties that the target got, and the bytes in its memory, are meaningless.
     ///
     /// ```
     /// # use keyway::{Cache, Get, Item, Options, Place, Target};
@@ -138,9 +138,9 @@ impl Session {
         either!(self, way => way.get_into(key, how, target))
     }
 
-    /// [`Session::get_with`] for whoever answers on a socket: `behind` follows the value, and a long value goes to the socket from where
-    /// it lies, with all of `out` before it, as far as the socket takes that at once. On a hit there is how many bytes were sent; what
-    /// was not is in `out`.
+    /// [`Session::get_with`] for answers on a socket: `behind` follows the value. A long value is sent to the socket from its
+    /// place in the region, after all of `out`, as far as the socket takes it at once. A hit returns how many bytes were
+    /// sent; the rest is in `out`.
     ///
     /// # Errors
     ///
@@ -164,11 +164,12 @@ impl Session {
         }
     }
 
-    /// Stores a value whatever was there.
+    /// Stores a value, whether the key has one or not.
     ///
     /// # Errors
     ///
-    /// A bad key, an item that is too large, memory that nothing can be evicted from, or none in this process for a copy of the value.
+    /// A bad key, an item that is too large, a full region from which nothing can be evicted, or no memory in this process
+    /// for a copy of the value.
     #[inline]
     pub fn set(&mut self, key: &[u8], value: &[u8], exptime: i64) -> Result<Stored, WriteError> {
         self.store(
@@ -218,7 +219,7 @@ impl Session {
     ///
     /// # Errors
     ///
-    /// A bad key; where an item stays, whatever a write can meet.
+    /// A bad key; if the item is marked and not deleted, the errors of a write.
     #[inline]
     pub fn delete(&mut self, key: &[u8], how: &Delete) -> Result<Deleted, WriteError> {
         either!(self, way => way.delete(key, how))
@@ -246,7 +247,7 @@ impl Session {
         either!(self, way => way.arithmetic(key, how))
     }
 
-    /// Adds to a number, modulo 2^64, and says what it is then.
+    /// Adds to a number, modulo 2^64, and returns the sum.
     ///
     /// ```
     /// # use keyway::{Cache, Number, Options, Place};
@@ -267,7 +268,7 @@ impl Session {
         either!(self, way => way.incr(key, delta))
     }
 
-    /// Subtracts from a number, stopping at 0, and says what it is then.
+    /// Subtracts from a number, stopping at 0, and returns the result.
     ///
     /// # Errors
     ///
@@ -277,7 +278,7 @@ impl Session {
         either!(self, way => way.decr(key, delta))
     }
 
-    /// Gives the item a new exptime. `false`: there is none.
+    /// Gives the item a new exptime. `false`: there is no such item.
     ///
     /// # Errors
     ///
@@ -286,7 +287,7 @@ impl Session {
         either!(self, way => way.touch(key, exptime))
     }
 
-    /// memcached's `flush_all`: with 0 everything is gone, otherwise everything stored until that exptime will be gone then.
+    /// memcached's `flush_all`: with 0 at once, otherwise at that exptime, of all items stored until then.
     ///
     /// # Errors
     ///
@@ -295,8 +296,8 @@ impl Session {
         either!(self, way => way.flush_all(exptime))
     }
 
-    /// Walks live items from `cursor` on (0: the start), until about `budget` buckets and items have been looked at; the next cursor, `None`
-    /// at the end. An item that is there all the time is visited at least once.
+    /// Walks live items from `cursor` on (0: the start), until about `budget` buckets and items have been examined. Returns
+    /// the next cursor, `None` at the end. An item that is present all the time is visited at least once.
     ///
     /// ```
     /// # use keyway::{Cache, Options, Place};
@@ -316,9 +317,10 @@ impl Session {
         either!(self, way => way.walk(cursor, budget, visit))
     }
 
-    /// Whether what changes something is to be put off: the owner of the kernel door has died, and its program may still answer from copies,
-    /// for about a second. A process that is no server ([`crate::Options::server`]) waits that long in its first write; a server's threads
-    /// serve others meanwhile, and their writes fail with [`WriteError::KernelDoor`] until it is over.
+    /// Whether writes have to be delayed: the owner of the kernel door has died, and its program may still answer from
+    /// copies, for about a second. A process that is not a server ([`crate::Options::server`]) waits that long in its first
+    /// write. A server's threads serve other clients during this time, and their writes fail with [`WriteError::KernelDoor`]
+    /// until it ends.
     #[inline]
     pub fn is_held_up(&self) -> bool {
         match &self.0 {
@@ -327,8 +329,8 @@ impl Session {
         }
     }
 
-    /// Housekeeping in a bounded step: recovers the dead, processes and threads of this one, and frees dead segments. A server
-    /// calls it about once a second from one thread; without a server whoever allocates does what is needed.
+    /// Housekeeping in a bounded step: recovers dead processes and dead threads of this process, and frees dead segments. A
+    /// server calls it about once a second from one thread; without a server, threads that allocate do the necessary work.
     pub fn upkeep(&mut self) {
         if let Way::Writer(writer) = &mut self.0 {
             writer.upkeep();
@@ -344,7 +346,7 @@ impl Session {
         }
     }
 
-    /// What is known of an item, which is neither counted nor marked as fetched.
+    /// The properties of an item, without counting it or marking it as fetched.
     ///
     /// # Errors
     ///
@@ -353,14 +355,15 @@ impl Session {
         either!(self, way => way.look(key))
     }
 
-    /// From now on, or no more: remembers which items this session evicts, for [`Session::take_evicted`].
+    /// Turns on or off that this session records the items that it evicts, for [`Session::take_evicted`].
     pub fn remember_evicted(&mut self, wanted: bool) {
         if let Way::Writer(writer) = &mut self.0 {
             writer.remember_evicted(wanted);
         }
     }
 
-    /// The items, with their keys, that this session has evicted since the last call; of very many the first.
+    /// The items, with their keys, that this session has evicted since the last call; if there are very many, the first of
+    /// them.
     pub fn take_evicted(&mut self) -> Vec<(Vec<u8>, Item)> {
         match &mut self.0 {
             Way::Writer(writer) => writer.take_evicted(),
@@ -368,8 +371,7 @@ impl Session {
         }
     }
 
-    /// The item has been answered from a copy that somebody keeps (the kernel door): it is as much in use as if it had been fetched
-    /// here.
+    /// Reports a hit on a copy of the item (of the kernel door): the item counts as used, as if it had been fetched here.
     pub fn note_hit(&mut self, key: &[u8]) {
         if let Way::Writer(writer) = &mut self.0 {
             writer.note_hit(key);

@@ -163,7 +163,7 @@ fn open_password_file(_: Form) -> Outcome {
         .status();
     assert!(hung_up.is_ok_and(|status| status.success()), "a signal can be sent");
     wait_until("the file is looked at again", DEADLINE, || {
-        server.log().contains("the old users stay").then_some(())
+        server.log().contains("the old users remain valid").then_some(())
     });
     let friend = server.connect(Transport::Tcp).ask(LOGIN).expect("an answer");
     judge(

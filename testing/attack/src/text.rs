@@ -119,7 +119,7 @@ fn log_flood(form: Form) -> Outcome {
         let mut said = String::new();
         let mut stream = UnixStream::connect(&socket).expect("anybody may connect");
         let _ = stream.read_to_string(&mut said);
-        refused += usize::from(said.contains("as many connections as it may have"));
+        refused += usize::from(said.contains("reached its limit of connections"));
     }
     let seconds = usize::try_from(start.elapsed().as_secs()).unwrap_or(usize::MAX);
     only.ask("mn").expect("an answer");

@@ -74,7 +74,7 @@ fn a_system_without_io_uring_is_served_by_epoll() {
         is_served(&mut server.connect(Transport::Unix), 2);
         assert_eq!(event_loop(&server), "epoll");
         let log = server.log();
-        assert_eq!(log.matches("io_uring is not to be had here").count(), 1, "{log}");
+        assert_eq!(log.matches("io_uring is not available").count(), 1, "{log}");
 
         let refused = Server::try_start(Kind::Keyway, &verbose("io_uring")).expect_err("it is insisted on");
         assert!(refused.contains("--event-loop"), "{refused}");

@@ -348,7 +348,7 @@ impl<'a> Play<'a> {
         let mut second = serve(OTHER)?;
         let said = second.said();
         demand(
-            said.contains("not alone on veth") && said.contains("another Keyway") && said.contains("priority 7"),
+            said.contains("the kernel door on veth") && said.contains("another Keyway") && said.contains("priority 7"),
             || format!("the second server does not say what else is there: {said:?}"),
         )?;
         self.ask("fresh")?;
