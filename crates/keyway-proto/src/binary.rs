@@ -11,6 +11,7 @@
 //! What is refused, with which words, and what then becomes of the connection is memcached's (`docs/protocol.md`, "The binary
 //! protocol"). The norm is memcached's `protocol_binary.h` and its wiki's page "BinaryProtocolRevamped".
 
+use crate::command::Command as TextCommand;
 use crate::decode::{Decoded, RefusedData, is_too_large};
 use crate::request::{KEY_LEN_MAX, MetaKey, Request as AnyRequest, StoreVerb};
 
@@ -132,6 +133,31 @@ pub enum Command<'a> {
         /// the connection ends behind the answer
         close: bool,
     },
+}
+
+impl Command<'_> {
+    /// The command of the text protocol that does the same. `None`: it is refused.
+    pub const fn in_text(&self) -> Option<TextCommand> {
+        Some(match self {
+            Self::Get {
+                with_value: false,
+                exptime: Some(_),
+                ..
+            } => TextCommand::Touch,
+            Self::Get { exptime: Some(_), .. } => TextCommand::Gats,
+            Self::Get { exptime: None, .. } => TextCommand::Gets,
+            Self::Store { verb, .. } => verb.command(),
+            Self::Delete { .. } => TextCommand::Delete,
+            Self::Arithmetic { decrement: false, .. } => TextCommand::Incr,
+            Self::Arithmetic { decrement: true, .. } => TextCommand::Decr,
+            Self::Flush { .. } => TextCommand::FlushAll,
+            Self::Noop => TextCommand::MetaNoop,
+            Self::Version => TextCommand::Version,
+            Self::Quit => TextCommand::Quit,
+            Self::Stat { .. } => TextCommand::Stats,
+            Self::Refuse { .. } => return None,
+        })
+    }
 }
 
 /// A header, taken apart.
