@@ -9,7 +9,58 @@
 use keyway::{
     Arithmetic, Cache, Counted, Delete, Deleted, Gate, Get, Options, Place, Session, Store, StoreMode, Stored, WriteError,
 };
+use keyway_proto::Command;
 use std::collections::HashMap;
+
+/// How often the model chooses a command, of the sum of all. 0: it is about the server, or asks the session for what another
+/// one asks for.
+fn weight(command: Command) -> usize {
+    match command {
+        Command::Set => 5,
+        Command::Add
+        | Command::Replace
+        | Command::Append
+        | Command::Prepend
+        | Command::Cas
+        | Command::Delete
+        | Command::Incr
+        | Command::Decr
+        | Command::Touch
+        | Command::Gat
+        | Command::FlushAll => 1,
+        // Before and after each step the model gets the key, with its CAS unique.
+        Command::Get | Command::Gets | Command::Gats => 0,
+        Command::MetaGet
+        | Command::MetaSet
+        | Command::MetaDelete
+        | Command::MetaArithmetic
+        | Command::MetaNoop
+        | Command::MetaDebug => 0,
+        Command::Version
+        | Command::Quit
+        | Command::Stats
+        | Command::Watch
+        | Command::Verbosity
+        | Command::CacheMemlimit
+        | Command::Shutdown
+        | Command::RefreshCerts
+        | Command::LruCrawler
+        | Command::Slabs
+        | Command::Lru => 0,
+    }
+}
+
+fn choose(rng: &mut Rng) -> Command {
+    let sum = Command::ALL.iter().map(|command| weight(*command)).sum();
+    let mut left = rng.next(sum);
+    let chosen = Command::ALL.iter().find(|command| {
+        let weight = weight(**command);
+        let is_it = left < weight;
+        left = left.saturating_sub(weight);
+        is_it
+    });
+    *chosen.unwrap()
+}
 
 /// xorshift64*: small, seeded, good enough to choose operations by (Vigna, "An experimental exploration", 2016).
 struct Rng(u64);
@@ -106,14 +157,14 @@ impl Model {
             }
             other => panic!("not stored: {other:?}"),
         };
-        match rng.next(14) {
-            0..=4 => {
+        match choose(rng) {
+            Command::Set => {
                 let v = value(rng, longest);
                 if let Some(s) = put(session, StoreMode::Set, None, &v) {
                     self.map.insert(key.clone(), stored(v, flags, s));
                 }
             }
-            5 => {
+            Command::Add => {
                 let v = value(rng, longest);
                 match (put(session, StoreMode::Add, None, &v), &before) {
                     (None, _) => {}
@@ -123,7 +174,7 @@ impl Model {
                     }
                 }
             }
-            6 => {
+            Command::Replace => {
                 let v = value(rng, longest);
                 match (put(session, StoreMode::Replace, None, &v), &before) {
                     (None, _) => {}
@@ -133,9 +184,9 @@ impl Model {
                     }
                 }
             }
-            7 | 8 => {
+            command @ (Command::Append | Command::Prepend) => {
                 let v = value(rng, 200);
-                let append = rng.next(2) == 0;
+                let append = command == Command::Append;
                 let mode = if append { StoreMode::Append } else { StoreMode::Prepend };
                 match (put(session, mode, None, &v), &before) {
                     (None, _) => {}
@@ -150,7 +201,7 @@ impl Model {
                     }
                 }
             }
-            9 => {
+            Command::Cas => {
                 let v = value(rng, longest);
                 let right = before.as_ref().map_or(1, |e| e.cas);
                 let cas = if rng.next(2) == 0 { right } else { right + 1 };
@@ -163,7 +214,7 @@ impl Model {
                     }
                 }
             }
-            10 => {
+            Command::Delete => {
                 let deleted = session.delete(&key, &Delete::default()).unwrap();
                 assert_eq!(
                     deleted,
@@ -175,10 +226,11 @@ impl Model {
                 );
                 self.map.remove(&key);
             }
-            11 => {
+            command @ (Command::Incr | Command::Decr) => {
                 let delta = rng.next(1000) as u64;
                 let how = Arithmetic {
                     delta,
+                    decrement: command == Command::Decr,
                     vivify: Some((delta, 0)),
                     ..Arithmetic::default()
                 };
@@ -197,7 +249,11 @@ impl Model {
                     }
                     (Counted::Value { value, item }, Some(old)) => {
                         let number: u64 = std::str::from_utf8(&old.value).unwrap().trim().parse().unwrap();
-                        assert_eq!(value, number.wrapping_add(delta));
+                        let expected = match how.decrement {
+                            true => number.saturating_sub(delta),
+                            false => number.wrapping_add(delta),
+                        };
+                        assert_eq!(value, expected);
                         let text = format!("{value:<width$}", width = old.value.len()).into_bytes();
                         self.map.insert(
                             key.clone(),
@@ -215,15 +271,26 @@ impl Model {
                     (other, before) => panic!("{other:?} for {before:?}"),
                 }
             }
-            12 => {
+            Command::Touch => {
                 assert_eq!(session.touch(&key, 1000).unwrap(), before.is_some());
             }
-            _ => {
+            Command::Gat => {
+                let how = Get {
+                    value: true,
+                    exptime: Some(1000),
+                    ..Get::default()
+                };
+                let mut out = Vec::new();
+                let hit = session.get_with(&key, &how, &mut out, |_, _| {}).unwrap();
+                assert_eq!(hit.map(|_| &out), before.as_ref().map(|old| &old.value));
+            }
+            Command::FlushAll => {
                 if rng.next(60) == 0 {
                     session.flush_all(0).unwrap();
                     self.map.clear();
                 }
             }
+            other => panic!("{other:?} has a weight, and the model does not know what it does"),
         }
         self.settle(session, &key, "after");
     }
