@@ -238,6 +238,7 @@ fn what_the_configuration_forbids_is_refused() {
         config.watch_enabled = false;
         config.shutdown_enabled = false;
     });
+    let mut refused = Vec::new();
     for &command in Command::ALL {
         let lines = answer(&server, command);
         let is_refused = lines
@@ -249,5 +250,8 @@ fn what_the_configuration_forbids_is_refused() {
             Needs::Flushing | Needs::Dumping | Needs::Watching | Needs::ShuttingDown => true,
         };
         assert_eq!(is_refused, is_forbidden, "{command:?}: {lines:?}");
+        refused.extend(is_refused.then(|| command.name()));
     }
+    // The server follows the table, so the table is held against names: what `-F`, `-X`, `-W` and the want of `-A` forbid.
+    assert_eq!(refused, ["watch", "flush_all", "shutdown", "lru_crawler"]);
 }
