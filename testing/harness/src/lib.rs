@@ -3,7 +3,7 @@
 //!
 //! [`Server`] is a Keyway or a memcached that a test started itself; it dies with its handle. [`Wire`] is a socket that
 //! speaks bytes and has a deadline on every read. Nothing here waits by sleeping a fixed time: [`wait_until`] polls a
-//! condition until a deadline. Nothing here knows the protocol.
+//! condition until a deadline. What is asked for is each test's own matter.
 //!
 //! Environment:
 //!
