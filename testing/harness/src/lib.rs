@@ -22,7 +22,7 @@ mod server;
 mod wire;
 
 pub use binary::{keyway_binary, memcached_binary, program_on_path, workspace_binary, workspace_library};
-pub use random::Random;
+pub use random::{Random, mix};
 pub use scratch::Scratch;
 pub use server::{Kind, ServeOptions, Server, Transport, keyway_check, run_to_end};
 pub use wire::{Wire, liar, printable};
