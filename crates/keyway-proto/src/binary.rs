@@ -11,6 +11,7 @@
 //! What is refused, with which words, and what then becomes of the connection is memcached's (`docs/protocol.md`, "Binary
 //! protocol"). The norm is memcached's `protocol_binary.h` and its wiki's page "BinaryProtocolRevamped".
 
+use crate::command::Command as TextCommand;
 use crate::decode::{Decoded, RefusedData, is_too_large};
 use crate::request::{KEY_LEN_MAX, MetaKey, Request as AnyRequest, StoreVerb};
 
@@ -132,6 +133,31 @@ pub enum Command<'a> {
         /// the connection ends behind the answer
         close: bool,
     },
+}
+
+impl Command<'_> {
+    /// The command of the text protocol that does the same. `None`: it is refused.
+    pub const fn in_text(&self) -> Option<TextCommand> {
+        Some(match self {
+            Self::Get {
+                with_value: false,
+                exptime: Some(_),
+                ..
+            } => TextCommand::Touch,
+            Self::Get { exptime: Some(_), .. } => TextCommand::Gats,
+            Self::Get { exptime: None, .. } => TextCommand::Gets,
+            Self::Store { verb, .. } => verb.command(),
+            Self::Delete { .. } => TextCommand::Delete,
+            Self::Arithmetic { decrement: false, .. } => TextCommand::Incr,
+            Self::Arithmetic { decrement: true, .. } => TextCommand::Decr,
+            Self::Flush { .. } => TextCommand::FlushAll,
+            Self::Noop => TextCommand::MetaNoop,
+            Self::Version => TextCommand::Version,
+            Self::Quit => TextCommand::Quit,
+            Self::Stat { .. } => TextCommand::Stats,
+            Self::Refuse { .. } => return None,
+        })
+    }
 }
 
 /// A header, taken apart.
@@ -386,14 +412,27 @@ fn plain(opcode: u8) -> (u8, bool) {
     }
 }
 
+/// Appends a request: its body is extras, key and value. What a command's extras are is in `docs/protocol.md`, "The binary protocol".
+pub fn request(out: &mut Vec<u8>, head: Head, cas: u64, body: [&[u8]; 3]) {
+    packet(out, REQUEST, head, [0; 2], body.map(<[u8]>::len), cas);
+    for part in body {
+        out.extend_from_slice(part);
+    }
+}
+
 /// Appends the header of an answer, its lengths in bytes. The body follows: extras, key, value.
-pub fn header(out: &mut Vec<u8>, head: Head, status: Status, [extras, key, value]: [usize; 3], cas: u64) {
+pub fn header(out: &mut Vec<u8>, head: Head, status: Status, lengths: [usize; 3], cas: u64) {
+    // Every status is below 2^16.
+    packet(out, ANSWER, head, (status as u16).to_be_bytes(), lengths, cas);
+}
+
+/// Appends the header of a packet.
+#[inline]
+fn packet(out: &mut Vec<u8>, magic: u8, head: Head, [s1, s0]: [u8; 2], [extras, key, value]: [usize; 3], cas: u64) {
     let clamp = |len: usize| u32::try_from(len).unwrap_or(u32::MAX);
     let [.., k1, k0] = clamp(key).to_be_bytes();
     let [.., extras_len] = clamp(extras).to_be_bytes();
-    // Every status is below 2^16.
-    let [s1, s0] = (status as u16).to_be_bytes();
-    out.extend_from_slice(&[ANSWER, head.opcode, k1, k0, extras_len, 0, s1, s0]);
+    out.extend_from_slice(&[magic, head.opcode, k1, k0, extras_len, 0, s1, s0]);
     out.extend_from_slice(&clamp(extras + key + value).to_be_bytes());
     out.extend_from_slice(&head.opaque);
     out.extend_from_slice(&cas.to_be_bytes());
@@ -449,16 +488,9 @@ mod tests {
 
     /// A packet with these parts.
     fn packet(opcode: u8, cas: u64, extras: &[u8], key: &[u8], value: &[u8]) -> Vec<u8> {
-        let mut out = Vec::new();
-        let head = Head {
-            opcode,
-            opaque: *b"abcd",
-        };
-        header(&mut out, head, Status::Success, [extras.len(), key.len(), value.len()], cas);
-        if let Some(magic) = out.first_mut() {
-            *magic = REQUEST;
-        }
-        [&out[..], extras, key, value].concat()
+        let (mut out, opaque) = (Vec::new(), *b"abcd");
+        request(&mut out, Head { opcode, opaque }, cas, [extras, key, value]);
+        out
     }
 
     fn decoder() -> Decoder {

@@ -15,7 +15,8 @@ mod meta;
 mod tests;
 
 use crate::binary;
-use crate::request::{Keys, MetaKey, Request};
+use crate::command::{Command, ManyKeys};
+use crate::request::{Admin, Keys, MetaKey, Request, StoreVerb};
 use crate::token::{Tokens, find_byte, parse_i32};
 
 /// Longest command line, its `\n` not counted, except for the retrieval commands of many keys. memcached closes a
@@ -26,6 +27,18 @@ const VALUE_LEN_MAX: u64 = i32::MAX as u64 - 2;
 /// What memcached adds to key and value when it compares an item with `-I`: its item header with CAS (56 bytes) and the
 /// byte that ends the key. Counted here so that a value is refused by both or by neither.
 const ITEM_OVERHEAD: u64 = 57;
+/// Length of the longest name of a command whose line may be of any length.
+const NAME_LEN_MAX: usize = {
+    let (mut longest, mut at) = (0, Command::ALL);
+    while let [command, rest @ ..] = at {
+        let len = command.facts().name.len();
+        if command.facts().many_keys.is_some() && len > longest {
+            longest = len;
+        }
+        at = rest;
+    }
+    longest
+};
 /// The line end that every data block carries on the wire.
 const LINE_END: &[u8] = b"\r\n";
 
@@ -124,7 +137,7 @@ enum Within {
     /// none
     Nothing,
     /// one of many keys
-    Keys { exptime: Option<i32>, with_cas: bool },
+    Keys { command: ManyKeys, exptime: i32 },
     /// one that is refused
     Refused,
 }
@@ -230,7 +243,7 @@ impl Decoder {
     }
 
     fn wait_for_line_end<'a>(&mut self, input: &'a [u8]) -> Decoded<'a> {
-        let many_keys = input.len() > LINE_LEN_MAX && names_many_keys(input);
+        let many_keys = input.len() > LINE_LEN_MAX && many_keys(input).is_some();
         let len_max = if many_keys {
             self.limits.keys_checked_len
         } else {
@@ -247,9 +260,9 @@ impl Decoder {
     /// Begins a line of more than [`LINE_LEN_MAX`] bytes, whose end is here already or not: looks through as much of it as the
     /// limits say, and drops what stands before the first key.
     fn begin_long<'a>(&mut self, input: &'a [u8], line_len: Option<usize>) -> Decoded<'a> {
-        if !names_many_keys(input) {
+        let Some(command) = many_keys(input) else {
             return close(input.len());
-        }
+        };
         let whole = line_len.filter(|&len| len <= self.limits.keys_checked_len);
         let text = match whole.and_then(|len| input.get(..len)) {
             Some(line) => line.strip_suffix(b"\r").unwrap_or(line),
@@ -264,12 +277,14 @@ impl Decoder {
             },
         };
         let mut words = Tokens(text);
-        let name = words.next().unwrap_or_default();
-        let exptime = name.starts_with(b"gat").then(|| words.next().unwrap_or_default());
+        // The name, which is known already.
+        words.next();
+        let exptime = command.takes_exptime().then(|| words.next().unwrap_or_default());
+        let exptime = exptime.map_or(Some(0), parse_i32);
         let keys = words.rest();
         let refusal = if keys.is_empty() {
             Some(BAD_FORMAT)
-        } else if exptime.is_some_and(|exptime| parse_i32(exptime).is_none()) {
+        } else if exptime.is_none() {
             Some(BAD_EXPTIME)
         } else if !classic::are_keys(Tokens(keys)) {
             Some(BAD_FORMAT)
@@ -281,8 +296,8 @@ impl Decoder {
             (Some(_), None) => self.within = Within::Refused,
             (None, _) => {
                 self.within = Within::Keys {
-                    exptime: exptime.and_then(parse_i32),
-                    with_cas: name.ends_with(b"s"),
+                    command,
+                    exptime: exptime.unwrap_or_default(),
                 }
             }
         }
@@ -291,7 +306,7 @@ impl Decoder {
 
     /// The next piece of the line that has been begun.
     fn go_on<'a>(&mut self, input: &'a [u8]) -> Decoded<'a> {
-        let Within::Keys { exptime, with_cas } = self.within else {
+        let Within::Keys { command, exptime } = self.within else {
             return self.drop_line(input);
         };
         let piece = input.get(..LINE_LEN_MAX).unwrap_or(input);
@@ -316,9 +331,19 @@ impl Decoder {
             return refuse(consumed, BAD_FORMAT);
         }
         let keys = Keys { words, is_last };
-        let request = match exptime {
-            None => Request::Get { keys, with_cas },
-            Some(exptime) => Request::GetAndTouch { exptime, keys, with_cas },
+        let request = match command {
+            ManyKeys::Get => Request::Get { keys, with_cas: false },
+            ManyKeys::Gets => Request::Get { keys, with_cas: true },
+            ManyKeys::Gat => Request::GetAndTouch {
+                exptime,
+                keys,
+                with_cas: false,
+            },
+            ManyKeys::Gats => Request::GetAndTouch {
+                exptime,
+                keys,
+                with_cas: true,
+            },
         };
         Decoded::Request { consumed, request }
     }
@@ -336,11 +361,11 @@ impl Decoder {
     }
 }
 
-/// Whether a line is one of those that may be of any length.
-fn names_many_keys(line: &[u8]) -> bool {
-    [b"get ".as_slice(), b"gets ", b"gat ", b"gats "]
-        .iter()
-        .any(|name| line.starts_with(name))
+/// The retrieval of many keys that a line begins with, if it does: such a line may be of any length.
+fn many_keys(line: &[u8]) -> Option<ManyKeys> {
+    let head = line.get(..NAME_LEN_MAX + 1).unwrap_or(line);
+    let name = head.get(..find_byte(head, b' ')?)?;
+    Command::named(name)?.facts().many_keys
 }
 
 /// The data block of a refused request: it is dropped as it arrives, and then the request is answered. memcached does so too, and
@@ -423,29 +448,47 @@ impl<'a> Line<'a, '_> {
         let mut words = Tokens(self.text);
         // Spaces before the name are skipped: memcached does so for some commands or for all, depending on its version.
         let name = words.next().unwrap_or_default();
-        match name {
-            b"get" => self.get(words, false),
-            b"set" => self.store(crate::StoreVerb::Set, words),
-            b"mg" => self.meta_get(words),
-            b"ms" => self.meta_set(words),
-            b"gets" => self.get(words, true),
-            b"md" => self.meta_delete(words),
-            b"ma" => self.meta_arithmetic(words),
-            b"mn" => self.accept(Request::MetaNoop),
-            b"me" => self.meta_debug(words),
-            b"add" => self.store(crate::StoreVerb::Add, words),
-            b"replace" => self.store(crate::StoreVerb::Replace, words),
-            b"append" => self.store(crate::StoreVerb::Append, words),
-            b"prepend" => self.store(crate::StoreVerb::Prepend, words),
-            b"cas" => self.store(crate::StoreVerb::Cas, words),
-            b"delete" => self.delete(words),
-            b"incr" => self.arithmetic(words, false),
-            b"decr" => self.arithmetic(words, true),
-            b"touch" => self.touch(words),
-            b"gat" => self.get_and_touch(words, false),
-            b"gats" => self.get_and_touch(words, true),
-            _ => self.admin(name, words),
+        let Some(command) = Command::named(name) else {
+            return self.unknown(words);
+        };
+        match command {
+            Command::Get => self.get(words, false),
+            Command::Set => self.store(StoreVerb::Set, words),
+            Command::MetaGet => self.meta_get(words),
+            Command::MetaSet => self.meta_set(words),
+            Command::Gets => self.get(words, true),
+            Command::MetaDelete => self.meta_delete(words),
+            Command::MetaArithmetic => self.meta_arithmetic(words),
+            Command::MetaNoop => self.accept(Request::MetaNoop),
+            Command::MetaDebug => self.meta_debug(words),
+            Command::Add => self.store(StoreVerb::Add, words),
+            Command::Replace => self.store(StoreVerb::Replace, words),
+            Command::Append => self.store(StoreVerb::Append, words),
+            Command::Prepend => self.store(StoreVerb::Prepend, words),
+            Command::Cas => self.store(StoreVerb::Cas, words),
+            Command::Delete => self.delete(words),
+            Command::Incr => self.arithmetic(words, false),
+            Command::Decr => self.arithmetic(words, true),
+            Command::Touch => self.touch(words),
+            Command::Gat => self.get_and_touch(words, false),
+            Command::Gats => self.get_and_touch(words, true),
+            Command::Version => self.admin(Admin::Version),
+            Command::Quit => self.admin(Admin::Quit),
+            Command::Stats => self.stats(words),
+            Command::Watch => self.watch(words),
+            Command::FlushAll => self.flush_all(words),
+            Command::Verbosity => self.verbosity(words),
+            Command::CacheMemlimit => self.cache_memlimit(words),
+            Command::Shutdown => self.shutdown(words),
+            Command::RefreshCerts => self.refresh_certs(words),
+            Command::LruCrawler => self.lru_crawler(words),
+            Command::Slabs => self.slabs(words),
+            Command::Lru => self.lru(words),
         }
+    }
+
+    fn admin(self, admin: Admin<'a>) -> Decoded<'a> {
+        self.accept(Request::Admin(admin))
     }
 
     fn accept(self, request: Request<'a>) -> Decoded<'a> {

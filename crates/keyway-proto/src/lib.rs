@@ -1,7 +1,7 @@
 //! The memcached wire language, sans-io.
 //!
 //! [`Decoder::decode`] turns bytes that have arrived into a [`Request`] that borrows from them; [`reply`] has the writers of
-//! every answer. [`binary`] has both for the binary protocol, which is recognised by its first byte. [`frame`] is the envelope of both in UDP datagrams. Nothing here reads a socket, knows a clock, allocates on the way in, or knows how items are stored.
+//! every answer. [`Command`] is the list of commands, with what is true of each. [`client`] is the other side: requests written, answers read. [`binary`] has both for the binary protocol, which is recognised by its first byte. [`frame`] is the envelope of both in UDP datagrams. Nothing here reads a socket, knows a clock, allocates on the way in, or knows how items are stored.
 //!
 //! ```
 //! use keyway_proto::{Decoded, Decoder, Limits, Request, reply};
@@ -25,12 +25,15 @@
 
 mod base64;
 pub mod binary;
+pub mod client;
+mod command;
 mod decode;
 pub mod frame;
 pub mod reply;
 mod request;
 mod token;
 
+pub use command::{BeforeLogin, Command, EXAMPLE_KEY, Facts, ManyKeys, Needs, Origin, OverUdp};
 pub use decode::{Decoded, Decoder, LINE_LEN_MAX, Limits, Protocol};
 pub use request::*;
 pub use token::{Tokens, is_plain, tokens};

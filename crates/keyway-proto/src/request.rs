@@ -1,7 +1,10 @@
-//! What a client can ask: one variant a command, with its arguments parsed and checked as far as syntax goes.
+//! What a client can ask: one variant a command or a few alike, with its arguments parsed and checked as far as syntax goes.
 //!
-//! Norm: memcached's `doc/protocol.txt`. All slices borrow from the bytes given to the decoder.
+//! Norm: memcached's `doc/protocol.txt`. All slices borrow from the bytes given to the decoder. What is true of a command whatever
+//! its arguments is in [`Command::facts`].
 
+use crate::binary;
+use crate::command::Command;
 use crate::token::Tokens;
 
 /// Longest key, in bytes (protocol.txt, "Keys").
@@ -45,6 +48,26 @@ pub enum Request<'a> {
         exptime: i32,
         noreply: bool,
     },
+    MetaGet(MetaGet<'a>),
+    MetaSet(MetaSet<'a>),
+    MetaDelete(MetaDelete<'a>),
+    MetaArithmetic(MetaArithmetic<'a>),
+    /// `mn`
+    MetaNoop,
+    /// `me <key> [b]`
+    MetaDebug {
+        key: MetaKey<'a>,
+    },
+    /// about the server rather than about items
+    Admin(Admin<'a>),
+    /// anything in the binary protocol
+    Binary(binary::Request<'a>),
+}
+
+/// A request about the server rather than about items.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[allow(missing_docs, reason = "each field is the argument of that name in protocol.txt")]
+pub enum Admin<'a> {
     /// `flush_all [delay] [noreply]`
     FlushAll {
         delay: i32,
@@ -85,21 +108,100 @@ pub enum Request<'a> {
     },
     /// A command about slabs or LRU internals that Keyway does not have: answered with this fixed line, nothing is done
     Obsolete {
+        command: Command,
         reply: &'static [u8],
         noreply: bool,
     },
-    /// anything in the binary protocol
-    Binary(crate::binary::Request<'a>),
-    MetaGet(MetaGet<'a>),
-    MetaSet(MetaSet<'a>),
-    MetaDelete(MetaDelete<'a>),
-    MetaArithmetic(MetaArithmetic<'a>),
-    /// `mn`
-    MetaNoop,
-    /// `me <key> [b]`
-    MetaDebug {
-        key: MetaKey<'a>,
-    },
+}
+
+/// What executing a request may do to items.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Effect {
+    /// nothing
+    Reads,
+    /// it reads; with some flags it changes an item as well
+    MayChange,
+    /// it changes items or the server, or is too rare to be told apart
+    Changes,
+}
+
+impl Request<'_> {
+    /// Which command it is. `None`: a packet that is refused.
+    pub const fn command(&self) -> Option<Command> {
+        Some(match self {
+            Self::Get { with_cas: false, .. } => Command::Get,
+            Self::Get { with_cas: true, .. } => Command::Gets,
+            Self::GetAndTouch { with_cas: false, .. } => Command::Gat,
+            Self::GetAndTouch { with_cas: true, .. } => Command::Gats,
+            Self::Store(store) => store.verb.command(),
+            Self::Delete { .. } => Command::Delete,
+            Self::Arithmetic { decrement: false, .. } => Command::Incr,
+            Self::Arithmetic { decrement: true, .. } => Command::Decr,
+            Self::Touch { .. } => Command::Touch,
+            Self::MetaGet(_) => Command::MetaGet,
+            Self::MetaSet(_) => Command::MetaSet,
+            Self::MetaDelete(_) => Command::MetaDelete,
+            Self::MetaArithmetic(_) => Command::MetaArithmetic,
+            Self::MetaNoop => Command::MetaNoop,
+            Self::MetaDebug { .. } => Command::MetaDebug,
+            Self::Admin(admin) => admin.command(),
+            Self::Binary(request) => return request.command.in_text(),
+        })
+    }
+
+    /// What executing it may do.
+    #[inline]
+    pub const fn effect(&self) -> Effect {
+        match self {
+            Self::Get { .. } => Effect::Reads,
+            Self::MetaGet(_) => Effect::MayChange,
+            Self::GetAndTouch { .. }
+            | Self::Store(_)
+            | Self::Delete { .. }
+            | Self::Arithmetic { .. }
+            | Self::Touch { .. }
+            | Self::MetaSet(_)
+            | Self::MetaDelete(_)
+            | Self::MetaArithmetic(_)
+            | Self::MetaNoop
+            | Self::MetaDebug { .. }
+            | Self::Admin(_)
+            | Self::Binary(_) => Effect::Changes,
+        }
+    }
+}
+
+impl Admin<'_> {
+    /// Which command it is.
+    pub const fn command(&self) -> Command {
+        match self {
+            Self::FlushAll { .. } => Command::FlushAll,
+            Self::Version => Command::Version,
+            Self::Verbosity { .. } => Command::Verbosity,
+            Self::Quit => Command::Quit,
+            Self::Stats { .. } => Command::Stats,
+            Self::CacheMemlimit { .. } => Command::CacheMemlimit,
+            Self::Shutdown { .. } => Command::Shutdown,
+            Self::Dump { .. } => Command::LruCrawler,
+            Self::Watch { .. } => Command::Watch,
+            Self::RefreshCerts { .. } => Command::RefreshCerts,
+            Self::Obsolete { command, .. } => *command,
+        }
+    }
+
+    /// Whether the client asks for no answer (`noreply`).
+    pub const fn is_silent(&self) -> bool {
+        match self {
+            Self::FlushAll { noreply, .. }
+            | Self::Verbosity { noreply, .. }
+            | Self::CacheMemlimit { noreply, .. }
+            | Self::RefreshCerts { noreply }
+            | Self::Obsolete { noreply, .. } => *noreply,
+            Self::Version | Self::Quit | Self::Stats { .. } | Self::Shutdown { .. } | Self::Dump { .. } | Self::Watch { .. } => {
+                false
+            }
+        }
+    }
 }
 
 /// The keys of a multi-key request, in the order sent, each already checked for its length. A long line comes in pieces, each a
@@ -154,6 +256,20 @@ pub enum StoreVerb {
     Append,
     Prepend,
     Cas,
+}
+
+impl StoreVerb {
+    /// The same as a command.
+    pub const fn command(self) -> Command {
+        match self {
+            Self::Set => Command::Set,
+            Self::Add => Command::Add,
+            Self::Replace => Command::Replace,
+            Self::Append => Command::Append,
+            Self::Prepend => Command::Prepend,
+            Self::Cas => Command::Cas,
+        }
+    }
 }
 
 /// The two dump formats of `lru_crawler`.

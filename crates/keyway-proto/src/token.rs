@@ -57,6 +57,7 @@ impl<'a> Tokens<'a> {
 impl<'a> Iterator for Tokens<'a> {
     type Item = &'a [u8];
 
+    #[inline(always)]
     fn next(&mut self) -> Option<&'a [u8]> {
         self.skip_spaces();
         if self.0.is_empty() {

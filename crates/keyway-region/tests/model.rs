@@ -9,23 +9,12 @@
 
 mod private;
 
+use harness::Random;
 use keyway_region::verbs::{Arithmetic, Counted, Delete, Deleted, Get, Store, StoreMode, Stored, WriteError};
 use keyway_region::{Limits, Moment, Process, Region, Session, check};
 use private::{Page, UNIX_S};
 use std::collections::HashMap;
 use std::sync::Arc;
-
-/// xorshift64* (Vigna, "An experimental exploration", 2016).
-struct Rng(u64);
-
-impl Rng {
-    fn below(&mut self, n: u64) -> u64 {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        (self.0.wrapping_mul(0x2545_F491_4F6C_DD1D) >> 33) % n
-    }
-}
 
 #[derive(Clone, Debug, PartialEq)]
 struct Entry {
@@ -82,7 +71,7 @@ impl World {
         self.region.tick(Moment::from_secs(UNIX_S + self.second))
     }
 
-    fn look(&mut self, key: u64, rng: &mut Rng) -> Option<Entry> {
+    fn look(&mut self, key: u64, rng: &mut Random) -> Option<Entry> {
         let now = self.now();
         let how = Get {
             value: true,
@@ -105,7 +94,7 @@ impl World {
     }
 
     /// The key is as the map says; one that was evicted is forgotten.
-    fn agree(&mut self, key: u64, rng: &mut Rng, what: &str) {
+    fn agree(&mut self, key: u64, rng: &mut Random, what: &str) {
         let now = self.now();
         if self.flush_at.is_some_and(|at| at <= now) {
             self.flush_at = None;
@@ -126,7 +115,7 @@ impl World {
     }
 
     /// What a change has made of the key: the unique is new, the rest is as told.
-    fn expect(&mut self, key: u64, changed: Entry, rng: &mut Rng) {
+    fn expect(&mut self, key: u64, changed: Entry, rng: &mut Random) {
         let seen = self.look(key, rng).expect("it was just stored");
         let before = self.map.insert(
             key,
@@ -144,7 +133,7 @@ impl World {
         assert_eq!(Some(&seen), self.map.get(&key));
     }
 
-    fn step(&mut self, rng: &mut Rng, keys: u64, longest: u64) {
+    fn step(&mut self, rng: &mut Random, keys: u64, longest: u64) {
         let key = rng.below(keys);
         self.agree(key, rng, "before");
         let now = self.now();
@@ -285,7 +274,7 @@ impl World {
         self.agree(key, rng, "afterwards");
     }
 
-    fn step_rarely(&mut self, rng: &mut Rng) {
+    fn step_rarely(&mut self, rng: &mut Random) {
         let now = self.now();
         match rng.below(60) {
             0 => {
@@ -313,7 +302,7 @@ impl World {
     }
 
     /// All is as the map says, sound, and free when it is flushed.
-    fn end(mut self, rng: &mut Rng) {
+    fn end(mut self, rng: &mut Random) {
         let mut keys: Vec<u64> = self.map.keys().copied().collect();
         keys.sort_unstable();
         for key in keys {
@@ -344,7 +333,7 @@ fn name(key: u64) -> Vec<u8> {
     format!("key-{key}").into_bytes()
 }
 
-fn filled(rng: &mut Rng, len: u64) -> Vec<u8> {
+fn filled(rng: &mut Random, len: u64) -> Vec<u8> {
     let start = rng.below(256);
     (0..len).map(|i| ((start + i) % 251) as u8).collect()
 }
@@ -354,7 +343,7 @@ fn run(seed: u64, memory: u64, keys: u64, longest: u64, steps: u64, evicts: bool
         "seed {seed}: {} KiB, {keys} keys, values to {longest} B, {steps} steps",
         memory >> 10
     );
-    let mut rng = Rng(seed);
+    let mut rng = Random::new(seed);
     let mut world = World::new(memory, evicts);
     for step in 0..steps {
         world.step(&mut rng, keys, longest);
@@ -393,7 +382,7 @@ fn an_index_that_doubles() {
 #[test]
 fn keys_in_third_buckets_are_found_before_and_after_the_index_doubles() {
     let mut world = World::new(2 << 20, false);
-    let mut rng = Rng(5);
+    let mut rng = Random::new(5);
     let now = world.now();
     let seed = world.region.seed();
     let buckets = world.region.layout().shape.buckets_initial as u64;

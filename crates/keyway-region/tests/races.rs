@@ -8,6 +8,7 @@
 
 mod private;
 
+use harness::Random;
 use keyway_region::mutants::{self, Mutant};
 use keyway_region::verbs::{Arithmetic, Delete, Get, Store, StoreMode};
 use keyway_region::{Limits, Session, check};
@@ -74,7 +75,7 @@ fn stress(calls: u64) {
 
 /// Random verbs on shared keys. Every value is one byte, many times: a torn one shows.
 fn work(mut session: Session, thread: u64, calls: u64, now: u32) {
-    let mut rng = Rng(thread + 1);
+    let mut rng = Random::new(thread + 1);
     let mut value = Vec::new();
     for _ in 0..calls {
         let number = rng.below(KEYS);
@@ -115,17 +116,5 @@ fn work(mut session: Session, thread: u64, calls: u64, now: u32) {
             }
             _ => drop(session.store(key, &vec![byte; len], &Store::default(), now).expect("room")),
         }
-    }
-}
-
-/// xorshift64* (Vigna, "An experimental exploration", 2016).
-struct Rng(u64);
-
-impl Rng {
-    fn below(&mut self, n: u64) -> u64 {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        (self.0.wrapping_mul(0x2545_F491_4F6C_DD1D) >> 33) % n
     }
 }

@@ -9,6 +9,7 @@
 
 mod private;
 
+use harness::Random;
 use keyway_region::verbs::{Get, Store, WriteError};
 use keyway_region::{Limits, Process, Region, Session, check};
 use private::{Page, UNIX_S};
@@ -98,18 +99,6 @@ impl Room {
     }
 }
 
-/// xorshift64* (Vigna, "An experimental exploration", 2016).
-struct Rng(u64);
-
-impl Rng {
-    fn below(&mut self, n: u64) -> u64 {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        (self.0.wrapping_mul(0x2545_F491_4F6C_DD1D) >> 33) % n
-    }
-}
-
 /// Bytes that a writer pays for at a time, and bytes purged for each, as docs/region.md says ("Who pays").
 const PORTION: usize = 512;
 const WORK_MAX: usize = 8;
@@ -123,7 +112,7 @@ fn most_purged_by_one_set(value_len: usize) -> (u64, u64, u64) {
     let mut room = Room::new(memory, 1, true);
     let now = room.now(1);
     let item_size = 4 + 16 + value_len;
-    let mut rng = Rng(9);
+    let mut rng = Random::new(9);
     let mut worst = 0;
     let mut before = room.region.counters();
     for key in 0..5 * memory / 4 / item_size as u64 {
@@ -158,7 +147,7 @@ fn no_set_pays_for_a_whole_segment() {
 }
 
 /// Sizes from a few bytes to several segments, each magnitude alike.
-fn mixed_size(rng: &mut Rng) -> usize {
+fn mixed_size(rng: &mut Random) -> usize {
     let magnitude = rng.below(14);
     (8 << magnitude) + rng.below(8 << magnitude) as usize
 }
@@ -169,7 +158,7 @@ const TTLS_S: [u64; 5] = [20, 90, 400, 1_500, 0];
 fn mixed_sizes_and_lifetimes_leave_no_pieces() {
     let memory = 24u64 << 20;
     let mut room = Room::new(memory, 4, true);
-    let mut rng = Rng(5);
+    let mut rng = Random::new(5);
     let (mut written, mut second, mut key) = (0, 1, 0);
     let mut shares = Vec::new();
     let mut evicted = 0;
@@ -223,7 +212,7 @@ fn expired_items_make_room_where_nothing_is_evicted() {
     // Half of what is written lives at any time in a third of the memory; 20 times the memory goes through it.
     let memory = 16u64 << 20;
     let mut room = Room::new(memory, 2, false);
-    let mut rng = Rng(7);
+    let mut rng = Random::new(7);
     let (mut written, mut second, mut key) = (0u64, 1, 0);
     while written < 20 * memory {
         let len = (mixed_size(&mut rng) % 4000) as u64;
@@ -270,13 +259,13 @@ fn a_key_that_comes_back_soon_after_its_eviction_is_known() {
 }
 
 /// Overwrites half of a region's memory again and again, by sessions in turn, with keys as they are drawn: copies a set, and items evicted.
-fn copies_of_overwrites(value_len: usize, writers: usize, draw: impl Fn(&mut Rng, u64) -> u64) -> (f64, u64) {
+fn copies_of_overwrites(value_len: usize, writers: usize, draw: impl Fn(&mut Random, u64) -> u64) -> (f64, u64) {
     let memory = 64 << 20;
     let mut room = Room::new(memory, writers, true);
     let now = room.now(1);
     let item_size = (4 + 16 + value_len) as u64;
     let items = memory / 2 / item_size;
-    let mut rng = Rng(5);
+    let mut rng = Random::new(5);
     let (mut before, mut sets) = (room.region.counters(), 0);
     for round in 0..6 {
         if round == 3 {
@@ -307,7 +296,7 @@ const COPIES_MAX: f64 = 0.6;
 fn overwrites_of_half_a_region_copy_little_and_evict_next_to_nothing() {
     // Items of a cell and a quarter: two that share an open segment must not leave a hole behind each.
     for (value_len, writers) in [(100, 1), (100, 3), (5 << 10, 1), (5 << 10, 2), (5 << 10, 3)] {
-        let (copies, evicted) = copies_of_overwrites(value_len, writers, Rng::below);
+        let (copies, evicted) = copies_of_overwrites(value_len, writers, Random::below);
         assert!(copies < COPIES_MAX, "{copies} copies a set of {value_len} B by {writers}");
         // Three writers of small items now and then meet an empty reserve at once: with two seeds of ten some 50 items of 1.7 million are evicted.
         let most = if writers == 3 && value_len == 100 { 200 } else { 0 };
@@ -318,9 +307,9 @@ fn overwrites_of_half_a_region_copy_little_and_evict_next_to_nothing() {
 #[test]
 fn overwrites_that_fall_on_few_items_copy_less() {
     // Half of the draws fall on a fourteenth of the keys.
-    let skewed = |rng: &mut Rng, items: u64| (0..3).fold(items, |bound, _| rng.below(bound.max(1)));
-    // Choosing the deadest segment, and writing all items to one log, copies nearly half as much again, of 100 B, and a quarter more, of 5 KB.
-    for (value_len, writers, most) in [(100, 2, 0.37), (5 << 10, 1, 0.18), (5 << 10, 3, 0.18)] {
+    let skewed = |rng: &mut Random, items: u64| (0..3).fold(items, |bound, _| rng.below(bound.max(1)));
+    // With eight seeds three writers of 5 KB copied 0.178 to 0.185. Choosing the deadest segment, and writing all items to one log, copies nearly half as much again, of 100 B, and a quarter more, of 5 KB.
+    for (value_len, writers, most) in [(100, 2, 0.37), (5 << 10, 1, 0.18), (5 << 10, 3, 0.19)] {
         let (copies, evicted) = copies_of_overwrites(value_len, writers, skewed);
         assert!(copies < most, "{copies} copies a set of {value_len} B by {writers}");
         assert_eq!(evicted, 0, "of {value_len} B by {writers}");

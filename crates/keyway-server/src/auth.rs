@@ -11,7 +11,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use keyway_proto::binary::{self, HEADER_LEN, Head, REQUEST, Status};
-use keyway_proto::reply;
+use keyway_proto::{BeforeLogin, Command, reply};
 
 /// Longest first line, bytes (as memcached).
 pub(crate) const LINE_MAX: usize = 2048;
@@ -174,10 +174,14 @@ pub(crate) fn login(users: &Users, data: &[u8]) -> Login {
         reply,
         attempt,
     };
-    let size = match (tokens.next(), tokens.nth(3).map(parse_size)) {
-        (Some(b"set"), Some(Some(size))) => size,
-        (Some(b"quit"), _) => return Login::Quit,
-        _ => return refused(line_len, reply::UNAUTHENTICATED, false),
+    let command = tokens.next().and_then(Command::named);
+    let size = match command.map(|command| command.facts().before_login) {
+        Some(BeforeLogin::LogsIn) => tokens.nth(3).and_then(parse_size),
+        Some(BeforeLogin::Ends) => return Login::Quit,
+        Some(BeforeLogin::Refused) | None => None,
+    };
+    let Some(size) = size else {
+        return refused(line_len, reply::UNAUTHENTICATED, false);
     };
     if size > TOKEN_MAX {
         return refused(line_len, b"CLIENT_ERROR auth token too long\r\n", false);

@@ -2,12 +2,12 @@
 
 use keyway::{Arithmetic, Counted, Delete, Deleted, Get, Item, Store, StoreMode, Stored, WriteError};
 use keyway_proto::binary::{self, Command, Head, Request, Status};
-use keyway_proto::{StoreVerb, reply};
+use keyway_proto::{Command as TextCommand, StoreVerb, reply};
 
 use crate::config::PROTOCOL_VERSION;
 use crate::connection::CloseReason;
 use crate::dump::Dump;
-use crate::execute::{Executor, Origin, Outcome, as_memcached, refusal, verb_name};
+use crate::execute::{Executor, Origin, Outcome, as_memcached, refusal};
 
 /// Longest `stats detail dump` in a packet, bytes; in text it may be of any length.
 const DUMP_MAX: usize = 256 << 10;
@@ -127,7 +127,7 @@ impl Executor {
         };
         self.looked_up(key, origin);
         let stored = as_memcached(mode, self.session.store(key, value, &how));
-        self.mutated(key, &stored, verb_name(*verb), how.exptime, value.len(), origin);
+        self.mutated(key, &stored, *verb, how.exptime, value.len(), origin);
         match stored {
             Ok(Stored::Stored { cas, .. }) => Ok(if self.shared.config.cas_enabled { cas } else { 0 }),
             Ok(Stored::Exists) => Err(Status::KeyExists.into()),
@@ -156,7 +156,7 @@ impl Executor {
         let before = self.looked_up(key, origin);
         let deleted = self.session.delete(key, &how)?;
         let gone = (deleted == Deleted::Deleted).then_some(before.unwrap_or(0));
-        self.deleted(key, "delete", gone);
+        self.deleted(key, TextCommand::Delete, gone);
         match deleted {
             Deleted::Deleted => Ok(0),
             Deleted::NotFound => Err(Status::KeyNotFound.into()),

@@ -13,8 +13,8 @@ use keyway::{
 };
 use keyway_proto::reply::{self, Facts, MetaCode, MetaCommand};
 use keyway_proto::{
-    DumpFormat, Flags, Keys, MetaArithmetic, MetaDelete, MetaGet, MetaKey, MetaSet, MetaSetMode, Request, StoreVerb, Tokens,
-    tokens,
+    Admin, Command, DumpFormat, Effect, Flags, Keys, MetaArithmetic, MetaDelete, MetaGet, MetaKey, MetaSet, MetaSetMode, Needs,
+    Request, StoreVerb, Tokens, tokens,
 };
 
 use crate::config::PROTOCOL_VERSION;
@@ -127,7 +127,7 @@ impl Executor {
     /// still answer from what it is to change.
     #[inline]
     pub(crate) fn holds_up(&self, request: &Request<'_>) -> bool {
-        !matches!(request, Request::Get { .. }) && self.session.is_held_up()
+        request.effect() != Effect::Reads && self.session.is_held_up()
     }
 
     /// Executes `request` and appends its answer to `out`.
@@ -142,7 +142,7 @@ impl Executor {
             self.tell_evictions();
         }
         if let Some(post) = &self.shared.kernel
-            && !matches!(request, Request::Get { .. } | Request::MetaGet(_))
+            && request.effect() == Effect::Changes
         {
             post.changed();
         }
@@ -166,7 +166,11 @@ impl Executor {
                     Ok(Deleted::Exists) => reply::EXISTS,
                     Err(error) => refusal(error),
                 };
-                self.deleted(key, "delete", (answer == reply::DELETED).then_some(before.unwrap_or(0)));
+                self.deleted(
+                    key,
+                    Command::Delete,
+                    (answer == reply::DELETED).then_some(before.unwrap_or(0)),
+                );
                 answer_unless(*noreply, answer, out);
             }
             Request::Arithmetic {
@@ -204,59 +208,74 @@ impl Executor {
             }
             Request::MetaDebug { key } => self.meta_debug(key, out, origin),
             Request::Binary(request) => return self.binary(request, out, origin),
-            _ => return self.administer(request, out, origin),
+            Request::Admin(request) => return self.administer(request, out, origin),
         }
         Outcome::Done
     }
 
     /// Requests about the server rather than about items.
     #[cold]
-    fn administer(&mut self, request: &Request<'_>, out: &mut Vec<u8>, origin: &Origin<'_>) -> Outcome {
+    fn administer(&mut self, request: &Admin<'_>, out: &mut Vec<u8>, origin: &Origin<'_>) -> Outcome {
+        if let Some(refusal) = self.refuses(request, origin.peer) {
+            out.extend_from_slice(refusal);
+            return Outcome::Done;
+        }
         match request {
-            Request::FlushAll { delay, noreply } => {
-                let answer = if !self.shared.config.flush_enabled {
-                    reply::FLUSH_DISABLED
-                } else if let Err(error) = self.session.flush_all((*delay).into()) {
-                    log::error!("flush_all: {error}");
-                    refusal(error)
-                } else {
-                    log::info!("{}: flush_all {delay}", origin.peer.address);
-                    reply::OK
+            Admin::FlushAll { delay, noreply } => {
+                let answer = match self.session.flush_all((*delay).into()) {
+                    Err(error) => {
+                        log::error!("flush_all: {error}");
+                        refusal(error)
+                    }
+                    Ok(()) => {
+                        log::info!("{}: flush_all {delay}", origin.peer.address);
+                        reply::OK
+                    }
                 };
                 answer_unless(*noreply, answer, out);
             }
-            Request::Version => reply::version(out, PROTOCOL_VERSION),
-            Request::Verbosity { level, noreply } => {
-                let answer = if self.may_set_verbosity(origin.peer) {
-                    self.set_verbosity(*level);
-                    reply::OK
-                } else {
-                    VERBOSITY_REFUSED
-                };
-                answer_unless(*noreply, answer, out);
+            Admin::Version => reply::version(out, PROTOCOL_VERSION),
+            Admin::Verbosity { level, noreply } => {
+                self.set_verbosity(*level);
+                answer_unless(*noreply, reply::OK, out);
             }
-            Request::Quit => return Outcome::Close(CloseReason::Normal),
-            Request::Stats { argument } => return self.stats(argument, out),
-            Request::CacheMemlimit { megabytes, noreply } => return self.memory_limit(*megabytes, *noreply, out, origin),
-            Request::Shutdown { .. } => {
-                if !self.shared.config.shutdown_enabled {
-                    out.extend_from_slice(reply::SHUTDOWN_DISABLED);
-                    return Outcome::Done;
-                }
+            Admin::Quit => return Outcome::Close(CloseReason::Normal),
+            Admin::Stats { argument } => return self.stats(argument, out),
+            Admin::CacheMemlimit { megabytes, noreply } => return self.memory_limit(*megabytes, *noreply, out, origin),
+            Admin::Shutdown { graceful: _ } => {
                 log::info!("{}: shutdown", origin.peer.address);
                 self.shared.stop();
                 return Outcome::Close(CloseReason::Shutdown);
             }
-            Request::Dump { format, what } => return self.dump(*format, what, out),
-            Request::Watch { what } => return self.watch(what, out, origin),
-            Request::RefreshCerts { noreply } => {
-                answer_unless(*noreply, b"SERVER_ERROR no TLS here, so no certificates\r\n", out)
-            }
-            Request::Obsolete { reply, noreply } => answer_unless(*noreply, reply, out),
-            // `execute` has all others.
-            _ => out.extend_from_slice(reply::ERROR),
+            Admin::Dump { format, what } => return Self::dump(*format, what, out),
+            Admin::Watch { what } => return self.watch(what, out, origin),
+            Admin::RefreshCerts { noreply } => answer_unless(*noreply, b"SERVER_ERROR no TLS here, so no certificates\r\n", out),
+            Admin::Obsolete { reply, noreply, .. } => answer_unless(*noreply, reply, out),
         }
         Outcome::Done
+    }
+
+    /// The answer to a request that this server's configuration, or the client's place, does not allow; empty if the client asked for
+    /// silence.
+    fn refuses(&self, request: &Admin<'_>, peer: &Peer) -> Option<&'static [u8]> {
+        let config = &self.shared.config;
+        let (allowed, refusal) = match request.command().facts().needs {
+            Needs::Nothing => return None,
+            Needs::Flushing => (config.flush_enabled, reply::FLUSH_DISABLED),
+            Needs::ShuttingDown => (config.shutdown_enabled, reply::SHUTDOWN_DISABLED),
+            Needs::Watching => (config.watch_enabled, reply::WATCH_DISABLED),
+            Needs::Trust => (self.trusts(peer), VERBOSITY_REFUSED),
+            Needs::Dumping => match request {
+                // A setting of the crawler, which shows nothing.
+                Admin::Obsolete { .. } => return None,
+                Admin::Dump {
+                    format: DumpFormat::Metadump,
+                    ..
+                } => (config.dump_enabled, reply::METADUMP_DISABLED),
+                _ => (config.dump_enabled, reply::MGDUMP_DISABLED),
+            },
+        };
+        (!allowed).then_some(if request.is_silent() { b"" } else { refusal })
     }
 
     fn get(&mut self, keys: &Keys<'_>, exptime: Option<i64>, with_cas: bool, out: &mut Vec<u8>, origin: &Origin<'_>) -> Outcome {
@@ -368,14 +387,7 @@ impl Executor {
             Ok(Stored::NotFound) => reply::NOT_FOUND,
             Err(error) => self.store_failed(store.key, how.mode, *error),
         };
-        self.mutated(
-            store.key,
-            &stored,
-            verb_name(store.verb),
-            how.exptime,
-            store.value.len(),
-            origin,
-        );
+        self.mutated(store.key, &stored, store.verb, how.exptime, store.value.len(), origin);
         answer_unless(store.noreply, answer, out);
     }
 
@@ -531,12 +543,12 @@ impl Executor {
         self.looked_up(key, origin);
         let stored = as_memcached(how.mode, self.session.store(key, set.value, &how));
         let verb = match set.mode {
-            MetaSetMode::Set | MetaSetMode::Replace if set.compare_cas.is_some() => "cas",
-            MetaSetMode::Set => "set",
-            MetaSetMode::Add => "add",
-            MetaSetMode::Replace => "replace",
-            MetaSetMode::Append => "append",
-            MetaSetMode::Prepend => "prepend",
+            MetaSetMode::Set | MetaSetMode::Replace if set.compare_cas.is_some() => StoreVerb::Cas,
+            MetaSetMode::Set => StoreVerb::Set,
+            MetaSetMode::Add => StoreVerb::Add,
+            MetaSetMode::Replace => StoreVerb::Replace,
+            MetaSetMode::Append => StoreVerb::Append,
+            MetaSetMode::Prepend => StoreVerb::Prepend,
         };
         self.mutated(key, &stored, verb, how.exptime, set.value.len(), origin);
         let mut facts = Facts {
@@ -585,7 +597,7 @@ impl Executor {
             (false, true) => Some(0),
             (false, false) => Some(before.unwrap_or(0)),
         };
-        self.deleted(key, "md", gone.filter(|_| code == MetaCode::Done));
+        self.deleted(key, Command::MetaDelete, gone.filter(|_| code == MetaCode::Done));
         if !(delete.quiet && reply::is_hidden(MetaCommand::Delete, code)) {
             let facts = Facts {
                 key,
@@ -638,7 +650,7 @@ impl Executor {
                     self.mutated(
                         key,
                         &Ok(Stored::Stored { cas, value_len, size }),
-                        "add",
+                        StoreVerb::Add,
                         exptime,
                         value_len,
                         origin,
@@ -696,8 +708,8 @@ impl Executor {
         log::set_max_level(crate::log_level(level));
     }
 
-    /// Whether this client may change how much is logged: who is on this machine, or has logged in.
-    fn may_set_verbosity(&self, peer: &Peer) -> bool {
+    /// Whether this client may do what concerns the operator, such as to change how much is logged: it is on this machine, or has logged in.
+    fn trusts(&self, peer: &Peer) -> bool {
         match &peer.address {
             PeerAddress::Unix | PeerAddress::Reader => true,
             PeerAddress::Tcp { remote, .. } => self.shared.users.is_some() || remote.ip().to_canonical().is_loopback(),
@@ -735,14 +747,7 @@ impl Executor {
         }
     }
 
-    fn dump(&self, format: DumpFormat, what: &[u8], out: &mut Vec<u8>) -> Outcome {
-        if !self.shared.config.dump_enabled {
-            out.extend_from_slice(match format {
-                DumpFormat::Metadump => reply::METADUMP_DISABLED,
-                DumpFormat::Mgdump => reply::MGDUMP_DISABLED,
-            });
-            return Outcome::Done;
-        }
+    fn dump(format: DumpFormat, what: &[u8], out: &mut Vec<u8>) -> Outcome {
         match Dump::items(format, what) {
             Ok(dump) => Outcome::Dump(dump),
             Err(refusal) => {
@@ -754,7 +759,6 @@ impl Executor {
 
     fn watch(&self, what: &[u8], out: &mut Vec<u8>, origin: &Origin<'_>) -> Outcome {
         let answer = match watch::parse(what) {
-            _ if !self.shared.config.watch_enabled => reply::WATCH_DISABLED,
             Err(refusal) => refusal,
             Ok(events) => match self.shared.watch.add(events, self.worker, origin.token) {
                 Some(watcher) => {
@@ -890,7 +894,7 @@ impl Executor {
         &mut self,
         key: &[u8],
         stored: &Result<Stored, WriteError>,
-        verb: &str,
+        verb: StoreVerb,
         exptime: i64,
         size: usize,
         origin: &Origin<'_>,
@@ -913,7 +917,7 @@ impl Executor {
             self.tell(watch::MUTATIONS, |line| {
                 line.extend_from_slice(b"type=item_store key=");
                 reply::uri_encode(line, key);
-                let fd = origin.peer.fd;
+                let (fd, verb) = (origin.peer.fd, verb.command().name());
                 let _ = write!(
                     line,
                     " status={status} cmd={verb} ttl={ttl} clsid={CLASS} cfd={fd} size={size}"
@@ -927,14 +931,14 @@ impl Executor {
 
     /// Tells them about a delete, if a value of some length is gone.
     #[inline]
-    pub(crate) fn deleted(&self, key: &[u8], verb: &str, gone: Option<usize>) {
+    pub(crate) fn deleted(&self, key: &[u8], verb: Command, gone: Option<usize>) {
         if let Some(size) = gone
             && self.shared.watch.wants(watch::DELETIONS)
         {
             self.tell(watch::DELETIONS, |line| {
                 line.extend_from_slice(b"type=deleted key=");
                 reply::uri_encode(line, key);
-                let _ = write!(line, " cmd={verb} clsid={CLASS} size={size}");
+                let _ = write!(line, " cmd={} clsid={CLASS} size={size}", verb.name());
             });
         }
         if self.shared.detail.is_enabled() {
@@ -1016,17 +1020,6 @@ fn is_touched_before_recache(flags: &Flags<'_>) -> bool {
         .filter_map(|flag| flag.first())
         .filter(|letter| matches!(letter, b'T' | b'R'));
     order.next() == Some(&b'T')
-}
-
-pub(crate) fn verb_name(verb: StoreVerb) -> &'static str {
-    match verb {
-        StoreVerb::Set => "set",
-        StoreVerb::Add => "add",
-        StoreVerb::Replace => "replace",
-        StoreVerb::Append => "append",
-        StoreVerb::Prepend => "prepend",
-        StoreVerb::Cas => "cas",
-    }
 }
 
 fn answer_unless(noreply: bool, answer: &[u8], out: &mut Vec<u8>) {

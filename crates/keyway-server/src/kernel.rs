@@ -549,7 +549,19 @@ impl Served {
         match request {
             Request::Get { keys, .. } => keys.clone().for_each(|key| self.note_key(key)),
             Request::MetaGet(get) => self.note_key(get.key.stored()),
-            _ => {}
+            // The program passes these up, whatever copies it has.
+            Request::GetAndTouch { .. }
+            | Request::Store(_)
+            | Request::Delete { .. }
+            | Request::Arithmetic { .. }
+            | Request::Touch { .. }
+            | Request::MetaSet(_)
+            | Request::MetaDelete(_)
+            | Request::MetaArithmetic(_)
+            | Request::MetaNoop
+            | Request::MetaDebug { .. }
+            | Request::Admin(_)
+            | Request::Binary(_) => {}
         }
     }
 

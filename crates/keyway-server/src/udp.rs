@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use keyway_proto::frame::{ANSWER_LEN_MAX, FRAME_LEN, Framed, datagrams};
-use keyway_proto::{Decoded, Decoder, Limits, Request, binary};
+use keyway_proto::{Admin, Decoded, Decoder, Limits, OverUdp, Request, binary};
 use mio::event::Event;
 use mio::net::UdpSocket;
 use mio::{Interest, Registry, Token};
@@ -506,24 +506,19 @@ enum Next {
     TooLong,
 }
 
-/// What may be asked over UDP: items, and what the server is.
+/// Whether a datagram may ask for this ([`OverUdp`]). A packet that is refused is answered as it would be elsewhere.
 fn is_for_udp(request: &Request<'_>) -> bool {
-    match request {
-        Request::Stats { argument } => argument.is_empty(),
-        Request::Binary(request) => match &request.command {
-            binary::Command::Stat { argument } => argument.is_empty(),
-            binary::Command::Flush { .. } => false,
-            _ => true,
-        },
-        Request::FlushAll { .. }
-        | Request::Verbosity { .. }
-        | Request::CacheMemlimit { .. }
-        | Request::Shutdown { .. }
-        | Request::Dump { .. }
-        | Request::Watch { .. }
-        | Request::RefreshCerts { .. }
-        | Request::Obsolete { .. } => false,
-        _ => true,
+    match request.command().map(|command| command.facts().over_udp) {
+        None | Some(OverUdp::Answered) => true,
+        Some(OverUdp::AnsweredBare) => matches!(
+            request,
+            Request::Admin(Admin::Stats { argument: b"" })
+                | Request::Binary(binary::Request {
+                    command: binary::Command::Stat { argument: b"" },
+                    ..
+                })
+        ),
+        Some(OverUdp::Refused) => false,
     }
 }
 

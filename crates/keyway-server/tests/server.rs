@@ -10,6 +10,7 @@ use std::path::PathBuf;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use harness::Random;
 use keyway::{Cache, Options, Place};
 use keyway_server::{Config, EventLoop, Handle, Server, UnixSocket};
 
@@ -680,14 +681,9 @@ fn stats_have_what_exporters_need() {
 #[test]
 fn garbage_never_stops_the_server() {
     let server = Running::start(|_| ());
-    let mut state = 0x9e37_79b9_7f4a_7c15_u64;
+    let mut random = Random::new(1);
     for _ in 0..50 {
-        let garbage: Vec<u8> = (0..5000)
-            .map(|_| {
-                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-                (state >> 33).to_le_bytes()[0]
-            })
-            .collect();
+        let garbage = random.bytes(5000);
         let mut client = server.connect();
         let _ = client.0.get_mut().write_all(&garbage);
     }

@@ -7,6 +7,8 @@
 use crate::cancel::Uncancelled;
 use crate::descriptor::file_id;
 use crate::handout::{self, Handed, Wanted};
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
 use keyway_region::verbs::{Arithmetic, Counted, Delete, Deleted, Get, Item, KEY_LEN_MAX, Store, StoreMode, Stored, WriteError};
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -21,7 +23,6 @@ const PATIENCE: Duration = Duration::from_secs(30);
 const LINE_MAX: u64 = 4096;
 /// Longest value, bytes: the largest item that can be allowed.
 const VALUE_LEN_MAX: usize = 1 << 30;
-const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 
 /// Where the server is, and which region it serves.
 pub(crate) struct Peer {
@@ -369,25 +370,12 @@ fn token(key: &[u8]) -> Result<(Vec<u8>, &'static str), WriteError> {
     if key.iter().all(|byte| *byte > b' ' && *byte != 0x7F) {
         return Ok((key.to_vec(), ""));
     }
-    let sent = base64(key);
+    let sent = STANDARD.encode(key).into_bytes();
     // The wire's limit counts what is sent.
     if sent.len() > KEY_LEN_MAX {
         return Err(too_long);
     }
     Ok((sent, " b"))
-}
-
-fn base64(bytes: &[u8]) -> Vec<u8> {
-    let mut text = Vec::with_capacity(bytes.len().div_ceil(3) * 4);
-    for chunk in bytes.chunks(3) {
-        let three: [u8; 3] = std::array::from_fn(|i| chunk.get(i).copied().unwrap_or(0));
-        let bits = three.iter().fold(0_u32, |bits, byte| bits << 8 | u32::from(*byte));
-        for i in 0..4 {
-            let letter = ALPHABET.get((bits >> (18 - 6 * i) & 63) as usize).copied().unwrap_or(b'A');
-            text.push(if i <= chunk.len() { letter } else { b'=' });
-        }
-    }
-    text
 }
 
 #[cfg(test)]
@@ -398,7 +386,8 @@ mod tests {
     fn keys_go_over_the_wire_whatever_is_in_them() {
         assert_eq!(token(b"plain\xEE").unwrap(), (b"plain\xEE".to_vec(), ""));
         assert_eq!(token(b"two words").unwrap(), (b"dHdvIHdvcmRz".to_vec(), " b"));
-        assert_eq!([base64(&[0xFF]), base64(&[0xFF, 0])], [b"/w==", b"/wA="]);
+        assert_eq!(token(b"\n\xFF").unwrap(), (b"Cv8=".to_vec(), " b"));
+        assert_eq!(token(b" ").unwrap(), (b"IA==".to_vec(), " b"));
         assert!(token(&[b' '; 186]).is_ok() && token(&[b' '; 187]).is_err());
         assert!(token(b"").is_err() && token(&[b'k'; 251]).is_err());
     }

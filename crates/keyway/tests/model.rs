@@ -6,21 +6,61 @@
     reason = "a test: its numbers are small, its output is for people"
 )]
 
+use harness::Random;
 use keyway::{
     Arithmetic, Cache, Counted, Delete, Deleted, Gate, Get, Options, Place, Session, Store, StoreMode, Stored, WriteError,
 };
+use keyway_proto::Command;
 use std::collections::HashMap;
 
-/// xorshift64*: small, seeded, good enough to choose operations by (Vigna, "An experimental exploration", 2016).
-struct Rng(u64);
-
-impl Rng {
-    fn next(&mut self, below: usize) -> usize {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        (self.0.wrapping_mul(0x2545_F491_4F6C_DD1D) >> 33) as usize % below
+/// How often the model chooses a command, of the sum of all. 0: it is about the server, or asks the session for what another
+/// one asks for.
+fn weight(command: Command) -> usize {
+    match command {
+        Command::Set => 5,
+        Command::Add
+        | Command::Replace
+        | Command::Append
+        | Command::Prepend
+        | Command::Cas
+        | Command::Delete
+        | Command::Incr
+        | Command::Decr
+        | Command::Touch
+        | Command::Gat
+        | Command::FlushAll => 1,
+        // Before and after each step the model gets the key, with its CAS unique.
+        Command::Get | Command::Gets | Command::Gats => 0,
+        Command::MetaGet
+        | Command::MetaSet
+        | Command::MetaDelete
+        | Command::MetaArithmetic
+        | Command::MetaNoop
+        | Command::MetaDebug => 0,
+        Command::Version
+        | Command::Quit
+        | Command::Stats
+        | Command::Watch
+        | Command::Verbosity
+        | Command::CacheMemlimit
+        | Command::Shutdown
+        | Command::RefreshCerts
+        | Command::LruCrawler
+        | Command::Slabs
+        | Command::Lru => 0,
     }
+}
+
+fn choose(rng: &mut Random) -> Command {
+    let sum = Command::ALL.iter().map(|command| weight(*command)).sum();
+    let mut left = rng.index(sum);
+    let chosen = Command::ALL.iter().find(|command| {
+        let weight = weight(**command);
+        let is_it = left < weight;
+        left = left.saturating_sub(weight);
+        is_it
+    });
+    *chosen.unwrap()
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -36,15 +76,24 @@ struct Model {
     evicts: bool,
 }
 
-fn value(rng: &mut Rng, longest: usize) -> Vec<u8> {
-    let len = match rng.next(10) {
+fn value(rng: &mut Random, longest: usize) -> Vec<u8> {
+    let len = match rng.index(10) {
         0 => 0,
-        1..=6 => rng.next(100),
-        7 | 8 => rng.next(3000),
-        _ => rng.next(longest),
+        1..=6 => rng.index(100),
+        7 | 8 => rng.index(3000),
+        _ => rng.index(longest),
     };
-    let start = rng.next(256);
+    let start = rng.index(256);
     (0..len).map(|i| ((start + i) % 256) as u8).collect()
+}
+
+/// The number that a value says to `incr`: its first word, whatever follows a blank (as memcached's strtoull(3) reads it).
+fn number_in(value: &[u8]) -> Option<u64> {
+    let is_blank = |byte: &u8| b" \t\n\x0b\x0c\r".contains(byte);
+    let word = value.split(is_blank).find(|word| !word.is_empty())?;
+    let digits = word.strip_prefix(b"+").unwrap_or(word);
+    let is_number = digits.iter().all(u8::is_ascii_digit);
+    std::str::from_utf8(digits).ok().filter(|_| is_number)?.parse().ok()
 }
 
 /// What the session sees of a key, with its CAS unique.
@@ -78,10 +127,10 @@ impl Model {
         seen
     }
 
-    fn step(&mut self, session: &mut Session, rng: &mut Rng, keys: usize, longest: usize) {
-        let key = format!("key-{}", rng.next(keys)).into_bytes();
+    fn step(&mut self, session: &mut Session, rng: &mut Random, keys: usize, longest: usize) {
+        let key = format!("key-{}", rng.index(keys)).into_bytes();
         let before = self.settle(session, &key, "before");
-        let flags = [0, 0, 7, u32::MAX][rng.next(4)];
+        let flags = [0, 0, 7, u32::MAX][rng.index(4)];
         let put = |session: &mut Session, mode, compare_cas, value: &[u8]| {
             let result = session.store(
                 &key,
@@ -106,14 +155,14 @@ impl Model {
             }
             other => panic!("not stored: {other:?}"),
         };
-        match rng.next(14) {
-            0..=4 => {
+        match choose(rng) {
+            Command::Set => {
                 let v = value(rng, longest);
                 if let Some(s) = put(session, StoreMode::Set, None, &v) {
                     self.map.insert(key.clone(), stored(v, flags, s));
                 }
             }
-            5 => {
+            Command::Add => {
                 let v = value(rng, longest);
                 match (put(session, StoreMode::Add, None, &v), &before) {
                     (None, _) => {}
@@ -123,7 +172,7 @@ impl Model {
                     }
                 }
             }
-            6 => {
+            Command::Replace => {
                 let v = value(rng, longest);
                 match (put(session, StoreMode::Replace, None, &v), &before) {
                     (None, _) => {}
@@ -133,9 +182,9 @@ impl Model {
                     }
                 }
             }
-            7 | 8 => {
+            command @ (Command::Append | Command::Prepend) => {
                 let v = value(rng, 200);
-                let append = rng.next(2) == 0;
+                let append = command == Command::Append;
                 let mode = if append { StoreMode::Append } else { StoreMode::Prepend };
                 match (put(session, mode, None, &v), &before) {
                     (None, _) => {}
@@ -150,10 +199,10 @@ impl Model {
                     }
                 }
             }
-            9 => {
+            Command::Cas => {
                 let v = value(rng, longest);
                 let right = before.as_ref().map_or(1, |e| e.cas);
-                let cas = if rng.next(2) == 0 { right } else { right + 1 };
+                let cas = if rng.index(2) == 0 { right } else { right + 1 };
                 match (put(session, StoreMode::Set, Some(cas), &v), &before) {
                     (None, _) => {}
                     (Some(s), None) => assert_eq!(s, Stored::NotFound),
@@ -163,7 +212,7 @@ impl Model {
                     }
                 }
             }
-            10 => {
+            Command::Delete => {
                 let deleted = session.delete(&key, &Delete::default()).unwrap();
                 assert_eq!(
                     deleted,
@@ -175,10 +224,11 @@ impl Model {
                 );
                 self.map.remove(&key);
             }
-            11 => {
-                let delta = rng.next(1000) as u64;
+            command @ (Command::Incr | Command::Decr) => {
+                let delta = rng.index(1000) as u64;
                 let how = Arithmetic {
                     delta,
+                    decrement: command == Command::Decr,
                     vivify: Some((delta, 0)),
                     ..Arithmetic::default()
                 };
@@ -196,8 +246,12 @@ impl Model {
                         );
                     }
                     (Counted::Value { value, item }, Some(old)) => {
-                        let number: u64 = std::str::from_utf8(&old.value).unwrap().trim().parse().unwrap();
-                        assert_eq!(value, number.wrapping_add(delta));
+                        let number = number_in(&old.value).unwrap();
+                        let expected = match how.decrement {
+                            true => number.saturating_sub(delta),
+                            false => number.wrapping_add(delta),
+                        };
+                        assert_eq!(value, expected);
                         let text = format!("{value:<width$}", width = old.value.len()).into_bytes();
                         self.map.insert(
                             key.clone(),
@@ -209,21 +263,31 @@ impl Model {
                         );
                     }
                     (Counted::NotANumber, Some(old)) => {
-                        let number = std::str::from_utf8(&old.value).is_ok_and(|t| t.trim().parse::<u64>().is_ok());
-                        assert!(!number, "{:?} is a number", old.value);
+                        assert_eq!(number_in(&old.value), None, "{:?} is a number", old.value);
                     }
                     (other, before) => panic!("{other:?} for {before:?}"),
                 }
             }
-            12 => {
+            Command::Touch => {
                 assert_eq!(session.touch(&key, 1000).unwrap(), before.is_some());
             }
-            _ => {
-                if rng.next(60) == 0 {
+            Command::Gat => {
+                let how = Get {
+                    value: true,
+                    exptime: Some(1000),
+                    ..Get::default()
+                };
+                let mut out = Vec::new();
+                let hit = session.get_with(&key, &how, &mut out, |_, _| {}).unwrap();
+                assert_eq!(hit.map(|_| &out), before.as_ref().map(|old| &old.value));
+            }
+            Command::FlushAll => {
+                if rng.index(60) == 0 {
                     session.flush_all(0).unwrap();
                     self.map.clear();
                 }
             }
+            other => panic!("{other:?} has a weight, and the model does not know what it does"),
         }
         self.settle(session, &key, "after");
     }
@@ -248,7 +312,7 @@ fn run(seed: u64, memory: u64, keys: usize, longest: usize, steps: usize, evicts
     };
     let cache = Cache::open(&Place::Memfd, &options).unwrap();
     let mut session = cache.session().unwrap();
-    let mut rng = Rng(seed);
+    let mut rng = Random::new(seed);
     let mut model = Model {
         map: HashMap::new(),
         evicts,

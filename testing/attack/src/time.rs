@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use harness::{Kind, Server, Transport};
+use keyway_proto::binary;
 
 use crate::attack::{Attack, Form, Outcome, judge};
 use crate::ordinary::{Ordinary, median, stat};
@@ -278,12 +279,9 @@ pub fn get_line(key: &str, count: usize) -> Vec<u8> {
 
 /// A packet of the binary protocol.
 pub fn packet(opcode: u8, extras: &[u8], key: &[u8], value: &[u8]) -> Vec<u8> {
-    let short = |len: usize| u16::try_from(len).expect("a short key").to_be_bytes();
-    let extras_len = u8::try_from(extras.len()).expect("short extras");
-    let body = u32::try_from(extras.len() + key.len() + value.len()).expect("a short body");
-    let [k1, k0] = short(key.len());
-    let head = [0x80, opcode, k1, k0, extras_len, 0, 0, 0];
-    [&head, body.to_be_bytes().as_slice(), &[0; 12], extras, key, value].concat()
+    let (mut bytes, opaque) = (Vec::new(), [0; 4]);
+    binary::request(&mut bytes, binary::Head { opcode, opaque }, 0, [extras, key, value]);
+    bytes
 }
 
 /// Stores a value of 1 MB under `large`.

@@ -3,6 +3,8 @@
 use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use keyway_proto::{Command, OverUdp};
+
 use crate::pattern::{Names, Pattern, Piece};
 
 /// Longest step that is sent as a datagram, bytes.
@@ -118,18 +120,14 @@ impl Conversation {
     /// Whether it can be held in datagrams, a step in each: nothing in it closes the connection, goes on for ever, is cut in
     /// two, is about the server rather than about items, or is more than a datagram should ask.
     pub fn suits_datagrams(&self) -> bool {
-        const NEEDS_CONNECTION: [&[u8]; 10] = [
-            b"watch",
-            b"lru",
-            b"shutdown",
-            b"quit",
-            b"flush_all",
-            b"verbosity",
-            b"cache_memlimit",
-            b"stats ",
-            b"slabs",
-            b"refresh_certs",
-        ];
+        let refused: Vec<Vec<u8>> = Command::ALL
+            .iter()
+            .filter_map(|command| match command.facts().over_udp {
+                OverUdp::Answered => (*command == Command::Quit).then(|| command.facts().name.to_vec()),
+                OverUdp::AnsweredBare => Some([command.facts().name, b" "].concat()),
+                OverUdp::Refused => Some(command.facts().name.to_vec()),
+            })
+            .collect();
         let suits = |step: &Step| {
             let text: Vec<u8> = step
                 .request
@@ -140,13 +138,26 @@ impl Conversation {
                     _ => b"12345678901234567890".to_vec(),
                 })
                 .collect();
-            let needs_connection = |name: &&[u8]| text.windows(name.len()).any(|window| window == *name);
+            let needs_connection = |name: &Vec<u8>| text.windows(name.len()).any(|window| window == *name);
             text.len() <= DATAGRAM_LEN_MAX
                 && text.iter().filter(|&&byte| byte == b'\n').count() <= DATAGRAM_LINES_MAX
-                && !NEEDS_CONNECTION.iter().any(needs_connection)
+                && !refused.iter().any(needs_connection)
                 && !matches!(step.expected, Expected::Reply { close: true, .. })
         };
         !self.one_way && self.steps.iter().all(suits)
+    }
+
+    /// Whether one of its requests begins with this command's name.
+    pub fn asks_for(&self, command: Command) -> bool {
+        let parts = self.steps.iter().filter_map(|step| match step.request.0.first() {
+            Some(Part::Literal(bytes)) => Some(bytes),
+            _ => None,
+        });
+        let mut lines = parts.flat_map(|bytes| bytes.split(|byte| *byte == b'\n'));
+        lines.any(|line| {
+            let words = line.trim_ascii_end().split(|byte| *byte == b' ');
+            words.take(1).any(|word| word == command.facts().name)
+        })
     }
 
     /// Where it stands, for messages.

@@ -258,6 +258,20 @@ fn depart(tally: &Tally, kind: Kind, transport: Transport, manner: Manner, conve
     departures.entry(conversation.title()).or_default().push((way, why.into()));
 }
 
+/// A command that is added needs conversations.
+#[test]
+fn every_command_stands_in_the_table() {
+    let table = read_directory(concat!(env!("CARGO_MANIFEST_DIR"), "/table").as_ref());
+    for command in keyway_proto::Command::ALL {
+        let asks = table.iter().any(|conversation| conversation.asks_for(*command));
+        assert!(
+            asks,
+            "no conversation in testing/conformance/table asks for {}",
+            command.name()
+        );
+    }
+}
+
 #[test]
 fn the_checker_rejects_wrong_replies() {
     let text = "== a\n> get a\n< VALUE a 0 3 {num=c1}\n< abc\n< END\n\n== b\n> quit\n<close\n\n== c\n> stats\n<block END\n\

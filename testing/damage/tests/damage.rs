@@ -7,18 +7,8 @@
 )]
 
 use damage::{Answers, Image, answers, use_it, write_over_all};
+use harness::Random;
 use keyway_region::layout::segment::{EXTENT_HEADER_SIZE, Kind, SegmentHeader, State};
-
-struct Rng(u64);
-
-impl Rng {
-    fn next(&mut self) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0
-    }
-}
 
 #[test]
 fn damaged_anywhere() {
@@ -36,7 +26,7 @@ fn damaged_anywhere() {
     ];
     let mut opened = 0;
     for seed in 1..=400u64 {
-        let mut rng = Rng(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15));
+        let mut rng = Random::new(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15));
         let mut bytes = sound.clone();
         let part = parts[(seed % parts.len() as u64) as usize].clone();
         for _ in 0..1 + rng.next() % 200 {
@@ -92,7 +82,7 @@ fn answers_of_damaged(checksums: bool, seeds: u64) -> Answers {
     let part = layout.segments..sound.backed;
     let mut sum = Answers::default();
     for seed in 1..=seeds {
-        let mut rng = Rng(seed.wrapping_mul(0xD134_2543_DE82_EF95));
+        let mut rng = Random::new(seed.wrapping_mul(0xD134_2543_DE82_EF95));
         let mut bytes = sound.clone();
         for _ in 0..1 << (seed % 12) {
             let at = part.start / 8 + rng.next() as usize % ((part.end - part.start) / 8);

@@ -3,7 +3,7 @@
 //!
 //! [`Server`] is a Keyway or a memcached that a test started itself; it dies with its handle. [`Wire`] is a socket that
 //! speaks bytes and has a deadline on every read. Nothing here waits by sleeping a fixed time: [`wait_until`] polls a
-//! condition until a deadline. Nothing here knows the protocol.
+//! condition until a deadline. What is asked for is each test's own matter.
 //!
 //! Environment:
 //!
@@ -22,7 +22,7 @@ mod server;
 mod wire;
 
 pub use binary::{keyway_binary, memcached_binary, program_on_path, workspace_binary, workspace_library};
-pub use random::Random;
+pub use random::{Random, mix};
 pub use scratch::Scratch;
 pub use server::{Kind, ServeOptions, Server, Transport, keyway_check, run_to_end};
 pub use wire::{Wire, liar, printable};

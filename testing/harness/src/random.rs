@@ -3,6 +3,17 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
+/// Between two states of a stream.
+const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
+
+/// The number that a stream of this seed begins with: a hash of 64 bits.
+pub fn mix(seed: u64) -> u64 {
+    let mut z = seed.wrapping_add(STEP);
+    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
+}
+
 /// A stream of pseudorandom numbers.
 #[derive(Clone, Debug)]
 pub struct Random(u64);
@@ -42,11 +53,9 @@ impl Random {
     /// The next number.
     #[allow(clippy::should_implement_trait, reason = "an endless stream has no use for Option")]
     pub fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
+        let number = mix(self.0);
+        self.0 = self.0.wrapping_add(STEP);
+        number
     }
 
     /// A number below `bound`, which is not 0.

@@ -1,4 +1,5 @@
-//! A raw socket to a server, TCP, Unix or UDP, with a deadline on everything. It knows bytes, lines and the end of the stream.
+//! A raw socket to a server, TCP, Unix or UDP, with a deadline on everything. It knows bytes, lines and the end of the stream, and what
+//! `keyway-proto` reads as an answer ([`Wire::hear`]).
 //!
 //! Over UDP, what is sent at a time is one request datagram, and what arrives is the payloads of the datagrams that answer, in
 //! their order. Their frames (memcached's protocol.txt, "UDP protocol") are put on and taken off here.
@@ -7,6 +8,8 @@ use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
+
+use keyway_proto::client::{self, Answer, Heard};
 
 /// A connection.
 #[derive(Debug)]
@@ -171,6 +174,35 @@ impl Wire {
         let bytes = self.pending()[..len].to_vec();
         self.consume(len);
         Ok(bytes)
+    }
+
+    /// Waits for the next answer of the text protocol, and returns what `take` makes of it. What is no answer is an error of kind
+    /// `InvalidData`, and stays where it is.
+    pub fn hear<R>(&mut self, take: impl FnOnce(&Answer<'_>) -> R) -> io::Result<R> {
+        loop {
+            let need = match client::hear(self.pending()) {
+                Heard::Answer { consumed, answer } => {
+                    let taken = take(&answer);
+                    self.consume(consumed);
+                    return Ok(taken);
+                }
+                Heard::Incomplete { need } => need,
+                Heard::Broken => return Err(io::Error::new(ErrorKind::InvalidData, printable(self.pending()))),
+            };
+            while self.pending().len() < need {
+                if !self.fill()? {
+                    return Err(io::Error::new(ErrorKind::UnexpectedEof, "closed in the middle of an answer"));
+                }
+            }
+        }
+    }
+
+    /// Waits for the end of a list of answers; another answer is an error of kind `InvalidData`.
+    pub fn hear_end(&mut self) -> io::Result<()> {
+        self.hear(|answer| match answer {
+            Answer::End => Ok(()),
+            other => Err(io::Error::new(ErrorKind::InvalidData, format!("no END: {other:?}"))),
+        })?
     }
 
     /// Sends a line (the `\r\n` is added) and returns the line that answers it, as text.

@@ -1,6 +1,7 @@
 //! What is asked of a cache and what it answers, as far as a model can follow: keys are numbers, values are [`Value`]s.
 
 use crate::value::{self, Value};
+use keyway_proto::Command;
 
 /// A key. What kind of key it is, is in its number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -71,6 +72,42 @@ impl Verb {
         Self::Incr,
         Self::Flush,
     ];
+
+    /// The verb by which histories hold a command of the server. `None`: another command asks for the same, or it is about the server.
+    pub const fn of(command: Command) -> Option<Self> {
+        Some(match command {
+            Command::Get | Command::Gets => Self::Get,
+            Command::Gat | Command::Gats => Self::Gat,
+            Command::Touch => Self::Touch,
+            Command::Set => Self::Set,
+            Command::Add => Self::Add,
+            Command::Replace => Self::Replace,
+            Command::Append => Self::Append,
+            Command::Prepend => Self::Prepend,
+            Command::Cas => Self::Cas,
+            Command::Delete => Self::Delete,
+            Command::Incr => Self::Incr,
+            Command::FlushAll => Self::Flush,
+            Command::Decr
+            | Command::MetaGet
+            | Command::MetaSet
+            | Command::MetaDelete
+            | Command::MetaArithmetic
+            | Command::MetaNoop
+            | Command::MetaDebug
+            | Command::Version
+            | Command::Quit
+            | Command::Stats
+            | Command::Watch
+            | Command::Verbosity
+            | Command::CacheMemlimit
+            | Command::Shutdown
+            | Command::RefreshCerts
+            | Command::LruCrawler
+            | Command::Slabs
+            | Command::Lru => return None,
+        })
+    }
 }
 
 /// A call.

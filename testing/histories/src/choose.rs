@@ -195,3 +195,33 @@ impl Chooser {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use keyway_proto::Command;
+    use std::collections::HashSet;
+
+    #[test]
+    fn every_verb_is_some_commands_and_every_verb_is_chosen() {
+        let mix = Mix {
+            texts: 4,
+            numbers: 4,
+            fill: 10,
+            fill_max: 100,
+            flush: 100,
+            len_max: 1000,
+            expiring: true,
+        };
+        let mut chooser = Chooser::new(Random::new(1), mix, 0);
+        let mut chosen = HashSet::new();
+        for cas in 1..20_000 {
+            let call = chooser.next_call();
+            chosen.insert(call.verb);
+            chooser.learn(&call, &Answer::Stored { cas });
+        }
+        let asked: HashSet<_> = Command::ALL.iter().filter_map(|command| Verb::of(*command)).collect();
+        assert_eq!(asked, Verb::ALL.into_iter().collect());
+        assert_eq!(chosen, asked);
+    }
+}

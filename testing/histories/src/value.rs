@@ -28,7 +28,7 @@ impl Value {
     /// A value of one piece.
     pub fn piece(id: u64) -> Self {
         Self {
-            hash: mix(id) % MODULUS,
+            hash: harness::mix(id) % MODULUS,
             pieces: 1,
         }
     }
@@ -51,7 +51,7 @@ impl Value {
 pub fn make(key: Key, id: u64, len: usize) -> Vec<u8> {
     let len = len.max(PIECE_LEN_MIN);
     let head = u64::try_from(len).unwrap_or(u64::MAX) << 32 | u64::from(key.0);
-    let sum = mix(head ^ mix(id));
+    let sum = harness::mix(head ^ harness::mix(id));
     let mut out = Vec::with_capacity(len + 8);
     for word in [head, id, sum] {
         out.extend_from_slice(&word.to_le_bytes());
@@ -59,7 +59,7 @@ pub fn make(key: Key, id: u64, len: usize) -> Vec<u8> {
     let mut at = 0;
     while out.len() < len {
         at += 1;
-        out.extend_from_slice(&mix(sum.wrapping_add(at)).to_le_bytes());
+        out.extend_from_slice(&harness::mix(sum.wrapping_add(at)).to_le_bytes());
     }
     out.truncate(len);
     out
@@ -91,14 +91,6 @@ pub fn read(key: Key, bytes: &[u8]) -> Option<Value> {
 fn word(bytes: &[u8], at: usize) -> Option<u64> {
     let bytes = bytes.get(at..at + 8)?;
     Some(u64::from_le_bytes(bytes.try_into().ok()?))
-}
-
-/// SplitMix64's finalizer.
-fn mix(n: u64) -> u64 {
-    let z = n.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    let z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    z ^ (z >> 31)
 }
 
 fn add(a: u64, b: u64) -> u64 {

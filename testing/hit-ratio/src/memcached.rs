@@ -2,11 +2,14 @@
 
 use crate::Contender;
 use crate::trace::Request;
+use harness::Wire;
+use keyway_proto::client::{self, Answer};
+use keyway_proto::{Command, Store, StoreVerb};
 use std::collections::HashSet;
-use std::io::{self, BufRead, BufReader, Read, Write};
+use std::io;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
+use std::process::{self, Child, Stdio};
 use std::time::{Duration, Instant};
 
 /// How long it may take until it accepts connections.
@@ -18,8 +21,7 @@ const BATCH: usize = 256;
 pub struct Memcached {
     child: Child,
     folder: PathBuf,
-    reader: BufReader<UnixStream>,
-    writer: UnixStream,
+    wire: Wire,
     value: Vec<u8>,
 }
 
@@ -35,7 +37,7 @@ impl Memcached {
         let _ = std::fs::remove_dir_all(&folder);
         std::fs::create_dir_all(&folder)?;
         let socket = folder.join("socket");
-        let mut child = Command::new(program)
+        let mut child = process::Command::new(program)
             .args(["-m", &memory_mib.to_string(), "-t", "1", "-U", "0", "-u", "root", "-s"])
             .arg(&socket)
             .stdin(Stdio::null())
@@ -58,8 +60,7 @@ impl Memcached {
         Ok(Some(Self {
             child,
             folder,
-            reader: BufReader::with_capacity(1 << 16, stream.try_clone()?),
-            writer: stream,
+            wire: Wire::from_unix(stream)?,
             value: vec![b'v'; 1 << 20],
         }))
     }
@@ -70,56 +71,50 @@ impl Memcached {
     ///
     /// The connection broke.
     pub fn stat(&mut self, name: &str) -> io::Result<u64> {
-        self.writer.write_all(b"stats\r\n")?;
+        let mut request = Vec::new();
+        client::other(&mut request, Command::Stats, []);
+        self.wire.send(&request)?;
         let mut found = 0;
         loop {
-            let mut line = String::new();
-            self.reader.read_line(&mut line)?;
-            match line.split_whitespace().collect::<Vec<_>>()[..] {
-                ["STAT", stat, value] if stat == name => found = value.parse().map_err(io::Error::other)?,
-                ["STAT", ..] => {}
-                _ => return Ok(found),
+            let number = self.wire.hear(|answer| match answer {
+                Answer::Stat { name: told, value } if *told == name.as_bytes() => Some(String::from_utf8_lossy(value).parse()),
+                Answer::Stat { .. } => Some(Ok(found)),
+                _ => None,
+            })?;
+            match number {
+                Some(number) => found = number.map_err(io::Error::other)?,
+                None => return Ok(found),
             }
         }
     }
 
-    /// Gets these keys in one request; whether each was there.
+    /// Sends what is in `out`, and gets these keys in one request; which were there.
     fn get(&mut self, requests: &[Request], out: &mut Vec<u8>) -> io::Result<HashSet<Vec<u8>>> {
-        let mut key = Vec::new();
-        if requests.is_empty() {
-            self.writer.write_all(out)?;
-            return Ok(HashSet::new());
-        }
-        out.extend_from_slice(b"get");
-        for request in requests {
-            request.key(&mut key);
-            out.push(b' ');
-            out.extend_from_slice(&key);
-        }
-        out.extend_from_slice(b"\r\n");
-        self.writer.write_all(out)?;
         let mut found = HashSet::new();
-        let mut line = Vec::new();
+        if requests.is_empty() {
+            self.wire.send(out)?;
+            return Ok(found);
+        }
+        let keys: Vec<Vec<u8>> = requests
+            .iter()
+            .map(|request| {
+                let mut key = Vec::new();
+                request.key(&mut key);
+                key
+            })
+            .collect();
+        client::get(out, false, keys.iter().map(Vec::as_slice));
+        self.wire.send(out)?;
         loop {
-            line.clear();
-            if self.reader.read_until(b'\n', &mut line)? == 0 {
-                return Err(io::ErrorKind::UnexpectedEof.into());
-            }
-            if line == b"END\r\n" {
-                return Ok(found);
-            }
-            let mut words = line.trim_ascii_end().split(|b| *b == b' ');
-            let (Some(b"VALUE"), Some(key), Some(_), Some(len)) = (words.next(), words.next(), words.next(), words.next()) else {
-                return Err(io::Error::other(String::from_utf8_lossy(&line).into_owned()));
+            let key = self.wire.hear(|answer| match answer {
+                Answer::Value { key, .. } => Ok(Some(key.to_vec())),
+                Answer::End => Ok(None),
+                other => Err(io::Error::other(format!("{other:?}"))),
+            })??;
+            match key {
+                Some(key) => found.insert(key),
+                None => return Ok(found),
             };
-            let len: usize = std::str::from_utf8(len)
-                .ok()
-                .and_then(|l| l.parse().ok())
-                .ok_or(io::ErrorKind::InvalidData)?;
-            found.insert(key.to_vec());
-            self.value.resize(self.value.len().max(len + 2), b'v');
-            let mut body = self.reader.by_ref().take(len as u64 + 2);
-            io::copy(&mut body, &mut io::sink())?;
         }
     }
 }
@@ -139,11 +134,16 @@ impl Contender for Memcached {
                 request.key(&mut key);
                 if !found.contains(&key) {
                     misses += 1;
-                    out.extend_from_slice(b"set ");
-                    out.extend_from_slice(&key);
-                    out.extend_from_slice(format!(" 0 0 {} noreply\r\n", request.value_len).as_bytes());
-                    out.extend_from_slice(&self.value[..request.value_len]);
-                    out.extend_from_slice(b"\r\n");
+                    let store = Store {
+                        verb: StoreVerb::Set,
+                        key: &key,
+                        flags: 0,
+                        exptime: 0,
+                        cas: 0,
+                        noreply: true,
+                        value: &self.value[..request.value_len],
+                    };
+                    client::store(&mut out, &store);
                 }
             }
             let again_found = self.get(&again, &mut out)?;

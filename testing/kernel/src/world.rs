@@ -257,7 +257,18 @@ pub fn reference(items: &[Hot], payload: &[u8]) -> Option<Vec<u8>> {
             out.extend_from_slice(reply::END);
         }
         Request::MetaGet(get) => meta(&get, find(get.key.stored())?, &mut out)?,
-        _ => return None,
+        Request::GetAndTouch { .. }
+        | Request::Store(_)
+        | Request::Delete { .. }
+        | Request::Arithmetic { .. }
+        | Request::Touch { .. }
+        | Request::MetaSet(_)
+        | Request::MetaDelete(_)
+        | Request::MetaArithmetic(_)
+        | Request::MetaNoop
+        | Request::MetaDebug { .. }
+        | Request::Admin(_)
+        | Request::Binary(_) => return None,
     }
     Some(out)
 }

@@ -3,6 +3,7 @@
 use harness::Wire;
 use histories::{Answer, Call, Door, Verb, value};
 use keyway::{Arithmetic, Counted, Delete, Deleted, Get, Session, Store, StoreMode, Stored, WriteError};
+use keyway_proto::{Command, StoreVerb, client};
 use std::io;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
@@ -161,75 +162,91 @@ impl Network {
     }
 
     fn answer(wire: &mut Wire, call: &Call, round: u32) -> io::Result<Answer> {
-        let key = call.key.name(round);
-        let exptime = call.exptime;
-        let verb = match call.verb {
-            Verb::Get => return Self::retrieve(wire, call, &format!("gets {key}\r\n")),
-            Verb::Gat => return Self::retrieve(wire, call, &format!("gats {exptime} {key}\r\n")),
-            Verb::Touch => return Self::line(wire, format!("touch {key} {exptime}\r\n").as_bytes(), call),
-            Verb::Delete => return Self::line(wire, format!("delete {key}\r\n").as_bytes(), call),
-            Verb::Incr => return Self::line(wire, format!("incr {key} {}\r\n", call.argument).as_bytes(), call),
-            Verb::Flush => return Self::line(wire, b"flush_all\r\n", call),
-            Verb::Set => "set",
-            Verb::Add => "add",
-            Verb::Replace => "replace",
-            Verb::Append => "append",
-            Verb::Prepend => "prepend",
-            Verb::Cas => "cas",
+        wire.send(&request(call, &call.key.name(round)))?;
+        let answer = match wire.hear(|answer| read(call, answer)) {
+            // Whole answers that make no sense are a finding; a connection that broke is not.
+            Err(error) if error.kind() == io::ErrorKind::InvalidData => torn(call, error.to_string().as_bytes()),
+            answer => answer?,
         };
-        let bytes = call.bytes();
-        let unique = if call.verb == Verb::Cas {
-            format!(" {}", call.compare)
-        } else {
-            String::new()
-        };
-        let head = format!("{verb} {key} 0 {exptime} {}{unique}\r\n", bytes.len());
-        Self::line(wire, &[head.as_bytes(), &bytes, b"\r\n"].concat(), call)
-    }
-
-    fn line(wire: &mut Wire, request: &[u8], call: &Call) -> io::Result<Answer> {
-        wire.send(request)?;
-        let line = wire.line()?;
-        let line = String::from_utf8_lossy(&line);
-        Ok(match (&*line, call.verb) {
-            ("STORED", _) => Answer::Stored { cas: 0 },
-            // memcached's answer also when there is no memory for the longer item (protocol.txt does not tell them apart).
-            ("NOT_STORED", Verb::Append | Verb::Prepend) => Answer::NotJoined,
-            ("NOT_STORED", _) => Answer::NotStored,
-            ("EXISTS", _) => Answer::Exists,
-            ("NOT_FOUND", _) => Answer::NotFound,
-            ("DELETED", _) => Answer::Deleted,
-            ("TOUCHED", _) => Answer::Touched,
-            ("OK", Verb::Flush) => Answer::Flushed,
-            (number, Verb::Incr) if number.bytes().all(|b| b.is_ascii_digit()) => Answer::Number {
-                number: number.parse().map_err(io::Error::other)?,
-                cas: 0,
-            },
-            (error, _) if error.contains("out of memory") || error.contains("too large") => Answer::Refused,
-            _ => torn(call, line.as_bytes()),
-        })
-    }
-
-    fn retrieve(wire: &mut Wire, call: &Call, request: &str) -> io::Result<Answer> {
-        wire.send(request.as_bytes())?;
-        let head = wire.line()?;
-        let head = String::from_utf8_lossy(&head).into_owned();
-        if head == "END" {
-            return Ok(Answer::Miss);
+        if matches!(answer, Answer::Hit { .. }) {
+            wire.hear_end()?;
         }
-        let words: Vec<&str> = head.split(' ').collect();
-        let ["VALUE", _, _, len, unique] = words[..] else {
-            let refused = head.contains("out of memory");
-            return Ok(if refused {
-                Answer::Refused
-            } else {
-                torn(call, head.as_bytes())
-            });
-        };
-        let bytes = wire.exactly(len.parse().map_err(io::Error::other)?)?;
-        wire.exactly("\r\nEND\r\n".len())?;
-        Ok(hit(call, &bytes, unique.parse().map_err(io::Error::other)?))
+        Ok(answer)
     }
+}
+
+/// A call as the text protocol writes it.
+fn request(call: &Call, key: &str) -> Vec<u8> {
+    let (mut out, key, exptime) = (Vec::new(), key.as_bytes(), call.exptime);
+    let verb = match call.verb {
+        Verb::Get => {
+            client::get(&mut out, true, [key]);
+            return out;
+        }
+        Verb::Gat => {
+            client::get_and_touch(&mut out, exptime, true, [key]);
+            return out;
+        }
+        Verb::Touch => {
+            client::touch(&mut out, key, exptime, false);
+            return out;
+        }
+        Verb::Delete => {
+            client::delete(&mut out, key, false);
+            return out;
+        }
+        Verb::Incr => {
+            client::arithmetic(&mut out, key, call.argument, false, false);
+            return out;
+        }
+        Verb::Flush => {
+            client::other(&mut out, Command::FlushAll, []);
+            return out;
+        }
+        Verb::Set => StoreVerb::Set,
+        Verb::Add => StoreVerb::Add,
+        Verb::Replace => StoreVerb::Replace,
+        Verb::Append => StoreVerb::Append,
+        Verb::Prepend => StoreVerb::Prepend,
+        Verb::Cas => StoreVerb::Cas,
+    };
+    let store = keyway_proto::Store {
+        verb,
+        key,
+        flags: 0,
+        exptime,
+        cas: call.compare,
+        noreply: false,
+        value: &call.bytes(),
+    };
+    client::store(&mut out, &store);
+    out
+}
+
+/// What the server's answer to a call says.
+fn read(call: &Call, answer: &client::Answer<'_>) -> Answer {
+    use client::Answer as Heard;
+    match (answer, call.verb) {
+        (Heard::Value { value, cas, .. }, Verb::Get | Verb::Gat) => hit(call, value, cas.unwrap_or(0)),
+        (Heard::End, Verb::Get | Verb::Gat) => Answer::Miss,
+        (Heard::Stored, _) => Answer::Stored { cas: 0 },
+        // memcached's answer also when there is no memory for the longer item (protocol.txt does not tell them apart).
+        (Heard::NotStored, Verb::Append | Verb::Prepend) => Answer::NotJoined,
+        (Heard::NotStored, _) => Answer::NotStored,
+        (Heard::Exists, _) => Answer::Exists,
+        (Heard::NotFound, _) => Answer::NotFound,
+        (Heard::Deleted, _) => Answer::Deleted,
+        (Heard::Touched, _) => Answer::Touched,
+        (Heard::Ok, Verb::Flush) => Answer::Flushed,
+        (Heard::Number(number), Verb::Incr) => Answer::Number { number: *number, cas: 0 },
+        (Heard::Error(line), _) if is_for_want_of_memory(line) => Answer::Refused,
+        (other, _) => torn(call, format!("{other:?}").as_bytes()),
+    }
+}
+
+fn is_for_want_of_memory(line: &[u8]) -> bool {
+    let line = String::from_utf8_lossy(line);
+    line.contains("out of memory") || line.contains("too large")
 }
 
 impl Door for Network {

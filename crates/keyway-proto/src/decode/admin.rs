@@ -2,11 +2,12 @@
 //! no command at all.
 //!
 //! Tunables of slabs and LRU queues that Keyway does not have are checked as memcached checks them and answered
-//! [`Request::Obsolete`], so that scripts which set them go on.
+//! [`Admin::Obsolete`], so that scripts which set them go on.
 
 use super::classic::is_noreply;
 use super::{BAD_EXPTIME, BAD_FORMAT, Decoded, ERROR, Line, close, unless};
-use crate::request::{DumpFormat, Request};
+use crate::command::Command;
+use crate::request::{Admin, DumpFormat};
 use crate::token::{Tokens, parse_i32, parse_i64, parse_u32};
 
 const OK: &[u8] = b"OK\r\n";
@@ -16,30 +17,13 @@ const SAME_CLASSES: &[u8] = b"SAME src and dst class are identical\r\n";
 /// One more than the largest slab class that memcached accepts.
 const CLASSES: u32 = 64;
 
+// Marked cold, so that they stay out of the code that reads commands on items.
 impl<'a> Line<'a, '_> {
-    /// Everything that is not about an item.
-    pub(super) fn admin(self, name: &[u8], words: Tokens<'a>) -> Decoded<'a> {
-        let noreply = is_noreply(words.clone());
-        match name {
-            b"version" => self.accept(Request::Version),
-            b"quit" => self.accept(Request::Quit),
-            b"stats" => self.stats(words),
-            b"watch" => self.watch(words),
-            b"flush_all" => self.flush_all(words, noreply),
-            b"verbosity" => self.verbosity(words, noreply),
-            b"cache_memlimit" => self.cache_memlimit(words, noreply),
-            b"shutdown" => self.shutdown(words, noreply),
-            b"refresh_certs" => self.accept(Request::RefreshCerts { noreply }),
-            b"lru_crawler" => self.lru_crawler(words, noreply),
-            b"slabs" => self.obsolete(slabs(words), noreply),
-            b"lru" => self.obsolete(lru(words), noreply),
-            _ => self.unknown(words, noreply),
-        }
-    }
-
     /// memcached's guard against forged requests from browsers: a request line of HTTP closes the connection, so that
     /// header lines and body are never read as commands.
-    fn unknown(self, words: Tokens<'a>, noreply: bool) -> Decoded<'a> {
+    #[cold]
+    pub(super) fn unknown(self, words: Tokens<'a>) -> Decoded<'a> {
+        let noreply = is_noreply(words.clone());
         if words.last().is_some_and(|word| word.starts_with(b"HTTP/")) {
             return close(self.consumed);
         }
@@ -48,49 +32,57 @@ impl<'a> Line<'a, '_> {
         self.refuse(unless(noreply, reply))
     }
 
-    fn stats(self, words: Tokens<'a>) -> Decoded<'a> {
+    #[cold]
+    pub(super) fn stats(self, words: Tokens<'a>) -> Decoded<'a> {
         let argument = words.rest().trim_ascii_end();
-        self.accept(Request::Stats { argument })
+        self.admin(Admin::Stats { argument })
     }
 
-    fn watch(self, words: Tokens<'a>) -> Decoded<'a> {
+    #[cold]
+    pub(super) fn watch(self, words: Tokens<'a>) -> Decoded<'a> {
         let what = words.rest().trim_ascii_end();
         if Tokens(what).all(is_stream) {
-            self.accept(Request::Watch { what })
+            self.admin(Admin::Watch { what })
         } else {
             self.refuse(ERROR)
         }
     }
 
     /// `flush_all [delay] [noreply]`
-    fn flush_all(self, mut words: Tokens<'a>, noreply: bool) -> Decoded<'a> {
+    #[cold]
+    pub(super) fn flush_all(self, mut words: Tokens<'a>) -> Decoded<'a> {
+        let noreply = is_noreply(words.clone());
         let delay = match words.next() {
             None => Some(0),
             Some(b"noreply") if words.next().is_none() => Some(0),
             Some(delay) => parse_i32(delay),
         };
         match delay {
-            Some(delay) => self.accept(Request::FlushAll { delay, noreply }),
+            Some(delay) => self.admin(Admin::FlushAll { delay, noreply }),
             None => self.refuse(unless(noreply, BAD_EXPTIME)),
         }
     }
 
     /// `verbosity <level> [noreply]`
-    fn verbosity(self, mut words: Tokens<'a>, noreply: bool) -> Decoded<'a> {
+    #[cold]
+    pub(super) fn verbosity(self, mut words: Tokens<'a>) -> Decoded<'a> {
+        let noreply = is_noreply(words.clone());
         match words.next().and_then(parse_u32) {
-            Some(level) => self.accept(Request::Verbosity { level, noreply }),
+            Some(level) => self.admin(Admin::Verbosity { level, noreply }),
             None => self.refuse(unless(noreply, BAD_FORMAT)),
         }
     }
 
     /// `cache_memlimit <megabytes> [noreply]`
-    fn cache_memlimit(self, mut words: Tokens<'a>, noreply: bool) -> Decoded<'a> {
+    #[cold]
+    pub(super) fn cache_memlimit(self, mut words: Tokens<'a>) -> Decoded<'a> {
+        let noreply = is_noreply(words.clone());
         let reply: &[u8] = match words.next().and_then(parse_u32) {
             None => ERROR,
             Some(..8) => b"MEMLIMIT_TOO_SMALL cannot set maxbytes to less than 8m\r\n",
             Some(1_000_000_001..) => b"MEMLIMIT_ADJUST_FAILED input value is megabytes not bytes\r\n",
             Some(megabytes) => {
-                return self.accept(Request::CacheMemlimit {
+                return self.admin(Admin::CacheMemlimit {
                     megabytes: megabytes.into(),
                     noreply,
                 });
@@ -100,30 +92,55 @@ impl<'a> Line<'a, '_> {
     }
 
     /// `shutdown [graceful]`
-    fn shutdown(self, mut words: Tokens<'a>, noreply: bool) -> Decoded<'a> {
+    #[cold]
+    pub(super) fn shutdown(self, mut words: Tokens<'a>) -> Decoded<'a> {
+        let noreply = is_noreply(words.clone());
         match (words.next(), words.next()) {
-            (None, _) => self.accept(Request::Shutdown { graceful: false }),
-            (Some(b"graceful"), None) => self.accept(Request::Shutdown { graceful: true }),
+            (None, _) => self.admin(Admin::Shutdown { graceful: false }),
+            (Some(b"graceful"), None) => self.admin(Admin::Shutdown { graceful: true }),
             _ => self.refuse(unless(noreply, b"CLIENT_ERROR invalid shutdown mode\r\n")),
         }
     }
 
     /// `lru_crawler <sub-command> …`: dumps are real, the crawler itself is not.
-    fn lru_crawler(self, mut words: Tokens<'a>, noreply: bool) -> Decoded<'a> {
+    #[cold]
+    pub(super) fn lru_crawler(self, mut words: Tokens<'a>) -> Decoded<'a> {
+        let noreply = is_noreply(words.clone());
         let dump = match (words.next(), words.next(), words.next()) {
             (Some(b"metadump"), Some(what), None) => (DumpFormat::Metadump, what),
             (Some(b"mgdump"), Some(what), None) => (DumpFormat::Mgdump, what),
-            (Some(sub), argument, None) => return self.obsolete(crawler(sub, argument), noreply),
+            (Some(sub), argument, None) => return self.obsolete(Command::LruCrawler, crawler(sub, argument), noreply),
             _ => return self.refuse(unless(noreply, ERROR)),
         };
         match dump {
-            (format, what) if names_classes(what) => self.accept(Request::Dump { format, what }),
+            (format, what) if names_classes(what) => self.admin(Admin::Dump { format, what }),
             _ => self.refuse(unless(noreply, BAD_CLASS)),
         }
     }
 
-    fn obsolete(self, reply: &'static [u8], noreply: bool) -> Decoded<'a> {
-        self.accept(Request::Obsolete { reply, noreply })
+    /// `refresh_certs [noreply]`
+    #[cold]
+    pub(super) fn refresh_certs(self, words: Tokens<'a>) -> Decoded<'a> {
+        let noreply = is_noreply(words);
+        self.admin(Admin::RefreshCerts { noreply })
+    }
+
+    /// `slabs <sub-command> …`
+    #[cold]
+    pub(super) fn slabs(self, words: Tokens<'a>) -> Decoded<'a> {
+        let noreply = is_noreply(words.clone());
+        self.obsolete(Command::Slabs, slabs(words), noreply)
+    }
+
+    /// `lru <sub-command> …`
+    #[cold]
+    pub(super) fn lru(self, words: Tokens<'a>) -> Decoded<'a> {
+        let noreply = is_noreply(words.clone());
+        self.obsolete(Command::Lru, lru(words), noreply)
+    }
+
+    fn obsolete(self, command: Command, reply: &'static [u8], noreply: bool) -> Decoded<'a> {
+        self.admin(Admin::Obsolete { command, reply, noreply })
     }
 }
 

@@ -7,6 +7,7 @@ use crate::request::{KEY_LEN_MAX, Keys, MetaKey, Request, Store, StoreVerb};
 use crate::token::{Tokens, parse_i32, parse_i64, parse_u64};
 
 const BAD_DELTA: &[u8] = b"CLIENT_ERROR invalid numeric delta argument\r\n";
+const NOREPLY: &[u8] = b"noreply";
 
 impl<'a> Line<'a, '_> {
     /// `get <key>*`, `gets <key>*`
@@ -141,7 +142,8 @@ pub(super) fn are_keys(mut words: Tokens<'_>) -> bool {
 /// Whether the last of the remaining words asks for silence (protocol.txt, "Storage commands", "noreply").
 #[inline]
 pub(super) fn is_noreply(words: Tokens<'_>) -> bool {
-    words.last() == Some(b"noreply")
+    // Most lines end too soon to hold the word, and are not looked through.
+    words.0.len() >= NOREPLY.len() && words.last() == Some(NOREPLY)
 }
 
 /// Client flags: 32 bits. memcached keeps the low 32 bits of anything longer.

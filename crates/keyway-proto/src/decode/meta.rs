@@ -145,7 +145,7 @@ impl<'a> Line<'a, '_> {
     }
 
     /// `ms <key> <datalen> <flags>*`
-    #[inline]
+    #[inline(never)]
     pub(super) fn meta_set(self, mut words: Tokens<'a>) -> Decoded<'a> {
         let (Some(sent), Some(len)) = (words.next(), words.next()) else {
             return self.refuse(BAD_FORMAT);

@@ -178,8 +178,16 @@ fn ma<'a>(key: &'a [u8], flags: &'a [u8]) -> MetaArithmetic<'a> {
     }
 }
 
-fn obsolete(reply: &'static [u8]) -> Vec<Event> {
-    request(Request::Obsolete { reply, noreply: false })
+fn admin(admin: Admin<'_>) -> Vec<Event> {
+    request(Request::Admin(admin))
+}
+
+fn obsolete(command: Command, reply: &'static [u8]) -> Vec<Event> {
+    admin(Admin::Obsolete {
+        command,
+        reply,
+        noreply: false,
+    })
 }
 
 /// `text` with `<250>` and `<251>` standing for keys of that length, and `<2000>` for so many bytes.
@@ -371,31 +379,31 @@ fn classic_table() -> Vec<(&'static str, Vec<Event>)> {
 }
 
 fn admin_table() -> Vec<(&'static str, Vec<Event>)> {
-    let flush = |delay, noreply| request(Request::FlushAll { delay, noreply });
-    let ok = || obsolete(b"OK\r\n");
-    let not = || obsolete(b"ERROR\r\n");
+    let flush = |delay, noreply| admin(Admin::FlushAll { delay, noreply });
+    let ok = |command| obsolete(command, b"OK\r\n");
+    let not = |command| obsolete(command, b"ERROR\r\n");
     let dump = |format, what: &'static str| {
-        request(Request::Dump {
+        admin(Admin::Dump {
             format,
             what: what.as_bytes(),
         })
     };
     vec![
-        ("version\r\n", request(Request::Version)),
-        ("version 1\r\n", request(Request::Version)),
-        ("quit\r\n", request(Request::Quit)),
-        ("stats\r\n", request(Request::Stats { argument: b"" })),
-        ("stats  items \r\n", request(Request::Stats { argument: b"items" })),
+        ("version\r\n", admin(Admin::Version)),
+        ("version 1\r\n", admin(Admin::Version)),
+        ("quit\r\n", admin(Admin::Quit)),
+        ("stats\r\n", admin(Admin::Stats { argument: b"" })),
+        ("stats  items \r\n", admin(Admin::Stats { argument: b"items" })),
         (
             "stats cachedump 1 0\r\n",
-            request(Request::Stats {
+            admin(Admin::Stats {
                 argument: b"cachedump 1 0",
             }),
         ),
-        ("watch\r\n", request(Request::Watch { what: b"" })),
+        ("watch\r\n", admin(Admin::Watch { what: b"" })),
         (
             "watch fetchers evictions\r\n",
-            request(Request::Watch {
+            admin(Admin::Watch {
                 what: b"fetchers evictions",
             }),
         ),
@@ -412,21 +420,18 @@ fn admin_table() -> Vec<(&'static str, Vec<Event>)> {
         ("flush_all x noreply\r\n", vec![]),
         (
             "verbosity 1\r\n",
-            request(Request::Verbosity {
+            admin(Admin::Verbosity {
                 level: 1,
                 noreply: false,
             }),
         ),
-        (
-            "verbosity 1 noreply\r\n",
-            request(Request::Verbosity { level: 1, noreply: true }),
-        ),
+        ("verbosity 1 noreply\r\n", admin(Admin::Verbosity { level: 1, noreply: true })),
         ("verbosity\r\n", error("format")),
         ("verbosity x\r\n", error("format")),
         ("verbosity noreply\r\n", vec![]),
         (
             "cache_memlimit 64\r\n",
-            request(Request::CacheMemlimit {
+            admin(Admin::CacheMemlimit {
                 megabytes: 64,
                 noreply: false,
             }),
@@ -441,10 +446,10 @@ fn admin_table() -> Vec<(&'static str, Vec<Event>)> {
             "cache_memlimit 1000000001\r\n",
             refused("MEMLIMIT_ADJUST_FAILED input value is megabytes not bytes\r\n"),
         ),
-        ("shutdown\r\n", request(Request::Shutdown { graceful: false })),
-        ("shutdown graceful\r\n", request(Request::Shutdown { graceful: true })),
+        ("shutdown\r\n", admin(Admin::Shutdown { graceful: false })),
+        ("shutdown graceful\r\n", admin(Admin::Shutdown { graceful: true })),
         ("shutdown now\r\n", refused("CLIENT_ERROR invalid shutdown mode\r\n")),
-        ("refresh_certs\r\n", request(Request::RefreshCerts { noreply: false })),
+        ("refresh_certs\r\n", admin(Admin::RefreshCerts { noreply: false })),
         ("lru_crawler metadump all\r\n", dump(DumpFormat::Metadump, "all")),
         ("lru_crawler metadump 1,,2\r\n", dump(DumpFormat::Metadump, "1,,2")),
         ("lru_crawler mgdump hash\r\n", dump(DumpFormat::Mgdump, "hash")),
@@ -453,65 +458,73 @@ fn admin_table() -> Vec<(&'static str, Vec<Event>)> {
         ("lru_crawler metadump 0\r\n", refused("BADCLASS invalid class id\r\n")),
         ("lru_crawler metadump 64\r\n", refused("BADCLASS invalid class id\r\n")),
         ("lru_crawler metadump all x\r\n", error("command")),
-        ("lru_crawler metadump\r\n", not()),
+        ("lru_crawler metadump\r\n", not(Command::LruCrawler)),
         ("lru_crawler\r\n", error("command")),
-        ("lru_crawler enable\r\n", ok()),
+        ("lru_crawler enable\r\n", ok(Command::LruCrawler)),
         (
             "lru_crawler enable noreply\r\n",
-            request(Request::Obsolete {
+            admin(Admin::Obsolete {
+                command: Command::LruCrawler,
                 reply: b"ERROR\r\n",
                 noreply: true,
             }),
         ),
-        ("lru_crawler sleep 5\r\n", ok()),
+        ("lru_crawler sleep 5\r\n", ok(Command::LruCrawler)),
         (
             "lru_crawler sleep 5000000\r\n",
-            obsolete(b"CLIENT_ERROR sleep must be one second or less\r\n"),
+            obsolete(Command::LruCrawler, b"CLIENT_ERROR sleep must be one second or less\r\n"),
         ),
         (
             "lru_crawler tocrawl x\r\n",
-            obsolete(b"CLIENT_ERROR bad command line format\r\n"),
+            obsolete(Command::LruCrawler, b"CLIENT_ERROR bad command line format\r\n"),
         ),
-        ("lru_crawler crawl 1,2\r\n", ok()),
-        ("lru_crawler crawl 99\r\n", obsolete(b"BADCLASS invalid class id\r\n")),
-        ("slabs\r\n", not()),
+        ("lru_crawler crawl 1,2\r\n", ok(Command::LruCrawler)),
+        (
+            "lru_crawler crawl 99\r\n",
+            obsolete(Command::LruCrawler, b"BADCLASS invalid class id\r\n"),
+        ),
+        ("slabs\r\n", not(Command::Slabs)),
         (
             "slabs reassign 1 1\r\n",
-            obsolete(b"SAME src and dst class are identical\r\n"),
+            obsolete(Command::Slabs, b"SAME src and dst class are identical\r\n"),
         ),
         (
             "slabs reassign 1 2\r\n",
-            obsolete(b"BADCLASS invalid src or dst class id\r\n"),
+            obsolete(Command::Slabs, b"BADCLASS invalid src or dst class id\r\n"),
         ),
         (
             "slabs reassign a b\r\n",
-            obsolete(b"CLIENT_ERROR bad command line format\r\n"),
+            obsolete(Command::Slabs, b"CLIENT_ERROR bad command line format\r\n"),
         ),
-        ("slabs automove 1\r\n", ok()),
-        ("slabs automove 3\r\n", not()),
-        ("slabs automove x\r\n", obsolete(b"CLIENT_ERROR bad command line format\r\n")),
-        ("slabs automove ratio 0.8\r\n", ok()),
-        ("slabs automove window 10\r\n", ok()),
+        ("slabs automove 1\r\n", ok(Command::Slabs)),
+        ("slabs automove 3\r\n", not(Command::Slabs)),
+        (
+            "slabs automove x\r\n",
+            obsolete(Command::Slabs, b"CLIENT_ERROR bad command line format\r\n"),
+        ),
+        ("slabs automove ratio 0.8\r\n", ok(Command::Slabs)),
+        ("slabs automove window 10\r\n", ok(Command::Slabs)),
         (
             "slabs automove 1 noreply\r\n",
-            request(Request::Obsolete {
+            admin(Admin::Obsolete {
+                command: Command::Slabs,
                 reply: b"OK\r\n",
                 noreply: true,
             }),
         ),
-        ("lru mode flat\r\n", ok()),
-        ("lru mode x\r\n", not()),
-        ("lru tune 10 25 0.1 2.0\r\n", ok()),
+        ("lru mode flat\r\n", ok(Command::Lru)),
+        ("lru mode x\r\n", not(Command::Lru)),
+        ("lru tune 10 25 0.1 2.0\r\n", ok(Command::Lru)),
         (
             "lru tune 50 40 0.1 2.0\r\n",
-            obsolete(b"ERROR hot and warm pcts must not exceed 80\r\n"),
+            obsolete(Command::Lru, b"ERROR hot and warm pcts must not exceed 80\r\n"),
         ),
         (
             "lru tune 10 25 0 2.0\r\n",
-            obsolete(b"ERROR hot/warm age factors must be greater than 0\r\n"),
+            obsolete(Command::Lru, b"ERROR hot/warm age factors must be greater than 0\r\n"),
         ),
-        ("lru temp_ttl -1\r\n", ok()),
-        ("lru\r\n", not()),
+        ("lru temp_ttl -1\r\n", ok(Command::Lru)),
+        ("lru\r\n", not(Command::Lru)),
         ("extstore item_age 5\r\n", error("command")),
         ("misbehave\r\n", error("command")),
         ("bget k\r\n", error("command")),

@@ -6,6 +6,7 @@ use crate::tests::Verdict;
 use crate::writes::{Answer, Call, Items, Stream, apply, explain, keys};
 use harness::{Wire, wait_until};
 use keyway::{Arithmetic, Cache, Counted, Delete, Deleted, Options, Place, Session, Store, StoreMode, Stored};
+use keyway_proto::{StoreVerb, client};
 use std::fs::{self, File};
 use std::io::Write;
 use std::os::unix::net::UnixStream;
@@ -435,38 +436,49 @@ fn call_library(session: &mut Session, key: &[u8], call: &Call) -> Result<Answer
 }
 
 fn ask(wire: &mut Wire, key: &str, call: &Call) -> std::io::Result<Result<Answer, String>> {
-    let request = match call {
-        Call::Store(value) => [format!("set {key} 0 0 {}\r\n", value.len()).as_bytes(), value, b"\r\n"].concat(),
-        Call::Append(more) => [format!("append {key} 0 0 {}\r\n", more.len()).as_bytes(), more, b"\r\n"].concat(),
-        Call::Delete => format!("delete {key}\r\n").into_bytes(),
-        Call::Count(by) => format!("incr {key} {by}\r\n").into_bytes(),
+    let (mut request, key) = (Vec::new(), key.as_bytes());
+    let store = |verb, value| keyway_proto::Store {
+        verb,
+        key,
+        flags: 0,
+        exptime: 0,
+        cas: 0,
+        noreply: false,
+        value,
     };
+    match call {
+        Call::Store(value) => client::store(&mut request, &store(StoreVerb::Set, value)),
+        Call::Append(more) => client::store(&mut request, &store(StoreVerb::Append, more)),
+        Call::Delete => client::delete(&mut request, key, false),
+        Call::Count(by) => client::arithmetic(&mut request, key, *by, false, false),
+    }
     wire.send(&request)?;
-    let line = wire.line()?;
-    let text = String::from_utf8_lossy(&line).into_owned();
-    Ok(match text.as_str() {
-        "STORED" | "DELETED" => Ok(Answer::Done),
-        "NOT_STORED" | "NOT_FOUND" => Ok(Answer::Absent),
-        other => other.parse().map(Answer::Number).map_err(|_| other.to_owned()),
+    wire.hear(|answer| match answer {
+        client::Answer::Stored | client::Answer::Deleted => Ok(Answer::Done),
+        client::Answer::NotStored | client::Answer::NotFound => Ok(Answer::Absent),
+        client::Answer::Number(number) => Ok(Answer::Number(*number)),
+        other => Err(format!("{other:?}")),
     })
 }
 
 fn get(wire: &mut Wire, key: &str) -> std::io::Result<Result<Option<Vec<u8>>, String>> {
-    wire.send(format!("get {key}\r\n").as_bytes())?;
-    let head = String::from_utf8_lossy(&wire.line()?).into_owned();
-    if head == "END" {
-        return Ok(Ok(None));
+    let mut request = Vec::new();
+    client::get(&mut request, false, [key.as_bytes()]);
+    wire.send(&request)?;
+    let found = wire.hear(|answer| match answer {
+        client::Answer::End => Ok(None),
+        client::Answer::Value {
+            key: told,
+            flags: 0,
+            value,
+            ..
+        } if *told == key.as_bytes() => Ok(Some(value.to_vec())),
+        other => Err(format!("{other:?}")),
+    })?;
+    if let Ok(Some(_)) = found {
+        wire.hear_end()?;
     }
-    let Some(len) = head.strip_prefix(&format!("VALUE {key} 0 ")).and_then(|len| len.parse().ok()) else {
-        return Ok(Err(head));
-    };
-    let value = wire.exactly(len)?;
-    let rest = wire.exactly(7)?;
-    Ok(if rest == b"\r\nEND\r\n" {
-        Ok(Some(value))
-    } else {
-        Err("no END".into())
-    })
+    Ok(found)
 }
 
 /// Runs a program to its end: what it printed.
