@@ -44,10 +44,10 @@ impl Items {
         };
         let table = match sizes {
             Sizes::Fixed(_) | Sizes::Both(..) => None,
-            Sizes::UpTo(..) | Sizes::Pool(_) | Sizes::Etc => Some((0..count.min(TABLE_LEN_MAX)).map(drawn).collect()),
+            Sizes::Pool(_) | Sizes::Etc => Some((0..count.min(TABLE_LEN_MAX)).map(drawn).collect()),
         };
         let longest = match sizes {
-            Sizes::Fixed(value) | Sizes::Both(_, value) | Sizes::UpTo(_, value) => value,
+            Sizes::Fixed(value) | Sizes::Both(_, value) => value,
             Sizes::Pool(_) => 1 << 10,
             Sizes::Etc => ETC_VALUE_LEN_MAX,
         };
@@ -226,12 +226,7 @@ mod tests {
 
     #[test]
     fn drawn_sizes_are_those_of_the_workload() {
-        for sizes in [
-            Sizes::Etc,
-            Sizes::UpTo(64, 1024),
-            Sizes::Pool(Pool::App),
-            Sizes::Pool(Pool::Usr),
-        ] {
+        for sizes in [Sizes::Etc, Sizes::Pool(Pool::App), Sizes::Pool(Pool::Usr)] {
             let items = Items::new(sizes, 100, false);
             for index in [0, 1, 99, 100, 5000] {
                 let mut key = Vec::new();

@@ -6,8 +6,8 @@
 
 use crate::load::{Load, Schedule};
 use crate::machine::{self, thread_cpu};
+use crate::measurement::{Measurement, Window};
 use crate::mix::{Kind, Operation, Put};
-use crate::ran::{Ran, Window};
 use crate::wire::{Connection, Target};
 use rustix::event::epoll;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -51,7 +51,7 @@ pub struct Client {
     alive: usize,
     /// requests on the way on all of them
     owed: usize,
-    ran: Ran,
+    ran: Measurement,
     /// number of the next write
     write: u64,
     /// the peer that is given the next request of an open loop
@@ -90,7 +90,7 @@ impl Client {
             alive: peers.len(),
             owed: 0,
             peers,
-            ran: Ran::default(),
+            ran: Measurement::default(),
             turn: 0,
             cpu_before: None,
             now: Instant::now(),
@@ -101,7 +101,7 @@ impl Client {
     }
 
     /// Runs until `window` is over and everything is answered, or patience with the server ends.
-    pub fn run(mut self, window: Window) -> Ran {
+    pub fn run(mut self, window: Window) -> Measurement {
         machine::precise_timers();
         let begun = Instant::now();
         self.now = begun;

@@ -1,15 +1,13 @@
 //! Connections to a memcached-compatible server, and a simple client to prepare and inspect it with.
 
 use crate::datagram::Datagrams;
-use crate::link::Link;
 use crate::plan::Door;
 use rustix::net::{self, sockopt};
 use std::io::{self, Read, Write};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream, UdpSocket};
+use std::net::{SocketAddr, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::time::Duration;
 
 /// How long a server may take to accept a connection, or to answer where nothing is measured.
@@ -26,8 +24,6 @@ pub enum Target {
     Udp(SocketAddr),
     /// both, at one port: gets over UDP, the rest over TCP
     Split(SocketAddr),
-    /// one of the others, seen from the clients' end of a link
-    Over(Arc<Link>, Box<Target>),
 }
 
 impl Target {
@@ -41,43 +37,11 @@ impl Target {
         }
     }
 
-    /// The same, if there is a link, from its clients' end. A Unix socket is on no network.
-    pub fn over(self, link: Option<&Arc<Link>>) -> Self {
-        match (self, link) {
-            (socket @ Self::Unix(_), _) => socket,
-            (address, Some(link)) => Self::Over(Arc::clone(link), Box::new(address)),
-            (address, None) => address,
-        }
-    }
-
-    /// A socket for datagrams to it, which nothing else is sent through.
-    pub fn datagrams(&self) -> io::Result<UdpSocket> {
-        match self {
-            Self::Udp(address) | Self::Split(address) => {
-                let any: IpAddr = if address.is_ipv4() {
-                    Ipv4Addr::UNSPECIFIED.into()
-                } else {
-                    Ipv6Addr::UNSPECIFIED.into()
-                };
-                let socket = UdpSocket::bind((any, 0))?;
-                socket.connect(address)?;
-                Ok(socket)
-            }
-            Self::Over(link, target) => link.at_clients(|| target.datagrams()),
-            Self::Tcp(_) | Self::Unix(_) => Err(io::ErrorKind::Unsupported.into()),
-        }
-    }
-
-    /// Whether it is reached by a stream alone.
-    pub fn is_stream(&self) -> bool {
-        matches!(self, Self::Tcp(_) | Self::Unix(_))
-    }
-
     /// Whether the server there is on this machine.
     pub fn is_here(&self) -> bool {
         match self {
             Self::Tcp(address) | Self::Udp(address) | Self::Split(address) => address.ip().is_loopback(),
-            Self::Unix(_) | Self::Over(..) => true,
+            Self::Unix(_) => true,
         }
     }
 }
@@ -87,7 +51,6 @@ impl std::fmt::Display for Target {
         match self {
             Self::Tcp(address) | Self::Udp(address) | Self::Split(address) => address.fmt(f),
             Self::Unix(path) => path.display().fmt(f),
-            Self::Over(_, target) => target.fmt(f),
         }
     }
 }
@@ -132,7 +95,6 @@ impl Connection {
                     asked: false,
                 })
             }
-            Target::Over(link, target) => link.at_clients(|| Self::open(target)),
         }
     }
 
@@ -289,18 +251,24 @@ impl Admin {
 
     /// One number of `stats`.
     pub fn stat(&mut self, name: &str) -> io::Result<u64> {
+        let number = self.stat_text(name)?.parse();
+        number.map_err(|_| io::Error::other(format!("{name} of stats is no number")))
+    }
+
+    /// One word of `stats`.
+    pub fn stat_text(&mut self, name: &str) -> io::Result<String> {
         self.out.extend_from_slice(b"stats\r\n");
         self.send()?;
         let mut found = None;
         loop {
             let line = self.line()?;
             if line == "END" {
-                return found.ok_or_else(|| io::Error::other(format!("stats has no number called {name}")));
+                return found.ok_or_else(|| io::Error::other(format!("stats has nothing called {name}")));
             }
             if let Some((stat, value)) = line.strip_prefix("STAT ").and_then(|l| l.split_once(' '))
                 && stat == name
             {
-                found = value.parse().ok();
+                found = Some(value.to_owned());
             }
         }
     }

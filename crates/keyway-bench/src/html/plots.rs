@@ -3,16 +3,22 @@
 //! A plot *against* something takes the cells that differ in nothing else; one cell alone is in the tables, and gives no line.
 
 use crate::html::chart::{Axis, Chart, Line, Point, number, time};
+use crate::medians::Samples;
+use crate::plan::Door;
 use crate::report::{CellReport, Report, Row, SideReport};
-use crate::samples::Samples;
 
 /// What cells of one plot may differ in.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Varied {
+pub enum Varied {
+    /// connections, threads or processes
     Connections,
+    /// requests on the way on each connection
     Pipeline,
+    /// keys of one get
     Multiget,
+    /// of each cache
     Memory,
+    /// of an open loop
     Rate,
 }
 
@@ -30,11 +36,21 @@ impl Varied {
 }
 
 /// A cell in words, without what varies.
-fn described(cell: &CellReport, varied: Option<Varied>) -> String {
+pub fn label(cell: &CellReport, varied: Option<Varied>) -> String {
     let fixed = |what: Varied| varied != Some(what);
-    let mut words = vec![cell.workload.clone(), cell.door.clone()];
+    let door = Door::parse(&cell.door);
+    let way = match door {
+        Ok(Door::Library | Door::Processes) => "in process",
+        Ok(Door::Unix) => "Unix socket",
+        Ok(Door::Tcp) => "TCP",
+        Ok(Door::Udp) => "UDP",
+        Ok(Door::Split) => "UDP and TCP",
+        Ok(Door::Libmemcached) | Err(_) => &cell.door,
+    };
+    let mut words = vec![cell.about.clone(), way.to_owned()];
     if fixed(Varied::Connections) {
-        words.push(format!("{} {}", cell.connections, units(&cell.door, cell.connections)));
+        let unit = door.map_or("connections", |door| door.unit(cell.connections));
+        words.push(format!("{} {unit}", cell.connections));
     }
     if fixed(Varied::Pipeline) && cell.pipeline > 1 {
         words.push(format!("{} pipelined", cell.pipeline));
@@ -45,45 +61,40 @@ fn described(cell: &CellReport, varied: Option<Varied>) -> String {
     if let Some(rate) = cell.rate.filter(|_| fixed(Varied::Rate)) {
         words.push(format!("{} k/s", number(rate / 1e3)));
     }
-    words.extend(cell.limit.iter().map(|limit| format!("highest rate with {limit}")));
     words.extend(cell.churn.map(|churn| format!("{churn} operations a connection")));
     if fixed(Varied::Memory) && cell.memory_limited {
         words.push(format!("{} MiB", cell.memory_mib));
     }
+    words.extend(cell.setting.clone());
     words.join(", ")
 }
 
-/// Where the two sides are reached by different ways.
-fn reached(cells: &[&CellReport]) -> String {
-    let calls = cells
-        .iter()
-        .any(|cell| cell.sides.len() > 1 && matches!(cell.door.as_str(), "library" | "processes"));
-    if calls {
-        "Keyway by function calls, its peer through its Unix socket.".to_owned()
-    } else {
-        String::new()
-    }
+/// A cell in words, and how its peer is reached where Keyway is reached otherwise.
+pub fn row_label(cell: &CellReport) -> String {
+    let beside = beside_socket(cell).map(|beside| format!(" ({beside})")).unwrap_or_default();
+    label(cell, None) + &beside
 }
 
-/// What several of a door are called, and one.
-fn units(door: &str, count: usize) -> &'static str {
-    match (door, count) {
-        ("library" | "libmemcached", 1) => "thread",
-        ("library" | "libmemcached", _) => "threads",
-        ("processes", 1) => "process",
-        ("processes", _) => "processes",
-        ("udp", 1) => "socket",
-        ("udp", _) => "sockets",
-        (_, 1) => "connection",
-        _ => "connections",
-    }
+/// Where Keyway is called and its peer is not.
+fn beside_socket(cell: &CellReport) -> Option<String> {
+    let peer = cell
+        .sides
+        .get(1)
+        .filter(|_| matches!(cell.door.as_str(), "library" | "processes"))?;
+    let way = if peer.way.is_empty() { "over a socket" } else { &peer.way };
+    Some(format!("a call; {} {way}", peer.name))
+}
+
+fn reached(cells: &[&CellReport]) -> String {
+    let beside = cells.iter().find_map(|cell| beside_socket(cell));
+    beside.map_or(String::new(), |beside| format!("Keyway by {beside}."))
 }
 
 /// Cells that differ in one thing alone, at least two of it, from its least to its most; with what they have in common.
 fn groups(report: &Report, varied: Varied, has: impl Fn(&CellReport) -> bool) -> Vec<(String, Vec<&CellReport>)> {
     let mut groups: Vec<(String, u64, Vec<&CellReport>)> = Vec::new();
     for cell in report.cells.iter().filter(|cell| has(cell)) {
-        let name = described(cell, Some(varied));
+        let name = label(cell, Some(varied));
         match groups.iter_mut().find(|group| group.0 == name && group.1 == cell.items) {
             Some(group) => group.2.push(cell),
             None => groups.push((name, cell.items, vec![cell])),
@@ -145,6 +156,19 @@ fn widths(lines: &[Line]) -> Vec<f64> {
         .collect()
 }
 
+/// Two points are bars.
+fn are_bars(lines: &[Line]) -> bool {
+    lines.iter().all(|line| line.points.len() <= 2)
+}
+
+fn across(name: &str, lines: &[Line]) -> Axis {
+    if are_bars(lines) {
+        Axis::halves(name, widths(lines))
+    } else {
+        Axis::doubling(name, widths(lines))
+    }
+}
+
 /// Throughput against connections, pipelined requests, and keys of a get.
 pub fn throughput(report: &Report) -> Vec<Chart> {
     let sweeps = [
@@ -159,7 +183,8 @@ pub fn throughput(report: &Report) -> Vec<Chart> {
     let mut charts = Vec::new();
     for (varied, axis, against) in sweeps {
         for (name, cells) in groups(report, varied, |cell| cell.rate.is_none()) {
-            let axis = if axis.is_empty() { units(&cells[0].door, 2) } else { axis };
+            let units = || Door::parse(&cells[0].door).map_or("connections", |door| door.unit(2));
+            let axis = if axis.is_empty() { units() } else { axis };
             let title = match varied {
                 Varied::Connections => name,
                 _ => format!("{name}, {against}"),
@@ -205,20 +230,23 @@ fn throughput_chart(report: &Report, title: String, varied: Varied, axis: &str, 
         kind: "throughput",
         title,
         note: reached(cells),
-        x: Axis::doubling(axis, widths(&lines)),
+        x: across(axis, &lines),
         y: Axis::from_zero("throughput, thousand operations a second", heights(&lines)),
+        bars: are_bars(&lines),
         lines,
     })
 }
 
 /// Latency against the rate of open loops.
-pub fn latency_under_load(report: &Report) -> Vec<Chart> {
+pub fn latency_at_rate(report: &Report) -> Vec<Chart> {
     let groups = groups(report, Varied::Rate, |cell| cell.rate.is_some());
     groups
         .into_iter()
         .filter_map(|(name, cells)| load_chart(report, name, &cells))
         .collect()
 }
+
+const RATE: &str = "rate, thousand operations a second";
 
 fn load_chart(report: &Report, title: String, cells: &[&CellReport]) -> Option<Chart> {
     let names = sides(cells);
@@ -268,8 +296,17 @@ fn load_chart(report: &Report, title: String, cells: &[&CellReport]) -> Option<C
                 ""
             }
         ),
-        x: Axis::from_zero("rate, thousand operations a second", widths(&lines)),
-        y: Axis::latency_upwards("latency", heights(&lines)),
+        x: if are_bars(&lines) {
+            Axis::halves(RATE, widths(&lines))
+        } else {
+            Axis::from_zero(RATE, widths(&lines))
+        },
+        y: if are_bars(&lines) {
+            Axis::from_zero("latency, µs", heights(&lines))
+        } else {
+            Axis::latency_upwards("latency", heights(&lines))
+        },
+        bars: are_bars(&lines),
         lines,
     })
 }
@@ -282,6 +319,8 @@ pub fn hit_ratio(report: &Report) -> Vec<Chart> {
         .filter_map(|(name, cells)| hit_chart(name, &cells))
         .collect()
 }
+
+const HIT: &str = "gets that hit, %";
 
 fn hit_chart(title: String, cells: &[&CellReport]) -> Option<Chart> {
     let point = |cell: &CellReport, side: &SideReport| {
@@ -318,8 +357,13 @@ fn hit_chart(title: String, cells: &[&CellReport]) -> Option<Chart> {
             "{} items are asked for; a miss stores its item where the workload says so.",
             number(items(cells))
         ),
-        x: Axis::doubling("memory of each cache, MiB", widths(&lines)),
-        y: Axis::around("gets that hit, %", heights(&lines)),
+        x: across("memory of each cache, MiB", &lines),
+        y: if are_bars(&lines) {
+            Axis::from_zero(HIT, heights(&lines))
+        } else {
+            Axis::around(HIT, heights(&lines))
+        },
+        bars: are_bars(&lines),
         lines,
     })
 }
@@ -352,10 +396,11 @@ fn latency_chart(cell: &CellReport) -> Option<Chart> {
         .collect();
     (!lines.is_empty()).then(|| Chart {
         kind: "latency",
-        title: described(cell, None),
+        title: label(cell, None),
         note: reached(&[cell]),
         x: Axis::latency("latency", widths(&lines)),
         y: Axis::percentiles("operations that took no longer", heights(&lines)),
+        bars: false,
         lines,
     })
 }

@@ -29,21 +29,15 @@ pub(super) struct Outputs {
 }
 
 /// Whatever tells how to measure.
-pub(super) const MEASURING: [&str; 34] = [
+pub(super) const MEASURING: [&str; 28] = [
     "quick",
-    "reproduce",
-    "scale",
     "workload",
     "door",
     "connections",
     "pipeline",
     "multiget",
     "rate",
-    "load",
-    "peak",
-    "flood",
     "churn",
-    "idle",
     "items",
     "value_size",
     "fill",
@@ -82,7 +76,7 @@ impl Outputs {
         self.compare.as_deref().map(read).transpose()
     }
 
-    /// Refuses, before anything is measured, files that cannot be written behind it.
+    /// Refuses, before anything is measured, files that could not be written after it.
     pub(super) fn check(&self) -> Result<(), Failure> {
         let json = self.json.as_deref().filter(|_| !self.take_stdout());
         for path in json.into_iter().chain(self.html.as_deref()) {
@@ -117,7 +111,7 @@ impl Outputs {
         self.judge(report, comparison.as_ref())
     }
 
-    /// A run that failed is told before what got worse; a stored one was told when it ran.
+    /// A failed run is reported before what got worse; a stored one was reported when it ran.
     fn judge(&self, report: &Report, comparison: Option<&Comparison>) -> Result<(), Failure> {
         if let Some(failure) = report
             .failures

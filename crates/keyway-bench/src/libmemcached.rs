@@ -37,7 +37,7 @@ const NOT_FOUND: c_int = 16;
 
 /// A loaded library.
 #[derive(Clone, Debug)]
-pub struct Dropin {
+pub struct Libmemcached {
     functions: Arc<Functions>,
 }
 
@@ -56,7 +56,7 @@ struct Functions {
     _library: Library,
 }
 
-impl Dropin {
+impl Libmemcached {
     /// Loads the library at `path`, or the system's of that name.
     pub fn load(path: &Path) -> io::Result<Self> {
         // SAFETY: the contract of this module: the file is a libmemcached, whose initializers may run in any program.

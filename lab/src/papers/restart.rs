@@ -4,23 +4,23 @@
 //! before and after the end of a server, beside memcached's, which begins cold, unless it was started with `-e` and asked to end.
 
 use super::pmemcached::{MACHINE, PAPER};
-use super::{Preset, Reproduction, machines};
-use crate::items::Items;
-use crate::mix::Workload;
-use crate::paper::{PaperRow, PaperTable};
-use crate::plan::{Against, Cell, Door};
-use crate::report::Better;
-use crate::servers::{Folder, Server, Settings, memcached_path, memcached_version, region_folder};
-use crate::wire::Admin;
-use crate::workload::{Rng, Zipf, mix};
-use crate::workloads;
+use crate::presets::{Preset, Reproduction, machines};
+use crate::table::{PaperRow, PaperTable};
 use keyway::{Cache, Options, Place};
+use keyway_bench::items::Items;
+use keyway_bench::mix::Workload;
+use keyway_bench::plan::{Against, Cell, Door};
+use keyway_bench::report::Better;
+use keyway_bench::servers::{Folder, Server, Settings, memcached_path, memcached_version, region_folder};
+use keyway_bench::wire::Admin;
+use keyway_bench::workload::{Rng, Zipf, mix};
+use keyway_bench::workloads;
 use rustix::process::Signal;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-pub(super) const RESTART: Preset = Preset {
+pub(crate) const RESTART: Preset = Preset {
     name: "pmemcached-restart",
     about: "the same, section 4: attach, first touches, and hit ratio before and after a server was killed",
     run: restart,
@@ -126,12 +126,8 @@ impl Bench {
             threads: self.threads,
             connections: 64,
             unix: true,
-            udp: false,
-            link: None,
-            kernel: false,
-            hands_out: false,
-            item_max: None,
             more,
+            ..Settings::default()
         }
     }
 
