@@ -144,32 +144,18 @@ pub struct RunReport {
     pub rate: f64,
     /// how many
     pub operations: u64,
-    /// how long it took
-    pub elapsed_s: f64,
     /// gets that found their item
     pub hits: u64,
     /// gets that did not
     pub misses: u64,
     /// open loop: due and never answered
     pub unanswered: u64,
-    /// UDP: not answered in time
-    pub dropped: u64,
     /// values that nobody wrote, and replies that make no sense
     pub wrong_values: u64,
     /// requests answered with an error
     pub errors: u64,
     /// connections that ended or fell silent
     pub connections_lost: u64,
-    /// requests that they took with them
-    pub requests_lost: u64,
-    /// CPU time of all threads of the client
-    pub client_cpu_s: f64,
-    /// of the client's busiest thread, share of a CPU
-    pub client_busiest: f64,
-    /// CPU time of the server
-    pub server_cpu_s: Option<f64>,
-    /// context switches of the server
-    pub server_switches: Option<u64>,
 }
 
 /// A figure that every measurement gives, or NaN.
@@ -427,19 +413,12 @@ impl RunReport {
         Self {
             rate: finite(ran.rate()).unwrap_or(0.0),
             operations: ran.operations,
-            elapsed_s: ran.elapsed.as_secs_f64(),
             hits: ran.hits,
             misses: ran.misses,
             unanswered: ran.unanswered,
-            dropped: ran.dropped,
             wrong_values: ran.wrong.values,
             errors: ran.wrong.errors,
             connections_lost: ran.wrong.connections,
-            requests_lost: ran.wrong.lost,
-            client_cpu_s: ran.client_cpu.as_secs_f64(),
-            client_busiest: ran.client_busiest,
-            server_cpu_s: ran.server.map(|used| used.cpu.as_secs_f64()),
-            server_switches: ran.server.map(|used| used.switches),
         }
     }
 }
@@ -554,18 +533,21 @@ pub(crate) mod tests {
             bytes_per_item: None,
             way: "over TCP",
             items_held: None,
-            runs: rates.iter().map(|rate| ran(*rate as u64, 10)).collect(),
+            runs: rates.iter().map(|rate| ran(*rate as u64, if name == "Keyway" { 10 } else { 40 })).collect(),
         };
         let cell = Cell::new(workloads::find("ycsb-c").unwrap(), 1000, Door::Tcp, 4);
         let sides = vec![side("Keyway", keyway), side("memcached", peer)];
-        report(&Outcome {
+        let about = vec![
+            ("Keyway", "0.1.0, --threads 2".to_owned()),
+            ("memcached", "1.6.18, -t 2".to_owned()),
+        ];
+        let plan = plan(cell.clone());
+        let outcome = Outcome {
             cells: vec![CellResult { cell, sides }],
-            about: vec![
-                ("Keyway", "0.1.0, --threads 2".to_owned()),
-                ("memcached", "1.6.18, -t 2".to_owned()),
-            ],
+            about,
             ..Outcome::default()
-        })
+        };
+        Report::new(&plan, &outcome, "keyway bench".to_owned())
     }
 
     fn ran(operations: u64, latency_us: u64) -> Measurement {
@@ -579,35 +561,16 @@ pub(crate) mod tests {
         ran
     }
 
-    fn outcome() -> Outcome {
-        let side = |name, rates: [u64; 3], latency_us| SideResult {
-            name,
-            bytes_per_item: None,
-            way: "over TCP",
-            items_held: None,
-            runs: rates.into_iter().map(|rate| ran(rate, latency_us)).collect(),
-        };
-        let cell = Cell::new(workloads::find("ycsb-c").unwrap(), 1000, Door::Tcp, 4);
-        // The machine gets slower from measurement to measurement; Keyway is twice as fast in each pair.
-        let sides = vec![
-            side("Keyway", [4000, 2000, 1000], 10),
-            side("memcached", [2000, 1000, 500], 40),
-        ];
-        Outcome {
-            cells: vec![CellResult { cell, sides }],
-            notes: vec!["a note".to_owned()],
-            ..Outcome::default()
-        }
-    }
-
-    fn report(outcome: &Outcome) -> Report {
-        let plan = plan(outcome.cells[0].cell.clone());
-        Report::new(&plan, outcome, "keyway bench".to_owned())
+    /// The machine gets slower from measurement to measurement; Keyway is twice as fast in each pair.
+    fn slowing() -> Report {
+        let mut report = report_of(&[4000.0, 2000.0, 1000.0], &[2000.0, 1000.0, 500.0]);
+        report.notes.push("a note".to_owned());
+        report
     }
 
     #[test]
     fn a_ratio_is_that_of_neighbours_in_time() {
-        let rows = report(&outcome()).rows;
+        let rows = slowing().rows;
         let throughput = &rows[0];
         assert_eq!((throughput.sides.keyway, throughput.sides.peer), (Some(2.0), Some(1.0)));
         assert_eq!(
@@ -620,7 +583,7 @@ pub(crate) mod tests {
 
     #[test]
     fn what_was_not_measured_is_left_out() {
-        let rows = report(&outcome()).rows;
+        let rows = slowing().rows;
         let has = |figure: &str| rows.iter().any(|row| row.figure == figure);
         assert!(has("latency, p99") && !has("latency, p99.99"), "500 to 4,000 measurements");
         assert!(!has("server CPU an operation") && !has("gets that missed") && !has("memory an item"));
@@ -628,7 +591,7 @@ pub(crate) mod tests {
 
     #[test]
     fn json_has_the_rows_that_programs_read_and_is_read_again() {
-        let report = report(&outcome());
+        let report = slowing();
         let json = report.to_json().unwrap();
         let value: serde_json::Value = serde_json::from_str(&json).unwrap();
         let row = &value["rows"][0];
@@ -647,9 +610,9 @@ pub(crate) mod tests {
 
     #[test]
     fn text_has_everything_that_people_must_know() {
-        let mut outcome = outcome();
-        outcome.failures.push("it broke".to_owned());
-        let text = report(&outcome).text();
+        let mut report = slowing();
+        report.failures.push("it broke".to_owned());
+        let text = report.text();
         for part in [
             "memcached",
             "2.00 (2.00–2.00)",

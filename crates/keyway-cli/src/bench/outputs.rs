@@ -18,7 +18,7 @@ pub(super) struct Outputs {
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
     /// Take a report that --json wrote instead of measuring: shows its tables, or makes the page or the comparison that is asked for
-    #[arg(long, value_name = "FILE", conflicts_with_all = MEASURING)]
+    #[arg(long, value_name = "FILE", conflicts_with = "Measuring")]
     from: Option<PathBuf>,
     /// Show what changed since a report that --json wrote; the exit code is 1 if anything got worse
     #[arg(long, value_name = "FILE")]
@@ -27,38 +27,6 @@ pub(super) struct Outputs {
     #[arg(long, value_name = "PERCENT", value_parser = parse_percent, default_value_t = compare::THRESHOLD_PERCENT, requires = "compare")]
     threshold: f64,
 }
-
-/// Whatever tells how to measure.
-pub(super) const MEASURING: [&str; 28] = [
-    "quick",
-    "workload",
-    "door",
-    "connections",
-    "pipeline",
-    "multiget",
-    "rate",
-    "churn",
-    "items",
-    "value_size",
-    "fill",
-    "trace",
-    "popularity",
-    "memory",
-    "seconds",
-    "warmup",
-    "repeat",
-    "seed",
-    "against",
-    "server",
-    "libmemcached",
-    "server_threads",
-    "server_cpus",
-    "server_options",
-    "memcached_options",
-    "client_threads",
-    "client_cpus",
-    "patience",
-];
 
 impl Outputs {
     /// Whether standard output is the report's alone.
