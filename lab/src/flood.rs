@@ -1,4 +1,4 @@
-//! The load generator that does not care: datagrams are sent when they are due, however many are unanswered, and what never comes back is counted.
+//! The load generator that waits for no answer: datagrams are sent when they are due, however many are unanswered, and what never comes back is counted.
 //!
 //! The other generators wait for an answer, or give one up for lost, before a socket is used again, so no server is ever given more than it can
 //! hold. Here it is: a rate may be above what a server can do, and may change from one phase to the next. Each request is a get of one key; an answer is
@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 /// Request number, sequence number, number of datagrams, reserved: 16 bits each, big-endian (protocol.txt, "UDP protocol").
 pub(crate) const FRAME_LEN: usize = 8;
-/// Numbers of requests; an answer that comes after so many others were sent is nobody's any more.
+/// Numbers of requests; an answer that comes after so many others were sent is dropped.
 const NUMBERS: usize = 1 << 16;
 /// Room for answers that wait in the socket, bytes: more than come while a turn sends, so that none is lost on this side.
 const RECEIVED_MAX: usize = 16 << 20;
@@ -121,7 +121,7 @@ impl Flood {
                 }
             }
             let asked = (schedule.next(), item, phase);
-            // Whoever had this number before is not going to come.
+            // The answer to the request that had this number is not going to come.
             if let Some((_, _, lost)) = self.asked[usize::from(self.number)].replace(asked) {
                 all[lost].dropped += 1;
             }
@@ -136,7 +136,7 @@ impl Flood {
             let len = match self.socket.recv(&mut buffer) {
                 Ok(len) => len,
                 Err(e) if matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => return,
-                // Such as a refusal that an earlier request met: nobody listens any more.
+                // Such as a refusal that an earlier request met: no program listens any more.
                 Err(e) => {
                     if let Some(ran) = all.last_mut() {
                         ran.wrong.connections += 1;

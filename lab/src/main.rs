@@ -143,8 +143,8 @@ struct Common {
     /// Measurements of each kind on each side
     #[arg(long, value_name = "N", value_parser = parse_count)]
     repeat: Option<usize>,
-    /// What to compare with: memcached, or nothing
-    #[arg(long, default_value = "memcached", value_parser = ["memcached", "nothing"])]
+    /// What to compare with
+    #[arg(long, default_value = "memcached", value_parser = ["memcached", "none"])]
     against: String,
     /// Keyway's libmemcached.so.11; the system's is measured beside it
     #[arg(long, value_name = "FILE")]
@@ -379,7 +379,7 @@ impl Common {
             against: if self.against == "memcached" {
                 Against::Memcached
             } else {
-                Against::Nobody
+                Against::Nothing
             },
             silence_max: self.patience,
         })

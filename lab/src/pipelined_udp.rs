@@ -2,7 +2,7 @@
 //!
 //! As clients do that have much to ask, it sends all requests that it may with one system call, takes all answers that are there with another one,
 //! and tells them apart by their numbers, so they may come in any order. Each request is a get of one key, and an answer is one
-//! datagram whose value is verified. A latency counts from before the call that sent its request to behind the one that took its answer: waiting for others
+//! datagram whose value is verified. A latency counts from before the call that sent its request to after the one that took its answer: waiting for others
 //! of the same call is part of it.
 
 use crate::flood::{self, FRAME_LEN};
@@ -379,7 +379,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_value_is_noticed_and_a_second_answer_is_nobodys() {
+    fn a_wrong_value_is_noticed_and_a_second_answer_is_dropped() {
         let (ran, _) = run(Duration::from_millis(50), |request, number| {
             let mut answer = hit(request);
             if number == 3 {

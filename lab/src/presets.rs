@@ -128,7 +128,7 @@ pub struct Setup {
     pub server_options: Vec<String>,
     /// more options for memcached
     pub memcached_options: Vec<String>,
-    /// `Nobody` or `Memcached`: presets start their servers themselves
+    /// `Nothing` or `Memcached`: presets start their servers themselves
     pub against: Against,
     /// how long a server may be silent while it owes answers
     pub silence_max: Duration,

@@ -41,7 +41,7 @@ pub struct PaperRow {
     pub better: Better,
     /// how Keyway was reached, such as `library`
     pub keyway_by: String,
-    /// who the peer was and how it was reached, such as `memcached, Unix socket`; empty: there was none
+    /// what the peer was and how it was reached, such as `memcached, Unix socket`; empty: there was none
     pub peer_by: String,
     /// what was measured
     #[serde(flatten)]

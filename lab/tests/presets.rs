@@ -237,7 +237,7 @@ fn a_peer_that_does_not_start_or_dies_is_an_error() {
 #[test]
 fn what_cannot_be_reproduced_is_refused() {
     for (options, words) in [
-        ("--against 127.0.0.1:1", "nothing"),
+        ("--against 127.0.0.1:1", "none"),
         ("--scale medium", "small and full"),
         ("--client-cpus 4000", "there is no CPU 4000"),
     ] {
@@ -266,7 +266,7 @@ fn served() -> (Server, Plan) {
         client_cpus: Vec::new(),
         server_options: Vec::new(),
         memcached_options: Vec::new(),
-        against: Against::Nobody,
+        against: Against::Nothing,
         silence_max: PATIENCE,
     };
     let plan = Plan {

@@ -368,7 +368,7 @@ impl Caches {
         let doors = doors(cells.iter().map(Cell::peer_door));
         let roles = |doors: Vec<Door>| doors.into_iter().map(|door| (Role::Peer(door), door));
         match &plan.against {
-            Against::Nobody => Ok(()),
+            Against::Nothing => Ok(()),
             Against::Server(given) => self.add_given("peer", given, roles(doors)),
             Against::Memcached if memcached_path().is_none() => {
                 let running = Target::Tcp((Ipv4Addr::LOCALHOST, MEMCACHED_PORT).into());

@@ -40,11 +40,10 @@ impl Datagrams {
             frame: Vec::new(),
         })
     }
-
 }
 
 impl Write for Datagrams {
-    /// Sends `bytes` as the next request; what is still under way of the one before is nobody's any more.
+    /// Sends `bytes` as the next request; the rest of the answer to the one before is dropped.
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         if bytes.len() > REQUEST_LEN_MAX {
             let why = format!("a request of {} bytes: a datagram holds {REQUEST_LEN_MAX}", bytes.len());

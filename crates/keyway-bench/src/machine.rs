@@ -79,7 +79,7 @@ pub fn busy() -> Option<Duration> {
     parse_busy(&std::fs::read_to_string("/proc/stat").ok()?)
 }
 
-/// user, nice, system, then idle and iowait, which are none, then irq and softirq; what comes behind is other machines' time, or counted before.
+/// user, nice, system, then idle and iowait, which are none, then irq and softirq; what follows is other machines' time, or counted before.
 fn parse_busy(stat: &str) -> Option<Duration> {
     let fields = stat.lines().next()?.strip_prefix("cpu ")?.split_ascii_whitespace();
     let ticks: Vec<u32> = fields.map(str::parse).collect::<Result<_, _>>().ok()?;

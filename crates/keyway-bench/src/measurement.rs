@@ -217,7 +217,7 @@ pub struct Measurement {
     pub client_busiest: f64,
     /// of the server's process, where it is known
     pub server: Option<Usage>,
-    /// CPU time of the whole machine, whoever used it
+    /// CPU time of the whole machine, all its processes together
     pub machine: Option<Duration>,
     /// requests that the kernel door answered; `None`: there is none
     pub in_kernel: Option<u64>,

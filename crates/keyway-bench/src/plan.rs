@@ -189,7 +189,7 @@ impl Cell {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Against {
     /// nothing
-    Nobody,
+    Nothing,
     /// a memcached that is started for it, if one is installed
     Memcached,
     /// a server that runs already
@@ -330,13 +330,13 @@ impl Plan {
     fn peer_server(&self) -> Option<&Target> {
         match &self.against {
             Against::Server(target) => Some(target),
-            Against::Nobody | Against::Memcached => None,
+            Against::Nothing | Against::Memcached => None,
         }
     }
 
     /// About how long it takes, loading aside.
     pub fn duration(&self) -> Duration {
-        let sides = if self.against == Against::Nobody { 1 } else { 2 };
+        let sides = if self.against == Against::Nothing { 1 } else { 2 };
         let runs = self.cells.len() * self.repetitions * sides;
         (self.warmup + self.length) * u32::try_from(runs).unwrap_or(u32::MAX)
     }
@@ -364,7 +364,7 @@ pub(crate) mod tests {
             memcached_options: Vec::new(),
             libmemcached: None,
             server: None,
-            against: Against::Nobody,
+            against: Against::Nothing,
             program: "keyway".into(),
             silence_max: Duration::from_secs(10),
         }

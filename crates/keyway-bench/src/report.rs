@@ -150,7 +150,7 @@ pub struct RunReport {
     pub misses: u64,
     /// open loop: due and never answered
     pub unanswered: u64,
-    /// values that nobody wrote, and replies that make no sense
+    /// values that were never written, and replies that make no sense
     pub wrong_values: u64,
     /// requests answered with an error
     pub errors: u64,
@@ -445,7 +445,7 @@ pub fn conditions(plan: &Plan) -> String {
         cpus => format!("CPU {}", cpus.iter().map(ToString::to_string).collect::<Vec<_>>().join(",")),
     };
     let peer = match &plan.against {
-        Against::Nobody => "",
+        Against::Nothing => "",
         Against::Memcached | Against::Server(_) => ", sides in turn",
     };
     format!(
@@ -533,7 +533,10 @@ pub(crate) mod tests {
             bytes_per_item: None,
             way: "over TCP",
             items_held: None,
-            runs: rates.iter().map(|rate| ran(*rate as u64, if name == "Keyway" { 10 } else { 40 })).collect(),
+            runs: rates
+                .iter()
+                .map(|rate| ran(*rate as u64, if name == "Keyway" { 10 } else { 40 }))
+                .collect(),
         };
         let cell = Cell::new(workloads::find("ycsb-c").unwrap(), 1000, Door::Tcp, 4);
         let sides = vec![side("Keyway", keyway), side("memcached", peer)];

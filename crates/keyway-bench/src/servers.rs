@@ -157,7 +157,7 @@ impl Server {
         for target in server.targets.clone() {
             loop {
                 let opened = Connection::open(&target);
-                // Whoever answers must be the child: its port may have been taken by another program meanwhile.
+                // The process that answers must be the child: its port may have been taken by another program meanwhile.
                 if let Some(status) = server.child.try_wait()? {
                     return Err(io::Error::other(format!("{command:?} ended at once: {status}")));
                 }
@@ -175,7 +175,7 @@ impl Server {
         Ok(server)
     }
 
-    /// Asks it to end with this signal, and waits until it has. Whoever only drops it kills it.
+    /// Asks it to end with this signal, and waits until it has. Dropping it kills it.
     pub fn stop(mut self, signal: Signal) -> io::Result<()> {
         rustix::process::kill_process(rustix::process::Pid::from_child(&self.child), signal)?;
         let since = Instant::now();
@@ -257,7 +257,7 @@ pub struct Folder {
     _held: File,
 }
 
-/// What the name of such a folder begins with. Behind it are a word, the process's number and the time.
+/// What the name of such a folder begins with. After it come a word, the process's number and the time.
 const FOLDER: &str = "keyway-bench-";
 
 impl Folder {
@@ -269,7 +269,7 @@ impl Folder {
         remove_leftovers(parent);
         std::fs::create_dir_all(&path)?;
         let held = File::open(&path)?;
-        // A wish, where file systems have no locks: the process's number is enough for all who see it.
+        // Some file systems have no locks; processes that see this one's number need none.
         let _ = held.try_lock();
         Ok(Self { path, _held: held })
     }
@@ -286,7 +286,7 @@ impl Drop for Folder {
     }
 }
 
-/// Removes this user's folders of processes that were killed: nobody here has their number, nor anybody elsewhere their lock.
+/// Removes this user's folders of processes that were killed: no process here has their number, and none elsewhere their lock.
 fn remove_leftovers(parent: &Path) {
     for entry in std::fs::read_dir(parent).into_iter().flatten().flatten() {
         let name = entry.file_name();

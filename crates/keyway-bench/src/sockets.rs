@@ -150,7 +150,7 @@ impl Client {
                 return now;
             }
             if !waiting && !self.all_dropped {
-                heard = now; // nobody owes an answer
+                heard = now; // no answer is owed
             }
             let mut wake = if over { now + LOOK_AROUND_EVERY } else { window.until };
             wake = wake.min(now + LOOK_AROUND_EVERY);
@@ -466,7 +466,7 @@ impl Client {
             return Taken::Nonsense("a line that ends without a carriage return");
         };
         let Some(pending) = self.peers[number].pending.front().copied() else {
-            return Taken::Nonsense("a reply that nobody asked for");
+            return Taken::Nonsense("a reply to no request");
         };
         let taken = Taken::Bytes(end + 1);
         if is_error(line) {
@@ -554,11 +554,11 @@ impl Client {
         loop {
             let peer = &mut self.peers[number];
             let Some(pending) = peer.pending.front_mut().filter(|p| p.left > 0) else {
-                return Taken::Nonsense("a value of a key that nobody asked for");
+                return Taken::Nonsense("a value of a key that was not asked for");
             };
             pending.left -= 1;
             let Some(item) = peer.items.pop_front() else {
-                return Taken::Nonsense("a value of a key that nobody asked for");
+                return Taken::Nonsense("a value of a key that was not asked for");
             };
             self.key.clear();
             self.load.items.push_key(item, &mut self.key);

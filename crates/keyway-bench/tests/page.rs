@@ -25,7 +25,7 @@ const LOOKS: [Look; 4] = [
     Look { width: 390, dark: true },
 ];
 
-/// What a text in a plot is at least high on the screen, pixels: smaller, nobody reads it.
+/// What a text in a plot is at least high on the screen, pixels: smaller is not readable.
 const TEXT_HEIGHT_MIN: f64 = 10.0;
 
 /// Text that would do something, if it were not escaped.
@@ -366,7 +366,7 @@ fn pages_that_are_broken_are_noticed() {
     remove_broken(&PathBuf::from(env!("CARGO_TARGET_TMPDIR")));
 }
 
-/// Nobody wants to look at those.
+/// Pictures of broken pages are of no use.
 fn remove_broken(folder: &Path) {
     for entry in std::fs::read_dir(folder).unwrap().flatten() {
         if entry.file_name().to_string_lossy().starts_with("page-broken-") {

@@ -119,8 +119,8 @@ struct Measuring {
     /// Where the sequences of operations begin: the same number draws the same ones again, for every kind and measurement another one
     #[arg(long, value_name = "N", default_value_t = 0)]
     seed: u64,
-    /// What to compare with: memcached, nobody, or a server that runs already: its address or the path of its Unix socket
-    #[arg(long, value_name = "WHOM", default_value = "memcached", value_parser = parse_against)]
+    /// What to compare with: memcached, none, or a server that runs already: its address or the path of its Unix socket
+    #[arg(long, value_name = "PEER", default_value = "memcached", value_parser = parse_against)]
     against: Against,
     /// The Keyway to measure, if it runs already: its address or the path of its Unix socket; left out: one is started
     #[arg(long, value_name = "ADDR|PATH", value_parser = parse_target)]
@@ -197,7 +197,6 @@ impl Bench {
         }
         Ok(report)
     }
-
 }
 
 impl Measuring {
@@ -348,7 +347,7 @@ impl Measuring {
         };
         let peer_has = |cell: &Cell| match &self.against {
             Against::Server(peer) => cell.door.is_region() || peer.through(cell.door).is_some(),
-            Against::Memcached | Against::Nobody => true,
+            Against::Memcached | Against::Nothing => true,
         };
         cells.retain(|cell| server_has(cell) && peer_has(cell));
         Ok(cells)
@@ -458,7 +457,7 @@ fn parse_count(text: &str) -> Result<usize, String> {
 }
 
 fn parse_seconds(text: &str) -> Result<Duration, String> {
-    /// A day: nobody waits longer for one figure.
+    /// A day.
     const MOST: f64 = 86_400.0;
     match text.parse::<f64>() {
         Ok(s) if (0.0..=MOST).contains(&s) => Ok(Duration::from_secs_f64(s)),
@@ -469,7 +468,7 @@ fn parse_seconds(text: &str) -> Result<Duration, String> {
 fn parse_against(text: &str) -> Result<Against, String> {
     match text {
         "memcached" => Ok(Against::Memcached),
-        "nobody" => Ok(Against::Nobody),
+        "none" | "nobody" => Ok(Against::Nothing),
         _ => parse_target(text).map(Against::Server),
     }
 }
@@ -522,7 +521,7 @@ mod tests {
     fn the_first_picture_is_quick() {
         for line in [
             "--quick",
-            "--quick --against nobody",
+            "--quick --against none",
             "--quick --server 127.0.0.1:1",
             "--quick --against /s",
         ] {

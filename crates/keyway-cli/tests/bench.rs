@@ -162,7 +162,7 @@ impl Fake {
 /// the machine is.
 fn against_fake(fault: Fault, pace: &str) -> Output {
     let address = Fake::start(fault, 1);
-    let line = format!("--workload get-128b --door tcp --connections 2 --seconds 0.5 --against nobody --server {address} {pace}");
+    let line = format!("--workload get-128b --door tcp --connections 2 --seconds 0.5 --against none --server {address} {pace}");
     finish(bench(&line).spawn().unwrap())
 }
 
@@ -258,7 +258,7 @@ fn a_server_that_dies_in_mid_run_ends_it() {
     for way in ["--door tcp", "--door tcp --rate 3000", "--door udp", "--door udp --rate 3000"] {
         let server = Serving::start();
         let line = format!(
-            "--workload get-128b --connections 4 --seconds 60 --warmup 0.1 --patience 2 --against nobody --server {} {way}",
+            "--workload get-128b --connections 4 --seconds 60 --warmup 0.1 --patience 2 --against none --server {} {way}",
             server.address
         );
         let (child, begun) = (bench(&line).spawn().unwrap(), Instant::now());
@@ -278,7 +278,7 @@ fn a_server_that_falls_silent_is_not_waited_for() {
     for way in ["--door tcp", "--door tcp --rate 3000", "--door udp"] {
         let server = Serving::start();
         let line = format!(
-            "--workload get-128b --connections 4 --seconds 60 --warmup 0.1 --patience 2 --against nobody --server {} {way}",
+            "--workload get-128b --connections 4 --seconds 60 --warmup 0.1 --patience 2 --against none --server {} {way}",
             server.address
         );
         let child = bench(&line).spawn().unwrap();
@@ -291,7 +291,7 @@ fn a_server_that_falls_silent_is_not_waited_for() {
 
 #[test]
 fn a_process_that_dies_in_mid_run_is_a_failure() {
-    let child = bench("--workload get-128b --door processes --connections 2 --seconds 100 --against nobody")
+    let child = bench("--workload get-128b --door processes --connections 2 --seconds 100 --against none")
         .spawn()
         .unwrap();
     let children = format!("/proc/{0}/task/{0}/children", child.id());
@@ -323,7 +323,7 @@ const PAUSE: Duration = Duration::from_millis(200);
 fn with_pause(pace: &str, gets_before: i64) -> Vec<(f64, f64)> {
     let address = Fake::start(Fault::Pause, gets_before);
     let line = format!(
-        "--workload get-128b --door tcp --connections 8 --seconds {PAUSED_S} --warmup 0.5 --against nobody --server {address} {pace}"
+        "--workload get-128b --door tcp --connections 8 --seconds {PAUSED_S} --warmup 0.5 --against none --server {address} {pace}"
     );
     let output = finish(bench(&line).spawn().unwrap());
     assert_eq!(output.status.code(), Some(0), "{}", told(&output));
@@ -415,7 +415,7 @@ fn every_workload_runs_through_every_door_that_has_it() {
             .filter(|name| door != "udp" || *name != "set-100k")
             .collect();
         let line = format!(
-            "--workload {} --door {door} --connections 2 --items 2000 --seconds 0.05 --warmup 0.02 --against nobody",
+            "--workload {} --door {door} --connections 2 --items 2000 --seconds 0.05 --warmup 0.02 --against none",
             names.join(",")
         );
         let output = finish(bench(&line).spawn().unwrap());
@@ -445,7 +445,7 @@ fn figure(report: &Value, cell: &str, figure: &str) -> f64 {
 fn more_memory_misses_less_and_what_was_missed_is_stored() {
     for door in ["library", "tcp"] {
         let line = format!(
-            "--workload ycsb-c --value-size 500 --items 60000 --fill --memory 4m,16m --door {door} --connections 1 --seconds 0.5 --against nobody"
+            "--workload ycsb-c --value-size 500 --items 60000 --fill --memory 4m,16m --door {door} --connections 1 --seconds 0.5 --against none"
         );
         let report = run(&line);
         let [small, large] = ["4 MiB", "16 MiB"].map(|memory| figure(&report, memory, "gets that missed"));
@@ -464,7 +464,7 @@ fn connections_are_replaced_after_their_share_of_operations() {
     let connections = |server: &Serving| server.stat("total_connections");
     let before = connections(&server);
     let line = format!(
-        "--workload get-128b --door tcp --connections 3 --churn 10 --seconds 0.3 --warmup 0 --against nobody --server {}",
+        "--workload get-128b --door tcp --connections 3 --churn 10 --seconds 0.3 --warmup 0 --against none --server {}",
         server.address
     );
     let report = run(&line);
@@ -521,7 +521,7 @@ fn a_trace_is_replayed() {
             "--connections",
             "2",
         ]);
-        command.args(["--seconds", seconds, "--repeat", "1", "--against", "nobody", "--json", "-"]);
+        command.args(["--seconds", seconds, "--repeat", "1", "--against", "none", "--json", "-"]);
         let output = finish(
             command
                 .stdin(Stdio::null())
@@ -554,7 +554,7 @@ fn a_stored_report_is_shown_and_compared() {
     std::fs::create_dir(&folder).unwrap();
     let file = |name: &str| folder.join(name).to_str().unwrap().to_owned();
     let (old, new, wrong, newer) = (file("old.json"), file("new.json"), file("wrong.json"), file("newer.json"));
-    let run = "--workload get-128b --door library --connections 1 --items 1000 --seconds 0.1 --repeat 2 --against nobody --json";
+    let run = "--workload get-128b --door library --connections 1 --items 1000 --seconds 0.1 --repeat 2 --against none --json";
     let run = plain(&run.split(' ').chain([old.as_str()]).collect::<Vec<_>>());
     assert_eq!(run.status.code(), Some(0), "{}", told(&run));
 
@@ -623,12 +623,12 @@ fn a_stored_report_is_shown_and_compared() {
 
 #[test]
 fn many_keys_and_large_values_are_verified_too() {
-    let line = "--workload get-128b --door unix,udp --connections 3 --multiget 1,16,100 --seconds 0.1 --against nobody";
+    let line = "--workload get-128b --door unix,udp --connections 3 --multiget 1,16,100 --seconds 0.1 --against none";
     let report = run(line);
     assert_eq!(report["cells"].as_array().map(Vec::len), Some(6));
     assert!(figure(&report, "gets of 100 keys", "throughput") > 0.0);
     let report = run(
-        "--workload ycsb-a --value-size 10k,1500000 --items 100 --door library,tcp --connections 2 --seconds 0.2 --against nobody",
+        "--workload ycsb-a --value-size 10k,1500000 --items 100 --door library,tcp --connections 2 --seconds 0.2 --against none",
     );
     assert!(figure(&report, "1500000 B, tcp", "throughput") > 0.0);
 }
@@ -648,7 +648,7 @@ fn what_cannot_be_measured_is_refused_with_the_reason() {
         ),
         ("--trace /nowhere", "cannot read", 64),
         ("--door library --pipeline 4", "neither pipelining", 64),
-        ("--door tcp --server 127.0.0.1:1 --against nobody", "onnection refused", 71),
+        ("--door tcp --server 127.0.0.1:1 --against none", "onnection refused", 71),
         ("--door unix --server 127.0.0.1:1", "no address of this door", 64),
         ("--door tcp --client-cpus 4000", "there is no CPU 4000", 64),
     ] {

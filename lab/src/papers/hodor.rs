@@ -56,7 +56,7 @@ fn fig5(reproduction: &mut Reproduction<'_>) -> io::Result<()> {
     let dropin = reproduction.dropin().is_some();
     let gate = has_gate()?;
     let allowed = machine::allowed_cpus()?;
-    // Interrupts, and everybody who does not choose, are on the first.
+    // Interrupts, and programs that do not choose, are on the first.
     let own = reproduction
         .setup
         .client_cpus
@@ -247,7 +247,7 @@ fn fig6_9_table(points: &[Point], title: &str, items: u64, full: u64, gate: bool
         };
         for point in of_door() {
             let named = row(format!("{by}: {}", point.callers)).measured(by, &point.keyway, peer_by, &point.peer);
-            // The paper says no more of single points than that it stays so behind the last hyperthread.
+            // The paper says no more of single points than that it stays so beyond the last hyperthread.
             let beyond = door == Door::Library && point.callers > machine::cpus();
             rows.push(if beyond {
                 named.paper_ratio(RATIO_BEYOND, RATIO_BEYOND)

@@ -150,7 +150,7 @@ pub(crate) fn differs(machine_of_paper: &str) -> Vec<String> {
          received by the CPU that sent it, so the kernel door works on the client's CPU, and the CPU time of the whole machine is what compares."
             .to_owned(),
         "Gets go over UDP, updates and deletes over TCP, on all sides. The items were asked for before, so those that the kernel door can hold are there; a change \
-         takes the copies of its stripe (one of 4,096) out until they are made anew behind it, or served again."
+         takes the copies of its stripe (one of 4,096) out until they are made anew after it, or served again."
             .to_owned(),
     ]
 }

@@ -32,7 +32,7 @@ const RECORDS: u64 = 10_000_000;
 const RECORDS_FEW: u64 = 150_000;
 /// "Sub-millisecond warm up intervals, irrespective of the dataset size."
 const PAPER_ATTACH_MS: f64 = 1.0;
-/// Random gets behind an attach whose times are averaged.
+/// Random gets after an attach whose times are averaged.
 const TOUCHES: u64 = 2000;
 /// Requests whose hits are counted, before and after.
 const REQUESTS: u64 = 10_000;
@@ -244,8 +244,8 @@ struct Life {
 impl Bench {
     fn lives(&self, reproduction: &mut Reproduction<'_>, memory_mib: u64, repetitions: usize) -> io::Result<Vec<PaperRow>> {
         let zipf = Zipf::new(self.records);
-        let peer = reproduction.setup.against != Against::Nobody && memcached_path().is_some();
-        if !peer && reproduction.setup.against != Against::Nobody {
+        let peer = reproduction.setup.against != Against::Nothing && memcached_path().is_some();
+        if !peer && reproduction.setup.against != Against::Nothing {
             reproduction.note("memcached is not installed: Keyway is measured alone");
         }
         let mut lives: [Vec<Life>; 4] = std::array::from_fn(|_| Vec::new());

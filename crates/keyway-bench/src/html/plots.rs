@@ -183,7 +183,9 @@ impl Sweep {
             cells.dedup_by(|a, b| self.varied.of(a) == self.varied.of(b));
         }
         groups.retain(|group| group.2.len() > 1);
-        let charts = groups.into_iter().filter_map(|(name, _, cells)| self.chart(report, &name, &cells));
+        let charts = groups
+            .into_iter()
+            .filter_map(|(name, _, cells)| self.chart(report, &name, &cells));
         charts.collect()
     }
 
