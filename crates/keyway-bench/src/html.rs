@@ -164,12 +164,6 @@ fn add_sections(sections: &mut Vec<Section>, report: &Report, changes: Option<&C
     add("throughput", "Throughput", THROUGHPUT, charts(plots::throughput(report)));
     add("load", "Latency at a given rate", "", charts(plots::latency_at_rate(report)));
     add("hits", "Hit ratio against memory", "", charts(plots::hit_ratio(report)));
-    add(
-        "latency",
-        "Distributions of latency",
-        LATENCY,
-        charts(plots::latencies(report)),
-    );
     add("changes", "What changed", "", changes.map(|changes| since(report, changes)));
     let rows = (!report.cells.is_empty()).then(|| tables::rows(report));
     add("rows", "All rows", "Medians (lowest–highest).", rows);
@@ -178,9 +172,6 @@ fn add_sections(sections: &mut Vec<Section>, report: &Report, changes: Option<&C
 const RATIOS: &str = "Keyway over its peer: the median of the ratios of measurements that were made one after the other. Blue: Keyway is ahead by \
                       more than the spread. Orange: its peer is. Grey: neither.";
 const THROUGHPUT: &str = "Closed loops: each connection, thread or process sends its next request when it has its answer.";
-const LATENCY: &str = "Each curve says which share of all operations took no longer; further up every step is a tenth of what was left. It ends where \
-                       the slowest operation alone decides.";
-
 fn charts(charts: Vec<Chart>) -> Option<Markup> {
     let (shown, folded) = charts.split_at(charts.len().min(CHARTS_MAX));
     let grid = |charts: &[Chart]| html! { div.grid { @for chart in charts { (chart.markup()) } } };

@@ -55,18 +55,8 @@ struct Tick {
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Scale {
-    Linear {
-        low: f64,
-        high: f64,
-    },
-    Log {
-        low: f64,
-        high: f64,
-    },
-    /// percentiles, each further nine as far from the last: 0, 90, 99, 99.9
-    Nines {
-        decades: f64,
-    },
+    Linear { low: f64, high: f64 },
+    Log { low: f64, high: f64 },
 }
 
 /// Points that belong together.
@@ -101,7 +91,6 @@ impl Scale {
         match self {
             Self::Linear { low, high } => (value - low) / (high - low),
             Self::Log { low, high } => (value / low).ln() / (high / low).ln(),
-            Self::Nines { decades } => -(1.0 - value / 100.0).log10() / decades,
         }
     }
 }
@@ -135,18 +124,9 @@ impl Axis {
         }
     }
 
-    /// Latencies, µs, to the right.
+    /// Latencies, µs. Each tick has its unit; between powers of ten they have labels over up to three of them.
     pub fn latency(name: &str, us: impl IntoIterator<Item = f64>) -> Self {
-        Self::times(name, us, 2.01)
-    }
-
-    /// Latencies, µs, upwards, where labels take less room.
-    pub fn latency_upwards(name: &str, us: impl IntoIterator<Item = f64>) -> Self {
-        Self::times(name, us, 3.01)
-    }
-
-    /// Each tick has its unit; between powers of ten they have labels if there are no more than so many.
-    fn times(name: &str, us: impl IntoIterator<Item = f64>, decades_max: f64) -> Self {
+        const DECADES_LABELLED: f64 = 3.01;
         let (low, high) = range(us.into_iter().filter(|us| *us > 0.0));
         let (low, mut high) = (nice_below(low), nice_above(high));
         if high <= low {
@@ -155,7 +135,7 @@ impl Axis {
         let decades = (high / low).log10();
         let tick = |at: f64, leading: f64| Tick {
             at,
-            label: if decades <= decades_max || leading == 1.0 {
+            label: if decades <= DECADES_LABELLED || leading == 1.0 {
                 time(at)
             } else {
                 String::new()
@@ -214,24 +194,6 @@ impl Axis {
         let (low, high) = range(values.iter().copied());
         let ticks = values.into_iter().map(|at| Tick { at, label: number(at) }).collect();
         (ticks, low, high)
-    }
-
-    /// Percentiles up to the last of these.
-    pub fn percentiles(name: &str, percents: impl IntoIterator<Item = f64>) -> Self {
-        const TICKS: [f64; 6] = [0.0, 50.0, 90.0, 99.0, 99.9, 99.99];
-        let most = percents.into_iter().filter(|percent| *percent < 100.0).fold(90.0, f64::max);
-        let decades = -(1.0 - most / 100.0).log10();
-        let ticks = TICKS.into_iter().filter(|percent| *percent <= most + 0.001);
-        Self {
-            name: name.to_owned(),
-            scale: Scale::Nines { decades },
-            ticks: ticks
-                .map(|at| Tick {
-                    at,
-                    label: format!("{at} %"),
-                })
-                .collect(),
-        }
     }
 
     fn x(&self, value: f64) -> f64 {
@@ -481,14 +443,11 @@ mod tests {
         let axis = Axis::from_zero("k/s", [3.0, 87.0]);
         assert_eq!(labels(&axis), ["0", "20", "40", "60", "80", "100"]);
         assert_eq!(axis.scale, Scale::Linear { low: 0.0, high: 100.0 });
-        let axis = Axis::latency("latency", [7.0, 4321.0]);
-        assert_eq!(axis.scale, Scale::Log { low: 5.0, high: 5000.0 });
-        assert_eq!(labels(&axis), ["10 µs", "100 µs", "1 ms"]);
+        let axis = Axis::latency("latency", [7.0, 43210.0]);
+        assert_eq!(axis.scale, Scale::Log { low: 5.0, high: 5e4 });
+        assert_eq!(labels(&axis), ["10 µs", "100 µs", "1 ms", "10 ms"]);
         let axis = Axis::latency("latency", [7.0, 43.0]);
         assert_eq!(labels(&axis), ["5 µs", "10 µs", "20 µs", "50 µs"]);
-        let axis = Axis::percentiles("of requests", [50.0, 99.9, 100.0]);
-        assert_eq!(labels(&axis), ["0 %", "50 %", "90 %", "99 %", "99.9 %"]);
-        assert!((axis.scale.at(99.9) - 1.0).abs() < 1e-9 && axis.scale.at(0.0).abs() < 1e-9);
     }
 
     #[test]
@@ -498,7 +457,6 @@ mod tests {
             Axis::around("", [5.0]),
             Axis::latency("", []),
             Axis::latency("", [1.0]),
-            Axis::percentiles("", []),
         ] {
             assert!(labels(&axis).len() >= 2 && axis.scale.at(1.0).is_finite(), "{:?}", axis.scale);
         }

@@ -217,7 +217,7 @@ impl Sweep {
         };
         let y = match self.kind {
             "load" if bars => Axis::from_zero("latency, µs", heights),
-            "load" => Axis::latency_upwards(self.upwards, heights),
+            "load" => Axis::latency(self.upwards, heights),
             "hits" if !bars => Axis::around(self.upwards, heights),
             _ => Axis::from_zero(self.upwards, heights),
         };
@@ -298,60 +298,4 @@ fn hit_percents(side: &SideReport) -> Spread {
         .map(|run| run.hits as f64 / (run.hits + run.misses) as f64 * 100.0)
         .collect();
     Sides::of(&percents, &[]).of_keyway()
-}
-
-/// Distributions of latency, one for each cell.
-pub fn latencies(report: &Report) -> Vec<Chart> {
-    report.cells.iter().filter_map(latency_chart).collect()
-}
-
-fn latency_chart(cell: &CellReport) -> Option<Chart> {
-    let line = |(at, side): (usize, &SideReport)| Line {
-        name: side.name.clone(),
-        side: at,
-        dashed: false,
-        points: distribution(side),
-    };
-    let mut lines: Vec<Line> = cell.sides.iter().enumerate().map(line).collect();
-    lines.retain(|line| line.points.len() > 1);
-    (!lines.is_empty()).then(|| Chart {
-        kind: "latency",
-        title: label(cell, None),
-        note: reached(&[cell]),
-        x: Axis::latency("latency", widths(&lines)),
-        y: Axis::percentiles("operations that took no longer", heights(&lines)),
-        bars: false,
-        lines,
-    })
-}
-
-/// Up to the first percentile that is the longest of all: what lies beyond was decided by the same request.
-fn distribution(side: &SideReport) -> Vec<Point> {
-    /// Those that are marked.
-    const MARKED: [f64; 5] = [50.0, 90.0, 99.0, 99.9, 99.99];
-    let longest = side.latency_us.last().map_or(0.0, |(_, us)| *us);
-    let mut points: Vec<Point> = Vec::new();
-    for (percent, us) in side
-        .latency_us
-        .iter()
-        .copied()
-        .filter(|(percent, us)| *percent < 100.0 && *us > 0.0)
-    {
-        let label = if MARKED.contains(&percent) {
-            format!("{}: {percent} % took no longer than {}", side.name, time(us))
-        } else {
-            String::new()
-        };
-        points.push(Point {
-            x: us,
-            y: percent,
-            spread: None,
-            label,
-            hollow: false,
-        });
-        if us >= longest {
-            break;
-        }
-    }
-    points
 }
