@@ -9,7 +9,8 @@
 //! has been evicted; sets and counts go round the region many times and may evict, so a count makes anew what it misses.
 
 use benches::machine;
-use benches::workload::{KEY_LEN, Key, Popularity, key, keys};
+use benches::requests::{Popularity, keys};
+use benches::workload::{KEY_LEN, Key, key};
 use criterion::{BenchmarkGroup, Criterion, Throughput, measurement::WallTime};
 use dashmap::DashMap;
 use keyway::{Arithmetic, Cache, Counted, Delete, Deleted, Options, Place, Session, Store, Stored};

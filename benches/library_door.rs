@@ -104,12 +104,7 @@ fn settings(unix: bool) -> Settings<'static> {
         threads: 2,
         connections: 64,
         unix,
-        udp: false,
-        link: None,
-        kernel: false,
-        hands_out: false,
-        item_max: None,
-        more: &[],
+        ..Settings::default()
     }
 }
 

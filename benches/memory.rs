@@ -6,6 +6,7 @@
 use benches::client::Admin;
 use benches::machine;
 use benches::report::{Args, Samples, head, row, say};
+use benches::requests::item;
 use benches::servers::{Server, Settings, memcached_version};
 use benches::workload::Sizes;
 use keyway::{Cache, Options, Place, Session, Store};
@@ -46,12 +47,7 @@ fn main() -> io::Result<()> {
                 threads: 1,
                 connections: 1024,
                 unix: true,
-                udp: false,
-                link: None,
-                kernel: false,
-                hands_out: false,
-                item_max: None,
-                more: &[],
+                ..Settings::default()
             };
             match Server::memcached(&settings)? {
                 None => say("SKIP: memcached is not installed"),
@@ -163,7 +159,7 @@ struct Writer {
 impl Writer {
     fn step(&mut self, holder: &mut dyn Holder) -> io::Result<()> {
         for index in self.written..self.written + STEP {
-            let value_len = self.sizes.item(index, &mut self.key);
+            let value_len = item(self.sizes, index, &mut self.key);
             holder.set(&self.key, &self.value[..value_len])?;
         }
         self.written += STEP;
@@ -177,7 +173,7 @@ impl Writer {
         for some in indices.chunks(50) {
             let mut keys = vec![Vec::new(); some.len()];
             for (index, key) in some.iter().zip(&mut keys) {
-                self.sizes.item(*index, key);
+                item(self.sizes, *index, key);
             }
             let (more_items, more_bytes) = holder.hits(&keys)?;
             items += more_items;

@@ -4,10 +4,12 @@
 //! on CPU 0). Repeats interleave: memcached, Keyway, memcached, Keyway, …
 
 use benches::client::{Admin, Door, Exchange, Load, Target};
-use benches::machine::{self, CpuTime};
+use benches::cpu_time::CpuTime;
+use benches::machine;
 use benches::report::{Args, Samples, head, row, say};
+use benches::requests::{Popularity, keys};
 use benches::servers::{Server, Settings, keyway_path, memcached_version};
-use benches::workload::{Key, Popularity, key, keys};
+use benches::workload::{Key, key};
 use std::io;
 use std::time::Duration;
 
@@ -90,12 +92,7 @@ impl Pair {
             threads,
             connections: 1024,
             unix,
-            udp: false,
-            link: None,
-            kernel: false,
-            hands_out: false,
-            item_max: None,
-            more: &[],
+            ..Settings::default()
         };
         let (Some(tcp), Some(unix)) = (Server::memcached(&settings(false))?, Server::memcached(&settings(true))?) else {
             return Ok(None);

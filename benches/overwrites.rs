@@ -5,7 +5,8 @@
 
 use benches::machine;
 use benches::report::{Args, head, row, say};
-use benches::workload::{Popularity, key, keys};
+use benches::requests::{Popularity, keys};
+use benches::workload::key;
 use keyway::{Cache, Options, Place, Store};
 use std::sync::Barrier;
 use std::time::{Duration, Instant};

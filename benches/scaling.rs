@@ -6,7 +6,8 @@
 
 use benches::machine;
 use benches::report::{Args, Samples, head, row, say};
-use benches::workload::{Key, Popularity, key, keys};
+use benches::requests::{Popularity, keys};
+use benches::workload::{Key, key};
 use dashmap::DashMap;
 use keyway::{Cache, Options, Place, Session, Store};
 use std::hint::black_box;

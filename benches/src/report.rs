@@ -1,6 +1,6 @@
 //! Tables and arguments. Tables are Markdown, so that a run's output is what stands in `docs/performance.md`.
 
-pub use keyway_bench::samples::Samples;
+pub use keyway_bench::medians::Samples;
 
 /// One row of a Markdown table.
 pub fn row<S: AsRef<str>>(cells: &[S]) -> String {

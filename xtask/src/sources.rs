@@ -15,7 +15,8 @@ use std::process::Command;
 
 use crate::rooms;
 
-/// Which crates of this workspace a crate under `crates/` or `bindings/` may depend on, by the names of their folders.
+/// Which crates of this workspace a crate under `crates/` or `bindings/`, or `lab`, may depend on, by the names of their folders. None of them
+/// may depend on `lab`, which is not installed.
 const ARROWS: &[(&str, &[&str])] = &[
     ("keyway-region", &[]),
     ("keyway-proto", &[]),
@@ -40,6 +41,7 @@ const ARROWS: &[(&str, &[&str])] = &[
         ],
     ),
     ("python", &["keyway", "keyway-harden"]),
+    ("lab", &["keyway", "keyway-bench"]),
 ];
 
 /// Crates whose sources may not allow unsafe code anywhere.
@@ -82,7 +84,7 @@ pub fn check(root: &Path) -> std::io::Result<Vec<String>> {
         let checks: &[Check] = match path.extension().and_then(|e| e.to_str()) {
             Some("rs") => &[opening, unfinished, forbidden_unsafe, unpaired],
             Some("md") => &[links, unfinished, prose],
-            Some("toml") if name.starts_with("crates/") || name.starts_with("bindings/") => &[arrows],
+            Some("toml") if ["crates/", "bindings/", "lab/"].iter().any(|start| name.starts_with(start)) => &[arrows],
             Some("sh" | "py" | "toml") => &[unfinished],
             _ => continue,
         };
@@ -237,7 +239,10 @@ fn has_phrase(line: &str, phrase: &str) -> bool {
 
 /// Rule 4. Development dependencies are free: tests may look everywhere.
 fn arrows(_: &Path, name: &str, text: &str) -> Vec<String> {
-    let below = name.strip_prefix("crates/").or_else(|| name.strip_prefix("bindings/"));
+    let below = name
+        .strip_prefix("crates/")
+        .or_else(|| name.strip_prefix("bindings/"))
+        .or(Some(name).filter(|name| name.starts_with("lab/")));
     let Some(krate) = below.and_then(|n| n.strip_suffix("/Cargo.toml")) else {
         return vec![];
     };
@@ -255,7 +260,7 @@ fn arrows(_: &Path, name: &str, text: &str) -> Vec<String> {
         }
         let known = line.split(['.', '=', ' ']).next().unwrap_or_default();
         let applies = section.ends_with("dependencies]") && !section.contains("dev-dependencies");
-        if applies && known.starts_with("keyway") && !allowed.contains(&known) {
+        if applies && (known.starts_with("keyway") || known == "lab") && !allowed.contains(&known) {
             problems.push(format!(
                 "{name}:{}: {krate} must not know {known} (ARCHITECTURE.md)",
                 number + 1
@@ -378,6 +383,10 @@ mod tests {
         let for_tests = "[dev-dependencies]\nkeyway-region.workspace = true\n";
         assert!(arrows(&here(), "crates/keyway-server/Cargo.toml", for_tests).is_empty());
         assert_eq!(arrows(&here(), "crates/keyway-new/Cargo.toml", "").len(), 1);
+        let on_lab = "[dependencies]\nlab = { path = \"../../lab\" }\n";
+        assert_eq!(arrows(&here(), "crates/keyway-cli/Cargo.toml", on_lab).len(), 1);
+        let on_region = "[dependencies]\nkeyway-region.workspace = true\n";
+        assert_eq!(arrows(&here(), "lab/Cargo.toml", on_region).len(), 1);
     }
 
     #[test]

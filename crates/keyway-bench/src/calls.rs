@@ -6,8 +6,8 @@
 
 use crate::load::{Load, Schedule};
 use crate::machine::{clock_cost, thread_cpu};
+use crate::measurement::{Measurement, Window};
 use crate::mix::{Kind, Operation, Put};
-use crate::ran::{Ran, Window};
 use keyway::{Arithmetic, Counted, Delete, Deleted, Session, Store, StoreMode, Stored};
 use std::time::{Duration, Instant};
 
@@ -76,7 +76,7 @@ impl Calls for Session {
 pub struct Caller<C> {
     cache: C,
     load: Load,
-    ran: Ran,
+    ran: Measurement,
     write: u64,
     /// what two looks at the clock take
     clock_cost: Duration,
@@ -94,7 +94,7 @@ impl<C: Calls> Caller<C> {
             clock_cost: clock_cost(),
             cache,
             load,
-            ran: Ran::default(),
+            ran: Measurement::default(),
             cpu_before: None,
             key: Vec::new(),
             value: Vec::new(),
@@ -102,7 +102,7 @@ impl<C: Calls> Caller<C> {
     }
 
     /// Runs until `window` is over.
-    pub fn run(mut self, window: Window) -> Ran {
+    pub fn run(mut self, window: Window) -> Measurement {
         let begun = Instant::now();
         let end = if self.load.rate.is_some() {
             self.run_open(window, begun)

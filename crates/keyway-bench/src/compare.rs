@@ -5,9 +5,8 @@
 //! than twice in a hundred times whatever its noise. Where both reports measured the same version of a peer, what is judged is the
 //! ratio to it: the peer then stands for the machine, and a machine that was busier in one of the runs is no regression.
 
-use crate::paper::{PaperRow, PaperTable};
+use crate::medians::{Sides, Spread};
 use crate::report::{Better, Report, Row, columns, spread};
-use crate::sides::{Sides, Spread};
 use std::collections::HashMap;
 use std::fmt::Write;
 
@@ -76,7 +75,7 @@ pub enum Verdict {
 }
 
 impl Verdict {
-    /// One word, or none for what nobody must look at.
+    /// One word, or none for what needs no look.
     pub fn word(self) -> &'static str {
         match self {
             Self::Better => "better",
@@ -202,27 +201,10 @@ impl Comparison {
     }
 }
 
-/// All that says something of Keyway: cells' figures, and those beside papers' own.
+/// All that says something of Keyway.
 fn rows(report: &Report) -> Vec<Row> {
-    let beside_papers = report
-        .papers
-        .iter()
-        .flat_map(|paper| paper.rows.iter().map(move |row| of_paper(paper, row)));
-    let all = report.rows.iter().cloned().chain(beside_papers);
+    let all = report.rows.iter().cloned();
     all.filter(|row| row.sides.keyway.is_some()).collect()
-}
-
-fn of_paper(paper: &PaperTable, row: &PaperRow) -> Row {
-    let cell = format!("{}, {}", paper.preset, paper.title);
-    Row {
-        name: format!("{cell}: {}", row.name),
-        cell,
-        figure: row.name.clone(),
-        unit: row.unit.clone(),
-        digits: row.digits,
-        better: row.better,
-        sides: row.sides,
-    }
 }
 
 fn by_name(rows: &[Row]) -> HashMap<&str, &Row> {
@@ -516,24 +498,6 @@ mod tests {
         assert!(Comparison::new(&old, &new, 10.0).unwrap().worse().is_empty());
     }
 
-    #[test]
-    fn figures_beside_papers_are_compared_too() {
-        let mut old = report(&[100.0; 3]);
-        old.papers.push(crate::paper::tests::table());
-        let mut new = old.clone();
-        new.rows.clear();
-        let get = &mut new.papers[0].rows[0];
-        assert_eq!((get.name.as_str(), get.sides.ratio), ("get", Some(0.1)));
-        let sides = &mut get.sides;
-        for ratio in [&mut sides.ratio, &mut sides.ratio_low, &mut sides.ratio_high] {
-            *ratio = Some(0.9);
-        }
-        let comparison = Comparison::new(&old, &new, THRESHOLD_PERCENT).unwrap();
-        let worse: Vec<_> = comparison.worse().iter().map(|change| change.new.name.clone()).collect();
-        assert_eq!(worse, ["hodor-fig5, mean latency: get"], "a latency: less is better");
-        assert_eq!(comparison.changes.len(), 3);
-    }
-
     /// The promise in this file's head, with normal noise of 1 to 30 %.
     #[test]
     fn unchanged_figures_are_hardly_ever_called_changed() {
@@ -551,7 +515,7 @@ mod tests {
             let (mut called, mut by_broken) = (0, 0);
             for _ in 0..ROUNDS {
                 let mut three = || {
-                    let samples: crate::samples::Samples = (0..3).map(|_| 1.0 + noise * normal()).collect();
+                    let samples: crate::medians::Samples = (0..3).map(|_| 1.0 + noise * normal()).collect();
                     Known {
                         median: samples.median(),
                         low: samples.low(),

@@ -7,7 +7,6 @@ use rustix::net::{self, RecvFlags, SendFlags};
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::os::fd::{AsFd, BorrowedFd};
-use std::time::Duration;
 
 /// Request number, sequence number, number of datagrams, reserved: 16 bits each, big-endian.
 const FRAME_LEN: usize = 8;
@@ -41,21 +40,10 @@ impl Datagrams {
             frame: Vec::new(),
         })
     }
-
-    /// Reads and writes fail after this long.
-    pub fn set_timeout(&self, limit: Option<Duration>) -> io::Result<()> {
-        self.socket.set_read_timeout(limit)?;
-        self.socket.set_write_timeout(limit)
-    }
-
-    /// Reads and writes return at once from now on.
-    pub fn set_nonblocking(&self) -> io::Result<()> {
-        self.socket.set_nonblocking(true)
-    }
 }
 
 impl Write for Datagrams {
-    /// Sends `bytes` as the next request; what is still under way of the one before is nobody's any more.
+    /// Sends `bytes` as the next request; the rest of the answer to the one before is dropped.
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         if bytes.len() > REQUEST_LEN_MAX {
             let why = format!("a request of {} bytes: a datagram holds {REQUEST_LEN_MAX}", bytes.len());
@@ -109,12 +97,15 @@ impl AsFd for Datagrams {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::time::Duration;
+
+    const PATIENCE: Duration = Duration::from_secs(10);
 
     #[test]
     fn late_and_disordered_answers_are_dropped() {
         let server = UdpSocket::bind("127.0.0.1:0").unwrap();
         let mut client = Datagrams::open(server.local_addr().unwrap()).unwrap();
-        client.set_timeout(Some(Duration::from_secs(10))).unwrap();
+        client.socket.set_read_timeout(Some(PATIENCE)).unwrap();
         client.write_all(b"version\r\n").unwrap();
         client.write_all(b"get a\r\n").unwrap();
         let mut buffer = [0; 1500];
@@ -140,7 +131,7 @@ mod tests {
     fn values_that_come_as_answers_of_their_own_are_one_answer() {
         let server = UdpSocket::bind("127.0.0.1:0").unwrap();
         let mut client = Datagrams::open(server.local_addr().unwrap()).unwrap();
-        client.set_timeout(Some(Duration::from_secs(10))).unwrap();
+        client.socket.set_read_timeout(Some(PATIENCE)).unwrap();
         client.write_all(b"get a b\r\n").unwrap();
         let mut buffer = [0; 1500];
         let (_, from) = server.recv_from(&mut buffer).unwrap();

@@ -1,18 +1,18 @@
 //! The report as one page that needs nothing else: no network, no script, no font; plots are SVG, light or dark as the reader has it.
 //!
-//! Everything that comes from the report passes through maud, which escapes it. A kind of plot appears when the report has what it is
-//! made of ([`plots`]); tables have every row.
+//! It opens with one sentence ([`sentence`]). Everything that comes from the report passes through maud, which escapes it. A kind of plot
+//! appears when the report has what it is made of ([`plots`]); tables have every row.
 
 pub mod chart;
-pub mod papers;
 pub mod plots;
 pub mod ratios;
 pub mod tables;
 
 use crate::compare::Comparison;
-use crate::report::{Report, Row};
+use crate::report::{CellReport, Report, Row};
 use chart::Chart;
 use maud::{DOCTYPE, Markup, PreEscaped, html};
+use plots::{label, row_label};
 use std::time::{Duration, UNIX_EPOCH};
 
 const STYLE: &str = include_str!("html/style.css");
@@ -24,16 +24,25 @@ const NOTHING_ELSE: &str = "default-src 'none'; style-src 'unsafe-inline'";
 const CHARTS_MAX: usize = 12;
 
 /// A part of the page that has something to say.
-struct Section {
-    id: &'static str,
-    title: &'static str,
-    note: &'static str,
-    body: Markup,
+pub struct Section {
+    /// its anchor
+    pub id: &'static str,
+    /// its heading
+    pub title: &'static str,
+    /// how to read it
+    pub note: &'static str,
+    /// what it shows
+    pub body: Markup,
 }
 
 /// The page.
 pub fn page(report: &Report, changes: Option<&Comparison>) -> String {
-    let sections = sections(report, changes);
+    page_with(report, changes, Vec::new())
+}
+
+/// The page, with these sections before its own.
+pub fn page_with(report: &Report, changes: Option<&Comparison>, mut sections: Vec<Section>) -> String {
+    add_sections(&mut sections, report, changes);
     let page = html! {
         (DOCTYPE)
         html lang="en" {
@@ -48,6 +57,7 @@ pub fn page(report: &Report, changes: Option<&Comparison>) -> String {
             body {
                 header {
                     h1 { "keyway bench" }
+                    @if let Some(sentence) = sentence(report) { p.sentence { (sentence) } }
                     p { (date(report.begun_unix_s)) " · Keyway " (report.version) " · " (report.machine) }
                     (told("failed", "Failed: the figures concerned are void", &report.failures))
                     (told("notes", "Notes", &report.notes))
@@ -57,9 +67,7 @@ pub fn page(report: &Report, changes: Option<&Comparison>) -> String {
                 }
                 main {
                     (measured(report))
-                    @if report.cells.is_empty() && !has_papers(report) {
-                        p.nothing { "Nothing was measured: the run ended before its first row was complete." }
-                    }
+                    @if sections.is_empty() { p.nothing { "Nothing was measured: the run ended before its first row was complete." } }
                     @for section in &sections {
                         section id=(section.id) {
                             h2 { (section.title) }
@@ -73,6 +81,40 @@ pub fn page(report: &Report, changes: Option<&Comparison>) -> String {
         }
     };
     page.into_string()
+}
+
+/// What the report says, of the row that says most: a call beside a socket if there is one, else the first with a peer.
+pub fn sentence(report: &Report) -> Option<String> {
+    let beside = |cell: &&CellReport| cell.sides.len() > 1 && cell.rate.is_none();
+    let call = |cell: &&CellReport| cell.door == "library";
+    let cells = || report.cells.iter();
+    let chosen = cells().find(|cell| beside(cell) && call(cell));
+    let cell = chosen.or_else(|| cells().find(beside)).or_else(|| cells().next())?;
+    let row = |figure: &str| report.rows.iter().find(|row| row.cell == cell.name && row.figure == figure);
+    let row = row("latency of gets, mean").or_else(|| row("latency, mean"))?;
+    let way = |side: usize| cell.sides.get(side).map_or("", |side| side.way.as_str());
+    let operation = if cell.operation.is_empty() {
+        "an operation"
+    } else {
+        &cell.operation
+    };
+    let own = format!("Keyway answers {operation} in {} µs", chart::number(row.sides.keyway?));
+    let own = match way(0) {
+        "" => own,
+        way => format!("{}{}, {own}", way[..1].to_uppercase(), &way[1..]),
+    };
+    let (Some(peer), Some(ratio)) = (
+        cell.sides.get(1).zip(row.sides.peer),
+        row.sides.ratio.filter(|ratio| *ratio > 0.0),
+    ) else {
+        return Some(format!("{own}."));
+    };
+    let (peer, us) = (format!("{} {}", peer.0.name, way(1)), chart::number(peer.1));
+    Some(format!(
+        "{own}; {} in {us} µs: {} times as long.",
+        peer.trim_end(),
+        chart::number(1.0 / ratio)
+    ))
 }
 
 fn told(class: &str, title: &str, lines: &[String]) -> Markup {
@@ -93,11 +135,7 @@ fn measured(report: &Report) -> Markup {
 /// With their options; of many, which differ in ports and memory, all but the first are folded.
 fn started(abouts: &[&str]) -> Markup {
     const SHOWN: usize = 3;
-    let (shown, folded) = if abouts.len() > SHOWN {
-        abouts.split_at(1)
-    } else {
-        (abouts, &[][..])
-    };
+    let (shown, folded) = abouts.split_at(if abouts.len() > SHOWN { 1 } else { abouts.len() });
     html! {
         @for about in shown { div { (about) } }
         @if !folded.is_empty() {
@@ -118,42 +156,22 @@ fn by_name(report: &Report) -> Vec<(&str, Vec<&str>)> {
     all
 }
 
-fn sections(report: &Report, changes: Option<&Comparison>) -> Vec<Section> {
-    let mut sections = Vec::new();
+fn add_sections(sections: &mut Vec<Section>, report: &Report, changes: Option<&Comparison>) {
     let mut add = |id, title, note, body: Option<Markup>| {
         sections.extend(body.map(|body| Section { id, title, note, body }));
     };
-    add("papers", "Beside the papers", PAPERS, paper_tables(report));
     add("ratios", "Keyway beside its peer", RATIOS, overview(report));
     add("throughput", "Throughput", THROUGHPUT, charts(plots::throughput(report)));
-    add("load", "Latency under load", "", charts(plots::latency_under_load(report)));
+    add("load", "Latency at a given rate", "", charts(plots::latency_at_rate(report)));
     add("hits", "Hit ratio against memory", "", charts(plots::hit_ratio(report)));
-    add(
-        "latency",
-        "Distributions of latency",
-        LATENCY,
-        charts(plots::latencies(report)),
-    );
-    add("changes", "What changed", "", changes.map(since));
-    add(
-        "rows",
-        "All rows",
-        ROWS,
-        (!report.cells.is_empty()).then(|| tables::rows(report)),
-    );
-    sections
+    add("changes", "What changed", "", changes.map(|changes| since(report, changes)));
+    let rows = (!report.cells.is_empty()).then(|| tables::rows(report));
+    add("rows", "All rows", "Medians (lowest–highest).", rows);
 }
 
-const PAPERS: &str = "A paper's system beside that paper's own peer, and Keyway beside its peer on this machine: each ratio compares two \
-                      systems on one machine.";
 const RATIOS: &str = "Keyway over its peer: the median of the ratios of measurements that were made one after the other. Blue: Keyway is ahead by \
-                      more than the spread. Orange: its peer is. Grey: neither. Beside calls (library, processes) the peer is reached through \
-                      its Unix socket.";
+                      more than the spread. Orange: its peer is. Grey: neither.";
 const THROUGHPUT: &str = "Closed loops: each connection, thread or process sends its next request when it has its answer.";
-const LATENCY: &str = "Each curve says which share of all operations took no longer; further up every step is a tenth of what was left. It ends where \
-                       the slowest operation alone decides.";
-const ROWS: &str = "Medians (lowest–highest).";
-
 fn charts(charts: Vec<Chart>) -> Option<Markup> {
     let (shown, folded) = charts.split_at(charts.len().min(CHARTS_MAX));
     let grid = |charts: &[Chart]| html! { div.grid { @for chart in charts { (chart.markup()) } } };
@@ -167,19 +185,18 @@ fn charts(charts: Vec<Chart>) -> Option<Markup> {
 
 /// Ratios of the two figures that say most, one bar for each cell.
 fn overview(report: &Report) -> Option<Markup> {
-    let all = |figure: &'static str| report.rows.iter().filter(move |row| row.figure == figure);
+    let bars = |figure: &str, has: fn(&CellReport) -> bool| -> Vec<ratios::Row> {
+        let of_figure = report.rows.iter().filter(|row| row.figure == figure);
+        let cell = |row: &Row| report.cells.iter().find(|cell| cell.name == row.cell);
+        let cells = of_figure.filter_map(|row| cell(row).map(|cell| (cell, row)));
+        cells
+            .filter(|(cell, _)| has(cell))
+            .filter_map(|(cell, row)| bar(row_label(cell), row))
+            .collect()
+    };
     // An open loop's throughput is what was asked for.
-    let paced: Vec<&str> = report
-        .cells
-        .iter()
-        .filter(|cell| cell.rate.is_some())
-        .map(|cell| cell.name.as_str())
-        .collect();
-    let rates: Vec<_> = all("throughput")
-        .filter(|row| !paced.contains(&row.cell.as_str()))
-        .filter_map(ratio_row)
-        .collect();
-    let latencies: Vec<_> = all("latency, p99").filter_map(ratio_row).collect();
+    let rates = bars("throughput", |cell| cell.rate.is_none());
+    let latencies = bars("latency, p99", |_| true);
     (!rates.is_empty() || !latencies.is_empty()).then(|| {
         html! {
             @if !rates.is_empty() { (ratios::markup("ratios", "throughput, Keyway : peer; more is better", &rates)) }
@@ -188,35 +205,23 @@ fn overview(report: &Report) -> Option<Markup> {
     })
 }
 
-fn ratio_row(row: &Row) -> Option<ratios::Row> {
-    let ratio = row.sides.ratio.filter(|ratio| *ratio > 0.0)?;
-    let spread = row
-        .sides
-        .ratio_low
-        .zip(row.sides.ratio_high)
-        .filter(|(low, high)| *low > 0.0 && low < high);
+fn bar(name: String, row: &Row) -> Option<ratios::Row> {
+    let ends = row.sides.ratio_low.zip(row.sides.ratio_high);
     let bar = ratios::Bar {
         class: tables::ahead(row),
-        ratio,
-        spread,
+        ratio: row.sides.ratio.filter(|ratio| *ratio > 0.0)?,
+        spread: ends.filter(|(low, high)| *low > 0.0 && low < high),
         whose: "",
     };
-    Some(ratios::Row {
-        name: row.cell.clone(),
-        bars: vec![bar],
-    })
+    Some(ratios::Row { name, bars: vec![bar] })
 }
 
-fn paper_tables(report: &Report) -> Option<Markup> {
-    has_papers(report).then(|| html! { @for table in &report.papers { (papers::markup(table)) } })
-}
-
-fn has_papers(report: &Report) -> bool {
-    !report.papers.is_empty()
-}
-
-fn since(comparison: &Comparison) -> Markup {
-    html! { p.note { "Since the report of " (date(comparison.old_begun_unix_s)) "." } (tables::changes(comparison)) }
+fn since(report: &Report, comparison: &Comparison) -> Markup {
+    let labelled = |name: &str| {
+        let cell = report.cells.iter().find(|cell| cell.name == name);
+        cell.map_or_else(|| name.to_owned(), |cell| label(cell, None))
+    };
+    html! { p.note { "Since the report of " (date(comparison.old_begun_unix_s)) "." } (tables::changes(comparison, &labelled)) }
 }
 
 /// In UTC.
@@ -224,8 +229,6 @@ fn date(unix_s: u64) -> String {
     /// The last second of the year 9999: what comes later is no date of a report.
     const LATEST: u64 = 253_402_300_799;
     let time = UNIX_EPOCH + Duration::from_secs(unix_s.min(LATEST));
-    humantime::format_rfc3339_seconds(time)
-        .to_string()
-        .replace('T', " ")
-        .replace('Z', " UTC")
+    let text = humantime::format_rfc3339_seconds(time).to_string();
+    text.replace('T', " ").replace('Z', " UTC")
 }

@@ -1,7 +1,7 @@
-//! The items of a workload: their keys, and values that prove whose they are.
+//! The items of a workload: their keys, and values that prove which item's they are.
 //!
 //! A value of 16 bytes or more begins with the number of the write that made it and a checksum of that number with the item's
-//! index; the rest is a piece of fixed random text, chosen by the checksum. So whoever reads it can tell that it was written
+//! index; the rest is a piece of fixed random text, chosen by the checksum. So a reader can tell that it was written
 //! for this key, whole; the checksum covers the value's length. What was written is made with one copy and verified with one comparison, which costs a client little.
 //! Shorter values depend on the item alone. Whether a value is the newest one is not verified: `cargo xtask storm` does that.
 
@@ -44,10 +44,10 @@ impl Items {
         };
         let table = match sizes {
             Sizes::Fixed(_) | Sizes::Both(..) => None,
-            Sizes::UpTo(..) | Sizes::Pool(_) | Sizes::Etc => Some((0..count.min(TABLE_LEN_MAX)).map(drawn).collect()),
+            Sizes::Pool(_) | Sizes::Etc => Some((0..count.min(TABLE_LEN_MAX)).map(drawn).collect()),
         };
         let longest = match sizes {
-            Sizes::Fixed(value) | Sizes::Both(_, value) | Sizes::UpTo(_, value) => value,
+            Sizes::Fixed(value) | Sizes::Both(_, value) => value,
             Sizes::Pool(_) => 1 << 10,
             Sizes::Etc => ETC_VALUE_LEN_MAX,
         };
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn every_write_of_an_item_is_its_value_and_nobody_elses() {
+    fn every_write_of_an_item_is_its_value_and_no_other_items() {
         for len in [0, 1, 7, 8, 15, 16, 17, 128, 5 << 10] {
             let items = Items::new(Sizes::Fixed(len), 100, false);
             for write in [0, 1, u64::MAX] {
@@ -226,12 +226,7 @@ mod tests {
 
     #[test]
     fn drawn_sizes_are_those_of_the_workload() {
-        for sizes in [
-            Sizes::Etc,
-            Sizes::UpTo(64, 1024),
-            Sizes::Pool(Pool::App),
-            Sizes::Pool(Pool::Usr),
-        ] {
+        for sizes in [Sizes::Etc, Sizes::Pool(Pool::App), Sizes::Pool(Pool::Usr)] {
             let items = Items::new(sizes, 100, false);
             for index in [0, 1, 99, 100, 5000] {
                 let mut key = Vec::new();

@@ -1,9 +1,8 @@
 //! What is asked of a cache: workloads, and streams of their operations, drawn before the clock starts.
 
 use crate::items::Items;
-use crate::mixture::{self, Mixture};
 use crate::trace::Trace;
-use crate::workload::{Ranks, Rng, Sizes, mix};
+use crate::workload::{Ranks, Rng, Sizes, Zipf, mix};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -55,45 +54,35 @@ impl Kind {
 pub enum Access {
     /// every item alike
     Uniform,
-    /// YCSB's scrambled zipfian, exponent 0.99
-    Zipf,
-    /// Zipf's law with another exponent
-    Skewed(f64),
+    /// scrambled zipfian with this exponent, below 1: popular items lie anywhere, not side by side
+    Zipf(f64),
     /// YCSB's latest: the newest items are the most popular, zipfian with exponent 0.99
     Latest,
-    /// zipfian with exponent 0.99, and one request in five belongs to a sequential sweep over as many other items ([`mixture`])
-    Scans,
-    /// zipfian with exponent 0.99 whose ranks drift; 2 % of the requests bring a new item, 10 % are for one asked for once
-    Churn,
 }
 
 impl Access {
+    /// YCSB's scrambled zipfian.
+    pub const YCSB: Self = Self::Zipf(Zipf::THETA);
+
     /// As it is written on a command line.
     pub fn name(self) -> String {
         match self {
             Self::Uniform => "uniform".to_owned(),
-            Self::Zipf => "zipf".to_owned(),
-            Self::Skewed(exponent) => format!("zipf:{exponent}"),
+            Self::Zipf(exponent) => format!("zipf:{exponent}"),
             Self::Latest => "latest".to_owned(),
-            Self::Scans => "scans".to_owned(),
-            Self::Churn => "churn".to_owned(),
         }
     }
 
     /// From a command line.
     pub fn parse(text: &str) -> Result<Self, String> {
-        /// With a higher exponent all requests are for one item.
-        const EXPONENT_MAX: f64 = 10.0;
         let exponent = text.strip_prefix("zipf:").and_then(|exponent| exponent.parse::<f64>().ok());
         match (text, exponent) {
             ("uniform", _) => Ok(Self::Uniform),
-            ("zipf", _) => Ok(Self::Zipf),
+            ("zipf", _) => Ok(Self::YCSB),
             ("latest", _) => Ok(Self::Latest),
-            ("scans", _) => Ok(Self::Scans),
-            ("churn", _) => Ok(Self::Churn),
-            (_, Some(exponent)) if exponent > 0.0 && exponent <= EXPONENT_MAX => Ok(Self::Skewed(exponent)),
+            (_, Some(exponent)) if exponent > 0.0 && exponent < 1.0 => Ok(Self::Zipf(exponent)),
             _ => Err(format!(
-                "\"{text}\" is no popularity; there are uniform, zipf (exponent 0.99), zipf:EXPONENT (to {EXPONENT_MAX}), latest, scans and churn"
+                "\"{text}\" is no popularity; there are uniform, zipf (exponent 0.99), zipf:EXPONENT (above 0, below 1) and latest"
             )),
         }
     }
@@ -112,13 +101,20 @@ pub struct Workload {
     pub sizes: Sizes,
     /// which items
     pub access: Access,
-    /// times to live in seconds, and their weights; none: for ever
-    pub ttls: Vec<(u32, u32)>,
     /// what a get missed is stored, as an application does
     pub fill: bool,
     /// requests and items are those of a trace; what the other fields say of them is void
     #[serde(skip)]
     pub trace: Option<Recording>,
+}
+
+/// Such as 128 B, 5 KB.
+pub fn size_text(bytes: usize) -> String {
+    match bytes {
+        n if n >= 1 << 20 && n.is_multiple_of(1 << 20) => format!("{} MB", n >> 20),
+        n if n >= 1 << 10 && n.is_multiple_of(1 << 10) => format!("{} KB", n >> 10),
+        n => format!("{n} B"),
+    }
 }
 
 /// A trace that workloads share; equal only to itself.
@@ -140,9 +136,19 @@ impl Workload {
             mix: Vec::new(),
             sizes: Sizes::Fixed(0),
             access: Access::Uniform,
-            ttls: Vec::new(),
             fill: true,
             trace: Some(Recording(Arc::new(trace))),
+        }
+    }
+
+    /// The same with values of this size.
+    #[must_use]
+    pub fn with_values(&self, bytes: usize) -> Self {
+        Self {
+            name: format!("{}, values of {bytes} B", self.name),
+            about: format!("{}, values of {}", self.about, size_text(bytes)),
+            sizes: Sizes::Both(self.sizes.of(0).0, bytes),
+            ..self.clone()
         }
     }
 
@@ -173,7 +179,7 @@ impl Workload {
 
     /// Whether it makes items that were not there before.
     pub fn grows(&self) -> bool {
-        self.access == Access::Churn || self.mix.iter().any(|(kind, _)| kind.is_new())
+        self.mix.iter().any(|(kind, _)| kind.is_new())
     }
 }
 
@@ -202,8 +208,6 @@ const DRAWN_MIN: u64 = 1 << 16;
 const DRAWN_MAX: u64 = 1 << 20;
 /// Where the kind is in a drawn operation; below it is the item, or its rank by age.
 const KIND_SHIFT: u32 = 56;
-/// Times to live drawn beforehand; a prime, so that they do not keep step with the operations.
-const TTLS_LEN: usize = 1009;
 
 /// The operations of one thread, over and over.
 #[derive(Clone, Debug)]
@@ -211,13 +215,8 @@ pub struct Stream {
     drawn: Vec<u64>,
     at: usize,
     latest: bool,
-    /// times to live in turn; none: for ever
-    ttls: Vec<u32>,
-    ttl_at: usize,
     /// of a trace: which of its requests `drawn` counts
     recording: Option<Recording>,
-    /// items that are drawn when they are asked for, instead of those of `drawn`
-    mixture: Option<Mixture>,
     /// how many items there are; inserts of all threads on one cache count it up
     newest: Arc<AtomicU64>,
 }
@@ -227,11 +226,6 @@ impl Stream {
     pub fn new(workload: &Workload, items: u64, ranks: &Ranks, newest: Arc<AtomicU64>, seed: u64) -> Self {
         let mut rng = Rng::new(mix(seed));
         let latest = workload.access == Access::Latest;
-        let mixture = match workload.access {
-            Access::Scans => Some(mixture::Kind::Scans),
-            Access::Churn => Some(mixture::Kind::Churn),
-            Access::Uniform | Access::Zipf | Access::Skewed(_) | Access::Latest => None,
-        };
         let mut draw = || {
             let kind = weighted(&workload.mix, &mut rng).unwrap_or(Kind::Get);
             let item = match (ranks.rank(&mut rng), workload.access) {
@@ -242,15 +236,11 @@ impl Stream {
             (KINDS.iter().position(|k| *k == kind).unwrap_or(0) as u64) << KIND_SHIFT | item
         };
         let drawn = (0..(4 * items).clamp(DRAWN_MIN, DRAWN_MAX)).map(|_| draw()).collect();
-        let ttls = (0..TTLS_LEN).filter_map(|_| weighted(&workload.ttls, &mut rng)).collect();
         Self {
             drawn,
             at: 0,
             latest,
-            ttls,
-            ttl_at: 0,
             recording: None,
-            mixture: mixture.map(|kind| Mixture::new(kind, items, items, mix(seed), Arc::clone(&newest))),
             newest,
         }
     }
@@ -270,10 +260,7 @@ impl Stream {
             drawn,
             at: 0,
             latest: false,
-            ttls: Vec::new(),
-            ttl_at: 0,
             recording: Some(recording.clone()),
-            mixture: None,
             newest,
         }
     }
@@ -296,24 +283,17 @@ impl Stream {
         let kind = KINDS[usize::from(drawn.to_be_bytes()[0])];
         let item = drawn & ((1 << KIND_SHIFT) - 1);
         let item = match kind {
-            _ if self.mixture.is_some() => self.mixture.as_mut().map_or(0, Mixture::next_key),
             _ if kind.is_new() => self.newest.fetch_add(1, Relaxed),
             _ if self.latest => self.newest.load(Relaxed).saturating_sub(1 + item),
             _ => item,
         };
-        let put = Put {
-            ttl_s: self.ttl(),
-            value_len: None,
-        };
+        let put = Put::default();
         Operation { kind, item, put }
     }
 
     /// An item to read beside another one, in a get of several keys.
     #[inline]
     pub fn draw_item(&mut self) -> u64 {
-        if let Some(mixture) = &mut self.mixture {
-            return mixture.next_key();
-        }
         let drawn = self.advance();
         if let Some(recording) = &self.recording {
             return u64::from(recording.0.requests[usize::try_from(drawn).unwrap_or(0)].item);
@@ -333,14 +313,6 @@ impl Stream {
             self.at = 0;
         }
         drawn
-    }
-
-    fn ttl(&mut self) -> u32 {
-        if self.ttls.is_empty() {
-            return 0;
-        }
-        self.ttl_at = (self.ttl_at + 1) % self.ttls.len();
-        self.ttls[self.ttl_at]
     }
 }
 
@@ -369,26 +341,12 @@ mod tests {
 
     #[test]
     fn a_popularity_is_read_as_it_is_written() {
-        for access in [
-            Access::Uniform,
-            Access::Zipf,
-            Access::Latest,
-            Access::Skewed(1.5),
-            Access::Scans,
-            Access::Churn,
-        ] {
+        for access in [Access::Uniform, Access::YCSB, Access::Latest, Access::Zipf(0.7)] {
             assert_eq!(Access::parse(&access.name()), Ok(access));
         }
-        for bad in ["zipfian", "zipf:0", "zipf:x", ""] {
+        for bad in ["zipfian", "zipf:0", "zipf:1", "zipf:x", ""] {
             assert!(Access::parse(bad).unwrap_err().contains("zipf:EXPONENT"), "{bad}");
         }
-    }
-
-    #[test]
-    fn times_to_live_have_their_shares() {
-        let mut stream = stream("twitter-4", 1000, 1);
-        let minutes = (0..20_000).filter(|_| stream.draw().put.ttl_s == 60).count();
-        assert!((7000..8600).contains(&minutes), "{minutes} of 20,000: 39 % were asked for");
     }
 
     #[test]
@@ -423,7 +381,6 @@ mod tests {
             ("ycsb-b", Kind::Set, 0.05),
             ("ycsb-d", Kind::Insert, 0.05),
             ("ycsb-f", Kind::ReadModifyWrite, 0.5),
-            ("unbuckle", Kind::Set, 0.1),
             ("etc", Kind::Set, 1.0 / 31.0),
             ("delete", Kind::Delete, 1.0),
         ] {
@@ -435,9 +392,7 @@ mod tests {
 
     #[test]
     fn items_are_within_bounds_and_a_seed_repeats() {
-        // Mixtures go beyond any bounds.
-        let bounded = |workload: &Workload| !matches!(workload.access, Access::Scans | Access::Churn);
-        for workload in workloads::all().into_iter().filter(bounded) {
+        for workload in workloads::all() {
             let [mut one, mut same, mut other] = [1, 1, 2].map(|seed| stream(&workload.name, 1000, seed));
             let mut differs = false;
             for _ in 0..10_000 {

@@ -1,7 +1,6 @@
 //! What to measure: cells, each a workload through a door with a shape of load, on one side or two.
 
 use crate::mix::{Kind, Workload};
-use crate::volley;
 use crate::wire::Target;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -23,13 +22,11 @@ pub enum Door {
     Udp,
     /// gets over UDP, the rest over TCP
     Split,
-    /// the same, with the kernel door before the sockets
-    Kernel,
 }
 
 impl Door {
     /// All of them.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 7] = [
         Self::Library,
         Self::Processes,
         Self::Libmemcached,
@@ -37,7 +34,6 @@ impl Door {
         Self::Tcp,
         Self::Udp,
         Self::Split,
-        Self::Kernel,
     ];
 
     /// As it is written on a command line.
@@ -50,7 +46,6 @@ impl Door {
             Self::Tcp => "tcp",
             Self::Udp => "udp",
             Self::Split => "udp-tcp",
-            Self::Kernel => "kernel",
         }
     }
 
@@ -70,21 +65,18 @@ impl Door {
 
     /// Whether gets go as datagrams.
     pub fn is_datagrams(self) -> bool {
-        matches!(self, Self::Udp | Self::Split | Self::Kernel)
+        matches!(self, Self::Udp | Self::Split)
     }
 
-    /// What several of it are called.
-    fn unit(self, count: usize) -> &'static str {
-        match (self, count) {
-            (Self::Library | Self::Libmemcached, 1) => "thread",
-            (Self::Library | Self::Libmemcached, _) => "threads",
-            (Self::Processes, 1) => "process",
-            (Self::Processes, _) => "processes",
-            (Self::Udp | Self::Split | Self::Kernel, 1) => "socket",
-            (Self::Udp | Self::Split | Self::Kernel, _) => "sockets",
-            (_, 1) => "connection",
-            _ => "connections",
-        }
+    /// What one or several of it are called.
+    pub fn unit(self, count: usize) -> &'static str {
+        let (one, several) = match self {
+            Self::Library | Self::Libmemcached => ("thread", "threads"),
+            Self::Processes => ("process", "processes"),
+            Self::Udp | Self::Split => ("socket", "sockets"),
+            Self::Unix | Self::Tcp => ("connection", "connections"),
+        };
+        if count == 1 { one } else { several }
     }
 }
 
@@ -95,54 +87,6 @@ pub enum Pace {
     Closed,
     /// so many a second, whether or not the earlier ones have ended: an open loop
     Rate(f64),
-    /// an open loop with this share, in percent, of what the peer does in a closed loop (without a peer: Keyway)
-    Share(f64),
-    /// datagrams, so many a second, however many are unanswered: what is lost is counted
-    Flood(f64),
-    /// an open loop with the highest rate at which latency keeps a limit, searched for
-    Peak(Limit),
-}
-
-/// A limit of latency.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Limit {
-    /// of which percentile; `None`: of the mean
-    pub percentile: Option<f64>,
-    /// the most
-    pub us: f64,
-}
-
-impl Limit {
-    /// Such as `mean:1ms`, `p99:500us`.
-    pub fn parse(text: &str) -> Result<Self, String> {
-        let refused = || format!("\"{text}\" is no limit, such as mean:1ms or p99:500us");
-        let (what, time) = text.split_once(':').ok_or_else(refused)?;
-        let percentile = match what {
-            "mean" => None,
-            _ => Some(
-                what.strip_prefix('p')
-                    .and_then(|p| p.parse::<f64>().ok())
-                    .filter(|p| *p > 0.0 && *p < 100.0)
-                    .ok_or_else(refused)?,
-            ),
-        };
-        let (number, factor) = match (time.strip_suffix("us"), time.strip_suffix("ms")) {
-            (Some(number), _) => (number, 1.0),
-            (_, Some(number)) => (number, 1000.0),
-            _ => return Err(refused()),
-        };
-        let us = number.parse::<f64>().ok().filter(|n| *n > 0.0).ok_or_else(refused)? * factor;
-        Ok(Self { percentile, us })
-    }
-}
-
-impl std::fmt::Display for Limit {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self.percentile {
-            None => write!(f, "mean ≤ {} µs", self.us),
-            Some(percentile) => write!(f, "p{percentile} ≤ {} µs", self.us),
-        }
-    }
 }
 
 /// One row of measurements.
@@ -197,12 +141,8 @@ impl Cell {
         if self.keys_per_get > 1 {
             name.push_str(&format!(", gets of {} keys", self.keys_per_get));
         }
-        match self.pace {
-            Pace::Closed => {}
-            Pace::Rate(rate) => name.push_str(&format!(", {rate:.0}/s")),
-            Pace::Flood(rate) => name.push_str(&format!(", {rate:.0}/s whatever is lost")),
-            Pace::Share(percent) => name.push_str(&format!(", at {percent} % of the peer's peak")),
-            Pace::Peak(limit) => name.push_str(&format!(", highest rate with {limit}")),
+        if let Pace::Rate(rate) = self.pace {
+            name.push_str(&format!(", {rate:.0}/s"));
         }
         if let Some(most) = self.operations_max {
             name.push_str(&format!(", {most} operations a connection"));
@@ -216,11 +156,10 @@ impl Cell {
         name
     }
 
-    /// The door of the peer: memcached has no library; its nearest door is the Unix socket. Nor has it a kernel door.
+    /// The door of the peer: memcached has no library; its nearest door is the Unix socket.
     pub fn peer_door(&self) -> Door {
         match self.door {
             Door::Library | Door::Processes => Door::Unix,
-            Door::Kernel => Door::Split,
             door => door,
         }
     }
@@ -250,7 +189,7 @@ impl Cell {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Against {
     /// nothing
-    Nobody,
+    Nothing,
     /// a memcached that is started for it, if one is installed
     Memcached,
     /// a server that runs already
@@ -292,21 +231,14 @@ pub struct Plan {
     pub program: PathBuf,
     /// how long a server may be silent while it owes answers
     pub silence_max: Duration,
-    /// connections that are opened behind the measurements of a cell and left alone, for the memory that each takes
-    pub idle: Option<usize>,
 }
 
 /// Most items: what fits the 56 bits of a drawn operation is far more than any machine's memory.
 const ITEMS_MAX: u64 = 1 << 40;
 /// What a datagram holds besides frame, command and key (udp(7): 65,507 bytes).
 const DATAGRAM_VALUE_LEN_MAX: usize = 65_000;
-/// Highest share of a peak, percent: what is above it only makes a queue.
-const SHARE_MAX: f64 = 1000.0;
 /// Highest rate, operations a second: no machine does as many.
 const RATE_MAX: f64 = 1e8;
-
-/// Rates tried in the search for the highest: each halves what is uncertain, so that a hundredth of the peak is left.
-pub const PEAK_STEPS: usize = 7;
 
 impl Plan {
     /// Refuses what cannot be done, with the reason and the remedy.
@@ -343,29 +275,17 @@ impl Plan {
         if cell.pace != Pace::Closed && cell.depth > 1 {
             return refuse("at a given rate nothing waits for answers: leave out --pipeline".to_owned());
         }
-        match cell.pace {
-            Pace::Rate(rate) | Pace::Flood(rate) if !(rate > 0.0 && rate <= RATE_MAX) => {
-                return refuse(format!("a rate is above 0 and at most {RATE_MAX} a second"));
-            }
-            Pace::Share(percent) if !(percent > 0.0 && percent <= SHARE_MAX) => {
-                return refuse(format!("a share is above 0 and at most {SHARE_MAX} %"));
-            }
-            _ => {}
-        }
-        if matches!(cell.pace, Pace::Flood(_)) && !cell.door.is_datagrams() {
-            return refuse(
-                "only datagrams are sent whether or not earlier ones were answered; use the doors udp, udp-tcp or kernel"
-                    .to_owned(),
-            );
+        if let Pace::Rate(rate) = cell.pace
+            && !(rate > 0.0 && rate <= RATE_MAX)
+        {
+            return refuse(format!("a rate is above 0 and at most {RATE_MAX} a second"));
         }
         let replaced = cell.operations_max.is_some();
         if cell.operations_max == Some(0) || replaced && !matches!(cell.door, Door::Tcp | Door::Unix) {
             return refuse("only TCP and Unix connections are replaced, after 1 operation or more; leave out --churn".to_owned());
         }
         if replaced && (cell.depth > 1 || cell.pace != Pace::Closed) {
-            return refuse(
-                "connections are replaced between requests: leave out --pipeline, --rate, --load and --peak".to_owned(),
-            );
+            return refuse("connections are replaced between requests: leave out --pipeline and --rate".to_owned());
         }
         if (cell.door.is_region() || cell.door == Door::Libmemcached) && (cell.depth > 1 || cell.keys_per_get > 1) {
             return refuse("a function call has neither pipelining nor gets of several keys; leave out the library".to_owned());
@@ -375,13 +295,8 @@ impl Plan {
                 "processes do not know which items the others have stored, nor a trace; use the library door".to_owned(),
             );
         }
-        if cell.door == Door::Kernel && (self.server.is_some() || self.peer_server().is_some()) {
-            return refuse(
-                "the kernel door is measured with servers that are started for it; leave out --server and --against".to_owned(),
-            );
-        }
         if cell.door.is_datagrams() && cell.depth > 1 {
-            self.check_volley(cell).or_else(refuse)?;
+            return refuse("over UDP each socket has one request on the way; leave out --pipeline".to_owned());
         }
         if cell.door == Door::Libmemcached {
             if self.libmemcached.is_none() {
@@ -412,47 +327,17 @@ impl Plan {
         Ok(())
     }
 
-    /// Whether a socket can have several requests on the way: then each is one datagram, and so is its answer.
-    fn check_volley(&self, cell: &Cell) -> Result<(), String> {
-        let gets_only = cell.workload.trace.is_none() && cell.workload.mix.iter().all(|(kind, _)| *kind == Kind::Get);
-        let longest = cell.workload.items(1).longest();
-        if !gets_only || cell.workload.fill || cell.keys_per_get > 1 || longest > volley::VALUE_LEN_MAX {
-            return Err(format!(
-                "over UDP, gets of one key with values of up to {} bytes are pipelined, and nothing else; leave out --pipeline",
-                volley::VALUE_LEN_MAX
-            ));
-        }
-        if cell.depth > volley::DEPTH_MAX || cell.connections > self.client_threads {
-            return Err(format!(
-                "over UDP, at most {} requests are on the way on a socket, and each socket has a thread of its own: give --connections 1, or more \
-                 --client-threads",
-                volley::DEPTH_MAX
-            ));
-        }
-        Ok(())
-    }
-
     fn peer_server(&self) -> Option<&Target> {
         match &self.against {
             Against::Server(target) => Some(target),
-            Against::Nobody | Against::Memcached => None,
+            Against::Nothing | Against::Memcached => None,
         }
-    }
-
-    /// Whether servers are behind a link of network namespaces instead of this machine's `lo`: the kernel door is, and so is what stands beside it.
-    pub fn has_link(&self) -> bool {
-        self.cells.iter().any(|cell| cell.door == Door::Kernel)
     }
 
     /// About how long it takes, loading aside.
     pub fn duration(&self) -> Duration {
-        let sides = if self.against == Against::Nobody { 1 } else { 2 };
-        let of = |cell: &Cell| match cell.pace {
-            Pace::Closed | Pace::Rate(_) | Pace::Flood(_) => self.repetitions * sides,
-            Pace::Share(_) => self.repetitions * sides + 1,
-            Pace::Peak(_) => self.repetitions * sides * (PEAK_STEPS + 1),
-        };
-        let runs: usize = self.cells.iter().map(of).sum();
+        let sides = if self.against == Against::Nothing { 1 } else { 2 };
+        let runs = self.cells.len() * self.repetitions * sides;
         (self.warmup + self.length) * u32::try_from(runs).unwrap_or(u32::MAX)
     }
 }
@@ -479,10 +364,9 @@ pub(crate) mod tests {
             memcached_options: Vec::new(),
             libmemcached: None,
             server: None,
-            against: Against::Nobody,
+            against: Against::Nothing,
             program: "keyway".into(),
             silence_max: Duration::from_secs(10),
-            idle: None,
         }
     }
 
@@ -515,7 +399,6 @@ pub(crate) mod tests {
         refused(&|p| p.client_cpus = vec![2], "no CPU 2");
         refused(&|p| p.cells[0].connections = 0, "1 or more");
         refused(&|p| p.cells[0].pace = Pace::Rate(0.0), "above 0");
-        refused(&|p| p.cells[0].pace = Pace::Share(1e9), "at most 1000 %");
         refused(&|p| p.cells[0].operations_max = Some(0), "1 operation or more");
         refused(
             &|p| {
@@ -524,27 +407,11 @@ pub(crate) mod tests {
             },
             "leave out the library",
         );
-        let pipelined = |p: &mut Plan| {
-            let workload = crate::workloads::find("20b").unwrap();
-            (p.cells[0].door, p.cells[0].depth, p.cells[0].workload) = (Door::Udp, 32, workload);
-            (p.cells[0].connections, p.client_threads) = (1, 1);
-        };
-        let mut volley = plan(cell(Door::Tcp));
-        pipelined(&mut volley);
-        assert_eq!(volley.check(2), Ok(()));
         refused(
             &|p| {
-                pipelined(p);
-                p.cells[0].keys_per_get = 10;
+                (p.cells[0].door, p.cells[0].depth) = (Door::Udp, 2);
             },
-            "gets of one key",
-        );
-        refused(
-            &|p| {
-                pipelined(p);
-                p.cells[0].connections = 2;
-            },
-            "a thread of its own",
+            "leave out --pipeline",
         );
         let address: SocketAddr = "127.0.0.1:1".parse().unwrap();
         refused(
@@ -564,15 +431,5 @@ pub(crate) mod tests {
         assert_eq!(cell.memory(), 2103); // a million times 23 + 1000 + 80 bytes, twice
         cell.memory_mib = Some(9);
         assert_eq!(cell.memory(), 9);
-    }
-
-    #[test]
-    fn a_limit_is_of_the_mean_or_a_percentile() {
-        let limit = |percentile, us| Ok(Limit { percentile, us });
-        assert_eq!(Limit::parse("mean:1ms"), limit(None, 1000.0));
-        assert_eq!(Limit::parse("p99.9:250us"), limit(Some(99.9), 250.0));
-        for bad in ["1ms", "mean:1", "p100:1ms", "px:1ms", "mean:-1ms", "mean:0us"] {
-            assert!(Limit::parse(bad).is_err(), "{bad}");
-        }
     }
 }

@@ -6,8 +6,8 @@
 use crate::calls::Caller;
 use crate::load::Load;
 use crate::machine;
+use crate::measurement::{Measurement, Window};
 use crate::mix::{Stream, Workload};
-use crate::ran::{Ran, Window};
 use crate::servers::end_with_parent;
 use crate::workload::Ranks;
 use keyway::{Cache, Options, Place};
@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
-use std::sync::mpsc::{self, Receiver};
+use std::sync::mpsc::{self, Receiver, Sender};
 use std::time::{Duration, Instant};
 
 /// The hidden command with which the program works for its parent.
@@ -90,88 +90,85 @@ pub fn work(mut input: impl BufRead, mut output: impl Write) -> io::Result<()> {
     writeln!(output, "{}", serde_json::to_string(&ran)?)
 }
 
-/// Runs all jobs at the same time, each in a child of this process.
-pub fn run(program: &Path, jobs: &[Job]) -> io::Result<Ran> {
-    let mut workers = jobs
-        .iter()
-        .map(|job| Worker::start(program, job))
-        .collect::<io::Result<Vec<_>>>()?;
-    for worker in &workers {
-        let line = worker.line(PATIENCE)?;
+/// Runs all jobs at the same time, each in a child of this process. The first that ends early ends all.
+pub fn run(program: &Path, jobs: &[Job]) -> io::Result<Measurement> {
+    let (sender, lines) = mpsc::channel();
+    let mut workers = Vec::with_capacity(jobs.len());
+    for (number, job) in jobs.iter().enumerate() {
+        workers.push(Worker::start(program, job, number + 1, sender.clone())?);
+    }
+    drop(sender);
+    for line in heard(&lines, jobs.len(), PATIENCE) {
+        let line = line.map_err(io::Error::other)?;
         if line != READY {
             return Err(io::Error::other(format!("a process answered {line:?}")));
         }
     }
     for worker in &mut workers {
-        worker
-            .child
-            .stdin
-            .as_mut()
-            .ok_or(io::ErrorKind::BrokenPipe)?
-            .write_all(b"go\n")?;
+        worker.0.stdin.as_mut().ok_or(io::ErrorKind::BrokenPipe)?.write_all(b"go\n")?;
     }
-    let begun = Instant::now();
-    let mut all = Ran::default();
-    for (number, (worker, job)) in workers.iter().zip(jobs).enumerate() {
-        // An open loop that falls behind takes at most twice its time.
-        let longest = job.warmup + job.length * 2 + PATIENCE;
-        match worker.line(longest.saturating_sub(begun.elapsed())) {
+    // An open loop that falls behind takes at most twice its time.
+    let longest = jobs.iter().map(|job| job.warmup + job.length * 2 + PATIENCE).max();
+    let mut all = Measurement::default();
+    for line in heard(&lines, jobs.len(), longest.unwrap_or_default()) {
+        match line {
             Ok(line) => all.add(&serde_json::from_str(&line)?),
-            Err(e) => {
+            Err(why) => {
                 all.wrong.connections += 1;
-                all.wrong.tell(|| format!("process {}: {e}", number + 1));
+                all.wrong.tell(|| why);
+                break;
             }
         }
     }
     Ok(all)
 }
 
-/// A child, killed with its handle.
-struct Worker {
-    child: Child,
-    lines: Receiver<String>,
+/// What a child says, or why it says no more.
+type Line = Result<String, String>;
+
+/// The next lines, one of each child, as long as patience lasts.
+fn heard(lines: &Receiver<Line>, count: usize, patience: Duration) -> impl Iterator<Item = Line> + '_ {
+    let until = Instant::now() + patience;
+    (0..count).map(move |_| {
+        let line = lines.recv_timeout(until.saturating_duration_since(Instant::now()));
+        line.unwrap_or_else(|_| Err("a process gives no answer".to_owned()))
+    })
 }
 
+/// A child, killed with its handle.
+struct Worker(Child);
+
 impl Worker {
-    fn start(program: &Path, job: &Job) -> io::Result<Self> {
+    fn start(program: &Path, job: &Job, number: usize, lines: Sender<Line>) -> io::Result<Self> {
         let mut command = Command::new(program);
         command
             .arg0("keyway")
             .arg(COMMAND)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped());
-        let mut child = end_with_parent(&mut command).spawn()?;
-        let output = child.stdout.take().ok_or(io::ErrorKind::BrokenPipe)?;
-        let (sender, lines) = mpsc::channel();
+        let mut worker = Self(end_with_parent(&mut command).spawn()?);
+        let output = worker.0.stdout.take().ok_or(io::ErrorKind::BrokenPipe)?;
         std::thread::spawn(move || {
+            /// That it is ready, and what it measured.
+            const SAYS: usize = 2;
+            let mut said = 0;
             for line in BufReader::new(output).lines().map_while(Result::ok) {
-                if sender.send(line).is_err() {
-                    return;
-                }
+                said += 1;
+                let _ = lines.send(Ok(line)); // nothing waits for it any more
+            }
+            if said < SAYS {
+                let _ = lines.send(Err(format!("process {number}: it ended early")));
             }
         });
-        let worker = Self { child, lines };
-        let line = format!("{}\n", serde_json::to_string(job)?);
-        worker
-            .child
-            .stdin
-            .as_ref()
-            .ok_or(io::ErrorKind::BrokenPipe)?
-            .write_all(line.as_bytes())?;
+        let input = worker.0.stdin.as_mut().ok_or(io::ErrorKind::BrokenPipe)?;
+        input.write_all(format!("{}\n", serde_json::to_string(job)?).as_bytes())?;
         Ok(worker)
-    }
-
-    fn line(&self, patience: Duration) -> io::Result<String> {
-        self.lines.recv_timeout(patience).map_err(|e| match e {
-            mpsc::RecvTimeoutError::Timeout => io::Error::new(io::ErrorKind::TimedOut, "it gives no answer"),
-            mpsc::RecvTimeoutError::Disconnected => io::Error::new(io::ErrorKind::BrokenPipe, "it ended early"),
-        })
     }
 }
 
 impl Drop for Worker {
     fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        let _ = self.0.kill();
+        let _ = self.0.wait();
     }
 }

@@ -4,12 +4,12 @@
 //! cell: the median of its measurements on each side, with the lowest and the highest, and the ratio of Keyway to its peer: the
 //! median of the ratios of neighbours in time, which a drifting machine moves least. A [`CellReport`] has what plots are made of.
 
-use crate::paper::PaperTable;
+use crate::measurement::{Latencies, Measurement};
+use crate::medians::{Sides, Spread, finite};
+use crate::mix::{Kind, Workload, size_text};
 use crate::plan::{Against, Pace, Plan};
-use crate::ran::{Latencies, Ran};
-use crate::reproduce::Reproduced;
-use crate::run::{CellRan, Outcome, SideRan};
-use crate::sides::{Sides, Spread};
+use crate::run::{CellResult, Outcome, SideResult};
+use crate::workload::Sizes;
 use serde::{Deserialize, Serialize};
 use std::fmt::Write;
 
@@ -37,9 +37,6 @@ pub struct Report {
     pub rows: Vec<Row>,
     /// every cell, with its distributions
     pub cells: Vec<CellReport>,
-    /// figures and tables of papers, with what was measured beside them
-    #[serde(default)]
-    pub papers: Vec<PaperTable>,
     /// what the reader should know
     pub notes: Vec<String>,
     /// what went wrong; the figures of the measurements concerned are void, and the program's exit code is not 0
@@ -94,7 +91,13 @@ pub struct CellReport {
     pub about: String,
     /// its name
     pub workload: String,
-    /// `library`, `processes`, `libmemcached`, `unix`, `tcp`, `udp`, `udp-tcp`, `kernel`
+    /// what an answer that is timed answers, such as `a get of 128 B`
+    #[serde(default)]
+    pub operation: String,
+    /// what else tells it from another cell
+    #[serde(default)]
+    pub setting: Option<String>,
+    /// `library`, `processes`, `libmemcached`, `unix`, `tcp`, `udp`, `udp-tcp`
     pub door: String,
     /// connections, sockets, threads or processes
     pub connections: usize,
@@ -102,12 +105,8 @@ pub struct CellReport {
     pub pipeline: usize,
     /// keys of one get
     pub multiget: usize,
-    /// open loop at a given rate, or share of a peak: operations a second that were due
+    /// open loop: operations a second that were due
     pub rate: Option<f64>,
-    /// percent of the peer's peak that this rate is, if it was given so
-    pub share: Option<f64>,
-    /// the limit under which the highest rate was searched for, in words; each measurement's rate is what was found
-    pub limit: Option<String>,
     /// operations of a connection before it was replaced
     pub churn: Option<u64>,
     /// items stored before
@@ -125,11 +124,12 @@ pub struct CellReport {
 pub struct SideReport {
     /// as in [`Measured::name`]
     pub name: String,
+    /// how it was reached, such as `over a Unix socket`
+    #[serde(default)]
+    pub way: String,
     /// memory that storing an item took
     pub bytes_per_item: Option<f64>,
-    /// memory that an idle connection took
-    pub bytes_per_connection: Option<f64>,
-    /// items that the cache held behind the last measurement
+    /// items that the cache held after the last measurement
     pub items_held: Option<u64>,
     /// in their order; those of both sides with the same place were made one after the other
     pub runs: Vec<RunReport>,
@@ -144,47 +144,18 @@ pub struct RunReport {
     pub rate: f64,
     /// how many
     pub operations: u64,
-    /// how long it took
-    pub elapsed_s: f64,
     /// gets that found their item
     pub hits: u64,
     /// gets that did not
     pub misses: u64,
     /// open loop: due and never answered
     pub unanswered: u64,
-    /// UDP: not answered in time
-    pub dropped: u64,
-    /// values that nobody wrote, and replies that make no sense
+    /// values that were never written, and replies that make no sense
     pub wrong_values: u64,
     /// requests answered with an error
     pub errors: u64,
     /// connections that ended or fell silent
     pub connections_lost: u64,
-    /// requests that they took with them
-    pub requests_lost: u64,
-    /// CPU time of all threads of the client
-    pub client_cpu_s: f64,
-    /// of the client's busiest thread, share of a CPU
-    pub client_busiest: f64,
-    /// CPU time of the server
-    pub server_cpu_s: Option<f64>,
-    /// context switches of the server
-    pub server_switches: Option<u64>,
-    /// CPU time of the whole machine, whoever used it
-    #[serde(default)]
-    pub machine_cpu_s: Option<f64>,
-    /// instructions of the server outside the kernel
-    #[serde(default)]
-    pub server_instructions: Option<u64>,
-    /// instructions of the client outside the kernel
-    #[serde(default)]
-    pub client_instructions: Option<u64>,
-    /// energy of the machine's processors
-    #[serde(default)]
-    pub energy_j: Option<f64>,
-    /// requests that the kernel door answered
-    #[serde(default)]
-    pub answered_in_kernel: Option<u64>,
 }
 
 /// A figure that every measurement gives, or NaN.
@@ -193,7 +164,7 @@ struct Figure {
     unit: &'static str,
     digits: usize,
     better: Better,
-    of: fn(&SideRan, &Ran, &Latencies) -> f64,
+    of: fn(&SideResult, &Measurement, &Latencies) -> f64,
 }
 
 #[rustfmt::skip]
@@ -211,9 +182,6 @@ const FIGURES: &[Figure] = &[
     Figure { name: "server context switches an operation", unit: "", digits: 3, better: Better::Lower, of: |_, ran, _| per_operation(ran, ran.server.map(|used| count(used.switches))) },
     Figure { name: "client CPU an operation", unit: "µs", digits: 2, better: Better::Lower, of: |_, ran, _| per_operation(ran, Some(ran.client_cpu.as_secs_f64() * 1e6)) },
     Figure { name: "client and server CPU an operation", unit: "µs", digits: 2, better: Better::Lower, of: |_, ran, _| per_operation(ran, ran.server.map(|used| (used.cpu + ran.client_cpu).as_secs_f64() * 1e6)) },
-    Figure { name: "server instructions an operation", unit: "", digits: 0, better: Better::Lower, of: |_, ran, _| per_operation(ran, ran.server_instructions.map(count)) },
-    Figure { name: "client instructions an operation", unit: "", digits: 0, better: Better::Lower, of: |_, ran, _| per_operation(ran, ran.client_instructions.map(count)) },
-    Figure { name: "energy an operation", unit: "µJ", digits: 3, better: Better::Lower, of: |_, ran, _| per_operation(ran, ran.energy_j.map(|joules| joules * 1e6)) },
     Figure { name: "machine CPU an operation", unit: "µs", digits: 2, better: Better::Lower, of: |_, ran, _| per_operation(ran, ran.machine.map(|used| used.as_secs_f64() * 1e6)) },
     Figure { name: "gets answered in the kernel", unit: "%", digits: 1, better: Better::Higher, of: |_, ran, _| ran.in_kernel.filter(|_| ran.reads.count() > 0).map_or(f64::NAN, |hits| count(hits) / count(ran.reads.count()) * 100.0) },
     Figure { name: "client's busiest thread", unit: "% of a CPU", digits: 0, better: Better::Lower, of: |_, ran, _| ran.client_busiest * 100.0 },
@@ -221,7 +189,6 @@ const FIGURES: &[Figure] = &[
     Figure { name: "datagrams lost", unit: "%", digits: 3, better: Better::Lower, of: |_, ran, _| if ran.dropped > 0 { count(ran.dropped) / count(ran.operations + ran.dropped) * 100.0 } else { f64::NAN } },
     Figure { name: "items held", unit: "", digits: 0, better: Better::Higher, of: |side, ran, _| if ran.misses > 0 { side.items_held.map_or(f64::NAN, count) } else { f64::NAN } },
     Figure { name: "memory an item", unit: "B", digits: 1, better: Better::Lower, of: |side, _, _| side.bytes_per_item.unwrap_or(f64::NAN) },
-    Figure { name: "memory an idle connection", unit: "B", digits: 0, better: Better::Lower, of: |side, _, _| side.bytes_per_connection.unwrap_or(f64::NAN) },
 ];
 
 /// Percentiles that a distribution is written down with.
@@ -243,15 +210,11 @@ fn percentile(all: &Latencies, percent: f64) -> f64 {
     all.percentile_us(percent)
 }
 
-fn per_operation(ran: &Ran, used: Option<f64>) -> f64 {
+fn per_operation(ran: &Measurement, used: Option<f64>) -> f64 {
     match used {
         Some(used) if ran.operations > 0 => used / count(ran.operations),
         _ => f64::NAN,
     }
-}
-
-pub(crate) fn known(value: f64) -> Option<f64> {
-    value.is_finite().then_some(value)
 }
 
 impl Report {
@@ -260,15 +223,8 @@ impl Report {
         Self::of(outcome, conditions(plan), command)
     }
 
-    /// Of what presets gave.
-    pub fn of_papers(reproduced: &Reproduced, command: String) -> Self {
-        Self {
-            papers: reproduced.tables.clone(),
-            ..Self::of(&reproduced.outcome, reproduced.conditions.join("\n"), command)
-        }
-    }
-
-    fn of(outcome: &Outcome, conditions: String, command: String) -> Self {
+    /// Of what several plans gave, measured as `conditions` says.
+    pub fn of(outcome: &Outcome, conditions: String, command: String) -> Self {
         let measured = |(name, about): &(&'static str, String)| Measured {
             name: (*name).to_owned(),
             about: about.clone(),
@@ -283,7 +239,6 @@ impl Report {
             measured: outcome.about.iter().map(measured).collect(),
             rows: outcome.cells.iter().flat_map(rows).collect(),
             cells: outcome.cells.iter().map(CellReport::new).collect(),
-            papers: Vec::new(),
             notes: outcome.notes.clone(),
             failures: outcome.failures.clone(),
         }
@@ -326,10 +281,6 @@ impl Report {
         for cell in &self.cells {
             text.push('\n');
             text.push_str(&self.table(cell));
-        }
-        for paper in &self.papers {
-            text.push('\n');
-            text.push_str(&paper.text());
         }
         text.push('\n');
         text.push_str(&self.summary());
@@ -385,20 +336,20 @@ impl Report {
 }
 
 /// One cell's table, to be shown while others are still being measured.
-pub fn cell_text(cell: &CellRan) -> String {
+pub fn cell_text(cell: &CellResult) -> String {
     let rows = rows(cell);
     table(&CellReport::new(cell), &rows.iter().collect::<Vec<_>>())
 }
 
 /// What each measurement of a side gave of the figure of this name (as in [`Row::figure`]), NaN where it gave none.
-pub fn values(side: &SideRan, figure: &str) -> Vec<f64> {
+pub fn values(side: &SideResult, figure: &str) -> Vec<f64> {
     let of = |figure: &Figure| side.runs.iter().map(|ran| (figure.of)(side, ran, &ran.latencies())).collect();
     FIGURES.iter().find(|known| known.name == figure).map_or_else(Vec::new, of)
 }
 
 /// The rows of a cell: every figure that at least one side has.
-fn rows(cell: &CellRan) -> Vec<Row> {
-    let of_side = |side: Option<&SideRan>, figure: &Figure| side.map_or_else(Vec::new, |side| values(side, figure.name));
+fn rows(cell: &CellResult) -> Vec<Row> {
+    let of_side = |side: Option<&SideResult>, figure: &Figure| side.map_or_else(Vec::new, |side| values(side, figure.name));
     let rows = FIGURES.iter().map(|figure| {
         let (keyway, peer) = (of_side(cell.sides.first(), figure), of_side(cell.sides.get(1), figure));
         let name = cell.cell.name();
@@ -416,24 +367,21 @@ fn rows(cell: &CellRan) -> Vec<Row> {
 }
 
 impl CellReport {
-    fn new(ran: &CellRan) -> Self {
+    fn new(ran: &CellResult) -> Self {
         let cell = &ran.cell;
         Self {
             name: cell.name(),
             about: cell.workload.about.clone(),
             workload: cell.workload.name.clone(),
+            operation: operation(&cell.workload),
+            setting: cell.setting.clone(),
             door: cell.door.name().to_owned(),
             connections: cell.connections,
             pipeline: cell.depth,
             multiget: cell.keys_per_get,
-            rate: ran.rate,
-            share: match cell.pace {
-                Pace::Share(percent) => Some(percent),
-                _ => None,
-            },
-            limit: match cell.pace {
-                Pace::Peak(limit) => Some(limit.to_string()),
-                _ => None,
+            rate: match cell.pace {
+                Pace::Rate(rate) => Some(rate),
+                Pace::Closed => None,
             },
             churn: cell.operations_max,
             items: cell.items,
@@ -445,14 +393,14 @@ impl CellReport {
 }
 
 impl SideReport {
-    fn new(side: &SideRan) -> Self {
+    fn new(side: &SideResult) -> Self {
         let mut all = Latencies::new();
         side.runs.iter().for_each(|ran| all.add(&ran.latencies()));
-        let at = |percent: f64| known(all.percentile_us(percent)).map(|us| (percent, us));
+        let at = |percent: f64| finite(all.percentile_us(percent)).map(|us| (percent, us));
         Self {
             name: side.name.to_owned(),
+            way: side.way.to_owned(),
             bytes_per_item: side.bytes_per_item,
-            bytes_per_connection: side.bytes_per_connection,
             items_held: side.items_held,
             runs: side.runs.iter().map(RunReport::new).collect(),
             latency_us: CDF_PERCENTS.into_iter().filter_map(at).collect(),
@@ -461,40 +409,43 @@ impl SideReport {
 }
 
 impl RunReport {
-    fn new(ran: &Ran) -> Self {
+    fn new(ran: &Measurement) -> Self {
         Self {
-            rate: known(ran.rate()).unwrap_or(0.0),
+            rate: finite(ran.rate()).unwrap_or(0.0),
             operations: ran.operations,
-            elapsed_s: ran.elapsed.as_secs_f64(),
             hits: ran.hits,
             misses: ran.misses,
             unanswered: ran.unanswered,
-            dropped: ran.dropped,
             wrong_values: ran.wrong.values,
             errors: ran.wrong.errors,
             connections_lost: ran.wrong.connections,
-            requests_lost: ran.wrong.lost,
-            client_cpu_s: ran.client_cpu.as_secs_f64(),
-            client_busiest: ran.client_busiest,
-            server_cpu_s: ran.server.map(|used| used.cpu.as_secs_f64()),
-            server_switches: ran.server.map(|used| used.switches),
-            machine_cpu_s: ran.machine.map(|used| used.as_secs_f64()),
-            server_instructions: ran.server_instructions,
-            client_instructions: ran.client_instructions,
-            energy_j: ran.energy_j,
-            answered_in_kernel: ran.in_kernel,
         }
     }
 }
 
+/// What an answer that is timed answers: of gets and others, a get.
+fn operation(workload: &Workload) -> String {
+    let size = match workload.sizes {
+        Sizes::Fixed(bytes) | Sizes::Both(_, bytes) if workload.trace.is_none() => format!(" of {}", size_text(bytes)),
+        _ => String::new(),
+    };
+    match workload.mix.as_slice() {
+        _ if workload.has(Kind::Get) => format!("a get{size}"),
+        [(Kind::Set | Kind::Insert | Kind::Add, _)] => format!("a set{size}"),
+        [(Kind::Delete | Kind::Remove, _)] => "a delete".to_owned(),
+        [(Kind::Incr, _)] => "an increment".to_owned(),
+        _ => "an operation".to_owned(),
+    }
+}
+
 /// How it was measured, in one line.
-pub(crate) fn conditions(plan: &Plan) -> String {
+pub fn conditions(plan: &Plan) -> String {
     let cpus = |cpus: &[usize]| match cpus {
         [] => "any CPU".to_owned(),
         cpus => format!("CPU {}", cpus.iter().map(ToString::to_string).collect::<Vec<_>>().join(",")),
     };
     let peer = match &plan.against {
-        Against::Nobody => "",
+        Against::Nothing => "",
         Against::Memcached | Against::Server(_) => ", sides in turn",
     };
     format!(
@@ -541,7 +492,7 @@ fn table(cell: &CellReport, rows: &[&Row]) -> String {
 }
 
 /// The first column to the left, the others to the right.
-pub(crate) fn columns<const N: usize>(lines: &[[String; N]]) -> String {
+pub fn columns<const N: usize>(lines: &[[String; N]]) -> String {
     let width = |column: usize| lines.iter().map(|line| line[column].chars().count()).max().unwrap_or(0);
     let mut text = String::new();
     for line in lines {
@@ -555,7 +506,8 @@ pub(crate) fn columns<const N: usize>(lines: &[[String; N]]) -> String {
     text
 }
 
-pub(crate) fn spread(spread: Spread, digits: usize) -> String {
+/// `median (lowest–highest)` with this many digits after the point.
+pub fn spread(spread: Spread, digits: usize) -> String {
     match (spread.median, spread.low, spread.high) {
         (Some(median), Some(low), Some(high)) => format!("{median:.digits$} ({low:.digits$}–{high:.digits$})"),
         _ => "–".to_owned(),
@@ -576,65 +528,52 @@ pub(crate) mod tests {
             clippy::cast_sign_loss,
             reason = "rates are small and positive"
         )]
-        let side = |name, rates: &[f64]| SideRan {
+        let side = |name, rates: &[f64]| SideResult {
             name,
             bytes_per_item: None,
-            bytes_per_connection: None,
+            way: "over TCP",
             items_held: None,
-            runs: rates.iter().map(|rate| ran(*rate as u64, 10)).collect(),
+            runs: rates
+                .iter()
+                .map(|rate| ran(*rate as u64, if name == "Keyway" { 10 } else { 40 }))
+                .collect(),
         };
         let cell = Cell::new(workloads::find("ycsb-c").unwrap(), 1000, Door::Tcp, 4);
         let sides = vec![side("Keyway", keyway), side("memcached", peer)];
-        report(&Outcome {
-            cells: vec![CellRan { cell, rate: None, sides }],
-            about: vec![
-                ("Keyway", "0.1.0, --threads 2".to_owned()),
-                ("memcached", "1.6.18, -t 2".to_owned()),
-            ],
+        let about = vec![
+            ("Keyway", "0.1.0, --threads 2".to_owned()),
+            ("memcached", "1.6.18, -t 2".to_owned()),
+        ];
+        let plan = plan(cell.clone());
+        let outcome = Outcome {
+            cells: vec![CellResult { cell, sides }],
+            about,
             ..Outcome::default()
-        })
+        };
+        Report::new(&plan, &outcome, "keyway bench".to_owned())
     }
 
-    fn ran(operations: u64, latency_us: u64) -> Ran {
-        let mut ran = Ran {
+    fn ran(operations: u64, latency_us: u64) -> Measurement {
+        let mut ran = Measurement {
             operations,
             hits: operations,
             elapsed: Duration::from_secs(1),
-            ..Ran::default()
+            ..Measurement::default()
         };
         ran.reads.record_n(latency_us * 1000, operations);
         ran
     }
 
-    fn outcome() -> Outcome {
-        let side = |name, rates: [u64; 3], latency_us| SideRan {
-            name,
-            bytes_per_item: None,
-            bytes_per_connection: None,
-            items_held: None,
-            runs: rates.into_iter().map(|rate| ran(rate, latency_us)).collect(),
-        };
-        let cell = Cell::new(workloads::find("ycsb-c").unwrap(), 1000, Door::Tcp, 4);
-        // The machine gets slower from measurement to measurement; Keyway is twice as fast in each pair.
-        let sides = vec![
-            side("Keyway", [4000, 2000, 1000], 10),
-            side("memcached", [2000, 1000, 500], 40),
-        ];
-        Outcome {
-            cells: vec![CellRan { cell, rate: None, sides }],
-            notes: vec!["a note".to_owned()],
-            ..Outcome::default()
-        }
-    }
-
-    fn report(outcome: &Outcome) -> Report {
-        let plan = plan(outcome.cells[0].cell.clone());
-        Report::new(&plan, outcome, "keyway bench".to_owned())
+    /// The machine gets slower from measurement to measurement; Keyway is twice as fast in each pair.
+    fn slowing() -> Report {
+        let mut report = report_of(&[4000.0, 2000.0, 1000.0], &[2000.0, 1000.0, 500.0]);
+        report.notes.push("a note".to_owned());
+        report
     }
 
     #[test]
     fn a_ratio_is_that_of_neighbours_in_time() {
-        let rows = report(&outcome()).rows;
+        let rows = slowing().rows;
         let throughput = &rows[0];
         assert_eq!((throughput.sides.keyway, throughput.sides.peer), (Some(2.0), Some(1.0)));
         assert_eq!(
@@ -647,7 +586,7 @@ pub(crate) mod tests {
 
     #[test]
     fn what_was_not_measured_is_left_out() {
-        let rows = report(&outcome()).rows;
+        let rows = slowing().rows;
         let has = |figure: &str| rows.iter().any(|row| row.figure == figure);
         assert!(has("latency, p99") && !has("latency, p99.99"), "500 to 4,000 measurements");
         assert!(!has("server CPU an operation") && !has("gets that missed") && !has("memory an item"));
@@ -655,7 +594,7 @@ pub(crate) mod tests {
 
     #[test]
     fn json_has_the_rows_that_programs_read_and_is_read_again() {
-        let report = report(&outcome());
+        let report = slowing();
         let json = report.to_json().unwrap();
         let value: serde_json::Value = serde_json::from_str(&json).unwrap();
         let row = &value["rows"][0];
@@ -674,9 +613,9 @@ pub(crate) mod tests {
 
     #[test]
     fn text_has_everything_that_people_must_know() {
-        let mut outcome = outcome();
-        outcome.failures.push("it broke".to_owned());
-        let text = report(&outcome).text();
+        let mut report = slowing();
+        report.failures.push("it broke".to_owned());
+        let text = report.text();
         for part in [
             "memcached",
             "2.00 (2.00–2.00)",

@@ -1,20 +1,15 @@
 //! Running a plan: every measurement of every cell, the sides in turn, so that what the machine does meanwhile meets them alike.
 
+use crate::caches::{Caches, Side, Way};
 use crate::calls::Caller;
-use crate::flood::Flood;
-use crate::idle;
 use crate::items::Items;
 use crate::load::Load;
 use crate::machine;
-use crate::meters::{self, Energy, Instructions};
+use crate::measurement::{Measurement, Window};
 use crate::mix::Stream;
-use crate::paper::PaperTable;
-use crate::plan::{Cell, Door, Limit, PEAK_STEPS, Pace, Plan};
+use crate::plan::{Cell, Pace, Plan};
 use crate::processes::{self, Job};
-use crate::ran::{Ran, Window};
-use crate::rig::{Rig, Side, Way};
 use crate::sockets::{Client, Shape};
-use crate::volley::Volley;
 use crate::workload::{Ranks, mix};
 use std::io;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
@@ -23,7 +18,7 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 #[derive(Debug, Default)]
 pub struct Outcome {
     /// in the plan's order; after a failure the rest is absent
-    pub cells: Vec<CellRan>,
+    pub cells: Vec<CellResult>,
     /// name, and version with options, of all that was measured
     pub about: Vec<(&'static str, String)>,
     /// the machine
@@ -37,45 +32,60 @@ pub struct Outcome {
 }
 
 impl Outcome {
-    /// Says where and when.
-    pub(crate) fn begin(&mut self) {
-        self.machine = machine::describe();
-        self.begun_unix_s = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
-        note_load(&mut self.notes);
-        self.notes.extend(meters::missing());
+    /// Nothing measured so far; where and when.
+    #[allow(clippy::cast_precision_loss, reason = "a few CPUs")]
+    pub fn begin() -> Self {
+        let mut outcome = Self {
+            machine: machine::describe(),
+            begun_unix_s: SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs(),
+            ..Self::default()
+        };
+        let (load, cpus) = (machine::load_average(), machine::cpus());
+        if load > 0.5 * cpus as f64 {
+            outcome.note(format!(
+                "other programs used this machine when it began (load {load} on {cpus} CPUs): figures move, ratios less so"
+            ));
+        }
+        outcome
     }
 
-    pub(crate) fn note(&mut self, note: String) {
+    /// What the reader should know, once.
+    pub fn note(&mut self, note: String) {
         if !self.notes.contains(&note) {
             self.notes.push(note);
+        }
+    }
+
+    /// A cache that is measured, once.
+    pub fn measured(&mut self, name: &'static str, about: String) {
+        if !self.about.contains(&(name, about.clone())) {
+            self.about.push((name, about));
         }
     }
 }
 
 /// What a cell gave.
 #[derive(Debug)]
-pub struct CellRan {
+pub struct CellResult {
     /// which
     pub cell: Cell,
-    /// of an open loop at a given rate or share: operations a second
-    pub rate: Option<f64>,
     /// Keyway's, then the peer's if there is one
-    pub sides: Vec<SideRan>,
+    pub sides: Vec<SideResult>,
 }
 
 /// The measurements of one side.
 #[derive(Debug)]
-pub struct SideRan {
+pub struct SideResult {
     /// whose
     pub name: &'static str,
+    /// how it was reached
+    pub way: &'static str,
     /// memory that storing an item took; `None`: unknown
     pub bytes_per_item: Option<f64>,
-    /// memory that an idle connection took; `None`: unknown, or not asked for
-    pub bytes_per_connection: Option<f64>,
-    /// items that the cache holds behind the last measurement
+    /// items that the cache holds after the last measurement
     pub items_held: Option<u64>,
     /// in their order
-    pub runs: Vec<Ran>,
+    pub runs: Vec<Measurement>,
 }
 
 /// What happens while a plan runs.
@@ -89,50 +99,44 @@ pub enum Event<'a> {
         done: f64,
     },
     /// a cell is complete
-    Cell(&'a CellRan),
-    /// a preset's table is complete
-    Paper(&'a PaperTable),
+    Cell(&'a CellResult),
 }
 
-/// Who is told of them.
+/// Receives them.
 pub type Progress<'a> = &'a mut dyn FnMut(Event<'_>);
 
-/// Runs it. `progress` is told what happens.
+/// Makes one measurement of a cell on a side.
+pub type Measure<'a> = &'a dyn Fn(&Plan, &Cell, &Side, &Operations, Draw) -> io::Result<Measurement>;
+
+/// Runs a plan. `progress` receives what happens.
 ///
 /// # Errors
 ///
 /// What hinders the beginning: a server that does not start or cannot be reached. What goes wrong later is in [`Outcome::failures`].
 pub fn run(plan: &Plan, progress: Progress<'_>) -> io::Result<Outcome> {
-    let mut outcome = Outcome::default();
-    outcome.begin();
+    let mut outcome = Outcome::begin();
     run_on(plan, &mut outcome, progress)?;
     Ok(outcome)
 }
 
-/// Runs a plan, and adds what it gives to what others gave. Ends with the first failure.
-pub(crate) fn run_on(plan: &Plan, outcome: &mut Outcome, progress: Progress<'_>) -> io::Result<()> {
-    if plan.has_link() {
-        outcome.note(
-            "servers that have the kernel door or stand beside it are reached over a pair of veth interfaces between two network namespaces; \
-             a packet's receiving is the work of the CPU that it was sent from, so the CPU time of the whole machine is what compares"
-                .to_owned(),
-        );
-    }
-    let (mut number, mut peaks) = (0, Peaks::default());
+/// Runs a plan, and adds what it gives to `outcome`. Ends with the first failure.
+///
+/// # Errors
+///
+/// As [`run`].
+pub fn run_on(plan: &Plan, outcome: &mut Outcome, progress: Progress<'_>) -> io::Result<()> {
+    let mut number = 0;
     for cells in plan.cells.chunk_by(Cell::shares_caches) {
         progress(Event::Doing {
             what: "starting",
             done: share(number, plan.cells.len()),
         });
-        let mut rig = Rig::start(plan, cells)?;
-        std::mem::take(&mut rig.notes).into_iter().for_each(|note| outcome.note(note));
-        for about in rig.about() {
-            if !outcome.about.contains(&about) {
-                outcome.about.push(about);
-            }
-        }
+        let mut caches = Caches::start(plan, cells)?;
+        std::mem::take(&mut caches.notes)
+            .into_iter()
+            .for_each(|note| outcome.note(note));
         for cell in cells {
-            run_cell(plan, number, cell, &rig.sides(cell), &mut peaks, outcome, progress);
+            run_cell(plan, number, cell, &caches.sides(cell), &measure, outcome, progress);
             if !outcome.failures.is_empty() {
                 return Ok(());
             }
@@ -142,268 +146,190 @@ pub(crate) fn run_on(plan: &Plan, outcome: &mut Outcome, progress: Progress<'_>)
     Ok(())
 }
 
-/// Runs one cell of a plan on these sides, which somebody else has made.
-pub(crate) fn run_sides(plan: &Plan, cell: &Cell, sides: &[&Side], outcome: &mut Outcome, progress: Progress<'_>) {
-    run_cell(plan, 0, cell, sides, &mut Peaks::default(), outcome, progress);
-}
-
 #[allow(clippy::cast_precision_loss, reason = "a few cells")]
 fn share(done: usize, all: usize) -> f64 {
     done as f64 / all as f64
 }
 
-#[allow(clippy::cast_precision_loss, reason = "a few CPUs")]
-fn note_load(notes: &mut Vec<String>) {
-    let load = machine::load_average();
-    let cpus = machine::cpus();
-    if load > 0.5 * cpus as f64 {
-        notes.push(format!(
-            "others used this machine when it began (load {load} on {cpus} CPUs): figures move, ratios less so"
-        ));
-    }
-}
-
-fn run_cell(
+/// Runs cell `number` of a plan on these sides, each measurement as `measure` makes it.
+pub fn run_cell(
     plan: &Plan,
     number: usize,
     cell: &Cell,
     sides: &[&Side],
-    peaks: &mut Peaks,
+    measure: Measure<'_>,
     outcome: &mut Outcome,
     progress: Progress<'_>,
 ) {
-    let operations = Operations {
-        items: cell.workload.items(cell.items),
-        ranks: Ranks::new(cell.workload.access, cell.items),
+    let operations = Operations::new(cell);
+    let empty = |side: &&Side| SideResult {
+        name: side.name,
+        way: side.way.words(),
+        bytes_per_item: None,
+        items_held: None,
+        runs: Vec::new(),
     };
-    let rate = match rate(plan, cell, sides, &operations, peaks) {
-        Ok(rate) => rate,
-        Err(e) => return outcome.failures.push(format!("{}: {e}", cell.name())),
-    };
-    let mut ran = CellRan {
+    let mut result = CellResult {
         cell: cell.clone(),
-        rate,
-        sides: sides.iter().map(|side| SideRan::new(side.name)).collect(),
+        sides: sides.iter().map(empty).collect(),
     };
+    sides.iter().for_each(|side| outcome.measured(side.name, side.about.clone()));
     let in_all = plan.repetitions * sides.len();
     'all: for repetition in 0..plan.repetitions {
-        for (at, (side, side_ran)) in sides.iter().zip(&mut ran.sides).enumerate() {
+        for (at, (side, side_result)) in sides.iter().zip(&mut result.sides).enumerate() {
             let part = share(repetition * sides.len() + at, in_all);
             let what = format!("{}: {}, {} of {}", cell.name(), side.name, repetition + 1, plan.repetitions);
             progress(Event::Doing {
                 what: &what,
                 done: share(number, plan.cells.len()) + part / share(plan.cells.len(), 1),
             });
-            let measured = match cell.pace {
-                Pace::Peak(limit) => peak(plan, cell, side, &operations, repetition, limit),
-                Pace::Closed | Pace::Rate(_) | Pace::Share(_) | Pace::Flood(_) => {
-                    measure(plan, cell, side, &operations, Draw::of(repetition), rate)
-                }
-            };
+            let draw = Draw { repetition, step: 0 };
+            let measured = with_a_turn(plan, |plan| measure(plan, cell, side, &operations, draw));
             let failure = match measured {
                 Ok(run) => {
-                    let failure = run
-                        .wrong
-                        .any()
-                        .then(|| format!("{}: {}", run.wrong.counts(), run.wrong.told.join("; ")));
-                    side_ran.runs.push(run);
+                    let failure = run.wrong.any().then(|| run.wrong.to_string());
+                    side_result.runs.push(run);
                     failure
                 }
                 Err(e) => Some(e.to_string()),
             };
-            side_ran.bytes_per_item = side.store.bytes_per_item.get();
+            side_result.bytes_per_item = side.store.bytes_per_item.get();
             if let Some(failure) = failure {
                 outcome.failures.push(format!("{what}: {failure}"));
                 break 'all;
             }
         }
     }
-    for (side, side_ran) in sides.iter().zip(&mut ran.sides) {
-        // What has failed may not answer any more.
-        if !outcome.failures.is_empty() {
-            break;
-        }
-        side_ran.items_held = side.store.items_held();
-        if let Some(count) = plan.idle {
-            match idle::bytes_per_connection(side, count) {
-                Ok(bytes) => side_ran.bytes_per_connection = bytes,
-                Err(e) => outcome.failures.push(format!("{}: {}: {e}", cell.name(), side.name)),
-            }
+    if outcome.failures.is_empty() {
+        for (side, side_result) in sides.iter().zip(&mut result.sides) {
+            side_result.items_held = side.store.items_held();
         }
     }
-    note_bottleneck(plan, sides, &ran, outcome);
-    progress(Event::Cell(&ran));
-    outcome.cells.push(ran);
+    note_bottleneck(plan, sides, &result, outcome);
+    progress(Event::Cell(&result));
+    outcome.cells.push(result);
 }
 
-impl SideRan {
-    fn new(name: &'static str) -> Self {
-        Self {
-            name,
-            bytes_per_item: None,
-            bytes_per_connection: None,
-            items_held: None,
-            runs: Vec::new(),
+/// Measures again, longer, where a busy machine gave a side no turn at all in the time that was asked for.
+fn with_a_turn(plan: &Plan, measure: impl Fn(&Plan) -> io::Result<Measurement>) -> io::Result<Measurement> {
+    /// Of the length, from one try to the next; the last one takes a thousand times as long.
+    const LONGER: u32 = 4;
+    const TRIES: usize = 6;
+    let mut plan = plan.clone();
+    for _ in 1..TRIES {
+        let made = measure(&plan)?;
+        let had_none = made.operations + made.unanswered + made.dropped == 0 && !made.elapsed.is_zero();
+        if !had_none || made.wrong.any() {
+            return Ok(made);
         }
+        plan.length *= LONGER;
     }
+    measure(&plan)
 }
 
 /// What all measurements of a cell draw from.
-struct Operations {
-    items: Items,
+pub struct Operations {
+    /// whose keys and values
+    pub items: Items,
     ranks: Ranks,
 }
 
+impl Operations {
+    /// Of this cell.
+    pub fn new(cell: &Cell) -> Self {
+        Self {
+            items: cell.workload.items(cell.items),
+            ranks: Ranks::new(cell.workload.access, cell.items),
+        }
+    }
+
+    /// What each of so many threads does in one measurement, all of them together `rate` operations a second (`None`: a closed loop).
+    #[allow(clippy::cast_precision_loss, reason = "a few threads")]
+    pub fn loads(&self, plan: &Plan, cell: &Cell, side: &Side, draw: Draw, threads: usize, rate: Option<f64>) -> Vec<Load> {
+        let newest = || side.store.newest.clone();
+        let load = |thread: usize| Load {
+            stream: match &cell.workload.trace {
+                Some(recording) => Stream::replay(recording, thread, threads, newest()),
+                None => Stream::new(
+                    &cell.workload,
+                    cell.items,
+                    &self.ranks,
+                    newest(),
+                    draw.seed(plan, cell, thread),
+                ),
+            },
+            items: self.items.clone(),
+            fill: cell.workload.fill,
+            rate: rate.map(|rate| rate / threads as f64),
+            thread: draw.number(thread),
+        };
+        (0..threads).map(load).collect()
+    }
+}
+
 /// One of the measurements of a cell on each side.
-#[derive(Clone, Copy)]
-struct Draw {
-    repetition: usize,
-    /// of a search
-    step: usize,
+#[derive(Clone, Copy, Debug)]
+pub struct Draw {
+    /// which
+    pub repetition: usize,
+    /// of a search that measures several times
+    pub step: usize,
 }
 
 impl Draw {
-    fn of(repetition: usize) -> Self {
-        Self { repetition, step: 0 }
-    }
-
     /// What a thread's sequence is drawn from. Both sides draw the same; other cells and other measurements, which may find the same
     /// caches as this one left them, do not: asked for the same keys again, a cache that holds a part of them would hit too often.
-    fn seed(self, plan: &Plan, cell: &Cell, thread: usize) -> u64 {
+    pub fn seed(self, plan: &Plan, cell: &Cell, thread: usize) -> u64 {
         let of_cell = cell.name().bytes().fold(plan.seed, |seed, byte| mix(seed ^ u64::from(byte)));
         [self.repetition, self.step, thread + 1]
             .into_iter()
             .fold(of_cell, |seed, number| mix(seed.wrapping_add(number as u64)))
     }
+
+    /// A thread's number among those of all measurements.
+    fn number(self, thread: usize) -> u64 {
+        ((self.repetition as u64) << 16) + thread as u64 + 1
+    }
 }
 
-/// What the peer did in a closed loop, for each cell that asked: all points of a curve are shares of the same.
-#[derive(Default)]
-struct Peaks(Vec<(Cell, f64)>);
-
-/// Operations a second, where they are given or follow from what the peer does in a closed loop.
-fn rate(plan: &Plan, cell: &Cell, sides: &[&Side], operations: &Operations, peaks: &mut Peaks) -> io::Result<Option<f64>> {
-    let (percent, side) = match (cell.pace, sides.last()) {
-        (Pace::Closed | Pace::Peak(_), _) | (_, None) => return Ok(None),
-        (Pace::Rate(rate) | Pace::Flood(rate), _) => return Ok(Some(rate)),
-        (Pace::Share(percent), Some(side)) => (percent, side),
+/// One measurement, as the cell says.
+///
+/// # Errors
+///
+/// The items cannot be stored, or a client cannot connect.
+pub fn measure(plan: &Plan, cell: &Cell, side: &Side, operations: &Operations, draw: Draw) -> io::Result<Measurement> {
+    let rate = match cell.pace {
+        Pace::Closed => None,
+        Pace::Rate(rate) => Some(rate),
     };
-    let closed = Cell {
-        pace: Pace::Closed,
-        ..cell.clone()
-    };
-    if let Some((_, peak)) = peaks.0.iter().find(|(asked, _)| *asked == closed) {
-        return Ok(Some(percent / 100.0 * peak));
-    }
-    let peak = whole(measure(plan, cell, side, operations, Draw::of(plan.repetitions), None)?)?.rate();
-    peaks.0.push((closed, peak));
-    Ok(Some(percent / 100.0 * peak))
-}
-
-/// A measurement on which others depend.
-fn whole(ran: Ran) -> io::Result<Ran> {
-    if ran.wrong.any() {
-        return Err(io::Error::other(format!(
-            "{}: {}",
-            ran.wrong.counts(),
-            ran.wrong.told.join("; ")
-        )));
-    }
-    Ok(ran)
-}
-
-/// The measurement with the highest rate at which latency keeps the limit, by halving; without any operations, if none of those tried does.
-fn peak(plan: &Plan, cell: &Cell, side: &Side, operations: &Operations, repetition: usize, limit: Limit) -> io::Result<Ran> {
-    /// A closed loop leaves gaps that an open one may fill.
-    const ABOVE_CLOSED: f64 = 1.25;
-    let closed = whole(measure(plan, cell, side, operations, Draw::of(repetition), None)?)?;
-    let (mut low, mut high) = (0.0, closed.rate() * ABOVE_CLOSED);
-    let mut best = Ran::default();
-    for step in 1..=PEAK_STEPS {
-        let rate = f64::midpoint(low, high);
-        let ran = whole(measure(plan, cell, side, operations, Draw { repetition, step }, Some(rate))?)?;
-        let latencies = ran.latencies();
-        let us = limit
-            .percentile
-            .map_or_else(|| latencies.mean_us(), |percentile| latencies.percentile_us(percentile));
-        if ran.unanswered == 0 && us <= limit.us {
-            (low, best) = (rate, ran);
-        } else {
-            high = rate;
-        }
-    }
-    Ok(best)
-}
-
-/// One measurement.
-#[allow(clippy::cast_precision_loss, reason = "a few threads")]
-fn measure(plan: &Plan, cell: &Cell, side: &Side, operations: &Operations, draw: Draw, rate: Option<f64>) -> io::Result<Ran> {
-    side.store
-        .load(cell, &operations.items)
-        .map_err(|e| io::Error::new(e.kind(), format!("storing the items: {e}")))?;
-    if let (Door::Kernel, Way::Socket(target)) = (cell.door, &side.way) {
-        let warmed = side.store.warm_kernel_door(target, cell, &operations.items);
-        warmed.map_err(|e| io::Error::new(e.kind(), format!("asking for the items beforehand: {e}")))?;
-    }
+    side.prepare(cell, &operations.items)?;
     let threads = match side.way {
         Way::Socket(_) => plan.client_threads.min(cell.connections),
         Way::Library(_) | Way::Processes(_) | Way::Libmemcached(..) => cell.connections,
     };
-    let rate = rate.map(|rate| rate / threads as f64);
-    // Of all threads of all measurements.
-    let number = |thread: usize| ((draw.repetition as u64) << 16) + thread as u64 + 1;
-    let load = |thread: usize| Load {
-        stream: match &cell.workload.trace {
-            Some(recording) => Stream::replay(recording, thread, threads, side.store.newest.clone()),
-            None => Stream::new(
-                &cell.workload,
-                cell.items,
-                &operations.ranks,
-                side.store.newest.clone(),
-                draw.seed(plan, cell, thread),
-            ),
-        },
-        items: operations.items.clone(),
-        fill: cell.workload.fill,
-        rate,
-        thread: number(thread),
-    };
+    let loads = || operations.loads(plan, cell, side, draw, threads, rate).into_iter();
     match &side.way {
         Way::Library(cache) => {
-            let callers = (0..threads).map(|thread| Ok(Caller::new(cache.session().map_err(io::Error::other)?, load(thread))));
-            let callers = callers.collect::<io::Result<Vec<_>>>()?;
-            Ok(at_once(plan, side, callers, Caller::run))
+            let callers = loads().map(|load| Ok(Caller::new(cache.session().map_err(io::Error::other)?, load)));
+            Ok(at_once(plan, side, callers.collect::<io::Result<Vec<_>>>()?, Caller::run))
         }
         Way::Libmemcached(library, socket) => {
-            let callers = (0..threads).map(|thread| Ok(Caller::new(library.open(socket)?, load(thread))));
-            let callers = callers.collect::<io::Result<Vec<_>>>()?;
-            Ok(at_once(plan, side, callers, Caller::run))
+            let callers = loads().map(|load| Ok(Caller::new(library.open(socket)?, load)));
+            Ok(at_once(plan, side, callers.collect::<io::Result<Vec<_>>>()?, Caller::run))
         }
         Way::Processes(region) => {
             let job = |thread| Job {
                 region: region.clone(),
                 workload: cell.workload.clone(),
                 items: cell.items,
-                rate,
-                thread: number(thread),
+                rate: rate.map(|rate| rate / share(threads, 1)),
+                thread: draw.number(thread),
                 seed: draw.seed(plan, cell, thread),
                 warmup: plan.warmup,
                 length: plan.length,
                 cpus: plan.client_cpus.clone(),
             };
             processes::run(&plan.program, &(0..threads).map(job).collect::<Vec<_>>())
-        }
-        Way::Socket(target) if matches!(cell.pace, Pace::Flood(_)) => {
-            let floods = (0..threads).map(|thread| Flood::open(target, load(thread)));
-            let floods = floods.collect::<io::Result<Vec<_>>>()?;
-            Ok(at_once(plan, side, floods, |flood, window| {
-                flood.run(rate.unwrap_or(0.0), window)
-            }))
-        }
-        Way::Socket(target) if cell.door.is_datagrams() && cell.depth > 1 => {
-            let open = |thread| Volley::open(target, cell.depth, plan.silence_max, load(thread));
-            let volleys = (0..threads).map(open).collect::<io::Result<Vec<_>>>()?;
-            Ok(at_once(plan, side, volleys, Volley::run))
         }
         Way::Socket(target) => {
             let shape = |thread: usize| Shape {
@@ -413,40 +339,43 @@ fn measure(plan: &Plan, cell: &Cell, side: &Side, operations: &Operations, draw:
                 operations_max: cell.operations_max,
                 silence_max: plan.silence_max,
             };
-            let clients = (0..threads).map(|thread| Client::open(target, shape(thread), load(thread)));
-            let clients = clients.collect::<io::Result<Vec<_>>>()?;
-            Ok(at_once(plan, side, clients, Client::run))
+            let clients = loads()
+                .enumerate()
+                .map(|(thread, load)| Client::open(target, shape(thread), load));
+            Ok(at_once(plan, side, clients.collect::<io::Result<Vec<_>>>()?, Client::run))
         }
     }
 }
 
 /// Runs each worker in a thread of its own, all in the same window, and looks at the server at both ends of it.
-fn at_once<W: Send>(plan: &Plan, side: &Side, workers: Vec<W>, run: impl Fn(W, Window) -> Ran + Copy + Send) -> Ran {
+pub fn at_once<W: Send>(
+    plan: &Plan,
+    side: &Side,
+    workers: Vec<W>,
+    run: impl Fn(W, Window) -> Measurement + Copy + Send,
+) -> Measurement {
     let window = Window::begin(plan.warmup, plan.length);
     let cpus = plan.client_cpus.as_slice();
     std::thread::scope(|scope| {
         let spawn = |worker| {
             scope.spawn(move || {
                 let pinned = if cpus.is_empty() { Ok(()) } else { machine::pin(cpus) };
-                let mut ran = run(worker, window);
+                let mut made = run(worker, window);
                 if let Err(e) = pinned {
-                    ran.wrong
+                    made.wrong
                         .tell(|| format!("the client cannot be pinned to CPUs {cpus:?}: {e}"));
                 }
-                ran
+                made
             })
         };
         let threads: Vec<_> = workers.into_iter().map(spawn).collect();
         std::thread::sleep(window.from.saturating_duration_since(Instant::now()));
-        let server = side.store.pid().and_then(|pid| Instructions::of(pid).ok());
-        let client = Instructions::of(std::process::id()).ok();
-        let energy = Energy::now().ok();
         // The last one asks the server, which may take its time.
         let before = (side.store.usage(), machine::busy(), side.store.kernel_hits());
-        let mut all = Ran::default();
+        let mut all = Measurement::default();
         for thread in threads {
             match thread.join() {
-                Ok(ran) => all.add(&ran),
+                Ok(made) => all.add(&made),
                 Err(panic) => std::panic::resume_unwind(panic),
             }
         }
@@ -454,10 +383,6 @@ fn at_once<W: Send>(plan: &Plan, side: &Side, workers: Vec<W>, run: impl Fn(W, W
             .zip(before.1)
             .map(|(after, before)| after.saturating_sub(before));
         all.server = side.store.usage().zip(before.0).map(|(after, before)| after.since(before));
-        all.server_instructions = server.and_then(|counter| counter.count());
-        all.client_instructions = client.and_then(|counter| counter.count());
-        let energy = energy.and_then(|before| Some((Energy::now().ok()?, before)));
-        all.energy_j = energy.and_then(|(after, before)| after.joules_since(&before));
         let hits = before.2.and_then(|before| Some((side.store.kernel_hits()?, before)));
         all.in_kernel = hits.map(|(after, before)| after.saturating_sub(before));
         all
@@ -466,46 +391,40 @@ fn at_once<W: Send>(plan: &Plan, side: &Side, workers: Vec<W>, run: impl Fn(W, W
 
 /// A client that has no time left measures itself; and a server that cannot keep up has no latency.
 #[allow(clippy::cast_precision_loss, reason = "a few CPUs")]
-fn note_bottleneck(plan: &Plan, sides: &[&Side], ran: &CellRan, outcome: &mut Outcome) {
+fn note_bottleneck(plan: &Plan, sides: &[&Side], result: &CellResult, outcome: &mut Outcome) {
     /// Shares of a CPU from which the client counts as busy, and up to which the server has time left.
     const CLIENT_BUSY: f64 = 0.95;
     const SERVER_IDLE: f64 = 0.9;
-    for (side, side_ran) in sides.iter().zip(&ran.sides) {
+    for (side, side_result) in sides.iter().zip(&result.sides) {
         let cpus = if plan.server_cpus.is_empty() {
             machine::cpus()
         } else {
             plan.server_cpus.len()
         };
         let capacity = side.threads.clamp(1, cpus) as f64;
-        let limited = side_ran.runs.iter().filter(|run| {
+        let limited = side_result.runs.iter().filter(|run| {
             let server = run
                 .server
                 .map(|used| used.cpu.as_secs_f64() / run.elapsed.as_secs_f64().max(1e-9));
-            // Calls are the client's own work, wherever a server may be.
-            let calls = matches!(side.way, Way::Library(_) | Way::Processes(_) | Way::Libmemcached(..));
             // The kernel door works where the packet was sent from, which is the client's CPU.
             let in_kernel = run.in_kernel.is_some_and(|hits| hits > 0);
-            !calls
+            // Calls are the client's own work, wherever a server may be.
+            matches!(side.way, Way::Socket(_))
                 && !in_kernel
                 && run.client_busiest >= CLIENT_BUSY
                 && server.is_some_and(|share| share < SERVER_IDLE * capacity)
         });
-        let who = format!("{}, {}", ran.cell.name(), side.name);
-        if limited.count() * 2 > side_ran.runs.len() {
+        let which = format!("{}, {}", result.cell.name(), side.name);
+        if limited.count() * 2 > side_result.runs.len() {
             outcome.note(format!(
-                "{who}: client-bound: the client's CPU was busy while the server had time left; give it more --client-threads, or read the \
-                 server's CPU time an operation instead"
+                "{which}: client-bound: the client's CPU was busy while the server had time left; give it more --client-threads, or read \
+                 the server's CPU time an operation instead"
             ));
         }
-        let unanswered: u64 = side_ran.runs.iter().map(|run| run.unanswered).sum();
-        if matches!(ran.cell.pace, Pace::Peak(_)) && side_ran.runs.iter().any(|run| run.operations == 0) {
-            outcome.note(format!(
-                "{who}: the limit was kept at none of the rates tried; a measurement without a rate says so"
-            ));
-        }
+        let unanswered: u64 = side_result.runs.iter().map(|run| run.unanswered).sum();
         if unanswered > 0 {
             outcome.note(format!(
-                "{who}: cannot keep up with the rate: {unanswered} requests were due and never answered"
+                "{which}: cannot keep up with the rate: {unanswered} requests were due and never answered"
             ));
         }
     }
@@ -514,6 +433,7 @@ fn note_bottleneck(plan: &Plan, sides: &[&Side], ran: &CellRan, outcome: &mut Ou
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::plan::Door;
     use crate::plan::tests::plan;
     use crate::workloads;
     use std::collections::HashSet;

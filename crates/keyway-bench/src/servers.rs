@@ -6,7 +6,6 @@
 //! fork and exec, where only calls that are safe in a signal handler are allowed: it is one system call, without memory.
 #![allow(unsafe_code, reason = "one system call between fork and exec; contract above")]
 
-use crate::link::{self, Link};
 use crate::plan::Door;
 use crate::wire::{Connection, Target};
 use rustix::process::{Signal, set_parent_process_death_signal};
@@ -17,7 +16,6 @@ use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// How long a server may take until it accepts connections.
@@ -44,14 +42,12 @@ pub struct Settings<'a> {
     pub threads: usize,
     /// most connections
     pub connections: usize,
+    /// where to listen, at a port that is free
+    pub host: IpAddr,
     /// listen on a Unix socket; memcached then has no TCP
     pub unix: bool,
     /// listen on UDP, at the port of TCP
     pub udp: bool,
-    /// behind this link, instead of on `lo`
-    pub link: Option<&'a Arc<Link>>,
-    /// Keyway: with the kernel door on the link's interface
-    pub kernel: bool,
     /// Keyway: hand out the region, as its drop-in for libmemcached needs it
     pub hands_out: bool,
     /// largest item, bytes; `None`: the server's default
@@ -60,25 +56,25 @@ pub struct Settings<'a> {
     pub more: &'a [String],
 }
 
-impl Settings<'_> {
-    /// Where to listen, and what that is called.
-    fn listen(&self) -> io::Result<(SocketAddr, IpAddr)> {
-        let host: IpAddr = if self.link.is_some() {
-            link::SERVER
-        } else {
-            Ipv4Addr::LOCALHOST
+impl Default for Settings<'_> {
+    fn default() -> Self {
+        Self {
+            memory_mib: 64,
+            threads: 1,
+            connections: 1024,
+            host: Ipv4Addr::LOCALHOST.into(),
+            unix: false,
+            udp: false,
+            hands_out: false,
+            item_max: None,
+            more: &[],
         }
-        .into();
-        let bind = || TcpListener::bind((host, 0))?.local_addr();
-        Ok((self.there(bind)?, host))
     }
+}
 
-    /// Does something where the server is to be.
-    fn there<T>(&self, what: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
-        match self.link {
-            Some(link) => link.at_servers(what),
-            None => what(),
-        }
+impl Settings<'_> {
+    fn listen(&self) -> io::Result<SocketAddr> {
+        TcpListener::bind((self.host, 0))?.local_addr()
     }
 }
 
@@ -86,7 +82,7 @@ impl Server {
     /// Debian's memcached, or what `KEYWAY_MEMCACHED` names. `None`: it is not installed.
     pub fn memcached(settings: &Settings<'_>) -> io::Result<Option<Self>> {
         let Some(program) = memcached_path() else { return Ok(None) };
-        let ((listen, host), folder) = (settings.listen()?, Folder::new(&std::env::temp_dir(), "memcached")?);
+        let (listen, folder) = (settings.listen()?, Folder::new(&std::env::temp_dir(), "memcached")?);
         let mut command = Command::new(program);
         command.args(["-m", &settings.memory_mib.to_string(), "-t", &settings.threads.to_string()]);
         command.args(["-c", &settings.connections.to_string()]);
@@ -98,14 +94,14 @@ impl Server {
             command.args(["-U", "0", "-s"]).arg(&path);
             targets = vec![Target::Unix(path)];
         } else {
-            let port = listen.port();
+            let (host, port) = (settings.host, listen.port());
             let udp_port = if settings.udp { port } else { 0 };
             command.args(["-l", &host.to_string(), "-p", &port.to_string(), "-U", &udp_port.to_string()]);
             targets.extend(settings.udp.then_some(Target::Udp(listen)));
         }
         command.args(settings.item_max.map(|bytes| format!("-I{bytes}")));
         command.args(settings.more);
-        Self::start(command, targets, folder, settings).map(Some)
+        Self::start(command, targets, folder).map(Some)
     }
 
     /// `program serve`, on TCP and a Unix socket, with a region in anonymous memory.
@@ -115,7 +111,7 @@ impl Server {
 
     /// The same with the region at this path, which may have one already.
     pub fn keyway_at(region: &Path, program: &Path, settings: &Settings<'_>) -> io::Result<Self> {
-        let ((listen, _), folder) = (settings.listen()?, Folder::new(&std::env::temp_dir(), "keyway")?);
+        let (listen, folder) = (settings.listen()?, Folder::new(&std::env::temp_dir(), "keyway")?);
         let socket = folder.path().join("socket");
         let mut command = Command::new(program);
         command.arg0("keyway");
@@ -138,28 +134,19 @@ impl Server {
         if settings.udp {
             // Values of any length, as memcached answers them.
             command.args(["--udp", &listen.to_string(), "--udp-answer-max", "64m"]);
-            if settings.link.is_some() {
-                command.args(["--udp-allow", link::NETWORK]);
-            }
-            if settings.kernel {
-                command.args(["--kernel", link::INTERFACE]);
-            }
             targets.push(Target::Udp(listen));
         }
         command.args(settings.item_max.map(|bytes| format!("--max-item={bytes}")));
         command.args(settings.more);
-        Self::start(command, targets, folder, settings)
+        Self::start(command, targets, folder)
     }
 
-    fn start(mut command: Command, targets: Vec<Target>, folder: Folder, settings: &Settings<'_>) -> io::Result<Self> {
+    fn start(mut command: Command, targets: Vec<Target>, folder: Folder) -> io::Result<Self> {
         let options: Vec<_> = command.get_args().map(|a| a.to_string_lossy().into_owned()).collect();
-        let targets: Vec<_> = targets.into_iter().map(|target| target.over(settings.link)).collect();
-        let child = settings.there(|| {
-            end_with_parent(&mut command)
-                .stdin(Stdio::null())
-                .stdout(Stdio::null())
-                .spawn()
-        })?;
+        let child = end_with_parent(&mut command)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .spawn()?;
         let mut server = Self {
             child,
             targets,
@@ -170,7 +157,7 @@ impl Server {
         for target in server.targets.clone() {
             loop {
                 let opened = Connection::open(&target);
-                // Whoever answers must be the child: its port may have been taken by another program meanwhile.
+                // The process that answers must be the child: its port may have been taken by another program meanwhile.
                 if let Some(status) = server.child.try_wait()? {
                     return Err(io::Error::other(format!("{command:?} ended at once: {status}")));
                 }
@@ -188,7 +175,7 @@ impl Server {
         Ok(server)
     }
 
-    /// Asks it to end with this signal, and waits until it has. Whoever only drops it kills it.
+    /// Asks it to end with this signal, and waits until it has. Dropping it kills it.
     pub fn stop(mut self, signal: Signal) -> io::Result<()> {
         rustix::process::kill_process(rustix::process::Pid::from_child(&self.child), signal)?;
         let since = Instant::now();
@@ -213,28 +200,20 @@ impl Server {
         self.child.id()
     }
 
-    /// Where it listens behind this door.
+    /// Where it is reached through this door.
     pub fn target(&self, door: Door) -> Option<Target> {
         self.targets.iter().find_map(|target| match (target, door) {
-            (Target::Over(link, inner), _) => through(inner, door).map(|target| target.over(Some(link))),
-            (target, _) => through(target, door),
+            (Target::Tcp(_), Door::Tcp) | (Target::Unix(_), Door::Unix | Door::Libmemcached) | (Target::Udp(_), Door::Udp) => {
+                Some(target.clone())
+            }
+            (Target::Udp(address), Door::Split) => Some(Target::Split(*address)),
+            _ => None,
         })
     }
 
     /// Where it is filled and asked about itself: any door but UDP.
     pub fn admin(&self) -> &Target {
         &self.targets[0]
-    }
-}
-
-/// This address, if it is the door's.
-fn through(target: &Target, door: Door) -> Option<Target> {
-    match (target, door) {
-        (Target::Tcp(_), Door::Tcp) | (Target::Unix(_), Door::Unix | Door::Libmemcached) | (Target::Udp(_), Door::Udp) => {
-            Some(target.clone())
-        }
-        (Target::Udp(address), Door::Split | Door::Kernel) => Some(Target::Split(*address)),
-        _ => None,
     }
 }
 
@@ -278,7 +257,7 @@ pub struct Folder {
     _held: File,
 }
 
-/// What the name of such a folder begins with. Behind it are a word, the process's number and the time.
+/// What the name of such a folder begins with. After it come a word, the process's number and the time.
 const FOLDER: &str = "keyway-bench-";
 
 impl Folder {
@@ -290,7 +269,7 @@ impl Folder {
         remove_leftovers(parent);
         std::fs::create_dir_all(&path)?;
         let held = File::open(&path)?;
-        // A wish, where file systems have no locks: the process's number is enough for all who see it.
+        // Some file systems have no locks; processes that see this one's number need none.
         let _ = held.try_lock();
         Ok(Self { path, _held: held })
     }
@@ -307,7 +286,7 @@ impl Drop for Folder {
     }
 }
 
-/// Removes this user's folders of processes that were killed: nobody here has their number, nor anybody elsewhere their lock.
+/// Removes this user's folders of processes that were killed: no process here has their number, and none elsewhere their lock.
 fn remove_leftovers(parent: &Path) {
     for entry in std::fs::read_dir(parent).into_iter().flatten().flatten() {
         let name = entry.file_name();

@@ -6,8 +6,8 @@
 
 use crate::load::{Load, Schedule};
 use crate::machine::{self, thread_cpu};
+use crate::measurement::{Measurement, Window};
 use crate::mix::{Kind, Operation, Put};
-use crate::ran::{Ran, Window};
 use crate::wire::{Connection, Target};
 use rustix::event::epoll;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -51,7 +51,7 @@ pub struct Client {
     alive: usize,
     /// requests on the way on all of them
     owed: usize,
-    ran: Ran,
+    ran: Measurement,
     /// number of the next write
     write: u64,
     /// the peer that is given the next request of an open loop
@@ -90,7 +90,7 @@ impl Client {
             alive: peers.len(),
             owed: 0,
             peers,
-            ran: Ran::default(),
+            ran: Measurement::default(),
             turn: 0,
             cpu_before: None,
             now: Instant::now(),
@@ -101,7 +101,7 @@ impl Client {
     }
 
     /// Runs until `window` is over and everything is answered, or patience with the server ends.
-    pub fn run(mut self, window: Window) -> Ran {
+    pub fn run(mut self, window: Window) -> Measurement {
         machine::precise_timers();
         let begun = Instant::now();
         self.now = begun;
@@ -150,7 +150,7 @@ impl Client {
                 return now;
             }
             if !waiting && !self.all_dropped {
-                heard = now; // nobody owes an answer
+                heard = now; // no answer is owed
             }
             let mut wake = if over { now + LOOK_AROUND_EVERY } else { window.until };
             wake = wake.min(now + LOOK_AROUND_EVERY);
@@ -466,7 +466,7 @@ impl Client {
             return Taken::Nonsense("a line that ends without a carriage return");
         };
         let Some(pending) = self.peers[number].pending.front().copied() else {
-            return Taken::Nonsense("a reply that nobody asked for");
+            return Taken::Nonsense("a reply to no request");
         };
         let taken = Taken::Bytes(end + 1);
         if is_error(line) {
@@ -554,11 +554,11 @@ impl Client {
         loop {
             let peer = &mut self.peers[number];
             let Some(pending) = peer.pending.front_mut().filter(|p| p.left > 0) else {
-                return Taken::Nonsense("a value of a key that nobody asked for");
+                return Taken::Nonsense("a value of a key that was not asked for");
             };
             pending.left -= 1;
             let Some(item) = peer.items.pop_front() else {
-                return Taken::Nonsense("a value of a key that nobody asked for");
+                return Taken::Nonsense("a value of a key that was not asked for");
             };
             self.key.clear();
             self.load.items.push_key(item, &mut self.key);

@@ -1,15 +1,12 @@
 //! Connections to a memcached-compatible server, and a simple client to prepare and inspect it with.
 
 use crate::datagram::Datagrams;
-use crate::link::Link;
 use crate::plan::Door;
 use rustix::net::{self, sockopt};
 use std::io::{self, Read, Write};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream, UdpSocket};
-use std::os::fd::{AsFd, BorrowedFd};
-use std::os::unix::net::UnixStream;
+use std::net::{SocketAddr, TcpStream};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::time::Duration;
 
 /// How long a server may take to accept a connection, or to answer where nothing is measured.
@@ -26,8 +23,6 @@ pub enum Target {
     Udp(SocketAddr),
     /// both, at one port: gets over UDP, the rest over TCP
     Split(SocketAddr),
-    /// one of the others, seen from the clients' end of a link
-    Over(Arc<Link>, Box<Target>),
 }
 
 impl Target {
@@ -41,43 +36,11 @@ impl Target {
         }
     }
 
-    /// The same, if there is a link, from its clients' end. A Unix socket is on no network.
-    pub fn over(self, link: Option<&Arc<Link>>) -> Self {
-        match (self, link) {
-            (socket @ Self::Unix(_), _) => socket,
-            (address, Some(link)) => Self::Over(Arc::clone(link), Box::new(address)),
-            (address, None) => address,
-        }
-    }
-
-    /// A socket for datagrams to it, which nothing else is sent through.
-    pub fn datagrams(&self) -> io::Result<UdpSocket> {
-        match self {
-            Self::Udp(address) | Self::Split(address) => {
-                let any: IpAddr = if address.is_ipv4() {
-                    Ipv4Addr::UNSPECIFIED.into()
-                } else {
-                    Ipv6Addr::UNSPECIFIED.into()
-                };
-                let socket = UdpSocket::bind((any, 0))?;
-                socket.connect(address)?;
-                Ok(socket)
-            }
-            Self::Over(link, target) => link.at_clients(|| target.datagrams()),
-            Self::Tcp(_) | Self::Unix(_) => Err(io::ErrorKind::Unsupported.into()),
-        }
-    }
-
-    /// Whether it is reached by a stream alone.
-    pub fn is_stream(&self) -> bool {
-        matches!(self, Self::Tcp(_) | Self::Unix(_))
-    }
-
     /// Whether the server there is on this machine.
     pub fn is_here(&self) -> bool {
         match self {
             Self::Tcp(address) | Self::Udp(address) | Self::Split(address) => address.ip().is_loopback(),
-            Self::Unix(_) | Self::Over(..) => true,
+            Self::Unix(_) => true,
         }
     }
 }
@@ -87,101 +50,87 @@ impl std::fmt::Display for Target {
         match self {
             Self::Tcp(address) | Self::Udp(address) | Self::Split(address) => address.fmt(f),
             Self::Unix(path) => path.display().fmt(f),
-            Self::Over(_, target) => target.fmt(f),
         }
     }
 }
 
-/// A connection to a server.
+/// A connection to a server: a stream, datagrams, or both, one after the other.
 #[derive(Debug)]
-pub enum Connection {
-    /// over TCP, without Nagle's delay
-    Tcp(TcpStream),
-    /// over a Unix socket
-    Unix(UnixStream),
-    /// over UDP: one write is one request, and reads give the pieces of its answer
-    Udp(Datagrams),
-    /// gets over UDP, the rest over TCP, one after the other: what is read is the answer to the last request
-    Split {
-        /// for gets
-        datagrams: Datagrams,
-        /// for the rest
-        stream: TcpStream,
-        /// whether the last request was a get
-        asked: bool,
-    },
+pub struct Connection {
+    /// over TCP, without Nagle's delay, or over a Unix socket
+    stream: Option<OwnedFd>,
+    /// one write is one request, and reads give the pieces of its answer; beside a stream, for gets
+    datagrams: Option<Datagrams>,
+    /// whether the last request was a datagram: what is read is its answer
+    asked: bool,
 }
 
 impl Connection {
     /// Connects; blocking.
     pub fn open(target: &Target) -> io::Result<Self> {
-        match target {
-            Target::Tcp(address) => {
-                let stream = TcpStream::connect_timeout(address, PATIENCE)?;
-                stream.set_nodelay(true)?;
-                Ok(Self::Tcp(stream))
-            }
-            Target::Unix(path) => connect_unix(path).map(Self::Unix),
-            Target::Udp(address) => Datagrams::open(*address).map(Self::Udp),
-            Target::Split(address) => {
-                let stream = TcpStream::connect_timeout(address, PATIENCE)?;
-                stream.set_nodelay(true)?;
-                Ok(Self::Split {
-                    datagrams: Datagrams::open(*address)?,
-                    stream,
-                    asked: false,
-                })
-            }
-            Target::Over(link, target) => link.at_clients(|| Self::open(target)),
-        }
+        let stream = match target {
+            Target::Tcp(address) | Target::Split(address) => Some(connect_tcp(address)?),
+            Target::Unix(path) => Some(connect_unix(path)?),
+            Target::Udp(_) => None,
+        };
+        let datagrams = match target {
+            Target::Udp(address) | Target::Split(address) => Some(Datagrams::open(*address)?),
+            Target::Tcp(_) | Target::Unix(_) => None,
+        };
+        Ok(Self {
+            asked: stream.is_none(),
+            stream,
+            datagrams,
+        })
     }
 
     /// Whether the request on the way went as a datagram, which may be lost.
     pub fn may_lose(&self) -> bool {
-        matches!(self, Self::Udp(_) | Self::Split { asked: true, .. })
+        self.asked
     }
 
     /// Whether a write is one request, so that the next has to wait for its answer.
     pub fn is_one_at_a_time(&self) -> bool {
-        matches!(self, Self::Udp(_) | Self::Split { .. })
+        self.datagrams.is_some()
     }
 
-    /// Both sockets, where it has two.
+    /// The other socket, where it has two.
     pub fn second(&self) -> Option<BorrowedFd<'_>> {
-        match self {
-            Self::Split { datagrams, .. } => Some(datagrams.as_fd()),
-            Self::Tcp(_) | Self::Unix(_) | Self::Udp(_) => None,
-        }
+        let both = self.stream.is_some().then_some(self.datagrams.as_ref());
+        both.flatten().map(Datagrams::as_fd)
     }
 
     /// Reads and writes fail after this long.
     pub fn set_timeout(&self, limit: Duration) -> io::Result<()> {
-        let limit = Some(limit);
-        match self {
-            Self::Tcp(stream) => stream.set_read_timeout(limit).and_then(|()| stream.set_write_timeout(limit)),
-            Self::Unix(stream) => stream.set_read_timeout(limit).and_then(|()| stream.set_write_timeout(limit)),
-            Self::Udp(socket) => socket.set_timeout(limit),
-            Self::Split { datagrams, stream, .. } => {
-                stream.set_read_timeout(limit)?;
-                stream.set_write_timeout(limit)?;
-                datagrams.set_timeout(limit)
-            }
+        for socket in self.sockets() {
+            sockopt::set_socket_timeout(socket, sockopt::Timeout::Recv, Some(limit))?;
+            sockopt::set_socket_timeout(socket, sockopt::Timeout::Send, Some(limit))?;
         }
+        Ok(())
     }
 
     /// Reads and writes return at once from now on.
     pub fn set_nonblocking(&self) -> io::Result<()> {
-        match self {
-            Self::Tcp(stream) => stream.set_nonblocking(true),
-            Self::Unix(stream) => stream.set_nonblocking(true),
-            Self::Udp(socket) => socket.set_nonblocking(),
-            Self::Split { datagrams, stream, .. } => stream.set_nonblocking(true).and_then(|()| datagrams.set_nonblocking()),
+        for socket in self.sockets() {
+            rustix::io::ioctl_fionbio(socket, true)?;
         }
+        Ok(())
+    }
+
+    fn sockets(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        let stream = self.stream.as_ref().map(OwnedFd::as_fd);
+        stream.into_iter().chain(self.datagrams.as_ref().map(Datagrams::as_fd))
     }
 }
 
+fn connect_tcp(address: &SocketAddr) -> io::Result<OwnedFd> {
+    let stream = TcpStream::connect_timeout(address, PATIENCE)?;
+    stream.set_nodelay(true)?;
+    Ok(stream.into())
+}
+
 /// Connects, or gives up where the standard library would wait forever: while a server that stands still has its queue full.
-fn connect_unix(path: &Path) -> io::Result<UnixStream> {
+fn connect_unix(path: &Path) -> io::Result<OwnedFd> {
     let socket = net::socket_with(
         net::AddressFamily::UNIX,
         net::SocketType::STREAM,
@@ -193,37 +142,31 @@ fn connect_unix(path: &Path) -> io::Result<UnixStream> {
     let address = net::SocketAddrUnix::new(path)?;
     rustix::io::retry_on_intr(|| net::connect(&socket, &address))?;
     sockopt::set_socket_timeout(&socket, sockopt::Timeout::Send, None)?;
-    Ok(socket.into())
+    Ok(socket)
 }
 
 impl Read for Connection {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        match self {
-            Self::Tcp(stream) => stream.read(buffer),
-            Self::Unix(stream) => stream.read(buffer),
-            Self::Udp(socket) => socket.read(buffer),
-            Self::Split {
-                datagrams, asked: true, ..
-            } => datagrams.read(buffer),
-            Self::Split { stream, .. } => stream.read(buffer),
+        match (&mut self.datagrams, &self.stream) {
+            (Some(datagrams), _) if self.asked => datagrams.read(buffer),
+            (_, Some(stream)) => Ok(rustix::io::read(stream, buffer)?),
+            (_, None) => Err(io::ErrorKind::NotConnected.into()),
         }
     }
 }
 
 impl Write for Connection {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        match self {
-            Self::Tcp(stream) => stream.write(bytes),
-            Self::Unix(stream) => stream.write(bytes),
-            Self::Udp(socket) => socket.write(bytes),
-            Self::Split {
-                datagrams,
-                stream,
-                asked,
-            } => {
-                *asked = bytes.starts_with(b"get ");
-                if *asked { datagrams.write(bytes) } else { stream.write(bytes) }
+        match (&mut self.datagrams, &self.stream) {
+            (Some(datagrams), stream) if stream.is_none() || bytes.starts_with(b"get ") => {
+                self.asked = true;
+                datagrams.write(bytes)
             }
+            (_, Some(stream)) => {
+                self.asked = false;
+                Ok(net::send(stream, bytes, net::SendFlags::NOSIGNAL)?)
+            }
+            (_, None) => Err(io::ErrorKind::NotConnected.into()),
         }
     }
 
@@ -234,11 +177,10 @@ impl Write for Connection {
 
 impl AsFd for Connection {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        match self {
-            Self::Tcp(stream) => stream.as_fd(),
-            Self::Unix(stream) => stream.as_fd(),
-            Self::Udp(socket) => socket.as_fd(),
-            Self::Split { stream, .. } => stream.as_fd(),
+        match (&self.stream, &self.datagrams) {
+            (Some(stream), _) => stream.as_fd(),
+            (None, Some(datagrams)) => datagrams.as_fd(),
+            (None, None) => unreachable!("a connection has a socket"),
         }
     }
 }
@@ -289,18 +231,24 @@ impl Admin {
 
     /// One number of `stats`.
     pub fn stat(&mut self, name: &str) -> io::Result<u64> {
+        let number = self.stat_text(name)?.parse();
+        number.map_err(|_| io::Error::other(format!("{name} of stats is no number")))
+    }
+
+    /// One word of `stats`.
+    pub fn stat_text(&mut self, name: &str) -> io::Result<String> {
         self.out.extend_from_slice(b"stats\r\n");
         self.send()?;
         let mut found = None;
         loop {
             let line = self.line()?;
             if line == "END" {
-                return found.ok_or_else(|| io::Error::other(format!("stats has no number called {name}")));
+                return found.ok_or_else(|| io::Error::other(format!("stats has nothing called {name}")));
             }
             if let Some((stat, value)) = line.strip_prefix("STAT ").and_then(|l| l.split_once(' '))
                 && stat == name
             {
-                found = value.parse().ok();
+                found = Some(value.to_owned());
             }
         }
     }

@@ -55,45 +55,6 @@ pub fn key(index: u64) -> Key {
     key
 }
 
-/// How requests fall on items.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Popularity {
-    /// every item alike
-    Uniform,
-    /// YCSB's scrambled zipfian, exponent 0.99: popular items lie anywhere, not side by side
-    Zipf,
-}
-
-impl Popularity {
-    /// Both.
-    pub const ALL: [Self; 2] = [Self::Uniform, Self::Zipf];
-
-    /// Its name in a table.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Uniform => "uniform",
-            Self::Zipf => "zipf 0.99",
-        }
-    }
-}
-
-/// The indices of `count` requests for `items` items.
-pub fn indices(items: u64, popularity: Popularity, count: usize, seed: u64) -> Vec<u64> {
-    let mut rng = Rng::new(seed);
-    match popularity {
-        Popularity::Uniform => (0..count).map(|_| rng.below(items)).collect(),
-        Popularity::Zipf => {
-            let zipf = Zipf::new(items);
-            (0..count).map(|_| mix(zipf.rank(&mut rng)) % items).collect()
-        }
-    }
-}
-
-/// The keys of `count` requests for `items` items.
-pub fn keys(items: u64, popularity: Popularity, count: usize, seed: u64) -> Vec<Key> {
-    indices(items, popularity, count, seed).into_iter().map(key).collect()
-}
-
 /// Ranks by Gray et al., "Quickly Generating Billion-Record Synthetic Databases" (SIGMOD 1994), as YCSB uses it.
 #[derive(Clone, Debug)]
 pub struct Zipf {
@@ -157,104 +118,23 @@ impl Zipf {
     }
 }
 
-/// Ranks by Zipf's law with any exponent above 0, by rejection-inversion (Hörmann and Derflinger, ACM TOMACS 6, 1996): the inverse of
-/// the integral of x^-s, and a rejection where the sum differs from the integral.
-#[derive(Clone, Debug)]
-pub struct Skewed {
-    items: f64,
-    exponent: f64,
-    /// integrals up to the first and the last rank's ends
-    first: f64,
-    last: f64,
-    /// a rank this close to the drawn point is always accepted
-    sure: f64,
-}
-
-impl Skewed {
-    /// Ranks below `items`.
-    #[allow(clippy::cast_precision_loss, reason = "item counts are below 2^53")]
-    pub fn new(items: u64, exponent: f64) -> Self {
-        let items = items as f64;
-        let mut skewed = Self {
-            items,
-            exponent,
-            first: 0.0,
-            last: 0.0,
-            sure: 0.0,
-        };
-        skewed.first = skewed.integral(1.5) - 1.0;
-        skewed.last = skewed.integral(items + 0.5);
-        skewed.sure = 2.0 - skewed.inverse(skewed.integral(2.5) - 2.0_f64.powf(-exponent));
-        skewed
-    }
-
-    /// Of x^-s, from 1.
-    fn integral(&self, x: f64) -> f64 {
-        let power = 1.0 - self.exponent;
-        if power.abs() < 1e-9 {
-            x.ln()
-        } else {
-            (power * x.ln()).exp_m1() / power
-        }
-    }
-
-    fn inverse(&self, integral: f64) -> f64 {
-        let power = 1.0 - self.exponent;
-        if power.abs() < 1e-9 {
-            integral.exp()
-        } else {
-            ((power * integral).max(-1.0).ln_1p() / power).exp()
-        }
-    }
-
-    /// A rank, 0 the most popular.
-    #[allow(
-        clippy::cast_possible_truncation,
-        clippy::cast_sign_loss,
-        reason = "between 1 and the number of items"
-    )]
-    pub fn rank(&self, rng: &mut Rng) -> u64 {
-        loop {
-            let drawn = self.last + rng.unit() * (self.first - self.last);
-            let x = self.inverse(drawn);
-            let rank = x.round().clamp(1.0, self.items);
-            if rank - x <= self.sure || drawn >= self.integral(rank + 0.5) - rank.powf(-self.exponent) {
-                return rank as u64 - 1;
-            }
-        }
-    }
-}
-
 /// How popular items are, ready to draw from.
 #[derive(Clone, Debug)]
-pub enum Ranks {
-    /// all alike
-    Uniform,
-    /// YCSB's
-    Zipf(Zipf),
-    /// with another exponent
-    Skewed(Skewed),
-}
+pub struct Ranks(Option<Zipf>);
 
 impl Ranks {
     /// For so many items.
     pub fn new(access: Access, items: u64) -> Self {
-        match access {
-            Access::Uniform => Self::Uniform,
-            // Mixtures draw their ranks themselves.
-            Access::Scans | Access::Churn => Self::Uniform,
-            Access::Zipf | Access::Latest => Self::Zipf(Zipf::new(items)),
-            Access::Skewed(exponent) => Self::Skewed(Skewed::new(items, exponent)),
-        }
+        Self(match access {
+            Access::Uniform => None,
+            Access::Latest => Some(Zipf::new(items)),
+            Access::Zipf(exponent) => Some(Zipf::with(items, exponent)),
+        })
     }
 
-    /// A rank, 0 the most popular; `None`: there are no ranks.
+    /// A rank, 0 the most popular; `None`: all are alike.
     pub fn rank(&self, rng: &mut Rng) -> Option<u64> {
-        match self {
-            Self::Uniform => None,
-            Self::Zipf(zipf) => Some(zipf.rank(rng)),
-            Self::Skewed(skewed) => Some(skewed.rank(rng)),
-        }
+        self.0.as_ref().map(|zipf| zipf.rank(rng))
     }
 }
 
@@ -299,8 +179,6 @@ pub enum Sizes {
     Fixed(usize),
     /// every key and every value this many bytes; keys have at least 16
     Both(usize, usize),
-    /// every key this many bytes, at least 16; values of 1 byte to this many, all alike
-    UpTo(usize, usize),
     /// one of Facebook's pools that are known by their bounds
     Pool(Pool),
     /// Facebook's ETC pool as fitted by Atikoglu et al. (SIGMETRICS 2012)
@@ -323,7 +201,6 @@ impl Sizes {
         match self {
             Self::Fixed(value) => format!("16 B keys, {value} B values"),
             Self::Both(key, value) => format!("{key} B keys, {value} B values"),
-            Self::UpTo(key, value) => format!("{key} B keys, values of 1 to {value} B"),
             Self::Pool(pool) => pool.name().to_owned(),
             Self::Etc => "ETC's sizes".to_owned(),
         }
@@ -339,10 +216,6 @@ impl Sizes {
         match self {
             Self::Fixed(value_len) => (KEY_LEN, value_len),
             Self::Both(key_len, value_len) => (key_len.max(KEY_LEN), value_len),
-            Self::UpTo(key_len, most) => (
-                key_len.max(KEY_LEN),
-                1 + Rng::new(mix(index ^ 0x512e)).below(most as u64) as usize,
-            ),
             Self::Pool(pool) => {
                 let (key_len, value_len) = pool.of(&mut Rng::new(mix(index ^ 0x9001)));
                 (key_len as usize, value_len as usize)
@@ -362,15 +235,6 @@ impl Sizes {
                 (key_len as usize, (value_len as usize).min(ETC_VALUE_LEN_MAX))
             }
         }
-    }
-
-    /// Writes the key of item `index` to `key` and gives the length of its value.
-    pub fn item(self, index: u64, key: &mut Vec<u8>) -> usize {
-        let (key_len, value_len) = self.of(index);
-        key.clear();
-        key.extend_from_slice(&self::key(index));
-        key.resize(key_len, b'-');
-        value_len
     }
 }
 
@@ -394,15 +258,6 @@ mod tests {
         assert!(distinct.iter().flatten().all(u8::is_ascii_hexdigit));
     }
 
-    #[test]
-    fn a_seed_gives_the_same_requests_again() {
-        for popularity in Popularity::ALL {
-            assert_eq!(indices(1000, popularity, 100, 7), indices(1000, popularity, 100, 7));
-            assert_ne!(indices(1000, popularity, 100, 7), indices(1000, popularity, 100, 8));
-            assert!(indices(1000, popularity, 10_000, 1).iter().all(|&i| i < 1000));
-        }
-    }
-
     /// The most popular of n items has a share of 1 / zeta(n): 0.0976 for 10^4 items.
     #[test]
     fn zipf_has_the_share_that_theory_gives() {
@@ -418,35 +273,6 @@ mod tests {
         // The integral that stands for the sum's tail is as good as the sum.
         let exact: f64 = (1..=1_000_000).map(|i| f64::from(i).powf(-Zipf::THETA)).sum();
         assert!((Zipf::new(1_000_000).zeta - exact).abs() < 1e-6);
-    }
-
-    /// The share of rank k is k^-s / zeta(n, s), for exponents on both sides of 1 and at it.
-    #[test]
-    fn skewed_ranks_have_the_shares_that_theory_gives() {
-        for (exponent, items) in [
-            (0.3, 1000),
-            (0.99, 10_000),
-            (1.0, 10_000),
-            (1.5, 10_000),
-            (2.7, 100),
-            (1.2, 1),
-        ] {
-            let skewed = Skewed::new(items, exponent);
-            let mut rng = Rng::new(1);
-            let draws = 200_000;
-            let mut counts = vec![0_u32; usize::try_from(items).unwrap()];
-            (0..draws).for_each(|_| counts[usize::try_from(skewed.rank(&mut rng)).unwrap()] += 1);
-            let zeta: f64 = (1..=items).map(|k| (k as f64).powf(-exponent)).sum();
-            for rank in [1, 2, 3, 10, 100].into_iter().filter(|rank| *rank <= counts.len()) {
-                let expected = (rank as f64).powf(-exponent) / zeta;
-                let share = f64::from(counts[rank - 1]) / f64::from(draws);
-                let deviation = (expected / f64::from(draws)).sqrt();
-                assert!(
-                    (share - expected).abs() < 5.0 * deviation,
-                    "exponent {exponent}, rank {rank}: {share}, not {expected}"
-                );
-            }
-        }
     }
 
     /// Atikoglu et al., section 3.4: keys of 30-odd bytes, values of about 300 on the average with 44 % below 15 bytes.
@@ -465,17 +291,5 @@ mod tests {
         // 0.558 of the values are Pareto with mean 15 + 214.476 / (1 - 0.348238) = 344; the others add 3 bytes.
         assert!((185.0..205.0).contains(&value_mean), "{value_mean}");
         assert!((0.43..0.45).contains(&(f64::from(small) / items as f64)));
-    }
-
-    #[test]
-    fn an_item_has_the_sizes_that_were_drawn() {
-        let mut key = Vec::new();
-        for index in 0..1000 {
-            for sizes in [Sizes::Etc, Sizes::Fixed(5), Sizes::Both(128, 1024), Sizes::UpTo(64, 1024)] {
-                let value_len = sizes.item(index, &mut key);
-                assert_eq!((key.len(), value_len), sizes.of(index));
-                assert!(value_len <= 1024 || sizes == Sizes::Etc);
-            }
-        }
     }
 }

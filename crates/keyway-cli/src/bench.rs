@@ -9,14 +9,12 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 use keyway_bench::mix::{Access, Workload};
-use keyway_bench::plan::{Against, Cell, Door, Limit, Pace, Plan};
+use keyway_bench::plan::{Against, Cell, Door, Pace, Plan};
 use keyway_bench::report::{self, Report};
-use keyway_bench::reproduce::{self, Preset, Scale, Setup};
 use keyway_bench::run::{self, Event};
 use keyway_bench::trace::Trace;
 use keyway_bench::wire::Target;
-use keyway_bench::workload::Sizes;
-use keyway_bench::{machine, processes, rig, workloads};
+use keyway_bench::{caches, machine, processes, workloads};
 
 use self::outputs::Outputs;
 use crate::exit::{self, Failure};
@@ -30,28 +28,18 @@ Examples:
   keyway bench --workload ycsb-b --door tcp --connections 1,16,64 --seconds 5
   keyway bench --door tcp --connections 16 --rate 20000,40000,60000
                                                   latency at given rates, measured from the moment at which each request was due
-  keyway bench --door tcp --connections 64 --load 10,30,50,70,90
-                                                  a curve: latency at these percents of the peer's peak
-  keyway bench --door udp --workload 20b --connections 64 --peak mean:1ms
-                                                  the highest rate with a mean latency below 1 ms
   keyway bench --workload etc --fill --items 2000000 --memory 64m,128m,256m --door unix --pipeline 16 --warmup 10
                                                   hit ratio against memory
-  keyway bench --door kernel,udp-tcp --workload 20b --items 10000 --connections 1,32
-                                                  the kernel door, then UDP in user space, beside memcached's UDP, over veth; as root
-  keyway bench --door kernel --workload 20b --items 10000 --connections 1 --pipeline 32
-                                                  the same with 32 gets on the way on one socket
   keyway bench --server 10.0.0.5:11211 --against 10.0.0.6:11211 --door tcp
                                                   two servers that run already; their items are evicted by the benchmark's
   keyway bench --json today.json --html today.html --server-cpus 0 --client-cpus 1
                                                   one page with plots and all figures; what there is to plot is what was varied: several
-                                                  --connections, --rate or --load, --memory
+                                                  --connections, --rate, --memory
   keyway bench --from today.json --html today.html
                                                   the same page of a stored report, without measuring
   keyway bench --compare yesterday.json           what changed since then, and exit code 1 if anything got worse
   keyway bench --from today.json --compare yesterday.json --threshold 5
                                                   the same of two stored reports, without measuring
-  keyway bench --reproduce hodor-fig5 --json fig5.json
-                                                  a paper's figure, measured here; its numbers and ours side by side
   keyway bench --list                             the workloads
 
 memcached is taken from the PATH, or from KEYWAY_MEMCACHED. Every value that is read is verified.
@@ -59,31 +47,37 @@ Exit codes: 0 done; 1 a value was wrong, a connection was lost, a server failed,
 command line, or a file that is no report; 71 a server cannot be started or reached.";
 
 #[derive(Args)]
-#[command(after_help = format!("{EXAMPLES}\n\nPresets of --reproduce:\n{}", presets()))]
+#[command(after_help = EXAMPLES)]
 pub(crate) struct Bench {
+    #[command(flatten)]
+    measuring: Measuring,
+    /// Says where the figures of papers are measured
+    #[arg(long, num_args = 0.., allow_hyphen_values = true, hide = true)]
+    reproduce: Option<Vec<String>>,
+    #[command(flatten)]
+    outputs: Outputs,
+    /// List the workloads
+    #[arg(long)]
+    list: bool,
+}
+
+/// What says how to measure: a stored report takes none of it.
+#[derive(Args)]
+struct Measuring {
     /// A first picture in under a minute: short measurements, few of them
     #[arg(long)]
     quick: bool,
-    /// Measures again what papers measured, and puts their figures beside what comes out; the presets are listed below
-    #[arg(long, value_name = "PRESET,...", value_delimiter = ',', value_parser = reproduce::find, conflicts_with_all = [
-        "quick", "workload", "door", "connections", "pipeline", "multiget", "rate", "load", "peak", "flood", "churn", "value_size", "fill", "trace",
-        "popularity", "memory", "server", "client_threads", "idle",
-    ])]
-    reproduce: Vec<&'static Preset>,
-    /// Items of --reproduce: small, enough for minutes, or full, as many as the paper had
-    #[arg(long, value_name = "SCALE", default_value = "small", value_parser = Scale::parse, requires = "reproduce")]
-    scale: Scale,
     /// Workloads, separated by commas; --list has them
     #[arg(long, short = 'w', value_name = "NAME,...", value_delimiter = ',', value_parser = workloads::find)]
     workload: Vec<Workload>,
     /// Ways to Keyway: library (threads of one process), processes (that share a region), libmemcached, unix, tcp, udp, udp-tcp (gets over UDP, the rest over
-    /// TCP), kernel (the same, with the kernel door; takes root)
+    /// TCP)
     #[arg(long, short = 'd', value_name = "DOOR,...", value_delimiter = ',', value_parser = Door::parse)]
     door: Vec<Door>,
     /// Connections; of the library threads, or processes
     #[arg(long, short = 'c', value_name = "N,...", value_delimiter = ',', value_parser = parse_count, default_value = "1,16")]
     connections: Vec<usize>,
-    /// Requests on the way on each connection; over UDP only gets of one key, and as many client threads as connections
+    /// Requests on the way on each connection; not over UDP
     #[arg(long, value_name = "N,...", value_delimiter = ',', value_parser = parse_count, default_value = "1")]
     pipeline: Vec<usize>,
     /// Keys of one get
@@ -92,21 +86,9 @@ pub(crate) struct Bench {
     /// Operations a second, whether or not earlier ones have ended (an open loop); left out: one starts when one has ended
     #[arg(long, value_name = "N,...", value_delimiter = ',')]
     rate: Vec<f64>,
-    /// Open loops with these percents of what the peer does in a closed loop: a curve of latency under load
-    #[arg(long, value_name = "PERCENT,...", value_delimiter = ',', conflicts_with = "rate")]
-    load: Vec<f64>,
-    /// Searches for the highest rate at which latency keeps a limit: mean:1ms, p99:500us
-    #[arg(long, value_name = "LIMIT,...", value_delimiter = ',', value_parser = Limit::parse, conflicts_with_all = ["rate", "load"])]
-    peak: Vec<Limit>,
-    /// Over UDP, gets so many a second, however many are unanswered: what is lost is counted
-    #[arg(long, value_name = "N,...", value_delimiter = ',', conflicts_with_all = ["rate", "load", "peak"])]
-    flood: Vec<f64>,
     /// Replaces each connection by a new one after so many operations
     #[arg(long, value_name = "N")]
     churn: Option<u64>,
-    /// Behind the measurements, opens so many connections that ask once and then say nothing: the memory of the server that one takes
-    #[arg(long, value_name = "N", value_parser = parse_count)]
-    idle: Option<usize>,
     /// Items stored before measuring [default: 100,000, or as many as take 512 MiB]
     #[arg(long, value_name = "N")]
     items: Option<u64>,
@@ -119,26 +101,26 @@ pub(crate) struct Bench {
     /// Replays a file of lines key,op,size,ttl instead of a workload; what it misses is stored
     #[arg(long, value_name = "FILE", conflicts_with_all = ["workload", "items", "value_size", "popularity"])]
     trace: Option<PathBuf>,
-    /// How requests fall on items, instead of the workload's own way: uniform, zipf, zipf:EXPONENT, latest, scans, churn
+    /// How requests fall on items, instead of the workload's own way: uniform, zipf (exponent 0.99), zipf:EXPONENT, latest
     #[arg(long, value_name = "HOW", value_parser = Access::parse)]
     popularity: Option<Access>,
     /// Memory of each cache; left out: room for all items
     #[arg(long, short = 'm', value_name = "SIZE,...", value_delimiter = ',', value_parser = size::parse_mebibytes)]
     memory: Vec<u64>,
-    /// Length of one measurement [default: 2; with --quick 0.5, with --reproduce the preset's]
+    /// Length of one measurement [default: 2; with --quick 0.5]
     #[arg(long, value_name = "S", value_parser = parse_seconds)]
     seconds: Option<Duration>,
     /// Warm-up before each [default: a fifth of its length]
     #[arg(long, value_name = "S", value_parser = parse_seconds)]
     warmup: Option<Duration>,
-    /// Measurements of each kind on each side [default: 5; with --quick 3, with --reproduce the preset's]
+    /// Measurements of each kind on each side [default: 5; with --quick 3]
     #[arg(long, value_name = "N", value_parser = parse_count)]
     repeat: Option<usize>,
     /// Where the sequences of operations begin: the same number draws the same ones again, for every kind and measurement another one
-    #[arg(long, value_name = "N", default_value_t = 0, conflicts_with = "reproduce")]
+    #[arg(long, value_name = "N", default_value_t = 0)]
     seed: u64,
-    /// What to compare with: memcached, nobody, or a server that runs already: its address or the path of its Unix socket
-    #[arg(long, value_name = "WHOM", default_value = "memcached", value_parser = parse_against)]
+    /// What to compare with: memcached, none, or a server that runs already: its address or the path of its Unix socket
+    #[arg(long, value_name = "PEER", default_value = "memcached", value_parser = parse_against)]
     against: Against,
     /// The Keyway to measure, if it runs already: its address or the path of its Unix socket; left out: one is started
     #[arg(long, value_name = "ADDR|PATH", value_parser = parse_target)]
@@ -168,16 +150,17 @@ pub(crate) struct Bench {
     /// How long a server may be silent before it counts as dead
     #[arg(long, value_name = "S", value_parser = parse_seconds, default_value = "10")]
     patience: Duration,
-    #[command(flatten)]
-    outputs: Outputs,
-    /// List the workloads
-    #[arg(long)]
-    list: bool,
 }
 
 impl Bench {
     /// Measures, reports, and fails if anything went wrong.
     pub(crate) fn run(self) -> Result<(), Failure> {
+        if let Some(presets) = &self.reproduce {
+            return Err(Failure::usage(format_args!(
+                "figures of papers are measured by the lab in Keyway's sources: cargo run --release -p lab -- reproduce {}",
+                presets.first().map_or("PRESET", String::as_str)
+            )));
+        }
         if self.list {
             print!("{}", workloads());
             return Ok(());
@@ -186,8 +169,7 @@ impl Bench {
         let old = outputs.old()?;
         let report = match outputs.stored()? {
             Some(stored) => stored,
-            None if self.reproduce.is_empty() => self.measure()?,
-            None => self.measure_again()?,
+            None => self.measure()?,
         };
         outputs.deliver(&report, old.as_ref())
     }
@@ -195,7 +177,7 @@ impl Bench {
     /// What was asked for, cell by cell.
     fn measure(self) -> Result<Report, Failure> {
         let outputs = self.outputs.clone();
-        let plan = self.plan()?;
+        let plan = self.measuring.plan()?;
         plan.check(machine::cpus()).map_err(Failure::usage)?;
         outputs.check()?;
         let tables = !outputs.take_stdout();
@@ -204,7 +186,7 @@ impl Bench {
             let (rows, time) = (plan.cells.len(), minutes(about));
             println!("{rows} rows of measurements, about {time} and the time to store items");
         }
-        let mut screen = Screen::new(Some(about), tables);
+        let mut screen = Screen::new(about, tables);
         let outcome = run::run(&plan, &mut |event| screen.show(&event));
         screen.clear();
         let outcome = outcome.map_err(|error| Failure::new(exit::SYSTEM, error))?;
@@ -215,60 +197,10 @@ impl Bench {
         }
         Ok(report)
     }
+}
 
-    /// What papers measured.
-    fn measure_again(self) -> Result<Report, Failure> {
-        let setup = self.setup()?;
-        self.outputs.check()?;
-        let tables = !self.outputs.take_stdout();
-        let mut screen = Screen::new(None, tables);
-        let reproduced = reproduce::run(&self.reproduce, &setup, &mut |event| screen.show(&event));
-        screen.clear();
-        let reproduced = reproduced.map_err(|error| Failure::new(exit::SYSTEM, error))?;
-        let report = Report::of_papers(&reproduced, command());
-        if tables {
-            print!("\n{}", report.head());
-            screen.end(&report);
-        }
-        Ok(report)
-    }
-
-    fn setup(&self) -> Result<Setup, Failure> {
-        if let Against::Server(peer) = &self.against {
-            return Err(Failure::usage(format_args!(
-                "--reproduce starts its peers with the options that a figure needs, and cannot use the server at {peer}; leave out --against"
-            )));
-        }
-        let cpus = machine::cpus_online();
-        if let Some(cpu) = self.server_cpus.iter().chain(&self.client_cpus).find(|&&cpu| cpu >= cpus) {
-            return Err(Failure::usage(format_args!(
-                "there is no CPU {cpu}: this machine has {cpus}, numbered from 0"
-            )));
-        }
-        Ok(Setup {
-            program: rig::own_program().map_err(|error| Failure::new(exit::SYSTEM, error))?,
-            libmemcached: self.libmemcached.clone().or_else(installed_dropin),
-            scale: self.scale,
-            items: self.items,
-            length: self.seconds,
-            warmup: self.warmup,
-            repetitions: self.repeat,
-            server_threads: self.server_threads,
-            server_cpus: self.server_cpus.clone(),
-            client_cpus: self.client_cpus.clone(),
-            server_options: words(&self.server_options),
-            memcached_options: words(&self.memcached_options),
-            against: self.against.clone(),
-            silence_max: self.patience,
-        })
-    }
-
-    fn plan(mut self) -> Result<Plan, Failure> {
-        // Beside the kernel door, whose work is done on the client's CPU, both must be known.
-        let anywhere = self.server_cpus.is_empty() && self.client_cpus.is_empty();
-        if self.door.contains(&Door::Kernel) && anywhere && machine::cpus() > 1 {
-            (self.server_cpus, self.client_cpus) = (vec![0], vec![1]);
-        }
+impl Measuring {
+    fn plan(self) -> Result<Plan, Failure> {
         let cpus = if self.server_cpus.is_empty() {
             machine::cpus()
         } else {
@@ -292,9 +224,8 @@ impl Bench {
             libmemcached: self.libmemcached.or_else(installed_dropin),
             server: self.server,
             against: self.against,
-            program: rig::own_program().map_err(|error| Failure::new(exit::SYSTEM, error))?,
+            program: caches::own_program().map_err(|error| Failure::new(exit::SYSTEM, error))?,
             silence_max: self.patience,
-            idle: self.idle,
         })
     }
 
@@ -332,11 +263,7 @@ impl Bench {
     }
 
     fn paces(&self) -> Vec<Pace> {
-        let rates = self.rate.iter().map(|rate| Pace::Rate(*rate));
-        let shares = self.load.iter().map(|percent| Pace::Share(*percent));
-        let peaks = self.peak.iter().map(|limit| Pace::Peak(*limit));
-        let floods = self.flood.iter().map(|rate| Pace::Flood(*rate));
-        let paces: Vec<Pace> = rates.chain(shares).chain(peaks).chain(floods).collect();
+        let paces: Vec<Pace> = self.rate.iter().map(|rate| Pace::Rate(*rate)).collect();
         if paces.is_empty() { vec![Pace::Closed] } else { paces }
     }
 
@@ -358,19 +285,15 @@ impl Bench {
             fill: self.fill || workload.fill,
             ..workload.clone()
         };
-        let mut all = Vec::new();
-        for workload in named.iter().map(changed) {
-            if self.value_size.is_empty() {
-                all.push(workload);
-                continue;
-            }
-            for &size in &self.value_size {
-                all.push(Workload {
-                    name: format!("{}, values of {size} B", workload.name),
-                    sizes: Sizes::Both(workload.sizes.of(0).0, size),
-                    ..workload.clone()
-                });
-            }
+        let mut all: Vec<Workload> = named.iter().map(changed).collect();
+        if !self.value_size.is_empty() {
+            let sizes = |workload: &Workload| {
+                self.value_size
+                    .iter()
+                    .map(|size| workload.with_values(*size))
+                    .collect::<Vec<_>>()
+            };
+            all = all.iter().flat_map(sizes).collect();
         }
         Ok(all)
     }
@@ -424,7 +347,7 @@ impl Bench {
         };
         let peer_has = |cell: &Cell| match &self.against {
             Against::Server(peer) => cell.door.is_region() || peer.through(cell.door).is_some(),
-            Against::Memcached | Against::Nobody => true,
+            Against::Memcached | Against::Nothing => true,
         };
         cells.retain(|cell| server_has(cell) && peer_has(cell));
         Ok(cells)
@@ -442,14 +365,14 @@ pub(crate) fn work() -> Result<(), Failure> {
 /// What is seen of a run: tables as they are complete, and below them, on a terminal, a line that says what happens.
 struct Screen {
     begun: Instant,
-    /// how long the whole takes; presets do not know
-    about: Option<Duration>,
+    /// how long the whole takes
+    about: Duration,
     tables: bool,
     line: bool,
 }
 
 impl Screen {
-    fn new(about: Option<Duration>, tables: bool) -> Self {
+    fn new(about: Duration, tables: bool) -> Self {
         Self {
             begun: Instant::now(),
             about,
@@ -461,15 +384,12 @@ impl Screen {
     fn show(&mut self, event: &Event<'_>) {
         match event {
             Event::Doing { what, done } if self.line => {
-                let left = self.about.map(|about| about.mul_f64((1.0 - done).clamp(0.0, 1.0)));
-                let left = left.map_or(String::new(), |left| format!(", {} left", minutes(left)));
-                eprint!("\r\x1b[K[{:3.0} %{left}] {what}", done * 100.0);
+                let left = minutes(self.about.mul_f64((1.0 - done).clamp(0.0, 1.0)));
+                eprint!("\r\x1b[K[{:3.0} %, {left} left] {what}", done * 100.0);
                 let _ = std::io::stderr().flush();
             }
-            // A preset's cells are summed up in its tables.
-            Event::Cell(cell) if self.about.is_some() => self.print(&report::cell_text(cell)),
-            Event::Paper(table) => self.print(&table.text()),
-            Event::Doing { .. } | Event::Cell(_) => {}
+            Event::Cell(cell) => self.print(&report::cell_text(cell)),
+            Event::Doing { .. } => {}
         }
     }
 
@@ -509,12 +429,6 @@ fn workloads() -> String {
         .collect()
 }
 
-fn presets() -> String {
-    let width = reproduce::PRESETS.iter().map(|preset| preset.name.len()).max().unwrap_or(0);
-    let line = |preset: &Preset| format!("  {:<width$}  {}\n", preset.name, preset.about);
-    reproduce::PRESETS.iter().map(line).collect()
-}
-
 fn command() -> String {
     format!("keyway {}", std::env::args().skip(1).collect::<Vec<_>>().join(" "))
 }
@@ -543,7 +457,7 @@ fn parse_count(text: &str) -> Result<usize, String> {
 }
 
 fn parse_seconds(text: &str) -> Result<Duration, String> {
-    /// A day: nobody waits longer for one figure.
+    /// A day.
     const MOST: f64 = 86_400.0;
     match text.parse::<f64>() {
         Ok(s) if (0.0..=MOST).contains(&s) => Ok(Duration::from_secs_f64(s)),
@@ -554,7 +468,7 @@ fn parse_seconds(text: &str) -> Result<Duration, String> {
 fn parse_against(text: &str) -> Result<Against, String> {
     match text {
         "memcached" => Ok(Against::Memcached),
-        "nobody" => Ok(Against::Nobody),
+        "none" | "nobody" => Ok(Against::Nothing),
         _ => parse_target(text).map(Against::Server),
     }
 }
@@ -588,6 +502,7 @@ mod tests {
         Line::try_parse_from(words)
             .unwrap_or_else(|e| panic!("{line}: {e}"))
             .bench
+            .measuring
             .plan()
             .unwrap()
     }
@@ -606,23 +521,13 @@ mod tests {
     fn the_first_picture_is_quick() {
         for line in [
             "--quick",
-            "--quick --against nobody",
+            "--quick --against none",
             "--quick --server 127.0.0.1:1",
             "--quick --against /s",
         ] {
             let plan = plan(line);
             assert_eq!(plan.check(8), Ok(()), "{line}");
             assert!(!plan.cells.is_empty() && plan.duration() < Duration::from_secs(40), "{line}");
-        }
-    }
-
-    #[test]
-    fn a_stored_report_takes_no_argument_that_tells_how_to_measure() {
-        let command = <Line as clap::CommandFactory>::command();
-        let of_reports = |id: &str| ["from", "json", "html", "compare", "threshold", "list"].contains(&id);
-        let all = command.get_arguments().map(|argument| argument.get_id().as_str());
-        for id in all.filter(|id| !of_reports(id)) {
-            assert!(outputs::MEASURING.contains(&id), "is --from refused with {id}?");
         }
     }
 
@@ -636,6 +541,7 @@ mod tests {
             "--against nowhere:x",
             "--popularity x",
             "--from a --door tcp",
+            "--from a --patience 1",
             "--compare a --threshold -1",
             "--threshold 5",
         ] {

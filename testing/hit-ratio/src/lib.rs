@@ -8,6 +8,7 @@
 pub mod judge;
 pub mod keyway;
 pub mod memcached;
+pub mod mixture;
 pub mod s3fifo;
 pub mod trace;
 

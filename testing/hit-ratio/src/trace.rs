@@ -1,8 +1,7 @@
 //! The traces: seeded, endless, each a mixture of zipfian popularity with what makes caches fail, and the lengths of its items.
 
-use keyway_bench::mixture::{Kind, Mixture};
+use crate::mixture::{Kind, Mixture};
 use keyway_bench::workload::{Sizes, key};
-use std::sync::Arc;
 
 /// A request: a key, by its number, and the lengths of its item, which are the key's own for ever.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -92,7 +91,7 @@ impl Trace {
     pub fn new(plan: Plan, held: u64, seed: u64) -> Self {
         Self {
             sizes: plan.sizes,
-            mixture: Mixture::new(plan.kind, held * plan.keys_per_held, 10 * held, seed, Arc::default()),
+            mixture: Mixture::new(plan.kind, held * plan.keys_per_held, 10 * held, seed),
         }
     }
 

@@ -36,7 +36,7 @@ the kernel through BPF_PROG_TEST_RUN, and on interfaces of network namespaces th
 Nothing is attached to this machine's own interfaces.
 
 Then keyway itself, over veth: the program attached and pinned by one process and used by a server without capabilities, which is killed, started
-again and stopped; one whose hot items are changed, and hot again before anybody asks; and keyway bench with the kernel door, killed, and with its presets, in a form of seconds.
+again and stopped; one whose hot items are changed, and hot again before anybody asks; and the lab's measurements of the kernel door, killed, and its presets, in a form of seconds.
 
 Last, a server with its kernel door on, and writers through the library and its sockets, killed and stopped at random, and readers
 through the kernel, the sockets and the library, for ten minutes (--short: seconds): every key's history must be linearizable. Writers
@@ -178,8 +178,8 @@ fn as_started(report: &mut Report) {
     report.take("hot items that are changed, over veth", served::renewed());
     report.take("two servers on one interface", served::beside());
     report.take("more that is hot than there is memory for", served::crowded());
-    report.take("keyway bench of the kernel door, killed", served::killed());
-    report.take("keyway bench --reproduce, presets of the kernel door", served::presets());
+    report.take("the lab's kernel door, killed", served::killed());
+    report.take("lab reproduce, presets of the kernel door", served::presets());
 }
 
 /// Writers and readers meet, killed and stopped; then over regions that do not count their changes as they must.

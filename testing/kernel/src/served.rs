@@ -1,7 +1,7 @@
 //! The kernel door as people start it: `keyway` itself, over veth, with a client in another namespace.
 //!
 //! [`pinned`]: the program is attached and pinned by `keyway kernel attach`, and `keyway serve --kernel-pinned` runs as a user without any capability. [`beside`]: two servers with
-//! `--kernel` on one interface, and a filter of somebody else's. [`crowded`]: more is hot than the memory for copies holds. [`renewed`]: what is changed is hot again without being asked for. [`presets`] and [`killed`]: `keyway bench` with the kernel door, whose namespaces it makes itself.
+//! `--kernel` on one interface, and a filter of somebody else's. [`crowded`]: more is hot than the memory for copies holds. [`renewed`]: what is changed is hot again without being asked for. [`presets`] and [`killed`]: the lab's measurements of the kernel door, whose namespaces it makes itself.
 //!
 //! Each side is this program again, in its namespace. The server's has mounts of its own (ip-netns(8)), so the BPF file system that is mounted there goes with it.
 
@@ -30,7 +30,7 @@ const OTHER: &str = "10.0.0.1:21412";
 const ALLOWED: &str = "10.0.0.0/24";
 /// Nobody's number, on every Linux that we know.
 const NOBODY: u32 = 65_534;
-/// Those of `keyway bench --reproduce` that measure the kernel door.
+/// Those of `lab reproduce` that measure the kernel door.
 const PRESETS: [&str; 11] = [
     "hippos-fig7",
     "hippos-fig9",
@@ -89,14 +89,14 @@ pub fn renewed() -> Result<String, String> {
     between_namespaces(PLAY_RENEWED)
 }
 
-/// Presets of `keyway bench` that need the kernel door, in a form of seconds.
+/// Presets of the lab that need the kernel door, in a form of seconds.
 ///
 /// # Errors
 ///
 /// One failed, or has no table with the kernel door in it.
 pub fn presets() -> Result<String, String> {
-    let mut command = Command::new(harness::keyway_binary());
-    command.args(["bench", "--reproduce", &PRESETS.join(",")]);
+    let mut command = lab();
+    command.args(["reproduce", &PRESETS.join(",")]);
     let output = finish(command.args(["--seconds", "0.03", "--warmup", "0", "--repeat", "1", "--items", "100"]))?;
     let (mut rows, mut figures) = (0, 0);
     for preset in PRESETS {
@@ -122,7 +122,7 @@ pub fn presets() -> Result<String, String> {
     ))
 }
 
-/// `keyway bench` is killed amid a measurement: its servers, and so their namespaces with all that is in them, go with it.
+/// The lab is killed amid a measurement: its servers, and so their namespaces with all that is in them, go with it.
 ///
 /// # Errors
 ///
@@ -132,14 +132,12 @@ pub fn killed() -> Result<String, String> {
     // Who is killed cannot remove the directories of its servers' sockets.
     let folder = Folder(std::env::temp_dir().join(format!("keyway-test-{}-bench", std::process::id())));
     std::fs::create_dir_all(&folder.0).map_err(|error| format!("{}: {error}", folder.0.display()))?;
-    let bench = Command::new(harness::keyway_binary())
+    let bench = lab()
         .env("TMPDIR", &folder.0)
         .args([
-            "bench",
-            "--door",
             "kernel",
-            "--workload",
-            "20b",
+            "--way",
+            "kernel",
             "--items",
             "100",
             "--connections",
@@ -172,6 +170,13 @@ pub fn killed() -> Result<String, String> {
         std::thread::sleep(Duration::from_millis(5));
     }
     Ok(format!("{} networks, nobody is left in them", made.len()))
+}
+
+/// `lab`, which measures the same `keyway` as these tests.
+fn lab() -> Command {
+    let mut command = Command::new(harness::workspace_binary("lab", "lab"));
+    command.env("KEYWAY_BIN", harness::keyway_binary());
+    command
 }
 
 fn processes() -> impl Iterator<Item = String> {

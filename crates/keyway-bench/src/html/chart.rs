@@ -16,12 +16,15 @@ const BOTTOM: f64 = 46.0;
 /// Of the text of ticks: what a character takes at most, on average, and what lies between two labels.
 const CHARACTER: f64 = 8.4;
 const LABELS_APART: f64 = 8.0;
+/// Of the bars at one place: each at most, and all together.
+const BAR_WIDTH_MAX: f64 = 34.0;
+const BARS_WIDTH: f64 = 140.0;
 /// By how much the spreads of several lines at the same place are moved apart.
 const DODGE: f64 = 3.0;
 
 /// One chart.
 pub struct Chart {
-    /// what kind it is, for the style sheet and for whoever looks for it
+    /// what kind it is, for the style sheet and for tests
     pub kind: &'static str,
     /// what it shows
     pub title: String,
@@ -33,6 +36,8 @@ pub struct Chart {
     pub y: Axis,
     /// in the legend's order
     pub lines: Vec<Line>,
+    /// points are drawn as bars: two of them make no line
+    pub bars: bool,
 }
 
 /// A scale with its name and its ticks.
@@ -50,18 +55,8 @@ struct Tick {
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Scale {
-    Linear {
-        low: f64,
-        high: f64,
-    },
-    Log {
-        low: f64,
-        high: f64,
-    },
-    /// percentiles, each further nine as far from the last: 0, 90, 99, 99.9
-    Nines {
-        decades: f64,
-    },
+    Linear { low: f64, high: f64 },
+    Log { low: f64, high: f64 },
 }
 
 /// Points that belong together.
@@ -96,7 +91,6 @@ impl Scale {
         match self {
             Self::Linear { low, high } => (value - low) / (high - low),
             Self::Log { low, high } => (value / low).ln() / (high / low).ln(),
-            Self::Nines { decades } => -(1.0 - value / 100.0).log10() / decades,
         }
     }
 }
@@ -130,18 +124,9 @@ impl Axis {
         }
     }
 
-    /// Latencies, µs, to the right.
+    /// Latencies, µs. Each tick has its unit; between powers of ten they have labels over up to three of them.
     pub fn latency(name: &str, us: impl IntoIterator<Item = f64>) -> Self {
-        Self::times(name, us, 2.01)
-    }
-
-    /// Latencies, µs, upwards, where labels take less room.
-    pub fn latency_upwards(name: &str, us: impl IntoIterator<Item = f64>) -> Self {
-        Self::times(name, us, 3.01)
-    }
-
-    /// Each tick has its unit; between powers of ten they have labels if there are no more than so many.
-    fn times(name: &str, us: impl IntoIterator<Item = f64>, decades_max: f64) -> Self {
+        const DECADES_LABELLED: f64 = 3.01;
         let (low, high) = range(us.into_iter().filter(|us| *us > 0.0));
         let (low, mut high) = (nice_below(low), nice_above(high));
         if high <= low {
@@ -150,7 +135,7 @@ impl Axis {
         let decades = (high / low).log10();
         let tick = |at: f64, leading: f64| Tick {
             at,
-            label: if decades <= decades_max || leading == 1.0 {
+            label: if decades <= DECADES_LABELLED || leading == 1.0 {
                 time(at)
             } else {
                 String::new()
@@ -176,12 +161,8 @@ impl Axis {
 
     /// Exactly these values, each twice the one before as far as all the others.
     pub fn doubling(name: &str, values: impl IntoIterator<Item = f64>) -> Self {
-        let mut values: Vec<f64> = values.into_iter().collect();
-        values.sort_by(f64::total_cmp);
-        values.dedup();
-        let (low, high) = range(values.iter().copied());
+        let (ticks, low, high) = Self::places(values);
         let room = (high / low).powf(0.06);
-        let ticks = values.into_iter().map(|at| Tick { at, label: number(at) }).collect();
         Self {
             name: name.to_owned(),
             scale: Scale::Log {
@@ -192,22 +173,27 @@ impl Axis {
         }
     }
 
-    /// Percentiles up to the last of these.
-    pub fn percentiles(name: &str, percents: impl IntoIterator<Item = f64>) -> Self {
-        const TICKS: [f64; 6] = [0.0, 50.0, 90.0, 99.0, 99.9, 99.99];
-        let most = percents.into_iter().filter(|percent| *percent < 100.0).fold(90.0, f64::max);
-        let decades = -(1.0 - most / 100.0).log10();
-        let ticks = TICKS.into_iter().filter(|percent| *percent <= most + 0.001);
+    /// Two values, each in the middle of its half.
+    pub fn halves(name: &str, values: impl IntoIterator<Item = f64>) -> Self {
+        let (ticks, low, high) = Self::places(values);
+        let room = if high > low { (high - low) / 2.0 } else { 1.0 };
         Self {
             name: name.to_owned(),
-            scale: Scale::Nines { decades },
-            ticks: ticks
-                .map(|at| Tick {
-                    at,
-                    label: format!("{at} %"),
-                })
-                .collect(),
+            scale: Scale::Linear {
+                low: low - room,
+                high: high + room,
+            },
+            ticks,
         }
+    }
+
+    fn places(values: impl IntoIterator<Item = f64>) -> (Vec<Tick>, f64, f64) {
+        let mut values: Vec<f64> = values.into_iter().collect();
+        values.sort_by(f64::total_cmp);
+        values.dedup();
+        let (low, high) = range(values.iter().copied());
+        let ticks = values.into_iter().map(|at| Tick { at, label: number(at) }).collect();
+        (ticks, low, high)
     }
 
     fn x(&self, value: f64) -> f64 {
@@ -240,7 +226,7 @@ impl Chart {
         html! {
             figure.chart data-plot=(self.kind) {
                 figcaption { h3 { (self.title) } @if !self.note.is_empty() { p { (self.note) } } }
-                ul.legend { @for line in &self.lines { li { (line.swatch()) (line.name) } } }
+                ul.legend { @for line in &self.lines { li { (line.swatch(self.bars)) (line.name) } } }
                 svg viewBox=(format!("0 0 {WIDTH} {HEIGHT}")) role="img" aria-label=(self.in_words()) {
                     (self.grid())
                     text.axis x="2" y="14" { (self.y.name) }
@@ -251,7 +237,7 @@ impl Chart {
         }
     }
 
-    /// For who cannot see it.
+    /// For readers who cannot see it.
     fn in_words(&self) -> String {
         let names: Vec<_> = self.lines.iter().map(|line| line.name.as_str()).collect();
         format!(
@@ -286,7 +272,9 @@ impl Chart {
     }
 
     fn line(&self, at: usize, line: &Line) -> Markup {
-        let spread_at = |x: f64| x + (index(at) - (index(self.lines.len()) - 1.0) / 2.0) * DODGE;
+        let width = BAR_WIDTH_MAX.min(BARS_WIDTH / index(self.lines.len()));
+        let apart = if self.bars { width + 2.0 } else { DODGE };
+        let spread_at = |x: f64| x + (index(at) - (index(self.lines.len()) - 1.0) / 2.0) * apart;
         let place = |point: &Point| (self.x.x(point.x), self.y.y(point.y));
         let path = line.points.iter().enumerate().map(|(at, point)| {
             let (x, y) = place(point);
@@ -294,13 +282,19 @@ impl Chart {
         });
         html! {
             g class=(line.class()) {
-                path.line d=(path.collect::<String>()) {}
+                @if !self.bars { path.line d=(path.collect::<String>()) {} }
                 @for point in &line.points {
+                    @if self.bars {
+                        @let (x, y) = place(point);
+                        rect.bar.hollow[point.hollow] x=(px(spread_at(x) - width / 2.0)) y=(px(y)) width=(px(width)) height=(px(HEIGHT - BOTTOM - y)) {
+                            title { (point.label) }
+                        }
+                    }
                     @if let Some((low, high)) = point.spread.filter(|(low, high)| high > low) {
                         @let x = px(spread_at(self.x.x(point.x)));
                         line.spread x1=(x) x2=(x) y1=(px(self.y.y(low))) y2=(px(self.y.y(high))) {}
                     }
-                    @if !point.label.is_empty() {
+                    @if !self.bars && !point.label.is_empty() {
                         @let (x, y) = place(point);
                         circle.hollow[point.hollow] cx=(px(x)) cy=(px(y)) r="3.5" { title { (point.label) } }
                     }
@@ -315,10 +309,12 @@ impl Line {
         format!("s{}{}", self.side, if self.dashed { " dashed" } else { "" })
     }
 
-    fn swatch(&self) -> Markup {
+    fn swatch(&self, bar: bool) -> Markup {
         html! {
             svg.swatch viewBox="0 0 26 10" aria-hidden="true" {
-                g class=(self.class()) { path.line d="M1 5L25 5" {} circle cx="13" cy="5" r="3.5" {} }
+                g class=(self.class()) {
+                    @if bar { rect.bar x="8" y="0" width="10" height="10" {} } @else { path.line d="M1 5L25 5" {} circle cx="13" cy="5" r="3.5" {} }
+                }
             }
         }
     }
@@ -378,19 +374,21 @@ pub fn number(value: f64) -> String {
     let text = format!("{value:.digits$}");
     let (whole, fraction) = text.split_once('.').unwrap_or((&text, ""));
     let (sign, whole) = whole.strip_prefix('-').map_or(("", whole), |whole| ("−", whole));
-    let mut out = String::from(sign);
-    for (at, digit) in whole.chars().enumerate() {
-        if at > 0 && (whole.len() - at).is_multiple_of(3) && whole.len() > 3 {
+    let (whole, fraction) = (apart(whole), fraction.trim_end_matches('0'));
+    let point = if fraction.is_empty() { "" } else { "." };
+    format!("{sign}{whole}{point}{fraction}")
+}
+
+/// Digits with a comma between thousands.
+pub fn apart(digits: &str) -> String {
+    let mut out = String::new();
+    for (at, digit) in digits.chars().enumerate() {
+        if at > 0 && (digits.len() - at).is_multiple_of(3) {
             out.push(',');
         }
         out.push(digit);
     }
-    let fraction = fraction.trim_end_matches('0');
-    if fraction.is_empty() {
-        out
-    } else {
-        format!("{out}.{fraction}")
-    }
+    out
 }
 
 /// A time with the unit that suits it.
@@ -445,14 +443,11 @@ mod tests {
         let axis = Axis::from_zero("k/s", [3.0, 87.0]);
         assert_eq!(labels(&axis), ["0", "20", "40", "60", "80", "100"]);
         assert_eq!(axis.scale, Scale::Linear { low: 0.0, high: 100.0 });
-        let axis = Axis::latency("latency", [7.0, 4321.0]);
-        assert_eq!(axis.scale, Scale::Log { low: 5.0, high: 5000.0 });
-        assert_eq!(labels(&axis), ["10 µs", "100 µs", "1 ms"]);
+        let axis = Axis::latency("latency", [7.0, 43210.0]);
+        assert_eq!(axis.scale, Scale::Log { low: 5.0, high: 5e4 });
+        assert_eq!(labels(&axis), ["10 µs", "100 µs", "1 ms", "10 ms"]);
         let axis = Axis::latency("latency", [7.0, 43.0]);
         assert_eq!(labels(&axis), ["5 µs", "10 µs", "20 µs", "50 µs"]);
-        let axis = Axis::percentiles("of requests", [50.0, 99.9, 100.0]);
-        assert_eq!(labels(&axis), ["0 %", "50 %", "90 %", "99 %", "99.9 %"]);
-        assert!((axis.scale.at(99.9) - 1.0).abs() < 1e-9 && axis.scale.at(0.0).abs() < 1e-9);
     }
 
     #[test]
@@ -462,7 +457,6 @@ mod tests {
             Axis::around("", [5.0]),
             Axis::latency("", []),
             Axis::latency("", [1.0]),
-            Axis::percentiles("", []),
         ] {
             assert!(labels(&axis).len() >= 2 && axis.scale.at(1.0).is_finite(), "{:?}", axis.scale);
         }

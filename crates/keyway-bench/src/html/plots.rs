@@ -3,16 +3,22 @@
 //! A plot *against* something takes the cells that differ in nothing else; one cell alone is in the tables, and gives no line.
 
 use crate::html::chart::{Axis, Chart, Line, Point, number, time};
-use crate::report::{CellReport, Report, Row, SideReport};
-use crate::samples::Samples;
+use crate::medians::{Sides, Spread};
+use crate::plan::Door;
+use crate::report::{CellReport, Report, SideReport};
 
 /// What cells of one plot may differ in.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Varied {
+pub enum Varied {
+    /// connections, threads or processes
     Connections,
+    /// requests on the way on each connection
     Pipeline,
+    /// keys of one get
     Multiget,
+    /// of each cache
     Memory,
+    /// of an open loop
     Rate,
 }
 
@@ -30,11 +36,21 @@ impl Varied {
 }
 
 /// A cell in words, without what varies.
-fn described(cell: &CellReport, varied: Option<Varied>) -> String {
+pub fn label(cell: &CellReport, varied: Option<Varied>) -> String {
     let fixed = |what: Varied| varied != Some(what);
-    let mut words = vec![cell.workload.clone(), cell.door.clone()];
+    let door = Door::parse(&cell.door);
+    let way = match door {
+        Ok(Door::Library | Door::Processes) => "in process",
+        Ok(Door::Unix) => "Unix socket",
+        Ok(Door::Tcp) => "TCP",
+        Ok(Door::Udp) => "UDP",
+        Ok(Door::Split) => "UDP and TCP",
+        Ok(Door::Libmemcached) | Err(_) => &cell.door,
+    };
+    let mut words = vec![cell.about.clone(), way.to_owned()];
     if fixed(Varied::Connections) {
-        words.push(format!("{} {}", cell.connections, units(&cell.door, cell.connections)));
+        let unit = door.map_or("connections", |door| door.unit(cell.connections));
+        words.push(format!("{} {unit}", cell.connections));
     }
     if fixed(Varied::Pipeline) && cell.pipeline > 1 {
         words.push(format!("{} pipelined", cell.pipeline));
@@ -45,87 +61,216 @@ fn described(cell: &CellReport, varied: Option<Varied>) -> String {
     if let Some(rate) = cell.rate.filter(|_| fixed(Varied::Rate)) {
         words.push(format!("{} k/s", number(rate / 1e3)));
     }
-    words.extend(cell.limit.iter().map(|limit| format!("highest rate with {limit}")));
     words.extend(cell.churn.map(|churn| format!("{churn} operations a connection")));
     if fixed(Varied::Memory) && cell.memory_limited {
         words.push(format!("{} MiB", cell.memory_mib));
     }
+    words.extend(cell.setting.clone());
     words.join(", ")
 }
 
-/// Where the two sides are reached by different ways.
+/// A cell in words, and how its peer is reached where Keyway is reached otherwise.
+pub fn row_label(cell: &CellReport) -> String {
+    let beside = beside_socket(cell).map(|beside| format!(" ({beside})")).unwrap_or_default();
+    label(cell, None) + &beside
+}
+
+/// Where Keyway is called and its peer is not.
+fn beside_socket(cell: &CellReport) -> Option<String> {
+    let peer = cell
+        .sides
+        .get(1)
+        .filter(|_| matches!(cell.door.as_str(), "library" | "processes"))?;
+    let way = if peer.way.is_empty() { "over a socket" } else { &peer.way };
+    Some(format!("a call; {} {way}", peer.name))
+}
+
 fn reached(cells: &[&CellReport]) -> String {
-    let calls = cells
-        .iter()
-        .any(|cell| cell.sides.len() > 1 && matches!(cell.door.as_str(), "library" | "processes"));
-    if calls {
-        "Keyway by function calls, its peer through its Unix socket.".to_owned()
-    } else {
-        String::new()
-    }
+    let beside = cells.iter().find_map(|cell| beside_socket(cell));
+    beside.map_or(String::new(), |beside| format!("Keyway by {beside}."))
 }
 
-/// What several of a door are called, and one.
-fn units(door: &str, count: usize) -> &'static str {
-    match (door, count) {
-        ("library" | "libmemcached", 1) => "thread",
-        ("library" | "libmemcached", _) => "threads",
-        ("processes", 1) => "process",
-        ("processes", _) => "processes",
-        ("udp", 1) => "socket",
-        ("udp", _) => "sockets",
-        (_, 1) => "connection",
-        _ => "connections",
-    }
+/// A kind of plot: a figure against what is varied.
+struct Sweep {
+    /// as the page's parts are called
+    kind: &'static str,
+    varied: Varied,
+    /// in the title, where it is not plain what is varied
+    against: &'static str,
+    /// to the right; empty: connections, threads or processes
+    across: &'static str,
+    upwards: &'static str,
+    /// in the report; the second is dashed
+    figures: &'static [&'static str],
+    has: fn(&CellReport) -> bool,
 }
 
-/// Cells that differ in one thing alone, at least two of it, from its least to its most; with what they have in common.
-fn groups(report: &Report, varied: Varied, has: impl Fn(&CellReport) -> bool) -> Vec<(String, Vec<&CellReport>)> {
-    let mut groups: Vec<(String, u64, Vec<&CellReport>)> = Vec::new();
-    for cell in report.cells.iter().filter(|cell| has(cell)) {
-        let name = described(cell, Some(varied));
-        match groups.iter_mut().find(|group| group.0 == name && group.1 == cell.items) {
-            Some(group) => group.2.push(cell),
-            None => groups.push((name, cell.items, vec![cell])),
+impl Sweep {
+    const fn throughput(varied: Varied, against: &'static str, across: &'static str) -> Self {
+        Self {
+            kind: "throughput",
+            varied,
+            against,
+            across,
+            upwards: "throughput, thousand operations a second",
+            figures: &["throughput"],
+            has: |cell| cell.rate.is_none(),
         }
     }
-    for group in &mut groups {
-        group.2.sort_by(|a, b| varied.of(a).total_cmp(&varied.of(b)));
-        group.2.dedup_by(|a, b| varied.of(a) == varied.of(b));
+}
+
+const THROUGHPUTS: [Sweep; 3] = [
+    Sweep::throughput(Varied::Connections, "", ""),
+    Sweep::throughput(
+        Varied::Pipeline,
+        ", against pipelining",
+        "requests on the way on each connection",
+    ),
+    Sweep::throughput(Varied::Multiget, ", against keys of a get", "keys of one get"),
+];
+
+const LATENCY_AT_RATE: Sweep = Sweep {
+    kind: "load",
+    varied: Varied::Rate,
+    against: "",
+    across: "rate, thousand operations a second",
+    upwards: "latency",
+    figures: &["latency, p99", "latency, p50"],
+    has: |cell| cell.rate.is_some(),
+};
+
+const HITS: Sweep = Sweep {
+    kind: "hits",
+    varied: Varied::Memory,
+    against: "",
+    across: "memory of each cache, MiB",
+    upwards: "gets that hit, %",
+    figures: &[HIT],
+    has: |cell| cell.memory_limited,
+};
+
+/// No figure of the report: where no get missed, it has no row of those that did.
+const HIT: &str = "hits";
+
+/// Throughput against connections, pipelined requests, and keys of a get.
+pub fn throughput(report: &Report) -> Vec<Chart> {
+    THROUGHPUTS.iter().flat_map(|sweep| sweep.charts(report)).collect()
+}
+
+/// Latency against the rate of open loops.
+pub fn latency_at_rate(report: &Report) -> Vec<Chart> {
+    LATENCY_AT_RATE.charts(report)
+}
+
+/// Hit ratio against memory.
+pub fn hit_ratio(report: &Report) -> Vec<Chart> {
+    HITS.charts(report)
+}
+
+impl Sweep {
+    /// One of each group of cells that differ in nothing else, at least two of them, from the least to the most.
+    fn charts(&self, report: &Report) -> Vec<Chart> {
+        let mut groups: Vec<(String, u64, Vec<&CellReport>)> = Vec::new();
+        for cell in report.cells.iter().filter(|cell| (self.has)(cell)) {
+            let name = label(cell, Some(self.varied));
+            match groups.iter_mut().find(|group| group.0 == name && group.1 == cell.items) {
+                Some(group) => group.2.push(cell),
+                None => groups.push((name, cell.items, vec![cell])),
+            }
+        }
+        for (_, _, cells) in &mut groups {
+            cells.sort_by(|a, b| self.varied.of(a).total_cmp(&self.varied.of(b)));
+            cells.dedup_by(|a, b| self.varied.of(a) == self.varied.of(b));
+        }
+        groups.retain(|group| group.2.len() > 1);
+        let charts = groups
+            .into_iter()
+            .filter_map(|(name, _, cells)| self.chart(report, &name, &cells));
+        charts.collect()
     }
-    groups.retain(|group| group.2.len() > 1);
-    groups.into_iter().map(|(name, _, cells)| (name, cells)).collect()
-}
 
-/// Names of the sides that these cells have, Keyway's first.
-fn sides(cells: &[&CellReport]) -> Vec<String> {
-    let most = cells.iter().max_by_key(|cell| cell.sides.len());
-    most.map(|cell| cell.sides.iter().map(|side| side.name.clone()).collect())
-        .unwrap_or_default()
-}
+    fn chart(&self, report: &Report, name: &str, cells: &[&CellReport]) -> Option<Chart> {
+        let most = cells.iter().max_by_key(|cell| cell.sides.len())?;
+        let mut lines = Vec::new();
+        for (at, side) in most.sides.iter().enumerate() {
+            for (number, figure) in self.figures.iter().enumerate() {
+                let short = figure.strip_prefix("latency").unwrap_or_default();
+                let points = cells.iter().filter_map(|cell| self.point(report, cell, at, figure));
+                lines.push(Line {
+                    name: format!("{}{short}", side.name),
+                    side: at,
+                    dashed: number > 0,
+                    points: points.collect(),
+                });
+            }
+        }
+        lines.retain(|line: &Line| !line.points.is_empty());
+        // Two points are bars.
+        let bars = lines.iter().all(|line| line.points.len() <= 2);
+        let units = || Door::parse(&cells[0].door).map_or("connections", |door| door.unit(2));
+        let across = if self.across.is_empty() { units() } else { self.across };
+        let (widths, heights) = (widths(&lines), heights(&lines));
+        let x = match self.varied {
+            _ if bars => Axis::halves(across, widths),
+            Varied::Rate => Axis::from_zero(across, widths),
+            _ => Axis::doubling(across, widths),
+        };
+        let y = match self.kind {
+            "load" if bars => Axis::from_zero("latency, µs", heights),
+            "load" => Axis::latency(self.upwards, heights),
+            "hits" if !bars => Axis::around(self.upwards, heights),
+            _ => Axis::from_zero(self.upwards, heights),
+        };
+        let hollow = lines.iter().any(|line| line.points.iter().any(|point| point.hollow));
+        (!lines.is_empty()).then(|| Chart {
+            kind: self.kind,
+            title: format!("{name}{}", self.against),
+            note: self.note(cells, hollow),
+            x,
+            y,
+            lines,
+            bars,
+        })
+    }
 
-fn row<'a>(report: &'a Report, cell: &CellReport, figure: &str) -> Option<&'a Row> {
-    report.rows.iter().find(|row| row.cell == cell.name && row.figure == figure)
-}
+    fn note(&self, cells: &[&CellReport], hollow: bool) -> String {
+        let own = match self.kind {
+            "load" => "Open loop: latency counts from the moment at which a request was due. ",
+            "hits" => "A miss stores its item where the workload says so. ",
+            _ => "",
+        };
+        let behind = " Hollow: the cache did not keep up, and its latency is that of a queue that grows.";
+        format!("{own}{}{}", reached(cells), if hollow { behind } else { "" })
+    }
 
-/// Of one side: the median and its spread.
-fn figure(report: &Report, cell: &CellReport, figure: &str, side: usize) -> Option<(f64, (f64, f64))> {
-    let row = row(report, cell, figure)?;
-    let spread = match side {
-        0 => row.sides.of_keyway(),
-        _ => row.sides.of_peer(),
-    };
-    let median = spread.median?;
-    Some((median, (spread.low.unwrap_or(median), spread.high.unwrap_or(median))))
-}
-
-/// A line of points that were measured.
-fn line(name: &str, side: usize, dashed: bool, points: Vec<Point>) -> Line {
-    Line {
-        name: name.to_owned(),
-        side,
-        dashed,
-        points,
+    fn point(&self, report: &Report, cell: &CellReport, at: usize, figure: &str) -> Option<Point> {
+        let side = cell.sides.get(at)?;
+        let spread = if figure == HIT {
+            hit_percents(side)
+        } else {
+            let row = report.rows.iter().find(|row| row.cell == cell.name && row.figure == figure)?;
+            if at == 0 { row.sides.of_keyway() } else { row.sides.of_peer() }
+        };
+        let y = spread.median?;
+        let (low, high) = (spread.low.unwrap_or(y), spread.high.unwrap_or(y));
+        let hollow = side.runs.iter().any(|run| run.unanswered > 0);
+        let x = self.varied.of(cell);
+        let shown = |value: f64| if self.kind == "load" { time(value) } else { number(value) };
+        Some(Point {
+            x,
+            y,
+            spread: Some((low, high)),
+            label: format!(
+                "{}, {}: {figure} {} ({}–{}){}",
+                side.name,
+                number(x),
+                shown(y),
+                shown(low),
+                shown(high),
+                if hollow { "; it did not keep up" } else { "" }
+            ),
+            hollow,
+        })
     }
 }
 
@@ -145,248 +290,12 @@ fn widths(lines: &[Line]) -> Vec<f64> {
         .collect()
 }
 
-/// Throughput against connections, pipelined requests, and keys of a get.
-pub fn throughput(report: &Report) -> Vec<Chart> {
-    let sweeps = [
-        (Varied::Connections, "", "against their number"),
-        (
-            Varied::Pipeline,
-            "requests on the way on each connection",
-            "against pipelining",
-        ),
-        (Varied::Multiget, "keys of one get", "against keys of a get"),
-    ];
-    let mut charts = Vec::new();
-    for (varied, axis, against) in sweeps {
-        for (name, cells) in groups(report, varied, |cell| cell.rate.is_none()) {
-            let axis = if axis.is_empty() { units(&cells[0].door, 2) } else { axis };
-            let title = match varied {
-                Varied::Connections => name,
-                _ => format!("{name}, {against}"),
-            };
-            charts.extend(throughput_chart(report, title, varied, axis, &cells));
-        }
-    }
-    charts
-}
-
-fn throughput_chart(report: &Report, title: String, varied: Varied, axis: &str, cells: &[&CellReport]) -> Option<Chart> {
-    let point = |cell: &CellReport, side: usize, name: &str| {
-        let (y, (low, high)) = figure(report, cell, "throughput", side)?;
-        let x = varied.of(cell);
-        Some(Point {
-            x,
-            y,
-            spread: Some((low, high)),
-            label: format!(
-                "{name}, {} {axis}: {} k/s ({}–{})",
-                number(x),
-                number(y),
-                number(low),
-                number(high)
-            ),
-            hollow: false,
-        })
-    };
-    let lines: Vec<Line> = sides(cells)
-        .iter()
-        .enumerate()
-        .map(|(side, name)| {
-            line(
-                name,
-                side,
-                false,
-                cells.iter().filter_map(|cell| point(cell, side, name)).collect(),
-            )
-        })
-        .filter(|line| !line.points.is_empty())
-        .collect();
-    (!lines.is_empty()).then(|| Chart {
-        kind: "throughput",
-        title,
-        note: reached(cells),
-        x: Axis::doubling(axis, widths(&lines)),
-        y: Axis::from_zero("throughput, thousand operations a second", heights(&lines)),
-        lines,
-    })
-}
-
-/// Latency against the rate of open loops.
-pub fn latency_under_load(report: &Report) -> Vec<Chart> {
-    let groups = groups(report, Varied::Rate, |cell| cell.rate.is_some());
-    groups
-        .into_iter()
-        .filter_map(|(name, cells)| load_chart(report, name, &cells))
-        .collect()
-}
-
-fn load_chart(report: &Report, title: String, cells: &[&CellReport]) -> Option<Chart> {
-    let names = sides(cells);
-    let kept_up = |cell: &CellReport, side: usize| {
-        cell.sides
-            .get(side)
-            .is_none_or(|side| side.runs.iter().all(|run| run.unanswered == 0))
-    };
-    let point = |cell: &CellReport, side: usize, percentile: &str| {
-        let (y, (low, high)) = figure(report, cell, &format!("latency, {percentile}"), side)?;
-        let hollow = !kept_up(cell, side);
-        let behind = if hollow { "; it did not keep up" } else { "" };
-        Some(Point {
-            x: Varied::Rate.of(cell),
-            y,
-            spread: Some((low, high)),
-            label: format!(
-                "{}, {} k/s: {percentile} {} ({}–{}){behind}",
-                names[side],
-                number(Varied::Rate.of(cell)),
-                time(y),
-                time(low),
-                time(high)
-            ),
-            hollow,
-        })
-    };
-    let mut lines = Vec::new();
-    for (side, name) in names.iter().enumerate() {
-        for (percentile, dashed) in [("p99", false), ("p50", true)] {
-            let points: Vec<_> = cells.iter().filter_map(|cell| point(cell, side, percentile)).collect();
-            if !points.is_empty() {
-                lines.push(line(&format!("{name}, {percentile}"), side, dashed, points));
-            }
-        }
-    }
-    let behind = lines.iter().any(|line| line.points.iter().any(|point| point.hollow));
-    (!lines.is_empty()).then(|| Chart {
-        kind: "load",
-        title,
-        note: format!(
-            "Open loop: latency counts from the moment at which a request was due. {}{}",
-            reached(cells),
-            if behind {
-                " Hollow: the cache did not keep up, and its latency is that of a queue that grows."
-            } else {
-                ""
-            }
-        ),
-        x: Axis::from_zero("rate, thousand operations a second", widths(&lines)),
-        y: Axis::latency_upwards("latency", heights(&lines)),
-        lines,
-    })
-}
-
-/// Hit ratio against memory.
-pub fn hit_ratio(report: &Report) -> Vec<Chart> {
-    let groups = groups(report, Varied::Memory, |cell| cell.memory_limited);
-    groups
-        .into_iter()
-        .filter_map(|(name, cells)| hit_chart(name, &cells))
-        .collect()
-}
-
-fn hit_chart(title: String, cells: &[&CellReport]) -> Option<Chart> {
-    let point = |cell: &CellReport, side: &SideReport| {
-        let ratios = hit_percents(side)?;
-        let x = Varied::Memory.of(cell);
-        Some(Point {
-            x,
-            y: ratios.median(),
-            spread: Some((ratios.low(), ratios.high())),
-            label: format!(
-                "{}, {} MiB: {} % of gets hit ({})",
-                side.name,
-                number(x),
-                number(ratios.median()),
-                ratios.show(2)
-            ),
-            hollow: false,
-        })
-    };
-    let of_side = |(at, name): (usize, &String)| {
-        let points = cells.iter().filter_map(|cell| point(cell, cell.sides.get(at)?));
-        line(name, at, false, points.collect())
-    };
-    let lines: Vec<Line> = sides(cells)
-        .iter()
-        .enumerate()
-        .map(of_side)
-        .filter(|line| !line.points.is_empty())
-        .collect();
-    (!lines.is_empty()).then(|| Chart {
-        kind: "hits",
-        title,
-        note: format!(
-            "{} items are asked for; a miss stores its item where the workload says so.",
-            number(items(cells))
-        ),
-        x: Axis::doubling("memory of each cache, MiB", widths(&lines)),
-        y: Axis::around("gets that hit, %", heights(&lines)),
-        lines,
-    })
-}
-
-#[allow(clippy::cast_precision_loss, reason = "items are far below 2^53")]
-fn items(cells: &[&CellReport]) -> f64 {
-    cells.first().map_or(0.0, |cell| cell.items as f64)
-}
-
 /// Of each measurement that had gets.
 #[allow(clippy::cast_precision_loss, reason = "counts are below 2^53")]
-fn hit_percents(side: &SideReport) -> Option<Samples> {
+fn hit_percents(side: &SideReport) -> Spread {
     let runs = side.runs.iter().filter(|run| run.hits + run.misses > 0);
     let percents: Vec<f64> = runs
         .map(|run| run.hits as f64 / (run.hits + run.misses) as f64 * 100.0)
         .collect();
-    (!percents.is_empty()).then(|| percents.into_iter().collect())
-}
-
-/// Distributions of latency, one for each cell.
-pub fn latencies(report: &Report) -> Vec<Chart> {
-    report.cells.iter().filter_map(latency_chart).collect()
-}
-
-fn latency_chart(cell: &CellReport) -> Option<Chart> {
-    let sides = cell.sides.iter().enumerate();
-    let lines: Vec<Line> = sides
-        .map(|(at, side)| line(&side.name, at, false, distribution(side)))
-        .filter(|line| line.points.len() > 1)
-        .collect();
-    (!lines.is_empty()).then(|| Chart {
-        kind: "latency",
-        title: described(cell, None),
-        note: reached(&[cell]),
-        x: Axis::latency("latency", widths(&lines)),
-        y: Axis::percentiles("operations that took no longer", heights(&lines)),
-        lines,
-    })
-}
-
-/// Up to the first percentile that is the longest of all: what lies beyond was decided by the same request.
-fn distribution(side: &SideReport) -> Vec<Point> {
-    /// Those that are marked.
-    const MARKED: [f64; 5] = [50.0, 90.0, 99.0, 99.9, 99.99];
-    let longest = side.latency_us.last().map_or(0.0, |(_, us)| *us);
-    let mut points: Vec<Point> = Vec::new();
-    for (percent, us) in side
-        .latency_us
-        .iter()
-        .copied()
-        .filter(|(percent, us)| *percent < 100.0 && *us > 0.0)
-    {
-        let label = if MARKED.contains(&percent) {
-            format!("{}: {percent} % took no longer than {}", side.name, time(us))
-        } else {
-            String::new()
-        };
-        points.push(Point {
-            x: us,
-            y: percent,
-            spread: None,
-            label,
-            hollow: false,
-        });
-        if us >= longest {
-            break;
-        }
-    }
-    points
+    Sides::of(&percents, &[]).of_keyway()
 }

@@ -1,10 +1,11 @@
-//! Tables of the page: every row of every cell, what papers say, what changed.
+//! Tables of the page: every row of every cell, and what changed.
 
 use crate::compare::{Change, Comparison, Verdict};
-use crate::html::chart::number;
+use crate::html::chart::{apart, number};
+use crate::html::plots::row_label;
 use crate::html::ratios::digits;
+use crate::medians::Spread;
 use crate::report::{Better, CellReport, Report, Row};
-use crate::sides::Spread;
 use maud::{Markup, html};
 
 /// More cells than this are folded: their summaries still say what they gave.
@@ -17,8 +18,8 @@ pub fn rows(report: &Report) -> Markup {
         @for cell in &report.cells {
             @let rows: Vec<_> = report.rows.iter().filter(|row| row.cell == cell.name).collect();
             details.cell open[open] {
-                summary { (cell.name) span.brief { (brief(&rows)) } }
-                p.note { (cell.about) "; " (grouped(cell.items)) " items, " (grouped(cell.memory_mib)) " MiB" }
+                summary { (row_label(cell)) span.brief { (brief(&rows)) } }
+                p.note { (grouped(cell.items)) " items, " (grouped(cell.memory_mib)) " MiB" }
                 (cell_table(cell, &rows))
             }
         }
@@ -41,14 +42,17 @@ fn brief(rows: &[&Row]) -> String {
 }
 
 fn cell_table(cell: &CellReport, rows: &[&Row]) -> Markup {
-    let peer = cell.sides.get(1).map(|side| side.name.as_str());
+    let own = cell.sides.first().map_or("", |side| side.way.as_str());
     html! {
         div.scroll { table {
-            thead { tr { th {} th { "Keyway" } @if let Some(peer) = peer { th { (peer) } th { "ratio" } } } }
+            thead { tr {
+                th {} th { "Keyway" br; span.note { (own) } }
+                @if let Some(peer) = cell.sides.get(1) { th { (peer.name) br; span.note { (peer.way) } } th { "ratio" } }
+            } }
             tbody { @for row in rows { tr {
                 th scope="row" { (row.figure) @if !row.unit.is_empty() { ", " (row.unit) } }
                 td { (value(row.sides.of_keyway(), row.digits)) }
-                @if peer.is_some() {
+                @if cell.sides.len() > 1 {
                     td { (value(row.sides.of_peer(), row.digits)) }
                     td.(ahead(row)) { (value(row.sides.of_ratio(), ratio_digits(row))) }
                 }
@@ -61,7 +65,7 @@ fn ratio_digits(row: &Row) -> usize {
     digits(row.sides.ratio.unwrap_or(1.0))
 }
 
-/// Who is ahead, if that is more than the spread: a class.
+/// Which side is ahead, if that is more than the spread: a class.
 pub fn ahead(row: &Row) -> &'static str {
     let (Some(low), Some(high)) = (row.sides.ratio_low, row.sides.ratio_high) else {
         return "even";
@@ -84,7 +88,7 @@ pub fn value(spread: Spread, digits: usize) -> Markup {
     }
 }
 
-/// With this many digits behind the point, and thousands apart.
+/// With this many digits after the point, and thousands apart.
 fn fixed(value: f64, digits: usize) -> String {
     let text = format!("{value:.digits$}");
     let (whole, rest) = text.split_at(text.find('.').unwrap_or(text.len()));
@@ -96,20 +100,8 @@ fn grouped(count: u64) -> String {
     apart(&count.to_string())
 }
 
-/// Digits with a comma between thousands.
-fn apart(digits: &str) -> String {
-    let mut out = String::new();
-    for (at, digit) in digits.chars().enumerate() {
-        if at > 0 && (digits.len() - at).is_multiple_of(3) {
-            out.push(',');
-        }
-        out.push(digit);
-    }
-    out
-}
-
 /// What changed, the worst first; what stayed is folded.
-pub fn changes(comparison: &Comparison) -> Markup {
+pub fn changes(comparison: &Comparison, label: &dyn Fn(&str) -> String) -> Markup {
     let mut moved: Vec<&Change> = Vec::new();
     for verdict in [Verdict::Worse, Verdict::Better, Verdict::Noise] {
         moved.extend(comparison.changes.iter().filter(|change| change.verdict == verdict));
@@ -122,21 +114,21 @@ pub fn changes(comparison: &Comparison) -> Markup {
     html! {
         p { (comparison.summary()) "." }
         @for note in &comparison.notes { p.note { (note) } }
-        @if !moved.is_empty() { (changes_table(&moved)) }
-        @if !same.is_empty() { details.cell { summary { "the same, or not judged: " (same.len()) } (changes_table(&same)) } }
+        @if !moved.is_empty() { (changes_table(&moved, label)) }
+        @if !same.is_empty() { details.cell { summary { "the same, or not judged: " (same.len()) } (changes_table(&same, label)) } }
         @for (what, names) in [("Only in the old report", &comparison.gone), ("Only in this one", &comparison.appeared)] {
             @if !names.is_empty() { details.cell { summary { (what) ": " (names.len()) } ul { @for name in names { li { (name) } } } } }
         }
     }
 }
 
-fn changes_table(changes: &[&Change]) -> Markup {
+fn changes_table(changes: &[&Change], label: &dyn Fn(&str) -> String) -> Markup {
     html! {
         div.scroll { table {
             thead { tr { th {} th { "old" } th { "new" } th { "old, ratio to the peer" } th { "new, ratio to the peer" } th { "new / old" } th {} } }
             tbody { @for change in changes { tr {
                 @let (old, new) = (&change.old, &change.new);
-                th scope="row" { (new.name) @if !new.unit.is_empty() { ", " (new.unit) } }
+                th scope="row" { (label(&new.cell)) ": " (new.figure) @if !new.unit.is_empty() { ", " (new.unit) } }
                 @for row in [old, new] { td { (value(row.sides.of_keyway(), row.digits)) } }
                 @for row in [old, new] { td { @if change.beside_peer { (value(row.sides.of_ratio(), ratio_digits(row))) } } }
                 td { (value(Spread::none(change.factor), 2)) }

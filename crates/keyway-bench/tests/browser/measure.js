@@ -26,14 +26,15 @@
     }
     const grid = of(drawing, "g.grid line").map(line => line.getBoundingClientRect());
     const [left, right] = [Math.min(...grid.map(box => box.left)), Math.max(...grid.map(box => box.right))];
-    for (const mark of of(drawing, "path.line, circle")) {
+    for (const mark of of(drawing, "path.line, circle, rect.bar")) {
       const box = mark.getBoundingClientRect();
       if (box.left < left - 6 || box.right > right + 6 || box.top < frame.top || box.bottom > frame.bottom) found.outside.push(named(mark));
     }
-    const plots = found.plots[chart.dataset.plot] ||= { charts: 0, lines: 0, marks: 0, spreads: 0, legends: 0, hollow: 0, ticks: 0 };
+    const plots = found.plots[chart.dataset.plot] ||= { charts: 0, lines: 0, marks: 0, bars: 0, spreads: 0, legends: 0, hollow: 0, ticks: 0 };
     plots.charts += 1;
     plots.lines += of(drawing, "path.line").filter(path => path.getTotalLength() > 20).length;
     plots.marks += of(drawing, "circle").length;
+    plots.bars += of(drawing, "rect.bar").length;
     plots.hollow += of(drawing, "circle.hollow").length;
     plots.spreads += of(drawing, "line.spread").length;
     plots.ticks += of(drawing, "g.ticks text").length;

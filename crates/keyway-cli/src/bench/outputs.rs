@@ -18,7 +18,7 @@ pub(super) struct Outputs {
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
     /// Take a report that --json wrote instead of measuring: shows its tables, or makes the page or the comparison that is asked for
-    #[arg(long, value_name = "FILE", conflicts_with_all = MEASURING)]
+    #[arg(long, value_name = "FILE", conflicts_with = "Measuring")]
     from: Option<PathBuf>,
     /// Show what changed since a report that --json wrote; the exit code is 1 if anything got worse
     #[arg(long, value_name = "FILE")]
@@ -27,44 +27,6 @@ pub(super) struct Outputs {
     #[arg(long, value_name = "PERCENT", value_parser = parse_percent, default_value_t = compare::THRESHOLD_PERCENT, requires = "compare")]
     threshold: f64,
 }
-
-/// Whatever tells how to measure.
-pub(super) const MEASURING: [&str; 34] = [
-    "quick",
-    "reproduce",
-    "scale",
-    "workload",
-    "door",
-    "connections",
-    "pipeline",
-    "multiget",
-    "rate",
-    "load",
-    "peak",
-    "flood",
-    "churn",
-    "idle",
-    "items",
-    "value_size",
-    "fill",
-    "trace",
-    "popularity",
-    "memory",
-    "seconds",
-    "warmup",
-    "repeat",
-    "seed",
-    "against",
-    "server",
-    "libmemcached",
-    "server_threads",
-    "server_cpus",
-    "server_options",
-    "memcached_options",
-    "client_threads",
-    "client_cpus",
-    "patience",
-];
 
 impl Outputs {
     /// Whether standard output is the report's alone.
@@ -82,7 +44,7 @@ impl Outputs {
         self.compare.as_deref().map(read).transpose()
     }
 
-    /// Refuses, before anything is measured, files that cannot be written behind it.
+    /// Refuses, before anything is measured, files that could not be written after it.
     pub(super) fn check(&self) -> Result<(), Failure> {
         let json = self.json.as_deref().filter(|_| !self.take_stdout());
         for path in json.into_iter().chain(self.html.as_deref()) {
@@ -117,7 +79,7 @@ impl Outputs {
         self.judge(report, comparison.as_ref())
     }
 
-    /// A run that failed is told before what got worse; a stored one was told when it ran.
+    /// A failed run is reported before what got worse; a stored one was reported when it ran.
     fn judge(&self, report: &Report, comparison: Option<&Comparison>) -> Result<(), Failure> {
         if let Some(failure) = report
             .failures

@@ -4,24 +4,24 @@
 //! The paper's machine: one Xeon Gold 5215 (10 cores, 20 hyperthreads, 2.5 GHz, 192 GB), a kernel with Hodor, YCSB's zipfian keys,
 //! 4·10⁷ records of 128 B or 10⁶ of 5 KB, memcached over Unix sockets with 4 or 8 threads.
 
-use super::{Preset, Reproduction, has_gate, machines, side};
-use crate::machine;
-use crate::paper::{PaperRow, PaperTable};
-use crate::plan::{Cell, Door};
-use crate::report::Better;
-use crate::run::CellRan;
-use crate::samples::Samples;
-use crate::workloads;
+use crate::presets::{Preset, Reproduction, has_gate, machines, side};
+use crate::table::{PaperRow, PaperTable};
+use keyway_bench::machine;
+use keyway_bench::medians::Samples;
+use keyway_bench::plan::{Cell, Door};
+use keyway_bench::report::Better;
+use keyway_bench::run::CellResult;
+use keyway_bench::workloads;
 use std::io;
 use std::time::Duration;
 
-pub(super) const FIG5: Preset = Preset {
+pub(crate) const FIG5: Preset = Preset {
     name: "hodor-fig5",
     about: "memcached as a protected library (ICPP 2020), Figure 5: latency of one caller, on memcached's CPU and on another one",
     run: fig5,
 };
 
-pub(super) const FIG6_9: Preset = Preset {
+pub(crate) const FIG6_9: Preset = Preset {
     name: "hodor-fig6-9",
     about: "the same, Figures 6 to 9: throughput of 1 to 8 threads and processes, 128 B and 5 KB, 95 % and 50 % read",
     run: fig6_9,
@@ -56,7 +56,7 @@ fn fig5(reproduction: &mut Reproduction<'_>) -> io::Result<()> {
     let dropin = reproduction.dropin().is_some();
     let gate = has_gate()?;
     let allowed = machine::allowed_cpus()?;
-    // Interrupts, and everybody who does not choose, are on the first.
+    // Interrupts, and programs that do not choose, are on the first.
     let own = reproduction
         .setup
         .client_cpus
@@ -131,7 +131,7 @@ fn fig5_cells(reproduction: &Reproduction<'_>, placement: &str, dropin: bool) ->
 }
 
 /// The library and the drop-in beside memcached's faster socket.
-fn fig5_table(ran: &[CellRan], placement: &str, (short, figure): (&str, &str), gate: bool) -> PaperTable {
+fn fig5_table(ran: &[CellResult], placement: &str, (short, figure): (&str, &str), gate: bool) -> PaperTable {
     let mut rows = Vec::new();
     for (workload, name, peer_us, gated_us, bare_us) in OPERATIONS {
         let of = |door: Door| {
@@ -247,7 +247,7 @@ fn fig6_9_table(points: &[Point], title: &str, items: u64, full: u64, gate: bool
         };
         for point in of_door() {
             let named = row(format!("{by}: {}", point.callers)).measured(by, &point.keyway, peer_by, &point.peer);
-            // The paper says no more of single points than that it stays so behind the last hyperthread.
+            // The paper says no more of single points than that it stays so beyond the last hyperthread.
             let beyond = door == Door::Library && point.callers > machine::cpus();
             rows.push(if beyond {
                 named.paper_ratio(RATIO_BEYOND, RATIO_BEYOND)

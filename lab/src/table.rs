@@ -4,8 +4,8 @@
 //! did and its peer here, what the paper's system did and the paper's peer there, each side's ratio, and the ratio of the ratios: what
 //! is left of the difference when each machine is compared with itself. A ratio is always that of the new system to its peer.
 
-use crate::report::{Better, columns, known, spread};
-use crate::sides::{Sides, Spread};
+use keyway_bench::medians::{Sides, Spread, finite};
+use keyway_bench::report::{Better, columns, spread};
 use serde::{Deserialize, Serialize};
 use std::fmt::Write;
 
@@ -41,7 +41,7 @@ pub struct PaperRow {
     pub better: Better,
     /// how Keyway was reached, such as `library`
     pub keyway_by: String,
-    /// who the peer was and how it was reached, such as `memcached, Unix socket`; empty: there was none
+    /// what the peer was and how it was reached, such as `memcached, Unix socket`; empty: there was none
     pub peer_by: String,
     /// what was measured
     #[serde(flatten)]
@@ -103,7 +103,7 @@ impl PaperRow {
     #[must_use]
     pub fn paper(mut self, peer: f64, system: f64) -> Self {
         (self.paper_peer, self.paper_system) = (Some(peer), Some(system));
-        self.paper_ratio = known(system / peer);
+        self.paper_ratio = finite(system / peer);
         self.compared()
     }
 
@@ -134,7 +134,7 @@ impl PaperRow {
 
     fn compared(mut self) -> Self {
         let both = self.sides.ratio.zip(self.paper_ratio);
-        self.ratio_of_ratios = both.and_then(|(here, there)| known(here / there));
+        self.ratio_of_ratios = both.and_then(|(here, there)| finite(here / there));
         self
     }
 }
@@ -237,7 +237,7 @@ fn units(rows: &[PaperRow], way: Better) -> String {
     units.join(", ")
 }
 
-/// Who was compared with whom, each pair once, in their order.
+/// What was compared with what, each pair once, in their order.
 pub(crate) fn sides(rows: &[PaperRow]) -> Vec<(&str, &str)> {
     let mut sides: Vec<(&str, &str)> = Vec::new();
     for row in rows {

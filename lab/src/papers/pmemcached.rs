@@ -3,29 +3,29 @@
 //! The paper's machine: an emulator of persistent memory with two sockets of 8 cores and 512 GB, loads of 300 ns and persist barriers of
 //! 100 ns; YCSB on one socket, the store on the other one.
 
-use super::{Preset, Reproduction, machines, side};
-use crate::machine;
-use crate::paper::{PaperRow, PaperTable};
-use crate::plan::{Cell, Door};
-use crate::report::Better;
-use crate::rig::Side;
-use crate::servers::region_folder;
-use crate::workloads;
+use crate::presets::{Preset, Reproduction, machines, side};
+use crate::table::{PaperRow, PaperTable};
 use keyway::{Cache, Options, Place};
+use keyway_bench::caches::Side;
+use keyway_bench::machine;
+use keyway_bench::plan::{Cell, Door};
+use keyway_bench::report::Better;
+use keyway_bench::servers::region_folder;
+use keyway_bench::workloads;
 use std::io;
 use std::path::Path;
 use std::time::Duration;
 
-pub(super) const FIG1: Preset = Preset {
+pub(crate) const FIG1: Preset = Preset {
     name: "pmemcached-fig1",
     about: "pmemcached (HotStorage 2017), Figure 1: what persistence costs under YCSB A, B, C and F, with 100 ns at each persist barrier",
     run: fig1,
 };
 
-pub(super) const PAPER: &str =
+pub(crate) const PAPER: &str =
     "Persistent Memcached: Bringing Legacy Code to Byte-Addressable Persistent Memory (HotStorage 2017)";
 /// As the paper says, section 4.
-pub(super) const MACHINE: &str =
+pub(crate) const MACHINE: &str =
     "an emulator of persistent memory with 16 cores on two sockets, loads of 300 ns and persist barriers of 100 ns";
 /// Records of 1,000 bytes.
 const RECORDS: u64 = 10_000_000;

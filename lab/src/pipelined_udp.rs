@@ -2,14 +2,14 @@
 //!
 //! As clients do that have much to ask, it sends all requests that it may with one system call, takes all answers that are there with another one,
 //! and tells them apart by their numbers, so they may come in any order. Each request is a get of one key, and an answer is one
-//! datagram whose value is verified. A latency counts from before the call that sent its request to behind the one that took its answer: waiting for others
+//! datagram whose value is verified. A latency counts from before the call that sent its request to after the one that took its answer: waiting for others
 //! of the same call is part of it.
 
 use crate::flood::{self, FRAME_LEN};
-use crate::load::Load;
-use crate::machine::{self, thread_cpu};
-use crate::ran::{Ran, Window};
-use crate::wire::Target;
+use keyway_bench::load::Load;
+use keyway_bench::machine::{self, thread_cpu};
+use keyway_bench::measurement::{Measurement, Window};
+use keyway_bench::wire::Target;
 use nix::errno::Errno;
 use nix::sys::socket::{MsgFlags, MultiHeaders, recvmmsg, sendmmsg};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -40,7 +40,7 @@ struct Asked {
 }
 
 /// A socket, and what it owes.
-pub struct Volley {
+pub struct PipelinedUdp {
     socket: UdpSocket,
     load: Load,
     depth: usize,
@@ -53,7 +53,7 @@ pub struct Volley {
     out: Outbox,
     input: Vec<u8>,
     key: Vec<u8>,
-    ran: Ran,
+    ran: Measurement,
 }
 
 /// Requests that wait to be sent.
@@ -63,7 +63,7 @@ struct Outbox {
     ends: Vec<usize>,
 }
 
-impl Volley {
+impl PipelinedUdp {
     /// Opens the socket. `silence_max`: how long the server may be silent.
     pub fn open(target: &Target, depth: usize, silence_max: Duration, load: Load) -> io::Result<Self> {
         Ok(Self {
@@ -80,12 +80,12 @@ impl Volley {
             },
             input: vec![0; BATCH * ANSWER_LEN_MAX],
             key: Vec::new(),
-            ran: Ran::default(),
+            ran: Measurement::default(),
         })
     }
 
     /// Runs until `window` is over and everything is answered or lost.
-    pub fn run(mut self, window: Window) -> Ran {
+    pub fn run(mut self, window: Window) -> Measurement {
         machine::precise_timers();
         let mut now = Instant::now();
         let (mut heard, mut expired) = (now, now);
@@ -291,9 +291,9 @@ impl Volley {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::mix::Stream;
-    use crate::workload::Ranks;
-    use crate::workloads;
+    use keyway_bench::mix::Stream;
+    use keyway_bench::workload::Ranks;
+    use keyway_bench::workloads;
     use std::sync::Arc;
     use std::sync::atomic::AtomicU64;
 
@@ -312,7 +312,7 @@ mod tests {
     }
 
     /// Runs a client against a server that sends what `answers` makes of each request, and tells how many requests have come at most before an answer went.
-    fn run(length: Duration, mut answers: impl FnMut(&[u8], u64) -> Vec<Vec<u8>> + Send) -> (Ran, usize) {
+    fn run(length: Duration, mut answers: impl FnMut(&[u8], u64) -> Vec<Vec<u8>> + Send) -> (Measurement, usize) {
         let server = UdpSocket::bind("127.0.0.1:0").unwrap();
         let address = server.local_addr().unwrap();
         let window = Window::begin(Duration::ZERO, length);
@@ -340,7 +340,7 @@ mod tests {
                     }
                 }
             });
-            let client = Volley::open(&Target::Udp(address), DEPTH, Duration::from_secs(10), load()).unwrap();
+            let client = PipelinedUdp::open(&Target::Udp(address), DEPTH, Duration::from_secs(10), load()).unwrap();
             let ran = client.run(window);
             UdpSocket::bind("127.0.0.1:0").unwrap().send_to(b"x", address).unwrap();
             (ran, serving.join().unwrap())
@@ -379,7 +379,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_value_is_noticed_and_a_second_answer_is_nobodys() {
+    fn a_wrong_value_is_noticed_and_a_second_answer_is_dropped() {
         let (ran, _) = run(Duration::from_millis(50), |request, number| {
             let mut answer = hit(request);
             if number == 3 {

@@ -1,8 +1,7 @@
 //! The caches under measurement: started, found, described and filled.
 
-use crate::dropin::Dropin;
 use crate::items::Items;
-use crate::link::Link;
+use crate::libmemcached::Libmemcached;
 use crate::machine::{self, Usage};
 use crate::mix::{Access, Kind};
 use crate::plan::{Against, Cell, Door, Plan};
@@ -23,7 +22,7 @@ const CONNECTIONS_SPARE: usize = 64;
 /// Fewer items than this do not tell what one takes: a process grows by pages.
 const WEIGHED_ITEMS_MIN: u64 = 10_000;
 /// The real library, by the name that programs are linked to.
-pub(crate) const LIBMEMCACHED: &str = "libmemcached.so.11";
+pub const LIBMEMCACHED: &str = "libmemcached.so.11";
 /// Where memcached listens unless it is told otherwise.
 const MEMCACHED_PORT: u16 = 11211;
 
@@ -34,8 +33,6 @@ pub struct Store {
     pub newest: Arc<AtomicU64>,
     /// all items of the workload are in it
     loaded: cell::Cell<bool>,
-    /// the kernel door has been shown all of them
-    warmed: cell::Cell<bool>,
     /// memory that it took to store one, key and value included
     pub bytes_per_item: cell::Cell<Option<f64>>,
 }
@@ -52,6 +49,9 @@ enum Hold {
     },
 }
 
+/// What a side needs before a measurement, besides its items.
+pub type Ready = Box<dyn Fn(&Cell, &Items) -> io::Result<()>>;
+
 /// One cache through one door.
 pub struct Side {
     /// whose it is: `Keyway`, `memcached`, or `peer`
@@ -62,20 +62,51 @@ pub struct Side {
     pub way: Way,
     /// worker threads of the server; 0 where that is unknown
     pub threads: usize,
-    /// what is behind the door
+    /// what is at the other end
     pub store: Rc<Store>,
+    /// called before each measurement, when the items are stored
+    pub ready: Option<Ready>,
 }
 
 impl Side {
     /// A region of this process, by calls.
     pub fn of_region(name: &'static str, about: String, cache: Cache) -> Self {
+        let store = Store::new(Hold::Region(cache.clone()));
+        Self::new(name, about, Way::Library(cache), 0, store)
+    }
+
+    /// A server that was started for this, through a door that it has.
+    ///
+    /// # Errors
+    ///
+    /// It has no such door, or does not answer.
+    pub fn of_server(name: &'static str, server: &Server, door: Door) -> io::Result<Self> {
+        let (store, version, threads) = Store::of_server(server.admin(), Some(server.pid()))?;
+        let target = server.target(door).ok_or(io::ErrorKind::NotConnected)?;
+        let about = format!("{version}, {}", server.options());
+        Ok(Self::new(name, about, Way::Socket(target), threads, store))
+    }
+
+    fn new(name: &'static str, about: String, way: Way, threads: usize, store: Rc<Store>) -> Self {
         Self {
             name,
             about,
-            way: Way::Library(cache.clone()),
-            threads: 0,
-            store: Store::new(Hold::Region(cache)),
+            way,
+            threads,
+            store,
+            ready: None,
         }
+    }
+
+    /// Stores the items of a cell, unless they are there.
+    ///
+    /// # Errors
+    ///
+    /// The server refuses one, or is gone.
+    pub fn prepare(&self, cell: &Cell, items: &Items) -> io::Result<()> {
+        let stored = self.store.load(cell, items);
+        stored.map_err(|e| io::Error::new(e.kind(), format!("storing the items: {e}")))?;
+        self.ready.as_ref().map_or(Ok(()), |ready| ready(cell, items))
     }
 }
 
@@ -88,7 +119,22 @@ pub enum Way {
     /// through a socket
     Socket(Target),
     /// by calls of a libmemcached, with the server at this Unix socket
-    Libmemcached(Dropin, PathBuf),
+    Libmemcached(Libmemcached, PathBuf),
+}
+
+impl Way {
+    /// As a sentence has it.
+    pub fn words(&self) -> &'static str {
+        match self {
+            Self::Library(_) => "in process",
+            Self::Processes(_) => "in process, by several processes",
+            Self::Libmemcached(..) => "through libmemcached",
+            Self::Socket(Target::Unix(_)) => "over a Unix socket",
+            Self::Socket(Target::Tcp(_)) => "over TCP",
+            Self::Socket(Target::Udp(_)) => "over UDP",
+            Self::Socket(Target::Split(_)) => "over UDP, the rest over TCP",
+        }
+    }
 }
 
 impl Store {
@@ -97,25 +143,32 @@ impl Store {
             hold,
             newest: Arc::new(AtomicU64::new(0)),
             loaded: cell::Cell::new(false),
-            warmed: cell::Cell::new(false),
             bytes_per_item: cell::Cell::new(None),
         })
     }
 
-    /// What is known of the server at `admin`, and its description.
-    fn of_server(admin: &Target, is_new: bool) -> io::Result<(Rc<Self>, String, usize)> {
+    /// What is known of the server at `admin`, its version, and its threads. `started`: its process, if it is new and empty.
+    fn of_server(admin: &Target, started: Option<u32>) -> io::Result<(Rc<Self>, String, usize)> {
         let mut connection = Admin::open(admin)?;
-        let version = connection.version()?;
+        // A Keyway says in `stats` which one it is; its `version` is that of the protocol.
+        let protocol = connection.version()?;
+        let version = connection.stat_text("keyway_version").unwrap_or(protocol);
         // Only a process on this machine can be looked at, and only if it is the one that answers here.
-        let pid = connection.stat("pid").ok().and_then(|pid| u32::try_from(pid).ok());
-        let pid = pid.filter(|&pid| admin.is_here() && Usage::of(pid).is_ok_and(|usage| !usage.cpu.is_zero()));
-        let threads = connection.stat("threads").ok().and_then(|n| usize::try_from(n).ok());
-        let admin = admin.clone();
+        let stat = |name: &str| Admin::open(admin).and_then(|mut admin| admin.stat(name)).ok();
+        let told = || {
+            stat("pid")
+                .filter(|_| admin.is_here())
+                .and_then(|pid| u32::try_from(pid).ok())
+        };
+        let pid = started.or_else(told);
+        let pid = pid.filter(|&pid| Usage::of(pid).is_ok_and(|usage| !usage.cpu.is_zero()));
+        let threads = stat("threads").and_then(|n| usize::try_from(n).ok());
+        let (admin, is_new) = (admin.clone(), started.is_some());
         Ok((Self::new(Hold::Server { admin, pid, is_new }), version, threads.unwrap_or(0)))
     }
 
     /// Stores every item of the workload, unless they are there. A trace begins with a cache that has nothing.
-    pub fn load(&self, cell: &Cell, items: &Items) -> io::Result<()> {
+    fn load(&self, cell: &Cell, items: &Items) -> io::Result<()> {
         let count = cell.items;
         if self.loaded.get() || cell.workload.trace.is_some() {
             return Ok(());
@@ -140,7 +193,6 @@ impl Store {
         }
         // A workload that deletes leaves holes for the next measurement.
         self.loaded.set(!cell.workload.has(Kind::Delete));
-        self.warmed.set(false);
         Ok(())
     }
 
@@ -167,7 +219,7 @@ impl Store {
     }
 
     /// Resident memory of a server's process, if it can be looked at.
-    pub(crate) fn resident_bytes(&self) -> Option<u64> {
+    pub fn resident_bytes(&self) -> Option<u64> {
         match &self.hold {
             Hold::Region(_) => None,
             Hold::Server { pid, .. } => pid.and_then(|pid| machine::resident_bytes(pid).ok()),
@@ -182,37 +234,8 @@ impl Store {
         }
     }
 
-    /// Asks for every item until the kernel door has had the chance to take each: what is hot there depends on what was asked for, not on memory alone.
-    pub fn warm_kernel_door(&self, target: &Target, cell: &Cell, items: &Items) -> io::Result<()> {
-        /// Keys of one request; each is in it twice, because the second time counts.
-        const KEYS: u64 = 8;
-        const STEP: usize = 8;
-        /// Rounds at most: an offer may come to nothing while many come at once, and some items have no room or are too large.
-        const ROUNDS: u64 = 4;
-        if self.warmed.get() || self.kernel_hits().is_none() {
-            return Ok(());
-        }
-        let mut asking = Admin::open(target)?;
-        for _ in 0..ROUNDS {
-            let before = self.stat("keyway_kernel_copied");
-            for first in (0..cell.items).step_by(STEP) {
-                let numbers = (first..cell.items.min(first + KEYS)).flat_map(|number| [number, number]);
-                let keys = numbers.map(|number| {
-                    let mut key = Vec::new();
-                    items.push_key(number, &mut key);
-                    key
-                });
-                asking.hits(&keys.collect::<Vec<_>>())?;
-            }
-            if self.stat("keyway_kernel_copied") == before {
-                break;
-            }
-        }
-        self.warmed.set(true);
-        Ok(())
-    }
-
-    fn stat(&self, name: &str) -> Option<u64> {
+    /// A number of the server's `stats`.
+    pub fn stat(&self, name: &str) -> Option<u64> {
         match &self.hold {
             Hold::Region(_) => None,
             Hold::Server { admin, .. } => Admin::open(admin).and_then(|mut admin| admin.stat(name)).ok(),
@@ -222,14 +245,6 @@ impl Store {
     /// Requests that the kernel door has answered so far, if there is one.
     pub fn kernel_hits(&self) -> Option<u64> {
         self.stat("keyway_kernel_hits")
-    }
-
-    /// The server's process, if it may be looked at.
-    pub fn pid(&self) -> Option<u32> {
-        match &self.hold {
-            Hold::Region(_) => None,
-            Hold::Server { pid, .. } => *pid,
-        }
     }
 
     /// What the server's process has used so far.
@@ -246,15 +261,11 @@ impl Store {
 fn each(cell: &Cell, items: &Items, mut store: impl FnMut(&[u8], &[u8]) -> io::Result<()>) -> io::Result<()> {
     let limited = cell.memory_mib.is_some();
     let access = cell.workload.access;
-    let by_rank = limited && matches!(access, Access::Zipf | Access::Skewed(_));
-    // The items of a mixture are its ranks.
-    let is_rank = limited && matches!(access, Access::Scans | Access::Churn);
+    let by_rank = limited && matches!(access, Access::Zipf(_));
     let (mut key, mut value) = (Vec::new(), Vec::new());
     (0..cell.items).try_for_each(|number| {
         let index = if by_rank {
             mix(cell.items - 1 - number) % cell.items
-        } else if is_rank {
-            cell.items - 1 - number
         } else {
             number
         };
@@ -266,7 +277,7 @@ fn each(cell: &Cell, items: &Items, mut store: impl FnMut(&[u8], &[u8]) -> io::R
     })
 }
 
-/// Whose a side is, and through which door; the peer of calls is at the peer's own door.
+/// Whose a side is, and through which door.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Role {
     Keyway(Door),
@@ -274,7 +285,7 @@ enum Role {
 }
 
 /// All sides of cells that share caches. What was started for it ends with it.
-pub struct Rig {
+pub struct Caches {
     sides: Vec<(Role, Side)>,
     /// what the user should know before any figure
     pub notes: Vec<String>,
@@ -283,19 +294,19 @@ pub struct Rig {
     folder: Option<Folder>,
 }
 
-impl Rig {
+impl Caches {
     /// Starts what `cells` of `plan` need, which share their caches.
     pub fn start(plan: &Plan, cells: &[Cell]) -> io::Result<Self> {
-        let mut rig = Self {
+        let mut caches = Self {
             sides: Vec::new(),
             notes: Vec::new(),
             servers: Vec::new(),
             folder: None,
         };
-        rig.start_region(cells)?;
-        rig.start_keyway(plan, cells)?;
-        rig.start_peer(plan, cells)?;
-        Ok(rig)
+        caches.start_region(cells)?;
+        caches.start_keyway(plan, cells)?;
+        caches.start_peer(plan, cells)?;
+        Ok(caches)
     }
 
     /// The sides of a cell: Keyway, then the peer if there is one.
@@ -303,18 +314,6 @@ impl Rig {
         let roles = [Role::Keyway(cell.door), Role::Peer(cell.peer_door())];
         let of = |role| self.sides.iter().find(|(has, _)| *has == role).map(|(_, side)| side);
         roles.into_iter().filter_map(of).collect()
-    }
-
-    /// What is measured: name, and version with options, each once.
-    pub fn about(&self) -> Vec<(&'static str, String)> {
-        let mut about: Vec<_> = self.sides.iter().map(|(_, side)| (side.name, side.about.clone())).collect();
-        about.dedup();
-        about
-    }
-
-    /// Processes that were started.
-    pub fn pids(&self) -> Vec<u32> {
-        self.servers.iter().map(Server::pid).collect()
     }
 
     fn start_region(&mut self, cells: &[Cell]) -> io::Result<()> {
@@ -342,13 +341,8 @@ impl Rig {
         ];
         for (door, way) in ways {
             let Some(way) = way.filter(|_| has(door)) else { continue };
-            let side = Side {
-                name: "Keyway",
-                about: format!("{}, library, {memory} MiB", env!("CARGO_PKG_VERSION")),
-                way,
-                threads: 0,
-                store: Rc::clone(&store),
-            };
+            let about = format!("{}, library, {memory} MiB", env!("CARGO_PKG_VERSION"));
+            let side = Side::new("Keyway", about, way, 0, Rc::clone(&store));
             self.sides.push((Role::Keyway(door), side));
         }
         Ok(())
@@ -359,29 +353,13 @@ impl Rig {
         if doors.is_empty() {
             return Ok(());
         }
+        let roles = doors.into_iter().map(|door| (Role::Keyway(door), door));
         match &plan.server {
-            Some(given) => self.add_given("Keyway", given, doors.into_iter().map(|door| (Role::Keyway(door), door))),
+            Some(given) => self.add_given("Keyway", given, roles),
             None => {
-                // The kernel door answers for a server's UDP, so the other doors are another server's.
-                let (kernel, others): (Vec<_>, Vec<_>) = doors.into_iter().partition(|door| *door == Door::Kernel);
-                for (doors, is_kernel) in [(others, false), (kernel, true)] {
-                    if doors.is_empty() {
-                        continue;
-                    }
-                    let link = link(plan)?;
-                    let settings = Settings {
-                        kernel: is_kernel,
-                        ..settings(plan, cells, link.as_ref(), true, &plan.server_options)
-                    };
-                    let server = on_cpus(plan, || Server::keyway(&plan.program, &settings))?;
-                    self.add_started(
-                        "Keyway",
-                        server,
-                        plan.libmemcached.as_deref(),
-                        doors.into_iter().map(|door| (Role::Keyway(door), door)),
-                    )?;
-                }
-                Ok(())
+                let settings = settings(plan, cells, true, &plan.server_options);
+                let server = on_cpus(plan, || Server::keyway(&plan.program, &settings))?;
+                self.add_started("Keyway", server, plan.libmemcached.as_deref(), roles)
             }
         }
     }
@@ -390,7 +368,7 @@ impl Rig {
         let doors = doors(cells.iter().map(Cell::peer_door));
         let roles = |doors: Vec<Door>| doors.into_iter().map(|door| (Role::Peer(door), door));
         match &plan.against {
-            Against::Nobody => Ok(()),
+            Against::Nothing => Ok(()),
             Against::Server(given) => self.add_given("peer", given, roles(doors)),
             Against::Memcached if memcached_path().is_none() => {
                 let running = Target::Tcp((Ipv4Addr::LOCALHOST, MEMCACHED_PORT).into());
@@ -416,8 +394,7 @@ impl Rig {
                     if doors.is_empty() {
                         continue;
                     }
-                    let link = if is_unix { None } else { link(plan)? };
-                    let settings = settings(plan, cells, link.as_ref(), is_unix, &plan.memcached_options);
+                    let settings = settings(plan, cells, is_unix, &plan.memcached_options);
                     if let Some(server) = on_cpus(plan, || Server::memcached(&settings))? {
                         self.add_started("memcached", server, Some(Path::new(LIBMEMCACHED)), roles(doors))?;
                     }
@@ -435,25 +412,19 @@ impl Rig {
         libmemcached: Option<&Path>,
         roles: impl Iterator<Item = (Role, Door)>,
     ) -> io::Result<()> {
-        let (store, version, threads) = Store::of_server(server.admin(), true)?;
+        let (store, version, threads) = Store::of_server(server.admin(), Some(server.pid()))?;
         for (role, door) in roles {
             let target = server.target(door).ok_or(io::ErrorKind::NotConnected)?;
             let mut about = format!("{version}, {}", server.options());
             let way = match (target, libmemcached) {
                 (Target::Unix(socket), Some(path)) if door == Door::Libmemcached => {
-                    let library = Dropin::load(path)?;
+                    let library = Libmemcached::load(path)?;
                     about.push_str(&format!("; {} (libmemcached {})", path.display(), library.version()));
                     Way::Libmemcached(library, socket)
                 }
                 (target, _) => Way::Socket(target),
             };
-            let side = Side {
-                name,
-                about,
-                way,
-                threads,
-                store: Rc::clone(&store),
-            };
+            let side = Side::new(name, about, way, threads, Rc::clone(&store));
             self.sides.push((role, side));
         }
         self.servers.push(server);
@@ -462,15 +433,10 @@ impl Rig {
 
     /// Where a server runs already. The peer of calls is taken through whatever door its address is of.
     fn add_given(&mut self, name: &'static str, given: &Target, roles: impl Iterator<Item = (Role, Door)>) -> io::Result<()> {
-        let (store, version, threads) = Store::of_server(given, false)?;
+        let (store, version, threads) = Store::of_server(given, None)?;
         for (role, door) in roles {
-            let side = Side {
-                name,
-                about: format!("{version}, at {given}"),
-                way: Way::Socket(given.through(door).unwrap_or_else(|| given.clone())),
-                threads,
-                store: Rc::clone(&store),
-            };
+            let way = Way::Socket(given.through(door).unwrap_or_else(|| given.clone()));
+            let side = Side::new(name, format!("{version}, at {given}"), way, threads, Rc::clone(&store));
             self.sides.push((role, side));
         }
         Ok(())
@@ -507,29 +473,23 @@ fn item_max(cells: &[Cell]) -> Option<usize> {
     (longest > USUAL).then(|| (longest + 4096).next_power_of_two())
 }
 
-/// A link of its own for each server, so that none has another's filter on its interface.
-fn link(plan: &Plan) -> io::Result<Option<Arc<Link>>> {
-    plan.has_link().then(Link::new).transpose().map(|link| link.map(Arc::new))
-}
-
-fn settings<'a>(plan: &Plan, cells: &[Cell], link: Option<&'a Arc<Link>>, unix: bool, more: &'a [String]) -> Settings<'a> {
+fn settings<'a>(plan: &Plan, cells: &[Cell], unix: bool, more: &'a [String]) -> Settings<'a> {
     let most = cells.iter().map(|cell| cell.connections).max().unwrap_or(0);
     Settings {
         memory_mib: memory(cells),
         hands_out: cells.iter().any(|cell| cell.door == Door::Libmemcached),
         item_max: item_max(cells),
         threads: plan.server_threads,
-        connections: (most + plan.idle.unwrap_or(0) + CONNECTIONS_SPARE).max(1024),
+        connections: (most + CONNECTIONS_SPARE).max(1024),
         unix,
         udp: cells.iter().any(|cell| cell.door.is_datagrams()),
-        link,
-        kernel: false,
         more,
+        ..Settings::default()
     }
 }
 
 /// Runs `start` while this thread, whose CPUs a child inherits, is where servers are to be.
-fn on_cpus<T>(plan: &Plan, start: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
+pub fn on_cpus<T>(plan: &Plan, start: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
     if plan.server_cpus.is_empty() {
         return start();
     }

@@ -3,9 +3,7 @@
 //!
 //! Keys are numbers: those with a rank begin at 0, and none of the others is below 2^40.
 
-use crate::workload::{Rng, Zipf, mix};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use keyway_bench::workload::{Rng, Zipf, mix};
 
 /// What is mixed in.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -31,16 +29,15 @@ pub struct Mixture {
     zipf: Zipf,
     swept: u64,
     sweep_len: u64,
-    /// how many keys have been new so far, to all whom this counter belongs to
-    fresh: Arc<AtomicU64>,
+    /// how many keys have been new so far
+    fresh: u64,
     /// key of each rank, where ranks drift
     ranks: Vec<u64>,
 }
 
 impl Mixture {
-    /// Of `keys` keys with a rank, for a cache that holds a tenth of `sweep_len`. Mixtures that share a cache share `fresh`, so that
-    /// what is new to one of them is new to all.
-    pub fn new(kind: Kind, keys: u64, sweep_len: u64, seed: u64, fresh: Arc<AtomicU64>) -> Self {
+    /// Of `keys` keys with a rank, for a cache that holds a tenth of `sweep_len`.
+    pub fn new(kind: Kind, keys: u64, sweep_len: u64, seed: u64) -> Self {
         let exponent = match kind {
             Kind::Zipf(exponent) => exponent,
             Kind::Scans | Kind::Churn => Zipf::THETA,
@@ -49,10 +46,9 @@ impl Mixture {
         Self {
             kind,
             zipf: Zipf::with(keys, exponent),
-            // Sweeps of several threads are at different places.
             swept: rng.clone().below(sweep_len),
             sweep_len,
-            fresh,
+            fresh: 0,
             ranks: if kind == Kind::Churn {
                 (0..keys).collect()
             } else {
@@ -71,17 +67,22 @@ impl Mixture {
                 self.swept = (self.swept + 1) % self.sweep_len;
                 SWEPT + self.swept
             }
-            Kind::Churn if dice < 10 => ONCE + self.fresh.fetch_add(1, Relaxed),
+            Kind::Churn if dice < 10 => ONCE + self.fresh(),
             Kind::Churn => self.drifting(dice),
             Kind::Zipf(_) | Kind::Scans => self.zipf.rank(&mut self.rng),
         }
+    }
+
+    fn fresh(&mut self) -> u64 {
+        self.fresh += 1;
+        self.fresh - 1
     }
 
     fn drifting(&mut self, dice: u64) -> u64 {
         let mut rank = || usize::try_from(self.zipf.rank(&mut self.rng)).unwrap_or(0);
         let (one, other) = (rank(), rank());
         match dice {
-            10..12 => self.ranks[one] = NEW + self.fresh.fetch_add(1, Relaxed),
+            10..12 => self.ranks[one] = NEW + self.fresh(),
             12..14 => self.ranks.swap(one, other),
             _ => {}
         }
@@ -95,7 +96,7 @@ mod tests {
     use std::collections::HashMap;
 
     fn keys(kind: Kind, count: usize, seed: u64) -> Vec<u64> {
-        let mut mixture = Mixture::new(kind, 10_000, 10_000, seed, Arc::default());
+        let mut mixture = Mixture::new(kind, 10_000, 10_000, seed);
         (0..count).map(|_| mixture.next_key()).collect()
     }
 
@@ -133,18 +134,5 @@ mod tests {
         );
         let brought = counts.keys().filter(|key| **key >= NEW).count() as f64 / churn.len() as f64;
         assert!((0.018..0.022).contains(&brought), "{brought}");
-    }
-
-    #[test]
-    fn what_is_new_to_one_is_new_to_those_that_share_its_counter() {
-        let fresh = Arc::new(AtomicU64::new(0));
-        let mut mixtures = [1, 2].map(|seed| Mixture::new(Kind::Churn, 100, 100, seed, Arc::clone(&fresh)));
-        let [one, other] = mixtures.each_mut().map(|mixture| {
-            (0..1000)
-                .map(|_| mixture.next_key())
-                .filter(|key| *key >= ONCE)
-                .collect::<Vec<_>>()
-        });
-        assert!(!one.is_empty() && one.iter().all(|key| !other.contains(key)));
     }
 }

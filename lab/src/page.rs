@@ -1,15 +1,28 @@
 //! Papers' figures on the page: their ratios as bars beside those measured here, the table, and what differs.
 
-use crate::html::chart::number;
-use crate::html::ratios::{self, Bar, Row};
-use crate::html::tables::value;
-use crate::paper::{PaperRow, PaperTable, sides};
-use crate::report::Better;
-use crate::sides::Spread;
+use crate::table::{PaperRow, PaperTable, sides};
+use keyway_bench::html::Section;
+use keyway_bench::html::chart::number;
+use keyway_bench::html::ratios::{self, Bar, Row};
+use keyway_bench::html::tables::value;
+use keyway_bench::medians::Spread;
+use keyway_bench::report::Better;
 use maud::{Markup, html};
 
+/// All tables, if there are any.
+pub fn section(papers: &[PaperTable]) -> Option<Section> {
+    const NOTE: &str = "A paper's system beside that paper's own peer, and Keyway beside its peer on this machine: each ratio compares two \
+                        systems on one machine.";
+    (!papers.is_empty()).then(|| Section {
+        id: "papers",
+        title: "Beside the papers",
+        note: NOTE,
+        body: html! { @for table in papers { (markup(table)) } },
+    })
+}
+
 /// One table, with bars for the rows that have a ratio.
-pub fn markup(table: &PaperTable) -> Markup {
+fn markup(table: &PaperTable) -> Markup {
     let rows: Vec<Row> = table.rows.iter().filter_map(bars).collect();
     html! {
         section.paper {

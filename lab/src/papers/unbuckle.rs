@@ -4,42 +4,43 @@
 //! The paper's machine: servers and clients of 10 Gb/s Ethernet, a six-core Ivy Bridge-EP for threads; a kernel module, and the same source in user space; memcached 1.4.17; keys
 //! of 64 B, 90 % gets, by memaslap.
 
-use super::doors::{self, LOST, P50, P99, THROUGHPUT};
-use super::{Preset, Reproduction};
-use crate::machine;
-use crate::mix::Workload;
-use crate::paper::{PaperRow, PaperTable};
-use crate::plan::{Cell, Door, Pace};
-use crate::report::Better;
-use crate::run::CellRan;
+use super::kernel_door::{self, LOST, P50, P99, THROUGHPUT};
+use crate::kernel::{How, KERNEL, USER, way};
+use crate::presets::{Preset, Reproduction};
+use crate::table::{PaperRow, PaperTable};
+use keyway_bench::machine;
+use keyway_bench::mix::Workload;
+use keyway_bench::plan::Pace;
+use keyway_bench::report::Better;
+use keyway_bench::run::CellResult;
 use std::io;
 
-pub(super) const FIG4_3B: Preset = Preset {
+pub(crate) const FIG4_3B: Preset = Preset {
     name: "unbuckle-fig4.3b",
     about: "Unbuckle (2014), Figure 4.3b: packets lost above capacity; as root",
     run: fig4_3b,
 };
-pub(super) const FIG4_6: Preset = Preset {
+pub(crate) const FIG4_6: Preset = Preset {
     name: "unbuckle-fig4.6",
     about: "Unbuckle, Figure 4.6: median latency in the kernel and in user space against the size of a value; as root",
     run: fig4_6,
 };
-pub(super) const FIG4_7: Preset = Preset {
+pub(crate) const FIG4_7: Preset = Preset {
     name: "unbuckle-fig4.7",
     about: "Unbuckle, Figure 4.7: one thread beside memcached with one, three sizes; as root",
     run: fig4_7,
 };
-pub(super) const FIG4_8: Preset = Preset {
+pub(crate) const FIG4_8: Preset = Preset {
     name: "unbuckle-fig4.8",
     about: "Unbuckle, Figure 4.8: a thread a CPU beside memcached with as many, three sizes; as root",
     run: fig4_8,
 };
-pub(super) const FIG4_9: Preset = Preset {
+pub(crate) const FIG4_9: Preset = Preset {
     name: "unbuckle-fig4.9",
     about: "Unbuckle, Figure 4.9: throughput against threads, values of 1 KB; as root",
     run: fig4_9,
 };
-pub(super) const TABLE4_1: Preset = Preset {
+pub(crate) const TABLE4_1: Preset = Preset {
     name: "unbuckle-table4.1",
     about: "Unbuckle, Table 4.1: small and large items, beside other systems' figures; as root",
     run: table4_1,
@@ -58,7 +59,7 @@ const SIZES: [(&str, usize); 3] = [("small, 1 B", 1), ("medium, 320 B", 320), ("
 const BUSY: usize = 32;
 
 fn differs() -> Vec<String> {
-    let mut differs = doors::differs(MACHINE);
+    let mut differs = kernel_door::differs(MACHINE);
     differs.push("The client waits for answers, 32 at a time; memaslap's batches and threads are not named.".to_owned());
     differs
 }
@@ -66,29 +67,42 @@ fn differs() -> Vec<String> {
 fn fig4_6(reproduction: &mut Reproduction<'_>) -> io::Result<()> {
     let items = reproduction.items(ITEMS, 1_000_000);
     let sizes = [1, 16, 64, 150, 320, 640, 1024];
-    let mut cells = Vec::new();
+    let mut jobs = Vec::new();
     for size in sizes {
-        cells.extend(doors::both(&doors::mixed(KEY, size, 100)?, items, 1, Pace::Closed));
+        jobs.extend(kernel_door::both(
+            &kernel_door::mixed(KEY, size, 100)?,
+            items,
+            1,
+            Pace::Closed,
+            How::AsSaid,
+        ));
     }
-    let plan = doors::plan(reproduction, cells, 300, 5)?;
-    let ran = reproduction.measure(&plan)?;
-    let mut beside = doors::table(
+    let plan = kernel_door::plan(reproduction, 300, 5)?;
+    let ran = reproduction.measure_kernel(&plan, &jobs)?;
+    let mut beside = kernel_door::table(
         "median latency of a get in the kernel beside user space, against the size of its value",
         "Unbuckle (2014), Figure 4.6 and section 4.5.1",
         "Unbuckle in the kernel",
         differs(),
     );
     beside.paper_peer = "Unbuckle in user space".to_owned();
-    let mut memcached = doors::table("the same, each beside memcached", "measured with it", SYSTEM, Vec::new());
+    let mut memcached = kernel_door::table("the same, each beside memcached", "measured with it", SYSTEM, Vec::new());
     for (pair, size) in ran.chunks(2).zip(sizes) {
         let [kernel, user] = pair else { continue };
-        let by = doors::WAYS.map(|(_, by)| by);
+        let by = [KERNEL, USER];
         let row = PaperRow::new(format!("{size} B"), P50.unit, P50.digits, Better::Lower);
-        let row = row.measured(by[0], &doors::side(kernel, 0, P50), by[1], &doors::side(user, 0, P50));
+        let row = row.measured(
+            by[0],
+            &kernel_door::side(kernel, 0, P50),
+            by[1],
+            &kernel_door::side(user, 0, P50),
+        );
         // The text has figures for small sizes only.
         beside.rows.push(if size < 150 { row.paper(150.0, 140.0) } else { row });
         for ran in pair {
-            memcached.rows.push(doors::row(&format!("{size} B"), ran, P50, |row| row));
+            memcached
+                .rows
+                .push(kernel_door::row(&format!("{size} B"), ran, P50, |row| row));
         }
     }
     beside.differs.push(
@@ -107,22 +121,28 @@ fn sizes(
     threads: usize,
     source: &str,
     note: &str,
-    paper: impl Fn(&CellRan, &str, PaperRow) -> PaperRow,
+    paper: impl Fn(&CellResult, &str, PaperRow) -> PaperRow,
 ) -> io::Result<()> {
     let items = reproduction.items(ITEMS, 1_000_000);
-    let mut cells = Vec::new();
+    let mut jobs = Vec::new();
     for (_, size) in SIZES {
         for gets in [100, GETS] {
-            cells.extend(doors::both(&doors::mixed(KEY, size, gets)?, items, BUSY, Pace::Closed));
+            jobs.extend(kernel_door::both(
+                &kernel_door::mixed(KEY, size, gets)?,
+                items,
+                BUSY,
+                Pace::Closed,
+                How::AsSaid,
+            ));
         }
     }
-    let mut plan = doors::plan(reproduction, cells, 300, 5)?;
+    let mut plan = kernel_door::plan(reproduction, 300, 5)?;
     if threads > 1 && reproduction.setup.server_threads.is_none() {
         spread(&mut plan, threads)?;
     }
-    let ran = reproduction.measure(&plan)?;
-    let mut rates = doors::table("throughput of small, medium and large values", source, SYSTEM, differs());
-    let mut latencies = doors::table("latency with values of 320 B", source, SYSTEM, Vec::new());
+    let ran = reproduction.measure_kernel(&plan, &jobs)?;
+    let mut rates = kernel_door::table("throughput of small, medium and large values", source, SYSTEM, differs());
+    let mut latencies = kernel_door::table("latency with values of 320 B", source, SYSTEM, Vec::new());
     for (ran, (name, size)) in ran
         .chunks(4)
         .zip(SIZES)
@@ -139,11 +159,15 @@ fn sizes(
                 row
             }
         };
-        rates.rows.push(doors::row(&name, ran, THROUGHPUT, |row| theirs(row, "rate")));
+        rates
+            .rows
+            .push(kernel_door::row(&name, ran, THROUGHPUT, |row| theirs(row, "rate")));
         if size == 320 {
-            let median = doors::row(&format!("{name}, median"), ran, P50, |row| theirs(row, "p50"));
+            let median = kernel_door::row(&format!("{name}, median"), ran, P50, |row| theirs(row, "p50"));
             latencies.rows.push(median);
-            latencies.rows.push(doors::row(&format!("{name}, p99"), ran, P99, |row| row));
+            latencies
+                .rows
+                .push(kernel_door::row(&format!("{name}, p99"), ran, P99, |row| row));
         }
     }
     latencies.differs.push(note.to_owned());
@@ -159,10 +183,10 @@ fn fig4_7(reproduction: &mut Reproduction<'_>) -> io::Result<()> {
         1,
         "Unbuckle (2014), Figure 4.7 and section 4.5.2",
         note,
-        |ran, what, row| match (ran.cell.door, what) {
-            (Door::Kernel, "rate 1") => row.paper_ratio(1.9, 1.9),
+        |ran, what, row| match (way(&ran.cell), what) {
+            (KERNEL, "rate 1") => row.paper_ratio(1.9, 1.9),
             (_, "rate 1") => row.paper_ratio(1.4, 1.4),
-            (Door::Split, "p50 320") => row.paper_ratio(0.75, 0.75),
+            (USER, "p50 320") => row.paper_ratio(0.75, 0.75),
             _ => row,
         },
     )
@@ -176,15 +200,15 @@ fn fig4_8(reproduction: &mut Reproduction<'_>) -> io::Result<()> {
         threads,
         "Unbuckle (2014), Figure 4.8 and section 4.5.3",
         note,
-        |ran, what, row| match (ran.cell.door, what) {
-            (Door::Kernel, "rate 1024") => row.paper_ratio(1.5, 1.5),
+        |ran, what, row| match (way(&ran.cell), what) {
+            (KERNEL, "rate 1024") => row.paper_ratio(1.5, 1.5),
             _ => row,
         },
     )
 }
 
 /// Servers and client on every CPU, with so many threads of each.
-fn spread(plan: &mut crate::plan::Plan, threads: usize) -> io::Result<()> {
+fn spread(plan: &mut keyway_bench::plan::Plan, threads: usize) -> io::Result<()> {
     let all = machine::allowed_cpus()?;
     (plan.server_threads, plan.client_threads) = (threads, threads);
     (plan.server_cpus, plan.client_cpus) = (all.clone(), all);
@@ -193,27 +217,26 @@ fn spread(plan: &mut crate::plan::Plan, threads: usize) -> io::Result<()> {
 
 fn fig4_9(reproduction: &mut Reproduction<'_>) -> io::Result<()> {
     let items = reproduction.items(ITEMS, 1_000_000);
-    let workload = doors::mixed(KEY, 1024, GETS)?;
-    let mut table = doors::table(
+    let workload = kernel_door::mixed(KEY, 1024, GETS)?;
+    let mut table = kernel_door::table(
         "throughput against threads, values of 1024 B",
         "Unbuckle (2014), Figure 4.9 and section 4.6",
         SYSTEM,
         differs(),
     );
     for threads in 1..=machine::cpus_online().min(8) {
-        let cells = doors::both(&workload, items, BUSY * threads, Pace::Closed).map(|cell| Cell {
-            setting: Some(of_threads(threads)),
-            ..cell
-        });
-        let mut plan = doors::plan(reproduction, cells.to_vec(), 500, 5)?;
+        let jobs = kernel_door::both(&workload, items, BUSY * threads, Pace::Closed, How::AsSaid);
+        let mut plan = kernel_door::plan(reproduction, 500, 5)?;
         if reproduction.setup.server_threads.is_none() {
             spread(&mut plan, threads)?;
         }
-        let ran = reproduction.measure(&plan)?;
+        let ran = reproduction.measure_kernel(&plan, &jobs)?;
         for ran in ran {
             // The paper's highest, in its eight.
             let theirs = |row: PaperRow| if threads == 8 { row.paper_system(2000.0) } else { row };
-            table.rows.push(doors::row(&of_threads(threads), ran, THROUGHPUT, theirs));
+            table
+                .rows
+                .push(kernel_door::row(&of_threads(threads), ran, THROUGHPUT, theirs));
         }
     }
     table.differs.push(
@@ -239,18 +262,24 @@ const SYSTEMS: [(&str, f64, f64); 4] = [
 
 fn table4_1(reproduction: &mut Reproduction<'_>) -> io::Result<()> {
     let items = reproduction.items(ITEMS, 1_000_000);
-    let mut cells = Vec::new();
+    let mut jobs = Vec::new();
     for (key, value) in [(16, 64), (128, 1024)] {
-        let workload: Workload = doors::mixed(key, value, 95)?;
-        cells.extend(doors::both(&workload, items, BUSY, Pace::Closed));
-        cells.extend(doors::both(&doors::mixed(key, value, 100)?, items, BUSY, Pace::Closed));
+        let workload: Workload = kernel_door::mixed(key, value, 95)?;
+        jobs.extend(kernel_door::both(&workload, items, BUSY, Pace::Closed, How::AsSaid));
+        jobs.extend(kernel_door::both(
+            &kernel_door::mixed(key, value, 100)?,
+            items,
+            BUSY,
+            Pace::Closed,
+            How::AsSaid,
+        ));
     }
-    let mut plan = doors::plan(reproduction, cells, 500, 5)?;
+    let mut plan = kernel_door::plan(reproduction, 500, 5)?;
     if reproduction.setup.server_threads.is_none() {
         spread(&mut plan, machine::cpus_online())?;
     }
-    let ran = reproduction.measure(&plan)?;
-    let mut table = doors::table(
+    let ran = reproduction.measure_kernel(&plan, &jobs)?;
+    let mut table = kernel_door::table(
         "throughput of small and large items",
         "Unbuckle (2014), Table 4.1",
         SYSTEM,
@@ -263,16 +292,16 @@ fn table4_1(reproduction: &mut Reproduction<'_>) -> io::Result<()> {
         let is_mixed = ran.cell.workload.mix.len() > 1;
         for (system, small, large) in SYSTEMS {
             let name = format!("{}, beside {system}", ran.cell.workload.name);
-            if is_mixed && ran.cell.door == Door::Kernel {
-                table.rows.push(doors::row(&name, ran, THROUGHPUT, |row| {
+            if is_mixed && way(&ran.cell) == KERNEL {
+                table.rows.push(kernel_door::row(&name, ran, THROUGHPUT, |row| {
                     row.paper_system(if is_small { small } else { large })
                 }));
             }
         }
-        if !is_mixed || ran.cell.door != Door::Kernel {
+        if !is_mixed || way(&ran.cell) != KERNEL {
             table
                 .rows
-                .push(doors::row(&ran.cell.workload.name, ran, THROUGHPUT, |row| row));
+                .push(kernel_door::row(&ran.cell.workload.name, ran, THROUGHPUT, |row| row));
         }
     }
     table.differs.push(
@@ -289,34 +318,41 @@ fn fig4_3b(reproduction: &mut Reproduction<'_>) -> io::Result<()> {
     let items = reproduction.items(ITEMS, 1_000_000);
     let mut first = Vec::new();
     for (_, size) in SIZES {
-        first.extend(doors::both(&doors::mixed(KEY, size, 100)?, items, BUSY, Pace::Closed));
+        first.extend(kernel_door::both(
+            &kernel_door::mixed(KEY, size, 100)?,
+            items,
+            BUSY,
+            Pace::Closed,
+            How::AsSaid,
+        ));
     }
-    let first = doors::plan(reproduction, first, 300, 3)?;
-    let ran = reproduction.measure(&first)?;
-    let mut cells = Vec::new();
+    let plan = kernel_door::plan(reproduction, 300, 3)?;
+    let ran = reproduction.measure_kernel(&plan, &first)?;
+    let mut jobs = Vec::new();
     let shares = [0.7, 1.0, 1.5];
     for (pair, (_, size)) in ran.chunks(2).zip(SIZES) {
-        let peak = doors::peak_of_peer(pair).ok_or_else(|| io::Error::other("nothing was measured to take rates from"))?;
-        let workload = doors::mixed(KEY, size, 100)?;
+        let peak = kernel_door::peak_of_peer(pair).ok_or_else(|| io::Error::other("nothing was measured to take rates from"))?;
+        let workload = kernel_door::mixed(KEY, size, 100)?;
         for share in shares {
-            cells.extend(doors::both(&workload, items, 1, Pace::Flood((peak * share).round())));
+            let flood = How::Flood((peak * share).round());
+            jobs.extend(kernel_door::both(&workload, items, 1, Pace::Closed, flood));
         }
     }
-    let plan = doors::plan(reproduction, cells, 300, 3)?;
-    let ran = reproduction.measure(&plan)?;
-    let mut lost = doors::table(
+    let plan = kernel_door::plan(reproduction, 300, 3)?;
+    let ran = reproduction.measure_kernel(&plan, &jobs)?;
+    let mut lost = kernel_door::table(
         "packets lost, gets sent whether or not they are answered",
         SOURCE,
         "Unbuckle's own UDP",
         differs(),
     );
     lost.paper_peer = "Unbuckle's sockets".to_owned();
-    let mut answered: PaperTable = doors::table("answers a second, of the same", SOURCE, SYSTEM, Vec::new());
-    for ran in ran {
-        let Pace::Flood(rate) = ran.cell.pace else { continue };
+    let mut answered: PaperTable = kernel_door::table("answers a second, of the same", SOURCE, SYSTEM, Vec::new());
+    for (ran, job) in ran.iter().zip(&jobs) {
+        let How::Flood(rate) = job.how else { continue };
         let name = format!("{} at {:.0} k/s", ran.cell.workload.name, rate / 1e3);
-        lost.rows.push(doors::row(&name, ran, LOST, |row| row));
-        answered.rows.push(doors::row(&name, ran, THROUGHPUT, |row| row));
+        lost.rows.push(kernel_door::row(&name, ran, LOST, |row| row));
+        answered.rows.push(kernel_door::row(&name, ran, THROUGHPUT, |row| row));
     }
     lost.differs.push(
         "The paper's figure is a plot of losses a second, at loads that it does not name: more than one a second through sockets for medium and large values, at most five in a whole run without. \

@@ -4,23 +4,23 @@
 //! before and after the end of a server, beside memcached's, which begins cold, unless it was started with `-e` and asked to end.
 
 use super::pmemcached::{MACHINE, PAPER};
-use super::{Preset, Reproduction, machines};
-use crate::items::Items;
-use crate::mix::Workload;
-use crate::paper::{PaperRow, PaperTable};
-use crate::plan::{Against, Cell, Door};
-use crate::report::Better;
-use crate::servers::{Folder, Server, Settings, memcached_path, memcached_version, region_folder};
-use crate::wire::Admin;
-use crate::workload::{Rng, Zipf, mix};
-use crate::workloads;
+use crate::presets::{Preset, Reproduction, machines};
+use crate::table::{PaperRow, PaperTable};
 use keyway::{Cache, Options, Place};
+use keyway_bench::items::Items;
+use keyway_bench::mix::Workload;
+use keyway_bench::plan::{Against, Cell, Door};
+use keyway_bench::report::Better;
+use keyway_bench::servers::{Folder, Server, Settings, memcached_path, memcached_version, region_folder};
+use keyway_bench::wire::Admin;
+use keyway_bench::workload::{Rng, Zipf, mix};
+use keyway_bench::workloads;
 use rustix::process::Signal;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-pub(super) const RESTART: Preset = Preset {
+pub(crate) const RESTART: Preset = Preset {
     name: "pmemcached-restart",
     about: "the same, section 4: attach, first touches, and hit ratio before and after a server was killed",
     run: restart,
@@ -32,7 +32,7 @@ const RECORDS: u64 = 10_000_000;
 const RECORDS_FEW: u64 = 150_000;
 /// "Sub-millisecond warm up intervals, irrespective of the dataset size."
 const PAPER_ATTACH_MS: f64 = 1.0;
-/// Random gets behind an attach whose times are averaged.
+/// Random gets after an attach whose times are averaged.
 const TOUCHES: u64 = 2000;
 /// Requests whose hits are counted, before and after.
 const REQUESTS: u64 = 10_000;
@@ -126,12 +126,8 @@ impl Bench {
             threads: self.threads,
             connections: 64,
             unix: true,
-            udp: false,
-            link: None,
-            kernel: false,
-            hands_out: false,
-            item_max: None,
             more,
+            ..Settings::default()
         }
     }
 
@@ -248,8 +244,8 @@ struct Life {
 impl Bench {
     fn lives(&self, reproduction: &mut Reproduction<'_>, memory_mib: u64, repetitions: usize) -> io::Result<Vec<PaperRow>> {
         let zipf = Zipf::new(self.records);
-        let peer = reproduction.setup.against != Against::Nobody && memcached_path().is_some();
-        if !peer && reproduction.setup.against != Against::Nobody {
+        let peer = reproduction.setup.against != Against::Nothing && memcached_path().is_some();
+        if !peer && reproduction.setup.against != Against::Nothing {
             reproduction.note("memcached is not installed: Keyway is measured alone");
         }
         let mut lives: [Vec<Life>; 4] = std::array::from_fn(|_| Vec::new());

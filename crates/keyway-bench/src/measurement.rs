@@ -171,7 +171,7 @@ impl Wrong {
     }
 
     /// The counts in words.
-    pub fn counts(&self) -> String {
+    fn counts(&self) -> String {
         let count = |n: u64, what: &str| (n > 0).then(|| format!("{n} {what}"));
         let all = [
             count(self.values, "wrong values or replies"),
@@ -183,9 +183,16 @@ impl Wrong {
     }
 }
 
+/// The counts, then what is told in words.
+impl std::fmt::Display for Wrong {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}: {}", self.counts(), self.told.join("; "))
+    }
+}
+
 /// What one measurement gave, of one thread or of all together.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub struct Ran {
+pub struct Measurement {
     /// operations done; of a get of several keys each key counts
     pub operations: u64,
     /// gets that found their item
@@ -210,22 +217,13 @@ pub struct Ran {
     pub client_busiest: f64,
     /// of the server's process, where it is known
     pub server: Option<Usage>,
-    /// CPU time of the whole machine, whoever used it
+    /// CPU time of the whole machine, all its processes together
     pub machine: Option<Duration>,
-    /// instructions of the server's threads outside the kernel, where they are counted
-    #[serde(default)]
-    pub server_instructions: Option<u64>,
-    /// the same of the client's process
-    #[serde(default)]
-    pub client_instructions: Option<u64>,
-    /// energy of the whole machine's processors, where it can be read, J
-    #[serde(default)]
-    pub energy_j: Option<f64>,
     /// requests that the kernel door answered; `None`: there is none
     pub in_kernel: Option<u64>,
 }
 
-impl Ran {
+impl Measurement {
     /// Joins what another thread did at the same time.
     pub fn add(&mut self, other: &Self) {
         self.operations += other.operations;

@@ -1,7 +1,7 @@
-//! What a connection costs that nobody uses: memory of the server, by opening many that ask once and then say nothing.
+//! What a connection costs that no client uses: memory of the server, by opening many that ask once and then say nothing.
 
-use crate::rig::{Side, Way};
-use crate::wire::Admin;
+use keyway_bench::caches::{Side, Way};
+use keyway_bench::wire::Admin;
 use rustix::process::{Resource, getrlimit, setrlimit};
 use std::io;
 
@@ -15,12 +15,8 @@ const DESCRIPTORS_SPARE: u64 = 64;
 ///
 /// A connection that cannot be opened, or is not answered.
 #[allow(clippy::cast_precision_loss, reason = "bytes and connections are below 2^53")]
-pub(crate) fn bytes_per_connection(side: &Side, count: usize) -> io::Result<Option<f64>> {
-    let Way::Socket(target) = &side.way else { return Ok(None) };
-    if !target.is_stream() {
-        return Ok(None);
-    }
-    let Some(before) = side.store.resident_bytes() else {
+pub fn bytes_per_connection(side: &Side, count: usize) -> io::Result<Option<f64>> {
+    let (Way::Socket(target), Some(before)) = (&side.way, side.store.resident_bytes()) else {
         return Ok(None);
     };
     allow_descriptors(count);

@@ -4,42 +4,44 @@
 //! The paper's machine: eight Xeon cores at 2.33 GHz and 64 GB, 1 Gb/s and 10 Gb/s Ethernet, eight and 24 client machines, Linux 3.5 with a kernel module; memcached 1.4.15 in
 //! Facebook's version with one UDP port a thread.
 
-use super::doors::{self, BOTH_CPU, GETS, MACHINE_CPU, MEAN, OTHERS, THROUGHPUT};
-use super::{Preset, Reproduction};
+use super::kernel_door::{self, BOTH_CPU, GETS, MACHINE_CPU, MEAN, OTHERS, THROUGHPUT};
 use crate::flood::{Flood, Phase};
-use crate::load::Load;
-use crate::machine;
-use crate::mix::{Kind, Stream, Workload};
-use crate::paper::PaperRow;
-use crate::plan::{Cell, Limit, Pace, Plan};
-use crate::ran::Ran;
-use crate::report::Better;
-use crate::rig::{Rig, Side, Way};
-use crate::workload::Ranks;
-use crate::workloads;
+use crate::kernel::{self, Doors, How, Job, way};
+use crate::peak::Limit;
+use crate::presets::{Preset, Reproduction};
+use crate::table::PaperRow;
+use keyway_bench::caches::Side;
+use keyway_bench::load::Load;
+use keyway_bench::machine;
+use keyway_bench::measurement::Measurement;
+use keyway_bench::mix::{Kind, Stream, Workload};
+use keyway_bench::plan::{Cell, Pace, Plan};
+use keyway_bench::report::Better;
+use keyway_bench::workload::Ranks;
+use keyway_bench::workloads;
 use std::io;
 
-pub(super) const FIG7: Preset = Preset {
+pub(crate) const FIG7: Preset = Preset {
     name: "hippos-fig7",
     about: "Hippos (2014), Figure 7: latency of gets against their rate, and the highest rate with a mean below 1 ms; as root",
     run: fig7,
 };
-pub(super) const FIG9: Preset = Preset {
+pub(crate) const FIG9: Preset = Preset {
     name: "hippos-fig9",
     about: "Hippos, Figure 9: latency of mixes from all gets to all sets at three rates; as root",
     run: fig9,
 };
-pub(super) const FIG10: Preset = Preset {
+pub(crate) const FIG10: Preset = Preset {
     name: "hippos-fig10",
     about: "Hippos, Figure 10: highest rate of Facebook's five pools with a mean below 1 ms; as root",
     run: fig10,
 };
-pub(super) const TABLE4: Preset = Preset {
+pub(crate) const TABLE4: Preset = Preset {
     name: "hippos-table4",
     about: "Hippos, Table 4: latency and CPU time of Facebook's five pools at low, medium and high rate; as root",
     run: table4,
 };
-pub(super) const SURGE: Preset = Preset {
+pub(crate) const SURGE: Preset = Preset {
     name: "hippos-surge",
     about: "Hippos, section 2.1: a surge to three times the peak rate and back, and what is lost in it; as root",
     run: surge,
@@ -58,7 +60,7 @@ const LIMIT: Limit = Limit {
 };
 
 fn differs() -> Vec<String> {
-    let mut differs = doors::differs(MACHINE);
+    let mut differs = kernel_door::differs(MACHINE);
     differs.push(
         "memcached is Debian's or the one that KEYWAY_MEMCACHED names, with one thread, like Keyway; the paper's was 1.4.15 on eight cores.".to_owned(),
     );
@@ -72,45 +74,48 @@ fn items(reproduction: &Reproduction<'_>) -> u64 {
 fn fig7(reproduction: &mut Reproduction<'_>) -> io::Result<()> {
     const SOURCE: &str = "Hippos (2014), Figure 7 (a), 1 Gb/s";
     let items = items(reproduction);
-    let found = doors::mixed(20, 20, 100)?;
+    let found = kernel_door::mixed(20, 20, 100)?;
     let absent = Workload {
         name: "20/20 B, absent keys".to_owned(),
         mix: vec![(Kind::GetNew, 1)],
         ..found.clone()
     };
     let shares = [20.0, 40.0, 60.0, 80.0, 100.0];
-    let mut cells: Vec<Cell> = doors::both(&found, items, SOCKETS, Pace::Peak(LIMIT)).to_vec();
+    let peak = How::Peak(LIMIT);
+    let mut jobs: Vec<Job> = kernel_door::both(&found, items, SOCKETS, Pace::Closed, peak).to_vec();
     for share in shares {
-        cells.extend(doors::both(&found, items, SOCKETS, Pace::Share(share)));
+        jobs.extend(kernel_door::both(&found, items, SOCKETS, Pace::Closed, How::Share(share)));
     }
-    cells.extend(doors::both(&absent, items, SOCKETS, Pace::Peak(LIMIT)));
-    let plan = doors::plan(reproduction, cells, 300, 3)?;
-    let ran = reproduction.measure(&plan)?;
-    let mut peaks = doors::table(
+    jobs.extend(kernel_door::both(&absent, items, SOCKETS, Pace::Closed, peak));
+    let plan = kernel_door::plan(reproduction, 300, 3)?;
+    let ran = reproduction.measure_kernel(&plan, &jobs)?;
+    let mut peaks = kernel_door::table(
         "highest rate of gets with a mean latency below 1 ms",
         SOURCE,
         SYSTEM,
         differs(),
     );
-    let mut curve = doors::table("mean latency of gets at a given rate", SOURCE, SYSTEM, Vec::new());
-    for ran in ran {
+    let mut curve = kernel_door::table("mean latency of gets at a given rate", SOURCE, SYSTEM, Vec::new());
+    for (ran, job) in ran.iter().zip(&jobs) {
         let is_absent = ran.cell.workload.name == absent.name;
-        match ran.cell.pace {
-            Pace::Peak(_) if is_absent => {
-                peaks
-                    .rows
-                    .push(doors::row("absent keys", ran, THROUGHPUT, |row| row.paper(320.0, 520.0)));
-            }
-            Pace::Peak(_) => {
-                peaks.rows.push(doors::row("keys that are there", ran, THROUGHPUT, |row| {
-                    row.paper(240.0, 480.0)
+        match job.how {
+            How::Peak(_) if is_absent => {
+                peaks.rows.push(kernel_door::row("absent keys", ran, THROUGHPUT, |row| {
+                    row.paper(320.0, 520.0)
                 }));
             }
-            Pace::Share(share) => {
-                let name = format!("{share:.0} % of memcached's closed loop");
-                curve.rows.push(doors::row(&name, ran, MEAN, |row| row));
+            How::Peak(_) => {
+                peaks
+                    .rows
+                    .push(kernel_door::row("keys that are there", ran, THROUGHPUT, |row| {
+                        row.paper(240.0, 480.0)
+                    }));
             }
-            _ => {}
+            How::Share(share) => {
+                let name = format!("{share:.0} % of memcached's closed loop");
+                curve.rows.push(kernel_door::row(&name, ran, MEAN, |row| row));
+            }
+            How::AsSaid | How::Flood(_) => {}
         }
     }
     peaks
@@ -126,26 +131,20 @@ fn fig7(reproduction: &mut Reproduction<'_>) -> io::Result<()> {
 
 fn fig9(reproduction: &mut Reproduction<'_>) -> io::Result<()> {
     let items = items(reproduction);
-    let gets = doors::mixed(20, 20, 100)?;
-    let first = doors::plan(
-        reproduction,
-        doors::both(&gets, items, SOCKETS, Pace::Closed).to_vec(),
-        300,
-        3,
-    )?;
-    let peak = doors::peak_of_peer(reproduction.measure(&first)?);
-    let peak = peak.ok_or_else(|| io::Error::other("nothing was measured to take rates from"))?;
+    let gets = kernel_door::mixed(20, 20, 100)?;
+    let peak = closed(reproduction, &gets, items)?;
     let rates = [("low", 0.2), ("medium", 0.4), ("high", 0.7)];
-    let mut cells = Vec::new();
+    let mut jobs = Vec::new();
     for percent in [100, 75, 50, 25, 0] {
-        let workload = doors::mixed(20, 20, percent)?;
+        let workload = kernel_door::mixed(20, 20, percent)?;
         for (_, share) in rates {
-            cells.extend(doors::both(&workload, items, SOCKETS, Pace::Rate((peak * share).round())));
+            let rate = Pace::Rate((peak * share).round());
+            jobs.extend(kernel_door::both(&workload, items, SOCKETS, rate, How::AsSaid));
         }
     }
-    let plan = doors::plan(reproduction, cells, 300, 3)?;
-    let ran = reproduction.measure(&plan)?;
-    let mut table = doors::table(
+    let plan = kernel_door::plan(reproduction, 300, 3)?;
+    let ran = reproduction.measure_kernel(&plan, &jobs)?;
+    let mut table = kernel_door::table(
         "mean latency of mixes of gets and sets",
         "Hippos (2014), Figure 9",
         SYSTEM,
@@ -154,7 +153,7 @@ fn fig9(reproduction: &mut Reproduction<'_>) -> io::Result<()> {
     for ran in ran {
         let Pace::Rate(rate) = ran.cell.pace else { continue };
         let name = format!("{} at {:.0} k/s", ran.cell.workload.name, rate / 1e3);
-        table.rows.push(doors::row(&name, ran, MEAN, |row| row));
+        table.rows.push(kernel_door::row(&name, ran, MEAN, |row| row));
     }
     table.differs.push(
         "The paper's figure is a plot without numbers, at 80, 160, 240 and 320 k/s: at 80 k/s sets cost hardly any latency, at 320 k/s all sets are above 1 ms. Rates \
@@ -163,6 +162,14 @@ fn fig9(reproduction: &mut Reproduction<'_>) -> io::Result<()> {
     );
     reproduction.table(table);
     Ok(())
+}
+
+/// What the peer does of this workload in a closed loop, operations a second.
+fn closed(reproduction: &mut Reproduction<'_>, workload: &Workload, items: u64) -> io::Result<f64> {
+    let plan = kernel_door::plan(reproduction, 300, 3)?;
+    let jobs = kernel_door::both(workload, items, SOCKETS, Pace::Closed, How::AsSaid);
+    let peak = kernel_door::peak_of_peer(reproduction.measure_kernel(&plan, &jobs)?);
+    peak.ok_or_else(|| io::Error::other("nothing was measured to take rates from"))
 }
 
 /// A pool of Facebook's: workload, and the paper's ratio of peaks with 1 Gb/s.
@@ -176,15 +183,15 @@ const POOLS: [(&str, f64); 5] = [
 
 fn fig10(reproduction: &mut Reproduction<'_>) -> io::Result<()> {
     let items = items(reproduction);
-    let mut cells = Vec::new();
+    let mut jobs = Vec::new();
     for (pool, _) in POOLS {
         let workload = workloads::find(pool).map_err(io::Error::other)?;
-        cells.extend(doors::both(&workload, items, SOCKETS, Pace::Peak(LIMIT)));
+        jobs.extend(kernel_door::both(&workload, items, SOCKETS, Pace::Closed, How::Peak(LIMIT)));
     }
-    let plan = doors::plan(reproduction, cells, 200, 3)?;
-    let ran = reproduction.measure(&plan)?;
+    let plan = kernel_door::plan(reproduction, 200, 3)?;
+    let ran = reproduction.measure_kernel(&plan, &jobs)?;
     let title = "highest rate of Facebook's pools with a mean latency below 1 ms";
-    let mut table = doors::table(
+    let mut table = kernel_door::table(
         title,
         "Hippos (2014), Figure 10 (a) and section 3.2, 1 Gb/s",
         SYSTEM,
@@ -198,7 +205,7 @@ fn fig10(reproduction: &mut Reproduction<'_>) -> io::Result<()> {
             .map_or(f64::NAN, |(_, ratio)| *ratio);
         table
             .rows
-            .push(doors::row(name, ran, THROUGHPUT, |row| row.paper_ratio(ratio, ratio)));
+            .push(kernel_door::row(name, ran, THROUGHPUT, |row| row.paper_ratio(ratio, ratio)));
     }
     table.differs.push(
         "The paper gives ratios in its text; with 1 Gb/s, ETC, APP and SYS are bound by the wire, which is not here (10 Gb/s: 2.4, 2.0 and 6.9)."
@@ -266,32 +273,32 @@ const LOADS: [(&str, f64); 3] = [("low", 30.0), ("medium", 60.0), ("high", 90.0)
 fn table4(reproduction: &mut Reproduction<'_>) -> io::Result<()> {
     const SOURCE: &str = "Hippos (2014), Table 4, 1 Gb/s";
     let items = items(reproduction);
-    let mut cells = Vec::new();
+    let mut jobs = Vec::new();
     for (pool, _) in POOL_ROWS {
         let workload = workloads::find(pool).map_err(io::Error::other)?;
         for (_, share) in LOADS {
-            cells.extend(doors::both(&workload, items, SOCKETS, Pace::Share(share)));
+            jobs.extend(kernel_door::both(&workload, items, SOCKETS, Pace::Closed, How::Share(share)));
         }
     }
-    let plan = doors::plan(reproduction, cells, 300, 3)?;
-    let ran = reproduction.measure(&plan)?;
-    let mut gets = doors::table("mean latency of gets of Facebook's pools", SOURCE, SYSTEM, differs());
-    let mut others = doors::table(
+    let plan = kernel_door::plan(reproduction, 300, 3)?;
+    let ran = reproduction.measure_kernel(&plan, &jobs)?;
+    let mut gets = kernel_door::table("mean latency of gets of Facebook's pools", SOURCE, SYSTEM, differs());
+    let mut others = kernel_door::table(
         "mean latency of updates and deletes of Facebook's pools",
         SOURCE,
         SYSTEM,
         Vec::new(),
     );
-    let mut cpu = doors::table(
+    let mut cpu = kernel_door::table(
         "CPU time of the machine a request, of Facebook's pools",
         SOURCE,
         SYSTEM,
         Vec::new(),
     );
     let title = "CPU time of client and server a request, of Facebook's pools";
-    let mut both = doors::table(title, SOURCE, SYSTEM, Vec::new());
-    for ran in ran {
-        let Pace::Share(share) = ran.cell.pace else { continue };
+    let mut both = kernel_door::table(title, SOURCE, SYSTEM, Vec::new());
+    for (ran, job) in ran.iter().zip(&jobs) {
+        let How::Share(share) = job.how else { continue };
         let at = LOADS.iter().position(|(_, percent)| *percent == share);
         let rated = POOL_ROWS.iter().find(|(pool, _)| *pool == ran.cell.workload.name);
         let (Some(at), Some((pool, rated))) = (at, rated) else {
@@ -299,11 +306,11 @@ fn table4(reproduction: &mut Reproduction<'_>) -> io::Result<()> {
         };
         let (rate_k, theirs, updates, watts, change) = rated[at];
         let name = format!("{pool}, {} rate (paper: {rate_k:.0} k/s)", LOADS[at].0);
-        gets.rows.push(doors::row(&name, ran, GETS, |row| theirs.on(row)));
-        others.rows.push(doors::row(&name, ran, OTHERS, |row| updates.on(row)));
+        gets.rows.push(kernel_door::row(&name, ran, GETS, |row| theirs.on(row)));
+        others.rows.push(kernel_door::row(&name, ran, OTHERS, |row| updates.on(row)));
         cpu.rows
-            .push(doors::row(&name, ran, MACHINE_CPU, |row| Change(watts, change).on(row)));
-        both.rows.push(doors::row(&name, ran, BOTH_CPU, |row| row));
+            .push(kernel_door::row(&name, ran, MACHINE_CPU, |row| Change(watts, change).on(row)));
+        both.rows.push(kernel_door::row(&name, ran, BOTH_CPU, |row| row));
     }
     let rates = "Low, medium and high are 30, 60 and 90 % of what memcached does of the pool in a closed loop; the paper's rates are in the names of the rows.";
     gets.differs.push(rates.to_owned());
@@ -324,55 +331,46 @@ fn table4(reproduction: &mut Reproduction<'_>) -> io::Result<()> {
 
 fn surge(reproduction: &mut Reproduction<'_>) -> io::Result<()> {
     let items = items(reproduction);
-    let workload = doors::mixed(20, 20, 100)?;
-    let first = doors::plan(
-        reproduction,
-        doors::both(&workload, items, SOCKETS, Pace::Closed).to_vec(),
-        300,
-        3,
-    )?;
-    let peak = doors::peak_of_peer(reproduction.measure(&first)?);
-    let peak = peak.ok_or_else(|| io::Error::other("nothing was measured to take rates from"))?;
+    let workload = kernel_door::mixed(20, 20, 100)?;
+    let peak = closed(reproduction, &workload, items)?;
     // A cache that runs at half of what it can do: a surge is then half as much again as it can.
     let usual = peak * 0.5;
-    let cells = doors::both(&workload, items, 1, Pace::Flood(usual)).to_vec();
-    let plan = doors::plan(reproduction, cells, 700, 3)?;
-    let rig = Rig::start(&plan, &plan.cells)?;
-    for (name, about) in rig.about() {
-        reproduction.measured(name, about);
-    }
+    let jobs = kernel_door::both(&workload, items, 1, Pace::Closed, How::Flood(usual));
+    let plan = kernel_door::plan(reproduction, 700, 3)?;
+    let cells = jobs.each_ref().map(|job| &job.cell);
+    let doors = Doors::start(reproduction.clients()?, &plan, &cells)?;
     let title = format!(
         "a surge from {:.0} to {:.0} k/s and back, half of memcached's closed loop and one and a half times it",
         usual / 1e3,
         usual * 3.0 / 1e3
     );
-    let mut table = doors::table(&title, "Hippos (2014), section 2.1", SYSTEM, differs());
-    let names = ["before", "in the surge", "behind it"];
-    for cell in &plan.cells {
-        let way = doors::WAYS
-            .iter()
-            .find(|(door, _)| *door == cell.door)
-            .map_or("", |(_, way)| way);
+    let mut table = kernel_door::table(&title, "Hippos (2014), section 2.1", SYSTEM, differs());
+    let names = ["before", "in the surge", "after it"];
+    for cell in cells {
+        let way = way(cell);
         // By side, repetition and phase.
-        let mut all: Vec<Vec<Vec<Ran>>> = Vec::new();
-        let sides = rig.sides(cell);
+        let mut all: Vec<Vec<Vec<Measurement>>> = Vec::new();
+        let sides = doors.sides(cell);
+        sides
+            .iter()
+            .for_each(|side| reproduction.measured(side.name, side.about.clone()));
         all.resize_with(sides.len(), Vec::new);
         for repetition in 0..plan.repetitions {
             for (side, all) in sides.iter().zip(&mut all) {
                 reproduction.doing(&format!("surge, {way}: {}", side.name), 0.5);
                 let ran = flood(&plan, cell, side, repetition as u64, usual)?;
                 if let Some(wrong) = ran.iter().find(|ran| ran.wrong.any()) {
-                    return Err(reproduction.failed(format!("{}: {}", side.name, wrong.wrong.counts())));
+                    return Err(reproduction.failed(format!("{}: {}", side.name, wrong.wrong)));
                 }
                 all.push(ran);
             }
         }
         for (phase, name) in names.iter().enumerate() {
-            let of = |side: usize, figure: fn(&Ran) -> f64| -> Vec<f64> {
+            let of = |side: usize, figure: fn(&Measurement) -> f64| -> Vec<f64> {
                 let runs = all.get(side).map_or(&[][..], Vec::as_slice);
                 runs.iter().filter_map(|phases| phases.get(phase)).map(figure).collect()
             };
-            let mut row = |what: &str, unit: &str, better, figure: fn(&Ran) -> f64| {
+            let mut row = |what: &str, unit: &str, better, figure: fn(&Measurement) -> f64| {
                 let row = PaperRow::new(format!("{name}, {what}, {way}"), unit, 2, better);
                 table.rows.push(if all.len() > 1 {
                     row.measured(way, &of(0, figure), "memcached, UDP", &of(1, figure))
@@ -396,18 +394,14 @@ fn surge(reproduction: &mut Reproduction<'_>) -> io::Result<()> {
 }
 
 #[allow(clippy::cast_precision_loss, reason = "counts are below 2^53")]
-fn lost_percent(ran: &Ran) -> f64 {
+fn lost_percent(ran: &Measurement) -> f64 {
     ran.dropped as f64 / (ran.operations + ran.dropped) as f64 * 100.0
 }
 
 /// The usual rate, three times that, and the usual rate again, from the client's CPU.
-fn flood(plan: &Plan, cell: &Cell, side: &Side, repetition: u64, usual: f64) -> io::Result<Vec<Ran>> {
-    let Way::Socket(target) = &side.way else {
-        return Err(io::ErrorKind::Unsupported.into());
-    };
+fn flood(plan: &Plan, cell: &Cell, side: &Side, repetition: u64, usual: f64) -> io::Result<Vec<Measurement>> {
     let items = cell.workload.items(cell.items);
-    side.store.load(cell, &items)?;
-    side.store.warm_kernel_door(target, cell, &items)?;
+    side.prepare(cell, &items)?;
     let ranks = Ranks::new(cell.workload.access, cell.items);
     let load = Load {
         stream: Stream::new(&cell.workload, cell.items, &ranks, side.store.newest.clone(), repetition + 1),
@@ -416,7 +410,7 @@ fn flood(plan: &Plan, cell: &Cell, side: &Side, repetition: u64, usual: f64) -> 
         rate: None,
         thread: repetition + 1,
     };
-    let flood = Flood::open(target, load)?;
+    let flood = Flood::open(kernel::target(side)?, load)?;
     let phases = [1.0, 3.0, 1.0].map(|times| Phase {
         rate: usual * times,
         length: plan.length,

@@ -4,7 +4,7 @@
 //!
 //! # Safety
 //!
-//! Loading a library runs its initializers, and its symbols have the types that libmemcached 1.0's headers give them: who names a
+//! Loading a library runs its initializers, and its symbols have the types that libmemcached 1.0's headers give them: the user who names a
 //! file as `libmemcached.so.11` vouches for both. A handle is used by one thread at a time, and freed once. The library stays
 //! loaded as long as any handle. What `memcached_get` gives is allocated with malloc(3) and freed here.
 #![allow(unsafe_code, reason = "functions of a C library; contract above")]
@@ -37,7 +37,7 @@ const NOT_FOUND: c_int = 16;
 
 /// A loaded library.
 #[derive(Clone, Debug)]
-pub struct Dropin {
+pub struct Libmemcached {
     functions: Arc<Functions>,
 }
 
@@ -56,7 +56,7 @@ struct Functions {
     _library: Library,
 }
 
-impl Dropin {
+impl Libmemcached {
     /// Loads the library at `path`, or the system's of that name.
     pub fn load(path: &Path) -> io::Result<Self> {
         // SAFETY: the contract of this module: the file is a libmemcached, whose initializers may run in any program.
@@ -87,7 +87,7 @@ impl Dropin {
         text(unsafe { (self.functions.version)() })
     }
 
-    /// A handle for the server behind this Unix socket.
+    /// A handle for the server at this Unix socket.
     pub fn open(&self, socket: &Path) -> io::Result<Handle> {
         let options = format!("--SOCKET=\"{}\"", socket.display());
         // SAFETY: the text is as long as is said, and copied.

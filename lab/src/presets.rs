@@ -1,26 +1,38 @@
 //! Presets that reproduce what the papers measured that Keyway comes from.
 //!
 //! A [`Preset`] runs plans, and makes tables of what they gave: [`PaperTable`]s, with the paper's figures beside those measured here.
-//! It is given a [`Reproduction`], which has what the user asked for and collects what comes out. `reproduce/` has a file for each
-//! paper.
+//! It is given a [`Reproduction`], which has what the user asked for and collects what comes out. `papers/` has a file for each paper.
 
-mod doors;
-mod hippos;
-mod hodor;
-mod pmemcached;
-mod restart;
-mod unbuckle;
-
-use crate::dropin::Dropin;
-use crate::machine;
-use crate::paper::PaperTable;
-use crate::plan::{Against, Cell, Plan};
-use crate::rig::Side;
-use crate::run::{self, CellRan, Event, Outcome, Progress};
+use crate::kernel::{self, Job};
+use crate::namespaces::Clients;
+use crate::papers::{hippos, hodor, pmemcached, restart, unbuckle};
+use crate::table::PaperTable;
 use keyway::{Cache, GateState, Options, Place};
+use keyway_bench::caches::{LIBMEMCACHED, Side};
+use keyway_bench::libmemcached::Libmemcached;
+use keyway_bench::machine;
+use keyway_bench::plan::{Against, Cell, Plan};
+use keyway_bench::run::{self, CellResult, Outcome};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
+
+/// What happens while presets run.
+#[derive(Debug)]
+pub enum Event<'a> {
+    /// something begins
+    Doing {
+        /// in words
+        what: &'a str,
+        /// share of the plan that is done, 0 to 1
+        done: f64,
+    },
+    /// a preset's table is complete
+    Paper(&'a PaperTable),
+}
+
+/// Receives them.
+pub type Progress<'a> = &'a mut dyn FnMut(Event<'_>);
 
 /// Something of a paper that can be measured again.
 #[derive(Debug)]
@@ -30,7 +42,7 @@ pub struct Preset {
     /// what it measures
     pub about: &'static str,
     /// Measures it. What goes wrong in a measurement ends it with an error, and is among the outcome's failures.
-    run: fn(&mut Reproduction<'_>) -> io::Result<()>,
+    pub run: fn(&mut Reproduction<'_>) -> io::Result<()>,
 }
 
 /// All of them, in the papers' order.
@@ -116,10 +128,35 @@ pub struct Setup {
     pub server_options: Vec<String>,
     /// more options for memcached
     pub memcached_options: Vec<String>,
-    /// `Nobody` or `Memcached`: presets start their servers themselves
+    /// `Nothing` or `Memcached`: presets start their servers themselves
     pub against: Against,
     /// how long a server may be silent while it owes answers
     pub silence_max: Duration,
+}
+
+impl Setup {
+    /// A plan without cells; where the user did not say, with this length and number of repetitions.
+    pub fn plan(&self, length: Duration, repetitions: usize) -> Plan {
+        let length = self.length.unwrap_or(length);
+        Plan {
+            cells: Vec::new(),
+            length,
+            warmup: self.warmup.unwrap_or(length / 5),
+            repetitions: self.repetitions.unwrap_or(repetitions),
+            seed: 0,
+            server_threads: self.server_threads.unwrap_or(2),
+            client_threads: 1,
+            server_cpus: self.server_cpus.clone(),
+            client_cpus: self.client_cpus.clone(),
+            server_options: self.server_options.clone(),
+            memcached_options: self.memcached_options.clone(),
+            libmemcached: self.libmemcached.clone(),
+            server: None,
+            against: self.against.clone(),
+            program: self.program.clone(),
+            silence_max: self.silence_max,
+        }
+    }
 }
 
 /// What the presets gave.
@@ -133,19 +170,23 @@ pub struct Reproduced {
     pub tables: Vec<PaperTable>,
 }
 
-/// Runs these presets, one after the other. `progress` is told what happens.
+/// Runs these presets, one after the other. `progress` receives what happens.
 ///
 /// # Errors
 ///
 /// What hinders a beginning: a server that does not start. What goes wrong later is in the outcome's failures, and ends it.
 pub fn run(presets: &[&Preset], setup: &Setup, progress: Progress<'_>) -> io::Result<Reproduced> {
+    let made = Reproduced {
+        outcome: Outcome::begin(),
+        ..Reproduced::default()
+    };
     let mut reproduction = Reproduction {
         setup,
         progress,
-        made: Reproduced::default(),
+        made,
         preset: "",
+        clients: None,
     };
-    reproduction.made.outcome.begin();
     for preset in presets {
         reproduction.preset = preset.name;
         match (preset.run)(&mut reproduction) {
@@ -164,32 +205,17 @@ pub struct Reproduction<'a> {
     progress: Progress<'a>,
     made: Reproduced,
     preset: &'static str,
+    /// the network of the kernel door's clients, once it is needed
+    clients: Option<Clients>,
 }
 
 impl Reproduction<'_> {
     /// A plan for these cells, with what the user asked for: everything that this leaves open has the values given here, and may be
     /// changed.
     pub fn plan(&self, cells: Vec<Cell>, length: Duration, repetitions: usize) -> Plan {
-        let setup = self.setup;
-        let length = setup.length.unwrap_or(length);
         Plan {
             cells,
-            length,
-            warmup: setup.warmup.unwrap_or(length / 5),
-            repetitions: setup.repetitions.unwrap_or(repetitions),
-            seed: 0,
-            server_threads: setup.server_threads.unwrap_or(2),
-            client_threads: 1,
-            server_cpus: setup.server_cpus.clone(),
-            client_cpus: setup.client_cpus.clone(),
-            server_options: setup.server_options.clone(),
-            memcached_options: setup.memcached_options.clone(),
-            libmemcached: setup.libmemcached.clone(),
-            server: None,
-            against: setup.against.clone(),
-            program: setup.program.clone(),
-            silence_max: setup.silence_max,
-            idle: None,
+            ..self.setup.plan(length, repetitions)
         }
     }
 
@@ -198,10 +224,11 @@ impl Reproduction<'_> {
     /// # Errors
     ///
     /// A server that does not start, or a measurement that went wrong.
-    pub fn measure(&mut self, plan: &Plan) -> io::Result<&[CellRan]> {
+    pub fn measure(&mut self, plan: &Plan) -> io::Result<&[CellResult]> {
         self.begin(plan)?;
         let from = self.made.outcome.cells.len();
-        run::run_on(plan, &mut self.made.outcome, self.progress)?;
+        let progress = &mut *self.progress;
+        run::run_on(plan, &mut self.made.outcome, &mut |event| forward(progress, &event))?;
         self.since(from)
     }
 
@@ -210,14 +237,14 @@ impl Reproduction<'_> {
     /// # Errors
     ///
     /// A measurement that went wrong.
-    pub fn measure_sides(&mut self, plan: &Plan, sides: &[&Side]) -> io::Result<&[CellRan]> {
+    pub fn measure_sides(&mut self, plan: &Plan, sides: &[&Side]) -> io::Result<&[CellResult]> {
         self.begin(plan)?;
-        for side in sides {
-            self.measured(side.name, side.about.clone());
-        }
         let from = self.made.outcome.cells.len();
-        for cell in &plan.cells {
-            run::run_sides(plan, cell, sides, &mut self.made.outcome, self.progress);
+        for (number, cell) in plan.cells.iter().enumerate() {
+            let (outcome, progress) = (&mut self.made.outcome, &mut *self.progress);
+            run::run_cell(plan, number, cell, sides, &run::measure, outcome, &mut |event| {
+                forward(progress, &event);
+            });
             if !self.made.outcome.failures.is_empty() {
                 break;
             }
@@ -225,9 +252,39 @@ impl Reproduction<'_> {
         self.since(from)
     }
 
+    /// The network of the kernel door's clients, which this thread is in from now on.
+    ///
+    /// # Errors
+    ///
+    /// This takes root.
+    pub fn clients(&mut self) -> io::Result<&Clients> {
+        if self.clients.is_none() {
+            self.clients = Some(Clients::enter()?);
+        }
+        self.clients.as_ref().ok_or_else(|| io::ErrorKind::NotConnected.into())
+    }
+
+    /// Measures these cells of the kernel door and beside it; `plan` says what they have in common.
+    ///
+    /// # Errors
+    ///
+    /// A server that does not start, or a measurement that went wrong.
+    pub fn measure_kernel(&mut self, plan: &Plan, jobs: &[Job]) -> io::Result<&[CellResult]> {
+        self.clients()?;
+        self.begin(plan)?;
+        let from = self.made.outcome.cells.len();
+        if let Some(clients) = &self.clients {
+            let progress = &mut *self.progress;
+            kernel::measure(clients, plan, jobs, &mut self.made.outcome, &mut |event| {
+                forward(progress, &event);
+            })?;
+        }
+        self.since(from)
+    }
+
     fn begin(&mut self, plan: &Plan) -> io::Result<()> {
         plan.check(machine::cpus_online()).map_err(io::Error::other)?;
-        let conditions = crate::report::conditions(plan);
+        let conditions = keyway_bench::report::conditions(plan);
         if !self.made.conditions.contains(&conditions) {
             self.made.conditions.push(conditions);
         }
@@ -235,7 +292,7 @@ impl Reproduction<'_> {
     }
 
     /// The cells from this one on, if nothing went wrong.
-    fn since(&self, from: usize) -> io::Result<&[CellRan]> {
+    fn since(&self, from: usize) -> io::Result<&[CellResult]> {
         match self.made.outcome.failures.first() {
             Some(failure) => Err(io::Error::other(failure.clone())),
             None => Ok(&self.made.outcome.cells[from..]),
@@ -244,9 +301,7 @@ impl Reproduction<'_> {
 
     /// What was measured otherwise than by a plan's servers: name, and version with options.
     pub fn measured(&mut self, name: &'static str, about: String) {
-        if !self.made.outcome.about.contains(&(name, about.clone())) {
-            self.made.outcome.about.push((name, about));
-        }
+        self.made.outcome.measured(name, about);
     }
 
     /// Says what happens, outside plans.
@@ -278,7 +333,7 @@ impl Reproduction<'_> {
             self.note("the drop-in is left out: say where Keyway's libmemcached.so.11 is with --libmemcached FILE");
             return None;
         };
-        if let Err(e) = Dropin::load(Path::new(crate::rig::LIBMEMCACHED)) {
+        if let Err(e) = Libmemcached::load(Path::new(LIBMEMCACHED)) {
             self.note(&format!(
                 "the drop-in is left out: there is no libmemcached to compare it with ({e})"
             ));
@@ -296,19 +351,30 @@ impl Reproduction<'_> {
     }
 }
 
+fn forward(progress: Progress<'_>, event: &run::Event<'_>) {
+    // A preset's cells are summed up in its tables.
+    if let run::Event::Doing { what, done } = *event {
+        progress(Event::Doing { what, done });
+    }
+}
+
 /// The paper's machine beside this one, as a sentence of a table's.
-fn machines(paper: &str) -> String {
+pub fn machines(paper: &str) -> String {
     format!("The paper's machine is {paper}; this one is {}.", machine::describe())
 }
 
 /// What a side of a cell gave of a figure in each measurement; nothing of one that was not measured.
-fn side(ran: Option<&CellRan>, at: usize, figure: &str) -> Vec<f64> {
+pub fn side(ran: Option<&CellResult>, at: usize, figure: &str) -> Vec<f64> {
     ran.and_then(|ran| ran.sides.get(at))
-        .map_or_else(Vec::new, |side| crate::report::values(side, figure))
+        .map_or_else(Vec::new, |side| keyway_bench::report::values(side, figure))
 }
 
 /// Whether regions of this process have a gate.
-fn has_gate() -> io::Result<bool> {
+///
+/// # Errors
+///
+/// No region can be made.
+pub fn has_gate() -> io::Result<bool> {
     let options = Options {
         memory: 4 << 20,
         ..Options::default()

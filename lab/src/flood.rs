@@ -1,22 +1,22 @@
-//! The load generator that does not care: datagrams are sent when they are due, however many are unanswered, and what never comes back is counted.
+//! The load generator that waits for no answer: datagrams are sent when they are due, however many are unanswered, and what never comes back is counted.
 //!
 //! The other generators wait for an answer, or give one up for lost, before a socket is used again, so no server is ever given more than it can
 //! hold. Here it is: a rate may be above what a server can do, and may change from one phase to the next. Each request is a get of one key; an answer is
 //! recognised by its number, and its value verified. Latencies are of what was answered, from the moment at which the request was due.
 
-use crate::load::{Load, Schedule};
-use crate::machine::{self, thread_cpu};
-use crate::ran::{Ran, Window};
-use crate::wire::Target;
+use keyway_bench::load::{Load, Schedule};
+use keyway_bench::machine::{self, thread_cpu};
+use keyway_bench::measurement::{Measurement, Window};
+use keyway_bench::wire::Target;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::sockopt;
 use std::io;
-use std::net::UdpSocket;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
 use std::time::{Duration, Instant};
 
 /// Request number, sequence number, number of datagrams, reserved: 16 bits each, big-endian (protocol.txt, "UDP protocol").
 pub(crate) const FRAME_LEN: usize = 8;
-/// Numbers of requests; an answer that comes after so many others were sent is nobody's any more.
+/// Numbers of requests; an answer that comes after so many others were sent is dropped.
 const NUMBERS: usize = 1 << 16;
 /// Room for answers that wait in the socket, bytes: more than come while a turn sends, so that none is lost on this side.
 const RECEIVED_MAX: usize = 16 << 20;
@@ -59,7 +59,7 @@ impl Flood {
     }
 
     /// One rate, from now to the end of `window`; what is due before the window counts for nothing.
-    pub fn run(self, rate: f64, window: Window) -> Ran {
+    pub fn run(self, rate: f64, window: Window) -> Measurement {
         let warmup = window.from.saturating_duration_since(Instant::now());
         let phases = [warmup, window.until - window.from].map(|length| Phase { rate, length });
         self.run_phases(&phases).pop().unwrap_or_default()
@@ -67,9 +67,9 @@ impl Flood {
 
     /// One phase after the other, without a pause; what came of each. A phase in which this thread could not send as many as were due takes
     /// longer: its rate is what was sent.
-    pub fn run_phases(mut self, phases: &[Phase]) -> Vec<Ran> {
+    pub fn run_phases(mut self, phases: &[Phase]) -> Vec<Measurement> {
         machine::precise_timers();
-        let mut all: Vec<Ran> = phases.iter().map(|_| Ran::default()).collect();
+        let mut all: Vec<Measurement> = phases.iter().map(|_| Measurement::default()).collect();
         let mut begin = Instant::now();
         for (at, phase) in phases.iter().enumerate() {
             let (began, cpu) = (Instant::now(), thread_cpu());
@@ -97,7 +97,7 @@ impl Flood {
     }
 
     /// Sends what is due, at most a few, so that answers are taken meanwhile.
-    fn send_due(&mut self, schedule: &mut Schedule, until: Instant, phase: usize, all: &mut [Ran]) {
+    fn send_due(&mut self, schedule: &mut Schedule, until: Instant, phase: usize, all: &mut [Measurement]) {
         let now = Instant::now();
         for _ in 0..SENT_IN_A_TURN {
             if schedule.next() > now || schedule.next() >= until {
@@ -121,7 +121,7 @@ impl Flood {
                 }
             }
             let asked = (schedule.next(), item, phase);
-            // Whoever had this number before is not going to come.
+            // The answer to the request that had this number is not going to come.
             if let Some((_, _, lost)) = self.asked[usize::from(self.number)].replace(asked) {
                 all[lost].dropped += 1;
             }
@@ -130,13 +130,13 @@ impl Flood {
     }
 
     /// Takes the answers that are there.
-    fn receive(&mut self, all: &mut [Ran]) {
+    fn receive(&mut self, all: &mut [Measurement]) {
         let mut buffer = [0; 2048];
         loop {
             let len = match self.socket.recv(&mut buffer) {
                 Ok(len) => len,
                 Err(e) if matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => return,
-                // Such as a refusal that an earlier request met: nobody listens any more.
+                // Such as a refusal that an earlier request met: no program listens any more.
                 Err(e) => {
                     if let Some(ran) = all.last_mut() {
                         ran.wrong.connections += 1;
@@ -183,7 +183,16 @@ impl Flood {
 
 /// A socket that many requests are on the way on.
 pub(crate) fn socket(target: &Target) -> io::Result<UdpSocket> {
-    let socket = target.datagrams()?;
+    let (Target::Udp(address) | Target::Split(address)) = target else {
+        return Err(io::ErrorKind::Unsupported.into());
+    };
+    let any: IpAddr = if address.is_ipv4() {
+        Ipv4Addr::UNSPECIFIED.into()
+    } else {
+        Ipv6Addr::UNSPECIFIED.into()
+    };
+    let socket = UdpSocket::bind((any, 0))?;
+    socket.connect(address)?;
     socket.set_nonblocking(true)?;
     // The limit that others have to keep is root's to pass; without, losses here would look like the server's.
     if sockopt::set_socket_recv_buffer_size_force(&socket, RECEIVED_MAX).is_err() {
@@ -207,9 +216,9 @@ pub(crate) fn is_answer(payload: &[u8], key: &[u8], is_value: impl FnOnce(&[u8])
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::mix::Stream;
-    use crate::workload::Ranks;
-    use crate::workloads;
+    use keyway_bench::mix::Stream;
+    use keyway_bench::workload::Ranks;
+    use keyway_bench::workloads;
     use std::sync::Arc;
     use std::sync::atomic::AtomicU64;
 

@@ -1,0 +1,274 @@
+//! The kernel door and UDP in user space, each beside memcached's UDP, every server at the other end of a link of its own.
+//!
+//! A veth's receiving is done by the CPU that sent, so the kernel door works on the client's CPU, and the CPU time of the whole machine is what
+//! compares. Each server has a link of its own, so that none has another's filter on its interface.
+
+use crate::flood::Flood;
+use crate::namespaces::{Clients, INTERFACE, Link};
+use crate::peak::{self, Limit};
+use crate::pipelined_udp::PipelinedUdp;
+use keyway_bench::caches::{Side, Store, Way, on_cpus};
+use keyway_bench::items::Items;
+use keyway_bench::measurement::Measurement;
+use keyway_bench::plan::{Against, Cell, Door, Pace, Plan};
+use keyway_bench::run::{self, Draw, Event, Operations, Outcome, Progress};
+use keyway_bench::servers::{Server, Settings};
+use keyway_bench::wire::{Admin, Target};
+use std::cell;
+use std::io;
+use std::rc::Rc;
+
+/// How a cell is reached, as its setting begins: both have gets over UDP and the rest over TCP.
+pub const KERNEL: &str = "kernel door";
+/// The same without the kernel door.
+pub const USER: &str = "UDP in user space";
+/// Both.
+pub const WAYS: [&str; 2] = [KERNEL, USER];
+/// Connections that servers allow beyond those of a measurement.
+const CONNECTIONS_SPARE: usize = 64;
+/// Worth knowing of every report.
+const NOTE: &str = "servers that have the kernel door or stand beside it are reached over a pair of veth interfaces between two network namespaces; \
+                    a packet's receiving is the work of the CPU that it was sent from, so the CPU time of the whole machine is what compares";
+
+/// How a cell is measured.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum How {
+    /// as the cell says: a closed loop, or at its rate; pipelined, if it has several requests on the way
+    AsSaid,
+    /// at this share, in percent, of what the peer does in a closed loop (without a peer: Keyway)
+    Share(f64),
+    /// at the highest rate at which latency keeps a limit
+    Peak(Limit),
+    /// gets, so many a second, however many are unanswered: what is lost is counted
+    Flood(f64),
+}
+
+/// A cell, and how it is measured.
+#[derive(Clone, Debug)]
+pub struct Job {
+    /// which
+    pub cell: Cell,
+    /// how
+    pub how: How,
+}
+
+impl Job {
+    /// This cell by one of the [`WAYS`].
+    pub fn new(way: &str, cell: Cell, how: How) -> Self {
+        let setting = match how {
+            How::AsSaid => way.to_owned(),
+            How::Share(percent) => format!("{way}, {percent} % of the peer's closed loop"),
+            How::Peak(limit) => format!("{way}, highest rate with {limit}"),
+            How::Flood(rate) => format!("{way}, {rate:.0}/s whatever is lost"),
+        };
+        let cell = Cell {
+            setting: Some(setting),
+            door: Door::Split,
+            ..cell
+        };
+        Self { cell, how }
+    }
+}
+
+/// Which of the [`WAYS`] a cell goes.
+pub fn way(cell: &Cell) -> &'static str {
+    let goes = |way: &&&str| cell.setting.as_ref().is_some_and(|setting| setting.starts_with(**way));
+    WAYS.iter().find(goes).copied().unwrap_or_default()
+}
+
+/// Measures these cells, whose caches are filled once for neighbours that share them. `plan` says what all have in common.
+///
+/// # Errors
+///
+/// A server that does not start. What goes wrong later is among the outcome's failures, and ends it.
+pub fn measure(clients: &Clients, plan: &Plan, jobs: &[Job], outcome: &mut Outcome, progress: Progress<'_>) -> io::Result<()> {
+    outcome.note(NOTE.to_owned());
+    let mut number = 0;
+    for jobs in jobs.chunk_by(|one, next| one.cell.shares_caches(&next.cell)) {
+        let doing = Event::Doing {
+            what: "starting",
+            done: 0.0,
+        };
+        progress(doing);
+        let cells: Vec<&Cell> = jobs.iter().map(|job| &job.cell).collect();
+        let doors = Doors::start(clients, plan, &cells)?;
+        if doors.sides.iter().all(|(way, _)| way.is_some()) && plan.against == Against::Memcached {
+            outcome.note("memcached is not installed: Keyway is measured alone".to_owned());
+        }
+        // Of one workload and shape: all points of a curve are shares of the same.
+        let mut peak: Option<(Cell, f64)> = None;
+        for job in jobs {
+            let sides = doors.sides(&job.cell);
+            let mut cell = job.cell.clone();
+            if let (How::Share(percent), Some(side)) = (job.how, sides.last()) {
+                let closed = Cell {
+                    setting: None,
+                    ..cell.clone()
+                };
+                if peak.as_ref().is_none_or(|(asked, _)| *asked != closed) {
+                    let draw = Draw {
+                        repetition: plan.repetitions,
+                        step: 0,
+                    };
+                    let made = peak::whole(plan, &closed, side, &Operations::new(&closed), draw)?;
+                    peak = Some((closed, made.rate()));
+                }
+                let rate = peak.as_ref().map_or(0.0, |(_, rate)| *rate);
+                cell.pace = Pace::Rate(rate * percent / 100.0);
+            }
+            let measure = |plan: &Plan, cell: &Cell, side: &Side, operations: &Operations, draw: Draw| match job.how {
+                How::Peak(limit) => peak::peak(plan, cell, side, operations, draw.repetition, limit),
+                How::Flood(rate) => datagrams(plan, cell, side, operations, draw, Some(rate)),
+                How::AsSaid | How::Share(_) if cell.depth > 1 => datagrams(plan, cell, side, operations, draw, None),
+                How::AsSaid | How::Share(_) => run::measure(plan, cell, side, operations, draw),
+            };
+            run::run_cell(plan, number, &cell, &sides, &measure, outcome, progress);
+            if !outcome.failures.is_empty() {
+                return Ok(());
+            }
+            number += 1;
+        }
+    }
+    Ok(())
+}
+
+/// Many gets on the way on each socket: pipelined, or at a rate whatever is lost.
+#[allow(clippy::cast_precision_loss, reason = "a few threads")]
+fn datagrams(
+    plan: &Plan,
+    cell: &Cell,
+    side: &Side,
+    operations: &Operations,
+    draw: Draw,
+    flood: Option<f64>,
+) -> io::Result<Measurement> {
+    side.prepare(cell, &operations.items)?;
+    let target = target(side)?;
+    let threads = plan.client_threads.min(cell.connections);
+    let loads = operations.loads(plan, cell, side, draw, threads, None).into_iter();
+    if let Some(rate) = flood {
+        let floods = loads.map(|load| Flood::open(target, load)).collect::<io::Result<Vec<_>>>()?;
+        let each = rate / threads as f64;
+        return Ok(run::at_once(plan, side, floods, |flood, window| flood.run(each, window)));
+    }
+    let sockets = loads.map(|load| PipelinedUdp::open(target, cell.depth, plan.silence_max, load));
+    Ok(run::at_once(
+        plan,
+        side,
+        sockets.collect::<io::Result<Vec<_>>>()?,
+        PipelinedUdp::run,
+    ))
+}
+
+/// Where a side's server listens.
+///
+/// # Errors
+///
+/// It is no server.
+pub fn target(side: &Side) -> io::Result<&Target> {
+    match &side.way {
+        Way::Socket(target) => Ok(target),
+        Way::Library(_) | Way::Processes(_) | Way::Libmemcached(..) => Err(io::ErrorKind::Unsupported.into()),
+    }
+}
+
+/// The servers of cells that share caches. They end with it.
+pub struct Doors {
+    /// with its way; the peer has none
+    sides: Vec<(Option<&'static str>, Side)>,
+    _servers: Vec<(Server, Link)>,
+}
+
+impl Doors {
+    /// Starts what these cells need.
+    ///
+    /// # Errors
+    ///
+    /// A server that does not start, or a network that cannot be made.
+    pub fn start(clients: &Clients, plan: &Plan, cells: &[&Cell]) -> io::Result<Self> {
+        let (mut sides, mut servers) = (Vec::new(), Vec::new());
+        let ways = WAYS
+            .into_iter()
+            .filter(|way| cells.iter().any(|cell| self::way(cell) == *way));
+        let peer = (plan.against == Against::Memcached).then_some(None);
+        for way in ways.map(Some).chain(peer) {
+            let link = clients.link()?;
+            let more = match way {
+                None => plan.memcached_options.clone(),
+                Some(way) => {
+                    let kernel = (way == KERNEL).then_some(["--kernel".to_owned(), INTERFACE.to_owned()]);
+                    let allow = ["--udp-allow".to_owned(), link.network()];
+                    let options = plan.server_options.iter().cloned();
+                    allow.into_iter().chain(kernel.into_iter().flatten()).chain(options).collect()
+                }
+            };
+            let connections = cells.iter().map(|cell| cell.connections).max().unwrap_or(0);
+            let settings = Settings {
+                memory_mib: cells.iter().map(|cell| cell.memory()).max().unwrap_or(0),
+                threads: plan.server_threads,
+                connections: (connections + CONNECTIONS_SPARE).max(1024),
+                host: link.address(),
+                udp: true,
+                more: &more,
+                ..Settings::default()
+            };
+            let started = on_cpus(plan, || {
+                link.at_server(|| match way {
+                    Some(_) => Server::keyway(&plan.program, &settings).map(Some),
+                    None => Server::memcached(&settings),
+                })
+            })?;
+            let Some(server) = started else { continue };
+            let name = if way.is_some() { "Keyway" } else { "memcached" };
+            let mut side = Side::of_server(name, &server, Door::Split)?;
+            if way == Some(KERNEL) {
+                let (store, target, is_warm) = (Rc::clone(&side.store), target(&side)?.clone(), cell::Cell::new(false));
+                side.ready = Some(Box::new(move |cell, items| {
+                    if !is_warm.replace(true) {
+                        warm(&store, &target, cell, items)?;
+                    }
+                    Ok(())
+                }));
+            }
+            sides.push((way, side));
+            servers.push((server, link));
+        }
+        Ok(Self {
+            sides,
+            _servers: servers,
+        })
+    }
+
+    /// The sides of a cell: Keyway, then the peer if there is one.
+    pub fn sides(&self, cell: &Cell) -> Vec<&Side> {
+        let of = |way: Option<&str>| self.sides.iter().find(|(has, _)| *has == way).map(|(_, side)| side);
+        [of(Some(way(cell))), of(None)].into_iter().flatten().collect()
+    }
+}
+
+/// Asks for every item until the kernel door has had the chance to take each: what is hot there depends on what was asked for, not on memory
+/// alone.
+fn warm(store: &Store, target: &Target, cell: &Cell, items: &Items) -> io::Result<()> {
+    /// Keys of one request; each is in it twice, because the second time counts.
+    const KEYS: u64 = 8;
+    const STEP: usize = 8;
+    /// Rounds at most: an offer may come to nothing while many come at once, and some items have no room or are too large.
+    const ROUNDS: u64 = 4;
+    let mut asking = Admin::open(target)?;
+    for _ in 0..ROUNDS {
+        let before = store.stat("keyway_kernel_copied");
+        for first in (0..cell.items).step_by(STEP) {
+            let numbers = (first..cell.items.min(first + KEYS)).flat_map(|number| [number, number]);
+            let keys = numbers.map(|number| {
+                let mut key = Vec::new();
+                items.push_key(number, &mut key);
+                key
+            });
+            asking.hits(&keys.collect::<Vec<_>>())?;
+        }
+        if store.stat("keyway_kernel_copied") == before {
+            break;
+        }
+    }
+    Ok(())
+}
