@@ -266,7 +266,7 @@ fn every_command_stands_in_the_table() {
         let asks = table.iter().any(|conversation| conversation.asks_for(*command));
         assert!(
             asks,
-            "no conversation in testing/conformance/table asks for {}",
+            "no conversation in testing/compatibility/conformance/table asks for {}",
             command.name()
         );
     }

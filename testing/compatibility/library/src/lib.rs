@@ -24,7 +24,7 @@ pub const PYTHON: Venv<'_> = Venv {
 
 /// The workspace.
 pub fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../..")
 }
 
 /// One of `programs/`.

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 /// The page with the table.
-const PAGE: &str = include_str!("../../../docs/security.md");
+const PAGE: &str = include_str!("../../../../docs/security.md");
 /// What the program needs the gate for, to be stopped.
 const BY_GATE: [&str; 5] = ["stray-read", "stray-write", "other-thread", "pointers", "signal-handler"];
 /// What is tried only where there are protection keys.

@@ -141,7 +141,7 @@ impl Call {
 }
 
 fn region_sources() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../crates/keyway-region/src")
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../crates/keyway-region/src")
 }
 
 /// Every call in the sources. What a function does that is known by its callers (`track_caller`) is theirs.

@@ -22,7 +22,7 @@ fn skeletons_with_a_step_at_the_wrong_place_are_rejected() {
 
 #[test]
 fn the_sources_name_the_pairings_and_have_their_orderings() {
-    let crates = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../crates");
+    let crates = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../crates");
     let of = |name: &str| read(&crates.join(name).join("src")).unwrap();
     let found = [of("keyway-region"), of("keyway")].concat();
     assert!(found.len() > 60, "{}: the sources are not where they were", found.len());
@@ -54,7 +54,7 @@ fn an_ordering_that_its_pairing_does_not_have_is_found() {
 
 #[test]
 fn the_page_has_a_row_for_each_pairing() {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/concurrency.md");
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../docs/concurrency.md");
     let page = std::fs::read_to_string(path).unwrap();
     let table = page.split("## Pairs").nth(1).unwrap().split("\n## ").next().unwrap();
     let rows: Vec<&str> = table
