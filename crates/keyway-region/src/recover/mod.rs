@@ -12,7 +12,7 @@
 //!   leased to no other thread. That is at most what one session can hold at a time.
 //! - *Dead*, for certain: all of that is taken back.
 //!
-//! What a thread that dies leaves, by where it was: `docs/concurrency.md`, "Death", has the list. Three kinds of it need work:
+//! What a thread that dies leaves, by where it was: `docs/concurrency.md`, "Process death", has the list. Three kinds of it need work:
 //! the tentative word on its record (emptied here), counts that it had not told (here too), and segments that were its own:
 //! claimed, half way into the index, or parts of a large value that nothing leads to. These are looked for afterwards, by
 //! [`Session::upkeep`](crate::Session::upkeep) and by whoever needs room.

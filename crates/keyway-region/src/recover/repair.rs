@@ -1,7 +1,7 @@
 //! What a power failure left (strict mode): made a region again that nobody was in the middle of changing.
 //!
 //! A failure leaves each cache line as it was at some moment since it was last written back, lines independently. The order of
-//! write-backs (`docs/concurrency.md`, "Strict mode") is such that every word of the index then either names an item that is
+//! write-backs (`docs/concurrency.md`, "Durable mode") is such that every word of the index then either names an item that is
 //! there in full, in a segment that is described in full, or is one that goes: tentative, removed, or frozen by a split that
 //! was not done. So the index is the truth, and everything else is made to agree with it: segments that no word needs are
 //! free, extents end behind their last item, nobody owns anything, counts are counted.
