@@ -283,6 +283,8 @@ impl Executor {
             value: true,
             details: with_cas,
             exptime,
+            // What no datagram can carry is not copied.
+            at_most: origin.is_bounded.then_some(origin.room),
             ..Get::default()
         };
         let cas_enabled = self.shared.config.cas_enabled;
@@ -306,10 +308,10 @@ impl Executor {
                 reply::value(out, key, item.flags, item.value_len, cas);
             });
             match found {
-                // It was copied all the same, and that has its price.
-                Ok(Some((item, _))) if origin.is_bounded && out.len() - origin.sent > origin.room => {
+                Ok(Some((item, _)))
+                    if origin.is_bounded && (item.value_len > origin.room || out.len() - origin.sent > origin.room) =>
+                {
                     out.truncate(before);
-                    self.effort.spend_on_bytes(item.value_len);
                     return Outcome::Partly { keys_done: index };
                 }
                 Ok(Some((item, sent_now))) => {
