@@ -6,8 +6,8 @@
 //!
 //! | phase | input | output | next |
 //! |---|---|---|---|
-//! | `Login` | the first `set`, a few KiB at most | one line | `Serving` when admitted; `Refused` when not; closed after [`LOGIN_TIME`] |
-//! | `Refused` | left in the socket | held back for [`REFUSED_FOR`] | `Login`, or `Closing` after the last attempt |
+//! | `Login` | the first `set`, a few KiB at most | one line | `Serving` when admitted; `Refused` when not; closed after `LOGIN_TIME` |
+//! | `Refused` | left in the socket | held back for `REFUSED_FOR` | `Login`, or `Closing` after the last attempt |
 //! | `Serving` | requests | replies | `Dumping`, `Watching` by command; `Closing` at the end of input or by command |
 //! | `Dumping` | left in the socket | items, as the client takes them | `Serving` |
 //! | `Waiting` | left in the socket | what is there | `Serving` when another thread has done what was asked |
@@ -21,66 +21,49 @@
 //! turns: whole requests are executed where they were brought to, before the turn, and what is left of them goes to the input. A turn then
 //! reads only what is large, and only while the ring receives nothing.
 
-use std::io::{self, Read, Write};
+mod desk;
+mod intake;
+mod login;
+mod output;
+mod stream;
+
+pub(crate) use desk::Desk;
+pub(crate) use stream::Stream;
+
+use std::io;
 use std::net::Shutdown;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
+use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use keyway_proto::{Decoded, Decoder, Limits, Protocol, reply};
+use keyway_proto::{Decoded, Decoder, Limits, Protocol};
 use keyway_uring::{Piece, Ring};
-use mio::net::{TcpStream, UnixStream};
-use mio::{Interest, Registry, Token, event};
-use nix::errno::Errno;
-use nix::sys::socket::{MsgFlags, recv, send};
+use mio::{Interest, Registry, Token};
 use socket2::SockRef;
 
-use crate::account::{Charge, PATIENCE, PAUSE, PAUSED_MAX, SMALL, UNSENT_TIGHT};
-use crate::auth::{self, Login};
+use crate::account::{Charge, PAUSE, PAUSED_MAX, UNSENT_TIGHT};
 use crate::buffer::Buffer;
 use crate::dump::Dump;
 use crate::effort::REQUEST;
 use crate::execute::{Executor, Origin, Outcome, Task};
 use crate::port::{Intake, Port};
-use crate::quiet::Quiet;
-use crate::shared::{Peer, PeerAddress};
-use crate::watch::{self, Watcher};
+use crate::shared::Peer;
+use crate::watch;
+use crate::watch::Watcher;
 
 /// Unsent bytes above which a connection is not served until its client reads. One reply may go beyond it.
 pub(crate) const UNSENT_MAX: usize = 256 << 10;
-/// Within so long after its `connect`, a connection has logged in or is closed, whatever it sends.
-pub(crate) const LOGIN_TIME: Duration = Duration::from_secs(10);
-/// What is taken of a connection's input before it has logged in: any login there is, and what may follow it in a packet.
-const LOGIN_INPUT_MAX: usize = auth::LINE_MAX + auth::TOKEN_MAX + 64;
 /// Unsent bytes above which nothing more is answered before a login.
 const LOGIN_UNSENT_MAX: usize = 1024;
-/// The answer to a failed login is held back for so long.
-const REFUSED_FOR: Duration = Duration::from_secs(1);
-/// Failed logins after which a connection is closed.
-const LOGINS_MAX: u8 = 3;
 /// After a turn that did all that a turn may, so many smaller ones make a connection an ordinary one again.
 const HEAVY_FOR: u8 = 16;
 /// Size of the worker's input buffer that turns borrow, bytes.
 pub(crate) const INPUT_SIZE: usize = 64 * 1024;
 /// An output buffer larger than this is given back to the allocator after use.
 const OUTPUT_KEPT_MAX: usize = 1 << 20;
-/// Capacity that a vector for the ring to send starts with, bytes.
-const SPARE_SIZE: usize = 1024;
-/// A reply of this length is sent at once, so that its vector serves the next reply while it is still in the processor's cache.
-const SEND_NOW_MIN: usize = 32 * 1024;
-/// After so many small requests, a connection is taken for one that sends no large ones any more.
-const SMALL_IN_A_ROW: u8 = 16;
-/// What the empty input buffers for large requests may take together, bytes.
-const LARGE_SUM_MAX: usize = 4 << 20;
 /// Reads of one connection in a turn before others get theirs: a large value comes in steps.
 const READS_PER_TURN: usize = 8;
-
-/// A client's socket.
-pub(crate) enum Stream {
-    Tcp(TcpStream),
-    Unix(UnixStream),
-}
 
 /// What the state word of a [`Peer`] says, in `stats conns`' words.
 pub(crate) const STATES: [&str; 6] = [
@@ -179,61 +162,6 @@ pub(crate) enum CloseReason {
     Memory,
 }
 
-/// What a worker lends to a turn.
-pub(crate) struct Desk {
-    pub(crate) executor: Executor,
-    /// an empty buffer of [`INPUT_SIZE`] bytes
-    pub(crate) input: Buffer,
-    /// empty buffers larger than that
-    pub(crate) large: Vec<Buffer>,
-    /// an empty vector with capacity
-    pub(crate) output: Vec<u8>,
-    /// the ring, with the event loop of that name, and empty vectors for the next sends
-    pub(crate) ring: Option<Ring>,
-    pub(crate) spare: Vec<Vec<u8>>,
-    /// nobody else has a turn in this round, as far as is known
-    pub(crate) is_alone: bool,
-    /// requests that the connection whose turn is next has had executed for it already
-    pub(crate) spent: usize,
-    /// its turn has begun with them
-    pub(crate) is_begun: bool,
-    /// time of this round of the event loop
-    pub(crate) now: Instant,
-    /// the same in seconds after the server's start
-    pub(crate) uptime_s: u32,
-}
-
-impl Desk {
-    /// An empty vector for a connection's output.
-    fn spare_output(&mut self) -> Vec<u8> {
-        self.spare.pop().unwrap_or_else(|| Vec::with_capacity(SPARE_SIZE))
-    }
-
-    /// An empty buffer of at least `size` bytes, if one is left of an earlier request. If those that are there are too small for what is
-    /// asked now, they make room for larger ones.
-    fn large_input(&mut self, size: usize) -> Option<Buffer> {
-        match self.large.iter().rposition(|buffer| buffer.size() >= size) {
-            Some(place) => Some(self.large.swap_remove(place)),
-            None => {
-                self.large.pop();
-                None
-            }
-        }
-    }
-
-    /// Takes a buffer that a connection needs no more.
-    fn take_input(&mut self, mut buffer: Buffer) {
-        buffer.clear();
-        if buffer.size() == INPUT_SIZE && self.input.size() == 0 {
-            self.input = buffer;
-        } else if buffer.size() > INPUT_SIZE
-            && self.large.iter().map(Buffer::size).sum::<usize>() + buffer.size() <= LARGE_SUM_MAX
-        {
-            self.large.push(buffer);
-        }
-    }
-}
-
 /// What a turn ends with.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
@@ -321,152 +249,12 @@ impl Connection {
         self.heavy > 0
     }
 
-    /// When it has to have logged in, if it still has to.
-    pub(crate) fn login_deadline(&self) -> Option<Instant> {
-        matches!(self.phase, Phase::Login | Phase::Refused { .. }).then(|| self.since + LOGIN_TIME)
-    }
-
     pub(crate) fn register(&mut self, registry: &Registry) -> io::Result<()> {
         if self.port.is_some() {
             // The ring waits for sockets that block, and only for those; reads of our own say that they do not want to.
             return SockRef::from(&self.stream).set_nonblocking(false);
         }
         registry.register(&mut self.stream, Token(self.token), Interest::READABLE)
-    }
-
-    /// Adjusts what the socket is watched for. Writability is asked for only while output is left over: a Unix socket would
-    /// otherwise wake us for every reply that its client takes.
-    pub(crate) fn update_interest(&mut self, registry: &Registry, desk: &mut Desk) -> io::Result<()> {
-        if let Some(ring) = &mut desk.ring {
-            let is_tight = desk.executor.shared.account.is_tight();
-            return self.update_intake(ring, is_tight);
-        }
-        let wants_write = self.unsent() > 0;
-        if wants_write != self.wants_write {
-            let interest = if wants_write {
-                Interest::READABLE | Interest::WRITABLE
-            } else {
-                Interest::READABLE
-            };
-            registry.reregister(&mut self.stream, Token(self.token), interest)?;
-            self.wants_write = wants_write;
-        }
-        Ok(())
-    }
-
-    /// Takes note of what the event loop was told.
-    pub(crate) fn note(&mut self, event: &event::Event) {
-        self.readable |= event.is_readable() || event.is_error() || event.is_read_closed();
-        self.read_closed |= event.is_read_closed() || event.is_error();
-    }
-
-    /// Takes a piece that the ring has received; true if the connection should have a turn.
-    pub(crate) fn received(&mut self, desk: &mut Desk, piece: &Piece, last: bool) -> bool {
-        let wants_turn = !self.queued && !self.is_heavy() && self.unsent() <= UNSENT_MAX;
-        if wants_turn {
-            self.peer.state.store(STATE_EXECUTING, Relaxed);
-            self.borrow(desk);
-            desk.executor.effort.begin();
-            desk.is_begun = true;
-        }
-        let served = if wants_turn { self.serve_piece(desk, piece) } else { 0 };
-        if served < piece.len() {
-            self.make_room(desk, piece.len() - served);
-            if let Some(ring) = &desk.ring {
-                self.input.append(&ring.bytes(piece)[served..], self.need);
-            }
-        }
-        desk.executor.counters().bytes_read.add(piece.len() as u64);
-        self.is_parked = false;
-        self.last_active = desk.now;
-        self.peer.last_request_s.store(desk.uptime_s, Relaxed);
-        if last {
-            self.ended_receiving();
-        }
-        if !wants_turn {
-            self.settle();
-        }
-        wants_turn
-    }
-
-    /// The ring receives nothing any more: at the end of the input (0), because it was told so, or by an error. The socket may
-    /// hold bytes.
-    pub(crate) fn receive_ended(&mut self, result: i32) -> io::Result<()> {
-        self.ended_receiving();
-        match result {
-            0 => self.at_end = true,
-            result if Port::may_go_on(result) => {}
-            result => return Err(io::Error::from_raw_os_error(-result)),
-        }
-        Ok(())
-    }
-
-    /// Nothing is under way that reads the socket, so a turn may.
-    pub(crate) fn ended_receiving(&mut self) {
-        if let Some(port) = &mut self.port {
-            port.intake = Intake::Off;
-        }
-        self.readable = true;
-    }
-
-    /// The same for a connection that is over, whose bytes nobody wants.
-    pub(crate) fn ended_receiving_if(&mut self, last: bool) {
-        if last {
-            self.ended_receiving();
-        }
-    }
-
-    /// The ring has sent all it was given, or failed; true if the connection should have a turn.
-    pub(crate) fn sent(&mut self, desk: &Desk, result: i32) -> io::Result<bool> {
-        let was_full = self.unsent() > UNSENT_MAX;
-        let Some(port) = &mut self.port else { return Ok(false) };
-        let sending = std::mem::take(&mut port.sending);
-        let count = usize::try_from(result).map_err(|_| io::Error::from_raw_os_error(-result))?;
-        desk.executor.counters().bytes_written.add(count as u64);
-        self.last_active = desk.now;
-        self.settle();
-        if count < sending {
-            return Err(io::ErrorKind::WriteZero.into());
-        }
-        Ok(was_full || self.unsent() > 0 || !self.input.is_empty() || !matches!(self.phase, Phase::Serving))
-    }
-
-    /// Whether the ring receives for it although nothing comes, and nothing is under way.
-    pub(crate) fn is_receiving(&self) -> bool {
-        self.port.as_ref().is_some_and(|port| port.intake == Intake::Receiving)
-            && matches!(self.phase, Phase::Serving)
-            && self.input.is_empty()
-            && self.unsent() == 0
-            && !self.is_over
-    }
-
-    /// Has its socket watched only, until something comes.
-    pub(crate) fn park(&mut self, ring: &mut Ring) -> io::Result<()> {
-        self.is_parked = true;
-        self.update_intake(ring, false)
-    }
-
-    /// Starts or ends the ring's work on what arrives (the table is in `port`).
-    fn update_intake(&mut self, ring: &mut Ring, is_tight: bool) -> io::Result<()> {
-        let wants_input = !self.at_end
-            && !self.stopping
-            && self.paused_since.is_none()
-            && self.unsent() <= UNSENT_MAX
-            && !matches!(
-                self.phase,
-                Phase::Dumping(_) | Phase::Waiting(_) | Phase::Closing(_) | Phase::Refused { .. }
-            );
-        let (waiting, fd) = (self.input.len(), self.stream.as_raw_fd());
-        // What comes after a long silence is read as what is large: by the turn.
-        // So is a login, of which no more is taken than it may have, and all else when memory is tight.
-        let is_direct = self.is_parked || is_tight || matches!(self.phase, Phase::Login);
-        let least = if is_direct { usize::MAX } else { self.need };
-        let missing = least.max(if waiting == 0 { self.large } else { 0 }).saturating_sub(waiting);
-        let Some(port) = &mut self.port else { return Ok(()) };
-        if port.update(ring, fd, self.token, wants_input, self.readable, missing, waiting)? {
-            self.readable = false;
-        }
-        Ok(())
     }
 
     /// The connection is over; true if the ring has nothing to do with it any more. Otherwise it is told to let go, and the socket
@@ -501,10 +289,6 @@ impl Connection {
         self.last_active < limit
             && !self.is_over
             && !matches!(self.phase, Phase::Watching | Phase::Dumping(_) | Phase::Waiting(_))
-    }
-
-    fn unsent(&self) -> usize {
-        self.output.len() - self.sent + self.port.as_ref().map_or(0, |port| port.sending)
     }
 
     /// Tells the account what is held between turns.
@@ -589,19 +373,6 @@ impl Connection {
         }
         if desk.input.size() == 0 {
             desk.input = Buffer::with_size(INPUT_SIZE);
-        }
-    }
-
-    /// Keeps no more room for what is unsent than that takes.
-    fn shed_output(&mut self, desk: &mut Desk) {
-        if self.output.is_empty() || self.output.capacity() <= 2 * self.output.len() + SPARE_SIZE {
-            return;
-        }
-        let rest = self.output.split_off(std::mem::take(&mut self.sent));
-        let mut room = std::mem::replace(&mut self.output, rest);
-        room.clear();
-        if desk.output.capacity() == 0 && room.capacity() <= OUTPUT_KEPT_MAX {
-            desk.output = room;
         }
     }
 
@@ -711,137 +482,6 @@ impl Connection {
             Phase::Closing(reason) if self.unsent() == 0 => Ok(Verdict::Close(reason)),
             _ => Ok(Verdict::Wait),
         }
-    }
-
-    /// Whether it is not to be read, because its request is large and memory is tight. After some time somebody who makes no progress ends.
-    fn must_pause(&mut self, desk: &Desk) -> bool {
-        if self.need <= INPUT_SIZE || self.reserved >= self.need {
-            self.paused_since = None;
-            return false;
-        }
-        let shared = &desk.executor.shared;
-        if shared.account.has_room(self.need.saturating_sub(self.input.size())) {
-            self.paused_since = None;
-            self.reserved = self.need;
-            self.settle();
-            return false;
-        }
-        let since = *self.paused_since.get_or_insert_with(|| {
-            shared.account.paused.fetch_add(1, Relaxed);
-            desk.now
-        });
-        if desk.now.saturating_duration_since(since) >= PATIENCE {
-            shared.relieve();
-        }
-        // It is not its fault.
-        self.peer.last_request_s.store(desk.uptime_s, Relaxed);
-        self.peer.held_since_s.store(desk.uptime_s, Relaxed);
-        true
-    }
-
-    /// Puts a larger buffer in the input's place, if `more` bytes or the rest of the request would not fit.
-    fn make_room(&mut self, desk: &mut Desk, more: usize) {
-        let need = self.need.max(self.input.len() + more);
-        if need <= self.input.size() {
-            return;
-        }
-        let larger = (need > INPUT_SIZE)
-            .then(|| desk.large_input(need))
-            .flatten()
-            .or_else(|| self.input.size_wanted(more, self.need).map(Buffer::with_size));
-        if let Some(mut larger) = larger {
-            larger.append(self.input.data(), need);
-            desk.take_input(std::mem::replace(&mut self.input, larger));
-        }
-    }
-
-    /// One read.
-    fn receive(&mut self, desk: &mut Desk) -> io::Result<()> {
-        self.make_room(desk, 1);
-        let most = match self.phase {
-            Phase::Login => LOGIN_INPUT_MAX.saturating_sub(self.input.len()).max(1),
-            _ if self.reserved == 0 && desk.executor.shared.account.is_tight() => {
-                SMALL.saturating_sub(self.input.len()).max(1024)
-            }
-            _ => usize::MAX,
-        };
-        match self.input.fill(&mut Reader(self.stream.as_raw_fd()), self.need, most) {
-            Ok((0, _)) => self.at_end = true,
-            Ok((count, filled)) => {
-                // Less than the room offered: the socket is empty, and the next bytes make a new event (epoll(7), question 9).
-                self.readable = (filled || self.read_closed) && !self.stopping;
-                desk.executor.counters().bytes_read.add(count as u64);
-                desk.executor.effort.spend_on_bytes(count);
-                self.is_parked = false;
-                self.last_active = desk.now;
-                self.peer.last_request_s.store(desk.uptime_s, Relaxed);
-            }
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.readable = false,
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(error),
-        }
-        // A stopping server answers what is here and takes no more.
-        self.at_end |= self.stopping;
-        Ok(())
-    }
-
-    /// One write of everything unsent, by the ring if there is one.
-    fn send(&mut self, desk: &mut Desk) -> io::Result<()> {
-        if self.port.is_some() {
-            return self.send_by_ring(desk);
-        }
-        while self.unsent() > 0 {
-            match self.stream.write(&self.output[self.sent..]) {
-                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
-                Ok(count) => {
-                    self.sent += count;
-                    desk.executor.counters().bytes_written.add(count as u64);
-                    self.last_active = desk.now;
-                }
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(error),
-            }
-        }
-        if self.unsent() == 0 {
-            self.output.clear();
-            self.sent = 0;
-        } else if self.sent > UNSENT_MAX {
-            // What is sent leaves the buffer now and then, so that a client that always lags does not make it grow.
-            self.output.drain(..self.sent);
-            self.sent = 0;
-        }
-        Ok(())
-    }
-
-    /// The same by the ring; what is large, and what no other reply of the round would go with, is sent here and now as far as the socket
-    /// takes it.
-    fn send_by_ring(&mut self, desk: &mut Desk) -> io::Result<()> {
-        let (Some(port), Some(ring)) = (&mut self.port, &mut desk.ring) else {
-            return Ok(());
-        };
-        if port.sending > 0 || self.output.is_empty() {
-            return Ok(());
-        }
-        let fd = self.stream.as_raw_fd();
-        let mut sent = 0;
-        if desk.is_alone || self.output.len() >= SEND_NOW_MIN {
-            sent = match send(fd, &self.output, MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL) {
-                Ok(count) => count,
-                Err(Errno::EAGAIN | Errno::EINTR) => 0,
-                Err(error) => return Err(error.into()),
-            };
-            desk.executor.counters().bytes_written.add(sent as u64);
-            self.last_active = desk.now;
-        }
-        if sent == self.output.len() {
-            self.output.clear();
-            return Ok(());
-        }
-        port.sending = self.output.len() - sent;
-        ring.send(fd, self.token, std::mem::take(&mut self.output), sent)?;
-        self.output = desk.spare_output();
-        Ok(())
     }
 
     /// Executes requests from a piece where it lies, if nothing waits before it; how many bytes they were.
@@ -994,170 +634,12 @@ impl Connection {
         }
     }
 
-    /// Whoever sends one large request sends more of them.
-    #[inline]
-    fn note_length(&mut self, len: usize) {
-        if len > INPUT_SIZE {
-            self.large = len;
-            self.small_since = 0;
-        } else if self.large > 0 {
-            self.small_since += 1;
-            if self.small_since == SMALL_IN_A_ROW {
-                self.large = 0;
-            }
-        }
-    }
-
     /// Logs the line of the next request (`-vvv`).
     #[inline]
     fn trace(&self, input: &[u8]) {
         if log::log_enabled!(log::Level::Trace) {
             let line = input.split(|&byte| byte == b'\n').next().unwrap_or_default();
             log::trace!("{} < {}", self.peer.address, line.escape_ascii());
-        }
-    }
-
-    /// What becomes of a turn for which a connection comes too late, or too early, to log in.
-    fn wait_for_login(&mut self, desk: &Desk) -> Option<Verdict> {
-        if self.login_deadline()? <= desk.now {
-            desk.executor.counters().auth_timeouts.add(1);
-            return Some(Verdict::Close(CloseReason::LoginTimeout));
-        }
-        let Phase::Refused { until } = self.phase else {
-            return None;
-        };
-        if desk.now < until {
-            return Some(Verdict::Wait);
-        }
-        self.phase = match self.failures {
-            LOGINS_MAX.. => Phase::Closing(CloseReason::Error),
-            _ => Phase::Login,
-        };
-        None
-    }
-
-    /// Waits for the first `set` of an authenticated connection.
-    fn log_in(&mut self, desk: &mut Desk) -> Stop {
-        let Some(users) = &desk.executor.shared.users else {
-            self.phase = Phase::Serving;
-            return Stop::Phase;
-        };
-        let verdict = auth::login(
-            &users.read().unwrap_or_else(std::sync::PoisonError::into_inner),
-            self.input.data(),
-        );
-        desk.executor.effort.spend(REQUEST);
-        let counters = desk.executor.counters();
-        match verdict {
-            Login::Incomplete => return Stop::NeedBytes,
-            Login::Hopeless => self.phase = Phase::Closing(CloseReason::Error),
-            Login::Quit => self.phase = Phase::Closing(CloseReason::Normal),
-            Login::Binary { answer } => {
-                answer.append_to(&mut self.output);
-                self.phase = Phase::Closing(CloseReason::Error);
-            }
-            Login::Refused {
-                consumed,
-                reply,
-                attempt,
-            } => {
-                self.input.consume(consumed);
-                self.output.extend_from_slice(reply);
-                if attempt {
-                    counters.auth_cmds.add(1);
-                    counters.auth_errors.add(1);
-                    if let Some(left_out) = LOGIN_FAILED.may_speak() {
-                        log::warn!("{}: a login failed{left_out}", self.peer.address);
-                    }
-                    self.failures = self.failures.saturating_add(1);
-                    self.phase = Phase::Refused {
-                        until: desk.now + REFUSED_FOR,
-                    };
-                }
-            }
-            Login::Admitted { consumed } => {
-                counters.auth_cmds.add(1);
-                self.input.consume(consumed);
-                self.output.extend_from_slice(reply::STORED);
-                self.peer.is_admitted.store(true, Relaxed);
-                self.phase = Phase::Serving;
-            }
-        }
-        Stop::Phase
-    }
-}
-
-static LOGIN_FAILED: Quiet = Quiet::new();
-
-/// Reads a socket without waiting, whatever its mode.
-struct Reader(RawFd);
-
-impl Read for Reader {
-    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
-        Ok(recv(self.0, buf, MsgFlags::MSG_DONTWAIT)?)
-    }
-}
-
-impl Write for Stream {
-    fn write(&mut self, buf: &[u8]) -> io::Result<usize> {
-        match self {
-            Self::Tcp(stream) => stream.write(buf),
-            Self::Unix(stream) => stream.write(buf),
-        }
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
-
-impl AsFd for Stream {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        match self {
-            Self::Tcp(stream) => stream.as_fd(),
-            Self::Unix(stream) => stream.as_fd(),
-        }
-    }
-}
-
-impl AsRawFd for Stream {
-    fn as_raw_fd(&self) -> RawFd {
-        match self {
-            Self::Tcp(stream) => stream.as_raw_fd(),
-            Self::Unix(stream) => stream.as_raw_fd(),
-        }
-    }
-}
-
-impl event::Source for Stream {
-    fn register(&mut self, registry: &Registry, token: Token, interests: Interest) -> io::Result<()> {
-        match self {
-            Self::Tcp(stream) => stream.register(registry, token, interests),
-            Self::Unix(stream) => stream.register(registry, token, interests),
-        }
-    }
-
-    fn reregister(&mut self, registry: &Registry, token: Token, interests: Interest) -> io::Result<()> {
-        match self {
-            Self::Tcp(stream) => stream.reregister(registry, token, interests),
-            Self::Unix(stream) => stream.reregister(registry, token, interests),
-        }
-    }
-
-    fn deregister(&mut self, registry: &Registry) -> io::Result<()> {
-        match self {
-            Self::Tcp(stream) => stream.deregister(registry),
-            Self::Unix(stream) => stream.deregister(registry),
-        }
-    }
-}
-
-impl std::fmt::Display for PeerAddress {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::Tcp { remote, .. } => write!(f, "tcp:{remote}"),
-            Self::Unix | Self::Reader => f.write_str("unix"),
-            Self::Udp { remote, local } => write!(f, "udp:{}", remote.unwrap_or(*local)),
         }
     }
 }

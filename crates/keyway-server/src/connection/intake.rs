@@ -1,0 +1,226 @@
+//! How bytes come in: what is watched, what the ring brings, what a turn reads, and when a connection has to pause.
+
+use std::io;
+use std::os::fd::AsRawFd;
+use std::sync::atomic::Ordering::Relaxed;
+
+use keyway_uring::{Piece, Ring};
+use mio::{Interest, Registry, Token, event};
+
+use super::login::LOGIN_INPUT_MAX;
+use super::stream::Reader;
+use super::{Connection, Desk, INPUT_SIZE, Phase, STATE_EXECUTING, UNSENT_MAX};
+use crate::account::{PATIENCE, SMALL};
+use crate::buffer::Buffer;
+use crate::port::{Intake, Port};
+
+/// After so many small requests, a connection is taken for one that sends no large ones any more.
+const SMALL_IN_A_ROW: u8 = 16;
+
+impl Connection {
+    /// Adjusts what the socket is watched for. Writability is asked for only while output is left over: a Unix socket would
+    /// otherwise wake us for every reply that its client takes.
+    pub(crate) fn update_interest(&mut self, registry: &Registry, desk: &mut Desk) -> io::Result<()> {
+        if let Some(ring) = &mut desk.ring {
+            let is_tight = desk.executor.shared.account.is_tight();
+            return self.update_intake(ring, is_tight);
+        }
+        let wants_write = self.unsent() > 0;
+        if wants_write != self.wants_write {
+            let interest = if wants_write {
+                Interest::READABLE | Interest::WRITABLE
+            } else {
+                Interest::READABLE
+            };
+            registry.reregister(&mut self.stream, Token(self.token), interest)?;
+            self.wants_write = wants_write;
+        }
+        Ok(())
+    }
+
+    /// Takes note of what the event loop was told.
+    pub(crate) fn note(&mut self, event: &event::Event) {
+        self.readable |= event.is_readable() || event.is_error() || event.is_read_closed();
+        self.read_closed |= event.is_read_closed() || event.is_error();
+    }
+
+    /// Takes a piece that the ring has received; true if the connection should have a turn.
+    pub(crate) fn received(&mut self, desk: &mut Desk, piece: &Piece, last: bool) -> bool {
+        let wants_turn = !self.queued && !self.is_heavy() && self.unsent() <= UNSENT_MAX;
+        if wants_turn {
+            self.peer.state.store(STATE_EXECUTING, Relaxed);
+            self.borrow(desk);
+            desk.executor.effort.begin();
+            desk.is_begun = true;
+        }
+        let served = if wants_turn { self.serve_piece(desk, piece) } else { 0 };
+        if served < piece.len() {
+            self.make_room(desk, piece.len() - served);
+            if let Some(ring) = &desk.ring {
+                self.input.append(&ring.bytes(piece)[served..], self.need);
+            }
+        }
+        desk.executor.counters().bytes_read.add(piece.len() as u64);
+        self.is_parked = false;
+        self.last_active = desk.now;
+        self.peer.last_request_s.store(desk.uptime_s, Relaxed);
+        if last {
+            self.ended_receiving();
+        }
+        if !wants_turn {
+            self.settle();
+        }
+        wants_turn
+    }
+
+    /// The ring receives nothing any more: at the end of the input (0), because it was told so, or by an error. The socket may
+    /// hold bytes.
+    pub(crate) fn receive_ended(&mut self, result: i32) -> io::Result<()> {
+        self.ended_receiving();
+        match result {
+            0 => self.at_end = true,
+            result if Port::may_go_on(result) => {}
+            result => return Err(io::Error::from_raw_os_error(-result)),
+        }
+        Ok(())
+    }
+
+    /// Nothing is under way that reads the socket, so a turn may.
+    pub(crate) fn ended_receiving(&mut self) {
+        if let Some(port) = &mut self.port {
+            port.intake = Intake::Off;
+        }
+        self.readable = true;
+    }
+
+    /// The same for a connection that is over, whose bytes nobody wants.
+    pub(crate) fn ended_receiving_if(&mut self, last: bool) {
+        if last {
+            self.ended_receiving();
+        }
+    }
+
+    /// Whether the ring receives for it although nothing comes, and nothing is under way.
+    pub(crate) fn is_receiving(&self) -> bool {
+        self.port.as_ref().is_some_and(|port| port.intake == Intake::Receiving)
+            && matches!(self.phase, Phase::Serving)
+            && self.input.is_empty()
+            && self.unsent() == 0
+            && !self.is_over
+    }
+
+    /// Has its socket watched only, until something comes.
+    pub(crate) fn park(&mut self, ring: &mut Ring) -> io::Result<()> {
+        self.is_parked = true;
+        self.update_intake(ring, false)
+    }
+
+    /// Starts or ends the ring's work on what arrives (the table is in `port`).
+    pub(super) fn update_intake(&mut self, ring: &mut Ring, is_tight: bool) -> io::Result<()> {
+        let wants_input = !self.at_end
+            && !self.stopping
+            && self.paused_since.is_none()
+            && self.unsent() <= UNSENT_MAX
+            && !matches!(
+                self.phase,
+                Phase::Dumping(_) | Phase::Waiting(_) | Phase::Closing(_) | Phase::Refused { .. }
+            );
+        let (waiting, fd) = (self.input.len(), self.stream.as_raw_fd());
+        // What comes after a long silence is read as what is large: by the turn.
+        // So is a login, of which no more is taken than it may have, and all else when memory is tight.
+        let is_direct = self.is_parked || is_tight || matches!(self.phase, Phase::Login);
+        let least = if is_direct { usize::MAX } else { self.need };
+        let missing = least.max(if waiting == 0 { self.large } else { 0 }).saturating_sub(waiting);
+        let Some(port) = &mut self.port else { return Ok(()) };
+        if port.update(ring, fd, self.token, wants_input, self.readable, missing, waiting)? {
+            self.readable = false;
+        }
+        Ok(())
+    }
+
+    /// Whether it is not to be read, because its request is large and memory is tight. After some time somebody who makes no progress ends.
+    pub(super) fn must_pause(&mut self, desk: &Desk) -> bool {
+        if self.need <= INPUT_SIZE || self.reserved >= self.need {
+            self.paused_since = None;
+            return false;
+        }
+        let shared = &desk.executor.shared;
+        if shared.account.has_room(self.need.saturating_sub(self.input.size())) {
+            self.paused_since = None;
+            self.reserved = self.need;
+            self.settle();
+            return false;
+        }
+        let since = *self.paused_since.get_or_insert_with(|| {
+            shared.account.paused.fetch_add(1, Relaxed);
+            desk.now
+        });
+        if desk.now.saturating_duration_since(since) >= PATIENCE {
+            shared.relieve();
+        }
+        // It is not its fault.
+        self.peer.last_request_s.store(desk.uptime_s, Relaxed);
+        self.peer.held_since_s.store(desk.uptime_s, Relaxed);
+        true
+    }
+
+    /// Puts a larger buffer in the input's place, if `more` bytes or the rest of the request would not fit.
+    pub(super) fn make_room(&mut self, desk: &mut Desk, more: usize) {
+        let need = self.need.max(self.input.len() + more);
+        if need <= self.input.size() {
+            return;
+        }
+        let larger = (need > INPUT_SIZE)
+            .then(|| desk.large_input(need))
+            .flatten()
+            .or_else(|| self.input.size_wanted(more, self.need).map(Buffer::with_size));
+        if let Some(mut larger) = larger {
+            larger.append(self.input.data(), need);
+            desk.take_input(std::mem::replace(&mut self.input, larger));
+        }
+    }
+
+    /// One read.
+    pub(super) fn receive(&mut self, desk: &mut Desk) -> io::Result<()> {
+        self.make_room(desk, 1);
+        let most = match self.phase {
+            Phase::Login => LOGIN_INPUT_MAX.saturating_sub(self.input.len()).max(1),
+            _ if self.reserved == 0 && desk.executor.shared.account.is_tight() => {
+                SMALL.saturating_sub(self.input.len()).max(1024)
+            }
+            _ => usize::MAX,
+        };
+        match self.input.fill(&mut Reader(self.stream.as_raw_fd()), self.need, most) {
+            Ok((0, _)) => self.at_end = true,
+            Ok((count, filled)) => {
+                // Less than the room offered: the socket is empty, and the next bytes make a new event (epoll(7), question 9).
+                self.readable = (filled || self.read_closed) && !self.stopping;
+                desk.executor.counters().bytes_read.add(count as u64);
+                desk.executor.effort.spend_on_bytes(count);
+                self.is_parked = false;
+                self.last_active = desk.now;
+                self.peer.last_request_s.store(desk.uptime_s, Relaxed);
+            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.readable = false,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+        // A stopping server answers what is here and takes no more.
+        self.at_end |= self.stopping;
+        Ok(())
+    }
+
+    /// Whoever sends one large request sends more of them.
+    #[inline]
+    pub(super) fn note_length(&mut self, len: usize) {
+        if len > INPUT_SIZE {
+            self.large = len;
+            self.small_since = 0;
+        } else if self.large > 0 {
+            self.small_since += 1;
+            if self.small_since == SMALL_IN_A_ROW {
+                self.large = 0;
+            }
+        }
+    }
+}

@@ -1,0 +1,107 @@
+//! How replies go out: by the turn itself, or by the ring.
+
+use std::io;
+use std::io::Write;
+use std::os::fd::AsRawFd;
+
+use nix::errno::Errno;
+use nix::sys::socket::{MsgFlags, send};
+
+use super::desk::SPARE_SIZE;
+use super::{Connection, Desk, OUTPUT_KEPT_MAX, Phase, UNSENT_MAX};
+
+/// A reply of this length is sent at once, so that its vector serves the next reply while it is still in the processor's cache.
+const SEND_NOW_MIN: usize = 32 * 1024;
+
+impl Connection {
+    /// The ring has sent all it was given, or failed; true if the connection should have a turn.
+    pub(crate) fn sent(&mut self, desk: &Desk, result: i32) -> io::Result<bool> {
+        let was_full = self.unsent() > UNSENT_MAX;
+        let Some(port) = &mut self.port else { return Ok(false) };
+        let sending = std::mem::take(&mut port.sending);
+        let count = usize::try_from(result).map_err(|_| io::Error::from_raw_os_error(-result))?;
+        desk.executor.counters().bytes_written.add(count as u64);
+        self.last_active = desk.now;
+        self.settle();
+        if count < sending {
+            return Err(io::ErrorKind::WriteZero.into());
+        }
+        Ok(was_full || self.unsent() > 0 || !self.input.is_empty() || !matches!(self.phase, Phase::Serving))
+    }
+
+    pub(super) fn unsent(&self) -> usize {
+        self.output.len() - self.sent + self.port.as_ref().map_or(0, |port| port.sending)
+    }
+
+    /// Keeps no more room for what is unsent than that takes.
+    pub(super) fn shed_output(&mut self, desk: &mut Desk) {
+        if self.output.is_empty() || self.output.capacity() <= 2 * self.output.len() + SPARE_SIZE {
+            return;
+        }
+        let rest = self.output.split_off(std::mem::take(&mut self.sent));
+        let mut room = std::mem::replace(&mut self.output, rest);
+        room.clear();
+        if desk.output.capacity() == 0 && room.capacity() <= OUTPUT_KEPT_MAX {
+            desk.output = room;
+        }
+    }
+
+    /// One write of everything unsent, by the ring if there is one.
+    pub(super) fn send(&mut self, desk: &mut Desk) -> io::Result<()> {
+        if self.port.is_some() {
+            return self.send_by_ring(desk);
+        }
+        while self.unsent() > 0 {
+            match self.stream.write(&self.output[self.sent..]) {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(count) => {
+                    self.sent += count;
+                    desk.executor.counters().bytes_written.add(count as u64);
+                    self.last_active = desk.now;
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        if self.unsent() == 0 {
+            self.output.clear();
+            self.sent = 0;
+        } else if self.sent > UNSENT_MAX {
+            // What is sent leaves the buffer now and then, so that a client that always lags does not make it grow.
+            self.output.drain(..self.sent);
+            self.sent = 0;
+        }
+        Ok(())
+    }
+
+    /// The same by the ring; what is large, and what no other reply of the round would go with, is sent here and now as far as the socket
+    /// takes it.
+    pub(super) fn send_by_ring(&mut self, desk: &mut Desk) -> io::Result<()> {
+        let (Some(port), Some(ring)) = (&mut self.port, &mut desk.ring) else {
+            return Ok(());
+        };
+        if port.sending > 0 || self.output.is_empty() {
+            return Ok(());
+        }
+        let fd = self.stream.as_raw_fd();
+        let mut sent = 0;
+        if desk.is_alone || self.output.len() >= SEND_NOW_MIN {
+            sent = match send(fd, &self.output, MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL) {
+                Ok(count) => count,
+                Err(Errno::EAGAIN | Errno::EINTR) => 0,
+                Err(error) => return Err(error.into()),
+            };
+            desk.executor.counters().bytes_written.add(sent as u64);
+            self.last_active = desk.now;
+        }
+        if sent == self.output.len() {
+            self.output.clear();
+            return Ok(());
+        }
+        port.sending = self.output.len() - sent;
+        ring.send(fd, self.token, std::mem::take(&mut self.output), sent)?;
+        self.output = desk.spare_output();
+        Ok(())
+    }
+}

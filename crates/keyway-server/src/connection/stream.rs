@@ -1,0 +1,90 @@
+//! The socket of a connection: TCP, or Unix.
+
+use std::io;
+use std::io::{Read, Write};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
+
+use mio::net::{TcpStream, UnixStream};
+use mio::{Interest, Registry, Token, event};
+use nix::sys::socket::{MsgFlags, recv};
+
+use crate::shared::PeerAddress;
+
+/// A client's socket.
+pub(crate) enum Stream {
+    Tcp(TcpStream),
+    Unix(UnixStream),
+}
+
+impl Write for Stream {
+    fn write(&mut self, buf: &[u8]) -> io::Result<usize> {
+        match self {
+            Self::Tcp(stream) => stream.write(buf),
+            Self::Unix(stream) => stream.write(buf),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl AsFd for Stream {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Self::Tcp(stream) => stream.as_fd(),
+            Self::Unix(stream) => stream.as_fd(),
+        }
+    }
+}
+
+impl AsRawFd for Stream {
+    fn as_raw_fd(&self) -> RawFd {
+        match self {
+            Self::Tcp(stream) => stream.as_raw_fd(),
+            Self::Unix(stream) => stream.as_raw_fd(),
+        }
+    }
+}
+
+impl event::Source for Stream {
+    fn register(&mut self, registry: &Registry, token: Token, interests: Interest) -> io::Result<()> {
+        match self {
+            Self::Tcp(stream) => stream.register(registry, token, interests),
+            Self::Unix(stream) => stream.register(registry, token, interests),
+        }
+    }
+
+    fn reregister(&mut self, registry: &Registry, token: Token, interests: Interest) -> io::Result<()> {
+        match self {
+            Self::Tcp(stream) => stream.reregister(registry, token, interests),
+            Self::Unix(stream) => stream.reregister(registry, token, interests),
+        }
+    }
+
+    fn deregister(&mut self, registry: &Registry) -> io::Result<()> {
+        match self {
+            Self::Tcp(stream) => stream.deregister(registry),
+            Self::Unix(stream) => stream.deregister(registry),
+        }
+    }
+}
+
+/// Reads a socket without waiting, whatever its mode.
+pub(super) struct Reader(pub RawFd);
+
+impl Read for Reader {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        Ok(recv(self.0, buf, MsgFlags::MSG_DONTWAIT)?)
+    }
+}
+
+impl std::fmt::Display for PeerAddress {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Tcp { remote, .. } => write!(f, "tcp:{remote}"),
+            Self::Unix | Self::Reader => f.write_str("unix"),
+            Self::Udp { remote, local } => write!(f, "udp:{}", remote.unwrap_or(*local)),
+        }
+    }
+}
