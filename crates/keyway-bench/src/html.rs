@@ -232,3 +232,23 @@ fn date(unix_s: u64) -> String {
     let text = humantime::format_rfc3339_seconds(time).to_string();
     text.replace('T', " ").replace('Z', " UTC")
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::tests::report_of;
+
+    #[test]
+    fn the_sentence_says_what_was_asked_how_and_how_much_longer_the_peer_takes() {
+        let mut report = report_of(&[4000.0], &[1000.0]);
+        let beside = "Over TCP, Keyway answers a get of 1000 B in 10 µs; memcached over TCP in 40 µs: 4 times as long.";
+        assert_eq!(sentence(&report).as_deref(), Some(beside));
+        report.cells[0].sides.pop();
+        assert_eq!(
+            sentence(&report).as_deref(),
+            Some("Over TCP, Keyway answers a get of 1000 B in 10 µs.")
+        );
+        report.cells.clear();
+        assert_eq!(sentence(&report), None);
+    }
+}

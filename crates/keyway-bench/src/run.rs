@@ -439,6 +439,32 @@ mod tests {
     use std::collections::HashSet;
 
     #[test]
+    fn a_side_without_a_turn_is_measured_again_longer() {
+        let plan = plan(Cell::new(workloads::find("ycsb-b").unwrap(), 1000, Door::Tcp, 1));
+        let lengths = std::cell::RefCell::new(Vec::new());
+        let made = with_a_turn(&plan, |plan| {
+            lengths.borrow_mut().push(plan.length);
+            Ok(Measurement {
+                operations: u64::from(lengths.borrow().len() == 3),
+                elapsed: plan.length,
+                ..Measurement::default()
+            })
+        });
+        assert_eq!(made.unwrap().operations, 1);
+        assert_eq!(*lengths.borrow(), [1, 4, 16].map(|times| plan.length * times));
+        // A server that answers nothing is no busy machine.
+        let made = with_a_turn(&plan, |plan| {
+            lengths.borrow_mut().clear();
+            lengths.borrow_mut().push(plan.length);
+            Ok(Measurement {
+                unanswered: 1,
+                ..Measurement::default()
+            })
+        });
+        assert_eq!((made.unwrap().unanswered, lengths.borrow().len()), (1, 1));
+    }
+
+    #[test]
     fn no_two_threads_of_any_measurements_draw_the_same_and_a_seed_repeats() {
         let cell = |name, connections| Cell::new(workloads::find(name).unwrap(), 1000, Door::Tcp, connections);
         let cells = [cell("ycsb-b", 1), cell("ycsb-b", 16), cell("ycsb-c", 1)];

@@ -468,6 +468,11 @@ fn connections_are_replaced_after_their_share_of_operations() {
         server.address
     );
     let report = run(&line);
+    let about = report["measured"][0]["about"].as_str().unwrap();
+    assert!(
+        about.starts_with(env!("CARGO_PKG_VERSION")),
+        "{about}: the version of Keyway, not of the protocol"
+    );
     let operations = report["cells"][0]["sides"][0]["runs"][0]["operations"].as_u64().unwrap();
     let opened = connections(&server) - before;
     assert!(
