@@ -6,7 +6,7 @@
 //! ```
 //!
 //! A process is alive as long as it holds an open-file-description lock on the first byte of its process slot; the lock
-//! lives as long as its mapping (`docs/concurrency.md`, "Death"). The process that takes a process slot first takes back all
+//! lives as long as its mapping (`docs/concurrency.md`, "Process death"). The process that takes a process slot first takes back all
 //! thread slots that name it.
 
 use super::segment::Owner;
