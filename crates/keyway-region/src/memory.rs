@@ -1,15 +1,15 @@
 //! The mapped bytes, and the one audited way to read and write them.
 //!
-//! [`Memory`] hands out references to atomics and copies bytes; it never makes a Rust reference or slice of the region's
-//! payload, because another process may overwrite any byte at any moment. Nothing here knows the layout.
+//! [`Memory`] returns references to atomics and copies bytes. It never makes a Rust reference or slice of the region's payload,
+//! because another process may overwrite any byte at any moment. Nothing here knows the layout.
 //!
 //! # Safety
 //!
 //! - [`Memory::new`]'s caller promises that `base..base + len` stays mapped for the value's life, readable, and writable unless
 //!   `new` says otherwise, and that no Rust reference to plain data in it exists anywhere.
 //! - Every access is bounds-checked against `len`. An access out of bounds is a bug of the caller and panics.
-//! - Payload bytes are moved by single machine instructions that the compiler does not see into (x86-64), or by atomic
-//!   loads and stores (elsewhere, under Miri and under an observer), so a racing writer makes the copy stale, never undefined.
+//! - Payload bytes are copied by single machine instructions that the compiler does not see into (x86-64), or by atomic loads
+//!   and stores (elsewhere, under Miri and under an observer). So a racing writer makes the copy stale, never undefined.
 #![allow(unsafe_code, reason = "the room of the raw mapping; contract above")]
 
 use crate::atomics::{AtomicU8, AtomicU32, AtomicU64};

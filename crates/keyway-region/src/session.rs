@@ -40,7 +40,7 @@ pub struct Seat(pub(crate) Owner);
 pub struct Limits {
     /// largest item, bytes, counted as memcached counts (its -I)
     pub item_size_max: usize,
-    /// make room by evicting; otherwise a full region refuses (memcached's -M)
+    /// free memory by evicting; otherwise a full region refuses (memcached's -M)
     pub evict: bool,
 }
 

@@ -459,7 +459,7 @@ impl Region {
                         Look::Corrupt => break,
                     };
                     key.clear();
-                    // `out` has the room already.
+                    // `out` has the space already.
                     let _ = self
                         .memory
                         .append_to(seen.at + seen.header.key_offset(), seen.header.key_len(), key);

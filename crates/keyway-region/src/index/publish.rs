@@ -148,7 +148,7 @@ impl Session {
         })
     }
 
-    /// Evicts the item of a word to make room in its bucket.
+    /// Evicts the item of a word to free a slot in its bucket.
     pub(super) fn evict_word(&self, place: Place, word: Slot, epoch: u64, now: u32) {
         let slot = self.region.slot(place.at);
         let Some(word) = self.hold(slot, word) else { return };

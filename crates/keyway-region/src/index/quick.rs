@@ -4,7 +4,7 @@
 //! next, and no code for rare cases is in between. On anything unusual it gives up (`None`), and the verb begins again with
 //! [`Session::change`]; an item that it has already written is never published, and is dead. Unusual are: durable mode, regions
 //! with checksums, counted changes, frozen, dirty and tentative words, a second word with the same tag, third buckets, large
-//! values, an extent without room.
+//! values, an extent without space.
 
 use crate::atomics::{Acquire, AtomicU64};
 use crate::decimal::{self, By, Digits};

@@ -124,7 +124,7 @@ impl Session {
         items.saturating_mul(all) / used.max(1) <= slots * FULL_PERCENT / 100
     }
 
-    /// An insert found all of its buckets full. `true`: buckets were split, there may be room now.
+    /// An insert found all of its buckets full. `true`: buckets were split, there may be an empty slot now.
     #[cold]
     pub(super) fn grow_for_room(&self, prepared: &mut Prepared, now: u32) -> bool {
         let items = self.region.superblock().items.load(Relaxed);

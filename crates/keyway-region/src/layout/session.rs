@@ -5,9 +5,9 @@
 //! thread slot: 1 KiB;      lease word: 63..32 incarnation (32) | 31..16 process incarnation, low bits | 15 fenced | 14..1 process slot | 0 leased
 //! ```
 //!
-//! A process is alive as long as it holds an open-file-description lock on the first byte of its process slot; the lock
-//! lives as long as its mapping (`docs/concurrency.md`, "Process death"). The process that takes a process slot first takes back all
-//! thread slots that name it.
+//! A process is alive as long as it holds an open-file-description lock on the first byte of its process slot. The lock lives as
+//! long as its mapping (`docs/concurrency.md`, "Process death"). A process that takes a process slot first takes back all thread
+//! slots that name it.
 
 use super::segment::Owner;
 use super::stats::Counters;
@@ -43,7 +43,7 @@ pub enum Hold {
     Mapping = 2,
     /// a descriptor holds the lock: any code of its process can close that
     Descriptor = 3,
-    /// no lock: a process that may only read the region prevents locks
+    /// no lock: a process that may only read the region prevents the slot's lock from being taken
     Presence = 4,
 }
 

@@ -349,7 +349,7 @@ impl Session {
         Some(extent)
     }
 
-    /// Leases an extent with room for `size` bytes, in the open segment or in a new one.
+    /// Leases an extent with space for `size` bytes, in the open segment or in a new one.
     fn lease(&self, size: usize, stream: Stream, epoch: u64, now: u32, make_room: bool) -> Result<Extent, WriteError> {
         let shape = self.region.layout.shape;
         let needed = (size + EXTENT_HEADER_SIZE).div_ceil(shape.cell_size());

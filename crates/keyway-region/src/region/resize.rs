@@ -62,8 +62,8 @@ impl Region {
                 .generation
                 .compare_exchange(0, SegmentLife::FIRST.generation, Relaxed, Relaxed);
         }
-        // Not written back: that happens when a segment is first used, and a repair gives used segments without a generation
-        // one.
+        // The generations are not written back here, but when a segment is first used. A repair gives segments that have no
+        // generation their first one.
         self.publish_segments(segments as u64);
         self.learn();
         self.recount_free();
