@@ -281,8 +281,7 @@ mod tests {
 
     #[test]
     fn similar_keys_are_spread_evenly() {
-        // Counters, in decimal and in binary, long and short: their tags, first and second choices fill the ranges like random
-        // ones.
+        // Counters, in decimal and in binary, long and short: their tags, first and second choices fill the ranges like random ones.
         let kinds: [fn(u32) -> Vec<u8>; 5] = [
             |i| i.to_le_bytes().to_vec(),
             |i| format!("{i}").into_bytes(),

@@ -58,8 +58,7 @@ fn observer(event: Event) {
     }
 }
 
-/// Runs `what`, and `other` before the access of this number, from 1 on. Returns the result, and whether there was such an
-/// access.
+/// Runs `what`, and `other` before the access of this number, from 1 on. Returns the result, and whether there was such an access.
 pub(crate) fn overtaken<T>(access: u64, other: impl FnOnce() + 'static, what: impl FnOnce() -> T) -> (T, bool) {
     LEFT.set(access);
     OTHER.set(Some(Box::new(other)));

@@ -20,8 +20,7 @@ use std::sync::Arc;
 /// Bytes that the processor moves at a time.
 const CACHE_LINE: usize = 64;
 
-/// Space after the data that makes a vector grow, bytes: otherwise what a protocol appends would make it grow, and copy, once
-/// more.
+/// Space after the data that makes a vector grow, bytes: otherwise what a protocol appends would make it grow, and copy, once more.
 const ROOM_BEHIND: usize = 64;
 
 /// Lengths of values that are prefetched as a whole before they are copied, bytes.
@@ -118,8 +117,7 @@ impl<T: Shared, K> core::ops::Deref for Pinned<T, K> {
 
     #[inline(always)]
     fn deref(&self) -> &T {
-        // SAFETY: `find` says that it lives as long as the keeper, which is alive, at the same place, and never borrowed
-        // mutably.
+        // SAFETY: `find` says that it lives as long as the keeper, which is alive, at the same place, and never borrowed mutably.
         unsafe { self.at.as_ref() }
     }
 }
@@ -362,8 +360,7 @@ mod copy {
     const REP_FROM: usize = 512;
     /// Below this many bytes all lines of the log that are written are prefetched at once.
     const ASKED_BELOW: usize = 16 * 1024;
-    /// From this many bytes on, the source is prefetched page by page first, so that the translations of its addresses are
-    /// there.
+    /// From this many bytes on, the source is prefetched page by page first, so that the translations of its addresses are there.
     const PAGES_FROM: usize = 8 * 1024;
     const PAGE: usize = 4096;
 
@@ -392,8 +389,7 @@ mod copy {
         }
     }
 
-    /// [`Line::matches`] with instructions of every x86-64 processor: SSE2 compares 32 bits, so the words' halves are compared
-    /// separately.
+    /// [`Line::matches`] with instructions of every x86-64 processor: SSE2 compares 32 bits, so the words' halves are compared separately.
     #[inline(always)]
     pub fn matches(line: &Line, mask: u64, wanted: u64) -> u32 {
         /// Takes the low (0x88) or the high halves (0xDD) of four words and says which equal `wanted` under `mask`.
@@ -656,8 +652,7 @@ mod copy {
     /// `len` bytes are readable at `src` (region) and writable at `dst` (private).
     pub unsafe fn out_of(src: *const u8, dst: *mut u8, len: usize) {
         #[cfg(feature = "races")]
-        // SAFETY: the caller's promise. Where nothing is recycled, the publish of these bytes orders them: that is what is
-        // tested.
+        // SAFETY: the caller's promise. Where nothing is recycled, the publish of these bytes orders them: that is what is tested.
         return unsafe { core::ptr::copy_nonoverlapping(src, dst, len) };
         #[cfg(not(feature = "races"))]
         let mut at = 0;

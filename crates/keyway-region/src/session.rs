@@ -98,8 +98,7 @@ impl Region {
             if old.is_leased() {
                 continue;
             }
-            // Before the slot can have an intent. The intent's fence also orders this store: a recycler reads it after its own
-            // fence.
+            // Before the slot can have an intent. The intent's fence also orders this store: a recycler reads it after its own fence.
             self.superblock().threads.fetch_max(slot as u64 + 1, Relaxed);
             let incarnation = next_incarnation(old.incarnation());
             let new = Lease::new(incarnation, number, process.incarnation);
@@ -227,8 +226,7 @@ impl Session {
         }
         let thread = self.thread();
         if !Lease(thread.lease.load(Relaxed)).is_held_by(self.owner) {
-            // It was taken back as certainly dead, though this session is still running: its extents and claims belong to others
-            // now.
+            // It was taken back as certainly dead, though this session is still running: its extents and claims belong to others now.
             return;
         }
         // Before the slot is vacant: an extent is closed by a plain store, and its segment may have another owner after that.

@@ -191,8 +191,7 @@ impl Region {
 
     /// No process answers from copies after this instant of the kernel program's clock, unless the lease is renewed.
     pub fn renew_door_lease(&self, until_ns: u64) {
-        // Relaxed: the kernel program gets the lease after this, by a releasing store. The word is read only when that process
-        // is gone.
+        // Relaxed: the kernel program gets the lease after this, by a releasing store. The word is read only when that process is gone.
         self.superblock().door_lease_ns.store(until_ns, Relaxed);
     }
 

@@ -88,8 +88,7 @@ impl<'r> Old<'r> {
         self.region.chain(&self.seen)
     }
 
-    /// The item, copied and verified once. In a region with checksums a decision takes everything of the old item from this
-    /// copy.
+    /// The item, copied and verified once. In a region with checksums a decision takes everything of the old item from this copy.
     #[cold]
     fn copy(&self) -> &'r Verified {
         let copy = &self.session.verified;
@@ -308,8 +307,7 @@ impl Session {
             unique: region.unique_to_exceed(&seen),
         };
         let written = self.prepare(attempt, &draft, stamp, Some(replaced))?;
-        // PUBLISH: the new item. Its extent's tail is out already. Recovery leaves the word that it finds in the slot, old or
-        // new.
+        // PUBLISH: the new item. Its extent's tail is out already. Recovery leaves the word that it finds in the slot, old or new.
         if !self.put_over(place, word, written.word) {
             return Ok(None);
         }

@@ -248,8 +248,7 @@ impl Session {
         let region = &self.region;
         let is_third = || !choices(key.hash).iter().any(|c| table.bucket(*c) == place.bucket);
         if !region.has_thirds() && is_third() && !mutants::is(Mutant::ThirdUnannounced) {
-            // PAIRS: third: the load in `Region::has_thirds`. Not written back in durable mode: the repair after a power failure
-            // sets it.
+            // PAIRS: third: the load in `Region::has_thirds`. Not written back in durable mode: the repair after a power failure sets it.
             region.superblock().thirds.store(1, SeqCst);
         }
     }

@@ -154,8 +154,7 @@ impl Region {
 
     /// Whether any thread has ever put an item into a third bucket.
     ///
-    /// SeqCst: if an inserter reads "no" after it has stored its tentative word, an inserter that stores "yes" later sees that
-    /// word.
+    /// SeqCst: if an inserter reads "no" after it has stored its tentative word, an inserter that stores "yes" later sees that word.
     #[inline(always)]
     pub(crate) fn has_thirds(&self) -> bool {
         // PAIRS: third: the store in `Session::announce_third`.
@@ -236,8 +235,7 @@ impl Region {
         }
     }
 
-    /// First half of [`Self::look`]: checks the generation and prefetches the item. `None`: the word leads to no item, or not
-    /// any more.
+    /// First half of [`Self::look`]: checks the generation and prefetches the item. `None`: the word leads to no item, or not any more.
     #[inline(always)]
     pub(super) fn follow(&self, word: Slot) -> Option<Led> {
         let segment = word.segment();
@@ -261,8 +259,7 @@ impl Region {
     /// Second half of [`Self::look`]: reads the slot again, then the header.
     #[inline(always)]
     pub(super) fn look_at(&self, led: Led, slot: &AtomicU64, word: Slot) -> Look<Seen> {
-        // The ten bits of generation in a slot wrap. So the slot is read again after the segment's words: it must still name the
-        // segment.
+        // The ten bits of generation in a slot wrap. So the slot is read again after the segment's words: it must still name the segment.
         // PAIRS: item: the publish of the word that is there now, if the segment was recycled.
         if !word.same_but_frequency(Slot(slot.load(Acquire))) {
             return Look::Moved;

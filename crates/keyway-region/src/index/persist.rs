@@ -1,5 +1,4 @@
-//! Slots in durable mode: a word's dirty bit says that it may not be persistent yet, and no thread acts on the word before it
-//! is.
+//! Slots in durable mode: a word's dirty bit says that it may not be persistent yet, and no thread acts on the word before it is.
 
 use crate::atomics::{Relaxed, Release};
 use crate::index::lookup::Place;
@@ -82,8 +81,7 @@ impl Region {
         }
     }
 
-    /// Before a split advances the table word: makes persistent all that a reader of the new count relies on, whichever thread
-    /// wrote it.
+    /// Before a split advances the table word: makes persistent all that a reader of the new count relies on, whichever thread wrote it.
     pub(super) fn persist_split(&self, split: Split) {
         if !self.is_strict() {
             return;

@@ -174,8 +174,7 @@ impl Session {
         Some((value, item))
     }
 
-    /// Searches both buckets, even if the key is in the first: each is equally likely, and a processor predicts such a branch
-    /// badly.
+    /// Searches both buckets, even if the key is in the first: each is equally likely, and a processor predicts such a branch badly.
     #[inline(always)]
     fn look_quickly(&self, key: &Key<'_>) -> Option<Found<'_>> {
         let region = &*self.region;
@@ -238,8 +237,7 @@ impl Session {
         if seen.header.has(flag::CAS) && draft.cas.is_none() && written.cas <= self.region.unique_to_exceed(&seen) {
             return None;
         }
-        // PUBLISH: the new item. Its extent's tail is out already. Recovery leaves the word that it finds in the slot, old or
-        // new.
+        // PUBLISH: the new item. Its extent's tail is out already. Recovery leaves the word that it finds in the slot, old or new.
         if !self.swap(slot, word, written.word) {
             return None;
         }

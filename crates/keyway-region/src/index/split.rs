@@ -1,8 +1,7 @@
 //! The index grows: linear hashing by splits that any thread can finish.
 //!
 //! The steps are those of `model/region_protocol.py` ("Split number t"), in their order. Each is idempotent and done by
-//! compare-and-swap. So a splitter that stops anywhere blocks no other thread: a thread that meets a frozen slot finishes the
-//! split.
+//! compare-and-swap. So a splitter that stops anywhere blocks no other thread: a thread that meets a frozen slot finishes the split.
 
 #[cfg(all(test, feature = "observe"))]
 mod late;
@@ -34,8 +33,7 @@ const FULL_PERCENT: u64 = 75;
 /// While items are evicted to make space, the index grows only above this, because their number goes up and down a little.
 const GROW_AT_PERCENT_WHEN_FULL: u64 = 80;
 /// An insert that finds all three of its buckets full does not grow the index below this percentage of the slots from before the
-/// round. In a simulated table no buckets are full then. So these are full of keys with one hash, which growth does not
-/// separate.
+/// round. In a simulated table no buckets are full then. So these are full of keys with one hash, which growth does not separate.
 const GROW_FROM_PERCENT: u64 = 60;
 /// Buckets that each insert splits while the index doubles: the round is done before the load has risen by a hundredth.
 const SPLITS_PER_INSERT: usize = 4;
@@ -170,8 +168,7 @@ impl Session {
             && (self.region.hint(bucket, 0).is_some() || self.prepare_segment(Kind::Hints, self.region.hint_entry(bucket), now))
     }
 
-    /// Steps 1 to 4 of a split. Any thread may call it, any number of times, however late. `true`: this call advanced the table
-    /// word.
+    /// Steps 1 to 4 of a split. Any thread may call it, any number of times, however late. `true`: this call advanced the table word.
     pub(super) fn help_split(&self, split: Split) -> bool {
         let region = &self.region;
         let (Some(source), Some(target)) = (region.places(split.source), region.places(split.target)) else {
@@ -226,8 +223,7 @@ impl Session {
     fn freeze(&self, place: Place, split: Split) -> bool {
         let region = &self.region;
         for _ in 0..ATTEMPTS_MAX {
-            // PAIRS: freeze: the exchange below, in another thread: the table word that is read after this is at least that of
-            // its split.
+            // PAIRS: freeze: the exchange below, in another thread: the table word that is read after this is at least that of its split.
             let word = Slot(region.slot(place.at).load(Acquire));
             if word.is_frozen() {
                 if word.mark() == split.round {

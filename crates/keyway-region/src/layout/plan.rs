@@ -27,8 +27,7 @@ const GROWTH_MAX: usize = 16;
 const GROWN_MIN: usize = 1 << 30;
 /// How many times its first size the index can grow to.
 const INDEX_GROWTH_MAX: usize = 1 << ROUNDS_MAX;
-/// Bytes of memory per bucket of the first index. Eight doublings later there is a bucket for each 32 bytes: more slots than
-/// items fit.
+/// Bytes of memory per bucket of the first index. Eight doublings later there is a bucket for each 32 bytes: more slots than items fit.
 const MEMORY_PER_BUCKET: u64 = 8192;
 
 /// Fewest thread slots of a region, and so the fewest that can be requested.
@@ -125,8 +124,7 @@ impl Shape {
         usize::try_from(memory / MEMORY_PER_THREAD_MIN).map_or(THREAD_SLOTS_MAX, |n| n.clamp(THREAD_SLOTS_MIN, THREAD_SLOTS_MAX))
     }
 
-    /// The same shape with this many thread slots, and at least as many processes as before: each process has at least one
-    /// thread.
+    /// The same shape with this many thread slots, and at least as many processes as before: each process has at least one thread.
     #[must_use]
     pub fn with_thread_slots(self, thread_slots: usize) -> Self {
         Self {

@@ -16,8 +16,7 @@
 //! |---|---|---|
 //! | free | claimed | an allocating thread |
 //! | claimed | open, index, hints, ghosts | its owner, when it is ready for use |
-//! | claimed | large | its owner, which puts a part of a value in it (the word still names the owner until the head is
-//! published) |
+//! | claimed | large | its owner, which puts a part of a value in it (the word still names the owner until the head is published) |
 //! | open | claimed | an allocating thread that found every extent closed: the purge begins |
 //! | claimed | retired | its owner, after a step of the purge that was not the last |
 //! | retired | claimed | the thread that does the next step |

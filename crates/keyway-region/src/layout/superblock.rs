@@ -373,8 +373,7 @@ const CLOCK_OFFSET_BITS: u32 = 36;
 /// The region's clock minus the machine's boot clock, and the boot in which that is valid: 63..36 boot, from its identity; 0:
 /// not known | 35..0 offset in sixteenths of a second, two's complement: 68 years either way.
 ///
-/// Two successive boots have the same 28 bits once in 268 million times. Then the clock is late by the time that the first one
-/// lasted.
+/// Two successive boots have the same 28 bits once in 268 million times. Then the clock is late by the time that the first one lasted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ClockWord(pub u64);
 

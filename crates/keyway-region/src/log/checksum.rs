@@ -160,8 +160,7 @@ impl Region {
         }
     }
 
-    /// Whether a copy of an item is what was written. `copied` is the header in the copy, `seen` has the header as it was in the
-    /// region.
+    /// Whether a copy of an item is what was written. `copied` is the header in the copy, `seen` has the header as it was in the region.
     #[cold]
     #[inline(never)]
     pub(super) fn is_copy_intact(&self, seen: &Seen, copied: Header, bytes: &[u8]) -> bool {

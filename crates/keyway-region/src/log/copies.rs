@@ -30,8 +30,7 @@ pub(crate) struct CopyOf<'s> {
 }
 
 impl CopyOf<'_> {
-    /// The part that is copied unchanged, from the client flags to the value's end: its offset in the region, and its length in
-    /// bytes.
+    /// The part that is copied unchanged, from the client flags to the value's end: its offset in the region, and its length in bytes.
     fn kept(&self) -> (usize, usize) {
         let header = self.seen.header;
         let start = header.client_flags_offset();

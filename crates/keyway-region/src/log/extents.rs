@@ -461,8 +461,7 @@ impl Session {
                 return None;
             }
             // A recycler that finds the cells before their header is written looks for this intent (hazard pointer). Its fence
-            // is before every byte that this thread writes there, as that of `claim_from_free` is for the thread that opened the
-            // segment.
+            // is before every byte that this thread writes there, as that of `claim_from_free` is for the thread that opened the segment.
             self.intend(LEASING, segment);
             // PAIRS: leasing: the load in `Region::has_live_extent`: a recycler that sees the lease sees the intent.
             if header
@@ -499,8 +498,7 @@ impl Session {
         region
             .word(at + 8)
             .store(TailWord::new(next, self.owner.incarnation).0, Relaxed);
-        // PAIRS: extent: the load in `Region::has_live_extent`: a thread that sees the header sees its tail, and its owner's
-        // lease.
+        // PAIRS: extent: the load in `Region::has_live_extent`: a thread that sees the header sees its tail, and its owner's lease.
         region
             .word(at)
             .store(ExtentWord::new(life.generation, self.owner.slot).0, Release);

@@ -128,8 +128,7 @@ impl Session {
         self.free_segments() > self.reserve()
     }
 
-    /// Whether new segments come only from reclaimed ones. Those that reclaiming has freed in advance are not counted as space
-    /// to grow.
+    /// Whether new segments come only from reclaimed ones. Those that reclaiming has freed in advance are not counted as space to grow.
     pub(crate) fn is_full(&self) -> bool {
         self.free_segments() <= 2 * self.reserve() + 2
     }

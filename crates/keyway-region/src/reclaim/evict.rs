@@ -58,8 +58,7 @@ const ALL_BUT_DEAD: usize = SPARSE_LEVELS - 2;
 const UPKEEP_SWEEP: usize = 1024;
 const UPKEEP_WORK: usize = 256 << 10;
 
-/// Segments in the sample from which the one most worth compacting is taken: the best of this many is nearly as good as the best
-/// of all.
+/// Segments in the sample from which the one most worth compacting is taken: the best of this many is nearly as good as the best of all.
 const SAMPLE: usize = 32;
 
 /// Segments that a session remembers to have skipped, and for how many reclaimed segments it remembers them.

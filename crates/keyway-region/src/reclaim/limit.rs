@@ -17,8 +17,7 @@
 //!
 //! - A withdrawn segment was free: no slot names it, and no live session may still write to it (`evict.rs`, `purge.rs`).
 //! - A thread that still reads an item of an earlier generation reads zeros, and then a newer generation: it starts again. On a
-//!   full file system the kernel would have no page for those zeros; the grace period protects threads in the middle of a read
-//!   from that.
+//!   full file system the kernel would have no page for those zeros; the grace period protects threads in the middle of a read from that.
 //! - Pages are given back only while the segment has an owner, and its generation moves before it has none again. A thread that
 //!   allocates pages leaves a segment with an owner alone. It takes a segment into use by an exchange of the state word that it
 //!   read before, which contains the generation.
@@ -285,8 +284,7 @@ impl Session {
         outcome.map(|()| given_back)
     }
 
-    /// Makes this session the owner of a withdrawn segment without owner. Until it is left, its pages do not count as given
-    /// back.
+    /// Makes this session the owner of a withdrawn segment without owner. Until it is left, its pages do not count as given back.
     fn own_withdrawn(&self, segment: usize) -> bool {
         let Some(state) = self.region.unowned_withdrawn(segment) else {
             return false;

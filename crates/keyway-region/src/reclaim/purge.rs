@@ -62,8 +62,7 @@ struct Purge {
 
 impl Region {
     /// Walks over the items of a segment that no slot names any more, from this offset on, as long as they begin before `until`.
-    /// Returns the offset that it reached, and how many items it passed. A function of its own, because most of what is purged
-    /// is dead.
+    /// Returns the offset that it reached, and how many items it passed. A function of its own, because most of what is purged is dead.
     #[inline(never)]
     fn skip_dead(&self, segment_at: usize, from: usize, tail: usize, until: usize) -> (usize, u64) {
         let (mut offset, mut items) = (from, 0);
@@ -153,8 +152,7 @@ impl Session {
     }
 
     /// Claims a segment that is, or may be, a log, unless a live thread may still publish from it. This thread may have slept
-    /// since it read `state`, so the segment may have been recycled since: what was read before the claim is checked again after
-    /// it.
+    /// since it read `state`, so the segment may have been recycled since: what was read before the claim is checked again after it.
     fn claim_idle(&self, victim: Victim, state: State) -> bool {
         if !self.claim_in_life(victim, state) {
             return false;
@@ -198,8 +196,7 @@ impl Session {
         }
     }
 
-    /// A step for a claimed segment: removes words that name it from the index, and after the last one gives it its next
-    /// generation.
+    /// A step for a claimed segment: removes words that name it from the index, and after the last one gives it its next generation.
     fn purge(&self, segment: usize, state: State, spare: Spare, budget: usize, now: u32) -> (Step, usize) {
         let region = &*self.region;
         let life = region.segment_life(segment);
@@ -228,8 +225,7 @@ impl Session {
         };
         let (ended, used) = self.purge_items(&mut purge, budget, now);
         self.count(Counter::purged, purge.items);
-        // Every word that this step removed, or found replaced, must be persistent before the bytes that it led to get another
-        // owner.
+        // Every word that this step removed, or found replaced, must be persistent before the bytes that it led to get another owner.
         region.barrier();
         if !ended {
             self.retire(segment, state, life, purge.cursor);
@@ -444,8 +440,7 @@ impl Session {
             }
             let mut head = None;
             let tagged = |line: &Line| Slot::with_tag(line, tag(key_hash));
-            // A head that changes during the search may have handed its segments to its successor: not an orphan until nothing
-            // changes.
+            // A head that changes during the search may have handed its segments to its successor: not an orphan until nothing changes.
             let mut moved = false;
             let found = region.find_word(key_hash, tagged, |place, word| {
                 let seen = match region.look_in(place, word) {

@@ -116,8 +116,7 @@ impl Region {
         }
     }
 
-    /// Takes back a thread slot of this process whose thread has ended without giving it back. `false`: it has another tenant by
-    /// now.
+    /// Takes back a thread slot of this process whose thread has ended without giving it back. `false`: it has another tenant by now.
     ///
     /// The caller knows that the thread has ended: it makes no later store.
     pub fn take_back_own(&self, process: Process, seat: Seat) -> bool {
@@ -139,8 +138,7 @@ impl Region {
         let mut dead = List::new();
         for slot in slots {
             // The incarnation is read before the death is established: a thread that takes the slot later is not affected.
-            // PAIRS: tenant: the exchange in `Region::session`: the tenancy that is read after this is its process's, or a later
-            // one.
+            // PAIRS: tenant: the exchange in `Region::session`: the tenancy that is read after this is its process's, or a later one.
             let lease = Lease(self.thread(slot).lease.load(Acquire));
             if !lease.is_leased() {
                 continue;
@@ -177,8 +175,7 @@ impl Region {
         count
     }
 
-    /// Fences the tenant of this lease, which seems to be dead: it starts no other operation. Everything that it holds stays its
-    /// own.
+    /// Fences the tenant of this lease, which seems to be dead: it starts no other operation. Everything that it holds stays its own.
     fn fence(&self, slot: usize, lease: Lease) {
         let word = &self.thread(slot).lease;
         if !lease.is_fenced() && word.compare_exchange(lease.0, lease.fenced().0, Relaxed, Relaxed).is_ok() {

@@ -56,8 +56,7 @@ pub struct Repaired {
 }
 
 impl Region {
-    /// Repairs a region in durable mode after a power failure. No other process may be attached. `progress` gets the share that
-    /// is done.
+    /// Repairs a region in durable mode after a power failure. No other process may be attached. `progress` gets the share that is done.
     ///
     ///
     ///

@@ -134,8 +134,7 @@ impl Region {
     }
 }
 
-/// The offset with which the clock shows `clock_s` seconds and the same fraction as Unix time: both begin the next second
-/// together.
+/// The offset with which the clock shows `clock_s` seconds and the same fraction as Unix time: both begin the next second together.
 fn offset(boot_id: [u64; 2], clock_s: u64, now: Moment) -> ClockWord {
     let clock_ns = signed(clock_s.saturating_mul(NS_PER_S)) + i64::from(now.unix.subsec_nanos());
     let boot_ns = signed(u64::try_from(now.boot.as_nanos()).unwrap_or(u64::MAX));

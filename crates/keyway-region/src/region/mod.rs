@@ -4,8 +4,7 @@
 //! clean and unclean ends (`restart`), and which pages this process has touched (`faulted`). Nothing here maps anything:
 //! [`Region::create`] and [`Region::open`] get bytes.
 //!
-//! - What this room returns can be used as an offset: segment numbers, directory entries and the table word are checked here,
-//!   once.
+//! - What this room returns can be used as an offset: segment numbers, directory entries and the table word are checked here, once.
 //! - The number of segments is published after all that it makes reachable.
 //!
 //! Never: knows what an item is.
@@ -222,8 +221,7 @@ impl Region {
         Ok(region)
     }
 
-    /// The same without the last step, [`Self::finish`]: a maker that dies before that step leaves a region with the unfinished
-    /// mark.
+    /// The same without the last step, [`Self::finish`]: a maker that dies before that step leaves a region with the unfinished mark.
     ///
     /// # Errors
     ///
@@ -476,8 +474,7 @@ impl Region {
         self.free_is_doubtful.store(true, Relaxed);
     }
 
-    /// Called where space is needed: learns of added segments and of the memory limit, and corrects a doubtful count of free
-    /// segments.
+    /// Called where space is needed: learns of added segments and of the memory limit, and corrects a doubtful count of free segments.
     pub(crate) fn catch_up(&self) {
         self.learn();
         self.learn_limit();
@@ -539,8 +536,7 @@ impl Region {
         let words = self.words(segment);
         SegmentLife {
             generation: words.generation.load(Acquire),
-            // Relaxed: a thread that found an item of that generation sees the epoch, which was stored before the item was
-            // published.
+            // Relaxed: a thread that found an item of that generation sees the epoch, which was stored before the item was published.
             epoch: words.epoch.load(Relaxed),
         }
     }
@@ -757,8 +753,7 @@ impl Region {
         FlushWord(word.0 & !DIRTY)
     }
 
-    /// PUBLISH of a flush: with the new word, everything older is absent. A restart takes the word that is persistent, old or
-    /// new.
+    /// PUBLISH of a flush: with the new word, everything older is absent. A restart takes the word that is persistent, old or new.
     fn replace_flush(&self, old: FlushWord, new: FlushWord) -> bool {
         let word = FlushWord(new.0 | if self.is_strict() { DIRTY } else { 0 });
         // PAIRS: flush: the loads in `epoch` and `flush_word`.

@@ -102,8 +102,7 @@ impl Session {
         }
     }
 
-    /// The item that is about to be published is in this segment: no recycler gives it a new generation before the operation has
-    /// ended.
+    /// The item that is about to be published is in this segment: no recycler gives it a new generation before the operation has ended.
     #[inline]
     pub(crate) fn intend_written(&self, which: usize, segment: usize) {
         // Neither fence nor release: the item's extent is still open. A recycler looks for intents after it has seen the extent
