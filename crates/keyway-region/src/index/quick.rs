@@ -272,7 +272,7 @@ impl Session {
     fn number(&self, seen: &Seen) -> Option<(u64, usize, Option<Digits>)> {
         let (header, len) = (seen.header, seen.header.value_len());
         let memory = &self.region.memory;
-        // Header, key and value together are longer than eight bytes, so this reads no byte before the item.
+        // The bytes before the value are read with it, and ignored: header and key, and before a short key what precedes the item.
         let end = seen.at + header.value_offset() + len;
         if len == 0 || len > 2 * decimal::SHORT_MAX {
             return None;
