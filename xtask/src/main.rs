@@ -9,6 +9,7 @@
     reason = "a command-line tool talks to its terminal"
 )]
 
+mod figures;
 mod mutants;
 mod promises;
 mod rooms;
@@ -30,6 +31,7 @@ cargo xtask: the project's own tasks
                                    schedules, growth, scribble, attack, kernel, vm, hit-ratio,
                                    weak-memory (each has --help and --short)
     cargo xtask mutants [NAME...]  one-line faults of the region, each of which one of the checks must find (--help, --list)
+    cargo xtask figures            measures again the tables of docs/performance.md (--help, --list, --only)
     cargo xtask help               this text
 
 Every stage prints its name and time; a table and a line `N passed, M failed` come last. The exit status is 0 only if no
@@ -61,6 +63,7 @@ fn main() -> ExitCode {
             Ok(chosen) => run::gate(&chosen, &root()),
             Err(message) => usage(&message),
         },
+        ["figures", rest @ ..] => run::alone(&root(), |c| figures::run(c, rest)),
         ["mutants", rest @ ..] => run::alone(&root(), |c| mutants::run(c, rest)),
         [name, rest @ ..] if promises::ALL.iter().any(|p| p.name == *name) => {
             run::alone(&root(), |c| promises::run(c, name, rest))

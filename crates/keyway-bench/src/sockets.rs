@@ -240,12 +240,7 @@ impl Client {
             self.pop(number);
             self.ran.dropped += 1;
             self.all_dropped = true;
-            let latencies = if pending.step == Step::Get {
-                &mut self.ran.reads
-            } else {
-                &mut self.ran.writes
-            };
-            latencies.record(now.saturating_duration_since(pending.start));
+            self.record(pending, now);
             if asks_again {
                 self.refill(number, now);
                 self.flush(number);
@@ -376,7 +371,7 @@ impl Client {
         }
     }
 
-    /// Has room to write told, or not.
+    /// Has the poll report room to write, or not.
     fn wait_for_room(&mut self, number: usize, wanted: bool) {
         let peer = &mut self.peers[number];
         if !peer.alive || peer.waits_for_room == wanted {
@@ -500,25 +495,18 @@ impl Client {
                 self.pop(number);
                 taken
             }
-            (Step::Add, b"STORED" | b"NOT_STORED") | (Step::Remove, b"DELETED" | b"NOT_FOUND") => {
+            (Step::Add, b"STORED" | b"NOT_STORED")
+            | (Step::Remove, b"DELETED" | b"NOT_FOUND")
+            | (Step::Set, b"STORED")
+            | (Step::Delete, b"DELETED") => {
                 self.pop(number);
                 self.done(number, pending, now, counted);
                 taken
             }
             (Step::Get | Step::GetThenSet, line) => self.value(number, line, &bytes[end + 1..], end + 1, counted),
-            (Step::Set, b"STORED") => {
-                self.pop(number);
-                self.done(number, pending, now, counted);
-                taken
-            }
             (Step::SetThenDelete, b"STORED") => {
                 self.pop(number);
                 self.key_request(number, b"delete ", b"\r\n", pending.then(Step::Delete, now));
-                taken
-            }
-            (Step::Delete, b"DELETED") => {
-                self.pop(number);
-                self.done(number, pending, now, counted);
                 taken
             }
             // Another connection may have deleted it first, or it was evicted.
@@ -608,6 +596,10 @@ impl Client {
             return;
         }
         self.ran.operations += pending.keys as u64;
+        self.record(pending, now);
+    }
+
+    fn record(&mut self, pending: Pending, now: Instant) {
         let latencies = match pending.step {
             Step::Get => &mut self.ran.reads,
             _ => &mut self.ran.writes,
@@ -641,20 +633,14 @@ impl Client {
             }
             schedule.advance();
         }
-        for peer in self.peers.iter().filter(|p| p.alive) {
-            for pending in peer.pending.iter().filter(|p| p.start >= window.from) {
-                self.ran.unanswered += 1;
-                let latencies = match pending.step {
-                    Step::Get => &mut self.ran.reads,
-                    _ => &mut self.ran.writes,
-                };
-                latencies.record(now.saturating_duration_since(pending.start));
-            }
-        }
+        let owed = self.peers.iter().filter(|peer| peer.alive).flat_map(|peer| &peer.pending);
+        let owed: Vec<Pending> = owed.filter(|pending| pending.start >= window.from).copied().collect();
+        self.ran.unanswered += owed.len() as u64;
+        owed.into_iter().for_each(|pending| self.record(pending, now));
     }
 }
 
-/// Has told when something arrives on a connection.
+/// Has the poll report when something arrives on a connection.
 fn watch(poll: &OwnedFd, number: usize, connection: &Connection) -> io::Result<()> {
     let event = epoll::EventData::new_u64(number as u64);
     epoll::add(poll, connection, event, epoll::EventFlags::IN)?;

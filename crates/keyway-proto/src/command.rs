@@ -1,6 +1,6 @@
 //! Every command of the text protocol, and one table of what is true of each.
 //!
-//! [`commands!`] holds the table. From its rows follow the enum [`Command`], the decoder's list of names ([`Command::named`]), which
+//! `commands!` holds the table. From its rows follow the enum [`Command`], the decoder's list of names ([`Command::named`]), which
 //! commands take a line of any length, which are answered before a login and over UDP, what a server's configuration must allow for
 //! them, and, as tests compare them with what a server does, the statistics and log lines that each one moves. A row
 //! that is added makes every exhaustive match of a [`Command`] a compile error until it decides; `CONTRIBUTING.md` has the steps.

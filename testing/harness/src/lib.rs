@@ -25,7 +25,7 @@ pub use binary::{keyway_binary, memcached_binary, program_on_path, workspace_bin
 pub use random::{Random, mix};
 pub use scratch::Scratch;
 pub use server::{Kind, ServeOptions, Server, Transport, keyway_check, run_to_end};
-pub use wire::{Wire, liar, printable};
+pub use wire::{Fetched, Wire, liar, printable};
 
 use std::io::Write;
 use std::time::{Duration, Instant};

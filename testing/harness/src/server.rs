@@ -293,17 +293,27 @@ impl Server {
 
     /// Whether the server on this connection is the process that was started, as far as it tells.
     fn is_who_answers(&self, wire: &mut Wire) -> io::Result<bool> {
-        wire.send(b"stats\r\n")?;
-        let mut is_ours = true;
-        loop {
-            let line = wire.line()?;
-            let line = String::from_utf8_lossy(&line);
-            match line.strip_prefix("STAT pid ") {
-                Some(pid) => is_ours = pid.trim() == self.pid().to_string(),
-                None if line.starts_with("STAT ") => {}
-                None => return Ok(is_ours),
-            }
+        match wire.stats("") {
+            Ok(all) => Ok(all
+                .iter()
+                .all(|(name, value)| name != "pid" || *value == self.pid().to_string())),
+            // An error line: it does not tell.
+            Err(error) if error.kind() == io::ErrorKind::Other => Ok(true),
+            Err(error) => Err(error),
         }
+    }
+
+    /// One of the numbers that `stats` tells.
+    ///
+    /// # Panics
+    ///
+    /// When it tells none of this name.
+    pub fn stat(&self, name: &str) -> u64 {
+        let all = self.connect(Transport::Tcp).stats("");
+        let all = all.unwrap_or_else(|e| panic!("stats of {}: {e}", self.kind.name()));
+        let value = all.iter().find(|(known, _)| known == name);
+        let number = value.and_then(|(_, value)| value.parse().ok());
+        number.unwrap_or_else(|| panic!("stats tells no number {name}: {all:?}"))
     }
 
     /// Opens a connection.

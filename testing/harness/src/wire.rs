@@ -9,7 +9,21 @@ use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream, UdpSocket
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
+use keyway_proto::Command;
 use keyway_proto::client::{self, Answer, Heard};
+
+/// An item that a get brought.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fetched {
+    /// its key
+    pub key: String,
+    /// client flags
+    pub flags: u32,
+    /// CAS unique; 0 where it was not asked for
+    pub cas: u64,
+    /// its value
+    pub value: Vec<u8>,
+}
 
 /// A connection.
 #[derive(Debug)]
@@ -203,6 +217,53 @@ impl Wire {
             Answer::End => Ok(()),
             other => Err(io::Error::new(ErrorKind::InvalidData, format!("no END: {other:?}"))),
         })?
+    }
+
+    /// Gets these keys in one request, with their CAS uniques if asked for: the items that are there, in the order of the keys. An
+    /// error line is an error.
+    pub fn get(&mut self, with_cas: bool, keys: &[&str]) -> io::Result<Vec<Fetched>> {
+        let mut request = Vec::new();
+        client::get(&mut request, with_cas, keys.iter().map(|key| key.as_bytes()));
+        self.send(&request)?;
+        let mut found = Vec::new();
+        loop {
+            let item = self.hear(|answer| match answer {
+                Answer::Value { key, flags, cas, value } if cas.is_some() == with_cas => Ok(Some(Fetched {
+                    key: String::from_utf8_lossy(key).into_owned(),
+                    flags: *flags,
+                    cas: cas.unwrap_or(0),
+                    value: value.to_vec(),
+                })),
+                Answer::End => Ok(None),
+                other => Err(io::Error::other(format!("{other:?}"))),
+            })??;
+            let Some(item) = item else { return Ok(found) };
+            if !keys.contains(&item.key.as_str()) {
+                return Err(io::Error::other(format!("the answer is about {}", item.key)));
+            }
+            found.push(item);
+        }
+    }
+
+    /// The names and values that `stats` tells, of a kind or, with an empty `kind`, in general. An error line is an error.
+    pub fn stats(&mut self, kind: &str) -> io::Result<Vec<(String, String)>> {
+        let mut request = Vec::new();
+        let kind = Some(kind.as_bytes()).filter(|kind| !kind.is_empty());
+        client::other(&mut request, Command::Stats, kind);
+        self.send(&request)?;
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        let mut all = Vec::new();
+        loop {
+            let one = self.hear(|answer| match answer {
+                Answer::Stat { name, value } => Ok(Some((text(name), text(value)))),
+                Answer::End => Ok(None),
+                other => Err(io::Error::other(format!("{other:?}"))),
+            })??;
+            match one {
+                Some(one) => all.push(one),
+                None => return Ok(all),
+            }
+        }
     }
 
     /// Sends a line (the `\r\n` is added) and returns the line that answers it, as text.

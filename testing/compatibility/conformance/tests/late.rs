@@ -65,24 +65,10 @@ fn cases() -> Vec<Refused> {
 /// Requests that memcacheds answer in ways of their own: 1.6.18 reads the value of the first as commands, and 1.6.45 closes at the second.
 const NOT_MEMCACHEDS: [&str; 2] = ["set with bad flags", "ms with a bad flag"];
 
-fn number(server: &Server, name: &str) -> u64 {
-    let mut wire = server.connect(Transport::Tcp);
-    wire.send(b"stats\r\n").expect("it takes a request");
-    let mut found = 0;
-    loop {
-        let line = String::from_utf8(wire.line().expect("an answer")).expect("text");
-        match line.strip_prefix("STAT ").and_then(|rest| rest.split_once(' ')) {
-            Some((known, value)) if known == name => found = value.parse().expect("a number"),
-            Some(_) => {}
-            None => return found,
-        }
-    }
-}
-
 /// Sends the request in two parts; nothing may come between them, and the answer behind the second.
 fn hold(server: &Server, wire: &mut Wire, case: &Refused) {
     let (what, name) = (case.what, server.kind().name());
-    let read_before = number(server, "bytes_read");
+    let read_before = server.stat("bytes_read");
     let memory_before = server.anonymous_memory();
     let value = vec![b'v'; VALUE_LEN];
     wire.send(&case.head).expect("the head");
@@ -90,9 +76,9 @@ fn hold(server: &Server, wire: &mut Wire, case: &Refused) {
     // The server has one worker: it answers another connection when it has done what it does with those bytes.
     let sent = (case.head.len() + FIRST_LEN) as u64;
     wait_until("the server has read what was sent", DEADLINE, || {
-        (number(server, "bytes_read") - read_before >= sent).then_some(())
+        (server.stat("bytes_read") - read_before >= sent).then_some(())
     });
-    number(server, "bytes_read");
+    server.stat("bytes_read");
     wire.set_timeout(Duration::from_millis(1)).expect("a timeout");
     let early = wire.fill();
     assert!(

@@ -4,17 +4,9 @@ use harness::{Kind, ServeOptions, Server, Transport, Wire};
 
 /// Sizes and how many items have them.
 fn sizes(wire: &mut Wire) -> Vec<(usize, usize)> {
-    wire.send(b"stats sizes\r\n").expect("it takes requests");
-    let mut sizes = Vec::new();
-    loop {
-        let line = String::from_utf8(wire.line().expect("an answer")).expect("text");
-        if line == "END" {
-            return sizes;
-        }
-        let row = line.strip_prefix("STAT ").and_then(|row| row.split_once(' '));
-        let row = row.and_then(|(size, count)| Some((size.parse().ok()?, count.parse().ok()?)));
-        sizes.push(row.unwrap_or_else(|| panic!("no size and count: {line}")));
-    }
+    let rows = wire.stats("sizes").expect("it takes requests");
+    let number = |text: &str| text.parse().unwrap_or_else(|_| panic!("no size and count: {rows:?}"));
+    rows.iter().map(|(size, count)| (number(size), number(count))).collect()
 }
 
 #[test]

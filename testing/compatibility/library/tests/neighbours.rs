@@ -194,21 +194,6 @@ fn contained(inner: Command, hidden: &Path) -> Command {
     command
 }
 
-fn statistic(server: &Server, name: &str) -> u64 {
-    let mut wire = server.connect(Transport::Tcp);
-    wire.send(b"stats\r\n").expect("a server that takes requests");
-    let mut found = None;
-    loop {
-        let line = String::from_utf8_lossy(&wire.line().expect("a line")).into_owned();
-        if line == "END" {
-            return found.unwrap_or_else(|| panic!("no statistic is called {name}"));
-        }
-        if let Some(value) = line.strip_prefix(&format!("STAT {name} ")) {
-            found = value.parse().ok();
-        }
-    }
-}
-
 #[test]
 fn programs_in_two_containers_write_to_one_region() {
     let test = "programs in two containers";
@@ -228,7 +213,7 @@ fn programs_in_two_containers_write_to_one_region() {
         },
     );
     let hidden = server.region().parent().expect("a file is in a directory");
-    let sessions = statistic(&server, "keyway_sessions");
+    let sessions = server.stat("keyway_sessions");
     for (first, second) in PAIRS {
         let (left, right) = (contained(first(&tools), hidden), contained(second(&tools), hidden));
         let mut children = [
@@ -250,7 +235,7 @@ fn programs_in_two_containers_write_to_one_region() {
         }
 
         // One is killed in the middle of its writes; the other one's container, and the server, go on.
-        let recovered = statistic(&server, "keyway_recoveries");
+        let recovered = server.stat("keyway_recoveries");
         let mut doomed = start(contained(first(&tools), hidden), &socket, &["write", "doomed"]);
         assert_eq!(doomed.line(), "writing");
         let mut other = start(
@@ -266,8 +251,7 @@ fn programs_in_two_containers_write_to_one_region() {
             "counted 20000"
         );
         wait_until("the server takes back what the killed program held", DEADLINE, || {
-            (statistic(&server, "keyway_recoveries") > recovered && statistic(&server, "keyway_sessions") == sessions)
-                .then_some(())
+            (server.stat("keyway_recoveries") > recovered && server.stat("keyway_sessions") == sessions).then_some(())
         });
     }
 }

@@ -100,18 +100,8 @@ fn compare_and_swap(
 
 /// Value and unique of a key.
 fn gets(wire: &mut Wire, key: &str) -> io::Result<Option<(Vec<u8>, u64)>> {
-    wire.send(format!("gets {key}\r\n").as_bytes())?;
-    let head = String::from_utf8_lossy(&wire.line()?).into_owned();
-    if head == "END" {
-        return Ok(None);
-    }
-    let mut words = head.split(' ').skip(3).map(str::parse::<u64>);
-    let (Some(Ok(len)), Some(Ok(unique))) = (words.next(), words.next()) else {
-        return Err(io::Error::other(format!("gets {key}: {head}")));
-    };
-    let value = wire.exactly(usize::try_from(len).map_err(io::Error::other)?)?;
-    wire.exactly("\r\nEND\r\n".len())?;
-    Ok(Some((value, unique)))
+    let found = wire.get(true, &[key])?.pop();
+    Ok(found.map(|item| (item.value, item.cas)))
 }
 
 fn choose(index: usize, state: &State, key: &str, random: &mut Random) -> Operation {
@@ -182,19 +172,7 @@ pub fn verify(wire: &mut Wire, history: &mut History) -> Result<usize, String> {
 }
 
 fn get_many(wire: &mut Wire, keys: &[String]) -> io::Result<std::collections::BTreeMap<String, Vec<u8>>> {
-    let mut found = std::collections::BTreeMap::new();
-    wire.send(format!("get {}\r\n", keys.join(" ")).as_bytes())?;
-    loop {
-        let head = String::from_utf8_lossy(&wire.line()?).into_owned();
-        if head == "END" {
-            return Ok(found);
-        }
-        let words: Vec<&str> = head.split(' ').collect();
-        let ["VALUE", key, _flags, len] = words[..] else {
-            return Err(io::Error::other(head));
-        };
-        let value = wire.exactly(len.parse().map_err(io::Error::other)?)?;
-        wire.exactly(2)?;
-        found.insert(key.into(), value);
-    }
+    let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
+    let found = wire.get(false, &keys)?;
+    Ok(found.into_iter().map(|item| (item.key, item.value)).collect())
 }

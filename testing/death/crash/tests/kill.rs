@@ -224,15 +224,6 @@ fn statistic(told: &str, name: &str) -> u64 {
 
 /// Everything that `stats` tells.
 fn statistics(server: &Server) -> String {
-    let mut wire = server.connect(Transport::Tcp);
-    wire.send(b"stats\r\n").expect("stats may be asked for");
-    let mut told = String::new();
-    loop {
-        let line = String::from_utf8_lossy(&wire.line().expect("stats are told")).into_owned();
-        if line == "END" {
-            return told;
-        }
-        told += &line;
-        told.push('\n');
-    }
+    let told = server.connect(Transport::Tcp).stats("").expect("stats may be asked for");
+    told.iter().map(|(name, value)| format!("STAT {name} {value}\n")).collect()
 }

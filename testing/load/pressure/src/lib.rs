@@ -202,19 +202,6 @@ impl Writer {
 
 /// Client flags and value of a key.
 fn fetch(wire: &mut Wire, key: &str) -> io::Result<Option<(u32, Vec<u8>)>> {
-    wire.send(format!("get {key}\r\n").as_bytes())?;
-    let head = String::from_utf8_lossy(&wire.line()?).into_owned();
-    if head == "END" {
-        return Ok(None);
-    }
-    let words: Vec<&str> = head.split(' ').collect();
-    let ["VALUE", name, flags, len] = words[..] else {
-        return Err(io::Error::other(head));
-    };
-    if name != key {
-        return Err(io::Error::other(format!("the answer is about {name}")));
-    }
-    let value = wire.exactly(len.parse().map_err(io::Error::other)?)?;
-    wire.exactly("\r\nEND\r\n".len())?;
-    Ok(Some((flags.parse().map_err(io::Error::other)?, value)))
+    let found = wire.get(false, &[key])?.pop();
+    Ok(found.map(|item| (item.flags, item.value)))
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use harness::{Kind, Server, Transport};
 
 use crate::attack::{Attack, Form, Outcome, judge};
-use crate::ordinary::{Ordinary, kib, median, stat};
+use crate::ordinary::{Ordinary, kib, median};
 use crate::siege::{Siege, Weapon, one_worker};
 use crate::time::{fill, get_line, packet, store_large};
 
@@ -92,7 +92,7 @@ fn crowd(form: Form) -> Outcome {
         format!(
             "p99 {attacked}; {control} without (medians of {rounds} rounds; at most {most:.1?} on the wall); {} more memory, {} held at most, at most {}",
             kib(growth),
-            kib(stat(&server, "keyway_connection_memory_peak")),
+            kib(server.stat("keyway_connection_memory_peak")),
             kib(bound)
         ),
     )

@@ -6,7 +6,6 @@ use std::time::Duration;
 use harness::{Kind, Server, Transport};
 
 use crate::attack::{Attack, Form, Outcome, judge};
-use crate::ordinary::stat;
 use crate::siege::one_worker;
 use crate::time::{get_line, packet, store_large};
 
@@ -67,7 +66,7 @@ fn change_nothing(_: Form) -> Outcome {
         "slabs automove 1",
         "refresh_certs",
     ];
-    let limit = stat(&server, "limit_maxbytes");
+    let limit = server.stat("limit_maxbytes");
     for request in requests {
         let (answer, _) = ask(&server, format!("{request}\r\n").as_bytes());
         if answer != b"SERVER_ERROR not over UDP; use TCP or a Unix socket\r\n" {
@@ -88,7 +87,7 @@ fn change_nothing(_: Form) -> Outcome {
     }
     let settings = settings(&server);
     let is_same = wire.ask("get kept").expect("an answer") == "VALUE kept 0 1"
-        && stat(&server, "limit_maxbytes") == limit
+        && server.stat("limit_maxbytes") == limit
         && settings.contains("STAT verbosity 0")
         && settings.contains("STAT detail_enabled no")
         && server.ended().is_none();

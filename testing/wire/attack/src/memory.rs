@@ -6,7 +6,7 @@ use std::time::Duration;
 use harness::{Kind, ServeOptions, Server, Transport, Wire};
 
 use crate::attack::{Attack, Form, Outcome, judge};
-use crate::ordinary::{Ordinary, kib, stat};
+use crate::ordinary::{Ordinary, kib};
 use crate::time::{get_line, store_large};
 
 /// The attacks.
@@ -74,7 +74,7 @@ fn within(server: &Server, before: Option<u64>, count: usize, each: u64) -> Outc
         format!(
             "{count} connections: {} more, {} held for them at most; at most {}",
             kib(growth),
-            kib(stat(server, "keyway_connection_memory_peak")),
+            kib(server.stat("keyway_connection_memory_peak")),
             kib(bound)
         ),
     )
@@ -138,7 +138,7 @@ fn unfinished_values(form: Form) -> Outcome {
     let mut wire = server.connect(Transport::Tcp);
     wire.send(b"get large\r\n").expect("a get may be sent");
     wire.exactly(1_000_000).expect("a value");
-    let closed = stat(&server, "keyway_connections_closed_for_memory");
+    let closed = server.stat("keyway_connections_closed_for_memory");
     let log = server.log();
     if closed == 0 || !log.contains("--connection-memory") {
         return Err(format!(

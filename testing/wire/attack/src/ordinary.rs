@@ -11,7 +11,7 @@ use std::net::TcpStream;
 use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant};
 
-use harness::{Server, Transport};
+use harness::Server;
 use nix::cmsg_space;
 use nix::sys::socket::{ControlMessageOwned, MsgFlags, recvmsg, setsockopt, sockopt};
 use nix::sys::time::TimeSpec;
@@ -161,23 +161,6 @@ pub fn median(waits: &[Wait]) -> Wait {
     Wait {
         work: middle(waits.iter().map(|wait| wait.work).collect()),
         wall: middle(waits.iter().map(|wait| wait.wall).collect()),
-    }
-}
-
-/// One of a server's statistics.
-pub fn stat(server: &Server, name: &str) -> u64 {
-    let mut wire = server.connect(Transport::Tcp);
-    wire.send(b"stats\r\n").expect("stats can be asked for");
-    let prefix = format!("STAT {name} ");
-    let mut found = None;
-    loop {
-        let line = String::from_utf8_lossy(&wire.line().expect("stats are answered")).into_owned();
-        if line == "END" {
-            return found.unwrap_or_else(|| panic!("stats has no {name}"));
-        }
-        if let Some(value) = line.strip_prefix(&prefix) {
-            found = value.parse().ok();
-        }
     }
 }
 

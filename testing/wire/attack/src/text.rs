@@ -7,7 +7,6 @@ use std::os::unix::net::UnixStream;
 use harness::{Kind, Scratch, ServeOptions, Server, Transport, Wire};
 
 use crate::attack::{Attack, Form, Outcome, judge};
-use crate::ordinary::stat;
 use crate::time::packet;
 
 /// The attacks.
@@ -167,7 +166,7 @@ fn verbosity(_: Form) -> Outcome {
         }
     };
     // It makes lines.
-    stat(&server, "pid");
+    server.stat("pid");
     let log = server.log();
     let lines: Vec<&str> = log.lines().filter(|line| !line.contains(" ready: ")).collect();
     let is_dated = |line: &&str| {

@@ -6,7 +6,7 @@ use harness::{Kind, Server, Transport};
 use keyway_proto::binary;
 
 use crate::attack::{Attack, Form, Outcome, judge};
-use crate::ordinary::{Ordinary, median, stat};
+use crate::ordinary::{Ordinary, median};
 use crate::siege::{Siege, WAIT_MAX, Weapon, one_worker, worst_wait};
 
 const PROMISE: &str = "no other connection of the same worker waits more than 10 ms longer";
@@ -137,16 +137,15 @@ fn lower_memory(form: Form) -> Outcome {
         assert_eq!(wire.ask(&format!("cache_memlimit {memory_mb}")).expect("an answer"), "OK");
         // Until the memory is back with the system, or for half a minute.
         let start = Instant::now();
-        let wanted = stat(&server, "keyway_segments") * u64::from(8 - eighths) / 8;
+        let wanted = server.stat("keyway_segments") * u64::from(8 - eighths) / 8;
         let mut longest = control;
-        while stat(&server, "keyway_segments_given_back") < wanted.saturating_sub(1) && start.elapsed() < Duration::from_secs(30)
-        {
+        while server.stat("keyway_segments_given_back") < wanted.saturating_sub(1) && start.elapsed() < Duration::from_secs(30) {
             longest = longest.max(ordinary.waits(Duration::from_millis(100)).worst());
         }
         rounds.push(longest);
     }
-    let (given_back, evictions) = (stat(&server, "keyway_segments_given_back"), stat(&server, "evictions"));
-    let all = stat(&server, "keyway_segments");
+    let (given_back, evictions) = (server.stat("keyway_segments_given_back"), server.stat("evictions"));
+    let all = server.stat("keyway_segments");
     let lowered = median(&rounds);
     judge(
         lowered.work <= control.work + WAIT_MAX && given_back >= all / 2 && evictions > 0,

@@ -50,15 +50,9 @@ fn verbose(event_loop: &str) -> ServeOptions {
 }
 
 fn event_loop(server: &Server) -> String {
-    let mut wire = server.connect(Transport::Tcp);
-    wire.send(b"stats settings\r\n").expect("it takes a request");
-    loop {
-        let line = String::from_utf8(wire.line().expect("an answer")).expect("text");
-        if let Some(name) = line.strip_prefix("STAT keyway_event_loop ") {
-            return name.to_owned();
-        }
-        assert_ne!(line, "END", "stats settings names the event loop");
-    }
+    let settings = server.connect(Transport::Tcp).stats("settings").expect("it takes a request");
+    let named = settings.into_iter().find(|(name, _)| name == "keyway_event_loop");
+    named.expect("stats settings names the event loop").1
 }
 
 #[test]

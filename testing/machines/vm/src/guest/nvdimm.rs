@@ -462,23 +462,11 @@ fn ask(wire: &mut Wire, key: &str, call: &Call) -> std::io::Result<Result<Answer
 }
 
 fn get(wire: &mut Wire, key: &str) -> std::io::Result<Result<Option<Vec<u8>>, String>> {
-    let mut request = Vec::new();
-    client::get(&mut request, false, [key.as_bytes()]);
-    wire.send(&request)?;
-    let found = wire.hear(|answer| match answer {
-        client::Answer::End => Ok(None),
-        client::Answer::Value {
-            key: told,
-            flags: 0,
-            value,
-            ..
-        } if *told == key.as_bytes() => Ok(Some(value.to_vec())),
-        other => Err(format!("{other:?}")),
-    })?;
-    if let Ok(Some(_)) = found {
-        wire.hear_end()?;
-    }
-    Ok(found)
+    let found = wire.get(false, &[key])?.pop();
+    Ok(match found {
+        Some(item) if item.flags != 0 => Err(format!("{item:?}")),
+        found => Ok(found.map(|item| item.value)),
+    })
 }
 
 /// Runs a program to its end: what it printed.
