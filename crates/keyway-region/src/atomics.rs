@@ -1,16 +1,16 @@
 //! The only user of `core::sync::atomic`: every shared word of the region is one of these types.
 //!
-//! Each is its namesake in `core` and compiles to the same instructions. With the feature `observe`, which no program has,
-//! an observer that a test installs is told of every access: schedulers of model checkers and crash recorders plug in there
+//! Each is its namesake in `core` and compiles to the same instructions. With the feature `observe`, with which no program is
+//! built, an observer that a test installs sees every access: schedulers of model checkers and crash recorders plug in there
 //! (see `observe`). Nothing in this file knows what a word means.
 
 #[cfg(feature = "observe")]
 use crate::observe::{Access, Event, tell};
 pub use core::sync::atomic::Ordering::{self, AcqRel, Acquire, Relaxed, Release, SeqCst};
-/// For what a process keeps for itself, outside the region: not observed.
+/// For values that a process keeps outside the region: not observed.
 pub use core::sync::atomic::{AtomicBool as OwnFlag, AtomicUsize as OwnNumber};
 
-/// What the observer is told before an access.
+/// Calls the observer before an access.
 macro_rules! before {
     ($access:ident) => {
         #[cfg(feature = "observe")]
@@ -129,7 +129,7 @@ pub fn fence(order: Ordering) {
     core::sync::atomic::fence(order);
 }
 
-/// `core::sync::atomic::compiler_fence`: for what another process makes a fence of (membarrier(2)).
+/// `core::sync::atomic::compiler_fence`: for a fence that another process turns into a full one (membarrier(2)).
 #[inline(always)]
 pub fn light_fence() {
     before!(Fence);

@@ -1,19 +1,19 @@
-//! Verifies every invariant of a region that nobody is writing to.
+//! Verifies every invariant of a region to which no session is writing.
 //!
-//! The invariants, each by the number that a problem is reported under:
+//! The invariants, each by the number under which a problem is reported:
 //!
 //!  1. every segment is in a known state, and the free count is the number of free ones;
 //!  2. the directories name each index and hint segment exactly once, and cover the table word;
 //!  3. every slot of a live bucket is empty, confirmed, frozen by its bucket's last split, or tentative on record of a session;
-//!     every slot of a bucket that is not live yet is unset;
-//!  4. a confirmed word's segment is a log segment of that generation, and the word's place lies before an extent's tail;
+//!  every slot of a bucket that is not live yet is unset;
+//!  4. a confirmed word's segment is a log segment of that generation, and the word's place is before an extent's tail;
 //!  5. the item there parses, and its key's tag and one of its buckets are the word's;
 //!  6. no key has two confirmed entries;
 //!  7. every extent parses from its start to its tail;
 //!  8. a large value's chain has exactly the segments for its length, each naming the head's key and the chain's last
 //!     segment, and belongs to one head;
-//!  9. segments of no use: large ones without a head, claimed ones without a live owner (reported as reclaimable; they are
-//!     taken back when room is needed);
+//!  9. unneeded segments: large ones without a head, claimed ones without a live owner (reported as reclaimable; they are taken
+//!  back when space is needed);
 //! 10. in a region with checksums, every item matches its own, and every part of a large value.
 
 use crate::atomics::{Acquire, Relaxed};
@@ -32,20 +32,20 @@ use std::collections::{HashMap, HashSet};
 /// Problems listed; more are counted.
 const LISTED_MAX: usize = 100;
 
-/// What a check found.
+/// The result of a check.
 #[derive(Clone, Debug, Default)]
 pub struct Report {
-    /// each with its invariant's number and where it is
+    /// each with its invariant's number and its place
     pub problems: Vec<String>,
     /// problems that are not listed
     pub unlisted: usize,
     /// "name", "value" for people
     pub summary: Vec<(&'static str, String)>,
-    /// what there is
+    /// what was counted
     pub counts: Counts,
 }
 
-/// What a check counted: segments by what they are for, and words.
+/// What a check counted: segments by their kind, and words.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[allow(missing_docs, reason = "the first are named like the states of segments")]
 pub struct Counts {
@@ -61,7 +61,7 @@ pub struct Counts {
     pub free_counted: u64,
     /// segments out of use by the superblock's count
     pub withdrawn_counted: u64,
-    /// segments of no use: invariant 9
+    /// unneeded segments: invariant 9
     pub reclaimable: usize,
     /// items in the index
     pub items: usize,
@@ -88,7 +88,7 @@ impl Report {
     }
 }
 
-/// Checks a region. `progress` is told of the share done, 0 to 100.
+/// Checks a region. `progress` gets the share that is done, 0 to 100.
 pub fn check(region: &Region, mut progress: impl FnMut(u8)) -> Report {
     region.learn();
     let mut report = Report::default();
@@ -101,11 +101,11 @@ pub fn check(region: &Region, mut progress: impl FnMut(u8)) -> Report {
     report
 }
 
-/// What is met on the way.
+/// What the check has met.
 #[derive(Default)]
 struct Census {
     counts: Counts,
-    /// items that start at a place before their extent's tail, by segment: offsets
+    /// items that start before their extent's tail, by segment: offsets
     index_segments: HashSet<usize>,
     hint_segments: HashSet<usize>,
     /// segments of large values, and whether a live thread is still writing them
@@ -114,7 +114,7 @@ struct Census {
     chained: HashMap<usize, String>,
     chains: Vec<(Seen, String, u64)>,
     bytes: usize,
-    /// the value at hand
+    /// the present value
     value: Vec<u8>,
 }
 
@@ -157,14 +157,14 @@ fn check_segments(region: &Region, report: &mut Report, census: &mut Census) {
                 let entry = usize::try_from(region.header(segment).sequence.load(Relaxed)).unwrap_or(usize::MAX);
                 let named = entry < region.directory_len(kind)
                     && region.directory_entry(kind, entry).load(Relaxed) as usize == segment + 1;
-                // On its way into the directory, or left there by the dead.
+                // About to join the directory, or left there by a dead thread.
                 counts.reclaimable += usize::from(!named && dead);
             }
         }
     }
     census.counts.free_counted = region.superblock().free.load(Relaxed);
     census.counts.withdrawn_counted = region.superblock().withdrawn.load(Relaxed);
-    // A thread that dies between a state and the count leaves the count off by one.
+    // A thread that dies between the state and the count leaves the count off by one.
     let drift = census.counts.free_counted.abs_diff(census.counts.free as u64);
     if drift > 0 && drift < u64::MAX / 2 {
         report.summary.push(("free count off by", drift.to_string()));

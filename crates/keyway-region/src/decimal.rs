@@ -1,18 +1,18 @@
-//! Numbers as values say them: in decimal, maybe with blanks. Short ones, which most are, are read and written eight characters at a
-//! time.
+//! Numbers in values: in decimal, perhaps with blanks. Short ones, which are the most common, are read and written eight
+//! characters at a time.
 
 /// Longest text that [`text`] makes, bytes: the digits of 2^64, and some blanks.
 pub(crate) const LEN_MAX: usize = 24;
 
-/// Most characters that are handled together.
+/// Most characters that are processed together.
 pub(crate) const SHORT_MAX: usize = 8;
-/// The first number that has more.
+/// The first number with more digits.
 const SHORT_END: u64 = 100_000_000;
 
 const ZEROS: u64 = 0x3030_3030_3030_3030;
 const BLANKS: u64 = 0x2020_2020_2020_2020;
 
-/// Up to eight decimal digits, one a byte, the first of them in the lowest byte, with zeros before them.
+/// Up to eight decimal digits, one per byte, the first of them in the lowest byte, with zeros before them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Digits(u64);
 
@@ -22,13 +22,13 @@ impl Digits {
     pub fn read(word: u64, len: usize) -> Option<Self> {
         const HIGH: u64 = 0xF0F0_F0F0_F0F0_F0F0;
         let others = 64 - 8 * len;
-        // What stands before them is made zeros; a shift by all 64 bits does not come up.
+        // The bytes before them become zeros. A shift by all 64 bits does not occur.
         let text = word >> others << others | (ZEROS & ((1 << others) - 1));
         let is_number = text & HIGH == ZEROS && text.wrapping_add(0x0606_0606_0606_0606) & HIGH == ZEROS;
         is_number.then(|| Self(text - ZEROS))
     }
 
-    /// The same with blanks behind the digits.
+    /// The same with blanks after the digits.
     pub fn read_padded(word: u64, len: usize) -> Option<Self> {
         let blanks = (word ^ BLANKS).leading_zeros() as usize / 8;
         if blanks == 0 || blanks >= len {
@@ -37,7 +37,7 @@ impl Digits {
         Self::read(word << (8 * blanks), len - blanks)
     }
 
-    /// Those of a number; `None`: it has more than eight.
+    /// The digits of a number; `None`: it has more than eight.
     #[inline(always)]
     pub fn of(number: u64) -> Option<Self> {
         if number < 10 {
@@ -46,7 +46,8 @@ impl Digits {
         if number >= SHORT_END {
             return None;
         }
-        // All of it makes fours, fours pairs, pairs digits. The higher half comes first; each quotient is exact for what it divides.
+        // The number is divided into fours, fours into pairs, pairs into digits. The higher half comes first. Each quotient is
+        // exact for the numbers that it is used for.
         let fours = (number / 10_000) | ((number % 10_000) << 32);
         let hundreds = fours.wrapping_mul(5_243) >> 19 & 0x0000_007F_0000_007F;
         let pairs = hundreds | (fours - hundreds * 100) << 16;
@@ -57,35 +58,35 @@ impl Digits {
     /// The number.
     #[inline(always)]
     pub fn number(self) -> u64 {
-        // Digits make pairs, pairs fours, fours all of it.
+        // Digits are combined to pairs, pairs to fours, fours to the number.
         let pairs = self.0.wrapping_mul(10 << 8 | 1) >> 8 & 0x00FF_00FF_00FF_00FF;
         let fours = pairs.wrapping_mul(100 << 16 | 1) >> 16 & 0x0000_FFFF_0000_FFFF;
         fours.wrapping_mul(10_000 << 32 | 1) >> 32
     }
 
-    /// The sum's; `None`: it has more than eight. Digit by digit that is much sooner done than by way of the numbers.
+    /// The digits of the sum; `None`: it has more than eight. Digit by digit this is much faster than through the numbers.
     #[inline(always)]
     pub fn plus(self, other: Self) -> Option<Self> {
-        // A sum of ten and more carries to the next byte as it would to the next digit.
+        // A sum of ten or more carries to the next byte, as it would to the next digit.
         const TO_CARRY_AT_TEN: u64 = 0xF6F6_F6F6_F6F6_F6F6;
         let (sum, is_more) = self.last_lowest().overflowing_add(other.last_lowest() + TO_CARRY_AT_TEN);
         (!is_more).then(|| Self::carried(sum))
     }
 
-    /// The difference's; `None`: it is below zero.
+    /// The digits of the difference; `None`: it is below zero.
     #[inline(always)]
     pub fn minus(self, other: Self) -> Option<Self> {
         let (difference, is_less) = self.last_lowest().overflowing_sub(other.last_lowest());
         (!is_less).then(|| Self::carried(difference))
     }
 
-    /// As a processor adds.
+    /// The last digit in the lowest byte, so that a processor's addition carries in the right direction.
     #[inline(always)]
     fn last_lowest(self) -> u64 {
         self.0.swap_bytes()
     }
 
-    /// What a byte was to have more than its digit for a carry, or has because of one, is taken off.
+    /// The digits of these bytes: removes what each byte has in addition to its digit, to cause a carry or because of one.
     #[inline(always)]
     fn carried(bytes: u64) -> Self {
         let sixteens = bytes & 0x1010_1010_1010_1010;
@@ -93,11 +94,11 @@ impl Digits {
         Self(digits.swap_bytes())
     }
 
-    /// Them and blanks, at most eight together, `width` characters or as many as it takes, the first of them in the lowest byte; and how
-    /// many they are.
+    /// The digits and blanks after them, at most eight characters together: `width` characters, or more if the digits need them;
+    /// the first in the lowest byte. Also their count.
     #[inline(always)]
     pub fn text(self, width: usize) -> (u64, usize) {
-        // Without its zeros, but for the last one.
+        // Without leading zeros, except for the last digit.
         let zeros = ((self.0 | 1 << 63).trailing_zeros() / 8) as usize;
         let len = SHORT_MAX - zeros;
         let text = (self.0 | ZEROS) >> (8 * zeros);
@@ -106,13 +107,13 @@ impl Digits {
     }
 }
 
-/// The number that nine to sixteen digits say: these eight characters, of which some may be none of them, and the last eight.
+/// The number of nine to sixteen digits: the first eight characters, some of which may not belong to it, and the last eight.
 pub(crate) fn read_long(first: u64, last: u64, len: usize) -> Option<u64> {
     let (first, last) = (Digits::read(first, len - SHORT_MAX)?, Digits::read(last, SHORT_MAX)?);
     Some(first.number() * SHORT_END + last.number())
 }
 
-/// Any number, with blanks behind it: `width` characters, at most [`LEN_MAX`], or as many as it takes; and how many they are.
+/// Any number, with blanks after it: `width` characters, at most [`LEN_MAX`], or more if the digits need them. Also their count.
 pub(crate) fn text(number: u64, width: usize) -> ([u8; LEN_MAX], usize) {
     let mut digits = itoa::Buffer::new();
     let digits = digits.format(number).as_bytes();
@@ -123,7 +124,7 @@ pub(crate) fn text(number: u64, width: usize) -> ([u8; LEN_MAX], usize) {
     (text, digits.len().max(width))
 }
 
-/// A decimal number below 2^64, as memcached reads one: blanks before it and behind it do not count.
+/// A decimal number below 2^64, as memcached reads one: blanks before it and after it do not count.
 pub(crate) fn read(bytes: &[u8]) -> Option<u64> {
     let blank = |b: &u8| matches!(b, b' ' | b'\t' | b'\n' | 0x0B | 0x0C | b'\r');
     let from = bytes.iter().position(|b| !blank(b))?;
@@ -144,10 +145,10 @@ pub(crate) fn read(bytes: &[u8]) -> Option<u64> {
     (!digits.is_empty()).then_some(number)
 }
 
-/// So many digits are always below 2^64.
+/// This many digits are always below 2^64.
 const DIGITS_SAFE: usize = 19;
 
-/// What a number is counted by.
+/// The operand of an increment or decrement.
 #[derive(Clone, Copy)]
 pub(crate) struct By {
     pub delta: u64,
@@ -155,7 +156,7 @@ pub(crate) struct By {
 }
 
 impl By {
-    /// What it makes of a number ("Increment/Decrement").
+    /// The result for a number ("Increment/Decrement").
     #[inline(always)]
     pub fn of(self, number: u64) -> u64 {
         if self.decrement {
@@ -165,7 +166,7 @@ impl By {
         }
     }
 
-    /// The same of a number's digits, if that and what it is counted by have at most eight.
+    /// The same for a number's digits, if the result and the operand have at most eight.
     #[inline(always)]
     pub fn of_digits(self, digits: Digits) -> Option<Digits> {
         let delta = Digits::of(self.delta)?;

@@ -1,10 +1,10 @@
-//! A key's hash, and what the index takes from it: three buckets and a tag.
+//! A key's hash, and what the index derives from it: three buckets and a tag.
 //!
-//! NH (Black, Halevi, Krawczyk, Krovetz, Rogaway: "UMAC: fast and secure message authentication", CRYPTO 1999): words of eight bytes, each
-//! with a secret added to it, multiplied in pairs; the sum of the products, 128 bits, is folded to 64 by another product with secrets. Whatever
-//! two keys are, no more than about one in 2^63 choices of the secrets gives them the same sum: there are no keys that collide in all
-//! regions, and who does not know a region's seed cannot choose keys that collide in it. The secrets come from the seed. A BPF program
-//! computes the same value from products of 32 bits.
+//! NH (Black, Halevi, Krawczyk, Krovetz, Rogaway: "UMAC: fast and secure message authentication", CRYPTO 1999): words of eight
+//! bytes, each with a secret added to it, multiplied in pairs; the sum of the products, 128 bits, is folded to 64 by another
+//! product with secrets. For any two keys, no more than about one in 2^63 choices of the secrets gives them the same sum. So no
+//! keys collide in all regions, and a client that does not know a region's seed cannot choose keys that collide in it. The
+//! secrets come from the seed. A BPF program computes the same value from products of 32 bits.
 
 use crate::layout::slot;
 
@@ -22,7 +22,7 @@ const PAIR: usize = 16;
 /// Pairs of the longest key.
 const PAIRS: usize = crate::verbs::KEY_LEN_MAX.div_ceil(PAIR);
 
-/// A region's hash.
+/// The hash function of a region.
 #[derive(Clone, Debug)]
 pub struct Hasher {
     last: [u64; 2],
@@ -30,7 +30,7 @@ pub struct Hasher {
 }
 
 impl Hasher {
-    /// The hash of a region with this seed.
+    /// The hash function of a region with this seed.
     pub const fn new(seed: u64) -> Self {
         let mut hasher = Self {
             last: [secret(seed, 0), secret(seed, 1)],
@@ -56,11 +56,11 @@ impl Hasher {
         self.finish(product(short_words(key), *secrets), key.len())
     }
 
-    /// The same of more than 16 bytes: the last pair is the last 16 of them.
+    /// The same for more than 16 bytes: the last pair is the last 16 of them.
     #[inline(never)]
     fn long_hash(&self, key: &[u8]) -> u64 {
         let last = key.last_chunk().unwrap_or(&[0; PAIR]);
-        // All but the last pair, which may be a whole one.
+        // The pairs before the last one; the last one may be a whole pair.
         let whole = key.len().div_ceil(PAIR) - 1;
         let (pairs, _) = key.as_chunks();
         let (secrets, secrets_of_last) = self.pairs.split_at_checked(whole).unwrap_or((&[], &[]));
@@ -73,14 +73,14 @@ impl Hasher {
 
     #[inline(always)]
     const fn finish(&self, sum: u128, len: usize) -> u64 {
-        // Keys may differ in their length only.
+        // Keys may differ only in their length.
         let sum = sum.wrapping_add(len as u128);
         let [a, b] = self.last;
         fold((low(sum) ^ a) as u128 * (low(sum >> 64) ^ b) as u128)
     }
 }
 
-/// For the layout's fingerprint: what every part of it gives.
+/// For the layout's fingerprint: a value that depends on every part of the hash.
 pub(crate) const fn sample() -> u64 {
     let hasher = Hasher::new(KEY_SEED);
     let [.., pair] = &hasher.pairs;
@@ -90,7 +90,7 @@ pub(crate) const fn sample() -> u64 {
 /// Any seed.
 const KEY_SEED: u64 = 0x0123_4567_89AB_CDEF;
 
-/// The hash of a key in a region with this seed, for who needs few of them.
+/// The hash of a key in a region with this seed, for a caller that needs few of them.
 pub fn hash(seed: u64, key: &[u8]) -> u64 {
     Hasher::new(seed).hash(key)
 }
@@ -103,7 +103,7 @@ const fn secret(seed: u64, number: u64) -> u64 {
     z ^ z >> 31
 }
 
-/// Up to 16 bytes as two words; with the length they are the bytes again.
+/// Up to 16 bytes as two words. Words and length determine the bytes.
 #[inline(always)]
 fn short_words(key: &[u8]) -> [u64; 2] {
     if let (Some(first), Some(last)) = (key.first_chunk(), key.last_chunk()) {
@@ -145,8 +145,8 @@ const fn low(words: u128) -> u64 {
 /// Odd, with well-mixed bits: 2^64 divided by the golden ratio (Knuth, "The Art of Computer Programming", 6.4).
 const SPREAD: u64 = 0x9E37_79B9_7F4A_7C15;
 
-/// The two bucket choices of a hash before they are reduced to the table's size. They differ in bit 0 for ever, so that a
-/// split, which keeps the low bits, never sees both choices of a key.
+/// The two bucket choices of a hash before they are reduced to the table's size. They always differ in bit 0, so that a split,
+/// which keeps the low bits, never has both choices of a key.
 #[inline]
 pub const fn choices(hash: u64) -> [u64; 2] {
     let first = hash & 0xFFFF_FFFF;
@@ -157,7 +157,7 @@ pub const fn choices(hash: u64) -> [u64; 2] {
 /// Odd, with well-mixed bits, for another product: 2^64 divided by the square root of 2.
 const SPREAD_AGAIN: u64 = 0xB504_F333_F9DE_6485;
 
-/// The third choice, for a key that finds the buckets of both others full. It differs from each in one of the two low bits.
+/// The third choice, for a key whose other two buckets are full. It differs from each of them in one of the two low bits.
 #[inline]
 pub const fn third_choice(hash: u64) -> u64 {
     let [first, second] = choices(hash);
@@ -172,7 +172,7 @@ pub fn all_choices(hash: u64) -> [u64; 3] {
     [first, second, third_choice(hash)]
 }
 
-/// The tag that a slot carries for this hash.
+/// The tag of this hash in a slot.
 #[inline]
 pub const fn tag(hash: u64) -> u64 {
     hash >> (64 - slot::TAG_BITS)
@@ -182,7 +182,7 @@ pub const fn tag(hash: u64) -> u64 {
 mod tests {
     use super::*;
 
-    /// The same in one line a step, with the sum in two halves of 64 bits as a BPF program has it.
+    /// The same with one line for each step, with the sum in two halves of 64 bits as in a BPF program.
     fn plain(seed: u64, key: &[u8]) -> u64 {
         let word = |at: usize, len: usize| (0..len).fold(0, |word, i| word | u64::from(key[at + i]) << (8 * i));
         let len = key.len();
@@ -217,7 +217,7 @@ mod tests {
 
     #[test]
     fn the_hash_is_what_it_is_said_to_be() {
-        // The same stand in the BPF program's test.
+        // The BPF program's test has the same ones.
         for (seed, len, known) in KNOWN {
             let key: Vec<u8> = (0..len).map(|i: usize| (i * 37 + 200).to_le_bytes()[0]).collect();
             assert_eq!(hash(seed, &key), known, "{len} bytes: {:#x}", hash(seed, &key));
@@ -232,8 +232,8 @@ mod tests {
 
     #[test]
     fn keys_that_collide_in_every_region_are_none() {
-        // XXH64 mixes a word before the seed reaches it: a difference that the rotations carry to the top bit is taken back by the next word,
-        // whatever the seed is. These keys have the same XXH64 with every seed.
+        // XXH64 mixes a word before the seed reaches it: a difference that the rotations carry to the top bit is undone by the
+        // next word, with any seed. These keys have the same XXH64 with every seed.
         const FIRST: u64 = 0x9E37_79B1_85EB_CA87;
         const SECOND: u64 = 0xC2B2_AE3D_27D4_EB4F;
         let inverse = |odd: u64| (0..6).fold(odd, |x, _| x.wrapping_mul(2u64.wrapping_sub(odd.wrapping_mul(x))));
@@ -265,7 +265,7 @@ mod tests {
                 assert_eq!(hashes.len(), keys.len(), "{keys:x?}");
             }
         }
-        // Words that change places, and words that differ from what makes a factor zero with a seed of 0.
+        // Words that are exchanged, and words that differ from those that make a factor zero with a seed of 0.
         for seed in 1..1000 {
             let [a, b] = [secret(0, 2).wrapping_neg(), secret(0, 3).wrapping_neg()];
             let keys = [[a, 1], [a, 2], [1, b], [2, b], [1, 2], [2, 1], [a, b], [b, a]];
@@ -281,7 +281,7 @@ mod tests {
 
     #[test]
     fn similar_keys_are_spread_evenly() {
-        // Counters, in decimal and in binary, long and short: tags, first and second choices fill their ranges like random ones.
+        // Counters, in decimal and in binary, long and short: their tags, first and second choices fill the ranges like random ones.
         let kinds: [fn(u32) -> Vec<u8>; 5] = [
             |i| i.to_le_bytes().to_vec(),
             |i| format!("{i}").into_bytes(),

@@ -1,17 +1,17 @@
-//! What the region's code asks of the allocator, apart from its work on shared memory.
+//! What the region's code requests from the allocator, apart from its work on shared memory.
 //!
-//! Whoever maps the region may want to know when that is: a function that it sets with [`set`] is given each piece of such work to
-//! run, and may make the mapping inaccessible meanwhile. The region can be left and come back to between any two accesses. Only
-//! what is rare goes this way: buffers that have grown once are used again.
+//! The code that maps the region may want to know when that happens. A function that it sets with [`set`] gets each piece of
+//! such work to run, and may make the mapping inaccessible meanwhile. It may leave the region and come back between any two
+//! accesses. Only rare work runs this way: buffers that have grown once are reused.
 
 use std::sync::OnceLock;
 
-/// Runs the work that it is given, once.
+/// Runs the work that it gets, once.
 type Runner = fn(&mut dyn FnMut());
 
 static RUNNER: OnceLock<Runner> = OnceLock::new();
 
-/// Sets who runs such work in this process; the first one stays.
+/// Sets the function that runs such work in this process; the first one stays.
 pub fn set(runner: Runner) {
     let _ = RUNNER.set(runner);
 }
@@ -26,7 +26,7 @@ pub fn run(work: &mut dyn FnMut()) {
     }
 }
 
-/// Room for so many more elements.
+/// Space for this many more elements.
 #[inline(always)]
 pub fn reserve<T>(list: &mut Vec<T>, more: usize) {
     if list.capacity() - list.len() < more {
@@ -49,14 +49,14 @@ fn try_to_grow(list: &mut Vec<u8>, more: usize) -> bool {
     has_room
 }
 
-/// Gives back room beyond so many elements.
+/// Gives back space beyond this many elements.
 pub(crate) fn shrink<T>(list: &mut Vec<T>, kept: usize) {
     if list.capacity() > kept {
         run(&mut || list.shrink_to(kept));
     }
 }
 
-/// A list whose memory is taken and given back aside.
+/// A list whose memory is allocated and freed by [`run`].
 #[derive(Debug)]
 pub(crate) struct List<T>(Vec<T>);
 
@@ -65,7 +65,7 @@ impl<T> List<T> {
         Self(Vec::new())
     }
 
-    /// A list with room for so many.
+    /// A list with space for this many elements.
     pub fn with_capacity(count: usize) -> Self {
         let mut list = Self::new();
         reserve(&mut list.0, count);
@@ -77,7 +77,7 @@ impl<T> List<T> {
         self.0.push(value);
     }
 
-    /// The list itself, for what asks for room by [`reserve`].
+    /// The list itself, for code that requests space by [`reserve`].
     pub fn as_vec(&mut self) -> &mut Vec<T> {
         &mut self.0
     }

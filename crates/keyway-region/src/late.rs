@@ -1,8 +1,8 @@
-//! Threads that are late, for the tests of the rooms: one is overtaken before an access of its own, or dies there.
+//! Late threads, for the tests of the rooms: a thread is overtaken before one of its accesses, or dies there.
 //!
-//! What a thread had read before it slept is an argument of what it does next, so a test calls that with old arguments. What comes between
-//! two accesses of a call is done by another session before one of them, on the same thread of the system, to its end; each test tries
-//! every access in turn.
+//! What a thread had read before it slept is an argument of what it does next, so a test calls that with old arguments. What
+//! happens between two accesses of a call is done by another session before one of them, completely, on the same thread of the
+//! system. Each test tries every access in turn.
 
 use crate::hash::{all_choices, tag};
 use crate::index::{Look, Place};
@@ -28,20 +28,20 @@ use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex};
 
-/// When everything happens.
+/// The Unix time at which all tests run.
 const UNIX_S: i64 = 1_800_000_000;
 /// Segments of a region.
 pub(crate) const SEGMENTS: usize = 24;
 
-/// Bytes of a value that takes a segment, but for a little.
+/// Bytes of a value that almost fills a segment.
 pub(crate) const WHOLE: usize = 15_900;
 /// Bytes of a value with segments of its own.
 pub(crate) const LARGE: usize = 40_000;
-/// The times that a segment is recycled until a word that named it speaks of it again.
+/// How often a segment is recycled until an old word that named it fits it again.
 pub(crate) const WORDS_COME_ROUND: u64 = 1 << 10;
 
 thread_local! {
-    /// accesses of the present thread up to the one before which it is overtaken
+    /// accesses that the present thread still makes until it is overtaken
     static LEFT: Cell<u64> = const { Cell::new(0) };
     static OTHER: RefCell<Option<Box<dyn FnOnce()>>> = const { RefCell::new(None) };
 }
@@ -58,7 +58,7 @@ fn observer(event: Event) {
     }
 }
 
-/// Does `what`, and `other` before the access of this number, from 1 on. What came of it, and whether there was such an access.
+/// Runs `what`, and `other` before the access of this number, from 1 on. Returns the result, and whether there was such an access.
 pub(crate) fn overtaken<T>(access: u64, other: impl FnOnce() + 'static, what: impl FnOnce() -> T) -> (T, bool) {
     LEFT.set(access);
     OTHER.set(Some(Box::new(other)));
@@ -71,7 +71,7 @@ pub(crate) fn overtaken<T>(access: u64, other: impl FnOnce() + 'static, what: im
 /// The end of a thread that dies: no destructor of its session runs.
 struct Death;
 
-/// Does `what` up to the access of this number, where the thread dies. `false`: there is no such access, and it lives.
+/// Runs `what` up to the access of this number, where the thread dies. `false`: there is no such access, and the thread lives.
 pub(crate) fn dies(access: u64, what: impl FnOnce()) -> bool {
     let end = || resume_unwind(Box::new(Death));
     let died = catch_unwind(AssertUnwindSafe(|| overtaken(access, end, what)));
@@ -87,9 +87,9 @@ pub(crate) fn dies(access: u64, what: impl FnOnce()) -> bool {
 #[derive(Clone)]
 struct Machine {
     page_size: usize,
-    /// which process slots belong to the dead, as bits
+    /// the process slots of dead processes, as bits
     dead: Arc<AtomicU64>,
-    /// bytes that were given back, in parts
+    /// parts of the file whose bytes were given back
     holes: Arc<Mutex<BTreeSet<usize>>>,
 }
 
@@ -130,7 +130,7 @@ impl Host for Machine {
 pub(crate) struct Ground {
     pub region: Arc<Region>,
     machine: Machine,
-    /// what the region stands on
+    /// the region's memory
     words: Rc<Vec<u64>>,
 }
 
@@ -139,7 +139,7 @@ impl Ground {
         Self::of_pages(PART)
     }
 
-    /// One on pages of so many bytes.
+    /// A region on pages of this many bytes.
     pub fn of_pages(page_size: usize) -> Self {
         let mut shape = Shape {
             segments_max: SEGMENTS,
@@ -176,7 +176,7 @@ impl Ground {
         self.thread_that(process, false)
     }
 
-    /// One that evicts for room.
+    /// A thread that evicts to make space.
     pub fn evictor(&self, process: usize) -> Thread {
         self.thread_that(process, true)
     }
@@ -194,12 +194,12 @@ impl Ground {
         }
     }
 
-    /// From now on the process with this slot is dead.
+    /// Makes the process with this slot dead from now on.
     pub fn dies(&self, process: usize) {
         self.machine.dead.fetch_or(1 << process, Relaxed);
     }
 
-    /// Whatever is there is sound.
+    /// Checks that the region is sound.
     pub fn is_sound(&self) {
         let report = check::check(&self.region, |_| {});
         assert!(report.is_sound(), "the region is not sound: {:?}", report.problems);
@@ -210,7 +210,7 @@ impl Ground {
         check::check(&self.region, |_| {}).counts.free
     }
 
-    /// The item of a key: where its word is, the word, and what it leads to.
+    /// The item of a key: the place of its word, the word, and what it leads to.
     pub fn item(&self, key: &str) -> Option<(Place, Slot, Seen)> {
         let region = &self.region;
         self.words().find_map(|(place, word)| match region.look_in(place, word) {
@@ -265,7 +265,7 @@ impl Ground {
             .collect()
     }
 
-    /// Segments whose pages, or some of them, were given back.
+    /// Segments with pages that were given back.
     pub fn without_pages(&self) -> BTreeSet<usize> {
         let (holes, layout) = (
             self.machine.holes.lock().expect("no thread died with it"),
@@ -275,7 +275,7 @@ impl Ground {
         holes.iter().map(segment).collect()
     }
 
-    /// The segment, to be compacted.
+    /// The segment as a victim that is to be compacted.
     pub fn victim(&self, segment: usize) -> Victim {
         victim(&self.region, segment)
     }
@@ -285,13 +285,13 @@ impl Ground {
     }
 }
 
-/// A free segment begins another life, as if it had been recycled so many times.
+/// Gives a free segment a later generation, as if it had been recycled this many times.
 pub(crate) fn recycled(region: &Region, segment: usize, times: u64) {
     let generation = &region.words(segment).generation;
     generation.fetch_add(times, crate::atomics::Relaxed);
 }
 
-/// The segment, to be compacted, in its present life.
+/// The segment, in its present generation, as a victim that is to be compacted.
 pub(crate) fn victim(region: &Region, segment: usize) -> Victim {
     Victim {
         segment,
@@ -301,16 +301,16 @@ pub(crate) fn victim(region: &Region, segment: usize) -> Victim {
     }
 }
 
-/// A thread's session, which the one that it overtakes can call.
+/// A thread's session. The thread that it overtakes can call it, too.
 #[derive(Clone)]
 pub(crate) struct Thread {
     session: Rc<RefCell<Session>>,
-    /// what the session is in: behind it, so that it goes later
+    /// the memory that the session uses: declared after it, so that it is dropped later
     _words: Rc<Vec<u64>>,
 }
 
 impl Thread {
-    /// Its session, for what no verb does.
+    /// Its session, for calls that no verb makes.
     pub fn session(&self) -> Ref<'_, Session> {
         self.session.borrow()
     }
@@ -319,7 +319,7 @@ impl Thread {
         self.session().region().tick(Moment::from_secs(UNIX_S))
     }
 
-    /// A value of this length, which tells its key, and this number.
+    /// Stores a value of this length, which contains its key and this number.
     pub fn store(&self, key: &str, number: u8, len: usize) -> Result<Stored, WriteError> {
         let now = self.now();
         let value = value(key, number, len);
@@ -328,7 +328,7 @@ impl Thread {
             .store(key.as_bytes(), &value, &Store::default(), now)
     }
 
-    /// The same, which must succeed.
+    /// The same; it must succeed.
     pub fn set(&self, key: &str, number: u8, len: usize) {
         let stored = self.store(key, number, len);
         assert!(matches!(stored, Ok(Stored::Stored { .. })), "{key}: {stored:?}");
@@ -340,7 +340,7 @@ impl Thread {
         deleted.expect("a key that can be deleted");
     }
 
-    /// Sets when it expires: never, as before.
+    /// Sets its expiry: never, as before.
     pub fn touch(&self, key: &str) {
         let now = self.now();
         let touched = self.session.borrow_mut().touch(key.as_bytes(), 0, now);
@@ -384,7 +384,7 @@ impl Thread {
         item.map(|item| (item, out))
     }
 
-    /// The key has the value of this number and length.
+    /// Checks that the key has the value of this number and length.
     pub fn has(&self, key: &str, number: u8, len: usize, when: u64) {
         let found = self.get(key).map(|(_, found)| found);
         let Some(found) = found else {
@@ -403,31 +403,31 @@ impl Thread {
         self.session.borrow_mut().upkeep(now);
     }
 
-    /// A step towards the memory limit, so many seconds later, and more while there is more to do at once.
+    /// A step towards the memory limit, this many seconds later, and further steps while there is more to do at once.
     pub fn shrink(&self, after_s: u32) {
         let now = self.now() + after_s;
         while matches!(self.session.borrow_mut().shrink(now), Shrinking::More) {}
     }
 
-    /// Compacts a segment. Whether it is free.
+    /// Compacts a segment. Returns whether it is free.
     pub fn compact(&self, victim: Victim) -> bool {
         let now = self.now();
         let session = self.session();
         session.purge_step(victim, usize::MAX, now).0 == Step::Freed
     }
 
-    /// The extents end: their segments can be reclaimed.
+    /// Ends the thread's extents, so that their segments can be reclaimed.
     pub fn release(&self) {
         self.session().release_extents();
     }
 
-    /// It is gone, and its session is never ended.
+    /// The thread is gone, and its session is never ended.
     pub fn forget(self) {
         std::mem::forget(self.session);
     }
 }
 
-/// Two keys with one word, in one bucket, the first of which is moved by the bucket's first split, and the other one is not.
+/// Two keys with the same word, in one bucket; the bucket's first split moves the first one and not the other.
 pub(crate) fn twins(ground: &Ground) -> [String; 2] {
     let first = |key: &String| all_choices(ground.hash(key))[0];
     let base = ground.region.table().count;
@@ -438,7 +438,7 @@ pub(crate) fn twins(ground: &Ground) -> [String; 2] {
     [moves, stays.expect("a number")]
 }
 
-/// A value that tells whose it is.
+/// A value that contains its key.
 pub(crate) fn value(key: &str, number: u8, len: usize) -> Vec<u8> {
     let pattern = key.bytes().chain([b'#', number]);
     pattern.cycle().take(len).collect()

@@ -1,13 +1,14 @@
 //! Keyway's region: one position-independent file that many processes map at once.
 //!
-//! No locks: every shared word is valid on its own at every instant, every change becomes true by one 8-byte
-//! compare-and-swap, every multi-step procedure can be finished or undone by anybody. The crate is handed mapped bytes,
+//! No locks: every shared word is valid on its own at every instant. Every change becomes visible by one 8-byte
+//! compare-and-swap. Every procedure of several steps can be finished or undone by any thread. The crate gets mapped bytes,
 //! their length and the time; it makes no system call, starts no thread and knows no wire.
 //!
-//! Follow an operation: [`verbs`] says what can be asked, `operations` what it means, `index` finds and publishes, `log` holds the bytes,
-//! `reclaim` makes room, `sessions` says what a thread protects, `recover` takes back what the dead left. Each of these is a room: a folder
-//! whose `mod.rs` says what it holds and what is always true there. `layout` has every structure once; `memory` and `atomics` are the only
-//! way to the bytes; [`check`] verifies all of it. `ARCHITECTURE.md` has the rooms' order.
+//! Follow an operation: [`verbs`] lists the requests, `operations` gives their meaning, `index` finds and publishes, `log` holds
+//! the bytes, `reclaim` frees segments, `sessions` says what a thread protects, `recover` takes back what dead threads left.
+//! Each of these is a room: a folder whose `mod.rs` says what it holds and what is always true there. `layout` has every
+//! structure once. `memory` and `atomics` are the only access to the bytes. [`check`] verifies everything. `ARCHITECTURE.md` has
+//! the rooms' order.
 
 #![deny(clippy::indexing_slicing, clippy::unwrap_used)]
 

@@ -1,15 +1,15 @@
 //! The mapped bytes, and the one audited way to read and write them.
 //!
-//! [`Memory`] hands out references to atomics and copies bytes; it never makes a Rust reference or slice of the region's
-//! payload, because another process may overwrite any byte at any moment. Nothing here knows the layout.
+//! [`Memory`] returns references to atomics and copies bytes. It never makes a Rust reference or slice of the region's payload,
+//! because another process may overwrite any byte at any moment. Nothing here knows the layout.
 //!
 //! # Safety
 //!
-//! - [`Memory::new`]'s caller promises that `base..base + len` stays mapped for the value's life, readable, and writable
-//!   unless `new` is told otherwise, and that no Rust reference to plain data in it exists anywhere.
-//! - Every access is bounds-checked against `len`; out of bounds is a bug of the caller and panics.
-//! - Payload bytes are moved by single machine instructions that the compiler does not see into (x86-64), or by atomic
-//!   loads and stores (elsewhere, under Miri and under an observer), so a racing writer makes the copy stale, never undefined.
+//! - [`Memory::new`]'s caller promises that `base..base + len` stays mapped for the value's life, readable, and writable unless
+//!   `new` says otherwise, and that no Rust reference to plain data in it exists anywhere.
+//! - Every access is bounds-checked against `len`. An access out of bounds is a bug of the caller and panics.
+//! - Payload bytes are copied by single machine instructions that the compiler does not see into (x86-64), or by atomic loads
+//!   and stores (elsewhere, under Miri and under an observer). So a racing writer makes the copy stale, never undefined.
 #![allow(unsafe_code, reason = "the room of the raw mapping; contract above")]
 
 use crate::atomics::{AtomicU8, AtomicU32, AtomicU64};
@@ -20,13 +20,13 @@ use std::sync::Arc;
 /// Bytes that the processor moves at a time.
 const CACHE_LINE: usize = 64;
 
-/// Room behind what makes a vector grow, bytes: what a protocol puts there would make it grow, and copy, once more.
+/// Space after the data that makes a vector grow, bytes: otherwise what a protocol appends would make it grow, and copy, once more.
 const ROOM_BEHIND: usize = 64;
 
-/// Lengths of what is asked for whole before it is copied, bytes.
+/// Lengths of values that are prefetched as a whole before they are copied, bytes.
 const COPIED_AHEAD: core::ops::RangeInclusive<usize> = 2 << 10..=8 << 10;
 
-/// Bytes that any mapping has: no shared structure is larger, which spares every access one comparison.
+/// Bytes that any mapping has. No shared structure is larger, which saves every access one comparison.
 const LEN_MIN: usize = 4096;
 
 /// A mapping of a region.
@@ -41,7 +41,7 @@ unsafe impl Send for Memory {}
 // SAFETY: as above.
 unsafe impl Sync for Memory {}
 
-/// Types that are nothing but atomics and may therefore be looked at through a shared reference into the region.
+/// Types that consist only of atomics and may therefore be accessed through a shared reference into the region.
 ///
 /// # Safety
 ///
@@ -57,23 +57,23 @@ unsafe impl Shared for AtomicU8 {}
 // SAFETY: an array of such types is one.
 unsafe impl<T: Shared, const N: usize> Shared for [T; N] {}
 
-/// A bucket's words where they lie.
+/// A bucket's words in place.
 #[repr(C, align(64))]
 struct Lined([AtomicU64; 8]);
 
 // SAFETY: it is nothing but atomics.
 unsafe impl Shared for Lined {}
 
-/// Eight words that were loaded one by one, each whole, with acquire ordering: a bucket.
+/// Eight words that were loaded one by one, each without tearing, with acquire ordering: a bucket.
 #[derive(Clone, Copy)]
 #[repr(C, align(64))]
 pub struct Line(pub [u64; 8]);
 
 impl Line {
-    /// A line yet to be loaded.
+    /// A line that is not loaded yet.
     pub const EMPTY: Self = Self([0; 8]);
 
-    /// Of which words the bits in `mask` equal `wanted`, as bits.
+    /// Which words equal `wanted` in the bits of `mask`, as bits.
     #[inline(always)]
     pub fn matches(&self, mask: u64, wanted: u64) -> u32 {
         #[cfg(all(target_arch = "x86_64", not(miri), not(feature = "observe")))]
@@ -93,7 +93,7 @@ impl Line {
     }
 }
 
-/// A shared value whose place was looked up once, and what keeps it mapped.
+/// A shared value whose place was looked up once, and the keeper that keeps it mapped.
 pub(crate) struct Pinned<T: Shared, K> {
     at: NonNull<T>,
     _keeper: Arc<K>,
@@ -103,7 +103,7 @@ pub(crate) struct Pinned<T: Shared, K> {
 unsafe impl<T: Shared + Sync, K: Send + Sync> Send for Pinned<T, K> {}
 
 impl<T: Shared, K> Pinned<T, K> {
-    /// The value that `find` finds in what the keeper keeps.
+    /// The value that `find` finds in the keeper's memory.
     pub fn new(keeper: &Arc<K>, find: impl for<'k> FnOnce(&'k K) -> &'k T) -> Self {
         Self {
             at: NonNull::from(find(keeper)),
@@ -117,7 +117,7 @@ impl<T: Shared, K> core::ops::Deref for Pinned<T, K> {
 
     #[inline(always)]
     fn deref(&self) -> &T {
-        // SAFETY: `find` says that it lives as long as the keeper, who is there, where it was, and never lent mutably.
+        // SAFETY: `find` says that it lives as long as the keeper, which is alive, at the same place, and never borrowed mutably.
         unsafe { self.at.as_ref() }
     }
 }
@@ -149,12 +149,12 @@ impl Memory {
     /// `base..base + len` is mapped shared, page-aligned, and stays so as long as the value lives.
     pub unsafe fn new(base: NonNull<u8>, len: usize) -> Self {
         assert!(len >= LEN_MIN, "a mapping of {len} bytes");
-        // Whole lines: an aligned value that begins in it lies in it.
+        // Whole lines: an aligned value that begins in the mapping ends in it.
         let len = len & !(CACHE_LINE - 1);
         Self { base, len }
     }
 
-    /// Where they are mapped.
+    /// The addresses of the mapping.
     pub fn addresses(&self) -> core::ops::Range<usize> {
         let start = self.base.addr().get();
         start..start + self.len
@@ -188,7 +188,7 @@ impl Memory {
         debug_assert!(offset.is_multiple_of(align_of::<T>()), "unaligned: {offset}");
         crate::mutants::accessed();
         let offset = offset & !(align_of::<T>() - 1);
-        // What is as large as it is aligned lies in the lines that it begins in.
+        // A value whose size is its alignment is within the line in which it begins.
         let is_outside = if size_of::<T>() == align_of::<T>() && size_of::<T>() <= CACHE_LINE {
             offset >= self.len
         } else {
@@ -211,7 +211,7 @@ impl Memory {
             return false;
         }
         let src = self.at(offset, len);
-        // SAFETY: `len` bytes are reserved behind the vector's end, and are initialised before its length says so.
+        // SAFETY: `len` bytes are reserved after the vector's end, and are initialised before its length includes them.
         unsafe {
             copy::out_of(src, out.as_mut_ptr().add(out.len()), len);
             out.set_len(out.len() + len);
@@ -219,18 +219,18 @@ impl Memory {
         true
     }
 
-    /// Copies region bytes over `out`, which then holds them.
+    /// Copies region bytes over `out`, which then has their length.
     #[inline]
     pub fn fill<'o>(&self, offset: usize, out: &'o mut [MaybeUninit<u8>]) -> &'o [u8] {
         let src = self.at(offset, out.len());
-        // SAFETY: both sides are in bounds; `out` is private memory, and initialised from end to end behind the copy.
+        // SAFETY: both sides are in bounds; `out` is private memory, and initialised from end to end after the copy.
         unsafe {
             copy::out_of(src, out.as_mut_ptr().cast(), out.len());
             out.assume_init_ref()
         }
     }
 
-    /// Where these bytes are, for the kernel to read.
+    /// The address of these bytes, for the kernel to read.
     pub(crate) fn address(&self, offset: usize, len: usize) -> *const u8 {
         self.at(offset, len)
     }
@@ -275,14 +275,14 @@ impl Memory {
         unsafe { copy::load8(p) }
     }
 
-    /// Asks the processor for this many cache lines, whose address need not be a sensible one.
+    /// Prefetches this many cache lines. The address need not be a valid one.
     #[inline(always)]
     pub fn prefetch<const LINES: usize>(&self, offset: usize) {
         self.ask::<LINES, false>(offset);
     }
 
-    /// The same for bytes that are about to be copied, if it helps: many are copied at once by an instruction that begins slowly with
-    /// lines of the second-level cache, and very many do not fit into the first.
+    /// The same for bytes that are about to be copied, if it helps: many bytes are copied at once by an instruction that starts
+    /// slowly on lines in the second-level cache, and very many do not fit into the first-level cache.
     #[inline(always)]
     pub fn prefetch_to_copy(&self, offset: usize, len: usize) {
         if COPIED_AHEAD.contains(&len) {
@@ -303,7 +303,7 @@ impl Memory {
         ask::<WRITE>(self.base.as_ptr().wrapping_add(offset), LINES, CACHE_LINE);
     }
 
-    /// Where the cache line of this byte is, for instructions that do not change it.
+    /// The address of this byte's cache line, for instructions that do not change it.
     #[inline(always)]
     pub(crate) fn line_address(&self, offset: usize) -> *const u8 {
         self.at(offset & !(CACHE_LINE - 1), 1)
@@ -317,20 +317,20 @@ impl Memory {
     }
 }
 
-/// It is told nothing else: whatever it is given has to be kept ready for it wherever the region is accessed.
+/// The offset is its only argument: every other one would have to be kept ready wherever the region is accessed.
 #[cold]
 #[inline(never)]
 fn outside(offset: usize) -> ! {
     panic!("access outside the region: at {offset}");
 }
 
-/// Asks for so many cache lines, `step` bytes apart; `WRITE`: to write them.
+/// Prefetches this many cache lines, `step` bytes apart; `WRITE`: to write them.
 #[inline(always)]
 fn ask<const WRITE: bool>(p: *const u8, lines: usize, step: usize) {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
     for line in 0..lines {
         let p = p.wrapping_add(line * step);
-        // SAFETY: a prefetch has no effect but on the cache and never faults, whatever the address.
+        // SAFETY: a prefetch affects only the cache and never faults, whatever the address.
         unsafe {
             if WRITE {
                 core::arch::asm!("prefetchw [{p}]", p = in(reg) p, options(nostack, preserves_flags, readonly));
@@ -345,8 +345,8 @@ fn ask<const WRITE: bool>(p: *const u8, lines: usize, step: usize) {
 
 #[cfg(all(target_arch = "x86_64", not(miri), not(feature = "observe")))]
 mod copy {
-    //! Moves by instructions in `asm!` blocks: the compiler sees neither address nor width, so it can neither tear, repeat
-    //! nor drop a load from memory that others write.
+    //! Copies by instructions in `asm!` blocks: the compiler sees neither address nor width, so it can neither tear, repeat nor
+    //! drop a load from memory to which other threads write.
     use super::{CACHE_LINE, Line, ask};
     use core::arch::asm;
     use core::arch::x86_64::{
@@ -354,13 +354,13 @@ mod copy {
         _mm_or_si128, _mm_packs_epi16, _mm_packs_epi32, _mm_set1_epi32, _mm_setzero_si128, _mm_shuffle_ps, _mm_xor_si128,
     };
 
-    /// So many bytes are moved without a loop.
+    /// Up to this many bytes are copied without a loop.
     const SHORT_MAX: usize = 32;
     /// Above this many bytes `rep movsb` (fast on processors with ERMS/FSRM) beats the 16-byte loop.
     const REP_FROM: usize = 512;
-    /// Below this many bytes all lines of the log that are written are asked for at once.
+    /// Below this many bytes all lines of the log that are written are prefetched at once.
     const ASKED_BELOW: usize = 16 * 1024;
-    /// From this many bytes on, what is read is asked for page by page before, so that the translations of its addresses are there.
+    /// From this many bytes on, the source is prefetched page by page first, so that the translations of its addresses are there.
     const PAGES_FROM: usize = 8 * 1024;
     const PAGE: usize = 4096;
 
@@ -377,8 +377,8 @@ mod copy {
     #[inline(always)]
     pub unsafe fn line(p: *const u8) -> Line {
         let (a, b, c, d): (__m128i, __m128i, __m128i, __m128i);
-        // SAFETY: the caller's promise. Each aligned word within a vector is loaded whole (no cache line is crossed), loads stay
-        // in order, and the block, being one that may touch any memory, is an acquire fence to the compiler.
+        // SAFETY: the caller's promise. Each aligned word within a vector is loaded without tearing (no cache line is crossed).
+        // Loads stay in order, and the block, which may touch any memory, is an acquire fence to the compiler.
         unsafe {
             asm!(
                 "movdqa {a}, [{p}]", "movdqa {b}, [{p} + 16]", "movdqa {c}, [{p} + 32]", "movdqa {d}, [{p} + 48]",
@@ -389,7 +389,7 @@ mod copy {
         }
     }
 
-    /// [`Line::matches`] with what every x86-64 processor has: SSE2 compares 32 bits, so the words' halves are compared apart.
+    /// [`Line::matches`] with instructions of every x86-64 processor: SSE2 compares 32 bits, so the words' halves are compared separately.
     #[inline(always)]
     pub fn matches(line: &Line, mask: u64, wanted: u64) -> u32 {
         /// Takes the low (0x88) or the high halves (0xDD) of four words and says which equal `wanted` under `mask`.
@@ -470,8 +470,8 @@ mod copy {
         unsafe { asm!("mov [{p}], {v:e}", v = in(reg) v, p = in(reg) p, options(nostack, preserves_flags)) };
     }
 
-    /// Up to two vectors are moved without a loop: what is shorter than two of a width by its ends, which may overlap. The same for
-    /// both directions: each load and store is the region's side or the private one.
+    /// Up to two vectors are copied without a loop: a length below two units of a width is copied by its two ends, which may
+    /// overlap. The same for both directions: each load and store is the region's side or the private one.
     macro_rules! move_short {
         ($src:ident, $dst:ident, $len:ident, $load16:expr, $store16:expr, $load8:expr, $store8:expr, $load4:expr, $store4:expr, $load1:expr, $store1:expr) => {
             if $len >= 16 {
@@ -494,7 +494,7 @@ mod copy {
         };
     }
 
-    /// The same for what is longer.
+    /// The same for longer copies.
     macro_rules! move_long {
         ($src:ident, $dst:ident, $len:ident, $load16:expr, $store16:expr) => {
             if $len >= REP_FROM {
@@ -586,7 +586,7 @@ mod copy {
     unsafe fn long_into(src: *const u8, dst: *mut u8, len: usize) {
         // SAFETY: called within the bounds that the moves below keep.
         let take16 = |p: *const u8| unsafe { p.cast::<__m128i>().read_unaligned() };
-        // The stores would ask for one line after the other; what is longer asks for them itself.
+        // Prefetched, because the stores would request one line after the other. Longer copies prefetch by themselves.
         if (REP_FROM..ASKED_BELOW).contains(&len) {
             ask::<true>(dst, len.div_ceil(CACHE_LINE), CACHE_LINE);
         }
@@ -643,8 +643,8 @@ mod copy {
 
 #[cfg(not(all(target_arch = "x86_64", not(miri), not(feature = "observe"))))]
 mod copy {
-    //! Moves by relaxed atomics: whole words where the region's side is aligned, bytes elsewhere.
-    //! With the feature `races` by plain copies, for a race detector.
+    //! Copies by relaxed atomics: whole words where the region's side is aligned, bytes elsewhere. With the feature `races` by
+    //! plain copies, for a race detector.
     #[cfg(not(feature = "races"))]
     use crate::atomics::{AtomicU8, AtomicU64, Relaxed};
 
@@ -652,7 +652,7 @@ mod copy {
     /// `len` bytes are readable at `src` (region) and writable at `dst` (private).
     pub unsafe fn out_of(src: *const u8, dst: *mut u8, len: usize) {
         #[cfg(feature = "races")]
-        // SAFETY: the caller's promise. Where nothing is recycled, what publishes these bytes orders them: that is what is tried.
+        // SAFETY: the caller's promise. Where nothing is recycled, the publish of these bytes orders them: that is what is tested.
         return unsafe { core::ptr::copy_nonoverlapping(src, dst, len) };
         #[cfg(not(feature = "races"))]
         let mut at = 0;
@@ -703,7 +703,7 @@ mod copy {
         let mut part = [0; 64];
         for at in (0..len).step_by(part.len()) {
             let len = part.len().min(len - at);
-            // SAFETY: the part lies within the bounds that the caller promises, and is private.
+            // SAFETY: the part is within the bounds that the caller promises, and is private.
             unsafe {
                 out_of(src.add(at), part.as_mut_ptr(), len);
                 into(part.as_ptr(), dst.add(at), len);
@@ -725,7 +725,7 @@ mod copy {
     pub unsafe fn equal(p: *const u8, bytes: &[u8]) -> bool {
         let mut word = [0; 8];
         bytes.chunks(8).enumerate().all(|(i, wanted)| {
-            // SAFETY: the chunk lies within the bounds that the caller promises.
+            // SAFETY: the chunk is within the bounds that the caller promises.
             unsafe { out_of(p.add(i * 8), word.as_mut_ptr(), wanted.len()) };
             word.starts_with(wanted)
         })
@@ -736,11 +736,11 @@ mod copy {
 pub(crate) mod tests {
     use super::*;
 
-    /// Private memory that plays the mapping, aligned as one.
+    /// Private memory that acts as the mapping, aligned like one.
     #[repr(align(4096))]
     pub struct Page([u64; 528]);
 
-    /// Room for what is asked for in no way before it is written.
+    /// Space for copies so long that nothing is prefetched before they write.
     #[repr(align(4096))]
     struct Pages([u64; 9000]);
 
@@ -756,14 +756,15 @@ pub(crate) mod tests {
         }
     }
 
-    /// So many bytes of zeros, as a mapping of pages has them, which last as long as the vector does.
+    /// This many bytes of zeros, like a mapping of pages; they live as long as the vector.
     #[cfg(feature = "observe")]
     pub fn private(len: usize) -> (Vec<u64>, Memory) {
         const PAGE: usize = 4096;
         let mut words = vec![0u64; (len + PAGE) / 8];
         let start = words.as_mut_ptr().cast::<u8>();
         let base = NonNull::new(start.wrapping_add(start.align_offset(PAGE))).unwrap();
-        // SAFETY: up to a page behind the vector's start there are `len` bytes of it, and nobody looks at it but through this.
+        // SAFETY: `base` is less than a page after the vector's start, so `len` bytes of the vector follow, and they are
+        // accessed only through this.
         (words, unsafe { Memory::new(base, len) })
     }
 

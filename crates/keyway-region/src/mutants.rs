@@ -1,11 +1,11 @@
-//! Broken variants of the protocol, for the checkers to reject: a checker that never failed proves nothing. And a count of
-//! accesses, so that a checker can say "in so many steps" without a clock.
+//! Broken variants of the protocol, for the checkers to reject: a checker that has never failed proves nothing. And a count of
+//! accesses, so that a checker can say "in this many steps" without a clock.
 //!
-//! Only with the cargo feature `mutants`, which no product is built with, can one be switched on; without it [`is`] is a
-//! constant and the broken branches are not compiled in. Each variant is one line or two at the place that it breaks, so that
-//! the code that is tested is the code that is shipped.
+//! One can be switched on only with the cargo feature `mutants`, with which no product is built. Without it [`is`] is a constant
+//! and the broken branches are not compiled. Each variant is one line or two at the place that it breaks, so that the tested
+//! code is the shipped code.
 
-/// What is broken.
+/// Which part is broken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Mutant {
@@ -13,31 +13,31 @@ pub enum Mutant {
     PublishBeforeTail = 1,
     /// an extent of a dead thread counts as one that is being filled
     DeadExtentsStand,
-    /// a dead thread's claim of a segment counts as a live one's
+    /// a dead thread's claim of a segment counts as a live thread's
     DeadClaimsStand,
     /// recovery leaves the dead thread's tentative word
     TentativeForgotten,
-    /// whoever meets a frozen slot waits for the splitter instead of finishing the split
+    /// a thread that meets a frozen slot waits for the splitter instead of finishing the split
     WaitOnFrozen,
-    /// whoever meets a tentative word of its key waits for the inserter instead of aborting it
+    /// a thread that meets a tentative word of its key waits for the inserter instead of aborting it
     WaitOnTentative,
-    /// a changed item is put in by two steps: the old word goes, then the new one comes
+    /// an item is replaced in two steps: first its word is removed, then the new one is stored
     OverwriteInTwoSteps,
     /// a split advances the table word before the new bucket is filled
     TableBeforeFill,
     /// an insert is confirmed at once, without a tentative word and without a look for twins
     InsertWithoutRescan,
-    /// the parts of a large value belong to nobody while they are being written
+    /// the parts of a large value have no owner while they are being written
     ChainWithoutOwner,
-    /// nobody looks for the segments of large values that no item leads to
+    /// no thread looks for the segments of large values to which no item leads
     OrphansForgotten,
-    /// a relocated item's old word goes before the copy's comes
+    /// a relocated item's old word is removed before the copy's is stored
     RelocateInTwoSteps,
     /// a relocated item's word is stored, whatever the slot holds by then
     RelocateBlindly,
-    /// a get gives out what it has copied without another look at the segment's generation
+    /// a get returns what it has copied without another look at the segment's generation
     GetWithoutSecondLook,
-    /// an entry goes into a third bucket, and nobody is told to look there
+    /// an entry goes into a third bucket, but no thread learns that it must search there
     ThirdUnannounced,
     /// a split forgets the items in the last slots of its bucket
     SplitLosesASlot,
@@ -45,31 +45,31 @@ pub enum Mutant {
     RaisedBeforeBacked,
     /// items that were hit are evicted like any other
     NoSecondChance,
-    /// a set over an item stamps the epoch that it has read, even if the item's is younger
+    /// a set over an item stamps the epoch that it has read, even if the item's epoch is younger
     StampDown,
-    /// changes are not counted: whoever keeps copies does not learn of them
+    /// changes are not counted: a process that keeps copies does not learn of them
     ChangesUncounted,
-    /// of changes, those are not counted that nobody has asked for: evictions, and purges of what has expired
+    /// changes that no client requested are not counted: evictions, and purges of expired items
     EvictionsUncounted,
     /// a flush is not counted
     FlushUncounted,
     /// a change is counted when it is published, not before it
     CountedLate,
-    /// recovery leaves the stripe in which the dead thread had begun a change
+    /// recovery does not mend the stripe in which the dead thread had begun a change
     StripeForgotten,
-    /// the kernel door is on before every session counts
+    /// the kernel door counts as on before every session counts its changes
     DoorBeforeAcknowledged,
-    /// an overwrite is published without release ordering (nothing that x86-64 shows, but a race detector)
+    /// an overwrite is published without release ordering (not observable on x86-64, except by a race detector)
     PublishUnordered,
-    /// suspicion takes back at once, as if the death were certain
+    /// a suspicion takes everything back at once, as if the death were certain
     SuspicionFrees,
-    /// extents and claims of fenced sessions do not stand
+    /// extents and claims of fenced sessions do not stay valid
     FencedHoldNothing,
 }
 
 impl Mutant {
-    /// All that break the region alone. [`Self::NoSecondChance`] only costs hits; [`Self::COUNTING`] are seen by whoever keeps copies,
-    /// [`Self::PublishUnordered`] by a race detector.
+    /// All that break the region by themselves. [`Self::NoSecondChance`] only costs hits; a process that keeps copies sees
+    /// [`Self::COUNTING`], a race detector sees [`Self::PublishUnordered`].
     pub const ALL: [Self; 18] = [
         Self::PublishBeforeTail,
         Self::DeadExtentsStand,
@@ -91,7 +91,7 @@ impl Mutant {
         Self::StampDown,
     ];
 
-    /// All that a wrong suspicion shows.
+    /// All that a wrong suspicion makes visible.
     pub const SUSPECTING: [Self; 2] = [Self::SuspicionFrees, Self::FencedHoldNothing];
 
     /// All that break the counting of changes.
@@ -105,14 +105,14 @@ impl Mutant {
     ];
 }
 
-/// The number of the mutant that is switched on in this process, 0 for none. No word of any region.
+/// The number of the mutant that is switched on in this process, 0 for none. Not in any region.
 #[cfg(feature = "mutants")]
 static ON: core::sync::atomic::AtomicU32 = core::sync::atomic::AtomicU32::new(0);
 
 /// Whether this build has the broken variants.
 pub const BUILT_IN: bool = cfg!(feature = "mutants");
 
-/// Switches one on, or all off, in this process (nothing happens in a build without them).
+/// Switches one on, or all off, in this process. Does nothing in a build without them.
 pub fn set(mutant: Option<Mutant>) {
     #[cfg(feature = "mutants")]
     ON.store(mutant.map_or(0, |m| m as u32), core::sync::atomic::Ordering::Relaxed);
@@ -126,8 +126,8 @@ thread_local! {
     static ACCESSES_MAX: core::cell::Cell<u64> = const { core::cell::Cell::new(u64::MAX) };
 }
 
-/// Counts the calling thread's accesses to mapped memory from 0 again. From `max` on each panics: what never ends shows
-/// itself.
+/// Counts the calling thread's accesses to mapped memory from 0 again. From `max` on each access panics, so that an endless loop
+/// is noticed.
 pub fn count_accesses(max: u64) {
     #[cfg(feature = "mutants")]
     {

@@ -1,67 +1,67 @@
-//! Who watches the region's accesses: for tests only (feature `observe`, which no program has).
+//! Observers of the region's accesses: for tests only (feature `observe`, with which no program is built).
 //!
-//! A thread installs a function with [`install`]; until it is replaced, that function is called before every access that the
-//! thread makes to shared memory, after every store, and at every write-back and persist barrier. Payload is moved word by
-//! word in such a build, so the function sees every eight bytes of it. It may switch to another thread's work (a scheduler),
-//! or note what it is told (a crash recorder); it must not touch a region itself before it has uninstalled itself.
+//! A thread installs a function with [`install`]. Until it is replaced, the thread calls it before every access that it makes to
+//! shared memory, after every store, and at every write-back and persist barrier. In such a build payload is copied word by
+//! word, so the function sees every eight bytes of it. The function may switch to another thread's work (a scheduler), or note
+//! the events (a crash recorder). It must not touch a region itself before it has uninstalled itself.
 
 use core::panic::Location;
 use std::cell::Cell;
 
-/// What is about to be done to a shared word.
+/// The kind of access to a shared word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
     /// it is read
     Load,
     /// it is written
     Store,
-    /// it is read and written at once
+    /// it is read and written in one step
     Exchange,
-    /// nothing is: accesses before are ordered before those behind
+    /// no word is accessed: accesses before are ordered before those after
     Fence,
 }
 
-/// What the observer is told.
+/// What the observer gets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// an access follows: where a scheduler may let others run
+    /// an access follows: here a scheduler may let other threads run
     Before(Access),
-    /// these bytes have just been stored; they lie in one cache line
+    /// these bytes were just stored; they are in one cache line
     Stored {
         /// address of the first
         at: usize,
         /// how many: 1, 4 or 8
         len: usize,
     },
-    /// the cache lines of these bytes are written back, once the next barrier is over
+    /// the cache lines of these bytes are being written back; that is complete after the next barrier
     WriteBack {
         /// address of the first byte
         at: usize,
         /// bytes
         len: usize,
-        /// who asked for it
+        /// the code that requested it
         site: &'static Location<'static>,
     },
     /// what was written back before is persistent from here on
     Barrier {
-        /// who asked for it
+        /// the code that requested it
         site: &'static Location<'static>,
     },
 }
 
-/// A function that is told.
+/// A function that gets the events.
 pub type Observer = fn(Event);
 
 thread_local! {
     static OBSERVER: Cell<Option<Observer>> = const { Cell::new(None) };
 }
 
-/// Installs an observer for the calling thread, or none; the one before.
+/// Installs an observer for the calling thread, or none. Returns the previous one.
 pub fn install(observer: Option<Observer>) -> Option<Observer> {
     OBSERVER.replace(observer)
 }
 
-/// Tells the thread's observer, if it has one.
+/// Calls the thread's observer, if it has one.
 #[inline]
 pub(crate) fn tell(event: Event) {
     if let Some(observer) = OBSERVER.get() {

@@ -1,7 +1,7 @@
-//! A thread in the region: what it has of each room.
+//! A session: a thread attached to the region, with its share of each room.
 //!
-//! A session is made by [`Region::session`] for a process that holds a process slot, and used by one thread at a time. What
-//! it is in the middle of stands in its thread slot, so that any thread can finish or undo it if this one dies.
+//! A session is made by [`Region::session`] for a process that holds a process slot, and used by one thread at a time. Its
+//! thread slot records what it is doing, so that any thread can finish or undo that if this one dies.
 
 use crate::atomics::{Acquire, Relaxed, Release, add_single_writer};
 use crate::changes::Stripes;
@@ -19,10 +19,10 @@ use crate::verbs::{KEY_LEN_MAX, WriteError};
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 
-/// Changes of the item count that a session keeps to itself before it tells the superblock.
+/// Changes of the item count that a session collects before it adds them to the superblock's.
 pub(crate) const ITEMS_BATCH: u64 = 64;
 
-/// The process slot that a process holds the lock of.
+/// The process slot whose lock a process holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Process {
     /// its number
@@ -40,34 +40,34 @@ pub struct Seat(pub(crate) Owner);
 pub struct Limits {
     /// largest item, bytes, counted as memcached counts (its -I)
     pub item_size_max: usize,
-    /// make room by evicting; otherwise a full region refuses (memcached's -M)
+    /// free memory by evicting; otherwise a full region refuses (memcached's -M)
     pub evict: bool,
 }
 
-/// A thread's way into the region. What is its own is in cells, so that its methods can hold on to the region meanwhile.
+/// A thread's access to the region. Its own state is in cells, so that its methods can borrow the region meanwhile.
 pub struct Session {
     pub(crate) region: Arc<Region>,
     pub(crate) owner: Owner,
     pub(crate) limits: Limits,
-    /// Unix seconds, by the caller's wall clock, at which the region's clock says 0
+    /// the Unix time in seconds, by the caller's wall clock, at which the region's clock is 0
     pub(crate) unix_at_zero_s: i64,
-    /// its place in the region
+    /// its thread slot in the region
     thread: Pinned<ThreadSlot, Region>,
     /// its lease word as it was leased
     lease: Lease,
     pub(crate) extents: [Leased; Stream::MAX],
-    /// in a region with checksums: for copies during a purge
+    /// in a region with checksums: a buffer for copies during a purge
     pub(crate) scratch: Cell<Vec<u8>>,
-    /// in a region with checksums: the item that the operation is at
+    /// in a region with checksums: the item of the present operation
     pub(crate) verified: Verified,
-    /// for values that an operation builds
+    /// a buffer for values that an operation builds
     pub(crate) built: RefCell<Vec<u8>>,
     is_abandoned: bool,
-    /// the word of the item that the operation is at, as long as its intent stands
+    /// the word of the present operation's item, as long as its intent stands
     pub(crate) held: Cell<Slot>,
-    /// bytes of dead items that no segment has been told of
+    /// bytes of dead items that are not yet added to a segment's count
     pub(crate) dead: Cell<u64>,
-    /// what it has evicted, for whoever wants to know
+    /// what it has evicted, for a caller that wants to know
     pub(crate) evicted: RefCell<Evicted>,
     /// what it is about to reclaim
     pub(crate) reclaim: Reclaim,
@@ -88,7 +88,7 @@ impl Region {
         self.session_among(self.layout.shape.thread_slots, process, limits)
     }
 
-    /// The same among the first `slots` thread slots ([`crate::layout::plan::Shape::thread_slots_for`]).
+    /// The same, from the first `slots` thread slots ([`crate::layout::plan::Shape::thread_slots_for`]).
     pub fn session_among(self: &Arc<Self>, slots: usize, process: Process, limits: Limits) -> Option<Session> {
         let number = u32::try_from(process.slot).ok()?;
         for slot in 0..self.layout.shape.thread_slots.min(slots) {
@@ -98,7 +98,7 @@ impl Region {
             if old.is_leased() {
                 continue;
             }
-            // Before the slot can have an intent, whose fence is one for this too: it is read after the recycler's fence.
+            // Before the slot can have an intent. The intent's fence also orders this store: a recycler reads it after its own fence.
             self.superblock().threads.fetch_max(slot as u64 + 1, Relaxed);
             let incarnation = next_incarnation(old.incarnation());
             let new = Lease::new(incarnation, number, process.incarnation);
@@ -151,12 +151,12 @@ impl Session {
         &self.region
     }
 
-    /// Largest item that it may store, bytes, counted as memcached counts: no longer value is looked at.
+    /// Largest item that it may store, in bytes as memcached counts; a longer value is not looked at.
     pub fn item_size_max(&self) -> usize {
         self.limits.item_size_max
     }
 
-    /// The key with its hash, if it has a length that a key can have.
+    /// The key with its hash, if a key can have this length.
     #[inline]
     pub(crate) fn key<'k>(&self, bytes: &'k [u8]) -> Result<Key<'k>, WriteError> {
         if bytes.is_empty() || bytes.len() > KEY_LEN_MAX {
@@ -173,7 +173,7 @@ impl Session {
         &self.thread
     }
 
-    /// Counts.
+    /// Adds to a counter.
     #[inline(always)]
     pub(crate) fn count(&self, counter: Counter, n: u64) {
         if let Some(c) = self.thread().counters.get(counter as usize) {
@@ -181,7 +181,7 @@ impl Session {
         }
     }
 
-    /// One more, or one less, item in the index.
+    /// Counts one more, or one less, item in the index.
     #[inline]
     pub(crate) fn count_items(&self, n: i64) {
         // In the thread slot, so that recovery finds it.
@@ -195,19 +195,19 @@ impl Session {
         }
     }
 
-    /// Whether the session is suspected to be dead, or its slot was taken back: it starts no operation. Nothing is ordered by this: what a
-    /// fenced session may still be writing to is given to no other one.
+    /// Whether the session is suspected to be dead, or its slot was taken back: then it starts no operation. This orders
+    /// nothing: no other session gets memory that a fenced session may still write to.
     #[inline(always)]
     pub fn is_fenced(&self) -> bool {
         self.thread().lease.load(Relaxed) != self.lease.0
     }
 
-    /// The session's place in the region.
+    /// The session's thread slot and incarnation.
     pub fn seat(&self) -> Seat {
         Seat(self.owner)
     }
 
-    /// The session's thread slot is not its own any more, or its mapping is gone: it ends without writing anything.
+    /// Ends the session without a write, because its thread slot has another tenant, or its mapping is gone.
     pub fn abandon(&mut self) {
         self.is_abandoned = true;
     }
@@ -219,17 +219,17 @@ impl Session {
         }
     }
 
-    /// Gives everything back that is held in the region, which the session does not touch any more.
+    /// Gives back everything that the session holds in the region. It does not touch the region after this.
     pub fn end(&mut self) {
         if std::mem::replace(&mut self.is_abandoned, true) {
             return;
         }
         let thread = self.thread();
         if !Lease(thread.lease.load(Relaxed)).is_held_by(self.owner) {
-            // Taken back for certain, though the session is here: what it had is another one's.
+            // It was taken back as certainly dead, though this session is still running: its extents and claims belong to others now.
             return;
         }
-        // Before the slot is vacant: an extent is closed by a plain store, and its segment may be another's after that.
+        // Before the slot is vacant: an extent is closed by a plain store, and its segment may have another owner after that.
         self.release_extents();
         let untold = thread.items.swap(0, Relaxed);
         self.region.superblock().items.fetch_add(untold, Relaxed);
@@ -237,7 +237,7 @@ impl Session {
             // PAIRS: intent-end: the loads in `Region::is_intended` and `intended_by_others`.
             intent.store(0, Release);
         }
-        // Again where another process has fenced it meanwhile.
+        // Again if another process has fenced it meanwhile.
         let mut lease = Lease(thread.lease.load(Relaxed));
         while lease.is_held_by(self.owner) {
             // PAIRS: vacate: the loads of leases: the next tenant, and a thread that finds the slot vacated, come after all that was done.

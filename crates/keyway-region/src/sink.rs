@@ -1,25 +1,25 @@
-//! Where a get puts a value: at the end of a vector, or in memory of the caller's that is asked for when its length is known.
+//! Where a get puts a value: at the end of a vector, or in the caller's memory, which it requests when it knows the length.
 
 use crate::memory::Memory;
 use crate::verbs::Item;
 use std::mem::MaybeUninit;
 
-/// Why a value could not be copied; what was appended of it is rubbish.
+/// Why a value could not be copied. What was appended of it is garbage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Unread {
-    /// it changed on the way, or it is damaged
+    /// it changed during the copy, or it is corrupted
     Changed,
     /// this process has no memory for it
     NoMemory,
 }
 
-/// Memory of a caller's for one item's value.
+/// A caller's memory for one item's value.
 pub trait Target {
-    /// An item was found, and room for its value is wanted. `false`: there is none, and the value is not copied. May be asked again, if
-    /// the item changed on the way: what was told and copied before is rubbish then.
+    /// An item was found, and its value needs space. `false`: there is none, and the value is not copied. May be called again if
+    /// the item changed meanwhile: then the arguments and bytes of the call before are garbage.
     fn make_room(&mut self, item: &Item) -> bool;
 
-    /// The room that was made last, at least as long as was asked for.
+    /// The space that was made last, at least as long as requested.
     fn room(&mut self) -> &mut [MaybeUninit<u8>];
 }
 
@@ -28,13 +28,13 @@ pub(crate) trait Out {
     /// Bytes in it.
     fn len(&self) -> usize;
 
-    /// Cuts it back to so many bytes.
+    /// Cuts it back to this many bytes.
     fn truncate(&mut self, len: usize);
 
     /// Whether it takes the value of this item, which follows.
     fn make_room(&mut self, item: &Item) -> bool;
 
-    /// Copies region bytes to its end; they are returned as they were copied. There may be more of them than was said before.
+    /// Copies region bytes to its end, and returns them as they were copied. There may be more of them than announced.
     fn append(&mut self, memory: &Memory, at: usize, len: usize) -> Result<&[u8], Unread>;
 }
 
@@ -95,7 +95,7 @@ impl<T: Target> Out for Placed<'_, T> {
     #[inline(always)]
     fn append(&mut self, memory: &Memory, at: usize, len: usize) -> Result<&[u8], Unread> {
         let room = self.target.room().get_mut(self.len..).and_then(|room| room.get_mut(..len));
-        // It has the room of the length that the item had before.
+        // It has space for the length that the item had before.
         let room = room.ok_or(Unread::Changed)?;
         self.len += len;
         Ok(memory.fill(at, room))

@@ -1,7 +1,7 @@
-//! The memcached verbs as data: what an operation is asked and what it answers.
+//! The memcached verbs as data: the requests and the answers.
 //!
-//! `exptime` is memcached's throughout (protocol.txt, "Expiration times"): 0 never, negative at once, up to 30 days relative
-//! seconds, above that a Unix time.
+//! `exptime` is always memcached's (protocol.txt, "Expiration times"): 0 is never, negative is at once, up to 30 days are
+//! relative seconds, above that a Unix time.
 
 /// Longest key, bytes (protocol.txt, "Keys").
 pub const KEY_LEN_MAX: usize = 250;
@@ -15,7 +15,7 @@ pub struct Item {
     pub value_len: usize,
     /// client flags
     pub flags: u32,
-    /// CAS unique (0 where [`Get::details`] was not asked for)
+    /// CAS unique (0 unless [`Get::details`] was requested)
     pub cas: u64,
     /// seconds left; `None`: never expires
     pub ttl_s: Option<u32>,
@@ -35,18 +35,18 @@ pub struct Item {
     pub size: usize,
 }
 
-/// How to get.
+/// The options of a get.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Get {
     /// copy the value
     pub value: bool,
-    /// fill in [`Item::cas`], [`Item::idle_s`] and [`Item::fetched`] too, which lie in other cache lines
+    /// also fill in [`Item::cas`], [`Item::idle_s`] and [`Item::fetched`], which are in other cache lines
     pub details: bool,
     /// do not copy the value if the CAS unique equals this (needs `details`)
     pub unless_cas: Option<u64>,
     /// do not copy a value of more bytes than this
     pub at_most: Option<usize>,
-    /// a stale item that nobody has won yet is won by this get (`mg`)
+    /// a stale item that no client has won yet is won by this get (`mg`)
     pub win_stale: bool,
     /// leave recency, frequency and "fetched" alone
     pub no_bump: bool,
@@ -56,7 +56,7 @@ pub struct Get {
     pub vivify: Option<i64>,
     /// win if the TTL left is below this many seconds
     pub recache_s: Option<i64>,
-    /// `recache_s` looks at the TTL that `exptime` gives (flag R after flag T), not at the one before
+    /// `recache_s` applies to the TTL that `exptime` gives (flag R after flag T), not to the one before
     pub recache_after_touch: bool,
     /// CAS unique to give to an item created here
     pub new_cas: Option<u64>,
@@ -65,27 +65,27 @@ pub struct Get {
 }
 
 impl Get {
-    /// Whether it may change the item, or make one.
+    /// Whether it may change the item, or create one.
     #[inline]
     pub fn may_change(&self) -> bool {
         self.win_stale || self.exptime.is_some() || self.vivify.is_some() || self.recache_s.is_some()
     }
 }
 
-/// What a reader's get came to.
+/// The result of a reader's get.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Read {
-    /// it is there
+    /// the item is present
     Hit(Item),
-    /// it is not, or it is damaged
+    /// it is absent, or it is corrupted
     Miss,
-    /// its time is over; its memory is not in use for anything else yet
+    /// it has expired; its memory is not reused yet
     Expired,
-    /// the get asks for a change, which a reader cannot make
+    /// the get requests a change, which a reader cannot make
     Change,
 }
 
-/// Which condition a store has.
+/// The condition of a store.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum StoreMode {
     /// always
@@ -101,7 +101,7 @@ pub enum StoreMode {
     Prepend,
 }
 
-/// How to store.
+/// The options of a store.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Store {
     /// condition
@@ -122,10 +122,10 @@ pub struct Store {
     pub binary_key: bool,
 }
 
-/// What a store did.
+/// The result of a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stored {
-    /// the value is in
+    /// the value is stored
     Stored {
         /// CAS unique of the new item
         cas: u64,
@@ -142,7 +142,7 @@ pub enum Stored {
     NotFound,
 }
 
-/// How to delete.
+/// The options of a delete.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Delete {
     /// only if the item's CAS unique equals this
@@ -155,25 +155,25 @@ pub struct Delete {
     pub exptime: Option<i64>,
     /// keep the item, drop its value and client flags; it lives until `exptime`, or for ever
     pub remove_value: bool,
-    /// no client asked for this: it is not counted as a delete
+    /// no client requested this: it is not counted as a delete
     pub uncounted: bool,
 }
 
-/// What a delete did.
+/// The result of a delete.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Deleted {
-    /// gone, or marked
+    /// removed, or marked
     Deleted,
-    /// there was none
+    /// the key was absent
     NotFound,
     /// the CAS unique did not match
     Exists,
 }
 
-/// How to count.
+/// The options of an increment or decrement.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Arithmetic {
-    /// how much
+    /// the amount
     pub delta: u64,
     /// subtract, and stop at 0; otherwise add, modulo 2^64
     pub decrement: bool,
@@ -189,7 +189,7 @@ pub struct Arithmetic {
     pub binary_key: bool,
 }
 
-/// What counting gave.
+/// The result of an increment or decrement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Counted {
     /// the number is now `value`
@@ -199,27 +199,27 @@ pub enum Counted {
         /// the item as it is now
         item: Item,
     },
-    /// there was none
+    /// the key was absent
     NotFound,
     /// the CAS unique did not match
     Exists,
-    /// the value is no decimal number below 2^64
+    /// the value is not a decimal number below 2^64
     NotANumber,
 }
 
-/// The same where only the number is asked for.
+/// The same for a caller that needs only the number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Number {
     /// the number as it is now
     Is(u64),
-    /// there was none
+    /// the key was absent
     NotFound,
-    /// the value is no decimal number below 2^64
+    /// the value is not a decimal number below 2^64
     NotANumber,
 }
 
 impl From<Counted> for Number {
-    /// Of what was counted without comparing CAS uniques.
+    /// From a request that did not compare CAS uniques.
     fn from(counted: Counted) -> Self {
         match counted {
             Counted::Value { value, .. } => Self::Is(value),
@@ -246,18 +246,18 @@ pub enum WriteError {
     },
     /// nothing can be evicted (or eviction is off and the region is full)
     OutOfMemory,
-    /// this process has no memory for a copy that the operation needs; the region has, and is as it was
+    /// this process has no memory for a copy that the operation needs; the region has memory, and is unchanged
     NoMemory {
         /// bytes of the value
         len: usize,
     },
-    /// shared memory holds what no writer writes; `keyway check` says where
+    /// shared memory is corrupted: it holds a value that no version of Keyway writes; `keyway check` says where
     Corrupt,
-    /// the session is another process's, inherited by a fork; or its thread slot was given back and none is free
+    /// the session belongs to another process (inherited by a fork); or its thread slot was given back and none is free
     Detached,
     /// a server answers from copies of items (the kernel door), and this process cannot count its changes for it
     KernelDoor,
-    /// this process may only read, and the server that writes for it could not be asked, or not be understood
+    /// this process may only read, and the server that writes for it could not be reached, or its answer was not understood
     Unserved,
 }
 

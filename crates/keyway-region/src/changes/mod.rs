@@ -5,7 +5,7 @@
 //! - No change is published before it is counted, while any process keeps copies.
 //! - Counting costs a session nothing while no process keeps copies.
 //!
-//! Never: knows what is copied, or by whom.
+//! Never: knows which items are copied, or which process copies them.
 
 mod stripes;
 

@@ -1,21 +1,21 @@
-//! Changes, counted for whoever keeps copies of items outside the region.
+//! Changes, counted for a process that keeps copies of items outside the region.
 //!
-//! The hash space is cut into [`STRIPES`] stripes; a key's tag names its stripe, so a slot's word alone tells it. Each has a word
-//! `{started, finished}`, and one more word stands for `flush_all`. While the kernel door is on, every change of what others see
-//! is bracketed: started + 1, the publish, finished + 1. Whoever copies an item reads its stripe's word first, and takes it with
-//! the copy; as long as the word is the same, with equal halves, nobody has begun to change what was copied. This file does not
-//! know who does that.
+//! The hash space is cut into [`STRIPES`] stripes. A key's tag is the number of its stripe, so a slot's word alone tells it.
+//! Each stripe has a word `{started, finished}`, and one more word is for `flush_all`. While the kernel door is on, every
+//! visible change is bracketed: started + 1, the publish, finished + 1. A maker of copies reads the stripe's word before it
+//! copies an item, and keeps the word with the copy. As long as the word is the same, with equal halves, no thread has begun to
+//! change what was copied. This file does not know what uses the copies.
 //!
-//! The words lie outside the region, in memory that a process maps when it needs to ([`Region::offer_stripes`]). A session that
-//! does not have them may not change anything while the door is on.
+//! The words are outside the region, in memory that a process maps when it needs to ([`Region::offer_stripes`]). A session
+//! without them may not change anything while the door is on.
 //!
-//! Turning it on ([`Region::turn_door_on`]): the door word is stored; a fence that every processor passes; then each session is
-//! waited for that was in an operation meanwhile and may not have seen the word ([`Region::is_door_acknowledged`]). Nobody waits
-//! but who turns it on.
+//! Turning the door on ([`Region::turn_door_on`]): the door word is stored; then a fence that every processor passes; then the
+//! caller waits for each session that was in an operation meanwhile and may not have seen the word
+//! ([`Region::is_door_acknowledged`]). Only the process that turns the door on waits.
 //!
-//! A thread that dies between its two counts leaves its stripe's halves unequal: nobody copies from it, and no copy of it is
-//! current, until [`Region::mend_stripes`] finds that no live session names the stripe, and moves the word on to equal halves
-//! that it never had.
+//! A thread that dies between its two counts leaves its stripe's halves unequal. Then no item of it is copied, and none of its
+//! copies is valid, until [`Region::mend_stripes`] finds that no live session names the stripe, and moves the word on to equal
+//! halves that it never had.
 
 use crate::atomics::{Acquire, AtomicU64, Relaxed, Release, light_fence};
 use crate::heap;
@@ -32,15 +32,15 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 /// Stripes of the hash space: as many as tags.
 pub const STRIPES: usize = 1 << TAG_BITS;
-/// The place of `flush_all`'s word, behind those of the stripes.
+/// The index of `flush_all`'s word, after those of the stripes.
 pub const FLUSH: usize = STRIPES;
 /// Words in all.
 pub const WORDS: usize = STRIPES + 1;
 
-/// The words of the stripes, as this process has them mapped.
+/// The words of the stripes, as mapped in this process.
 pub struct Stripes {
     memory: Memory,
-    /// keeps the mapping
+    /// keeps the memory mapped
     _mapping: Box<dyn Any + Send + Sync>,
 }
 
@@ -93,20 +93,20 @@ impl Stripes {
         self.memory.get(stripe.min(FLUSH) * 8)
     }
 
-    /// Replaces a word by its successor. The halves must not carry into each other, so it is no addition; who fails does because
-    /// another one's change was counted.
+    /// Replaces a word by its successor. Not an addition, because the halves must not carry into each other. An attempt fails
+    /// only because another thread's change was counted.
     fn step(&self, stripe: usize, next: impl Fn(Changes) -> Changes) {
         let word = self.word(stripe);
         let mut now = word.load(Relaxed);
-        // PAIRS: stripe: the loads of the word: a maker of copies that sees a change finished reads what was published, and `mend`
-        // sees of one that is begun whose it is.
+        // PAIRS: stripe: the loads of the word: a maker of copies that sees a change finished reads what was published, and
+        // `mend` sees which session's change is begun.
         while let Err(other) = word.compare_exchange(now, next(Changes(now)).0, Release, Relaxed) {
             now = other;
         }
     }
 }
 
-/// What this process has of the stripes, and for which door word.
+/// This process's mapping of the stripes, and the door word that it is for.
 #[derive(Default)]
 pub(crate) struct Offered(Mutex<Option<(DoorWord, Arc<Stripes>)>>);
 
@@ -117,7 +117,7 @@ impl Region {
         DoorWord(self.superblock().kernel_door.load(Acquire))
     }
 
-    /// The sessions of this process count by these words while the door word is this one.
+    /// While the door word is this one, sessions of this process count in these words.
     pub fn offer_stripes(&self, door: DoorWord, stripes: Stripes) {
         *self.offered.0.lock().unwrap_or_else(PoisonError::into_inner) = Some((door, Arc::new(stripes)));
     }
@@ -135,7 +135,7 @@ impl Region {
         self.stripes_for(self.door()).is_some()
     }
 
-    /// Whether the process that turned the door on is still there, or may be.
+    /// Whether the process that turned the door on may still exist.
     pub fn is_door_owned(&self) -> bool {
         let door = self.door();
         let slot = door.slot();
@@ -163,34 +163,35 @@ impl Region {
         won.then_some(door)
     }
 
-    /// Whether every session counts its changes by now: none is left in an operation that began before it could know.
+    /// Whether every session counts its changes by now: none is still in an operation that began before it could know.
     pub fn is_door_acknowledged(&self) -> bool {
         if mutants::is(Mutant::DoorBeforeAcknowledged) {
             return true;
         }
         let door = self.door();
-        // PAIRS: door: the light fence in `Session::enter`. After this, a session that has not read the door word yet will read this one,
-        // and of a session that has read another one it is seen that it is writing.
+        // PAIRS: door: the light fence in `Session::enter`. After this, a session that has not read the door word yet will read
+        // this one; a session that has read another one is seen to be writing.
         let all_fenced = self.host().fence_everywhere();
         (0..self.threads()).all(|slot| {
             let thread = self.thread(slot);
-            // PAIRS: vacate: the end of the session. PAIRS: door: the stores in `leave` and `meet_door`: what was not counted is seen.
+            // PAIRS: vacate: the end of the session. PAIRS: door: the stores in `leave` and `meet_door`: changes that were not
+            // counted are seen.
             !Lease(thread.lease.load(Acquire)).is_leased()
                 || thread.door.load(Acquire) == door.0
                 || (all_fenced && thread.writing.load(Acquire) == 0)
         })
     }
 
-    /// Turns the door off, if the word is still this one. The caller knows that nobody answers from copies any more.
+    /// Turns the door off, if the word is still this one. The caller knows that no process answers from copies any more.
     pub fn turn_door_off(&self, door: DoorWord) {
         let word = &self.superblock().kernel_door;
         // PAIRS: door: the loads of the door word: an operation that need not count comes after the last answer from a copy.
         let _ = word.compare_exchange(door.0, door.off().0, Release, Relaxed);
     }
 
-    /// Nobody answers from copies behind this instant of the kernel program's clock, unless it is renewed.
+    /// No process answers from copies after this instant of the kernel program's clock, unless the lease is renewed.
     pub fn renew_door_lease(&self, until_ns: u64) {
-        // Relaxed: the kernel program is given the lease after this, by a store that releases; it is read when that process is gone.
+        // Relaxed: the kernel program gets the lease after this, by a releasing store. The word is read only when that process is gone.
         self.superblock().door_lease_ns.store(until_ns, Relaxed);
     }
 
@@ -199,7 +200,7 @@ impl Region {
         self.superblock().door_lease_ns.load(Relaxed)
     }
 
-    /// Moves on the stripes in which somebody has died between his two counts; how many. Of this process's stripes only.
+    /// Moves on the stripes in which a thread has died between its two counts; returns how many. Of this process's stripes only.
     pub fn mend_stripes(&self) -> usize {
         let Some(stripes) = self.stripes_for(self.door()) else {
             return 0;
@@ -209,8 +210,8 @@ impl Region {
 
     fn mend(&self, stripes: &Stripes, stripe: usize) -> bool {
         let word = stripes.word(stripe);
-        // PAIRS: stripe: `Stripes::step`: a session that is counted in here has the stripe on its record. One that is not makes the
-        // exchange fail.
+        // PAIRS: stripe: `Stripes::step`: a session that is counted here has the stripe on its record. One that counts later
+        // makes the exchange fail.
         let now = Changes(word.load(Acquire));
         if now.is_at_rest() || mutants::is(Mutant::StripeForgotten) {
             return false;
@@ -227,11 +228,11 @@ impl Region {
 }
 
 impl Session {
-    /// An operation begins that may change what others see: by the present door word it is known whether changes are counted.
+    /// Begins an operation that may make visible changes. The present door word tells it whether changes are counted.
     ///
     /// # Errors
     ///
-    /// They are, and this process does not have the words.
+    /// Changes are counted, and this process does not have the words.
     #[inline]
     pub(crate) fn enter(&self) -> Result<(), WriteError> {
         self.thread().writing.store(1, Relaxed);
@@ -245,7 +246,7 @@ impl Session {
         self.meet_door(DoorWord(door))
     }
 
-    /// The same, if the present door word is known and changes are not counted. `false`: the operation has not begun.
+    /// The same, if the session knows the present door word and changes are not counted. `false`: the operation has not begun.
     #[inline(always)]
     pub(crate) fn enter_known(&self) -> bool {
         let writing = &self.thread().writing;
@@ -268,7 +269,7 @@ impl Session {
     /// The operation has ended.
     #[inline]
     pub(crate) fn leave(&self) {
-        // PAIRS: door: the load in `Region::is_door_acknowledged`: what was not counted is published.
+        // PAIRS: door: the load in `Region::is_door_acknowledged`: changes that were not counted are published.
         self.thread().writing.store(0, Release);
     }
 
@@ -276,7 +277,7 @@ impl Session {
     #[inline(never)]
     fn meet_door(&self, door: DoorWord) -> Result<(), WriteError> {
         let mut stripes = None;
-        // The list is another thread's at the moment, perhaps; what it held before is unmapped.
+        // Another thread may be using the list now. What it held before is unmapped.
         heap::run(&mut || stripes = self.region.stripes_for(door));
         if door.is_on() && stripes.is_none() {
             self.leave();
@@ -291,13 +292,13 @@ impl Session {
         Ok(())
     }
 
-    /// Makes a change of what others see of the key of a slot's word: counted, if changes are counted.
+    /// Makes a visible change of the key of a slot's word: counted, if changes are counted.
     #[inline(always)]
     pub(crate) fn counted<R>(&self, word: Slot, publish: impl FnOnce() -> R) -> R {
         self.counted_in(crate::layout::index(word.tag()), publish)
     }
 
-    /// The same, for a change that nobody has asked for.
+    /// The same, for a change that no client has requested.
     #[inline(always)]
     pub(crate) fn counted_eviction<R>(&self, word: Slot, publish: impl FnOnce() -> R) -> R {
         if mutants::is(Mutant::EvictionsUncounted) {
@@ -335,7 +336,7 @@ impl Session {
         if let Some(stripes) = &*self.stripes.borrow()
             && !mutants::is(Mutant::ChangesUncounted)
         {
-            // Before the count: recovery leaves the stripe alone as long as a live session names it.
+            // Before the count: recovery does not touch the stripe as long as a live session names it.
             self.thread().stripe.store(stripe as u64 + 1, Relaxed);
             // The publish releases, so it does not become visible before the count.
             stripes.step(stripe, Changes::with_one_started);
@@ -349,7 +350,7 @@ impl Session {
             && !mutants::is(Mutant::ChangesUncounted)
         {
             stripes.step(stripe, Changes::with_one_finished);
-            // PAIRS: stripe-name: the load in `Region::mend`: a change that is no more on a record is seen finished.
+            // PAIRS: stripe-name: the load in `Region::mend`: a change that is no longer on record is seen finished.
             self.thread().stripe.store(0, Release);
         }
     }

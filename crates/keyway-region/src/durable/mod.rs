@@ -1,9 +1,10 @@
 //! Room `durable`: the only cache-line write-backs and persist barriers. In cache mode, none is executed.
 //!
-//! In durable mode (`--strict`) a region lies on persistent memory, mapped so that the processor's own write-backs reach it.
-//! `docs/concurrency.md` has the order of all of them and what recovery makes of every cut. In short: the bytes that a word leads to are
-//! written back before the word is published; the word is published with its dirty bit; it is written back before any thread acts on
-//! it; then the bit goes. Which words have such a bit is the business of the rooms that own them (`index/persist.rs`, `region`).
+//! In durable mode (`--strict`) a region is on persistent memory, mapped so that the processor's own write-backs reach it.
+//! `docs/concurrency.md` has the order of all write-backs, and what recovery makes of a failure at each point. In short: the
+//! bytes to which a word leads are written back before the word is published. The word is published with its dirty bit. It is
+//! written back before any thread acts on it; then the bit is cleared. Which words have such a bit is decided in the rooms that
+//! own them (`index/persist.rs`, `region`).
 //!
 //! Never: stores to the region.
 //!
@@ -47,7 +48,7 @@ enum Means {
     Clflush,
 }
 
-/// The mode of a region, and in strict mode the instruction.
+/// The mode of a region, and in durable mode the instruction.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Persist {
     /// `None`: cache mode
@@ -57,7 +58,7 @@ pub(crate) struct Persist {
 }
 
 impl Persist {
-    /// Of a region whose superblock says so. `None`: this processor cannot write a line back.
+    /// The mode that the superblock says. `None`: this processor cannot write a line back.
     pub fn new(strict: bool) -> Option<Self> {
         Some(Self {
             means: if strict { Some(detect()?) } else { None },
@@ -65,7 +66,7 @@ impl Persist {
         })
     }
 
-    /// Whether every change is to outlive a power failure.
+    /// Whether every change shall survive a power failure.
     #[inline(always)]
     pub fn is_strict(&self) -> bool {
         self.means.is_some()
@@ -123,7 +124,7 @@ impl Region {
         }
     }
 
-    // Out of the way of those for whom there is nothing to do.
+    // A separate function, so that cache mode does not pay for it.
     #[cold]
     #[inline(never)]
     #[cfg_attr(feature = "observe", track_caller)]
@@ -139,7 +140,7 @@ impl Region {
         }
     }
 
-    /// What this thread has written back is persistent from here on.
+    /// What this thread has written back is persistent after this.
     #[inline(always)]
     #[cfg_attr(feature = "observe", track_caller)]
     pub(crate) fn barrier(&self) {
@@ -164,13 +165,13 @@ impl Region {
         self.persist.at_barrier = Some(call);
     }
 
-    /// Whether every acknowledged change outlives a power failure.
+    /// Whether every acknowledged change survives a power failure.
     #[inline]
     pub fn is_strict(&self) -> bool {
         self.persist.is_strict()
     }
 
-    /// What a change adds to a word until it is persistent: nothing in cache mode.
+    /// The bit that a change adds to a word until it is persistent: none in cache mode.
     #[inline(always)]
     pub(crate) fn dirty(&self, word: Slot) -> Slot {
         Slot(word.0 | if self.is_strict() { DIRTY_BIT } else { 0 })

@@ -1,7 +1,7 @@
 //! Changing a key: find it, show the caller what is there, publish what the caller decides.
 //!
-//! [`Session::change`] is the one way in, by the steps of `model/region_protocol.py` ("Writers"). The decision is made again whenever another
-//! thread was faster, so it must not have effects of its own.
+//! [`Session::change`] is the one entry; its steps are those of `model/region_protocol.py` ("Writers"). When another thread was
+//! faster, the decision is made again, so it must not have effects of its own.
 
 #[cfg(all(test, feature = "observe"))]
 mod late;
@@ -24,7 +24,7 @@ use crate::verbs::{Item, WriteError};
 /// Bytes of the buffer for built values that a session keeps between operations.
 const BUILT_KEPT_MAX: usize = 64 << 10;
 
-/// What is there, shown to a decision.
+/// The present item, shown to a decision.
 pub(crate) struct Old<'r> {
     session: &'r Session,
     region: &'r Region,
@@ -35,7 +35,7 @@ pub(crate) struct Old<'r> {
 }
 
 impl<'r> Old<'r> {
-    /// What is known of it, details included.
+    /// What is known of it, with details.
     pub fn item(&self) -> Item {
         if self.region.has_checksums() {
             return self.copy().item.get();
@@ -57,7 +57,7 @@ impl<'r> Old<'r> {
         self.seen.header.key_len()
     }
 
-    /// A tick of the region's clock, 0 for never.
+    /// Its expiry: a tick of the region's clock, 0 for never.
     pub fn expiry(&self) -> u32 {
         self.seen.header.expiry()
     }
@@ -70,17 +70,17 @@ impl<'r> Old<'r> {
         self.region.append_value(&self.seen, out)
     }
 
-    /// The value, copied to `out`; `None` if it is longer, or has segments of its own.
+    /// The value, copied to `out`. `None` if it is longer, or has segments of its own.
     #[inline]
     pub fn short_value<'o>(&self, out: &'o mut [u8]) -> Option<&'o [u8]> {
         if self.region.has_checksums() {
-            // Its copy is as good.
+            // The caller takes it from the verified copy instead, which is as good.
             return None;
         }
         self.region.short_value(&self.seen, out)
     }
 
-    /// The segments that hold the value, when it has its own.
+    /// The segments that hold the value, if it has its own.
     pub fn chain(&self) -> Option<Chain> {
         if self.region.has_checksums() {
             return chain_of(&self.copy().body.borrow()).filter(|_| self.seen.header.is_large());
@@ -88,8 +88,7 @@ impl<'r> Old<'r> {
         self.region.chain(&self.seen)
     }
 
-    /// The item, copied and verified once. Whatever a decision takes from the old item, in a region with checksums it takes from
-    /// here.
+    /// The item, copied and verified once. In a region with checksums a decision takes everything of the old item from this copy.
     #[cold]
     fn copy(&self) -> &'r Verified {
         let copy = &self.session.verified;
@@ -132,11 +131,11 @@ impl<'r> Old<'r> {
     }
 }
 
-/// What is to become of a key.
+/// What shall become of a key.
 pub(crate) enum Decision<'v> {
     /// nothing
     Keep,
-    /// its item goes
+    /// remove its item
     Remove,
     /// a new item, independent of the old one
     Put(Draft<'v>),
@@ -146,10 +145,10 @@ pub(crate) enum Decision<'v> {
     Unreadable(Unread),
 }
 
-/// Who decides what is to become of a key: it is asked again in every attempt, and its effects are to be those of the last time.
+/// Decides what becomes of a key. It is called again in every attempt; only the effects of the last call may count.
 pub(super) type Decide<'d, 'v> = dyn FnMut(Option<&Old<'_>>, &mut Vec<u8>) -> Decision<'v> + 'd;
 
-/// What became of it.
+/// What became of the key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Changed {
     Kept,
@@ -161,23 +160,23 @@ pub(crate) enum Changed {
 /// The flush epoch that an item is written for.
 #[derive(Clone, Copy)]
 enum Stamp {
-    /// of an item that is good for any attempt: it does not depend on the old one
+    /// the item is good for any attempt: it does not depend on the old one
     Any(u64),
-    /// of one that is made from the old item
+    /// the item is made from the old one
     Once(u64),
 }
 
-/// A written item on its way to its publish.
+/// A written item that is to be published.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Prepared {
     is_written: bool,
-    /// the flush epoch that it was written for, if it is good for another attempt: every attempt of an operation that does
-    /// not look at the old item makes the same one
+    /// the flush epoch that it was written for, if another attempt can use it: an operation that does not look at the old item
+    /// makes the same item in every attempt
     reusable: Option<u64>,
     pub written: Written,
 }
 
-/// The flush epoch of what replaces an item and owes it nothing: never an older one.
+/// The flush epoch of an item that replaces another one and is independent of it: never an older epoch.
 #[inline(always)]
 pub(super) fn stamp_over(replaced: SegmentLife, epoch: u64) -> u64 {
     if mutants::is(Mutant::StampDown) {
@@ -190,21 +189,21 @@ pub(super) fn stamp_over(replaced: SegmentLife, epoch: u64) -> u64 {
 /// One attempt at a change.
 struct Attempt<'a, 'k> {
     key: &'a Key<'k>,
-    /// the flush epoch when it began
+    /// the flush epoch when the attempt began
     epoch: u64,
     now: u32,
     /// for a value that the decision builds
     built: &'a mut Vec<u8>,
-    /// the item that it has written, or an attempt before
+    /// the item that this attempt or an earlier one has written
     prepared: &'a mut Prepared,
 }
 
-/// What an attempt at a change came to. `None`: somebody else was faster, or something had to be done first: it is to be made again.
+/// The result of an attempt. `None`: try again, because another thread was faster, or because something had to be done first.
 type Attempted = Result<Option<Changed>, WriteError>;
 
 impl Session {
-    /// Changes a key. `decide` sees what is there (`None`: absent, expired or flushed) and an empty buffer in which it may
-    /// build a new value ([`Value::Built`]). What is put in is told behind it.
+    /// Changes a key. `decide` sees the present item (`None`: absent, expired or flushed) and an empty buffer in which it may
+    /// build a new value ([`Value::Built`]). Returns what was put in, if anything.
     #[inline(never)]
     pub(crate) fn change(&self, key: &Key<'_>, now: u32, decide: &mut Decide<'_, '_>) -> Result<(Changed, Written), WriteError> {
         self.enter()?;
@@ -247,7 +246,7 @@ impl Session {
         }
     }
 
-    /// An attempt where the key has an item.
+    /// An attempt for a key that has an item.
     fn change_here(
         &self,
         attempt: Attempt<'_, '_>,
@@ -260,8 +259,8 @@ impl Session {
         let Some(word) = self.hold(slot, word) else {
             return Ok(None);
         };
-        // The key was read before the intent. All forty bits of the generation are the same behind it, so it is
-        // the same life of the segment, and an item does not change in it.
+        // The key was read before the intent. All forty bits of the generation are the same after it, so the segment was not
+        // recycled, and an item does not change in it.
         if !region.still(&seen) {
             return Ok(None);
         }
@@ -278,7 +277,7 @@ impl Session {
         let mut decision = decide(present.then_some(&old), attempt.built);
         if region.has_checksums() {
             match self.verified.outcome.take() {
-                // What was taken from it was not there.
+                // The decision used bytes that are not what was written.
                 Outcome::Damaged => decision = Decision::Unreadable(Unread::Changed),
                 Outcome::NoMemory => decision = Decision::Unreadable(Unread::NoMemory),
                 Outcome::Unasked | Outcome::Intact => {}
@@ -308,7 +307,7 @@ impl Session {
             unique: region.unique_to_exceed(&seen),
         };
         let written = self.prepare(attempt, &draft, stamp, Some(replaced))?;
-        // PUBLISH: the new item. Its extent's tail is out already; recovery leaves whichever word is in the slot.
+        // PUBLISH: the new item. Its extent's tail is out already. Recovery leaves the word that it finds in the slot, old or new.
         if !self.put_over(place, word, written.word) {
             return Ok(None);
         }
@@ -318,11 +317,11 @@ impl Session {
         Ok(Some(Changed::Put))
     }
 
-    /// An item with this value has taken the place of another one.
+    /// Counts that an item with this value has replaced another one.
     #[inline(always)]
     pub(super) fn count_replaced(&self, place: Place, seen: &Seen, value: Value<'_>, written: &Written, now: u32) {
         match value {
-            // memcached writes it over the old one, which stays as fetched as it was.
+            // memcached overwrites the number in place, so the item stays as fetched as it was.
             Value::Number(_, width) if width == written.value_len => self.region.refresh_hint(place, seen, now),
             _ => self.region.set_hint(place, now, false),
         }
@@ -333,7 +332,7 @@ impl Session {
         self.bury(seen);
     }
 
-    /// An attempt whose item could not be read.
+    /// Ends an attempt whose item could not be read.
     #[cold]
     #[inline(never)]
     fn meet_unreadable(&self, unread: Unread, seen: Seen, place: Place, word: Slot, now: u32) -> Attempted {
@@ -350,7 +349,7 @@ impl Session {
         }
     }
 
-    /// Puts an item where there is none, by one attempt. `None`: it came to nothing.
+    /// Puts an item where there is none, in one attempt. `None`: the attempt failed.
     pub(super) fn put_once(&self, key: &Key<'_>, absent: &Absent, draft: &Draft<'_>, epoch: u64, now: u32) -> Option<Written> {
         let mut prepared = Prepared::default();
         let attempt = Attempt {
@@ -368,14 +367,14 @@ impl Session {
         Some(prepared.written)
     }
 
-    /// An attempt at putting an item where there is none.
+    /// An attempt to put an item where there is none.
     fn put_absent(&self, attempt: Attempt<'_, '_>, absent: &Absent, draft: &Draft<'_>) -> Attempted {
         let region = &*self.region;
         let (key, epoch, now) = (attempt.key, attempt.epoch, attempt.now);
         if let Some((place, word)) = absent.tentative
             && !mutants::is(Mutant::InsertWithoutRescan)
         {
-            // Anybody may abort anybody's tentative entry: its owner may be dead.
+            // Any thread may abort a tentative entry of any other: its owner may be dead.
             if !mutants::is(Mutant::WaitOnTentative) {
                 region.abort(place, word);
             }
@@ -383,14 +382,14 @@ impl Session {
         }
         let (place, over) = match (absent.empty, absent.victim) {
             (Some(place), _) => (place, Slot::EMPTY),
-            // All of its buckets are full: grow while the index is to; otherwise evict.
+            // All buckets of the key are full: grow if the index should grow; otherwise evict.
             _ if self.grow_for_room(attempt.prepared, now) => return Ok(None),
             (None, Some((place, word))) if word.is_tentative() => {
                 region.abort(place, word);
                 return Ok(None);
             }
             (None, Some((_, _))) if !self.limits.evict => return Err(WriteError::OutOfMemory),
-            // A tentative word over a victim would let it rise again: it goes first, for good.
+            // A tentative word over a victim could bring it back to life: so the victim is removed first, persistently.
             (None, Some((place, word))) if region.is_strict() => {
                 self.evict_word(place, word, epoch, now);
                 return Ok(None);
@@ -415,7 +414,7 @@ impl Session {
         Ok(Some(Changed::Put))
     }
 
-    /// Makes sure that the draft is written: an attempt before may have written the same.
+    /// Makes sure that the draft is written. An earlier attempt may have written the same item.
     fn prepare<'a>(
         &self,
         attempt: Attempt<'a, '_>,
@@ -435,12 +434,12 @@ impl Session {
         self.discard(prepared);
         prepared.written = self.write(attempt.key, draft, attempt.built, epoch, replaced, attempt.now)?;
         (prepared.is_written, prepared.reusable) = (true, reusable);
-        // The item, and all that its segment needs to be understood, before any word leads there.
+        // The item, and all that its segment needs to be understood, must be persistent before any word leads there.
         self.region.barrier();
         Ok(&mut prepared.written)
     }
 
-    /// A written item that was never published: its place is dead, the segments of its value are free again.
+    /// A written item that was never published: its place is dead, and the segments of its value are freed.
     pub(super) fn discard(&self, prepared: &mut Prepared) {
         prepared.is_written = false;
         if let Some(chain) = prepared.written.chain.take() {
@@ -448,7 +447,7 @@ impl Session {
         }
     }
 
-    /// A written item has been published: the segments of its value are its own.
+    /// A written item was published: the segments of its value now belong to it.
     fn published(&self, written: &mut Written) {
         if let Some(chain) = written.chain.take() {
             self.disown_chain(chain);

@@ -1,4 +1,5 @@
-//! Items that leave the index although nobody has deleted them: what is counted, and what a session remembers for those who ask.
+//! Items that leave the index although no operation deletes them: how they are counted, and what a session remembers of them for
+//! its caller.
 
 use crate::index::lookup::Place;
 use crate::layout::stats::Counter;
@@ -13,11 +14,12 @@ pub(crate) struct Evicted {
     items: Vec<(Vec<u8>, Item)>,
 }
 
-/// Most evicted items that a session remembers until it is asked for them.
+/// Most evicted items that a session remembers until its caller takes them.
 const EVICTED_MAX: usize = 1024;
 
 impl Session {
-    /// From now on, or no more: remembers items that this session evicts, each with its key, for [`Self::take_evicted`].
+    /// Switches on or off whether this session remembers the items that it evicts, each with its key, for
+    /// [`Self::take_evicted`].
     pub fn remember_evicted(&mut self, wanted: bool) {
         *self.evicted.get_mut() = Evicted {
             wanted,
@@ -25,12 +27,12 @@ impl Session {
         };
     }
 
-    /// What was evicted since the last call, or as much of it as is remembered.
+    /// What was evicted since the last call, as far as it is remembered.
     pub fn take_evicted(&mut self) -> Vec<(Vec<u8>, Item)> {
         std::mem::take(&mut self.evicted.get_mut().items)
     }
 
-    /// This item goes, and its time is not over.
+    /// An item is being evicted before its time is over.
     fn note_evicted(&self, seen: &Seen, place: Place, now: u32) {
         let Ok(mut evicted) = self.evicted.try_borrow_mut() else {
             return;
@@ -49,7 +51,7 @@ impl Session {
         }
     }
 
-    /// An item was evicted, or was expired or flushed and its place reclaimed.
+    /// Counts an item that was evicted, or that was expired or flushed when its place was reclaimed.
     pub(crate) fn count_gone(&self, seen: &Seen, place: Place, present: bool, now: u32) {
         let (fetched, _) = self.region.hint_facts(seen, place, now);
         if present {

@@ -1,6 +1,6 @@
 //! Hints: a byte for each slot that says when its item was last accessed, and whether it was fetched since it was written.
 //!
-//! Anything may stand in a hint without harm: it decides what is evicted first and what statistics say, never what is returned.
+//! Any value in a hint is harmless. Hints decide what is evicted first and what statistics say, never what is returned.
 
 use crate::atomics::Relaxed;
 use crate::index::lookup::Place;
@@ -9,21 +9,22 @@ use crate::layout::slot::{FREQUENCY_MAX, Slot};
 use crate::log::Seen;
 use crate::region::Region;
 
-/// Hints below tell the second of the last access, modulo as many; they are made coarse before that begins anew.
+/// Hints below this value tell the second of the last access, modulo this value. They are made coarse before that wraps.
 pub(crate) const HINT_SECONDS: u32 = 64;
-/// Seconds that a unit of the others stands for.
+/// Seconds in a unit of the coarse hints.
 pub(crate) const HINT_UNIT_S: u32 = 16;
-/// Units before their time begins anew.
+/// Units before a coarse hint wraps.
 pub(crate) const HINT_UNITS: u32 = 63;
 /// Hint: the item was fetched since it was written.
 pub(crate) const HINT_FETCHED: u8 = 0x80;
-/// Hint, lower bits: longer ago than can be said.
+/// Hint, lower bits: too long ago to be represented.
 pub(crate) const HINT_OLD: u8 = 0x7F;
 /// A hint of seconds that is this old becomes one of units.
 const HINT_FINE_S: u32 = 16;
 /// Hints older than this many units become [`HINT_OLD`].
 const HINT_AGED: u32 = 32;
-/// Seconds in which all hints are looked at, so that none begins anew: where there are hints of seconds, and elsewhere.
+/// Seconds in which a sweep looks at all hints, so that none wraps: where there are hints of seconds, and elsewhere. A sweep
+/// that is late by its own length does no harm.
 const SWEEP_FINE_S: u64 = 32;
 const SWEEP_S: u64 = 248;
 const _: () = assert!(HINT_SECONDS + HINT_UNITS == HINT_OLD as u32);
@@ -31,18 +32,19 @@ const _: () = assert!(HINT_FINE_S as u64 + SWEEP_FINE_S < HINT_SECONDS as u64);
 const _: () = assert!((HINT_AGED * HINT_UNIT_S) as u64 + 2 * SWEEP_S <= (HINT_UNITS * HINT_UNIT_S) as u64);
 
 impl Region {
-    /// Marks a hit: frequency in the slot (until it is full), time and "fetched" in the hint. Hints: a lost one does no harm.
+    /// Marks a hit: frequency in the slot (until it is at its maximum), time and "fetched" in the hint. These are hints: a lost
+    /// one does no harm.
     #[inline(always)]
     pub(crate) fn bump(&self, place: Place, word: Slot, now: u32) {
         if !word.is_frozen() && word.frequency() < FREQUENCY_MAX {
             let more = word.with_frequency(word.frequency() + 1);
-            // Relaxed: a read-modify-write goes on with what the publish has released.
+            // Relaxed: a read-modify-write continues the release sequence of the publish.
             let _ = self.slot(place.at).compare_exchange(word.0, more.0, Relaxed, Relaxed);
         }
         self.set_hint(place, now, true);
     }
 
-    /// Writes a slot's hint if it says something else.
+    /// Writes a slot's hint, if it differs.
     #[inline(always)]
     pub(super) fn set_hint(&self, place: Place, now: u32, fetched: bool) {
         if let Some(hint) = self.hint(place.bucket, place.index) {
@@ -53,9 +55,10 @@ impl Region {
         }
     }
 
-    /// The item of a slot that has just taken the place of `seen` is in use, and was fetched or not as that one. Said once in each period of
-    /// so many seconds, as memcached says it once a minute (ITEM_UPDATE_INTERVAL): an item of a segment that was opened in the present
-    /// period was written in it, and its writer has said so; or copied, then it is said in the next one.
+    /// The item of a slot that has just replaced `seen` is in use; it counts as fetched if `seen` did. This is written once in
+    /// each period of so many seconds, as memcached does once a minute (ITEM_UPDATE_INTERVAL). An item of a segment that was
+    /// opened in the present period was written in this period, and its writer has set the hint; or it was copied, then the hint
+    /// is set in the next period.
     #[inline(always)]
     pub(super) fn refresh_hint(&self, place: Place, seen: &Seen, now: u32) {
         const PERIOD_S: u32 = 64;
@@ -76,7 +79,7 @@ impl Region {
             .is_some_and(|hint| hint.load(Relaxed) & HINT_FETCHED != 0)
     }
 
-    /// Whether the item was fetched since it was written, and seconds since its last access, at least.
+    /// Whether the item was fetched since it was written, and the least number of seconds since its last access.
     pub(super) fn hint_facts(&self, seen: &Seen, place: Place, now: u32) -> (bool, u32) {
         let hint = self.hint(place.bucket, place.index).map_or(HINT_OLD, |h| h.load(Relaxed));
         let fetched = hint & HINT_FETCHED != 0;
@@ -98,8 +101,8 @@ impl Region {
         }
     }
 
-    /// Turns hints that are about to be mistaken for recent ones into coarser ones, and into "old" in the end. Looks at a share of them a
-    /// call: called once a second, it sees each before that.
+    /// Turns hints that would soon wrap and look recent into coarser ones, and in the end into "old". Each call looks at a share
+    /// of them; called once a second, it reaches each hint in time.
     pub(crate) fn age_hints(&self, now: u32) {
         let count = self.table().count;
         let share = count.div_ceil(if self.has_fine_hints { SWEEP_FINE_S } else { SWEEP_S });
@@ -119,10 +122,10 @@ impl Region {
     }
 }
 
-/// What a hint tells of the time since the last access.
+/// What a hint says of the time since the last access.
 enum Told {
     Seconds(u32),
-    /// units that have begun since the one of the access
+    /// units that have begun since the unit of the access
     Units(u32),
     Old,
 }

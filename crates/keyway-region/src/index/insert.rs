@@ -1,7 +1,7 @@
-//! Looking for a key on behalf of a writer, and putting a key into the index that is not there.
+//! Looking for a key on behalf of a writer, and inserting a key that is not in the index.
 //!
-//! An insert publishes in two steps: a tentative word, which hides nothing and is on record, and after a second look at the key's buckets
-//! the confirmed one. So two inserters of one key never both succeed.
+//! An insert publishes in two steps: first a tentative word, which hides nothing and is on record; then, after a second look at
+//! the key's buckets, the confirmed word. So two inserters of one key never both succeed.
 
 use crate::atomics::{Relaxed, Release, SeqCst};
 use crate::hash::{Key, choices, tag};
@@ -14,9 +14,9 @@ use crate::memory::Line;
 use crate::mutants::{self, Mutant};
 use crate::session::Session;
 
-/// What the first look of a writer found.
+/// The result of a writer's first look.
 pub(super) enum Scan {
-    /// a confirmed word with our key
+    /// a confirmed word with the key
     Here(Place, Slot, Seen),
     Frozen(Place, Slot),
     Absent(Absent),
@@ -24,9 +24,9 @@ pub(super) enum Scan {
     Corrupt,
 }
 
-/// The key has no confirmed word: where to put one, and who is in the way.
+/// The key has no confirmed word: where to put one, and which word must go first.
 pub(crate) struct Absent {
-    /// as it was all the while
+    /// the table word, the same during the whole look
     pub table: Table,
     pub tentative: Option<(Place, Slot)>,
     pub empty: Option<Place>,
@@ -36,10 +36,10 @@ pub(crate) struct Absent {
 /// Where a key's item is to be put.
 pub(super) struct Insert<'a, 'k> {
     pub key: &'a Key<'k>,
-    /// the table word by which its buckets were looked at
+    /// the table word by which its buckets were searched
     pub table: Table,
     pub place: Place,
-    /// what stands there: nothing, or a victim's confirmed word
+    /// the word in the slot: empty, or a victim's confirmed word
     pub over: Slot,
     /// the flush epoch when the attempt began
     pub epoch: u64,
@@ -47,7 +47,7 @@ pub(super) struct Insert<'a, 'k> {
 }
 
 impl Session {
-    /// First look: all slots of both buckets, and only then a verdict.
+    /// First look: all slots of both buckets, and only then a result.
     pub(super) fn scan(&self, key: &Key<'_>) -> Scan {
         let region = &*self.region;
         let table = region.table();
@@ -88,7 +88,7 @@ impl Session {
         })
     }
 
-    /// The verdict on a key, if a bucket's line gives one.
+    /// The result for a key, if a bucket's line gives one.
     fn scan_line(
         &self,
         line: &Line,
@@ -111,7 +111,7 @@ impl Session {
                 continue;
             }
             if word.is_dirty() {
-                // What is decided on it, or on its absence, must be persistent first.
+                // What is decided on this word, or on its absence, requires that it is persistent.
                 region.persist_word(place.at, word);
                 return Some(Scan::Again);
             }
@@ -124,7 +124,7 @@ impl Session {
                 Look::Got(seen) => {
                     let ours = region.has_key(&seen, key.bytes);
                     if ours && !word.is_tentative() {
-                        // Whether it was the item is looked at behind the intent.
+                        // The second look, after the intent, shows whether it was the item.
                         return Some(Scan::Here(place, word, seen));
                     }
                     if !region.still(&seen) {
@@ -139,7 +139,7 @@ impl Session {
         None
     }
 
-    /// Both buckets are full: the first empty slot of the third one, or the word of all three that is worth least.
+    /// Both buckets are full: the first empty slot of the third one, or the least valuable word of all three.
     #[cold]
     #[inline(never)]
     fn scan_third(
@@ -197,10 +197,10 @@ impl Session {
             }
         }
         self.announce_third(key, table, place);
-        // In the record before the word is in the slot: recovery aborts it if we die here.
+        // Put on record before the word is in the slot: recovery aborts it if this thread dies here.
         let tentative = written.word.tentative();
         self.pend(place.at, tentative);
-        // SeqCst, as the loads of the rescan: of two inserters of one key at least one sees the other's tentative word there.
+        // SeqCst, as the loads of the rescan: of two inserters of one key at least one sees the other's tentative word.
         // PAIRS: twins: the load in the other inserter's `rescan`.
         let put = || slot.compare_exchange(over.0, tentative.0, SeqCst, Relaxed).is_ok();
         let won = if over.is_empty() {
@@ -217,11 +217,11 @@ impl Session {
             self.count_gone(&seen, place, present, now);
             self.free_replaced(&seen, None);
         }
-        // Twins first, then the table word, then the epoch: the model's order.
+        // First twins (tentative words of the same key), then the table word, then the epoch: the model's order.
         let confirmed = (self.rescan(key, table, place) || mutants::is(Mutant::InsertWithoutRescan))
             && region.table() == table
             && region.epoch(now) == epoch
-            // PUBLISH: the key is there. Before it nobody sees the entry and anybody may abort it.
+            // PUBLISH: the key is there. Before it no reader returns the entry, and any thread may abort it.
             && self.counted(tentative, || {
                 // PAIRS: item: the loads of slots, as in `swap_same`.
                 slot.compare_exchange(tentative.0, region.dirty(written.word).0, Release, Relaxed).is_ok()
@@ -242,18 +242,18 @@ impl Session {
         confirmed
     }
 
-    /// Before an entry goes into a key's third bucket: from now on everybody looks there too.
+    /// Before an entry goes into a key's third bucket: from now on every thread searches third buckets too.
     #[inline]
     fn announce_third(&self, key: &Key<'_>, table: Table, place: Place) {
         let region = &self.region;
         let is_third = || !choices(key.hash).iter().any(|c| table.bucket(*c) == place.bucket);
         if !region.has_thirds() && is_third() && !mutants::is(Mutant::ThirdUnannounced) {
-            // PAIRS: third: the load in `Region::has_thirds`. Not written back in strict mode: the repair after a power failure says it.
+            // PAIRS: third: the load in `Region::has_thirds`. Not written back in durable mode: the repair after a power failure sets it.
             region.superblock().thirds.store(1, SeqCst);
         }
     }
 
-    /// Whether nobody else has, or can come to have, an entry for the key while our tentative word stays in `mine`.
+    /// Whether no other thread has, or can get, an entry for the key while this thread's tentative word stays in `mine`.
     fn rescan(&self, key: &Key<'_>, table: Table, mine: Place) -> bool {
         let region = &self.region;
         let Some(buckets) = region.buckets(key.hash, table) else {
@@ -278,7 +278,7 @@ impl Session {
                         continue;
                     }
                     if word.is_dirty() {
-                        // A twin that was removed must not rise again beside ours: the next look makes sure.
+                        // A removed twin must not come back to life beside this word: the next look makes sure.
                         return false;
                     }
                     let seen = match region.look(region.slot(place.at), word) {
@@ -306,7 +306,7 @@ impl Session {
     }
 }
 
-/// A bucket with a frozen slot: the first of them.
+/// A bucket has a frozen slot: returns the first one.
 #[cold]
 fn scan_frozen(line: &Line, bucket: u64, bucket_at: usize) -> Scan {
     let frozen = line
@@ -320,7 +320,7 @@ fn scan_frozen(line: &Line, bucket: u64, bucket_at: usize) -> Scan {
     })
 }
 
-/// Of full buckets the word to make room with: a tentative one, or the one with the lowest frequency.
+/// The word of full buckets to replace: a tentative one, or the one with the lowest frequency.
 #[cold]
 fn least_worth(buckets: [(u64, usize); 3], lines: [&Line; 3]) -> Option<(Place, Slot)> {
     let worth = |word: Slot| if word.is_tentative() { 0 } else { word.frequency() + 1 };

@@ -1,7 +1,7 @@
-//! Reading: from a key to its item without a lock, an atomic read-modify-write (sampled hints aside) or a system call.
+//! Reading: from a key to its item. It takes no lock, no atomic read-modify-write (except for sampled hints) and no system call.
 //!
-//! The order of loads is the protocol (`model/region_protocol.py`, "get"): table word, slots, then for a slot with our tag:
-//! segment words, the slot again, header, key, value, generation again. On a miss the table word again.
+//! The order of loads is the protocol (`model/region_protocol.py`, "get"): table word, slots; then for a slot with the key's
+//! tag: segment words, the slot again, header, key, value, generation again. On a miss the table word again.
 
 use crate::atomics::{Acquire, AtomicU64, Relaxed, SeqCst, fence};
 use crate::hash::{Key, choices, tag, third_choice};
@@ -16,14 +16,13 @@ use crate::mutants::{self, Mutant};
 use crate::region::{Region, ttl};
 use crate::sink::{Out, Unread};
 use crate::verbs::{Get, Item};
-// A sweep that is late by as much as it takes does no harm either.
-/// Cache lines of an item that are asked for before its length is known: header, key and a small value.
+/// Cache lines of an item that are prefetched before its length is known: header, key and a small value.
 const ITEM_PREFETCH: usize = 3;
 
-/// A slot of the index: where it is, and whose.
+/// A slot of the index: where it is, and in which bucket.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Place {
-    /// its offset in the region: the index's own, so that no other room stores its word
+    /// its offset in the region; private to the index, so that no other room stores its word
     pub(super) at: usize,
     /// its bucket
     pub bucket: u64,
@@ -47,7 +46,7 @@ impl Place {
         self.at as u64 == offset
     }
 
-    /// The first empty slot of whichever bucket has more of them.
+    /// The first empty slot of the bucket that has more of them.
     #[inline]
     pub fn emptiest([first, second]: [(u64, usize); 2], [a, b]: &[Line; 2]) -> Option<Self> {
         let [a, b] = [Slot::empties(a), Slot::empties(b)];
@@ -63,27 +62,27 @@ impl Place {
 /// Where a key may be: numbers and offsets of its buckets.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Buckets {
-    /// of the third only if any key was ever put into its third
+    /// the third one counts only if any key was ever put into its third bucket
     all: [(u64, usize); 3],
     count: usize,
 }
 
 impl Buckets {
-    /// The two that come first.
+    /// The key's first two buckets.
     #[inline(always)]
     pub fn pair(&self) -> [(u64, usize); 2] {
         let [a, b, _] = self.all;
         [a, b]
     }
 
-    /// All that are to be looked at.
+    /// All buckets to search.
     #[inline(always)]
     pub fn iter(&self) -> core::iter::Copied<core::slice::Iter<'_, (u64, usize)>> {
         self.all.get(..self.count).unwrap_or(&self.all).iter().copied()
     }
 }
 
-/// Where a slot's word leads, as long as the segment is in the life that the word says.
+/// Where a slot's word leads, as long as the segment has the generation that the word names.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Led {
     pub segment: usize,
@@ -94,13 +93,13 @@ pub(super) struct Led {
     pub offset: usize,
 }
 
-/// What following a slot's word gave.
+/// The result of following a slot's word.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Look<T> {
     Got(T),
     /// the slot or the segment changed meanwhile: look again
     Moved,
-    /// the word names what cannot be: shared memory is damaged
+    /// the word leads to nothing valid: shared memory is corrupted
     Corrupt,
 }
 
@@ -115,7 +114,7 @@ pub(crate) struct Hit {
 /// What a lookup found.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Found {
-    /// told apart: see [`Region::get`]
+    /// reported separately: see [`Region::get`]
     Hit,
     Miss,
     Expired,
@@ -126,7 +125,7 @@ pub(crate) enum Found {
         place: Place,
         word: Slot,
     },
-    /// it is there, and this process has no memory for its value
+    /// the item is present, but this process has no memory for its value
     NoMemory {
         /// bytes of the value
         len: usize,
@@ -134,7 +133,7 @@ pub(crate) enum Found {
 }
 
 impl Region {
-    /// The buckets in which the key of a hash may be. `None`: the directory lacks one, which only damage explains.
+    /// The buckets in which the key of a hash may be. `None`: the directory lacks one, so shared memory is corrupted.
     #[inline(always)]
     pub(crate) fn buckets(&self, hash: u64, table: Table) -> Option<Buckets> {
         let [a, b] = choices(hash);
@@ -153,9 +152,9 @@ impl Region {
         })
     }
 
-    /// Whether anybody has ever put an item into a third bucket.
+    /// Whether any thread has ever put an item into a third bucket.
     ///
-    /// SeqCst: if an inserter reads "no" after it has put its tentative word, an inserter that says "yes" later sees that word.
+    /// SeqCst: if an inserter reads "no" after it has stored its tentative word, an inserter that stores "yes" later sees that word.
     #[inline(always)]
     pub(crate) fn has_thirds(&self) -> bool {
         // PAIRS: third: the store in `Session::announce_third`.
@@ -172,13 +171,13 @@ impl Region {
         Some((bucket, at))
     }
 
-    /// A slot's word, to be changed.
+    /// A slot's word, for a change.
     #[inline(always)]
     pub(super) fn slot(&self, at: usize) -> &AtomicU64 {
         self.word(at)
     }
 
-    /// A slot's word as it is now.
+    /// A slot's current word.
     #[inline]
     pub(crate) fn word_in(&self, place: Place) -> Slot {
         // PAIRS: item: the publish of the word.
@@ -191,8 +190,8 @@ impl Region {
         self.look(self.slot(place.at), word)
     }
 
-    /// The first word in the key's buckets that is among the `candidates` and that `is_it`, with its slot. `Err`: a frozen
-    /// slot is in the way.
+    /// The first word in the key's buckets that is among the `candidates` and for which `is_it` is true, with its slot. `Err`: a
+    /// frozen slot is there.
     pub(crate) fn find_word(
         &self,
         hash: u64,
@@ -236,7 +235,7 @@ impl Region {
         }
     }
 
-    /// The first half of it: what the word leads to is asked for. `None`: nothing, at least not any more.
+    /// First half of [`Self::look`]: checks the generation and prefetches the item. `None`: the word leads to no item, or not any more.
     #[inline(always)]
     pub(super) fn follow(&self, word: Slot) -> Option<Led> {
         let segment = word.segment();
@@ -245,7 +244,7 @@ impl Region {
         }
         let offset = word.offset();
         let at = self.segment(segment) + offset;
-        // Header, key and the value's beginning arrive together, while the words are being compared.
+        // Header, key and the beginning of the value arrive together, while the words are being compared.
         self.memory.prefetch::<ITEM_PREFETCH>(at);
         let led = Led {
             segment,
@@ -257,11 +256,11 @@ impl Region {
         (word.is_of_generation(led.life.generation) && fits).then_some(led)
     }
 
-    /// The second half.
+    /// Second half of [`Self::look`]: reads the slot again, then the header.
     #[inline(always)]
     pub(super) fn look_at(&self, led: Led, slot: &AtomicU64, word: Slot) -> Look<Seen> {
-        // The slot's ten bits of generation wrap; the slot still naming the segment after the segment's words were read does not.
-        // PAIRS: item: the publish of the word that stands there now, if it is another life's.
+        // The ten bits of generation in a slot wrap. So the slot is read again after the segment's words: it must still name the segment.
+        // PAIRS: item: the publish of the word that is there now, if the segment was recycled.
         if !word.same_but_frequency(Slot(slot.load(Acquire))) {
             return Look::Moved;
         }
@@ -285,9 +284,9 @@ impl Region {
         }
     }
 
-    /// Gets: appends `head`'s bytes and the value to `out` on a hit, leaves `out` as it was otherwise. `VERIFIED`: in a region with
-    /// checksums; a function of its own, so that a region without does not pay for them. A hit goes to `hit`: behind a reference, because a
-    /// processor waits for the words of a result that is moved as soon as it was made.
+    /// Gets a key's item. On a hit it appends `head`'s bytes and the value to `out`; otherwise `out` stays as it was.
+    /// `VERIFIED`: the region has checksums; a function of its own, so that a region without them does not pay. A hit is stored
+    /// in `hit`, by reference: a processor waits for the words of a result that is moved just after it was made.
     #[inline]
     pub(crate) fn get<const VERIFIED: bool, O: Out>(
         &self,
@@ -317,7 +316,7 @@ impl Region {
                     let word = Slot::of(&line, index);
                     let place = Place::new(bucket, bucket_at, index);
                     if word.is_dirty() {
-                        // What is answered from it must be persistent first.
+                        // Its answer depends on this word, so the word must be persistent first.
                         self.persist_word(place.at, word);
                         continue 'again;
                     }
@@ -370,8 +369,8 @@ impl Region {
                     };
                     if copied.is_err() || !self.still(&seen) && !mutants::is(Mutant::GetWithoutSecondLook) {
                         out.truncate(start);
-                        // A value's segments are freed, and an item is marked dead, after its slot has changed (or, where a split
-                        // left a frozen word behind, the table word): otherwise it is damaged.
+                        // A value's segments are freed, and an item is marked dead, only after its slot has changed (or the
+                        // table word, where a split left a frozen word). So if neither has changed, the item is corrupted.
                         let unchanged =
                             || word.same_but_frequency(Slot(self.slot(place.at).load(Relaxed))) && self.table() == table;
                         if let Err(unread) = copied
@@ -404,7 +403,7 @@ impl Region {
         self.facts_before(seen, place, details, now, self.checksum_size)
     }
 
-    /// The same of an item whose body ends before so many bytes of checksum.
+    /// As [`Self::facts`], for an item whose body ends before this many bytes of checksum.
     #[inline(always)]
     fn facts_before(&self, seen: &Seen, place: Place, details: bool, now: u32, checksum_size: usize) -> Item {
         let header = seen.header;
@@ -423,9 +422,9 @@ impl Region {
         item
     }
 
-    /// Visits live items from bucket `cursor` on, until about `budget` buckets and items have been looked at, live or not; the next cursor,
-    /// `None` at the end.
-    /// An item that is there all the time is visited at least once; one that a split moves may be visited twice.
+    /// Visits live items from bucket `cursor` on, until about `budget` buckets and items have been looked at, live or not.
+    /// Returns the next cursor, `None` at the end. An item that is present all the time is visited at least once; one that a
+    /// split moves may be visited twice.
     pub fn walk(&self, cursor: u64, budget: usize, now: u32, mut visit: impl FnMut(&[u8], &Item)) -> Option<u64> {
         let epoch = self.epoch_unchanged(now);
         let mut key = List::with_capacity(crate::verbs::KEY_LEN_MAX);
@@ -457,7 +456,7 @@ impl Region {
                         Look::Corrupt => break,
                     };
                     key.clear();
-                    // It has the room already.
+                    // `out` has the space already.
                     let _ = self
                         .memory
                         .append_to(seen.at + seen.header.key_offset(), seen.header.key_len(), key);
@@ -466,7 +465,7 @@ impl Region {
                         continue;
                     }
                     if self.has_checksums() && self.append_verified(&seen, key, &item, false, &mut Vec::new()).is_err() {
-                        // It was replaced meanwhile, or it is damaged.
+                        // The item was replaced meanwhile, or it is corrupted.
                         match word.same_but_frequency(Slot(self.slot(place.at).load(Relaxed))) {
                             true => break,
                             false => continue,
@@ -484,7 +483,7 @@ impl Region {
     }
 }
 
-/// A word is purged before its segment's generation moves on, so a mismatch is either over by now or damage.
+/// A word is purged before its segment's generation moves on. So after a mismatch the word is gone by now, or it is corrupted.
 #[inline(always)]
 fn unlooked(slot: &AtomicU64, word: Slot) -> Look<Seen> {
     if is_same(slot, word) { Look::Corrupt } else { Look::Moved }

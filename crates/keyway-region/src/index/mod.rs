@@ -1,15 +1,16 @@
 //! Room `index`: buckets and their slots, each of which leads to one item.
 //!
-//! Holds look-up (`lookup`), changing a key (`change`, `insert`, and `quick` for the common case), the one publish of each kind of change (`publish`), splits (`split`), durable
-//! mode's part of it (`persist`), the hints beside the slots (`hints`), and the items that left it unasked (`evicted`).
+//! Holds look-up (`lookup`), changing a key (`change`, `insert`, and the fast path `quick`), the publish of each kind of change
+//! (`publish`), splits (`split`), durable mode's part of it (`persist`), the hints beside the slots (`hints`), and items that
+//! leave it unasked (`evicted`).
 //!
-//! - Every change of a key is one compare-and-swap of one slot. Before it the change is invisible; after it nothing is left to repair
-//!   before the next operation.
+//! - Every change of a key is one compare-and-swap of one slot. Before it the change is invisible. After it nothing has to be
+//!   repaired before the next operation.
 //! - A key has at most one confirmed slot, in one of its two buckets, or in its third.
-//! - A reader believes nothing of an item before it has read the slot, the segment's generation, and the slot again.
-//! - A frozen slot belongs to a split, which any thread that comes upon it finishes.
+//! - A reader relies on nothing of an item before it has read the slot, the segment's generation, and the slot again.
+//! - A frozen slot belongs to a split. Any thread that finds one finishes the split.
 //!
-//! Only this room knows where a slot is ([`Place`]): no other one can store its word.
+//! Only this room knows where a slot is ([`Place`]): no other room can store its word.
 //!
 //! Never: writes an item's bytes, or chooses what is evicted.
 

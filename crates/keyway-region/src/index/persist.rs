@@ -1,4 +1,4 @@
-//! Slots in durable mode: a word says with its dirty bit that it may not be persistent yet, and no thread acts on it before it is.
+//! Slots in durable mode: a word's dirty bit says that it may not be persistent yet, and no thread acts on the word before it is.
 
 use crate::atomics::{Relaxed, Release};
 use crate::index::lookup::Place;
@@ -8,19 +8,19 @@ use crate::layout::slot::Slot;
 use crate::region::Region;
 
 impl Region {
-    /// Makes a slot's word persistent, whoever wrote it, and then clears its dirty bit.
+    /// Makes a slot's word persistent, no matter which thread wrote it, and then clears its dirty bit.
     #[cold]
     #[inline(never)]
     #[cfg_attr(feature = "observe", track_caller)]
     pub(super) fn persist_word(&self, at: usize, word: Slot) {
         if self.is_read_only {
-            // Only damage explains the bit: a strict region is not mapped so.
+            // A region in durable mode is never mapped read-only, so the bit means that shared memory is corrupted.
             return;
         }
         self.write_back(at, 8);
         self.barrier();
-        // A word with this bit is written once, so the exchange cannot mean a later one. Not written back: a bit that
-        // survives costs whoever meets it a write-back.
+        // A word with this bit is written once, so the exchange cannot hit a later one. The cleared bit is not written back: if
+        // the bit survives, the next thread that finds it writes back once more.
         // PAIRS: settled: the loads of slots: a thread that finds the bit gone comes after the barrier.
         let _ = self.slot(at).compare_exchange(word.0, word.settled().0, Release, Relaxed);
     }
@@ -29,7 +29,7 @@ impl Region {
     #[cfg_attr(feature = "observe", track_caller)]
     pub(crate) fn vacate(&self, at: usize, word: Slot) -> bool {
         let gone = if self.is_strict() { word.removed() } else { Slot::EMPTY };
-        // PAIRS: changes: the loads of slots: a thread that sees the removal sees what its maker had changed before.
+        // PAIRS: changes: the loads of slots: a thread that sees the removal sees what the removing thread had changed before.
         let done = self.slot(at).compare_exchange(word.0, gone.0, Release, Relaxed).is_ok();
         if done && self.is_strict() {
             self.persist_word(at, gone);
@@ -37,8 +37,7 @@ impl Region {
         done
     }
 
-    /// Takes a tentative word out, whoever put it there: an insert that was not confirmed, or a removal that may not be
-    /// persistent yet.
+    /// Removes a tentative word of any thread: an insert that was not confirmed, or a removal that may not be persistent yet.
     #[cfg_attr(feature = "observe", track_caller)]
     pub(crate) fn abort(&self, place: Place, word: Slot) {
         if word.is_dirty() {
@@ -48,14 +47,14 @@ impl Region {
         }
     }
 
-    /// Takes the tentative word of a dead thread out, which its record says to be at this offset. A damaged record names no slot.
+    /// Removes the tentative word of a dead thread, whose record names this offset. A corrupted record names no slot.
     pub(crate) fn abort_at(&self, at: usize, word: Slot) {
         if self.is_index_slot(at) {
             let _ = self.slot(at).compare_exchange(word.0, Slot::EMPTY.0, Relaxed, Relaxed);
         }
     }
 
-    /// Puts a word into a slot of a region that nobody uses.
+    /// Stores a word into a slot of a region that no other process uses.
     pub(crate) fn repair_word(&self, place: Place, word: Slot) {
         self.slot(place.at).store(word.0, Relaxed);
     }
@@ -70,7 +69,7 @@ impl Region {
         self.has(segment) && State(self.header(segment).state.load(Relaxed)).kind() == Some(Kind::Index)
     }
 
-    /// Starts to write the buckets of a key back: that no word there leads to some place is about to be relied on.
+    /// Starts to write back a key's buckets, before the caller relies on it that no word in them leads to some place.
     #[cfg_attr(feature = "observe", track_caller)]
     pub(crate) fn write_back_buckets(&self, hash: u64) {
         if self.is_strict()
@@ -82,7 +81,7 @@ impl Region {
         }
     }
 
-    /// Before a split's table word moves on: everything that a reader of the new count relies on, whoever wrote it.
+    /// Before a split advances the table word: makes persistent all that a reader of the new count relies on, whichever thread wrote it.
     pub(super) fn persist_split(&self, split: Split) {
         if !self.is_strict() {
             return;

@@ -1,6 +1,7 @@
-//! Publishing: the compare-and-swaps of slots that make a change true.
+//! Publishing: the compare-and-swaps of slots that make changes visible.
 //!
-//! The word of an item is swapped only by a thread whose intent names the item's segment ([`Session::hold`]), or that has claimed it.
+//! The word of an item is swapped only by a thread whose intent (hazard pointer) names the item's segment ([`Session::hold`]),
+//! or that has claimed the segment.
 
 use crate::atomics::{Acquire, AtomicU64, Relaxed, Release};
 use crate::index::lookup::{Look, Place};
@@ -13,12 +14,12 @@ use crate::region::Region;
 use crate::session::Session;
 
 impl Region {
-    /// Leads a slot to the copy of its item. `false`: the slot has changed.
+    /// Makes a slot lead to the copy of its item. `false`: the slot has changed.
     pub(crate) fn move_item(&self, place: Place, word: Slot, copy: Slot) -> bool {
         let slot = self.slot(place.at);
         let word = if mutants::is(Mutant::RelocateInTwoSteps) {
             let _ = slot.compare_exchange(word.0, Slot::EMPTY.0, Relaxed, Relaxed);
-            // So that another thread sees it.
+            // Gives another thread the chance to see it.
             std::thread::yield_now();
             Slot::EMPTY
         } else {
@@ -48,17 +49,17 @@ impl Region {
 }
 
 impl Session {
-    /// Stores the intent for a word's segment and re-reads its slot. The word as it is now, if it names the same item.
+    /// Stores the intent for a word's segment and re-reads its slot. Returns the slot's current word, if it names the same item.
     #[inline(always)]
     pub(crate) fn hold(&self, slot: &AtomicU64, word: Slot) -> Option<Slot> {
         self.held.set(word);
         self.intend(OPERATION, word.segment());
-        // PAIRS: item: the publish of the word that stands there now. That the load is not before the intent is the fence of `intend`.
+        // PAIRS: item: the publish of the word that is there now. The fence of `intend` keeps this load after the intent.
         let now = Slot(slot.load(Acquire));
         (!now.is_frozen() && now.same_but_frequency(word)).then_some(now)
     }
 
-    /// The same, and the item to which the word leads.
+    /// As [`Self::hold`]; returns the item to which the word leads.
     pub(crate) fn hold_item(&self, place: Place, word: Slot) -> Option<Seen> {
         let slot = self.region.slot(place.at);
         match self.region.look(slot, self.hold(slot, word)?) {
@@ -67,8 +68,8 @@ impl Session {
         }
     }
 
-    /// Compare-and-swap of a slot from an item's word, whose frequency may meanwhile have changed, to its successor, who keeps
-    /// the frequency: it is the key that is wanted often.
+    /// Compare-and-swap of a slot from an item's word to its successor. The frequency may have changed meanwhile; the successor
+    /// keeps it, because it counts how often the key is wanted.
     #[inline(always)]
     pub(crate) fn swap(&self, slot: &AtomicU64, mut from: Slot, to: Slot) -> bool {
         if mutants::is(Mutant::OverwriteInTwoSteps) && slot.compare_exchange(from.0, Slot::EMPTY.0, Relaxed, Relaxed).is_ok() {
@@ -80,7 +81,7 @@ impl Session {
         }
     }
 
-    /// The same for a word that is still the same. The error: the word as it is now.
+    /// As [`Self::swap`], for a word that has not changed at all. The error: the slot's current word.
     #[inline(always)]
     fn swap_same(&self, slot: &AtomicU64, from: Slot, to: Slot) -> Result<(), Slot> {
         let to = if to.is_empty() {
@@ -112,8 +113,8 @@ impl Session {
         false
     }
 
-    /// Takes the word of an item that is not as it was written out of the index: a miss is all that it could ever give. What
-    /// the item says of itself is not believed any more; a large value's segments are found without a head.
+    /// Takes a corrupted item's word out of the index: a get could only ever miss. What the item says of itself is not trusted
+    /// any more; a large value's segments are found without a head.
     pub(crate) fn remove_damaged(&self, place: Place, word: Slot) {
         self.count(Counter::corrupt, 1);
         if self.region.has_checksums() && !word.is_frozen() && self.region.vacate(place.at, word) {
@@ -122,12 +123,12 @@ impl Session {
         }
     }
 
-    /// Replaces an item's word by a new item's; persistent behind this. The new item already is, in its place.
+    /// Replaces an item's word by a new item's, and makes that persistent. The new item itself is persistent already.
     pub(super) fn put_over(&self, place: Place, from: Slot, to: Slot) -> bool {
         self.swap_and_persist(place, from, self.region.dirty(to))
     }
 
-    /// Takes an item's word out, whose frequency may meanwhile have changed; persistent behind this.
+    /// Removes an item's word, whose frequency may have changed meanwhile, and makes that persistent.
     pub(super) fn take_out(&self, place: Place, from: Slot) -> bool {
         let to = if self.region.is_strict() {
             from.removed()
@@ -147,7 +148,7 @@ impl Session {
         })
     }
 
-    /// Evicts the item of a word to make room in its bucket.
+    /// Evicts the item of a word to free a slot in its bucket.
     pub(super) fn evict_word(&self, place: Place, word: Slot, epoch: u64, now: u32) {
         let slot = self.region.slot(place.at);
         let Some(word) = self.hold(slot, word) else { return };
@@ -170,7 +171,7 @@ impl Session {
         self.counted_eviction(word, || self.region.vacate(place.at, word))
     }
 
-    /// Takes a word out of the index that leads to nothing.
+    /// Removes a word that leads to nothing from the index.
     #[cold]
     pub(super) fn drop_corrupt(&self, place: Place, word: Slot) {
         self.count(Counter::corrupt, 1);

@@ -1,10 +1,10 @@
-//! The way that most writes take: the key has an item, nobody is in the way, and nothing is as it rarely is.
+//! Fast path for writes: one attempt for the common case; anything unusual falls back to [`Session::change`].
 //!
-//! It is one attempt, by the steps of `publish.rs`, compiled into each verb, so that what goes from one step to the next stays in
-//! registers and nothing rare is on the way. Where anything is not as usual it is given up (`None`), and the verb begins anew by
-//! [`Session::change`]; what may have been written by then is never published, and dead. Not usual are: strict regions and those with
-//! checksums, counted changes, frozen, dirty and tentative words, a second word with the same tag, third buckets, large values, an extent
-//! without room.
+//! Its steps are those of `publish.rs`. It is compiled into each verb, so that values stay in registers from one step to the
+//! next, and no code for rare cases is in between. On anything unusual it gives up (`None`), and the verb begins again with
+//! [`Session::change`]; an item that it has already written is never published, and is dead. Unusual are: durable mode, regions
+//! with checksums, counted changes, frozen, dirty and tentative words, a second word with the same tag, third buckets, large
+//! values, an extent without space.
 
 use crate::atomics::{Acquire, AtomicU64};
 use crate::decimal::{self, By, Digits};
@@ -21,15 +21,15 @@ use crate::region::ttl;
 use crate::session::Session;
 use crate::verbs::Item;
 
-/// What a quick look found.
+/// The result of a quick look.
 enum Found<'r> {
     /// a confirmed word with the key's tag
     Tagged(Tagged<'r>),
-    /// none, in these two buckets
+    /// no such word in these two buckets
     Absent(Table, [(u64, usize); 2]),
 }
 
-/// A word that leads to the key's item, in all likelihood.
+/// A word that very probably leads to the key's item.
 #[derive(Clone, Copy)]
 struct Tagged<'r> {
     place: Place,
@@ -66,7 +66,8 @@ impl Session {
         removed
     }
 
-    /// Counts, with nothing compared, and nothing given to the item but its value: what that is now, and what is known of the item.
+    /// Increments or decrements, without a comparison, and changes nothing of the item but its value. Returns the new value, and
+    /// what is known of the item.
     #[inline(always)]
     pub(crate) fn count_quickly(&self, key: &Key<'_>, by: By, now: u32) -> Option<(u64, Item)> {
         self.begin_quickly()?;
@@ -85,7 +86,7 @@ impl Session {
         counted
     }
 
-    /// Begins an attempt, which [`Self::end_operation`] ends, if the region and the session are as usual.
+    /// Begins an attempt, if nothing is unusual about the region and the session. [`Self::end_operation`] ends it.
     #[inline(always)]
     fn begin_quickly(&self) -> Option<()> {
         (self.region.is_plain() && self.enter_known()).then_some(())
@@ -97,7 +98,7 @@ impl Session {
         match self.look_quickly(key)? {
             Found::Tagged(tagged) => {
                 let (at, stamp) = ((tagged.led.segment, tagged.led.offset), stamp_over(tagged.led.life, epoch));
-                // The new item is written while the old one, which is in no cache perhaps, is on its way.
+                // The new item is written while the old one is being fetched, perhaps from memory.
                 let written = self.write_over(key, draft, value, stamp, at, now)?;
                 let here = self.hold_quickly(key, tagged)?;
                 self.replace_quickly(here, draft, written, now)
@@ -173,7 +174,7 @@ impl Session {
         Some((value, item))
     }
 
-    /// Both buckets, whichever the key is in: it is as likely in the one as in the other, and a processor guesses that badly.
+    /// Searches both buckets, even if the key is in the first: each is equally likely, and a processor predicts such a branch badly.
     #[inline(always)]
     fn look_quickly(&self, key: &Key<'_>) -> Option<Found<'_>> {
         let region = &*self.region;
@@ -207,8 +208,8 @@ impl Session {
         Some(Found::Tagged(Tagged { place, slot, word, led }))
     }
 
-    /// Looks whether it is the key's item, stores the intent for its segment, and makes sure that the item is still there: from then on
-    /// it does not change.
+    /// Checks that it is the key's item, stores the intent for its segment, and makes sure that the item is still there. From
+    /// then on it does not change.
     #[inline(always)]
     fn hold_quickly<'r>(&self, key: &Key<'_>, Tagged { place, slot, word, led }: Tagged<'r>) -> Option<Here<'r>> {
         let region = &*self.region;
@@ -219,8 +220,8 @@ impl Session {
             return None;
         }
         let word = self.hold(slot, word)?;
-        // The key was read before the intent. All forty bits of the generation are the same behind it, so it is the same life of the
-        // segment, which does not end before the intent does.
+        // The key was read before the intent. All forty bits of the generation are the same after it, so the segment was not
+        // recycled, and it will not be while the intent stands.
         (region.still(&seen) && !seen.header.is_large()).then_some(Here { place, slot, word, seen })
     }
 
@@ -232,11 +233,11 @@ impl Session {
         written: Written,
         now: u32,
     ) -> Option<Written> {
-        // Above the unique that the old item's place gives it: that was looked at before it was written.
+        // The new unique must exceed the one that the old item's place gives it, which was checked before the item was written.
         if seen.header.has(flag::CAS) && draft.cas.is_none() && written.cas <= self.region.unique_to_exceed(&seen) {
             return None;
         }
-        // PUBLISH: the new item. Its extent's tail is out already; recovery leaves whichever word is in the slot.
+        // PUBLISH: the new item. Its extent's tail is out already. Recovery leaves the word that it finds in the slot, old or new.
         if !self.swap(slot, word, written.word) {
             return None;
         }
@@ -244,7 +245,7 @@ impl Session {
         Some(written)
     }
 
-    /// Puts an item where none is. An error is met again by the way that this one is given up for.
+    /// Puts an item where there is none. On an error it gives up: the general code meets the error again.
     #[inline(never)]
     fn put_new(
         &self,
@@ -265,13 +266,13 @@ impl Session {
         self.put_once(key, &absent, draft, epoch, now)
     }
 
-    /// The number that an item's value says, its length, bytes, and its digits, unless they are more than eight; if it is nothing but one to
-    /// sixteen decimal digits, or up to eight with blanks behind them.
+    /// The number in an item's value, its length in bytes, and its digits, unless they are more than eight. Only for a value of
+    /// one to sixteen decimal digits, or of up to eight with blanks after them.
     #[inline(always)]
     fn number(&self, seen: &Seen) -> Option<(u64, usize, Option<Digits>)> {
         let (header, len) = (seen.header, seen.header.value_len());
         let memory = &self.region.memory;
-        // Header and key before it are more than eight bytes together with it.
+        // The bytes before the value are read with it, and ignored: header and key, and before a short key what precedes the item.
         let end = seen.at + header.value_offset() + len;
         if len == 0 || len > 2 * decimal::SHORT_MAX {
             return None;

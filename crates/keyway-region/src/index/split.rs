@@ -1,7 +1,7 @@
-//! The index grows: linear hashing by splits that anybody can finish.
+//! The index grows: linear hashing by splits that any thread can finish.
 //!
 //! The steps are those of `model/region_protocol.py` ("Split number t"), in their order. Each is idempotent and done by
-//! compare-and-swap, so a splitter that stops anywhere blocks nobody: whoever meets a frozen slot finishes the split.
+//! compare-and-swap. So a splitter that stops anywhere blocks no other thread: a thread that meets a frozen slot finishes the split.
 
 #[cfg(all(test, feature = "observe"))]
 mod late;
@@ -21,23 +21,23 @@ use crate::region::Region;
 use crate::session::{ITEMS_BATCH, Session};
 use crate::verbs::KEY_LEN_MAX;
 
-/// The index begins to double when this many of 100 slots are taken. In a table that grows by splits no insert below it has
-/// been seen to find both of its buckets full (simulated to 2^20 buckets: none up to 0.65, 1 in 10^6 before 0.70, 1 in 20,000
-/// before 0.75; a split halves a bucket at random, so the loads are less even than in a table that never grew).
+/// The index begins to double when this many of 100 slots are taken. Below it, in a table that grows by splits, no insert was
+/// seen to find both of its buckets full (simulated to 2^20 buckets: none up to 0.65, 1 in 10^6 before 0.70, 1 in 20,000 before
+/// 0.75; a split halves a bucket at random, so the loads are less even than in a table that never grew).
 const GROW_AT_PERCENT: u64 = 65;
-/// The index gets no larger than what the items that will be there when memory is full need at this load. Less leaves bytes
-/// of empty slots that no item pays for; more evicts from full buckets what memory would have room for. Simulated in steady
-/// state, with any part of a round done and a third bucket for what finds two full: 0.1 to 0.3 % of the items are missing at
-/// 75, 1 % at 80, 2 % at 85.
+/// The index grows until the items that fit into full memory would load it by this many percent, and no further. A lower value
+/// wastes bytes on empty slots for which there are no items; a higher one evicts from full buckets items for which memory has
+/// room. Simulated in steady state, at any point of a round, with a third bucket for keys whose two are full: 0.1 to 0.3 % of
+/// the items are missing at 75, 1 % at 80, 2 % at 85.
 const FULL_PERCENT: u64 = 75;
-/// While items are being evicted for room the index grows only above this: their number goes up and down a little.
+/// While items are evicted to make space, the index grows only above this, because their number goes up and down a little.
 const GROW_AT_PERCENT_WHEN_FULL: u64 = 80;
-/// Below this, of the slots that there were before the round, an insert that finds all three of its buckets full does not grow the index: in
-/// a simulated table none does, so these buckets are full of keys with one hash, which no growth takes apart.
+/// An insert that finds all three of its buckets full does not grow the index below this percentage of the slots from before the
+/// round. In a simulated table no buckets are full then. So these are full of keys with one hash, which growth does not separate.
 const GROW_FROM_PERCENT: u64 = 60;
-/// Buckets split by each insert while the index doubles: it is done before the load has risen by a hundredth.
+/// Buckets that each insert splits while the index doubles: the round is done before the load has risen by a hundredth.
 const SPLITS_PER_INSERT: usize = 4;
-/// Buckets split at a time by an insert that finds all of its buckets full.
+/// Buckets that an insert splits at a time when all of its buckets are full.
 const SPLITS_FOR_ROOM: usize = 256;
 /// The index never takes more than one in this many segments.
 const INDEX_SHARE_MAX: usize = 2;
@@ -68,7 +68,7 @@ impl Region {
         }
     }
 
-    /// The confirmed word inside a frozen one. Its frequency was lost to the mark; the hint says whether there was any.
+    /// The confirmed word inside a frozen one. The mark has overwritten its frequency; the hint says whether it had any.
     fn thawed(&self, place: Place, word: Slot) -> Slot {
         word.thaw().with_frequency(u64::from(self.is_fetched(place)))
     }
@@ -92,7 +92,7 @@ impl Region {
 }
 
 impl Session {
-    /// After an insert: begins a doubling when the index has become full enough, and does a share of one that is under way.
+    /// After an insert: begins to double the index when it is full enough, and does a share of a doubling that is under way.
     #[inline]
     pub(super) fn grow_a_little(&self, now: u32) {
         let table = self.region.table();
@@ -104,14 +104,14 @@ impl Session {
         if self.index_suffices(items, slots) {
             return;
         }
-        // Its segments are taken from the reserve too.
+        // New segments for the index come from the reserve of free segments too.
         self.pay(SPLITS_PER_INSERT * (bucket::SIZE + SLOTS), now);
         self.grow(SPLITS_PER_INSERT, now);
     }
 
-    /// Whether this many slots will do when memory is full, if the items to come are like those that are there.
+    /// Whether this many slots suffice when memory is full, if future items are like the present ones.
     pub(super) fn index_suffices(&self, items: u64, slots: u64) -> bool {
-        // The count drifts by what the dead did not count; below zero is none.
+        // The count drifts, because dead threads did not report theirs; a negative one means none.
         if items > u64::MAX / 2 {
             return true;
         }
@@ -122,24 +122,24 @@ impl Session {
         items.saturating_mul(all) / used.max(1) <= slots * FULL_PERCENT / 100
     }
 
-    /// An insert found all of its buckets full. `true`: buckets were split, there may be room now.
+    /// An insert found all of its buckets full. `true`: buckets were split, there may be an empty slot now.
     #[cold]
     pub(super) fn grow_for_room(&self, prepared: &mut Prepared, now: u32) -> bool {
         let items = self.region.superblock().items.load(Relaxed);
         let table = self.region.table();
-        // Keys with one hash have the room of their three buckets. What this round has not split yet is as full as if there were no round.
+        // Keys with one hash only have their three buckets. Buckets that this round has not split yet are as full as before it.
         let untold = self.region.threads() as u64 * ITEMS_BATCH;
         let have_one_hash = items.saturating_add(untold) < table.base * SLOTS as u64 * GROW_FROM_PERCENT / 100;
         if have_one_hash || self.limits.evict && self.index_suffices(items, table.count * SLOTS as u64) {
             return false;
         }
-        // A new segment for the index may take an eviction, whose copies may close the extent that the prepared item is in:
-        // from then on the item may not be published any more.
+        // A new segment for the index may need an eviction, whose copies may close the extent of the prepared item. After that
+        // the item must not be published any more.
         self.discard(prepared);
         self.grow(SPLITS_FOR_ROOM, now)
     }
 
-    /// Splits up to `splits` buckets, not beyond the end of a round. `false`: the index cannot grow now.
+    /// Splits up to `splits` buckets, at most to the end of a round. `false`: the index cannot grow now.
     #[cold]
     pub(crate) fn grow(&self, splits: usize, now: u32) -> bool {
         for done in 0..splits {
@@ -168,7 +168,7 @@ impl Session {
             && (self.region.hint(bucket, 0).is_some() || self.prepare_segment(Kind::Hints, self.region.hint_entry(bucket), now))
     }
 
-    /// Steps 1 to 4 of a split. Anybody, any number of times, however late. `true`: this call advanced the table word.
+    /// Steps 1 to 4 of a split. Any thread may call it, any number of times, however late. `true`: this call advanced the table word.
     pub(super) fn help_split(&self, split: Split) -> bool {
         let region = &self.region;
         let (Some(source), Some(target)) = (region.places(split.source), region.places(split.target)) else {
@@ -210,20 +210,20 @@ impl Session {
                 new.store(old.load(Relaxed), Relaxed);
             }
         }
-        // 3. PUBLISH: the table word. Before it the old bucket is the truth (frozen words are read as confirmed ones), behind
-        // it both are.
+        // 3. PUBLISH: the table word. Before it the old bucket holds the truth (frozen words are read as confirmed ones), after
+        // it both do.
         region.persist_split(split);
         let done = region.advance_table(split.target);
-        // 4. Thaw what stays, empty what went.
+        // 4. Thaw the words that stay, empty the slots of those that moved.
         self.finish(split);
         done
     }
 
-    /// Step 1 for one slot. `false`: the split is over, we are late.
+    /// Step 1 for one slot. `false`: the split is over, this thread is late.
     fn freeze(&self, place: Place, split: Split) -> bool {
         let region = &self.region;
         for _ in 0..ATTEMPTS_MAX {
-            // PAIRS: freeze: the exchange below, in another thread: the table word that is read after this is that of its split.
+            // PAIRS: freeze: the exchange below, in another thread: the table word that is read after this is at least that of its split.
             let word = Slot(region.slot(place.at).load(Acquire));
             if word.is_frozen() {
                 if word.mark() == split.round {
@@ -241,7 +241,7 @@ impl Session {
                 continue;
             }
             if word.is_dirty() {
-                // A frozen word has no room to say that it is not persistent yet.
+                // A frozen word has no bit to say that it is not persistent yet.
                 region.persist_word(place.at, word);
                 continue;
             }
@@ -257,7 +257,7 @@ impl Session {
         false
     }
 
-    /// Step 4 of the split that was done last.
+    /// Step 4 of the most recent split.
     pub(crate) fn finish_last_split(&self) {
         if let Some(split) = self.region.table().last_split(self.region.buckets_initial()) {
             self.finish(split);
@@ -286,7 +286,7 @@ impl Session {
             return;
         }
         self.intend(UPKEEP, word.segment());
-        // PAIRS: item: the publish of the word that stands there now, as in `hold`.
+        // PAIRS: item: the publish of the word that is there now, as in `hold`.
         if slot.load(Acquire) == word.0 {
             match region.key_hash(place.at, word) {
                 KeyHash::Of(hash) => {
@@ -307,8 +307,8 @@ impl Session {
         self.relent(UPKEEP);
     }
 
-    /// A writer met a frozen slot: finish the split if it is under way, this slot if it is done. The table word is read
-    /// after the slot.
+    /// For a writer that met a frozen slot: finishes the split if it is under way, or this slot if the split is done. The table
+    /// word is read after the slot.
     pub(crate) fn unfreeze(&self, place: Place, word: Slot) {
         let region = &self.region;
         if mutants::is(Mutant::WaitOnFrozen) {

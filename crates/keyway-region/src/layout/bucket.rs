@@ -13,9 +13,9 @@ pub const SIZE: usize = SLOTS * 8;
 /// The table at one moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Table {
-    /// buckets there are
+    /// present number of buckets
     pub count: u64,
-    /// buckets there were when the round began: `initial` times a power of two, at most `count`
+    /// number of buckets when the round began: `initial` times a power of two, at most `count`
     pub base: u64,
 }
 
@@ -61,7 +61,7 @@ impl Table {
 /// One split: its two buckets and its round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Split {
-    /// the bucket that is divided
+    /// the bucket that is split
     pub source: u64,
     /// the bucket that it makes; also the table word until the split is done
     pub target: u64,
@@ -70,7 +70,7 @@ pub struct Split {
 }
 
 impl Split {
-    /// The split that freezes this bucket with this mark; `None` when the bucket is too high for that round.
+    /// The split that freezes this bucket with this mark; `None` when the bucket's number is too high for that round.
     pub fn of(bucket: u64, mark: u32, initial: u64) -> Option<Self> {
         let base = initial << mark;
         (mark < ROUNDS_MAX && bucket < base).then_some(Self {
@@ -80,7 +80,7 @@ impl Split {
         })
     }
 
-    /// Where a key with these choices goes: whether to the new bucket.
+    /// Whether a key with these choices moves to the new bucket.
     pub fn moves(self, choices: [u64; 3]) -> bool {
         let wide = 2 * (self.target - self.source) - 1;
         choices

@@ -1,9 +1,9 @@
 //! The layout's fingerprint: one number for everything that two programs must agree on to share a region.
 //!
-//! It is computed at compile time from [`INPUTS`]: where each field of each shared structure lies, which bits the fields of each word
-//! have, where the arrays of a region begin, the order of the counters, and the constants that give stored bytes their meaning. A region's
-//! superblock carries it, and a program uses only regions that carry its own. What no input shows (another meaning of the same bits)
-//! raises [`superblock::VERSION`], which is an input too.
+//! It is computed at compile time from [`INPUTS`]: the offset of each field of each shared structure, the bits of each word's
+//! fields, the offsets of a region's arrays, the order of the counters, and the constants that give stored bytes their meaning.
+//! A region's superblock contains it, and a program uses only regions that have the program's own. A change that no input shows
+//! (another meaning of the same bits) increments [`superblock::VERSION`], which is an input too.
 
 use super::bucket::{self, Table};
 use super::item::{self, Header, flag};
@@ -21,10 +21,10 @@ use crate::index;
 use crate::log;
 use crate::{hash, region, verbs};
 
-/// The layout that this program has.
+/// The layout of this program.
 pub const FINGERPRINT: u64 = of(INPUTS, &Counters::NAMES);
 
-/// What the fingerprint is made of: what it is called, and its value.
+/// An input of the fingerprint: its name and its value.
 type Input = (&'static str, u64);
 
 const INPUTS: &[&[Input]] = &[
@@ -204,7 +204,7 @@ const INDEX: &[Input] = &[
     ("ghost: place of a hash", log::GHOST_SPREAD),
 ];
 
-/// What else stored numbers mean.
+/// The meaning of other stored numbers.
 const MEANINGS: &[Input] = &[
     ("format", superblock::VERSION),
     ("clock: seconds at creation", region::START_S),
@@ -255,7 +255,7 @@ const fn cursor(offset: usize, relocated: usize, spare: Spare) -> Cursor {
     }
 }
 
-/// Where the arrays of a region of this shape begin.
+/// The offsets of the arrays in a region of this shape.
 const fn arrays(shape: Shape) -> [Input; 11] {
     let layout = Layout::new(shape);
     [
@@ -273,7 +273,8 @@ const fn arrays(shape: Shape) -> [Input; 11] {
     ]
 }
 
-/// The fingerprint of these inputs, and of names whose order counts: FNV-1a with 64 bits (Fowler, Noll and Vo; draft-eastlake-fnv).
+/// The fingerprint of these inputs, and of names whose order matters: FNV-1a with 64 bits (Fowler, Noll and Vo;
+/// draft-eastlake-fnv).
 const fn of(inputs: &[&[Input]], names: &[&str]) -> u64 {
     let mut sum = 0xCBF2_9CE4_8422_2325;
     let mut groups = inputs;
@@ -287,7 +288,7 @@ const fn of(inputs: &[&[Input]], names: &[&str]) -> u64 {
     }
     let mut rest = names;
     while let [name, following @ ..] = rest {
-        // A byte that no name has keeps them apart.
+        // A byte that no name contains separates them.
         sum = add(add(sum, name.as_bytes()), &[0]);
         rest = following;
     }
@@ -336,7 +337,7 @@ mod tests {
         assert_ne!(of(INPUTS, &names[1..]), FINGERPRINT, "their number");
     }
 
-    /// No two fields of a word are the same bits, and those of a slot and of an item's header are all there are.
+    /// No two fields of a word share a bit, and the fields of a slot and of an item's header use all bits.
     #[test]
     fn the_samples_show_the_fields() {
         let slot: Vec<u64> = INDEX[..4].iter().chain(&INDEX[6..9]).map(|input| input.1).collect();

@@ -8,33 +8,33 @@
 //! large body (the value length is all ones):  value length 4 | checksum 4 | first link of the chain 8 | last link of the chain 8
 //! ```
 //!
-//! Both words together are handled as one, [`Header`], whose upper half is 0 without a lifetime. Items are padded to a multiple of
-//! 4 bytes. Expiry is a tick of the region's clock, 0 for never. A header is bytes from shared memory: [`Header::validate`]
-//! first.
+//! Both words together are handled as one, [`Header`], whose upper half is 0 without a lifetime. Items are padded to a multiple
+//! of 4 bytes. Expiry is a tick of the region's clock, 0 for never. A header consists of bytes from shared memory: call
+//! [`Header::validate`] first.
 //!
 //! In a region with checksums ([`crate::layout::superblock::CHECKSUMS`]) four bytes of checksum follow the value, and count as
-//! part of it; a large item's stands in its body, and is 0 in other regions.
+//! part of it. A large item's checksum is in its body, and is 0 in other regions.
 
 use crate::verbs::KEY_LEN_MAX;
 
-/// Flags and marks, where they stand in a [`Header`].
+/// Flags and marks, at their bits in a [`Header`].
 pub mod flag {
     /// 4 bytes of client flags follow
     pub const CLIENT_FLAGS: u64 = 1 << 28;
     /// 8 bytes of CAS unique follow: a relocated or touched item, or one whose CAS unique the client chose
     pub const CAS: u64 = 1 << 29;
-    /// no slot names it any more: the one change that a published item sees, made by whoever took its word out of the index,
-    /// under the intent that keeps the segment from being recycled meanwhile
+    /// no slot names it any more. This is the only change to a published item. It is made by the thread that took its word out
+    /// of the index, under the intent that prevents the segment's recycling meanwhile
     pub const DEAD: u64 = 1 << 30;
     /// a lifetime follows: the item has an expiry, or a mark
     pub const LIFETIME: u64 = 1 << 31;
     /// mark: stale (meta flag X)
     pub const STALE: u64 = 1 << 32;
-    /// mark: somebody won the right to recache it (meta flag Z)
+    /// mark: a client has won the right to recache it (meta flag Z)
     pub const WIN_SENT: u64 = 1 << 33;
     /// mark: the key came in base64
     pub const BINARY_KEY: u64 = 1 << 34;
-    /// What may be said of an item before it is written.
+    /// What can be given for an item before it is written.
     pub const GIVEN: u64 = CLIENT_FLAGS | CAS | MARKS;
     /// All marks.
     pub const MARKS: u64 = STALE | WIN_SENT | BINARY_KEY;
@@ -48,7 +48,7 @@ pub const LIFETIME_OFFSET: usize = HEADER_SIZE;
 pub const LIFETIME_SIZE: usize = 4;
 /// Items begin at multiples of it.
 pub const ALIGNMENT: usize = 4;
-/// Smallest item, bytes: header and lifetime, there or not, can be read from any.
+/// Smallest item, bytes: header and lifetime can be read from any item, even if it has no lifetime.
 pub const SIZE_MIN: usize = 8;
 /// Bytes of a large item's body.
 pub const LARGE_BODY_SIZE: usize = 24;
@@ -56,10 +56,10 @@ pub const LARGE_BODY_SIZE: usize = 24;
 pub const CHECKSUM_SIZE: usize = 4;
 /// Latest expiry that fits, a tick of the region's clock (80 years, [`crate::Moment`]); later ones are cut to it.
 pub const EXPIRY_MAX: u32 = (1 << 29) - 1;
-/// Longest value that the header can say, bytes.
+/// Longest value whose length fits into the header, bytes.
 pub const INLINE_VALUE_MAX: usize = LARGE - 1;
 
-/// The value length that says: the value is in segments of its own.
+/// The value length that means: the value has segments of its own.
 pub(crate) const LARGE: usize = (1 << 20) - 1;
 const EXPIRY_SHIFT: u32 = 35;
 const OPTIONAL_SHIFT: u32 = 28;
@@ -69,7 +69,7 @@ const OPTIONAL_SHIFT: u32 = 28;
 pub struct Header(pub u64);
 
 impl Header {
-    /// Puts a header together; arguments within their bounds. `flags`: of [`flag::GIVEN`].
+    /// A header from arguments within their bounds. `flags`: of [`flag::GIVEN`].
     #[inline(always)]
     pub fn new(key_len: usize, value_len: usize, flags: u64, expiry: u32) -> Self {
         debug_assert!((1..=KEY_LEN_MAX).contains(&key_len) && value_len <= LARGE && flags & !flag::GIVEN == 0);
@@ -84,7 +84,7 @@ impl Header {
         Self::new(key_len, LARGE, flags, expiry)
     }
 
-    /// The same item's with these flags too.
+    /// The same header with these flags added.
     pub fn with(self, flags: u64) -> Self {
         Self::new(
             self.key_len(),
@@ -110,7 +110,7 @@ impl Header {
         }
     }
 
-    /// Whether the value is in segments of its own.
+    /// Whether the value has segments of its own.
     #[inline(always)]
     pub const fn is_large(self) -> bool {
         super::index(self.0) & LARGE == LARGE
@@ -128,7 +128,7 @@ impl Header {
         self.0 & flag::GIVEN
     }
 
-    /// The first word, of an item that no slot names any more.
+    /// The first word of the item once no slot names it any more.
     #[inline]
     pub fn dead_word(self) -> u32 {
         low(self.0 | flag::DEAD)
@@ -141,7 +141,7 @@ impl Header {
         (low(self.0), lifetime)
     }
 
-    /// From the first word; `lifetime` is asked for if it is there.
+    /// From the first word; `lifetime` is called if the item has one.
     #[inline]
     pub fn of(word: u32, lifetime: impl FnOnce() -> u32) -> Self {
         let word = u64::from(word);
@@ -152,7 +152,7 @@ impl Header {
         })
     }
 
-    /// The header as it was written: without what came later.
+    /// The header as it was written: without later changes.
     pub fn written(self) -> Self {
         Self(self.0 & !flag::DEAD)
     }
@@ -163,20 +163,20 @@ impl Header {
         (self.0 >> EXPIRY_SHIFT) as u32
     }
 
-    /// Whether the item's time is over.
+    /// Whether the item has expired.
     #[inline]
     pub fn is_expired(self, now: u32) -> bool {
         let expiry = self.expiry();
         expiry != 0 && expiry <= now
     }
 
-    /// From the item's start to its CAS unique, or to what follows in its place, bytes.
+    /// From the item's start to its CAS unique (or to what is there if it has none), bytes.
     #[inline]
     pub const fn cas_offset(self) -> usize {
         HEADER_SIZE + if self.0 & flag::LIFETIME == 0 { 0 } else { LIFETIME_SIZE }
     }
 
-    /// From the item's start to its client flags, or to what follows in their place, bytes.
+    /// From the item's start to its client flags (or to what is there if it has none), bytes.
     #[inline]
     pub const fn client_flags_offset(self) -> usize {
         self.cas_offset() + if self.0 & flag::CAS == 0 { 0 } else { 8 }
@@ -194,13 +194,13 @@ impl Header {
         self.key_offset() + self.key_len()
     }
 
-    /// All of the item, padding included, bytes.
+    /// Length of the whole item, padding included, bytes.
     #[inline(always)]
     pub fn size(self) -> usize {
         padded(self.value_offset() + self.value_len())
     }
 
-    /// The header, if it can be one of an item that has `room` bytes.
+    /// The header, if an item with `room` bytes can have it.
     #[inline(always)]
     pub fn validate(self, room: usize) -> Option<Self> {
         let key = self.key_len();

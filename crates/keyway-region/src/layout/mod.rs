@@ -1,7 +1,7 @@
-//! What the bytes of a region mean: one file a structure, each written once. `docs/region.md` tells the same to people.
+//! The meaning of a region's bytes: one file per structure, each written once. `docs/region.md` explains the same in prose.
 
-/// `fields!(Type { every, field })`: where each field of a shared structure lies, for [`fingerprint`]. A field that is left out does
-/// not compile.
+/// `fields!(Type { every, field })`: the offset of each field of a shared structure, for [`fingerprint`]. It does not compile if
+/// a field is missing.
 macro_rules! fields {
     ($type:ident { $($field:ident),* $(,)? }) => {
         impl $type {

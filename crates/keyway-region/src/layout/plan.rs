@@ -1,11 +1,11 @@
-//! Where everything lies in a region of a given size, and what of it must be backed by memory.
+//! The offset of everything in a region of a given size, and which parts of it must be backed by memory.
 //!
 //! ```text
 //! superblock | process slots | thread slots | segment words | segment headers | bucket directory | hint directory | ghost directory | segments
 //! ```
 //!
-//! The arrays are laid out for the most segments that the region can ever have, so that nothing moves when it grows; only
-//! the parts in use are backed. Offsets only, never pointers.
+//! The arrays have space for the most segments that the region can ever have, so that nothing moves when it grows; only the
+//! parts in use are backed. Offsets only, never pointers.
 
 use super::segment::{CELL_SIZE_MIN, CELLS_MAX, SIZE_MAX, SIZE_MIN, SegmentWords};
 use super::session::{ProcessSlot, ThreadSlot};
@@ -17,44 +17,44 @@ use core::ops::Range;
 pub const MEMORY_MIN: u64 = 2 << 20;
 /// Largest region, bytes: all segments that slots can name, at their largest.
 pub const MEMORY_MAX: u64 = (SEGMENTS_MAX * SIZE_MAX) as u64;
-/// A region's segments are the size that makes about this many of them: few enough for short tables, enough for eviction
-/// in small portions and for one open segment per TTL class.
+/// The segment size is chosen to give about this many segments: few enough for short tables, enough for eviction in small
+/// portions and for one open segment per TTL class.
 const SEGMENTS_WANTED: u64 = 1024;
-/// How far a region can be grown over its first size. All of that is mapped from the start, so it is address space that every process
-/// pays: 1 GiB for a region of 64 MiB.
+/// How many times its first size a region can grow to. All of that is mapped from the start, so every process pays for it in
+/// address space: 1 GiB for a region of 64 MiB.
 const GROWTH_MAX: usize = 16;
-/// What any region can be grown to, bytes, as far as the index's doublings reach: small ones cost little address space.
+/// The size to which any region can grow, in bytes, as far as the index can double: small regions cost little address space.
 const GROWN_MIN: usize = 1 << 30;
-/// How far the index's doublings reach.
+/// How many times its first size the index can grow to.
 const INDEX_GROWTH_MAX: usize = 1 << ROUNDS_MAX;
-/// Bytes of memory per bucket of the first index. Eight doublings later a bucket stands for 32 bytes, more items than fit.
+/// Bytes of memory per bucket of the first index. Eight doublings later there is a bucket for each 32 bytes: more slots than items fit.
 const MEMORY_PER_BUCKET: u64 = 8192;
 
-/// Fewest thread slots of a region, and so the fewest that can be asked for.
+/// Fewest thread slots of a region, and so the fewest that can be requested.
 pub const THREAD_SLOTS_MIN: usize = 32;
 /// Most thread slots of a region: an owner names one in 16 bits.
 const THREAD_SLOTS_MAX: usize = 1 << 15;
-/// Bytes of memory for each thread slot that can be asked for: the slots take a quarter of the memory at most.
+/// Bytes of memory for each thread slot that can be requested: the slots take a quarter of the memory at most.
 const MEMORY_PER_THREAD_MIN: u64 = 4096;
-/// One in so many slots is kept for servers.
+/// One in this many slots is reserved for servers.
 const SERVERS_SHARE: usize = 8;
-/// Process slots that are kept for servers at least: a server, and the one that takes over from it.
+/// Process slots reserved for servers, at least: a server, and the one that takes over from it.
 const SERVER_PROCESSES_MIN: usize = 2;
-/// Thread slots that are kept for servers at least: the four threads of two servers.
+/// Thread slots reserved for servers, at least: the four threads of two servers.
 const SERVER_THREADS_MIN: usize = 8;
 
 /// The ghost table takes one in this many segments at most: a fingerprint of 12 bits for each item of 102 bytes.
 const GHOSTS_SHARE: usize = 64;
 
-/// Processes that can be attached at a time, at most: what a lease word can name.
+/// Most processes that can be attached at a time: as many as a lease word can name.
 const PROCESS_SLOTS_MAX: usize = 1 << 14;
 
-/// The numbers that fix a layout, as they stand in the superblock.
+/// The numbers that determine a layout, as in the superblock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shape {
     /// bytes of a segment, a power of two
     pub segment_size: usize,
-    /// most segments that there can ever be
+    /// most segments that the region can ever have
     pub segments_max: usize,
     /// processes that can be attached at a time
     pub process_slots: usize,
@@ -67,7 +67,7 @@ pub struct Shape {
 }
 
 impl Shape {
-    /// Words that it takes in the superblock.
+    /// Words that a shape takes in the superblock.
     pub const WORDS: usize = 6;
 
     /// As words for the superblock.
@@ -124,7 +124,7 @@ impl Shape {
         usize::try_from(memory / MEMORY_PER_THREAD_MIN).map_or(THREAD_SLOTS_MAX, |n| n.clamp(THREAD_SLOTS_MIN, THREAD_SLOTS_MAX))
     }
 
-    /// The same shape with this many thread slots, and at least as many processes as it had: each process has a thread at least.
+    /// The same shape with this many thread slots, and at least as many processes as before: each process has at least one thread.
     #[must_use]
     pub fn with_thread_slots(self, thread_slots: usize) -> Self {
         Self {
@@ -134,13 +134,13 @@ impl Shape {
         }
     }
 
-    /// Process slots that a process may take: all but the last few, which are kept for servers.
+    /// Process slots that a process may take: all but the last few, which are reserved for servers.
     pub fn process_slots_for(&self, server: bool) -> usize {
         let kept = (self.process_slots / SERVERS_SHARE).max(SERVER_PROCESSES_MIN);
         self.process_slots.saturating_sub(if server { 0 } else { kept }).max(1)
     }
 
-    /// Thread slots that a thread of a process may take: all but the last few, which are kept for servers.
+    /// Thread slots that a thread of a process may take: all but the last few, which are reserved for servers.
     pub fn thread_slots_for(&self, server: bool) -> usize {
         let kept = (self.thread_slots / SERVERS_SHARE).max(SERVER_THREADS_MIN);
         self.thread_slots.saturating_sub(if server { 0 } else { kept }).max(1)
@@ -151,7 +151,7 @@ impl Shape {
         self.segment_size / bucket::SIZE
     }
 
-    /// Bytes of an extent's unit.
+    /// Bytes of a cell, the unit of extents.
     pub const fn cell_size(&self) -> usize {
         let least = self.segment_size / CELLS_MAX;
         if least > CELL_SIZE_MIN { least } else { CELL_SIZE_MIN }
@@ -168,7 +168,7 @@ impl Shape {
     }
 }
 
-/// The most segments that a region which begins with `now` of them can have.
+/// The most segments that a region can have which begins with `now` of them.
 fn segments_max(now: usize, segment_size: usize) -> usize {
     let small = now.saturating_mul(INDEX_GROWTH_MAX).min(GROWN_MIN / segment_size);
     now.saturating_mul(GROWTH_MAX).max(small).clamp(1, SEGMENTS_MAX)
@@ -177,7 +177,7 @@ fn segments_max(now: usize, segment_size: usize) -> usize {
 /// Byte offsets of everything.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layout {
-    /// what they follow from
+    /// the shape from which they are computed
     pub shape: Shape,
     /// process slots
     pub processes: usize,
@@ -195,7 +195,7 @@ pub struct Layout {
     pub ghost_directory: usize,
     /// the segments
     pub segments: usize,
-    /// all of it, at its largest
+    /// length of all of it, at its largest
     pub len_max: usize,
 }
 
@@ -233,7 +233,7 @@ impl Layout {
         self.segments + segment * self.shape.segment_size
     }
 
-    /// Offset of a process slot; its first byte is the one whose lock says that the process is alive.
+    /// Offset of a process slot. The lock on its first byte says that the process is alive.
     pub fn process(&self, slot: usize) -> usize {
         self.processes + slot * size_of::<ProcessSlot>()
     }
@@ -323,7 +323,7 @@ mod tests {
             let shape = Shape::for_memory(memory, 4096);
             let segments = (shape.segments_max * shape.segment_size) as u64;
             assert_eq!(segments, most, "{memory}");
-            // What stands before the segments: words, headers and directories of all that there can be, and the slots.
+            // Before the segments: words, headers and directories of all possible segments, and the slots.
             assert!(
                 (Layout::new(shape).len_max as u64) < most + most / 100 + (8 << 20),
                 "{memory}"

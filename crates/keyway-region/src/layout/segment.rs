@@ -12,18 +12,18 @@
 //!
 //! State machine (every change by compare-and-swap; "claimed" has one owner, everything else none):
 //!
-//! | from | to | who |
+//! | from | to | by |
 //! |---|---|---|
 //! | free | claimed | an allocating thread |
 //! | claimed | open, index, hints, ghosts | its owner, when it is ready for use |
-//! | claimed | large | its owner, who puts a part of a value in it (the word still names the owner until the head is published) |
+//! | claimed | large | its owner, which puts a part of a value in it (the word still names the owner until the head is published) |
 //! | open | claimed | an allocating thread that found every extent closed: the purge begins |
 //! | claimed | retired | its owner, after a step of the purge that was not the last |
-//! | retired | claimed | whoever does the next step |
-//! | large | claimed | whoever took the head's word out of the index; a sweep that found no head |
-//! | claimed | free | its owner, after the generation was bumped |
-//! | claimed, owner dead | claimed | an allocating thread, who repeats the step |
-//! | claimed | withdrawn | its owner, who claimed it free, because the memory limit is lower than the region |
+//! | retired | claimed | the thread that does the next step |
+//! | large | claimed | the thread that took the head's word out of the index; a sweep that found no head |
+//! | claimed | free | its owner, after it gave the segment a new generation |
+//! | claimed, owner dead | claimed | an allocating thread, which repeats the step |
+//! | claimed | withdrawn | its owner, which claimed it free, because the memory limit is lower than the region |
 //! | withdrawn | withdrawn, with an owner | the thread that gives its pages back to the system |
 //! | withdrawn, with an owner | withdrawn | that thread; after its death a sweep |
 //! | withdrawn | free | the thread that raises the limit, after it has allocated its pages |
@@ -33,11 +33,11 @@ use crate::memory::Shared;
 
 /// Extents (and cells) that a segment can have: bits of the lease word.
 pub const CELLS_MAX: usize = 32;
-/// Smallest cell, bytes: below that, extents would be mostly header.
+/// Smallest cell, bytes: smaller extents would be mostly header.
 pub const CELL_SIZE_MIN: usize = 4096;
 /// Smallest segment, bytes.
 pub const SIZE_MIN: usize = 16 << 10;
-/// Largest segment, bytes: what a slot's offset reaches.
+/// Largest segment, bytes: as far as a slot's offset reaches.
 pub const SIZE_MAX: usize = 1 << 19;
 /// Bytes of an extent's header.
 pub const EXTENT_HEADER_SIZE: usize = 16;
@@ -56,13 +56,13 @@ pub struct SegmentHeader {
     pub state: AtomicU64,
     /// the lease word
     pub lease: AtomicU64,
-    /// when it was opened, counted over all segments: the upper part of its items' CAS uniques
+    /// its number in the order in which all segments were opened: the upper part of its items' CAS uniques
     pub sequence: AtomicU64,
     /// when it was opened, a tick of the region's clock
     pub opened: AtomicU32,
-    /// no item in it lives longer; `u32::MAX`: one lives for ever
+    /// the latest expiry of its items; `u32::MAX`: one never expires
     pub expires: AtomicU32,
-    /// bytes of items in it that have been replaced or removed: a hint, updated without read-modify-writes
+    /// bytes of its items that were replaced or removed: a hint, updated without read-modify-writes
     pub dead: AtomicU64,
     /// the cursor word: how far its purge has come
     pub cursor: AtomicU64,
@@ -84,7 +84,7 @@ super::fields!(SegmentHeader {
 #[allow(unsafe_code, reason = "the type is nothing but atomics")]
 unsafe impl Shared for SegmentHeader {}
 
-/// A segment's words, 16 bytes in a dense array: every look at an item reads both.
+/// A segment's words, 16 bytes in a dense array: a thread that looks at an item reads both.
 #[repr(C, align(16))]
 pub struct SegmentWords {
     /// see [`SegmentLife::generation`]
@@ -99,8 +99,8 @@ super::fields!(SegmentWords { generation, epoch });
 #[allow(unsafe_code, reason = "the type is nothing but atomics")]
 unsafe impl Shared for SegmentWords {}
 
-/// One life of a segment, from one recycling to the next. The epoch changes only before the first item of a life is published, so a thread
-/// that reads the same generation again afterwards has read both words of one life.
+/// One life of a segment, from one recycling to the next. The epoch changes only before the first item of a life is published.
+/// So a thread that reads the same generation again afterwards has read both words of one life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SegmentLife {
     /// times the segment has been recycled; 40 bits outlast any region
@@ -110,7 +110,7 @@ pub struct SegmentLife {
 }
 
 impl SegmentLife {
-    /// Of a segment that has never been opened.
+    /// The first life of a segment, before it was ever opened.
     pub const FIRST: Self = Self { generation: 1, epoch: 0 };
 }
 
@@ -118,9 +118,9 @@ impl SegmentLife {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u64)]
 pub enum Kind {
-    /// nobody's; its generation is ahead of every word that ever named it
+    /// without owner; its generation is higher than in every word that ever named it
     Free = 0,
-    /// one thread's, to be prepared or purged
+    /// owned by one thread, to be prepared or purged
     Claimed = 1,
     /// a log of items
     Open = 2,
@@ -130,42 +130,42 @@ pub enum Kind {
     Index = 4,
     /// hints of buckets
     Hints = 5,
-    /// a log that is being purged, nobody's between two steps
+    /// a log that is being purged, without owner between two steps
     Retired = 6,
     /// fingerprints of items that were evicted from the admission pool
     Ghosts = 7,
-    /// out of use, because of the memory limit; it may have no pages, so nothing is written to it
+    /// out of use, because of the memory limit; it may have no pages, so no thread writes to it
     Withdrawn = 8,
 }
 
 /// Pools that log segments and large values belong to.
 pub const POOLS: usize = 2;
-/// The pool of what is new.
+/// The pool of new items.
 pub const ADMISSION: usize = 0;
-/// The pool of what was hit, or came back soon after it had been evicted.
+/// The pool of items that were hit, or came back soon after they had been evicted.
 pub const MAIN: usize = 1;
 
-/// How long items of a segment are expected to stand before they are replaced. Where they are of one kind, segments die as a whole, or
-/// hardly at all, so that less is copied to reclaim them.
+/// Lifetime class: how long items of a segment are expected to live before they are replaced. If a segment's items are of one
+/// class, it dies as a whole, or hardly at all, so that less is copied to reclaim it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u64)]
 pub enum Standing {
-    /// nothing is known of it: new items, and most of those that replace others
+    /// unknown: new items, and most of those that replace others
     Plain = 0,
-    /// replaces items that stood briefly
+    /// replaces short-lived items
     Brief = 1,
-    /// replaces items that stood for long, or was copied by compaction
+    /// replaces long-lived items, or was copied by compaction
     Settled = 2,
 }
 
-/// Where an item is written: the open segment of a pool and TTL class.
+/// Where an item is written: the open segment of a pool, TTL class and lifetime class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stream {
     /// [`ADMISSION`] or [`MAIN`]
     pub pool: usize,
     /// its TTL class
     pub class: usize,
-    /// how long it is expected to stand; in class 0, otherwise plain
+    /// its lifetime class; plain except in class 0
     pub standing: Standing,
 }
 
@@ -198,7 +198,7 @@ pub struct Owner {
 pub struct State(pub u64);
 
 impl State {
-    /// Nobody's, empty: also what fresh memory says.
+    /// Empty, without owner: also what fresh memory says.
     pub const FREE: Self = Self(0);
 
     /// A state without owner.
@@ -213,12 +213,12 @@ impl State {
         Self(kind as u64 | (stream.pool as u64) << 4 | (stream.standing as u64) << 5 | (stream.class as u64) << 7)
     }
 
-    /// The same stream's, in another state that one thread owns.
+    /// The state of the same stream in another kind, owned by one thread.
     pub fn take(self, kind: Kind, owner: Owner) -> Self {
         Self(Self::owned(kind, owner).0 | self.0 & STREAM)
     }
 
-    /// The same stream's, in another state without owner.
+    /// The state of the same stream in another kind, without owner.
     pub fn leave(self, kind: Kind) -> Self {
         Self(kind as u64 | self.0 & STREAM)
     }
@@ -228,8 +228,8 @@ impl State {
         Self(kind as u64 | (owner.slot as u64) << 16 | (owner.incarnation as u64) << 32)
     }
 
-    /// A segment out of use, without owner. The generation is in the word, so that a thread that has slept takes no later withdrawal for
-    /// the one that it read.
+    /// A segment out of use, without owner. The word contains the generation, so that a thread that has slept does not mistake a
+    /// later withdrawal for the one that it read.
     pub const fn withdrawn(generation: u64, pages_given_back: bool) -> Self {
         Self(Kind::Withdrawn as u64 | (pages_given_back as u64) << 4 | (generation & 0x7FF) << 5)
     }
@@ -244,7 +244,7 @@ impl State {
         Self(self.0 & !(1 << 4))
     }
 
-    /// What for; `None` when the word is none that this version writes.
+    /// What the segment is for; `None`: corrupted, a value that this version does not write.
     #[inline]
     pub fn kind(self) -> Option<Kind> {
         Some(match self.0 & 0xF {
@@ -280,7 +280,7 @@ impl State {
         if self.0 >> 4 & 1 == MAIN as u64 { MAIN } else { ADMISSION }
     }
 
-    /// Where its items are written.
+    /// The stream of its items.
     pub fn stream(self) -> Stream {
         Stream {
             pool: self.pool(),
@@ -302,9 +302,9 @@ const STREAM: u64 = 0x7F << 4;
 pub enum Spare {
     /// none
     Nothing,
-    /// of the admission pool those that were hit: they go to the main pool
+    /// those of the admission pool that were hit: they go to the main pool
     Promoted,
-    /// of the main pool those that were hit since they were last spared
+    /// those of the main pool that were hit since they were last spared
     Hit,
     /// all: the segment is compacted, nothing is evicted
     All,
@@ -331,13 +331,13 @@ impl Cursor {
         }
     }
 
-    /// As a word that speaks of this generation.
+    /// As a word for this generation.
     pub const fn word(self, generation: u64) -> u64 {
         let (relocated, offset) = (self.relocated as u64 & 0xF_FFFF, self.offset as u64 & 0xF_FFFF);
         generation << 48 | (self.spare as u64) << 46 | relocated << 20 | offset
     }
 
-    /// From the word, if it speaks of this generation.
+    /// From the word, if it is for this generation.
     pub fn of(word: u64, generation: u64) -> Option<Self> {
         let bytes = |n: u64| super::index(n & 0xF_FFFF);
         (word >> 48 == generation & 0xFFFF).then(|| Self {
@@ -361,7 +361,7 @@ impl LeaseWord {
         Self(generation << 48)
     }
 
-    /// Whether the word speaks of this generation.
+    /// Whether the word is for this generation.
     pub fn is_of_generation(self, generation: u64) -> bool {
         self.0 >> 48 == generation & 0xFFFF
     }
@@ -381,13 +381,13 @@ impl LeaseWord {
         (self.0 >> 32 & 0xFF) as usize
     }
 
-    /// After leasing `count` more cells, as an extent of their own or as the continuation of the last one.
+    /// After leasing `count` more cells, as an extent of their own or to extend the last one.
     pub const fn lease(self, count: usize, own_extent: bool) -> Self {
         let start = if own_extent { 1 << self.cells() } else { 0 };
         Self((self.0 & !(0xFF << 32) | start) + (((self.cells() + count) as u64) << 32))
     }
 
-    /// The cells at which extents start, and for each the cell behind its last.
+    /// The cells at which extents start, and for each the cell after its last.
     pub fn extents(self) -> impl Iterator<Item = (usize, usize)> {
         let starts = (self.0 & 0xFFFF_FFFF) as u32;
         let cells = self.cells().min(CELLS_MAX);
@@ -423,18 +423,18 @@ impl ExtentWord {
         Self(self.0 | 1 << 16)
     }
 
-    /// The thread slot whose lease it is.
+    /// The thread slot that leases it.
     pub fn owner(self) -> u16 {
         (self.0 & 0xFFFF) as u16
     }
 }
 
-/// The second word of an extent's header: how far walkers may trust it, and the owner's incarnation.
+/// The second word of an extent's header: up to where walkers may trust it, and the owner's incarnation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TailWord(pub u64);
 
 impl TailWord {
-    /// Puts it together; `tail` in bytes from the segment's start.
+    /// A word of these parts; `tail` in bytes from the segment's start.
     pub const fn new(tail: usize, incarnation: u32) -> Self {
         Self(tail as u64 | (incarnation as u64) << 32)
     }
@@ -458,7 +458,7 @@ impl Link {
     /// The end of a chain.
     pub const NONE: Self = Self(0);
 
-    /// Puts it together (generations start at 1, so that no link is 0).
+    /// A link of these parts (generations start at 1, so that no link is 0).
     pub const fn new(segment: usize, generation: u64) -> Self {
         Self((segment as u64) << 40 | generation)
     }

@@ -1,13 +1,13 @@
-//! Process slots and thread slots: who is attached, and what each is in the middle of.
+//! Process slots and thread slots: which processes and threads are attached, and what each thread is doing.
 //!
 //! ```text
 //! process slot: 64 bytes;  tenancy word: 63..3 incarnation (61) | 2..0 hold
 //! thread slot: 1 KiB;      lease word: 63..32 incarnation (32) | 31..16 process incarnation, low bits | 15 fenced | 14..1 process slot | 0 leased
 //! ```
 //!
-//! A process is alive as long as it holds an open-file-description lock on the first byte of its process slot; the lock
-//! lives as long as its mapping (`docs/concurrency.md`, "Process death"). The process that takes a process slot first takes back all
-//! thread slots that name it.
+//! A process is alive as long as it holds an open-file-description lock on the first byte of its process slot. The lock lives as
+//! long as its mapping (`docs/concurrency.md`, "Process death"). A process that takes a process slot first takes back all thread
+//! slots that name it.
 
 use super::segment::Owner;
 use super::stats::Counters;
@@ -17,18 +17,18 @@ use crate::memory::Shared;
 /// A process that is, or was, attached.
 #[repr(C, align(64))]
 pub struct ProcessSlot {
-    /// the tenancy word: how often the slot was taken, and how its tenant holds its lock; changed by compare-and-swap only
+    /// the tenancy word: how often the slot was taken, and how its tenant holds its lock; changed only by compare-and-swap
     pub tenancy: AtomicU64,
-    /// its process number in its own process namespace
+    /// its process number in its own PID namespace
     pub pid: AtomicU64,
     /// Unix seconds at which it attached
     pub since_unix_s: AtomicU64,
-    /// what its host says of it, to be compared by another host: see [`Tenant::identity`]
+    /// the host's description of it, which another host compares: see [`Tenant::identity`]
     pub identity: [AtomicU64; IDENTITY_WORDS],
     reserved: [AtomicU64; 5 - IDENTITY_WORDS],
 }
 
-/// Words by which a host recognises a process.
+/// Words by which a host identifies a process.
 pub const IDENTITY_WORDS: usize = 4;
 
 /// How the tenant of a process slot holds its lock.
@@ -39,11 +39,11 @@ pub enum Hold {
     None = 0,
     /// a process is taking the slot: it has no thread slot yet
     Attaching = 1,
-    /// its mapping holds the lock, which it made sure of when it attached
+    /// its mapping holds the lock, as it verified when it attached
     Mapping = 2,
     /// a descriptor holds the lock: any code of its process can close that
     Descriptor = 3,
-    /// no lock: a process that may only read the region keeps it from being taken
+    /// no lock: a process that may only read the region prevents the slot's lock from being taken
     Presence = 4,
 }
 
@@ -55,7 +55,7 @@ const HOLD_BITS: u32 = 3;
 pub struct Tenancy(pub u64);
 
 impl Tenancy {
-    /// The slot in this incarnation.
+    /// The word of a slot in this incarnation.
     pub const fn new(incarnation: u64, hold: Hold) -> Self {
         Self(incarnation << HOLD_BITS | hold as u64)
     }
@@ -72,7 +72,7 @@ impl Tenancy {
             1 => Hold::Attaching,
             2 => Hold::Mapping,
             3 => Hold::Descriptor,
-            // Also what no version writes: a process that is asked for by itself is the one that is least easily taken for dead.
+            // Also for a value that no version writes: a process that is looked up by itself is least easily taken for dead.
             _ => Hold::Presence,
         }
     }
@@ -87,9 +87,9 @@ pub struct Tenant {
     pub lock_offset: usize,
     /// its incarnation, and how it holds that lock
     pub tenancy: Tenancy,
-    /// its process number in its own process namespace
+    /// its process number in its own PID namespace
     pub pid: u64,
-    /// what its host wrote at its attach. The region does not know what the words mean.
+    /// what its host wrote when it attached. The region does not know what the words mean.
     pub identity: [u64; IDENTITY_WORDS],
 }
 
@@ -107,44 +107,44 @@ unsafe impl Shared for ProcessSlot {}
 
 /// Intents that a thread can have at a time; see [`ThreadSlot::intents`].
 pub const INTENTS: usize = 5;
-/// Counters that a thread slot has room for.
+/// Counters for which a thread slot has space.
 pub const COUNTERS_MAX: usize = 112;
 
-/// A thread's place in the region.
+/// A thread slot: a thread's place in the region.
 #[repr(C, align(64))]
 pub struct ThreadSlot {
-    /// the lease word: whose slot this is
+    /// the lease word: which process's thread has this slot
     pub lease: AtomicU64,
-    /// byte offset of the index slot that a tentative word goes to; written before the word is
+    /// byte offset of the index slot for a tentative word; written before the word is put there
     pub pending_slot: AtomicU64,
     /// that tentative word
     pub pending_word: AtomicU64,
-    /// change of the item count that the superblock has not been told of (two's complement)
+    /// change of the item count that is not yet added to the superblock's (two's complement)
     pub items: AtomicU64,
-    /// 1 while the thread is in an operation that may change what others see
+    /// 1 while the thread is in an operation that may make visible changes
     pub writing: AtomicU64,
     /// the door word that the thread has acknowledged: it counts its changes by it from then on
     pub door: AtomicU64,
     /// the stripe, plus 1, in which the thread has counted a change as begun, or is about to; 0 for none
     pub stripe: AtomicU64,
     reserved: [AtomicU64; 1],
-    /// segments, plus 1, that no recycler may bump meanwhile; 0 for none. By index: [`OPERATION`], [`UPKEEP`], [`LEASING`],
-    /// [`WRITTEN`], [`FREEING`]
+    /// intents (hazard pointers): segments, plus 1, that no recycler may give a new generation meanwhile; 0 for none. By index:
+    /// [`OPERATION`], [`UPKEEP`], [`LEASING`], [`WRITTEN`], [`FREEING`]
     pub intents: [AtomicU64; INTENTS],
     reserved_intents: [AtomicU64; 8 - INTENTS],
     /// see [`super::stats`]
     pub counters: [AtomicU64; COUNTERS_MAX],
 }
 
-/// The intent of the operation that the thread was called for.
+/// The intent of the operation that the caller requested.
 pub const OPERATION: usize = 0;
-/// The intent of a split's repair or of a relocation, which an operation may run on its way.
+/// The intent of a split's repair or of a relocation, which may run within an operation.
 pub const UPKEEP: usize = 1;
 /// The segment in which the thread is about to lease an extent.
 pub const LEASING: usize = 2;
-/// The segment of the item that the thread has written for its operation and not published: its extent may be closed before.
+/// The segment of the item that the thread has written for its operation but not published: its extent may be closed before.
 pub const WRITTEN: usize = 3;
-/// The segment of a large value whose chain the thread walks, to free it or to see whether anything leads to it.
+/// The segment of a large value whose chain the thread walks, to free it or to find out whether an item leads to it.
 pub const FREEING: usize = 4;
 
 const _: () = assert!(size_of::<ThreadSlot>() == 1024);
@@ -171,12 +171,12 @@ unsafe impl Shared for ThreadSlot {}
 pub struct Lease(pub u64);
 
 impl Lease {
-    /// Leased by this process in its incarnation.
+    /// Leased to this process in its incarnation.
     pub const fn new(incarnation: u32, process: u32, process_incarnation: u64) -> Self {
         Self((incarnation as u64) << 32 | (process_incarnation & 0xFFFF) << 16 | ((process & 0x3FFF) as u64) << 1 | 1)
     }
 
-    /// Whether anybody has the slot.
+    /// Whether the slot has a tenant.
     pub fn is_leased(self) -> bool {
         self.0 & 1 != 0
     }
@@ -191,7 +191,7 @@ impl Lease {
         super::index(self.0 >> 1 & 0x3FFF)
     }
 
-    /// Whether the tenant is suspected to be dead: it may finish the operation that it is in, and starts no other one.
+    /// Whether the tenant is suspected to be dead: it may finish its operation, and starts no other one.
     pub fn is_fenced(self) -> bool {
         self.0 & FENCED != 0
     }
@@ -207,12 +207,12 @@ impl Lease {
         (self.0 >> 16) & 0xFFFF == incarnation & 0xFFFF
     }
 
-    /// The slot without a tenant. With the next incarnation every extent and claim of the last one ends.
+    /// The slot without a tenant. With the next incarnation every extent and claim of the last tenant ends.
     pub fn vacated(self) -> Self {
         Self(u64::from(next_incarnation(self.incarnation())) << 32)
     }
 
-    /// Whether the extents and claims of this owner still stand.
+    /// Whether the extents and claims of this owner are still valid.
     pub fn is_held_by(self, owner: Owner) -> bool {
         self.is_leased() && self.incarnation() == owner.incarnation
     }

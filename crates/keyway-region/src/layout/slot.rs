@@ -4,8 +4,8 @@
 //! 63 T tentative | 62 F frozen | 61 D dirty | 60..59 frequency | 58..47 tag | 46..37 generation | 36..17 segment | 16..0 offset/4
 //! ```
 //!
-//! In a frozen word T and the two frequency bits hold the mark of the split's round. T with D, not frozen, says that the item
-//! named was removed: empty, once that is persistent. Frozen words have no D. This file knows bits only.
+//! In a frozen word T and the two frequency bits hold the mark of the split's round. T with D, not frozen, means that the item
+//! named was removed; the slot becomes empty once that is persistent. Frozen words have no D. This file knows bits only.
 
 use super::item::ALIGNMENT;
 use super::segment::SIZE_MAX;
@@ -15,8 +15,8 @@ use crate::memory::Line;
 pub const TAG_BITS: u32 = 12;
 /// Bits of a generation that a slot carries.
 pub const GENERATION_BITS: u32 = 10;
-/// How many of them are used. With the feature `small` one, as in the model: generations come round as soon as a segment was recycled
-/// twice.
+/// How many of them are used. With the feature `small` only one, as in the model: generations wrap as soon as a segment was
+/// recycled twice.
 const GENERATION_BITS_USED: u32 = if cfg!(feature = "small") { 1 } else { GENERATION_BITS };
 /// Bits of a segment number.
 pub const SEGMENT_BITS: u32 = 20;
@@ -33,7 +33,7 @@ const GENERATION_SHIFT: u32 = 37;
 const SEGMENT_SHIFT: u32 = 17;
 const MARK: u64 = TENTATIVE | FREQUENCY;
 
-/// D alone: what a change adds to a word until it is persistent.
+/// D alone: the bit that a change adds to a word until it is persistent.
 pub const DIRTY_BIT: u64 = DIRTY;
 
 const _: () = assert!(TAG_SHIFT + TAG_BITS == FREQUENCY_SHIFT && GENERATION_SHIFT + GENERATION_BITS == TAG_SHIFT);
@@ -87,7 +87,7 @@ impl core::fmt::Debug for Slot {
 }
 
 impl Slot {
-    /// Of a new bucket that no split has filled yet: all zeros, as fresh memory is.
+    /// A slot of a new bucket that no split has filled yet: all zeros, as fresh memory is.
     pub const UNSET: Self = Self(0);
     /// Free: an offset that no item can have, because an item takes more than the last 4 bytes of a segment.
     pub const EMPTY: Self = Self(mask(OFFSET_BITS));
@@ -110,7 +110,7 @@ impl Slot {
         Self(self.0 | TENTATIVE)
     }
 
-    /// Says something that may not be persistent yet (strict mode): whoever acts on it makes it so first.
+    /// A word that may not be persistent yet (durable mode): a thread makes it persistent before it acts on it.
     #[inline]
     pub fn is_dirty(self) -> bool {
         self.0 & DIRTY != 0
@@ -122,8 +122,8 @@ impl Slot {
         Self(self.0 | other.0 & DIRTY)
     }
 
-    /// The word that a removal leaves in an item's place until it is persistent. It names the item, so that no later removal
-    /// is taken for this one.
+    /// The word that a removal leaves in an item's slot until it is persistent. It names the item, so that no later removal is
+    /// mistaken for this one.
     #[inline]
     pub fn removed(self) -> Self {
         Self(self.0 | TENTATIVE | DIRTY)
@@ -145,7 +145,7 @@ impl Slot {
         self.0 & FROZEN != 0
     }
 
-    /// An insert that nobody has confirmed yet, or, when dirty, a removal.
+    /// An insert that is not confirmed yet, or, when dirty, a removal.
     #[inline]
     pub const fn is_tentative(self) -> bool {
         self.0 & (TENTATIVE | FROZEN) == TENTATIVE
@@ -163,19 +163,19 @@ impl Slot {
         self.0 & !(MARK | FROZEN | DIRTY) == Self::EMPTY.0
     }
 
-    /// Names an item that readers may see: confirmed, or frozen from a confirmed word.
+    /// Names an item that is visible to readers: confirmed, or frozen from a confirmed word.
     #[inline]
     pub fn is_item(self) -> bool {
         !self.is_tentative() && !self.payload_is_empty() && self != Self::UNSET
     }
 
-    /// Names an item that readers may see, and that has this tag.
+    /// Names an item that is visible to readers, and has this tag.
     #[inline]
     pub fn is_item_with(self, tag: u64) -> bool {
         self.tag() == tag && self.is_item()
     }
 
-    /// Names an item that has this tag, and says nothing else of it: confirmed, neither frozen nor dirty.
+    /// Names an item, has this tag, and nothing special: confirmed, neither frozen nor dirty.
     #[inline(always)]
     pub(crate) fn is_confirmed_with(self, tag: u64) -> bool {
         self.0 & (TENTATIVE | FROZEN | DIRTY | mask(TAG_BITS) << TAG_SHIFT) == tag << TAG_SHIFT
@@ -199,7 +199,7 @@ impl Slot {
         line.matches(!DIRTY, Self::EMPTY.0)
     }
 
-    /// Which of a bucket's words name the same place as this one, whatever they say of it, as bits.
+    /// Which of a bucket's words name the same place as this one, whatever else they say, as bits.
     #[inline(always)]
     pub(crate) fn same_places(self, line: &Line) -> u32 {
         let place = mask(SEGMENT_BITS + OFFSET_BITS);
@@ -228,7 +228,7 @@ impl Slot {
         Self(payload | FROZEN | (round >> 2) << 63 | (round & 3) << FREQUENCY_SHIFT)
     }
 
-    /// The confirmed word inside a frozen one, with frequency 0: the mark took its bits.
+    /// The confirmed word inside a frozen one, with frequency 0: the mark has overwritten its bits.
     #[inline]
     pub fn thaw(self) -> Self {
         Self(self.0 & !(MARK | FROZEN))
@@ -247,7 +247,7 @@ impl Slot {
         Self(self.0 & !FREQUENCY | frequency << FREQUENCY_SHIFT)
     }
 
-    /// Whether both words are the same, or, neither frozen, but for the frequency and for what is persistent.
+    /// Whether both words are the same. If neither is frozen, the frequency and the dirty bit may differ.
     #[inline(always)]
     pub fn same_but_frequency(self, other: Self) -> bool {
         self == other || self.differs_in_hints(other)
@@ -271,7 +271,7 @@ impl Slot {
         self.0 >> GENERATION_SHIFT & mask(GENERATION_BITS_USED)
     }
 
-    /// Whether a segment of this generation may be the one that the word means.
+    /// Whether the word may mean a segment of this generation.
     #[inline]
     pub fn is_of_generation(self, generation: u64) -> bool {
         self.generation() == generation & mask(GENERATION_BITS_USED)

@@ -1,5 +1,5 @@
-//! The counters of a thread slot. Each has one writer at a time, and they belong to the slot, not to its tenant: what a
-//! thread counted stays counted when the next one moves in. The sum over all slots is the region's.
+//! The counters of a thread slot. Each has one writer at a time. They belong to the slot, not to its tenant: what a thread
+//! counted stays when the next one gets the slot. The sum over all slots is the region's.
 
 macro_rules! counters {
     ($($name:ident: $text:literal,)*) => {

@@ -1,4 +1,4 @@
-//! The superblock: what a region is (fixed at creation, checksummed), and the words that all its users share.
+//! The superblock: what a region is (fixed at creation, checksummed), and the words that all processes share.
 //!
 //! Feature bits as ext4 has them: an unknown *compatible* bit is ignored, an unknown *read-only compatible* one forbids
 //! writing, an unknown *incompatible* one forbids opening.
@@ -11,17 +11,17 @@ use crate::memory::Shared;
 
 /// "KEYWAYR" and a line feed that text-mode transfers would change.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"KEYWAYR\n");
-/// The magic number of a region that is being made: whoever is making it holds the file's lock, or has died.
+/// The magic number of a region that is being made: its maker holds the file's lock, or has died.
 pub const MAGIC_UNFINISHED: u64 = u64::from_le_bytes(*b"KEYWAYu\n");
-/// Version of the format. A change of meaning that neither feature bits nor the layout's fingerprint express raises it.
-/// Version 1 had no fingerprint.
+/// Version of the format. It is incremented by a change of meaning that neither feature bits nor the layout's fingerprint
+/// express. Version 1 had no fingerprint.
 pub const VERSION: u64 = 2;
-/// Words of [`Superblock::program`]: 32 bytes hold any version of semantic versioning that a release has had.
+/// Words of [`Superblock::program`]: 32 bytes hold any semantic version that a release has had.
 pub const PROGRAM_WORDS: usize = 4;
 /// The version of this program, as a superblock has it.
 pub const PROGRAM: [u64; PROGRAM_WORDS] = program(env!("CARGO_PKG_VERSION").as_bytes());
-/// Incompatible feature: strict persistence. A reader, too, must write a dirty word back before it answers, so a program that
-/// does not know the bit may not even read.
+/// Incompatible feature: durable mode. A reader, too, must write a dirty word back before it answers, so a program that does not
+/// know the bit may not even read.
 pub const STRICT: u64 = 1;
 /// Incompatible feature: every item and every part of a large value carries a checksum.
 pub const CHECKSUMS: u64 = 2;
@@ -31,7 +31,7 @@ pub const INCOMPATIBLE_KNOWN: u64 = STRICT | CHECKSUMS;
 pub const READ_ONLY_COMPATIBLE_KNOWN: u64 = 0;
 /// Bytes of the superblock.
 pub const SIZE: usize = 4096;
-/// Levels of deadness by which sparse segments are listed, in sixteenths of a segment: the first is [`SPARSE_FROM`].
+/// Levels by which sparse segments are listed: dead sixteenths of a segment, from [`SPARSE_FROM`] on.
 pub const SPARSE_LEVELS: usize = 12;
 /// The first level's sixteenths.
 pub const SPARSE_FROM: u64 = 16 - SPARSE_LEVELS as u64;
@@ -58,42 +58,42 @@ pub struct Superblock {
     pub shape: [AtomicU64; Shape::WORDS],
     /// XXH64 of the words above and of the two fields below
     pub checksum: AtomicU64,
-    /// the layout with which it was made; see [`super::fingerprint`]
+    /// the layout for which it was made; see [`super::fingerprint`]
     pub fingerprint: AtomicU64,
     /// the version of the program that made it: text, filled up with zeros
     pub program: [AtomicU64; PROGRAM_WORDS],
     pad0: [AtomicU64; 64 - 12 - Shape::WORDS - PROGRAM_WORDS],
 
-    // Read by every operation, written seldom: one line.
+    // Read by every operation, seldom written: one cache line.
     /// number of buckets; see [`super::bucket`]
     pub table: AtomicU64,
     /// see [`FlushWord`]
     pub flush: AtomicU64,
-    /// segments that there are
+    /// number of segments
     pub segments: AtomicU64,
     /// see [`ClockWord`]
     pub clock: AtomicU64,
     /// see [`DoorWord`]
     pub kernel_door: AtomicU64,
-    /// 1 once anybody has put an item into a third bucket
+    /// 1 once any thread has put an item into a third bucket
     pub thirds: AtomicU64,
     /// items in segments that were opened before this sequence number are stale; 0: none are
     pub stale_before: AtomicU64,
     /// see [`FlushAt`]
     pub flush_at: AtomicU64,
 
-    // Allocation: one line of words written at every segment or so.
+    // Allocation: one cache line of words that are written about once per segment.
     /// the next segment's sequence number
     pub sequence: AtomicU64,
-    /// free segments, about
+    /// free segments, approximately
     pub free: AtomicU64,
     /// where to look for a free segment
     pub free_hint: AtomicU64,
-    /// thread slots that were ever leased: none beyond has an intent
+    /// thread slots that were ever leased: none after them has an intent
     pub threads: AtomicU64,
-    /// where to look for segments that are dead as a whole
+    /// where the next sweep looks for segments in which everything is dead
     pub sweep: AtomicU64,
-    /// items in the index, about: what starts its growth
+    /// items in the index, approximately: they start its growth
     pub items: AtomicU64,
     /// where the hints are aged next
     pub aging: AtomicU64,
@@ -102,45 +102,45 @@ pub struct Superblock {
 
     /// the open segment, plus 1, of each pool and TTL class: a hint
     pub open: [[AtomicU64; CLASSES_MAX]; POOLS],
-    /// the same of what stands briefly, and of what is settled, in each pool
+    /// the same for short-lived items (*brief*), and for long-lived ones (*settled*), in each pool
     pub open_brief: [AtomicU64; POOLS],
     /// see `open_brief`
     pub open_settled: [AtomicU64; POOLS],
     pad2: [AtomicU64; 8 - 2 * POOLS],
 
-    // What a restart decides by.
+    // The words by which a restart decides.
     /// [`STOPPED`] after a clean stop with everything written back, [`STOPPING`] shortly before it, otherwise 0
     pub clean: AtomicU64,
     /// the boot in which the region was last written
     pub boot_id: [AtomicU64; 2],
     /// see [`SeenWord`]
     pub seen: AtomicU64,
-    /// the kernel program answers from copies until this instant of its clock at most, nanoseconds; its owner sets it, before he
-    /// lets the program answer so long
+    /// the kernel program answers from copies until this instant of its clock at most, nanoseconds. Its owner stores it before
+    /// it lets the program answer until then
     pub door_lease_ns: AtomicU64,
     pad3: [AtomicU64; 3],
 
-    /// segments still to be looked at for what the dead held; see [`crate::Session::upkeep`]
+    /// segments still to be checked for what dead threads held; see [`crate::Session::upkeep`]
     pub lost: AtomicU64,
-    /// the last CAS unique that an item was given without its place; see [`crate::Region`]'s `unique_above`
+    /// the last CAS unique that was given to an item independently of its place; see [`crate::Region`]'s `unique_above`
     pub uniques: AtomicU64,
     /// segments that the memory limit keeps out of use: 0 without a limit
     pub withheld: AtomicU64,
-    /// segments that are withdrawn, about: fewer than `withheld` while the region still shrinks
+    /// segments that are withdrawn, approximately: fewer than `withheld` while the region still shrinks
     pub withdrawn: AtomicU64,
-    /// withdrawn segments whose pages were given back to the system, about
+    /// withdrawn segments whose pages were given back to the system, approximately
     pub given_back: AtomicU64,
     pad4: [AtomicU64; 3],
 
     /// which entries of `sparse` are filled, a bit each
     pub sparse_filled: [AtomicU32; 16],
-    /// segments, plus 1, of which much is dead: hints, by level
+    /// segments, plus 1, with many dead bytes: hints, by level
     pub sparse: [[AtomicU32; SPARSE_WAYS]; FREE + 1],
     reserved: [AtomicU64; 512 - 64 - 8 - 8 - 32 - 8 - 8 - 8 - 8 - (FREE + 1) * SPARSE_WAYS / 2],
 }
 
 const _: () = assert!(size_of::<Superblock>() == SIZE);
-// What every version must find, to say which one made the region.
+// Every version must find these, to say which program made the region.
 const _: () = assert!(core::mem::offset_of!(Superblock, magic) == 0 && core::mem::offset_of!(Superblock, version) == 8);
 const _: () = assert!(core::mem::offset_of!(Superblock, fingerprint) == 136 && core::mem::offset_of!(Superblock, program) == 144);
 super::fields!(Superblock {
@@ -204,7 +204,7 @@ impl Superblock {
         self.open.iter().flatten().chain(&self.open_brief).chain(&self.open_settled)
     }
 
-    /// Which program made the region.
+    /// The program that made the region.
     pub fn maker(&self) -> Maker {
         let format = self.version.load(Relaxed);
         let bytes = self.program.iter().flat_map(|word| word.load(Relaxed).to_le_bytes());
@@ -215,9 +215,9 @@ impl Superblock {
         }
     }
 
-    /// What `checksum` must be.
+    /// The right value of `checksum`.
     pub fn checksum_now(&self) -> u64 {
-        // The magic number is stored last, as what it will be.
+        // The magic number is stored last; its final value is used here.
         let mut bytes = MAGIC.to_le_bytes().to_vec();
         let fixed = [
             &self.version,
@@ -243,7 +243,7 @@ pub const STOPPED: u64 = 1;
 /// The last process is about to stop cleanly, if it is the last one.
 pub const STOPPING: u64 = 2;
 
-/// A program by the regions that it makes.
+/// A program, described by the regions that it makes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Maker {
     /// its version; empty where the format does not say
@@ -296,7 +296,7 @@ const fn program(version: &[u8]) -> [u64; PROGRAM_WORDS] {
     words
 }
 
-/// In the table word and the flush word: the rest of the word may not be persistent yet (strict mode).
+/// In the table word and the flush word: the rest of the word may not be persistent yet (durable mode).
 pub const DIRTY: u64 = 1 << 63;
 
 /// Flush epoch: 63 dirty | 62 a delayed flush begins when [`FlushAt`] says | 61..0 epoch. With ten million flushes a second the epochs
@@ -317,13 +317,13 @@ impl FlushWord {
         Self(self.0 | Self::DELAYED)
     }
 
-    /// The epoch: items of older ones are absent.
+    /// The epoch: items of older epochs are absent.
     #[inline]
     pub const fn epoch(self) -> u64 {
         self.0 & (Self::DELAYED - 1)
     }
 
-    /// The word behind a flush, of which a delayed one is a part.
+    /// The word after a flush; a delayed flush is then over.
     pub const fn flushed(self) -> Self {
         Self::new(self.epoch() + 1)
     }
@@ -342,17 +342,18 @@ impl FlushWord {
 
 /// When a delayed flush begins: 63..32 the epoch that it ends, low bits | 31..0 tick of the region's clock.
 ///
-/// It is written before the flush word says that there is one, so that word's epoch is this one's as long as it stands.
+/// It is written before the flush word says that there is a delayed flush. So, as long as the flush word says so, both have the
+/// same epoch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FlushAt(pub u64);
 
 impl FlushAt {
-    /// Puts it together.
+    /// A word of these parts.
     pub const fn new(epoch: u64, at: u32) -> Self {
         Self(epoch << 32 | at as u64)
     }
 
-    /// Whether it is the end of this epoch.
+    /// Whether the flush ends this epoch.
     pub const fn is_of(self, epoch: u64) -> bool {
         self.0 >> 32 == epoch & 0xFFFF_FFFF
     }
@@ -363,26 +364,26 @@ impl FlushAt {
     }
 }
 
-/// Units of the clock word's offset in a second: fine enough for the clock's seconds to begin with those of Unix time.
+/// Units of the clock word's offset per second: fine enough for the clock's seconds to begin with those of Unix time.
 pub const CLOCK_UNITS_PER_S: i64 = 16;
 
 /// Bits of the offset.
 const CLOCK_OFFSET_BITS: u32 = 36;
 
-/// The region's clock less the machine's boot clock, and in which boot that holds: 63..36 boot, from its identity; 0: not known | 35..0 offset in
-/// sixteenths of a second, two's complement: 68 years either way.
+/// The region's clock minus the machine's boot clock, and the boot in which that is valid: 63..36 boot, from its identity; 0:
+/// not known | 35..0 offset in sixteenths of a second, two's complement: 68 years either way.
 ///
-/// Two boots that follow each other have the same 28 bits once in 268 million times; the clock is then behind by the time that the first one lasted.
+/// Two successive boots have the same 28 bits once in 268 million times. Then the clock is late by the time that the first one lasted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ClockWord(pub u64);
 
 impl ClockWord {
-    /// Puts it together.
+    /// A word of these parts.
     pub const fn new(boot: u64, units: i64) -> Self {
         Self(boot << CLOCK_OFFSET_BITS | units.cast_unsigned() & ((1 << CLOCK_OFFSET_BITS) - 1))
     }
 
-    /// The bits of a boot; 0 of one that is not known.
+    /// The bits of a boot; 0 for one that is not known.
     pub fn boot(id: [u64; 2]) -> u64 {
         if id == [0; 2] {
             return 0;
@@ -391,7 +392,7 @@ impl ClockWord {
         (xxhash_rust::xxh64::xxh64(bytes.as_flattened(), 0) >> CLOCK_OFFSET_BITS).max(1)
     }
 
-    /// Whether it is of the boot with these bits.
+    /// Whether it is valid in the boot with these bits.
     pub fn is_of(self, boot: u64) -> bool {
         self.0 >> CLOCK_OFFSET_BITS == boot
     }
@@ -408,7 +409,7 @@ impl ClockWord {
 pub struct SeenWord(pub u64);
 
 impl SeenWord {
-    /// Puts it together.
+    /// A word of these parts.
     pub const fn new(clock_s: u32, unix_s: u32) -> Self {
         Self((clock_s as u64) << 32 | unix_s as u64)
     }
@@ -426,18 +427,18 @@ impl SeenWord {
 
 /// The kernel door: 63..40 number | 39..16 incarnation of the owner's process slot, low bits | 15..1 that slot | 0 on.
 ///
-/// While it is on, every change is counted (see the region's `stripes`). Each time that it is turned on it has another number.
+/// While it is on, every change is counted (see the region's `stripes`). It gets another number each time that it is turned on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DoorWord(pub u64);
 
 impl DoorWord {
-    /// The word with which this process turns it on after `self`.
+    /// The word with which this process turns the door on after `self`.
     #[must_use]
     pub const fn next(self, slot: usize, incarnation: u64) -> Self {
         Self(((self.0 >> 40) + 1) << 40 | (incarnation & 0xFF_FFFF) << 16 | (slot as u64 & 0x7FFF) << 1 | 1)
     }
 
-    /// The word that turns it off.
+    /// The word that turns the door off.
     #[must_use]
     pub fn off(self) -> Self {
         Self(self.0 >> 40 << 40)

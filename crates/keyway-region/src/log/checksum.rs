@@ -1,9 +1,9 @@
-//! Checksums: in a region that was made with them, a reader gives out only bytes that somebody stored under this key.
+//! Checksums: in a region that was made with them, a reader returns only bytes that a writer stored under this key.
 //!
-//! Every item ends with a CRC-32C, and every part of a large value has one in its header. They cover what is given out and the
-//! place that it was written to (segment, generation, flush epoch, offset), so that bytes which were copied, or which stand in a
-//! recycled segment, do not match either. A reader copies what it gives out to memory of its own, and verifies that copy: what
-//! is scribbled behind the copy does no harm. The mark *dead* is not covered, because it comes later; an item that carries it is
+//! Every item ends with a CRC-32C, and every part of a large value has one in its header. They cover what a reader returns and
+//! the place that it was written to (segment, generation, flush epoch, offset). So bytes that were copied elsewhere, or that are
+//! in a recycled segment, do not match either. A reader first copies to its own memory what it returns, and verifies that copy:
+//! a stray write after the copy does no harm. The mark *dead* is not covered, because it comes later; an item that carries it is
 //! refused. `docs/security.md` says what remains undetected.
 
 use crate::atomics::Relaxed;
@@ -16,7 +16,7 @@ use crate::sink::{Out, Unread};
 use crate::verbs::{Item, KEY_LEN_MAX};
 use std::cell::{Cell, RefCell};
 
-/// Bytes of an item that are looked at together, where they are not given out.
+/// Bytes of an item that are read together, where they are not returned.
 const CHUNK: usize = 512;
 /// From the start of a large item's body to its checksum, bytes.
 const LARGE_CHECKSUM_AT: usize = 4;
@@ -36,7 +36,7 @@ pub(super) struct Cover {
     pub client_flags: u32,
 }
 
-/// A session's copy of the item that its operation is at.
+/// A session's copy of the item of the present operation.
 #[derive(Default)]
 pub(crate) struct Verified {
     pub outcome: Cell<Outcome>,
@@ -45,20 +45,20 @@ pub(crate) struct Verified {
     pub body: RefCell<Vec<u8>>,
 }
 
-/// What came of verifying it.
+/// The result of verifying it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Outcome {
-    /// nobody has asked for it
+    /// not verified yet
     #[default]
     Unasked,
     Intact,
     Damaged,
-    /// there is no memory for the copy
+    /// this process has no memory for the copy
     NoMemory,
 }
 
 impl Cover {
-    /// Of an item that was copied as it stands and goes to this place.
+    /// Of an item that is copied unchanged to this place.
     pub fn of_copy(bytes: &[u8], header: Header, (segment, life, offset): (usize, SegmentLife, usize)) -> Self {
         Self {
             segment,
@@ -90,7 +90,7 @@ impl Cover {
             self.cas,
             u64::from(self.client_flags),
         ];
-        // One run over both: each has a price of its own.
+        // One run over both: each run has a fixed cost.
         let mut bytes = [0; WORDS_SIZE + KEY_LEN_MAX];
         for (to, word) in bytes.chunks_exact_mut(8).zip(words) {
             to.copy_from_slice(&word.to_le_bytes());
@@ -138,7 +138,7 @@ impl Region {
         self.checksum_size != 0
     }
 
-    /// Writes the checksum of an item that has been written but for it, from the bytes that it was written from.
+    /// Writes the checksum of an item that is otherwise complete, from the bytes from which the item was written.
     #[cold]
     #[inline(never)]
     pub(super) fn write_checksum(&self, cover: &Cover, key: &[u8], body: &[u8]) {
@@ -151,7 +151,7 @@ impl Region {
         self.memory.write(at, &cover.sum(key, body).to_le_bytes());
     }
 
-    /// The same for an item that was copied as it stands.
+    /// The same for an item that was copied unchanged.
     #[cold]
     #[inline(never)]
     pub(super) fn write_checksum_of_copy(&self, cover: &Cover, bytes: &[u8]) {
@@ -160,7 +160,7 @@ impl Region {
         }
     }
 
-    /// Whether a copy of an item, whose header is `copied` there and stood as `seen` in the region, is what was written.
+    /// Whether a copy of an item is what was written. `copied` is the header in the copy, `seen` has the header as it was in the region.
     #[cold]
     #[inline(never)]
     pub(super) fn is_copy_intact(&self, seen: &Seen, copied: Header, bytes: &[u8]) -> bool {
@@ -175,8 +175,8 @@ impl Region {
         cover.sum(key, body) == sum
     }
 
-    /// Appends the item's value, if it is wanted, and verifies what is given out: the key that the caller knows it to have, what
-    /// `item` says of it, and the value as it stands in `out`.
+    /// Appends the item's value, if it is wanted, and verifies what is returned: the key that the caller expects, what `item`
+    /// says, and the value as it is in `out`.
     #[cold]
     #[inline(never)]
     pub(crate) fn append_verified(
@@ -233,7 +233,7 @@ impl Region {
         as_written(cover.sum(key, body) == sum)
     }
 
-    /// What the item's checksum covers, and the length of its body. `None`: the header cannot be one of a live item.
+    /// What the item's checksum covers, and the length of its body. `None`: no live item has such a header.
     fn cover(&self, seen: &Seen, item: &Item) -> Option<(Cover, usize)> {
         let header = seen.header;
         let body_len = body_len(header)?;
@@ -262,7 +262,7 @@ impl Region {
         u32::from_le_bytes(bytes)
     }
 
-    /// Whether a part of a large value, copied to `part`, is as it was written, `next` being the link that was read.
+    /// Whether a part of a large value, copied to `part`, is as it was written; `next` is the link that was read.
     #[cold]
     #[inline(never)]
     pub(super) fn is_part_intact(&self, link: Link, next: Link, last: Link, part: &[u8]) -> bool {
@@ -278,7 +278,7 @@ pub(crate) fn chain_of(body: &[u8]) -> Option<Chain> {
     (body.len() == LARGE_BODY_SIZE).then(|| Chain::of([0, 8, 16].map(|at| word_of(body, at))))?
 }
 
-/// Length of what follows the key, but for a checksum behind it.
+/// Length of what follows the key, without the checksum after it.
 fn body_len(header: Header) -> Option<usize> {
     if header.is_large() {
         Some(LARGE_BODY_SIZE)
@@ -287,7 +287,7 @@ fn body_len(header: Header) -> Option<usize> {
     }
 }
 
-/// Key, body and checksum of an item that was copied as it stands.
+/// Key, body and checksum of an item that was copied unchanged.
 fn split(bytes: &[u8], header: Header) -> Option<(&[u8], &[u8], u32)> {
     let at = header.value_offset();
     let end = at + body_len(header)?;

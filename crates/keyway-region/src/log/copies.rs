@@ -1,4 +1,4 @@
-//! Copies: an item that is to outlive its segment is written once more, at the log's head.
+//! Copies: an item that shall outlive its segment is written once more, at the log's head.
 
 use crate::heap;
 use crate::layout::item::Header;
@@ -10,13 +10,13 @@ use crate::log::extents::Extent;
 use crate::log::seen::Seen;
 use crate::session::Session;
 
-/// What became of an item that was to be copied.
+/// What became of an item to be copied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Relocated {
     Yes,
-    /// no free segment, or no memory for the copy in between
+    /// no free segment, or this process has no memory for the intermediate copy
     NoRoom,
-    /// with a CAS unique of its own it would not fit into a segment; or it is not as it was written
+    /// with a CAS unique of its own it would not fit into a segment; or it is corrupted
     Unfit,
     /// the slot changed meanwhile
     Changed,
@@ -30,7 +30,7 @@ pub(crate) struct CopyOf<'s> {
 }
 
 impl CopyOf<'_> {
-    /// What is copied as it stands, from the client flags to the value's end: where it begins in the region, and its length, bytes.
+    /// The part that is copied unchanged, from the client flags to the value's end: its offset in the region, and its length in bytes.
     fn kept(&self) -> (usize, usize) {
         let header = self.seen.header;
         let start = header.client_flags_offset();
@@ -39,9 +39,9 @@ impl CopyOf<'_> {
 }
 
 impl Session {
-    /// Copies an item as it stands to a place of its own in this pool, for a compaction or for another round; its CAS unique goes
-    /// with it. Takes free segments only. Its own segment is claimed by this thread.
-    /// The intent for its segment ([`UPKEEP`]) stands afterwards.
+    /// Copies an item unchanged to a place of its own in this pool, for a compaction or because the item stays for another
+    /// round. Its CAS unique stays the same. Takes free segments only. The caller has claimed the item's segment. Afterwards the
+    /// intent for the segment ([`UPKEEP`]) stands.
     pub(crate) fn write_copy(
         &self,
         copy: &CopyOf<'_>,
@@ -79,8 +79,8 @@ impl Session {
             .ok_or(Relocated::NoRoom)
     }
 
-    /// From one place of the region to the other: lengths are those of the header that was read and validated once, and what the bytes
-    /// are is for whoever reads them to judge, there as here.
+    /// Copies from one place of the region to another. The lengths are those of the header that was read and validated once. The
+    /// bytes are not judged: a reader of the copy does that, as it would at the old place.
     fn put_copy(&self, copy: &CopyOf<'_>, at: usize) {
         let memory = &self.region.memory;
         let header = copy.header;
@@ -90,7 +90,7 @@ impl Session {
         memory.copy(from, at + header.client_flags_offset(), len);
     }
 
-    /// The copy in this process's own memory, where nobody changes it between its verification and its new checksum.
+    /// The copy in this process's own memory, where no other process changes it between its verification and its new checksum.
     #[cold]
     fn verified_copy(&self, copy: &CopyOf<'_>) -> Result<Vec<u8>, Relocated> {
         let (region, header, seen) = (&*self.region, copy.header, copy.seen);

@@ -1,7 +1,7 @@
-//! Extents: pieces of an open segment that a thread leases, and fills with items.
+//! Extents: parts of an open segment that a thread leases and fills with items.
 //!
-//! **An extent's tail is release-stored before an item of it is published**, so a walker that trusts only what lies before the tail
-//! meets whole items only, whenever the writer dies.
+//! **An extent's tail is release-stored before an item of it is published.** A walker that trusts only what is before the tail
+//! finds complete items only, at whatever point the writer dies.
 
 #[cfg(all(test, feature = "observe"))]
 mod late;
@@ -16,19 +16,19 @@ use crate::session::Session;
 use crate::verbs::WriteError;
 use std::cell::Cell;
 
-/// Room for so many items like the one at hand is leased, at most one in so many parts of a segment: extents of several writers lie side
-/// by side, and behind the last item of each the rest is lost.
+/// An extent has space for this many items of the present size, but takes at most one in so many parts of a segment. Extents of
+/// several writers are side by side, and the rest after each one's last item is lost.
 const ITEMS_OF_AN_EXTENT: usize = 8;
 const EXTENTS_OF_A_SEGMENT: usize = 4;
 
-/// A session fills segments of its own if the region has so many for each thread slot that was ever leased, and what it writes has no
-/// expiry: then nothing is lost between the items of several, and no core waits for a header that another writes. Otherwise all fill the
-/// same ones.
+/// A session fills segments of its own if the region has this many for each thread slot that was ever leased, and if its items
+/// have no expiry. Then no rest is lost between the items of several sessions, and no core waits for a header that another one
+/// writes. Otherwise all sessions fill the same segments.
 const SEGMENTS_OF_A_SESSION: usize = 64;
 
-/// Bytes that a writer pays for at a time, while the region is full: half a dozen small items.
+/// Bytes for which a writer does reclaiming work at a time while the region is full: half a dozen small items.
 pub(super) const PORTION: usize = 512;
-/// Cache lines of the log that are asked for before the next item needs them.
+/// Cache lines of the log that are prefetched before the next item needs them.
 const WRITE_AHEAD: usize = 4;
 
 /// A leased extent. Offsets in bytes from the segment's start.
@@ -36,17 +36,18 @@ const WRITE_AHEAD: usize = 4;
 pub(super) struct Extent {
     pub segment: usize,
     pub life: SegmentLife,
-    /// of its segment
+    /// of the extent's segment
     sequence: u64,
     stream: Stream,
     start: usize,
     pub next: usize,
-    /// how far it is paid for, in work: at most [`Self::leased`]
+    /// up to here the work for the space is done: at most [`Self::leased`]
     end: usize,
     leased: usize,
 }
 
-/// The extent that a session has leased for a stream, if any. Its fields are apart: a write looks at few of them and moves one on.
+/// The extent that a session has leased for a stream, if any. Its fields are separate cells, because a write reads few of them
+/// and changes one.
 pub(crate) struct Leased {
     segment: Cell<usize>,
     life: Cell<SegmentLife>,
@@ -112,7 +113,7 @@ impl Leased {
         extent
     }
 
-    /// The room behind its last item, if the extent is of this epoch and that is so many bytes that are paid for.
+    /// The space after its last item, if the extent is of this epoch and has this many bytes for which the work is done.
     #[inline(always)]
     pub(super) fn room(&self, size: usize, epoch: u64) -> Option<Room<'_>> {
         if self.next.get() + size > self.end.get() || self.life.get().epoch != epoch {
@@ -128,7 +129,7 @@ impl Leased {
         })
     }
 
-    /// Whether it is this extent that is leased.
+    /// Whether this is the leased extent.
     fn is(&self, extent: &Extent) -> bool {
         self.segment.get() == extent.segment && self.start.get() == extent.start && self.end.get() != 0
     }
@@ -140,15 +141,15 @@ pub(super) struct Room<'s> {
     pub segment: usize,
     pub life: SegmentLife,
     pub sequence: u64,
-    /// of its extent
+    /// of the extent
     start: usize,
     pub next: usize,
-    /// who keeps the extent, if it is kept for the items that come behind
+    /// where the extent is kept, if it is kept for the next items
     kept: Option<&'s Leased>,
 }
 
 impl Session {
-    /// Room for so many bytes in an extent of this stream and epoch.
+    /// Space for this many bytes in an extent of this stream and epoch.
     pub(super) fn room(&self, size: usize, stream: Stream, epoch: u64, now: u32) -> Result<Room<'_>, WriteError> {
         match self.extents.get(stream.index()).and_then(|leased| leased.room(size, epoch)) {
             Some(room) => Ok(room),
@@ -156,14 +157,14 @@ impl Session {
         }
     }
 
-    /// The same where the extent at hand has none.
+    /// The same if the present extent has no space.
     #[cold]
     #[inline(never)]
     pub(super) fn more_room(&self, size: usize, stream: Stream, epoch: u64, now: u32) -> Option<Room<'_>> {
         self.room(size, stream, epoch, now).ok()
     }
 
-    /// Nothing is written in this room: an extent that is not kept for other items ends.
+    /// Gives the space back unused: an extent that is not kept for other items ends.
     #[cold]
     pub(super) fn leave_room(&self, room: &Room<'_>) {
         if room.kept.is_none() {
@@ -171,7 +172,7 @@ impl Session {
         }
     }
 
-    /// The room behind the last item of this extent.
+    /// The space after the last item of this extent.
     pub(super) fn room_in(&self, extent: Extent) -> Room<'_> {
         Room {
             segment: extent.segment,
@@ -183,7 +184,7 @@ impl Session {
         }
     }
 
-    /// An extent with that room where the one at hand is full or paid for no further.
+    /// An extent with that space, if the present one is full, or the work for the rest of it is not done.
     #[cold]
     #[inline(never)]
     fn room_paid(&self, size: usize, stream: Stream, epoch: u64, now: u32) -> Result<Extent, WriteError> {
@@ -205,7 +206,7 @@ impl Session {
         Ok(self.keep_better(paid(self.lease(size, stream, epoch, now, true)?), size))
     }
 
-    /// The same for a relocation, which takes free segments only and pays for nothing.
+    /// The same for a relocation, which takes free segments only and does no reclaiming work.
     pub(super) fn room_for_copy(&self, size: usize, stream: Stream, epoch: u64, now: u32) -> Option<Extent> {
         let at_hand = self.extent(stream).filter(|e| e.life.epoch == epoch);
         if let Some(extent) = at_hand.and_then(|e| self.with_room(e, size)) {
@@ -216,7 +217,7 @@ impl Session {
         Some(self.keep_better(extent, size))
     }
 
-    /// The extent, made longer if need be and if nobody else has leased what follows.
+    /// The extent, extended if necessary and if no other thread has leased the cells after it.
     fn with_room(&self, extent: Extent, size: usize) -> Option<Extent> {
         if extent.next + size <= extent.leased {
             Some(extent)
@@ -225,8 +226,8 @@ impl Session {
         }
     }
 
-    /// Keeps whichever has more room left, so that one large item does not cost the rest of a fresh extent. The new one can be made
-    /// longer as far as its segment goes; the old one could not.
+    /// Keeps the extent that has more space left, so that one large item does not cost the rest of a fresh extent. The new
+    /// extent can be extended to the end of its segment; the old one could not.
     fn keep_better(&self, extent: Extent, size: usize) -> Extent {
         let left = |e: &Extent| e.leased - e.next;
         let behind = self.region.cells_left(extent.segment) * self.region.layout.shape.cell_size();
@@ -242,12 +243,12 @@ impl Session {
         extent
     }
 
-    /// The item is written: PUBLISH of the extent's tail. Invisible before it; behind it a walker parses the item, which
-    /// is dead until a slot names it.
+    /// The item is written: PUBLISH of the extent's tail. The item is invisible before it. After it a walker parses the item,
+    /// which is dead until a slot names it.
     #[inline(always)]
     pub(super) fn commit(&self, room: &Room<'_>, segment_at: usize, size: usize, expiry: u32) {
         let tail = room.next + size;
-        // The next item's place: the publish that follows would otherwise wait for lines that only the next write asks for.
+        // Prefetches the next item's place; otherwise its write would wait for these lines.
         self.region.memory.prefetch_to_write::<WRITE_AHEAD>(segment_at + tail);
         if expiry != 0 {
             let expires = &self.region.header(room.segment).expires;
@@ -255,7 +256,7 @@ impl Session {
                 expires.fetch_max(expiry, Relaxed);
             }
         }
-        // PAIRS: tail: the loads in `Session::purge_items` and in `check`: what lies before the tail is whole.
+        // PAIRS: tail: the loads in `Session::purge_items` and in `check`: everything before the tail is complete.
         let told = if mutants::is(Mutant::PublishBeforeTail) {
             room.next
         } else {
@@ -264,8 +265,8 @@ impl Session {
         self.region
             .word(segment_at + room.start + 8)
             .store(TailWord::new(told, self.owner.incarnation).0, Release);
-        // Persistent before the word that leads to it: the barrier stands between this and the publish. Not the header with the
-        // latest expiry, which is a hint: what is purged because of it is looked at item by item.
+        // Persistent before the word that leads to it: the barrier is between this and the publish. Not so the header with the
+        // latest expiry, which is a hint: a purge because of it looks at each item.
         self.region.write_back(segment_at + room.next, size);
         match room.kept {
             Some(leased) => leased.next.set(tail),
@@ -312,18 +313,18 @@ impl Session {
     fn close(&self, segment: usize, start: usize, life: SegmentLife) {
         let at = self.region.segment(segment) + start;
         let word = ExtentWord::new(life.generation, self.owner.slot).close();
-        // PAIRS: closed: the load in `Region::has_live_extent`: a recycler that sees it closed sees every publish that it served, and the
-        // intent for what is still to be published.
+        // PAIRS: closed: the load in `Region::has_live_extent`: a recycler that sees the extent closed sees every publish from
+        // it, and the intent for what is still to be published.
         self.region.word(at).store(word.0, Release);
     }
 
-    /// Cells that are leased at a time for items of such a size.
+    /// Cells to lease at a time for items of this size.
     fn comfortable(&self, size: usize) -> usize {
         let shape = self.region.layout.shape;
         (size * ITEMS_OF_AN_EXTENT / shape.cell_size()).min(shape.cells() / EXTENTS_OF_A_SEGMENT)
     }
 
-    /// Leases the cells behind an extent, if nobody else has.
+    /// Leases the cells after an extent, if no other thread has.
     fn extend(&self, mut extent: Extent, size: usize) -> Option<Extent> {
         let shape = self.region.layout.shape;
         let lease = &self.region.header(extent.segment).lease;
@@ -348,7 +349,7 @@ impl Session {
         Some(extent)
     }
 
-    /// Leases an extent with room for `size` bytes, in the open segment or in a new one.
+    /// Leases an extent with space for `size` bytes, in the open segment or in a new one.
     fn lease(&self, size: usize, stream: Stream, epoch: u64, now: u32, make_room: bool) -> Result<Extent, WriteError> {
         let shape = self.region.layout.shape;
         let needed = (size + EXTENT_HEADER_SIZE).div_ceil(shape.cell_size());
@@ -356,7 +357,7 @@ impl Session {
         let alone = self.fills_alone(stream);
         for _ in 0..ATTEMPTS_MAX {
             let hint = self.open_hint(stream);
-            // What somebody left of a segment is this session's alone from here on.
+            // The rest of a segment that another session left is only this session's from now on.
             if alone && hint != 0 && !self.replace_hint(stream, hint, 0) {
                 continue;
             }
@@ -366,7 +367,7 @@ impl Session {
             }
             if alone {
                 if let Some(open) = open {
-                    // If it were left open again, it would be for ever where all items are as large.
+                    // If it were left open again, it would stay open for ever where all items are as large.
                     self.finish_segment(open);
                 }
             } else if self.open_hint(stream) != hint {
@@ -382,12 +383,13 @@ impl Session {
         Err(WriteError::Corrupt)
     }
 
-    /// Whether this session leases in segments that no other session leases in.
+    /// Whether this session fills segments of its own.
     fn fills_alone(&self, stream: Stream) -> bool {
         stream.class == 0 && self.region.threads() * SEGMENTS_OF_A_SESSION <= self.region.allowed()
     }
 
-    /// Leaves the rest of a segment to whoever leases next, if it is worth that and more than is left in the one that is open to all.
+    /// Leaves the rest of a segment to the next session that leases, if the rest is large enough, and larger than that of the
+    /// segment that is open to all.
     fn leave_open(&self, segment: usize, epoch: u64, stream: Stream) {
         let hint = self.open_hint(stream);
         let open = self.named(hint);
@@ -404,7 +406,7 @@ impl Session {
         }
     }
 
-    /// Nobody leases in this segment any more: what is left of it is as good as dead, unless somebody is about to fill it.
+    /// Ends leasing in this segment: its rest is as good as dead, unless a thread is about to fill it.
     pub(crate) fn finish_segment(&self, segment: usize) {
         let state = State(self.region.header(segment).state.load(Relaxed));
         if state.kind() != Some(Kind::Open) || state.owner().is_some() {
@@ -418,7 +420,7 @@ impl Session {
         self.region.offer_filled(segment);
     }
 
-    /// Puts another segment, plus 1, into the word of the one that is open to all; 0: none is.
+    /// Stores another segment, plus 1, as the one that is open to all; 0: none.
     fn replace_hint(&self, stream: Stream, old: u64, new: u64) -> bool {
         // PAIRS: open-hint: the load in `open_hint`.
         self.region
@@ -431,7 +433,7 @@ impl Session {
         self.region.open_word(stream).map_or(0, |w| w.load(Acquire))
     }
 
-    /// The segment that such a word names, if it names one.
+    /// The segment that this word names, if any.
     fn named(&self, hint: u64) -> Option<usize> {
         index(hint).checked_sub(1).filter(|segment| self.region.has(*segment))
     }
@@ -458,8 +460,8 @@ impl Session {
             if !usable {
                 return None;
             }
-            // A recycler that meets the cells before their header is written asks for this intent. Its fence stands before every byte
-            // that this thread writes there, as that of `claim_from_free` does for the thread that opened the segment.
+            // A recycler that finds the cells before their header is written looks for this intent (hazard pointer). Its fence
+            // is before every byte that this thread writes there, as that of `claim_from_free` is for the thread that opened the segment.
             self.intend(LEASING, segment);
             // PAIRS: leasing: the load in `Region::has_live_extent`: a recycler that sees the lease sees the intent.
             if header
@@ -472,10 +474,10 @@ impl Session {
             }
             let extent = self.start_extent(segment, old.cells(), cells, stream);
             self.relent(LEASING);
-            // Whoever opened the segment may not have come to its barrier yet.
+            // The thread that opened the segment may not have reached its barrier yet.
             region.write_back_header(segment);
             region.write_back_words(segment);
-            // From the lease on the segment cannot be recycled; it may have been between the checks and the lease.
+            // After the lease the segment cannot be recycled. It may have been between the checks and the lease.
             if extent.life == life {
                 return Some(extent);
             }
@@ -484,7 +486,7 @@ impl Session {
         None
     }
 
-    /// Writes the header of an extent whose cells have just been leased.
+    /// Writes the header of an extent whose cells were just leased.
     fn start_extent(&self, segment: usize, first_cell: usize, cells: usize, stream: Stream) -> Extent {
         let region = &self.region;
         let cell_size = region.layout.shape.cell_size();
@@ -512,13 +514,13 @@ impl Session {
         }
     }
 
-    /// Makes a claimed segment an open one, with a first extent for this thread.
+    /// Opens a claimed segment, with a first extent for this thread.
     fn open_segment(&self, segment: usize, cells: usize, epoch: u64, stream: Stream, now: u32) -> Extent {
         let region = &self.region;
         let shape = region.layout.shape;
         let header = region.header(segment);
         let generation = region.segment_life(segment).generation;
-        // Before the cells: these are in no cache, and a locked instruction waits for the stores before it.
+        // Before the cells are written: they are in no cache, and a locked instruction waits for the stores before it.
         header.sequence.store(region.next_sequence(), Relaxed);
         for cell in 0..shape.cells() {
             region

@@ -1,9 +1,9 @@
 //! The ghost table: fingerprints of items that were evicted from the admission pool without a hit.
 //!
-//! A key that comes back while its ghost is there goes to the main pool at once. Each line of 40 fingerprints is a queue of
-//! its own: a new one pushes the oldest out, so the table remembers as many evictions as it has places, and it is told to have
-//! as many as the main pool has items. All of it is hints: lines are changed by plain stores, by anybody at the same time, and
-//! anything may stand in them without harm.
+//! A key that comes back while its ghost is there goes to the main pool at once. Each line of 40 fingerprints is a queue of its
+//! own: a new one pushes the oldest out, so the table remembers as many evictions as it has places. It gets as many places as
+//! the main pool has items. Everything in it is a hint: any thread changes lines by plain stores, at the same time as others,
+//! and any value is harmless.
 
 use crate::atomics::Relaxed;
 use crate::layout::index;
@@ -13,7 +13,7 @@ use crate::session::Session;
 
 /// Bytes of a line.
 pub(crate) const LINE_SIZE: usize = 64;
-/// Bits of a fingerprint, and how many of them fit into a word, whose top bits stay 0. One new key in a hundred is taken for
+/// Bits of a fingerprint, and how many of them fit into a word, whose top bits stay 0. One new key in a hundred is mistaken for
 /// one that was evicted.
 pub(crate) const BITS: u32 = 12;
 const LANES: u32 = 64 / BITS;
@@ -25,7 +25,7 @@ const LOWEST: u64 = (1 << BITS) - 1;
 const ALL: u64 = ONES * LOWEST;
 /// Odd, with well-mixed bits, for a product of its own.
 pub(crate) const SPREAD: u64 = 0xD6E8_FEB8_6659_FD93;
-/// The table gets another number of lines when the items ask for more than 9/8 of it, or for less than 1/2.
+/// The table gets another number of lines when the items need more than 9/8 of it, or less than 1/2.
 const GROW: (u64, u64) = (9, 8);
 const SHRINK: (u64, u64) = (1, 2);
 
@@ -43,7 +43,7 @@ impl Region {
         }
     }
 
-    /// Whether the key's ghost is there; it is taken away.
+    /// Whether the key's ghost is there; removes it.
     pub(super) fn take_ghost(&self, hash: u64) -> bool {
         let Some((line, fingerprint)) = self.ghost(hash) else {
             return false;
@@ -51,7 +51,7 @@ impl Region {
         for i in 0..LINE_SIZE / 8 {
             let word = self.word(line + i * 8);
             let old = word.load(Relaxed);
-            // The lowest lane that differs in nothing: a zero lane borrows from its neighbour's top bit.
+            // The lowest lane without a difference: a zero lane borrows from its neighbour's top bit.
             let differing = old ^ (fingerprint * ONES);
             let zeros = differing.wrapping_sub(ONES) & !differing & ONES << (BITS - 1);
             if zeros != 0 {
@@ -62,13 +62,13 @@ impl Region {
         false
     }
 
-    /// Where the ghost of a hash belongs, and its fingerprint, never 0. `None`: nothing was evicted yet.
+    /// The place of a hash's ghost, and its fingerprint, never 0. `None`: nothing was evicted yet.
     fn ghost(&self, hash: u64) -> Option<(usize, u64)> {
         let lines = self.superblock().ghost_lines.load(Relaxed).min(self.ghost_lines_max());
         if lines == 0 {
             return None;
         }
-        // Bits of their own: the index uses the top twelve, the low half, and a product of all.
+        // Bits of its own: the index uses the top twelve, the low half, and a product of all.
         let mixed = (hash ^ hash >> 29).wrapping_mul(SPREAD);
         let line = usize::try_from((u128::from(mixed) * u128::from(lines)) >> 64).unwrap_or(0);
         let in_segment = self.ghost_lines_in_segment();
@@ -87,7 +87,7 @@ impl Region {
 }
 
 impl Session {
-    /// Makes the table as long as the main pool, as far as it may take segments: by one segment at a time.
+    /// Makes the table as long as the main pool, within the share of segments that it may take, by one segment at a time.
     pub(crate) fn fit_ghosts(&self, now: u32) {
         let region = &*self.region;
         let sb = region.superblock();
@@ -97,12 +97,12 @@ impl Session {
         }
         let in_segment = region.ghost_lines_in_segment() as u64;
         let wanted = (items / LINE_LANES).clamp(1, region.ghost_lines_max());
-        // To the nearest: segments are never given back, because somebody who slept may still store a ghost there.
+        // Rounded to the nearest. Segments are never given back, because a thread that slept may still store a ghost there.
         let segments = index((wanted + in_segment / 2) / in_segment).max(1);
         let there = (0..segments)
             .take_while(|entry| region.ghost_segment(*entry).is_some())
             .count();
-        // Not from the reserve, or somebody pays for it at once.
+        // Not from the reserve: otherwise a thread would do reclaiming work for it at once.
         let grows = there < segments && self.has_more_than_reserve() && self.prepare_segment(Kind::Ghosts, there, now);
         let there = there + usize::from(grows);
         let wanted = wanted.min(there as u64 * in_segment);

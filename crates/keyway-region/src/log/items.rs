@@ -1,4 +1,4 @@
-//! Items as they are written: in a place of their own, private until a slot is published that names it.
+//! Items as they are written: each in a place of its own, private until a slot that names it is published.
 
 use crate::atomics::{AtomicU32, Relaxed};
 use crate::decimal;
@@ -14,7 +14,7 @@ use crate::region::Region;
 use crate::session::Session;
 use crate::verbs::{Item, WriteError};
 
-/// What an item is to be, apart from its key.
+/// A new item, apart from its key.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Draft<'v> {
     /// [`flag::STALE`], [`flag::WIN_SENT`], [`flag::BINARY_KEY`]
@@ -36,17 +36,17 @@ impl Draft<'_> {
         self.marks | client_flags | cas
     }
 
-    /// The same, with this CAS unique.
+    /// The same draft with this CAS unique.
     fn with_cas(self, cas: u64) -> Self {
         Self { cas: Some(cas), ..self }
     }
 }
 
-/// What an item leads to whose value has segments of its own.
+/// What a large item (its value has segments of its own) leads to.
 enum Body<'v> {
-    /// those of the item that it replaces
+    /// the segments of the item that it replaces
     Chain(Chain),
-    /// a value that is to get some
+    /// a value for which segments are to be taken
     Bytes(&'v [u8]),
 }
 
@@ -54,7 +54,7 @@ enum Body<'v> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Value<'v> {
     Bytes(&'v [u8]),
-    /// what the decision has built in its buffer
+    /// what the decision has built in the session's buffer
     Built,
     /// a number, in decimal, padded with blanks to this many bytes (at most [`decimal::LEN_MAX`])
     Number(u64, usize),
@@ -62,15 +62,15 @@ pub(crate) enum Value<'v> {
     Chain(Chain),
 }
 
-/// The item whose place a new one takes.
+/// The item that a new one replaces.
 #[derive(Clone, Copy)]
 pub(crate) struct Replaced {
     pub segment: usize,
-    /// the new one's CAS unique is greater
+    /// the CAS unique of the new item is greater than this
     pub unique: u64,
 }
 
-/// An item that has been written and not been published.
+/// An item that is written but not published.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Written {
     pub word: Slot,
@@ -83,8 +83,8 @@ pub(crate) struct Written {
 }
 
 impl Region {
-    /// What the CAS unique of an item's successor exceeds. A unique that no place can have given was chosen by a client, and is not
-    /// to be outdone: 0.
+    /// The value that the CAS unique of an item's successor must exceed. 0 if a client chose the item's unique, and so high that
+    /// no place can have given it: such a unique is not exceeded.
     #[inline(never)]
     pub(crate) fn unique_to_exceed(&self, seen: &Seen) -> u64 {
         let unique = self.cas_unique(seen);
@@ -95,8 +95,8 @@ impl Region {
         }
     }
 
-    /// A CAS unique above this one that no other item has: of a sequence number that no segment has, until those are used up or others have
-    /// gone beyond them.
+    /// A CAS unique above this one that no other item has. It belongs to a sequence number that no segment has. Once the uniques
+    /// of that number are used up, or others have gone beyond them, another number is taken.
     #[cold]
     fn unique_above(&self, old: u64) -> u64 {
         let uniques = &self.superblock().uniques;
@@ -115,7 +115,7 @@ impl Region {
 }
 
 impl Session {
-    /// Writes an item of flush epoch `epoch` to a place of its own, with what the decision has `built` if the draft says so.
+    /// Writes an item of flush epoch `epoch` to a place of its own, with the `built` value if the draft says so.
     pub(crate) fn write(
         &self,
         key: &Key<'_>,
@@ -147,14 +147,14 @@ impl Session {
         Ok(self.write_item(key, draft, header, bytes, &room, size))
     }
 
-    /// The CAS unique that a new item has to carry, because its place gives it none above the one of the item that it replaces.
+    /// The CAS unique that a new item must carry, because its place gives it none above that of the item that it replaces.
     fn unique_to_carry(&self, draft: &Draft<'_>, room: &Room<'_>, replaced: Option<Replaced>) -> Option<u64> {
         let unique = replaced?.unique;
         (draft.cas.is_none() && cas_of(room.sequence, room.next) <= unique).then(|| self.region.unique_above(unique))
     }
 
-    /// The same with this value, over an item of this segment and offset. `None`: it needs segments of its own, there is no room for it, or
-    /// its place gives it a lower CAS unique than that of the item.
+    /// The same with this value, over an item of this segment and offset. `None`: the value needs segments of its own, there is
+    /// no space for it, or its place gives it a lower CAS unique than the item's.
     #[inline(always)]
     pub(crate) fn write_over(
         &self,
@@ -181,7 +181,7 @@ impl Session {
         Some(self.write_item(key, draft, header, bytes, &room, size))
     }
 
-    /// Size and header of an item with this value. `None`: it needs segments of its own.
+    /// Size and header of an item with this value. `None`: the value needs segments of its own.
     #[inline(always)]
     fn planned(&self, key: &Key<'_>, draft: &Draft<'_>, bytes: &[u8]) -> Option<(usize, Header)> {
         let region = &*self.region;
@@ -194,7 +194,7 @@ impl Session {
         Some((size, Header::new(key.bytes.len(), body_len, flags, draft.expiry)))
     }
 
-    /// The same of an item whose value has segments of its own.
+    /// The same for a large item.
     #[cold]
     #[inline(never)]
     fn write_large(

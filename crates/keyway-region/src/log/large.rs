@@ -1,7 +1,7 @@
 //! Large values: chains of segments that hold nothing else.
 //!
-//! A chain is written last part first, so each part is whole before another one names it. Its segments are the writer's until the item
-//! that leads to the first one is published; from then on they are freed by the thread that takes that item away.
+//! A chain is written last part first, so each part is complete before another one names it. Its segments belong to the writer
+//! until the item that leads to the first one is published. From then on the thread that removes that item frees them.
 
 use crate::atomics::{Acquire, Relaxed, Release, fence};
 use crate::hash::Key;
@@ -51,7 +51,7 @@ impl Region {
 }
 
 impl Session {
-    /// Puts a value into segments of its own, last part first, so that each part is whole before another names it.
+    /// Puts a value into segments of its own, last part first, so that each part is complete before another names it.
     pub(super) fn write_chain(
         &self,
         key: &Key<'_>,
@@ -61,7 +61,7 @@ impl Session {
     ) -> Result<Chain, WriteError> {
         let room = self.region.layout.shape.segment_size - CHAIN_HEADER_SIZE;
         let parts = value.len().div_ceil(room).max(1);
-        // Half of the region: beyond that two writers of such values could starve each other for ever.
+        // Half of the region: above that, two writers of such values could starve each other for ever.
         if parts > self.region.allowed() / 2 {
             return Err(WriteError::OutOfMemory);
         }
@@ -105,7 +105,7 @@ impl Session {
             };
             // PAIRS: large: the load in `Session::purge_step`: a thread that sees it large sees its words.
             region.header(segment).state.store(state.0, Release);
-            // Its generation may have been given by somebody who did not come to a barrier.
+            // The thread that gave the segment its generation may not have reached a barrier.
             region.write_back(at, CHAIN_HEADER_SIZE + part.len());
             region.write_back_words(segment);
             next = link;
@@ -117,7 +117,7 @@ impl Session {
         })
     }
 
-    /// The chain's head is published: its segments are nobody's any more but the head's.
+    /// The chain's head is published: its segments have no owner any more and belong to the head.
     #[inline(never)]
     pub(crate) fn disown_chain(&self, chain: Chain) {
         self.each_of_chain(chain.first, |session, segment, old| {
@@ -149,24 +149,25 @@ impl Session {
         }
     }
 
-    /// Bumps a claimed segment of a large value, unless somebody walks a chain through it: then it is left to be reclaimed as a
-    /// log without items. `intended`: read after the claim.
+    /// Gives a claimed segment of a large value its next generation, unless a thread walks a chain through it: then it is left
+    /// to be reclaimed as a log without items. `intended`: read after the claim.
     pub(crate) fn bump_large(&self, segment: usize, intended: &[u64]) -> bool {
         let is_free = !intended.contains(&(segment as u64 + 1));
         if is_free {
             self.bump(segment);
         } else {
             let state = &self.region.header(segment).state;
-            // PAIRS: retire: the claim by the thread that goes on.
+            // PAIRS: retire: the claim by the thread that continues.
             state.store(State(state.load(Relaxed)).leave(Kind::Retired).0, Release);
         }
         is_free
     }
 
-    /// Calls `each` with every segment of a chain and its state; the next link is read before. Meanwhile an intent names the segment: a
-    /// thread that claims it from then on does not bump it. One that claimed it before may: so state and link are read first, and
-    /// then the generation. If it is the link's, both were of that life; if the segment was not claimed either, the life does not end
-    /// before the intent does, however long this thread sleeps in between.
+    /// Calls `each` with every segment of a chain and its state; the next link is read before the call. Meanwhile an intent
+    /// (hazard pointer) names the segment: a thread that claims it from then on does not give it a new generation. A thread that
+    /// claimed it before may do so. Therefore state and link are read first, and then the generation. If it is the link's, both
+    /// belong to that generation. If the segment was not claimed either, the generation stays as long as the intent, however
+    /// long this thread sleeps in between.
     fn each_of_chain(&self, first: Link, mut each: impl FnMut(&Self, usize, State)) {
         let region = &self.region;
         let mut link = first;

@@ -1,11 +1,12 @@
-//! Room `log`: the bytes of items, and the segments in which they lie.
+//! Room `log`: the bytes of items, and the segments that hold them.
 //!
 //! Holds segments as the log uses them (`segments`), the streams that items join (`streams`), the extents that a thread leases
-//! (`extents`), items as they are written and read (`items`, `seen`), copies (`copies`), large values (`large`), checksums (`checksum`), and
-//! two lists of hints: sparse segments (`sparse`), and keys that were evicted (`ghost`).
+//! (`extents`), items as they are written and read (`items`, `seen`), copies (`copies`), large values (`large`), checksums
+//! (`checksum`), and two lists of hints: sparse segments (`sparse`), and keys that were evicted (`ghost`).
 //!
-//! - An item is private to its writer until the index publishes a slot that names it, and immutable from then on, but for its mark *dead*.
-//! - An extent's tail is stored before an item of the extent is published: what lies before the tail is whole.
+//! - An item is private to its writer until the index publishes a slot that names it. From then on it is immutable, except its
+//!   mark *dead*.
+//! - An extent's tail is stored before an item of the extent is published: everything before the tail is complete.
 //! - A segment changes hands by one exchange of its state word. Only its owner gives it a generation.
 //! - No byte is written to a segment before its generation is one that no slot names.
 //!

@@ -1,7 +1,7 @@
-//! An item under a reader's eyes: where it lies, and what its bytes say.
+//! An item that a reader has found: where it is, and what its bytes say.
 //!
-//! Nothing here knows which slot leads to an item. What is read is believed only when [`Region::still`] says, afterwards, that the
-//! segment is in the life in which the item was found.
+//! Nothing here knows which slot leads to an item. What was read counts only if [`Region::still`] says afterwards that the
+//! segment still has the generation in which the item was found.
 
 use crate::atomics::{Acquire, AtomicU32, Relaxed, fence};
 use crate::layout::index;
@@ -10,14 +10,14 @@ use crate::layout::segment::{Link, SegmentLife};
 use crate::region::Region;
 use crate::sink::{Out, Unread};
 
-/// How often an operation starts again before it calls the region corrupt. Contention takes a few; only a word that no
-/// version of this program writes makes an endless loop, and this bound turns that into an error.
+/// How often an operation starts again before it calls the region corrupted. Contention takes a few attempts. Only a word that
+/// no version of Keyway writes makes an endless loop, and this bound turns that into an error.
 pub(crate) const ATTEMPTS_MAX: usize = 1 << 16;
 
 /// Longest value: the largest item that can be allowed.
 const VALUE_LEN_MAX: usize = 1 << 30;
 
-/// An item under a reader's eyes: valid as long as [`Region::still`] says so.
+/// An item that a reader has found: valid as long as [`Region::still`] says so.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Seen {
     pub segment: usize,
@@ -30,7 +30,7 @@ pub(crate) struct Seen {
 }
 
 impl Seen {
-    /// Whether it is there for those who ask: neither flushed before this epoch, nor expired.
+    /// Whether the item is present: neither flushed before this epoch, nor expired.
     #[inline(always)]
     pub fn is_present(&self, epoch: u64, now: u32) -> bool {
         self.life.epoch >= epoch && !self.header.is_expired(now)
@@ -42,7 +42,7 @@ impl Seen {
 pub(crate) struct Chain {
     pub value_len: usize,
     pub first: Link,
-    /// the last link, which also tells this chain from any other
+    /// the last link, which also distinguishes this chain from any other
     pub last: Link,
 }
 
@@ -60,7 +60,7 @@ impl Chain {
 }
 
 impl Region {
-    /// What stands where an item's header is or was.
+    /// The header of an item, or what is now in its place.
     #[inline(always)]
     pub(crate) fn item_header(&self, at: usize) -> Header {
         // PAIRS: dead-mark: the store in `Session::bury`.
@@ -68,7 +68,7 @@ impl Region {
         Header::of(word(at), || word(at + LIFETIME_OFFSET))
     }
 
-    /// Whether what was read of this item up to now was the item.
+    /// Whether everything read so far at this item's place was the item.
     #[inline(always)]
     pub(crate) fn still(&self, seen: &Seen) -> bool {
         // PAIRS: generation: the release fence in `Session::claim_from_free`: a reader of a new byte sees the new generation.
@@ -82,7 +82,7 @@ impl Region {
         seen.header.key_len() == key.len() && self.memory.equals(seen.at + seen.header.key_offset(), key)
     }
 
-    /// The item's marks ([`flag::MARKS`]), and the client's flags.
+    /// The item's marks ([`flag::MARKS`]) and the client's flags. Meaningless unless [`Self::still`] holds afterwards.
     #[inline(always)]
     pub(crate) fn marks_and_flags(&self, seen: &Seen) -> (u64, u32) {
         let stale = if self.is_of_before_gap(seen) { flag::STALE } else { 0 };
@@ -94,7 +94,7 @@ impl Region {
         (seen.header.given() & flag::MARKS | stale, flags)
     }
 
-    /// Whether the item is from before a gap behind which everything older is stale.
+    /// Whether the item was written before a gap after which all older items are stale.
     #[inline(always)]
     pub(crate) fn is_of_before_gap(&self, seen: &Seen) -> bool {
         let before = self.superblock().stale_before.load(Relaxed);
@@ -131,7 +131,7 @@ impl Region {
             .load(Relaxed)
     }
 
-    /// The item's CAS unique: the one that it carries, or the one that its place gives it.
+    /// The item's CAS unique: the one that it carries, or else the one that its place gives it.
     pub(crate) fn cas_unique(&self, seen: &Seen) -> u64 {
         if seen.header.has(flag::CAS) {
             self.memory.u64_unaligned(seen.at + seen.header.cas_offset())

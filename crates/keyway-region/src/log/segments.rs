@@ -1,7 +1,7 @@
-//! Segments as the log uses them: whose they are, which are free, and how one changes hands.
+//! Segments as the log uses them: their owners, the free ones, and how one changes hands.
 //!
-//! A segment belongs to the thread that its state names, or to nobody. Only its owner gives it a generation, and only after every
-//! word that named it was purged (or it never had one).
+//! A segment belongs to the thread that its state names, or has no owner. Only its owner gives it a new generation, and only
+//! after every word that named it was purged (or if it never had one).
 
 use crate::atomics::{AcqRel, Acquire, AtomicU64, Relaxed, Release, fence};
 use crate::layout::segment::{EXTENT_HEADER_SIZE, ExtentWord, Kind, LeaseWord, SegmentHeader, Standing, State, Stream, TailWord};
@@ -12,13 +12,13 @@ use crate::region::{Region, number};
 use crate::session::Session;
 use crate::verbs::WriteError;
 
-/// Free segments that are kept in reserve: one in this many, within bounds.
+/// Free segments kept in reserve: one in this many of the region's, within bounds.
 const RESERVE_SHARE: usize = 320;
 const RESERVE_MIN: usize = 3;
 const RESERVE_MAX: usize = 8;
 
-/// Where segments come from when none is free. The room that reclaims them knows the log, and the log does not know it: so the log is given
-/// its two ways in, with the session.
+/// Where segments come from when none is free. The room that reclaims them knows the log; the log does not know that room. So
+/// each session carries that room's two entry points for the log to call.
 #[derive(Clone, Copy)]
 pub(crate) struct Supply {
     /// as [`Session::take_segment`]
@@ -28,12 +28,12 @@ pub(crate) struct Supply {
 }
 
 impl Region {
-    /// Free segments, about.
+    /// Free segments, approximately.
     pub fn free_segments(&self) -> usize {
         number(&self.superblock().free)
     }
 
-    /// Cells in which extents can be leased, or made longer.
+    /// Cells in which extents can be leased or extended.
     pub(crate) fn cells_left(&self, segment: usize) -> usize {
         let lease = LeaseWord(self.header(segment).lease.load(Relaxed));
         if lease.is_sealed() {
@@ -43,13 +43,13 @@ impl Region {
         }
     }
 
-    /// Whether new extents are leased in this segment at present.
+    /// Whether new extents are leased in this segment now.
     pub(crate) fn is_current(&self, segment: usize) -> bool {
         let name = segment as u64 + 1;
         self.superblock().open_words().any(|open| open.load(Relaxed) == name)
     }
 
-    /// The open segment of a stream, plus 1: a hint.
+    /// The word with the open segment of a stream, plus 1: a hint.
     pub(super) fn open_word(&self, stream: Stream) -> Option<&AtomicU64> {
         let sb = self.superblock();
         match stream.standing {
@@ -64,14 +64,15 @@ impl Region {
         self.superblock().sequence.fetch_add(1, Relaxed)
     }
 
-    /// Segments that have been opened since this one was.
+    /// Segments that were opened after this one.
     #[inline(always)]
     pub(crate) fn age(&self, segment: &SegmentHeader) -> u64 {
         let now = self.superblock().sequence.load(Relaxed);
         now.wrapping_sub(segment.sequence.load(Relaxed))
     }
 
-    /// Whether a live thread may still publish an item of this segment. Its lease word must be sealed, or the answer ages.
+    /// Whether a live thread may still publish an item of this segment. The lease word must be sealed, otherwise the answer can
+    /// become stale.
     pub(crate) fn has_live_extent(&self, segment: usize) -> bool {
         let generation = self.segment_life(segment).generation;
         // PAIRS: leasing: the exchange in `Session::lease_in`.
@@ -85,7 +86,7 @@ impl Region {
             // PAIRS: closed: the store in `Session::close`. PAIRS: extent: that in `Session::start_extent`.
             let mut extent = ExtentWord(self.word(at).load(Acquire));
             if extent.generation() != generation {
-                // Leased, header not written: by somebody who is at it, or by somebody who died there.
+                // Leased, but the header is not written: the thread is about to write it, or died before it did.
                 if self.is_leasing(segment) {
                     return true;
                 }
@@ -106,13 +107,14 @@ impl Region {
 }
 
 impl Session {
-    /// A claimed segment, purged and with a generation of its own. With `make_room` by reclaiming one if need be; without,
-    /// only a free one.
+    /// A claimed segment, purged, with a new generation. With `make_room` it reclaims one if necessary; otherwise it takes only
+    /// a free one.
     pub(crate) fn take_segment(&self, now: u32, make_room: bool) -> Result<usize, WriteError> {
         (self.supply.take_segment)(self, now, make_room)
     }
 
-    /// The work that is due for taking this many bytes. `true`: more is due for more, because the region is full, or something is dead.
+    /// Does the work that is due for taking this many bytes. `true`: more bytes cost more work, because the region is full, or
+    /// because of something that is dead.
     pub(crate) fn pay(&self, bytes: usize, now: u32) -> bool {
         (self.supply.pay)(self, bytes, now)
     }
@@ -121,17 +123,17 @@ impl Session {
         (self.region.allowed() / RESERVE_SHARE).clamp(RESERVE_MIN, RESERVE_MAX)
     }
 
-    /// Whether a segment can be had without touching the reserve.
+    /// Whether a segment is available without touching the reserve.
     pub(crate) fn has_more_than_reserve(&self) -> bool {
         self.free_segments() > self.reserve()
     }
 
-    /// Whether new segments come from old ones only. Those that reclaiming has put by, ahead of need, are no room to grow in.
+    /// Whether new segments come only from reclaimed ones. Those that reclaiming has freed in advance are not counted as space to grow.
     pub(crate) fn is_full(&self) -> bool {
         self.free_segments() <= 2 * self.reserve() + 2
     }
 
-    /// Segments that are neither free nor out of use, about.
+    /// Segments that are neither free nor out of use, approximately.
     pub(crate) fn used_segments(&self) -> usize {
         self.region
             .segments()
@@ -142,8 +144,8 @@ impl Session {
         self.region.free_segments()
     }
 
-    /// Takes a free segment. It is counted out first: a thread that stops before it has one keeps one from the others, and no
-    /// more; if it dies there, recovery counts again.
+    /// Takes a free segment. The count of free segments is decremented first: a thread that stops in between withholds one
+    /// segment from the others, not more. If it dies there, recovery counts again.
     pub(crate) fn claim_free(&self) -> Option<usize> {
         let (region, segments) = (&self.region, self.region.segments());
         let sb = region.superblock();
@@ -157,12 +159,12 @@ impl Session {
                 Err(now) => free = now,
             }
         }
-        // Those freed last first: they are the likeliest to be in a cache, and memory that nobody has touched costs more.
+        // Most recently freed first: they are probably in a cache, and memory that was never touched costs more.
         let mut freed = (0..SPARSE_WAYS).map_while(|_| region.take_of_level(FREE));
         if let Some(segment) = freed.find(|segment| self.claim_from_free(*segment)) {
             return Some(segment);
         }
-        // Twice round: one that is freed behind the first look is there for the second.
+        // Two rounds: the second finds a segment that was freed after the first had passed it.
         let from = usize::try_from(sb.free_hint.load(Relaxed)).unwrap_or(0) % segments;
         for i in 0..2 * segments {
             let segment = (from + i) % segments;
@@ -171,54 +173,54 @@ impl Session {
                 return Some(segment);
             }
         }
-        // The count was too high, and is not any more.
+        // The count was too high; recount.
         region.doubt_free();
         None
     }
 
-    /// The same for a free one, which is about to be written.
+    /// Claims a free segment that is about to be written.
     fn claim_from_free(&self, segment: usize) -> bool {
         let claimed = self.claim(segment, State::FREE);
         if claimed {
             // The segment was given its generation before it was freed.
-            // PAIRS: generation: the acquire fences of readers (`Region::still`): no byte that is written after this is taken for one
-            // of an earlier generation.
+            // PAIRS: generation: the acquire fences of readers (`Region::still`): a reader takes no byte that is written after
+            // this for one of an earlier generation.
             fence(Release);
         }
         claimed
     }
 
-    /// Makes the segment this thread's, if it is in this state.
+    /// Makes this thread the segment's owner, if the segment is in this state.
     pub(crate) fn claim(&self, segment: usize, from: State) -> bool {
         let state = &self.region.header(segment).state;
         let claimed = from.take(Kind::Claimed, self.owner);
-        // PAIRS: owner: the loads of states: a thread that sees the owner sees his lease. And the stores of states: the claimer comes
-        // after what the segment's last owner did.
+        // PAIRS: owner: the loads of states: a thread that sees the owner sees the owner's lease. And the stores of states: the
+        // claimer comes after what the segment's last owner did.
         state.load(Relaxed) == from.0 && state.compare_exchange(from.0, claimed.0, AcqRel, Relaxed).is_ok()
     }
 
-    /// Gives a claimed segment its next generation: every word that ever named it is void.
+    /// Gives a claimed segment its next generation: every word that ever named it is stale.
     pub(crate) fn bump(&self, segment: usize) {
         let word = &self.region.words(segment).generation;
-        // Nothing is written in it before it is free, and claimed again (`claim_from_free`).
+        // No byte of it is written before it is free, and claimed again (`claim_from_free`).
         word.store(word.load(Relaxed).wrapping_add(1), Relaxed);
         self.count(Counter::segments_recycled, 1);
     }
 
-    /// Gives a claimed and bumped segment back to everybody.
+    /// Frees a claimed segment that has a new generation.
     pub(crate) fn free_segment(&self, segment: usize) {
         // PAIRS: owner: the claim by its next owner, which comes after all that was done in it.
         self.region.header(segment).state.store(State::FREE.0, Release);
         let sb = self.region.superblock();
         sb.free.fetch_add(1, Relaxed);
         self.region.offer(segment, FREE);
-        // While the region is not full, what was used before goes before memory that nobody has touched.
+        // While the region is not full, reuse this segment before memory that was never touched.
         if !self.is_full() {
             sb.free_hint.store(segment as u64, Relaxed);
         }
     }
 
-    /// No more extents are leased in this segment. Whether some were until now.
+    /// Seals a segment: no more extents are leased in it. Returns whether it was open for them until now.
     pub(crate) fn seal(&self, segment: usize) -> bool {
         let lease = &self.region.header(segment).lease;
         loop {
@@ -234,18 +236,18 @@ impl Session {
 }
 
 impl Session {
-    /// Gives a directory a segment. A free one for ghosts, which are no reason to evict anything.
+    /// Gives a directory a segment. For ghosts it takes only a free one, because they are no reason to evict.
     pub(crate) fn prepare_segment(&self, kind: Kind, entry: usize, now: u32) -> bool {
         let Ok(segment) = self.take_segment(now, kind != Kind::Ghosts) else {
             return false;
         };
         let region = &self.region;
-        // Unset slots are zeros; nobody can reach the segment before the directory names it.
+        // Unset slots are zeros. No thread can reach the segment before the directory names it.
         region.memory.zero(region.segment(segment), region.layout.shape.segment_size);
         let header = region.header(segment);
         header.sequence.store(entry as u64, Relaxed);
         let owned = State::owned(kind, self.owner);
-        // PAIRS: owner: the load in `Session::purge_step`: a thread that sees the owner sees his lease, and the entry.
+        // PAIRS: owner: the load in `Session::purge_step`: a thread that sees the owner sees the owner's lease, and the entry.
         header.state.store(owned.0, Release);
         let directory = region.directory_entry(kind, entry);
         let name = u32::try_from(segment + 1).unwrap_or(0);

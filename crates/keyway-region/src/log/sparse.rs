@@ -1,8 +1,9 @@
-//! Room: the list of segments of which much is dead, from which whoever needs room takes the one of which most is.
+//! The list of sparse segments: those with many dead bytes. A thread that needs space takes the one with the most.
 //!
-//! The list is in the region, and shared: each session with a list of its own would look at all segment headers for it, and would
-//! find what the others are about to take. Everything in it is a hint. An entry may be lost when two are written at once, may be
-//! there twice, and may be long out of date: who takes one looks at the segment itself. What is on no list is met by a survey.
+//! The list is in the region, and shared. If each session had its own list, each would read all segment headers for it, and
+//! would find segments that the others are about to take. Everything in the list is a hint. An entry may be lost when two are
+//! written at once, may be there twice, and may be long out of date: a thread that takes one looks at the segment itself.
+//! Segments on no list are found by a survey.
 
 use crate::atomics::{AtomicU32, Relaxed, Release};
 use crate::layout::stats::Counter;
@@ -11,12 +12,12 @@ use crate::log::seen::Seen;
 use crate::region::Region;
 use crate::session::Session;
 
-/// Bytes of dead items that a session counts at a time.
+/// Dead bytes that a session collects before it adds them to a segment's count.
 const DEAD_PORTION: u64 = 1024;
 
 impl Region {
-    /// Counts bytes of items that were replaced or removed, and lists the segment when that takes it to the next level. Two that
-    /// count at once lose one of the counts.
+    /// Counts bytes of items that were replaced or removed, and lists the segment when they take it to the next level. Of two
+    /// threads that count at once, one loses its count.
     #[inline]
     pub(super) fn count_dead(&self, segment: usize, bytes: u64) {
         let counter = &self.header(segment).dead;
@@ -31,7 +32,7 @@ impl Region {
         }
     }
 
-    /// At which level of the list a segment belongs; `None`: too little of it is dead for its compaction to be worth the copying.
+    /// The level of the list to which a segment belongs. `None`: it has too few dead bytes to be worth compacting.
     pub(crate) fn level(&self, segment: usize) -> Option<usize> {
         self.level_of(self.header(segment).dead.load(Relaxed))
     }
@@ -43,10 +44,10 @@ impl Region {
         Some(usize::try_from(level).unwrap_or(usize::MAX).min(SPARSE_LEVELS - 1))
     }
 
-    /// What the compaction of a segment is worth, to compare: what it gains by what it costs, times the root of the time that it has
-    /// been so; that squared. 0: too little is dead for it.
+    /// How much a compaction of the segment is worth, for comparisons: gain divided by cost, times the root of the segment's
+    /// age; and that squared. 0: it has too few dead bytes.
     pub(crate) fn worth(&self, segment: usize) -> u64 {
-        /// Parts of a segment in which dead and living are told apart.
+        /// Parts of a segment in which dead and live bytes are counted.
         const PARTS: u64 = 256;
         if self.level(segment).is_none() {
             return 0;
@@ -54,7 +55,7 @@ impl Region {
         let shift = self.layout.shape.segment_size.trailing_zeros() - PARTS.trailing_zeros();
         let dead = (self.header(segment).dead.load(Relaxed) >> shift).min(PARTS);
         let living = (PARTS - dead).max(1);
-        // A damaged header may say anything.
+        // A corrupted header may hold any value.
         let age = self.age(self.header(segment)).clamp(1, 1 << 24);
         ((dead * dead * age) << 16) / (living * living)
     }
@@ -68,7 +69,7 @@ impl Region {
         }
     }
 
-    /// Lists a segment; in a full level in the place of another.
+    /// Lists a segment; in a full level it replaces another one.
     #[cold]
     pub(crate) fn offer(&self, segment: usize, level: usize) {
         let sb = self.superblock();
@@ -84,14 +85,14 @@ impl Region {
         }
     }
 
-    /// Takes a segment off the list, one of the highest level that has any, at least of this one; and that level.
+    /// Takes a segment off the list, and says its level: the highest level that has any, at least `least`.
     pub(crate) fn take_listed(&self, least: usize) -> Option<(usize, usize)> {
         (least..SPARSE_LEVELS)
             .rev()
             .find_map(|level| Some((self.take_of_level(level)?, level)))
     }
 
-    /// The same of one level; the one listed last is the likeliest to be in a cache.
+    /// The same for one level. The segment listed last is the most probably in a cache.
     pub(super) fn take_of_level(&self, level: usize) -> Option<usize> {
         let sb = self.superblock();
         let (filled, row) = (sb.sparse_filled.get(level)?, sb.sparse.get(level)?);
@@ -109,10 +110,10 @@ impl Region {
 }
 
 impl Session {
-    /// An item whose word this thread has taken out of the index, under an intent or a claim of its segment that still
-    /// stands: a purge need not look for its word. Its bytes are counted; the segment's count is a hint in a line that every
-    /// writer wants: small items are counted together, with the segment of the one that makes up a portion, so that of random
-    /// segments each gets its share.
+    /// Marks an item dead whose word this thread has taken out of the index, while its intent or claim of the segment stands: a
+    /// purge need not look for its word. Its bytes are counted. A segment's count is a hint in a cache line that every writer
+    /// wants. So small items are counted together, for the segment of the item that completes a portion; of random segments each
+    /// gets its share.
     #[inline(always)]
     pub(crate) fn bury(&self, seen: &Seen) {
         // PAIRS: dead-mark: the loads in `Region::skip_dead` and `item_header`: a purge that sees it dead sees its slot without it.

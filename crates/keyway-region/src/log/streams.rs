@@ -1,6 +1,6 @@
-//! Which stream of the log a new item joins: its pool, the class of its time to live, and for how long it is expected to stand.
+//! Which stream of the log a new item joins: its pool, the class of its time to live, and its lifetime class (*standing*).
 //!
-//! Items of a stream share segments, so that what lives about as long dies together.
+//! Items of a stream share segments, so that items with similar lifetimes die together.
 
 use crate::atomics::Relaxed;
 use crate::hash::Key;
@@ -10,24 +10,25 @@ use crate::log::items::Draft;
 use crate::region::Region;
 use crate::session::Session;
 
-/// Upper bounds of the TTL classes, seconds left; class 0 is everything longer, and never. An expired item waits for the
-/// last one of its segment, so for at most four times its own time.
+/// Upper bounds of the TTL classes, seconds left. Class 0 is everything longer, and "never". An expired item waits for the last
+/// item of its segment, so for at most four times its own time.
 pub(crate) const CLASS_TTL_S: [u32; 7] = [60, 240, 960, 3_840, 15_360, 61_440, 245_760];
-/// The same in a region of fewer segments than that: open segments must stay a small part.
+/// The same in a region with few segments: open segments must stay a small part of it.
 pub(crate) const CLASS_TTL_FEW_S: [u32; 1] = [240];
 const SEGMENTS_FOR_ALL_CLASSES: usize = 256;
-/// Below this many segments everything is in one pool, and of one standing but for what compaction copies.
+/// With fewer segments than this everything is in one pool, and in one lifetime class, except what compaction copies.
 const SEGMENTS_FOR_POOLS: usize = 64;
 
-/// An item stood for long if meanwhile one in so many of the region's segments was opened. In a simulated region that is half full of items
-/// drawn by zipf's law, with anything from a quarter to a sixteenth about as much is copied.
+/// An item is long-lived (*settled*) if one in this many of the region's segments was opened since it was written. In a
+/// simulated region that is half full of items drawn by Zipf's law, all values from a quarter to a sixteenth copy about as much.
 const SETTLED_PART: u64 = 8;
-/// It stood briefly if the log went on by less than this since: what a processor's cache holds of it. At most one in so many segments.
+/// An item is short-lived (*brief*) if the log has advanced by less than this since it was written: what a processor's cache
+/// holds of it. At most one in so many segments.
 const BRIEF_LOG: u64 = 4 << 20;
 const BRIEF_PART: u64 = 32;
 
 impl Region {
-    /// How long what replaces an item of this segment is expected to stand: as the item has.
+    /// The lifetime class expected of an item that replaces one of this segment: as long as that item has lived.
     #[inline(always)]
     fn standing(&self, segment: &SegmentHeader) -> Standing {
         let (age, segments) = (self.age(segment), self.allowed() as u64);
@@ -40,14 +41,14 @@ impl Region {
         }
     }
 
-    /// Whether there are segments enough for two pools.
+    /// Whether there are enough segments for two pools.
     pub(crate) fn has_pools(&self) -> bool {
         self.allowed() >= SEGMENTS_FOR_POOLS
     }
 }
 
 impl Session {
-    /// Where a new item goes: to the pool of the one that it replaces.
+    /// The stream of a new item: in the pool of the item that it replaces.
     #[inline(always)]
     pub(super) fn stream(&self, key: &Key<'_>, draft: &Draft<'_>, replaced: Option<usize>, now: u32) -> Stream {
         let class = self.class(draft.expiry, now);
@@ -67,7 +68,7 @@ impl Session {
         Stream { pool, class, standing }
     }
 
-    /// The pool of an item of a new key: the main one if it was evicted lately.
+    /// The pool for an item of a new key: the main pool if the key was evicted lately.
     #[inline(never)]
     fn pool_of_new(&self, hash: u64) -> usize {
         if self.region.take_ghost(hash) {

@@ -1,4 +1,5 @@
-//! Counting: what increment and decrement mean ("Increment/Decrement", "Meta Arithmetic" of protocol.txt), and how a number is read from
+//! Arithmetic: what increment and decrement mean ("Increment/Decrement", "Meta Arithmetic" of protocol.txt), and how a number is
+//! read from an item's value.
 //! an item's value.
 
 use crate::decimal::{self, By};
@@ -25,7 +26,7 @@ impl Session {
         self.arithmetic_if(&key, *how, now)
     }
 
-    /// Increment ("Increment/Decrement"), of which only the number is asked for.
+    /// Increment ("Increment/Decrement"), for a caller that needs only the number.
     #[inline]
     pub fn incr(&mut self, key: &[u8], delta: u64, now: u32) -> Result<Number, WriteError> {
         self.count_by(key, By { delta, decrement: false }, now)
@@ -46,7 +47,7 @@ impl Session {
         }
     }
 
-    /// What is looked at anew begins with the bytes of the key, so that what is usual keeps all else in registers.
+    /// The general code starts again from the bytes of the key, so that the fast path keeps everything else in registers.
     #[cold]
     #[inline(never)]
     fn count_by_any_way(&self, key: &[u8], delta: u64, decrement: bool, now: u32) -> Result<Number, WriteError> {
@@ -70,7 +71,7 @@ impl Session {
         Ok(self.counted_sum(&how, what, sum, &written, now))
     }
 
-    /// Counts that somebody counted, and says what it came to.
+    /// Counts the request in the statistics, and makes its answer.
     fn counted_sum(&self, how: &Arithmetic, what: Changed, sum: Sum, written: &Written, now: u32) -> Counted {
         let answer = match (what, sum.refusal) {
             (Changed::Put, _) => Counted::Value {
@@ -125,7 +126,7 @@ fn sum<'v>(session: &Session, how: &Arithmetic, now: u32, old: Option<&Old<'_>>,
         return (Decision::Put(sum.draft(how.new_cas, Value::Number(value, 0))), sum);
     };
     if let Some(cas) = how.compare_cas {
-        // What is no number for its length is none whatever was compared, in memcached's order.
+        // In memcached's order: a value whose length no number has is not a number, whatever CAS was compared.
         if old.item().cas != cas && may_be_number(old) {
             return (Decision::Keep, Sum::refused(Refusal::Exists));
         }
@@ -167,7 +168,7 @@ struct Sum {
     expiry: u32,
 }
 
-/// Why there is nothing to count.
+/// Why there is no result.
 #[derive(Clone, Copy, Default)]
 enum Refusal {
     #[default]
@@ -185,7 +186,7 @@ impl Sum {
         }
     }
 
-    /// The item that says so.
+    /// The item with this number.
     fn draft<'v>(&self, cas: Option<u64>, value: Value<'v>) -> Draft<'v> {
         Draft {
             marks: self.marks,
@@ -197,7 +198,7 @@ impl Sum {
     }
 }
 
-/// The number, padded with blanks to more bytes than usual: the old value was that long, and has been read into the buffer.
+/// The number, padded with blanks to an unusual length: that of the old value, which has been read into the buffer.
 fn build_number(value: u64, width: usize, built: &mut Vec<u8>) {
     built.clear();
     heap::reserve(built, width);
@@ -205,7 +206,7 @@ fn build_number(value: u64, width: usize, built: &mut Vec<u8>) {
     built.resize(width, b' ');
 }
 
-/// What a value says as a number.
+/// The number in a value.
 enum InValue {
     Number {
         number: u64,
@@ -218,16 +219,16 @@ enum InValue {
 }
 
 /// Largest item, in bytes as memcached counts it, whose value may be a number: memcached keeps larger ones in pieces
-/// (`slab_chunk_max`), and counts none of those.
+/// (`slab_chunk_max`), and does no arithmetic on those.
 const NUMBER_ITEM_SIZE_MAX: usize = 512 << 10;
 
-/// Whether the value is of a length that a number may have.
+/// Whether a number can have the value's length.
 fn may_be_number(old: &Old<'_>) -> bool {
     let item = old.item();
     item.value_len > 0 && memcached_size(old.key_len(), item.flags, item.value_len) <= NUMBER_ITEM_SIZE_MAX
 }
 
-/// The number that an item's value says; `buffer` is for values of unusual length.
+/// The number in an item's value; `buffer` is for values of unusual length.
 fn read_number(old: &Old<'_>, buffer: &mut Vec<u8>) -> InValue {
     let mut digits = [0; decimal::LEN_MAX];
     let bytes = match old.short_value(&mut digits) {

@@ -1,4 +1,4 @@
-//! The verbs: what get, store, delete, arithmetic, touch and flush mean, said as decisions on what is there.
+//! The verbs: what get, store, delete, arithmetic, touch and flush mean, expressed as decisions on the present item.
 //!
 //! `now` is a tick of the region's clock ([`Region::tick`]). Semantics: protocol.txt, by the section named at each verb.
 
@@ -17,8 +17,8 @@ use crate::session::Session;
 use crate::sink::{Out, Placed, Target, Unread};
 use crate::verbs::{Delete, Deleted, Get, Item, KEY_LEN_MAX, RELATIVE_EXPTIME_MAX, Read, Store, StoreMode, Stored, WriteError};
 
-/// What memcached adds to key and value when it compares an item with -I: its header, the CAS unique, a zero byte behind the
-/// key and a line end behind the value. Counting the same way makes the same stores fail.
+/// What memcached adds to key and value when it compares an item with -I: its header, the CAS unique, a zero byte after the key
+/// and a line end after the value. Counting the same way makes the same stores fail.
 const MEMCACHED_ITEM_OVERHEAD: usize = 48 + 8 + 1 + 2;
 
 /// An item's size as memcached counts it.
@@ -27,7 +27,7 @@ fn memcached_size(key_len: usize, flags: u32, value_len: usize) -> usize {
     MEMCACHED_ITEM_OVERHEAD + if flags == 0 { 0 } else { 4 } + key_len + value_len
 }
 
-/// A value where it lies, for the length of a call: its segment is not recycled meanwhile.
+/// A value borrowed in place, for the length of a call: its segment is not recycled meanwhile.
 pub struct Lent<'r> {
     memory: &'r Memory,
     at: usize,
@@ -35,8 +35,8 @@ pub struct Lent<'r> {
 }
 
 impl Lent<'_> {
-    /// Where it begins, for the kernel to read so many bytes ([`Self::len`]): what others write there, against the protocol, makes
-    /// the bytes wrong and nothing else.
+    /// Where it begins, for the kernel to read [`Self::len`] bytes. A write there by another process, against the protocol,
+    /// makes the bytes wrong and does no other harm.
     pub fn address(&self) -> *const u8 {
         self.memory.address(self.at, self.len)
     }
@@ -68,23 +68,24 @@ impl Session {
         })
     }
 
-    /// Before a verb with an exptime that is a Unix time ([`RELATIVE_EXPTIME_MAX`]): it is translated by what the caller's wall clock says
-    /// `now`. Without this call it is translated by the last note of the region's use before the session began.
+    /// Call it before a verb with an exptime that is a Unix time ([`RELATIVE_EXPTIME_MAX`]): such a time is translated by the
+    /// caller's wall clock, which says `now`. Without this call it is translated by the last note of the region's use before the
+    /// session began.
     pub fn set_wall_clock(&mut self, now: Moment) {
-        // To the nearest second: the seconds of both clocks begin together, but the clocks were read one after the other.
+        // To the nearest second: both clocks begin their seconds together, but they were read one after the other.
         let ahead = i128::try_from(now.unix.as_millis()).unwrap_or(0)
             - i128::try_from(self.region.clock(now.boot).as_millis()).unwrap_or(0);
         self.unix_at_zero_s = i64::try_from((ahead + 500).div_euclid(1000)).unwrap_or(0);
     }
 
-    /// The same wall clock as another session of the caller has.
+    /// Takes over the wall clock of another session of the caller.
     pub fn set_wall_clock_like(&mut self, other: &Self) {
         self.unix_at_zero_s = other.unix_at_zero_s;
     }
 }
 
 impl Region {
-    /// Get, for those who have no session and may only read: nothing is stored, counted or marked. Otherwise as
+    /// Get, for a process that has no session and may only read: nothing is stored, counted or marked. Otherwise as
     /// [`Session::get_with`].
     ///
     /// # Errors
@@ -133,7 +134,7 @@ impl Region {
 
 impl Session {
     /// Get ("Retrieval command", "Get And Touch", "Meta Get"). On a hit `head` appends what belongs before the value, then the
-    /// value follows; `head` may run again after `out` was cut back. A miss leaves `out` as it was.
+    /// value follows. `head` may run again after `out` was cut back. A miss leaves `out` as it was.
     pub fn get_with(
         &mut self,
         key: &[u8],
@@ -149,8 +150,8 @@ impl Session {
         }
     }
 
-    /// [`Self::get_with`], but that a value which is too long for [`Get::at_most`] is lent to `lend` where it lies, behind `head`, if it
-    /// can be: not in a region with checksums, which vouch for copies only, nor if it has segments of its own. Then it is copied.
+    /// [`Self::get_with`], except that a value too long for [`Get::at_most`] is given to `lend` in place, after `head`, if
+    /// possible. It is copied instead in a region with checksums, which protect copies only, and if it has segments of its own.
     pub fn get_lending(
         &mut self,
         key: &[u8],
@@ -242,8 +243,9 @@ impl Session {
         Ok(item)
     }
 
-    /// Gets, with the value in memory of the caller's: [`Get::value`], [`Get::details`], [`Get::unless_cas`] and [`Get::no_bump`] say how,
-    /// the rest of it is not looked at. `false`: a miss; what the target was told, and stands in that memory, is rubbish then.
+    /// Gets, with the value copied to the caller's memory. Of the request only [`Get::value`], [`Get::details`],
+    /// [`Get::unless_cas`] and [`Get::no_bump`] count. `false`: a miss; then what is in that memory, and what the target was
+    /// told, is garbage.
     ///
     /// # Errors
     ///
@@ -277,7 +279,7 @@ impl Session {
         self.region.get::<true, _>(key, how, now, out, &mut |_, _| {}, hit)
     }
 
-    /// Counts a get that found nothing, or nothing that it could copy, and why.
+    /// Counts a get that found nothing, or nothing that it could copy, with the reason.
     #[inline(never)]
     fn count_missed(&self, found: Found) -> Result<(), WriteError> {
         self.count(Counter::get_misses, 1);
@@ -292,8 +294,9 @@ impl Session {
         Ok(())
     }
 
-    /// Lends the value of the item that this word leads to. No recycler bumps its segment meanwhile, so its bytes stay what they are,
-    /// whatever becomes of the item. `false`: the word has changed, or the value is not of this length in one piece.
+    /// Gives the value of the item to which this word leads to the caller, in place. No recycler gives its segment a new
+    /// generation meanwhile, so its bytes stay the same, whatever becomes of the item. `false`: the word has changed, or the
+    /// value does not have this length in one piece.
     #[cold]
     fn lend_value(
         &self,
@@ -304,7 +307,7 @@ impl Session {
         mut lend: impl FnMut(&Lent<'_>, &mut Vec<u8>),
     ) -> bool {
         let region = &*self.region;
-        // As long as was said before: the word's ten bits of generation may have come round.
+        // Its length must be as said before: the word's ten bits of generation may have wrapped.
         let seen = self
             .hold_item(place, word)
             .filter(|seen| seen.header.value_len() == len && !seen.header.is_large())
@@ -321,7 +324,7 @@ impl Session {
         seen.is_some()
     }
 
-    /// A hit that could not be lent, by copying.
+    /// Copies the value of a hit that could not be given in place.
     #[cold]
     fn get_again(
         &self,
@@ -335,7 +338,7 @@ impl Session {
         match self.region.get::<false, _>(key, how, now, out, &mut head, &mut hit) {
             Found::Hit => Ok(Some(hit.item)),
             Found::NoMemory { len } => Err(WriteError::NoMemory { len }),
-            // It went between two looks.
+            // The item was removed between the two looks.
             _ => Ok(None),
         }
     }
@@ -405,7 +408,7 @@ impl Session {
             out.truncate(start);
         }
         match (changed?, &mut answer) {
-            // Created here: its facts are known only now.
+            // Created here: its details are known only now.
             ((Changed::Put, written), Some(item)) if item.cas == 0 => {
                 item.cas = written.cas;
                 item.size = written.size;
@@ -457,7 +460,7 @@ impl Session {
         (size > limit).then_some(WriteError::TooLarge { size, limit })
     }
 
-    /// A new item as it is asked for.
+    /// The new item that is requested.
     #[inline]
     fn draft<'v>(&self, value: &'v [u8], how: &Store, exptime: i64, now: u32) -> Draft<'v> {
         Draft {
@@ -469,7 +472,7 @@ impl Session {
         }
     }
 
-    /// What a store answers.
+    /// The answer to a store.
     #[inline(always)]
     fn stored(&self, changed: Result<(Changed, Written), WriteError>, refused: Stored) -> Result<Stored, WriteError> {
         match changed {
@@ -612,9 +615,9 @@ impl Session {
                 None if how.remove_value => 0,
                 None => old.expiry(),
             };
-            // The win goes too, so that the next reader can win.
+            // The win is cleared too, so that the next reader can win.
             let marks = item.marks() & (flag::STALE | flag::BINARY_KEY) | if how.invalidate { flag::STALE } else { 0 };
-            // It is another item to those who compare only if it is stale.
+            // Its CAS unique changes only if it becomes stale.
             let kept_cas = (!how.invalidate).then_some(item.cas);
             stays_fetched = item.fetched && !how.remove_value;
             let draft = Draft {
@@ -638,7 +641,7 @@ impl Session {
         Ok(answer)
     }
 
-    /// Touch ("Touch"). `false`: not there.
+    /// Touch ("Touch"). `false`: the key has no item.
     pub fn touch(&mut self, key: &[u8], exptime: i64, now: u32) -> Result<bool, WriteError> {
         let key = self.key(key)?;
         let how = Get {
@@ -651,35 +654,35 @@ impl Session {
         Ok(hit)
     }
 
-    /// Flush ("flush_all"): everything stored until `exptime` is gone from then on; 0 and less: now.
+    /// Flush ("flush_all"): everything stored until `exptime` is absent from then on; 0 and less: now.
     pub fn flush_all(&mut self, exptime: i64, now: u32) -> Result<(), WriteError> {
         self.count(Counter::cmd_flush, 1);
         let at = if exptime <= 0 { 0 } else { self.expiry(exptime, now) };
         let at = if at <= now { 0 } else { at };
         self.enter()?;
-        // A delayed flush counts here, when it is set: a copy is not given out longer than until it begins.
+        // A delayed flush is counted now, when it is set: no copy is given out for longer than until it begins.
         self.counted_flush(|| self.region.flush(at));
         self.leave();
         Ok(())
     }
 
-    /// Housekeeping in a bounded step, about once a second: the dead are recovered, dead segments freed, hints aged.
+    /// Housekeeping in a bounded step, about once a second: dead threads are recovered, dead segments freed, hints aged.
     pub fn upkeep(&mut self, now: u32) {
         self.region.recover();
         self.region.age_hints(now);
         self.region.epoch(now);
-        // Who cannot count his changes makes none.
+        // A session that cannot count its changes may make none.
         if self.enter().is_ok() {
             self.reclaim_lost(UPKEEP_LOST, now);
             self.reclaim_dead(now);
             self.leave();
         }
-        // What the system refuses is for those who can say so.
+        // A refusal of the system is for callers that can report it.
         let _ = self.shrink(now);
         self.region.mend_stripes();
     }
 
-    /// Somebody who keeps copies has answered from one: the item is as much in use as if it had been fetched here.
+    /// A holder of copies has answered from one: the item counts as used, as if it had been fetched here.
     pub fn note_hit(&mut self, key: &[u8], now: u32) {
         if let Ok(key) = self.key(key) {
             self.mark_fetched(&key, now);
@@ -687,7 +690,7 @@ impl Session {
     }
 }
 
-/// Segments that one upkeep looks at for having been a dead thread's.
+/// Segments that one upkeep checks for a dead owner.
 const UPKEEP_LOST: usize = 1024;
 
 /// Whether this get wins the right to recache (protocol.txt, "Meta Get", flags N, R and the answer W).
@@ -715,7 +718,7 @@ fn same_value<'v>(old: &Old<'_>, built: &mut Vec<u8>, draft: Draft<'v>) -> Decis
     }
 }
 
-/// The old value with `more` behind it, or before it.
+/// The old value with `more` after it, or before it.
 fn join(built: &mut Vec<u8>, mode: StoreMode, old: &Old<'_>, more: &[u8]) -> Result<(), Unread> {
     if mode == StoreMode::Prepend {
         append(built, more)?;

@@ -1,16 +1,16 @@
-//! Room: which segment is reclaimed next, and who does the work.
+//! Eviction: which segment is reclaimed next, and which session does the work.
 //!
 //! The log is kept in two pools (S3-FIFO: Yang et al., "FIFO queues are all you need for cache eviction", SOSP 2023, with
 //! segments for objects). New items go to the admission pool, about a twentieth of the segments. When one of its segments is
 //! reclaimed, items that were hit move to the main pool, and the others leave a ghost; a key that comes back while its ghost is
 //! there goes to the main pool at once. The main pool is a queue in which items that were hit since go round once more.
-//! Segments that are dead as a whole (flushed, expired) go first, then mostly-dead ones are compacted, so a region whose live
+//! Segments in which everything is dead (flushed, expired) go first. Then mostly-dead ones are compacted. So a region whose live
 //! items fit never evicts, however often they are rewritten.
 //!
-//! **Nobody pays for a whole segment.** Whoever writes does a share of the work in proportion to what it takes
-//! ([`Session::pay`]), as soon as fewer segments are free than the reserve, so that a free one is there when an extent is
-//! leased. A purge goes on by steps of some items; between two steps the segment is nobody's, and anybody may do the next.
-//! Nobody waits for anybody: what cannot be reclaimed now is passed by.
+//! **No operation pays for a whole segment.** As soon as fewer segments are free than the reserve, each writer does a share of
+//! the work in proportion to what it takes ([`Session::pay`]), so that a free segment is there when an extent is leased. A purge
+//! proceeds by steps of some items. Between two steps the segment has no owner, and any thread may do the next one. No thread
+//! waits for another: a segment that cannot be reclaimed now is skipped.
 
 use crate::atomics::Relaxed;
 use crate::layout::index;
@@ -24,42 +24,44 @@ use crate::region::{Region, seconds_left};
 use crate::session::Session;
 use crate::verbs::WriteError;
 use std::cell::Cell;
-/// Bytes that are purged for each byte taken, at most. One segment in so many may be left after relocations: see
-/// [`crate::reclaim::purge::SPARED_MAX`].
+/// Bytes that are purged for each byte taken, at most. A purge may free only one segment in this many, because relocations fill
+/// the others: see [`crate::reclaim::purge::SPARED_MAX`].
 const WORK_MAX: usize = 8;
-/// Headers that are looked at in one step of a survey, and what that counts for in work.
+/// Headers that one step of a survey reads, and the work that this counts as.
 const SURVEY_STEP: usize = 512;
 const SURVEY_COST: usize = 512;
-/// Surveys of a session while it reclaims as many segments as there are, and the segments that it reclaims between two at least.
+/// Surveys of a session while it reclaims as many segments as there are, and the least number of segments that it reclaims
+/// between two surveys.
 const SURVEYS_A_ROUND: usize = 4;
 const SURVEY_AFTER: usize = 64;
-/// Headers of a survey: beyond that the oldest segment is the oldest of a part.
+/// Headers that a survey reads at most: in a larger region the oldest segment is the oldest of a part.
 const SURVEY_MAX: usize = 1 << 16;
-/// What a step counts for in work at least.
+/// The least work that a step counts as.
 const STEP_COST: usize = 64;
 /// Portions to wait after a survey that found nothing to reclaim.
 const REST: u32 = 64;
 /// Free segments that only relocations take.
 const FOR_RELOCATIONS: usize = 1;
-/// Segments reclaimed in vain by one allocation before it spares nothing.
+/// Segments that one allocation reclaims in vain before it spares nothing.
 const PATIENCE: usize = 8;
 
 /// The admission pool's share: one in this many segments of the log.
 const ADMISSION_SHARE: usize = 20;
-/// Headers that a sweep looks at for segments that are dead as a whole, and the sweeps of a session for each segment that it fills,
-/// while the region is not full: where it is swept next stands in a line that every write reads.
+/// Headers that a sweep reads, looking for segments in which everything is dead; and the sweeps of a session for each segment
+/// that it fills, while the region is not full. Not more, because the position of the next sweep is in a cache line that every
+/// write reads.
 const SWEEP: usize = 16;
 const SWEEPS_A_SEGMENT: usize = 8;
 /// The level of the list from which its segments are reclaimed while the region is not full.
 const ALL_BUT_DEAD: usize = SPARSE_LEVELS - 2;
-/// The same as [`SWEEP`] for one call of [`Session::upkeep`], and the bytes that it purges.
+/// As [`SWEEP`], for one call of [`Session::upkeep`], and the bytes that it purges.
 const UPKEEP_SWEEP: usize = 1024;
 const UPKEEP_WORK: usize = 256 << 10;
 
-/// Segments that are looked at for the one whose compaction is worth most: the best of so many is nearly as good as the best of all.
+/// Segments in the sample from which the one most worth compacting is taken: the best of this many is nearly as good as the best of all.
 const SAMPLE: usize = 32;
 
-/// Segments that a session remembers to have passed by, and for how many that it reclaims.
+/// Segments that a session remembers to have skipped, and for how many reclaimed segments it remembers them.
 const PASSED: usize = 8;
 const FORGET_AFTER: u32 = 64;
 
@@ -67,20 +69,20 @@ const FORGET_AFTER: u32 = 64;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Victim {
     pub segment: usize,
-    /// its generation when it was chosen: what is true of one life is not of the next
+    /// its generation when it was chosen: what is true of one generation is not true of the next
     pub generation: u64,
     pub spare: Spare,
-    /// it is the one of its pool that was opened first
+    /// it is the oldest segment of its pool
     pub in_turn: bool,
 }
 
-/// What a session is about to reclaim. Its own knowledge, not shared: any session can find out the same.
+/// What a session is about to reclaim. Private to the session; any other session can find out the same.
 #[derive(Default)]
 pub(crate) struct Reclaim {
     victim: Cell<Option<Victim>>,
     survey: Cell<Survey>,
     next: Cell<usize>,
-    /// segments that it has drawn
+    /// segments that its samples have drawn
     drawn: Cell<u64>,
     rest: Cell<u32>,
     /// bytes taken since its last sweep
@@ -89,59 +91,59 @@ pub(crate) struct Reclaim {
     count: Cell<u32>,
     /// segments reclaimed since its last survey
     unsurveyed: Cell<usize>,
-    /// in each pool only segments opened after that are next in turn: the older ones could not be reclaimed
+    /// in each pool only segments opened after this one are next in turn: the older ones could not be reclaimed
     floors: Cell<[u64; POOLS]>,
-    /// segments, plus 1, that could not be reclaimed
+    /// segments, plus 1, that it has skipped because they could not be reclaimed
     passed: Cell<[usize; PASSED]>,
-    /// how many that were not in turn
+    /// how many of those were not in turn
     passed_out_of_turn: Cell<usize>,
 }
 
-/// What a look at the segment headers has found so far.
+/// What a survey of the segment headers has found so far.
 #[derive(Debug, Default)]
 struct Survey {
-    /// headers still to be looked at; 0: it has not begun
+    /// headers still to be read; 0: it has not begun
     left: usize,
-    /// under purge, and nobody's
+    /// under purge, without an owner
     retired: Option<usize>,
-    /// whole segments of the dead, of orphans
+    /// a segment of a dead thread, or an orphan
     lost: Option<usize>,
     /// the segment opened first, by pool
     oldest: [Option<(u64, usize)>; POOLS],
-    /// one that is still being filled
+    /// a segment that is still being filled
     current: Option<(u64, usize)>,
     lengths: [usize; POOLS],
 }
 
-/// How much is given up for a free segment.
+/// What may be given up for a free segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Need {
-    /// what the policy says
+    /// as the eviction policy says
     Policy,
-    /// whatever is there, and nothing of it is spared
+    /// anything, and nothing of it is spared
     Anything,
 }
 
-/// Headers that are looked at for the oldest segment.
+/// Headers that are read to find the oldest segment.
 const AGED_MAX: usize = 4096;
 
-/// How long ago the segments of the log were opened that are the oldest of their pools, in seconds; `None`: the pool is empty.
+/// How long ago the oldest segment of each pool was opened, in seconds; `None`: the pool is empty.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Ages {
     /// of new items
     pub admission_s: Option<u32>,
-    /// of those that were hit, or came back
+    /// of items that were hit, or came back
     pub main_s: Option<u32>,
 }
 
-/// What the log is given.
+/// The entry points that the log gets.
 pub(crate) const SUPPLY: Supply = Supply {
     take_segment: Session::take_or_reclaim,
     pay: Session::pay_share,
 };
 
 impl Region {
-    /// The ages of the pools, looking at a sample of a large region's segments.
+    /// The ages of the pools, from a sample of the segments if the region is large.
     pub fn ages(&self, now: u32) -> Ages {
         let mut oldest = [None::<u32>; POOLS];
         for segment in (0..self.segments()).step_by(self.segments().div_ceil(AGED_MAX).max(1)) {
@@ -167,8 +169,8 @@ impl Region {
         }
     }
 
-    /// Whether every item in the segment is flushed or expired; of a large value's segment whether the value had expired
-    /// when it was written or met last.
+    /// Whether every item in the segment is flushed or expired. For a large value's segment: whether the value had expired when
+    /// it was last written or met.
     fn is_dead(&self, segment: usize, now: u32, epoch: u64) -> bool {
         let header = self.header(segment);
         let state = State(header.state.load(Relaxed));
@@ -181,14 +183,14 @@ impl Region {
         }
     }
 
-    /// Whether it is a log that is nobody's, and filled; nor about to be by the session that fills it alone.
+    /// Whether it is a filled log segment without an owner, and no session that fills segments of its own is about to fill it.
     fn is_compactable(&self, segment: usize) -> bool {
         let state = State(self.header(segment).state.load(Relaxed));
         state.0 == State::of(Kind::Open, state.stream()).0
             && (self.cells_left(segment) == 0 || !self.is_current(segment) && !self.has_live_extent(segment))
     }
 
-    /// Whether no new extent is leased in this segment any more.
+    /// Whether no new extent can be leased in this segment.
     fn is_filled(&self, segment: usize) -> bool {
         self.cells_left(segment) == 0 || !self.is_current(segment)
     }
@@ -220,7 +222,7 @@ impl Session {
             if self.reclaim_one(need, now) {
                 continue;
             }
-            // Nothing: but the dead may hold some, and what was passed by may be free now.
+            // Nothing found. But dead threads may hold some segments, and skipped ones may be reclaimable now.
             if !recovered {
                 self.region.recover();
                 self.reclaim_lost(self.region.segments(), now);
@@ -243,7 +245,7 @@ impl Session {
         if free > reserve {
             if self.reclaim.victim.get().is_none() && self.is_sweep_due(bytes) {
                 self.sweep(SWEEP, now);
-                // What is all but dead goes before memory that nobody has touched: that costs more.
+                // Reuse what is nearly dead before memory that was never touched, which costs more.
                 if self.reclaim.victim.get().is_none() {
                     let segment = self.take_sparse(ALL_BUT_DEAD, now);
                     self.reclaim
@@ -262,12 +264,12 @@ impl Session {
             self.reclaim.rest.set(rest - 1);
             return true;
         }
-        // The fewer are left, the faster: this settles where as many are freed as are taken.
+        // The fewer segments are left, the faster. This settles where as many are freed as are taken.
         self.work(bytes.saturating_mul((3 + 2 * (reserve - free)).min(WORK_MAX)), now);
         true
     }
 
-    /// Whether so much has been taken since the last sweep that the next one is due.
+    /// Whether enough has been taken since the last sweep for the next one.
     fn is_sweep_due(&self, bytes: usize) -> bool {
         let unswept = self.reclaim.unswept.get() + bytes;
         let is_due = unswept >= self.region.layout.shape.segment_size / SWEEPS_A_SEGMENT;
@@ -275,7 +277,7 @@ impl Session {
         is_due
     }
 
-    /// Looks at the next `count` headers for a segment that is dead as a whole: the next victim.
+    /// Reads the next `count` headers; a segment in which everything is dead becomes the victim.
     fn sweep(&self, count: usize, now: u32) {
         let segments = self.region.segments();
         let epoch = self.region.epoch(now);
@@ -288,7 +290,7 @@ impl Session {
         }
     }
 
-    /// Purges as much as `budget` says.
+    /// Purges up to `budget` bytes.
     fn work(&self, budget: usize, now: u32) {
         let mut left = budget;
         while left > 0 {
@@ -320,7 +322,7 @@ impl Session {
         }
     }
 
-    /// Purges as much as `budget` says for a segment that is to be taken out of use. `false`: nothing can be reclaimed now.
+    /// Purges up to `budget` bytes for a segment that is to be taken out of use. `false`: nothing can be reclaimed now.
     pub(crate) fn make_room(&self, budget: usize, now: u32) -> bool {
         self.reclaim.rest.set(0);
         self.work(budget, now);
@@ -328,12 +330,12 @@ impl Session {
         !found_nothing || self.limits.evict && self.reclaim_one(Need::Anything, now)
     }
 
-    /// Whether it is long since all segments have been looked at for what is on no list.
+    /// Whether it is long ago that a survey looked for segments that are on no list.
     fn is_survey_due(&self) -> bool {
         self.reclaim.unsurveyed.get() >= SURVEY_AFTER.max(self.region.segments() / SURVEYS_A_ROUND)
     }
 
-    /// One step of a victim's purge; the bytes that it dealt with.
+    /// One step of a victim's purge. Returns the bytes that it processed.
     fn advance(&self, victim: Victim, budget: usize, now: u32) -> usize {
         let (step, used) = self.purge_step(victim, budget, now);
         match step {
@@ -346,7 +348,7 @@ impl Session {
                     self.forget_passed();
                 }
             }
-            // The next operation will be at another item.
+            // The next operation will use another item.
             Step::Passed if self.operates_on(victim.segment) => return budget,
             Step::Passed => {
                 self.pass(victim);
@@ -356,7 +358,7 @@ impl Session {
         used
     }
 
-    /// Reclaims a segment on the spot. `false`: none can be.
+    /// Reclaims a segment at once. `false`: none can be reclaimed.
     #[cold]
     fn reclaim_one(&self, need: Need, now: u32) -> bool {
         if need == Need::Anything {
@@ -385,7 +387,7 @@ impl Session {
         false
     }
 
-    /// Looks at the next `count` headers; what was found once all have been looked at.
+    /// Reads the next `count` headers. Returns the result once all have been read.
     fn survey(&self, count: usize, now: u32) -> Option<Survey> {
         let segments = self.region.segments();
         let mut survey = self.reclaim.survey.take();
@@ -458,13 +460,13 @@ impl Session {
         }
     }
 
-    /// The victim among what a survey has found, and what is listed as sparse.
+    /// The victim among what a survey has found, and the listed sparse segments.
     fn choose(&self, survey: &Survey, need: Need, now: u32) -> Option<Victim> {
         let anything = need == Need::Anything;
         let nothing = |spare| if anything { Spare::Nothing } else { spare };
         let victim = |segment, spare| Some(self.victim(segment, spare));
-        // Stopped sessions may hold more of these than are remembered to have been passed: then those in turn, for once, if
-        // nothing is free.
+        // Stopped sessions may hold more such segments than this session remembers to have skipped. Then, if no segment is free,
+        // it takes one in turn for once.
         let has_passed_many = self.reclaim.passed_out_of_turn.get() >= PASSED && self.free_segments() == 0;
         if !(self.limits.evict && has_passed_many)
             && let Some(segment) = survey.retired.or(survey.lost).or_else(|| self.take_to_compact(now))
@@ -492,10 +494,10 @@ impl Session {
         }
     }
 
-    /// The segment that is compacted next, if there is room for what lives in it: the sparsest that is listed, or one of a sample of which
-    /// less is dead, but which has been so for longer. What little is dead in an old segment stays all there is, while a young one
-    /// is about to lose more of what it has (Rosenblum and Ousterhout, "The design and implementation of a log-structured file system",
-    /// TOCS 1992: cost and benefit).
+    /// The segment to compact next, if there is space for its live items: the sparsest listed one, or one of a sample that has
+    /// fewer dead bytes but has been so for longer. In an old segment few more items will die, while a young one is about to
+    /// lose more of its items (Rosenblum and Ousterhout, "The design and implementation of a log-structured file system", TOCS
+    /// 1992: cost and benefit).
     fn take_to_compact(&self, now: u32) -> Option<usize> {
         let region = &*self.region;
         let listed = self.take_sparse(0, now);
@@ -513,7 +515,7 @@ impl Session {
         Some(better)
     }
 
-    /// The segment of a sample whose compaction is worth most, and more than this.
+    /// The segment of a sample that is most worth compacting, if it is worth more than `most`.
     fn sample(&self, mut most: u64) -> Option<usize> {
         /// The fractional part of the golden ratio: multiples of it are spread evenly.
         const GOLDEN: u64 = 0x9E37_79B9_7F4A_7C15;
@@ -534,11 +536,11 @@ impl Session {
         best
     }
 
-    /// The segment of those listed from this level up of which most is dead, if there is room for what is not.
+    /// The segment with the most dead bytes among those listed from this level up, if there is space for its live items.
     fn take_sparse(&self, least: usize, now: u32) -> Option<usize> {
         let region = &*self.region;
         let epoch = region.epoch(now);
-        // Without room for the copies it would evict what it is to keep.
+        // Without space for the copies, compaction would evict items that it must keep.
         let least = if self.free_segments() == 0 { SPARSE_LEVELS - 1 } else { least };
         for _ in 0..SPARSE_LEVELS * SPARSE_WAYS {
             let (segment, level) = region.take_listed(least)?;
@@ -570,8 +572,8 @@ impl Session {
         }
     }
 
-    /// The victim could not be reclaimed: others first. One that was in turn says nothing about the younger ones of its pool;
-    /// one that was not says nothing about the older ones either.
+    /// The victim could not be reclaimed: try others first. If it was in turn, younger segments of its pool may still be
+    /// reclaimable; if it was not, older ones may be.
     fn pass(&self, victim: Victim) {
         let header = self.region.header(victim.segment);
         let state = State(header.state.load(Relaxed));
@@ -600,9 +602,9 @@ impl Session {
         self.reclaim.floors.take();
     }
 
-    /// Frees segments that are dead as a whole, a bounded number of bytes of them: for who has time.
+    /// Frees segments in which everything is dead, up to a bounded number of bytes: for a caller that has time.
     pub(crate) fn reclaim_dead(&self, now: u32) {
-        // Who was at them has had time to come to an end.
+        // A thread that was using them has had time to finish.
         self.forget_passed();
         let mut left = UPKEEP_WORK;
         while left > 0 {

@@ -1,13 +1,13 @@
-//! The memory limit: segments are taken out of use, and their pages go back to the system, while all sessions go on.
+//! The memory limit: segments are taken out of use, and their pages go back to the system, while all sessions continue.
 //!
 //! The superblock says how many segments the limit keeps out of use (`withheld`), and how many of them are out of use already
 //! (`withdrawn`). Lowering the limit only stores the first number. The rest is done in bounded steps, by [`Session::shrink`] and by
 //! each session that needs a segment:
 //!
 //! 1. A free segment is claimed as by a writer, gets its next generation, and is *withdrawn*. If too few are free, segments are
-//!    reclaimed as for a writer: the same choice of victims, and live items of better segments stay.
-//! 2. When it has been withdrawn for [`GRACE_S`], a session takes it again, in its own name, and gives its pages back. The state
-//!    is persistent before that.
+//! reclaimed as for a writer: the same choice of victims, and live items of more valuable segments stay.
+//! 2. When it has been withdrawn for [`GRACE_S`], a session becomes its owner again, and gives its pages back. The state is
+//! persistent before that.
 //!
 //! Raising the limit goes the other way: the pages are allocated, then the segment is *free*. If they cannot be allocated, it stays
 //! withdrawn: **nothing is written to a segment before its pages are allocated**, because a store to a page that a full file system
@@ -15,14 +15,14 @@
 //!
 //! What makes this safe:
 //!
-//! - A withdrawn segment was free: no slot names it, and no living session may still write to it (`evict.rs`, `purge.rs`).
-//! - A thread that still reads an item of an earlier life reads zeros, and then a newer generation: it starts again. On a full file
-//!   system the kernel would have no page for those zeros; the grace keeps threads that are in the middle of a read from that.
-//! - Pages are given back only while the segment has an owner, and its generation moves before it has none again. A thread that allocates
-//!   them leaves a segment with an owner alone, and takes it into use by an exchange of the state word that it read before, which has the
-//!   generation in it.
-//! - A thread that dies in step 1 leaves a claimed segment, which becomes free; in step 2 it leaves a withdrawn one with a dead owner,
-//!   which the next sweep leaves without one. The counts are counted again, as that of free segments is.
+//! - A withdrawn segment was free: no slot names it, and no live session may still write to it (`evict.rs`, `purge.rs`).
+//! - A thread that still reads an item of an earlier generation reads zeros, and then a newer generation: it starts again. On a
+//!   full file system the kernel would have no page for those zeros; the grace period protects threads in the middle of a read from that.
+//! - Pages are given back only while the segment has an owner, and its generation moves before it has none again. A thread that
+//!   allocates pages leaves a segment with an owner alone. It takes a segment into use by an exchange of the state word that it
+//!   read before, which contains the generation.
+//! - A thread that dies in step 1 leaves a claimed segment, which recovery frees. In step 2 it leaves a withdrawn segment with a
+//!   dead owner, which the next sweep leaves without one. The counts are then recounted, as that of free segments is.
 
 #[cfg(all(test, feature = "observe"))]
 mod late;
@@ -35,50 +35,50 @@ use crate::region::{LOG_MIN, Region, seconds_left};
 use crate::session::Session;
 use core::ops::Range;
 use std::io;
-/// Segments that an idle session may hold: it has begun an extent in them.
+/// Segments that an idle session may hold, because it has begun an extent in each.
 const HELD_BY_A_SESSION: usize = 2;
-/// Seconds between the withdrawal of a segment and the moment when its pages are given back: a thread that is in the middle of a read has
-/// ended it by then, unless it was stopped.
+/// Seconds between the withdrawal of a segment and giving its pages back. A thread in the middle of a read has finished by then,
+/// unless it was stopped.
 const GRACE_S: u32 = 2;
 
-/// Bytes that one step purges, and bytes of it at a time.
+/// Bytes that one step purges, and how many at a time.
 const STEP_WORK: usize = 256 << 10;
 const STEP_PORTION: usize = 32 << 10;
-/// What the withdrawal of a free segment counts for in that work.
+/// The work, in these bytes, that the withdrawal of a free segment counts as.
 const WITHDRAWAL_COST: usize = 1024;
 /// Free segments that a session withdraws for each segment that it takes.
 const WITHDRAWN_A_SEGMENT: usize = 2;
-/// Headers that such a session looks at for pages to be given back.
+/// Headers that such a session reads, looking for pages to give back.
 const LOOKED_AT_A_SEGMENT: usize = 16;
 /// Bytes that one step gives back.
 const GIVEN_BACK_A_STEP: usize = 8 << 20;
-/// Segments that one step takes into use again, if a thread that raised the limit did not come to the end.
+/// Segments that one step takes into use again, if a thread that raised the limit did not finish.
 const TAKEN_BACK_A_STEP: usize = 8;
 
-/// What a step towards the memory limit came to.
+/// The result of a step towards the memory limit.
 #[derive(Debug)]
 pub enum Shrinking {
-    /// the region is within its limit, and no pages are left to be given back
+    /// the region is within its limit, and there are no pages left to give back
     Done,
-    /// there is more to do at once
+    /// there is more to do now
     More,
-    /// there is more to do, but not now: segments were withdrawn a moment ago, or other sessions hold what is to be reclaimed
+    /// there is more to do, but not now: segments were withdrawn a moment ago, or other sessions hold what must be reclaimed
     Waiting,
-    /// the system did not take pages back: the error, once in each process
+    /// the system did not take pages back: the error, reported once in each process
     Refused(io::Error),
 }
 
 impl Region {
-    /// Lowers the limit to so many segments, or as far as the region can work with: with items of this size, and what cannot be
-    /// reclaimed (the index). A limit that is lower already stays. How many segments may be in use now. Nothing is reclaimed yet; see
-    /// [`Session::shrink`].
+    /// Lowers the limit to this many segments, or as far as the region can still work: it keeps space for items of this size,
+    /// and for what cannot be reclaimed (the index). A limit that is already lower stays. Returns how many segments may be in
+    /// use now. Nothing is reclaimed yet; see [`Session::shrink`].
     pub fn lower(&self, segments: usize, item_size_max: usize) -> usize {
         self.catch_up();
         let least = self.allowed_min(item_size_max);
         let allowed = segments.max(least).min(self.allowed());
         if allowed < self.allowed() {
             self.withhold(self.segments() - allowed);
-            // A small region has fewer streams: no open segment is kept for one that is written to no more.
+            // A small region has fewer streams: do not keep an open segment for a stream that gets no more items.
             for word in self.superblock().open_words() {
                 word.store(0, Relaxed);
             }
@@ -99,14 +99,14 @@ impl Region {
 }
 
 impl Session {
-    /// A bounded step towards the memory limit: segments are reclaimed and withdrawn while more than the limit are in use, and the pages of
-    /// those withdrawn go back to the system.
+    /// A bounded step towards the memory limit: segments are reclaimed and withdrawn while more than the limit are in use, and
+    /// the pages of withdrawn ones go back to the system.
     pub fn shrink(&mut self, now: u32) -> Shrinking {
         self.region.catch_up();
         if !self.region.is_shrinking() {
             return Shrinking::Done;
         }
-        // A session that cannot count its changes makes none.
+        // A session that cannot count its changes may make none.
         if self.enter().is_err() {
             return Shrinking::Waiting;
         }
@@ -122,19 +122,19 @@ impl Session {
         }
     }
 
-    /// The share of a session that is about to take a segment: even if no thread calls [`Self::shrink`], the region shrinks as it
-    /// is written to.
+    /// The share of a session that is about to take a segment. So the region shrinks as it is written to, even if no thread
+    /// calls [`Self::shrink`].
     pub(super) fn shrink_a_little(&self, now: u32) {
         for _ in 0..WITHDRAWN_A_SEGMENT {
             if !self.has_more_than_reserve() || !self.withdraw_one(now) {
                 break;
             }
         }
-        // A caller of `shrink` is told of an error.
+        // A caller of `shrink` gets the error.
         let _ = self.give_back_among(LOOKED_AT_A_SEGMENT, self.region.layout.shape.segment_size, now);
     }
 
-    /// Whether more is to be done at once.
+    /// Withdraws segments. Returns whether there is more to do now.
     fn withdraw(&self, now: u32) -> bool {
         if self.region.withdrawn() >= self.region.withheld() {
             return false;
@@ -161,8 +161,8 @@ impl Session {
         false
     }
 
-    /// Takes a free segment out of use, if the limit asks for one more. It is counted first: a thread that dies in between leaves a count
-    /// that is too high, until recovery counts again.
+    /// Takes a free segment out of use, if the limit requires one more. It is counted first: a thread that dies in between
+    /// leaves a count that is too high, until recovery counts again.
     fn withdraw_one(&self, now: u32) -> bool {
         let (region, sb) = (&*self.region, self.region.superblock());
         let mut withdrawn = sb.withdrawn.load(Relaxed);
@@ -181,35 +181,35 @@ impl Session {
         };
         region.header(segment).opened.store(now, Relaxed);
         self.leave_withdrawn(segment, false);
-        // If others counted while this thread was between its count and here, one more was withdrawn than the limit says.
+        // If others counted after this thread's count and before this point, one more was withdrawn than the limit says.
         if region.withdrawn() >= region.withheld() {
             region.doubt_free();
         }
         true
     }
 
-    /// A segment of this session's own is withdrawn, without owner and in its next generation: a thread that has read its state before, and
-    /// allocated pages for it, does not take it into use.
+    /// Leaves this session's own segment withdrawn, without owner and in its next generation. So a thread that read its state
+    /// before, and allocated pages for it, does not take it into use.
     fn leave_withdrawn(&self, segment: usize, pages_given_back: bool) {
         let word = &self.region.words(segment).generation;
         let generation = word.load(Relaxed).wrapping_add(1);
         word.store(generation, Relaxed);
         let state = State::withdrawn(generation, pages_given_back);
-        // PAIRS: owner: the load in `Region::unowned_withdrawn`: what is allocated after it is not given back by this session.
+        // PAIRS: owner: the load in `Region::unowned_withdrawn`: this session does not give back what is allocated after it.
         self.region.header(segment).state.store(state.0, Release);
     }
 
-    /// Takes segments into use that the limit does not keep out of use: a thread raised it, and did not come to the end.
+    /// Takes segments into use that the limit does not keep out of use: a thread raised it, and did not finish.
     fn take_back_missed(&self) {
         let withheld = self.region.withheld();
         if self.region.withdrawn() > withheld {
-            // Without memory for them they stay out of use.
+            // If there is no memory for them, they stay out of use.
             let _ = self.region.take_into_use(withheld, TAKEN_BACK_A_STEP);
         }
     }
 
-    /// Looks at the next headers for withdrawn segments whose grace is over, and gives their pages back, up to so many bytes. Whether it came
-    /// to that.
+    /// Looks at the next headers for withdrawn segments whose grace is over, and gives their pages back, up to this many bytes.
+    /// Returns whether it reached that many.
     fn give_back_among(&self, headers: usize, bytes: usize, now: u32) -> io::Result<bool> {
         let region = &*self.region;
         if region.withdrawn() <= region.given_back() || !region.may_give_back() {
@@ -220,7 +220,7 @@ impl Session {
         let mut left = bytes;
         let mut first = self.given_back_next.get();
         for _ in 0..headers.div_ceil(together) {
-            // A page that other parts of the file may get is left alone.
+            // A page that also holds other parts of the file stays.
             if first + together > segments {
                 first = 0;
             }
@@ -237,7 +237,7 @@ impl Session {
         Ok(left == 0)
     }
 
-    /// Whether these segments, which share their pages, are out of use, their grace is over, and some have their pages.
+    /// Whether these segments, which share their pages, are out of use, their grace is over, and some still have their pages.
     fn are_due(&self, segments: Range<usize>, now: u32) -> bool {
         let mut have_pages = false;
         for segment in segments {
@@ -253,7 +253,7 @@ impl Session {
         have_pages
     }
 
-    /// Gives the pages of these segments back, if all of them can be had. Meanwhile they are this session's.
+    /// Gives the pages of these segments back, if this session can own all of them meanwhile.
     fn give_back(&self, segments: Range<usize>) -> io::Result<bool> {
         let region = &*self.region;
         let mut owned = segments.start;
@@ -262,7 +262,7 @@ impl Session {
             owned += 1;
         }
         let has_all = owned == segments.end;
-        // What is not known to be withdrawn after a power failure would be taken for free.
+        // A segment that is not known to be withdrawn after a power failure would be taken for a free one.
         region.barrier();
         let outcome = if has_all {
             region.host().give_back(region.pages_of(segments.clone()))
@@ -284,7 +284,7 @@ impl Session {
         outcome.map(|()| given_back)
     }
 
-    /// Makes a withdrawn segment without owner this session's own. Until it is left, its pages do not count as given back.
+    /// Makes this session the owner of a withdrawn segment without owner. Until it is left, its pages do not count as given back.
     fn own_withdrawn(&self, segment: usize) -> bool {
         let Some(state) = self.region.unowned_withdrawn(segment) else {
             return false;
@@ -306,8 +306,8 @@ impl Session {
             .is_ok()
     }
 
-    /// A withdrawn segment whose owner died while it gave its pages back: the segment stays out of use, and its pages are given back once
-    /// more.
+    /// A withdrawn segment whose owner died while it gave the pages back: the segment stays out of use, and its pages are given
+    /// back once more.
     pub(super) fn settle_withdrawn(&self, segment: usize, state: State) -> Step {
         if state.owner().is_some() && self.own(segment, state) {
             self.leave_withdrawn(segment, false);

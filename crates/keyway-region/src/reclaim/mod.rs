@@ -5,9 +5,9 @@
 //!
 //! - Every word that names a segment is out of the index before the segment's generation moves.
 //! - No segment is given a generation while an intent of another session names it.
-//! - No operation pays for a whole segment, and none waits for another thread: what cannot be reclaimed now is passed by.
+//! - No operation pays for a whole segment, and none waits for another thread: a segment that cannot be reclaimed now is skipped.
 //!
-//! Never: publishes a value; it moves items as they are, and takes them out.
+//! Never: publishes a new value. It moves items unchanged, and removes them.
 
 mod evict;
 mod limit;

@@ -1,8 +1,8 @@
-//! Emptying a segment: its items leave the index or move to the log's head, a step at a time, and then it is free.
+//! Emptying a segment: its items leave the index or move to the log's head, a step at a time. Then it is free.
 //!
-//! A segment under purge is claimed by one thread during a step and nobody's between two. How far the purge has come stands in
-//! the segment's header, so anybody can do the next step; a step that its thread did not live to end is repeated, which does no
-//! harm. Items behind the cursor are as present as any: they are read, overwritten and deleted meanwhile.
+//! A segment under purge is claimed by one thread during a step, and has no owner between two. The segment's header says how far
+//! the purge has come, so any thread can do the next step. A step whose thread died before its end is repeated, which does no
+//! harm. Items after the cursor are fully present: they are read, overwritten and deleted meanwhile.
 
 #[cfg(all(test, feature = "observe"))]
 mod late;
@@ -25,11 +25,11 @@ use crate::region::Region;
 use crate::session::Session;
 use crate::verbs::KEY_LEN_MAX;
 
-/// Items whose headers are asked for before they are looked at.
+/// Items whose headers are prefetched before they are looked at.
 const HEADERS_AHEAD: usize = 3;
-/// Hits that take an item of the admission pool to the main pool.
+/// Hits that move an item from the admission pool to the main pool.
 const PROMOTED_FROM: u64 = 1;
-/// Of a segment that is purged for room at most this part is copied, so that each purge frees at least the rest of one.
+/// At most this part of a segment that is purged for space is copied, so that each purge frees at least the rest of a segment.
 pub(super) const SPARED_MAX: (usize, usize) = (3, 4);
 
 /// What a step did.
@@ -39,30 +39,30 @@ pub(crate) enum Step {
     More,
     /// the segment, or more than one, is free
     Freed,
-    /// nothing for now: somebody is at it
+    /// nothing for now: another thread is using it
     Passed,
     /// its item gets another chance
     Spared,
 }
 
-/// A step under way.
+/// A step in progress.
 struct Purge {
     segment: usize,
     life: SegmentLife,
     cursor: Cursor,
     /// where spared items go
     pool: usize,
-    /// the table word for which the last split is known to be cleaned up
+    /// the table word up to which all splits are known to be finished
     finished: u64,
     /// items looked at
     items: u64,
-    /// an item that must not be evicted found no room
+    /// there was no space for an item that must not be evicted
     stuck: bool,
 }
 
 impl Region {
-    /// Walks over the items of a segment that no slot names any more, from this offset on, as long as they begin before `until`. Where
-    /// it came to, and over how many. A function of its own: most that is purged is dead.
+    /// Walks over the items of a segment that no slot names any more, from this offset on, as long as they begin before `until`.
+    /// Returns the offset that it reached, and how many items it passed. A function of its own, because most of what is purged is dead.
     #[inline(never)]
     fn skip_dead(&self, segment_at: usize, from: usize, tail: usize, until: usize) -> (usize, u64) {
         let (mut offset, mut items) = (from, 0);
@@ -70,9 +70,9 @@ impl Region {
         while offset < until && offset + item::SIZE_MIN <= tail {
             // PAIRS: dead-mark: the store in `Session::bury`.
             let word = self.memory.get::<AtomicU32>(segment_at + offset).load(Acquire);
-            // Most are as the one before: then the processor need not wait for this word to know where the next one is.
+            // Most headers are as the one before: then the processor need not wait for this word to know where the next one is.
             if like != Some(word) {
-                // A lifetime says nothing about where the item ends.
+                // A lifetime does not change where the item ends.
                 let header = Header::of(word, || 0);
                 if !header.has(flag::DEAD) || header.validate(tail - offset).is_none() {
                     break;
@@ -82,7 +82,7 @@ impl Region {
             if size > tail - offset {
                 break;
             }
-            // Where a header is if these items are of one size: for the next step, too.
+            // Where a later header is if these items are of one size. The next step profits too.
             self.memory.prefetch::<1>(segment_at + offset + HEADERS_AHEAD * size);
             offset += size;
             items += 1;
@@ -92,7 +92,7 @@ impl Region {
 }
 
 impl Session {
-    /// A step of a victim's purge: about `budget` bytes of items. What it did, and the bytes.
+    /// A step of a victim's purge: about `budget` bytes of items. Returns what it did, and the bytes.
     pub(crate) fn purge_step(&self, victim: Victim, budget: usize, now: u32) -> (Step, usize) {
         let region = &*self.region;
         let segment = victim.segment;
@@ -125,7 +125,7 @@ impl Session {
         }
     }
 
-    /// Seals an open segment and claims it, unless somebody may still publish from it.
+    /// Seals an open segment and claims it, unless a live thread may still publish from it.
     fn claim_open(&self, victim: Victim, state: State) -> bool {
         let segment = victim.segment;
         if self.operates_on(segment) {
@@ -136,8 +136,8 @@ impl Session {
         !self.region.has_live_extent(segment) && self.claim_idle(victim, state)
     }
 
-    /// Claims the victim in the life in which it was chosen. State words do not tell lives apart, so a thread that slept may have
-    /// claimed a later one: it gives that back as it was.
+    /// Claims the victim, if it still has the generation in which it was chosen. State words do not contain generations, so a
+    /// thread that slept may have claimed a recycled segment: it gives that back unchanged.
     fn claim_in_life(&self, victim: Victim, state: State) -> bool {
         let segment = victim.segment;
         if !self.claim(segment, state) {
@@ -145,14 +145,14 @@ impl Session {
         }
         let same = self.region.segment_life(segment).generation == victim.generation;
         if !same {
-            // PAIRS: retire: the claim by the thread that goes on: it comes after those who left the segment before.
+            // PAIRS: retire: the claim by the thread that continues: it comes after the threads that left the segment before.
             self.region.header(segment).state.store(state.0, Release);
         }
         same
     }
 
-    /// Claims a segment that is, or may be, a log, unless somebody may still publish from it. This thread may have slept since
-    /// it read `state`, and the segment may be in another life by now: what was seen before the claim is seen again behind it.
+    /// Claims a segment that is, or may be, a log, unless a live thread may still publish from it. This thread may have slept
+    /// since it read `state`, so the segment may have been recycled since: what was read before the claim is checked again after it.
     fn claim_idle(&self, victim: Victim, state: State) -> bool {
         if !self.claim_in_life(victim, state) {
             return false;
@@ -168,8 +168,8 @@ impl Session {
         is_idle
     }
 
-    /// Reclaims a segment that was a dead thread's, or part of a large value that nothing leads to. Its items, if it has any,
-    /// are nobody's loss: whoever purged it may have been compacting.
+    /// Reclaims a segment that a dead thread owned, or a part of a large value that nothing leads to. If the segment has items,
+    /// none is evicted: the dead thread may have been compacting it.
     pub(super) fn reclaim_if_lost(&self, segment: usize, now: u32) -> Step {
         // PAIRS: owner, chain-owner, large: as in `purge_step`.
         let state = State(self.region.header(segment).state.load(Acquire));
@@ -196,7 +196,7 @@ impl Session {
         }
     }
 
-    /// A step for a claimed segment: takes words that name it out of the index, and with the last one bumps its generation.
+    /// A step for a claimed segment: removes words that name it from the index, and after the last one gives it its next generation.
     fn purge(&self, segment: usize, state: State, spare: Spare, budget: usize, now: u32) -> (Step, usize) {
         let region = &*self.region;
         let life = region.segment_life(segment);
@@ -205,7 +205,7 @@ impl Session {
         if spare == Spare::Nothing {
             cursor.spare = spare;
         }
-        // A sleeping writer's intent may stand for hours: no use in beginning before it is gone.
+        // A sleeping writer's intent (hazard pointer) may stand for hours: do not begin before it is gone.
         if cursor.offset == 0 && region.is_intended(segment, self.owner) {
             self.retire(segment, state, life, cursor);
             return (Step::Passed, 0);
@@ -225,7 +225,7 @@ impl Session {
         };
         let (ended, used) = self.purge_items(&mut purge, budget, now);
         self.count(Counter::purged, purge.items);
-        // Every word that the step removed or met as replaced, before the bytes that it led to may be another's.
+        // Every word that this step removed, or found replaced, must be persistent before the bytes that it led to get another owner.
         region.barrier();
         if !ended {
             self.retire(segment, state, life, purge.cursor);
@@ -245,15 +245,15 @@ impl Session {
         (Step::Freed, used)
     }
 
-    /// Leaves a claimed segment to whoever does the next step.
+    /// Leaves a claimed segment to the thread that does the next step.
     fn retire(&self, segment: usize, state: State, life: SegmentLife, cursor: Cursor) {
         let header = self.region.header(segment);
         header.cursor.store(cursor.word(life.generation), Relaxed);
-        // PAIRS: retire: the claim in `claim_in_life`: the thread that goes on sees how far the purge has come.
+        // PAIRS: retire: the claim in `claim_in_life`: the thread that continues sees how far the purge has come.
         header.state.store(state.leave(Kind::Retired).0, Release);
     }
 
-    /// Purges items from the cursor on. Whether the end was reached, and the bytes that were dealt with.
+    /// Purges items from the cursor on. Returns whether it reached the end, and the bytes that it processed.
     fn purge_items(&self, purge: &mut Purge, budget: usize, now: u32) -> (bool, usize) {
         let region = &*self.region;
         let shape = region.layout.shape;
@@ -307,7 +307,7 @@ impl Session {
         (true, used)
     }
 
-    /// Takes one item of a claimed segment out of the index, or moves it.
+    /// Removes one item of a claimed segment from the index, or moves it.
     fn purge_item(&self, purge: &mut Purge, offset: usize, header: Header, now: u32) {
         let region = &*self.region;
         let at = region.segment(purge.segment) + offset;
@@ -319,7 +319,7 @@ impl Session {
         let key_hash = region.hasher.hash(key);
         let here = Slot::confirmed(0, 0, purge.segment, offset);
         for _ in 0..ATTEMPTS_MAX {
-            // Words that the last split left frozen in its old bucket name items of keys that are elsewhere now.
+            // Words that the last split left frozen in its old bucket name items of keys that are now in another bucket.
             let count = region.table().count;
             if purge.finished != count {
                 self.finish_last_split();
@@ -349,7 +349,7 @@ impl Session {
             if present && let Some(frequency) = self.spared(purge, word) {
                 match self.relocate(purge, place, word.with_frequency(frequency), word, &seen, now) {
                     Relocated::Yes => return,
-                    // Compaction evicts nothing: it goes on when there is room.
+                    // Compaction evicts nothing: it continues when there is space.
                     Relocated::NoRoom if purge.cursor.spare == Spare::All => {
                         purge.stuck = true;
                         return;
@@ -372,7 +372,7 @@ impl Session {
         self.count(Counter::corrupt, 1);
     }
 
-    /// Whether the item is copied, and with what frequency.
+    /// Whether to copy the item, and with what frequency.
     fn spared(&self, purge: &Purge, word: Slot) -> Option<u64> {
         let frequency = word.frequency();
         let (part, whole) = SPARED_MAX;
@@ -386,8 +386,8 @@ impl Session {
         }
     }
 
-    /// Copies an item to the log's head and swaps its slot to the copy, which begins with the frequency of `like`. The segment
-    /// is claimed by this thread, so nobody recycles it meanwhile.
+    /// Copies an item to the log's head and swaps its slot to the copy, which begins with the frequency of `like`. This thread
+    /// has claimed the segment, so no other thread recycles it meanwhile.
     fn relocate(&self, purge: &mut Purge, place: Place, like: Slot, word: Slot, seen: &Seen, now: u32) -> Relocated {
         let region = &*self.region;
         let stale = if region.is_of_before_gap(seen) { flag::STALE } else { 0 };
@@ -401,7 +401,7 @@ impl Session {
             Ok(place) => place,
             Err(why) => return why,
         };
-        // What may not be persistent yet does not become so by moving.
+        // A word that may not be persistent yet does not become persistent by moving.
         let new = Slot::confirmed(word.tag(), life.generation, segment, offset)
             .with_frequency(like.frequency())
             .as_dirty_as(word);
@@ -416,10 +416,11 @@ impl Session {
         Relocated::Yes
     }
 
-    /// Evicts the large item that this segment belongs to (`spare`: unless it is to be spared; `None`: it stays in any case), or
+    /// Evicts the large item to which this segment belongs (`spare`: unless it must be spared; `None`: it stays in any case), or
     /// frees the segment if no item leads to it.
     fn reclaim_large(&self, segment: usize, state: State, spare: Option<Spare>, now: u32) -> Step {
-        // While it stands, nobody bumps the segment: what is found out about it stays true until it is claimed.
+        // While this intent stands, no thread gives the segment a new generation: what is found out about it stays true until it
+        // is claimed.
         self.intend(FREEING, segment);
         let step = self.reclaim_large_intended(segment, state, spare, now);
         self.relent(FREEING);
@@ -439,7 +440,7 @@ impl Session {
             }
             let mut head = None;
             let tagged = |line: &Line| Slot::with_tag(line, tag(key_hash));
-            // A head that changes under our eyes may have handed its segments to the next one: no orphan until all stand still.
+            // A head that changes during the search may have handed its segments to its successor: not an orphan until nothing changes.
             let mut moved = false;
             let found = region.find_word(key_hash, tagged, |place, word| {
                 let seen = match region.look_in(place, word) {
@@ -467,7 +468,7 @@ impl Session {
                     let Some(spare) = spare else { return Step::Passed };
                     let present = seen.is_present(region.epoch(now), now);
                     if present && spare == Spare::All {
-                        // It was thought to have expired, and had been touched.
+                        // It was believed to be expired, but was touched since.
                         let expiry = seen.header.expiry();
                         let expires = if expiry == 0 { u32::MAX } else { expiry };
                         region.header(segment).expires.store(expires, Relaxed);
@@ -499,7 +500,7 @@ impl Session {
                     if mutants::is(Mutant::OrphansForgotten) || !self.claim(segment, state) {
                         return Step::Passed;
                     }
-                    // The word that replaced its head may be somebody's who did not come to a barrier.
+                    // The word that replaced its head may be of a thread that did not reach a barrier.
                     region.write_back_buckets(key_hash);
                     region.barrier();
                     let intended = region.intended_by_others(self.owner);
@@ -514,7 +515,7 @@ impl Session {
         Step::Passed
     }
 
-    /// Another chance for a large item that was hit: its segments go to the queue's end, one by one as they are met. The last
+    /// Gives a large item that was hit another chance: its segments go to the queue's end, one by one as they are met. The last
     /// part was opened first, so it is met first and decides for all.
     fn spare_large(&self, segment: usize, state: State, last: Link, slot: (Place, Slot), spare: Spare) -> bool {
         let region = &*self.region;
@@ -547,7 +548,8 @@ impl Session {
         true
     }
 
-    /// A segment on its way into the index, or into the ghost table, whose owner died: finished if the directory has it, freed otherwise.
+    /// A segment that was about to join the index, or the ghost table, when its owner died: completed if the directory has it,
+    /// freed otherwise.
     fn reclaim_index(&self, segment: usize, state: State) -> Step {
         let region = &self.region;
         let entry = usize::try_from(region.header(segment).sequence.load(Relaxed)).unwrap_or(usize::MAX);
@@ -575,8 +577,8 @@ impl Session {
 }
 
 impl Session {
-    /// Looks at up to `count` segments, as long as there are any to be looked at after a death, and frees those of no use. Whether
-    /// there were any.
+    /// After a death: looks at up to `count` of the segments that are still to be looked at, and frees unneeded ones. Returns
+    /// whether there were any to look at.
     pub(crate) fn reclaim_lost(&self, count: usize, now: u32) -> bool {
         let lost = &self.region.superblock().lost;
         let mut found = false;
@@ -586,7 +588,7 @@ impl Session {
             let last = usize::try_from(left).unwrap_or(usize::MAX).min(self.region.segments());
             let Some(segment) = last.checked_sub(1) else { break };
             found |= self.reclaim_if_lost(segment, now) == Step::Freed;
-            // Behind the look: if we die in it, the next one looks again.
+            // After the look: if this thread dies in it, the next one looks again.
             let _ = lost.compare_exchange(left, segment as u64, Relaxed, Relaxed);
         }
         found

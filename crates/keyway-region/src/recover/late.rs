@@ -9,7 +9,7 @@ fn what_a_dead_process_left_is_taken_back_while_the_next_one_in_its_slot_sleeps(
     let mut taken_back_by_others = 0;
     for access in 1.. {
         let ground = Ground::new();
-        // Its thread is there, and will do nothing any more.
+        // Its thread exists, but does nothing any more.
         ground.thread(1).forget();
         let last = ground.region.tenant(1);
         let (region, is_taken_over) = (ground.region.clone(), Rc::new(Cell::new(false)));

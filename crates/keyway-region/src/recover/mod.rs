@@ -1,21 +1,21 @@
-//! Death: taking back what a thread left behind.
+//! Death: taking back what a dead thread left.
 //!
 //! Nothing has to be recovered before the region can be used: a dead thread's tentative word hides nothing, and its extents and
-//! claims end as soon as its incarnation moves. This only gives back what it held. Any thread may do it, twice, or die in
-//! the middle.
+//! claims end as soon as its incarnation moves. Recovery only gives back what the thread held. Any thread may do it, twice, or
+//! die in the middle.
 //!
-//! **A detector of deaths can be wrong.** So there are two steps, for two degrees of knowledge ([`Life`]):
+//! **A detector of deaths can be wrong.** So there are two steps, for two degrees of certainty ([`Life`]):
 //!
-//! - *Suspect*: the session is **fenced**, by a bit in its lease word. If it is alive after all, it finishes the operation that it
-//!   is in, sees the fence when it starts the next one, gives its slot back itself and takes another one. Until then everything
-//!   that it may still be writing to is in **quarantine**: its intents are honoured, its extents and claims stand, and its slot is
-//!   leased to no other thread. That is at most what one session can hold at a time.
+//! - *Suspect*: the session is **fenced**, by a bit in its lease word. If it is alive after all, it finishes its operation, sees
+//!   the fence when it starts the next one, gives its slot back itself and takes another one. Until then everything that it may
+//!   still write to is in **quarantine**: its intents are honoured, its extents and claims stay valid, and its slot is leased to
+//!   no other thread. That is at most what one session can hold at a time.
 //! - *Dead*, for certain: all of that is taken back.
 //!
-//! What a thread that dies leaves, by where it was: `docs/concurrency.md`, "Process death", has the list. Three kinds of it need work:
-//! the tentative word on its record (emptied here), counts that it had not told (here too), and segments that were its own:
-//! claimed, half way into the index, or parts of a large value that nothing leads to. These are looked for afterwards, by
-//! [`Session::upkeep`](crate::Session::upkeep) and by whoever needs room.
+//! `docs/concurrency.md`, "Process death", lists what a dying thread leaves at each point. Three kinds need work: the tentative word on
+//! its record (removed here), counts that it had not reported (added here), and segments that it owned: claimed, about to join
+//! the index, or parts of a large value that nothing leads to. [`Session::upkeep`](crate::Session::upkeep) and threads that need
+//! space look for these segments afterwards.
 
 #[cfg(all(test, feature = "observe"))]
 mod late;
@@ -31,8 +31,8 @@ use crate::region::{Life, Region};
 use crate::session::{Process, Seat};
 
 impl Region {
-    /// Takes back the thread slots of processes that are gone for certain, and fences those of processes that seem to be gone. How
-    /// many slots were taken back.
+    /// Takes back the thread slots of processes that are certainly gone, and fences those of processes that seem to be gone.
+    /// Returns how many slots it took back.
     pub fn recover(&self) -> usize {
         // A verdict is about one incarnation of a process: the next tenant of its slot is another process.
         let mut verdicts = List::with_capacity(self.layout.shape.process_slots);
@@ -46,7 +46,7 @@ impl Region {
             let incarnation = tenant.tenancy.incarnation();
             let known = verdict.filter(|(of, _)| *of == incarnation);
             let (_, life) = *verdict.insert(known.unwrap_or_else(|| (incarnation, self.host().life(&tenant))));
-            // A slot has a new tenant only after the death of the one before was certain.
+            // A slot gets a new tenant only after the death of its last one was certain.
             if lease.is_of_process_incarnation(incarnation) {
                 life
             } else {
@@ -55,13 +55,13 @@ impl Region {
         })
     }
 
-    /// A process takes a process slot, whose lock it already has: what the slot's last tenant left is taken back first. The caller knows
-    /// that this tenant, as it was read, is gone for certain. `None`: the slot has another tenant by now.
+    /// A process takes a process slot, whose lock it already holds. First it takes back what the slot's last tenant left. The
+    /// caller knows that this tenant, as it was read, is certainly gone. `None`: the slot has another tenant by now.
     pub fn take_over(&self, last: &Tenant, pid: u32, now_unix_s: i64) -> Option<Process> {
         let process = self.process(last.slot);
         let incarnation = last.tenancy.incarnation() + 1;
         let attaching = Tenancy::new(incarnation, Hold::Attaching);
-        // From here on every process can tell the last tenant's threads from ours.
+        // From here on every process can distinguish the last tenant's threads from those of this process.
         process
             .tenancy
             .compare_exchange(last.tenancy.0, attaching.0, Relaxed, Relaxed)
@@ -81,7 +81,7 @@ impl Region {
         })
     }
 
-    /// The same whatever the slot's last tenant was: for the only process that takes it.
+    /// The same for any last tenant: for a caller that is the only process that takes the slot.
     pub fn attach(&self, slot: usize, pid: u32, now_unix_s: i64) -> Process {
         loop {
             if let Some(process) = self.take_over(&self.tenant(slot), pid, now_unix_s) {
@@ -90,8 +90,8 @@ impl Region {
         }
     }
 
-    /// Says who the process is, and how it holds its lock: before its first session. `false`: another process has taken the slot
-    /// over, because the lock was lost meanwhile.
+    /// Stores which process this is, and how it holds its lock; before its first session. `false`: another process has taken the
+    /// slot over, because the lock was lost meanwhile.
     pub fn identify(&self, process: Process, hold: Hold, identity: [u64; IDENTITY_WORDS]) -> bool {
         let slot = self.process(process.slot);
         for (word, value) in slot.identity.iter().zip(identity) {
@@ -99,7 +99,7 @@ impl Region {
         }
         let attaching = Tenancy::new(process.incarnation, Hold::Attaching);
         let attached = Tenancy::new(process.incarnation, hold);
-        // PAIRS: tenancy: the load in `Region::tenant`: a process that sees how the lock is held sees who holds it.
+        // PAIRS: tenancy: the load in `Region::tenant`: a process that sees how the lock is held sees which process holds it.
         slot.tenancy
             .compare_exchange(attaching.0, attached.0, Release, Relaxed)
             .is_ok()
@@ -116,9 +116,9 @@ impl Region {
         }
     }
 
-    /// Takes back a thread slot of this process whose thread has ended without giving it back. `false`: it is another's by now.
+    /// Takes back a thread slot of this process whose thread has ended without giving it back. `false`: it has another tenant by now.
     ///
-    /// The caller knows that the thread has ended: no later store of it can come.
+    /// The caller knows that the thread has ended: it makes no later store.
     pub fn take_back_own(&self, process: Process, seat: Seat) -> bool {
         self.take_back_slots([usize::from(seat.0.slot)].into_iter(), |lease| {
             let is_ours = lease.is_held_by(seat.0)
@@ -132,12 +132,12 @@ impl Region {
         self.take_back_slots(0..self.layout.shape.thread_slots, life)
     }
 
-    /// Takes back those of these thread slots whose tenants are dead, and fences those whose tenants seem to be; how many were taken back.
-    /// Intents stay: recyclers ignore those of vacant slots, and clearing them could clear the next tenant's.
+    /// Takes back those of these thread slots whose tenants are dead, and fences those whose tenants seem to be. Returns how
+    /// many it took back. Intents stay: recyclers ignore those of vacant slots, and clearing them could clear the next tenant's.
     fn take_back_slots(&self, slots: impl Iterator<Item = usize>, mut life: impl FnMut(Lease) -> Life) -> usize {
         let mut dead = List::new();
         for slot in slots {
-            // The incarnation is read before the death is established: a thread that moves in later is not touched.
+            // The incarnation is read before the death is established: a thread that takes the slot later is not affected.
             // PAIRS: tenant: the exchange in `Region::session`: the tenancy that is read after this is its process's, or a later one.
             let lease = Lease(self.thread(slot).lease.load(Acquire));
             if !lease.is_leased() {
@@ -156,18 +156,18 @@ impl Region {
         if dead.is_empty() {
             return 0;
         }
-        // Before the slots are vacant, so that whoever recovers us does it again if we die here.
+        // Before the slots are vacant: if this thread dies here, its recovery does this again.
         self.recount_free();
         self.sweep_lost();
         let won = |(slot, lease): &(usize, Lease)| {
             let word = &self.thread(*slot).lease;
-            // Again if another process has fenced it meanwhile: its tenant is the same.
+            // Twice, in case another process has fenced it meanwhile: its tenant is the same.
             // PAIRS: vacate: the loads of leases.
             let vacate = |from: Lease| word.compare_exchange(from.0, lease.vacated().0, Release, Relaxed).is_ok();
             vacate(*lease) || vacate(lease.fenced())
         };
         let count = dead.iter().filter(|one| won(one)).count();
-        // And behind, because a sweep that ran meanwhile took them for alive.
+        // And again afterwards, because a sweep that ran meanwhile took the tenants for alive.
         self.sweep_lost();
         if let Some(counter) = self.thread(0).counters.get(Counter::recoveries as usize) {
             counter.fetch_add(count as u64, Relaxed);
@@ -175,7 +175,7 @@ impl Region {
         count
     }
 
-    /// The tenant of this lease, which seems to be dead, starts no other operation. Everything that it has stays its own.
+    /// Fences the tenant of this lease, which seems to be dead: it starts no other operation. Everything that it holds stays its own.
     fn fence(&self, slot: usize, lease: Lease) {
         let word = &self.thread(slot).lease;
         if !lease.is_fenced() && word.compare_exchange(lease.0, lease.fenced().0, Relaxed, Relaxed).is_ok() {
@@ -187,14 +187,14 @@ impl Region {
         }
     }
 
-    /// Undoes the insert that a dead tenant was in, and tells what it had not told.
+    /// Undoes the insert that a dead tenant had begun, and reports the counts that it had not reported.
     fn undo(&self, slot: usize) {
         self.abort_on_record(slot);
         let items = self.thread(slot).items.swap(0, Relaxed);
         self.superblock().items.fetch_add(items, Relaxed);
     }
 
-    /// Empties the slot that the tentative word on a thread's record stands in.
+    /// Empties the slot that holds the tentative word on a thread's record.
     fn abort_on_record(&self, slot: usize) {
         let thread = self.thread(slot);
         // PAIRS: record: the stores in `Session::pend` and `settle`.
@@ -205,7 +205,7 @@ impl Region {
         }
     }
 
-    /// Every segment shall be looked at for having been a dead thread's.
+    /// Marks every segment to be checked for a dead owner.
     fn sweep_lost(&self) {
         // PAIRS: sweep: the load in `Session::reclaim_lost`: a sweep takes no dead owner for a living one.
         self.superblock().lost.store(self.segments() as u64, Release);

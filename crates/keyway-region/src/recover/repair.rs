@@ -1,14 +1,13 @@
-//! What a power failure left (strict mode): made a region again that nobody was in the middle of changing.
+//! Repair after a power failure (durable mode): makes the region one that no thread was in the middle of changing.
 //!
-//! A failure leaves each cache line as it was at some moment since it was last written back, lines independently. The order of
-//! write-backs (`docs/concurrency.md`, "Durable mode") is such that every word of the index then either names an item that is
-//! there in full, in a segment that is described in full, or is one that goes: tentative, removed, or frozen by a split that
-//! was not done. So the index is the truth, and everything else is made to agree with it: segments that no word needs are
-//! free, extents end behind their last item, nobody owns anything, counts are counted.
+//! After a failure each cache line is as it was at some moment since its last write-back, independently of other lines. The
+//! order of write-backs (`docs/concurrency.md`, "Durable mode") leaves only two kinds of words in the index. Some name an item
+//! that is complete, in a segment whose description is complete. The others are removed: tentative, removed, or frozen by a
+//! split that was not done. So the index is the truth, and everything else is made to agree with it: segments that no word needs
+//! become free, extents end after their last item, no segment or slot has an owner, and counts are recounted.
 //!
-//! Nothing here is written back. A failure in the middle, or later, is repaired from the same words again: what goes, goes by
-//! what its own word says, whatever else was lost; and whoever builds on a repaired word writes its line back before he
-//! is believed.
+//! Nothing here is written back. After a failure in the middle, or later, the same words are repaired again: a word's own bits
+//! say that it goes, whatever else was lost; and a thread that relies on a repaired word writes its line back before it answers.
 
 use crate::atomics::{AtomicU64, Relaxed};
 use crate::hash::{all_choices, tag};
@@ -41,27 +40,27 @@ enum Need {
 /// What the index was found to need.
 struct Needs {
     segments: Vec<Need>,
-    /// for each cell of each segment the end of the last item that begins in it, bytes from the segment's start
+    /// for each cell of each segment the end of the last item that begins in it, in bytes from the segment's start
     ends: Vec<u32>,
     items: u64,
     bytes: u64,
 }
 
-/// What a repair found.
+/// The result of a repair.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Repaired {
-    /// items there are
+    /// items that are present
     pub items: u64,
-    /// words that led to nothing: none, unless memory was damaged
+    /// words that led to nothing: none, unless memory was corrupted
     pub lost: u64,
 }
 
 impl Region {
-    /// Repairs a strict region after a power failure. Nobody else may be attached. `progress` is told of the share done.
+    /// Repairs a region in durable mode after a power failure. No other process may be attached. `progress` gets the share that is done.
     ///
-    /// # Errors
     ///
-    /// [`Unusable::Damaged`]: the index cannot be found. No power failure leaves that.
+    ///
+    /// [`Unusable::Damaged`]: the index cannot be found. A power failure never leaves that.
     pub fn repair(&self, now_unix_s: i64, mut progress: impl FnMut(u8)) -> Result<Repaired, Unusable> {
         let mut needs = Needs {
             segments: vec![Need::Nothing; self.segments()],
@@ -73,7 +72,7 @@ impl Region {
         self.vacate_all();
         self.repair_directories(&mut needs)?;
         let lost = self.repair_index(&mut needs, &mut progress);
-        // As for a new region: above any that was ever given, whatever of it was lost.
+        // As for a new region: above any sequence number that was ever given, even if some were lost.
         let mut sequence = first_sequence(now_unix_s).max(self.superblock().sequence.load(Relaxed));
         for segment in 0..self.segments() {
             if !matches!(needs.segments.get(segment), Some(Need::Directory(..))) {
@@ -89,21 +88,21 @@ impl Region {
         })
     }
 
-    /// The words that all share: what they say is persistent now.
+    /// The words that all processes share: their values are persistent now.
     fn repair_words(&self) {
         let sb = self.superblock();
         sb.table.store(self.table().count, Relaxed);
         sb.flush.store(self.flush_word().0, Relaxed);
-        // Which uniques were given may not have been written back: the next ones are above all.
+        // The last uniques that were given may not have been written back: the next ones are above all.
         sb.uniques.store(0, Relaxed);
-        // Whether any third bucket was used was not written back at the time.
+        // The first use of a third bucket is not written back, so assume that there was one.
         sb.thirds.store(1, Relaxed);
         for word in sb.open_words() {
             word.store(0, Relaxed);
         }
     }
 
-    /// Nobody is attached.
+    /// Vacates all slots: no process is attached.
     fn vacate_all(&self) {
         for slot in 0..self.layout.shape.thread_slots {
             let thread = self.thread(slot);
@@ -118,7 +117,7 @@ impl Region {
         }
     }
 
-    /// Entries that the table needs are there; others name segments that nothing was put in yet.
+    /// Makes sure that the entries that the table needs are there. Further entries name segments in which nothing was put yet.
     fn repair_directories(&self, needs: &mut Needs) -> Result<(), Unusable> {
         let count = self.table().count;
         for (kind, needed) in [
@@ -148,7 +147,7 @@ impl Region {
         Ok(())
     }
 
-    /// Every word of the index: settled, thawed, or gone. How many led to nothing.
+    /// Repairs every word of the index: settled, thawed, or removed. Returns how many led to nothing.
     fn repair_index(&self, needs: &mut Needs, progress: &mut impl FnMut(u8)) -> u64 {
         let count = self.table().count;
         let covered = count.next_multiple_of(self.layout.shape.buckets_per_segment() as u64);
@@ -174,14 +173,14 @@ impl Region {
         lost
     }
 
-    /// What a word is to be; notes what it needs.
+    /// What a word shall become; notes what it needs.
     fn repaired(&self, place: Place, word: Slot, needs: &mut Needs, lost: &mut u64) -> Slot {
         if !word.is_item() {
             return Slot::EMPTY;
         }
         let new = if word.is_frozen() { word.thaw() } else { word.settled() };
         let Look::Got(seen) = self.look_in(place, word) else {
-            // A frozen word that a split left behind may name an item that went since.
+            // A frozen word that a split left may name an item that is gone since.
             *lost += u64::from(!word.is_frozen());
             return Slot::EMPTY;
         };
@@ -204,7 +203,7 @@ impl Region {
         Slot::EMPTY
     }
 
-    /// Notes what an item needs. `false`: it is not there in full.
+    /// Notes what an item needs. `false`: the item is not complete.
     fn note(&self, seen: &Seen, key_hash: u64, needs: &mut Needs) -> bool {
         let shape = self.layout.shape;
         let cell = seen.offset / shape.cell_size();
@@ -228,7 +227,7 @@ impl Region {
         true
     }
 
-    /// Notes the segments of a large value; of any other item there are none.
+    /// Notes the segments of a large value; any other item has none.
     fn note_parts(&self, seen: &Seen, key_hash: u64, needs: &mut Needs) -> bool {
         let Some(chain) = self.chain(seen) else {
             return !seen.header.is_large();
@@ -265,11 +264,12 @@ impl Region {
         let old = State(header.state.load(Relaxed));
         let new = match needs.segments.get(segment).copied().unwrap_or_default() {
             Need::Nothing => {
-                // The next generation: whatever was begun in it is void. A segment that never was used has none yet.
+                // The next generation: everything that was begun in it becomes stale. A segment that was never used has no
+                // generation yet.
                 let generation = self.segment_life(segment).generation;
                 let next = generation.wrapping_add(u64::from(old != State::FREE || generation == 0));
                 self.words(segment).generation.store(next, Relaxed);
-                // Its pages may be with the system: whoever takes it into use allocates them first.
+                // The system may have its pages: a thread that takes it into use allocates them first.
                 if old.kind() == Some(Kind::Withdrawn) {
                     State::withdrawn(next, old.has_no_pages())
                 } else {
@@ -284,7 +284,7 @@ impl Region {
             Need::Log => {
                 self.repair_extents(segment, needs);
                 if old.kind() != Some(Kind::Open) {
-                    // Somebody was about to purge it: nobody leases in it any more.
+                    // A thread was about to purge it: no more extents are leased in it.
                     header.lease.store(LeaseWord(header.lease.load(Relaxed)).seal().0, Relaxed);
                 }
                 State::of(Kind::Open, old.stream())
@@ -294,7 +294,7 @@ impl Region {
         header.dead.store(0, Relaxed);
     }
 
-    /// Closes every extent behind its last item.
+    /// Closes every extent after its last item.
     fn repair_extents(&self, segment: usize, needs: &Needs) {
         let shape = self.layout.shape;
         let generation = self.segment_life(segment).generation;
@@ -312,7 +312,7 @@ impl Region {
         }
     }
 
-    /// Counts what is counted.
+    /// Recounts everything that is counted.
     fn recount(&self, needs: &Needs, sequence: u64) {
         let sb = self.superblock();
         sb.sequence.store(sequence, Relaxed);

@@ -1,14 +1,15 @@
 //! The region's clock: which second it is, the same for all processes.
 //!
-//! It is the machine's boot clock (CLOCK_BOOTTIME, `clock_gettime(2)`) and an offset. No process can set the boot clock, all processes of a boot
-//! share it, and it counts while the machine is suspended. The first user in a boot stores the offset once, by one compare-and-swap; from then on a
-//! reading is nothing but an addition. Each second some user notes the pair {region's clock, Unix time}; in the next boot the clock
-//! goes on from the last pair, by the Unix time that has passed since, and never goes back.
+//! It is the machine's boot clock (CLOCK_BOOTTIME, `clock_gettime(2)`) plus an offset. No process can set the boot clock, all
+//! processes of a boot share it, and it counts while the machine is suspended. The first user in a boot stores the offset once,
+//! by one compare-and-swap. From then on a reading is only an addition. Each second a user notes the pair {region's clock, Unix
+//! time}. In the next boot the clock continues from the last pair, by the Unix time that has passed since, and never goes back.
 //!
-//! Users have no high-water mark in common: a reading raises nothing that another process reads before the next boot.
+//! Users share no high-water mark: a reading changes nothing that another process reads before the next boot.
 //!
-//! *Ticks* are how expiries are stored, in 29 bits: a second each for the first 12 years, [`COARSE_S`] seconds each from then on, so that they last for 80.
-//! They rise with the clock, so ticks are compared as they are; only differences need [`seconds_of`].
+//! *Ticks* are the units in which expiries are stored, in 29 bits: a second each for the first 12 years, [`COARSE_S`] seconds
+//! each from then on, so that they last for 80 years. They rise with the clock, so ticks are compared directly; only differences
+//! need [`seconds_of`].
 
 use crate::atomics::Relaxed;
 use crate::durable::{LINE, line};
@@ -19,7 +20,7 @@ use core::time::Duration;
 
 /// Seconds that a new region's clock starts with: ticks 0 and 1 are always in the past.
 pub(crate) const START_S: u64 = 86_400;
-/// An expiry that is over whatever the clock says.
+/// An expiry that is in the past, whatever the clock says.
 pub(crate) const EXPIRED: u32 = 1;
 /// Ticks below are seconds: 12.7 years of them.
 pub(crate) const FINE_TICKS: u32 = EXPIRY_MAX + 1 - (1 << 27);
@@ -30,7 +31,7 @@ const NS_PER_S: u64 = 1_000_000_000;
 /// A unit of the offset, nanoseconds.
 const UNIT_NS: i64 = 1_000_000_000 / CLOCK_UNITS_PER_S;
 
-/// What the machine's clocks say at one moment.
+/// The machine's clocks at one moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Moment {
     /// the boot clock, as the initial time namespace has it
@@ -40,7 +41,7 @@ pub struct Moment {
 }
 
 impl Moment {
-    /// The moment at which both clocks say so many seconds: of a machine that booted in 1970, as tests have it.
+    /// The moment at which both clocks show this many seconds: a machine that booted in 1970, for tests.
     pub const fn from_secs(seconds: i64) -> Self {
         let both = Duration::from_secs(if seconds < 0 { 0 } else { seconds.cast_unsigned() });
         Self { boot: both, unix: both }
@@ -58,10 +59,11 @@ impl Region {
         offset(boot_id, START_S, now)
     }
 
-    /// Before the region is used ([`Self::begin_use`] does it, too): stores the clock's offset, unless a process of this boot has stored it. Whether this call did.
+    /// Stores the clock's offset, unless a process of this boot has stored it. To be called before the region is used
+    /// ([`Self::begin_use`] does it, too). Returns whether this call stored it.
     ///
-    /// A boot that is not known (`boot_id` zero, as where there is no /proc) is taken for the one that the region was in use in last, unless
-    /// the clock would go back.
+    /// If the boot is unknown (`boot_id` zero, as where there is no /proc), it counts as the boot in which the region was last
+    /// in use, unless the clock would go back.
     pub fn start_clock(&self, boot_id: [u64; 2], now: Moment) -> bool {
         let word = &self.superblock().clock;
         let found = ClockWord(word.load(Relaxed));
@@ -73,14 +75,14 @@ impl Region {
             return false;
         }
         let away = now.unix.as_secs().saturating_sub(u64::from(seen.unix_s()));
-        // No session has gone by a later second than was noted.
+        // No session has used a later second than the one noted.
         let fresh = offset(boot_id, u64::from(seen.clock_s()) + away, now);
-        // Of two processes that come at once one stores its offset, and both use that: the word is all that there is to see. It is not
-        // written back: in the next boot it is of no use.
+        // Of two processes at once one stores its offset, and both use that: the word is all that they see. It is not written
+        // back, because the next boot does not use it.
         word.compare_exchange(found.0, fresh.0, Relaxed, Relaxed).is_ok()
     }
 
-    /// Whether a process of this boot has stored the clock's offset, as far as that is known.
+    /// Whether a process of this boot has stored the clock's offset, as far as this process knows.
     pub fn is_clock_started(&self, boot_id: [u64; 2]) -> bool {
         let (found, boot) = (ClockWord(self.superblock().clock.load(Relaxed)), ClockWord::boot(boot_id));
         found.is_of(boot) || boot == 0 || found.is_of(0)
@@ -96,16 +98,16 @@ impl Region {
         tick_at(self.clock(now.boot))
     }
 
-    /// Notes that the region is in use now. In strict mode that is persistent afterwards: in the next boot the clock is not behind `now`, so
-    /// nothing that was answered as expired comes back.
+    /// Notes that the region is in use now. In durable mode that is persistent afterwards: in the next boot the clock starts at
+    /// `now` or later, so no item that was reported as expired comes back.
     pub fn note_use(&self, now: Moment) {
         self.see(now);
-        // By all who come in this second: the first of them may not have written it back yet.
+        // Every process that calls in this second does this: the first one may not have written it back yet.
         self.write_back(line::RESTART, LINE);
         self.barrier();
     }
 
-    /// [`Self::note_use`], for a caller that writes the line back.
+    /// [`Self::note_use`], for a caller that writes the line back itself.
     pub(crate) fn see(&self, now: Moment) {
         let clock_s = u32::try_from(self.clock(now.boot).as_secs()).unwrap_or(u32::MAX);
         let fresh = SeenWord::new(clock_s, u32::try_from(now.unix.as_secs()).unwrap_or(u32::MAX));
@@ -116,13 +118,14 @@ impl Region {
         }
     }
 
-    /// When the region was last noted to be in use.
+    /// When the region was last in use, as noted.
     pub fn seen(&self) -> SeenWord {
         SeenWord(self.superblock().seen.load(Relaxed))
     }
 
-    /// By how many seconds `now` is off from what the last note says, if both clocks have gone alike since: by more than a second or two,
-    /// if the boot clock is another process's own (`time_namespaces(7)`), or if the machine's clock was set since.
+    /// The difference in seconds between `now` and what the last note predicts for it, if both clocks have advanced equally
+    /// since. It is more than a second or two if the boot clock is that of another time namespace (`time_namespaces(7)`), or if
+    /// the machine's clock was set since.
     pub fn clock_error_s(&self, now: Moment) -> u64 {
         let seen = self.seen();
         let since = |now: u64, then: u32| i64::try_from(now).unwrap_or(i64::MAX) - i64::from(then);
@@ -131,11 +134,11 @@ impl Region {
     }
 }
 
-/// The offset with which the clock says `clock_s` seconds and as much of one more as Unix time has: both go on to the next one together.
+/// The offset with which the clock shows `clock_s` seconds and the same fraction as Unix time: both begin the next second together.
 fn offset(boot_id: [u64; 2], clock_s: u64, now: Moment) -> ClockWord {
     let clock_ns = signed(clock_s.saturating_mul(NS_PER_S)) + i64::from(now.unix.subsec_nanos());
     let boot_ns = signed(u64::try_from(now.boot.as_nanos()).unwrap_or(u64::MAX));
-    // Rounded up: not below what was noted.
+    // Rounded up, so that the clock is not below what was noted.
     let units = (clock_ns - boot_ns + UNIT_NS - 1).div_euclid(UNIT_NS);
     ClockWord::new(ClockWord::boot(boot_id), units)
 }
@@ -154,12 +157,12 @@ fn signed(n: u64) -> i64 {
     i64::try_from(n).unwrap_or(i64::MAX)
 }
 
-/// The tick at this time. The last one never ends: an expiry that was cut to fit stays ahead.
+/// The tick at this time. The last tick never ends: an expiry that was cut to fit stays in the future.
 fn tick_at(clock: Duration) -> u32 {
     tick_of(clock.as_secs(), 0).clamp(EXPIRED + 1, EXPIRY_MAX - 1)
 }
 
-/// The tick of this second. `round`: 0, or what rounds a coarse one up.
+/// The tick of this second. `round`: 0, or what rounds a coarse tick up.
 #[inline]
 fn tick_of(seconds: u64, round: u64) -> u32 {
     let fine = u64::from(FINE_TICKS);
@@ -182,7 +185,7 @@ pub fn seconds_of(tick: u32) -> u64 {
     }
 }
 
-/// The expiry at this second of the region's clock; a coarse tick is rounded up, a later one than fits is cut.
+/// The expiry at this second of the region's clock. A coarse tick is rounded up; a time that does not fit is cut.
 #[inline]
 pub(crate) fn expiry_at(seconds: i64) -> u32 {
     u64::try_from(seconds).map_or(EXPIRED, |seconds| tick_of(seconds, COARSE_S - 1).max(EXPIRED))
@@ -232,7 +235,7 @@ mod tests {
                 assert!(expiry <= over, "{years} years: it does expire");
             }
         }
-        // Behind its end the clock stands, and what is stored then stays.
+        // After its end the clock stands still, and what is stored then stays.
         let end = tick_at(Duration::from_secs(200 * YEAR_S));
         assert!(end < EXPIRY_MAX && expiry_at(signed(200 * YEAR_S)) == EXPIRY_MAX);
     }

@@ -1,26 +1,27 @@
-//! Which parts of the region this process has asked the kernel for, so that the log's head is not faulted in page by page.
+//! Which parts of the region this process has requested from the kernel, so that the log's head is not faulted in page by page.
 //!
-//! A process's first store to a page of a mapping costs it a fault, a microsecond or two. Where a session is about to fill room, the part
-//! that it lies in is asked for at once, which costs a fraction of that ([`Host::prepare`](crate::Host::prepare)). A hint: what is not
-//! there is faulted in.
+//! A process's first store to a page of a mapping costs a page fault, a microsecond or two. When a session is about to fill
+//! space, it requests the whole part at once, which costs a fraction of that ([`Host::prepare`](crate::Host::prepare)). This is
+//! only a hint: pages that are missing are faulted in.
 
 use crate::atomics::{OwnNumber, Relaxed};
 use core::ops::Range;
 
-/// Bytes that are asked for at a time: small enough that nobody waits for long (some 10 µs), large enough to share the cost of asking.
+/// Bytes that are requested at a time: small enough that no thread waits for long (some 10 µs), large enough to share the cost
+/// of the call.
 const PART: usize = 64 << 10;
 
 /// A bit for each part.
 pub(super) struct Touched(Vec<OwnNumber>);
 
 impl Touched {
-    /// Of a region of so many bytes at most.
+    /// For a region of at most this many bytes.
     pub fn new(len_max: usize) -> Self {
         let words = len_max.div_ceil(PART).div_ceil(usize::BITS as usize);
         Self((0..words).map(|_| OwnNumber::new(0)).collect())
     }
 
-    /// The parts of these bytes, from end to end, that nobody has asked for yet. They count as asked for behind this.
+    /// The parts of these bytes, from end to end, that this process has not requested yet. They count as requested after this.
     pub fn missing(&self, bytes: Range<usize>) -> impl Iterator<Item = Range<usize>> {
         let parts = bytes.start / PART..bytes.end.div_ceil(PART);
         parts
@@ -31,7 +32,7 @@ impl Touched {
     /// Whether it was not noted before.
     fn note(&self, part: usize) -> bool {
         let bit = 1 << (part % usize::BITS as usize);
-        // PAIRS: nothing; two threads that ask for the same part lose a little time.
+        // PAIRS: nothing; two threads that request the same part lose a little time.
         self.0
             .get(part / usize::BITS as usize)
             .is_some_and(|word| word.load(Relaxed) & bit == 0 && word.fetch_or(bit, Relaxed) & bit == 0)

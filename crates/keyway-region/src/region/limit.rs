@@ -1,6 +1,6 @@
-//! The memory limit as the region's words say it: how many segments may be in use, how many are out of use.
+//! The memory limit in the region's words: how many segments may be in use, how many are out of use.
 //!
-//! Lowering the limit only stores a number; what that asks for is done by steps, in [`Session::shrink`](crate::Session::shrink). Raising it
+//! Lowering the limit only stores a number; steps of [`Session::shrink`](crate::Session::shrink) do the work. Raising it
 //! allocates the pages first: a segment is free only when they are there.
 
 use crate::atomics::{AcqRel, Acquire, Relaxed};
@@ -10,8 +10,8 @@ use crate::region::{Region, number};
 use std::io;
 use std::ops::Range;
 
-/// Segments of the log that any limit leaves, besides what sessions may hold and what the largest item takes: the reserve, the open segments
-/// of a small region, and some that are full.
+/// Log segments that any limit leaves, besides those that sessions may hold and those that the largest item takes: the reserve,
+/// the open segments of a small region, and some full ones.
 pub(crate) const LOG_MIN: usize = 8;
 /// Bytes that are allocated at a time.
 const ALLOCATED_AT_ONCE: usize = 32 << 20;
@@ -23,7 +23,7 @@ impl Region {
         self.allowed.load(Relaxed)
     }
 
-    /// Segments that the memory limit keeps out of use. A damaged word keeps no more than all but a few.
+    /// Segments that the memory limit keeps out of use. A corrupted word still leaves a few in use.
     pub fn withheld(&self) -> usize {
         self.withheld_of(self.segments())
     }
@@ -32,24 +32,24 @@ impl Region {
         index(self.superblock().withheld.load(Relaxed)).min(segments.saturating_sub(LOG_MIN))
     }
 
-    /// Segments that are out of use, about.
+    /// Segments that are out of use, approximately.
     pub fn withdrawn(&self) -> usize {
         number(&self.superblock().withdrawn)
     }
 
-    /// Segments out of use whose pages were given back, about.
+    /// Segments out of use whose pages were given back, approximately.
     pub fn given_back(&self) -> usize {
         number(&self.superblock().given_back)
     }
 
-    /// Whether there is anything to do for the memory limit.
+    /// Whether the memory limit requires any work.
     pub fn is_shrinking(&self) -> bool {
         let withdrawn = self.withdrawn();
         withdrawn != self.withheld() || withdrawn > self.given_back() && self.may_give_back()
     }
 
-    /// The limit, as the superblock has it now. A limit that is new to this process may come from a process that died before it had
-    /// set the counts right.
+    /// Reads the limit from the superblock. If it is new to this process, the process that set it may have died before it
+    /// corrected the counts.
     pub(super) fn learn_limit(&self) {
         let allowed = self.allowed_now();
         if self.allowed() != allowed {
@@ -58,25 +58,25 @@ impl Region {
         }
     }
 
-    /// Segments that may be in use, as the superblock has it now.
+    /// Segments that may be in use, as the superblock says now.
     pub(super) fn allowed_now(&self) -> usize {
         // Another thread of this process may learn of more segments meanwhile: their number is read once.
         let segments = self.segments();
         segments - self.withheld_of(segments)
     }
 
-    /// The limit keeps so many segments out of use from now on.
+    /// Makes the limit keep this many segments out of use from now on.
     pub(crate) fn withhold(&self, segments: usize) {
-        // Not written back: after a power failure an older limit is in force.
+        // Not written back: after a power failure an older limit applies.
         self.superblock().withheld.store(segments as u64, Relaxed);
         self.learn_limit();
     }
 
-    /// Raises the limit to so many segments, as far as there are so many.
+    /// Raises the limit to this many segments, as far as the region has them.
     ///
     /// # Errors
     ///
-    /// The host's, when it cannot back them; the limit is as it was then.
+    /// The host's, when it cannot back them; the limit is then unchanged.
     pub(super) fn lift(&self, segments: usize) -> io::Result<()> {
         let old = self.withheld();
         let new = self.segments().saturating_sub(segments);
@@ -104,7 +104,7 @@ impl Region {
             }
             let first = (next..segments).find(|segment| self.unowned_withdrawn(*segment).is_some());
             let Some(first) = first else {
-                // Some are being given back at this moment, or the counts are wrong.
+                // Some are being given back now, or the counts are wrong.
                 self.doubt_free();
                 break;
             };
@@ -126,7 +126,7 @@ impl Region {
 
     /// The state of a withdrawn segment without owner.
     pub(crate) fn unowned_withdrawn(&self, segment: usize) -> Option<State> {
-        // PAIRS: owner: the store in `Session::leave_withdrawn`: what is allocated after this is not given back by that session.
+        // PAIRS: owner: the store in `Session::leave_withdrawn`: that session does not give back what is allocated after this.
         let state = State(self.header(segment).state.load(Acquire));
         (state.kind() == Some(Kind::Withdrawn) && state.owner().is_none()).then_some(state)
     }
@@ -148,7 +148,7 @@ impl Region {
         freed
     }
 
-    /// Notes that withdrawn segments which share pages with those just allocated have pages again.
+    /// Notes that withdrawn segments have pages again, because they share pages with those just allocated.
     fn note_pages(&self, pages: Range<usize>, allocated: Range<usize>) {
         let segment = |at: usize| (at - self.layout.segments) / self.layout.shape.segment_size;
         for neighbour in segment(pages.start)..segment(pages.end).min(self.segments()) {
@@ -164,13 +164,13 @@ impl Region {
         }
     }
 
-    /// Segments that share a page: only as a whole they can be given back.
+    /// Segments that share a page: their pages can only be given back together.
     pub(crate) fn segments_of_a_page(&self) -> usize {
         let shape = self.layout.shape;
         (shape.page_size / shape.segment_size).max(1)
     }
 
-    /// The whole pages in which these segments lie.
+    /// The whole pages that contain these segments.
     pub(crate) fn pages_of(&self, segments: Range<usize>) -> Range<usize> {
         let together = self.segments_of_a_page();
         let start = segments.start / together * together;
@@ -183,7 +183,7 @@ impl Region {
         !self.keeps_pages.load(Relaxed)
     }
 
-    /// The parts of the file that are in use: those of withdrawn segments are not to be touched.
+    /// The parts of the file that are in use: those of withdrawn segments must not be touched.
     pub fn in_use(&self) -> Vec<Range<usize>> {
         let backed = self.layout.backed(self.segments());
         if self.withdrawn() == 0 {

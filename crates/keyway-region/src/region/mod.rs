@@ -1,10 +1,10 @@
-//! Room `region`: the mapped bytes as a whole, and the words that all users share.
+//! Room `region`: the mapped bytes as a whole, and the words that all processes share.
 //!
 //! Holds create and open (this file), the clock (`clock`), more memory for a region in use (`resize`), the memory limit's words (`limit`),
 //! clean and unclean ends (`restart`), and which pages this process has touched (`faulted`). Nothing here maps anything:
-//! [`Region::create`] and [`Region::open`] are handed bytes.
+//! [`Region::create`] and [`Region::open`] get bytes.
 //!
-//! - What comes out of it can be used as an offset: segment numbers, directory entries and the table word are checked here, once.
+//! - What this room returns can be used as an offset: segment numbers, directory entries and the table word are checked here, once.
 //! - The number of segments is published after all that it makes reachable.
 //!
 //! Never: knows what an item is.
@@ -40,22 +40,22 @@ use crate::region::faulted::Touched;
 /// Unix time from which segment sequences count (2024-01-01): keeps CAS uniques below 2^63 until 2057, because clients in
 /// several languages read them as signed.
 pub(crate) const SEQUENCE_EPOCH_UNIX_S: i64 = 1_704_067_200;
-/// Segments opened a second that the sequence has room for, in bits: a new region's sequence starts above any that an older
-/// region of the same name can have reached.
+/// Segments opened per second for which the sequence has space, in bits. A new region's sequence starts above any number that an
+/// older region of the same name can have reached.
 pub(crate) const SEQUENCE_RATE_BITS: u32 = 16;
 
-/// What a new region is made with.
+/// The properties of a new region.
 #[derive(Clone, Copy, Debug)]
 pub struct Creation {
     /// its layout
     pub shape: Shape,
     /// segments backed by memory
     pub segments: usize,
-    /// random: tells this region from any other
+    /// random: distinguishes this region from any other
     pub id: [u64; 2],
     /// random: the hash's seed
     pub seed: u64,
-    /// when
+    /// the present moment
     pub now: Moment,
     /// the boot's identity, from the kernel
     pub boot_id: [u64; 2],
@@ -63,23 +63,23 @@ pub struct Creation {
     pub checksums: bool,
 }
 
-/// Why bytes are no region that can be used.
+/// Why bytes are not a usable region.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Unusable {
     /// shorter than a superblock, or shorter than it says
     Truncated {
-        /// bytes there are
+        /// the bytes that are present
         len: usize,
-        /// bytes there should be
+        /// the bytes that there should be
         wanted: usize,
     },
     /// no region at all
     NotARegion,
-    /// it is being made, or its maker died
+    /// it is being made, or its maker died before it was complete
     Unfinished,
     /// made by a program with another layout
     Layout {
-        /// who made it
+        /// the program that made it
         made_by: Maker,
         /// this program
         this: Maker,
@@ -89,9 +89,9 @@ pub enum Unusable {
         /// the unknown bits
         unknown: u64,
     },
-    /// a strict region on memory, or a processor, that cannot make its changes persistent
+    /// a region in durable mode on memory, or with a processor, that cannot make its changes persistent
     NotPersistent(&'static str),
-    /// the superblock does not match its checksum, or says what cannot be
+    /// the superblock is corrupted: it does not match its checksum, or has an impossible value
     Damaged(&'static str),
 }
 
@@ -121,55 +121,56 @@ impl core::error::Error for Unusable {}
 /// What is known of the life of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Life {
-    /// it is there, or cannot be asked about
+    /// it exists, or its state cannot be determined
     Alive,
-    /// it seems to be gone, and that is not certain
+    /// it seems to be gone, but that is not certain
     Suspect,
-    /// it is gone: no later store of it can come
+    /// it is gone: it makes no later store
     Dead,
 }
 
-/// What a region needs from whoever maps it. It is dropped with the region, and not before.
+/// What a region needs from the code that maps it. It is dropped with the region, and not before.
 pub trait Host: Send + Sync {
-    /// What can be said of a process that took a process slot. [`Life::Dead`] is certain: no later store of it can come.
+    /// The state of a process that took a process slot. [`Life::Dead`] is certain: the process makes no later store.
     fn life(&self, tenant: &Tenant) -> Life;
     /// Asks for huge pages, or for every page now.
     fn prepare(&self, ranges: &[core::ops::Range<usize>], huge_pages: bool, prefault: bool);
-    /// Whether the region lies on persistent memory, mapped so that the processor's write-backs reach it (`mmap(2)`, MAP_SYNC).
-    /// A region created on such memory is a strict one, and can be opened on such memory only.
+    /// Whether the region is on persistent memory, mapped so that the processor's write-backs reach it (`mmap(2)`, MAP_SYNC). A
+    /// region created on such memory is in durable mode, and can be opened on such memory only.
     fn is_persistent(&self) -> bool {
         false
     }
-    /// Makes every thread of every process that may be in the region pass a full fence between its accesses before this call and
-    /// those behind it (membarrier(2)). `false`: this system has no such thing.
+    /// Makes every thread of every process that may use the region pass a full fence between its accesses before this call and
+    /// those after it (membarrier(2)). `false`: this system cannot do that.
     fn fence_everywhere(&self) -> bool {
         false
     }
-    /// Whether the region is mapped for reading only: whoever stores there is ended.
+    /// Whether the region is mapped for reading only: a store to it ends the process.
     fn is_read_only(&self) -> bool {
         false
     }
     /// Writes these bytes back to the file. `false`: that failed.
     fn write_back(&self, range: core::ops::Range<usize>) -> bool;
-    /// Bytes that the file has now: what may be touched.
+    /// Bytes that the file has now: only these may be touched.
     fn file_len(&self) -> usize;
-    /// Backs these bytes by memory, so that touching them can no longer fail; the file becomes as long as that needs.
+    /// Backs these bytes by memory, so that touching them can no longer fail. The file becomes as long as necessary.
     ///
     /// # Errors
     ///
-    /// There is no room for them.
+    /// There is no space for them.
     fn back(&self, range: core::ops::Range<usize>) -> std::io::Result<()>;
     /// Gives the memory of these bytes, whole pages, back to the system: they are zeros from then on. The file keeps its length.
     ///
     /// # Errors
     ///
-    /// The system does not do that: the memory stays, and so do the bytes.
+    /// The system cannot do that: the memory stays, and so do the bytes.
     fn give_back(&self, _range: core::ops::Range<usize>) -> std::io::Result<()> {
         Err(std::io::ErrorKind::Unsupported.into())
     }
 }
 
-/// Memory up to which last accesses are noted to the second, bytes: looking at the hints of as many items takes some milliseconds a second.
+/// Regions up to this many bytes note last accesses to the second: a sweep over the hints of that many items takes some
+/// milliseconds each second.
 const FINE_HINTS_MEMORY_MAX: u64 = 4 << 30;
 
 /// A region.
@@ -178,16 +179,16 @@ pub struct Region {
     pub(crate) layout: Layout,
     pub(crate) hasher: Hasher,
     pub(crate) persist: Persist,
-    /// mapped for reading only: what a reader would set right on its way stays as it is
+    /// mapped for reading only: this process repairs nothing that it finds
     pub(crate) is_read_only: bool,
-    /// bytes of the checksum behind an item's body: 0 in a region without
+    /// bytes of the checksum after an item's body: 0 in a region without checksums
     pub(crate) checksum_size: usize,
-    /// it has neither strict mode nor checksums
+    /// it has neither durable mode nor checksums
     is_plain: bool,
-    /// last accesses are noted to the second: it is small enough for all hints to be looked at before they begin anew
+    /// last accesses are noted to the second: the region is small enough to look at all hints before they wrap
     pub(crate) has_fine_hints: bool,
     host: Box<dyn Host>,
-    /// which bits of a bucket's number say its place in its segment, and the same of its hints
+    /// the bits of a bucket's number that give its place in its segment; below, the same for its hints
     bucket_mask: u64,
     hint_mask: u64,
     bucket_shift: u32,
@@ -195,13 +196,13 @@ pub struct Region {
     segment_shift: u32,
     buckets_initial: u64,
     buckets_max: u64,
-    /// the superblock's number of segments, as it was found to be sane
+    /// the superblock's number of segments, after it was checked
     segments: OwnNumber,
-    /// how many of them may be in use, as this process has learnt it
+    /// how many of them may be in use, as far as this process knows
     pub(crate) allowed: OwnNumber,
-    /// the system did not take pages back
+    /// the system refused to take pages back
     pub(crate) keeps_pages: OwnFlag,
-    /// a death, or growth that this process has just learnt of, may have left the count of free segments wrong
+    /// the count of free segments may be wrong, because of a death, or of growth that this process has just learnt of
     free_is_doubtful: OwnFlag,
     /// the words in which this process counts its changes, if it has them
     pub(crate) offered: Offered,
@@ -220,7 +221,7 @@ impl Region {
         Ok(region)
     }
 
-    /// The same without the last step, [`Self::finish`]: a maker that dies before it leaves a region that bears the unfinished mark.
+    /// The same without the last step, [`Self::finish`]: a maker that dies before that step leaves a region with the unfinished mark.
     ///
     /// # Errors
     ///
@@ -316,7 +317,7 @@ impl Region {
     }
 
     /// The layout of the region in this memory, and its number of segments. `file_len` says how many bytes from its start may be
-    /// touched by now; it is asked behind each number that it bounds, because the memory may be raised meanwhile.
+    /// touched now. It is called after each number that it limits was read, because the region may grow meanwhile.
     pub fn inspect(memory: &Memory, file_len: impl Fn() -> usize) -> Result<(Layout, usize), Unusable> {
         let len = file_len().min(memory.len());
         if len < superblock::SIZE {
@@ -379,7 +380,7 @@ impl Region {
         let checksums = features & superblock::CHECKSUMS != 0;
         let hasher = Hasher::new(sb.seed.load(Relaxed));
         let bucket_shift = layout.shape.buckets_per_segment().ilog2();
-        // A segment holds a byte for each slot of eight times as many buckets as fit into one themselves.
+        // One hint segment has a byte for each slot of eight times as many buckets as fit into a segment.
         let hint_shift = bucket_shift + bucket::SLOTS.ilog2();
         let buckets_initial = layout.shape.buckets_initial as u64;
         let buckets_max = buckets_initial << ROUNDS_MAX;
@@ -413,7 +414,7 @@ impl Region {
         Ok(region)
     }
 
-    /// Whether the region has neither strict mode nor checksums.
+    /// Whether the region has neither durable mode nor checksums.
     #[inline(always)]
     pub(crate) fn is_plain(&self) -> bool {
         self.is_plain
@@ -434,7 +435,7 @@ impl Region {
         self.superblock().seed.load(Relaxed)
     }
 
-    /// The superblock. Its words are the region's own; tests look at them too.
+    /// The superblock. Its words are internal to the region, except that tests read them.
     #[doc(hidden)]
     #[inline]
     pub fn superblock(&self) -> &Superblock {
@@ -446,11 +447,11 @@ impl Region {
         &self.layout
     }
 
-    /// Segments that may be touched: as many as this process knows to be backed by memory; there may be more by now
+    /// Segments that may be touched: as many as this process knows to be backed by memory. There may be more by now
     /// ([`Self::learn`]).
     #[inline]
     pub fn segments(&self) -> usize {
-        // PAIRS: segments: `know`, in whichever thread of this process has learnt of them.
+        // PAIRS: segments: `know`, in the thread of this process that has learnt of them.
         self.segments.load(Acquire)
     }
 
@@ -468,13 +469,12 @@ impl Region {
         self.learn_limit();
     }
 
-    /// The count of free segments may be wrong.
+    /// Notes that the count of free segments may be wrong.
     pub(crate) fn doubt_free(&self) {
         self.free_is_doubtful.store(true, Relaxed);
     }
 
-    /// Called where room is looked for: learns of segments that were added, and of the memory limit, and sets a doubtful count of free
-    /// segments right.
+    /// Called where space is needed: learns of added segments and of the memory limit, and corrects a doubtful count of free segments.
     pub(crate) fn catch_up(&self) {
         self.learn();
         self.learn_limit();
@@ -489,10 +489,10 @@ impl Region {
         self.layout.segments + (segment << self.segment_shift)
     }
 
-    /// These bytes, by their offset in the region, are about to be written by this process.
+    /// Announces that this process is about to write these bytes, by their offset in the region.
     pub(crate) fn touch(&self, at: usize, len: usize) {
         for part in self.touched.missing(at..at + len) {
-            // Only what is backed, lest that takes memory.
+            // Only what is backed: the rest would allocate memory.
             let backed = part.start.max(self.layout.segments)..part.end.min(self.layout.len(self.segments()));
             if self.withdrawn() == 0 {
                 self.host.prepare(&[backed], false, true);
@@ -502,7 +502,7 @@ impl Region {
         }
     }
 
-    /// The same but for segments that are out of use: their pages are with the system.
+    /// The same, except for segments that are out of use: the system has their pages.
     #[cold]
     fn touch_in_use(&self, part: core::ops::Range<usize>) {
         let size = self.layout.shape.segment_size;
@@ -531,12 +531,12 @@ impl Region {
     /// A segment's generation and epoch.
     #[inline(always)]
     pub(crate) fn segment_life(&self, segment: usize) -> SegmentLife {
-        // PAIRS: generation: the fence in `Session::claim_from_free`, and those before intents are read: a slot that is read after
-        // this is not as it was before the purge of an earlier life.
+        // PAIRS: generation: the fence in `Session::claim_from_free`, and those before intents are read: a slot that is read
+        // after this is not as it was before the purge of an earlier generation.
         let words = self.words(segment);
         SegmentLife {
             generation: words.generation.load(Acquire),
-            // Relaxed: a thread that found an item of that life sees the epoch, which was stored before the item was published.
+            // Relaxed: a thread that found an item of that generation sees the epoch, which was stored before the item was published.
             epoch: words.epoch.load(Relaxed),
         }
     }
@@ -552,7 +552,7 @@ impl Region {
         self.memory.get(self.layout.process(slot))
     }
 
-    /// Whoever maps the region.
+    /// The host that maps the region.
     pub fn host(&self) -> &dyn Host {
         &*self.host
     }
@@ -560,7 +560,8 @@ impl Region {
     /// The tenant of a process slot: the process that took it last.
     pub fn tenant(&self, slot: usize) -> Tenant {
         let process = self.process(slot);
-        // PAIRS: tenancy: the exchange in `Region::identify`: with a hold of mapping or descriptor come the words of that incarnation.
+        // PAIRS: tenancy: the exchange in `Region::identify`: a hold of kind mapping or descriptor comes with the words of that
+        // incarnation.
         let tenancy = Tenancy(process.tenancy.load(Acquire));
         Tenant {
             slot,
@@ -571,7 +572,7 @@ impl Region {
         }
     }
 
-    /// What is known of the process that took this process slot last.
+    /// The state of the process that took this process slot last.
     pub fn life(&self, slot: usize) -> Life {
         self.host.life(&self.tenant(slot))
     }
@@ -621,19 +622,19 @@ impl Region {
         }
     }
 
-    /// A segment of the ghost table. It is asked whether it is one: ghosts are stored without looking.
+    /// A segment of the ghost table. Its kind is checked here, because ghosts are stored without a further check.
     pub(crate) fn ghost_segment(&self, entry: usize) -> Option<usize> {
         let segment = self.directory(self.layout.ghost_directory, entry as u64)?;
         (State(self.header(segment).state.load(Relaxed)).kind() == Some(Kind::Ghosts)).then_some(segment)
     }
 
-    /// A word of a segment, by its offset in the region. Slots are the index's: it alone knows the offset of one.
+    /// A word of a segment, by its offset in the region. Not for slots: only the index knows their offsets.
     #[inline]
     pub(crate) fn word(&self, offset: usize) -> &AtomicU64 {
         self.memory.get(offset)
     }
 
-    /// The table word, once it is persistent. One that cannot be is cut to what can.
+    /// The table word, once it is persistent. A corrupted one is cut to a possible value.
     #[inline]
     pub(crate) fn table(&self) -> Table {
         // PAIRS: table: the exchange in `advance_table`: a thread that counts the new bucket sees it filled.
@@ -642,12 +643,12 @@ impl Region {
         Table::new(if sane { word } else { self.odd_table(word) })
     }
 
-    /// Moves the table word on to its next number. `false`: it was not this one.
+    /// Advances the table word by one. `false`: it was not `from`.
     pub(crate) fn advance_table(&self, from: u64) -> bool {
         let to = (from + 1) | if self.is_strict() { DIRTY } else { 0 };
         // PAIRS: table: the load in `table`.
         let done = self.superblock().table.compare_exchange(from, to, Release, Relaxed).is_ok();
-        // Whoever made the step, it is persistent behind this.
+        // No matter which thread advanced it, the word is persistent after this.
         self.table();
         done
     }
@@ -658,7 +659,7 @@ impl Region {
         self.buckets_initial
     }
 
-    /// Buckets at which the marks of the splits are used up.
+    /// The number of buckets at which the splits have used up their marks.
     pub(crate) fn buckets_max(&self) -> u64 {
         self.buckets_max
     }
@@ -678,7 +679,7 @@ impl Region {
         Some(self.memory.get(self.segment(segment) + within))
     }
 
-    /// The segment that a directory names; table words are bounded, so the entry lies in the directory's array.
+    /// The segment that a directory names. Table words are bounded, so the entry is in the directory's array.
     #[inline(always)]
     fn directory(&self, directory: usize, entry: u64) -> Option<usize> {
         let word: &AtomicU32 = self.memory.get(directory + index(entry) * 4);
@@ -700,7 +701,8 @@ impl Region {
         }
     }
 
-    /// The epoch in force when the flush word says more: settles a dirty one, begins a delayed flush that is due.
+    /// The epoch in force when the flush word contains more than an epoch: makes a dirty word persistent, begins a delayed flush
+    /// that is due.
     #[cold]
     fn pending_flush(&self, now: u32) -> u64 {
         loop {
@@ -711,12 +713,12 @@ impl Region {
         }
     }
 
-    /// The epoch in force at `now`, as `epoch` would answer, but nothing is begun.
+    /// The epoch in force at `now`, as `epoch` would return it, but without beginning a flush.
     pub(crate) fn epoch_unchanged(&self, now: u32) -> u64 {
         self.flush_in_force(now).1.epoch()
     }
 
-    /// The flush word, and the word in its place if a delayed flush is due at `now`: the same word if none is.
+    /// The flush word, and the word that replaces it if a delayed flush is due at `now`: the same word if none is.
     fn flush_in_force(&self, now: u32) -> (FlushWord, FlushWord) {
         let (word, at) = self.flush_state();
         let is_due = at.is_some_and(|at| at <= now);
@@ -751,7 +753,7 @@ impl Region {
         FlushWord(word.0 & !DIRTY)
     }
 
-    /// PUBLISH of a flush: with the word, everything older is absent; a restart takes whichever word is persistent.
+    /// PUBLISH of a flush: with the new word, everything older is absent. A restart takes the word that is persistent, old or new.
     fn replace_flush(&self, old: FlushWord, new: FlushWord) -> bool {
         let word = FlushWord(new.0 | if self.is_strict() { DIRTY } else { 0 });
         // PAIRS: flush: the loads in `epoch` and `flush_word`.
@@ -773,7 +775,7 @@ impl Region {
             // Read before the flush word: the exchange below fails if another thread has set a delay for a newer epoch since.
             let delay = flush_at.load(Relaxed);
             let old = self.flush_word();
-            // If there is a delayed flush already, this one takes its place.
+            // If there is a delayed flush already, this one replaces it.
             let delayed = FlushAt::new(old.epoch(), at).0;
             if at != 0 && flush_at.compare_exchange(delay, delayed, Relaxed, Relaxed).is_err() {
                 continue;
@@ -799,10 +801,10 @@ impl Region {
         self.flush(0);
     }
 
-    /// Everything that is in the region becomes stale, in constant time. Nobody else is attached.
+    /// Makes all items in the region stale, in constant time. No other process is attached.
     pub fn make_stale(&self) {
         let sb = self.superblock();
-        // What comes from now on is written to other segments: no open one is offered any more.
+        // New items are written to other segments: no open one is offered any more.
         for word in sb.open_words() {
             word.store(0, Relaxed);
         }
@@ -818,7 +820,7 @@ impl Region {
             let thread = self.thread(slot);
             sum.add(|counter: Counter| thread.counters.get(counter as usize).map_or(0, |c| c.load(Relaxed)));
         }
-        // Gauges are sums of differences: deaths may have left them below zero.
+        // Gauges are sums of differences: threads that died may have left them below zero.
         for gauge in [&mut sum.curr_items, &mut sum.bytes] {
             if *gauge > u64::MAX / 2 {
                 *gauge = 0;
@@ -840,13 +842,13 @@ impl Region {
     }
 }
 
-/// The sequence number with which a region goes on at this time: no older one can have reached it.
+/// The sequence number with which a region continues at this time: no older region can have reached it.
 pub(crate) fn first_sequence(now_unix_s: i64) -> u64 {
     u64::try_from(now_unix_s - SEQUENCE_EPOCH_UNIX_S).unwrap_or(0).max(1) << SEQUENCE_RATE_BITS
 }
 
 impl Region {
-    /// A table word that is dirty or damaged, as it is to be used.
+    /// The usable value of a table word that is dirty or corrupted.
     #[cold]
     fn odd_table(&self, word: u64) -> u64 {
         let count = (word & !DIRTY).clamp(self.buckets_initial(), self.buckets_max());
@@ -871,7 +873,7 @@ impl Region {
     }
 }
 
-/// A count of segments. It drifts when threads die beside it; below zero is none.
+/// A count of segments. It drifts when a thread dies before it counts; a negative count means none.
 pub(crate) fn number(count: &AtomicU64) -> usize {
     let number = count.load(Relaxed);
     if number > u64::MAX / 2 { 0 } else { index(number) }

@@ -1,20 +1,20 @@
-//! The memory is raised: more segments, while everybody goes on.
+//! The region grows: more segments, while all sessions continue.
 //!
-//! 1. The new parts of the file are backed by memory, arrays first, segments last; nobody looks at them yet.
-//! 2. Each new segment gets generation 1 by compare-and-swap from 0; headers, directories and segments are zeros, which
-//!    is what they have to be (a free segment, no entry).
+//! 1. The new parts of the file are backed by memory, arrays first, segments last; no thread looks at them yet.
+//! 2. Each new segment gets generation 1 by compare-and-swap from 0. Headers, directories and segments are zeros, which is their
+//! right initial value (a free segment, no entry).
 //! 3. PUBLISH: the superblock's number of segments, by compare-and-swap, upwards only.
-//! 4. The count of free segments is set right.
+//! 4. The count of free segments is corrected.
 //!
 //! Before all that, segments that a memory limit keeps out of use are taken into use again (`limit.rs`).
 //!
-//! Each step is idempotent, so two may raise at once. Who dies before step 3 leaves the old number and a longer file, which
-//! the next attempt uses; who dies behind it leaves a count of free segments that is too low, which whoever learns of the new
-//! number sets right.
+//! Each step is idempotent, so two threads may do this at once. A thread that dies before step 3 leaves the old number and a
+//! longer file, which the next attempt uses. One that dies after step 3 leaves a count of free segments that is too low; the
+//! next process that learns of the new number corrects it.
 //!
-//! A process keeps the number that it has seen to be true. It looks at the superblock's again when it meets a segment beyond
-//! its own number, and when it looks for room; it believes a higher one only if the file is as long as that needs, so a
-//! damaged word makes nobody touch what is not there.
+//! A process keeps the number of segments that it has checked. It reads the superblock's number again when it meets a segment
+//! beyond its own number, and when it needs space. It accepts a higher one only if the file is long enough for it, so a
+//! corrupted word makes no process touch memory that does not exist.
 
 use crate::atomics::{Acquire, Relaxed, Release};
 use crate::durable::line;
@@ -22,15 +22,15 @@ use crate::layout::segment::{Kind, SegmentLife, State};
 use crate::mutants::{self, Mutant};
 use crate::region::Region;
 
-/// Attempts to set the count of free segments right while others claim and free.
+/// Attempts to correct the count of free segments while other threads claim and free.
 const RECOUNTS_MAX: usize = 16;
 
 impl Region {
-    /// Gives the region more segments, so that at least `segments` may be in use; never fewer than there may be.
+    /// Grows the region, so that at least `segments` may be in use; it never shrinks it.
     ///
     /// # Errors
     ///
-    /// The host's, when it cannot back them; the region is as it was then.
+    /// The host's, when it cannot back them; the region is then unchanged.
     pub fn raise(&self, segments: usize) -> std::io::Result<()> {
         let segments = segments.min(self.layout.shape.segments_max);
         self.learn();
@@ -39,7 +39,7 @@ impl Region {
         self.add_segments(segments).inspect_err(|_| self.withhold(withheld))
     }
 
-    /// The same if there are fewer.
+    /// Adds segments, if there are fewer.
     fn add_segments(&self, segments: usize) -> std::io::Result<()> {
         let old = self.segments();
         if segments <= old {
@@ -62,7 +62,8 @@ impl Region {
                 .generation
                 .compare_exchange(0, SegmentLife::FIRST.generation, Relaxed, Relaxed);
         }
-        // Not written back: each is when something is put into its segment, and a repair gives those a generation that have none.
+        // The generations are not written back here, but when a segment is first used. A repair gives segments that have no
+        // generation their first one.
         self.publish_segments(segments as u64);
         self.learn();
         self.recount_free();
@@ -82,7 +83,7 @@ impl Region {
         }
     }
 
-    /// Looks whether the region has grown. `true`: it has more segments than this process knew of.
+    /// Checks whether the region has grown. `true`: it has more segments than this process knew.
     #[cold]
     pub fn learn(&self) -> bool {
         // PAIRS: segments: the exchange in `publish_segments`.
@@ -99,7 +100,7 @@ impl Region {
         true
     }
 
-    /// The number of segments is persistent before this process puts anything into one, whoever raised it.
+    /// Makes the number of segments persistent before this process uses a new one, no matter which process raised it.
     pub(super) fn secure_segments(&self) {
         self.write_back(line::TABLE, 64);
         self.barrier();
@@ -122,7 +123,7 @@ impl Region {
             if said == found {
                 return;
             }
-            // Counted once more even when this succeeds: who sleeps in between writes a number of long ago.
+            // Recounted once more even after a success: a thread that sleeps in between stores a count from long ago.
             for ((count, said), found) in counts.into_iter().zip(said).zip(found) {
                 let _ = count.compare_exchange(said, found, Relaxed, Relaxed);
             }
@@ -145,7 +146,7 @@ mod tests {
 
     const MEMORY: u64 = 2 << 20;
 
-    /// Plays a file on a file system with a limit.
+    /// Acts as a file on a file system with a limit.
     struct Disk {
         len: Arc<AtomicUsize>,
         limit: usize,
@@ -253,7 +254,7 @@ mod tests {
     fn who_learns_of_more_segments_sets_the_free_count_right() {
         let (one, other, _pages, len) = two(512);
         let (old, free_before) = (one.segments(), free(&one));
-        // As if a raiser had died between its publish and its count.
+        // As if the growing thread had died between its publish and its count.
         len.store(one.layout().len(old + 10), Release);
         one.publish_segments(old as u64 + 10);
         other.catch_up();
@@ -264,7 +265,7 @@ mod tests {
     fn who_attaches_while_it_is_raised_is_not_told_that_the_file_was_truncated() {
         let (one, _, _pages, len) = two(512);
         let old = one.segments();
-        // The other raises whenever it can: right behind each look at the file's length.
+        // The other process grows the region whenever it can: just after each look at the file's length.
         let raised_behind = || {
             let seen = len.load(Acquire);
             one.raise(old + 100).expect("there is room");

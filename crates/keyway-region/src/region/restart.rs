@@ -1,4 +1,5 @@
-//! Whether the region's last use ended cleanly: said in the superblock when a boot begins to use it, and when its last process stops.
+//! Whether the region's last use ended cleanly: a word in the superblock, written when a boot begins to use it, and when its
+//! last process stops.
 
 use crate::atomics::{Acquire, Relaxed, Release, SeqCst, fence};
 use crate::durable::{LINE, line};
@@ -7,9 +8,9 @@ use crate::region::Region;
 use crate::region::clock::Moment;
 
 impl Region {
-    /// Says that the region is in use since this boot, before it is: from now on another boot finds it unclean. Whether that was
-    /// said already. In a file of a strict region it is persistent behind this.
-    /// The region's clock goes on from here.
+    /// Marks the region as in use in this boot, before it is used: from now on another boot finds it unclean. Returns whether it
+    /// was marked already. On the file of a region in durable mode the mark is persistent after this. The region's clock
+    /// continues from here.
     pub fn begin_use(&self, boot_id: [u64; 2], now: Moment) -> bool {
         self.start_clock(boot_id, now);
         let sb = self.superblock();
@@ -25,15 +26,15 @@ impl Region {
         same
     }
 
-    /// The first of two steps by which the last process says that it stopped cleanly. It looks for others between them.
+    /// First of two steps by which the last process marks a clean stop. Between them it looks for other processes.
     pub fn begin_clean_stop(&self) {
         self.superblock().clean.store(STOPPING, Relaxed);
-        // PAIRS: stop: the system call with which the other process takes its lock, before the swap in `Self::begin_use`: either that swap
-        // takes this back, or its lock is seen.
+        // PAIRS: stop: the system call with which the other process takes its lock, before the swap in `Self::begin_use`: either
+        // that swap overwrites this mark, or its lock is seen.
         fence(SeqCst);
     }
 
-    /// The second step, if this process is the last one and everything is written back. `false`: it is not stopped cleanly, perhaps
+    /// Second step, if this process is the last one and everything is written back. `false`: the stop is not clean, perhaps
     /// because another process has begun to use the region meanwhile.
     pub fn end_clean_stop(&self, is_last: bool) -> bool {
         let to = if is_last { STOPPED } else { 0 };
@@ -42,8 +43,8 @@ impl Region {
         clean.compare_exchange(STOPPING, to, Release, Relaxed).is_ok() && is_last
     }
 
-    /// The boot that the region is in use in, for a process that cannot know it: none would be another boot for all the others. Zeros if
-    /// it was stopped cleanly, perhaps in an earlier one.
+    /// The boot in which the region is in use, for a process that cannot know its boot: no boot would look like another boot to
+    /// all other processes. Zeros if the region was stopped cleanly, perhaps in an earlier boot.
     pub fn boot_in_use(&self) -> [u64; 2] {
         let sb = self.superblock();
         // PAIRS: clean: the swap in `Self::begin_use`: a process that reads "not clean" sees in which boot.
@@ -53,7 +54,7 @@ impl Region {
         std::array::from_fn(|i| sb.boot_id.get(i).map_or(0, |word| word.load(Relaxed)))
     }
 
-    /// Whether a power failure, or another end of the boot in which it was used, cut the region's last use off.
+    /// Whether a power failure, or another end of the boot in which it was used, interrupted the region's last use.
     pub fn is_cut_off(&self, boot_id: [u64; 2]) -> bool {
         let sb = self.superblock();
         // Before the boot. PAIRS: clean: the exchanges in `Self::begin_use` and `end_clean_stop`.

@@ -1,14 +1,14 @@
-//! Room `sessions`: what threads protect, and what they have on record.
+//! Room `sessions`: what each thread protects, and what it has on record.
 //!
-//! Holds the intents of all thread slots (hazard pointers, one segment each), the record of a tentative word, and the fence that a
-//! suspected session sees.
+//! Holds the intents of all thread slots (hazard pointers, one segment each), the record of a tentative word, and the fence that
+//! a suspected session sees.
 //!
 //! - From [`Session::intend`] to [`Session::relent`] no other session gives the segment a generation, if the slot that names it is read
 //!   again after the intent was stored.
 //! - A tentative word is on its session's record before it is in a slot.
-//! - What a fenced session holds stays its own until its death is certain.
+//! - What a fenced session holds stays reserved for it until its death is certain.
 //!
-//! Never: decides who is dead (`recover`, by what the region's host says).
+//! Never: decides which process is dead (`recover`, by what the region's host says).
 
 use crate::atomics::{Acquire, Relaxed, Release, SeqCst, fence, store_then_fence};
 use crate::heap::List;
@@ -20,15 +20,15 @@ use crate::mutants::{self, Mutant};
 use crate::region::Region;
 use crate::session::Session;
 
-/// Whether sessions record what they are in the middle of. Only a benchmark of that leaves it out.
+/// Whether sessions record what they are doing. Only a benchmark of that cost leaves it out.
 const RECORDS: bool = !cfg!(feature = "bare");
 
 impl Region {
-    /// Whether this owner's extents and claims still stand.
+    /// Whether this owner's extents and claims are still valid.
     pub(crate) fn is_held(&self, owner: Owner) -> bool {
         let slot = usize::from(owner.slot);
         slot < self.layout.shape.thread_slots && {
-            // PAIRS: vacate: the end of the owner's session: a thread that takes over what it held comes after it.
+            // PAIRS: vacate: the end of the owner's session: a thread that takes over what the owner held comes after it.
             let lease = Lease(self.thread(slot).lease.load(Acquire));
             lease.is_held_by(owner) && !(lease.is_fenced() && mutants::is(Mutant::FencedHoldNothing))
         }
@@ -39,17 +39,18 @@ impl Region {
         index(self.superblock().threads.load(Relaxed)).min(self.layout.shape.thread_slots)
     }
 
-    /// Whether any session's intent names the segment. Of `own` only the operation's intents count.
+    /// Whether any session's intent names the segment. Of `own` only the intents of the operation count.
     pub(crate) fn is_intended(&self, segment: usize, own: Owner) -> bool {
         let name = segment as u64 + 1;
-        // A writer that stores an intent after this sees everything that was purged before; the intent of every other one is seen here.
+        // A writer that stores its intent after this fence sees everything that was purged before it; an intent that is stored
+        // earlier is seen here.
         // PAIRS: intent: the fence in `Session::intend`.
         fence(SeqCst);
         (0..self.threads()).any(|slot| {
             let thread = self.thread(slot);
             let own = slot == usize::from(own.slot);
             (0..INTENTS).any(|i| {
-                // PAIRS: intent-end: `Session::relent` and `end_operation`: what was done under an intent that has ended comes before.
+                // PAIRS: intent-end: `Session::relent` and `end_operation`: what was done under an ended intent comes before.
                 thread.intents.get(i).is_some_and(|w| w.load(Acquire) == name)
                     && !(own && matches!(i, UPKEEP | LEASING | FREEING))
                     && has_intents(thread)
@@ -83,34 +84,35 @@ impl Region {
     }
 }
 
-/// Whether the intents in a thread slot are a tenant's: a fenced one's as well.
+/// Whether a tenant owns the intents in a thread slot; a fenced tenant counts.
 fn has_intents(thread: &ThreadSlot) -> bool {
     // PAIRS: vacate: the end of the session: everything that was done under its intents comes before.
     Lease(thread.lease.load(Acquire)).is_leased()
 }
 
 impl Session {
-    /// From now until [`Self::relent`] no recycler bumps this segment, if the slot that names it is still the same after this.
+    /// From now until [`Self::relent`] no recycler gives this segment a new generation, if the slot that names it is still the
+    /// same after this.
     #[inline]
     pub(crate) fn intend(&self, which: usize, segment: usize) {
-        // The intent must be out before the slot is read again; the recycler's purge is out before it reads intents.
+        // The intent must be visible before the slot is read again; the recycler's purge is visible before it reads intents.
         // PAIRS: intent: the fences in `Region::is_intended` and `intended_by_others`.
         if RECORDS && let Some(intent) = self.thread().intents.get(which) {
             store_then_fence(intent, segment as u64 + 1);
         }
     }
 
-    /// The item that is about to be published lies in this segment: nobody bumps it until the operation has ended.
+    /// The item that is about to be published is in this segment: no recycler gives it a new generation before the operation has ended.
     #[inline]
     pub(crate) fn intend_written(&self, which: usize, segment: usize) {
-        // Neither fence nor release: the item's extent is still open, and a recycler looks for intents after it has seen the extent
-        // closed: that store releases this one too (`Session::close`).
+        // Neither fence nor release: the item's extent is still open. A recycler looks for intents after it has seen the extent
+        // closed, and the store that closes it releases this one too (`Session::close`).
         if RECORDS && let Some(intent) = self.thread().intents.get(which) {
             intent.store(segment as u64 + 1, Relaxed);
         }
     }
 
-    /// Whether this thread's own operation is at an item of this segment: it had better not be evicted by it.
+    /// Whether this thread's own operation uses an item of this segment, so that it should not evict the segment.
     pub(crate) fn operates_on(&self, segment: usize) -> bool {
         self.thread()
             .intents
@@ -118,8 +120,8 @@ impl Session {
             .is_some_and(|w| w.load(Relaxed) == segment as u64 + 1)
     }
 
-    /// Whether this thread's own operation is at this very item: others of the segment may be evicted by it, if that leaves the
-    /// segment where it is.
+    /// Whether this thread's own operation uses exactly this item. It may evict other items of the segment, if the segment then
+    /// stays where it is.
     pub(crate) fn operates_on_item(&self, segment: usize, offset: usize) -> bool {
         self.operates_on(segment) && self.held.get().offset() == offset
     }
@@ -143,11 +145,11 @@ impl Session {
             written.store(0, Release);
             operation.store(0, Release);
         }
-        // PAIRS: door: the load in `Region::is_door_acknowledged`: what was not counted is published.
+        // PAIRS: door: the load in `Region::is_door_acknowledged`: changes that were not counted are published.
         thread.writing.store(0, Release);
     }
 
-    /// This tentative word is about to be put in this slot: recovery aborts it if the thread dies before [`Self::settle`].
+    /// This tentative word is about to be put into this slot: recovery aborts it if the thread dies before [`Self::settle`].
     #[inline]
     pub(crate) fn pend(&self, slot_at: usize, tentative: Slot) {
         if RECORDS {
@@ -158,11 +160,11 @@ impl Session {
         }
     }
 
-    /// No tentative word is out any more.
+    /// The tentative word is confirmed or gone.
     #[inline]
     pub(crate) fn settle(&self) {
         if RECORDS {
-            // PAIRS: record: as in `pend`: a thread that sees nothing on record sees no tentative word of this session's.
+            // PAIRS: record: as in `pend`: a thread that sees nothing on record sees no tentative word of this session.
             self.thread().pending_slot.store(0, Release);
         }
     }

@@ -8,7 +8,7 @@ use crate::layout::slot::Slot;
 use std::cell::Cell;
 use std::rc::Rc;
 
-/// Items: some buckets of the first index have one.
+/// Number of items: some buckets of the first index have one.
 const ITEMS: usize = 100;
 const LEN: usize = 20;
 
@@ -35,7 +35,7 @@ fn split(thread: &Thread, ground: &Ground, count: usize) {
     assert!(thread.session().grow(count, ground.now()), "no room for the index");
 }
 
-/// The keys of the filled region that are in the bucket which the next split divides, and whether it moves them.
+/// The keys of the filled region in the bucket that the next split divides, and whether it moves them.
 fn concerned(ground: &Ground) -> Vec<(String, bool)> {
     let next = next_split(ground);
     let there = |key: &String| ground.item(key).is_some_and(|(place, ..)| place.bucket == next.source);
@@ -48,7 +48,7 @@ fn concerned(ground: &Ground) -> Vec<(String, bool)> {
         .collect()
 }
 
-/// Splits buckets until the next one has an item that moves, or one that stays; its key.
+/// Splits buckets until the next one has an item that moves, or one that stays. Returns its key.
 fn split_until_next(thread: &Thread, ground: &Ground, wanted: bool) -> String {
     loop {
         let found = concerned(ground).into_iter().find(|(_, moves)| *moves == wanted);
@@ -73,7 +73,7 @@ fn a_splitter_that_is_a_round_late_leaves_the_bucket_to_the_split_under_way() {
         split(&writer, &ground, 256);
     }
     let late = loop {
-        // Of this round; a round ago its bucket was divided for the first time.
+        // A split of this round; a round ago its bucket was divided for the first time.
         let next = next_split(&ground);
         let moves = concerned(&ground).iter().any(|(_, moves)| *moves);
         if moves && next.source < first.target {
@@ -150,7 +150,7 @@ fn two_who_give_the_index_its_next_segment_give_it_one() {
             assert!(ground_too.table().is_even());
             assert!(other.session().grow(256, now));
         };
-        // The first bucket behind those that there were needs a segment.
+        // The first new bucket needs a segment.
         let (_, happened) = overtaken(access, splits, || {
             late.session().prepare_bucket(ground.region.table().count, now)
         });
@@ -231,7 +231,7 @@ fn a_repair_is_of_the_item_that_it_has_read() {
     for access in 1.. {
         let ground = Ground::new();
         let (writer, late) = (ground.thread(0), ground.thread(1));
-        // Alone in a segment, and in its bucket.
+        // The only item in its segment, and in its bucket.
         writer.set(&first, 1, LEN);
         let (place, _, seen) = ground.item(&first).expect("an item");
         let segment = seen.segment;
@@ -239,7 +239,7 @@ fn a_repair_is_of_the_item_that_it_has_read() {
             split(&writer, &ground, 1);
         }
         let next = next_split(&ground);
-        // It is done but for its last step.
+        // The split is done except for its last step.
         assert!(writer.session().prepare_bucket(next.target, ground.now()));
         let is_done = || ground.region.table().count > next.target;
         let died = (1..).any(|at| {
@@ -265,7 +265,7 @@ fn a_repair_is_of_the_item_that_it_has_read() {
             if other.compact(victim) {
                 recycled(&region, segment, WORDS_COME_ROUND - 1);
                 other.set(&new, 2, LEN);
-                // By somebody else who is as late.
+                // As by a third thread that is as late.
                 other.session().freeze(place, next);
                 stored.set(Slot(region.slot(place.at).load(Relaxed)) == word);
             }

@@ -1,4 +1,4 @@
-//! Leases by threads that are late, and beside such.
+//! Leases by late threads, and leases beside late threads.
 
 use crate::hash::Key;
 use crate::late::{Ground, LARGE, WHOLE, overtaken, recycled, value};
@@ -7,7 +7,7 @@ use crate::verbs::{StoreMode, Stored};
 
 /// Bytes of a small value.
 const LEN: usize = 20;
-/// The times that a segment is recycled until a lease word speaks of it again.
+/// How often a segment is recycled until a lease word of an old generation fits it again.
 const LEASES_COME_ROUND: u64 = 1 << 16;
 
 const STREAM: Stream = Stream {
@@ -50,7 +50,7 @@ fn an_extent_is_of_the_epoch_that_was_asked_for() {
     assert!(came_round > 0, "the segment was never in another life");
 }
 
-/// A thread that leases in a segment, while another one compacts the segment and puts an item into it that fills it.
+/// A thread leases in a segment, while another one compacts the segment and puts an item into it that fills it.
 fn lease_beside_a_purge(sealed: bool) {
     for access in 1.. {
         let ground = Ground::new();
@@ -76,7 +76,7 @@ fn lease_beside_a_purge(sealed: bool) {
         if writer.get("whole").is_some() {
             writer.has("whole", 2, WHOLE, access);
         }
-        // Where it has an extent now, nobody reclaims the segment.
+        // If the thread has an extent there now, no other thread reclaims the segment.
         writer.compact(ground.victim(segment));
         late.set("later", 4, LEN);
         writer.has("later", 4, LEN, access);
@@ -127,7 +127,7 @@ fn a_segment_is_free_when_it_has_its_next_generation() {
         let segment = ground.segment_of("one");
         let (other, region) = (writer.clone(), ground.region.clone());
         let takes = move || {
-            // Where to look for a free one first.
+            // The search for a free segment begins here.
             region.superblock().free_hint.store(segment as u64, crate::atomics::Relaxed);
             other.set("whole", 2, WHOLE);
         };
@@ -153,7 +153,7 @@ fn what_an_orphan_is_is_not_decided_by_a_later_value_of_its_key() {
         bytes: b"key",
         hash: ground.hash("key"),
     };
-    // Its writer dies before he has published the head.
+    // Its writer dies before it has published the head.
     let chain = late.session().write_chain(&key, &value("key", 2, LARGE), (STREAM, 0), now);
     assert!(chain.is_ok());
     late.forget();
@@ -177,7 +177,8 @@ fn room_that_gives_too_low_a_unique_is_not_held_for_ever() {
         let segment = ground.segment_of("small");
         beside.set("beside", 1, LEN);
         later.set("key", 1, WHOLE);
-        // Longer than what is left of the writer's extent, behind which is another one: what is leased for it has less room left than that.
+        // Longer than the rest of the writer's extent, which has another one after it. The extent that is leased for it has less
+        // space left than that.
         let stored = writer.store_as(mode, "key", &value("key", 2, 5000));
         assert!(matches!(stored, Ok(Stored::Stored { .. })), "{stored:?}");
         for thread in [&writer, &beside, &later] {

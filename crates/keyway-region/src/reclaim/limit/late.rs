@@ -1,4 +1,4 @@
-//! The memory limit beside threads that are late, or die.
+//! The memory limit beside late threads, and threads that die.
 
 use crate::atomics::Relaxed;
 use crate::check;
@@ -7,9 +7,9 @@ use crate::layout::segment::Kind;
 
 /// Segments that the limit keeps out of use.
 const OUT: usize = 4;
-/// Pages of which a segment has several, and pages that two segments share.
+/// Page sizes: a segment has several pages, and two segments share a page.
 const PAGES: [usize; 2] = [4096, 32 << 10];
-/// Seconds after which the pages of what was withdrawn are due.
+/// Seconds after which the pages of withdrawn segments are due.
 const LATER_S: u32 = 10;
 
 fn lower(thread: &Thread) {
@@ -39,7 +39,7 @@ fn raise(thread: &Thread) {
     thread.session().region().raise(SEGMENTS).expect("there is memory");
 }
 
-/// One segment is taken into use; others stay out of use.
+/// Takes one segment into use; others stay out of use.
 fn raise_by_one(thread: &Thread) {
     let region = thread.session().region().clone();
     region.raise(region.allowed() + 1).expect("there is memory");
@@ -51,7 +51,7 @@ fn item(i: usize) -> String {
 
 fn raise_and_use(thread: &Thread) {
     raise(thread);
-    // The first ones are used first, so that the reserve does not consist of those that were out of use.
+    // The first segments are used first, so that the reserve does not consist of those that were out of use.
     thread.session().region().superblock().free_hint.store(0, Relaxed);
     for i in 0..SEGMENTS {
         let _ = thread.store(&item(i), 1, WHOLE);
@@ -63,7 +63,7 @@ fn raise_and_lower(thread: &Thread) {
     lower_and_give_back(thread);
 }
 
-/// Several times: other segments are out of use each time, and in the end perhaps the same ones.
+/// Several times: each time other segments are out of use, and in the end perhaps the same ones.
 fn raise_and_lower_often(thread: &Thread) {
     for _ in 0..3 {
         raise_and_lower(thread);
@@ -97,7 +97,7 @@ fn in_whole_pages(ground: &Ground) -> usize {
     withdrawn.iter().filter(is_whole).count()
 }
 
-/// The limit is reached, and lifted again; everything is counted.
+/// Reaches the limit, and lifts it again; checks all counts.
 fn goes_down_and_up(ground: &Ground, thread: &Thread, when: &str) {
     let counts = || check::check(&ground.region, |_| {}).counts;
     lower(thread);
@@ -109,7 +109,7 @@ fn goes_down_and_up(ground: &Ground, thread: &Thread, when: &str) {
     assert_eq!((down.withdrawn, down.withdrawn_counted), (OUT, OUT as u64), "{when}");
     let due = in_whole_pages(ground);
     assert_eq!(ground.without_pages().len(), due, "{when}");
-    // The count may be off by one until it comes near to the other one.
+    // The count may be off by one until it approaches the other one.
     let counted = ground.region.given_back();
     assert!(
         counted == due || due < OUT && counted < OUT,
@@ -131,7 +131,7 @@ fn goes_down_and_up(ground: &Ground, thread: &Thread, when: &str) {
 
 type Act = fn(&Thread);
 
-/// Does `late`, overtaken by `other` at each of its accesses in turn.
+/// Runs `late`, overtaken by `other` at each of its accesses in turn.
 fn beside(before: Act, late: Act, other: Act, then: impl Fn(&Ground, &str)) {
     for page_size in PAGES {
         for access in 1.. {
@@ -154,7 +154,7 @@ fn beside(before: Act, late: Act, other: Act, then: impl Fn(&Ground, &str)) {
     }
 }
 
-/// One that dies at each of its accesses in turn loses nothing. Its session's end is known, or it had none.
+/// A thread that dies at each of its accesses in turn loses nothing. Either the end of its session is known, or it had none.
 fn one_dies(before: Act, dying: Act, had_session: bool) {
     for page_size in PAGES {
         for access in 1.. {

@@ -1,4 +1,4 @@
-//! Purges by threads that are late, and beside such.
+//! Purges by late threads, and purges beside late threads.
 
 use crate::late::{Ground, LARGE, Thread, WHOLE, WORDS_COME_ROUND, overtaken, recycled, twins, victim};
 use crate::layout::segment::Spare;
@@ -9,13 +9,13 @@ use std::rc::Rc;
 /// Bytes of a small value.
 const LEN: usize = 20;
 
-/// What a thread does to an item that it removes, and dies before it frees the value's segments.
+/// Removes an item as a thread does that dies before it frees the value's segments.
 fn remove_and_leave_parts(thread: &Thread, ground: &Ground, key: &str) {
     let (place, word, _) = ground.item(key).expect("an item");
     assert!(thread.session().evict_slot(place, word));
 }
 
-/// Looks at every segment as a sweep after a death does.
+/// Checks every segment, as a sweep after a death does.
 fn sweep(thread: &Thread, now: u32) {
     let session = thread.session();
     for segment in 0..session.region().segments() {
@@ -23,7 +23,7 @@ fn sweep(thread: &Thread, now: u32) {
     }
 }
 
-/// Compacts every segment, but for this one.
+/// Compacts every segment except this one.
 fn compact_all_but(thread: &Thread, kept: Option<usize>) {
     let region = thread.session().region().clone();
     for segment in (0..region.segments()).filter(|segment| Some(*segment) != kept) {
@@ -37,7 +37,7 @@ fn a_claim_that_a_dead_thread_left_does_not_end_the_extents_in_its_segment() {
     let (writer, late, sweeper) = (ground.thread(0), ground.thread(1), ground.thread(2));
     writer.set("one", 1, LEN);
     let segment = ground.segment_of("one");
-    // It slept since an earlier life of the segment, and dies before it gives it back.
+    // The late thread slept since an earlier generation of the segment, and dies before it gives the segment back.
     assert!(late.session().claim(segment, ground.state(segment)));
     late.forget();
     ground.dies(1);
@@ -78,8 +78,8 @@ fn the_segment_of_a_copy_stays_until_the_copy_is_published() {
     for access in 1.. {
         let ground = Ground::new();
         let (writer, late) = (ground.thread(0), ground.thread(1));
-        // The copy of the second one does not fit behind that of the first one, and fills a segment but for a little: its extent is
-        // closed as soon as it is written.
+        // The copy of the second item does not fit after that of the first one, and almost fills a segment: its extent is closed
+        // as soon as it is written.
         writer.set("small", 1, 600);
         writer.set("whole", 1, WHOLE);
         writer.release();
@@ -106,7 +106,7 @@ fn a_large_value_of_another_life_is_not_freed_for_the_one_that_was() {
         writer.set("old", 1, LARGE);
         let parts = ground.parts("old");
         let state = ground.state(parts[0]);
-        // What comes from a look at its state; and others free it.
+        // What the late thread does after a look at the state, while others free the segment.
         remove_and_leave_parts(&writer, &ground, "old");
         for part in &parts {
             assert!(writer.session().claim(*part, ground.state(*part)));
@@ -196,7 +196,7 @@ fn a_chain_that_others_free_and_use_again_is_not_freed_by_one_who_walks_over_it(
         let (other, now) = (writer.clone(), ground.now());
         let uses_again = move || {
             sweep(&other, now);
-            // Those that were left to be reclaimed as logs without items.
+            // The segments that were left to be reclaimed as logs without items.
             compact_all_but(&other, None);
             other.set("new", 2, LARGE);
         };
@@ -273,7 +273,7 @@ fn an_operation_does_not_evict_the_large_item_that_it_is_at() {
         writer.set(&format!("other-{others}"), 1, LARGE);
         others += 1;
     }
-    // As often as all are reclaimed in turn.
+    // Until every segment was reclaimed in turn.
     for round in 0..2 * others {
         let stored = writer.append("own", b"more");
         assert!(matches!(stored, Ok(Stored::Stored { .. })), "append {round}: {stored:?}");
