@@ -537,7 +537,7 @@ const PLAIN: Get = Get {
     recache_s: None,
     recache_after_touch: false,
     new_cas: None,
-    binary_key: false,
+    opaque_key: false,
 };
 
 /// gets

@@ -125,7 +125,7 @@ pub(crate) fn dump(region: Which) -> Result<(), Failure> {
     let mut cursor = Some(0);
     while let Some(from) = cursor {
         let mut found: Vec<(Vec<u8>, bool)> = Vec::new();
-        cursor = session.walk(from, ITEMS_PER_STEP, |key, item| found.push((key.to_vec(), item.binary_key)));
+        cursor = session.walk(from, ITEMS_PER_STEP, |key, item| found.push((key.to_vec(), item.opaque_key)));
         for (key, is_binary) in found {
             if is_binary || !is_plain(&key) {
                 log::warn!("{}: left out, because the text protocol cannot name it", key.escape_ascii());

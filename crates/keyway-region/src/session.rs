@@ -38,9 +38,9 @@ pub struct Seat(pub(crate) Owner);
 /// What a session may do.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// largest item, bytes, counted as memcached counts (its -I)
+    /// largest item, bytes, counted as memcached counts
     pub item_size_max: usize,
-    /// free memory by evicting; otherwise a full region refuses (memcached's -M)
+    /// free memory by evicting; otherwise a full region refuses
     pub evict: bool,
 }
 

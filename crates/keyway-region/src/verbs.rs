@@ -23,14 +23,14 @@ pub struct Item {
     pub idle_s: u32,
     /// whether it had been fetched before this operation (with [`Get::details`])
     pub fetched: bool,
-    /// it was marked stale (meta flag X)
+    /// it was marked stale
     pub stale: bool,
-    /// this caller won the right to recache it (meta flag W)
+    /// this caller won the right to recache it
     pub win: bool,
-    /// another caller has won before (meta flag Z)
+    /// another caller has won before
     pub win_sent: bool,
-    /// its key was sent in base64
-    pub binary_key: bool,
+    /// its key is opaque bytes, which a text protocol has to encode
+    pub opaque_key: bool,
     /// bytes it takes in the region, header included
     pub size: usize,
 }
@@ -61,7 +61,7 @@ pub struct Get {
     /// CAS unique to give to an item created here
     pub new_cas: Option<u64>,
     /// the key of an item created here came in base64
-    pub binary_key: bool,
+    pub opaque_key: bool,
 }
 
 impl Get {
@@ -114,12 +114,12 @@ pub struct Store {
     pub compare_cas: Option<u64>,
     /// CAS unique to give instead of a new one
     pub new_cas: Option<u64>,
-    /// a lower `compare_cas` stores too, and marks the item stale (meta flag I)
+    /// a lower `compare_cas` stores too, and marks the item stale
     pub invalidate: bool,
     /// append and prepend: on a miss create the item with this exptime
     pub vivify: Option<i64>,
     /// the key came in base64
-    pub binary_key: bool,
+    pub opaque_key: bool,
 }
 
 /// The result of a store.
@@ -186,7 +186,7 @@ pub struct Arithmetic {
     /// CAS unique to give instead of a new one
     pub new_cas: Option<u64>,
     /// the key came in base64
-    pub binary_key: bool,
+    pub opaque_key: bool,
 }
 
 /// The result of an increment or decrement.

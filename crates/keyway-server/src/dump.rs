@@ -128,7 +128,7 @@ impl Dump {
         let now_s = executor.session.now_unix_s();
         let next = executor.session.walk(*cursor, LOOKS_PER_STEP, |key, item| match format {
             DumpFormat::Metadump => reply::metadump(out, &facts(key, item, now_s)),
-            DumpFormat::Mgdump => reply::mgdump(out, key, item.binary_key || !is_plain(key)),
+            DumpFormat::Mgdump => reply::mgdump(out, key, item.opaque_key || !is_plain(key)),
         });
         match next {
             Some(next) => *cursor = next,
@@ -146,7 +146,7 @@ impl Dump {
         let next = match *count {
             0 => None,
             _ => executor.session.walk(*cursor, LOOKS_PER_STEP, |key, item| {
-                if *count > 0 && !item.binary_key && is_plain(key) {
+                if *count > 0 && !item.opaque_key && is_plain(key) {
                     *count -= 1;
                     let expires_at = item.ttl_s.map_or(0, |ttl_s| unix(now_s + i64::from(ttl_s)));
                     out.extend_from_slice(b"ITEM ");

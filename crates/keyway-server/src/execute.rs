@@ -432,7 +432,7 @@ impl Executor {
             recache_s: get.recache_s.map(i64::from),
             recache_after_touch: is_touched_before_recache(&get.flags),
             new_cas: get.new_cas,
-            binary_key: get.key.is_binary(),
+            opaque_key: get.key.is_binary(),
         };
         let times = self.times(key, &get.flags, how.exptime, how.vivify);
         let how = Get {
@@ -540,7 +540,7 @@ impl Executor {
             new_cas: set.new_cas,
             invalidate: set.invalidate && set.compare_cas != Some(0),
             vivify: set.vivify.map(i64::from),
-            binary_key: set.key.is_binary(),
+            opaque_key: set.key.is_binary(),
         };
         self.looked_up(key, origin);
         let stored = as_memcached(how.mode, self.session.store(key, set.value, &how));
@@ -622,7 +622,7 @@ impl Executor {
             compare_cas: arithmetic.compare_cas.filter(|&cas| cas != 0),
             new_cas: arithmetic.new_cas,
             // memcached does not mark an item that `ma` makes, so `mg` tells its key in plain.
-            binary_key: false,
+            opaque_key: false,
         };
         let vivify = how.vivify.map(|(_, exptime)| exptime);
         let times = self.times(key, &arithmetic.flags, how.exptime, vivify);
@@ -688,7 +688,7 @@ impl Executor {
         let found = self.session.get_with(stored, &how, out, |item, out| {
             let facts = reply::DebugFacts {
                 key: stored,
-                is_binary: item.binary_key,
+                is_binary: item.opaque_key,
                 ttl_s: item.ttl_s.map(u64::from),
                 idle_s: item.idle_s.into(),
                 cas: if cas_enabled { item.cas } else { 0 },
@@ -980,7 +980,7 @@ const MEMLIMIT_FAILED: &[u8] = b"MEMLIMIT_ADJUST_FAILED out of bounds or unable 
 fn facts<'a>(key: &'a [u8], item: &Item, cas_enabled: bool) -> Facts<'a> {
     Facts {
         key,
-        is_binary: item.binary_key,
+        is_binary: item.opaque_key,
         value_len: item.value_len,
         client_flags: item.flags,
         cas: if cas_enabled { item.cas } else { 0 },

@@ -412,7 +412,7 @@ impl Keeper {
         self.value.clear();
         let item = self.session.get_with(key, &how, &mut self.value, |_, _| {}).ok()??;
         // Such items have answers that the program does not know.
-        if item.stale || item.win_sent || item.binary_key {
+        if item.stale || item.win_sent || item.opaque_key {
             return None;
         }
         let second = |second: Option<u64>| u32::try_from(second.unwrap_or(0)).ok();

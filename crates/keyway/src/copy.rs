@@ -242,7 +242,7 @@ fn put(sink: &mut Session, key: &[u8], value: &[u8], item: &Item) -> bool {
         flags: item.flags,
         exptime,
         new_cas: Some(item.cas),
-        binary_key: item.binary_key,
+        opaque_key: item.opaque_key,
         ..Store::default()
     };
     let stored = sink.store(key, value, &how).is_ok();

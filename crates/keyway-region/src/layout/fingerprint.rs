@@ -143,7 +143,7 @@ const ITEMS: &[Input] = &[
     ("item: lifetime", flag::LIFETIME),
     ("item: stale", flag::STALE),
     ("item: win sent", flag::WIN_SENT),
-    ("item: binary key", flag::BINARY_KEY),
+    ("item: binary key", flag::OPAQUE_KEY),
     ("item: key length", SAMPLE.key_len() as u64),
     ("item: value length", SAMPLE.value_len() as u64),
     ("item: expiry", SAMPLE.expiry() as u64),

@@ -28,16 +28,16 @@ pub mod flag {
     pub const DEAD: u64 = 1 << 30;
     /// a lifetime follows: the item has an expiry, or a mark
     pub const LIFETIME: u64 = 1 << 31;
-    /// mark: stale (meta flag X)
+    /// mark: stale
     pub const STALE: u64 = 1 << 32;
-    /// mark: a client has won the right to recache it (meta flag Z)
+    /// mark: a client has won the right to recache it
     pub const WIN_SENT: u64 = 1 << 33;
-    /// mark: the key came in base64
-    pub const BINARY_KEY: u64 = 1 << 34;
+    /// mark: the key is opaque bytes, which a text protocol has to encode
+    pub const OPAQUE_KEY: u64 = 1 << 34;
     /// What can be given for an item before it is written.
     pub const GIVEN: u64 = CLIENT_FLAGS | CAS | MARKS;
     /// All marks.
-    pub const MARKS: u64 = STALE | WIN_SENT | BINARY_KEY;
+    pub const MARKS: u64 = STALE | WIN_SENT | OPAQUE_KEY;
 }
 
 /// Bytes of the header.
@@ -253,10 +253,10 @@ mod tests {
 
     #[test]
     fn fields_come_back() {
-        let h = Header::new(250, INLINE_VALUE_MAX, flag::CAS | flag::BINARY_KEY, EXPIRY_MAX);
+        let h = Header::new(250, INLINE_VALUE_MAX, flag::CAS | flag::OPAQUE_KEY, EXPIRY_MAX);
         assert_eq!(
             (h.key_len(), h.value_len(), h.given(), h.expiry()),
-            (250, INLINE_VALUE_MAX, flag::CAS | flag::BINARY_KEY, EXPIRY_MAX)
+            (250, INLINE_VALUE_MAX, flag::CAS | flag::OPAQUE_KEY, EXPIRY_MAX)
         );
         assert_eq!((h.cas_offset(), h.value_offset()), (8, 4 + 4 + 8 + 250));
         let dead = Header::of(h.dead_word(), || (h.0 >> 32) as u32);

@@ -17,7 +17,7 @@ use crate::verbs::{Item, WriteError};
 /// A new item, apart from its key.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Draft<'v> {
-    /// [`flag::STALE`], [`flag::WIN_SENT`], [`flag::BINARY_KEY`]
+    /// [`flag::STALE`], [`flag::WIN_SENT`], [`flag::OPAQUE_KEY`]
     pub marks: u64,
     pub client_flags: u32,
     /// a CAS unique of its own
@@ -319,7 +319,7 @@ impl Item {
     pub(crate) fn marks(&self) -> u64 {
         (if self.stale { flag::STALE } else { 0 })
             | (if self.win_sent { flag::WIN_SENT } else { 0 })
-            | (if self.binary_key { flag::BINARY_KEY } else { 0 })
+            | (if self.opaque_key { flag::OPAQUE_KEY } else { 0 })
     }
 
     /// An item of which only the marks are known.
@@ -328,7 +328,7 @@ impl Item {
         Self {
             stale: marks & flag::STALE != 0,
             win_sent: marks & flag::WIN_SENT != 0,
-            binary_key: marks & flag::BINARY_KEY != 0,
+            opaque_key: marks & flag::OPAQUE_KEY != 0,
             ..Self::default()
         }
     }

@@ -119,7 +119,7 @@ fn sum<'v>(session: &Session, how: &Arithmetic, now: u32, old: Option<&Old<'_>>,
         };
         let sum = Sum {
             value,
-            marks: if how.binary_key { flag::BINARY_KEY } else { 0 },
+            marks: if how.opaque_key { flag::OPAQUE_KEY } else { 0 },
             expiry: session.expiry(exptime, now),
             ..Sum::default()
         };

@@ -360,11 +360,11 @@ impl Session {
             let Some(old) = old else {
                 let Some(exptime) = how.vivify else { return Decision::Keep };
                 let expiry = self.expiry(exptime, now);
-                let binary = if how.binary_key { flag::BINARY_KEY } else { 0 };
+                let binary = if how.opaque_key { flag::OPAQUE_KEY } else { 0 };
                 answer = Some(Item {
                     win: true,
                     ttl_s: ttl(expiry, now),
-                    binary_key: how.binary_key,
+                    opaque_key: how.opaque_key,
                     ..Item::default()
                 });
                 return Decision::Put(Draft {
@@ -464,7 +464,7 @@ impl Session {
     #[inline]
     fn draft<'v>(&self, value: &'v [u8], how: &Store, exptime: i64, now: u32) -> Draft<'v> {
         Draft {
-            marks: if how.binary_key { flag::BINARY_KEY } else { 0 },
+            marks: if how.opaque_key { flag::OPAQUE_KEY } else { 0 },
             client_flags: how.flags,
             cas: how.new_cas,
             expiry: self.expiry(exptime, now),
@@ -496,7 +496,7 @@ impl Session {
     #[inline(never)]
     fn store_if(&self, key: &Key<'_>, value: &[u8], how: &Store, now: u32) -> Result<Stored, WriteError> {
         let fresh = |exptime| self.draft(value, how, exptime, now);
-        let binary = if how.binary_key { flag::BINARY_KEY } else { 0 };
+        let binary = if how.opaque_key { flag::OPAQUE_KEY } else { 0 };
         let joins = matches!(how.mode, StoreMode::Append | StoreMode::Prepend);
         let compares = how.compare_cas.is_some() && how.mode != StoreMode::Add;
         let mut refused = Stored::NotStored;
@@ -546,7 +546,7 @@ impl Session {
                     if let Err(unread) = join(built, how.mode, old, value) {
                         return Decision::Unreadable(unread);
                     }
-                    let marks = item.marks() & flag::BINARY_KEY;
+                    let marks = item.marks() & flag::OPAQUE_KEY;
                     Decision::Replace(Draft {
                         marks,
                         client_flags: item.flags,
@@ -616,7 +616,7 @@ impl Session {
                 None => old.expiry(),
             };
             // The win is cleared too, so that the next reader can win.
-            let marks = item.marks() & (flag::STALE | flag::BINARY_KEY) | if how.invalidate { flag::STALE } else { 0 };
+            let marks = item.marks() & (flag::STALE | flag::OPAQUE_KEY) | if how.invalidate { flag::STALE } else { 0 };
             // Its CAS unique changes only if it becomes stale.
             let kept_cas = (!how.invalidate).then_some(item.cas);
             stays_fetched = item.fetched && !how.remove_value;

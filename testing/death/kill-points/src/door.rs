@@ -115,7 +115,7 @@ fn item(value_len: usize, flags: u32, cas: u64, ttl_s: Option<u32>) -> Item {
         stale: false,
         win: false,
         win_sent: false,
-        binary_key: false,
+        opaque_key: false,
         size: 0,
     }
 }
