@@ -1,4 +1,4 @@
-"""What a call costs in Python: keyway.Client on a region, beside pymemcache and pylibmc to a memcached, in one run.
+"""What a call costs in Python: keyway_cache.Client on a region, beside pymemcache and pylibmc to a memcached, in one run.
 
     python3 -m venv venv && venv/bin/pip install ./bindings/python pymemcache pylibmc
     venv/bin/python benches/python.py
@@ -18,7 +18,7 @@ import sys
 import tempfile
 import time
 
-import keyway
+import keyway_cache
 
 SMALL, LARGE, MANY = b"v" * 128, b"v" * 5120, 100
 
@@ -119,7 +119,7 @@ def main():
     sides, left_out, processes = {}, [], []
 
     with tempfile.TemporaryDirectory(dir="/dev/shm" if os.path.isdir("/dev/shm") else None) as folder:
-        client = keyway.Client(os.path.join(folder, "region"), memory=64 << 20)
+        client = keyway_cache.Client(os.path.join(folder, "region"), memory=64 << 20)
         sides["keyway"] = keyway_side(client)
 
         def fill(client=client):

@@ -35,7 +35,7 @@ const UNLOCKED_LEN_MIN: usize = 4 << 20;
 /// calls. any_owner: with True, a file is used even if another user owns it or every user may write it.
 ///
 /// All threads may share one client. A forked child may continue with its parent's client.
-#[pyclass(frozen, subclass, weakref, module = "keyway")]
+#[pyclass(frozen, subclass, weakref, module = "keyway_cache")]
 pub(crate) struct Client {
     server: PathBuf,
     asked: Asked,
@@ -520,7 +520,7 @@ impl Client {
     }
 
     fn __repr__(&self) -> String {
-        format!("<keyway.Client {}>", self.server.display())
+        format!("<keyway_cache.Client {}>", self.server.display())
     }
 }
 

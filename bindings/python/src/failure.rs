@@ -9,10 +9,10 @@ use pyo3::exceptions::PyMemoryError;
 
 /// The package's exceptions.
 mod python {
-    pyo3::import_exception!(keyway.exceptions, MemcacheClientError);
-    pyo3::import_exception!(keyway.exceptions, MemcacheIllegalInputError);
-    pyo3::import_exception!(keyway.exceptions, MemcacheServerError);
-    pyo3::import_exception!(keyway.exceptions, MemcacheRegionError);
+    pyo3::import_exception!(keyway_cache.exceptions, MemcacheClientError);
+    pyo3::import_exception!(keyway_cache.exceptions, MemcacheIllegalInputError);
+    pyo3::import_exception!(keyway_cache.exceptions, MemcacheServerError);
+    pyo3::import_exception!(keyway_cache.exceptions, MemcacheRegionError);
 }
 
 /// Why a call failed.

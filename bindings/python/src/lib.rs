@@ -1,4 +1,4 @@
-//! Keyway's library door for Python: the extension module `keyway._keyway`, which the package `keyway` shows as its own.
+//! Keyway's library door for Python: the extension module `keyway_cache._keyway`, which the package `keyway_cache` shows as its own.
 //!
 //! `client.rs` has the class that a user of pymemcache knows, `key.rs` and `value.rs` its keys and values, `door.rs` the regions
 //! that a process has open, and `failure.rs` the exceptions. Rules of its own this crate has none but pymemcache's: what a verb

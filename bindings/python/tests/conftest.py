@@ -8,7 +8,7 @@ import os
 
 import pytest
 
-import keyway
+import keyway_cache
 
 
 @pytest.fixture(scope="session")
@@ -32,5 +32,5 @@ def path(tmp_path_factory):
 
 @pytest.fixture
 def client(path):
-    with keyway.Client(path, memory=16 << 20, default_noreply=False) as client:
+    with keyway_cache.Client(path, memory=16 << 20, default_noreply=False) as client:
         yield client

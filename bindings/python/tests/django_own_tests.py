@@ -1,4 +1,4 @@
-"""Runs Django's own cache tests, those that it has for every backend of its kind, against keyway.django.KeywayCache.
+"""Runs Django's own cache tests, those that it has for every backend of its kind, against keyway_cache.django.KeywayCache.
 
 Usage: django_own_tests.py TESTS LOCATION [BACKEND]: TESTS is the folder `tests` of Django's source distribution, LOCATION the
 path of a region. With a backend of Django's own, and a server's socket, the same tests run against that one.
@@ -11,7 +11,7 @@ import sys
 import unittest
 
 TESTS, LOCATION = sys.argv[1:3]
-BACKEND = sys.argv[3] if len(sys.argv) > 3 else "keyway.django.KeywayCache"
+BACKEND = sys.argv[3] if len(sys.argv) > 3 else "keyway_cache.django.KeywayCache"
 sys.path.insert(0, TESTS)
 
 import django
@@ -34,7 +34,7 @@ from cache import tests
 from django.test import TestCase, override_settings
 from django.test.runner import DiscoverRunner
 
-from keyway import MemcacheClientError
+from keyway_cache import MemcacheClientError
 
 LOOK_INSIDE = ["test_close", "test_location_multiple_servers", "test_set_many_returns_failing_keys"]
 
@@ -42,7 +42,7 @@ LOOK_INSIDE = ["test_close", "test_location_multiple_servers", "test_set_many_re
 @override_settings(CACHES=tests.caches_setting_for_tests(base=BASE, exclude={"cull", "zero_cull"}))
 class KeywayCacheTests(tests.BaseMemcachedTests, TestCase):
     base_params = BASE
-    incr_decr_type_error = MemcacheClientError if BACKEND == "keyway.django.KeywayCache" else Exception
+    incr_decr_type_error = MemcacheClientError if BACKEND == "keyway_cache.django.KeywayCache" else Exception
 
 
 for name in LOOK_INSIDE:

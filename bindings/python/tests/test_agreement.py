@@ -1,4 +1,4 @@
-"""One table of calls, through pymemcache to the server and through keyway.Client to its region: every outcome must be the same.
+"""One table of calls, through pymemcache to the server and through keyway_cache.Client to its region: every outcome must be the same.
 
 Its enemy: a method, default, result or exception that a user of pymemcache would not expect. Clients that lie are in the table's
 second test, and must be found out.
@@ -11,8 +11,8 @@ import pymemcache.exceptions
 import pymemcache.serde
 import pytest
 
-import keyway
-import keyway.serde
+import keyway_cache
+import keyway_cache.serde
 
 
 class Recorder:
@@ -34,7 +34,7 @@ class Recorder:
         return result
 
 
-EXCEPTIONS = ("pymemcache.exceptions", "keyway.exceptions")
+EXCEPTIONS = ("pymemcache.exceptions", "keyway_cache.exceptions")
 
 
 def masked(result):
@@ -290,8 +290,8 @@ CONFIGURATIONS = {
     "a prefix of text": ({"key_prefix": "p/"}, {"key_prefix": "p/"}, [storing, keys]),
     "unicode keys": ({"allow_unicode_keys": True}, {"allow_unicode_keys": True}, [storing, keys]),
     "UTF-8": ({"encoding": "utf-8"}, {"encoding": "utf-8"}, [storing, flags]),
-    "pickles": ({"serde": pymemcache.serde.pickle_serde}, {"serde": keyway.serde.pickle_serde}, [storing, things, numbers]),
-    "compressed": ({"serde": pymemcache.serde.compressed_serde}, {"serde": keyway.serde.compressed_serde}, [things]),
+    "pickles": ({"serde": pymemcache.serde.pickle_serde}, {"serde": keyway_cache.serde.pickle_serde}, [storing, things, numbers]),
+    "compressed": ({"serde": pymemcache.serde.compressed_serde}, {"serde": keyway_cache.serde.compressed_serde}, [things]),
     "pymemcache's serde": ({"serde": pymemcache.serde.compressed_serde}, {"serde": pymemcache.serde.compressed_serde}, [things]),
     "a serde that fails": ({"serde": FailingSerde()}, {"serde": FailingSerde()}, [serde_failures]),
     "failures are misses": (
@@ -326,39 +326,39 @@ def test_outcomes_are_those_of_pymemcache(server, region_socket, name, conversat
     theirs, ours, _ = CONFIGURATIONS[name]
     through_server = outcomes(pymemcache.client.base.Client(server, **theirs), conversation)
     assert len(through_server) > 3
-    through_region = outcomes(keyway.Client(region_socket, **ours), conversation)
+    through_region = outcomes(keyway_cache.Client(region_socket, **ours), conversation)
     assert not differences(through_server, through_region), "\n".join(differences(through_server, through_region))
     if memcached := os.environ.get("MEMCACHED_SERVER"):
         through_memcached = outcomes(pymemcache.client.base.Client(memcached, **theirs), conversation)
         assert not differences(through_memcached, through_region), "\n".join(differences(through_memcached, through_region))
 
 
-class AlwaysStores(keyway.Client):
+class AlwaysStores(keyway_cache.Client):
     def add(self, *args, **kwargs):
         return super().add(*args, **kwargs) or True
 
 
-class CountsWrong(keyway.Client):
+class CountsWrong(keyway_cache.Client):
     def incr(self, key, value, noreply=False):
         return super().incr(key, value, noreply) or 0
 
 
-class ForgetsDefault(keyway.Client):
+class ForgetsDefault(keyway_cache.Client):
     def get(self, key, default=None):
         return super().get(key)
 
 
-class TellsOfQuietOnes(keyway.Client):
+class TellsOfQuietOnes(keyway_cache.Client):
     def set(self, key, value, expire=0, noreply=None, flags=None):
         return super().set(key, value, expire, False, flags)
 
 
-class TakesAnyKey(keyway.Client):
+class TakesAnyKey(keyway_cache.Client):
     def get(self, key, default=None):
         return super().get(key.replace(" ", "_") if isinstance(key, str) else key, default)
 
 
-class NumbersUniques(keyway.Client):
+class NumbersUniques(keyway_cache.Client):
     def gets(self, *args, **kwargs):
         value, unique = super().gets(*args, **kwargs)
         return value, unique and int(unique)
@@ -386,11 +386,11 @@ def test_clients_that_lie_are_found_out(server, region_socket, liar, conversatio
 
 def test_values_go_both_ways(server, region_socket):
     for theirs, ours in [
-        (pymemcache.serde.pickle_serde, keyway.serde.pickle_serde),
-        (pymemcache.serde.compressed_serde, keyway.serde.compressed_serde),
+        (pymemcache.serde.pickle_serde, keyway_cache.serde.pickle_serde),
+        (pymemcache.serde.compressed_serde, keyway_cache.serde.compressed_serde),
     ]:
         network = pymemcache.client.base.Client(server, serde=theirs, default_noreply=False)
-        library = keyway.Client(region_socket, serde=ours, default_noreply=False)
+        library = keyway_cache.Client(region_socket, serde=ours, default_noreply=False)
         for thing in ["täxt", b"bytes", 42, {"a": [None, 2.5]}, "long" * 1000]:
             network.set("from-network", thing)
             assert library.get("from-network") == thing

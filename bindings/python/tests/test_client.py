@@ -1,4 +1,4 @@
-"""What keyway.Client has that no other client has: places, attachments, what it says when there is no region, and threads.
+"""What keyway_cache.Client has that no other client has: places, attachments, what it says when there is no region, and threads.
 
 Its enemies: an attachment for each client, a slot that a thread keeps, a value that one thread gets of another's, a message that
 does not say what is wrong.
@@ -17,7 +17,7 @@ import weakref
 
 import pytest
 
-import keyway
+import keyway_cache
 
 
 def sessions(client):
@@ -39,30 +39,30 @@ def attached():
 
 
 def test_places(path, region_socket):
-    with keyway.Client(path) as by_text, keyway.Client(pathlib.Path(path)) as by_path, keyway.Client(f"unix:{path}") as by_unix:
+    with keyway_cache.Client(path) as by_text, keyway_cache.Client(pathlib.Path(path)) as by_path, keyway_cache.Client(f"unix:{path}") as by_unix:
         by_text.set("key", b"value")
         assert by_path.get("key") == by_unix.get("key") == b"value"
-        assert by_path.server == path and repr(by_text) == f"<keyway.Client {path}>"
-    assert keyway.Client(pathlib.Path(region_socket)).version() == keyway.__version__.encode()
+        assert by_path.server == path and repr(by_text) == f"<keyway_cache.Client {path}>"
+    assert keyway_cache.Client(pathlib.Path(region_socket)).version() == keyway_cache.__version__.encode()
     for wrong in [("127.0.0.1", 11211), None, 5]:
         with pytest.raises(TypeError, match="pymemcache"):
-            keyway.Client(wrong)
+            keyway_cache.Client(wrong)
 
 
 def test_an_address_is_no_place(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for address in ["127.0.0.1:11211", "localhost", "cache.example.org:11211", "unix:localhost", pathlib.Path("127.0.0.1")]:
         with pytest.raises(ValueError, match="is the address of a server.*--region-socket"):
-            keyway.Client(address)
+            keyway_cache.Client(address)
     assert os.listdir() == []
     pathlib.Path("localhost:1").write_bytes(b"no region")
-    with pytest.raises(keyway.MemcacheRegionError, match="the file was not changed"):
-        keyway.Client("localhost:1").get("key")
+    with pytest.raises(keyway_cache.MemcacheRegionError, match="the file was not changed"):
+        keyway_cache.Client("localhost:1").get("key")
 
 
 def test_a_client_without_a_slot_is_served(region_socket):
     """By the server, when other processes and threads have taken all."""
-    with keyway.Client(region_socket, default_noreply=False) as client:
+    with keyway_cache.Client(region_socket, default_noreply=False) as client:
         room = client.stats()[b"keyway_sessions_max"] - client.stats()[b"keyway_sessions_of_servers"]
         enough, done, answers = threading.Barrier(room + 1), threading.Event(), []
 
@@ -86,7 +86,7 @@ def test_a_client_without_a_slot_is_served(region_socket):
 
 
 def test_clients_of_one_place_share_an_attachment(path):
-    clients = [keyway.Client(path) for _ in range(300)]
+    clients = [keyway_cache.Client(path) for _ in range(300)]
     for number, client in enumerate(clients):
         client.set(f"key:{number}", b"value")
     assert attached() == 1
@@ -103,56 +103,56 @@ def test_clients_of_one_place_share_an_attachment(path):
 
 
 def test_another_file_under_the_name_is_another_region(path):
-    old = keyway.Client(path)
+    old = keyway_cache.Client(path)
     old.set("key", b"old")
     os.remove(path)
-    new = keyway.Client(path)
+    new = keyway_cache.Client(path)
     assert new.get("key") is None
     new.set("key", b"new")
-    assert old.get("key") == b"old" and keyway.Client(path).get("key") == b"new"
+    assert old.get("key") == b"old" and keyway_cache.Client(path).get("key") == b"new"
 
 
 def test_anonymous_memory_is_one_clients_own():
-    one, other = keyway.Client("memfd", memory=4 << 20), keyway.Client("memfd", memory=4 << 20)
+    one, other = keyway_cache.Client("memfd", memory=4 << 20), keyway_cache.Client("memfd", memory=4 << 20)
     one.set("key", b"value")
     assert one.get("key") == b"value" and other.get("key") is None
 
 
 def test_memory_and_sizes(path):
-    small = keyway.Client(path, memory=4 << 20, default_noreply=False)
+    small = keyway_cache.Client(path, memory=4 << 20, default_noreply=False)
     assert small.stats()[b"limit_maxbytes"] <= 4 << 20
     assert small.cache_memlimit(8) is True
     assert 4 << 20 < small.stats()[b"limit_maxbytes"] <= 8 << 20
     assert small.cache_memlimit(6) is True and 4 << 20 < small.stats()[b"limit_maxbytes"] <= 6 << 20
     assert small.cache_memlimit(1) is True and 1 << 20 < small.stats()[b"limit_maxbytes"] < 4 << 20
-    with pytest.raises(keyway.MemcacheServerError, match="MiB"):
+    with pytest.raises(keyway_cache.MemcacheServerError, match="MiB"):
         small.cache_memlimit(1 << 30)
-    large = keyway.Client(path, memory=64 << 20, item_size_max=16 << 20, default_noreply=False)
+    large = keyway_cache.Client(path, memory=64 << 20, item_size_max=16 << 20, default_noreply=False)
     value = os.urandom(15 << 20)
     assert large.set("large", value) is True
     assert small.get("large") == value
-    with pytest.raises(keyway.MemcacheServerError, match="largest allowed"):
+    with pytest.raises(keyway_cache.MemcacheServerError, match="largest allowed"):
         small.set("large", value)
     assert large.get("large") is None, "as a server does, it forgets what could not be replaced"
     assert large.stats("settings")[b"item_size_max"] == 16 << 20
-    with pytest.raises(keyway.MemcacheRegionError, match="1024"):
-        keyway.Client(path, item_size_max=1).get("key")
+    with pytest.raises(keyway_cache.MemcacheRegionError, match="1024"):
+        keyway_cache.Client(path, item_size_max=1).get("key")
 
 
 def test_checksums(path):
-    plain = keyway.Client(f"{path}-plain")
+    plain = keyway_cache.Client(f"{path}-plain")
     plain.set("key", b"value")
-    with keyway.Client(path, checksums=True) as checked:
+    with keyway_cache.Client(path, checksums=True) as checked:
         checked.set("key", b"value")
-        assert checked.get("key") == keyway.Client(path).get("key") == b"value"
-    with pytest.raises(keyway.MemcacheRegionError, match="checksums"):
-        keyway.Client(plain.server, checksums=True).get("key")
+        assert checked.get("key") == keyway_cache.Client(path).get("key") == b"value"
+    with pytest.raises(keyway_cache.MemcacheRegionError, match="checksums"):
+        keyway_cache.Client(plain.server, checksums=True).get("key")
     os.remove(plain.server)
 
 
 STRAY_READ = """
-import ctypes, sys, keyway
-client = keyway.Client(sys.argv[1], gate=sys.argv[2] == "on")
+import ctypes, sys, keyway_cache
+client = keyway_cache.Client(sys.argv[1], gate=sys.argv[2] == "on")
 client.set("key", b"value")
 with open("/proc/self/maps") as maps:
     start = next(int(line.split("-")[0], 16) for line in maps if sys.argv[1] in line)
@@ -180,16 +180,16 @@ def test_the_gate(path):
 
 
 def test_without_eviction_a_full_region_says_so(path):
-    client = keyway.Client(path, memory=2 << 20, item_size_max=1 << 19, evict=False, default_noreply=False)
-    with pytest.raises(keyway.MemcacheServerError, match="out of memory"):
+    client = keyway_cache.Client(path, memory=2 << 20, item_size_max=1 << 19, evict=False, default_noreply=False)
+    with pytest.raises(keyway_cache.MemcacheServerError, match="out of memory"):
         for number in range(1000):
             client.set(f"key:{number}", b"v" * 10_000)
-    quiet = keyway.Client(path, memory=2 << 20, item_size_max=1 << 19, evict=False)
+    quiet = keyway_cache.Client(path, memory=2 << 20, item_size_max=1 << 19, evict=False)
     assert quiet.set("more", b"v" * 100_000) is True, "who wants no reply is not told"
 
 
 def test_there_is_no_region(path):
-    for client in [keyway.Client(path, existing_only=True), keyway.Client(f"{path}/not/a/folder")]:
+    for client in [keyway_cache.Client(path, existing_only=True), keyway_cache.Client(f"{path}/not/a/folder")]:
         for call in [
             lambda: client.get("key"),
             lambda: client.get_many(["key"]),
@@ -198,24 +198,24 @@ def test_there_is_no_region(path):
             lambda: client.delete_many(["key"], noreply=True),
             lambda: client.stats(),
         ]:
-            with pytest.raises(keyway.MemcacheRegionError, match=path) as caught:
+            with pytest.raises(keyway_cache.MemcacheRegionError, match=path) as caught:
                 call()
-            assert isinstance(caught.value, OSError) and isinstance(caught.value, keyway.MemcacheServerError)
-    forgiving = keyway.Client(path, existing_only=True, ignore_exc=True)
+            assert isinstance(caught.value, OSError) and isinstance(caught.value, keyway_cache.MemcacheServerError)
+    forgiving = keyway_cache.Client(path, existing_only=True, ignore_exc=True)
     assert forgiving.get("key", 5) == 5
     assert forgiving.gets("key", 5, 6) == (5, 6)
     assert forgiving.get_many(["key"]) == forgiving.gets_many(["key"]) == {}
-    with pytest.raises(keyway.MemcacheIllegalInputError):
+    with pytest.raises(keyway_cache.MemcacheIllegalInputError):
         forgiving.get("bad key")
-    keyway.Client(path).set("key", b"now")
+    keyway_cache.Client(path).set("key", b"now")
     assert forgiving.get("key") == b"now"
 
 
 def test_what_is_no_region_is_left_alone(path):
     with open(path, "wb") as file:
         file.write(b"precious" * 1000)
-    with pytest.raises(keyway.MemcacheRegionError, match="the file was not changed"):
-        keyway.Client(path).get("key")
+    with pytest.raises(keyway_cache.MemcacheRegionError, match="the file was not changed"):
+        keyway_cache.Client(path).get("key")
     with open(path, "rb") as file:
         assert file.read() == b"precious" * 1000
 
@@ -228,24 +228,24 @@ def test_get_and_touch(client):
     assert client.gats("key", 100) == client.gets("key")
     assert client.gat("key", -1) == b"value", "it was there"
     assert client.get("key") is None
-    with pytest.raises(keyway.MemcacheIllegalInputError):
+    with pytest.raises(keyway_cache.MemcacheIllegalInputError):
         client.gat("key", "soon")
 
 
 def test_keys_that_are_none(client):
     for key in ["", b"", " ", "\t\n", "\x0b", "\r", "a b", "nul\0", "k" * 251, "é"]:
         for call in [client.get, client.gets, client.touch, client.delete, lambda key: client.set(key, b"value")]:
-            with pytest.raises(keyway.MemcacheIllegalInputError, match="the key"):
+            with pytest.raises(keyway_cache.MemcacheIllegalInputError, match="the key"):
                 call(key)
     for key in [None, 5, 1.5, ["key"], bytearray(b"key")]:
         with pytest.raises(TypeError, match="str or bytes"):
             client.get(key)
-    with pytest.raises(keyway.MemcacheIllegalInputError):
-        keyway.Client("memfd", key_prefix="p" * 200).get("k" * 51)
+    with pytest.raises(keyway_cache.MemcacheIllegalInputError):
+        keyway_cache.Client("memfd", key_prefix="p" * 200).get("k" * 51)
     with pytest.raises(TypeError):
-        keyway.Client("memfd", key_prefix=5)
+        keyway_cache.Client("memfd", key_prefix=5)
     with pytest.raises(UnicodeEncodeError):
-        keyway.Client("memfd", key_prefix="é")
+        keyway_cache.Client("memfd", key_prefix="é")
 
 
 def test_bytes_like_values(client):
@@ -276,12 +276,12 @@ def test_statistics(client):
     assert {b"cmd_get", b"cmd_set", b"get_hits", b"get_misses", b"curr_items"} <= grown
     assert after[b"pid"] == os.getpid() and after[b"pointer_size"] == 64
     assert client.stats("settings")[b"maxbytes"] == client.stats(b"settings")[b"maxbytes"] > 0
-    with pytest.raises(keyway.MemcacheClientError, match="only a server"):
+    with pytest.raises(keyway_cache.MemcacheClientError, match="only a server"):
         client.stats("slabs")
 
 
 def test_it_can_be_derived_and_referred_to(path):
-    class Counting(keyway.Client):
+    class Counting(keyway_cache.Client):
         def __init__(self, server, **_):
             self.gets_done = 0
 
@@ -308,7 +308,7 @@ def test_a_serde_may_use_the_client(client, path):
         def deserialize(self, key, value, flags):
             return value, client.get(f"{key}:copy")
 
-    referring = keyway.Client(path, serde=Referring(), memory=16 << 20, default_noreply=False)
+    referring = keyway_cache.Client(path, serde=Referring(), memory=16 << 20, default_noreply=False)
     referring.set("key", b"value")
     assert referring.get("key") == (b"value", b"value")
     assert referring.get_many(["key"]) == {"key": (b"value", b"value")}
@@ -336,7 +336,7 @@ def test_threads_count_and_get_whole_values(client):
 
 
 def test_large_values_are_written_beside_other_threads(path):
-    client = keyway.Client(path, memory=128 << 20, item_size_max=16 << 20, default_noreply=False)
+    client = keyway_cache.Client(path, memory=128 << 20, item_size_max=16 << 20, default_noreply=False)
     values = [bytes([number]) * (5 << 20) for number in range(4)]
     done = []
 
@@ -358,7 +358,7 @@ def test_large_values_are_written_beside_other_threads(path):
 
 
 def test_more_threads_than_slots(path):
-    client = keyway.Client(path, memory=4 << 20, item_size_max=1 << 20, default_noreply=False)
+    client = keyway_cache.Client(path, memory=4 << 20, item_size_max=1 << 20, default_noreply=False)
     slots = client.stats()[b"keyway_sessions_max"]
     outcomes = {"well": 0, "full": 0}
     count, everybody = threading.Lock(), threading.Barrier(slots + 8)
@@ -367,7 +367,7 @@ def test_more_threads_than_slots(path):
         try:
             client.set("key", b"value")
             outcome = "well"
-        except keyway.MemcacheRegionError as error:
+        except keyway_cache.MemcacheRegionError as error:
             outcome = "full" if "threads" in str(error) else str(error)
         with count:
             outcomes[outcome] = outcomes.get(outcome, 0) + 1
@@ -384,7 +384,7 @@ def test_more_threads_than_slots(path):
 
 
 def test_closing_while_others_call(path):
-    client = keyway.Client(path, memory=4 << 20, item_size_max=1 << 20, default_noreply=False)
+    client = keyway_cache.Client(path, memory=4 << 20, item_size_max=1 << 20, default_noreply=False)
     end = threading.Event()
     wrong = []
 
@@ -406,16 +406,16 @@ def test_closing_while_others_call(path):
 
 
 def test_the_stubs_name_what_is_there():
-    stub = pathlib.Path(keyway.__file__).with_name("_keyway.pyi")
+    stub = pathlib.Path(keyway_cache.__file__).with_name("_keyway.pyi")
     classes = {node.name: node for node in ast.parse(stub.read_text()).body if isinstance(node, ast.ClassDef)}
     told = {node.name: node.args for node in classes["Client"].body if isinstance(node, ast.FunctionDef)}
-    present = {name for name in vars(keyway.Client) if not name.startswith("__")}
+    present = {name for name in vars(keyway_cache.Client) if not name.startswith("__")}
     assert {name for name in told if not name.startswith("__")} == present
     for name, arguments in told.items():
-        signature = getattr(vars(keyway.Client).get(name), "__text_signature__", None)
+        signature = getattr(vars(keyway_cache.Client).get(name), "__text_signature__", None)
         if signature and "*" not in signature and not name.startswith("__"):
             names = [argument.arg for argument in arguments.args]
             assert [part.split("=")[0].strip(" $()") for part in signature.split(",") if "/" not in part] == names, name
-        assert name.startswith("__") or getattr(keyway.Client, name).__doc__, f"{name} has no docstring"
+        assert name.startswith("__") or getattr(keyway_cache.Client, name).__doc__, f"{name} has no docstring"
     package = ast.parse(stub.with_name("__init__.pyi").read_text())
-    assert {alias.name for node in package.body if isinstance(node, ast.ImportFrom) for alias in node.names} == set(keyway.__all__)
+    assert {alias.name for node in package.body if isinstance(node, ast.ImportFrom) for alias in node.names} == set(keyway_cache.__all__)

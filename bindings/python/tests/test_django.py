@@ -1,4 +1,4 @@
-"""What keyway.django.KeywayCache does besides what Django's own tests ask of a cache backend (django_own_tests.py runs those).
+"""What keyway_cache.django.KeywayCache does besides what Django's own tests ask of a cache backend (django_own_tests.py runs those).
 
 Its enemies: an attachment for each thread or request, a pickle or a number that does not come back, a failure that takes a page
 down.
@@ -21,8 +21,8 @@ from django.core.cache.backends.base import InvalidCacheKey
 from django.core.signals import request_finished
 from django.test import override_settings
 
-import keyway
-from keyway.django import KeywayCache
+import keyway_cache
+from keyway_cache.django import KeywayCache
 
 MEGABYTE = 1 << 20
 
@@ -56,7 +56,7 @@ def test_all_methods(cache):
     for call in [cache.incr, cache.decr, cache.incr_version, cache.decr_version]:
         with pytest.raises(ValueError, match="not found"):
             call("none")
-    with pytest.raises(keyway.MemcacheClientError):
+    with pytest.raises(keyway_cache.MemcacheClientError):
         cache.incr("d")
     assert cache.touch("a", 100) is True and cache.touch("none") is False
     assert cache.has_key("a") and "a" in cache and "none" not in cache
@@ -101,16 +101,16 @@ def test_keys(path):
 
     own = KeywayCache(path, {"KEY_FUNCTION": reversed_key, "KEY_PREFIX": "p", "VERSION": 3})
     own.set("abc", "value")
-    assert keyway.Client(path).get("3.p.cba") == b"value"
+    assert keyway_cache.Client(path).get("3.p.cba") == b"value"
     plain = KeywayCache(path, {"KEY_PREFIX": "site"})
     plain.set("schlüssel☃", "value")
-    assert keyway.Client(path, allow_unicode_keys=True).get("site:1:schlüssel☃") == b"value"
+    assert keyway_cache.Client(path, allow_unicode_keys=True).get("site:1:schlüssel☃") == b"value"
     assert plain.get_many(["schlüssel☃"]) == {"schlüssel☃": "value"}
     for key in ["with space", "k" * 250, "nul\0"]:
         with pytest.raises(InvalidCacheKey):
             plain.set(key, 1)
     # 250 characters, and more bytes than a key has.
-    with pytest.raises(keyway.MemcacheIllegalInputError):
+    with pytest.raises(keyway_cache.MemcacheIllegalInputError):
         plain.get("☃" * 200)
 
 
@@ -125,7 +125,7 @@ def test_what_is_too_large_is_not_stored_and_takes_the_old_one_along(cache):
 def test_no_region_is_no_silent_cache(path):
     absent = KeywayCache(path, {"OPTIONS": {"existing_only": True}})
     for call in [lambda: absent.get("key"), lambda: absent.set("key", 1), lambda: absent.set_many({"key": 1}), absent.clear]:
-        with pytest.raises(keyway.MemcacheRegionError):
+        with pytest.raises(keyway_cache.MemcacheRegionError):
             call()
     for location in ["", None, ["one", "two"]]:
         with pytest.raises(ImproperlyConfigured):
@@ -133,7 +133,7 @@ def test_no_region_is_no_silent_cache(path):
 
 
 def test_threads_and_requests_share_one_attachment(path):
-    configured = {"default": {"BACKEND": "keyway.django.KeywayCache", "LOCATION": path, "OPTIONS": {"memory": 16 * MEGABYTE}}}
+    configured = {"default": {"BACKEND": "keyway_cache.django.KeywayCache", "LOCATION": path, "OPTIONS": {"memory": 16 * MEGABYTE}}}
     with override_settings(CACHES=configured):
         caches["default"].set("count", 0)
         attached = []
@@ -156,7 +156,7 @@ def test_threads_and_requests_share_one_attachment(path):
 def test_sessions(path):
     from django.contrib.sessions.backends.cache import SessionStore
 
-    with override_settings(CACHES={"default": {"BACKEND": "keyway.django.KeywayCache", "LOCATION": path}}):
+    with override_settings(CACHES={"default": {"BACKEND": "keyway_cache.django.KeywayCache", "LOCATION": path}}):
         session = SessionStore()
         session["user"] = {"id": 5, "name": "ü"}
         session.save()

@@ -13,7 +13,7 @@ import threading
 
 import pytest
 
-import keyway
+import keyway_cache
 
 HANGS_AFTER_S = 60
 
@@ -63,7 +63,7 @@ def test_a_child_may_close_what_its_parent_uses(client):
 
 
 def test_anonymous_memory_stays_with_the_parent():
-    client = keyway.Client("memfd", memory=4 << 20)
+    client = keyway_cache.Client("memfd", memory=4 << 20)
     client.set("key", b"value")
     assert "raised MemcacheRegionError: this process was forked" in in_a_fork(lambda: client.get("key"))
     assert client.get("key") == b"value"
@@ -76,7 +76,7 @@ def test_forks_beside_threads_that_call(client):
         while not end.is_set():
             client.set("busy", b"v" * 1000)
             client.get("busy")
-            keyway.Client(client.server, memory=16 << 20).get("busy")
+            keyway_cache.Client(client.server, memory=16 << 20).get("busy")
 
     threads = [threading.Thread(target=work) for _ in range(3)]
     for thread in threads:
@@ -92,7 +92,7 @@ def test_forks_beside_threads_that_call(client):
 
 
 def counts(path, times):
-    client = keyway.Client(path, default_noreply=False)
+    client = keyway_cache.Client(path, default_noreply=False)
     for _ in range(times):
         client.incr("count", 1)
     return os.getpid()
@@ -107,8 +107,8 @@ def test_multiprocessing(client, method):
 
 
 WRITER = """
-import sys, keyway
-client = keyway.Client(sys.argv[1], default_noreply=False)
+import sys, keyway_cache
+client = keyway_cache.Client(sys.argv[1], default_noreply=False)
 number, turn = int(sys.argv[2]), 0
 while True:
     turn += 1
@@ -141,7 +141,7 @@ def test_killed_writers_leave_whole_values_and_no_slots(client):
         writer.stdout.close()
     assert seen > 500
     # What the dead held is taken back by whoever attaches next, whatever for.
-    attaching = "import sys, keyway; client = keyway.Client(sys.argv[1]); client.get('key'); print(client.stats()[b'keyway_sessions'])"
+    attaching = "import sys, keyway_cache; client = keyway_cache.Client(sys.argv[1]); client.get('key'); print(client.stats()[b'keyway_sessions'])"
     others = subprocess.run([sys.executable, "-c", attaching, client.server], stdout=subprocess.PIPE, check=True, timeout=HANGS_AFTER_S)
     assert others.stdout == b"2\n", "this thread's and that one's"
     assert client.stats()[b"recoveries"] >= 12
@@ -151,7 +151,7 @@ def test_who_has_no_memory_for_a_value_is_told(path):
     """A MemoryError, whether it is the copy out of the region that finds none or the object."""
     resource = pytest.importorskip("resource")
     size = 900_000
-    client = keyway.Client(path, memory=16 << 20, default_noreply=False)
+    client = keyway_cache.Client(path, memory=16 << 20, default_noreply=False)
     client.set("large", b"v" * size)
     client.set("small", b"s")
 

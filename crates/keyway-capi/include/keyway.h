@@ -318,7 +318,7 @@ enum keyway_result keyway_error(void);
 // The name of a result, such as "KEYWAY_NOT_FOUND"; "unknown" for any other number.
 const char *keyway_result_name(int result);
 
-// The version of the library, such as "0.1.0".
+// The version of the library, such as "0.2.0".
 const char *keyway_version(void);
 
 // The statistics of the cache, of all processes and doors since the region was created. On entry `*count` is the number of

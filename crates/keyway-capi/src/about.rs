@@ -26,7 +26,7 @@ pub extern "C" fn keyway_result_name(result: c_int) -> *const c_char {
     failure::name(result).as_ptr()
 }
 
-/// The version of the library, such as "0.1.0".
+/// The version of the library, such as "0.2.0".
 #[unsafe(no_mangle)]
 pub extern "C" fn keyway_version() -> *const c_char {
     const VERSION: &CStr = match CStr::from_bytes_with_nul(concat!(env!("CARGO_PKG_VERSION"), "\0").as_bytes()) {

@@ -14,7 +14,7 @@ use std::process::Command;
 pub(crate) const HELP: &str = "\
 libkeyway is preloaded and attaches the region before PROGRAM's main. PROGRAM's own keyway_open() of the same place returns that cache.
 If the program's cache is in another library, name it by --library: the drop-in (libmemcached.so.11), the Python package's module
-(keyway/_keyway.abi3.so), or PROGRAM's own file, if it is a Rust program that is prepared for this. Then the following holds
+(keyway_cache/_keyway.abi3.so), or PROGRAM's own file, if it is a Rust program that is prepared for this. Then the following holds
 permanently, for PROGRAM and all programs that it starts:
 
   the gate       where the processor has protection keys, the region's memory is accessible inside calls only

@@ -60,7 +60,7 @@ pub struct Get {
     pub recache_after_touch: bool,
     /// CAS unique to give to an item created here
     pub new_cas: Option<u64>,
-    /// the key of an item created here came in base64
+    /// the key of an item created here is opaque bytes
     pub opaque_key: bool,
 }
 
@@ -118,7 +118,7 @@ pub struct Store {
     pub invalidate: bool,
     /// append and prepend: on a miss create the item with this exptime
     pub vivify: Option<i64>,
-    /// the key came in base64
+    /// the key is opaque bytes
     pub opaque_key: bool,
 }
 
@@ -185,7 +185,7 @@ pub struct Arithmetic {
     pub compare_cas: Option<u64>,
     /// CAS unique to give instead of a new one
     pub new_cas: Option<u64>,
-    /// the key came in base64
+    /// the key is opaque bytes
     pub opaque_key: bool,
 }
 

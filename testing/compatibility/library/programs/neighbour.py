@@ -11,12 +11,12 @@ write KEY                   sets KEY to ever new values until it is killed; says
 
 import sys
 
-import keyway
+import keyway_cache
 
 MEMORY = 8 << 20
 
 place, command, arguments = sys.argv[1], sys.argv[2], sys.argv[3:]
-client = keyway.Client(place, memory=MEMORY, default_noreply=False)
+client = keyway_cache.Client(place, memory=MEMORY, default_noreply=False)
 
 
 def swap(own, other):

@@ -14,7 +14,7 @@ import mmap
 import random
 import sys
 
-import keyway
+import keyway_cache
 
 KEYS, COUNTERS, WORDS = 8, 4, 32
 ATTEMPTED, ACKNOWLEDGED, INCR, CAS, CHECKS = 0, KEYS, 2 * KEYS, 2 * KEYS + 2, 2 * KEYS + 4
@@ -23,7 +23,7 @@ region, journal_path, me, workers, seed = sys.argv[1], sys.argv[2], *map(int, sy
 fault = sys.argv[6] if len(sys.argv) > 6 else None
 with open(journal_path, "r+b") as file:
     journal = memoryview(mmap.mmap(file.fileno(), 0)).cast("Q")
-client = keyway.Client(region, existing_only=True, default_noreply=False)
+client = keyway_cache.Client(region, existing_only=True, default_noreply=False)
 chance = random.Random(seed)
 
 

@@ -1,6 +1,6 @@
 //! The library door as programs in other languages have it: what is built here, put where an interpreter or a compiler finds it.
 //!
-//! [`Python`] has the package `keyway` and what its tests need from PyPI, [`C`] the library with its header. Both are `Err` with
+//! [`Python`] has the package `keyway_cache` and what its tests need from PyPI, [`C`] the library with its header. Both are `Err` with
 //! the reason where a tool is missing. The tests in `tests/` start programs on them: pytest's files (`bindings/python/tests`),
 //! and those in `programs/`.
 
@@ -67,7 +67,7 @@ impl<T> Shared<T> {
     }
 }
 
-/// The package `keyway` as it is installed, and an interpreter.
+/// The package `keyway_cache` as it is installed, and an interpreter.
 pub struct Python {
     /// the interpreter
     pub interpreter: PathBuf,
@@ -80,9 +80,9 @@ impl Python {
     pub fn new(target: &Path) -> Result<Self, String> {
         let interpreter = prepare::venv(target, &PYTHON)?;
         let packages = Scratch::new();
-        let package = packages.join("keyway");
+        let package = packages.join("keyway_cache");
         std::fs::create_dir_all(&package).unwrap_or_else(|e| panic!("{}: {e}", package.display()));
-        let source = root().join("bindings/python/keyway");
+        let source = root().join("bindings/python/keyway_cache");
         let files = std::fs::read_dir(&source).unwrap_or_else(|e| panic!("{}: {e}", source.display()));
         for file in files.flatten().filter(|file| file.path().is_file()) {
             copy(&file.path(), &package.join(file.file_name()));

@@ -1,4 +1,4 @@
-//! The package `keyway` for Python: what its own tests say (`bindings/python/tests`), Django's, and the wheel as pip installs it.
+//! The package `keyway_cache` for Python: what its own tests say (`bindings/python/tests`), Django's, and the wheel as pip installs it.
 //! Enemy: a client that is not what a user of pymemcache or Django expects, a file that the wheel lacks, lines in README.md that
 //! do not work.
 
@@ -148,11 +148,11 @@ fn the_readmes_lines_for_python_work_as_they_stand() {
     let line = "pip install ./bindings/python";
     assert!(readme.contains(line), "README.md does not say: {line}");
     let program = readme
-        .split("```python\nfrom keyway")
+        .split("```python\nfrom keyway_cache")
         .nth(1)
         .and_then(|rest| rest.split("```").next());
     let program = format!(
-        "from keyway{}",
+        "from keyway_cache{}",
         program.expect("README.md has a program on keyway for Python")
     );
 
@@ -181,7 +181,10 @@ fn the_readmes_lines_for_python_work_as_they_stand() {
         "django.py",
         "py.typed",
     ] {
-        assert!(site.join("keyway").join(file).is_file(), "the wheel has no keyway/{file}");
+        assert!(
+            site.join("keyway_cache").join(file).is_file(),
+            "the wheel has no keyway_cache/{file}"
+        );
     }
 
     // On the region of a server as `make run` starts it, but for the port.
@@ -217,13 +220,13 @@ fn under_keyway_exec_the_region_is_attached_before_main() {
     let scratch = Scratch::new();
     let region = scratch.join("region");
     let program = "\
-import os, sys, keyway
-client = keyway.Client(sys.argv[1])
+import os, sys, keyway_cache
+client = keyway_cache.Client(sys.argv[1])
 client.set('key', b'value', noreply=False)
 if os.fork() == 0:
     try:
         print('the child has', client.get('key'))
-    except keyway.exceptions.MemcacheRegionError as error:
+    except keyway_cache.exceptions.MemcacheRegionError as error:
         print('the child is told:', error)
     sys.stdout.flush()
     os._exit(0)
@@ -244,7 +247,7 @@ print(client.get('key'))
         command.arg(&python.interpreter).args(["-c", program]).arg(&region);
         run_to_end(&mut command, DEADLINE)
     };
-    let (status, said) = exec(&python.path().join("keyway/_keyway.abi3.so"));
+    let (status, said) = exec(&python.path().join("keyway_cache/_keyway.abi3.so"));
     assert!(status.success() && said.contains("\nb'value'"), "{status}\n{said}");
     let told = said.lines().find(|line| line.starts_with("the child is told"));
     assert!(

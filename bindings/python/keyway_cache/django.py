@@ -2,13 +2,13 @@
 
     CACHES = {
         "default": {
-            "BACKEND": "keyway.django.KeywayCache",
+            "BACKEND": "keyway_cache.django.KeywayCache",
             "LOCATION": "/dev/shm/keyway.region",
             "OPTIONS": {"memory": 256 << 20},
         }
     }
 
-LOCATION is a region's path or a server's region socket, OPTIONS are arguments of `keyway.Client`. Keys are checked, and timeouts
+LOCATION is a region's path or a server's region socket, OPTIONS are arguments of `keyway_cache.Client`. Keys are checked, and timeouts
 have the same meaning, as in Django's memcached backends. incr and decr are atomic, work on values that were stored as a
 non-negative int, and stop at 0. If a value is too large, it is not stored and the old value is deleted: set reports nothing,
 set_many returns the key, add raises. The methods that begin with `a` are Django's own, which call the others in a thread.
@@ -20,8 +20,8 @@ from django.core.cache.backends.base import DEFAULT_TIMEOUT, BaseCache, InvalidC
 from django.core.exceptions import ImproperlyConfigured
 from django.utils.functional import cached_property
 
-from keyway import Client, MemcacheRegionError, MemcacheServerError
-from keyway.serde import pickle_serde
+from keyway_cache import Client, MemcacheRegionError, MemcacheServerError
+from keyway_cache.serde import pickle_serde
 
 # Above this number of seconds memcached takes an exptime for a Unix time (protocol.txt, "Expiration times").
 RELATIVE_MAX_S = 60 * 60 * 24 * 30

@@ -1,17 +1,17 @@
 """Keyway: a memcached-compatible cache in shared memory, as function calls.
 
-    from keyway import Client
+    from keyway_cache import Client
     client = Client("/dev/shm/keyway.region")
     client.set("greeting", "hello", expire=60)
     client.get("greeting")                      # b"hello"
 
 `Client` has the methods, defaults and exceptions of pymemcache's. The place is the path of a region's file, which is created if
-it is absent, or of a server's region socket (`keyway serve --region-socket`). `keyway.serde` converts values; `keyway.django` is
+it is absent, or of a server's region socket (`keyway serve --region-socket`). `keyway_cache.serde` converts values; `keyway_cache.django` is
 Django's cache backend.
 """
 
-from keyway._keyway import Client, __version__
-from keyway.exceptions import (
+from keyway_cache._keyway import Client, __version__
+from keyway_cache.exceptions import (
     MemcacheClientError,
     MemcacheError,
     MemcacheIllegalInputError,
@@ -21,7 +21,7 @@ from keyway.exceptions import (
     MemcacheUnknownCommandError,
     MemcacheUnknownError,
 )
-from keyway import serde
+from keyway_cache import serde
 
 __all__ = [
     "Client",
