@@ -290,7 +290,6 @@ fn check_index(region: &Region, report: &mut Report, census: &mut Census, progre
         let Some(bucket_at) = region.bucket(bucket) else { continue };
         for index in 0..SLOTS {
             let place = Place::new(bucket, bucket_at, index);
-            // PAIRS: item: the publish.
             let word = region.word_in(place);
             check_slot(region, place, word, &pending, &mut keys, report, census);
         }
