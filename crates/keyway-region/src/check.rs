@@ -5,7 +5,7 @@
 //!  1. every segment is in a known state, and the free count is the number of free ones;
 //!  2. the directories name each index and hint segment exactly once, and cover the table word;
 //!  3. every slot of a live bucket is empty, confirmed, frozen by its bucket's last split, or tentative on record of a session;
-//!  every slot of a bucket that is not live yet is unset;
+//!     every slot of a bucket that is not live yet is unset;
 //!  4. a confirmed word's segment is a log segment of that generation, and the word's place is before an extent's tail;
 //!  5. the item there parses, and its key's tag and one of its buckets are the word's;
 //!  6. no key has two confirmed entries;
@@ -13,7 +13,7 @@
 //!  8. a large value's chain has exactly the segments for its length, each naming the head's key and the chain's last
 //!     segment, and belongs to one head;
 //!  9. unneeded segments: large ones without a head, claimed ones without a live owner (reported as reclaimable; they are taken
-//!  back when space is needed);
+//!     back when space is needed);
 //! 10. in a region with checksums, every item matches its own, and every part of a large value.
 
 use crate::atomics::{Acquire, Relaxed};

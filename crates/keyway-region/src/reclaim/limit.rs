@@ -5,9 +5,9 @@
 //! each session that needs a segment:
 //!
 //! 1. A free segment is claimed as by a writer, gets its next generation, and is *withdrawn*. If too few are free, segments are
-//! reclaimed as for a writer: the same choice of victims, and live items of more valuable segments stay.
+//!    reclaimed as for a writer: the same choice of victims, and live items of more valuable segments stay.
 //! 2. When it has been withdrawn for [`GRACE_S`], a session becomes its owner again, and gives its pages back. The state is
-//! persistent before that.
+//!    persistent before that.
 //!
 //! Raising the limit goes the other way: the pages are allocated, then the segment is *free*. If they cannot be allocated, it stays
 //! withdrawn: **nothing is written to a segment before its pages are allocated**, because a store to a page that a full file system

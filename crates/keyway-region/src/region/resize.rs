@@ -2,7 +2,7 @@
 //!
 //! 1. The new parts of the file are backed by memory, arrays first, segments last; no thread looks at them yet.
 //! 2. Each new segment gets generation 1 by compare-and-swap from 0. Headers, directories and segments are zeros, which is their
-//! right initial value (a free segment, no entry).
+//!    right initial value (a free segment, no entry).
 //! 3. PUBLISH: the superblock's number of segments, by compare-and-swap, upwards only.
 //! 4. The count of free segments is corrected.
 //!
