@@ -464,6 +464,11 @@ impl Life<'_> {
             // One at a time: what it had is free when the next one comes.
             return;
         }
+        let info = cache.info();
+        if info.sessions + NEIGHBOURS_SLOTS > info.sessions_max {
+            // What ended threads had comes back with this process's upkeep. Until then the neighbour keeps slots for its own threads.
+            return;
+        }
         self.ending.store(STARTING, Release);
         let ending = Arc::clone(&self.ending);
         // A thread of its own, not of the scope: that would wait for it, and it never says that it has ended.
@@ -499,6 +504,9 @@ impl Life<'_> {
         }
     }
 }
+
+/// Thread slots that are left to the neighbour.
+const NEIGHBOURS_SLOTS: u64 = 6;
 
 /// All slots are taken by the living: children can be many.
 fn is_full_local(error: &LocalError) -> bool {
