@@ -448,7 +448,7 @@ fn product<A: Clone, B: Clone>(a: &[A], b: &[B]) -> Vec<(A, B)> {
 }
 
 fn parse_count(text: &str) -> Result<usize, String> {
-    // One address has no more ports than this.
+    /// One address has no more ports than this.
     const MOST: usize = 65_000;
     match text.parse() {
         Ok(n @ 1..=MOST) => Ok(n),
@@ -457,7 +457,7 @@ fn parse_count(text: &str) -> Result<usize, String> {
 }
 
 fn parse_seconds(text: &str) -> Result<Duration, String> {
-    // A day.
+    /// A day.
     const MOST: f64 = 86_400.0;
     match text.parse::<f64>() {
         Ok(s) if (0.0..=MOST).contains(&s) => Ok(Duration::from_secs_f64(s)),

@@ -535,7 +535,7 @@ impl Executor {
             },
             flags: set.client_flags,
             exptime: set.exptime.into(),
-            // As in memcached: for an append, 0 is not compared, and neither is a CAS unique that is older than the item's.
+            // As in memcached: for an append 0 is not compared, and with flag I it does not count as a CAS unique older than the item's.
             compare_cas: set.compare_cas.filter(|&cas| cas != 0 || !joins),
             new_cas: set.new_cas,
             invalidate: set.invalidate && set.compare_cas != Some(0),

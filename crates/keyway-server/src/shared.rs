@@ -89,7 +89,7 @@ pub(crate) struct Peer {
     pub(crate) is_admitted: AtomicBool,
     /// its worker has been asked to end it
     pub(crate) is_ending: AtomicBool,
-    /// memory that it is charged with, bytes, and the second since when
+    /// memory that it is charged with, bytes; and the second since when it has been charged
     pub(crate) held: AtomicUsize,
     pub(crate) held_since_s: AtomicU32,
     /// seconds after the server's start

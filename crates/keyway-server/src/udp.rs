@@ -96,7 +96,7 @@ struct Outbox {
 
 impl UdpDoors {
     /// Registers the sockets with the poll; their tokens count down from `token_last`. Call it on the worker's own thread, because the
-    /// data for the system calls stays on that thread.
+    /// buffers for the system calls cannot be moved to another thread.
     pub(crate) fn open(sockets: Vec<UdpSocket>, desk: &Desk, registry: &Registry, token_last: usize) -> io::Result<Self> {
         let shared = &desk.executor.shared;
         let mut doors = Vec::new();

@@ -250,7 +250,8 @@ impl Ring {
     ///
     /// # Safety
     ///
-    /// Memory that the request names must live until its last completion has been taken, and must not be accessed in conflict with the kernel.
+    /// Memory that the request names must live until its last completion has been taken. Until then nothing may change it, or, if the kernel
+    /// writes to it, access it.
     unsafe fn push(&mut self, request: squeue::Entry, kind: u64, value: usize) -> io::Result<()> {
         let request = request.user_data(number(kind, value));
         for _ in 0..2 {

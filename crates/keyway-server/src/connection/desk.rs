@@ -43,8 +43,8 @@ impl Desk {
         self.spare.pop().unwrap_or_else(|| Vec::with_capacity(SPARE_SIZE))
     }
 
-    /// An empty buffer of at least `size` bytes, if an earlier request has left one. If all such buffers are too small, they are freed to make
-    /// room for larger ones.
+    /// An empty buffer of at least `size` bytes, if an earlier request has left one. If all those left are too small, one of them is freed, to
+    /// make room for a larger one.
     pub(super) fn large_input(&mut self, size: usize) -> Option<Buffer> {
         match self.large.iter().rposition(|buffer| buffer.size() >= size) {
             Some(place) => Some(self.large.swap_remove(place)),
