@@ -1,6 +1,6 @@
-//! `cargo xtask figures`: measures again every table of `docs/performance.md`, by the commands that it names, and writes Markdown to a file.
+//! `cargo xtask figures`: measures every table of `docs/performance.md` again, with the commands named there, and writes Markdown to a file.
 //!
-//! It judges nothing: a table that cannot be measured here (no root, no memcached) is told at the end, and the others are written.
+//! It checks no result. A table that cannot be measured here (no root, no memcached) is reported at the end, and the others are written.
 
 use crate::run::{Context, Outcome};
 use std::fmt::Write as _;
@@ -20,7 +20,7 @@ cargo xtask figures: measures again the tables of docs/performance.md, and write
 Those of the kernel door take root. Programs are built in release mode first.
 ";
 
-/// A title and its command; `{release}` is where the programs are built.
+/// A title and its command; `{release}` is the folder of the built programs.
 const TABLES: &[(&str, &str)] = &[
     (
         "Calls beside DashMap",
@@ -106,7 +106,7 @@ const TABLES: &[(&str, &str)] = &[
     ),
 ];
 
-/// Measures what these arguments ask for.
+/// Measures the tables that these arguments select.
 pub fn run(context: &Context<'_>, args: &[&str]) -> Outcome {
     let (mut only, mut to) = ("", context.target.join("figures.md"));
     let mut args = args.iter();
@@ -146,13 +146,13 @@ pub fn run(context: &Context<'_>, args: &[&str]) -> Outcome {
         let begun = Instant::now();
         match output(context, &command) {
             Ok(output) => {
-                // Writing to a string does not fail.
+                // Writing to a string cannot fail.
                 let _ = write!(text, "\n## {title}\n\n    {command}\n\n{}", markdown(&output));
             }
             Err(why) => failed.push(format!("{title}: {why}")),
         }
         println!("   {} s", begun.elapsed().as_secs());
-        // What was measured stays, whatever becomes of the rest.
+        // Saved after each table, so that results stay if a later one fails.
         if let Err(error) = std::fs::write(&to, &text) {
             return Outcome::Failed(format!("cannot write {}: {error}", to.display()));
         }
@@ -165,7 +165,7 @@ pub fn run(context: &Context<'_>, args: &[&str]) -> Outcome {
     }
 }
 
-/// What a command says on its standard output; its progress goes to the terminal.
+/// The standard output of a command; its progress goes to the terminal.
 fn output(context: &Context<'_>, command: &str) -> Result<String, String> {
     let words: Vec<&str> = command.split(' ').collect();
     let mut command: Command = context.command(words[0], &words[1..]);
@@ -185,7 +185,7 @@ fn output(context: &Context<'_>, command: &str) -> Result<String, String> {
     }
 }
 
-/// The same text with its tables as Markdown's: lines that begin with two spaces and have columns two spaces or more apart.
+/// The text with its tables in Markdown: a table is lines that begin with two spaces, with columns two spaces or more apart.
 fn markdown(text: &str) -> String {
     let columns = |line: &str| -> Vec<String> {
         let cells = line.split("  ").map(str::trim).filter(|cell| !cell.is_empty());
@@ -201,7 +201,7 @@ fn markdown(text: &str) -> String {
         }
         let mut rows: Vec<Vec<String>> = part.iter().map(|line| columns(line)).collect();
         let width = rows.iter().map(Vec::len).max().unwrap_or(0);
-        // The head has no name for the names.
+        // The head has no title for the column of names.
         let missing = width - rows[0].len();
         rows[0].splice(0..0, std::iter::repeat_n(String::new(), missing));
         rows.insert(1, vec!["---".to_owned(); width]);

@@ -1,8 +1,8 @@
-//! `cargo xtask ci`: the one gate, the same locally and in `.ci/run`.
+//! `cargo xtask ci`: all checks, the same locally and in `.ci/run`.
 //!
-//! A gate is a list of [`stages`]; each is a command that already exists, or a check of the sources ([`sources`]). The runner
-//! here prints every stage with its time as it goes, a table at the end, and one line that counts. It installs nothing (that is
-//! `xtask/prerequisites.sh`) and changes no tracked file.
+//! They are a list of [`stages`]; each stage is a command that exists already, or a check of the sources ([`sources`]). The runner
+//! prints every stage with its time when it runs, a table at the end, and one line with the totals. It installs nothing
+//! (`xtask/prerequisites.sh` does) and changes no tracked file.
 #![allow(
     clippy::print_stdout,
     clippy::print_stderr,
@@ -77,7 +77,7 @@ fn usage(message: &str) -> ExitCode {
     ExitCode::from(2)
 }
 
-/// The stages that the arguments of `ci` name, in the gate's order.
+/// The stages that the arguments of `ci` name, in their usual order.
 fn select(args: &[&str]) -> Result<Vec<&'static stages::Stage>, String> {
     let mut only = Vec::new();
     let mut skip = Vec::new();

@@ -1,8 +1,8 @@
-//! `cargo xtask mutants`: one-line faults of the region, each of which some form of the gate must notice.
+//! `cargo xtask mutants`: one-line faults of the region, each of which some form of the checks must detect.
 //!
-//! The list is `xtask/mutants.txt`; `docs/testing.md` says by which rules it was made. All faults are compiled at once, into a copy of
-//! the tree: each stands there beside the line that it replaces, and an environment variable says which one is in force. So the list
-//! costs two builds of the region, and then what the gate's forms take until one of them fails.
+//! The list is `xtask/mutants.txt`; `docs/testing.md` has the rules by which it was made. All faults are compiled at once, into a copy of
+//! the tree. Each is placed beside the line that it replaces, and an environment variable selects the active one. So the list
+//! costs two builds of the region, and for each fault the time until one form of the checks fails.
 
 use crate::run::{Context, Outcome};
 use std::collections::BTreeMap;
@@ -15,13 +15,13 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 const LIST: &str = "xtask/mutants.txt";
-/// The sources that the list is about.
+/// The sources that have the faults.
 const SOURCES: &str = "crates/keyway-region/src";
-/// The variable that names the fault in force, by its place in the list, from 1 on.
+/// The variable that selects the active fault, by its place in the list, from 1 on.
 const VARIABLE: &str = "KEYWAY_MUTANT";
-/// How long a form may say nothing before its fault counts as one that hangs.
+/// How long a form may print nothing before its fault counts as one that hangs.
 const SILENCE_MAX: Duration = Duration::from_secs(300);
-/// Of each hundred faults that are not argued to be none so many must be caught.
+/// Of the faults that are not marked as equivalent, this percentage must be caught.
 const CAUGHT_MIN_PERCENT: usize = 95;
 
 const HELP: &str = "\
@@ -42,19 +42,19 @@ The exit status is 0 if at least 95 of 100 faults are caught. For faults that ar
 struct Mutant {
     name: String,
     rule: String,
-    /// below [`SOURCES`]
+    /// relative to [`SOURCES`]
     file: String,
-    /// what is replaced, between « and » in text that is there once; and by what
+    /// the replaced text, between « and » in a text that occurs once; and its replacement
     edits: Vec<(String, String)>,
-    /// the bug of `model/region_protocol.py` that it is
+    /// the same fault in `model/region_protocol.py`, by its name there
     model: String,
-    /// the part of a form that noticed it last, which is tried first: `FORM: SCENARIO` or `FORM: TEST`
+    /// the part of a form that detected it last, which is tried first: `FORM: SCENARIO` or `FORM: TEST`
     seen: String,
-    /// why it is no fault
+    /// the reason why it changes nothing
     equivalent: String,
 }
 
-/// A replacement in a file: of these bytes, by this text, for the fault of this number.
+/// A replacement in a file: these bytes, by this text, for the fault with this number.
 #[derive(Clone, Debug)]
 struct Edit {
     at: Range<usize>,
@@ -105,7 +105,7 @@ pub fn run(context: &Context<'_>, args: &[&str]) -> Outcome {
         Ok(forms) => forms,
         Err(why) => return Outcome::Failed(why),
     };
-    // Of a few faults it is believed that the gate's own run has shown it.
+    // Checks the forms without a fault; skipped for a few named faults, because the checks themselves have run them.
     for form in forms.iter().filter(|_| names.is_empty()) {
         let began = Instant::now();
         if let Verdict::Caught(why) = form.tries(0, None) {
@@ -116,14 +116,14 @@ pub fn run(context: &Context<'_>, args: &[&str]) -> Outcome {
     try_all(&all, &chosen, &forms, jobs)
 }
 
-/// What the trials of a form took, and how many faults it caught.
+/// The duration of a form's trials, and how many faults it caught.
 #[derive(Default)]
 struct Tally {
     caught: usize,
     took: Duration,
 }
 
-/// Tries these faults, so many at a time, and says what became of each.
+/// Tries these faults, `jobs` at a time, and reports each one's result.
 fn try_all(all: &[Mutant], chosen: &[usize], forms: &[Form], jobs: usize) -> Outcome {
     let (next, rows) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
     let tallies: Mutex<BTreeMap<&str, Tally>> = Mutex::default();
@@ -197,12 +197,12 @@ fn try_all(all: &[Mutant], chosen: &[usize], forms: &[Form], jobs: usize) -> Out
     }
 }
 
-/// A form of the gate, built from the copy with all the faults.
+/// A form of the checks, built from the copy with all the faults.
 struct Form {
     name: String,
     program: PathBuf,
     args: &'static [&'static str],
-    /// the arguments before and behind the name of one of its parts, for that one alone
+    /// the arguments before and after the name of one of its parts, to run that part alone
     of_part: [&'static str; 2],
 }
 
@@ -212,7 +212,7 @@ enum Verdict {
 }
 
 impl Form {
-    /// Runs it, or one of its parts, with the fault of this number (0: none) until it ends or says that something failed.
+    /// Runs it, or one of its parts, with the fault with this number (0: none), until it ends or reports a failure.
     fn tries(&self, number: usize, part: Option<&str>) -> Verdict {
         let mut command = Command::new(&self.program);
         command.args(self.args).env(VARIABLE, number.to_string());
@@ -332,7 +332,7 @@ fn build(context: &Context<'_>, all: &[Mutant]) -> Result<Vec<Form>, String> {
         });
         Ok(forms.collect::<Vec<Form>>())
     };
-    // The cheapest first: a second each, some minutes, and then what catches few that these do not.
+    // The cheapest first: those that take a second each, then some that take minutes, and last those that catch few faults that the others miss.
     let (slow, mut forms): (Vec<Form>, Vec<Form>) = tests_of("keyway-region", &[])?
         .into_iter()
         .partition(|form| form.name.ends_with("room"));
@@ -356,7 +356,7 @@ pub(crate) fn listed(number: u32) -> bool {
 }
 ";
 
-/// Names and paths of the test programs that cargo says it has built.
+/// Names and paths of the test programs that cargo has built, from its messages.
 fn executables(messages: &str) -> Vec<(String, PathBuf)> {
     let field = |line: &str, name: &str| {
         let from = line.find(&format!("\"{name}\":\""))? + name.len() + 4;
@@ -374,8 +374,8 @@ fn executables(messages: &str) -> Vec<(String, PathBuf)> {
         .collect()
 }
 
-/// The files of the tree that git knows or would know, copied and changed; what is in the copy already stays as it is, so that cargo
-/// builds it once.
+/// Copies and changes the files of the tree that git tracks or would track. A file whose copy is the same already is not written, so that
+/// cargo builds it once.
 fn copy_tree(root: &Path, to: &Path, change: impl Fn(&str, Vec<u8>) -> Result<Vec<u8>, String>) -> Result<(), String> {
     let output = Command::new("git")
         .args(["ls-files", "--cached", "--others", "--exclude-standard"])
@@ -383,7 +383,7 @@ fn copy_tree(root: &Path, to: &Path, change: impl Fn(&str, Vec<u8>) -> Result<Ve
         .output()
         .map_err(|e| format!("git: {e}"))?;
     for file in String::from_utf8_lossy(&output.stdout).lines() {
-        // One that was removed and not committed.
+        // A file that was removed without a commit.
         let Ok(bytes) = std::fs::read(root.join(file)) else { continue };
         let (bytes, path) = (change(file, bytes)?, to.join(file));
         if std::fs::read(&path).is_ok_and(|there| there == bytes) {
@@ -401,7 +401,7 @@ fn read(path: &Path) -> Result<String, String> {
     std::fs::read_to_string(path).map_err(|e| format!("cannot read {}: {e}", path.display()))
 }
 
-/// The list, each of whose faults has its text in the sources once.
+/// Reads the list and checks that each fault's text occurs once in the sources.
 fn read_list(root: &Path) -> Result<Vec<Mutant>, String> {
     let all = parse(&read(&root.join(LIST))?)?;
     for mutant in &all {
@@ -413,7 +413,7 @@ fn read_list(root: &Path) -> Result<Vec<Mutant>, String> {
     Ok(all)
 }
 
-/// The list from its text: blocks of `field: value`, apart by empty lines; lines that begin with `#` are for people.
+/// The list from its text: blocks of `field: value`, separated by empty lines; lines that begin with `#` are comments.
 fn parse(text: &str) -> Result<Vec<Mutant>, String> {
     let mut all: Vec<Mutant> = Vec::new();
     let mut begun = false;
@@ -452,12 +452,12 @@ fn parse(text: &str) -> Result<Vec<Mutant>, String> {
     Ok(all)
 }
 
-/// Where in the source the text between « and » stands, given with what stands around it; white space counts as one blank.
+/// The position in the source of the text between « and », found with its surroundings; white space counts as one blank.
 fn place(source: &str, find: &str) -> Result<Range<usize>, String> {
     let (before, rest) = find.split_once('«').ok_or("no « says where it begins")?;
     let (inside, after) = rest.split_once('»').ok_or("no » says where it ends")?;
     let wanted = format!("{before}{inside}{after}");
-    // Of each byte of the text with single blanks, where it stands in the source.
+    // For each byte of the text with single blanks, its position in the source.
     let (mut plain, mut places) = (String::new(), Vec::new());
     for (at, c) in source.char_indices() {
         if c.is_whitespace() {
@@ -481,9 +481,9 @@ fn place(source: &str, find: &str) -> Result<Range<usize>, String> {
     Ok(places.get(start).copied().unwrap_or(0)..last + width)
 }
 
-/// The source with each edit beside what it replaces, and a question before it.
+/// The source with each edit beside the text that it replaces, and a condition before it.
 fn switched(source: &str, mut edits: Vec<Edit>) -> Result<String, String> {
-    // The outer ones before those that lie in them.
+    // Outer edits come before those inside them.
     edits.sort_by_key(|edit| (edit.at.start, usize::MAX - edit.at.end));
     render(source, 0..source.len(), &edits)
 }

@@ -1,33 +1,33 @@
 //! The promises of the design, each with one command that tries to break it: `cargo xtask NAME [ARGS]` runs the package of that
 //! name under `testing/`.
 //!
-//! With `--short` (the gate's form) it is built like the tests; without, optimised (profile `fast`), because the long forms do
-//! work for minutes.
+//! With `--short` (as in the checks) it is built like the tests; without, optimised (profile `fast`), because the long forms
+//! run for minutes.
 
 use crate::run::{Context, Outcome};
 
-/// The region that a tool is built with. The features are not on by default: a build of the whole workspace would give them to
-/// the product.
+/// The variant of the region that a tool is built with. Its features are off by default; a build of the whole workspace would otherwise turn
+/// them on in the product.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Region {
-    /// the product's
+    /// as in the product
     Plain,
     /// with its broken variants, which the tool must reject
     Broken,
-    /// with these, and telling of every access
+    /// with the broken variants, and reporting every access
     Watched,
 }
 
 /// A tool that shows a promise.
 pub struct Promise {
-    /// its package and program, and what it is called on the command line
+    /// its package and program, and its name on the command line
     pub name: &'static str,
     /// what it shows
     pub shows: &'static str,
     region: Region,
 }
 
-/// All of them, in the order of the gate: those with the same region stand together, because they are built together.
+/// All tools, in the order of the checks; those with the same variant are adjacent, because they are built together.
 pub const ALL: &[Promise] = &[
     Promise {
         name: "scribble",
@@ -103,7 +103,7 @@ pub fn run(context: &Context<'_>, name: &str, args: &[&str]) -> Outcome {
     context.expect(command)
 }
 
-/// The short form of every one: a stage of the gate.
+/// The short form of every tool: a stage of the checks.
 pub fn all_short(context: &Context<'_>) -> Outcome {
     let mut failed = Vec::new();
     for together in ALL.chunk_by(|one, next| one.region == next.region) {
@@ -128,7 +128,7 @@ pub fn all_short(context: &Context<'_>) -> Outcome {
     }
 }
 
-/// Builds tools with the same region at once, so that what they share is compiled once.
+/// Builds tools with the same variant together, so that their common dependencies are compiled once.
 fn build(context: &Context<'_>, together: &[Promise]) -> Outcome {
     if together.iter().all(|promise| promise.region == Region::Plain) {
         return context.build_all();

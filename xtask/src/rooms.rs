@@ -1,15 +1,15 @@
-//! The rooms of `keyway-region`: which of them may know which.
+//! The rooms of `keyway-region`: which of them may use which.
 //!
 //! A room is a folder of the crate's sources. It may use what its own files and the rooms before it in [`ROOMS`] define, and nothing of
-//! those behind it: neither a name that it imports, nor a method of `Region` or `Session`, which every room extends. The two types
-//! themselves stand above the rooms, because each is put together of the state of several.
+//! later rooms: neither a name that it imports, nor a method of `Region` or `Session`, which every room extends. The two types
+//! themselves are above the rooms, because each is composed of the state of several rooms.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The crate's sources.
 const SOURCES: &str = "crates/keyway-region/src/";
 
-/// The rooms, each after those that it may know. All may know `layout` and the files beside the rooms, which know no room.
+/// The rooms, each after those that it may use. All may use `layout` and the files beside the rooms, which use no room.
 const ROOMS: [&str; 9] = [
     "durable",
     "region",
@@ -22,14 +22,14 @@ const ROOMS: [&str; 9] = [
     "operations",
 ];
 
-/// Files that may know every room: the crate's face, the types that all rooms extend, what looks at everything, and tests.
+/// Files that may use every room: the crate's root, the types that all rooms extend, the check of all rooms, and tests.
 const ABOVE: [&str; 5] = ["lib.rs", "session.rs", "check.rs", "layout/fingerprint.rs", "late.rs"];
 
-/// What any room may import of a later one: types that are put together of the state of several rooms.
+/// What any room may import from a later one: types that are composed of the state of several rooms.
 const TYPES: [&str; 3] = ["region::Region", "session::Session", "changes::Offered"];
 
-/// One line for each use of a later room, and for each crate that reads the superblock past the region's own functions. `files`: name in
-/// the repository, and text.
+/// Returns one line for each use of a later room, and for each crate that reads the superblock without the region's own functions. `files`:
+/// name in the repository, and text.
 pub fn check<'f>(files: impl Iterator<Item = (&'f str, &'f str)> + Clone) -> Vec<String> {
     let mut problems: Vec<String> = files
         .clone()
@@ -77,7 +77,7 @@ pub fn check<'f>(files: impl Iterator<Item = (&'f str, &'f str)> + Clone) -> Vec
     problems
 }
 
-/// The number of a file's room, from 1; 0 for the files that are in none, which all rooms may know.
+/// The number of a file's room, from 1; 0 for files outside the rooms, which all rooms may use.
 fn place(name: &str) -> usize {
     let folder = name.split('/').next().filter(|_| name.contains('/'));
     ROOMS
@@ -93,7 +93,7 @@ fn code(text: &str) -> String {
     code.join("\n")
 }
 
-/// What stands inside the blocks `impl Region` and `impl Session` of a file.
+/// The text inside the blocks `impl Region` and `impl Session` of a file.
 fn inside(text: &str) -> impl Iterator<Item = &str> {
     let mut is_inside = false;
     text.lines().filter(move |line| {
@@ -114,7 +114,7 @@ fn methods(text: &str) -> impl Iterator<Item = &str> {
     })
 }
 
-/// The methods that a file calls on a region or a session, by the names that those have.
+/// The methods that a file calls on a region or a session, recognised by the usual names of these variables.
 fn calls(text: &str) -> BTreeSet<String> {
     let own: String = inside(text).map(str::trim).collect();
     let all: String = text.lines().map(str::trim).collect();
@@ -130,7 +130,7 @@ fn calls(text: &str) -> BTreeSet<String> {
     on_self.chain(on_others).collect()
 }
 
-/// What the path at this place of the text imports, if it is an import: the path itself, or each name of its braces.
+/// The names that the path at this place of the text imports, if it is an import: the path itself, or each name in its braces.
 fn names(text: &str, at: usize, path: &str) -> impl Iterator<Item = String> {
     let after = text[at + "crate::".len() + path.len()..].strip_prefix('{');
     let inside = after.and_then(|after| after.split('}').next());
@@ -187,7 +187,7 @@ mod tests {
         );
         let in_chain = "impl Region {\n    fn a(&self) {\n        self\n            .evict_all();\n    }\n}\n";
         assert_eq!(problems(&[defined, ("log/a.rs", in_chain)]), 1);
-        // The same name nearer by is another method.
+        // A method with the same name in the room itself is another method.
         let nearer = ("log/c.rs", "impl Region {\n    fn evict_all(&self) {}\n}\n");
         assert_eq!(problems(&[defined, nearer, ("log/a.rs", in_chain)]), 0);
     }

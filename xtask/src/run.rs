@@ -1,7 +1,7 @@
-//! Runs stages one after the other and reports: a line before and after each, a table, one line that counts.
+//! Runs stages one after the other and reports: a line before and after each, a table, one line with the totals.
 //!
-//! A stage marked `beside` starts first and runs beside the others (it needs one CPU and nobody's files); its output is held
-//! back until its turn in the table comes.
+//! A stage marked `beside` starts first and runs in parallel with the others (it needs one CPU and no files of other stages). Its output is
+//! held back until its turn in the table comes.
 
 use crate::stages::Stage;
 use std::io::Write;
@@ -9,24 +9,24 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
-/// What became of a stage.
+/// The result of a stage.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// it did its work and found nothing wrong
     Passed,
-    /// it found something, or could not do its work
+    /// it found an error, or could not do its work
     Failed(String),
     /// it cannot run on this machine
     Skipped(String),
 }
 
-/// What a stage may know of its surroundings.
+/// What a stage needs to run.
 pub struct Context<'a> {
     /// the workspace's root; commands run there
     pub root: &'a Path,
     /// cargo's target directory
     pub target: PathBuf,
-    /// the file that holds the output of a stage that runs beside the others
+    /// the file for the output of a stage that runs in parallel with the others
     log: Option<PathBuf>,
 }
 
@@ -35,7 +35,7 @@ impl Context<'_> {
     pub fn command(&self, program: &str, args: &[&str]) -> Command {
         let mut command = Command::new(program);
         command.args(args).current_dir(self.root);
-        // `cargo run` tells its child about the package that it runs: of no concern to what is started from here.
+        // `cargo run` sets variables about the package that it runs; programs that are started from here must not see them.
         for (name, _) in std::env::vars_os() {
             if name
                 .to_str()
@@ -47,7 +47,7 @@ impl Context<'_> {
         command
     }
 
-    /// Starts `command` and waits: `Failed` says how it ended, if not well.
+    /// Starts `command` and waits for it. If it ends with an error, `Failed` says how.
     pub fn expect(&self, mut command: Command) -> Outcome {
         if let Some(log) = &self.log {
             let streams = std::fs::File::options()
@@ -70,14 +70,14 @@ impl Context<'_> {
         }
     }
 
-    /// Builds the programs, libraries and tests of the workspace, with all that `cargo test` and the tests start. At once: built
-    /// one by one, what they depend on might have other features each time and be compiled again.
+    /// Builds the programs, libraries and tests of the workspace, with all that `cargo test` and the tests start. In one build: in
+    /// separate builds, their dependencies might have other features each time and be compiled again.
     pub fn build_all(&self) -> Outcome {
         let what = ["--workspace", "--lib", "--bins", "--tests", "--examples"];
         self.expect(self.command("cargo", &[&["build", "--locked"][..], &what].concat()))
     }
 
-    /// Tells tests which program `keyway` to try; the other programs and libraries that they need lie beside it.
+    /// Sets the program `keyway` that tests use; the other programs and libraries that they need are beside it.
     pub fn name_programs(&self, command: &mut Command) {
         if std::env::var_os("KEYWAY_BIN").is_none() {
             command.env("KEYWAY_BIN", self.target.join("debug/keyway"));
@@ -105,7 +105,7 @@ impl Context<'_> {
     }
 }
 
-/// Runs one command outside the gate, its output on the terminal.
+/// Runs one command outside the checks, with its output on the terminal.
 pub fn alone(root: &Path, work: impl Fn(&Context<'_>) -> Outcome) -> ExitCode {
     let context = Context {
         root,
@@ -126,7 +126,7 @@ fn target(root: &Path) -> PathBuf {
     std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), |dir| root.join(dir))
 }
 
-/// Runs `chosen` and reports. The exit code is 0 only if none failed.
+/// Runs the `chosen` stages and reports. The exit code is 0 only if none failed.
 pub fn gate(chosen: &[&'static Stage], root: &Path) -> ExitCode {
     let started = Instant::now();
     let require_all = std::env::var_os("KEYWAY_TESTS_REQUIRE_ALL").is_some_and(|v| !v.is_empty() && v != "0");
@@ -190,7 +190,7 @@ pub fn gate(chosen: &[&'static Stage], root: &Path) -> ExitCode {
     if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// A skip is a failure where everything is required.
+/// A skip counts as a failure if everything is required.
 fn judge(outcome: Outcome, require_all: bool) -> Outcome {
     match outcome {
         Outcome::Skipped(why) if require_all => Outcome::Failed(format!("skipped, but KEYWAY_TESTS_REQUIRE_ALL=1: {why}")),
@@ -207,7 +207,7 @@ fn announce(started: Instant, name: &str, outcome: &Outcome, took: Duration) {
     );
 }
 
-/// The table of all stages with the counting line last, and how many failed.
+/// The table of all stages, with the line of totals last, and how many failed.
 fn summary(rows: &[(&str, Outcome, Duration)]) -> (String, usize) {
     let mut text = String::new();
     let (mut passed, mut failed, mut skipped) = (0, 0, 0);
@@ -246,7 +246,7 @@ fn word(outcome: &Outcome) -> &'static str {
     }
 }
 
-/// Time of day (UTC) and seconds since the gate started.
+/// Time of day (UTC), and seconds since the checks started.
 fn stamp(started: Instant) -> String {
     let now = std::time::SystemTime::now()
         .duration_since(std::time::UNIX_EPOCH)
@@ -256,7 +256,7 @@ fn stamp(started: Instant) -> String {
     format!("[{h:02}:{m:02}:{s:02}Z +{:3} s]", started.elapsed().as_secs())
 }
 
-/// A command as one would type it.
+/// A command in the form in which a user would type it.
 fn show(command: &Command) -> String {
     let words = std::iter::once(command.get_program()).chain(command.get_args());
     words.map(|w| w.to_string_lossy()).collect::<Vec<_>>().join(" ")

@@ -1,22 +1,22 @@
-//! Rules of the house that no compiler knows, as checks of the tracked files.
+//! The project's rules that no compiler checks, as checks of the tracked files.
 //!
 //! 1. Every Rust file opens with `//!`: what it is for and what it never does.
 //! 2. No `TODO` or `FIXME`: comments live in the present.
 //! 3. Every relative link in a Markdown file leads to a file, and its anchor to a heading there.
 //!    Public Markdown (the root's and `docs/`) wraps at [`WIDTH`] columns and avoids the phrases of [`PHRASES`].
 //! 4. A crate knows only the crates that `ARCHITECTURE.md`'s arrows allow ([`ARROWS`]).
-//! 5. The room without unsafe code says so itself: `keyway-proto` and `keyway-server` allow it nowhere.
-//! 6. In `keyway-region` every atomic operation that orders others names its pairing: `// PAIRS: NAME: …` ([`NEAR`] says how near).
-//!    Whether there is such a pairing, and whether it needs the ordering, `cargo xtask weak-memory` and its tests show.
-//! 7. In `keyway-region` a room knows only the rooms before it (`rooms.rs`).
+//! 5. Crates without unsafe code forbid it: `keyway-proto` and `keyway-server` allow it nowhere.
+//! 6. In `keyway-region` every atomic operation that orders other accesses names its pairing: `// PAIRS: NAME: …` ([`NEAR`] says how near).
+//!    `cargo xtask weak-memory` and its tests show whether there is such a pairing, and whether it needs the ordering.
+//! 7. In `keyway-region` a room uses only the rooms before it (`rooms.rs`).
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::rooms;
 
-/// Which crates of this workspace a crate under `crates/` or `bindings/`, or `lab`, may depend on, by the names of their folders. None of them
-/// may depend on `lab`, which is not installed.
+/// The crates of this workspace on which a crate under `crates/` or `bindings/`, or `lab`, may depend, by the names of their folders. None of
+/// them may depend on `lab`, which is not installed.
 const ARROWS: &[(&str, &[&str])] = &[
     ("keyway-region", &[]),
     ("keyway-proto", &[]),
@@ -47,13 +47,13 @@ const ARROWS: &[(&str, &[&str])] = &[
 /// Crates whose sources may not allow unsafe code anywhere.
 const NO_UNSAFE: &[&str] = &["keyway-proto", "keyway-server"];
 
-/// How far above its operation a `PAIRS:` comment may stand, lines.
+/// Most lines between a `PAIRS:` comment and the operation below it.
 const NEAR: usize = 8;
 
-/// Files of `keyway-region` that only hand orderings on.
+/// Files of `keyway-region` that only pass orderings on.
 const NO_PAIRINGS: &[&str] = &["atomics.rs", "observe.rs"];
 
-/// Columns of prose in public Markdown. Tables, headings and code are free, and so is a word that has a line for itself.
+/// Columns of prose in public Markdown. Tables, headings and code are exempt, and so is a single word on a line of its own.
 const WIDTH: usize = 110;
 
 /// Phrases that are hard to understand for a reader whose first language is not English, and what to write instead.
@@ -130,7 +130,7 @@ fn opening(_: &Path, name: &str, text: &str) -> Vec<String> {
 
 /// Rule 2.
 fn unfinished(_: &Path, name: &str, text: &str) -> Vec<String> {
-    // Put together here, so that this file does not contain what it looks for.
+    // Put together here, so that this file does not contain the words that it searches for.
     let words = [concat!("TO", "DO"), concat!("FIX", "ME")];
     let has_word = |line: &str, word: &str| {
         line.split(|c: char| !c.is_ascii_alphanumeric() && c != '_')
@@ -219,7 +219,7 @@ fn prose(_: &Path, name: &str, text: &str) -> Vec<String> {
         if width > WIDTH && !is_free {
             problems.push(format!("{name}:{}: {width} columns; prose wraps at {WIDTH}", number + 1));
         }
-        // Code spans have the odd places between backquotes.
+        // Code spans are the odd parts between backquotes.
         let outside: String = line.split('`').step_by(2).collect::<Vec<_>>().join("`").to_lowercase();
         for (phrase, instead) in PHRASES.iter().filter(|(phrase, _)| has_phrase(&outside, phrase)) {
             problems.push(format!("{name}:{}: \"{phrase}\": write {instead}", number + 1));
@@ -237,7 +237,7 @@ fn has_phrase(line: &str, phrase: &str) -> bool {
     })
 }
 
-/// Rule 4. Development dependencies are free: tests may look everywhere.
+/// Rule 4. Development dependencies are exempt: tests may use every crate.
 fn arrows(_: &Path, name: &str, text: &str) -> Vec<String> {
     let below = name
         .strip_prefix("crates/")
@@ -285,7 +285,7 @@ fn forbidden_unsafe(_: &Path, name: &str, text: &str) -> Vec<String> {
         .collect()
 }
 
-/// Rule 6. A file's tests, at its end, are free.
+/// Rule 6. A file's tests, at its end, are exempt.
 fn unpaired(_: &Path, name: &str, text: &str) -> Vec<String> {
     let Some(file) = name.strip_prefix("crates/keyway-region/src/") else {
         return vec![];
@@ -321,7 +321,7 @@ fn unpaired(_: &Path, name: &str, text: &str) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
-    //! Each check is given something broken that it must catch, and something sound that it must let pass.
+    //! Each check gets an input that it must reject, and one that it must accept.
     use super::*;
 
     fn here() -> PathBuf {

@@ -1,4 +1,4 @@
-//! The gate's stages: name, enemy, command. Cheap ones first, so that a slip is reported early.
+//! The stages of the checks: name, what each catches, command. Cheap ones come first, so that a simple mistake is reported early.
 
 use crate::promises;
 use crate::run::{Context, Outcome};
@@ -6,19 +6,19 @@ use crate::sources;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
-/// One stage of the gate.
+/// One stage of the checks.
 pub struct Stage {
-    /// what it is called on the command line
+    /// its name on the command line
     pub name: &'static str,
     /// what it would catch
     pub catches: &'static str,
-    /// runs beside the others from the start: it needs a CPU and no files of theirs
+    /// it runs in parallel with the others from the start: it needs one CPU and none of their files
     pub beside: bool,
     /// does the work
     pub run: fn(&Context<'_>) -> Outcome,
 }
 
-/// The gate, in order.
+/// All stages, in order.
 pub const ALL: &[Stage] = &[
     Stage {
         name: "fmt",
@@ -84,7 +84,7 @@ pub const ALL: &[Stage] = &[
 
 fn fmt(context: &Context<'_>) -> Outcome {
     match context.expect(context.command("cargo", &["fmt", "--all", "--check"])) {
-        // Outside the workspace, because it is built with another toolchain.
+        // Outside the workspace, because it needs another toolchain.
         Outcome::Passed => context.expect(context.command("cargo", &["fmt", "--manifest-path", "fuzz/Cargo.toml", "--check"])),
         other => other,
     }
@@ -110,7 +110,7 @@ fn clippy(context: &Context<'_>) -> Outcome {
     ))
 }
 
-/// Packages every crate that is published, each with the others' versions instead of their paths. Nothing is built or sent.
+/// Packages every crate that is published; each depends on the others by version instead of by path. Nothing is built or uploaded.
 fn package(context: &Context<'_>) -> Outcome {
     let names = match published(context.root) {
         Ok(names) => names,
@@ -146,7 +146,7 @@ fn published(root: &Path) -> std::io::Result<Vec<String>> {
     Ok(names)
 }
 
-/// `--lib`: the program `keyway` would overwrite the library's pages. Links to private items lead somewhere: their pages are made too.
+/// `--lib`: otherwise the program `keyway` would overwrite the library's pages. Pages for private items are made too, so links to them work.
 fn doc(context: &Context<'_>) -> Outcome {
     let mut command = context.command(
         "cargo",
@@ -163,12 +163,12 @@ fn doc(context: &Context<'_>) -> Outcome {
     context.expect(command)
 }
 
-/// Apart from `test`, so that the table tells compiling from running.
+/// A stage of its own, so that the table shows the time of compiling apart from that of `test`.
 fn build(context: &Context<'_>) -> Outcome {
     context.build_all()
 }
 
-/// What the network door promises, tried once more with the event loop of systems that have no io_uring.
+/// The network door's tests, which run a second time with the event loop for systems without io_uring.
 const NETWORK_TESTS: [&str; 8] = [
     "binary", "clients", "frames", "table", "region", "seccomp", "readers", "server",
 ];
@@ -186,7 +186,7 @@ fn test(context: &Context<'_>) -> Outcome {
     if outcome != Outcome::Passed {
         return outcome;
     }
-    // `cargo test` alone takes io_uring where there is one. Of the whole workspace, so that nothing is compiled again.
+    // `cargo test` uses io_uring where the system has it. Run for the whole workspace, so that nothing is compiled again.
     let mut command = tests(&NETWORK_TESTS.map(|name| ["--test", name]).concat());
     command.env("KEYWAY_TESTS_EVENT_LOOP", "epoll");
     match context.expect(command) {
@@ -195,7 +195,8 @@ fn test(context: &Context<'_>) -> Outcome {
     }
 }
 
-/// The region's tests that stop threads before accesses, or have others overtake them there: in a build of their own, which tells of every access.
+/// The region's tests that stop a thread before an access, or let another thread overtake it there. Their build is a separate one, which
+/// reports every access.
 const WATCHED_TESTS: &[&str] = &[
     "test",
     "--quiet",
@@ -219,7 +220,7 @@ fn model(context: &Context<'_>) -> Outcome {
     }
 }
 
-/// Every target for a short while, from its seeds, as many at once as there are CPUs.
+/// Runs every target for a short time, from its seeds, as many in parallel as there are CPUs.
 fn fuzz(context: &Context<'_>) -> Outcome {
     let targets = match fuzz_targets(&context.root.join("fuzz/fuzz_targets")) {
         Ok(targets) if targets.is_empty() => return Outcome::Failed("fuzz/fuzz_targets holds no target".into()),
@@ -256,7 +257,7 @@ fn fuzz(context: &Context<'_>) -> Outcome {
     failed.unwrap_or(Outcome::Passed)
 }
 
-/// One target. What a run discovers stays in the target directory.
+/// Runs one target. Inputs that it discovers stay in the target directory.
 fn fuzz_target(context: &Context<'_>, target: &str) -> Outcome {
     let seconds = std::env::var("KEYWAY_FUZZ_SECONDS").unwrap_or_else(|_| "20".into());
     let found = context.target.join("fuzz-corpus").join(target);
@@ -272,7 +273,7 @@ fn fuzz_target(context: &Context<'_>, target: &str) -> Outcome {
     let mut command = context.command("cargo", &["+nightly", "fuzz", "run", target]);
     let limit = format!("-max_total_time={seconds}");
     command.arg(found).args(kept).args(["--", &limit, "-print_final_stats=1"]);
-    // libFuzzer tells much; what counts is whether it ended well, and then how many inputs it tried.
+    // libFuzzer writes a long log; only its success counts, and how many inputs it tried.
     let log = context.target.join(format!("xtask-fuzz-{target}.log"));
     let outcome = context.logged(log.clone(), command);
     let output = std::fs::read(&log).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! `--region-writers`, `--region-readers`: who may have the region, as a list of users and groups.
+//! `--region-writers`, `--region-readers`: the users and groups that may have the region.
 
 use keyway_server::Allowed;
 use nix::unistd::{Group, User};

@@ -1,10 +1,10 @@
-//! Telling whoever started us that we serve: the shell (`-d`), or a service manager.
+//! Reports that the server is ready to the process that started it: the shell (`-d`), or a service manager.
 //!
-//! `-d`: the program starts itself once more, in the background, and waits until that copy serves.
+//! `-d`: the program starts itself a second time, in the background, and waits until that copy serves.
 //!
-//! A fork in the middle of a program is safe only before threads; a second start always is. The copy knows itself by
-//! [`MARK`] in its environment, and says that it is ready by a line on its standard output, which is a pipe to us: so the
-//! first process ends with success only when clients can connect, and with the copy's exit code if it cannot start.
+//! A fork in the middle of a program is safe only before it has threads; a second start is always safe. The copy recognises itself by
+//! [`MARK`] in its environment. It reports that it is ready by a line on its standard output, which is a pipe to the first process. So
+//! the first process ends with success only when clients can connect, and with the copy's exit code if the copy cannot start.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufRead, BufReader, Write};
@@ -31,7 +31,7 @@ pub(crate) fn start() -> Result<(), Failure> {
     let refused = |error: io::Error| Failure::new(exit::SYSTEM, format_args!("cannot start in the background (-d): {error}"));
     let mut arguments = std::env::args_os();
     let name = arguments.next().unwrap_or_else(|| "keyway".into());
-    // By its own name if that still leads to it, so that ps and pidof show it.
+    // With its own name if that still leads to this program, so that ps and pidof show it.
     let program = std::env::current_exe()
         .ok()
         .filter(|path| path.exists())
@@ -52,13 +52,13 @@ pub(crate) fn start() -> Result<(), Failure> {
     if !line.is_empty() {
         return Ok(());
     }
-    // The copy has said why on the standard error that we share.
+    // The copy has written the reason to standard error, which both processes share.
     let status = child.wait().map_err(refused)?;
     let code = status.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(exit::NO);
     Err(Failure::new(code, "the server did not start in the background (-d)"))
 }
 
-/// Tells systemd that the service is ready (sd_notify(3)), if it asks for that (`Type=notify`).
+/// Reports to systemd that the service is ready (sd_notify(3)), if systemd asks for that (`Type=notify`).
 pub(crate) fn notify_service_manager() {
     let Some(name) = std::env::var_os("NOTIFY_SOCKET") else {
         return;
@@ -73,14 +73,14 @@ pub(crate) fn notify_service_manager() {
     }
 }
 
-/// In the copy: leaves the terminal, and the folder unless core files are to land there.
+/// In the copy: leaves the terminal; also leaves the folder, unless core files are to be written there.
 pub(crate) fn detach(stay: bool) -> io::Result<()> {
     setsid()?;
     if stay { Ok(()) } else { std::env::set_current_dir("/") }
 }
 
-/// In the copy, when it serves: lets go of standard output, and of standard error unless it is to log there, and then says so by this
-/// line. In this order, so that whoever has waited for the line finds the daemon as it stays.
+/// In the copy, when it serves: closes standard output, and also standard error unless the log goes there. Then it writes this line to the
+/// waiting process. In this order, so that after the line the daemon does not change any more.
 pub(crate) fn ready(line: &str, keep_log: bool) -> io::Result<()> {
     let waiting = io::stdout().as_fd().try_clone_to_owned()?;
     let null = OpenOptions::new().read(true).write(true).open("/dev/null")?;
@@ -88,7 +88,7 @@ pub(crate) fn ready(line: &str, keep_log: bool) -> io::Result<()> {
     if !keep_log {
         dup2_stderr(&null)?;
     }
-    // Whoever waited may be gone; the server serves all the same.
+    // The waiting process may have ended; the server serves all the same.
     let _ = writeln!(File::from(waiting), "{line}");
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! `keyway bench`: a command line becomes a plan, progress goes to the terminal, the report to where it is asked for ([`outputs`]).
+//! `keyway bench`: turns a command line into a plan; progress goes to the terminal, the report to the requested outputs ([`outputs`]).
 
 mod outputs;
 
@@ -153,7 +153,7 @@ struct Measuring {
 }
 
 impl Bench {
-    /// Measures, reports, and fails if anything went wrong.
+    /// Measures and reports; fails if a measurement failed.
     pub(crate) fn run(self) -> Result<(), Failure> {
         if let Some(presets) = &self.reproduce {
             return Err(Failure::usage(format_args!(
@@ -174,7 +174,7 @@ impl Bench {
         outputs.deliver(&report, old.as_ref())
     }
 
-    /// What was asked for, cell by cell.
+    /// Measures every cell of the plan.
     fn measure(self) -> Result<Report, Failure> {
         let outputs = self.outputs.clone();
         let plan = self.measuring.plan()?;
@@ -229,7 +229,7 @@ impl Measuring {
         })
     }
 
-    /// Every combination of what was asked for.
+    /// Every combination of the options' values.
     fn cells(&self) -> Result<Vec<Cell>, Failure> {
         if self.is_first_picture() {
             return self.first_picture();
@@ -267,7 +267,7 @@ impl Measuring {
         if paces.is_empty() { vec![Pace::Closed] } else { paces }
     }
 
-    /// The workloads with what was asked for instead of their own.
+    /// The workloads, with the options' values instead of their own.
     fn workloads(&self) -> Result<Vec<Workload>, Failure> {
         if let Some(path) = &self.trace {
             let name = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy();
@@ -299,7 +299,7 @@ impl Measuring {
     }
 
     fn items(&self, workload: &Workload) -> u64 {
-        /// Keys and values may take so much together: more than any CPU's cache, less than any machine's memory.
+        /// Most bytes for keys and values together: more than any CPU's cache, less than any machine's memory.
         const BYTES: f64 = 536_870_912.0;
         const ITEMS: u64 = 100_000;
         let fitting = BYTES / workload.items(1000).mean_len().max(1.0);
@@ -320,7 +320,7 @@ impl Measuring {
         nothing && self.paces() == [Pace::Closed] && self.churn.is_none() && self.memory.is_empty()
     }
 
-    /// What a new user wants to know first.
+    /// The first measurements for a new user.
     fn first_picture(&self) -> Result<Vec<Cell>, Failure> {
         let workload = self.workloads()?.remove(0);
         let items = self.items(&workload);
@@ -354,18 +354,18 @@ impl Measuring {
     }
 }
 
-/// Of the first picture: what the protected library's authors measured, small values, mostly read.
+/// The workload of the first measurements: that of the protected library's authors, small values, mostly reads.
 const FIRST_WORKLOAD: &str = "128b-95";
 
-/// The hidden half of the door `processes`.
+/// The part of the door `processes` that runs in child processes; the command is hidden.
 pub(crate) fn work() -> Result<(), Failure> {
     processes::work(std::io::stdin().lock(), std::io::stdout().lock()).map_err(|error| Failure::new(exit::SYSTEM, error))
 }
 
-/// What is seen of a run: tables as they are complete, and below them, on a terminal, a line that says what happens.
+/// The display of a run: complete tables, and below them, on a terminal, a line with the progress.
 struct Screen {
     begun: Instant,
-    /// how long the whole takes
+    /// expected duration of the whole run
     about: Duration,
     tables: bool,
     line: bool,
@@ -401,7 +401,7 @@ impl Screen {
         }
     }
 
-    /// What comes last.
+    /// Shows the end of the report.
     fn end(&self, report: &Report) {
         print!("{}", report.tail());
         println!("\n{} in all", minutes(self.begun.elapsed()));
@@ -433,7 +433,7 @@ fn command() -> String {
     format!("keyway {}", std::env::args().skip(1).collect::<Vec<_>>().join(" "))
 }
 
-/// Keyway's libmemcached, where `make install` puts it.
+/// The path where `make install` puts Keyway's libmemcached.
 fn installed_dropin() -> Option<PathBuf> {
     let program = std::env::current_exe().ok()?;
     Some(program.parent()?.join("../lib/keyway/libmemcached.so.11")).filter(|path| path.is_file())
@@ -448,7 +448,7 @@ fn product<A: Clone, B: Clone>(a: &[A], b: &[B]) -> Vec<(A, B)> {
 }
 
 fn parse_count(text: &str) -> Result<usize, String> {
-    /// More connections than one address has ports cannot be.
+    /// One address has no more ports than this.
     const MOST: usize = 65_000;
     match text.parse() {
         Ok(n @ 1..=MOST) => Ok(n),

@@ -19,21 +19,21 @@ const ITEMS_PER_STEP: usize = 1024;
 /// Largest item of any region, bytes.
 const ITEM_SIZE_MAX: usize = 1 << 30;
 
-/// A region that is to be looked into.
+/// The region that a command works on.
 pub(crate) struct Which {
     /// `None`: at the default place
     pub(crate) path: Option<PathBuf>,
     pub(crate) owners: Owners,
 }
 
-/// Opens the region, without ever creating one: that is not what someone means who wants
-/// to look into it.
+/// Opens the region, but never creates one: a user who wants to look into a region does not
+/// want a new one.
 fn open(which: Which) -> Result<Cache, Failure> {
     let path = which.path.unwrap_or_else(|| place::default_path(place::DEFAULT_PORT));
     let options = Options {
         existing_only: true,
         owners: which.owners,
-        // As large as the region allows: a server's own limit is the server's business.
+        // The largest possible; a server may have a lower limit, which does not matter here.
         item_size_max: ITEM_SIZE_MAX,
         ..Options::default()
     };
@@ -46,13 +46,13 @@ fn session(cache: &Cache) -> Result<Session, Failure> {
 
 fn written(result: std::io::Result<()>) -> Result<(), Failure> {
     match result {
-        // Whoever reads has had enough, as in `keyway keys | head`.
+        // The reader has closed the pipe, as in `keyway keys | head`.
         Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
         result => result.map_err(|error| Failure::new(exit::SYSTEM, format_args!("cannot write: {error}"))),
     }
 }
 
-/// Prints the value of `key`, and nothing else; a line end follows on a terminal.
+/// Prints the value of `key` and nothing else; on a terminal, followed by a line end.
 pub(crate) fn get(region: Which, key: &str) -> Result<(), Failure> {
     let cache = open(region)?;
     let mut value = Vec::new();
@@ -66,7 +66,7 @@ pub(crate) fn get(region: Which, key: &str) -> Result<(), Failure> {
     written(out.write_all(&value).and_then(|()| out.flush()))
 }
 
-/// Stores `value`, or standard input if there is none.
+/// Stores `value`, or standard input if it is `None`.
 pub(crate) fn set(region: Which, key: &str, value: Option<String>, ttl_s: i64, flags: u32) -> Result<(), Failure> {
     let cache = open(region)?;
     let mut bytes = Vec::new();
@@ -99,7 +99,7 @@ pub(crate) fn delete(region: Which, key: &str) -> Result<(), Failure> {
     }
 }
 
-/// Prints every key, one a line; bytes that are no printable ASCII as `\xNN`.
+/// Prints every key, one per line; bytes other than printable ASCII as `\xNN`.
 pub(crate) fn keys(region: Which) -> Result<(), Failure> {
     let cache = open(region)?;
     let mut session = session(&cache)?;
@@ -117,7 +117,7 @@ pub(crate) fn keys(region: Which) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Prints every item as the `set` command that stores it again, so that a dump can be sent to a server.
+/// Prints every item as the `set` command that would store it, so that a dump can be sent to a server.
 pub(crate) fn dump(region: Which) -> Result<(), Failure> {
     let cache = open(region)?;
     let mut session = session(&cache)?;
@@ -132,9 +132,9 @@ pub(crate) fn dump(region: Which) -> Result<(), Failure> {
                 continue;
             }
             let mut value = Vec::new();
-            // Gone since the walk saw it: not dumped.
+            // Deleted since the walk found it: not dumped.
             let Some(item) = session.get(&key, &mut value) else { continue };
-            // A Unix time, not a time left: it stays right however late the dump is loaded, and however long it is.
+            // A Unix time and not the time left: it stays right whenever the dump is loaded, and however far away it is.
             let exptime = item.ttl_s.map_or(0, |ttl_s| session.now_unix_s() + i64::from(ttl_s));
             let arguments = format!(" {} {exptime} {} noreply\r\n", item.flags, value.len());
             let command = [b"set ", &key[..], arguments.as_bytes(), &value, b"\r\n"].concat();
@@ -146,7 +146,7 @@ pub(crate) fn dump(region: Which) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Prints what the region is, and what was counted since it was made.
+/// Prints a region's properties, and its counters since it was made.
 pub(crate) fn stats(region: Which) -> Result<(), Failure> {
     let cache = open(region)?;
     let (info, counters) = (cache.info(), cache.counters());
@@ -217,7 +217,7 @@ pub(crate) fn copy(from: Which, to: &Path, force: bool) -> Result<(), Failure> {
         Err(error) => {
             cache.close();
             if matches!(error, CopyError::Interrupted { .. }) {
-                // As if it had never been caught: who started this program sees which signal ended it.
+                // The signal's default action, so that the parent process sees which signal ended this program.
                 let signal = i32::try_from(asked_to_end.load(Relaxed)).unwrap_or(SIGTERM);
                 let _ = signal_hook::low_level::emulate_default_handler(signal);
             }
@@ -238,7 +238,7 @@ pub(crate) fn copy(from: Which, to: &Path, force: bool) -> Result<(), Failure> {
     written(std::io::stdout().write_all(line.as_bytes()))
 }
 
-/// The signal by which this program is asked to end, from now on; 0: none yet. One that it was started to ignore (nohup(1)) is ignored.
+/// From now on, the signal that has asked this program to end; 0: none yet. A signal that was ignored when it started (nohup(1)) stays ignored.
 fn asked_to_end() -> std::io::Result<Arc<AtomicUsize>> {
     let asked = Arc::new(AtomicUsize::new(0));
     for signal in [SIGHUP, SIGINT, SIGTERM].into_iter().filter(|signal| !is_ignored(*signal)) {
@@ -256,8 +256,8 @@ fn is_ignored(signal: i32) -> bool {
     mask >> (signal - 1) & 1 == 1
 }
 
-/// Verifies every invariant; prints a summary and everything that is wrong. Of a region that other processes have attached only what
-/// holds at any moment is verified, and that is said.
+/// Verifies every invariant; prints a summary and every error. If other processes have the region attached, it verifies only what
+/// holds at any moment, and says so.
 pub(crate) fn check(which: Which) -> Result<(), Failure> {
     let shown = which.path.as_deref().unwrap_or(Path::new("")).display().to_string();
     let cache = open(which)?;
@@ -271,7 +271,7 @@ pub(crate) fn check(which: Which) -> Result<(), Failure> {
         }
     });
     let count = report.problems.len() + report.unlisted;
-    // Another process may have come meanwhile, and what it was in the middle of is no damage.
+    // Another process may have attached meanwhile; its unfinished operations look like errors.
     if count > 0 && others(&cache) > 0 {
         return check_in_use(&cache, &shown);
     }
@@ -302,7 +302,7 @@ fn others(cache: &Cache) -> usize {
     cache.processes().saturating_sub(usize::from(!cache.is_reader()))
 }
 
-/// Reads every item as any reader does. The region's superblock and layout were verified when it was opened.
+/// Reads every item as a client does. The region's superblock and layout were verified when it was opened.
 fn check_in_use(cache: &Cache, shown: &str) -> Result<(), Failure> {
     let mut session = session(cache)?;
     let damaged_before = cache.counters().corrupt;
@@ -312,7 +312,7 @@ fn check_in_use(cache: &Cache, shown: &str) -> Result<(), Failure> {
         cursor = session.walk(from, ITEMS_PER_STEP, |key, _| keys.push(key.to_vec()));
         for key in keys {
             value.clear();
-            // Without a bump: a check does not count as an access. An item that was deleted since the walk saw it is no damage.
+            // Without a bump: a check does not count as an access. An item that was deleted since the walk found it is no error.
             let how = Get {
                 value: true,
                 no_bump: true,

@@ -6,7 +6,7 @@ use std::time::Duration;
 use keyway_server::EventLoop;
 use nix::sched::CpuSet;
 
-/// The CPUs that `text` names, in its order.
+/// The CPUs that `text` lists, in its order.
 pub(crate) fn parse(text: &str) -> Result<Vec<usize>, String> {
     let mut cpus = Vec::new();
     for part in text.split(',') {
@@ -36,7 +36,7 @@ pub(crate) fn set(cpus: &[usize]) -> Result<CpuSet, nix::errno::Errno> {
 /// Where the kernel describes NUMA nodes (Documentation/ABI/stable/sysfs-devices-node).
 pub(crate) const NODES: &str = "/sys/devices/system/node";
 
-/// The NUMA nodes that these CPUs are of, in order; none where the kernel describes none.
+/// The NUMA nodes of these CPUs, in order; none if the kernel describes none.
 pub(crate) fn nodes(described_in: &Path, cpus: &[usize]) -> Vec<usize> {
     let Ok(folders) = std::fs::read_dir(described_in) else {
         return Vec::new();
@@ -46,7 +46,7 @@ pub(crate) fn nodes(described_in: &Path, cpus: &[usize]) -> Vec<usize> {
         .flatten()
         .filter_map(|folder| {
             let node = folder.file_name().to_str()?.strip_prefix("node")?.parse().ok()?;
-            // A node of memory alone has an empty list.
+            // A node that has only memory has an empty list.
             let list = std::fs::read_to_string(folder.path().join("cpulist")).ok()?;
             has_any(&list).then_some(node)
         })
@@ -55,7 +55,7 @@ pub(crate) fn nodes(described_in: &Path, cpus: &[usize]) -> Vec<usize> {
     nodes
 }
 
-/// The event loop of this name.
+/// The event loop with this name.
 pub(crate) fn parse_event_loop(text: &str) -> Result<EventLoop, String> {
     [EventLoop::Auto, EventLoop::Epoll, EventLoop::IoUring]
         .into_iter()
@@ -63,7 +63,7 @@ pub(crate) fn parse_event_loop(text: &str) -> Result<EventLoop, String> {
         .ok_or_else(|| format!("{text:?} is none of auto, epoll, io_uring"))
 }
 
-/// Microseconds, at most a second of them.
+/// Microseconds, at most a second.
 pub(crate) fn parse_busy_poll(text: &str) -> Result<Duration, String> {
     match text.parse::<u64>() {
         Ok(us @ 0..=1_000_000) => Ok(Duration::from_micros(us)),

@@ -1,5 +1,5 @@
-//! `keyway exec`: starts a program that cannot get past the gate by the known ways. Here it is seen that the program can be
-//! hardened at all; the rest is done in it, before its `main` (`keyway-harden`).
+//! `keyway exec`: starts a program that cannot open the gate by any of the known ways. This file checks that the program can be
+//! hardened at all; the program does the rest itself, before its `main` (`keyway-harden`).
 
 use crate::exit::{self, Failure};
 use keyway_harden::spec::{LIBRARY, PRELOAD, PRELOAD_BEFORE, Spec};
@@ -10,7 +10,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// What `--help` says below the options.
+/// The text that `--help` shows below the options.
 pub(crate) const HELP: &str = "\
 libkeyway is preloaded and attaches the region before PROGRAM's main. PROGRAM's own keyway_open() of the same place returns that cache.
 If the program's cache is in another library, name it by --library: the drop-in (libmemcached.so.11), the Python package's module
@@ -34,12 +34,12 @@ Examples:
   keyway exec --region /run/cache/region --library /usr/local/lib/keyway/libmemcached.so.11 -- php worker.php
   keyway exec --region-socket /run/keyway.region --strict-scan -- ./my-program";
 
-/// How many scripts may start each other's interpreters (execve(2) allows four).
+/// The longest chain of scripts whose interpreters are scripts again (execve(2) allows four).
 const SCRIPTS: usize = 4;
-/// Names of the library, beside this program or in the folder for libraries that belongs to it.
+/// Names of the library, beside this program or in the library folder that belongs to it.
 const LIBRARIES: [&str; 4] = ["../lib/libkeyway.so.0", "libkeyway.so.0", "libkeyway.so", "libkeyway_capi.so"];
 
-/// Starts the program in this one's place; comes back only if that is impossible.
+/// Replaces this process by the program; returns only if that is impossible.
 pub(crate) fn run(spec: &Spec, library: Option<PathBuf>, program: &[OsString]) -> Failure {
     match command(spec, library, program) {
         Ok(mut command) => {
@@ -84,7 +84,7 @@ fn command(spec: &Spec, library: Option<PathBuf>, program: &[OsString]) -> Resul
     if let Some(before) = &before {
         command.env(PRELOAD_BEFORE, before);
     }
-    // A program that has the cache in itself hardens itself.
+    // A program that contains the cache hardens itself.
     if !is_same(&library, &path) {
         let mut preload = library.into_os_string();
         if let Some(before) = before {
@@ -96,7 +96,7 @@ fn command(spec: &Spec, library: Option<PathBuf>, program: &[OsString]) -> Resul
     Ok(command)
 }
 
-/// The program that a shell would start.
+/// The program that a shell would start for this name.
 fn on_path(name: &OsString) -> Option<PathBuf> {
     let direct = Path::new(name);
     let is_program = |path: &Path| path.is_file() && path.metadata().is_ok_and(|meta| meta.permissions().mode() & 0o111 != 0);
@@ -109,7 +109,7 @@ fn on_path(name: &OsString) -> Option<PathBuf> {
         .find(|path| is_program(path))
 }
 
-/// The library that was installed, or built, with this program.
+/// The library that was installed or built with this program.
 fn beside() -> Result<PathBuf, Failure> {
     let own = std::env::current_exe().map_err(|e| Failure::new(exit::SYSTEM, e))?;
     let folder = own.parent().unwrap_or(Path::new("/"));
@@ -125,7 +125,7 @@ fn beside() -> Result<PathBuf, Failure> {
         })
 }
 
-/// Whether a file has the code in it that is to run before `main`: it has the name of the variable that it reads.
+/// Whether a file contains the code that runs before `main`: it contains the name of the variable that this code reads.
 fn has_cache(library: &Path) -> bool {
     let name = LIBRARY.as_bytes();
     std::fs::read(library).is_ok_and(|bytes| bytes.windows(name.len()).any(|window| window == name))
@@ -136,7 +136,7 @@ fn is_same(one: &Path, other: &Path) -> bool {
     identity(one).is_some() && identity(one) == identity(other)
 }
 
-/// Whether the dynamic loader would preload a library for this program: otherwise it would run as if nothing had been asked.
+/// Whether the dynamic loader would preload a library for this program. If not, the program would run without being hardened.
 fn can_be_hardened(path: &Path) -> Result<(), String> {
     let mut path = path.to_path_buf();
     for _ in 0..SCRIPTS {
@@ -165,7 +165,7 @@ enum Kind {
     Other,
 }
 
-/// What a file begins with (elf(5); execve(2), "Interpreter scripts").
+/// The kind of a file, by its first bytes (elf(5); execve(2), "Interpreter scripts").
 fn kind(head: &[u8]) -> Kind {
     if let Some(line) = head.strip_prefix(b"#!") {
         let line = line.split(|b| *b == b'\n').next().unwrap_or_default();

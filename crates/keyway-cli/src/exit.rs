@@ -2,17 +2,17 @@
 
 use std::fmt;
 
-/// Done.
+/// Success.
 pub(crate) const DONE: u8 = 0;
-/// The answer is no: the key is absent, `check` found something, the server could not start or ended badly.
+/// Failure: the key is absent, `check` found an error, the server could not start or ended with an error.
 pub(crate) const NO: u8 = 1;
 /// The region cannot be opened.
 pub(crate) const NO_REGION: u8 = 2;
-/// `check` found nothing wrong in a region that is in use, of which not everything can be verified.
+/// `check` found no error in a region that is in use, of which not everything can be verified.
 pub(crate) const IN_USE: u8 = 3;
-/// The command line is wrong, or asks for something that Keyway does not have (sysexits.h, EX_USAGE).
+/// The command line is wrong, or asks for a feature that Keyway does not have (sysexits.h, EX_USAGE).
 pub(crate) const USAGE: u8 = 64;
-/// The user to become does not exist (EX_NOUSER).
+/// The user to switch to does not exist (EX_NOUSER).
 pub(crate) const NO_USER: u8 = 67;
 /// The system refused something (EX_OSERR).
 pub(crate) const SYSTEM: u8 = 71;

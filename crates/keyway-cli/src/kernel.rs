@@ -1,4 +1,4 @@
-//! `keyway kernel`: putting the kernel door's program on interfaces, and pinning it, as a step of its own for somebody who may; the server
+//! `keyway kernel`: attaches the kernel door's program to interfaces and pins it, as a separate step for a privileged user; the server
 //! then needs no capability.
 
 use std::path::PathBuf;
@@ -117,7 +117,7 @@ impl Attach {
         door.pin(folder, user).map_err(|error| refused(error.to_string()))?;
         for (name, number) in self.interfaces.iter().zip(numbers) {
             if let Err(error) = door.attach_for_good(folder, number) {
-                // All or nothing.
+                // Either all interfaces or none.
                 let _ = unpin(folder);
                 return Err(refused(format!("{name}: {error}")));
             }

@@ -1,8 +1,8 @@
-//! Listening addresses as people write them.
+//! Listening addresses on a command line.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
 
-/// The addresses of `text`: an IPv4 or IPv6 address, a name, or `*`, and perhaps a port after a colon (IPv6 in brackets then).
+/// The addresses of `text`: an IPv4 or IPv6 address, a name, or `*`, optionally with a colon and a port (IPv6 then in brackets).
 /// Port 0 means "do not listen": no address at all.
 pub(crate) fn parse(text: &str, default_port: u16) -> Result<Vec<SocketAddr>, String> {
     let (host, port) = split(text, default_port)?;
@@ -23,7 +23,7 @@ pub(crate) fn parse(text: &str, default_port: u16) -> Result<Vec<SocketAddr>, St
     Ok(addresses)
 }
 
-/// All interfaces, in both families.
+/// All interfaces, in both address families.
 pub(crate) fn everywhere(port: u16) -> Vec<SocketAddr> {
     vec![
         SocketAddr::from((Ipv4Addr::UNSPECIFIED, port)),

@@ -1,4 +1,4 @@
-//! The log: one line a record on standard error, `2026-11-22T18:27:39.123Z warning: …`: when, how grave, and what. Times are UTC.
+//! The log: one line per record on standard error, `2026-11-22T18:27:39.123Z warning: …`: time (UTC), level, text.
 
 use std::io::Write;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -12,7 +12,7 @@ impl log::Log for Logger {
 
     fn log(&self, record: &log::Record<'_>) {
         let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        // In one write, so that lines of several threads do not mix. Standard error may be gone, and there is nobody to tell.
+        // In one write, so that lines of several threads do not mix. If standard error is closed, the error cannot be reported.
         let _ = std::io::stderr().write_all(line(since_epoch, record.level(), &record.args()).as_bytes());
     }
 
@@ -33,8 +33,8 @@ fn line(since_epoch: Duration, level: log::Level, text: &dyn std::fmt::Display) 
     format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{ms:03}Z {level}: {text}\n")
 }
 
-/// The day so many days after 1970-01-01 in the Gregorian calendar: year, month, day. Years begin in March here, so that the day that
-/// leap years add is their last one, and 400 of them have 146,097 days.
+/// Year, month and day of the Gregorian calendar, this many days after 1970-01-01. Here a year begins in March, so that the day of a
+/// leap year is its last one, and 400 years have 146,097 days.
 fn date(days: u64) -> (u64, u64, u64) {
     let days = days + 719_468;
     let (era, day_of_era) = (days / 146_097, days % 146_097);

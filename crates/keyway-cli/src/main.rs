@@ -1,6 +1,6 @@
-//! `keyway`: runs a Keyway cache, and inspects one. Wiring only: every rule is the server's or the library's.
+//! `keyway`: runs a Keyway cache, and inspects one. It only connects the other crates: every rule is the server's or the library's.
 //!
-//! This is the one crate that prints; exit codes are in [`exit`].
+//! This is the only crate that prints; exit codes are in [`exit`].
 
 #![allow(
     clippy::print_stdout,
@@ -426,7 +426,7 @@ impl Serve {
     }
 }
 
-/// A rate: answers in a second, and how many at once after a pause.
+/// A rate: answers per second, and how many at once after a pause.
 fn parse_rate(text: &str) -> Result<(u32, u32), String> {
     let (rate, burst) = text.split_once(':').unwrap_or((text, text));
     match (rate.parse(), burst.parse()) {
@@ -466,7 +466,7 @@ fn main() -> ExitCode {
 fn run() -> Result<(), Failure> {
     let mut arguments = std::env::args_os();
     let name = arguments.next().unwrap_or_default();
-    // A link named memcached makes this program a drop-in for those who cannot change a command line.
+    // Started through a link named memcached, this program takes memcached's options, for users who cannot change the command line.
     if Path::new(&name).file_name().is_some_and(|name| name == "memcached") {
         return memcached_main(arguments);
     }

@@ -1,10 +1,10 @@
 //! memcached's own command line, so that units, scripts and test harnesses keep working: `keyway memcached …`, or this program
 //! under the name `memcached`.
 //!
-//! The rules are getopt_long(3)'s: bundled flags (`-vvd`), attached values (`-m64`), `--name=value`, names cut short where that
-//! is unambiguous. What an option means to memcached it means here; [`OPTIONS`] has them all. What Keyway does not have is
-//! refused by name, what means nothing to it is taken and ignored, and an unknown `-o` warns, because configurations carry
-//! flags of all ages.
+//! The rules are those of getopt_long(3): bundled flags (`-vvd`), attached values (`-m64`), `--name=value`, names shortened as long as
+//! they are unambiguous. An option means the same as in memcached; [`OPTIONS`] has them all. An option for a feature that Keyway
+//! does not have is refused with its name, and one without a meaning here is accepted and ignored. An unknown `-o` causes a warning only,
+//! because configurations contain flags of all versions.
 
 use std::ffi::OsString;
 use std::net::SocketAddr;
@@ -136,7 +136,7 @@ const OPTIONS: [(char, &str, Value, &str); 37] = [
     ('N', "napi-ids", Value::Yes, "ignored"),
 ];
 
-/// `-o` names that mean nothing to a store without slabs, LRU lists, crawlers or a resizable hash table.
+/// `-o` names without a meaning in a store that has no slabs, LRU lists, crawlers or resizable hash table.
 const WITHOUT_MEANING: [&str; 33] = [
     "hashpower",
     "no_hashexpand",
@@ -173,14 +173,14 @@ const WITHOUT_MEANING: [&str; 33] = [
     "modern",
 ];
 
-/// What a command line asks for.
+/// What a command line asks for: to serve, or to print a text.
 #[derive(Debug)]
 pub(crate) enum Asked {
     Serve(Box<Plan>),
     Print(String),
 }
 
-/// Reads the arguments that follow the program's name.
+/// Parses the arguments that follow the program's name.
 pub(crate) fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Asked, Failure> {
     let mut reading = Reading::default();
     for (letter, value) in options(arguments, &mut reading.plan.warnings)? {
@@ -208,7 +208,7 @@ fn help() -> String {
     text
 }
 
-/// Arguments into letters and values, as getopt_long does.
+/// Splits arguments into letters and values, as getopt_long does.
 fn options(arguments: impl IntoIterator<Item = OsString>, warnings: &mut Vec<String>) -> Result<Vec<(char, String)>, Failure> {
     let mut found = Vec::new();
     let mut arguments = arguments.into_iter().map(|argument| {
@@ -281,7 +281,7 @@ fn long_option(name: &str) -> Result<(char, Value), Failure> {
     }
 }
 
-/// The command line so far.
+/// The command line as far as it has been parsed.
 struct Reading {
     plan: Plan,
     /// -1: any free port
@@ -379,7 +379,7 @@ impl Reading {
                     self.take_extended(part)?;
                 }
             }
-            // What has no meaning here: -f, -n, -N.
+            // Options without a meaning here: -f, -n, -N.
             _ => {}
         }
         Ok(())
@@ -445,15 +445,15 @@ impl Reading {
         if self.plan.config.auth_file.is_some() && self.plan.config.protocol == Protocol::Binary {
             return Err(Failure::usage("-Y with -B binary: a login is a line of text; leave one out"));
         }
-        // memcached listens on a Unix socket instead of TCP. Here both can be live, but only when both are asked for: a
-        // second server on one machine would otherwise fight for the port, and a private cache become public.
+        // memcached listens on a Unix socket instead of TCP. Keyway can do both, but only if both are requested: otherwise a
+        // second server on one machine would compete for the port, and a private cache would become public.
         let tcp_is_off = self.socket.is_some() && !self.port_given && self.addresses.is_empty();
         if self.udp_port != 0 && !self.port_given {
             self.port = self.udp_port;
         }
         if !tcp_is_off {
             self.plan.config.tcp = self.addresses(self.port)?;
-            // Without -l, memcached is content with the family of addresses that is free.
+            // Without -l, memcached accepts that only one address family is free.
             self.plan.config.tcp_where_free = self.addresses.is_empty();
         }
         if self.udp_port != 0 {
@@ -467,7 +467,7 @@ impl Reading {
                 .push("UDP (-U) answers this machine only; -o udp_allow=<network> names others".to_owned());
         }
         if self.port == -1 && self.plan.place.is_none() {
-            // A port that is new at each start has no region to come back to.
+            // With a new port at each start there is no region to reopen.
             self.plan.place = Some(keyway::Place::Memfd);
         }
         self.plan.config.may_listen_nowhere = true;
@@ -486,10 +486,10 @@ impl Reading {
         Ok(self.plan)
     }
 
-    /// What `-l` comes to with this port, which 0 turns off.
+    /// The addresses of `-l` with this port; 0 turns them off.
     fn addresses(&self, port: i32) -> Result<Vec<SocketAddr>, Failure> {
         let any_port = port == -1;
-        // 1 stands in for "any" until all addresses are known: 0 means off to the parser.
+        // 1 is a placeholder for "any" until all addresses are known, because 0 means "off" to the parser.
         let port = if any_port { 1 } else { u16::try_from(port).unwrap_or(0) };
         let mut addresses = Vec::new();
         for text in &self.addresses {
@@ -511,7 +511,7 @@ impl Reading {
     }
 }
 
-/// Takes `proto[…]:` and `tag[…]:` off a listener of memcached 1.6.
+/// Removes `proto[…]:` and `tag[…]:` from a listener of memcached 1.6.
 fn without_prefixes(mut text: &str) -> Result<&str, Failure> {
     for tls in ["notls:", "btls:", "mtls:"] {
         if text.starts_with(tls) {
@@ -616,7 +616,7 @@ mod tests {
 
     #[test]
     fn real_command_lines_of_the_wild() {
-        // Debian's unit, a container image, and a configuration of the 1.4 days.
+        // Debian's unit, a container image, and a configuration from memcached 1.4.
         let debian = plan("-m 64 -p 11211 -u memcache -l 127.0.0.1 -l ::1 -P /var/run/memcached/memcached.pid");
         assert_eq!(debian.user.as_deref(), Some("memcache"));
         assert_eq!(

@@ -7,7 +7,7 @@ use nix::unistd::geteuid;
 
 use crate::exit::{self, Failure};
 
-/// The folder of default places: memory that survives a process, on every Linux.
+/// The folder of default places: memory that outlives a process, present on every Linux.
 const SHARED_MEMORY: &str = "/dev/shm";
 /// memcached's port.
 pub(crate) const DEFAULT_PORT: u16 = 11211;
@@ -40,8 +40,8 @@ pub(crate) fn parse(text: &str) -> Result<Place, String> {
     }
 }
 
-/// Opens a region whose largest item may be as large as half of it. A region has whole segments, so half of it may be a
-/// little less than half of what was asked for: items up to `slack` bytes smaller than asked are then good enough.
+/// Opens a region whose largest item may be as large as half of it. A region consists of whole segments, so half of it may be a
+/// little less than half of the requested size. An item size up to `slack` bytes smaller than requested is then accepted.
 pub(crate) fn open(place: &Place, options: &Options, slack: usize) -> Result<Cache, Failure> {
     let opened = match Cache::open(place, options) {
         Err(OpenError::ItemSize { asked, most, .. }) if asked > most && asked - most <= slack => {

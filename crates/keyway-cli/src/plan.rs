@@ -1,4 +1,4 @@
-//! A server as a command line describes it, and running it: `keyway serve` and `keyway memcached` both end here.
+//! A server as the command line describes it, and running it: `keyway serve` and `keyway memcached` both use this.
 
 use std::fs::File;
 use std::io::Write;
@@ -16,13 +16,13 @@ use nix::unistd::{Pid, User, geteuid, setgid, setgroups, setuid};
 use crate::exit::{self, Failure};
 use crate::{background, cpus, place};
 
-/// Descriptors that a server needs besides its connections: sockets, polls, regions, standard streams, and some to spare.
+/// Descriptors that a server needs besides its connections: sockets, polls, regions, standard streams, and a reserve.
 const DESCRIPTORS_SPARE: u64 = 64;
 
-/// A largest item of half the memory may become smaller by this share of it, as the memory is cut into segments.
+/// A largest item of half the memory may become smaller by this fraction, because the memory is divided into segments.
 const ITEM_SIZE_SLACK: usize = 64;
 
-/// A server to be, and what its process does before.
+/// A server that is to start, and what its process does before.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Plan {
     pub(crate) config: Config,
@@ -31,13 +31,13 @@ pub(crate) struct Plan {
     pub(crate) options: Options,
     pub(crate) daemon: bool,
     pub(crate) pid_file: Option<PathBuf>,
-    /// who to become, if root
+    /// the user to switch to, if this process is root
     pub(crate) user: Option<String>,
     pub(crate) lock_memory: bool,
     pub(crate) core_dumps: bool,
-    /// give up, once it serves, what serving does not take
+    /// once it serves, give up all rights that serving does not need
     pub(crate) sandbox: bool,
-    /// what to say on standard error once the log is open
+    /// warnings for standard error, once the log is open
     pub(crate) warnings: Vec<String>,
 }
 
@@ -45,7 +45,7 @@ pub(crate) struct Plan {
 const CONNECTION_MEMORY_MIN: usize = 4 << 20;
 
 impl Plan {
-    /// Refuses a largest item above half of the memory, by the names of their options.
+    /// Refuses a largest item above half of the memory; the error names both options.
     pub(crate) fn check_item_size(&self, item_option: &str, memory_option: &str) -> Result<(), Failure> {
         let (item, memory) = (self.options.item_size_max, self.options.memory);
         if item as u64 <= memory / 2 {
@@ -57,7 +57,7 @@ impl Plan {
         )))
     }
 
-    /// Refuses memory for connections in which a few of the largest items do not find room at a time.
+    /// Refuses memory for connections in which a few of the largest items do not fit at the same time.
     pub(crate) fn check_connection_memory(&self, option: &str, item_option: &str) -> Result<(), Failure> {
         let (item, memory) = (self.options.item_size_max, self.config.connection_memory);
         let least = CONNECTION_MEMORY_MIN.max(item.saturating_mul(4));
@@ -69,7 +69,7 @@ impl Plan {
         )))
     }
 
-    /// Serves until told to stop.
+    /// Serves until it is asked to stop.
     pub(crate) fn run(mut self) -> Result<(), Failure> {
         if self.daemon {
             if !background::is_child() {
@@ -91,7 +91,7 @@ impl Plan {
             log::warn!("cannot lock memory (-k): {error}; raise the limit of locked memory (ulimit -l)");
         }
         self.take_cpus();
-        // Before the region is opened, made or given more memory: a server that cannot start leaves it as it is.
+        // Before the region is opened, made or enlarged: a server that cannot start leaves it unchanged.
         let refused = |error| Failure::new(exit::SYSTEM, error);
         let sockets = Sockets::bind(&self.config).map_err(refused)?;
         let cache = self.open_region()?;
@@ -124,7 +124,7 @@ impl Plan {
         }
     }
 
-    /// From here on the process can do what serving takes, and no more. What an old kernel cannot do is said and done without.
+    /// From here on the process can only do what serving needs. If an old kernel lacks a feature, that is logged and the server continues.
     fn confine(&self, server: &Server) {
         let whole = |path: &Path| std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
         let sockets = self.config.unix.iter().map(|socket| socket.path.as_path());
@@ -155,7 +155,7 @@ impl Plan {
         }
     }
 
-    /// A daemon leaves its folder, so that file systems can be unmounted; relative paths are made whole before.
+    /// A daemon leaves its folder, so that file systems can be unmounted; relative paths become absolute first.
     fn become_daemon(&mut self) -> Result<(), Failure> {
         let whole = |path: &mut PathBuf| {
             if let Ok(absolute) = std::path::absolute(&*path) {
@@ -175,7 +175,7 @@ impl Plan {
         background::detach(self.core_dumps).map_err(|error| Failure::new(exit::SYSTEM, error))
     }
 
-    /// Runs on the workers' CPUs from here on, and has the region's memory come from all of their NUMA nodes in turn (numa(7)).
+    /// From here on, runs on the workers' CPUs and interleaves the region's memory over all their NUMA nodes (numa(7)).
     fn take_cpus(&self) {
         if self.config.cpus.is_empty() {
             return;
@@ -195,7 +195,7 @@ impl Plan {
             None => Place::Path(self.default_path()),
         };
         self.config.region = place.to_string();
-        // A server's own code makes no stray pointers (it has no `unsafe`), and would pay for the gate at each request.
+        // The server's own code makes no stray pointers (it has no `unsafe`), so the gate would only cost time at each request.
         let options = Options {
             gate: Gate::Off,
             server: true,
@@ -213,7 +213,7 @@ impl Plan {
                 "region {name} has slots for {has} threads, not the requested {asked}: their number does not change after a region is made (--sessions)"
             );
         }
-        // A region has whole segments, so what was asked for and what it has are never quite the same.
+        // A region consists of whole segments, so its size is never exactly the requested one.
         if info.warm && info.limit_bytes.saturating_sub(self.options.memory) > self.options.memory / 16 {
             let (limit, wanted) = (size_text(info.limit_bytes), size_text(self.options.memory));
             let name = &self.config.region;
@@ -241,7 +241,7 @@ fn allow_core_dumps() -> Result<(), Failure> {
         .map_err(refused)
 }
 
-/// Lets the process have a descriptor for each connection allowed.
+/// Raises the limit so that the process can have a descriptor for each allowed connection.
 fn raise_descriptor_limit(connections_max: usize) {
     let wanted = u64::try_from(connections_max)
         .unwrap_or(u64::MAX)
@@ -268,14 +268,14 @@ fn become_user(name: &str) -> Result<(), Failure> {
     let user = user.ok_or_else(|| Failure::new(exit::NO_USER, format_args!("cannot become user {name} (-u): no such user")))?;
     let refused = |error| Failure::new(exit::SYSTEM, format_args!("cannot become user {name} (-u): {error}"));
     match setgroups(&[user.gid]) {
-        // Containers may forbid this to a process that has no groups to give up.
+        // In a container this may be forbidden to a process that has no groups to give up.
         Ok(()) | Err(nix::errno::Errno::EPERM) => {}
         Err(error) => return Err(refused(error)),
     }
     setgid(user.gid).and_then(|()| setuid(user.uid)).map_err(refused)
 }
 
-/// Tells the ports to whoever started us with port -1, the way that memcached does, which test harnesses rely on.
+/// Writes the ports to a file for the process that started this one with port -1, as memcached does for test harnesses.
 fn write_port_file(tcp: &[SocketAddr], udp: &[SocketAddr]) {
     let Some(path) = std::env::var_os("MEMCACHED_PORT_FILENAME").map(PathBuf::from) else {
         return;
@@ -289,14 +289,14 @@ fn write_port_file(tcp: &[SocketAddr], udp: &[SocketAddr]) {
             address.port()
         ));
     }
-    // Written aside and renamed, so that whoever waits for it never reads half.
+    // Written to a temporary file and renamed, so that a process that waits for the file never reads half of it.
     let aside = path.with_extension("lck");
     if let Err(error) = std::fs::write(&aside, lines).and_then(|()| std::fs::rename(&aside, &path)) {
         log::warn!("cannot write {}: {error}", path.display());
     }
 }
 
-/// The file with our process id, removed when this is dropped.
+/// The file with this process's id, removed when this is dropped.
 struct PidFile(PathBuf);
 
 impl PidFile {

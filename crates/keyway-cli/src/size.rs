@@ -1,7 +1,7 @@
-//! Sizes as people write them: `64`, `64m`, `1g`, `512k`.
+//! Sizes on a command line: `64`, `64m`, `1g`, `512k`.
 
 /// Bytes of `text`: a whole number and a unit, `k`, `m`, `g` or `t` (powers of 1024, either case, `b` or `ib` may follow), or
-/// `b`; without a unit the number counts `default_unit` bytes.
+/// `b`; without a unit the number is in units of `default_unit` bytes.
 pub(crate) fn parse(text: &str, default_unit: u64) -> Result<u64, String> {
     let text = text.trim();
     let digits = text.len() - text.trim_start_matches(|c: char| c.is_ascii_digit()).len();
@@ -22,12 +22,12 @@ pub(crate) fn parse(text: &str, default_unit: u64) -> Result<u64, String> {
         .ok_or_else(|| format!("\"{text}\" is more bytes than a 64-bit number counts"))
 }
 
-/// As [`parse`]; a plain number counts MiB, as memcached's `-m`.
+/// As [`parse`]; a plain number is in MiB, as for memcached's `-m`.
 pub(crate) fn parse_mebibytes(text: &str) -> Result<u64, String> {
     parse(text, 1 << 20)
 }
 
-/// As [`parse`]; a plain number counts bytes, as memcached's `-I`.
+/// As [`parse`]; a plain number is in bytes, as for memcached's `-I`.
 pub(crate) fn parse_item_size(text: &str) -> Result<usize, String> {
     let size = parse(text, 1)?;
     match usize::try_from(size) {
@@ -36,7 +36,7 @@ pub(crate) fn parse_item_size(text: &str) -> Result<usize, String> {
     }
 }
 
-/// As [`parse`]; a plain number counts bytes, and no value is longer than the largest item.
+/// As [`parse`]; a plain number is in bytes, and no value is longer than the largest item.
 pub(crate) fn parse_value_size(text: &str) -> Result<usize, String> {
     let size = parse(text, 1)?;
     match usize::try_from(size) {
@@ -45,7 +45,7 @@ pub(crate) fn parse_value_size(text: &str) -> Result<usize, String> {
     }
 }
 
-/// As [`parse`]; a plain number counts bytes. An answer over UDP: at least a datagram, and fewer datagrams than their numbers count.
+/// As [`parse`]; a plain number is in bytes. An answer over UDP: at least one datagram, and no more datagrams than 16 bits can number.
 pub(crate) fn parse_answer_size(text: &str) -> Result<usize, String> {
     let size = parse(text, 1)?;
     match usize::try_from(size) {

@@ -7,7 +7,7 @@ use crate::request::{Decoded64, KEY_LEN_MAX};
 
 const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 
-/// The six bits of a letter. Padding counts as a letter of value 0, anything else is not one.
+/// The six bits of a letter. Padding counts as a letter with value 0; `None` for any other byte.
 fn sextet(byte: u8) -> Option<u32> {
     Some(match byte {
         b'A'..=b'Z' => u32::from(byte - b'A'),
@@ -20,7 +20,7 @@ fn sextet(byte: u8) -> Option<u32> {
     })
 }
 
-/// The bytes that `sent` stands for; `None` if it is no whole number of blocks, has too much padding, or is too long for a key.
+/// The bytes that `sent` encodes; `None` if it is not a whole number of blocks, has too much padding, or is too long for a key.
 pub(crate) fn decode(sent: &[u8]) -> Option<Decoded64> {
     let letters = sent.iter().filter(|&&byte| sextet(byte).is_some()).count();
     if letters == 0 || !letters.is_multiple_of(4) {

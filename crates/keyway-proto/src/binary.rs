@@ -1,4 +1,4 @@
-//! The binary protocol: packets into requests, and the writers of their answers.
+//! The binary protocol: decodes packets into requests, and writes their answers.
 //!
 //! A packet is a header of 24 bytes and a body: extras, key, value, in this order. All numbers are big-endian.
 //!
@@ -8,7 +8,7 @@
 //! |        |        | length | length |        |        | length |        |        |
 //! ```
 //!
-//! What is refused, with which words, and what then becomes of the connection is memcached's (`docs/protocol.md`, "Binary
+//! Which packets are refused, with which text, and whether the connection is then closed, is as in memcached (`docs/protocol.md`, "Binary
 //! protocol"). The norm is memcached's `protocol_binary.h` and its wiki's page "BinaryProtocolRevamped".
 
 use crate::command::Command as TextCommand;
@@ -21,12 +21,12 @@ pub const REQUEST: u8 = 0x80;
 pub const ANSWER: u8 = 0x81;
 /// Length of a header.
 pub const HEADER_LEN: usize = 24;
-/// Longest body; memcached's largest item (`-I`) is not above it.
+/// Longest body; memcached's largest possible item (`-I`) is not longer.
 const BODY_LEN_MAX: usize = 1 << 30;
-/// The exptime of `incr` and `decr` that says: do not create the item.
+/// The exptime of `incr` and `decr` that means: do not create the item.
 const DO_NOT_CREATE: u32 = u32::MAX;
 
-/// What an answer says.
+/// The status of an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs, reason = "the norm's names")]
 pub enum Status {
@@ -44,7 +44,7 @@ pub enum Status {
 }
 
 impl Status {
-    /// memcached's words for it, which are the body of an error.
+    /// memcached's text for it, which is the body of an error.
     pub fn text(self) -> &'static [u8] {
         match self {
             Self::Success => b"",
@@ -62,41 +62,41 @@ impl Status {
     }
 }
 
-/// What an answer repeats of its request.
+/// The parts of a request that its answer repeats.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Head {
     /// the operation, as sent
     pub opcode: u8,
-    /// bytes that mean something to the client
+    /// bytes that have a meaning only for the client
     pub opaque: [u8; 4],
 }
 
 /// A request in the binary protocol.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Request<'a> {
-    /// what its answer repeats
+    /// the parts that its answer repeats
     pub head: Head,
-    /// leave out what the norm leaves out for quiet commands: misses of gets, successes of the others
+    /// leave out the answers that the norm leaves out for quiet commands: misses of gets, successes of the others
     pub quiet: bool,
-    /// what it asks for
+    /// the operation with its arguments
     pub command: Command<'a>,
 }
 
-/// What a request asks for.
+/// The operation of a request, with its arguments.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[allow(missing_docs, reason = "fields are what the text protocol has under the same names")]
 pub enum Command<'a> {
     /// `get`, `getk`, `touch`, `gat`, `gatk`
     Get {
         key: &'a [u8],
-        /// with the key, also on a miss
+        /// answer with the key, also on a miss
         with_key: bool,
-        /// with the value: all but `touch`
+        /// answer with the value: all but `touch`
         with_value: bool,
         /// new exptime
         exptime: Option<u32>,
     },
-    /// `set`, `add`, `replace`, `append`, `prepend`; a CAS unique that is not 0 makes each of the first three a `cas`
+    /// `set`, `add`, `replace`, `append`, `prepend`; a CAS unique other than 0 makes each of the first three a `cas`
     Store {
         verb: StoreVerb,
         key: &'a [u8],
@@ -123,20 +123,20 @@ pub enum Command<'a> {
     Noop,
     Version,
     Quit,
-    /// `stat`; the key says which, and is empty for all
+    /// `stat`; the key names the group, and is empty for the general one
     Stat {
         argument: &'a [u8],
     },
-    /// not to be executed
+    /// refused: it must not be executed
     Refuse {
         status: Status,
-        /// the connection ends behind the answer
+        /// the connection is closed after the answer
         close: bool,
     },
 }
 
 impl Command<'_> {
-    /// The command of the text protocol that does the same. `None`: it is refused.
+    /// The command of the text protocol that does the same; `None` for a packet that is refused.
     pub const fn in_text(&self) -> Option<TextCommand> {
         Some(match self {
             Self::Get {
@@ -160,7 +160,7 @@ impl Command<'_> {
     }
 }
 
-/// A header, taken apart.
+/// A decoded header.
 struct Header {
     opcode: u8,
     key_len: usize,
@@ -171,7 +171,7 @@ struct Header {
 }
 
 impl Header {
-    /// The header at the front of `input`, if there is a whole one.
+    /// The header at the front of `input`, if it is complete.
     fn open(input: &[u8]) -> Option<Self> {
         let header = input.first_chunk::<HEADER_LEN>()?;
         let [_, opcode, k1, k0, extras, _, _, _, b3, b2, b1, b0, o0, o1, o2, o3, cas @ ..] = *header;
@@ -186,22 +186,22 @@ impl Header {
     }
 }
 
-/// A packet's parts: what has to be here before anything is said about it, and the value if that is here too.
+/// A packet's parts: those that must have arrived before the packet is judged, and the value if it has arrived too.
 struct Packet<'a> {
     header: Header,
     extras: &'a [u8],
     key: &'a [u8],
-    /// bytes behind the key that have arrived
+    /// bytes after the key that have arrived
     rest: &'a [u8],
     value_len: usize,
 }
 
-/// Decodes the first packet of `input`. `refused` takes the value of one that is refused but leaves the stream in step.
+/// Decodes the first packet of `input`. `refused` takes the value of a packet that is refused but does not end the connection.
 pub(crate) fn decode<'a>(input: &'a [u8], item_size_max: usize, refused: &mut RefusedData) -> Decoded<'a> {
     match input.first() {
         None => return Decoded::Incomplete { need: 1 },
         Some(&REQUEST) => {}
-        // As memcached: without a word.
+        // As memcached: without an answer.
         Some(_) => {
             return Decoded::Refused {
                 consumed: input.len(),
@@ -243,7 +243,7 @@ impl<'a> Packet<'a> {
         let (opcode, quiet) = plain(self.header.opcode);
         let Some(command) = self.command(opcode) else {
             return match opcode {
-                // The commands of SASL, which is not here, and all that are not known: their bodies are dropped.
+                // The commands of SASL, which is not supported, and all unknown commands: their bodies are dropped.
                 0x20 if self.header.body_len > 0 => refuse(self.header.head(), value_at, Status::InvalidArguments, true),
                 0x21 | 0x22 if !self.extras.is_empty() || self.key.is_empty() => {
                     refuse(self.header.head(), value_at, Status::InvalidArguments, true)
@@ -258,7 +258,7 @@ impl<'a> Packet<'a> {
                 *refused = RefusedData::packet(len, self.header.head(), Status::ValueTooLarge);
                 return Decoded::TooLarge {
                     consumed: value_at,
-                    // Of a `set` with a CAS unique as well.
+                    // Also for a `set` with a CAS unique.
                     forget: (opcode == 0x01).then(|| MetaKey::new(self.key, None)),
                 };
             }
@@ -283,7 +283,7 @@ impl<'a> Packet<'a> {
         }
     }
 
-    /// The command, if the packet has the parts that the command has. The value may not be here yet.
+    /// The command, if the packet has the parts that the command needs. The value may not have arrived yet.
     fn command(&self, opcode: u8) -> Option<Command<'a>> {
         let (key, cas) = (self.key, self.header.cas);
         let has = |has_extras: bool, has_key: bool, has_value: bool| {
@@ -297,7 +297,7 @@ impl<'a> Packet<'a> {
                 with_value: true,
                 exptime: None,
             }),
-            // A value is let pass, and read as what follows: memcached looks at none of it.
+            // A value is allowed, and is read as the next packet: memcached does not look at any of it.
             0x1c | 0x1d | 0x23 if !key.is_empty() => Some(Command::Get {
                 key,
                 with_key: opcode == 0x23,
@@ -363,7 +363,7 @@ impl<'a> Packet<'a> {
         self.rest.get(..self.value_len).unwrap_or_default()
     }
 
-    /// Refuses the packet; the answer is for when its value has arrived.
+    /// Refuses the packet; the answer is sent when its value has arrived.
     fn refuse_with_value(self, value_at: usize, status: Status, refused: &mut RefusedData) -> Decoded<'a> {
         if self.value_len == 0 {
             return refuse(self.header.head(), value_at, status, false);
@@ -391,14 +391,14 @@ pub(crate) fn refuse<'a>(head: Head, consumed: usize, status: Status, close: boo
         consumed,
         request: AnyRequest::Binary(Request {
             head,
-            // An error is told whatever was asked for.
+            // Errors are answered even to quiet commands.
             quiet: false,
             command: Command::Refuse { status, close },
         }),
     }
 }
 
-/// The loud form of an operation, and whether it was the quiet one.
+/// The loud form of an opcode, and whether it was the quiet form.
 fn plain(opcode: u8) -> (u8, bool) {
     match opcode {
         0x09 => (0x00, true),
@@ -412,7 +412,7 @@ fn plain(opcode: u8) -> (u8, bool) {
     }
 }
 
-/// Appends a request: its body is extras, key and value. What a command's extras are is in `docs/protocol.md`, "The binary protocol".
+/// Appends a request: its body is extras, key and value. `docs/protocol.md`, "The binary protocol", lists each command's extras.
 pub fn request(out: &mut Vec<u8>, head: Head, cas: u64, body: [&[u8]; 3]) {
     packet(out, REQUEST, head, [0; 2], body.map(<[u8]>::len), cas);
     for part in body {
@@ -420,9 +420,9 @@ pub fn request(out: &mut Vec<u8>, head: Head, cas: u64, body: [&[u8]; 3]) {
     }
 }
 
-/// Appends the header of an answer, its lengths in bytes. The body follows: extras, key, value.
+/// Appends the header of an answer. `lengths` are in bytes. The body follows: extras, key, value.
 pub fn header(out: &mut Vec<u8>, head: Head, status: Status, lengths: [usize; 3], cas: u64) {
-    // Every status is below 2^16.
+    // Every status is less than 2^16.
     packet(out, ANSWER, head, (status as u16).to_be_bytes(), lengths, cas);
 }
 
@@ -449,7 +449,7 @@ pub fn value(out: &mut Vec<u8>, head: Head, value: &[u8], cas: u64) {
     out.extend_from_slice(value);
 }
 
-/// Appends what stands before the value of a hit: header, client flags, and the key if it was asked for.
+/// Appends what precedes the value of a hit: header, client flags, and the key if it was asked for.
 pub fn hit(out: &mut Vec<u8>, head: Head, key: Option<&[u8]>, flags: u32, value_len: usize, cas: u64) {
     let key = key.unwrap_or_default();
     header(out, head, Status::Success, [4, key.len(), value_len], cas);
@@ -463,12 +463,12 @@ pub fn miss(out: &mut Vec<u8>, head: Head, key: &[u8]) {
     out.extend_from_slice(key);
 }
 
-/// Appends an error, with its words.
+/// Appends an error, with its standard text.
 pub fn error(out: &mut Vec<u8>, head: Head, status: Status) {
     error_saying(out, head, status, status.text());
 }
 
-/// Appends an error with other words than its own.
+/// Appends an error with another text than its standard one.
 pub fn error_saying(out: &mut Vec<u8>, head: Head, status: Status, text: &[u8]) {
     header(out, head, status, [0, 0, text.len()], 0);
     out.extend_from_slice(text);

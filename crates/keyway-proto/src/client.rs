@@ -1,7 +1,8 @@
-//! The client's half of the text protocol: requests into bytes, and bytes that have arrived into answers.
+//! The client's half of the text protocol: encodes requests, and decodes answers.
 //!
-//! A client appends requests to a buffer ([`get`], [`store`], [`meta`] and the others), sends it, and hands what has arrived to
-//! [`hear`], again and again, each time with the bytes that are not consumed yet. Nothing here reads a socket or allocates on the way in.
+//! A client appends requests to a buffer ([`get`], [`store`], [`meta`] and the others) and sends it. It passes the bytes that have
+//! arrived to [`hear`], again and again, each time those that are not consumed yet. Nothing here reads a socket, and decoding does not
+//! allocate.
 //!
 //! ```
 //! use keyway_proto::client::{self, Answer, Heard};
@@ -21,7 +22,7 @@ use crate::command::Command;
 use crate::request::Store;
 use crate::token::{Tokens, find_byte, is_plain, parse_u32, parse_u64, tokens};
 
-/// Longest line of an answer, bytes: a key of 250 bytes, each as `%XX`, and all that stands beside it in a dump, several times over.
+/// Longest line of an answer, bytes: a key of 250 bytes, each as `%XX`, and the rest of a line of a dump, several times over.
 const LINE_MAX: usize = 8192;
 /// Longest value of an answer, bytes: no server stores a longer one.
 const VALUE_MAX: usize = 1 << 30;
@@ -82,15 +83,15 @@ pub fn touch(out: &mut Vec<u8>, key: &[u8], exptime: i32, noreply: bool) {
     end(out, noreply);
 }
 
-/// Appends a command about the server, or `mn`: its name and arguments.
+/// Appends a command that is not about items, or `mn`: its name and arguments.
 pub fn other<'w>(out: &mut Vec<u8>, command: Command, arguments: impl IntoIterator<Item = &'w [u8]>) {
     begin(out, command);
     words(out, arguments);
     out.extend_from_slice(LINE_END);
 }
 
-/// Appends a meta command about a key, with its flags as they are, each with its argument, separated by spaces; and for `ms` the
-/// value. A key that a line cannot hold goes in base64, with flag `b`.
+/// Appends a meta command about a key, with its flags as given (each with its argument, separated by spaces), and for `ms` with the
+/// value. A key that a line cannot hold is sent in base64, with flag `b`.
 pub fn meta(out: &mut Vec<u8>, command: Command, key: &[u8], value: Option<&[u8]>, flags: &str) {
     begin(out, command);
     out.push(b' ');
@@ -126,7 +127,7 @@ fn words<'w>(out: &mut Vec<u8>, words: impl IntoIterator<Item = &'w [u8]>) {
 }
 
 fn number(out: &mut Vec<u8>, number: impl std::fmt::Display) {
-    // A vector takes whatever is written.
+    // Writing to a vector cannot fail.
     let _ = write!(out, " {number}");
 }
 
@@ -138,23 +139,23 @@ fn end(out: &mut Vec<u8>, noreply: bool) {
 /// What the first bytes of the input are.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Heard<'a> {
-    /// No whole answer yet; not worth calling again before the input holds `need` bytes.
+    /// No complete answer yet; not worth calling again before the input holds `need` bytes.
     Incomplete {
         /// total length of the input to wait for, always more than there is
         need: usize,
     },
-    /// A whole answer, or a whole piece of one of several: items, statistics.
+    /// A complete answer, or a complete piece of a longer one (of items or statistics).
     Answer {
         /// its length
         consumed: usize,
         /// what it says
         answer: Answer<'a>,
     },
-    /// Bytes that no server sends: there is no telling where the next answer begins.
+    /// Bytes that no server sends: it is unknown where the next answer begins.
     Broken,
 }
 
-/// What a server says, or one piece of it.
+/// A server's answer, or one piece of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer<'a> {
     /// `VALUE <key> <flags> <bytes> [<cas unique>]` and its data block; more may follow, up to [`Answer::End`]
@@ -163,12 +164,12 @@ pub enum Answer<'a> {
         key: &'a [u8],
         /// client flags
         flags: u32,
-        /// of `gets` and `gats`
+        /// only for `gets` and `gats`
         cas: Option<u64>,
         /// the data block, without its line end
         value: &'a [u8],
     },
-    /// `END`: of items, of statistics, of a dump
+    /// `END`: the end of items, of statistics, of a dump
     End,
     /// `STORED`
     Stored,
@@ -184,7 +185,7 @@ pub enum Answer<'a> {
     Touched,
     /// `OK`
     Ok,
-    /// the value behind `incr` or `decr`
+    /// the value after `incr` or `decr`
     Number(u64),
     /// `STAT <name> <value>`; more may follow, up to [`Answer::End`]
     Stat {
@@ -199,9 +200,9 @@ pub enum Answer<'a> {
     Meta {
         /// `HD`, `VA`, `EN`, `NF`, `NS`, `EX`, `MN` or `ME`
         code: [u8; 2],
-        /// the words behind it, or behind the length for `VA`
+        /// the words after the code, or after the length for `VA`
         flags: Tokens<'a>,
-        /// of `VA`, without its line end
+        /// only for `VA`, without its line end
         value: Option<&'a [u8]>,
     },
     /// `ERROR`, `CLIENT_ERROR <text>` or `SERVER_ERROR <text>`: the whole line
@@ -256,7 +257,7 @@ pub fn hear(input: &[u8]) -> Heard<'_> {
             flags: words,
             value: None,
         },
-        // What a decrement has made shorter stands before spaces.
+        // A decrement pads the shorter number with spaces.
         digits => match (parse_u64(digits), words.next()) {
             (Some(number), None) => Answer::Number(number),
             _ => Answer::Line(line),
@@ -270,7 +271,7 @@ fn ends_bare(line: &[u8]) -> bool {
     line.starts_with(b"key=") || line.starts_with(b"ts=") || line.starts_with(b"mg ")
 }
 
-/// `VALUE <key> <flags> <bytes> [<cas unique>]`, of which the first word is read.
+/// `VALUE <key> <flags> <bytes> [<cas unique>]`; the first word has been read.
 fn item<'a>(input: &'a [u8], line_len: usize, mut words: Tokens<'a>) -> Heard<'a> {
     let (key, flags) = (words.next(), words.next().and_then(parse_u32));
     let (len, cas) = (words.next().and_then(length), words.next());
@@ -286,7 +287,7 @@ fn item<'a>(input: &'a [u8], line_len: usize, mut words: Tokens<'a>) -> Heard<'a
     })
 }
 
-/// `VA <bytes> <flags>*`, of which the first word is read.
+/// `VA <bytes> <flags>*`; the first word has been read.
 fn meta_value<'a>(input: &'a [u8], line_len: usize, mut words: Tokens<'a>) -> Heard<'a> {
     let Some(len) = words.next().and_then(length) else {
         return Heard::Broken;
@@ -303,7 +304,7 @@ fn length(word: &[u8]) -> Option<usize> {
     (len <= VALUE_MAX).then_some(len)
 }
 
-/// The answer to which a data block of so many bytes belongs.
+/// The answer that has a data block of `len` bytes.
 fn block<'a>(input: &'a [u8], line_len: usize, len: usize, answer: impl FnOnce(&'a [u8]) -> Answer<'a>) -> Heard<'a> {
     let need = line_len + len + LINE_END.len();
     let Some(block) = input.get(line_len..need) else {

@@ -1,28 +1,28 @@
-//! Every command of the text protocol, and one table of what is true of each.
+//! Every command of the text protocol, and one table of its properties.
 //!
-//! `commands!` holds the table. From its rows follow the enum [`Command`], the decoder's list of names ([`Command::named`]), which
-//! commands take a line of any length, which are answered before a login and over UDP, what a server's configuration must allow for
-//! them, and, as tests compare them with what a server does, the statistics and log lines that each one moves. A row
-//! that is added makes every exhaustive match of a [`Command`] a compile error until it decides; `CONTRIBUTING.md` has the steps.
+//! The macro call `commands!` is the table. Its rows define the enum [`Command`] and the decoder's list of names ([`Command::named`]). They say
+//! which commands may have a line of any length, which are answered before a login and over UDP, what a server's configuration must allow
+//! for them, and which statistics and log lines each one changes (tests compare these with a server). After a row is added, every exhaustive
+//! match of a [`Command`] is a compile error until it handles the new command; `CONTRIBUTING.md` has the steps.
 //!
 //! Nothing here parses arguments (`decode`) or knows what a command does to items.
 
-/// What is true of a command, whatever its arguments.
+/// The properties of a command, whatever its arguments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Facts {
     /// the word that a line begins with
     pub name: &'static [u8],
-    /// whose command it is, which is where `docs/protocol.md` lists it
+    /// who defined the command; this decides where `docs/protocol.md` lists it
     pub origin: Origin,
-    /// which retrieval of many keys it is, if its line may be of any length; other lines have at most [`crate::LINE_LEN_MAX`] bytes
+    /// if its line may be of any length: which retrieval of many keys it is. Other lines have at most [`crate::LINE_LEN_MAX`] bytes
     pub many_keys: Option<ManyKeys>,
     /// what it does on a connection that has to log in first
     pub before_login: BeforeLogin,
-    /// whether a datagram may ask for it
+    /// whether it is answered over UDP
     pub over_udp: OverUdp,
-    /// what must be so for a server to do it
+    /// the condition under which a server executes it
     pub needs: Needs,
-    /// a whole request, data block included, whose key is [`EXAMPLE_KEY`]
+    /// a complete request, data block included, whose key is [`EXAMPLE_KEY`]
     pub example: &'static [u8],
     /// the lines of `stats` that the example adds 1 to when an item under its key has the value `1`
     pub counters: &'static [&'static str],
@@ -33,16 +33,16 @@ pub struct Facts {
 /// The key of every [`Facts::example`].
 pub const EXAMPLE_KEY: &str = "example";
 
-/// Whose command it is.
+/// The project that defined a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Origin {
-    /// memcached's `doc/protocol.txt` has it
+    /// memcached: its `doc/protocol.txt` describes it
     Memcached,
-    /// it is Keyway's own
+    /// Keyway
     Keyway,
 }
 
-/// The commands that read any number of keys, and are answered while their line arrives.
+/// The commands that take any number of keys, and are answered while their line arrives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs, reason = "the variants are the commands")]
 pub enum ManyKeys {
@@ -53,7 +53,7 @@ pub enum ManyKeys {
 }
 
 impl ManyKeys {
-    /// Whether an exptime stands before the keys.
+    /// Whether an exptime comes before the keys.
     pub(crate) const fn takes_exptime(self) -> bool {
         match self {
             Self::Get | Self::Gets => false,
@@ -62,7 +62,7 @@ impl ManyKeys {
     }
 }
 
-/// What a command does on a connection that has to log in, and has not yet.
+/// What a command does on a connection that still has to log in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BeforeLogin {
     /// it is refused
@@ -73,27 +73,27 @@ pub enum BeforeLogin {
     Ends,
 }
 
-/// Whether a datagram, whose sender can be forged, may ask for a command.
+/// Whether a command is answered over UDP, where the sender's address can be forged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OverUdp {
     /// yes
     Answered,
-    /// without arguments only: with one it tells of other clients, or is long
+    /// only without arguments: with one, the answer shows other clients or is long
     AnsweredBare,
-    /// no: it changes the server, or its answer has no end
+    /// no: it changes the server, or its answer does not end
     Refused,
 }
 
-/// What must be so for a server to do what a command asks for.
+/// The condition under which a server executes a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Needs {
     /// nothing
     Nothing,
-    /// the configuration leaves `flush_all` on
+    /// the configuration does not turn `flush_all` off
     Flushing,
-    /// the configuration leaves dumps of keys on
+    /// the configuration does not turn dumps of keys off
     Dumping,
-    /// the configuration leaves `watch` on
+    /// the configuration does not turn `watch` off
     Watching,
     /// the configuration turns `shutdown` on
     ShuttingDown,
@@ -101,7 +101,7 @@ pub enum Needs {
     Trust,
 }
 
-/// A row that most commands share: of memcached, about items, refused before a login, and answered over UDP.
+/// A row that most commands share: from memcached, about items, refused before a login, and answered over UDP.
 const USUAL: Facts = Facts {
     name: b"",
     origin: Origin::Memcached,
@@ -114,13 +114,13 @@ const USUAL: Facts = Facts {
     watched: &[],
 };
 
-/// A row of commands about the server: refused over UDP as well.
+/// A row of commands about the server: refused over UDP, too.
 const OF_THE_SERVER: Facts = Facts {
     over_udp: OverUdp::Refused,
     ..USUAL
 };
 
-/// Makes the enum and what looks rows up, from the table.
+/// Makes the enum and the look-ups from the table.
 macro_rules! commands {
     ($($(#[$doc:meta])* $command:ident = $name:literal { $($field:ident: $value:expr,)* ..$rest:expr })*) => {
         /// A command of the text protocol, meta commands included.
@@ -140,7 +140,7 @@ macro_rules! commands {
                 }
             }
 
-            /// The command that this word names.
+            /// The command with this name.
             #[inline(always)]
             pub fn named(word: &[u8]) -> Option<Self> {
                 match word {
@@ -384,7 +384,7 @@ mod tests {
     use crate::{Decoded, Decoder, LINE_LEN_MAX, Limits};
     use std::collections::BTreeSet;
 
-    /// The document whose lists are held against the table.
+    /// The document whose lists the tests compare with the table.
     const DOCUMENT: &str = include_str!("../../../docs/protocol.md");
 
     /// The lines of the document's section of this title.
@@ -396,7 +396,7 @@ mod tests {
         lines.take_while(|line| !line.starts_with("## "))
     }
 
-    /// What stands between backquotes.
+    /// The texts between backquotes.
     fn quoted(text: &str) -> impl Iterator<Item = &str> {
         text.split('`').skip(1).step_by(2)
     }
@@ -406,7 +406,7 @@ mod tests {
         rows.map(|command| command.name()).collect()
     }
 
-    /// The command names that begin the quoted words of the first cells of a section's table: a row may list several, as in
+    /// The command names that begin the quoted words of the first cells of a section's table: a row may list several commands, as in
     /// `get gets gat`, or one with its arguments.
     fn listed(title: &str) -> BTreeSet<&'static str> {
         let cells = section(title).filter_map(|line| line.strip_prefix("| ")?.split(" | ").next());

@@ -1,12 +1,12 @@
-//! Bytes that have arrived into requests: where a request ends, what is refused, and what is skipped.
+//! Decodes bytes into requests: where a request ends, which ones are refused, and which bytes are skipped.
 //!
-//! [`Decoder`] finds the command line and hands it to the module that knows the command ([`classic`], [`meta`], [`admin`]).
+//! [`Decoder`] finds the command line and passes it to the module that knows the command ([`classic`], [`meta`], [`admin`]).
 //! It keeps a few numbers and no bytes: how much of a refused data block is still to be skipped, what is answered after that, how far
-//! the waiting bytes were searched for a line end, and which line of many keys has been begun. A declared length therefore costs
+//! the waiting bytes were searched for a line end, and whether a line of many keys has begun. So a declared length costs
 //! nothing until its bytes arrive.
 //!
-//! A line of many keys that is longer than other lines may be ([`LINE_LEN_MAX`]) is handed out in pieces of that length, each a request
-//! of its own, so that neither its length nor its number of keys binds memory or time: what is answered needs no room any more.
+//! A line of many keys that is longer than other lines may be ([`LINE_LEN_MAX`]) is decoded in pieces of that length, each a request
+//! of its own. So neither its length nor its number of keys takes much memory or time: an answered piece needs no memory any more.
 
 mod admin;
 mod classic;
@@ -19,13 +19,13 @@ use crate::command::{Command, ManyKeys};
 use crate::request::{Admin, Keys, MetaKey, Request, StoreVerb};
 use crate::token::{Tokens, find_byte, parse_i32};
 
-/// Longest command line, its `\n` not counted, except for the retrieval commands of many keys. memcached closes a
+/// Longest command line, without its `\n`, except for the retrieval commands of many keys. memcached closes a
 /// connection that has sent more than this without a line end.
 pub const LINE_LEN_MAX: usize = 2048;
-/// Longest value length that memcached's parser takes; more is a malformed line, not a value that is too large.
+/// Longest value length that memcached's parser accepts; a larger one is a malformed line, not a value that is too large.
 const VALUE_LEN_MAX: u64 = i32::MAX as u64 - 2;
 /// What memcached adds to key and value when it compares an item with `-I`: its item header with CAS (56 bytes) and the
-/// byte that ends the key. Counted here so that a value is refused by both or by neither.
+/// byte that ends the key. It is counted here so that Keyway and memcached refuse the same values.
 const ITEM_OVERHEAD: u64 = 57;
 /// Length of the longest name of a command whose line may be of any length.
 const NAME_LEN_MAX: usize = {
@@ -39,7 +39,7 @@ const NAME_LEN_MAX: usize = {
     }
     longest
 };
-/// The line end that every data block carries on the wire.
+/// The line end after every data block.
 const LINE_END: &[u8] = b"\r\n";
 
 pub(crate) const ERROR: &[u8] = b"ERROR\r\n";
@@ -48,18 +48,18 @@ pub(crate) const BAD_EXPTIME: &[u8] = b"CLIENT_ERROR invalid exptime argument\r\
 pub(crate) const BAD_CHUNK: &[u8] = b"CLIENT_ERROR bad data chunk\r\n";
 pub(crate) const TOO_LARGE: &[u8] = b"SERVER_ERROR object too large for cache\r\n";
 
-/// What the decoder refuses by size.
+/// The sizes above which the decoder refuses a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Largest item in bytes, counted as memcached's `-I` counts it: key, value and memcached's own item header.
     pub item_size_max: usize,
-    /// How much of a line of many keys is looked through before the first key is answered, in bytes: a key that is too long
-    /// there refuses all of them, as in memcached, which looks through any line. One further on ends the answer where it stands.
+    /// How much of a line of many keys is checked before the first key is answered, bytes. A key in this part that is too long
+    /// refuses the whole line, as in memcached, which checks lines of any length. Such a key after it ends the answer there.
     pub keys_checked_len: usize,
 }
 
 impl Default for Limits {
-    /// 1 MiB items as memcached has them; 64 KiB of keys, which is what a server reads at a time anyway.
+    /// Items of 1 MiB, as in memcached; 64 KiB of keys, which is about what a server reads at a time.
     fn default() -> Self {
         Self {
             item_size_max: 1 << 20,
@@ -71,41 +71,41 @@ impl Default for Limits {
 /// What the first bytes of the input are.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Decoded<'a> {
-    /// No whole request yet; not worth calling again before the input holds `need` bytes.
+    /// No complete request yet; not worth calling again before the input holds `need` bytes.
     Incomplete {
         /// total length of the input to wait for, always more than there is
         need: usize,
     },
-    /// A whole request.
+    /// A complete request.
     Request {
         /// its length, data block included
         consumed: usize,
-        /// what it asks for
+        /// the request itself
         request: Request<'a>,
     },
-    /// A value that is too large is on its way: drop `consumed` bytes, forget the item under `forget`. The reply follows when the
-    /// value has arrived: a client that is still sending does not expect one.
+    /// A value that is too large is arriving: drop `consumed` bytes, delete the item under `forget`. The reply follows when the
+    /// value has arrived, because a client that is still sending does not expect one.
     TooLarge {
         /// how many bytes to drop
         consumed: usize,
-        /// key whose item must be deleted, because this value was to replace it
+        /// key whose item must be deleted, because this value should have replaced it
         forget: Option<MetaKey<'a>>,
     },
-    /// Not to be executed: drop `consumed` bytes, send `reply`, then close if `close`.
+    /// Refused: drop `consumed` bytes, send `reply`, then close if `close`.
     Refused {
         /// how many bytes to drop
         consumed: usize,
-        /// the whole reply, line end included; may be empty
+        /// the complete reply, line end included; may be empty
         reply: &'static [u8],
         /// whether the connection ends here
         close: bool,
     },
 }
 
-/// The language of a connection.
+/// The protocol of a connection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Protocol {
-    /// whichever the first byte belongs to
+    /// the one that the first byte belongs to
     #[default]
     Auto,
     /// text: classic and meta commands
@@ -116,39 +116,39 @@ pub enum Protocol {
 
 /// Decoder of one connection's byte stream.
 ///
-/// The caller presents the bytes not yet consumed, again and again, each time with what has arrived since.
+/// The caller passes the bytes that are not consumed yet, again and again, each time with what has arrived since.
 #[derive(Clone, Debug)]
 pub struct Decoder {
     limits: Limits,
     protocol: Protocol,
-    /// the data block of a refused request, as far as it is not dropped yet
+    /// the rest of the data block of a refused request, which is to be dropped
     refused: RefusedData,
     /// leading bytes of the input that are known to hold no line end, so that a long line is searched once
     scanned: usize,
-    /// what the input begins in the middle of
+    /// the line whose middle the input begins with
     within: Within,
     /// the same before the latest request was decoded
     was_within: Within,
 }
 
-/// The line that has been begun and not ended.
+/// A line that has begun and not ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Within {
     /// none
     Nothing,
     /// one of many keys
     Keys { command: ManyKeys, exptime: i32 },
-    /// one that is refused
+    /// a refused line
     Refused,
 }
 
 impl Decoder {
-    /// A decoder for a fresh connection, whose first byte says what it speaks.
+    /// A decoder for a new connection, whose first byte decides its protocol.
     pub fn new(limits: Limits) -> Self {
         Self::speaking(limits, Protocol::Auto)
     }
 
-    /// A decoder for a fresh connection that speaks this.
+    /// A decoder for a new connection with this protocol.
     pub fn speaking(limits: Limits, protocol: Protocol) -> Self {
         Self {
             limits,
@@ -160,12 +160,12 @@ impl Decoder {
         }
     }
 
-    /// The latest request was not consumed: the next input begins with it again.
+    /// The caller has not consumed the latest request: the next input begins with it again.
     pub fn repeat(&mut self) {
         self.within = self.was_within;
     }
 
-    /// What is left of a line of many keys is not to be answered: an error has ended its answer.
+    /// An error has ended the answer: the rest of the line of many keys gets no answer.
     pub fn end_answer(&mut self) {
         if self.within != Within::Nothing {
             self.within = Within::Refused;
@@ -177,7 +177,7 @@ impl Decoder {
         self.refused.len > 0
     }
 
-    /// Whether of the first request of `input`, which is not complete, only the value is missing.
+    /// Whether the first request of `input` is incomplete and lacks only its value.
     pub fn is_in_value(&self, input: &[u8]) -> bool {
         let head = input.get(..=LINE_LEN_MAX).unwrap_or(input);
         match self.protocol {
@@ -202,7 +202,7 @@ impl Decoder {
         self.decode_text(input)
     }
 
-    /// Binary packets, and the first byte of a connection.
+    /// Decodes binary packets, and the first byte of a connection.
     fn decode_other<'a>(&mut self, input: &'a [u8]) -> Decoded<'a> {
         match (self.protocol, input.first()) {
             (Protocol::Binary, _) => binary::decode(input, self.limits.item_size_max, &mut self.refused),
@@ -233,7 +233,7 @@ impl Decoder {
             return self.begin_long(input, Some(line_len));
         }
         Line {
-            // A lone "\n" ends a line as well; only the last "\r" belongs to the line end.
+            // A single "\n" also ends a line; only the last "\r" belongs to the line end.
             text: line.strip_suffix(b"\r").unwrap_or(line),
             consumed: line_len + 1,
             data: rest.get(1..).unwrap_or_default(),
@@ -257,8 +257,8 @@ impl Decoder {
         Decoded::Incomplete { need: input.len() + 1 }
     }
 
-    /// Begins a line of more than [`LINE_LEN_MAX`] bytes, whose end is here already or not: looks through as much of it as the
-    /// limits say, and drops what stands before the first key.
+    /// Begins a line of more than [`LINE_LEN_MAX`] bytes, whose end may have arrived or not: checks as much of it as the
+    /// limits say, and drops what precedes the first key.
     fn begin_long<'a>(&mut self, input: &'a [u8], line_len: Option<usize>) -> Decoded<'a> {
         let Some(command) = many_keys(input) else {
             return close(input.len());
@@ -266,7 +266,7 @@ impl Decoder {
         let whole = line_len.filter(|&len| len <= self.limits.keys_checked_len);
         let text = match whole.and_then(|len| input.get(..len)) {
             Some(line) => line.strip_suffix(b"\r").unwrap_or(line),
-            // The word that is cut off here is looked at when it is whole.
+            // A word that is cut off here is checked when it is complete.
             None => match input.get(..self.limits.keys_checked_len) {
                 Some(part) => part
                     .iter()
@@ -277,7 +277,7 @@ impl Decoder {
             },
         };
         let mut words = Tokens(text);
-        // The name, which is known already.
+        // Skips the name, which is known already.
         words.next();
         let exptime = command.takes_exptime().then(|| words.next().unwrap_or_default());
         let exptime = exptime.map_or(Some(0), parse_i32);
@@ -304,7 +304,7 @@ impl Decoder {
         refuse(text.len() - keys.len(), refusal.unwrap_or_default())
     }
 
-    /// The next piece of the line that has been begun.
+    /// The next piece of the line that has begun.
     fn go_on<'a>(&mut self, input: &'a [u8]) -> Decoded<'a> {
         let Within::Keys { command, exptime } = self.within else {
             return self.drop_line(input);
@@ -314,7 +314,7 @@ impl Decoder {
         let (text, consumed) = match (line_end, piece.iter().rposition(|&b| b == b' ')) {
             (Some(end), _) => (piece.get(..end).unwrap_or(piece), end + 1),
             (None, _) if piece.len() < LINE_LEN_MAX => return Decoded::Incomplete { need: input.len() + 1 },
-            // Up to the last word, which may go on.
+            // Without the last word, which may be incomplete.
             (None, Some(end)) => (piece.get(..end).unwrap_or(piece), end + 1),
             (None, None) => (piece, piece.len()),
         };
@@ -348,7 +348,7 @@ impl Decoder {
         Decoded::Request { consumed, request }
     }
 
-    /// Drops what is here of a refused line.
+    /// Drops the bytes of a refused line that have arrived.
     fn drop_line<'a>(&mut self, input: &'a [u8]) -> Decoded<'a> {
         let line_end = find_byte(input, b'\n');
         if line_end.is_some() {
@@ -361,15 +361,15 @@ impl Decoder {
     }
 }
 
-/// The retrieval of many keys that a line begins with, if it does: such a line may be of any length.
+/// The retrieval of many keys with which the line begins, if it does; such a line may be of any length.
 fn many_keys(line: &[u8]) -> Option<ManyKeys> {
     let head = line.get(..NAME_LEN_MAX + 1).unwrap_or(line);
     let name = head.get(..find_byte(head, b' ')?)?;
     Command::named(name)?.facts().many_keys
 }
 
-/// The data block of a refused request: it is dropped as it arrives, and then the request is answered. memcached does so too, and
-/// clients rely on it: one that reads nothing before it has sent its value takes an earlier answer for a broken connection.
+/// The data block of a refused request. It is dropped as it arrives, and then the request is answered. memcached does the same, and
+/// clients rely on it: a client that reads nothing before it has sent its value takes an earlier answer for a broken connection.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct RefusedData {
     /// bytes that are still to be dropped
@@ -404,7 +404,7 @@ impl RefusedData {
         }
     }
 
-    /// Drops what has arrived, and answers if that was the rest.
+    /// Drops what has arrived, and answers if that was all of it.
     fn skip<'a>(&mut self, input: &'a [u8]) -> Decoded<'a> {
         if input.is_empty() {
             return Decoded::Incomplete { need: 1 };
@@ -421,7 +421,7 @@ impl RefusedData {
     }
 }
 
-/// A request whose line is whole: what every command parser works on.
+/// A request whose line is complete: the input of every command parser.
 struct Line<'a, 'd> {
     /// the line without its end
     text: &'a [u8],
@@ -432,11 +432,11 @@ struct Line<'a, 'd> {
     decoder: &'d mut Decoder,
 }
 
-/// A data block, or why there is none to work on.
+/// A data block, or why there is none.
 enum Block<'a> {
     /// the block without its line end, and the length of line and block together
     Whole(&'a [u8], usize),
-    /// not here yet; the input must hold this much
+    /// it has not arrived; the input must hold this many bytes
     Late(usize),
     /// not followed by a line end; the length of line and block together
     Unended(usize),
@@ -498,12 +498,12 @@ impl<'a> Line<'a, '_> {
         }
     }
 
-    /// Refuses the line; nothing follows it.
+    /// Refuses the line; it has no data block.
     fn refuse(self, reply: &'static [u8]) -> Decoded<'a> {
         refuse(self.consumed, reply)
     }
 
-    /// Refuses the line and the data block of `value_len` bytes that follows it; `reply` is for when that has arrived.
+    /// Refuses the line and the data block of `value_len` bytes that follows it; `reply` is sent when that has arrived.
     fn refuse_with_data(self, reply: &'static [u8], value_len: u64) -> Decoded<'a> {
         self.decoder.refused = RefusedData::text(value_len + LINE_END.len() as u64, reply);
         refuse(self.consumed, b"")
@@ -522,7 +522,7 @@ impl<'a> Line<'a, '_> {
         is_too_large(self.decoder.limits.item_size_max, key, client_flags, value_len)
     }
 
-    /// Takes the data block of `value_len` bytes.
+    /// Reads the data block of `value_len` bytes.
     #[inline]
     fn block(&self, value_len: u64) -> Block<'a> {
         // Lengths within `is_too_large` fit a usize: `item_size_max` is one.
@@ -561,7 +561,7 @@ fn close<'a>(consumed: usize) -> Decoded<'a> {
     }
 }
 
-/// `reply`, or nothing if the client asked for silence.
+/// `reply`, or nothing if the client asked for no reply.
 fn unless(noreply: bool, reply: &'static [u8]) -> &'static [u8] {
     if noreply { b"" } else { reply }
 }

@@ -1,4 +1,4 @@
-//! The frame of UDP datagrams: who asks, and which part of an answer this is (protocol.txt, "UDP protocol").
+//! The frame of UDP datagrams: the request's id, and which part of an answer this is (protocol.txt, "UDP protocol").
 //!
 //! ```text
 //! 0        2          4       6          8
@@ -7,8 +7,8 @@
 //! +--------+----------+-------+----------+---------
 //! ```
 //!
-//! A request is one datagram. An answer is as many as its length takes, numbered from 0, each with the request's id; their
-//! payloads, one after the other, are what a connection would have carried.
+//! A request is one datagram. An answer is as many datagrams as its length needs, numbered from 0, each with the request's id. Their
+//! payloads, one after the other, are the answer that a connection would get.
 
 /// Length of the frame header, bytes.
 pub const FRAME_LEN: usize = 8;
@@ -22,18 +22,18 @@ pub const ANSWER_LEN_MAX: usize = PAYLOAD_LEN_MAX * 65535;
 /// A request's frame, opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Framed<'a> {
-    /// what the client will know the answer by
+    /// the number by which the client recognises the answer
     pub id: [u8; 2],
     /// the requests, never empty
     pub payload: &'a [u8],
 }
 
-/// Why a datagram is no request. memcached says nothing to such ones.
+/// Why a datagram is no request. memcached does not answer such datagrams.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NoRequest {
-    /// nothing after the header, or less than one
+    /// nothing after the header, or less than a header
     Empty,
-    /// a part of a request of several datagrams, or of none
+    /// a part of a request of several datagrams, or of 0 datagrams
     Part,
 }
 
@@ -47,7 +47,7 @@ impl std::fmt::Display for NoRequest {
 }
 
 impl<'a> Framed<'a> {
-    /// Opens the frame of a datagram that has arrived. As in memcached, sequence number and reserved bytes may be anything.
+    /// Reads the frame of a datagram. As in memcached, sequence number and reserved bytes may have any value.
     #[inline]
     pub fn open(datagram: &'a [u8]) -> Result<Self, NoRequest> {
         match datagram {
@@ -62,8 +62,8 @@ impl<'a> Framed<'a> {
     }
 }
 
-/// The datagrams of an answer: each its header and the place of its payload in the answer's `len` bytes. None for an answer
-/// that is empty; one of more than [`ANSWER_LEN_MAX`] bytes is cut there.
+/// The datagrams of an answer: for each its header and the range of its payload in the answer's `len` bytes. None for an
+/// empty answer; an answer of more than [`ANSWER_LEN_MAX`] bytes is cut there.
 pub fn datagrams(id: [u8; 2], len: usize) -> impl Iterator<Item = ([u8; FRAME_LEN], std::ops::Range<usize>)> {
     let len = len.min(ANSWER_LEN_MAX);
     let total = u16::try_from(len.div_ceil(PAYLOAD_LEN_MAX)).unwrap_or(u16::MAX);
@@ -90,7 +90,7 @@ mod tests {
                 payload: b"mn\r\n"
             })
         );
-        // what memcached does not look at
+        // fields that memcached does not check
         assert!(Framed::open(b"\0\0\xff\xff\0\x01\xff\xffm").is_ok());
         for part in [b"\0\0\0\0\0\x02\0\0m", b"\0\0\0\0\0\0\0\0m", b"\0\0\0\0\x01\x01\0\0m"] {
             assert_eq!(Framed::open(part), Err(NoRequest::Part));

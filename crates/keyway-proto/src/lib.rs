@@ -1,7 +1,9 @@
-//! The memcached wire language, sans-io.
+//! memcached's wire protocols, without I/O.
 //!
-//! [`Decoder::decode`] turns bytes that have arrived into a [`Request`] that borrows from them; [`reply`] has the writers of
-//! every answer. [`Command`] is the list of commands, with what is true of each. [`client`] is the other side: requests written, answers read. [`binary`] has both for the binary protocol, which is recognised by its first byte. [`frame`] is the envelope of both in UDP datagrams. Nothing here reads a socket, knows a clock, allocates on the way in, or knows how items are stored.
+//! [`Decoder::decode`] turns bytes that have arrived into a [`Request`] that borrows from them. [`reply`] has the writers of
+//! every answer. [`Command`] lists the commands with their properties. [`client`] is the other side: it writes requests and reads answers.
+//! [`binary`] has both for the binary protocol, which its first byte identifies. [`frame`] is the frame of both in UDP datagrams. Nothing
+//! here reads a socket, knows a clock or how items are stored, or allocates while it decodes.
 //!
 //! ```
 //! use keyway_proto::{Decoded, Decoder, Limits, Request, reply};
@@ -18,8 +20,8 @@
 //! assert_eq!(decoder.decode(&arrived[consumed..]), Decoded::Incomplete { need: 8 });
 //! ```
 //!
-//! Norm: memcached's `doc/protocol.txt`, cited at the lines that follow it. What is spoken, and each deviation with its
-//! reason, is in `docs/protocol.md`.
+//! Norm: memcached's `doc/protocol.txt`, cited at the lines that follow it. `docs/protocol.md` lists what Keyway supports, and each
+//! deviation with its reason.
 
 #![deny(clippy::indexing_slicing, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 

@@ -1,7 +1,7 @@
 //! Writers of every answer: each appends whole lines to a buffer that the caller owns.
 //!
-//! No formatting machinery, statistics aside: an answer is a few copies and a number or two. What belongs to which answer is decided here
-//! ([`meta()`]: which flags are echoed, which lines quiet mode hides), so that a server has no rules of its own.
+//! Except for statistics nothing is formatted: an answer is a few copies and a number or two. The rules of each answer are
+//! here ([`meta()`]: which flags are echoed, which lines quiet mode hides), so that a server has no rules of its own.
 
 mod dump;
 mod meta;
@@ -38,15 +38,15 @@ pub const META_MISS: &[u8] = b"EN\r\n";
 pub const META_NOOP: &[u8] = b"MN\r\n";
 /// Not a command (protocol.txt, "Error strings").
 pub const ERROR: &[u8] = crate::decode::ERROR;
-/// A malformed command line, as memcached words it.
+/// A malformed command line, with memcached's text.
 pub const BAD_FORMAT: &[u8] = crate::decode::BAD_FORMAT;
-/// A value that is too large, as memcached words it.
+/// A value that is too large, with memcached's text.
 pub const TOO_LARGE: &[u8] = crate::decode::TOO_LARGE;
-/// `incr`, `decr` or `ma` on a value that is no number, as memcached words it.
+/// `incr`, `decr` or `ma` on a value that is not a number, with memcached's text.
 pub const NON_NUMERIC: &[u8] = b"CLIENT_ERROR cannot increment or decrement non-numeric value\r\n";
-/// No room for a value, as memcached words it.
+/// No memory for a value, with memcached's text.
 pub const OUT_OF_MEMORY_STORING: &[u8] = b"SERVER_ERROR out of memory storing object\r\n";
-/// No memory for what an operation needs besides, as memcached words it.
+/// No memory for something else that an operation needs, with memcached's text.
 pub const OUT_OF_MEMORY: &[u8] = b"SERVER_ERROR out of memory\r\n";
 /// `shutdown` on a server that does not allow it (protocol.txt, "Other commands").
 pub const SHUTDOWN_DISABLED: &[u8] = b"SERVER_ERROR: shutdown not enabled\r\n";
@@ -62,7 +62,7 @@ pub const MGDUMP_DISABLED: &[u8] = b"ERROR key dump not allowed\r\n";
 pub const UNAUTHENTICATED: &[u8] = b"CLIENT_ERROR unauthenticated\r\n";
 /// Wrong user or password (protocol.txt, "Authentication").
 pub const AUTHENTICATION_FAILURE: &[u8] = b"CLIENT_ERROR authentication failure\r\n";
-/// The payload of the fake `set` is no "user password" (protocol.txt, "Authentication").
+/// The payload of the fake `set` is not "user password" (protocol.txt, "Authentication").
 pub const BAD_AUTHENTICATION: &[u8] = b"CLIENT_ERROR bad authentication token format\r\n";
 
 /// `VALUE <key> <flags> <bytes> [<cas unique>]`: the line before a data block of `value_len` bytes, which
@@ -84,7 +84,7 @@ pub fn value(out: &mut Vec<u8>, key: &[u8], client_flags: u32, value_len: usize,
     out.extend_from_slice(LINE_END);
 }
 
-/// A number alone on its line: the answer to `incr` and `decr` (protocol.txt, "Increment/Decrement").
+/// A number on a line of its own: the answer to `incr` and `decr` (protocol.txt, "Increment/Decrement").
 pub fn number(out: &mut Vec<u8>, number: u64) {
     decimal(out, number);
     out.extend_from_slice(LINE_END);
@@ -112,12 +112,12 @@ pub fn decimal(out: &mut Vec<u8>, number: u64) {
     }
 }
 
-/// Room for the decimal digits of any `u64`.
+/// Space for the decimal digits of any `u64`.
 #[derive(Default)]
 struct Digits([u8; 20]);
 
 impl Digits {
-    /// The digits of `number`, two a division.
+    /// The digits of `number`, two per division.
     fn of(&mut self, mut number: u64) -> &[u8] {
         let mut start = self.0.len();
         let (pairs, _) = self.0.as_chunks_mut::<2>();

@@ -1,7 +1,7 @@
-//! What a client can ask: one variant a command or a few alike, with its arguments parsed and checked as far as syntax goes.
+//! What a client can ask for: one variant per command or per group of similar commands, with its arguments parsed and their syntax checked.
 //!
-//! Norm: memcached's `doc/protocol.txt`. All slices borrow from the bytes given to the decoder. What is true of a command whatever
-//! its arguments is in [`Command::facts`].
+//! Norm: memcached's `doc/protocol.txt`. All slices borrow from the bytes given to the decoder. [`Command::facts`] has the properties of a
+//! command that do not depend on its arguments.
 
 use crate::binary;
 use crate::command::Command;
@@ -9,13 +9,13 @@ use crate::token::Tokens;
 
 /// Longest key, in bytes (protocol.txt, "Keys").
 pub const KEY_LEN_MAX: usize = 250;
-/// Longest opaque token, in bytes, its flag letter included: that is how memcached counts the 32 bytes that the norm names
+/// Longest opaque token, in bytes, its flag letter included: memcached counts the norm's 32 bytes this way
 /// (protocol.txt, "Meta Get", flag O).
 pub const OPAQUE_LEN_MAX: usize = 32;
 /// Most words in a meta command line, command and key included, as in memcached.
 pub const META_TOKENS_MAX: usize = 20;
 
-/// One whole request.
+/// One complete request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[allow(missing_docs, reason = "each field is the argument of that name in protocol.txt")]
 pub enum Request<'a> {
@@ -80,7 +80,7 @@ pub enum Admin<'a> {
         noreply: bool,
     },
     Quit,
-    /// `stats [<argument>…]`; what follows `stats`, without surrounding spaces, empty when there is nothing
+    /// `stats [<argument>…]`; the text after `stats`, without surrounding spaces, empty if there is none
     Stats {
         argument: &'a [u8],
     },
@@ -106,7 +106,7 @@ pub enum Admin<'a> {
     RefreshCerts {
         noreply: bool,
     },
-    /// A command about slabs or LRU internals that Keyway does not have: answered with this fixed line, nothing is done
+    /// A command about slabs or LRU internals that Keyway does not have: it is answered with this fixed line and has no effect
     Obsolete {
         command: Command,
         reply: &'static [u8],
@@ -119,14 +119,14 @@ pub enum Admin<'a> {
 pub enum Effect {
     /// nothing
     Reads,
-    /// it reads; with some flags it changes an item as well
+    /// it reads; with some flags it also changes an item
     MayChange,
-    /// it changes items or the server, or is too rare to be told apart
+    /// it changes items or the server, or is too rare to be distinguished
     Changes,
 }
 
 impl Request<'_> {
-    /// Which command it is. `None`: a packet that is refused.
+    /// Its command. `None`: a packet that is refused.
     pub const fn command(&self) -> Option<Command> {
         Some(match self {
             Self::Get { with_cas: false, .. } => Command::Get,
@@ -172,7 +172,7 @@ impl Request<'_> {
 }
 
 impl Admin<'_> {
-    /// Which command it is.
+    /// Its command.
     pub const fn command(&self) -> Command {
         match self {
             Self::FlushAll { .. } => Command::FlushAll,
@@ -204,8 +204,8 @@ impl Admin<'_> {
     }
 }
 
-/// The keys of a multi-key request, in the order sent, each already checked for its length. A long line comes in pieces, each a
-/// request of its own, of which the last may have no key.
+/// The keys of a request with many keys, in the order sent; their lengths have been checked. A long line is decoded in pieces, each a
+/// request of its own; the last one may have no key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Keys<'a> {
     pub(crate) words: Tokens<'a>,
@@ -213,7 +213,7 @@ pub struct Keys<'a> {
 }
 
 impl Keys<'_> {
-    /// Whether the line ends with these keys, so that their answer has an end.
+    /// Whether the line ends with these keys, so that the answer ends with them.
     pub fn are_last(&self) -> bool {
         self.is_last
     }
@@ -259,7 +259,7 @@ pub enum StoreVerb {
 }
 
 impl StoreVerb {
-    /// The same as a command.
+    /// The same as a [`Command`].
     pub const fn command(self) -> Command {
         match self {
             Self::Set => Command::Set,
@@ -327,8 +327,8 @@ impl<'a> MetaKey<'a> {
     }
 }
 
-/// The flags of a meta command in the order in which they were sent: an iterator over the request's flag tokens, letter
-/// included, that skips `P` and `L`. The reply writers use it.
+/// The flags of a meta command in the order in which they were sent: an iterator over the request's flag tokens, with their
+/// letters, that skips `P` and `L`. The reply writers use it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Flags<'a>(pub(crate) Tokens<'a>);
 

@@ -1,6 +1,6 @@
-//! Lines into tokens, tokens into numbers: the lexer that every command shares.
+//! Splits lines into tokens and parses numbers: the lexer that every command uses.
 //!
-//! Nothing here allocates or fails otherwise than by `None`; whether a missing or odd token is an error is the caller's matter.
+//! Nothing here allocates, and errors are only `None`; the caller decides whether a missing or wrong token is an error.
 
 /// The index of the first `byte` in `haystack`.
 ///
@@ -26,12 +26,12 @@ pub fn tokens(line: &[u8]) -> Tokens<'_> {
     Tokens(line)
 }
 
-/// Whether the text protocol can name `key` as it is. Keys that came in base64, or by the library door, need not be so.
+/// Whether `key` can be a word of the text protocol. Keys that were sent in base64, or stored through the library door, need not be.
 pub fn is_plain(key: &[u8]) -> bool {
     !key.iter().any(|byte| byte.is_ascii_control() || *byte == b' ')
 }
 
-/// Whether `key`, as it is, would end a word or a line of text. Such keys come in base64, by the binary protocol or by the library door.
+/// Whether `key` would end a word or a line of text. Such keys come in base64, by the binary protocol or through the library door.
 pub(crate) fn splits_lines(key: &[u8]) -> bool {
     key.iter().any(|byte| matches!(byte, b' ' | b'\r' | b'\n'))
 }
@@ -89,7 +89,7 @@ pub(crate) fn parse_u32(token: &[u8]) -> Option<u32> {
     u32::try_from(parse_u64(token)?).ok()
 }
 
-/// A number of [`parse_i64`]'s form within an `i32`: the exptime of a command that names an item or a moment.
+/// A number in the form of [`parse_i64`] within an `i32`: a delay, or an exptime of any but the classic storage commands.
 pub(crate) fn parse_i32(token: &[u8]) -> Option<i32> {
     i32::try_from(parse_i64(token)?).ok()
 }

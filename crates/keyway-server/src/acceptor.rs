@@ -1,10 +1,10 @@
-//! The accepting thread: takes connections, holds the limit, hands them round-robin to the workers, turns signals into a
-//! shutdown, and looks once a second whether the region is still at its place.
+//! The accepting thread. It takes connections, enforces the limit, gives them round-robin to the workers, turns signals into a
+//! shutdown, and checks once a second whether the region is still at its place.
 //!
 //! | state | accepts | leaves when |
 //! |---|---|---|
 //! | open | yes | the limit is reached, or the process has no descriptor left |
-//! | full | no | a connection closes (`connections_fast`: never entered, the surplus is told and closed) |
+//! | full | no | a connection closes (`connections_fast`: never entered; connections above the limit get an error and are closed) |
 //! | starved | no | a connection closes, or [`RETRY`] has passed |
 //! | stopping | sockets closed | all workers have ended |
 
@@ -35,7 +35,7 @@ const LISTENER_FIRST: usize = 2;
 const RETRY: Duration = Duration::from_millis(100);
 /// Connections taken from one listener before the others, and signals, get their turn.
 const ACCEPTS_PER_TURN: usize = 64;
-/// What a connection above the limit is told (memcached's words).
+/// What a connection above the limit is sent (memcached's words).
 const TOO_MANY: &[u8] = b"ERROR Too many open connections\r\n";
 
 static FULL: Quiet = Quiet::new();
@@ -49,31 +49,31 @@ pub(crate) struct Acceptor {
     signals: Option<Signals>,
     lookout: Lookout,
     pause: Pause,
-    /// the log has been told that accepting fails, and it has not succeeded since
+    /// a failure to accept has been logged, and no attempt has succeeded since
     complained: bool,
     next_worker: usize,
 }
 
-/// A listener, and whether connections may wait there (readiness is edge-triggered: it is told once).
+/// A listener, and whether connections may be waiting there (readiness is edge-triggered: reported once).
 struct Door {
     listener: Listener,
     ready: bool,
 }
 
-/// Why no connection is being accepted, and since when.
+/// Why no connection is accepted, and since when.
 enum Pause {
     No,
     Full {
         since: Instant,
     },
-    /// `open` connections were open then
+    /// `open` connections were open at that time
     Starved {
         since: Instant,
         open: usize,
     },
 }
 
-/// What became of an attempt to accept.
+/// The result of an attempt to accept.
 enum Accepted {
     One,
     NothingWaits,
@@ -135,7 +135,7 @@ impl Acceptor {
                 }
             }
             if self.shared.is_stopping() {
-                // Closed at once: clients of this address are refused by the kernel, and a successor can bind it.
+                // Closed at once: the kernel refuses new clients of this address, and the next server can bind it.
                 self.listeners.clear();
                 lock(&self.shared.listening).clear();
             } else {
@@ -223,11 +223,11 @@ impl Acceptor {
         }
     }
 
-    /// Starts a pause, unless nothing is wrong but with this connection. The log is told once, not at every attempt.
+    /// Starts a pause, unless the error concerns only this connection. It is logged once, not at every attempt.
     fn accept_failed(&mut self, error: &io::Error) -> Accepted {
         match error.kind() {
             io::ErrorKind::WouldBlock => Accepted::NothingWaits,
-            // The client has gone again: nothing of ours is wrong.
+            // The client has left again: not an error of the server.
             io::ErrorKind::ConnectionAborted | io::ErrorKind::ConnectionReset | io::ErrorKind::Interrupted => Accepted::One,
             _ => {
                 if !std::mem::replace(&mut self.complained, true)
@@ -285,7 +285,8 @@ impl Acceptor {
         }
     }
 
-    /// Ends the connection that has taken longest to log in, so that clients that connect and do not log in cannot use up the connections. `false`: there is none.
+    /// Ends the connection that has taken longest to log in, so that clients that never log in cannot use up the connections. Returns
+    /// `false` if there is none.
     fn displace(&self) -> bool {
         if self.shared.users.is_none() {
             return false;
@@ -306,14 +307,14 @@ impl Acceptor {
             "rejected a connection: {} are open, the limit (-c)",
             self.shared.config.connections_max
         );
-        // A fresh socket takes these few bytes; if not, the client sees a closed connection all the same.
+        // A new socket has room for these few bytes; if not, the client just sees a closed connection.
         let _ = stream.write(TOO_MANY);
     }
 
     fn hand_over(&mut self, stream: Stream, address: PeerAddress) {
         let arrivals = &self.shared.arrivals;
         arrivals.current.fetch_add(1, SeqCst);
-        // A reader was let in by its user or group.
+        // The server checked a reader's user and group before.
         let is_admitted = self.shared.users.is_none() || matches!(address, PeerAddress::Reader);
         let peer = Arc::new(Peer::new(
             arrivals.total.fetch_add(1, Relaxed),
@@ -329,7 +330,7 @@ impl Acceptor {
     }
 }
 
-/// Reads the authentication file again; a bad one leaves the old users in force.
+/// Reads the authentication file again; if that fails, the old users stay valid.
 fn reload_users(shared: &Shared) {
     let (Some(path), Some(users)) = (&shared.config.auth_file, &shared.users) else {
         log::info!("SIGHUP: there is no file to read again");

@@ -1,16 +1,16 @@
-//! The memory that connections hold: input that is not complete, output that is not taken, what dumps and watchers keep.
+//! The memory that connections hold: incomplete input, output that the client has not taken, and what dumps and watchers keep.
 //!
-//! Each connection has a [`Charge`] on the server's [`Account`], set anew when a turn ends. What is small is not charged one by one
-//! (an idle connection holds nothing but itself), so that ordinary traffic never touches the shared counter. A request that is larger than
-//! what is read at a time is charged in full before more of it is read: those that are let in find the room to be completed.
+//! Each connection has a [`Charge`] on the server's [`Account`], which is updated when a turn ends. Small amounts are not charged (an
+//! idle connection holds nothing but itself), so ordinary traffic never touches the shared counter. A request that is larger than one
+//! read is charged in full before more of it is read, so a request that is admitted has the memory to be completed.
 //!
-//! | of the limit in use | what happens |
+//! | part of the limit in use | what happens |
 //! |---|---|
 //! | up to half | nothing |
-//! | more | of a connection that holds nothing no more is read than [`SMALL`]; none is served that leaves more than [`UNSENT_TIGHT`] unread |
-//! | seven eighths | a large request is not read on until there is room for all of it below that |
-//! | so that one waits for longer than [`PATIENCE`] (and [`PAUSED_MAX`] at most) | of those that make no progress ([`STALLED_S`], [`HELD_MAX_S`]) the one that holds most is closed, one every [`BETWEEN`] |
-//! | all | those are closed at once, and then the ones that hold most, until what is left is within the limit |
+//! | more | a connection without memory reserved for a large request is read only up to about [`SMALL`] bytes; one with more than [`UNSENT_TIGHT`] unsent is not served |
+//! | seven eighths | a large request is read only when all of it fits below this mark |
+//! | a connection has waited for longer than [`PATIENCE`] (it waits [`PAUSED_MAX`] at most) | of the connections that make no progress ([`STALLED_S`], [`HELD_MAX_S`]) the one that holds most is closed, one every [`BETWEEN`] |
+//! | all | those are closed at once, then the ones that hold most, until the rest is within the limit |
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -20,39 +20,39 @@ use std::time::{Duration, Instant};
 
 use crate::shared::Peer;
 
-/// A connection that holds no more than this is not charged, bytes.
+/// A connection that holds at most this many bytes is not charged.
 pub(crate) const SMALL: usize = 4 * 1024;
-/// Unsent bytes above which a connection is not served, when memory is tight.
+/// A connection with more unsent bytes than this is not served when memory is tight.
 pub(crate) const UNSENT_TIGHT: usize = 16 * 1024;
 /// How long a connection waits for memory before the one that holds most is closed.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(1);
-/// How long it waits at most: it ends then.
+/// How long it waits at most; then it is closed.
 pub(crate) const PAUSED_MAX: Duration = Duration::from_secs(10);
-/// How often it looks.
+/// How often a waiting connection checks for memory.
 pub(crate) const PAUSE: Duration = Duration::from_millis(10);
-/// A connection that holds memory, and has sent nothing for so many seconds, makes no progress.
+/// A connection that holds memory and has sent nothing for this many seconds makes no progress.
 const STALLED_S: u32 = 2;
-/// Nor does one that holds memory for so many seconds.
+/// A connection that has held memory for this many seconds makes no progress either.
 const HELD_MAX_S: u32 = 10;
-/// Between two connections that are closed for memory.
+/// Least time between closing two connections for memory.
 const BETWEEN: Duration = Duration::from_millis(10);
 
-/// What all connections hold.
+/// The memory of all connections.
 pub(crate) struct Account {
     limit: usize,
     started: Instant,
     used: AtomicUsize,
-    /// the most that was in use
+    /// the highest value of `used`
     peak: AtomicUsize,
-    /// times that a connection was not read for want of memory
+    /// times that a connection was not read because memory was short
     pub(crate) paused: AtomicU64,
     /// connections closed for memory
     pub(crate) closed: AtomicU64,
-    /// when one was closed last, milliseconds after the server's start
+    /// when a connection was last closed for memory, milliseconds after the server's start
     closed_at_ms: AtomicU64,
 }
 
-/// One connection's part of it.
+/// One connection's part of the account.
 pub(crate) struct Charge {
     account: Arc<Account>,
     peer: Arc<Peer>,
@@ -83,7 +83,7 @@ impl Account {
         self.peak.load(Relaxed)
     }
 
-    /// Whether connections are to hold less than they otherwise may.
+    /// Whether connections have to hold less than they otherwise may.
     pub(crate) fn is_tight(&self) -> bool {
         self.used() > self.limit / 2
     }
@@ -92,7 +92,7 @@ impl Account {
         self.used() > self.limit
     }
 
-    /// Whether a connection may take so much more.
+    /// Whether a connection may take `more` bytes.
     pub(crate) fn has_room(&self, more: usize) -> bool {
         self.used().saturating_add(more) <= self.limit / 8 * 7
     }
@@ -108,7 +108,7 @@ impl Account {
         self.started.elapsed().as_secs().try_into().unwrap_or(u32::MAX)
     }
 
-    /// Whether a connection may be closed for memory now; at most one at a time gets leave.
+    /// Whether the caller may close a connection for memory now; at most one caller per [`BETWEEN`] gets `true`.
     pub(crate) fn may_close(&self) -> bool {
         let now_ms = u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX).max(1);
         let last_ms = self.closed_at_ms.load(Relaxed);
@@ -123,7 +123,7 @@ impl Charge {
         Self { account, peer }
     }
 
-    /// The connection holds so much now.
+    /// Records that the connection now holds `held` bytes.
     #[inline]
     pub(crate) fn set(&mut self, held: usize) {
         let held = if held <= SMALL { 0 } else { held };

@@ -1,8 +1,9 @@
-//! Who may come in: memcached's ASCII authentication (`-Y`), where the first request of a connection is a `set` whose value is
+//! Authentication: memcached's ASCII authentication (`-Y`), where the first request of a connection is a `set` whose value is
 //! `user password`.
 //!
-//! The file has one `user:password` per line, and is nobody else's to read. The key, flags and exptime of that `set` mean nothing. Nothing else
-//! is answered before but `quit`, and an unauthenticated client can make the server hold at most [`LINE_MAX`] + [`TOKEN_MAX`] bytes.
+//! The file has one `user:password` per line, and only its owner (and group) may read it. The key, flags and exptime of that `set` are
+//! ignored. Before the login the server answers only `quit`, and an unauthenticated client can make the server hold at most
+//! [`LINE_MAX`] + [`TOKEN_MAX`] bytes.
 
 use std::fmt;
 use std::fs::File;
@@ -15,10 +16,10 @@ use keyway_proto::{BeforeLogin, Command, reply};
 
 /// Longest first line, bytes (as memcached).
 pub(crate) const LINE_MAX: usize = 2048;
-/// Longest `user password`, bytes. memcached allows 16 KiB, of every client that has not logged in.
+/// Longest `user password`, bytes. memcached allows 16 KiB, for every client that has not logged in.
 pub(crate) const TOKEN_MAX: usize = 2048;
 
-/// Bits of a file's mode that let anybody read or change it, and that let its group change it.
+/// Bits of a file's mode that let every user read or change it, and the bit that lets its group change it.
 const OTHERS: u32 = 0o006;
 const GROUP_WRITES: u32 = 0o020;
 
@@ -33,7 +34,7 @@ pub enum AuthFileError {
     Read(std::io::Error),
     /// this line (counted from 1) is not `user:password`
     Line(usize),
-    /// it names nobody
+    /// it has no user
     Empty,
     /// users besides its owner and group can read or change it; its mode
     Open(u32),
@@ -82,7 +83,7 @@ impl Users {
         }
     }
 
-    /// Compares against every entry in full, so that the time taken does not tell how much of a password is right.
+    /// Compares with every entry in full, so that the time taken does not show how much of a password is right.
     fn admit(&self, user: &[u8], password: &[u8]) -> bool {
         self.0
             .iter()
@@ -94,16 +95,16 @@ fn same(a: &[u8], b: &[u8]) -> bool {
     a.len() == b.len() && a.iter().zip(b).fold(0, |differences, (x, y)| differences | (x ^ y)) == 0
 }
 
-/// What an unauthenticated connection's first bytes amount to.
+/// What the first bytes of an unauthenticated connection are.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Login {
-    /// more bytes must come
+    /// more bytes are needed
     Incomplete,
-    /// these bytes are no login; the connection is closed without a word
+    /// these bytes are no login; the connection is closed without an answer
     Hopeless,
-    /// the client leaves
+    /// the client quits
     Quit,
-    /// a packet of the binary protocol, in which nobody can log in: answered, and the connection is closed
+    /// a packet of the binary protocol, which has no login here: it is answered, and the connection is closed
     Binary { answer: BinaryAnswer },
     /// refused: drop these bytes, send this line
     Refused {
@@ -111,11 +112,11 @@ pub(crate) enum Login {
         reply: &'static [u8],
         attempt: bool,
     },
-    /// let in: drop these bytes, answer `STORED`
+    /// logged in: drop these bytes, answer `STORED`
     Admitted { consumed: usize },
 }
 
-/// The answer to a packet of a client that has not logged in.
+/// The answer to a binary packet of a client that has not logged in.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct BinaryAnswer {
     head: Head,
@@ -123,7 +124,7 @@ pub(crate) struct BinaryAnswer {
 }
 
 impl BinaryAnswer {
-    /// `None` before there is a whole header.
+    /// `None` if the header is not complete.
     fn to(packet: &[u8]) -> Option<Self> {
         let header = packet.first_chunk::<HEADER_LEN>()?;
         let [_, opcode, ..] = *header;
@@ -154,7 +155,7 @@ impl BinaryAnswer {
 const QUIT: u8 = 0x07;
 const QUIT_QUIETLY: u8 = 0x17;
 
-/// Judges the first bytes of a connection.
+/// Decides what the first bytes of a connection are.
 pub(crate) fn login(users: &Users, data: &[u8]) -> Login {
     if data.first() == Some(&REQUEST) {
         return BinaryAnswer::to(data).map_or(Login::Incomplete, |answer| Login::Binary { answer });

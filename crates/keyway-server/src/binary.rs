@@ -1,4 +1,4 @@
-//! Requests of the binary protocol: the same verbs on the session, answered in packets.
+//! Requests of the binary protocol: the same verbs of the session, answered in packets.
 
 use keyway::{Arithmetic, Counted, Delete, Deleted, Get, Item, Store, StoreMode, Stored, WriteError};
 use keyway_proto::binary::{self, Command, Head, Request, Status};
@@ -9,7 +9,7 @@ use crate::connection::CloseReason;
 use crate::dump::Dump;
 use crate::execute::{Executor, Origin, Outcome, as_memcached, refusal};
 
-/// Longest `stats detail dump` in a packet, bytes; in text it may be of any length.
+/// Longest `stats detail dump` in a packet, bytes; in the text protocol it may have any length.
 const DUMP_MAX: usize = 256 << 10;
 
 impl Executor {
@@ -98,7 +98,7 @@ impl Executor {
         Outcome::Done
     }
 
-    /// The CAS unique of what was stored, or why nothing was.
+    /// The CAS unique of the stored item, or why it was not stored.
     fn binary_store(&mut self, command: &Command<'_>, origin: &Origin<'_>) -> Result<u64, Refusal> {
         let Command::Store {
             verb,
@@ -131,7 +131,7 @@ impl Executor {
         match stored {
             Ok(Stored::Stored { cas, .. }) => Ok(if self.shared.config.cas_enabled { cas } else { 0 }),
             Ok(Stored::Exists) => Err(Status::KeyExists.into()),
-            // An append to nothing is not stored, with a CAS unique as well as without.
+            // An append to a missing item is not stored, with or without a CAS unique.
             Ok(Stored::NotFound) if verb != &StoreVerb::Cas => Err(Status::NotStored.into()),
             Ok(Stored::NotFound) => Err(Status::KeyNotFound.into()),
             Ok(Stored::NotStored) => Err(match verb {
@@ -209,9 +209,9 @@ impl Executor {
         Ok(0)
     }
 
-    /// What `stats` answers in text, line by line in packets.
+    /// The answer of `stats` in text, each line as a packet.
     fn binary_stat(&mut self, head: Head, argument: &[u8], out: &mut Vec<u8>) {
-        // memcached looks at the beginning of the argument only, where it knows one.
+        // For the arguments that it knows, memcached compares only the beginning.
         let argument = [&b"reset"[..], b"settings"]
             .into_iter()
             .find(|known| argument.starts_with(known))
@@ -222,7 +222,7 @@ impl Executor {
             && let Outcome::Dump(mut dump) = self.stats(argument, &mut text)
             && !matches!(dump, Dump::Sizes(_))
         {
-            // One packet, so all of it is here at once.
+            // The answer is one packet, so all of it is collected first.
             while !dump.step(self, &mut text) {
                 if text.len() > DUMP_MAX {
                     return binary::error(out, head, Status::OutOfMemory);
@@ -253,7 +253,7 @@ fn shown_cas(item: &Item, cas_enabled: bool) -> u64 {
     if cas_enabled { item.cas } else { 0 }
 }
 
-/// Why a request was not done, in the protocol's words.
+/// Why a request was refused, in the protocol's terms.
 struct Refusal {
     status: Status,
     text: &'static [u8],
@@ -280,7 +280,7 @@ impl From<WriteError> for Refusal {
             WriteError::TooLarge { .. } => Status::ValueTooLarge.into(),
             WriteError::OutOfMemory => Status::OutOfMemory.into(),
             WriteError::KeyLength { .. } => Status::InvalidArguments.into(),
-            // The text protocol's line without its frame: it tells what to do.
+            // The text protocol's line without its line end: it says what to do.
             other => {
                 let line = refusal(other);
                 let text = line.strip_prefix(b"SERVER_ERROR ").unwrap_or(line);

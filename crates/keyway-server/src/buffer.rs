@@ -1,20 +1,20 @@
-//! A connection's input buffer: bytes that arrived and are not yet consumed.
+//! A connection's input buffer: bytes that have arrived and are not consumed yet.
 //!
-//! It is one vector with two marks. It grows only as bytes arrive (never by what a client announces), and an empty one
+//! It is one vector with two marks. It grows only as bytes arrive (never because of a length that a client announces), and an empty one
 //! holds no memory, so that idle connections cost nothing.
 
 use std::io::{self, Read};
 
-/// Room that is made for reads, bytes: less would waste system calls on pipelined requests.
+/// Least space for a read, bytes: with less, pipelined requests would need more system calls.
 const READ_ROOM_MIN: usize = 16 * 1024;
-/// Room below which more is made, bytes.
+/// With less space than this, the buffer makes more, bytes.
 const READ_ROOM_SHORT: usize = 4 * 1024;
-/// A buffer that is larger than the worker's has a multiple of this size, bytes, so that it serves other large requests too.
+/// A buffer that is larger than the worker's has a multiple of this size, bytes, so that it can be used for other large requests too.
 const LARGE_UNIT: usize = 16 * 1024;
-/// Most bytes to take in one read, so that a large value arrives in steps between which others are served.
+/// Most bytes of one read, so that a large value arrives in steps, and other connections are served between them.
 const READ_MAX: usize = 256 * 1024;
 
-/// Bytes between `start` and `end` of `bytes` have arrived and wait; those after `end` are room.
+/// Bytes between `start` and `end` of `bytes` have arrived and wait; those after `end` are free.
 #[derive(Debug, Default)]
 pub(crate) struct Buffer {
     bytes: Vec<u8>,
@@ -71,7 +71,7 @@ impl Buffer {
         self.end = 0;
     }
 
-    /// The size of the buffer that should take this one's place before `more` bytes arrive, if its own does not do. It at most doubles at a
+    /// The size of the buffer that should replace this one before `more` bytes arrive, if this one is too small. It at most doubles at a
     /// time (from [`READ_ROOM_MIN`]), so a client has to send half of what it makes the server hold, and every byte is moved about once.
     pub(crate) fn size_wanted(&self, more: usize, need: usize) -> Option<usize> {
         let need = need.max(self.len() + more);
@@ -83,10 +83,10 @@ impl Buffer {
         (size > self.bytes.len()).then(|| size.next_multiple_of(LARGE_UNIT))
     }
 
-    /// One read of `source` into the room that there is, or is made, of at most `most` bytes. `need` is how many bytes should wait here in the
-    /// end.
+    /// Reads `source` once, at most `most` bytes, into the free space, after making more if needed. `need` is how many bytes should wait here
+    /// in the end.
     ///
-    /// Returns the bytes read and whether they filled the room offered, in which case the source may hold more.
+    /// Returns the bytes read and whether they filled the free space; if they did, the source may hold more.
     pub(crate) fn fill(&mut self, source: &mut impl Read, need: usize, most: usize) -> io::Result<(usize, bool)> {
         self.make_room(need);
         let offered = (self.bytes.len() - self.end).min(READ_MAX).min(most);
@@ -95,7 +95,7 @@ impl Buffer {
         Ok((count, count == offered))
     }
 
-    /// Takes `bytes` in, which have arrived by another way than [`Self::fill`].
+    /// Appends `bytes` that did not come through [`Self::fill`].
     pub(crate) fn append(&mut self, bytes: &[u8], need: usize) {
         let mut rest = bytes;
         while !rest.is_empty() {
@@ -108,7 +108,7 @@ impl Buffer {
         }
     }
 
-    /// Makes room after `end` when it runs short: by moving what waits to the front, then by growing.
+    /// Makes space after `end` when there is little: by moving the waiting bytes to the front, then by growing.
     fn make_room(&mut self, need: usize) {
         let wanted = need.saturating_sub(self.len()).max(1);
         let room = self.bytes.len() - self.end;
@@ -117,7 +117,7 @@ impl Buffer {
         }
         match self.size_wanted(wanted.min(READ_ROOM_SHORT), need) {
             Some(size) => {
-                // A fresh zeroed vector is untouched memory from the allocator; extending the old one would write it all.
+                // The kernel has not allocated the pages of a new zeroed vector yet; extending the old vector would write all of it.
                 let mut bytes = vec![0; size];
                 bytes[..self.len()].copy_from_slice(self.data());
                 self.bytes = bytes;
@@ -173,7 +173,7 @@ mod tests {
         let value = vec![b'v'; 3 << 20];
         let mut buffer = Buffer::default();
         let mut sizes = Vec::new();
-        // Pieces as small as a network delivers them: growing must not depend on how many there are.
+        // Pieces as small as packets: the growth must not depend on how many there are.
         for piece in value.chunks(1400) {
             let mut piece = piece;
             while !piece.is_empty() {

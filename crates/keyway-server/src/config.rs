@@ -1,4 +1,4 @@
-//! What a server is told at its start.
+//! The settings of a server.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -8,10 +8,10 @@ use keyway_proto::Protocol;
 
 use crate::source::{LOOPBACK, Network};
 
-/// The protocol version that `version` and `stats` answer: that of the memcached whose protocol is spoken here.
+/// The protocol version that `version` and `stats` report: that of the memcached whose protocol Keyway implements.
 ///
-/// Clients and tools compare this number with memcached's releases to decide which commands they may use; Keyway's own number
-/// would make them think of a memcached from 2004. `stats` has Keyway's own as `keyway_version`.
+/// Clients and tools compare this number with memcached's releases to decide which commands they may use. Keyway's own number
+/// would look like a memcached from 2004. `stats` shows Keyway's own as `keyway_version`.
 pub const PROTOCOL_VERSION: &str = "1.6.45";
 /// Keyway's own version.
 pub const KEYWAY_VERSION: &str = env!("CARGO_PKG_VERSION");
@@ -24,7 +24,7 @@ const CONNECTION_MEMORY_MIN: u64 = 64 << 20;
 /// A Unix socket to listen on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnixSocket {
-    /// where; a stale socket file there is replaced, and ours is removed at exit
+    /// its path; a stale socket file there is replaced, and the server's own is removed at exit
     pub path: PathBuf,
     /// its file mode
     pub mode: u32,
@@ -33,15 +33,15 @@ pub struct UnixSocket {
 /// A Unix socket through which the region is handed out to processes of this machine.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RegionSocket {
-    /// where; anybody may connect whom the folder lets in, and `writers` and `readers` say who gets the region
+    /// its path; every user that the folder admits may connect, and `writers` and `readers` say which users get the region
     pub path: PathBuf,
-    /// who may have the region, for reading and writing; and the server's own user, unless it is among the readers
+    /// users that may have the region for reading and writing; also the server's own user, unless it is among the readers
     pub writers: Allowed,
-    /// who else may have it, for reading only: what they write, they write through a connection that comes with it
+    /// users that may have it for reading only; their writes go through a connection that they get with it
     pub readers: Allowed,
 }
 
-/// Who may have the region: by the effective user and group of the process that asks
+/// Users and groups that may have the region, by the effective user and group of the process that asks
 /// (`SO_PEERCRED`, unix(7)).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Allowed {
@@ -51,20 +51,20 @@ pub struct Allowed {
     pub groups: Vec<u32>,
 }
 
-/// What a worker waits for its connections with.
+/// How a worker waits for events of its connections.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum EventLoop {
-    /// io_uring where the system has it, otherwise epoll
+    /// io_uring if the system has it, otherwise epoll
     #[default]
     Auto,
     /// epoll
     Epoll,
-    /// io_uring, and no server where the system has it not
+    /// io_uring; the server does not start if the system does not have it
     IoUring,
 }
 
 impl EventLoop {
-    /// As the command line and `stats settings` have it.
+    /// Its name on the command line and in `stats settings`.
     pub fn name(self) -> &'static str {
         match self {
             Self::Auto => "auto",
@@ -77,13 +77,13 @@ impl EventLoop {
 /// The kernel door: what a BPF program answers over UDP, before any socket.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Kernel {
-    /// interfaces that the program is put on, by name
+    /// names of the interfaces that the program is attached to
     pub interfaces: Vec<String>,
-    /// use the program that somebody has put on interfaces and pinned in this folder, instead of loading one
+    /// the folder of a program that is already attached and pinned; it is used instead of loading one
     pub pinned: Option<PathBuf>,
     /// memory for copies and their index, bytes
     pub memory: usize,
-    /// answers that a source gets from the program in a second at most, and how many at once after a pause
+    /// answers per second that a source gets from the program at most, and how many at once after a pause
     pub rate: Option<(u32, u32)>,
 }
 
@@ -98,16 +98,16 @@ impl Default for Kernel {
     }
 }
 
-/// Settings of a [`crate::Server`]. The defaults are memcached's, except that TCP is off until an address is given, and that UDP
+/// Settings of a [`crate::Server`]. The defaults are memcached's, with two exceptions: TCP is off until an address is given, and UDP
 /// answers this machine only.
 #[derive(Clone, Debug)]
 #[allow(clippy::struct_excessive_bools, reason = "each is one of memcached's switches")]
 pub struct Config {
     /// TCP addresses to listen on; port 0 takes a free one (see [`crate::Server::tcp_addresses`])
     pub tcp: Vec<SocketAddr>,
-    /// one of them that is taken is left out, as long as another is not: they are one wish, said for each family of addresses
+    /// skip an address that is in use, as long as another one is free: the addresses are one setting, given for each address family
     pub tcp_where_free: bool,
-    /// serve even if there is nothing to listen on: whoever has the region's file uses it all the same
+    /// serve even if there is nothing to listen on: processes that have the region's file can still use it
     pub may_listen_nowhere: bool,
     /// Unix socket to listen on
     pub unix: Option<UnixSocket>,
@@ -117,32 +117,32 @@ pub struct Config {
     pub udp: Vec<SocketAddr>,
     /// where datagrams may come from; those from elsewhere are neither executed nor answered
     pub udp_allow: Vec<Network>,
-    /// the kernel door; it answers for the one UDP address
+    /// the kernel door; it answers for the only UDP address
     pub kernel: Option<Kernel>,
     /// event loops, each on its own thread (`-t`)
     pub threads: usize,
-    /// what the threads wait for their connections with
+    /// how the threads wait for events of their connections
     pub event_loop: EventLoop,
-    /// CPUs that the threads run on, one each, in turn; empty: wherever the system puts them
+    /// CPUs that the threads run on, one each, round-robin; empty: the system chooses
     pub cpus: Vec<usize>,
-    /// how long a thread looks for work again and again before it sleeps
+    /// how long a thread polls for work before it sleeps
     pub busy_poll: Duration,
-    /// what connections speak (`-B`); those that have to log in speak text
+    /// protocol of the connections (`-B`); connections that have to log in use text
     pub protocol: Protocol,
     /// most connections at a time (`-c`)
     pub connections_max: usize,
     /// answer an error to connections above the limit, instead of leaving them in the kernel's queue (`-o maxconns_fast`)
     pub connections_fast: bool,
-    /// what all connections together may hold for requests and answers on their way, bytes; 0: a quarter of `memory`, at least 64 MiB and
+    /// memory that all connections together may hold for requests and unsent answers, bytes; 0: a quarter of `memory`, at least 64 MiB and
     /// four of the largest items
     pub connection_memory: usize,
     /// longest answer to a datagram, bytes
     pub udp_answer_max: usize,
-    /// most requests of one connection before others get their turn (`-R`)
+    /// most requests of one connection before other connections get their turn (`-R`)
     pub requests_per_turn: usize,
     /// connections idle for longer are closed; zero: never (`-o idle_timeout`)
     pub idle_timeout: Duration,
-    /// connections that the kernel queues for us (`-b`)
+    /// most connections that wait in the kernel's queue (`-b`)
     pub backlog: i32,
     /// users and passwords for ASCII authentication (`-Y`)
     pub auth_file: Option<PathBuf>,
@@ -150,7 +150,7 @@ pub struct Config {
     pub flush_enabled: bool,
     /// dumps of keys and `stats detail` are allowed (`-X` forbids)
     pub dump_enabled: bool,
-    /// `stats sizes` counts the items by their sizes, which takes a walk over all of them (`-o track_sizes`)
+    /// `stats sizes` counts the items by size, which needs a walk over all of them (`-o track_sizes`)
     pub track_sizes: bool,
     /// `watch` is allowed (`-W` forbids)
     pub watch_enabled: bool,
@@ -158,19 +158,19 @@ pub struct Config {
     pub shutdown_enabled: bool,
     /// CAS uniques are shown (`-C` shows 0)
     pub cas_enabled: bool,
-    /// items are evicted when memory is full (`-M`: stores fail); the cache was opened so, this is for `stats settings`
+    /// items are evicted when memory is full (`-M`: stores fail). The cache was opened with this setting; here it is for `stats settings`
     pub evict: bool,
-    /// end of the key prefix that `stats detail` counts by; `Some` turns the counting on (`-D`)
+    /// delimiter that ends the key prefixes of `stats detail`; `Some` turns the counting on (`-D`)
     pub detail_delimiter: Option<u8>,
     /// memcached's verbosity, 0 to 3: `stats settings` shows it, `verbosity` changes it
     pub verbosity: u8,
-    /// SIGTERM, SIGINT and SIGUSR1 shut this server down, a second one at once; SIGHUP reads the authentication file again
+    /// SIGTERM, SIGINT and SIGUSR1 shut this server down, and a second one does so at once; SIGHUP reloads the authentication file
     pub signals: bool,
     /// longest time that a shutdown waits for clients to take their replies
     pub shutdown_grace: Duration,
-    /// the memory that was asked for, bytes; 0: whatever the region has
+    /// the memory that was configured, bytes; 0: the region's
     pub memory: u64,
-    /// where the region is, for people
+    /// the region's path, for messages
     pub region: String,
 }
 

@@ -1,4 +1,4 @@
-//! `stats detail`: requests counted by key prefix, up to the delimiter (`-D`). Off unless asked for, and then under one lock.
+//! `stats detail`: requests counted by key prefix, up to the delimiter (`-D`). Off by default; when on, it takes one lock.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -10,9 +10,9 @@ use keyway_proto::{is_plain, reply};
 
 use crate::shared::lock;
 
-/// What the prefixes that are counted may take, bytes: keys without structure would fill memory otherwise.
+/// Most memory for counted prefixes, bytes: keys without structure would fill memory otherwise.
 const PREFIXES_SIZE_MAX: usize = 4 << 20;
-/// What a prefix takes besides its own bytes, roughly.
+/// Approximate memory of a prefix besides its own bytes.
 const PREFIX_SIZE: usize = 128;
 /// Prefixes in a step of a dump.
 const PREFIXES_PER_STEP: usize = 256;
@@ -27,7 +27,7 @@ pub(crate) struct Detail {
 #[derive(Default)]
 struct Prefixes {
     counts: BTreeMap<Vec<u8>, Counts>,
-    /// by [`PREFIX_SIZE`]
+    /// estimated with [`PREFIX_SIZE`]
     size: usize,
 }
 
@@ -63,7 +63,7 @@ impl Detail {
     pub(crate) fn clear(&self) {
         let old = std::mem::take(&mut *lock(&self.prefixes));
         if old.counts.len() > PREFIXES_PER_STEP {
-            // Tens of thousands of small pieces: nobody waits for them. If there is no thread to be had, it is done here.
+            // Freeing tens of thousands of small pieces: done by another thread, so that no client waits. If no thread can start, it is done here.
             let _ = std::thread::Builder::new().spawn(move || drop(old));
         }
     }
@@ -82,8 +82,8 @@ impl Detail {
         }
     }
 
-    /// The next lines of the answer to `stats detail dump`, after prefix `after`, which then becomes the last one told; true when that was
-    /// all.
+    /// The next lines of the answer to `stats detail dump`, after prefix `after`, which then becomes the last one written. Returns true when
+    /// that was all.
     pub(crate) fn dump(&self, after: &mut Option<Vec<u8>>, out: &mut Vec<u8>) -> bool {
         let prefixes = lock(&self.prefixes);
         let from = after.as_deref().map_or(Unbounded, Excluded);

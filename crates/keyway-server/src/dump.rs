@@ -1,5 +1,5 @@
-//! Answers that are long: `lru_crawler metadump` and `mgdump`, `stats cachedump`, `stats conns`, `stats sizes`, `stats detail dump`; in bounded
-//! steps, each when the client has taken what was before.
+//! Long answers: `lru_crawler metadump` and `mgdump`, `stats cachedump`, `stats conns`, `stats sizes`, `stats detail dump`. They are written in
+//! bounded steps; each step waits until the client has taken the output of the one before.
 
 use std::io::Write;
 
@@ -10,36 +10,36 @@ use crate::effort::LOOKED_AT;
 use crate::execute::Executor;
 use crate::stats::{self, CLASS};
 
-/// Buckets and items looked at in one step, so that a dump holds up others for some tens of microseconds at a time.
+/// Buckets and items examined in one step, so that a dump delays other clients by some tens of microseconds at a time.
 const LOOKS_PER_STEP: usize = 256;
 /// Longest answer to `stats cachedump`, bytes: one page in memcached.
 const CACHEDUMP_MAX: usize = 2 << 20;
 
-/// A dump under way on a connection.
+/// A dump that a connection has started.
 pub(crate) enum Dump {
     /// the keys of all live items
     Items { format: DumpFormat, cursor: u64 },
-    /// so many of them, as far as so many bytes hold them
+    /// at most `count` keys, and at most `room` bytes
     Cachedump { cursor: u64, count: usize, room: usize },
-    /// what is connected, from this peer's number on; `None`: from the sockets that listen
+    /// connections, from this peer's number on; `None`: from the listening sockets on
     Connections { next: Option<u64> },
-    /// requests by prefix, after this one
+    /// request counts by prefix, after this one
     Prefixes { after: Option<Vec<u8>> },
     /// how many live items there are of each size
     Sizes(Sizes),
 }
 
-/// `stats sizes`: first counts all items by size, then writes the counts as answers.
+/// `stats sizes`: first counts all items by size, then writes the counts as lines.
 pub(crate) struct Sizes {
-    /// where the walk goes on; `None`: all items are counted
+    /// where the walk continues; `None`: all items are counted
     cursor: Option<u64>,
-    /// by size in units of [`SIZE_UNIT`], rounded up; the last one has all that is larger
+    /// by size in units of [`SIZE_UNIT`], rounded up; the last count includes all larger sizes
     counts: Vec<u32>,
-    /// counts that have been told
+    /// counts that have been written
     told: usize,
 }
 
-/// Sizes are rounded up to a multiple of so many bytes, and counted in so many classes, as memcached does.
+/// Sizes are rounded up to a multiple of this many bytes, and counted in a fixed number of classes, as memcached does.
 const SIZE_UNIT: usize = 32;
 const SIZES: usize = 32 * 1024;
 
@@ -69,8 +69,8 @@ impl Sizes {
 }
 
 impl Dump {
-    /// A dump of what `lru_crawler`'s argument names: `all`, `hash`, or class numbers with commas between; the line that
-    /// refuses it otherwise.
+    /// A dump of the classes in `lru_crawler`'s argument (`all`, `hash`, or class numbers with commas between); or the line that
+    /// refuses the argument.
     pub(crate) fn items(format: DumpFormat, what: &[u8]) -> Result<Self, &'static [u8]> {
         let class = CLASS.to_string();
         let names_ours = |ids: &[u8]| ids.split(|&b| b == b',').any(|id| id == class.as_bytes());
@@ -103,7 +103,7 @@ impl Dump {
         })
     }
 
-    /// Bytes of memory that it holds between its steps.
+    /// Bytes of memory that it holds between steps.
     pub(crate) fn held(&self) -> usize {
         match self {
             Self::Sizes(sizes) => sizes.counts.capacity() * size_of::<u32>(),
@@ -112,7 +112,7 @@ impl Dump {
         }
     }
 
-    /// Appends the next lines; true when that was all.
+    /// Appends the next lines; returns true when that was all.
     pub(crate) fn step(&mut self, executor: &mut Executor, out: &mut Vec<u8>) -> bool {
         executor.effort.spend(LOOKS_PER_STEP as u64 * LOOKED_AT);
         match self {

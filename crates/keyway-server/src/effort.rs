@@ -1,46 +1,47 @@
-//! How much a turn may do before others get theirs.
+//! How much work a turn may do before other connections get theirs.
 //!
-//! What requests do is estimated as they are executed, in nanoseconds of an ordinary processor: so much a key, so much a byte. Nobody
-//! looks at a clock for a turn of small requests. A turn that has done more than [`LOOK_EVERY`] is looked after by the clock as well,
-//! because the estimate knows neither cold caches nor full memory. It ends when either says so ([`TURN_WORK`], [`TURN_TIME`]), at a
-//! place where it can go on later: between requests, between keys of a request, between steps of a dump. What cannot be interrupted
-//! is the look-up, copy or store of one item. A datagram is not gone on with: it is cut off ([`Effort::is_datagram_over`]).
+//! The work of requests is estimated as they are executed, in nanoseconds of an ordinary processor: a fixed amount per key and per byte.
+//! A turn of small requests never reads the clock. A turn that has done more than [`LOOK_EVERY`] is also measured by the clock,
+//! because the estimate ignores cold caches and full memory. The turn ends when the estimate or the clock reaches its limit
+//! ([`TURN_WORK`], [`TURN_TIME`]), at a place where it can continue later: between requests, between keys of a request, between steps of
+//! a dump. The look-up, copy or store of one item cannot be interrupted. A datagram is not continued later: its answer is cut off
+//! ([`Effort::is_datagram_over`]).
 
 use std::time::{Duration, Instant};
 
 /// Work of a turn, estimated nanoseconds.
 pub(crate) const TURN_WORK: u64 = 60_000;
-/// Work that a datagram can ask for.
+/// Most work for one datagram.
 const DATAGRAM_WORK: u64 = 4 * TURN_WORK;
-/// The same as the first by the clock.
+/// Longest turn by the clock.
 const TURN_TIME: Duration = Duration::from_micros(100);
-/// Work between two looks at the clock.
+/// Work between two readings of the clock.
 const LOOK_EVERY: u64 = TURN_WORK / 4;
 
 /// A request of any kind: decoding, a look-up, an answer.
 pub(crate) const REQUEST: u64 = 250;
-/// A key of a request of many.
+/// A key of a request with several keys.
 pub(crate) const KEY: u64 = 200;
-/// One of `stats`' answers: counters of all threads of all processes are summed.
+/// One answer to `stats`: it sums counters of all threads of all processes.
 pub(crate) const STATS: u64 = 20_000;
-/// Looking at a bucket or an item of the index, in a walk.
+/// A bucket or an item of the index, in a walk.
 pub(crate) const LOOKED_AT: u64 = 100;
-/// Bytes that are moved in a nanosecond, copies and the kernel's part together.
+/// Bytes moved per nanosecond, counting Keyway's copies and the kernel's.
 const BYTES_IN_NS: u64 = 4;
 
-/// What a turn has done so far.
+/// The work that a turn has done so far.
 #[derive(Debug, Default)]
 pub(crate) struct Effort {
     spent: u64,
-    /// the clock is looked at when so much is spent
+    /// the clock is read when `spent` reaches this
     look_at: u64,
-    /// when it was looked at first
+    /// the first reading of the clock
     since: Option<Instant>,
     is_over: bool,
 }
 
 impl Effort {
-    /// A turn begins.
+    /// Starts a turn.
     pub(crate) fn begin(&mut self) {
         *self = Self {
             look_at: LOOK_EVERY,
@@ -48,7 +49,7 @@ impl Effort {
         };
     }
 
-    /// Takes note of so much work.
+    /// Adds this much work.
     #[inline]
     pub(crate) fn spend(&mut self, work: u64) {
         self.spent += work;
@@ -57,7 +58,7 @@ impl Effort {
         }
     }
 
-    /// Takes note of so many bytes moved.
+    /// Adds the work of moving this many bytes.
     #[inline]
     pub(crate) fn spend_on_bytes(&mut self, count: usize) {
         self.spend(count as u64 / BYTES_IN_NS);
@@ -71,12 +72,12 @@ impl Effort {
         self.look_at = self.spent + LOOK_EVERY;
     }
 
-    /// Whether a datagram's work is done. By the estimate alone: what it is answered must not depend on how busy the machine is.
+    /// Whether a datagram's limit is reached. Only the estimate counts: the answer must not depend on how busy the machine is.
     pub(crate) fn is_datagram_over(&self) -> bool {
         self.spent >= DATAGRAM_WORK
     }
 
-    /// Whether others are to have their turn now.
+    /// Whether the turn should end, so that other connections get theirs.
     #[inline]
     pub(crate) fn is_over(&self) -> bool {
         self.is_over

@@ -1,6 +1,6 @@
-//! One request: its verb on the session, its answer to the output.
+//! One request: executed as a verb of the session, answered to the output.
 //!
-//! Nothing here waits or touches a socket. Values go from the region straight into the output buffer.
+//! Nothing here waits. Values go from the region directly to the output buffer, or, if they are long, to the socket.
 
 use std::io::Write;
 use std::os::fd::BorrowedFd;
@@ -26,49 +26,49 @@ use crate::shared::{Message, Peer, PeerAddress, Shared, WorkerCounters, lock};
 use crate::stats::{self, CLASS};
 use crate::watch::{self, Watcher};
 
-/// A worker's way to execute requests.
+/// What a worker needs to execute requests.
 pub(crate) struct Executor {
     pub(crate) session: Session,
     pub(crate) cache: Cache,
     pub(crate) shared: Arc<Shared>,
     /// this worker's number
     pub(crate) worker: usize,
-    /// whether the session remembers what it evicts, because somebody watches
+    /// whether the session records what it evicts, because there is a watcher
     pub(crate) tells_evictions: bool,
-    /// what the present turn has done
+    /// work of the present turn
     pub(crate) effort: Effort,
 }
 
-/// What a meta command's flags say about time.
+/// What a meta command's flags say about expiry.
 struct Times {
-    /// exptime of an item that it creates
+    /// exptime of an item that the command creates
     vivify: Option<i64>,
-    /// the TTL that it tells, if it is not that of the item afterwards; within: `None` for ever
+    /// the TTL to report, if it differs from the item's TTL afterwards; inner `None`: the item does not expire
     ttl_before_s: Option<Option<u64>>,
 }
 
-/// What a request leaves to do.
+/// What is left to do for a request.
 pub(crate) enum Outcome {
     Done,
-    /// the output is full after this many keys; execute again when it has been taken
+    /// the output is full after this many keys; execute the request again when the client has taken it
     Partly {
         keys_done: usize,
     },
-    /// an error has ended the answer: what is left of the line is not to be executed
+    /// an error has ended the answer: the rest of the line is not executed
     Broken,
     Close(CloseReason),
     Dump(Dump),
     Watch(Arc<Watcher>),
-    /// another thread does it, and gives this connection a turn when it is done
+    /// another thread executes it, and then gives this connection a turn
     Wait(Arc<Task>),
 }
 
-/// What a thread of its own does for a connection, because it takes long.
+/// A long task that a separate thread does for a connection.
 #[derive(Default)]
 pub(crate) struct Task(OnceLock<&'static [u8]>);
 
 impl Task {
-    /// The answer, when it is done.
+    /// The answer, when the task is done.
     pub(crate) fn answer(&self) -> Option<&'static [u8]> {
         self.0.get().copied()
     }
@@ -79,25 +79,25 @@ pub(crate) struct Origin<'a> {
     pub(crate) peer: &'a Peer,
     /// the worker's token of the connection
     pub(crate) token: usize,
-    /// leading bytes of the output that are sent already
+    /// leading bytes of the output that have been sent
     pub(crate) sent: usize,
-    /// leading keys of a request of many keys that are answered already
+    /// leading keys of a request with several keys that have been answered
     pub(crate) keys_done: usize,
     /// unsent bytes after which the output is full
     pub(crate) room: usize,
-    /// it is a datagram: not even the last item may go beyond them, and there is no going on later
+    /// it is a datagram: not even the last item may exceed `room`, and the request is not continued later
     pub(crate) is_bounded: bool,
-    /// the connection's, if what is in the output may be sent from here
+    /// the connection's socket, if this code may send the output
     pub(crate) socket: Option<BorrowedFd<'a>>,
 }
 
-/// The end of a value, and of the answer.
+/// What follows the last value of an answer.
 const VALUE_END: &[u8] = b"\r\nEND\r\n";
-/// The region's changes are counted for a program that this server does not feed.
+/// The region's changes are counted for a kernel program that this server does not feed.
 const KERNEL_DOOR: &[u8] = b"SERVER_ERROR another server answers for this region from the kernel; write through that one\r\n";
-/// The log is the operator's.
+/// The log level is for the operator to set.
 const VERBOSITY_REFUSED: &[u8] = b"CLIENT_ERROR verbosity not allowed from other machines without logins\r\n";
-/// What no client can mend: a damaged region, or one whose flush epochs are used up.
+/// An error that no client can fix: a damaged region, or one whose flush epochs are used up.
 const DAMAGED: &[u8] = b"SERVER_ERROR the region takes no writes here; run keyway check on it\r\n";
 
 impl Executor {
@@ -105,9 +105,9 @@ impl Executor {
         &self.shared.doors[self.worker].counters
     }
 
-    /// Deletes the item under `key`: what should have replaced it could not be stored, and the old value is not to stay.
+    /// Deletes the item under `key`: its new value could not be stored, and the old one must not stay.
     pub(crate) fn forget(&mut self, key: &[u8]) {
-        // The client is told about the value that it sent; a second complaint has no place in the protocol.
+        // The client gets the error about the value that it sent; the protocol has no place for a second one.
         let how = Delete {
             uncounted: true,
             ..Delete::default()
@@ -115,7 +115,7 @@ impl Executor {
         let _ = self.session.delete(key, &how);
     }
 
-    /// Counts a value that is too large, and forgets the item that it was to replace.
+    /// Counts a value that is too large, and deletes the item that it should have replaced.
     pub(crate) fn too_large(&mut self, forget: Option<&MetaKey<'_>>) {
         self.counters().too_large.add(1);
         if let Some(key) = forget {
@@ -123,8 +123,8 @@ impl Executor {
         }
     }
 
-    /// Whether this request is to wait, without holding up others: it may change something, and the kernel program of a server that has died may
-    /// still answer from what it is to change.
+    /// Whether this request has to wait (without delaying other connections): it may change an item that the kernel program of a dead server
+    /// may still answer.
     #[inline]
     pub(crate) fn holds_up(&self, request: &Request<'_>) -> bool {
         request.effect() != Effect::Reads && self.session.is_held_up()
@@ -255,8 +255,8 @@ impl Executor {
         Outcome::Done
     }
 
-    /// The answer to a request that this server's configuration, or the client's place, does not allow; empty if the client asked for
-    /// silence.
+    /// The error for a request that this server's configuration, or the client's address, does not allow; empty if the client asked for no
+    /// reply.
     fn refuses(&self, request: &Admin<'_>, peer: &Peer) -> Option<&'static [u8]> {
         let config = &self.shared.config;
         let (allowed, refusal) = match request.command().facts().needs {
@@ -266,7 +266,7 @@ impl Executor {
             Needs::Watching => (config.watch_enabled, reply::WATCH_DISABLED),
             Needs::Trust => (self.trusts(peer), VERBOSITY_REFUSED),
             Needs::Dumping => match request {
-                // A setting of the crawler, which shows nothing.
+                // A setting of the crawler that has no effect here.
                 Admin::Obsolete { .. } => return None,
                 Admin::Dump {
                     format: DumpFormat::Metadump,
@@ -283,7 +283,7 @@ impl Executor {
             value: true,
             details: with_cas,
             exptime,
-            // What no datagram can carry is not copied.
+            // A value that no datagram can carry is not copied.
             at_most: origin.is_bounded.then_some(origin.room),
             ..Get::default()
         };
@@ -296,7 +296,7 @@ impl Executor {
                 true => self.effort.is_datagram_over(),
                 false => self.effort.is_over(),
             };
-            // At least one key a turn.
+            // At least one key per turn.
             if out.len() - origin.sent + sent > origin.room || (index > origin.keys_done && is_over) {
                 return Outcome::Partly { keys_done: index };
             }
@@ -340,7 +340,7 @@ impl Executor {
         Outcome::Done
     }
 
-    /// An item with what belongs before its value and behind it, to the output or, if the value is long, to the socket; and how many
+    /// Writes an item, with the text before and after its value, to the output or, if the value is long, to the socket. Returns how many
     /// bytes were sent.
     #[inline]
     fn get_one(
@@ -393,7 +393,7 @@ impl Executor {
         answer_unless(store.noreply, answer, out);
     }
 
-    /// The complaint about a store; the value that it was to replace goes, as in memcached, so that nobody reads a stale one.
+    /// The error of a store. The item that it should have replaced is deleted, as in memcached, so that no client reads a stale value.
     fn store_failed(&mut self, key: &[u8], mode: StoreMode, error: WriteError) -> &'static [u8] {
         if mode == StoreMode::Set && matches!(error, WriteError::TooLarge { .. } | WriteError::OutOfMemory) {
             self.forget(key);
@@ -480,8 +480,8 @@ impl Executor {
         }
     }
 
-    /// What flags T and N come to: they take effect from left to right, and so does the `t` that asks for the TTL. An item that is
-    /// created has none until `N` gives it one, which a `T` behind it changes.
+    /// Evaluates flags T and N. They take effect from left to right, and so does the `t` that asks for the TTL. A new item does not expire
+    /// unless `N` gives it a TTL, which a later `T` changes.
     fn times(&mut self, key: &[u8], flags: &Flags<'_>, exptime: Option<i64>, vivify: Option<i64>) -> Times {
         let mut times = Times {
             vivify,
@@ -511,7 +511,7 @@ impl Executor {
         times
     }
 
-    /// How many seconds an exptime gives from now on; `None`: for ever.
+    /// The number of seconds from now that an exptime means; `None`: it never expires.
     fn ttl_of(&mut self, exptime: i64) -> Option<u64> {
         let ttl_s = match exptime {
             0 => return None,
@@ -535,7 +535,7 @@ impl Executor {
             },
             flags: set.client_flags,
             exptime: set.exptime.into(),
-            // As in memcached: 0 is no CAS unique to append by, and none that is older than the item's.
+            // As in memcached: for an append 0 is not compared, and with flag I it does not count as a CAS unique older than the item's.
             compare_cas: set.compare_cas.filter(|&cas| cas != 0 || !joins),
             new_cas: set.new_cas,
             invalidate: set.invalidate && set.compare_cas != Some(0),
@@ -594,7 +594,7 @@ impl Executor {
             Err(error) => return out.extend_from_slice(refusal(error)),
         };
         let gone = match (how.invalidate, how.remove_value) {
-            // It is stale, and still there.
+            // The item is marked stale, and still there.
             (true, _) => None,
             (false, true) => Some(0),
             (false, false) => Some(before.unwrap_or(0)),
@@ -621,7 +621,7 @@ impl Executor {
             // As in memcached: 0 is no CAS unique to compare with.
             compare_cas: arithmetic.compare_cas.filter(|&cas| cas != 0),
             new_cas: arithmetic.new_cas,
-            // memcached does not mark an item that `ma` makes, so `mg` tells its key in plain.
+            // memcached does not mark an item that `ma` creates, so `mg` shows its key as it is.
             opaque_key: false,
         };
         let vivify = how.vivify.map(|(_, exptime)| exptime);
@@ -640,7 +640,7 @@ impl Executor {
         let code = match self.session.arithmetic(key, &how) {
             Ok(Counted::Value { value, item }) => {
                 let counted = self::facts(key, &item, self.shared.config.cas_enabled);
-                // `k` tells the key as this request wrote it, where `mg` tells it as the item's maker did.
+                // `k` shows the key as this request wrote it, while `mg` shows it as the client that stored the item wrote it.
                 facts = Facts {
                     ttl_before_s: times.ttl_before_s,
                     is_binary: facts.is_binary,
@@ -710,7 +710,7 @@ impl Executor {
         log::set_max_level(crate::log_level(level));
     }
 
-    /// Whether this client may do what concerns the operator, such as to change how much is logged: it is on this machine, or has logged in.
+    /// Whether this client may do what is for the operator, such as changing the log level: it is on this machine, or has logged in.
     fn trusts(&self, peer: &Peer) -> bool {
         match &peer.address {
             PeerAddress::Unix | PeerAddress::Reader => true,
@@ -727,7 +727,7 @@ impl Executor {
             }
             memory => memory.unwrap_or(u64::MAX),
         };
-        // The kernel clears what the region gains, a third of a second for each GiB: other connections do not wait for that.
+        // The kernel clears the new memory, a third of a second for each GiB; other connections do not wait for that.
         let task = Arc::new(Task::default());
         let (done, worker, token) = (Arc::clone(&task), self.worker, origin.token);
         let (shared, cache) = (Arc::clone(&self.shared), self.cache.clone());
@@ -820,13 +820,13 @@ impl Executor {
         Outcome::Done
     }
 
-    /// Whether anybody watches what commands do to items.
+    /// Whether any watcher wants the events of commands on items.
     fn is_watched(&self) -> bool {
         self.shared.watch.wants(watch::FETCHERS | watch::MUTATIONS | watch::DELETIONS)
     }
 
-    /// Before a command that is no fetch: tells watchers of the look-up that memcached makes for it, and gives the length of the
-    /// value that is there. Without watchers nothing is looked up.
+    /// Before a command that is not a fetch: reports to watchers the look-up that memcached would make for it, and returns the length of the
+    /// value that is there. Without watchers there is no look-up.
     #[inline]
     pub(crate) fn looked_up(&mut self, key: &[u8], origin: &Origin<'_>) -> Option<usize> {
         if !self.is_watched() {
@@ -840,7 +840,7 @@ impl Executor {
         }
     }
 
-    /// Tells watchers what this worker's session has evicted.
+    /// Reports to watchers what this worker's session has evicted.
     #[cold]
     fn tell_evictions(&mut self) {
         for (key, item) in self.session.take_evicted() {
@@ -871,7 +871,7 @@ impl Executor {
         });
     }
 
-    /// Tells watchers and `stats detail` about a fetch.
+    /// Reports a fetch to watchers and `stats detail`.
     #[inline]
     pub(crate) fn fetched(&mut self, key: &[u8], item: Option<&Item>, origin: &Origin<'_>) {
         if self.shared.watch.wants(watch::FETCHERS) {
@@ -890,7 +890,7 @@ impl Executor {
         }
     }
 
-    /// Tells them about a store.
+    /// Reports a store to them.
     #[inline]
     pub(crate) fn mutated(
         &mut self,
@@ -911,7 +911,7 @@ impl Executor {
                 Err(_) => "no_memory",
             };
             let size = match stored {
-                // As it is now: of an append, old and new.
+                // The whole length: for an append, the old value's and the new one's.
                 Ok(Stored::Stored { value_len, .. }) => *value_len,
                 _ => size,
             };
@@ -931,7 +931,7 @@ impl Executor {
         }
     }
 
-    /// Tells them about a delete, if a value of some length is gone.
+    /// Reports a delete to them; `gone` is the length of the value that was deleted, if one was.
     #[inline]
     pub(crate) fn deleted(&self, key: &[u8], verb: Command, gone: Option<usize>) {
         if let Some(size) = gone
@@ -948,7 +948,7 @@ impl Executor {
         }
     }
 
-    /// Queues a line for the watchers and wakes those that had none waiting.
+    /// Queues a line for the watchers, and wakes those whose queue was empty.
     #[cold]
     pub(crate) fn tell(&self, event: watch::Events, text: impl FnOnce(&mut Vec<u8>)) {
         let doors = &self.shared.doors;
@@ -994,7 +994,7 @@ fn facts<'a>(key: &'a [u8], item: &Item, cas_enabled: bool) -> Facts<'a> {
     }
 }
 
-/// An append or prepend that finds no room for the longer value is, in memcached's words, not stored.
+/// An append or prepend that finds no memory for the longer value is reported as "not stored", as in memcached.
 pub(crate) fn as_memcached(mode: StoreMode, stored: Result<Stored, WriteError>) -> Result<Stored, WriteError> {
     match (mode, stored) {
         (StoreMode::Append | StoreMode::Prepend, Err(WriteError::TooLarge { .. } | WriteError::OutOfMemory)) => {

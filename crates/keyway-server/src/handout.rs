@@ -1,9 +1,10 @@
-//! Handing out the region: whoever connects to the region's socket gets descriptors of its file, or is told why not.
+//! Handing out the region: a process that connects to the region's socket gets descriptors of its file, or an error that says why not.
 //!
-//! Who may write gets it for that, who may read gets it for reading with a connection for what it writes.
+//! A process of a permitted writer gets the region for writing. A process of a permitted reader gets it for reading, with a connection
+//! for its writes.
 //!
-//! The exchange is [`keyway::handout`]'s. Nothing is read from the client, so there is nothing that it could send, hold back or
-//! get wrong; one message is sent, which a fresh socket always takes, and the connection is closed.
+//! The exchange is [`keyway::handout`]'s. The server reads nothing from the client, so the client cannot send wrong or incomplete data
+//! or delay the server. The server sends one message, for which a new socket always has room, and closes the connection.
 
 use std::io::{self, IoSlice};
 use std::os::fd::AsRawFd;
@@ -21,7 +22,7 @@ use crate::quiet::Quiet;
 static REFUSED: Quiet = Quiet::new();
 static LINE_REFUSED: Quiet = Quiet::new();
 
-/// What somebody may do with the region.
+/// What a process may do with the region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Right {
     Write,
@@ -29,7 +30,7 @@ enum Right {
     Nothing,
 }
 
-/// Answers a process that has connected. A reader gets a connection too: here is the server's end of it.
+/// Answers a process that has connected. A reader also gets a connection; the server's end of it is returned.
 pub(crate) fn answer(stream: &UnixStream, cache: &Cache, socket: &RegionSocket, has_room: bool) -> Option<UnixStream> {
     match hand_out(stream, cache, socket, has_room) {
         Ok((peer, line)) => {
@@ -46,7 +47,7 @@ pub(crate) fn answer(stream: &UnixStream, cache: &Cache, socket: &RegionSocket, 
             if let Some(left_out) = REFUSED.may_speak() {
                 log::warn!("the region was not handed out: {why}{left_out}");
             }
-            // A peer that has gone needs no answer.
+            // If the peer has closed the connection, it needs no answer.
             let _ = send(stream, &format!("{NAME} {why}\n"), &[]);
             None
         }
@@ -93,8 +94,8 @@ fn hand_out(
     }
 }
 
-/// Answers a process that has the region and found no slot in it: whether it gets this connection as a line. What it asks for here it
-/// could do itself, if there were room; so it need not log in.
+/// Answers a process that has the region but found no slot in it. Returns whether this connection becomes its line to the server. The
+/// process need not log in: with a free slot it could do the same itself.
 pub(crate) fn give_line(stream: &UnixStream, cache: &Cache, socket: Option<&RegionSocket>, has_room: bool) -> bool {
     let given = getsockopt(stream, PeerCredentials)
         .map_err(|error| format!("the server cannot read the credentials of this process: {error}"))
@@ -129,7 +130,7 @@ pub(crate) fn give_line(stream: &UnixStream, cache: &Cache, socket: Option<&Regi
             if let Some(left_out) = LINE_REFUSED.may_speak() {
                 log::warn!("a program without a slot was not served: {why}{left_out}");
             }
-            // A peer that has gone needs no answer.
+            // If the peer has closed the connection, it needs no answer.
             let _ = send(stream, &format!("{NAME} {why}\n"), &[]);
             false
         }

@@ -1,18 +1,19 @@
-//! The kernel door of a server: its program, and the thread that decides what the program may answer from.
+//! The kernel door of a server: its program, and the keeper, the thread that decides which items the program may answer.
 //!
-//! Workers post the keys that they have served over UDP twice ([`Served`]). The keeper reads such an item from the region, between two looks at
-//! the words that changes are counted in, and writes a copy where the program finds it. Ten times a second it renews the program's lease and
-//! clock, and asks which copies were given out: those are told to the region, so that it does not evict what is hot in the kernel only.
+//! Workers send the keeper the keys that they have served over UDP twice ([`Served`]). The keeper reads such an item from the region,
+//! checks the words that count changes before and after, and writes a copy where the program finds it. Ten times a second it renews the
+//! program's lease and clock, and checks which copies the program has served. It reports those to the region, so that the region does not
+//! evict items whose hits only the kernel sees.
 //!
-//! A change makes void what was copied of its stripe. The keeper looks at the stripes' words, whoever changes them, and makes those copies anew that
-//! were given out lately ([`Store::voided`]): soon after the change while there are such, and at the latest with the next tick. A worker that
-//! changes something while the keeper rests wakes it ([`Post::changed`]); nothing of it is done by the worker.
+//! A change makes all copies of its stripe stale. The keeper reads the stripes' words, whichever process changes them, and writes those copies
+//! again that were served lately ([`Store::voided`]): soon after the change while there are such copies, and at the latest with the next tick.
+//! A worker that changes an item while the keeper sleeps wakes it ([`Post::changed`]); the worker itself does none of this work.
 //!
-//! The order of turning on: the program is loaded and silent; the region's door word; every session has acknowledged it; then copies and
-//! lease. Of turning off: the lease, the program off its interfaces, a fence behind which no run of it is left, the door word.
+//! Order of turning on: the program is loaded and answers nothing; the region's door word is set; every session has acknowledged it; then copies
+//! and lease. Order of turning off: the lease, the program's interfaces, a fence after which no run of it is left, the door word.
 //!
-//! The lease is renewed whatever else there is to do: all work is cut into steps of a few milliseconds, and [`Keeper::breathe`] stands
-//! between them.
+//! The lease is renewed on time, however much else there is to do: all work is split into steps of a few milliseconds, with a call of
+//! [`Keeper::breathe`] between them.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
@@ -34,35 +35,35 @@ use nix::net::if_::if_nametoindex;
 use crate::config::{Config, Kernel};
 use crate::shared::{Shared, lock};
 
-/// Between two renewals of the lease.
+/// Time between two renewals of the lease.
 const TICK: Duration = Duration::from_millis(100);
 /// How long the program answers without a renewal.
 const LEASE: Duration = Duration::from_secs(1);
-/// Keys that wait for the keeper; what comes above is forgotten, and served again by user space.
+/// Most keys that wait for the keeper; further ones are dropped, and user space serves them again.
 const CANDIDATES_MAX: usize = 4096;
-/// Ticks in which each copy is asked once whether it was given out.
+/// Number of ticks in which each copy is checked once for hits.
 const SWEEP_TICKS: usize = 10;
-/// Pages that are asked in one step.
+/// Pages that are checked in one step.
 const SWEPT_AT_ONCE: usize = 16;
-/// Least time between two fences, behind which emptied pages are used again: where more is hot than the memory holds, copies are not
-/// made faster than that, and what finds no room is served by user space.
+/// Least time between two fences, after which emptied pages are used again. If more is hot than the memory holds, copies are not
+/// made faster than that, and user space serves what does not fit.
 const FENCE_PAUSE: Duration = Duration::from_millis(20);
-/// Ticks between two looks at stripes of the dead.
+/// Ticks between two searches for stripes of dead writers.
 const MEND_TICKS: u64 = 10;
 /// Ticks between two lines in the log.
 const LOG_TICKS: u64 = 600;
-/// How long a start waits for the program of a server that has died to fall silent.
+/// How long a start waits until the program of a dead server stops answering.
 const SILENCE_MAX: Duration = Duration::from_secs(3);
-/// Least time between two looks at what changes have made void, while there is something: wake-ups stay a small part of a CPU.
+/// Least time between two checks for stale copies while there are some, so that wake-ups stay a small part of a CPU.
 const LOOK_PAUSE: Duration = Duration::from_micros(200);
-/// So many times longer than a look is the pause behind it: looks take a ninth of a CPU at most.
+/// The pause after a check is this many times as long as the check, so checks take at most a ninth of a CPU.
 const LOOK_REST: u32 = 8;
-/// Copies that one look is about; the rest comes with the next. Workers may wait for the CPU meanwhile.
+/// Copies that one check handles; the next check does the rest. Workers may wait for the CPU meanwhile.
 const LOOKED_AT: usize = 64;
-/// Fewest bytes of memory for the hot set.
+/// Least memory for the hot set, bytes.
 const MEMORY_MIN: usize = 512 << 10;
 
-/// What the other threads see of the kernel door.
+/// The state of the kernel door that other threads use.
 pub(crate) struct Post {
     candidates: Mutex<Vec<Vec<u8>>>,
     keeper: OnceLock<Thread>,
@@ -70,15 +71,15 @@ pub(crate) struct Post {
     /// copies held; copies written
     held: AtomicU64,
     filled: AtomicU64,
-    /// copies made anew behind changes
+    /// copies written again after changes
     renewed: AtomicU64,
-    /// stripes of the dead that were moved on
+    /// stripes of dead writers that the program can serve again
     mended: AtomicU64,
-    /// the keeper looks at what changes have made void by itself, and need not be woken for it
+    /// the keeper checks for stale copies by itself, so workers need not wake it
     attentive: AtomicBool,
 }
 
-/// The thread's own.
+/// The keeper's own state.
 pub(crate) struct Keeper {
     post: Arc<Post>,
     program: Program,
@@ -87,7 +88,7 @@ pub(crate) struct Keeper {
     cache: Cache,
     session: Session,
     store: Store,
-    /// of the item that is copied
+    /// buffer for the value of the item that is copied
     value: Vec<u8>,
     cas_enabled: bool,
     is_on: bool,
@@ -95,16 +96,16 @@ pub(crate) struct Keeper {
     next_tick: Instant,
     /// when the lease is renewed next
     next_renewal: Instant,
-    /// before this no fence is waited for
+    /// earliest time of the next fence
     next_fence: Instant,
-    /// copies in the pages that this round of the sweep has seen, and how many pages are to come
+    /// copies in the pages that this round of the sweep has checked, and how many pages remain
     counted: usize,
     unswept: usize,
-    /// hits and packets passed up that the log was told of
+    /// hits and packets passed up, at the last log line
     logged: u64,
 }
 
-/// The program, and how it came to be where it is.
+/// The program: loaded here, or pinned before.
 enum Program {
     Loaded(Door, Vec<Attached>),
     Pinned(Maps),
@@ -119,12 +120,12 @@ impl Program {
     }
 }
 
-/// Loads and attaches the program, or finds the pinned one, and turns the door on. The reason why not is for people.
+/// Loads and attaches the program, or opens the pinned one, and turns the door on. The error text is for the operator.
 pub(crate) fn start(config: &Config, kernel: &Kernel, udp: &[SocketAddr], cache: &Cache) -> Result<(Keeper, Arc<Post>), String> {
     let settings = settings(config, kernel, udp)?;
     let program = program(kernel, &settings)?;
     let maps = program.maps();
-    // An earlier server's, if the program was pinned.
+    // The lease of an earlier server, if the program was pinned.
     maps.hot().renew(0, 0);
     maps.hot().clear();
     let counts = maps.counts().map_err(|error| error.to_string())?;
@@ -169,7 +170,7 @@ pub(crate) fn start(config: &Config, kernel: &Kernel, udp: &[SocketAddr], cache:
     Ok((keeper, post))
 }
 
-/// What the program is to be told, for a server with this configuration.
+/// The program's settings for a server with this configuration.
 fn settings(config: &Config, kernel: &Kernel, udp: &[SocketAddr]) -> Result<Settings, String> {
     let [address] = udp else {
         return Err(format!(
@@ -245,7 +246,7 @@ pub fn interface(name: &str) -> Result<i32, String> {
 }
 
 impl Keeper {
-    /// Keeps the door until the server stops.
+    /// Runs the kernel door until the server stops.
     pub(crate) fn run(mut self, shared: &Shared) {
         let _ = self.post.keeper.set(std::thread::current());
         let mut pause = TICK;
@@ -275,7 +276,7 @@ impl Keeper {
         }
     }
 
-    /// Renews the lease, if it is time to: to be called between any two steps of work.
+    /// Renews the lease if it is due; called between any two steps of work.
     fn breathe(&mut self) {
         let Some(door) = &self.door else { return };
         let now = Instant::now();
@@ -285,7 +286,7 @@ impl Keeper {
         self.next_renewal = now + TICK;
         let now_ns = nanoseconds(self.cache.monotonic());
         let lease_ns = now_ns + nanoseconds(LEASE);
-        // Read later: the program's clock is not behind the region's.
+        // Read after `now_ns`, so the program's clock is not earlier than the region's.
         let clock_ns = nanoseconds(self.session.clock());
         door.renew(lease_ns);
         self.program.maps().hot().renew(lease_ns, clock_ns.wrapping_sub(now_ns));
@@ -319,7 +320,7 @@ impl Keeper {
         }
     }
 
-    /// Asks a part of the copies whether they were given out: as many as the time until the next tick allows.
+    /// Checks a part of the copies for hits: as many as the time until the next tick allows.
     fn sweep(&mut self) {
         let mut pages = self.program.maps().pages().div_ceil(SWEEP_TICKS);
         while pages > 0 && Instant::now() < self.next_tick {
@@ -354,8 +355,8 @@ impl Keeper {
         self.breathe();
     }
 
-    /// Makes anew what changes have made void, and says when to look again: soon, while there is something; less and less often, while changes
-    /// concern nothing that is hot; with the next tick, or when a worker says so, when nothing changes at all.
+    /// Writes stale copies again, and returns when to check next: soon, while there are such copies; at growing intervals, while changes
+    /// concern nothing that is hot; with the next tick, or when a worker wakes the keeper, if nothing changes at all.
     fn look(&mut self, pause: Duration) -> Duration {
         let begun = Instant::now();
         let hot = self.program.maps().hot();
@@ -372,13 +373,13 @@ impl Keeper {
         }
     }
 
-    /// Makes a copy of an item that workers have served, unless there is one or it cannot be given out; whether it did.
+    /// Copies an item that workers have served, unless there is a copy or the program cannot serve it; returns whether it did.
     fn take_in(&mut self, hash: u64, key: &[u8]) -> bool {
         let hot = self.program.maps().hot();
         if Store::is_current(&hot, hash) {
             return false;
         }
-        // PAIRS: whoever counts a change as finished (`Stripes::step` in keyway-region): its publish is seen by the get below.
+        // PAIRS: the thread that counts a change as finished (`Stripes::step` in keyway-region): the get below sees its publish.
         let seen = Seen {
             stripe: hot.stripe(hash).load(Acquire),
             flush: hot.flush().load(Acquire),
@@ -398,9 +399,9 @@ impl Keeper {
         false
     }
 
-    /// The copy of an item as it is behind `seen`.
+    /// A copy of the item as of `seen` or later.
     fn copy_of(&mut self, key: &[u8], seen: Seen) -> Option<HotCopy> {
-        // Both before the item is read: the copy expires no later than the item, or than it is flushed.
+        // Both are read before the item, so the copy expires no later than the item does or is flushed.
         let now_s = self.session.clock_s();
         let flush_s = self.cache.flush_at_s();
         let how = Get {
@@ -411,7 +412,7 @@ impl Keeper {
         };
         self.value.clear();
         let item = self.session.get_with(key, &how, &mut self.value, |_, _| {}).ok()??;
-        // Such items have answers that the program does not know.
+        // The program cannot write the answers for such items.
         if item.stale || item.win_sent || item.opaque_key {
             return None;
         }
@@ -477,7 +478,7 @@ impl Post {
         }
     }
 
-    /// A worker has changed something.
+    /// A worker reports that it has changed something.
     pub(crate) fn changed(&self) {
         if !self.attentive.load(Relaxed)
             && !self.attentive.swap(true, Relaxed)
@@ -500,7 +501,7 @@ impl Post {
         stat(out, "keyway_kernel_mended", self.mended.load(Relaxed));
     }
 
-    /// `stats kernel`: the same for each CPU.
+    /// `stats kernel`: the same per CPU.
     pub(crate) fn stats_per_cpu(&self, out: &mut Vec<u8>) {
         for (verdict, counts) in self.counts.per_cpu().unwrap_or_default() {
             for (cpu, count) in counts.iter().enumerate().filter(|_| verdict != Verdict::NotOurs) {
@@ -511,11 +512,11 @@ impl Post {
     }
 }
 
-/// Fingerprints in a worker's table of what it has served.
+/// Fingerprints in a worker's table of served keys.
 const SERVED_LEN: usize = 1 << 15;
-/// What was served once is forgotten after this time.
+/// A key that was served once is forgotten after this time.
 const SERVED_FOR: Duration = Duration::from_secs(10);
-/// How often a key is served before it is offered again: the offer may have come to nothing.
+/// After this many further requests for a key it is offered again: the first offer may have failed.
 const OFFERED_EVERY: u32 = 4;
 
 /// What a worker has served over UDP lately: fingerprint 24, count 8.
@@ -536,7 +537,7 @@ impl Served {
         }
     }
 
-    /// A turn begins.
+    /// Called when a turn begins.
     pub(crate) fn turn(&mut self, now: Instant) {
         if now.saturating_duration_since(self.emptied) > SERVED_FOR {
             self.table.fill(0);
@@ -544,12 +545,12 @@ impl Served {
         }
     }
 
-    /// This request is served.
+    /// Called for each request that is served.
     pub(crate) fn note(&mut self, request: &Request<'_>) {
         match request {
             Request::Get { keys, .. } => keys.clone().for_each(|key| self.note_key(key)),
             Request::MetaGet(get) => self.note_key(get.key.stored()),
-            // The program passes these up, whatever copies it has.
+            // The program passes these up, even if it has copies.
             Request::GetAndTouch { .. }
             | Request::Store(_)
             | Request::Delete { .. }
@@ -571,7 +572,7 @@ impl Served {
         let Some(entry) = self.table.get_mut(at) else { return };
         let print = u32::try_from(hash >> 40).unwrap_or(0) << 8;
         let count = if *entry & !0xFF == print { *entry & 0xFF } else { 0 };
-        // The second time, and from then on every few.
+        // At the second request, and then at every `OFFERED_EVERY`-th one.
         if count % OFFERED_EVERY == 1 {
             self.post.offer(key);
         }

@@ -10,11 +10,11 @@ use keyway_proto::Request;
 use crate::config::{Config, Kernel};
 use crate::shared::Shared;
 
-/// There is none.
+/// This build has none.
 pub(crate) enum Post {}
-/// There is none.
+/// This build has none.
 pub(crate) enum Keeper {}
-/// There is none.
+/// This build has none.
 pub(crate) enum Served {}
 
 pub(crate) fn start(_: &Config, _: &Kernel, _: &[SocketAddr], _: &Cache) -> Result<(Keeper, Arc<Post>), String> {

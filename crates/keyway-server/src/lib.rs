@@ -1,13 +1,13 @@
 //! Keyway's network door: a server that speaks memcached's protocols over TCP, Unix sockets and UDP.
 //!
-//! [`Sockets::bind`] binds the sockets, before the region is opened; [`Server::start_on`] opens a session per worker and leaves
-//! everything ready; [`Server::run`] serves until a signal, a client's `shutdown` or [`Handle::shutdown`] ends it.
+//! [`Sockets::bind`] binds the sockets before the region is opened. [`Server::start_on`] opens a session per worker and prepares the
+//! rest. [`Server::run`] serves until a signal, a client's `shutdown` or [`Handle::shutdown`] ends it.
 //!
-//! One thread accepts (`acceptor`) and hands connections round-robin to the workers (`worker`), each an event loop with its
-//! own session. A worker gives its connections turns (`connection`): bytes in, requests decoded by `keyway-proto`, executed
-//! on the session (`execute`), answers out. Each worker has a UDP socket of its own as well, if that is asked for (`udp`,
-//! `source`). The threads share counters and mailboxes only (`shared`); items they share
-//! through the region.
+//! One thread accepts connections (`acceptor`) and gives them round-robin to the workers (`worker`). A worker is an event loop on
+//! its own thread, with its own session. It gives its connections turns (`connection`): the connection's bytes are read, `keyway-proto`
+//! decodes the requests, the session executes them (`execute`), and the answers are sent. If UDP is configured, each worker has a UDP
+//! socket of its own as well (`udp`, `source`). The threads share only counters and mailboxes (`shared`); they share items through the
+//! region.
 //!
 //! The server knows nothing of the region's layout or of eviction, and has no unsafe code.
 
@@ -77,7 +77,7 @@ pub struct Sockets {
     users: Option<Users>,
     listeners: Vec<listener::Listener>,
     udp_addresses: Vec<SocketAddr>,
-    /// for each thread, one an address
+    /// for each thread, one socket per address
     udp_sockets: Vec<Vec<mio::net::UdpSocket>>,
 }
 
@@ -105,7 +105,7 @@ pub enum StartError {
     UdpWithAuthentication,
     /// `threads` is 0
     NoThreads,
-    /// the kernel door cannot be had; why
+    /// the kernel door cannot be opened, for this reason
     Kernel(String),
     /// a socket could not be bound
     Bind(BindError),
@@ -113,13 +113,13 @@ pub enum StartError {
     AuthFile(std::path::PathBuf, AuthFileError),
     /// the region has no session for a worker
     Session(SessionError),
-    /// io_uring is insisted on, and the system has it not
+    /// io_uring is required, and the system does not have it
     NoUring(io::Error),
     /// the system refused something else
     System(io::Error),
 }
 
-/// Why a server ended otherwise than by request.
+/// Why a server ended other than by request.
 #[derive(Debug)]
 pub enum RunError {
     /// the system refused something
@@ -129,7 +129,8 @@ pub enum RunError {
 }
 
 impl Sockets {
-    /// Binds the sockets of `config`, and reads its authentication file: a server that cannot have them has no business with a region.
+    /// Binds the sockets of `config` and reads its authentication file, before the region is opened: a server that cannot start leaves the
+    /// region alone.
     ///
     /// # Errors
     ///
@@ -165,7 +166,7 @@ impl Server {
     ///
     /// # Errors
     ///
-    /// [`StartError`]. By then the region is open: who is to leave it alone in that case binds first ([`Sockets::bind`]).
+    /// [`StartError`]. By then the region is open. A caller that wants to leave the region alone after an error calls [`Sockets::bind`] first.
     pub fn start(config: Config, cache: Cache) -> Result<Self, StartError> {
         let sockets = Sockets::bind(&config)?;
         Self::start_on(sockets, config, cache)
@@ -175,7 +176,7 @@ impl Server {
     ///
     /// # Errors
     ///
-    /// [`StartError`], but for what [`Sockets::bind`] refuses.
+    /// [`StartError`], except for the errors of [`Sockets::bind`].
     pub fn start_on(sockets: Sockets, config: Config, cache: Cache) -> Result<Self, StartError> {
         let Sockets {
             users,
@@ -285,12 +286,12 @@ impl Server {
         })
     }
 
-    /// The TCP addresses that are listened on, with the ports that port 0 came to.
+    /// The TCP addresses that the server listens on; port 0 is replaced by the port that the system chose.
     pub fn tcp_addresses(&self) -> &[SocketAddr] {
         &self.tcp_addresses
     }
 
-    /// The UDP addresses that are served, with the ports that port 0 came to.
+    /// The UDP addresses that the server serves; port 0 is replaced by the port that the system chose.
     pub fn udp_addresses(&self) -> &[SocketAddr] {
         &self.udp_addresses
     }
@@ -300,7 +301,7 @@ impl Server {
         self.shared.event_loop == EventLoop::IoUring
     }
 
-    /// What ends this server from elsewhere.
+    /// A handle that ends this server from another thread.
     pub fn handle(&self) -> Handle {
         Handle(Arc::clone(&self.shared))
     }
@@ -335,7 +336,7 @@ impl Server {
         )
     }
 
-    /// Serves until a shutdown is asked for and done. The region is closed as cleanly as other processes' use of it allows.
+    /// Serves until a requested shutdown is complete. The region is closed as cleanly as other processes' use of it allows.
     pub fn run(self) -> Result<(), RunError> {
         let Self {
             cache,
@@ -382,12 +383,12 @@ impl Handle {
     }
 }
 
-/// Which of both the workers' event loop is to be: with io_uring each opens its own ring, in its own thread.
+/// Chooses the workers' event loop, epoll or io_uring. With io_uring each worker opens its own ring, in its own thread.
 fn choose_event_loop(config: &Config) -> Result<EventLoop, StartError> {
     if config.event_loop == EventLoop::Epoll {
         return Ok(EventLoop::Epoll);
     }
-    // In a thread of its own: what a ring leaves to do when it is closed interrupts the system calls of the thread that had it.
+    // In a separate thread: the kernel's work after a ring is closed interrupts system calls of the thread that opened the ring.
     let tried = std::thread::spawn(|| Ring::open().map(drop)).join();
     match tried.unwrap_or_else(|_| Err(io::ErrorKind::Other.into())) {
         Ok(()) => Ok(EventLoop::IoUring),
@@ -399,19 +400,19 @@ fn choose_event_loop(config: &Config) -> Result<EventLoop, StartError> {
     }
 }
 
-/// SIGTERM, SIGINT and SIGUSR1 arrive in the accepting thread's loop; a second one of these exits at once, from the signal
-/// handler itself, so that even a server that hangs obeys it. The region needs no farewell.
+/// SIGTERM, SIGINT and SIGUSR1 arrive in the accepting thread's loop. A second one of these exits at once, from the signal
+/// handler itself, so that even a server that hangs obeys it. The region needs no clean exit.
 fn catch_signals() -> io::Result<signal_hook_mio::v1_0::Signals> {
     let seen = Arc::new(AtomicBool::new(false));
     for signal in [SIGTERM, SIGINT, SIGUSR1] {
-        // In this order: the first signal finds the flag down, then raises it.
+        // In this order: the first signal finds the flag false and sets it.
         signal_hook::flag::register_conditional_shutdown(signal, 1, Arc::clone(&seen))?;
         signal_hook::flag::register(signal, Arc::clone(&seen))?;
     }
     signal_hook_mio::v1_0::Signals::new([SIGTERM, SIGINT, SIGUSR1, SIGHUP])
 }
 
-/// memcached's verbosity as a level of the log: 0 warnings, 1 the server's own doings, 2 connections, 3 requests.
+/// memcached's verbosity as a log level: 0 warnings, 1 the server's actions, 2 connections, 3 requests.
 pub fn log_level(verbosity: u8) -> log::LevelFilter {
     match verbosity {
         0 => log::LevelFilter::Warn,

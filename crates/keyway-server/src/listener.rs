@@ -19,7 +19,7 @@ use crate::shared::PeerAddress;
 /// Room for datagrams that wait in a socket, bytes; the system may allow less.
 const UDP_BUFFER_SIZE: usize = 4 << 20;
 
-/// Why a listening socket could not be had.
+/// Why a listening socket could not be opened.
 #[derive(Debug)]
 pub struct BindError {
     what: String,
@@ -45,13 +45,13 @@ impl std::error::Error for BindError {}
 pub(crate) enum Listener {
     Tcp(TcpListener),
     Unix(UnixListener, SocketFile),
-    /// for those who want the region itself
+    /// for processes that want the region itself
     Region(UnixListener, SocketFile),
-    /// for those who have the region, and no slot in it left: its name is the region's
+    /// for processes that have the region but found no free slot in it: its name is derived from the region's
     Lines(UnixListener),
 }
 
-/// Who has come.
+/// A new connection, and what it wants.
 pub(crate) enum Arrival {
     Client(Stream, PeerAddress),
     /// wants the region itself
@@ -60,7 +60,7 @@ pub(crate) enum Arrival {
     Slotless(UnixStream),
 }
 
-/// The file of a Unix socket, removed when this is dropped, unless another server has put its own there meanwhile.
+/// The file of a Unix socket. Dropping this removes the file, unless another server has put its own there meanwhile.
 pub(crate) struct SocketFile {
     path: PathBuf,
     /// device and inode
@@ -106,7 +106,7 @@ pub(crate) fn bind(config: &Config) -> Result<Vec<Listener>, BindError> {
         listeners.push(Listener::Unix(listener, file));
     }
     if let Some(RegionSocket { path, .. }) = &config.region_socket {
-        // Who may connect is not who gets the region: each is looked at.
+        // Any user may connect here; each connection is checked before it gets the region.
         let socket = UnixSocket {
             path: path.clone(),
             mode: 0o777,
@@ -120,15 +120,15 @@ pub(crate) fn bind(config: &Config) -> Result<Vec<Listener>, BindError> {
     Ok(listeners)
 }
 
-/// The socket at which lines are given for the region in this file. `Err`: another server of the region has it, or this kernel or
-/// sandbox has no abstract names; programs that find no slot then do without.
+/// The socket through which the server serves processes that have the region in this file but no slot. `Err`: another server of the
+/// region has the socket, or this kernel or sandbox has no abstract names; programs that find no slot then get no help.
 pub(crate) fn bind_lines(region: (u64, u64)) -> io::Result<Listener> {
     use std::os::linux::net::SocketAddrExt;
     let name = std::os::unix::net::SocketAddr::from_abstract_name(keyway::handout::line_name(region))?;
     Ok(Listener::Lines(UnixListener::bind_addr(&name)?))
 }
 
-/// "All interfaces" and "localhost" are asked for in both families; a machine without IPv6 has only one, which is enough.
+/// "All interfaces" and "localhost" are bound in both address families; a machine without IPv6 has only one, which is enough.
 fn is_missing_ipv6(address: SocketAddr, error: &io::Error) -> bool {
     let missing = [nix::libc::EAFNOSUPPORT, nix::libc::EADDRNOTAVAIL];
     let is_general = address.ip().is_unspecified() || address.ip().is_loopback();
@@ -149,7 +149,7 @@ fn bind_tcp(address: SocketAddr, backlog: i32) -> io::Result<TcpListener> {
     Ok(TcpListener::from_std(socket.into()))
 }
 
-/// The UDP sockets of `config`: the addresses, and for each thread its sockets, one an address. The kernel spreads clients
+/// The UDP sockets of `config`: the addresses, and for each thread one socket per address. The kernel spreads clients
 /// over the sockets of one address (`SO_REUSEPORT`, socket(7)).
 pub(crate) fn bind_udp(config: &Config) -> Result<(Vec<SocketAddr>, Vec<Vec<UdpSocket>>), BindError> {
     let mut addresses = Vec::new();
@@ -190,8 +190,8 @@ pub(crate) fn bind_udp(config: &Config) -> Result<(Vec<SocketAddr>, Vec<Vec<UdpS
 
 /// `count` sockets on one address; port 0 becomes the same free port for all.
 fn bind_udp_group(mut address: SocketAddr, count: usize) -> io::Result<(SocketAddr, Vec<UdpSocket>)> {
-    // Sockets that share an address share its datagrams, also those of another server of the same user. The first one here
-    // does not share, so it finds that server out.
+    // Sockets that share an address share its datagrams, even with another server of the same user. The first socket here
+    // does not share, so binding it fails if there is such a server.
     let alone = udp_socket(address)?;
     alone.bind(&address.into())?;
     address.set_port(alone.local_addr()?.as_socket().map_or(address.port(), |bound| bound.port()));
@@ -201,7 +201,7 @@ fn bind_udp_group(mut address: SocketAddr, count: usize) -> io::Result<(SocketAd
         let socket = udp_socket(address)?;
         socket.set_reuse_port(true)?;
         socket.bind(&address.into())?;
-        // As much as the system allows: datagrams that find no room are lost.
+        // As large as the system allows: the kernel drops datagrams that do not fit.
         let _ = socket.set_recv_buffer_size(UDP_BUFFER_SIZE);
         let _ = socket.set_send_buffer_size(UDP_BUFFER_SIZE);
         group.push(UdpSocket::from_std(socket.into()));
@@ -221,7 +221,7 @@ fn bind_unix(wanted: &UnixSocket, backlog: i32) -> io::Result<(UnixListener, Soc
     remove_stale(&wanted.path)?;
     let socket = Socket::new(Domain::UNIX, Type::STREAM.nonblocking(), None)?;
     let address = SockAddr::unix(&wanted.path)?;
-    // The mask closes the instant between bind and chmod, in which anybody could connect.
+    // The mask prevents other users from connecting between bind and chmod.
     let mask = umask(Mode::from_bits_truncate(!wanted.mode & 0o777));
     let bound = socket.bind(&address);
     umask(mask);
@@ -237,7 +237,7 @@ fn bind_unix(wanted: &UnixSocket, backlog: i32) -> io::Result<(UnixListener, Soc
     Ok((UnixListener::from_std(socket.into()), file))
 }
 
-/// Removes a socket file that nobody listens on any more. Anything else that is in the way is an error.
+/// Removes a socket file on which no process listens any more. Any other file at this path is an error.
 fn remove_stale(path: &Path) -> io::Result<()> {
     match std::fs::symlink_metadata(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
@@ -275,8 +275,8 @@ impl Listener {
             Self::Unix(listener, _) => Ok(Arrival::Client(Stream::Unix(listener.accept()?.0), PeerAddress::Unix)),
             Self::Region(listener, _) => {
                 let stream = listener.accept()?.0;
-                // By a name of its own a client says that it wants a line (`keyway::handout`). Asked of the kernel: accept() of mio tells no
-                // abstract names.
+                // A client that wants to be served without a slot binds a name of its own (`keyway::handout`). The kernel is asked for it: mio's accept()
+                // does not report abstract names.
                 let name = getpeername::<UnixAddr>(stream.as_raw_fd());
                 let has_name = name.is_ok_and(|name| name.as_abstract().is_some());
                 Ok(if has_name {
@@ -289,7 +289,7 @@ impl Listener {
         }
     }
 
-    /// Whether those who come here count as connections.
+    /// Whether connections of this listener count as client connections.
     pub(crate) fn is_for_clients(&self) -> bool {
         !matches!(self, Self::Region(..) | Self::Lines(_))
     }
@@ -308,7 +308,7 @@ impl Listener {
         }
     }
 
-    /// As `stats conns` and the ready line name it, if it is for people to know.
+    /// The name in `stats conns` and in the ready line, if it is shown there.
     pub(crate) fn name(&self) -> Option<String> {
         Some(match self {
             Self::Lines(_) => return None,

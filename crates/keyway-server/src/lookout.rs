@@ -1,7 +1,7 @@
-//! Whether the region that is served is still the one at its place: looked at once a second, said when it changes.
+//! Checks once a second whether the region that is served is still the one at its place, and logs when that changes.
 //!
-//! A region whose file was removed or replaced is served on as it is, but programs and servers that open the place have another one,
-//! and the next start finds another one. That is for an operator to know.
+//! A region whose file was removed or replaced is still served. But programs and servers that open the place get another region,
+//! and so does the next start. The operator has to know that.
 
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
@@ -10,7 +10,7 @@ use keyway::{AtPlace, Cache};
 
 use crate::shared::Shared;
 
-/// Between two looks.
+/// Time between two checks.
 const EVERY: Duration = Duration::from_secs(1);
 
 /// See the top of the file.
@@ -27,12 +27,12 @@ impl Lookout {
         }
     }
 
-    /// How long until the next look.
+    /// Time until the next check.
     pub(crate) fn due_in(&self) -> Duration {
         self.next.saturating_duration_since(Instant::now())
     }
 
-    /// Looks, if it is time to.
+    /// Checks, if it is due.
     pub(crate) fn look(&mut self, cache: &Cache, shared: &Shared) {
         if !self.due_in().is_zero() {
             return;
@@ -47,7 +47,7 @@ impl Lookout {
     }
 }
 
-/// What to say of a change.
+/// The log message for a change.
 fn news(before: AtPlace, now: AtPlace) -> Option<&'static str> {
     match now {
         _ if before == now => None,
@@ -66,7 +66,7 @@ fn news(before: AtPlace, now: AtPlace) -> Option<&'static str> {
     }
 }
 
-/// For an atomic.
+/// As a number, for an atomic.
 pub(crate) fn code(at_place: AtPlace) -> u8 {
     match at_place {
         AtPlace::Same => 0,

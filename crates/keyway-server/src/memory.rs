@@ -1,8 +1,8 @@
-//! `cache_memlimit`: more memory for the region, or less.
+//! `cache_memlimit`: increases or decreases the region's memory limit.
 //!
-//! More is allocated before the answer, in a thread of its own: only the client that asked waits. Less is answered at once. Another thread
-//! then evicts and gives memory back in small steps ([`keyway::Session::shrink`]), until the region is within its limit or the server stops;
-//! what is left then is done by each worker's upkeep, and by the next server.
+//! An increase is allocated before the answer, in a separate thread: only the client that asked waits. A decrease is answered at once.
+//! Another thread then evicts items and gives memory back in small steps ([`keyway::Session::shrink`]), until the region is within its
+//! limit or the server stops. The rest is done by each worker's upkeep, and by the next server.
 
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -14,18 +14,18 @@ use crate::quiet::Quiet;
 use crate::shared::{Shared, lock};
 use crate::size_text;
 
-/// Between two steps: other threads run.
+/// Pause between two steps, so that other threads run.
 const PAUSE: Duration = Duration::from_millis(1);
-/// Between two steps when there was nothing to do in the last one.
+/// Pause after a step that had nothing to do.
 const REST: Duration = Duration::from_millis(200);
-/// So many rests in a row, a minute, end the thread: what is left is held by others, and is for the workers' upkeep.
+/// After this many such pauses in a row (a minute) the thread ends: other sessions hold the rest, which is left to the workers' upkeep.
 const RESTS_MAX: u32 = 300;
 
 static NOT_CHANGED: Quiet = Quiet::new();
 
-/// Sets the region's memory limit. `false`: that is not possible.
+/// Sets the region's memory limit. Returns `false` if that is not possible.
 pub(crate) fn set_limit(shared: &Arc<Shared>, cache: &Cache, memory: u64) -> bool {
-    // One at a time: whoever comes second finds what the first one did.
+    // One at a time: a second thread that waited here finds the first one's result.
     let _one = lock(&shared.raising);
     let limit = shared.memory_limit(&cache.info());
     let done = if memory == limit {
@@ -62,7 +62,7 @@ fn lowered(shared: &Arc<Shared>, cache: &Cache, memory: u64, in_force: u64) {
     keep_within(shared, cache);
 }
 
-/// Starts the thread that brings the region within its limit, if there is anything to do and no such thread.
+/// Starts the thread that brings the region within its limit, if it is needed and does not run yet.
 pub(crate) fn keep_within(shared: &Arc<Shared>, cache: &Cache) {
     if !cache.is_shrinking() {
         return;
@@ -110,7 +110,7 @@ fn shrink(shared: &Shared, cache: &Cache) {
                     info.segments_given_back
                 );
                 if info.segments_given_back < info.segments_withdrawn {
-                    // A worker may have met the refusal.
+                    // A worker may have got the file system's error.
                     log::warn!("memory limit: the region's file system cannot take memory back; it stays allocated, out of use");
                 }
                 return;

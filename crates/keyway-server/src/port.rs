@@ -2,13 +2,13 @@
 //!
 //! | intake | the ring | the socket is read by | next |
 //! |---|---|---|---|
-//! | `Off` | nothing | turns | `Receiving` when it is empty; `Watching` when what is missing is large, or after a long silence |
-//! | `Receiving` | brings what arrives, again and again | the ring | `Ending` when nothing is wanted for now, what is missing is large, or nothing has come for long |
-//! | `Ending` | has been told to stop | the ring, to the last event | `Off` |
-//! | `Watching` | tells once when something arrives | nobody | `Off` |
+//! | `Off` | nothing | turns | `Receiving` when the socket is empty; `Watching` when much is missing, or after a long silence |
+//! | `Receiving` | receives what arrives, again and again | the ring | `Ending` when no data is wanted for now, when much is missing, or after a long silence |
+//! | `Ending` | is stopping its receive | the ring, until the last event | `Off` |
+//! | `Watching` | reports once when data arrives | neither | `Off` |
 //!
-//! Small requests are executed in the ring's buffers; what is left behind them is copied. A large value is read by the turns straight to where
-//! it is put together, in steps, as without a ring.
+//! Small requests are executed in the ring's buffers; an unfinished request after them is copied. The turns read a large value directly to
+//! the buffer where it is assembled, in steps, as they do without a ring.
 
 use std::io;
 use std::os::fd::RawFd;
@@ -16,9 +16,9 @@ use std::os::fd::RawFd;
 use keyway_uring::Ring;
 use nix::libc::{ECANCELED, ENOBUFS};
 
-/// A request that lacks this many bytes is read directly: they are worth the two requests to the ring that it takes.
+/// A request that lacks this many bytes is read directly: that is worth the two extra requests to the ring.
 const DIRECT_MIN: usize = 32 * 1024;
-/// With this many bytes waiting for their turn, no more are taken from the socket.
+/// While this many bytes wait for their turn, no more are read from the socket.
 const WAITING_MAX: usize = 64 * 1024;
 
 #[derive(Default)]
@@ -43,13 +43,13 @@ impl Port {
         self.intake == Intake::Off && self.sending == 0
     }
 
-    /// Whether a receive that ended with this result says nothing against the socket: it was told to end, or lacked buffers.
+    /// Whether a receive that ended with this result leaves the socket usable: it was cancelled, or there were no buffers.
     pub(crate) fn may_go_on(result: i32) -> bool {
         result > 0 || [-ECANCELED, -ENOBUFS].contains(&result)
     }
 
-    /// Goes to the state that the connection needs. `readable`: the turns have not yet found the socket empty. `missing` bytes
-    /// complete the request at the front of `waiting` bytes. True if the ring reads the socket from now on.
+    /// Changes to the state that the connection needs. `readable`: the turns have not yet found the socket empty. `missing` bytes
+    /// complete the request at the front of `waiting` bytes. Returns true if the ring reads the socket from now on.
     #[allow(clippy::too_many_arguments, reason = "what a connection knows, and where to put it")]
     pub(crate) fn update(
         &mut self,
@@ -80,7 +80,7 @@ impl Port {
                 Ok(false)
             }
             Intake::Watching if !wanted => {
-                // It ends with an event, as if something had arrived.
+                // The watch ends with an event, as if data had arrived.
                 ring.cancel_watch(token)?;
                 self.intake = Intake::Ending;
                 Ok(false)
@@ -89,7 +89,7 @@ impl Port {
         }
     }
 
-    /// Ends what is under way on what arrives.
+    /// Cancels the ring's receive or watch for this connection.
     pub(crate) fn let_go(&mut self, ring: &mut Ring, token: usize) -> io::Result<()> {
         match std::mem::replace(&mut self.intake, Intake::Ending) {
             Intake::Receiving => ring.cancel_receive(token),

@@ -1,4 +1,4 @@
-//! Lines that strangers can make the server log: at most one a second of each kind, with the number of those that were left out.
+//! Log lines that clients can cause: at most one a second of each kind, with the number of those that were left out.
 
 use std::fmt;
 use std::sync::Mutex;
@@ -6,10 +6,10 @@ use std::time::{Duration, Instant};
 
 use crate::shared::lock;
 
-/// Between two lines of a kind.
+/// Least time between two lines of a kind.
 const EVERY: Duration = Duration::from_secs(1);
 
-/// One kind of line.
+/// One kind of log line.
 pub(crate) struct Quiet(Mutex<State>);
 
 struct State {
@@ -17,7 +17,7 @@ struct State {
     left_out: u64,
 }
 
-/// How many lines of a kind were left out before this one: nothing, or what is added to it.
+/// How many lines of a kind were left out before this one. As text: empty, or a note for the end of the line.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct LeftOut(u64);
 

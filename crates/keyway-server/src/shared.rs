@@ -1,6 +1,6 @@
 //! What a server's threads share: settings, counters, mailboxes, and the list of connections for `stats conns`.
 //!
-//! Everything here is off the hot path or a counter with a single writer; requests themselves meet only in the region.
+//! Everything here is off the hot path, or a counter with a single writer; requests of different threads meet only in the region.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -24,13 +24,13 @@ use crate::watch::Hub;
 
 static CLOSED_FOR_MEMORY: Quiet = Quiet::new();
 
-/// A message to a worker.
+/// A message to a worker, about its connections.
 pub(crate) enum Message {
-    /// a new connection, yours from now on
+    /// serve this new connection
     Adopt(Stream, Arc<Peer>),
-    /// this connection of yours has something to send
+    /// this connection has something to send
     Turn(usize),
-    /// end this connection of yours, by its peer's number
+    /// end this connection, given by its peer's number
     End(u64, CloseReason),
 }
 
@@ -41,7 +41,7 @@ pub(crate) struct WorkerDoor {
     pub(crate) counters: WorkerCounters,
 }
 
-/// Counted by one worker, read by all.
+/// Counters that one worker writes and all threads read.
 #[derive(Default)]
 pub(crate) struct WorkerCounters {
     pub(crate) bytes_read: Counter,
@@ -54,11 +54,11 @@ pub(crate) struct WorkerCounters {
     pub(crate) idle_kicks: Counter,
     pub(crate) cmd_meta: Counter,
     pub(crate) too_large: Counter,
-    /// received, refused for their source, and dropped because they hold no whole request
+    /// datagrams received; refused for their source; dropped because they hold no complete request
     pub(crate) udp_datagrams: Counter,
     pub(crate) udp_refused: Counter,
     pub(crate) udp_dropped: Counter,
-    /// requests that are not for UDP
+    /// requests that are not allowed over UDP
     pub(crate) udp_refused_requests: Counter,
 }
 
@@ -67,7 +67,7 @@ pub(crate) struct WorkerCounters {
 pub(crate) struct Counter(AtomicU64);
 
 impl Counter {
-    /// Only for the thread that owns it: a plain load and store, no locked instruction.
+    /// Only for the thread that owns the counter: a plain load and store, no locked instruction.
     pub(crate) fn add(&self, count: u64) {
         self.0.store(self.0.load(Relaxed).wrapping_add(count), Relaxed);
     }
@@ -82,14 +82,14 @@ pub(crate) struct Peer {
     pub(crate) id: u64,
     pub(crate) fd: RawFd,
     pub(crate) address: PeerAddress,
-    /// the worker that has it
+    /// the worker that serves it
     pub(crate) worker: usize,
     pub(crate) state: AtomicU8,
-    /// it need not log in, or has
+    /// it need not log in, or has logged in
     pub(crate) is_admitted: AtomicBool,
-    /// it has been told to end
+    /// its worker has been asked to end it
     pub(crate) is_ending: AtomicBool,
-    /// memory that it is charged with, bytes, and since which second
+    /// memory that it is charged with, bytes; and the second since when it has been charged
     pub(crate) held: AtomicUsize,
     pub(crate) held_since_s: AtomicU32,
     /// seconds after the server's start
@@ -104,9 +104,9 @@ pub(crate) enum PeerAddress {
         local: Option<SocketAddr>,
     },
     Unix,
-    /// a process that was given the region for reading: what it writes comes here
+    /// a process that got the region for reading: it sends its writes here
     Reader,
-    /// the sender of a datagram, or nobody in particular: the socket
+    /// the sender of a datagram; `None`: the socket itself
     Udp {
         remote: Option<SocketAddr>,
         local: SocketAddr,
@@ -121,11 +121,11 @@ pub(crate) struct Arrivals {
     pub(crate) rejected: AtomicU64,
     pub(crate) disabled_count: AtomicU64,
     pub(crate) disabled_us: AtomicU64,
-    /// no connection is being accepted because there are too many
+    /// no connection is accepted because there are too many
     pub(crate) paused: AtomicBool,
 }
 
-/// Monotone counts at the time of `stats reset`, or of the start.
+/// The values of monotone counts at `stats reset`, or at the start.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Baseline {
     pub(crate) counters: Counters,
@@ -157,13 +157,13 @@ pub(crate) struct Traffic {
 pub(crate) struct Shared {
     pub(crate) config: Config,
     pub(crate) item_size_max: usize,
-    /// what is at the region's place, by [`crate::lookout::code`]
+    /// the state of the region's place, as [`crate::lookout::code`]
     pub(crate) at_place: AtomicU8,
     /// held by the thread that changes the region's memory limit
     pub(crate) raising: Mutex<()>,
     /// the thread that brings the region within its limit
     pub(crate) shrinker: Mutex<Option<std::thread::JoinHandle<()>>>,
-    /// memory asked for last, bytes: at the start, or by `cache_memlimit`
+    /// memory limit that was set last, bytes: at the start, or by `cache_memlimit`
     pub(crate) memory: AtomicU64,
     pub(crate) started: Instant,
     pub(crate) arrivals: Arrivals,
@@ -184,7 +184,7 @@ pub(crate) struct Shared {
     pub(crate) users: Option<RwLock<Users>>,
     pub(crate) verbosity: AtomicU8,
     pub(crate) stopping: AtomicBool,
-    /// a worker ended by a panic
+    /// a worker has panicked
     pub(crate) broken: AtomicBool,
     pub(crate) workers_running: AtomicUsize,
     pub(crate) acceptor: mio::Waker,
@@ -204,7 +204,7 @@ impl WorkerDoor {
         self.wake();
     }
 
-    /// Exchanges the messages that wait for `empty`.
+    /// Swaps the waiting messages with `empty`.
     pub(crate) fn receive(&self, empty: &mut Vec<Message>) {
         std::mem::swap(&mut *lock(&self.inbox), empty);
     }
@@ -217,7 +217,7 @@ impl WorkerDoor {
 }
 
 impl Peer {
-    /// A connection that nothing is known of yet, which `worker` has.
+    /// The record of a new connection, which `worker` serves.
     pub(crate) fn new(id: u64, fd: RawFd, address: PeerAddress, worker: usize, is_admitted: bool, uptime_s: u32) -> Self {
         Self {
             id,
@@ -235,8 +235,8 @@ impl Peer {
 }
 
 impl Shared {
-    /// Ends connections for memory, those first that make no progress, and of these the ones that hold most: until no more is held than may
-    /// be. If no more is, then one that makes no progress, unless one was ended for that a moment ago.
+    /// Ends connections to free memory: first those that make no progress, and of these the ones that hold most, until the total is within
+    /// the limit. If it is within the limit, ends one that makes no progress, unless one was ended for that a moment ago.
     pub(crate) fn relieve(&self) {
         let mut excess = self.account.used().saturating_sub(self.account.limit());
         let must = excess > 0;
@@ -254,7 +254,7 @@ impl Shared {
             if !peer.is_ending.swap(true, SeqCst) {
                 self.end_for_memory(&peer, held);
             }
-            // Those that are told already have their part in it.
+            // A connection that is ending already counts as freed.
             excess = excess.saturating_sub(held);
             if excess == 0 {
                 return;
@@ -315,7 +315,7 @@ impl Shared {
         })
     }
 
-    /// The region's memory limit, bytes: what was asked for, if the region was made for it. The region uses whole segments of
+    /// The region's memory limit, bytes: the configured number, if the region was made for it. The region uses only whole segments of
     /// that, and tools compare this number with what they configured.
     pub(crate) fn memory_limit(&self, info: &Info) -> u64 {
         let asked = self.memory.load(Relaxed);
@@ -325,12 +325,12 @@ impl Shared {
         }
     }
 
-    /// The region's limit has been set to this much.
+    /// Records that the region's limit has been set to this much.
     pub(crate) fn memory_set(&self, memory: u64) {
         self.memory.store(memory, Relaxed);
     }
 
-    /// Starts a graceful shutdown; harmless when one is under way.
+    /// Starts a graceful shutdown; has no effect if one has started.
     pub(crate) fn stop(&self) {
         self.stopping.store(true, SeqCst);
         self.wake_acceptor();
@@ -348,11 +348,11 @@ impl Shared {
         }
     }
 
-    /// A connection has ended.
+    /// Records that a connection has ended.
     pub(crate) fn connection_closed(&self, peer: &Peer) {
         lock(&self.peers).remove(&peer.id);
-        // SeqCst on both words, here and in `Acceptor::pause`: either we see the pause and wake the acceptor, or it sees the
-        // lower count after it has announced the pause. With weaker orders both could miss.
+        // SeqCst on both words, here and in `Acceptor::pause`: either this thread sees the pause and wakes the acceptor, or the acceptor sees
+        // the lower count after it has announced the pause. With weaker orders both could miss it.
         self.arrivals.current.fetch_sub(1, SeqCst);
         if self.arrivals.paused.load(SeqCst) {
             self.wake_acceptor();
@@ -360,7 +360,7 @@ impl Shared {
     }
 }
 
-/// Nothing here is left half done by a panic, so a poisoned lock is as good as any.
+/// A panic leaves nothing here half done, so a poisoned lock is used like any other.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -11,7 +11,7 @@ pub struct Network {
     prefix_len: u8,
 }
 
-/// Who may ask over UDP unless the configuration says otherwise: this machine.
+/// The sources that UDP accepts unless the configuration says otherwise: this machine.
 pub const LOOPBACK: [Network; 2] = [
     Network {
         address: IpAddr::V4(Ipv4Addr::new(127, 0, 0, 0)),
@@ -24,7 +24,7 @@ pub const LOOPBACK: [Network; 2] = [
 ];
 
 impl Network {
-    /// Whether `address` is one of the network. IPv4 addresses in IPv6 clothes are IPv4 addresses.
+    /// Whether `address` is in the network. An IPv4-mapped IPv6 address counts as its IPv4 address.
     pub fn contains(&self, address: IpAddr) -> bool {
         let (own, theirs, len) = match (self.address, address.to_canonical()) {
             (IpAddr::V4(own), IpAddr::V4(theirs)) => (own.to_bits().into(), theirs.to_bits().into(), 32),
@@ -40,8 +40,8 @@ impl Network {
 impl FromStr for Network {
     type Err = String;
 
-    /// Reads `10.0.0.0/8`, `fd00::/8`, or an address alone. Bits after the prefix must be 0: a slip there would let in others
-    /// than meant.
+    /// Reads `10.0.0.0/8`, `fd00::/8`, or a single address. Bits after the prefix must be 0: a typing error there would admit other
+    /// addresses than intended.
     fn from_str(text: &str) -> Result<Self, String> {
         let (address, len) = match text.split_once('/') {
             Some((address, len)) => (address, Some(len)),

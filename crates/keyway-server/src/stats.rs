@@ -1,9 +1,9 @@
-//! The answers to `stats`, as memcached words them and as exporters and `memcached-tool` read them.
+//! The answers to `stats`, with memcached's names, for exporters and `memcached-tool`.
 //!
-//! Counts are the region's, summed over every process and door since the region was made, less what they were when this server
-//! started or was told `stats reset`. Keyway has no slab classes; it shows one, [`CLASS`], whose pages are the region's
-//! segments and whose chunks are the 8 bytes that items are aligned to. Names of memcached's that mean nothing here are shown
-//! as 0 where tools insist on them, and left out elsewhere.
+//! Counts are the region's, summed over every process and door since the region was made, minus their values when this server
+//! started or executed the last `stats reset`. Keyway has no slab classes. It shows one, [`CLASS`]: its pages are the region's
+//! segments, and its chunks are the 8 bytes that items are aligned to. memcached's names that have no meaning here are shown
+//! as 0 if tools need them, and left out otherwise.
 
 use std::io::Write;
 use std::sync::Arc;
@@ -25,7 +25,7 @@ pub(crate) const CLASS: u32 = 1;
 /// Items are aligned to this many bytes.
 const CHUNK_SIZE: u64 = 8;
 
-/// What has been counted up to now.
+/// The counts up to now.
 pub(crate) fn baseline(shared: &Shared, cache: &Cache) -> Baseline {
     let arrivals = &shared.arrivals;
     Baseline {
@@ -124,7 +124,7 @@ fn commands(c: &Counters, traffic: &Traffic, shared: &Shared, out: &mut Vec<u8>)
         ("cas_badval", c.cas_badval),
         ("touch_hits", c.touch_hits),
         ("touch_misses", c.touch_misses),
-        // The decoder refuses most before the region sees them.
+        // The decoder refuses most of them before the region sees them.
         ("store_too_large", c.store_too_large + traffic.too_large),
         ("store_no_memory", c.store_no_memory),
         ("auth_cmds", traffic.auth_cmds),
@@ -276,8 +276,8 @@ pub(crate) fn settings(shared: &Shared, cache: &Cache, out: &mut Vec<u8>) {
     stat(out, "slab_reassign", "no");
     stat(out, "slab_automove", 0);
     stat(out, "slab_chunk_max", info.segment_bytes);
-    // What memcached's crawler does is done here: expired items are reclaimed in the background, and dumps are answered. Exporters show
-    // the settings below only if they find a "yes" here.
+    // Keyway does the work of memcached's crawler: expired items are reclaimed in the background, and dumps are answered. Exporters show
+    // the settings below only if they find "yes" here.
     stat(out, "lru_crawler", "yes");
     stat(out, "lru_crawler_sleep", 0);
     stat(out, "lru_crawler_tocrawl", 0);
@@ -300,7 +300,7 @@ pub(crate) fn settings(shared: &Shared, cache: &Cache, out: &mut Vec<u8>) {
     stat(out, "inline_ascii_response", "no");
     stat(out, "ssl_enabled", "no");
     stat(out, "memory_file", &config.region);
-    // Which region it is, in the kernel's words, and where it is handed out: libraries find it by these.
+    // The region's device and inode, and the socket that hands it out: client libraries find the region by these.
     if let Ok((device, inode)) = cache.identity() {
         stat(out, "keyway_region", format_args!("{device}:{inode}"));
     }
@@ -363,7 +363,7 @@ pub(crate) fn slabs(shared: &Shared, cache: &Cache, out: &mut Vec<u8>) {
     let pages = info.segments.saturating_sub(info.segments_withdrawn);
     let chunks = pages * chunks_per_page;
     let free_chunks = info.segments_free.min(pages) * chunks_per_page;
-    // Not mem_requested, which `stats items` has: an exporter that finds it in both reports nothing at all.
+    // Without mem_requested, which `stats items` has: an exporter that finds it in both reports nothing at all.
     for (name, count) in [
         ("chunk_size", CHUNK_SIZE),
         ("chunks_per_page", chunks_per_page),
@@ -388,16 +388,16 @@ pub(crate) fn slabs(shared: &Shared, cache: &Cache, out: &mut Vec<u8>) {
     out.extend_from_slice(reply::END);
 }
 
-/// `stats sizes` where it is not asked for.
+/// `stats sizes` when it is not enabled.
 pub(crate) fn sizes(out: &mut Vec<u8>) {
     stat(out, "sizes_status", "disabled");
     out.extend_from_slice(reply::END);
 }
 
-/// Connections told in one step of `stats conns`.
+/// Connections listed in one step of `stats conns`.
 const CONNECTIONS_PER_STEP: usize = 64;
 
-/// The next lines of `stats conns`: what listens, then what is connected, from peer `next` on; true when that was all.
+/// The next lines of `stats conns`: first listening sockets, then connections, from peer `next` on. Returns true when that was all.
 pub(crate) fn conns(shared: &Shared, next: &mut Option<u64>, out: &mut Vec<u8>) -> bool {
     let now_s = shared.uptime_s();
     let Some(from) = *next else {

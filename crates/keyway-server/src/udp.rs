@@ -1,13 +1,13 @@
-//! The UDP door of one worker: a socket, the datagrams that have arrived on it, and the answers on their way.
+//! The UDP sockets of one worker: the datagrams that have arrived on each, and the answers that wait to be sent.
 //!
-//! A turn takes a batch of datagrams with one system call, executes the requests in each, and sends all answers with another
-//! one. Each datagram stands alone: nothing of it is kept for the next, so no client's unfinished request can swallow another
-//! client's. What is not from an allowed source is neither executed nor answered, because anybody can write any address into
-//! a datagram, and an answer is longer than its request.
+//! A turn receives a batch of datagrams with one system call, executes the requests in each, and sends all answers with another
+//! one. Each datagram is handled separately: nothing of it is kept for the next one, so one client's unfinished request cannot take in
+//! another client's bytes. A datagram from a source that is not allowed is neither executed nor answered, because any client can write
+//! any source address into a datagram, and an answer is longer than its request.
 //!
-//! The answer to a datagram is one message (protocol.txt, "UDP protocol"), whatever number of requests or keys it asked for. It is
-//! bounded, in bytes (`Config::udp_answer_max`), in requests ([`REQUESTS_MAX`]) and in work, because the sender's address may be forged; for
-//! the same reason nothing changes the server, or tells of its clients, over UDP ([`is_for_udp`]).
+//! The answer to a datagram is one message (protocol.txt, "UDP protocol"), whatever number of requests or keys it asked for. The answer is
+//! bounded in bytes (`Config::udp_answer_max`), in requests ([`REQUESTS_MAX`]) and in work, because the sender's address may be forged. For
+//! the same reason no request over UDP changes the server or lists its clients ([`is_for_udp`]).
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::net::SocketAddr;
@@ -31,19 +31,19 @@ use crate::kernel::Served;
 use crate::shared::{Peer, PeerAddress, lock};
 use crate::source::Network;
 
-/// Datagrams taken, or sent, with one system call.
+/// Datagrams received or sent with one system call.
 const BATCH: usize = 32;
 /// Room for any datagram: IPv4 and IPv6 have no longer ones (udp(7)).
 const RECEIVED_LEN_MAX: usize = 1 << 16;
-/// Answers that wait before they are sent, bytes; also what room is kept for them.
+/// When this many bytes of answers wait, they are sent; also the capacity that is kept for them.
 const UNSENT_PAUSE: usize = 256 * 1024;
-/// Batches of a socket that are still answered when the server stops.
+/// Batches of one socket that are still answered when the server stops.
 const BATCHES_AT_END: usize = 8;
-/// Requests of a datagram that are executed.
+/// Most requests of a datagram that are executed.
 const REQUESTS_MAX: usize = 64;
 /// A request that needs a connection: it changes the server, or its answer is long, and the sender's address may be forged.
 const NEEDS_CONNECTION: &[u8] = b"SERVER_ERROR not over UDP; use TCP or a Unix socket\r\n";
-/// An answer beyond what one datagram buys.
+/// The answer is longer, or takes more work, than one datagram may ask for.
 const ANSWER_TOO_LONG: &[u8] = b"SERVER_ERROR the rest is too long for UDP; use TCP or a Unix socket\r\n";
 
 /// All UDP sockets of a worker.
@@ -52,24 +52,24 @@ pub(crate) struct UdpDoors {
     doors: Vec<UdpDoor>,
     allowed: Vec<Network>,
     limits: Limits,
-    /// what the kernel door may want to know
+    /// which keys were served, for the kernel door
     served: Option<Served>,
 }
 
 struct UdpDoor {
     socket: UdpSocket,
     token: Token,
-    /// who asks, set anew for each datagram
+    /// the client, set for each datagram
     peer: Peer,
     /// the socket, as `stats conns` shows it
     shown: Arc<Peer>,
     inbox: Inbox,
     outbox: Outbox,
-    /// datagrams may wait in the socket or in `inbox` (readiness is edge-triggered: it is told once)
+    /// datagrams may wait in the socket or in `inbox` (readiness is edge-triggered: reported once)
     ready: bool,
-    /// the socket takes no more for the moment; nothing is received meanwhile
+    /// the socket takes no more datagrams for the moment; nothing is received meanwhile
     blocked: bool,
-    /// registered for writability, because answers are left over
+    /// registered for writability, because answers are unsent
     wants_write: bool,
 }
 
@@ -83,7 +83,7 @@ struct Inbox {
     next: usize,
 }
 
-/// Datagrams to send: vectors side by side, as the system call takes them.
+/// Datagrams to send, as parallel vectors, which is how the system call takes them.
 struct Outbox {
     /// the answers, one after the other
     bytes: Vec<u8>,
@@ -95,8 +95,8 @@ struct Outbox {
 }
 
 impl UdpDoors {
-    /// Watches the sockets; their tokens count down from `token_last`. To be called on the worker's own thread: what the
-    /// system calls need is bound to it.
+    /// Registers the sockets with the poll; their tokens count down from `token_last`. Call it on the worker's own thread, because the
+    /// buffers for the system calls cannot be moved to another thread.
     pub(crate) fn open(sockets: Vec<UdpSocket>, desk: &Desk, registry: &Registry, token_last: usize) -> io::Result<Self> {
         let shared = &desk.executor.shared;
         let mut doors = Vec::new();
@@ -144,7 +144,7 @@ impl UdpDoors {
         })
     }
 
-    /// Takes note of an event, if it is of a socket here.
+    /// Records an event, if it belongs to one of these sockets.
     pub(crate) fn note(&mut self, event: &Event) {
         if let Some(door) = self.doors.iter_mut().find(|door| door.token == event.token()) {
             door.ready |= event.is_readable() || event.is_error();
@@ -152,14 +152,14 @@ impl UdpDoors {
         }
     }
 
-    /// Whether a turn has something to do.
+    /// Whether a turn would have something to do.
     pub(crate) fn has_work(&self) -> bool {
         self.doors
             .iter()
             .any(|door| !door.blocked && (door.ready || !door.inbox.is_empty() || !door.outbox.is_empty()))
     }
 
-    /// Gives each socket that has something to do a turn of one batch.
+    /// Gives one turn of one batch to each socket that has something to do.
     pub(crate) fn turn(&mut self, desk: &mut Desk, registry: &Registry) {
         if let Some(served) = &mut self.served {
             served.turn(desk.now);
@@ -169,7 +169,7 @@ impl UdpDoors {
         }
     }
 
-    /// Answers what has arrived, at most a few batches a socket, and closes the sockets.
+    /// Answers what has arrived, at most a few batches per socket, and closes the sockets.
     pub(crate) fn close(&mut self, desk: &mut Desk, registry: &Registry) {
         for _ in 0..BATCHES_AT_END {
             if self.has_work() {
@@ -217,18 +217,18 @@ impl UdpDoor {
                 let counters = desk.executor.counters();
                 counters.bytes_read.add(len as u64);
                 counters.udp_datagrams.add(self.inbox.arrived.len() as u64);
-                // Less than the room offered: the socket is empty, and the next datagram makes a new event.
+                // Fewer than fit: the socket is empty, and the next datagram makes a new event.
                 self.ready = self.inbox.arrived.len() == BATCH;
                 self.shown.last_request_s.store(desk.uptime_s, Relaxed);
             }
             Err(Errno::EAGAIN) => self.ready = false,
             Err(Errno::EINTR) => {}
-            // What an earlier answer met on its way comes back here; the socket is as good as before.
+            // A network error of an earlier answer is reported here; the socket itself works.
             Err(error) => log::debug!("{}: receiving: {error}", self.shown.address),
         }
     }
 
-    /// Executes the requests of the datagram at `place` in the inbox and queues the answer.
+    /// Executes the requests of the datagram at `place` in the inbox, and queues the answer.
     fn answer(
         &mut self,
         desk: &mut Desk,
@@ -273,13 +273,13 @@ impl UdpDoor {
         self.outbox.queue(framed.id, start, source);
     }
 
-    /// Sends what is queued; false if the socket does not take it all now.
+    /// Sends what is queued. Returns false if the socket does not take all of it now.
     fn send(&mut self, desk: &Desk, registry: &Registry) -> bool {
         let sent = self.outbox.send(&self.socket, &self.shown);
         desk.executor.counters().bytes_written.add(sent as u64);
         self.blocked = !self.outbox.is_empty();
         if self.blocked != self.wants_write {
-            // Writability is asked for only while answers are left over: it would wake us for every datagram that has left.
+            // Writability is watched only while answers are unsent; otherwise each sent datagram would wake the worker.
             let interest = if self.blocked {
                 Interest::READABLE | Interest::WRITABLE
             } else {
@@ -304,7 +304,7 @@ impl UdpDoor {
 impl Inbox {
     fn new() -> Self {
         Self {
-            // Zeroed memory from the allocator is untouched: only what datagrams fill takes room.
+            // The kernel has not allocated the pages of zeroed memory yet: only pages that datagrams fill use memory.
             bytes: vec![0; BATCH * RECEIVED_LEN_MAX],
             headers: MultiHeaders::preallocate(BATCH, None),
             arrived: Vec::with_capacity(BATCH),
@@ -316,7 +316,7 @@ impl Inbox {
         self.next == self.arrived.len()
     }
 
-    /// Takes up to [`BATCH`] datagrams; returns their length in all.
+    /// Receives up to [`BATCH`] datagrams; returns their total length.
     fn fill(&mut self, socket: &UdpSocket) -> Result<usize, Errno> {
         self.arrived.clear();
         self.next = 0;
@@ -362,11 +362,11 @@ impl Outbox {
         self.datagrams.clear();
         self.targets.clear();
         self.bytes.clear();
-        // The room for an answer of many megabytes is given back.
+        // Releases the memory of an answer of many megabytes.
         self.bytes.shrink_to(2 * UNSENT_PAUSE);
     }
 
-    /// Makes datagrams of the answer that stands in `bytes` from `start` on.
+    /// Makes datagrams of the answer in `bytes` from `start` on.
     fn queue(&mut self, id: [u8; 2], start: usize, target: Option<SockaddrStorage>) {
         if self.bytes.len() - start > ANSWER_LEN_MAX {
             self.bytes.truncate(start);
@@ -378,7 +378,7 @@ impl Outbox {
         }
     }
 
-    /// Sends as many datagrams as the socket takes; returns their length in all.
+    /// Sends as many datagrams as the socket takes; returns their total length.
     fn send(&mut self, socket: &UdpSocket, shown: &Peer) -> usize {
         let mut sent_len = 0;
         while !self.is_empty() {
@@ -391,7 +391,7 @@ impl Outbox {
                 Err(Errno::EAGAIN) => return sent_len,
                 Err(Errno::EINTR) => {}
                 Err(error) => {
-                    // No route, a firewall, no memory: this datagram is lost, as any may be.
+                    // No route, a firewall, or no memory: this datagram is lost, which UDP allows.
                     log::debug!("{}: sending: {error}", shown.address);
                     self.next += 1;
                 }
@@ -420,15 +420,15 @@ impl Outbox {
     }
 }
 
-/// Whether a payload is an answer rather than a request: an error line. It is what a server sends to one that has sent it
-/// something wrong, so two servers that answered it would go on for ever, once somebody has forged a first datagram.
+/// Whether a payload is an error line, which is an answer and not a request. A server sends an error line to a sender of something
+/// wrong. If two servers answered each other's error lines, one forged datagram would start an endless exchange.
 fn is_error_line(payload: &[u8]) -> bool {
     [&b"ERROR"[..], b"CLIENT_ERROR", b"SERVER_ERROR"]
         .iter()
         .any(|word| payload.starts_with(word))
 }
 
-/// Executes the whole requests in `input` and appends the answers to `out`, as far as a datagram's bounds allow. What is left unfinished is
+/// Executes the complete requests in `input` and appends the answers to `out`, within a datagram's bounds. An unfinished request is
 /// dropped.
 fn execute_all(
     executor: &mut Executor,
@@ -499,14 +499,14 @@ fn execute_all(
     }
 }
 
-/// Whether a datagram's next request is worth a look.
+/// What to do after a request of a datagram.
 enum Next {
     Request,
     End,
     TooLong,
 }
 
-/// Whether a datagram may ask for this ([`OverUdp`]). A packet that is refused is answered as it would be elsewhere.
+/// Whether a datagram may contain this request ([`OverUdp`]). A refused packet gets the same answer as over TCP.
 fn is_for_udp(request: &Request<'_>) -> bool {
     match request.command().map(|command| command.facts().over_udp) {
         None | Some(OverUdp::Answered) => true,

@@ -1,8 +1,8 @@
-//! Watchers (protocol.txt, "Watchers"): connections that are told, line by line, what happens in this server.
+//! Watchers (protocol.txt, "Watchers"): connections that get a log line for each event in this server.
 //!
-//! A worker that has something to tell formats the line and puts it into each watcher's bounded queue; the worker that owns the
-//! watcher's connection sends it. A watcher that reads too slowly loses lines, is told how many (`skipped=N`), and blocks
-//! nobody. What other doors do to the region this server does not see, nor what they evict from it.
+//! A worker that reports an event formats the line and puts it into each watcher's bounded queue. The worker that owns the watcher's
+//! connection sends it. A watcher that reads too slowly loses lines, gets their number (`skipped=N`), and delays no other connection.
+//! This server does not see what other doors do to the region or evict from it.
 
 use std::io::Write;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex};
 
 use crate::shared::{lock, unix_time};
 
-/// Most bytes that wait for one watcher (memcached's `watcher_logbuf_size`).
+/// Most bytes in one watcher's queue (memcached's `watcher_logbuf_size`).
 pub(crate) const QUEUE_MAX: usize = 256 * 1024;
 /// Most watchers at a time (as memcached).
 const WATCHERS_MAX: usize = 20;
@@ -23,7 +23,7 @@ pub(crate) const CONNEVENTS: Events = 1 << 2;
 pub(crate) const DELETIONS: Events = 1 << 3;
 pub(crate) const EVICTIONS: Events = 1 << 4;
 
-/// What the arguments of `watch` ask for (none: fetchers), or the line that refuses them.
+/// The events that the arguments of `watch` select (none: fetchers), or the line that refuses them.
 pub(crate) fn parse(what: &[u8]) -> Result<Events, &'static [u8]> {
     let mut events = 0;
     for word in what.split(|&b| b == b' ').filter(|word| !word.is_empty()) {
@@ -42,7 +42,7 @@ pub(crate) fn parse(what: &[u8]) -> Result<Events, &'static [u8]> {
 /// All watchers of a server.
 #[derive(Default)]
 pub(crate) struct Hub {
-    /// the union of what the watchers want, so that nobody watching costs one relaxed load
+    /// all events that any watcher wants, so that without watchers an event costs one relaxed load
     wanted: AtomicU32,
     watchers: Mutex<Vec<Arc<Watcher>>>,
     /// number of the next line (`gid`)
@@ -51,10 +51,10 @@ pub(crate) struct Hub {
     pub(crate) skipped: AtomicU64,
 }
 
-/// One connection that watches.
+/// A connection that watches.
 pub(crate) struct Watcher {
     events: Events,
-    /// the worker and its token of the connection
+    /// the worker that serves the connection, and its token there
     pub(crate) worker: usize,
     pub(crate) token: usize,
     queue: Mutex<Queue>,
@@ -67,13 +67,13 @@ struct Queue {
 }
 
 impl Hub {
-    /// Whether anybody wants one of these events.
+    /// Whether any watcher wants one of these events.
     pub(crate) fn wants(&self, events: Events) -> bool {
-        // Relaxed: a watcher that has just come may miss the requests of the same instant.
+        // Relaxed: a new watcher may miss requests of the same moment.
         self.wanted.load(Relaxed) & events != 0
     }
 
-    /// Lines given to watchers so far, whether or not they were sent.
+    /// Lines queued for watchers so far, sent or not.
     pub(crate) fn lines(&self) -> u64 {
         self.next_line.load(Relaxed)
     }
@@ -106,8 +106,8 @@ impl Hub {
             .store(watchers.iter().fold(0, |events, w| events | w.events), Relaxed);
     }
 
-    /// Queues one line for whoever wants `event`; `text` writes what follows the time and number. `wake` is called for each
-    /// watcher that had nothing waiting.
+    /// Queues one line for the watchers of `event`; `text` writes what follows the time and number. `wake` is called for each
+    /// watcher whose queue was empty.
     pub(crate) fn tell(&self, event: Events, text: impl FnOnce(&mut Vec<u8>), mut wake: impl FnMut(&Watcher)) {
         if !self.wants(event) {
             return;
@@ -149,7 +149,7 @@ impl Hub {
 }
 
 impl Watcher {
-    /// Moves what waits to `out`.
+    /// Moves the queued lines to `out`.
     pub(crate) fn take(&self, out: &mut Vec<u8>) {
         out.append(&mut lock(&self.queue).lines);
     }

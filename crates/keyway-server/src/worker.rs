@@ -1,14 +1,14 @@
 //! A worker: one event loop on one thread, with its own session, serving the connections that are handed to it.
 //!
-//! Each round takes what the poll reports, then gives every connection that has something to do one turn. A connection that has
-//! more to do than a turn allows stands at the end of the line again, and the poll does not block while anybody stands there.
+//! Each round takes the events that the poll reports, then gives one turn to every connection that has something to do. A connection
+//! that has more to do than a turn allows goes back to the end of the queue. The poll does not block while a connection is queued.
 //!
-//! Connections whose turns were as long as turns may be stand in a line of their own, and so do new ones for their first turn. From
-//! that line a round serves as many as make one long turn ([`TURN_WORK`]), so whoever asks for little waits for one such turn at a time,
-//! however many ask for much.
+//! Connections whose turns took as long as a turn may take wait in a second queue, and so do new connections for their first turn. A
+//! round serves from that queue until the work of one long turn is done ([`TURN_WORK`]). So a connection with small requests waits for
+//! only one such turn at a time, however many connections have large ones.
 //!
-//! With a ring (`--event-loop`), sockets of connections are the ring's, and the poll, for all others, is one thing that the ring
-//! watches. A piece that the ring has received gives its connection a turn at once, unless that stands in line already.
+//! With a ring (`--event-loop`), the ring handles the connections' sockets. It also watches the poll, which covers all other sockets.
+//! Data that the ring has received gives its connection a turn at once, unless the connection is queued already.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
@@ -34,26 +34,26 @@ use crate::shared::{Message, Peer, PeerAddress, Shared};
 use crate::udp::UdpDoors;
 use crate::watch::CONNEVENTS;
 
-/// Capacity that a worker's output vector starts with, bytes.
+/// Initial capacity of a worker's output vector, bytes.
 const OUTPUT_SIZE: usize = 16 * 1024;
 pub(crate) const WAKE: Token = Token(usize::MAX);
-/// Token of the first UDP socket; those of others follow downwards.
+/// Token of the first UDP socket; the other UDP sockets have the next lower numbers.
 const UDP_LAST: usize = usize::MAX - 1;
-/// What the ring calls the poll.
+/// The ring's token for the poll.
 const POLL: usize = 1 << 40;
 /// A vector larger than this is not kept for the next send: replies of 100 KB are, so that each does not take fresh pages.
 const SPARE_SIZE_MAX: usize = 256 * 1024;
-/// What vectors that wait for the next sends may take in all, bytes.
+/// Total size of the vectors that are kept for the next sends, bytes at most.
 const SPARE_SUM_MAX: usize = 4 << 20;
 /// Most vectors kept for the next sends.
 const SPARE_COUNT_MAX: usize = 64;
-/// After so long without anything to do, a worker gives up the room that its session has reserved for its next writes.
+/// After this time without work, a worker releases the space that its session has reserved for its next writes.
 const RELEASE_AFTER: Duration = Duration::from_secs(5);
-/// After so long without anything to do, a connection is parked: the ring receives for it no more.
+/// After this time without work, a connection is parked: the ring stops receiving for it.
 const PARK_AFTER: Duration = Duration::from_secs(5);
-/// Most connections that are parked at a time: each is a cancellation, and others wait meanwhile.
+/// Most connections that are parked at a time: each needs a cancellation, and other connections wait meanwhile.
 const PARKED_AT_ONCE: usize = 256;
-/// How often idle connections are looked for, and the region is kept up.
+/// How often the worker looks for idle connections and does the region's upkeep.
 const TICK: Duration = Duration::from_secs(1);
 
 pub(crate) struct Worker {
@@ -63,26 +63,26 @@ pub(crate) struct Worker {
     /// this worker's UDP sockets, until it runs
     udp_sockets: Vec<UdpSocket>,
     connections: Slab<Connection>,
-    /// what the ring has told and is not yet acted on
+    /// events of the ring that are not handled yet
     told: Vec<Event>,
     /// the ring watches the poll
     is_poll_watched: bool,
-    /// connections with something to do, each once
+    /// the queue: connections with something to do, each once
     line: VecDeque<usize>,
-    /// the same of those whose turns are long
+    /// the queue of connections whose turns are long
     heavy_line: VecDeque<usize>,
-    /// what the turns of the other line have done in this round, estimated nanoseconds
+    /// work done by turns of the first queue in this round, estimated nanoseconds
     round_spent: u64,
-    /// datagrams were served in the last round, and not those who ask for much
+    /// the last round served datagrams, and not the connections with long turns
     is_udps_round: bool,
-    /// connections that want a turn at a time, with the numbers of their peers
+    /// connections that want a turn at a given time, with the ids of their peers
     later: BinaryHeap<Reverse<(Instant, usize, u64)>>,
     next_tick: Instant,
-    /// connections may have to be parked before long
+    /// some connections may have to be parked soon
     has_unparked: bool,
-    /// when there was something to do, and the session's reserve has not been given up since
+    /// last time there was work; `None` after the session's reserved space was released
     busy_at: Option<Instant>,
-    /// when the server is stopping: the end of patience
+    /// while the server is stopping: when it stops waiting for clients
     deadline: Option<Instant>,
 }
 
@@ -115,7 +115,7 @@ impl Worker {
 
     /// Runs until the server stops.
     pub(crate) fn run(mut self) {
-        // Drops last: whoever sees the count reach zero finds the session already gone.
+        // Drops last: a thread that sees the count reach zero finds the session already gone.
         let _ended = Ended(Arc::clone(&self.desk.executor.shared));
         self.settle();
         let mut events = Events::with_capacity(512);
@@ -162,7 +162,7 @@ impl Worker {
             if is_heavy && self.round_spent > 0 {
                 self.send_now();
             }
-            // Both cost a long turn, so they take turns.
+            // Both may take a long turn, so they alternate.
             self.is_udps_round = is_udp && (!is_heavy || !self.is_udps_round);
             if !self.is_udps_round {
                 self.serve_heavy();
@@ -183,7 +183,7 @@ impl Worker {
         }
     }
 
-    /// Takes the thread's CPU, memory of its NUMA node, and its ring. Without them it would serve all the same.
+    /// Sets the thread's CPU, the memory of its NUMA node, and its ring. If one of them fails, the worker serves without it.
     fn settle(&mut self) {
         let shared = &self.desk.executor.shared;
         let cpus = &shared.config.cpus;
@@ -194,7 +194,7 @@ impl Worker {
                 log::warn!("worker {}: cannot run on CPU {cpu} only: {error}", self.desk.executor.worker);
             }
         }
-        // Allocated here, not where the server is put together: pages come from the node of the thread that touches them first.
+        // Allocated here, and not when the server is set up: the kernel takes pages from the node of the thread that first touches them.
         self.desk.input = Buffer::with_size(INPUT_SIZE);
         self.desk.output = Vec::with_capacity(OUTPUT_SIZE);
         if self.desk.executor.shared.event_loop == EventLoop::IoUring {
@@ -205,7 +205,7 @@ impl Worker {
         }
     }
 
-    /// Waits for events, at most for `timeout`; spins before it sleeps, if that is wanted.
+    /// Waits for events, at most for `timeout`. If busy polling is configured, it spins before it sleeps.
     fn wait(&mut self, events: &mut Events, timeout: Option<Duration>) -> io::Result<()> {
         let spin = self.desk.executor.shared.config.busy_poll;
         if spin.is_zero() || timeout == Some(Duration::ZERO) {
@@ -231,7 +231,7 @@ impl Worker {
         };
         events.clear();
         if !self.is_poll_watched {
-            // Readiness is looked at anew with each watch, so none is missed that is not taken at once.
+            // Each new watch checks readiness again, so events that are not taken at once are not lost.
             ring.watch(self.poll.as_raw_fd(), POLL)?;
             self.is_poll_watched = true;
         }
@@ -244,7 +244,7 @@ impl Worker {
         Ok(())
     }
 
-    /// Acts on what the ring has told.
+    /// Handles the events of the ring.
     fn hear(&mut self) {
         let mut told = std::mem::take(&mut self.told);
         self.desk.is_alone = told.len() == 1 && self.line.is_empty() && self.heavy_line.is_empty();
@@ -290,25 +290,25 @@ impl Worker {
             }
         }
         self.desk.is_alone = false;
-        // The vector's room is used again.
+        // Kept, so that its capacity is used again.
         self.told = told;
     }
 
-    /// Keeps an empty vector for a send to come, within bounds; the larger of two is the first to be used again.
+    /// Keeps an empty vector for a later send, within bounds. Of two vectors the larger one is used first.
     fn keep_spare(&mut self, mut bytes: Vec<u8>) {
         let Desk { spare, output, .. } = &mut self.desk;
         if (output.capacity()..=SPARE_SIZE_MAX).contains(&bytes.capacity()) {
             std::mem::swap(output, &mut bytes);
         }
         let is_small = bytes.capacity() <= SPARE_SIZE_MAX && spare.len() < SPARE_COUNT_MAX;
-        // At most 64 small numbers are summed up, and only where vectors are large.
+        // Sums at most 64 small numbers, and only if vectors are large.
         let fits = |spare: &[Vec<u8>]| spare.iter().map(Vec::capacity).sum::<usize>() + bytes.capacity() <= SPARE_SUM_MAX;
         if is_small && (bytes.capacity() <= SPARE_SUM_MAX / SPARE_COUNT_MAX || fits(spare)) {
             spare.push(bytes);
         }
     }
 
-    /// Lets a connection act on an event; it gets a turn if it wants one, and ends if it fails.
+    /// Lets a connection handle an event. The connection gets a turn if it wants one, and ends if `act` fails.
     fn act(&mut self, token: usize, act: impl FnOnce(&mut Connection, &mut Desk) -> io::Result<bool>) {
         let Some(connection) = self.connections.get_mut(token) else {
             return;
@@ -327,7 +327,7 @@ impl Worker {
         }
     }
 
-    /// Drops a closed connection that the ring has let go of.
+    /// Drops a closed connection that the ring no longer uses.
     fn forget(&mut self, token: usize) {
         if self
             .connections
@@ -338,7 +338,7 @@ impl Worker {
         }
     }
 
-    /// This worker's UDP sockets, watched. Without them TCP would still be served, but nobody would notice.
+    /// This worker's UDP sockets, registered with the poll. If that fails, the server ends: otherwise it would serve TCP only, unnoticed.
     fn open_udp(&mut self) -> UdpDoors {
         let sockets = std::mem::take(&mut self.udp_sockets);
         UdpDoors::open(sockets, &self.desk, self.poll.registry(), UDP_LAST).unwrap_or_else(|error| {
@@ -366,7 +366,7 @@ impl Worker {
             .map(|next| next.saturating_duration_since(self.desk.now))
     }
 
-    /// One worker does the region's housekeeping.
+    /// Whether this worker does the region's housekeeping; only one does.
     fn keeps_up(&self) -> bool {
         self.desk.executor.worker == 0
     }
@@ -400,7 +400,7 @@ impl Worker {
         }
     }
 
-    /// Has the ring bring no more for a connection that has enough waiting for its turn.
+    /// Stops the ring from receiving for a connection that has enough data waiting for its turn.
     fn hold_back(&mut self, token: usize) {
         if let Some(connection) = self.connections.get_mut(token)
             && !connection.is_over
@@ -411,23 +411,23 @@ impl Worker {
         }
     }
 
-    /// Has the ring send what the round's answers are, which otherwise leave at its end.
+    /// Makes the ring send the answers of this round now; otherwise they leave at its end.
     fn send_now(&mut self) {
         if let Some(ring) = &mut self.desk.ring
             && let Err(error) = ring.wait(Some(Duration::ZERO))
         {
-            // The wait at the end of the round meets it too.
+            // The wait at the end of the round gets the same error.
             log::debug!("sending before long turns: {error}");
         }
     }
 
-    /// Serves those who ask for much, for as long as one of them may take.
+    /// Serves connections with long turns, for about the time of one long turn.
     fn serve_heavy(&mut self) {
         let mut spent = 0;
         for _ in 0..self.heavy_line.len() {
             let Some(token) = self.heavy_line.pop_front() else { return };
             self.serve(token);
-            // A turn has its price, whatever is done in it.
+            // A turn has a fixed cost besides its work.
             spent += self.desk.executor.effort.spent() + REQUEST;
             if spent >= TURN_WORK {
                 return;
@@ -435,7 +435,7 @@ impl Worker {
         }
     }
 
-    /// Lets those stand in line whose time has come.
+    /// Queues the connections whose time has come.
     fn call_later(&mut self) {
         while let Some(Reverse((at, token, peer))) = self.later.peek().copied()
             && at <= self.desk.now
@@ -451,7 +451,7 @@ impl Worker {
 
     fn adopt(&mut self, stream: Stream, peer: Arc<Peer>) {
         log::debug!("{} connected", peer.address);
-        // A reader was let in by its user or group.
+        // The server checked a reader's user and group before.
         let login = self.desk.executor.shared.users.is_some() && !matches!(peer.address, PeerAddress::Reader);
         let token = self.connections.vacant_key();
         let mut connection = Connection::new(stream, Arc::clone(&peer), token, self.limits.clone(), login, &self.desk);
@@ -480,7 +480,7 @@ impl Worker {
         let is_light = !connection.is_heavy();
         let verdict = connection.turn(&mut self.desk);
         if is_light {
-            // A turn has its price, whatever is done in it.
+            // A turn has a fixed cost besides its work.
             self.round_spent += self.desk.executor.effort.spent() + REQUEST;
         }
         match verdict {
@@ -490,13 +490,13 @@ impl Worker {
                     log::warn!("{}: cannot watch the connection: {error}", connection.peer.address);
                     self.close(token, CloseReason::Error);
                 } else if verdict == Verdict::Again && self.round_spent >= TURN_WORK {
-                    // So many small requests wait that another turn at once would make the next round a long one.
+                    // Too many small requests wait: one more turn now would make the next round long.
                     connection.queued = true;
                     self.heavy_line.push_back(token);
                 } else if verdict == Verdict::Again {
                     self.stand_in_line(token);
                 } else if let Verdict::Later(at) = verdict
-                    // One call at a time: whatever else gives it a turn meanwhile.
+                    // At most one entry per connection, even if other events give it turns meanwhile.
                     && connection.called_at.is_none_or(|called_at| at < called_at)
                 {
                     connection.called_at = Some(at);
@@ -518,7 +518,7 @@ impl Worker {
         log::debug!("{} closed: {}", connection.peer.address, reason.word());
         let peer = Arc::clone(&connection.peer);
         if is_let_go {
-            // Dropping the socket takes it out of the poll as well (epoll(7), question 6).
+            // Dropping the socket also removes it from the poll (epoll(7), question 6).
             self.connections.remove(token);
         }
         self.desk.executor.shared.connection_closed(&peer);
@@ -563,7 +563,7 @@ impl Worker {
         }
     }
 
-    /// Parks connections that have been silent for long.
+    /// Parks connections that have been silent for [`PARK_AFTER`].
     fn park(&mut self) {
         let (Some(ring), Some(limit), true) = (&mut self.desk.ring, self.desk.now.checked_sub(PARK_AFTER), self.has_unparked)
         else {
@@ -578,7 +578,7 @@ impl Worker {
             if connection.is_idle_since(limit) && parked < PARKED_AT_ONCE {
                 parked += 1;
                 if let Err(error) = connection.park(ring) {
-                    // It goes on as it was.
+                    // The connection continues as before.
                     log::debug!("connection {token} cannot be parked: {error}");
                 }
             } else {
@@ -595,7 +595,7 @@ impl Worker {
             .collect()
     }
 
-    /// Starts to stop: every connection gets the answers to what has arrived, then ends.
+    /// Begins to stop: every connection gets the answers to what has arrived, then ends.
     fn stop(&mut self) {
         let grace = self.desk.executor.shared.config.shutdown_grace;
         self.deadline = Some(self.desk.now + grace);
@@ -606,7 +606,7 @@ impl Worker {
     }
 }
 
-/// Reports the end of a worker, by whatever way it ends.
+/// Reports that a worker has ended, normally or by a panic.
 struct Ended(Arc<Shared>);
 
 impl Drop for Ended {

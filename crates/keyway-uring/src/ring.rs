@@ -1,13 +1,13 @@
-//! The ring: requests out, events in.
+//! The ring: submits requests, returns events.
 //!
-//! Each request carries a number in which its completion is recognised: the kind in the top byte, below it the caller's token or
-//! the place of the vector that is being sent.
+//! Each request carries a number that identifies its completion: the kind in the top byte, below it the caller's token or
+//! the index of the vector that is being sent.
 //!
 //! # Safety
 //!
-//! A request may name memory only if that memory lives until its completion has been taken: receives name none (they take a
-//! buffer of the ring's), sends name the heap of a vector in `sends`, which is given out again by its completion only. What is in
-//! flight is counted, and a ring with anything in flight leaks its memory when it is dropped.
+//! A request may name memory only if that memory lives until its completion has been taken. Receives name none (the kernel takes a
+//! buffer of the ring). Sends name the heap of a vector in `sends`, which only their completion takes out again. Requests in
+//! flight are counted, and a ring with any in flight leaks its memory when it is dropped.
 
 #![allow(
     unsafe_code,
@@ -24,14 +24,14 @@ use slab::Slab;
 
 use crate::buffers::{Buffers, COUNT, Piece};
 
-/// Requests that wait for a system call; more make one of their own.
+/// Requests that can wait for one system call; further ones cause a system call of their own.
 const REQUESTS: u32 = 256;
-/// Completions that find room without the kernel's setting some aside.
+/// Completions for which the ring has room; further ones the kernel has to store elsewhere.
 const COMPLETIONS: u32 = 2048;
-/// Rounds in which a ring that is dropped waits for what it has cancelled, each of [`DROP_WAIT`].
+/// How many times, each of [`DROP_WAIT`], a ring that is dropped waits for the requests that it has cancelled.
 const DROP_ROUNDS: usize = 50;
 const DROP_WAIT: Duration = Duration::from_millis(10);
-/// The one group of buffers.
+/// The only group of buffers.
 const GROUP: u16 = 0;
 
 const KIND_SHIFT: u32 = 56;
@@ -40,12 +40,12 @@ const SEND: u64 = 2;
 const WATCH: u64 = 3;
 const CANCEL: u64 = 4;
 
-/// What has come of a request.
+/// The result of a request.
 #[derive(Debug)]
 pub enum Event {
     /// bytes have arrived; with `last`, the receive has ended with them
     Received {
-        /// the socket's
+        /// the socket's token
         token: usize,
         /// to be read with [`Ring::bytes`] and given back
         piece: Piece,
@@ -54,39 +54,39 @@ pub enum Event {
     },
     /// a receive has ended: at the end of the input with 0, or with a negative error number
     Ended {
-        /// the socket's
+        /// the socket's token
         token: usize,
-        /// 0, or an error number below 0
+        /// 0, or a negative error number
         result: i32,
     },
-    /// a send is over
+    /// a send has ended
     Sent {
-        /// the socket's
+        /// the socket's token
         token: usize,
         /// the vector, as it was given
         bytes: Vec<u8>,
-        /// how much of it was sent, which is less than all only if the connection is broken; or an error number below 0
+        /// how many bytes were sent, less than all only if the connection is broken; or a negative error number
         result: i32,
     },
     /// a watched descriptor is readable, or broken
     Ready {
-        /// the descriptor's
+        /// the descriptor's token
         token: usize,
     },
 }
 
-/// An io_uring instance of one thread, with buffers for what arrives.
+/// An io_uring instance of one thread, with buffers for received data.
 pub struct Ring {
     ring: IoUring,
     buffers: Buffers,
-    /// vectors that the kernel reads, and whose
+    /// vectors that the kernel reads, with their sockets' tokens
     sends: Slab<(usize, Vec<u8>)>,
-    /// requests whose last completion is to come
+    /// requests whose last completion has not been taken
     in_flight: usize,
 }
 
 impl Ring {
-    /// A ring of the calling thread, if this system has what it takes. It belongs to that thread, whose NUMA node its memory is on.
+    /// Opens a ring for the calling thread, if the system supports it. Its memory is on that thread's NUMA node.
     pub fn open() -> io::Result<Self> {
         let ring: IoUring = IoUring::builder()
             .dontfork()
@@ -107,7 +107,7 @@ impl Ring {
             return Err(io::ErrorKind::Unsupported.into());
         }
         let mut buffers = Buffers::new();
-        // SAFETY: the area of addresses lives until the kernel has let go of the ring (`Drop`).
+        // SAFETY: the area of addresses lives until the kernel no longer uses the ring (`Drop`).
         unsafe {
             ring.submitter()
                 .register_buf_ring_with_flags(buffers.address(), COUNT, GROUP, 0)
@@ -121,25 +121,25 @@ impl Ring {
         })
     }
 
-    /// Receives what arrives at a socket, again and again, until [`Event::Ended`] or a last [`Event::Received`]. The descriptor must
-    /// be in blocking mode: with `O_NONBLOCK` the kernel would not wait.
+    /// Receives from a socket, again and again, until [`Event::Ended`] or a last [`Event::Received`]. The descriptor must
+    /// be in blocking mode: with `O_NONBLOCK` the kernel would not wait for data.
     pub fn receive(&mut self, fd: RawFd, token: usize) -> io::Result<()> {
         let request = opcode::RecvMulti::new(Fd(fd), GROUP).build();
         // SAFETY: names no memory: the kernel takes a buffer of the group.
         unsafe { self.push(request, RECEIVE, token) }
     }
 
-    /// Ends the receive of `token`; its last event is still to come.
+    /// Cancels the receive of `token`; its last event is still to come.
     pub fn cancel_receive(&mut self, token: usize) -> io::Result<()> {
         let request = opcode::AsyncCancel2::new(CancelBuilder::user_data(number(RECEIVE, token))).build();
         // SAFETY: names no memory.
         unsafe { self.push(request, CANCEL, token) }
     }
 
-    /// Sends `bytes`, from the `from`th on, on a stream socket. A second send of the same socket has to wait for the first one's event.
+    /// Sends `bytes`, from index `from` on, to a stream socket. The caller must wait for its event before it sends again on this socket.
     pub fn send(&mut self, fd: RawFd, token: usize, bytes: Vec<u8>, from: usize) -> io::Result<()> {
         let rest = bytes.get(from..).unwrap_or_default();
-        // More than 4 GiB in one answer would be sent in part; the event says how much.
+        // Of an answer above 4 GiB only a part is sent; the event says how much.
         let len = u32::try_from(rest.len()).unwrap_or(u32::MAX);
         let address = rest.as_ptr();
         let place = self.sends.insert((token, bytes));
@@ -154,7 +154,7 @@ impl Ring {
         pushed
     }
 
-    /// Tells once, with [`Event::Ready`], that a descriptor is readable or broken.
+    /// Reports once, with [`Event::Ready`], that a descriptor is readable or broken.
     pub fn watch(&mut self, fd: RawFd, token: usize) -> io::Result<()> {
         let flags = u32::from((libc::POLLIN | libc::POLLRDHUP).cast_unsigned());
         let request = opcode::PollAdd::new(Fd(fd), flags).build();
@@ -162,19 +162,19 @@ impl Ring {
         unsafe { self.push(request, WATCH, token) }
     }
 
-    /// Ends the watch of `token`, with its event.
+    /// Cancels the watch of `token`; its event still comes.
     pub fn cancel_watch(&mut self, token: usize) -> io::Result<()> {
         let request = opcode::AsyncCancel2::new(CancelBuilder::user_data(number(WATCH, token))).build();
         // SAFETY: names no memory.
         unsafe { self.push(request, CANCEL, token) }
     }
 
-    /// Starts what was asked for and waits until there is an event, at most for `timeout`.
+    /// Submits the queued requests and waits until there is an event, at most for `timeout`.
     pub fn wait(&mut self, timeout: Option<Duration>) -> io::Result<()> {
         let submitter = self.ring.submitter();
         let waited = match timeout {
             None => submitter.submit_and_wait(1),
-            // Without a wait: what is ready is fetched if the kernel says that there is something.
+            // Without a wait: completions are fetched if the kernel reports that there are some.
             Some(Duration::ZERO) => submitter.submit(),
             Some(timeout) => {
                 let time = Timespec::new().sec(timeout.as_secs()).nsec(timeout.subsec_nanos());
@@ -182,7 +182,7 @@ impl Ring {
             }
         };
         match waited {
-            // The time is up; a signal; or completions must be taken before the kernel takes more.
+            // A timeout; a signal; or the kernel accepts no more before completions are taken.
             Err(error)
                 if matches!(
                     error.raw_os_error(),
@@ -195,7 +195,7 @@ impl Ring {
         }
     }
 
-    /// Takes the events that are there.
+    /// Takes the events that have arrived.
     pub fn take(&mut self, events: &mut Vec<Event>) {
         for completion in self.ring.completion() {
             let (kind, value) = kind(completion.user_data());
@@ -230,7 +230,7 @@ impl Ring {
                     }
                 }
                 WATCH => events.push(Event::Ready { token: value }),
-                // A cancellation; what it ended tells for itself.
+                // A cancellation; the cancelled request has a completion of its own.
                 _ => {}
             }
         }
@@ -241,16 +241,17 @@ impl Ring {
         self.buffers.bytes(piece)
     }
 
-    /// Gives a piece's buffer back for what arrives next.
+    /// Gives a piece's buffer back to the kernel.
     pub fn give_back(&mut self, piece: Piece) {
         self.buffers.give_back(piece);
     }
 
-    /// Writes a request down.
+    /// Queues a request.
     ///
     /// # Safety
     ///
-    /// Memory that it names lives, unchanged or untouched, until its last completion has been taken.
+    /// Memory that the request names must live until its last completion has been taken. Until then nothing may change it, or, if the kernel
+    /// writes to it, access it.
     unsafe fn push(&mut self, request: squeue::Entry, kind: u64, value: usize) -> io::Result<()> {
         let request = request.user_data(number(kind, value));
         for _ in 0..2 {
@@ -264,7 +265,7 @@ impl Ring {
         Err(io::ErrorKind::ResourceBusy.into())
     }
 
-    /// Cancels everything and waits for it, within bounds; true if nothing is in flight any more.
+    /// Cancels everything and waits for it, within bounds; returns true if nothing is in flight any more.
     fn drain(&mut self) -> bool {
         if self.in_flight == 0 {
             return true;
@@ -311,7 +312,7 @@ mod tests {
     use std::os::fd::AsRawFd;
     use std::os::unix::net::UnixStream;
 
-    /// A ring and a pair of sockets, unless the system refuses rings.
+    /// A ring and a pair of sockets, unless the system does not allow rings.
     fn ring() -> Option<(Ring, UnixStream, UnixStream)> {
         let ring = match Ring::open() {
             Ok(ring) => ring,
@@ -354,7 +355,7 @@ mod tests {
                             ring.receive(ours.as_raw_fd(), 7).unwrap();
                         }
                     }
-                    // All buffers were in use for a moment.
+                    // All buffers were in use.
                     Event::Ended { token: 7, result } if result == -libc::ENOBUFS => ring.receive(ours.as_raw_fd(), 7).unwrap(),
                     Event::Ended { token: 7, result: 0 } => over = true,
                     other => panic!("{other:?}"),

@@ -1,52 +1,52 @@
-//! What the program is told before it is loaded, and what it says of a packet: the words of `intf.h` and `env.h`.
+//! The program's configuration, and its verdicts on packets: the values of `intf.h` and `env.h`.
 
 use std::fmt;
 use std::net::IpAddr;
 
 use crate::hot::PAGE_SIZE;
 
-/// Most networks that may ask (`KW_ALLOW_MAX`).
+/// Most networks of allowed sources (`KW_ALLOW_MAX`).
 pub const ALLOW_MAX: usize = 16;
-/// Bytes of copies for each index bucket: at eight slots a bucket, the index is hardly ever full before the pages are.
+/// Bytes of copies for each index bucket: with eight slots a bucket, the index is hardly ever full before the pages are.
 const BYTES_PER_BUCKET: usize = 1024;
-/// Bytes of a bucket.
+/// Size of a bucket, bytes.
 const BUCKET_SIZE: usize = 64;
 /// Fewest pages: some are filled while others are emptied.
 const PAGES_MIN: usize = 4;
-/// Most memory: what the index's places can name is more.
+/// Most memory, bytes; the index can address more.
 const MEMORY_MAX: usize = 64 << 30;
 
-/// What became of a packet (`enum kw_verdict`). Every one but a hit goes up as it came.
+/// What the program did with a packet (`enum kw_verdict`). It passes up unchanged every packet but a hit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Verdict {
     /// answered
     Hit,
-    /// not to the address and port that are served; not counted
+    /// not to the served address and port; not counted
     NotOurs,
-    /// IP options, a fragment, a length or checksum that does not agree, a VLAN tag, too long, not to this host's own link address, or several
+    /// IP options, a fragment, a wrong length or checksum, a VLAN tag, too long, not to this host's own link address, or several
     /// datagrams in one
     OddPacket,
-    /// from a source that may not ask
+    /// from a source that is not allowed
     Forbidden,
-    /// from a source that asks too often
+    /// from a source above its rate
     OverRate,
     /// the lease has run out
     Silent,
     /// a part of a request, or header bytes that are not 0
     OddFrame,
-    /// no `get`, `gets` or `mg` as the program understands them
+    /// not a `get`, `gets` or `mg` that the program understands
     OddRequest,
     /// a key without a hot copy
     Miss,
-    /// a copy that a change has made void, or that is being written
+    /// a copy that a change has made stale, or that is being written
     Stale,
-    /// a copy whose time is over
+    /// a copy that has expired
     Expired,
     /// an answer of more than one datagram
     TooLong,
-    /// the packet could not be made long enough
+    /// the packet could not be extended
     NoRoom,
-    /// from a source to which this host has sent nothing by this interface lately
+    /// from a source to which this host has sent nothing through this interface lately
     NoPath,
 }
 
@@ -97,18 +97,18 @@ impl Verdict {
     }
 }
 
-/// What the program is told before it is loaded.
+/// The settings of the program.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// the address that is served: packets to others are not looked at
+    /// the served address: packets to other addresses are not examined
     pub address: IpAddr,
-    /// the port that is served
+    /// the served port
     pub port: u16,
-    /// networks that may ask, as address and prefix length; at most [`ALLOW_MAX`]
+    /// networks of allowed sources, as address and prefix length; at most [`ALLOW_MAX`]
     pub allow: Vec<(IpAddr, u8)>,
     /// memory for copies and their index, bytes
     pub memory: usize,
-    /// answers that a source gets in a second at most, and how many at once after a pause; `None`: as many as it likes
+    /// answers per second that a source gets at most, and how many at once after a pause; `None`: no limit
     pub rate: Option<(u32, u32)>,
 }
 
@@ -130,12 +130,12 @@ pub struct Config {
 
 const _: () = assert!(size_of::<Config>() == 8 + 20 + 4 + ALLOW_MAX * 32 + 16);
 
-/// The settings name more networks than the program can hold.
+/// The settings list more networks than the program can hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TooManyNetworks(pub usize);
 
 impl Config {
-    /// The program's form of `settings`.
+    /// The configuration for `settings`.
     pub fn new(settings: &Settings) -> Result<Self, TooManyNetworks> {
         if settings.allow.len() > ALLOW_MAX {
             return Err(TooManyNetworks(settings.allow.len()));
@@ -186,12 +186,12 @@ impl Config {
         }
     }
 
-    /// Words that the hot set takes: index, pages.
+    /// Sizes of the hot set's index and pages, in words.
     pub fn words(&self) -> (usize, usize) {
         ((self.bucket_mask() + 1) * 8, self.pages() * PAGE_SIZE / 8)
     }
 
-    /// As it stands in the program's section.
+    /// Its bytes as in the program's section.
     #[cfg(feature = "load")]
     pub(crate) fn bytes(&self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(size_of::<Self>());
@@ -208,7 +208,7 @@ impl Config {
     }
 }
 
-/// Address and mask of a network, as IPv6: IPv4 addresses are ::ffff:a.b.c.d there.
+/// Address and mask of a network, as IPv6; an IPv4 address becomes ::ffff:a.b.c.d.
 fn network(address: IpAddr, prefix_len: u8) -> [[u8; 16]; 2] {
     let (address, prefix_len) = match address {
         IpAddr::V4(address) => (address.to_ipv6_mapped(), 96 + u32::from(prefix_len.min(32))),

@@ -1,4 +1,4 @@
-//! A hot copy: an item as the program gives it out, in the words of `intf.h`.
+//! A hot copy: an item in the form that the program sends, with the layout of `intf.h`.
 //!
 //! ```text
 //! word  63            48 47    40 39    32 31                                0
@@ -6,7 +6,7 @@
 //!  1    | the stripe's word when the value was read                           |
 //!  2    | the flush word, likewise                                            |
 //!  3    | flags_len | key_len | value_len  | referenced: the program's mark   |
-//!  4    | flush_s: 0: no flush is ahead         | unused    | cas_len | size_len |
+//!  4    | flush_s: 0: no flush is scheduled     | unused    | cas_len | size_len |
 //!  5-7  | " <cas unique>"                                                     |
 //!  8-   | "VALUE <key> <flags> <bytes>\r\n<value>\r\n"                        |
 //! ```
@@ -19,30 +19,30 @@ const HEADER_WORDS: usize = 8;
 pub const COPY_LEN_MAX: usize = 2048;
 /// Longest key, bytes (protocol.txt, "Keys").
 const KEY_LEN_MAX: usize = 250;
-/// What the line of a copy may take, so that `END` still fits the datagram (`KW_PAYLOAD_MAX`).
+/// Most bytes for the line of a copy, so that `END` still fits into the datagram (`KW_PAYLOAD_MAX`).
 const LINE_LEN_MAX: usize = 1392 - b"END\r\n".len();
 
-/// What the numbers and fixed parts of a line take at most, bytes.
+/// Most bytes for the numbers and fixed parts of a line.
 const LINE_NUMBERS_LEN_MAX: usize = 64;
 
 /// An item as the server has read it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Item<'a> {
-    /// as stored: 1 to 250 bytes, none of which the text protocol could not name
+    /// as stored: 1 to 250 bytes, all of which the text protocol allows in a key
     pub key: &'a [u8],
     /// client flags
     pub flags: u32,
-    /// CAS unique, as clients are shown it
+    /// CAS unique, as clients see it
     pub cas: u64,
     /// the value
     pub value: &'a [u8],
     /// second of the region's clock at which it is expired, which `mg` shows as its TTL; 0: never
     pub expires_s: u32,
-    /// second of the region's clock at which a delayed `flush_all` begins; 0: none is ahead
+    /// second of the region's clock at which a delayed `flush_all` begins; 0: none is scheduled
     pub flush_s: u32,
 }
 
-/// The words that say whether a copy is still current, as they were before the item was read.
+/// The words that show whether a copy is still current, as they were before the item was read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Seen {
     /// of the key's stripe
@@ -51,13 +51,13 @@ pub struct Seen {
     pub flush: u64,
 }
 
-/// The words of a copy, but for its sequence number.
+/// The words of a copy, except its sequence number.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HotCopy(Vec<u64>);
 
 impl HotCopy {
-    /// The copy of an item; `None` if the program could not give it out: it is too long, or its key is none of the text
-    /// protocol's.
+    /// The copy of an item; `None` if the program could not send it: it is too long, or the text protocol does not allow its
+    /// key.
     pub fn new(item: &Item<'_>, seen: Seen) -> Option<Self> {
         let is_plain = |key: &[u8]| key.iter().all(|byte| *byte > b' ');
         if item.key.is_empty() || item.key.len() > KEY_LEN_MAX || !is_plain(item.key) {
@@ -94,7 +94,7 @@ impl HotCopy {
         &self.0
     }
 
-    /// How many words the copy takes whose header has these at its third and fourth place; `None` if it is none.
+    /// How many words a copy takes if its header has these third and fourth words; `None` if there is no such copy.
     pub(crate) fn words_of(lens: u64, sizes: u64) -> Option<usize> {
         let byte = |word: u64, shift: u32| usize::try_from(word >> shift & 0xFF).unwrap_or(0);
         let value_len = usize::try_from(lens >> 32 & 0xFFFF).unwrap_or(0);
@@ -103,7 +103,7 @@ impl HotCopy {
         (key_len > 0 && line_len <= LINE_LEN_MAX).then_some(HEADER_WORDS + line_len.div_ceil(8))
     }
 
-    /// The copy that begins these words, whatever follows it; `None` if they begin none.
+    /// The copy at the beginning of these words, whatever follows it; `None` if there is none.
     pub(crate) fn from_words(mut words: Vec<u64>) -> Option<Self> {
         let len = Self::words_of(*words.get(3)?, *words.get(4)?)?;
         if words.len() < len {
@@ -124,7 +124,7 @@ impl HotCopy {
         bytes[b"VALUE ".len()..end].to_vec()
     }
 
-    /// The words with which it was made.
+    /// The change words with which it was made.
     pub fn seen(&self) -> Seen {
         Seen {
             stripe: self.0[1],
@@ -132,7 +132,7 @@ impl HotCopy {
         }
     }
 
-    /// Bytes that it takes.
+    /// Its size, bytes.
     pub fn size(&self) -> usize {
         self.0.len() * 8
     }
@@ -142,15 +142,15 @@ fn len(len: usize) -> u64 {
     u64::try_from(len).unwrap_or(0)
 }
 
-/// Appends a space and this number; how many bytes they are.
+/// Appends a space and this number; returns their length in bytes.
 fn push_number(text: &mut Vec<u8>, number: u64) -> u64 {
     let start = text.len();
-    // Writing to memory does not fail.
+    // Writing to a vector cannot fail.
     let _ = write!(text, " {number}");
     len(text.len() - start)
 }
 
-/// Bytes as little-endian words, the last one filled up with 0.
+/// Bytes as little-endian words; the last one is padded with 0.
 fn packed(bytes: &[u8]) -> impl Iterator<Item = u64> {
     bytes.chunks(8).map(|chunk| {
         let mut word = [0; 8];

@@ -1,7 +1,7 @@
 //! Loading the program, and attaching it to interfaces.
 //!
-//! Loading needs CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON, or root. What is attached goes when its [`Attached`] is dropped; a
-//! process that dies leaves its filters behind, silent as soon as its lease has run out, and the next [`Door::attach`] on the
+//! Loading needs CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON, or root. Dropping an [`Attached`] detaches the program. A process that
+//! dies leaves its filters on the interface. They answer nothing once the lease has run out, and the next [`Door::attach`] on the
 //! interface removes them.
 
 use std::fmt;
@@ -31,39 +31,39 @@ pub struct Door {
     maps: Maps,
 }
 
-/// The program on an interface, until this is dropped.
+/// The program on an interface; dropping this detaches it.
 #[derive(Debug)]
 pub struct Attached(Option<Filters>);
 
-/// Why the program is not there.
+/// Why the program cannot be loaded, attached or pinned.
 #[derive(Debug)]
 pub enum DoorError {
-    /// the settings cannot be
+    /// the settings are not possible
     Settings(TooManyNetworks),
     /// this process may not load programs
     NotPermitted,
-    /// the kernel is older than the program can do with
+    /// the kernel is too old for the program
     TooOld(String),
-    /// nothing is pinned there
+    /// nothing is pinned in this folder
     NothingPinned(PathBuf),
-    /// something is
+    /// a program is pinned in this folder already
     AlreadyPinned(PathBuf),
-    /// what is pinned there was loaded with other settings
+    /// the program pinned in this folder was loaded with other settings
     OtherSettings(PathBuf),
-    /// another process uses what is pinned there
+    /// another process uses the program pinned in this folder
     InUse(PathBuf),
-    /// that is no BPF file system
+    /// this folder is not in a BPF file system
     NoBpfFileSystem(PathBuf),
-    /// the kernel refused, with what it said
+    /// the kernel refused this step, with this message
     Kernel(&'static str, String),
 }
 
 impl Door {
-    /// Loads the program. Nothing is attached, and the program is silent until its lease is renewed.
+    /// Loads the program. It is not attached, and it answers nothing until its lease is renewed.
     pub fn load(settings: &Settings) -> Result<Self, DoorError> {
         let config = Config::new(settings).map_err(DoorError::Settings)?;
         check_kernel()?;
-        // libbpf writes to standard error otherwise.
+        // Otherwise libbpf writes to standard error.
         set_print(Some((PrintLevel::Warn, |_, text| log::debug!("libbpf: {}", text.trim_end()))));
         let refused = |what| move |error: libbpf_rs::Error| DoorError::Kernel(what, format!("{error:#}"));
         let mut open = ObjectBuilder::default()
@@ -88,7 +88,7 @@ impl Door {
             }
         }
         let object = open.load().map_err(|error| match error.kind() {
-            // Two codes are this kind: EPERM (1) is the capabilities', EACCES (13) the verifier's. Only the text tells which.
+            // Two error numbers become this kind: EPERM (1) for missing capabilities, EACCES (13) from the verifier. Only the text shows which.
             ErrorKind::PermissionDenied if format!("{error:#}").contains("(os error 1)") => DoorError::NotPermitted,
             ErrorKind::PermissionDenied => refused(
                 "the kernel's verifier refuses the program, as it does without CAP_PERFMON (libbpf's words are logged)",
@@ -109,7 +109,7 @@ impl Door {
         &self.maps
     }
 
-    /// Puts the program on the interface with this number, beside those of others. What processes that have died left there is removed.
+    /// Attaches the program to the interface with this number, beside other programs. Removes the filters of processes that have died.
     pub fn attach(&self, interface: i32) -> Result<Attached, DoorError> {
         self.hang(interface, false).map(|filters| Attached(Some(filters)))
     }
@@ -120,7 +120,7 @@ impl Door {
             .map_err(|error| DoorError::Kernel("attaching to the interface", error))
     }
 
-    /// How many packets met each fate since the program was loaded, summed over all CPUs.
+    /// How many packets got each verdict since the program was loaded, summed over all CPUs.
     pub fn counts(&self) -> Result<Vec<(Verdict, u64)>, DoorError> {
         let counts = self.maps.counts()?.per_cpu()?;
         Ok(counts
@@ -129,7 +129,7 @@ impl Door {
             .collect())
     }
 
-    /// Pins the program and its maps in this folder, which is made, and gives them to this user.
+    /// Pins the program and its maps in this folder, which it creates, and makes this user their owner.
     pub fn pin(&self, folder: &Path, user: Option<u32>) -> Result<(), DoorError> {
         maps::make_folder(folder)?;
         let refused = |error: String| DoorError::Kernel("pinning the program", error);
@@ -146,8 +146,8 @@ impl Door {
         pinned().inspect_err(|_| drop(unpin(folder)))
     }
 
-    /// Puts the program at the TC ingress of an interface for good: it stays when this process ends, silent until somebody renews its lease. The
-    /// folder in which it is pinned remembers it.
+    /// Attaches the program to the TC ingress of an interface permanently: it stays after this process ends, and answers nothing until a process
+    /// renews its lease. The folder in which it is pinned records the interface.
     pub fn attach_for_good(&self, folder: &Path, interface: i32) -> Result<(), DoorError> {
         let filters = self.hang(interface, true)?;
         let mark = maps::interface_folder(folder, interface, filters.handle());
@@ -157,8 +157,8 @@ impl Door {
         })
     }
 
-    /// Runs the TC program once on a frame, as if it had come in on `lo` (`BPF_PROG_TEST_RUN`): its action, the frame after it,
-    /// and how long a run took on the average of `repeat` runs, ns. Above 1, runs see the frame as the one before left it.
+    /// Runs the TC program on a frame, as if it had arrived on `lo` (`BPF_PROG_TEST_RUN`). Returns its action, the frame after it,
+    /// and the mean time of `repeat` runs, ns. With more than 1, each run gets the frame as the run before left it.
     pub fn try_frame(&self, frame: &[u8], repeat: u32) -> Result<(i32, Vec<u8>, u32), DoorError> {
         let program = self.program("kw_tc")?;
         let mut after = vec![0; 4096];
@@ -177,7 +177,7 @@ impl Door {
         Ok((action, after, u32::try_from(took_ns).unwrap_or(u32::MAX)))
     }
 
-    /// Instructions that the verifier walked through for the program that has most of them. The kernel's limit is a million.
+    /// Instructions that the verifier processed for the program that needed most. The kernel's limit is a million.
     pub fn instructions_verified(&self) -> Option<u32> {
         let ours = |info: &ProgramInfo| info.name.as_encoded_bytes().starts_with(b"kw_");
         ProgInfoIter::default().filter(ours).map(|info| info.verified_insns).max()
@@ -194,13 +194,13 @@ impl Door {
 fn handle(object: &Object, name: &'static str) -> Result<MapHandle, DoorError> {
     let map = object
         .maps()
-        // Of a section, the library's name has the program's before it.
+        // In the library, a section's name follows the program's name.
         .find(|map| map.name() == name || (name == maps::CONFIG && map.name().as_encoded_bytes().ends_with(name.as_bytes())))
         .ok_or_else(|| DoorError::Kernel("finding a map", name.to_owned()))?;
     MapHandle::try_from(&map).map_err(|error| DoorError::Kernel("opening a map", format!("{name}: {error:#}")))
 }
 
-/// Takes the program that is pinned in this folder off its interfaces, and the folder away. An interface that is gone needs nothing.
+/// Detaches the program that is pinned in this folder from its interfaces, and removes the folder. An interface that is gone is skipped.
 pub fn unpin(folder: &Path) -> Result<(), DoorError> {
     let refused = |error: io::Error| DoorError::Kernel("removing the pinned program", format!("{}: {error}", folder.display()));
     if !folder.exists() {
@@ -222,7 +222,7 @@ pub fn unpin(folder: &Path) -> Result<(), DoorError> {
 }
 
 impl Attached {
-    /// What else looks at packets that come in by this interface, for people to read.
+    /// Other programs and filters that see packets from this interface, as text.
     pub fn others(&self) -> Vec<String> {
         self.0.as_ref().map(Filters::others).unwrap_or_default()
     }
@@ -236,7 +236,7 @@ impl Drop for Attached {
     }
 }
 
-/// Which of the capabilities that loading needs this process does not have (capabilities(7)).
+/// The capabilities that loading needs and this process does not have (capabilities(7)).
 fn missing_capabilities() -> Vec<&'static str> {
     const SYS_ADMIN: u32 = 21;
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
@@ -250,7 +250,7 @@ fn missing_capabilities() -> Vec<&'static str> {
         .collect()
 }
 
-/// Refuses kernels that lack what the program uses.
+/// Refuses kernels that lack a feature that the program uses.
 fn check_kernel() -> Result<(), DoorError> {
     let release = nix::sys::utsname::uname().map_or_else(|_| String::new(), |name| name.release().to_string_lossy().into_owned());
     let mut numbers = release

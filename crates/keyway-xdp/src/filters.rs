@@ -1,11 +1,11 @@
-//! The program's filters at the TC hooks of an interface (clsact), beside those of others.
+//! The program's filters at the TC hooks of an interface (clsact), beside those of other owners.
 //!
-//! Every owner has filters of its own. A handle says whose they are: [`OWNED`] and a number for a process, [`PINNED`] and a
+//! Every owner has filters of its own. A handle identifies their owner: [`OWNED`] and a number for a process, [`PINNED`] and a
 //! number for a program that stays when its process ends. A process that owns a number holds a Unix socket with an abstract
-//! name, which belongs to the network namespace as the interface does, and goes when the process does, however it ends. So a
-//! filter whose name nobody holds was left by a process that died: the next one to come removes it.
+//! name. The name belongs to the network namespace, as the interface does, and disappears when the process ends, however it ends. So a
+//! filter whose name no process holds was left by a process that died, and the next process that attaches removes it.
 //!
-//! What hangs on an interface is read with a netlink dump (rtnetlink(7), `RTM_GETTFILTER`): libbpf finds a filter only by its
+//! The filters of an interface are read with a netlink dump (rtnetlink(7), `RTM_GETTFILTER`), because libbpf finds a filter only by its
 //! handle and priority.
 
 use std::io;
@@ -22,20 +22,20 @@ use nix::sys::socket::{
 };
 use nix::sys::time::{TimeVal, TimeValLike};
 
-/// Handles of processes, and of pinned programs: this, and a number.
+/// Handles of processes, and of pinned programs: one of these and a number.
 const OWNED: u32 = 0x4B57_0000;
 const PINNED: u32 = 0x4B58_0000;
-/// Numbers on one interface.
+/// Number of owners per interface.
 const NUMBERS: u32 = 256;
-/// Filters of the same priority and kind run one after the other, as long as each passes a packet on.
+/// Filters of the same priority and kind run one after the other, while each passes a packet on.
 const PRIORITY: u32 = 1;
-/// `lo`, in every network namespace (Linux, `LOOPBACK_IFINDEX`): what comes there was sent by this host, so nothing is to be
+/// `lo`, in every network namespace (Linux, `LOOPBACK_IFINDEX`): this host has sent all that arrives there, so nothing is
 /// learnt from what leaves.
 const LOOPBACK: i32 = 1;
-/// How long one process waits for another that is attaching to the same interface, or detaching from it.
+/// How long a process waits for another one that attaches to the same interface, or detaches from it.
 const TURN_MAX: Duration = Duration::from_secs(1);
 const TURN_PAUSE: Duration = Duration::from_millis(1);
-/// How long the kernel may take for a piece of a dump.
+/// How long the kernel may take for a part of a dump.
 const DUMP_MAX_S: i64 = 5;
 
 /// rtnetlink(7), linux/rtnetlink.h, linux/pkt_sched.h, linux/pkt_cls.h
@@ -58,11 +58,11 @@ const TCMSG_LEN: usize = 20;
 pub(crate) struct Filters {
     interface: i32,
     handle: u32,
-    /// held as long as the filters are this process's; `None` of a pinned program
+    /// held while the filters belong to this process; `None` for a pinned program
     _name: Option<UnixDatagram>,
 }
 
-/// A filter that hangs on an interface.
+/// A filter of an interface.
 #[derive(Debug, PartialEq, Eq)]
 struct Found {
     handle: u32,
@@ -72,14 +72,14 @@ struct Found {
 }
 
 impl Filters {
-    /// Hangs up the programs for what comes in and what goes out, under a number that no other owner has. What owners that have
-    /// died left behind is removed.
+    /// Attaches the programs for ingress and egress, with a number that no other owner has. Removes the filters of owners that have
+    /// died.
     pub(crate) fn attach(interface: i32, ingress: BorrowedFd<'_>, egress: BorrowedFd<'_>, pinned: bool) -> Result<Self, String> {
         let _turn = Turn::take(interface);
         if !pinned {
             remove_left_behind(interface);
         }
-        // The qdisc that filters hang on; one that is there already serves.
+        // The qdisc of the filters; an existing one is used.
         hook(interface, TC_INGRESS, 0)
             .create()
             .map_err(|error| format!("{error:#}"))?;
@@ -100,7 +100,7 @@ impl Filters {
             };
             match filters.hang(ingress, egress) {
                 Ok(()) => return Ok(filters),
-                // Somebody of another mind has the handle: the next one.
+                // Another process has this handle: try the next one.
                 Err(error) if error.kind() == ErrorKind::AlreadyExists => taken = format!("{error:#}"),
                 Err(error) => {
                     filters.detach();
@@ -116,7 +116,7 @@ impl Filters {
         Err(format!("{NUMBERS} servers have programs there; {taken}"))
     }
 
-    /// Those of a pinned program that was attached with this handle.
+    /// The filters of a pinned program that was attached with this handle.
     pub(crate) fn pinned(interface: i32, handle: u32) -> Self {
         Self {
             interface,
@@ -125,8 +125,8 @@ impl Filters {
         }
     }
 
-    /// What else looks at packets that come in by this interface: people may want to know, for what stands before this program can
-    /// keep packets from it.
+    /// Other programs and filters that see packets from this interface, for the operator: one that runs before this program can
+    /// drop or redirect packets.
     pub(crate) fn others(&self) -> Vec<String> {
         others(self.interface, self.handle)
     }
@@ -144,7 +144,7 @@ impl Filters {
                 .hook(point)
                 .attach()
         };
-        // First what learns, so that nothing is missed; it has no part in answering.
+        // First the egress program, which learns paths, so that it misses none; it does not answer.
         if self.interface != LOOPBACK {
             at(egress, TC_EGRESS)?;
         }
@@ -153,7 +153,7 @@ impl Filters {
         })
     }
 
-    /// Takes the filters away, and what they hung on with the last one.
+    /// Removes the filters, and the qdisc if none is left.
     pub(crate) fn remove(self) {
         let _turn = Turn::take(self.interface);
         self.detach();
@@ -162,7 +162,7 @@ impl Filters {
 
     fn detach(&self) {
         for point in [TC_INGRESS, TC_EGRESS] {
-            // Nothing is to be done about an interface that has gone before.
+            // Fails also if the interface is gone; there is nothing to do then.
             if let Err(error) = hook(self.interface, point, self.handle).detach() {
                 log::debug!("detaching from interface {}: {error:#}", self.interface);
             }
@@ -170,7 +170,7 @@ impl Filters {
     }
 }
 
-/// What looks at packets that come in by this interface, but for filters with this handle.
+/// What sees packets from this interface, except filters with this handle.
 fn others(interface: i32, own: u32) -> Vec<String> {
     let filters = found(interface, PARENT_INGRESS).unwrap_or_default();
     let mut others: Vec<String> = filters
@@ -208,7 +208,7 @@ fn remove_left_behind(interface: i32) {
     }
 }
 
-/// Removes the qdisc if no filter hangs on it any more.
+/// Removes the qdisc if it has no filter any more.
 fn tidy(interface: i32) {
     let is_empty = |parent| found(interface, parent).is_ok_and(|filters| filters.is_empty());
     if is_empty(PARENT_INGRESS) && is_empty(PARENT_EGRESS) {
@@ -216,9 +216,9 @@ fn tidy(interface: i32) {
     }
 }
 
-/// A hook without a program: enough to find a filter.
+/// A hook without a program, which is enough to find a filter.
 fn hook(interface: i32, point: TcAttachPoint, handle: u32) -> TcHook {
-    // The descriptor is not looked at.
+    // The descriptor is not used.
     let mut hook = TcHook::new(std::io::stdin().as_fd());
     hook.ifindex(interface).attach_point(point).handle(handle);
     if handle != 0 {
@@ -231,15 +231,15 @@ fn name_of(interface: i32, number: u32) -> String {
     format!("keyway-kernel-door-{interface}-{number}")
 }
 
-/// Holds an abstract name, if nobody else does.
+/// Binds an abstract name, unless another process holds it.
 fn hold(name: &str) -> io::Result<UnixDatagram> {
     let socket = UnixDatagram::bind_addr(&SocketAddr::from_abstract_name(name)?)?;
-    // Nothing is ever read from it.
+    // Nothing is ever read from this socket.
     socket.shutdown(Shutdown::Both)?;
     Ok(socket)
 }
 
-/// One process at a time attaches to an interface or detaches from it, so that none removes the qdisc under another's hands.
+/// Lets one process at a time attach to an interface or detach from it, so that none removes the qdisc while another uses it.
 struct Turn {
     _held: Option<UnixDatagram>,
 }
@@ -257,7 +257,7 @@ impl Turn {
     }
 }
 
-/// The filters at one hook of an interface; none where there is no such hook.
+/// The filters at one hook of an interface; none if there is no such hook.
 fn found(interface: i32, parent: u32) -> io::Result<Vec<Found>> {
     let netlink = socket(
         AddressFamily::Netlink,
@@ -296,8 +296,8 @@ fn found(interface: i32, parent: u32) -> io::Result<Vec<Found>> {
     }
 }
 
-/// The next message of netlink (`len_len` 4) or attribute (2): its kind, what is in it, and what follows it. Both begin with their length and
-/// kind, and are filled up to a multiple of four.
+/// The next netlink message (`len_len` 4) or attribute (2): its kind, its content, and what follows it. Both begin with their length and
+/// kind, and are padded to a multiple of four.
 fn next(bytes: &[u8], len_len: usize) -> Option<(u16, &[u8], &[u8])> {
     let head = if len_len == 4 { HEAD_LEN } else { 4 };
     let len = match len_len {
@@ -310,7 +310,7 @@ fn next(bytes: &[u8], len_len: usize) -> Option<(u16, &[u8], &[u8])> {
 }
 
 fn attribute(mut bytes: &[u8], wanted: u16) -> Option<&[u8]> {
-    // The two highest bits are marks.
+    // The two highest bits are flags.
     while let Some((kind, content, after)) = next(bytes, 2) {
         if kind & 0x3FFF == wanted {
             return Some(content);
@@ -320,7 +320,7 @@ fn attribute(mut bytes: &[u8], wanted: u16) -> Option<&[u8]> {
     None
 }
 
-/// The filter that a message tells of; `None` for what only groups filters.
+/// The filter that a message describes; `None` for a message that only describes a group of filters.
 fn filter(message: &[u8], interface: i32) -> Option<Found> {
     let number = |at: usize| Some(u32::from_ne_bytes(message.get(at..at + 4)?.try_into().ok()?));
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim_end_matches('\0').to_owned();

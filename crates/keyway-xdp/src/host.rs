@@ -1,5 +1,5 @@
-//! The program's own C, on this machine's CPU instead of the kernel's: for tests and fuzzers, which can call it millions of
-//! times and have every access checked.
+//! The program's own C, compiled for this machine's CPU instead of the kernel: for tests and fuzzers, which can call it millions of
+//! times with every access checked.
 //!
 //! # Safety
 //!
@@ -14,12 +14,12 @@ use std::sync::atomic::AtomicU64;
 use crate::config::{Config, Verdict};
 use crate::hot::{HotSet, PAGE_SIZE, STRIPES};
 
-/// Longest frame that is looked at.
+/// Longest frame that is examined.
 const FRAME_LEN_MAX: usize = 1900;
 /// Longest key.
 const KEY_LEN_MAX: usize = 250;
 
-/// What the program looks at besides a packet.
+/// What the program reads besides a packet.
 #[derive(Clone, Copy, Debug)]
 pub struct World<'a> {
     /// its configuration
@@ -28,9 +28,9 @@ pub struct World<'a> {
     pub hot: HotSet<'a>,
     /// CLOCK_MONOTONIC, ns
     pub now_ns: u64,
-    /// every source asks too often
+    /// every source is above its rate
     pub over_rate: bool,
-    /// this host sends nothing to the source by the interface that the packet came by
+    /// this host sends nothing to the source through the interface that the packet arrived by
     pub no_path: bool,
 }
 
@@ -75,14 +75,14 @@ impl Default for Program {
 }
 
 impl Program {
-    /// The program's hash of a key, or `None` if no key is so long.
+    /// The program's hash of a key, or `None` if the key is too long.
     pub fn hash(&mut self, seed: u64, key: &[u8]) -> Option<u64> {
         let len = u32::try_from(key.len()).ok().filter(|_| key.len() <= KEY_LEN_MAX)?;
         // SAFETY: the scratch memory is as large as the C side says; the key has `len` bytes, and there is room for 250.
         Some(unsafe { kw_host_hash(self.scratch.as_mut_ptr(), seed, key.as_ptr(), len) })
     }
 
-    /// What the program makes of an Ethernet frame to the address of the config: its verdict, and the answer of a hit.
+    /// The program's verdict on an Ethernet frame to the configured address, and the answer of a hit.
     ///
     /// # Panics
     ///
@@ -127,7 +127,7 @@ impl Program {
         if verdict != Verdict::Hit {
             return (verdict, &[]);
         }
-        // SAFETY: with a hit, the answer is so many bytes of the scratch memory, which `self` keeps borrowed.
+        // SAFETY: with a hit, the answer is this many bytes of the scratch memory, which `self` keeps borrowed.
         (verdict, unsafe { std::slice::from_raw_parts(answer, answer_len as usize) })
     }
 }
@@ -138,7 +138,7 @@ mod tests {
 
     #[test]
     fn the_hash_is_the_region_s() {
-        // The same stand in keyway-region's test.
+        // A test of keyway-region has the same values.
         const KNOWN: [(u64, usize, u64); 8] = [
             (0, 0, 0x6B94_2094_2DC2_136B),
             (1, 1, 0xE87A_0112_261F_243B),

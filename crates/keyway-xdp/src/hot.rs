@@ -1,7 +1,7 @@
-//! The hot set: an index, pages of copies, and the words that make copies void, as the program sees them.
+//! The hot set: an index, pages of copies, and the words that make copies stale, as the program sees them.
 //!
-//! The program reads all of it at any moment, from any CPU. A copy is written under its sequence number; an index slot is one
-//! word, whose tag the program does not trust: it compares the whole key.
+//! The program may read all of it at any time, from any CPU. A copy is written under its sequence number. An index slot is one
+//! word; the program does not rely on its tag, but compares the whole key.
 
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicU64, fence};
@@ -10,36 +10,36 @@ use crate::copy::{COPY_LEN_MAX, HotCopy, Seen};
 
 /// Slots of a bucket (`KW_SLOTS`).
 const SLOTS: usize = 8;
-/// Bytes of a page (`KW_PAGE`), and of the unit that places are counted in (`KW_UNIT`).
+/// Size of a page, bytes (`KW_PAGE`), and of the unit in which places are counted (`KW_UNIT`).
 pub const PAGE_SIZE: usize = 65536;
 /// See [`PAGE_SIZE`].
 pub const UNIT_SIZE: usize = 64;
 const UNITS_IN_PAGE: usize = PAGE_SIZE / UNIT_SIZE;
 const WORDS_IN_UNIT: usize = UNIT_SIZE / 8;
-/// Stripes that the hash space is cut into (`KW_STRIPES`): the top bits of a hash name one.
+/// Stripes of the hash space (`KW_STRIPES`): the top bits of a hash are the stripe's number.
 pub const STRIPES: usize = 1 << STRIPE_BITS;
 const STRIPE_BITS: u32 = 12;
 /// Words of the control block.
 pub const CONTROL_WORDS: usize = 8;
-/// Places in it.
+/// Indexes of its words.
 const LEASE: usize = 0;
 const CLOCK: usize = 1;
 const SEED: usize = 2;
 
-/// The shared words, wherever they are: in maps of the kernel, or in memory of a test.
+/// The shared words: in maps of the kernel, or in memory of a test.
 #[derive(Clone, Copy, Debug)]
 pub struct HotSet<'a> {
-    /// eight a bucket; the number of buckets is a power of two
+    /// eight per bucket; the number of buckets is a power of two
     pub index: &'a [AtomicU64],
     /// whole pages
     pub pages: &'a [AtomicU64],
-    /// [`STRIPES`] of them, and one of `flush_all`: `{started, finished}` changes, the older half low
+    /// [`STRIPES`] of them, and one of `flush_all`: changes `{started, finished}`, each half a count, `started` in the low half
     pub stripes: &'a [AtomicU64],
     /// eight
     pub control: &'a [AtomicU64],
 }
 
-/// Where a copy lies: in which page, at which unit of it.
+/// The place of a copy: its page, and its first unit there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place {
     /// number of the page
@@ -49,7 +49,7 @@ pub struct Place {
 }
 
 impl HotSet<'_> {
-    /// The number of buckets, less 1: what a hash is reduced by.
+    /// The number of buckets minus 1, as a mask for hashes.
     pub fn bucket_mask(&self) -> usize {
         self.index.len() / SLOTS - 1
     }
@@ -64,24 +64,24 @@ impl HotSet<'_> {
         &self.stripes[STRIPES]
     }
 
-    /// Tells the program the seed of the region's hash, before it is let answer.
+    /// Sets the seed of the region's hash, before the program may answer.
     pub fn set_seed(&self, seed: u64) {
-        // PAIRS: the program's load of the lease, which is renewed behind this.
+        // PAIRS: the program's load of the lease, which is renewed after this store.
         self.control[SEED].store(seed, Release);
     }
 
-    /// Lets the program answer until `lease_ns` of CLOCK_MONOTONIC, and tells it the time: the region's clock less CLOCK_MONOTONIC, ns, modulo 2^64.
+    /// Lets the program answer until `lease_ns` of CLOCK_MONOTONIC, and gives it the time: the region's clock minus CLOCK_MONOTONIC, ns, modulo 2^64.
     pub fn renew(&self, lease_ns: u64, clock_ns: u64) {
         self.control[CLOCK].store(clock_ns, Relaxed);
         // PAIRS: the program's load of the lease; the time that it then reads is this one or a later one.
         self.control[LEASE].store(lease_ns, Release);
     }
 
-    /// Writes `copy` at `place`, over whatever was there. For one writing thread.
+    /// Writes `copy` at `place`, over what was there. Only one thread may write.
     ///
     /// # Panics
     ///
-    /// When there is no such place, or the copy would reach beyond its page: the caller hands out places.
+    /// If there is no such place, or the copy would extend beyond its page.
     pub fn write(&self, place: Place, copy: &HotCopy) {
         assert!(
             place.unit <= UNITS_IN_PAGE - COPY_LEN_MAX / UNIT_SIZE,
@@ -93,18 +93,18 @@ impl HotSet<'_> {
         let odd = (sequence | 1) & 0xFFFF_FFFF;
         let even = (odd + 1) & 0xFFFF_FFFF;
         target[0].store(odd, Relaxed);
-        // PAIRS: kw_read_barrier() before the program's second look at `seq`: who has read a word of the new copy sees that
+        // PAIRS: kw_read_barrier() before the program's second read of `seq`: a program that has read a word of the new copy sees that
         // the number has changed.
         fence(Release);
         target[1..]
             .iter()
             .zip(&words[1..])
             .for_each(|(target, word)| target.store(*word, Relaxed));
-        // PAIRS: kw_read_barrier() after the program's first look at `seq`: who sees the new number sees the new copy.
+        // PAIRS: kw_read_barrier() after the program's first read of `seq`: a program that sees the new number sees the new copy.
         target[0].store(words[0] | even, Release);
     }
 
-    /// Makes the program find the copy at `place` for this hash; false if the hash's bucket has no free slot.
+    /// Enters `place` in the index for this hash; returns false if the hash's bucket has no free slot.
     pub fn point(&self, hash: u64, place: Place) -> bool {
         let word = word_of(hash, place);
         let bucket = self.bucket(hash);
@@ -113,22 +113,22 @@ impl HotSet<'_> {
             .iter()
             .find(same_tag)
             .or_else(|| bucket.iter().find(|slot| slot.load(Relaxed) == 0));
-        // PAIRS: the program's load of the slot; the copy that it leads to is written.
+        // PAIRS: the program's load of the slot; the copy that it names is written before.
         slot.map(|slot| slot.store(word, Release)).is_some()
     }
 
-    /// Where the program finds a copy for this hash.
+    /// The place that the index has for this hash.
     pub fn find(&self, hash: u64) -> Option<Place> {
         let words = self.bucket(hash).iter().map(|slot| slot.load(Relaxed));
         words.filter(|word| word >> 32 == hash >> 32).find_map(place_of)
     }
 
-    /// Where the copies of this hash's bucket are.
+    /// The places of the copies in this hash's bucket.
     pub fn neighbours(&self, hash: u64) -> impl Iterator<Item = Place> {
         self.bucket(hash).iter().filter_map(|slot| place_of(slot.load(Relaxed)))
     }
 
-    /// Makes the program not find the copy at `place`, which is in this hash's bucket.
+    /// Removes the copy at `place`, which is in this hash's bucket, from the index.
     pub fn forget_place(&self, hash: u64, place: Place) {
         for slot in self.bucket(hash) {
             if place_of(slot.load(Relaxed)) == Some(place) {
@@ -137,7 +137,7 @@ impl HotSet<'_> {
         }
     }
 
-    /// Makes the program find nothing at all.
+    /// Empties the index.
     pub fn clear(&self) {
         self.index.iter().for_each(|slot| slot.store(0, Relaxed));
     }
@@ -151,7 +151,7 @@ impl HotSet<'_> {
         HotCopy::from_words(words)
     }
 
-    /// The words that the copy at `place` was made with.
+    /// The change words that the copy at `place` was made with.
     pub fn seen(&self, place: Place) -> Seen {
         let at = (place.page * UNITS_IN_PAGE + place.unit) * WORDS_IN_UNIT;
         let word = |number: usize| self.pages[at + number].load(Relaxed);
@@ -161,7 +161,7 @@ impl HotSet<'_> {
         }
     }
 
-    /// Makes the program find nothing for this hash.
+    /// Removes this hash's copy from the index.
     pub fn forget(&self, hash: u64) {
         for slot in self.bucket(hash) {
             if slot.load(Relaxed) >> 32 == hash >> 32 {
@@ -170,7 +170,7 @@ impl HotSet<'_> {
         }
     }
 
-    /// Whether the copy at `place` has been given out since the last call; takes the mark off.
+    /// Whether the program has served the copy at `place` since the last call; clears the mark.
     pub fn take_mark(&self, place: Place) -> bool {
         let word = &self.pages[(place.page * UNITS_IN_PAGE + place.unit) * WORDS_IN_UNIT + 3];
         word.fetch_and(!0xFFFF_FFFF, Acquire) & 0xFFFF_FFFF != 0
@@ -187,12 +187,12 @@ pub(crate) fn stripe_of(hash: u64) -> usize {
     usize::try_from(hash >> (64 - STRIPE_BITS)).unwrap_or(0)
 }
 
-/// The index word of a copy.
+/// The index word for a copy.
 fn word_of(hash: u64, place: Place) -> u64 {
     (hash >> 32) << 32 | ((place.page + 1) << 10 | place.unit) as u64
 }
 
-/// Where an index word leads.
+/// The place in an index word.
 fn place_of(word: u64) -> Option<Place> {
     let low = usize::try_from(word & 0xFFFF_FFFF).unwrap_or(0);
     let page = (low >> 10).checked_sub(1)?;

@@ -1,13 +1,13 @@
 //! Keyway's kernel door: a BPF program that answers UDP `get`, `gets` and `mg` before any socket, from copies of hot items.
 //!
-//! The program is C (`src/bpf`): `intf.h` is what it shares with this side, `door.bpf.c` the program, and the headers between
-//! read requests (`text.h`), hash keys (`hash.h`), judge copies (`copy.h`), write answers (`reply.h`) and know packets
+//! The program is written in C (`src/bpf`): `intf.h` is what it shares with this side, `door.bpf.c` the program. The other headers
+//! read requests (`text.h`), hash keys (`hash.h`), check copies (`copy.h`), write answers (`reply.h`) and handle packets
 //! (`packet.h`). The same headers are compiled for the host, where [`host`] calls them.
 //!
-//! [`config`] is what the program is told, [`copy`] makes the copies that it gives out, [`hot`] puts them where it looks, `door`
-//! loads it and attaches it to interfaces. Without the feature `load` there is no `door`, and nothing of BPF is needed to build.
+//! [`config`] holds the program's settings, [`copy`] makes the copies that it sends, [`hot`] puts them where it reads them, `door`
+//! loads it and attaches it to interfaces. Without the feature `load` there is no `door`, and the build needs no BPF tools.
 //!
-//! Nothing here decides what is hot, or knows the region: it is handed keys, values, hashes and words.
+//! Nothing here decides what is hot, or knows the region: the caller passes keys, values, hashes and words.
 
 pub mod config;
 pub mod copy;

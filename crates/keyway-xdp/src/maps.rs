@@ -1,6 +1,6 @@
-//! The program's maps in this process: those of a program that was loaded here, or of one that somebody has pinned.
+//! The program's maps in this process: those of a program that was loaded here, or of a pinned one.
 //!
-//! A pinned program stands in a folder of a BPF file system (bpf(2), "BPF_OBJ_PIN"): a file for each map and for each program, by its name, and
+//! A pinned program has a folder in a BPF file system (bpf(2), "BPF_OBJ_PIN"): a file for each map and for each program, with its name, and
 //! a folder for each interface that it is attached to. A process that may open the files may use the maps, without any capability.
 
 use std::fs::{self, File};
@@ -16,9 +16,9 @@ use crate::door::DoorError;
 use crate::hot::{CONTROL_WORDS, HotSet, STRIPES};
 use crate::memory::Mapping;
 
-/// Where a program is pinned unless something else is said.
+/// The default folder for a pinned program.
 pub const PIN_FOLDER: &str = "/sys/fs/bpf/keyway";
-/// The map that has the program's configuration: it cannot be changed once the program is loaded.
+/// The map with the program's configuration; it cannot be changed once the program is loaded.
 pub(crate) const CONFIG: &str = ".rodata.config";
 /// The name under which it is pinned: names in a BPF file system have no dots.
 const CONFIG_PIN: &str = "kw_config";
@@ -34,11 +34,11 @@ pub struct Maps {
     stripes_map: MapHandle,
     counts: MapHandle,
     pages_count: usize,
-    /// held as long as the pinned program is used here
+    /// held while this process uses the pinned program
     _lock: Option<File>,
 }
 
-/// The counts of packets by fate, for who only wants to read them.
+/// The counts of packets by verdict, for a process that only reads them.
 pub struct Counts(MapHandle);
 
 impl Maps {
@@ -60,7 +60,7 @@ impl Maps {
         })
     }
 
-    /// Those of the program that is pinned in this folder, if it was loaded with these settings. One process uses it at a time.
+    /// Opens the maps of the program pinned in this folder, if it was loaded with these settings. One process uses it at a time.
     pub fn pinned(folder: &Path, settings: &Settings) -> Result<Self, DoorError> {
         let config = Config::new(settings).map_err(DoorError::Settings)?;
         let lock = lock(folder)?;
@@ -86,17 +86,17 @@ impl Maps {
         }
     }
 
-    /// Pages of copies.
+    /// Number of pages of copies.
     pub fn pages(&self) -> usize {
         self.pages_count
     }
 
-    /// The array of the stripes, for whoever is to count changes in it.
+    /// The array of the stripes, for the process that counts changes in it.
     pub fn stripes_file(&self) -> io::Result<File> {
         Ok(self.stripes_map.as_fd().try_clone_to_owned()?.into())
     }
 
-    /// The counts of packets, by themselves.
+    /// The counts of packets alone.
     pub fn counts(&self) -> Result<Counts, DoorError> {
         let copy = MapHandle::try_from(&self.counts);
         copy.map(Counts)
@@ -105,12 +105,12 @@ impl Maps {
 }
 
 impl Counts {
-    /// Those of the program that is pinned in this folder.
+    /// Opens the counts of the program pinned in this folder.
     pub fn pinned(folder: &Path) -> Result<Self, DoorError> {
         map_at(folder, "kw_counts").map(Self)
     }
 
-    /// How many packets met each fate since the program was loaded, on each CPU.
+    /// How many packets got each verdict since the program was loaded, on each CPU.
     pub fn per_cpu(&self) -> Result<Vec<(Verdict, Vec<u64>)>, DoorError> {
         let refused = |error: libbpf_rs::Error| DoorError::Kernel("reading the counters", format!("{error:#}"));
         Verdict::ALL
@@ -145,17 +145,17 @@ pub(crate) fn filters_at(folder: &Path) -> Vec<(i32, u32)> {
     filters.collect()
 }
 
-/// The folder that says that the program is attached to this interface, with filters of this handle.
+/// The folder that records that the program is attached to this interface, with filters of this handle.
 pub(crate) fn interface_folder(folder: &Path, interface: i32, handle: u32) -> PathBuf {
     folder.join(format!("tc-{interface}-{handle:x}"))
 }
 
-/// The file of a map.
+/// The file of a pinned map.
 pub(crate) fn pin_of(folder: &Path, name: &str) -> PathBuf {
     folder.join(if name == CONFIG { CONFIG_PIN } else { name })
 }
 
-/// Makes the folder, in a BPF file system.
+/// Creates the folder, in a BPF file system.
 pub(crate) fn make_folder(folder: &Path) -> Result<(), DoorError> {
     let parent = folder.parent().unwrap_or(folder);
     let is_bpf = statfs(parent).is_ok_and(|found| found.filesystem_type() == BPF_FS_MAGIC);
@@ -177,7 +177,7 @@ fn map_at(folder: &Path, name: &str) -> Result<MapHandle, DoorError> {
         .map_err(|error| DoorError::Kernel("opening a pinned map", format!("{}: {error:#}", path.display())))
 }
 
-/// A lock on the folder, which lasts as long as the file is open.
+/// Locks the folder; the lock lasts as long as the file is open.
 fn lock(folder: &Path) -> Result<File, DoorError> {
     let file = File::open(folder).map_err(|error| match error.kind() {
         io::ErrorKind::NotFound => DoorError::NothingPinned(folder.to_owned()),

@@ -3,9 +3,9 @@
 //! # Safety
 //!
 //! The map is an array created with `BPF_F_MMAPABLE`, and its pages stay as long as the mapping does, even if the map's
-//! descriptor is closed (bpf(2), kernel/bpf/arraymap.c `array_map_mmap`). The mapping is of at least the length that is handed
-//! out, is aligned to a page, and is unmapped when this value is dropped, which nothing that borrows from it outlives. All
-//! access is by atomics, for the program and other processes use the same memory.
+//! descriptor is closed (bpf(2), kernel/bpf/arraymap.c `array_map_mmap`). The mapping has at least the length of the slice that this
+//! value gives out, and is aligned to a page. It is unmapped when this value is dropped, and no borrow of it lives longer. All
+//! access is by atomics, because the program and other processes use the same memory.
 #![allow(unsafe_code)]
 
 use std::io;
@@ -30,10 +30,10 @@ unsafe impl Send for Mapping {}
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
-    /// Maps the `words` first words of a map.
+    /// Maps the first `words` words of a map.
     pub(crate) fn new(map: BorrowedFd<'_>, words: usize) -> io::Result<Self> {
         let len = NonZeroUsize::new(words * 8).ok_or(io::ErrorKind::InvalidInput)?;
-        // SAFETY: a new mapping, at an address that the kernel chooses: no memory of ours is touched.
+        // SAFETY: a new mapping, at an address that the kernel chooses; no other memory of this process is affected.
         let start = unsafe {
             mmap(
                 None,

@@ -1,15 +1,15 @@
-//! Which copies the hot set holds, and which one goes when there is no room: CLOCK over a log of pages.
+//! Decides which copies the hot set holds, and which are dropped when there is no room: CLOCK over a log of pages.
 //!
-//! Copies are written one behind the other into a page; full pages stand in a queue. When pages are short, the hand takes the
-//! first page of the queue: copies that were given out since it last came by are written anew behind the others, with one chance less, and
-//! the rest goes. The page then rests until nobody can be reading it any more ([`Store::rested`]), because a reader knows a copy
-//! by its sequence number, and that stands at another place in the page's next life. A copy is only replaced in its own place by one that is no
-//! longer.
+//! Copies are written one after the other into a page; full pages wait in a queue. When pages are short, the clock hand takes the
+//! first page of the queue. Copies that were served since its last visit are written again at the log's end, with one chance less;
+//! the others are dropped. The page is not used again before every program run that may read it has ended ([`Store::rested`]). This is
+//! necessary because a reader checks a copy by its sequence number, and that is at another place once the page is filled again. A copy is
+//! only replaced in its own place by one that is not longer.
 //!
-//! It remembers the word that each stripe had when it last looked, and which copies are in it: so it knows which of them a change has made void,
-//! whoever made it ([`Store::voided`]).
+//! The store remembers each stripe's word at the last check, and the copies in each stripe. So it knows which copies a change has made
+//! stale, whichever process made the change ([`Store::voided`]).
 //!
-//! Nothing here knows the region: it is handed copies and hashes.
+//! Nothing here knows the region: the caller passes copies and hashes.
 
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering::Acquire;
@@ -17,20 +17,20 @@ use std::sync::atomic::Ordering::Acquire;
 use crate::copy::{COPY_LEN_MAX, HotCopy, Seen};
 use crate::hot::{HotSet, PAGE_SIZE, Place, STRIPES, UNIT_SIZE, stripe_of};
 
-/// Units of a page at which a copy may begin.
+/// Units of a page at which a copy can begin.
 const UNITS: usize = (PAGE_SIZE - COPY_LEN_MAX) / UNIT_SIZE + 1;
-/// Chances that a copy can save up.
+/// Most chances that a copy can collect.
 const CHANCES_MAX: u8 = 3;
-/// Of an emptied page at most this part is written anew, so that each gains room.
+/// At most this part of an emptied page is written again, so that emptying a page always gains room.
 const SPARED_UNITS_MAX: usize = UNITS / 2;
-/// Free pages that are left for what is written anew.
+/// Free pages that are kept for copies that are written again.
 const FREE_KEPT: usize = 1;
-/// How often in a row a copy is made anew without having been given out in between: three for one that is given out cost about what its answer by
-/// user space would.
+/// How often in a row a stale copy is renewed without being served in between. Three renewals for one that is served cost about as much as an
+/// answer by user space.
 const UNREAD_MAX: u8 = 2;
-/// One of so many pages is kept empty ahead of need.
+/// One in this many pages is kept empty in advance.
 const RESERVE_SHARE: usize = 32;
-/// Pages emptied in one call: the caller has a lease to renew.
+/// Pages emptied in one call; not more, because the caller has a lease to renew.
 const EMPTIED_AT_ONCE: usize = 16;
 
 /// A copy in a page.
@@ -40,7 +40,7 @@ struct Entry {
     unit: usize,
     units: usize,
     chances: u8,
-    /// how often it was made anew since it was last given out
+    /// how often it was renewed since it was last served
     unread: u8,
 }
 
@@ -49,43 +49,43 @@ struct Entry {
 pub struct Store {
     /// by page, in the order of their places
     entries: Vec<Vec<Entry>>,
-    /// the page that is being filled, and from where
+    /// the page that is being filled, and its next free unit
     filling: Option<(usize, usize)>,
     full: VecDeque<usize>,
     resting: Vec<usize>,
     free: Vec<usize>,
     /// the page that is swept next
     sweep: usize,
-    /// by stripe: its word at the last look
+    /// by stripe: its word at the last check
     words: Vec<u64>,
-    /// by stripe: the hashes of the copies in it, but for those that were made anew in vain
+    /// by stripe: the hashes of its copies, except those that were renewed in vain
     members: Vec<Vec<u64>>,
-    /// the stripe that the next look begins with
+    /// the stripe with which the next check begins
     look: usize,
 }
 
-/// What changes have made void since the last look.
+/// The copies that changes have made stale since the last check.
 #[derive(Debug, Default)]
 pub struct Voided {
-    /// hashes and keys of copies that are worth being made anew
+    /// hashes and keys of copies that are worth renewing
     pub keys: Vec<(u64, Vec<u8>)>,
-    /// whether there was any change, of whatever
+    /// whether there was any change, also of items without a copy
     pub any: bool,
-    /// whether the look ended before all was looked at
+    /// whether the check ended early
     pub more: bool,
 }
 
-/// What became of a copy that was to be put in.
+/// The result of putting a copy in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Put {
     /// it is in
     Done,
-    /// no page is free: some rest
+    /// no page is free: some wait for [`Store::rested`]
     NoRoom,
 }
 
 impl Store {
-    /// An empty one, of so many pages. The hot set's index must be empty too.
+    /// An empty store with this many pages. The hot set's index must be empty too.
     pub fn new(pages: usize) -> Self {
         Self {
             entries: vec![Vec::new(); pages],
@@ -106,12 +106,12 @@ impl Store {
         (0..self.entries.len()).map(|page| self.live(hot, page).count()).sum()
     }
 
-    /// Puts a copy in, in place of an older one of its key.
+    /// Puts a copy in, replacing an older one of its key.
     pub fn put(&mut self, hot: &HotSet<'_>, hash: u64, copy: &HotCopy) -> Put {
         self.put_with(hash, hot, copy, 0, FREE_KEPT)
     }
 
-    /// As [`Self::put`], leaving so many free pages.
+    /// As [`Self::put`], with this many pages left free.
     fn put_with(&mut self, hash: u64, hot: &HotSet<'_>, copy: &HotCopy, chances: u8, kept: usize) -> Put {
         let units = copy.size().div_ceil(UNIT_SIZE);
         if let Some(place) = hot.find(hash)
@@ -136,7 +136,7 @@ impl Store {
         });
         self.is_member(hash, place);
         if !hot.point(hash, place) {
-            // The bucket is full: the copy in it that is worth least goes.
+            // The bucket is full: its least valuable copy is dropped.
             let chances = |place: &Place| {
                 self.entries[place.page]
                     .iter()
@@ -153,7 +153,7 @@ impl Store {
         Put::Done
     }
 
-    /// Room for a copy of so many units, if so many free pages are left.
+    /// A place for a copy of this many units, with this many pages left free.
     fn room(&mut self, units: usize, kept: usize) -> Option<Place> {
         if let Some((page, unit)) = self.filling {
             if unit < UNITS {
@@ -172,11 +172,11 @@ impl Store {
         Some(Place { page, unit: 0 })
     }
 
-    /// Empties pages, if few are left. `still_good` says whether a copy is current, for one that is not is not kept; `told` is told the key of
-    /// each copy that was given out since it was last asked about.
+    /// Empties pages, if few are free. `still_good` says whether a copy is current; a copy that is not current is dropped. `told` gets the key
+    /// of each copy that was served since its last check.
     pub fn make_room(&mut self, hot: &HotSet<'_>, still_good: impl Fn(u64, &HotCopy) -> bool, mut told: impl FnMut(&[u8])) {
         let reserve = (self.entries.len() / RESERVE_SHARE).max(FREE_KEPT);
-        // Each page emptied may write half a page anew; those that rest come back.
+        // Each emptied page may fill half a page again; pages that wait become free later.
         for _ in 0..EMPTIED_AT_ONCE {
             let is_enough = self.free.len() + self.resting.len() > reserve || self.free.is_empty();
             if is_enough || !self.empty_first(hot, &still_good, &mut told) {
@@ -221,18 +221,18 @@ impl Store {
         true
     }
 
-    /// Whether emptied pages wait for [`Self::rested`], and are needed.
+    /// Whether emptied pages wait for [`Self::rested`] and are needed.
     pub fn needs_rest(&self) -> bool {
         !self.resting.is_empty() && self.free.len() <= (self.entries.len() / RESERVE_SHARE / 2).max(FREE_KEPT)
     }
 
-    /// Nobody reads any more what was emptied: every run of the program that had begun before has ended.
+    /// To be called when every program run that began before has ended: none reads the emptied pages any more.
     pub fn rested(&mut self) {
         self.free.append(&mut self.resting);
     }
 
-    /// Looks at the copies of the next `count` pages: those that were given out since the last look gain a chance, and `told` is told their
-    /// keys. How many copies the program finds in these pages.
+    /// Checks the copies of the next `count` pages: those that were served since the last check gain a chance, and `told` gets their
+    /// keys. Returns how many copies the program finds in these pages.
     pub fn sweep(&mut self, hot: &HotSet<'_>, count: usize, mut told: impl FnMut(&[u8])) -> usize {
         let mut found = 0;
         for _ in 0..count.min(self.entries.len()) {
@@ -252,8 +252,9 @@ impl Store {
         found
     }
 
-    /// Looks at the stripes' words: of the copies that changes have made void since the last look, the keys of those that were given out lately;
-    /// not many more than `most`, the rest comes with the next look. What was made anew in vain is looked at no more until it is put in again. `told` is told the key of each that was given out since it was last asked about.
+    /// Checks the stripes' words. Returns, of the copies that changes have made stale since the last check, the keys of those that were served
+    /// lately. It returns not many more than `most`; the next check returns the rest. A copy that was renewed in vain is not checked again until
+    /// it is put in again. `told` gets the key of each copy that was served since its last check.
     pub fn voided(&mut self, hot: &HotSet<'_>, most: usize, mut told: impl FnMut(&[u8])) -> Voided {
         let (mut voided, mut looked_at) = (Voided::default(), 0);
         for stripe in (self.look..STRIPES).chain(0..self.look) {
@@ -266,7 +267,7 @@ impl Store {
                 (self.look, voided.more) = (stripe, true);
                 break;
             }
-            // A change is under way: the next look finds it over.
+            // A change is in progress: the next check sees its end.
             if word >> 32 != word & 0xFFFF_FFFF {
                 continue;
             }
@@ -285,7 +286,7 @@ impl Store {
         voided
     }
 
-    /// The key of this hash's copy, if it was given out lately.
+    /// The key of this hash's copy, if it was served lately.
     fn key_if_asked_for(&mut self, hot: &HotSet<'_>, hash: u64, told: &mut impl FnMut(&[u8])) -> Option<Vec<u8>> {
         let place = hot.find(hash)?;
         let at = self.position(place)?;
@@ -304,7 +305,7 @@ impl Store {
         Some(key)
     }
 
-    /// Whether the hot set has a copy for this hash that carries the words that are there now.
+    /// Whether the hot set has a copy for this hash, made with the present change words.
     pub fn is_current(hot: &HotSet<'_>, hash: u64) -> bool {
         let seen = hot.find(hash).map(|place| hot.seen(place));
         seen.is_some_and(|seen| is_now(hot, hash, seen))
@@ -319,20 +320,20 @@ impl Store {
         entries.binary_search_by_key(&place.unit, |entry| entry.unit).ok()
     }
 
-    /// There is a copy for this hash at this place.
+    /// Records that there is a copy for this hash at this place.
     fn is_member(&mut self, hash: u64, place: Place) {
         let members = &mut self.members[stripe_of(hash)];
         if members.contains(&hash) {
             return;
         }
         members.push(hash);
-        // It was made anew in vain, and is asked for again.
+        // It was renewed in vain, and clients ask for it again.
         if let Some(at) = self.position(place) {
             self.entries[place.page][at].unread = 0;
         }
     }
 
-    /// There is no copy for this hash any more.
+    /// Records that there is no copy for this hash any more.
     fn is_gone(&mut self, hash: u64) {
         let members = &mut self.members[stripe_of(hash)];
         if let Some(at) = members.iter().position(|member| *member == hash) {
@@ -355,7 +356,7 @@ impl Entry {
     }
 }
 
-/// Whether a copy carries the words that its stripe and the flush have now.
+/// Whether a copy has the present change words of its stripe and of the flush.
 pub fn is_good(hot: &HotSet<'_>, hash: u64, copy: &HotCopy) -> bool {
     is_now(hot, hash, copy.seen())
 }
@@ -410,7 +411,7 @@ mod tests {
         HotCopy::new(&item, Seen::default()).unwrap()
     }
 
-    /// Plays the program giving a copy out.
+    /// Serves a copy as the program does.
     fn give_out(hot: &HotSet<'_>, number: u64) -> bool {
         let Some(place) = hot.find(hash(number)) else { return false };
         let word = &hot.pages[(place.page * PAGE_SIZE + place.unit * UNIT_SIZE) / 8 + 3];
@@ -495,7 +496,7 @@ mod tests {
         assert!(hot.find(hash(0)).is_none());
     }
 
-    /// Plays a change of a stripe that is over, or that has only begun.
+    /// Counts a change of a stripe, finished or only begun.
     fn change(hot: &HotSet<'_>, number: u64, is_over: bool) {
         hot.stripe(hash(number))
             .fetch_add(if is_over { 1 << 32 | 1 } else { 1 }, Relaxed);
@@ -521,7 +522,7 @@ mod tests {
         assert!(voided.any && voided.keys.is_empty());
         hot.stripe(hash(8)).fetch_add(1 << 32, Relaxed);
         assert!(look(&mut store, 9).keys.contains(&(hash(8), b"key8".to_vec())));
-        // What finds no room in one look comes with the next.
+        // The next check returns what one check has no room for.
         (20..40).for_each(|number| change(&hot, number, true));
         let mut all = Vec::new();
         loop {
@@ -540,7 +541,7 @@ mod tests {
         let world = World::new(4096);
         let (hot, mut store) = (world.hot(), Store::new(PAGES));
         let mut told = 0;
-        // How many of 20 changes have a copy made anew behind them.
+        // After how many of 20 changes the copy is renewed.
         let mut renewed = |store: &mut Store, is_asked_for: bool| {
             let mut count = 0;
             for _ in 0..20 {
@@ -568,7 +569,7 @@ mod tests {
         assert_eq!(renewed(&mut store, false), UNREAD_MAX);
         store.put(&hot, hash(1), &copy(1, 10));
         assert_eq!(renewed(&mut store, true), 20);
-        // The last one was given out, and it is this one's turn to be made in vain.
+        // The last one was served, so this one counts as renewed in vain.
         assert_eq!(renewed(&mut store, false), UNREAD_MAX - 1);
         assert_eq!(told, 20);
     }

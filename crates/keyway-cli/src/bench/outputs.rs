@@ -1,4 +1,4 @@
-//! Where a report goes to, and where it may come from instead of a run: files of JSON, a page, a comparison with an older one.
+//! Outputs of a report: JSON files, a page, a comparison with an older report; a stored report can replace a run.
 
 use std::path::{Path, PathBuf};
 
@@ -29,22 +29,22 @@ pub(super) struct Outputs {
 }
 
 impl Outputs {
-    /// Whether standard output is the report's alone.
+    /// Whether the report takes standard output for itself.
     pub(super) fn take_stdout(&self) -> bool {
         self.json.as_ref().is_some_and(|path| path.as_os_str() == "-")
     }
 
-    /// The report that is taken instead of measuring.
+    /// The stored report that replaces a run, if there is one.
     pub(super) fn stored(&self) -> Result<Option<Report>, Failure> {
         self.from.as_deref().map(read).transpose()
     }
 
-    /// What to compare with. To be read before anything is measured, so that a wrong file costs no time.
+    /// The report to compare with. It is read before the measurements, so that a wrong file costs no time.
     pub(super) fn old(&self) -> Result<Option<Report>, Failure> {
         self.compare.as_deref().map(read).transpose()
     }
 
-    /// Refuses, before anything is measured, files that could not be written after it.
+    /// Checks, before the measurements, that the output files can be written.
     pub(super) fn check(&self) -> Result<(), Failure> {
         let json = self.json.as_deref().filter(|_| !self.take_stdout());
         for path in json.into_iter().chain(self.html.as_deref()) {
@@ -54,7 +54,7 @@ impl Outputs {
         Ok(())
     }
 
-    /// Writes and shows all that was asked for, and judges it.
+    /// Writes and shows all requested outputs, and returns the verdict.
     pub(super) fn deliver(&self, report: &Report, old: Option<&Report>) -> Result<(), Failure> {
         let comparison = old.map(|old| Comparison::new(old, report, self.threshold)).transpose();
         if let Some(path) = &self.json {
@@ -79,7 +79,7 @@ impl Outputs {
         self.judge(report, comparison.as_ref())
     }
 
-    /// A failed run is reported before what got worse; a stored one was reported when it ran.
+    /// A failed run is reported before a comparison that got worse; the failures of a stored one were reported when it ran.
     fn judge(&self, report: &Report, comparison: Option<&Comparison>) -> Result<(), Failure> {
         if let Some(failure) = report
             .failures

@@ -1,8 +1,8 @@
-//! Commands about the server rather than about items (protocol.txt, "Slabs Reassign" up to "Other commands"), and what is
-//! no command at all.
+//! Commands about the server rather than about items (protocol.txt, "Slabs Reassign" up to "Other commands"), and lines that
+//! are no command at all.
 //!
-//! Tunables of slabs and LRU queues that Keyway does not have are checked as memcached checks them and answered
-//! [`Admin::Obsolete`], so that scripts which set them go on.
+//! Settings of slabs and LRU queues that Keyway does not have are checked as memcached checks them and answered as
+//! [`Admin::Obsolete`], so that scripts which change them continue to work.
 
 use super::classic::is_noreply;
 use super::{BAD_EXPTIME, BAD_FORMAT, Decoded, ERROR, Line, close, unless};
@@ -17,7 +17,7 @@ const SAME_CLASSES: &[u8] = b"SAME src and dst class are identical\r\n";
 /// One more than the largest slab class that memcached accepts.
 const CLASSES: u32 = 64;
 
-// Marked cold, so that they stay out of the code that reads commands on items.
+// Marked cold, to keep them out of the code that decodes commands on items.
 impl<'a> Line<'a, '_> {
     /// memcached's guard against forged requests from browsers: a request line of HTTP closes the connection, so that
     /// header lines and body are never read as commands.
@@ -102,7 +102,7 @@ impl<'a> Line<'a, '_> {
         }
     }
 
-    /// `lru_crawler <sub-command> …`: dumps are real, the crawler itself is not.
+    /// `lru_crawler <sub-command> …`: dumps are executed, the crawler's settings have no effect.
     #[cold]
     pub(super) fn lru_crawler(self, mut words: Tokens<'a>) -> Decoded<'a> {
         let noreply = is_noreply(words.clone());
@@ -144,7 +144,7 @@ impl<'a> Line<'a, '_> {
     }
 }
 
-/// A log stream that `watch` can name (protocol.txt, "Watchers"), the two undocumented ones of memcached included.
+/// Whether `watch` accepts this stream (protocol.txt, "Watchers"), including memcached's two undocumented ones.
 fn is_stream(word: &[u8]) -> bool {
     matches!(
         word,
@@ -185,7 +185,7 @@ fn crawler(sub: &[u8], argument: Option<&[u8]>) -> &'static [u8] {
     }
 }
 
-/// protocol.txt, "Slabs Reassign" and "Slabs Automove". No memory ever moves between classes here: no pair of classes is valid.
+/// protocol.txt, "Slabs Reassign" and "Slabs Automove". Memory never moves between classes here, so no pair of classes is valid.
 fn slabs(mut words: Tokens<'_>) -> &'static [u8] {
     match (words.next(), words.next(), words.next(), words.next()) {
         (Some(b"reassign"), Some(from), Some(to), None) => match (parse_i64(from), parse_i64(to)) {

@@ -1,6 +1,6 @@
 //! The classic commands on items: retrieval, storage, deletion, arithmetic, touch (protocol.txt, sections of those names).
 //!
-//! Words after the ones that a command knows are ignored, as memcached does; `noreply` counts when it is the last word.
+//! Words after those that a command needs are ignored, as in memcached; `noreply` counts if it is the last word.
 
 use super::{BAD_CHUNK, BAD_EXPTIME, BAD_FORMAT, Block, Decoded, Line, TOO_LARGE, VALUE_LEN_MAX, refuse, unless};
 use crate::request::{KEY_LEN_MAX, Keys, MetaKey, Request, Store, StoreVerb};
@@ -39,7 +39,7 @@ impl<'a> Line<'a, '_> {
         let (Some(key), Some(flags), Some(exptime), Some(len)) = (words.next(), words.next(), words.next(), words.next()) else {
             return self.refuse(BAD_FORMAT);
         };
-        // Without a length nobody knows where the data block ends: what follows is read as the next command.
+        // Without a length the end of the data block is unknown: what follows is read as the next command.
         let Some(value_len) = parse_u64(len).filter(|&len| len <= VALUE_LEN_MAX) else {
             return self.refuse(BAD_FORMAT);
         };
@@ -56,7 +56,7 @@ impl<'a> Line<'a, '_> {
             return self.refuse_with_data(unless(noreply, BAD_FORMAT), value_len);
         };
         if self.is_too_large(key, flags, value_len) {
-            // A failed set must not leave the old value to be read; the other verbs do not promise to replace it.
+            // After a failed set no client may read the old value; the other verbs do not promise to replace it.
             let forget = (verb == StoreVerb::Set).then(|| MetaKey::new(key, None));
             return self.refuse_too_large(unless(noreply, TOO_LARGE), value_len, forget);
         }
@@ -74,7 +74,7 @@ impl<'a> Line<'a, '_> {
                 Decoded::Request { consumed, request }
             }
             Block::Late(need) => Decoded::Incomplete { need },
-            // All of it is dropped; what comes after it is read as the next command.
+            // The whole block is dropped; what follows it is read as the next command.
             Block::Unended(consumed) => refuse(consumed, unless(noreply, BAD_CHUNK)),
         }
     }
@@ -125,7 +125,7 @@ impl<'a> Line<'a, '_> {
     }
 }
 
-/// The keys of a retrieval command. A key that is too long anywhere refuses all of them, as memcached does.
+/// The keys of a retrieval command. One key that is too long refuses all of them, as in memcached.
 #[inline]
 fn checked_keys(words: Tokens<'_>) -> Option<Keys<'_>> {
     let words = Tokens(words.rest());
@@ -139,10 +139,10 @@ pub(super) fn are_keys(mut words: Tokens<'_>) -> bool {
     !words.0.is_empty() && (words.0.len() <= KEY_LEN_MAX || words.all(|key| key.len() <= KEY_LEN_MAX))
 }
 
-/// Whether the last of the remaining words asks for silence (protocol.txt, "Storage commands", "noreply").
+/// Whether the last of the remaining words is `noreply` (protocol.txt, "Storage commands", "noreply").
 #[inline]
 pub(super) fn is_noreply(words: Tokens<'_>) -> bool {
-    // Most lines end too soon to hold the word, and are not looked through.
+    // Most lines are too short to hold the word, and are not searched.
     words.0.len() >= NOREPLY.len() && words.last() == Some(NOREPLY)
 }
 
@@ -151,14 +151,14 @@ fn parse_flags(token: &[u8]) -> Option<u32> {
     parse_u64(without_plus(token)).and_then(|flags| u32::try_from(flags & u64::from(u32::MAX)).ok())
 }
 
-/// The exptime of storage commands: of up to 64 bits, of which the low 32 count, with their sign. So the 4294967295 that a client
-/// sends for its -1 is -1, as in memcached.
+/// The exptime of storage commands: up to 64 bits, of which the low 32 count, with their sign. So 4294967295, which a client
+/// may send for its -1, is -1, as in memcached.
 fn parse_stored_exptime(token: &[u8]) -> Option<i32> {
     let [a, b, c, d, ..] = parse_i64(without_plus(token))?.to_le_bytes();
     Some(i32::from_le_bytes([a, b, c, d]))
 }
 
-/// memcached reads flags and exptime of storage commands with the C library, which takes a plus sign.
+/// memcached parses flags and exptime of storage commands with the C library, which accepts a plus sign.
 fn without_plus(token: &[u8]) -> &[u8] {
     match token {
         [b'+', digits @ ..] if !digits.starts_with(b"-") => digits,

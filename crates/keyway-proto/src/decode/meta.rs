@@ -1,7 +1,7 @@
 //! The meta commands (protocol.txt, "Meta Commands" and the sections after it).
 //!
-//! Every command takes every known flag letter and uses the ones that it has a meaning for; a letter may come once. When
-//! several flags are wrong, the last one names the error, as in memcached.
+//! Every command accepts every known flag letter, and ignores those that have no meaning for it. A letter may occur once. If
+//! several flags are wrong, the answer is the last one's error, as in memcached.
 
 use super::{BAD_CHUNK, BAD_FORMAT, Block, Decoded, Line, TOO_LARGE, VALUE_LEN_MAX, refuse};
 use crate::base64;
@@ -23,7 +23,7 @@ const BAD_SET_MODE: &[u8] = b"CLIENT_ERROR invalid mode for ms M token\r\n";
 const BAD_ARITHMETIC_MODE: &[u8] = b"CLIENT_ERROR invalid mode for ma M token\r\n";
 const BAD_ARITHMETIC_FLAG: &[u8] = b"CLIENT_ERROR invalid or duplicate flag\r\n";
 
-/// Everything that flags can say, with the meaning of the letters that all commands share.
+/// All flags of a line, with the meaning of the letters that all commands share.
 #[derive(Default)]
 struct Parsed {
     binary_key: bool,
@@ -50,7 +50,7 @@ impl Parsed {
     #[inline]
     fn read(flags: &Tokens<'_>, words_before: usize) -> Result<Self, &'static [u8]> {
         let flags_max = META_TOKENS_MAX - words_before;
-        // So many flags need at least a letter and a space each; nearly all lines are shorter, and are not counted.
+        // More flags than this need more bytes (a letter and a space each); nearly all lines are shorter, and are not counted.
         if flags.0.len() > 2 * flags_max && flags.clone().count() > flags_max {
             return Err(TOO_MANY_FLAGS);
         }
@@ -74,7 +74,7 @@ impl Parsed {
         error.map_or(Ok(parsed), Err)
     }
 
-    /// One flag. `Ok(Some(_))` is an error that a later flag may override, `Err` one that ends the reading.
+    /// One flag. `Ok(Some(_))` is an error that a later flag may override, `Err` one that stops the reading.
     #[inline]
     fn take(&mut self, letter: u8, argument: &[u8]) -> Result<Option<&'static [u8]>, &'static [u8]> {
         match letter {
@@ -150,7 +150,7 @@ impl<'a> Line<'a, '_> {
         let (Some(sent), Some(len)) = (words.next(), words.next()) else {
             return self.refuse(BAD_FORMAT);
         };
-        // Without a length nobody knows where the data block ends: what follows is read as the next command.
+        // Without a length the end of the data block is unknown: what follows is read as the next command.
         let Some(value_len) = parse_u64(len).filter(|&len| len <= VALUE_LEN_MAX) else {
             return self.refuse(BAD_FORMAT);
         };
@@ -199,7 +199,7 @@ impl<'a> Line<'a, '_> {
                 Decoded::Request { consumed, request }
             }
             Block::Late(need) => Decoded::Incomplete { need },
-            // All of it is dropped; what comes after it is read as the next command.
+            // The whole block is dropped; what follows it is read as the next command.
             Block::Unended(consumed) => refuse(consumed, BAD_CHUNK),
         }
     }
@@ -285,7 +285,7 @@ impl<'a> Line<'a, '_> {
     }
 }
 
-/// Stores an argument, or gives the error to report.
+/// Stores an argument, or returns the error to report.
 fn put<T>(place: &mut Option<T>, argument: Option<T>, error: &'static [u8]) -> Option<&'static [u8]> {
     *place = argument;
     place.is_none().then_some(error)

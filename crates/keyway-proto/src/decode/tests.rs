@@ -1,6 +1,6 @@
-//! Tests of the decoder: a table of lines and what they are, and that it does not matter how the bytes are cut.
+//! Tests of the decoder: a table of lines with their results, and that the result does not depend on how the bytes are split.
 //!
-//! The refusals in the table are memcached 1.6.45's, seen on the wire; where 1.6.18 words them otherwise, `docs/protocol.md`
+//! The errors in the table are those of memcached 1.6.45, observed on the wire; where 1.6.18 has another text, `docs/protocol.md`
 //! says so.
 
 #![allow(clippy::indexing_slicing, clippy::panic, reason = "a test may fail by panicking")]
@@ -9,7 +9,7 @@ use super::*;
 use crate::request::*;
 use crate::token::tokens;
 
-/// What a connection sees of a stream.
+/// What the decoder makes of a stream.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Event {
     /// `Debug` of the request, which shows every field
@@ -27,7 +27,7 @@ fn limits() -> Limits {
     }
 }
 
-/// Feeds `stream` in pieces that end at `cuts`, and checks on the way that the decoder makes progress and keeps its word.
+/// Decodes `stream` in pieces that end at `cuts`, and checks that the decoder makes progress and that its `need` is right.
 fn events(stream: &[u8], cuts: impl IntoIterator<Item = usize>) -> Vec<Event> {
     let mut decoder = Decoder::new(limits());
     let (mut events, mut start, mut need) = (Vec::new(), 0, 0);
@@ -53,7 +53,7 @@ fn events(stream: &[u8], cuts: impl IntoIterator<Item = usize>) -> Vec<Event> {
                         events.push(Event::Closed);
                         return events;
                     }
-                    // Without a reply it is only bytes that go away: how many at a time is not the client's matter.
+                    // Without a reply, bytes are only dropped; how many at a time does not matter.
                     if !reply.is_empty() {
                         events.push(Event::Refused(std::str::from_utf8(reply).unwrap_or_default()));
                     }
@@ -190,7 +190,7 @@ fn obsolete(command: Command, reply: &'static [u8]) -> Vec<Event> {
     })
 }
 
-/// `text` with `<250>` and `<251>` standing for keys of that length, and `<2000>` for so many bytes.
+/// `text`, with `<250>` and `<251>` replaced by keys of that length, and `<2000>` by that many bytes.
 fn expand(text: &str) -> Vec<u8> {
     [250, 251, 2000]
         .iter()
@@ -780,8 +780,8 @@ fn http_closes_and_so_does_a_line_without_end() {
     }
 }
 
-/// What comes of one line of many keys that arrives in chunks of this size: its keys, the longest piece in keys, how often its end was
-/// seen, what was refused, and most bytes that had to wait.
+/// The result of one line of many keys that arrives in chunks of this size: its keys, the keys of the longest piece, how often its end was
+/// seen, what was refused, and the most bytes that had to wait.
 #[allow(clippy::type_complexity, reason = "five things seen, each named where it is used")]
 fn keys_of(line: &[u8], chunk: usize) -> (Vec<Vec<u8>>, usize, usize, Vec<&'static [u8]>, usize) {
     let mut decoder = Decoder::new(limits());
@@ -874,7 +874,7 @@ fn a_long_key_in_a_long_line_refuses_all_or_ends_the_answer() {
             seen.len()
         );
     }
-    // No keys at all, a bad exptime, and a word without end.
+    // No keys at all, a wrong exptime, and a word without end.
     for (line, reply) in [
         ([b"get".to_vec(), vec![b' '; 100_000], b"\r\n".to_vec()].concat(), BAD_FORMAT),
         (
@@ -988,7 +988,7 @@ fn a_huge_declared_length_asks_for_bytes_or_is_swallowed_but_never_takes_memory(
 
 #[test]
 fn the_size_limit_is_memcacheds() {
-    // Seen on the wire with -I 1m: the largest value for these keys and flags.
+    // Observed with memcached -I 1m: the largest value for these keys and flags.
     for (key_len, flags, value_len_max) in [(1, 0, 1_048_516), (1, 1, 1_048_512), (100, 0, 1_048_417), (250, 7, 1_048_263)] {
         for (value_len, fits) in [(value_len_max, true), (value_len_max + 1, false)] {
             let line = format!("set {} {flags} 0 {value_len}\r\n", "k".repeat(key_len));

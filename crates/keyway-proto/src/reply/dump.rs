@@ -4,7 +4,7 @@ use super::{LINE_END, decimal};
 use crate::base64;
 use crate::token::splits_lines;
 
-/// What `me` tells (protocol.txt, "Meta Debug").
+/// What `me` shows (protocol.txt, "Meta Debug").
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DebugFacts<'a> {
     /// the key as stored
@@ -25,7 +25,7 @@ pub struct DebugFacts<'a> {
     pub size: u64,
 }
 
-/// What `lru_crawler metadump` tells (protocol.txt, "LRU_Crawler").
+/// What `lru_crawler metadump` shows (protocol.txt, "LRU_Crawler").
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DumpFacts<'a> {
     /// the key as stored
@@ -59,7 +59,7 @@ pub fn debug(out: &mut Vec<u8>, facts: &DebugFacts<'_>) {
     out.extend_from_slice(LINE_END);
 }
 
-/// `key=… exp=… la=… cas=… fetch=… cls=… size=… flags=…`: one line of `lru_crawler metadump`, ended as memcached ends it, by
+/// `key=… exp=… la=… cas=… fetch=… cls=… size=… flags=…`: one line of `lru_crawler metadump`. As in memcached, it ends with
 /// a space and a bare line feed. `OK` comes before the first one, `END` after the last.
 pub fn metadump(out: &mut Vec<u8>, facts: &DumpFacts<'_>) {
     out.extend_from_slice(b"key=");

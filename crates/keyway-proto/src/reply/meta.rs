@@ -1,4 +1,4 @@
-//! Answers to the meta commands: which lines are hidden, which flags are echoed, and with what.
+//! Answers to the meta commands: which lines are hidden, which flags are echoed, and their arguments.
 
 use super::{LINE_END, decimal};
 use crate::base64;
@@ -35,14 +35,14 @@ pub enum MetaCode {
     Exists,
 }
 
-/// What an answer may tell about an item. Every field is read only if a flag asks for it.
+/// What an answer may show of an item. Every field is read only if a flag asks for it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Facts<'a> {
     /// the key as stored, for `k`
     pub key: &'a [u8],
     /// whether the key is echoed in base64, with `b` after it
     pub is_binary: bool,
-    /// length of the value as it is after the command, for `VA` and for `s`. When `ms` does not store, the length that was
+    /// length of the value after the command, for `VA` and for `s`. When `ms` does not store, the length that was
     /// sent
     pub value_len: usize,
     /// for `f`
@@ -51,13 +51,13 @@ pub struct Facts<'a> {
     pub cas: u64,
     /// for `t`: seconds left after the command, `None` for an item that does not expire
     pub ttl_s: Option<u64>,
-    /// what `t` tells instead, where it stands before a `T` or `N` which changed the TTL: flags are carried out from left to right
+    /// the argument of `t` if `t` comes before a `T` or `N` that changed the TTL: flags take effect from left to right
     pub ttl_before_s: Option<Option<u64>>,
     /// for `l`: seconds since the last access before this one
     pub idle_s: u64,
     /// for `h`: whether it was fetched before this command
     pub fetched: bool,
-    /// `Z`: another client won before. A request that wins has not been preceded by another one
+    /// `Z`: another client has won before. An answer never has both `W` and `Z`
     pub win_sent: bool,
     /// `X`: the item is marked stale
     pub stale: bool,
@@ -65,7 +65,7 @@ pub struct Facts<'a> {
     pub win: bool,
 }
 
-/// Whether the flag `q` hides this answer (protocol.txt, flag `q` of each command): the nominal one. Errors never are.
+/// Whether the flag `q` hides this answer (protocol.txt, flag `q` of each command), as it does for the usual one. It never hides errors.
 pub fn is_hidden(command: MetaCommand, code: MetaCode) -> bool {
     match command {
         MetaCommand::Get => code == MetaCode::Miss,
@@ -76,7 +76,7 @@ pub fn is_hidden(command: MetaCommand, code: MetaCode) -> bool {
 
 /// Appends the line of an answer: `VA <len> <flags>`, `HD <flags>` and so on, flags in the order in which they were sent.
 ///
-/// It does not look at `q`: ask [`is_hidden`] first. After [`MetaCode::Value`] the caller appends value and [`LINE_END`].
+/// It ignores `q`: call [`is_hidden`] first. After [`MetaCode::Value`] the caller appends value and [`LINE_END`].
 pub fn meta(out: &mut Vec<u8>, command: MetaCommand, code: MetaCode, flags: &Flags<'_>, facts: &Facts<'_>) {
     out.extend_from_slice(match code {
         MetaCode::Value => b"VA ",
@@ -93,13 +93,13 @@ pub fn meta(out: &mut Vec<u8>, command: MetaCommand, code: MetaCode, flags: &Fla
     let ttl_s = facts.ttl_before_s.unwrap_or(facts.ttl_s);
     for flag in flags.clone() {
         match (flag, command) {
-            // Every answer carries these two, so that a client can tell which request it belongs to.
+            // Every answer has these two, so that a client knows which request it belongs to.
             ([b'O', ..], _) => {
                 out.push(b' ');
                 out.extend_from_slice(flag);
             }
             ([b'k', ..], _) => key(out, facts),
-            // `ms` knows these two whatever became of the item.
+            // `ms` answers these two whether it stored or not.
             ([b'c', ..], MetaCommand::Set) => labelled(out, b" c", facts.cas),
             ([b's', ..], MetaCommand::Set) => labelled(out, b" s", facts.value_len as u64),
             _ if !has_item => {}
@@ -116,7 +116,7 @@ pub fn meta(out: &mut Vec<u8>, command: MetaCommand, code: MetaCode, flags: &Fla
         }
     }
     if command == MetaCommand::Get && has_item {
-        // Not asked for, but added: in this order, after the flags that were.
+        // Flags that the server adds: in this order, after those of the request.
         for (is_set, flag) in [(facts.win_sent, b" Z"), (facts.stale, b" X"), (facts.win, b" W")] {
             if is_set {
                 out.extend_from_slice(flag);
@@ -131,7 +131,7 @@ fn labelled(out: &mut Vec<u8>, label: &[u8; 2], number: u64) {
     decimal(out, number);
 }
 
-/// protocol.txt, "Meta Get", flag `b`: a key in base64 is followed by `b`. So is one that came by another protocol and would split the line.
+/// protocol.txt, "Meta Get", flag `b`: a key in base64 is followed by `b`. So is a key from another protocol that would split the line.
 fn key(out: &mut Vec<u8>, facts: &Facts<'_>) {
     out.extend_from_slice(b" k");
     if facts.is_binary || splits_lines(facts.key) {

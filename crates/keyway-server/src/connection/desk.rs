@@ -1,4 +1,4 @@
-//! What a worker lends to the turns of its connections: buffers, the ring, its executor.
+//! What connections use during a turn and share on a worker: buffers, the ring, the executor.
 
 use std::time::Instant;
 
@@ -8,28 +8,28 @@ use super::INPUT_SIZE;
 use crate::buffer::Buffer;
 use crate::execute::Executor;
 
-/// Capacity that a vector for the ring to send starts with, bytes.
+/// Initial capacity of a vector that the ring sends, bytes.
 pub(super) const SPARE_SIZE: usize = 1024;
-/// What the empty input buffers for large requests may take together, bytes.
+/// Most memory for empty input buffers for large requests, together, bytes.
 const LARGE_SUM_MAX: usize = 4 << 20;
 
-/// What a worker lends to a turn.
+/// What a connection uses during its turn.
 pub(crate) struct Desk {
     pub(crate) executor: Executor,
     /// an empty buffer of [`INPUT_SIZE`] bytes
     pub(crate) input: Buffer,
-    /// empty buffers larger than that
+    /// empty buffers larger than [`INPUT_SIZE`]
     pub(crate) large: Vec<Buffer>,
     /// an empty vector with capacity
     pub(crate) output: Vec<u8>,
-    /// the ring, with the event loop of that name, and empty vectors for the next sends
+    /// the ring, if the event loop is io_uring, and empty vectors for the next sends
     pub(crate) ring: Option<Ring>,
     pub(crate) spare: Vec<Vec<u8>>,
-    /// nobody else has a turn in this round, as far as is known
+    /// as far as is known, no other connection has a turn in this round
     pub(crate) is_alone: bool,
-    /// requests that the connection whose turn is next has had executed for it already
+    /// requests that were executed before its turn for the connection whose turn is next
     pub(crate) spent: usize,
-    /// its turn has begun with them
+    /// they are the first part of its turn
     pub(crate) is_begun: bool,
     /// time of this round of the event loop
     pub(crate) now: Instant,
@@ -43,8 +43,8 @@ impl Desk {
         self.spare.pop().unwrap_or_else(|| Vec::with_capacity(SPARE_SIZE))
     }
 
-    /// An empty buffer of at least `size` bytes, if one is left of an earlier request. If those that are there are too small for what is
-    /// asked now, they make room for larger ones.
+    /// An empty buffer of at least `size` bytes, if an earlier request has left one. If all those left are too small, one of them is freed, to
+    /// make room for a larger one.
     pub(super) fn large_input(&mut self, size: usize) -> Option<Buffer> {
         match self.large.iter().rposition(|buffer| buffer.size() >= size) {
             Some(place) => Some(self.large.swap_remove(place)),
@@ -55,7 +55,7 @@ impl Desk {
         }
     }
 
-    /// Takes a buffer that a connection needs no more.
+    /// Takes back a buffer that a connection no longer needs.
     pub(super) fn take_input(&mut self, mut buffer: Buffer) {
         buffer.clear();
         if buffer.size() == INPUT_SIZE && self.input.size() == 0 {

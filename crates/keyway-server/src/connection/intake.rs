@@ -1,4 +1,4 @@
-//! How bytes come in: what is watched, what the ring brings, what a turn reads, and when a connection has to pause.
+//! How bytes are received: what is watched, what the ring receives, what a turn reads, and when a connection has to pause.
 
 use std::io;
 use std::os::fd::AsRawFd;
@@ -14,12 +14,12 @@ use crate::account::{PATIENCE, SMALL};
 use crate::buffer::Buffer;
 use crate::port::{Intake, Port};
 
-/// After so many small requests, a connection is taken for one that sends no large ones any more.
+/// After this many small requests, the server expects no more large ones from a connection.
 const SMALL_IN_A_ROW: u8 = 16;
 
 impl Connection {
-    /// Adjusts what the socket is watched for. Writability is asked for only while output is left over: a Unix socket would
-    /// otherwise wake us for every reply that its client takes.
+    /// Updates what the socket is watched for. Writability is watched only while output is unsent; otherwise a Unix socket would
+    /// wake the worker for every reply that its client takes.
     pub(crate) fn update_interest(&mut self, registry: &Registry, desk: &mut Desk) -> io::Result<()> {
         if let Some(ring) = &mut desk.ring {
             let is_tight = desk.executor.shared.account.is_tight();
@@ -38,13 +38,13 @@ impl Connection {
         Ok(())
     }
 
-    /// Takes note of what the event loop was told.
+    /// Records an event of the event loop.
     pub(crate) fn note(&mut self, event: &event::Event) {
         self.readable |= event.is_readable() || event.is_error() || event.is_read_closed();
         self.read_closed |= event.is_read_closed() || event.is_error();
     }
 
-    /// Takes a piece that the ring has received; true if the connection should have a turn.
+    /// Takes data that the ring has received; returns true if the connection should have a turn.
     pub(crate) fn received(&mut self, desk: &mut Desk, piece: &Piece, last: bool) -> bool {
         let wants_turn = !self.queued && !self.is_heavy() && self.unsent() <= UNSENT_MAX;
         if wants_turn {
@@ -73,7 +73,7 @@ impl Connection {
         wants_turn
     }
 
-    /// The ring receives nothing any more: at the end of the input (0), because it was told so, or by an error. The socket may
+    /// The ring has stopped receiving: at the end of the input (0), because it was cancelled, or by an error. The socket may
     /// hold bytes.
     pub(crate) fn receive_ended(&mut self, result: i32) -> io::Result<()> {
         self.ended_receiving();
@@ -85,7 +85,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Nothing is under way that reads the socket, so a turn may.
+    /// The ring no longer reads the socket, so a turn may.
     pub(crate) fn ended_receiving(&mut self) {
         if let Some(port) = &mut self.port {
             port.intake = Intake::Off;
@@ -93,14 +93,14 @@ impl Connection {
         self.readable = true;
     }
 
-    /// The same for a connection that is over, whose bytes nobody wants.
+    /// The same for a connection that is over; its bytes are dropped.
     pub(crate) fn ended_receiving_if(&mut self, last: bool) {
         if last {
             self.ended_receiving();
         }
     }
 
-    /// Whether the ring receives for it although nothing comes, and nothing is under way.
+    /// Whether the ring receives for it, and no data and no output waits.
     pub(crate) fn is_receiving(&self) -> bool {
         self.port.as_ref().is_some_and(|port| port.intake == Intake::Receiving)
             && matches!(self.phase, Phase::Serving)
@@ -109,13 +109,13 @@ impl Connection {
             && !self.is_over
     }
 
-    /// Has its socket watched only, until something comes.
+    /// Stops the receive; the ring then only watches the socket until data arrives.
     pub(crate) fn park(&mut self, ring: &mut Ring) -> io::Result<()> {
         self.is_parked = true;
         self.update_intake(ring, false)
     }
 
-    /// Starts or ends the ring's work on what arrives (the table is in `port`).
+    /// Starts or stops the ring's receiving (the table is in `port`).
     pub(super) fn update_intake(&mut self, ring: &mut Ring, is_tight: bool) -> io::Result<()> {
         let wants_input = !self.at_end
             && !self.stopping
@@ -126,8 +126,8 @@ impl Connection {
                 Phase::Dumping(_) | Phase::Waiting(_) | Phase::Closing(_) | Phase::Refused { .. }
             );
         let (waiting, fd) = (self.input.len(), self.stream.as_raw_fd());
-        // What comes after a long silence is read as what is large: by the turn.
-        // So is a login, of which no more is taken than it may have, and all else when memory is tight.
+        // After a long silence the turn reads the data, as it reads large requests. It also reads a login, which may have only a limited size,
+        // and everything when memory is tight.
         let is_direct = self.is_parked || is_tight || matches!(self.phase, Phase::Login);
         let least = if is_direct { usize::MAX } else { self.need };
         let missing = least.max(if waiting == 0 { self.large } else { 0 }).saturating_sub(waiting);
@@ -138,7 +138,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Whether it is not to be read, because its request is large and memory is tight. After some time somebody who makes no progress ends.
+    /// Whether it must not be read now, because its request is large and memory is tight. After [`PATIENCE`] a connection without progress ends.
     pub(super) fn must_pause(&mut self, desk: &Desk) -> bool {
         if self.need <= INPUT_SIZE || self.reserved >= self.need {
             self.paused_since = None;
@@ -158,13 +158,13 @@ impl Connection {
         if desk.now.saturating_duration_since(since) >= PATIENCE {
             shared.relieve();
         }
-        // It is not its fault.
+        // This wait must not count as lack of progress.
         self.peer.last_request_s.store(desk.uptime_s, Relaxed);
         self.peer.held_since_s.store(desk.uptime_s, Relaxed);
         true
     }
 
-    /// Puts a larger buffer in the input's place, if `more` bytes or the rest of the request would not fit.
+    /// Replaces the input buffer by a larger one, if `more` bytes or the rest of the request would not fit.
     pub(super) fn make_room(&mut self, desk: &mut Desk, more: usize) {
         let need = self.need.max(self.input.len() + more);
         if need <= self.input.size() {
@@ -180,7 +180,7 @@ impl Connection {
         }
     }
 
-    /// One read.
+    /// Reads once.
     pub(super) fn receive(&mut self, desk: &mut Desk) -> io::Result<()> {
         self.make_room(desk, 1);
         let most = match self.phase {
@@ -193,7 +193,7 @@ impl Connection {
         match self.input.fill(&mut Reader(self.stream.as_raw_fd()), self.need, most) {
             Ok((0, _)) => self.at_end = true,
             Ok((count, filled)) => {
-                // Less than the room offered: the socket is empty, and the next bytes make a new event (epoll(7), question 9).
+                // Fewer bytes than fit: the socket is empty, and the next bytes make a new event (epoll(7), question 9).
                 self.readable = (filled || self.read_closed) && !self.stopping;
                 desk.executor.counters().bytes_read.add(count as u64);
                 desk.executor.effort.spend_on_bytes(count);
@@ -205,12 +205,12 @@ impl Connection {
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             Err(error) => return Err(error),
         }
-        // A stopping server answers what is here and takes no more.
+        // A stopping server answers what has arrived and reads no more.
         self.at_end |= self.stopping;
         Ok(())
     }
 
-    /// Whoever sends one large request sends more of them.
+    /// A client that sends one large request is expected to send more.
     #[inline]
     pub(super) fn note_length(&mut self, len: usize) {
         if len > INPUT_SIZE {

@@ -1,4 +1,4 @@
-//! The phases of a connection before it is served: it has to log in, in time, and not too often in vain.
+//! The phases of a connection before it is served: it has a limited time, and a limited number of attempts, to log in.
 
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
@@ -10,11 +10,11 @@ use crate::auth::{self, Login};
 use crate::effort::REQUEST;
 use crate::quiet::Quiet;
 
-/// Within so long after its `connect`, a connection has logged in or is closed, whatever it sends.
+/// A connection has to log in within this time after its `connect`, whatever it sends; otherwise it is closed.
 pub(super) const LOGIN_TIME: Duration = Duration::from_secs(10);
-/// What is taken of a connection's input before it has logged in: any login there is, and what may follow it in a packet.
+/// Bytes that are read from a connection before it has logged in: any login, and what may follow it in a packet.
 pub(super) const LOGIN_INPUT_MAX: usize = auth::LINE_MAX + auth::TOKEN_MAX + 64;
-/// The answer to a failed login is held back for so long.
+/// The answer to a failed login is delayed by this time.
 const REFUSED_FOR: Duration = Duration::from_secs(1);
 /// Failed logins after which a connection is closed.
 const LOGINS_MAX: u8 = 3;
@@ -22,12 +22,12 @@ const LOGINS_MAX: u8 = 3;
 static LOGIN_FAILED: Quiet = Quiet::new();
 
 impl Connection {
-    /// When it has to have logged in, if it still has to.
+    /// The end of its time to log in, if it has not logged in.
     pub(crate) fn login_deadline(&self) -> Option<Instant> {
         matches!(self.phase, Phase::Login | Phase::Refused { .. }).then(|| self.since + LOGIN_TIME)
     }
 
-    /// What becomes of a turn for which a connection comes too late, or too early, to log in.
+    /// The verdict of a turn that comes after the time to log in has ended, or while a refusal is still delayed.
     pub(super) fn wait_for_login(&mut self, desk: &Desk) -> Option<Verdict> {
         if self.login_deadline()? <= desk.now {
             desk.executor.counters().auth_timeouts.add(1);

@@ -1,25 +1,25 @@
 //! One client connection: its buffers, and a turn of work on it.
 //!
-//! A turn reads what has arrived, executes at most `requests_per_turn` requests, and no more than an [`Effort`](crate::effort) allows, and
-//! sends the replies with one write. Between turns an idle connection holds no buffer: turns borrow the worker's, and only unfinished input
-//! and unsent output stay, which the server's [`Account`](crate::account) counts.
+//! A turn reads what has arrived and executes at most `requests_per_turn` requests, and no more than an [`Effort`](crate::effort) allows.
+//! It sends the replies with one write. Between turns an idle connection holds no buffer: turns borrow the worker's, and only unfinished
+//! input and unsent output stay, which the server's [`Account`](crate::account) counts.
 //!
 //! | phase | input | output | next |
 //! |---|---|---|---|
-//! | `Login` | the first `set`, a few KiB at most | one line | `Serving` when admitted; `Refused` when not; closed after `LOGIN_TIME` |
-//! | `Refused` | left in the socket | held back for `REFUSED_FOR` | `Login`, or `Closing` after the last attempt |
+//! | `Login` | the first `set`, a few KiB at most | one line | `Serving` if it is right, `Refused` if not; closed after `LOGIN_TIME` |
+//! | `Refused` | left in the socket | delayed by `REFUSED_FOR` | `Login`, or `Closing` after the last attempt |
 //! | `Serving` | requests | replies | `Dumping`, `Watching` by command; `Closing` at the end of input or by command |
 //! | `Dumping` | left in the socket | items, as the client takes them | `Serving` |
-//! | `Waiting` | left in the socket | what is there | `Serving` when another thread has done what was asked |
-//! | `Watching` | thrown away | log lines | closed at the end of input |
+//! | `Waiting` | left in the socket | what is there | `Serving` when another thread has finished its task |
+//! | `Watching` | dropped | log lines | closed at the end of input |
 //! | `Closing` | left in the socket | the rest | closed when all is sent |
 //!
-//! In every phase: with more than [`UNSENT_MAX`] bytes unsent, nothing is read or executed until the client takes some; and when memory
+//! In every phase: while more than [`UNSENT_MAX`] bytes are unsent, nothing is read or executed until the client takes some. When memory
 //! for connections is tight, a connection that would need more is not read for a while.
 //!
-//! With epoll, a turn reads and writes the socket itself. With a ring (`port`) bytes are brought, and replies taken away, between
-//! turns: whole requests are executed where they were brought to, before the turn, and what is left of them goes to the input. A turn then
-//! reads only what is large, and only while the ring receives nothing.
+//! With epoll, a turn reads and writes the socket itself. With a ring (`port`), the ring receives bytes and sends replies between
+//! turns. Complete requests are executed in the ring's buffer, before the turn, and the rest of the buffer is copied to the input. A turn
+//! then reads only large requests, and only while the ring does not receive.
 
 mod desk;
 mod intake;
@@ -56,16 +56,16 @@ use crate::watch::Watcher;
 pub(crate) const UNSENT_MAX: usize = 256 << 10;
 /// Unsent bytes above which nothing more is answered before a login.
 const LOGIN_UNSENT_MAX: usize = 1024;
-/// After a turn that did all that a turn may, so many smaller ones make a connection an ordinary one again.
+/// After a turn that used all that a turn may, this many smaller turns make a connection an ordinary one again.
 const HEAVY_FOR: u8 = 16;
 /// Size of the worker's input buffer that turns borrow, bytes.
 pub(crate) const INPUT_SIZE: usize = 64 * 1024;
 /// An output buffer larger than this is given back to the allocator after use.
 const OUTPUT_KEPT_MAX: usize = 1 << 20;
-/// Reads of one connection in a turn before others get theirs: a large value comes in steps.
+/// Reads of one connection in a turn before other connections get theirs, so a large value is read in steps.
 const READS_PER_TURN: usize = 8;
 
-/// What the state word of a [`Peer`] says, in `stats conns`' words.
+/// What the state word of a [`Peer`] means, with the names of `stats conns`.
 pub(crate) const STATES: [&str; 6] = [
     "conn_read",
     "conn_parse_cmd",
@@ -85,48 +85,48 @@ pub(crate) struct Connection {
     stream: Stream,
     pub(crate) peer: Arc<Peer>,
     charge: Charge,
-    /// the worker's number for it
+    /// the worker's token for it
     token: usize,
     decoder: Decoder,
     phase: Phase,
-    /// set from the first `watch` on, and the worker's to sign off at the end
+    /// set from the first `watch` on; the worker removes it at the end
     pub(crate) watcher: Option<Arc<Watcher>>,
     input: Buffer,
     /// length of the last request that was larger than the worker's buffer, 0 if there was none lately
     large: usize,
-    /// requests since then
+    /// requests since that one
     small_since: u8,
-    /// the input is not worth decoding before it has this many bytes
+    /// the input is not decoded before it has this many bytes
     need: usize,
     /// keys of the first request in `input` that have been answered already
     keys_done: usize,
     output: Vec<u8>,
     sent: usize,
-    /// the socket may hold bytes (readiness is edge-triggered: it is told once)
+    /// the socket may hold bytes (readiness is edge-triggered: reported once)
     readable: bool,
-    /// the other side has closed or is closing: a short read does not mean that nothing is left
+    /// the client has closed its side or is closing it: bytes may be left after a short read
     read_closed: bool,
     /// the end of the input has been read
     at_end: bool,
-    /// the server is stopping: what has arrived is answered, and no more
+    /// the server is stopping: only what has arrived is answered
     stopping: bool,
     /// registered for writability, because output is left over
     wants_write: bool,
-    /// what the worker's ring does for it, if the worker has one
+    /// the ring's work for this connection, if the worker has a ring
     port: Option<Port>,
-    /// it has been silent for long: the ring only watches its socket, which takes a third of the kernel's memory that a receive does
+    /// it has been silent for long: the ring only watches its socket, which takes a third of the kernel memory of a receive
     is_parked: bool,
-    /// closed; here only until the ring has let go of it
+    /// closed; kept only until the ring no longer uses it
     pub(crate) is_over: bool,
-    /// in the worker's list of connections to serve
+    /// in one of the worker's queues
     pub(crate) queued: bool,
-    /// when it is to have a turn whatever happens
+    /// when it gets a turn even without an event
     pub(crate) called_at: Option<Instant>,
-    /// smaller turns that it has to have before it is served with the others again; a new connection has one
+    /// smaller turns that it must have before it leaves the second queue; a new connection needs one
     heavy: u8,
     /// length of the large request at the front of `input`, when there is memory for it
     reserved: usize,
-    /// since when it is not read for want of memory
+    /// since when it is not read because memory is short
     paused_since: Option<Instant>,
     /// failed logins
     failures: u8,
@@ -142,12 +142,12 @@ enum Phase {
     Serving,
     Dumping(Dump),
     Watching,
-    /// for what another thread does
+    /// for a task of another thread
     Waiting(Arc<Task>),
     Closing(CloseReason),
 }
 
-/// Why a connection ends, in the words of `watch connevents`.
+/// Why a connection ends, with the names of `watch connevents`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CloseReason {
     Normal,
@@ -156,32 +156,32 @@ pub(crate) enum CloseReason {
     Shutdown,
     /// it did not log in in time
     LoginTimeout,
-    /// to make room for another one that has to log in
+    /// closed to make room for another connection that has to log in
     Displaced,
-    /// it held most of the memory for connections, and that was used up
+    /// memory for connections was used up, and it held the most
     Memory,
 }
 
-/// What a turn ends with.
+/// The result of a turn.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
-    /// nothing to do before the socket has news
+    /// nothing to do before the next event of the socket
     Wait,
-    /// more to do at once, after the others
+    /// more to do at once, after the other connections
     Again,
-    /// more to do then
+    /// more to do at that time
     Later(Instant),
     /// the connection is over
     Close(CloseReason),
 }
 
-/// What came of the request at the front of some bytes.
+/// The result of serving the request at the front of some bytes.
 enum Served {
-    /// it is not complete before there are this many
+    /// it is incomplete until there are this many bytes
     Needs(usize),
-    /// it was executed, and had so many
+    /// it was executed, and had this many bytes
     Done(usize),
-    /// so many are not needed any more, and no more are to be executed for now
+    /// this many bytes are consumed, and no more requests are to be executed for now
     Stop(usize, Stop),
 }
 
@@ -189,11 +189,11 @@ enum Served {
 enum Stop {
     /// the next request is not complete
     NeedBytes,
-    /// the turn's share of requests is used up
+    /// the turn has used its share
     Budget,
-    /// too much is unsent
+    /// too many bytes are unsent
     Unsent,
-    /// the next request has to wait a while, and others do not
+    /// the next request has to wait a while; other connections do not
     HeldUp,
     /// the phase has changed
     Phase,
@@ -206,7 +206,7 @@ impl Connection {
             charge: Charge::new(Arc::clone(&desk.executor.shared.account), Arc::clone(&peer)),
             peer,
             token,
-            // A login is a line of text, and what follows it too.
+            // A login is a line of text, so the requests after it are text too.
             decoder: Decoder::speaking(
                 limits,
                 if login {
@@ -224,7 +224,7 @@ impl Connection {
             keys_done: 0,
             output: Vec::new(),
             sent: 0,
-            // A client often sends with its connect; trying at once saves a round of the loop.
+            // A client often sends data right after it connects; a first attempt to read saves a round of the loop.
             readable: true,
             read_closed: false,
             at_end: false,
@@ -244,21 +244,21 @@ impl Connection {
         }
     }
 
-    /// Whether it is served behind the others: its turns were long lately, or it has had none yet.
+    /// Whether it waits in the second queue: its turns were long lately, or it has had none yet.
     pub(crate) fn is_heavy(&self) -> bool {
         self.heavy > 0
     }
 
     pub(crate) fn register(&mut self, registry: &Registry) -> io::Result<()> {
         if self.port.is_some() {
-            // The ring waits for sockets that block, and only for those; reads of our own say that they do not want to.
+            // The ring waits only for blocking sockets; the server's own reads ask for no waiting.
             return SockRef::from(&self.stream).set_nonblocking(false);
         }
         registry.register(&mut self.stream, Token(self.token), Interest::READABLE)
     }
 
-    /// The connection is over; true if the ring has nothing to do with it any more. Otherwise it is told to let go, and the socket
-    /// to fail what is under way.
+    /// The connection is over. Returns true if the ring no longer uses it. Otherwise the receive is cancelled and the socket is shut down, so
+    /// that pending operations fail.
     pub(crate) fn end(&mut self, ring: &mut Option<Ring>) -> bool {
         self.is_over = true;
         let (Some(port), Some(ring)) = (&mut self.port, ring) else {
@@ -267,21 +267,21 @@ impl Connection {
         if port.is_idle() {
             return true;
         }
-        // Not connected any more, or not known to the ring any more: both are what is wanted.
+        // The socket is not connected any more, or the ring has no such operation any more: both are the wanted state.
         let _ = SockRef::from(&self.stream).shutdown(Shutdown::Both);
         let _ = port.let_go(ring, self.token);
         false
     }
 
-    /// Whether the ring has nothing to do with it.
+    /// Whether the ring no longer uses it.
     pub(crate) fn is_let_go(&self) -> bool {
         self.port.as_ref().is_none_or(Port::is_idle)
     }
 
-    /// The server is stopping: requests that have arrived are still answered.
+    /// The server is stopping; requests that have arrived are still answered.
     pub(crate) fn stop(&mut self) {
         self.stopping = true;
-        // What a ring receives is ended first.
+        // The ring's receive ends first.
         self.readable = self.port.as_ref().is_none_or(|port| port.intake == Intake::Off);
     }
 
@@ -291,7 +291,7 @@ impl Connection {
             && !matches!(self.phase, Phase::Watching | Phase::Dumping(_) | Phase::Waiting(_))
     }
 
-    /// Tells the account what is held between turns.
+    /// Reports to the account what is held between turns.
     fn settle(&mut self) {
         let sending = self.port.as_ref().map_or(0, |port| port.sending);
         let watched = if self.watcher.is_some() { watch::QUEUE_MAX } else { 0 };
@@ -336,7 +336,7 @@ impl Connection {
         verdict
     }
 
-    /// Takes the worker's buffers where the connection has none of its own.
+    /// Takes the worker's buffers for those that the connection does not have.
     fn borrow(&mut self, desk: &mut Desk) {
         if self.input.is_empty() && self.input.size() == 0 {
             self.input = match self.large {
@@ -353,7 +353,7 @@ impl Connection {
         }
     }
 
-    /// Returns them, keeping copies of what is left in them.
+    /// Returns them, and keeps copies of what is left in them.
     fn give_back(&mut self, desk: &mut Desk) {
         if self.output.len() == self.sent {
             self.output.clear();
@@ -406,7 +406,7 @@ impl Connection {
                     if dump.step(&mut desk.executor, &mut self.output) {
                         self.phase = Phase::Serving;
                     }
-                    // One step a turn: a dump of millions shares the worker with everybody else.
+                    // One step a turn: a dump of millions of items shares the worker with all other connections.
                     Stop::Budget
                 }
                 Phase::Waiting(task) => {
@@ -427,7 +427,7 @@ impl Connection {
                 }
             };
             match stop {
-                // A client that takes its replies as quickly as they are made lets others have their turn.
+                // A client that takes its replies as fast as they are made still ends its turn here, so that others get theirs.
                 Stop::Unsent if self.unsent() <= UNSENT_MAX => {
                     again = true;
                     break;
@@ -484,7 +484,7 @@ impl Connection {
         }
     }
 
-    /// Executes requests from a piece where it lies, if nothing waits before it; how many bytes they were.
+    /// Executes requests from received data in place, if no input waits before it; returns how many bytes they were.
     #[inline]
     fn serve_piece(&mut self, desk: &mut Desk, piece: &Piece) -> usize {
         let Desk {
@@ -514,7 +514,7 @@ impl Connection {
                 }
                 Served::Done(consumed) => served += consumed,
                 Served::Stop(consumed, _) => {
-                    // What it stopped for, the turn that follows finds.
+                    // The turn that follows handles the reason.
                     served += consumed;
                     break;
                 }
@@ -533,7 +533,7 @@ impl Connection {
             if self.unsent() > UNSENT_MAX {
                 return Stop::Unsent;
             }
-            // Lent to itself: a request is read from it while its answer goes to the output.
+            // Taken out of `self`: a request borrows from it while its answer goes to the output.
             let mut input = std::mem::take(&mut self.input);
             let served = self.serve_one(input.data(), executor);
             if let Served::Done(consumed) | Served::Stop(consumed, _) = served {
@@ -562,10 +562,10 @@ impl Connection {
         let unsent = self.output.len();
         let (consumed, outcome) = match self.decoder.decode(input) {
             Decoded::Incomplete { need } => return Served::Needs(need),
-            // It stands in line again, and is read again.
+            // The connection is queued again, and the request is decoded again.
             Decoded::Request { request, .. } if executor.holds_up(&request) => return Served::Stop(0, Stop::HeldUp),
             Decoded::Request { consumed, request } => {
-                // Nothing is on its way that what is sent now would overtake.
+                // No earlier output is still unsent, so a direct send keeps the order.
                 let is_free = self.sent == 0 && self.port.as_ref().is_none_or(|port| port.sending == 0);
                 let origin = Origin {
                     peer: &self.peer,

@@ -1,4 +1,4 @@
-//! How replies go out: by the turn itself, or by the ring.
+//! How replies are sent: by the turn itself, or by the ring.
 
 use std::io;
 use std::io::Write;
@@ -10,11 +10,11 @@ use nix::sys::socket::{MsgFlags, send};
 use super::desk::SPARE_SIZE;
 use super::{Connection, Desk, OUTPUT_KEPT_MAX, Phase, UNSENT_MAX};
 
-/// A reply of this length is sent at once, so that its vector serves the next reply while it is still in the processor's cache.
+/// A reply of this length is sent at once, so that its vector is used for the next reply while it is still in the processor's cache.
 const SEND_NOW_MIN: usize = 32 * 1024;
 
 impl Connection {
-    /// The ring has sent all it was given, or failed; true if the connection should have a turn.
+    /// The ring has sent all that it was given, or failed. Returns true if the connection should have a turn.
     pub(crate) fn sent(&mut self, desk: &Desk, result: i32) -> io::Result<bool> {
         let was_full = self.unsent() > UNSENT_MAX;
         let Some(port) = &mut self.port else { return Ok(false) };
@@ -33,7 +33,7 @@ impl Connection {
         self.output.len() - self.sent + self.port.as_ref().map_or(0, |port| port.sending)
     }
 
-    /// Keeps no more room for what is unsent than that takes.
+    /// Shrinks the output to what is unsent.
     pub(super) fn shed_output(&mut self, desk: &mut Desk) {
         if self.output.is_empty() || self.output.capacity() <= 2 * self.output.len() + SPARE_SIZE {
             return;
@@ -46,7 +46,7 @@ impl Connection {
         }
     }
 
-    /// One write of everything unsent, by the ring if there is one.
+    /// Writes everything unsent once, by the ring if there is one.
     pub(super) fn send(&mut self, desk: &mut Desk) -> io::Result<()> {
         if self.port.is_some() {
             return self.send_by_ring(desk);
@@ -68,15 +68,15 @@ impl Connection {
             self.output.clear();
             self.sent = 0;
         } else if self.sent > UNSENT_MAX {
-            // What is sent leaves the buffer now and then, so that a client that always lags does not make it grow.
+            // Removes sent bytes from time to time, so that the buffer does not grow for a client that always lags.
             self.output.drain(..self.sent);
             self.sent = 0;
         }
         Ok(())
     }
 
-    /// The same by the ring; what is large, and what no other reply of the round would go with, is sent here and now as far as the socket
-    /// takes it.
+    /// The same by the ring. A large reply, and a reply that no other one of the round would be sent with, is first written directly, as far
+    /// as the socket takes it.
     pub(super) fn send_by_ring(&mut self, desk: &mut Desk) -> io::Result<()> {
         let (Some(port), Some(ring)) = (&mut self.port, &mut desk.ring) else {
             return Ok(());

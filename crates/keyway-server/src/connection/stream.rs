@@ -70,7 +70,7 @@ impl event::Source for Stream {
     }
 }
 
-/// Reads a socket without waiting, whatever its mode.
+/// Reads a socket without waiting, even if the socket is blocking.
 pub(super) struct Reader(pub RawFd);
 
 impl Read for Reader {

@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
  *
- * Finding a key's hot copy, and judging whether it may be given out.
+ * Finding a key's hot copy, and deciding whether it may be sent.
  *
- * A copy may be given out if, at one instant after the request came, its stripe's word and the flush word were those that the
+ * A copy may be sent if, at one instant after the request arrived, its stripe's word and the flush word were those that the
  * server saw when it read the value, with equal halves: then no change of the key has begun since (docs/coherence.md). The
- * copy itself is read under `seq`, which is looked at again after everything was taken from it.
+ * copy itself is read under `seq`, which is read again after everything else has been read from the copy.
  */
 #ifndef KW_COPY_H
 #define KW_COPY_H
 
 #include "env.h"
 
-/* Compares 32 bytes of the key with the token at hand. */
+/* Compares 32 bytes of the key with the current token. */
 KW_CALLBACK long kw_compare_step(__u32 index, struct kw_context *context)
 {
 	struct kw_scratch *s = context->s;
@@ -37,7 +37,7 @@ KW_CALLBACK long kw_compare_step(__u32 index, struct kw_context *context)
 	return differs != 0;
 }
 
-/* The copy that the index has for the token at hand, or NULL. Its key is not compared yet. */
+/* The copy that the index has for the current token, or NULL. Its key is not compared yet. */
 KW_INLINE const struct kw_copy *kw_lookup(struct kw_scratch *s)
 {
 	const struct kw_bucket *bucket = kw_bucket(s->hash);
@@ -62,13 +62,13 @@ KW_INLINE const struct kw_copy *kw_lookup(struct kw_scratch *s)
 		return 0;
 	unit = place & 1023;
 	KW_OPAQUE(unit);
-	/* No copy begins so late that it would reach into the next page. */
+	/* Only copies that begin before this unit end within the page. */
 	if (unit > (KW_PAGE - KW_COPY_MAX) / KW_UNIT)
 		return 0;
 	return (const struct kw_copy *)(page + unit * KW_UNIT);
 }
 
-/* Whether `copy` is the token's, current and unexpired: KW_HIT, or why not. `seq` is the copy's number before. */
+/* Whether `copy` is the token's, current and unexpired: KW_HIT, or why not. `seq` is the copy's number, read before. */
 KW_INLINE enum kw_verdict kw_judge(struct kw_context *context, const struct kw_copy *copy, __u32 seq)
 {
 	struct kw_scratch *s = context->s;

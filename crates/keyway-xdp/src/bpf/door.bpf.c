@@ -2,29 +2,29 @@
  *
  * The kernel door: answers UDP requests for hot items before any socket sees them.
  *
- * `kw_tc` runs at TC ingress of an interface. It looks whether a packet is for the address and port that are served, copies it
- * to memory of this CPU, decides there, and only with a whole answer in hand touches the packet. Whatever is not fully
- * understood goes up as it came.
+ * `kw_tc` runs at TC ingress of an interface. It checks whether a packet is for the served address and port, copies it
+ * to memory of this CPU and decides there. It changes the packet only when the answer is complete. A packet that it does not
+ * fully understand is passed up unchanged.
  *
- * Where an answer goes is the network stack's to say, not the frame's: its sender can write any source into it. `kw_sent` runs
- * at TC egress, and notes by which interface, and to which link address, this host's own answers leave for each source. Only a
- * request that came by that interface is answered, and its answer goes to that link address. On `lo`, what comes was sent by
+ * The network stack decides where an answer goes, not the frame: its sender can write any source into it. `kw_sent` runs
+ * at TC egress, and records by which interface, and to which link address, this host's own answers leave for each source. Only a
+ * request that arrived by that interface is answered, and its answer goes to that link address. On `lo`, every packet was sent by
  * this host.
  *
- * Loops: an answer is no request (it begins with VALUE, VA or HD), so an answer that comes back here goes up.
+ * Loops: an answer is no request (it begins with VALUE, VA or HD), so an answer that comes back here is passed up.
  */
 #include "env.h"
 
 #include <linux/if_ether.h>
 #include <linux/pkt_cls.h>
 
-/* In a section of its own, which holds nothing else: the loader fills it as a whole. */
+/* In a section that holds nothing else: the loader fills it as a whole. */
 const volatile struct kw_config config SEC(".rodata.config") = {};
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(map_flags, BPF_F_MMAPABLE);
-	__uint(max_entries, 1); /* the loader says how many */
+	__uint(max_entries, 1); /* the loader sets the number */
 	__type(key, __u32);
 	__type(value, struct kw_bucket);
 } kw_index SEC(".maps");
@@ -75,7 +75,7 @@ struct kw_address {
 	__u32 words[4];
 };
 
-/* When a source's saved-up answers are all there again. */
+/* The time at which a source has all its saved-up answers again. */
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__uint(max_entries, 16384);
@@ -83,7 +83,7 @@ struct {
 	__type(value, __u64);
 } kw_sources SEC(".maps");
 
-/* Where this host sends what is for a target. */
+/* How this host sends to a target. */
 struct kw_path_key {
 	__u32 target[4];
 	__u32 interface;
@@ -91,7 +91,7 @@ struct kw_path_key {
 
 struct kw_path {
 	__u64 until_ns;
-	/* target and source of the frame, as it was sent */
+	/* destination and source of the frame, as it was sent */
 	__u8 link[12];
 	__u32 unused;
 };
@@ -103,8 +103,8 @@ struct {
 	__type(value, struct kw_path);
 } kw_paths SEC(".maps");
 
-/* How long a path is good for after the host has used it: then the next request goes up, and the answer shows whether the
- * path has changed. */
+/* How long a path stays valid after the host has used it. After that the next request is passed up, and the server's answer shows
+* whether the path has changed. */
 #define KW_PATH_NS 10000000000ull
 /* The number of `lo`, in every network namespace (Linux, LOOPBACK_IFINDEX). */
 #define KW_LOOPBACK 1
@@ -143,13 +143,13 @@ KW_INLINE __u64 kw_clock(void)
 	return bpf_ktime_get_ns();
 }
 
-/* bpf_csum_diff() takes at most 512 bytes at a time, in fours. */
+/* bpf_csum_diff() takes at most 512 bytes at a time, a multiple of 4. */
 KW_INLINE __u32 kw_sum(__u8 *from, __u32 len, __u32 sum)
 {
 	__u32 piece, end = len;
 	int i;
 
-	KW_OPAQUE(end); /* or clang takes the mask for redundant, and Linux 6.1 has lost the bound by now */
+	KW_OPAQUE(end); /* otherwise clang drops the mask, and Linux 6.1 has lost the bound by now */
 	*(__u32 *)(from + (end & (KW_BUFFER - 1))) = 0;
 #pragma clang loop unroll(full)
 	for (i = 0; i < 3; i++) {
@@ -166,7 +166,7 @@ KW_INLINE __u32 kw_sum(__u8 *from, __u32 len, __u32 sum)
 	return sum;
 }
 
-/* The generic cell rate algorithm (ITU-T I.371): one word a source. Two CPUs at once may let one answer too many through. */
+/* The generic cell rate algorithm (ITU-T I.371): one word per source. Two CPUs at once may allow one answer too many. */
 KW_INLINE int kw_is_over_rate(const __u32 source[4], __u64 now)
 {
 	struct kw_address key;
@@ -211,7 +211,7 @@ KW_INLINE int kw_link_differs(const __u8 *a, const __u8 *b)
 	return kw_quad(a) != kw_quad(b) || kw_quad(a + 4) != kw_quad(b + 4) || kw_quad(a + 8) != kw_quad(b + 8);
 }
 
-/* Whether a frame that lies between `data` and `data_end` is worth a copy: 4, 6, or 0. What is not ours must cost little. */
+/* Whether a frame between `data` and `data_end` is worth a copy: 4, 6, or 0. Packets for others must cost little. */
 KW_INLINE int kw_family(const __u8 *data, const __u8 *data_end)
 {
 	if (data + KW_FRAME4 > data_end)
@@ -239,7 +239,7 @@ KW_INLINE void kw_count(enum kw_verdict verdict)
 		++*count;
 }
 
-/* A function of its own, so that the verifier walks it once for each family and not for each path to it. */
+/* A separate function, so that the verifier checks it once for each family and not for each path to it. */
 static __noinline int kw_decide4(struct kw_scratch *s, __u32 len)
 {
 	return kw_decide(s, len, 0);
@@ -250,7 +250,7 @@ static __noinline int kw_decide6(struct kw_scratch *s, __u32 len)
 	return kw_decide(s, len, 1);
 }
 
-/* Longest frame that is copied: one byte more than can be a request, so that longer ones show. */
+/* Longest frame that is copied: one byte longer than any request, so that longer frames are recognised. */
 #define KW_FRAME_MAX (KW_FRAME6 + 8 + KW_PAYLOAD_MAX + 4)
 
 SEC("tc")
@@ -267,7 +267,7 @@ int kw_tc(struct __sk_buff *skb)
 	if (!s)
 		return TC_ACT_UNSPEC;
 	start = family == 4 ? KW_START4 : KW_START6;
-	/* One packet may be several datagrams that were sent together (UDP_SEGMENT): its headers do not tell. */
+	/* One packet may be several datagrams that were sent together (UDP_SEGMENT); its headers do not show it. */
 	if (skb->vlan_present || skb->gso_size || skb->pkt_type != 0 /* PACKET_HOST */ || len < KW_FRAME4 || len > KW_FRAME_MAX) {
 		kw_count(KW_ODD_PACKET);
 		return TC_ACT_UNSPEC;
@@ -285,7 +285,7 @@ int kw_tc(struct __sk_buff *skb)
 		kw_count(verdict);
 		return TC_ACT_UNSPEC;
 	}
-	/* No path may join this one before the answer is stored: Linux 6.1 would forget the bounds. */
+	/* No other path may join this one before the answer is stored: the verifier of Linux 6.1 would forget the bounds. */
 	reply_len = s->out_end - start;
 	KW_OPAQUE(reply_len);
 	if (reply_len < KW_FRAME4 || reply_len > KW_FRAME_MAX || bpf_skb_change_tail(skb, reply_len, 0)) {
@@ -299,7 +299,7 @@ int kw_tc(struct __sk_buff *skb)
 	return bpf_redirect(skb->ifindex, 0);
 }
 
-/* Tells `kw_tc` where answers go: sees what this host itself sends from the served address and port. Changes nothing. */
+/* Learns for `kw_tc` where answers go, from what this host itself sends from the served address and port. Changes no packet. */
 SEC("tc")
 int kw_sent(struct __sk_buff *skb)
 {
@@ -308,7 +308,7 @@ int kw_sent(struct __sk_buff *skb)
 	struct kw_path path = {}, *known;
 	__u64 now;
 
-	/* What is forwarded, or was answered by `kw_tc`, came by some interface. */
+	/* A packet that is forwarded, or that `kw_tc` has made from a request, arrived by some interface. */
 	if (skb->ingress_ifindex || skb->vlan_present || data + KW_FRAME4 > data_end)
 		return TC_ACT_UNSPEC;
 	if (kw_half(data + 12) == bpf_htons(ETH_P_IP)) {
@@ -329,7 +329,7 @@ int kw_sent(struct __sk_buff *skb)
 	now = kw_clock();
 	__builtin_memcpy(path.link, data, 12);
 	known = bpf_map_lookup_elem(&kw_paths, &key);
-	/* Not one update for each packet. */
+	/* Not one update per packet. */
 	if (known && known->until_ns > now + KW_PATH_NS / 2 && !kw_link_differs(known->link, path.link))
 		return TC_ACT_UNSPEC;
 	path.until_ns = now + KW_PATH_NS;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
  *
- * Where the program runs: in the kernel (BPF), or on the host, where tests and fuzzers call it. The rest of these headers is
- * the same in both worlds and uses only what stands here.
+ * The environment of the program: the kernel (BPF), or the host, where tests and fuzzers call it. The other headers are
+ * the same in both environments and use only what is declared here.
  *
- *     kw_loop     calls back up to n times, until the callback returns 1 (in BPF the verifier looks at the callback once)
+ *     kw_loop     calls back up to n times, until the callback returns 1 (in BPF the verifier checks the callback once)
  *     kw_move     copies between buffers that have been checked to be long enough
  *     kw_sum      adds 16-bit words, as the Internet checksum does
  *     kw_bucket, kw_page, kw_stripe, kw_control   the shared maps
@@ -22,7 +22,7 @@
 #include <bpf/bpf_endian.h>
 #include <bpf/bpf_helpers.h>
 #define KW_INLINE static __always_inline
-/* Keeps the compiler from dropping a bounds check that it knows to hold and the verifier does not. */
+/* Keeps the compiler from dropping a bounds check that the compiler can prove and the verifier cannot. */
 #define KW_OPAQUE(x) asm volatile("" : "+r"(x))
 
 #else
@@ -39,19 +39,19 @@
 
 #include "intf.h"
 
-/* Request and answer lie so that their payloads begin at the same place with IPv4 and with IPv6. */
+/* Request and answer are placed so that their payloads begin at the same offset with IPv4 and with IPv6. */
 #define KW_HEAD 72      /* of Ethernet 14, IPv6 40, UDP 8, frame 8, and 2 to spare */
 #define KW_UDP_AT 56
 #define KW_BUFFER 2048  /* more than KW_HEAD + KW_PAYLOAD_MAX; a power of two, so that a mask bounds an offset */
-#define KW_PAD 2048     /* what may be copied to the last offset */
+#define KW_PAD 2048     /* most bytes that may be copied to the last offset */
 
 /* Per-CPU memory of one packet. */
 struct kw_scratch {
 	__u8 in[KW_BUFFER + KW_PAD];
 	__u8 out[KW_BUFFER + KW_PAD];
-	/* of the request's payload: its end, without the line end; offsets into `in` */
+	/* end of the request's payload, without the line end; an offset into `in` */
 	__u32 end;
-	/* the token at hand */
+	/* the current token */
 	__u32 at;
 	__u32 token_end;
 	/* end of the answer in `out` */
@@ -60,14 +60,14 @@ struct kw_scratch {
 	__u64 acc[4];
 	__u64 now_s;
 	__u64 seed; /* of the region's hash */
-	__u64 seen; /* letters of `mg` that came */
+	__u64 seen; /* letters of `mg` that the request has */
 	__u32 verdict;
 	__u32 with_cas;
 	__u32 differs;
 	__u32 sum;
-	/* the interface that the packet came by */
+	/* the interface that the packet arrived by */
 	__u32 interface;
-	/* the answer's link addresses: whom it goes to, and whom it comes from */
+	/* the answer's link addresses: destination, then source */
 	__u8 link[12];
 };
 
@@ -101,19 +101,19 @@ static inline long kw_loop(__u32 n, kw_callback callback, struct kw_context *con
 
 #endif
 
-/* What the program is told once, before it is loaded. */
+/* The program's configuration, which is set before it is loaded. */
 struct kw_config {
-	/* buckets of the index, a power of two, less 1 */
+	/* the number of buckets of the index, a power of two, minus 1 */
 	__u32 bucket_mask;
 	__u32 pages;
-	/* the address that is served, in network byte order; 0: none of this family */
+	/* the served address, in network byte order; 0: none of this family */
 	__u32 address4;
 	__u32 address6[4];
 	/* in network byte order */
 	__u16 port;
 	__u16 allowed;
 	struct kw_network allow[KW_ALLOW_MAX];
-	/* a source gets an answer in so many ns, after so many ns of saved-up answers; 0: as many as it likes */
+	/* a source gets one answer per `answer_ns`, and may save up answers for `burst_ns`; 0: no limit */
 	__u64 answer_ns;
 	__u64 burst_ns;
 };
@@ -126,7 +126,7 @@ KW_INLINE __u64 kw_word(const void *at)
 	return word;
 }
 
-/* The shared maps, NULL where there is no such place: defined by the program, and by the host for itself. */
+/* The shared maps, NULL if there is no such entry: the program defines these, and the host has its own. */
 KW_INLINE const struct kw_bucket *kw_bucket(__u64 hash);
 KW_INLINE const __u8 *kw_page(__u32 page);
 KW_INLINE const __u64 *kw_stripe(__u32 stripe);
@@ -134,30 +134,30 @@ KW_INLINE const struct kw_control *kw_control(void);
 KW_INLINE const volatile struct kw_config *kw_config(void);
 /* Nanoseconds of CLOCK_MONOTONIC. */
 KW_INLINE __u64 kw_clock(void);
-/* Whether this source has had its share of answers; counts this one. */
+/* Whether this source has used up its rate; counts this answer. */
 KW_INLINE int kw_is_over_rate(const __u32 source[4], __u64 now);
-/* Whether an answer to this source leaves by the interface that the request came by; if so, its link addresses are in `s`. */
+/* Whether an answer to this source leaves by the interface that the request arrived by; if so, sets its link addresses in `s`. */
 KW_INLINE int kw_has_path(struct kw_scratch *s, const __u8 *frame, const __u32 source[4], __u64 now);
-/* Adds the 16-bit words of `len` bytes, up to KW_PAYLOAD_MAX and the headers; the last word is filled up with 0. */
+/* Adds the 16-bit words of `len` bytes, up to KW_PAYLOAD_MAX and the headers; the last word is padded with 0. */
 KW_INLINE __u32 kw_sum(__u8 *from, __u32 len, __u32 sum);
 
-/* Loads before it are done before loads after it. x86 keeps that order by itself, the compiler does not. */
+/* Loads before it are complete before loads after it. x86 keeps that order by itself, the compiler does not. */
 KW_INLINE void kw_read_barrier(void)
 {
 	asm volatile("" ::: "memory");
 }
 
-/* The link addresses of a frame, turned round. */
+/* The link addresses of a frame, swapped. */
 KW_INLINE void kw_turn_link(struct kw_scratch *s, const __u8 *frame)
 {
 	__builtin_memcpy(s->link, frame + 6, 6);
 	__builtin_memcpy(s->link + 6, frame, 6);
 }
 
-/* A hit that the server's clock hand will see. */
+/* Marks a hit, for the server's clock hand. */
 KW_INLINE void kw_mark(const struct kw_copy *copy)
 {
-	/* The one word of a copy that the program writes; a mark more or less does no harm. */
+	/* The only word of a copy that the program writes; a lost or extra mark does no harm. */
 	((struct kw_copy *)copy)->referenced = 1;
 }
 

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
  *
- * The region's hash of a key, from the same seed: NH, as `hash.rs` of keyway-region has it. Words of 8 bytes, each with a secret added to
+ * The region's hash of a key, with the same seed: NH, as in `hash.rs` of keyway-region. Words of 8 bytes, each with a secret added to
  * it, are multiplied in pairs; the sum, 128 bits, is folded to 64 by another product with secrets.
  *
- * The key stands in `in` and its length is at most 250; behind it is memory that may be read.
+ * The key is in `in` and has at most 250 bytes; the memory after it may be read.
  */
 #ifndef KW_HASH_H
 #define KW_HASH_H
@@ -20,7 +20,7 @@ KW_INLINE __u64 kw_secret(__u64 seed, __u64 number)
 	return z ^ z >> 31;
 }
 
-/* The upper half of a product: BPF multiplies to 64 bits only. */
+/* The upper half of a product: BPF multiplication gives 64 bits only. */
 KW_INLINE __u64 kw_upper(__u64 a, __u64 b)
 {
 	__u64 a0 = a & 0xFFFFFFFFull, a1 = a >> 32, b0 = b & 0xFFFFFFFFull, b1 = b >> 32;
@@ -42,7 +42,7 @@ KW_INLINE void kw_add_pair(struct kw_scratch *s, __u64 seed, __u32 pair, __u64 a
 	s->acc[1] += kw_upper(a, b) + (s->acc[0] < lower);
 }
 
-/* A pair of 16 bytes of the token at hand; the last one is its last 16 bytes. */
+/* One pair of words (16 bytes) of the current token; the last pair is its last 16 bytes. */
 KW_CALLBACK long kw_hash_pair(__u32 index, struct kw_context *context)
 {
 	struct kw_scratch *s = context->s;
@@ -56,7 +56,7 @@ KW_CALLBACK long kw_hash_pair(__u32 index, struct kw_context *context)
 	return 0;
 }
 
-/* Hashes the token at hand into `s->hash`. */
+/* Hashes the current token into `s->hash`. */
 KW_INLINE void kw_hash(struct kw_context *context, __u64 seed)
 {
 	struct kw_scratch *s = context->s;
@@ -77,7 +77,7 @@ KW_INLINE void kw_hash(struct kw_context *context, __u64 seed)
 			a = kw_word(first) & 0xFFFFFFFFull;
 			b = kw_word(s->in + KW_AT(s->token_end - 4)) & 0xFFFFFFFFull;
 		} else if (len > 0) {
-			/* Its bytes, and zeros. */
+			/* Its bytes, padded with zeros. */
 			a = kw_word(first) & ((1ull << 8 * len) - 1);
 		}
 		kw_add_pair(s, seed, 0, a, b);

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
  *
- * The program's headers on the host: the same reading, hashing and answering, over memory that a test lends. */
+ * The program's headers on the host: the same reading, hashing and answering, over memory that a test provides. */
 #include "env.h"
 
 #include <stddef.h>
 
-/* What the maps are in the kernel. */
+/* The counterparts of the kernel's maps. */
 struct kw_host {
 	const struct kw_bucket *index;
 	const __u8 *pages;
@@ -96,7 +96,7 @@ __u64 kw_host_hash(struct kw_scratch *s, __u64 seed, const __u8 *key, __u32 len)
 	return s->hash;
 }
 
-/* Decides on a frame, and points at its answer. */
+/* Decides on a frame, and returns where its answer is. */
 int kw_host_decide(const struct kw_host *with, struct kw_scratch *s, const __u8 *frame, __u32 len, int v6, const __u8 **answer,
 		   __u32 *answer_len)
 {

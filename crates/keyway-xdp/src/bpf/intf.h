@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
  *
- * What the kernel program and the server agree on: the hot copies, their index, the words that say whether a copy is current,
+ * What the kernel program and the server share: the hot copies, their index, the words that show whether a copy is current,
  * and the counters. Everything here is plain data of fixed size; offsets are asserted at the end and again in Rust.
  *
- * The server writes all of it but the counters and the reference marks; the program trusts nothing that it reads here beyond
- * what it checks, for whoever maps these pages can write them.
+ * The server writes all of it except the counters and the reference marks. The program trusts nothing here beyond what it
+ * checks, because every process that maps these pages can write them.
  */
 #ifndef KW_INTF_H
 #define KW_INTF_H
@@ -19,22 +19,22 @@
 /* Longest key (protocol.txt, "Keys"), and longest opaque that memcached takes, its letter not counted. */
 #define KW_KEY_MAX 250
 #define KW_OPAQUE_MAX 31
-/* Longest payload of a request that is looked at, and of an answer: memcached's datagrams have at most 1400 bytes, 8 of them
- * the frame header, and an answer of several datagrams is user space's. */
+/* Longest payload of a request that is examined, and of an answer: memcached's datagrams have at most 1400 bytes, 8 of them
+* the frame header. A request whose answer needs several datagrams is left to user space. */
 #define KW_PAYLOAD_MAX 1392
 /* Most keys in a request. */
 #define KW_KEYS_MAX 64
-/* Most words after the key of `mg`: one for each flag that is known. */
+/* Most words after the key of `mg`: one for each known flag. */
 #define KW_FLAGS_MAX 8
-/* Most networks that may ask. */
+/* Most networks of allowed sources. */
 #define KW_ALLOW_MAX 16
-/* Stripes of the hash space whose changes are counted: the top bits of a hash name one. */
+/* Stripes of the hash space whose changes are counted: the top bits of a hash are the stripe's number. */
 #define KW_STRIPE_BITS 12
 #define KW_STRIPES (1u << KW_STRIPE_BITS)
-/* The place of the word of `flush_all`, behind those of the stripes. */
+/* The index of the word of `flush_all`, after those of the stripes. */
 #define KW_FLUSH KW_STRIPES
 
-/* A slot of the index: the upper half of the hash, and where the copy is. 0: free.
+/* A slot of the index: the upper half of the hash, and the copy's place. 0: free.
  *
  *     63                32 31            10 9             0
  *     +-------------------+----------------+--------------+
@@ -45,12 +45,12 @@ struct kw_bucket {
 	__u64 slot[KW_SLOTS];
 };
 
-/* A hot copy. Its texts are what an answer is made of, so that the program formats no number but a TTL:
+/* A hot copy. Its texts are the parts of an answer, so the program formats no number except a TTL:
  *
  *     cas:  " <cas unique>"
  *     line: "VALUE <key> <flags> <bytes>\r\n<value>\r\n"
  *
- * `seq` is odd while the copy is written, and differs after.
+ * `seq` is odd while the copy is being written, and has another value afterwards.
  */
 struct kw_copy {
 	__u32 seq;
@@ -68,7 +68,7 @@ struct kw_copy {
 	__u8 size_len;
 	__u8 cas_len;
 	__u8 unused[2];
-	/* second of the region's clock at which a delayed flush_all begins; 0: there is none */
+	/* second of the region's clock at which a delayed flush_all begins; 0: none is scheduled */
 	__u32 flush_s;
 	char cas[24];
 	char line[];
@@ -76,38 +76,38 @@ struct kw_copy {
 #define KW_COPY_HEADER 64
 #define KW_LINE_KEY 6 /* of "VALUE " */
 
-/* What the server tells all the time. */
+/* Words that the server updates while it runs. */
 struct kw_control {
-	/* the program is silent from this instant of CLOCK_MONOTONIC on, ns: the server renews it */
+	/* the program answers nothing from this instant of CLOCK_MONOTONIC on, ns; the server renews it */
 	__u64 lease_ns;
 	/* the region's clock minus CLOCK_MONOTONIC, ns, modulo 2^64 */
 	__u64 clock_ns;
-	/* of the region's hash */
+	/* seed of the region's hash */
 	__u64 seed;
 	__u64 unused[5];
 };
 
-/* What became of a packet. Every one but a hit goes up, untouched. */
+/* The program's verdict on a packet. It passes up unchanged every packet but a hit. */
 enum kw_verdict {
 	KW_HIT,          /* answered here */
-	KW_NOT_OURS,     /* not to the address and port that are served; not counted */
-	KW_ODD_PACKET,   /* IP options, a fragment, a length or checksum that does not agree, a VLAN tag, too long,
+	KW_NOT_OURS,     /* not to the served address and port; not counted */
+	KW_ODD_PACKET,   /* IP options, a fragment, a wrong length or checksum, a VLAN tag, too long,
 	                  * not to this host's own link address, or several datagrams in one */
-	KW_FORBIDDEN,    /* from a source that may not ask */
-	KW_OVER_RATE,    /* from a source that asks too often */
+	KW_FORBIDDEN,    /* from a source that is not allowed */
+	KW_OVER_RATE,    /* from a source above its rate */
 	KW_SILENT,       /* the lease has run out */
 	KW_ODD_FRAME,    /* a part of a request, or reserved bytes that are not 0 */
-	KW_ODD_REQUEST,  /* no get, gets or mg as understood here */
+	KW_ODD_REQUEST,  /* not a get, gets or mg that the program understands */
 	KW_MISS,         /* a key without a hot copy */
-	KW_STALE,        /* a copy that a change has made void, or that is being written */
-	KW_EXPIRED,      /* a copy whose time is over */
+	KW_STALE,        /* a copy that a change has made stale, or that is being written */
+	KW_EXPIRED,      /* a copy that has expired */
 	KW_TOO_LONG,     /* more than one datagram */
-	KW_NO_ROOM,      /* the packet cannot be made long enough */
-	KW_NO_PATH,      /* from a source to which this host has sent nothing by this interface lately */
+	KW_NO_ROOM,      /* the packet cannot be extended */
+	KW_NO_PATH,      /* from a source to which this host has sent nothing through this interface lately */
 	KW_VERDICTS
 };
 
-/* One network that may ask, IPv4 addresses as ::ffff:a.b.c.d; in network byte order. */
+/* A network of allowed sources; IPv4 addresses as ::ffff:a.b.c.d, in network byte order. */
 struct kw_network {
 	__u32 address[4];
 	__u32 mask[4];

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
  *
- * Ethernet, IP and UDP: is the packet a sound request to the address that is served, and what are the headers of its answer?
+ * Ethernet, IP and UDP: is the packet a valid request to the served address, and what are the headers of its answer?
  *
- * Frame and headers stand in `in` so that the UDP header is at KW_UDP_AT and the payload at KW_HEAD, whatever the family.
+ * Frame and headers are placed in `in` so that the UDP header is at KW_UDP_AT and the payload at KW_HEAD, for both families.
  */
 #ifndef KW_PACKET_H
 #define KW_PACKET_H
@@ -40,7 +40,7 @@ KW_INLINE void kw_put_half(__u8 *at, __u16 half)
 	__builtin_memcpy(at, &half, 2);
 }
 
-/* The 16-bit one's complement sum of a 64-bit one. */
+/* Folds a 64-bit sum to 16 bits, in one's complement. */
 KW_INLINE __u16 kw_fold(__u64 sum)
 {
 	sum = (sum & 0xFFFFFFFF) + (sum >> 32);
@@ -76,13 +76,13 @@ KW_INLINE __u16 kw_ip4_sum(const __u8 *buffer)
 	return kw_fold(sum);
 }
 
-/* How the UDP checksum of the answer is to be left. */
+/* What to write as the answer's UDP checksum. */
 enum kw_checksum {
 	KW_CHECKSUM_BAD,
-	/* written in full */
+	/* the complete checksum */
 	KW_CHECKSUM_FULL,
 	/* the packet never left this machine, or its sender leaves the sum to hardware: the field has the pseudo header's sum only
-	 * (Linux: CHECKSUM_PARTIAL), and so has the answer's */
+	* (Linux: CHECKSUM_PARTIAL), and the answer's field gets the same */
 	KW_CHECKSUM_PARTIAL,
 };
 
@@ -92,12 +92,12 @@ KW_INLINE enum kw_checksum kw_check(struct kw_scratch *s, __u32 udp_len, int v6)
 	__u64 pseudo = kw_pseudo_sum(s->in, v6);
 	int is_full, is_partial;
 
-	/* RFC 768: no checksum was made. RFC 8200 has no such packets. */
+	/* RFC 768: the sender made no checksum. RFC 8200 does not allow such packets. */
 	if (!field)
 		return v6 ? KW_CHECKSUM_BAD : KW_CHECKSUM_FULL;
 	is_partial = field == kw_fold(pseudo);
 	is_full = kw_fold(pseudo + kw_sum(s->in + KW_UDP_AT, udp_len, 0)) == 0xFFFF;
-	/* A sum that is right as both is one packet in 65536: user space knows which. */
+	/* One packet in 65536 has a sum that is valid as both; user space can distinguish them. */
 	if (is_partial == is_full)
 		return KW_CHECKSUM_BAD;
 	return is_full ? KW_CHECKSUM_FULL : KW_CHECKSUM_PARTIAL;
@@ -137,7 +137,7 @@ KW_INLINE int kw_may_ask(const __u32 source[4])
 	return 0;
 }
 
-/* Whether the packet is one of IP, to the address and port that are served. */
+/* Whether the packet is IP, to the served address and port. */
 KW_INLINE int kw_is_ours(const struct kw_scratch *s, int v6)
 {
 	const volatile struct kw_config *config = kw_config();
@@ -152,8 +152,8 @@ KW_INLINE int kw_is_ours(const struct kw_scratch *s, int v6)
 	       kw_quad(target + 8) == config->address6[2] && kw_quad(target + 12) == config->address6[3];
 }
 
-/* Whether the IP header is one without options, of a whole packet, `frame_len` long or padded to it. Returns the UDP length
- * that it leaves room for, or 0. */
+/* Whether the IP header has no options and describes a whole packet, `frame_len` long or padded to it. Returns the UDP length
+* that it leaves room for, or 0. */
 KW_INLINE __u32 kw_open_ip(const struct kw_scratch *s, __u32 frame_len, int v6)
 {
 	__u32 len;
@@ -169,7 +169,7 @@ KW_INLINE __u32 kw_open_ip(const struct kw_scratch *s, __u32 frame_len, int v6)
 		const __u8 *ip = s->in + KW_IP4;
 
 		len = bpf_ntohs(kw_half(ip + 2));
-		/* No options; of the fragment word only "do not fragment" may be set. */
+		/* No options; in the fragment word only "do not fragment" may be set. */
 		if (ip[0] != 0x45 || (kw_half(ip + 6) & ~bpf_htons(0x4000) & 0xFFFF) || ip[9] != KW_PROTOCOL_UDP)
 			return 0;
 		if (len < 28 || 14 + len > frame_len || kw_ip4_sum(s->in) != 0xFFFF)
@@ -178,7 +178,7 @@ KW_INLINE __u32 kw_open_ip(const struct kw_scratch *s, __u32 frame_len, int v6)
 	}
 }
 
-/* Writes the answer's headers into `out`: the request's, turned round. */
+/* Writes the answer's headers into `out`: the request's, with source and destination swapped. */
 KW_INLINE void kw_head(struct kw_scratch *s, enum kw_checksum checksum, int v6)
 {
 	__u32 start = v6 ? KW_START6 : KW_START4;
@@ -226,8 +226,8 @@ KW_INLINE void kw_head(struct kw_scratch *s, enum kw_checksum checksum, int v6)
 	}
 }
 
-/* Decides on the frame of `frame_len` bytes in `in`. With KW_HIT its answer stands in `out`, from KW_START4 or KW_START6 up to
- * `out_end`. */
+/* Decides on the frame of `frame_len` bytes in `in`. With KW_HIT its answer is in `out`, from KW_START4 or KW_START6 up to
+* `out_end`. */
 KW_INLINE enum kw_verdict kw_decide(struct kw_scratch *s, __u32 frame_len, int v6)
 {
 	const struct kw_control *control = kw_control();

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
  *
- * The answer, put together in `out` behind room for the headers. Nothing of the packet is touched before it is whole. */
+ * The answer is built in `out`, after room for the headers. The packet is not changed before the answer is complete. */
 #ifndef KW_REPLY_H
 #define KW_REPLY_H
 
@@ -9,7 +9,7 @@
 #include "hash.h"
 #include "text.h"
 
-/* Appends `len` bytes; -1 if the answer becomes longer than a datagram. */
+/* Appends `len` bytes; -1 if the answer becomes longer than one datagram. */
 KW_INLINE int kw_append(struct kw_scratch *s, const void *from, __u32 len)
 {
 	__u32 end = s->out_end;
@@ -31,7 +31,7 @@ KW_INLINE int kw_append_line(struct kw_scratch *s, const struct kw_copy *copy, _
 	return kw_append(s, (const char *)copy + KW_COPY_HEADER + offset, len);
 }
 
-/* Appends the text of `copy`'s CAS unique, its first `skip` bytes left out. */
+/* Appends the text of `copy`'s CAS unique, without its first `skip` bytes. */
 KW_INLINE int kw_append_cas(struct kw_scratch *s, const struct kw_copy *copy, __u32 skip)
 {
 	__u32 len = copy->cas_len;
@@ -98,7 +98,7 @@ KW_CALLBACK long kw_get_step(__u32 index, struct kw_context *context)
 		return 1;
 	more = kw_next(s);
 	if (more)
-		s->verdict = KW_ODD_REQUEST; /* unless another step says better: there is one key too many */
+		s->verdict = KW_ODD_REQUEST; /* one key too many, unless a further step sets another verdict */
 	return more != 1;
 }
 
@@ -126,9 +126,9 @@ KW_INLINE int kw_append_ttl(struct kw_scratch *s, const struct kw_copy *copy)
 		kw_append_word(s, 0x312D7420ull /* " t-1" */, 4);
 		return 0;
 	}
-	/* The verdict of before stands for this second. */
+	/* The copy was found unexpired for this same second. */
 	ttl = copy->expires_s - (__u32)s->now_s;
-	/* Ten years are enough for a word of digits; the rest is user space's. */
+	/* Numbers up to 8 digits, three years, fit into a word; the rest is left to user space. */
 	if (ttl > 99999999)
 		return -1;
 #pragma clang loop unroll(full)
@@ -210,7 +210,7 @@ KW_CALLBACK long kw_flag_step(__u32 index, struct kw_context *context)
 	return more != 1;
 }
 
-/* Whether a word of `mg` that begins at `s->at` or later is "v": it decides how the answer begins. */
+/* Whether a word of `mg` that begins at `s->at` or later is "v": the answer's first word depends on it. */
 KW_CALLBACK long kw_value_step(__u32 index, struct kw_context *context)
 {
 	struct kw_scratch *s = context->s;
@@ -287,7 +287,7 @@ KW_INLINE enum kw_verdict kw_meta_get(struct kw_context *context)
 	return verdict;
 }
 
-/* Answers the request of `len` bytes that stands in `in`. */
+/* Answers the request of `len` bytes in `in`. */
 KW_INLINE enum kw_verdict kw_answer(struct kw_context *context, __u32 len)
 {
 	struct kw_scratch *s = context->s;

@@ -2,8 +2,8 @@
  *
  * Reading the request: one line of `get`, `gets` or `mg`, its words, and nothing else in the datagram.
  *
- * Words are separated by one space. Whatever memcached takes beyond that (runs of spaces, other control characters, flags
- * with arguments that it ignores) is user space's.
+ * Words are separated by one space. Everything else that memcached accepts (runs of spaces, other control characters, flags
+ * with arguments that it ignores) is left to user space.
  */
 #ifndef KW_TEXT_H
 #define KW_TEXT_H
@@ -46,7 +46,7 @@ KW_CALLBACK long kw_scan_step(__u32 index, struct kw_context *context)
 	return 0;
 }
 
-/* Finds the word that begins at `s->at`; 0 if it is one: of 1 to `len_max` bytes, ended by a space or by the line's end. */
+/* Finds the word that begins at `s->at`; 0 if it is a word of 1 to `len_max` bytes, ended by a space or by the line's end. */
 KW_INLINE int kw_token(struct kw_context *context, __u32 len_max)
 {
 	struct kw_scratch *s = context->s;
@@ -62,7 +62,7 @@ KW_INLINE int kw_token(struct kw_context *context, __u32 len_max)
 	return 0;
 }
 
-/* Goes on to the word after the one at hand; 1 if there is one, 0 at the line's end, -1 if nothing follows a space. */
+/* Moves to the word after the current one; 1 if there is one, 0 at the line's end, -1 if nothing follows a space. */
 KW_INLINE int kw_next(struct kw_scratch *s)
 {
 	if (s->token_end == s->end)
@@ -78,7 +78,7 @@ enum kw_command {
 	KW_MG,
 };
 
-/* Takes the line's end off a payload of `len` bytes, and the command off its front. */
+/* Removes the line's end from a payload of `len` bytes, and the command from its front. */
 KW_INLINE enum kw_command kw_command(struct kw_scratch *s, __u32 len)
 {
 	__u64 word = kw_word(s->in + KW_HEAD);
