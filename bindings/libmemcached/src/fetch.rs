@@ -129,7 +129,7 @@ impl Drop for Block {
 ///
 /// # Safety
 ///
-/// The handle is ours, and as long as the block is; the key has so many bytes.
+/// The handle is ours, and as long as the block is; the key has the given number of bytes.
 #[inline]
 unsafe fn get(st: *mut memcached_st, handle: &mut Handle, key: *const c_char, length: usize) -> Result<Block, c_int> {
     // SAFETY: guaranteed by the caller.
@@ -249,7 +249,7 @@ unsafe fn made_good(
 ///
 /// # Safety
 ///
-/// The handle is ours; there are so many keys, of these lengths.
+/// The handle is ours; there are the given number of keys, of these lengths.
 unsafe fn ask(st: *mut memcached_st, keys: *const *const c_char, lengths: *const usize, count: usize) -> Option<c_int> {
     // SAFETY: guaranteed by the caller.
     unsafe {
@@ -383,7 +383,7 @@ unsafe fn next(st: *mut memcached_st, into: *mut memcached_result_st, code: *mut
 ///
 /// # Safety
 ///
-/// The handle is ours; there are so many callbacks.
+/// The handle is ours; there are the given number of callbacks.
 unsafe fn call(st: *mut memcached_st, callbacks: *const ExecuteFn, context: *mut c_void, count: u32) -> c_int {
     let (mut code, mut failed) = (rc::NOTFOUND, false);
     // SAFETY: guaranteed by the caller; a callback may have handed the handle over.

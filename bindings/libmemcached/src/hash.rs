@@ -60,7 +60,7 @@ unsafe extern "C" fn function<const HASH: u32>(key: *const c_char, length: usize
 
 /// # Safety
 ///
-/// The key is NULL or has so many bytes.
+/// The key is NULL or has the given number of bytes.
 unsafe fn bytes<'a>(key: *const c_char, length: usize) -> &'a [u8] {
     if key.is_null() || length == 0 {
         return &[];

@@ -17,7 +17,7 @@ use std::ffi::{c_char, c_int};
 ///
 /// # Safety
 ///
-/// The handle is ours; the key is NULL or has so many bytes.
+/// The handle is ours; the key is NULL or has the given number of bytes.
 #[inline]
 pub(crate) unsafe fn check_key(st: *const memcached_st, key: *const c_char, length: usize) -> Result<(), c_int> {
     if key.is_null() || length == 0 || length >= MAX_KEY {
@@ -72,7 +72,7 @@ impl Undone {
 ///
 /// # Safety
 ///
-/// The handle is ours; the key has so many bytes.
+/// The handle is ours; the key has the given number of bytes.
 #[inline]
 unsafe fn work<R>(
     st: *mut memcached_st,
@@ -142,7 +142,7 @@ pub(crate) fn unreachable(st: *const memcached_st, error: &LocalError) -> c_int 
 ///
 /// # Safety
 ///
-/// The pointer is NULL, or leads to so many bytes.
+/// The pointer is NULL, or refers to the given number of bytes.
 #[inline]
 unsafe fn value<'a>(value: *const c_char, length: usize) -> &'a [u8] {
     if value.is_null() || length == 0 {

@@ -154,8 +154,8 @@ mod tests {
         assert!(kept.get().is_some());
         let number = kept.file.as_raw_fd();
         assert!(number >= STREAMS);
-        // The program closes a descriptor that is not its own, and gets the number for a file of its own. SAFETY: the
-        // test acts as a program that uses descriptor numbers freely.
+        // The program closes a descriptor that is not its own, and gets the number for a file of its own.
+        // SAFETY: the test acts as a program that uses descriptor numbers freely.
         let again = unsafe { nix::unistd::dup2_raw(&other, number) }.unwrap();
         let _ = again.into_raw_fd();
         assert!(kept.get().is_none());

@@ -128,8 +128,8 @@ impl Mapping {
             is_persistent,
             is_read_only: !prot.contains(ProtFlags::PROT_WRITE),
         };
-        // A forked child must neither hold the lock nor write as its parent does, so it gets no mapping at all. SAFETY:
-        // advice about our own mapping.
+        // A forked child must neither hold the lock nor write as its parent does, so it gets no mapping at all.
+        // SAFETY: advice about our own mapping.
         unsafe { madvise(base, len, MmapAdvise::MADV_DONTFORK) }?;
         // Otherwise a core dump of this process would contain all of the cache, if the file has no name (core(5)).
         // SAFETY: as above.

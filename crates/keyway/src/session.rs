@@ -1,4 +1,5 @@
-//! A thread's verbs: executed by the thread in the region, or for a process that may only read.
+//! A thread's verbs. The thread executes them in the region; if its process may only read, or has found no free slot, the
+//! server executes the writes.
 
 use crate::clock;
 use crate::peer::Peer;

@@ -58,7 +58,7 @@ struct Member {
     id: u64,
     seat: Seat,
     thread: Thread,
-    /// another thread has its number by now
+    /// another thread has its number now, so the thread has ended
     has_ended: bool,
 }
 
