@@ -287,7 +287,7 @@ fn close_files(needs: &Needs) -> Result<bool, String> {
     Ok(status.ruleset != RulesetStatus::NotEnforced)
 }
 
-/// One filter that permits the calls that are needed and refuses all others (EPERM), and one that is applied before it.
+/// One filter that permits the calls that are needed and refuses all others (EPERM), and one that is installed before it.
 /// The earlier filter makes the newer call that starts a thread look unknown. The C library then uses an older call,
 /// whose flags a filter can see.
 fn filters(needs: &Needs) -> Result<[seccompiler::BpfProgram; 2], String> {
