@@ -1,5 +1,5 @@
-//! Behaviours and callbacks of a handle. They are the fields of its structure; what only a network has is kept and told, and changes
-//! nothing, unless the program asks to be strict (KEYWAY_LIBMEMCACHED_STRICT): then setting it is refused.
+//! Behaviours and callbacks of a handle. They are the fields of its structure. Settings that only a network has are
+//! stored and returned, and change nothing. If KEYWAY_LIBMEMCACHED_STRICT is set, setting them is refused instead.
 //!
 //! # Safety
 //!
@@ -37,7 +37,7 @@ behaviors! {
     TCP_KEEPIDLE = 33; LOAD_FROM_FILE = 34; REMOVE_FAILED_SERVERS = 35; DEAD_TIMEOUT = 36; SERVER_TIMEOUT_LIMIT = 37;
 }
 
-/// Behaviours that mean nothing on a region.
+/// Behaviours that have no meaning on a region.
 const NETWORK_ONLY: &[u32] = &[
     NO_BLOCK,
     TCP_NODELAY,
@@ -247,7 +247,7 @@ fn current(st: &memcached_st, handle: &Handle, behavior: u32) -> u64 {
         CONNECT_TIMEOUT => signed(st.connect_timeout),
         RETRY_TIMEOUT => signed(st.retry_timeout),
         DEAD_TIMEOUT => signed(st.dead_timeout),
-        // A default is the system's; there is no socket to ask.
+        // The default is the system's; there is no socket to ask for it.
         SOCKET_SEND_SIZE => signed(st.send_size.max(0)),
         SOCKET_RECV_SIZE => signed(st.recv_size.max(0)),
         DISTRIBUTION => u64::from(st.distribution),
@@ -284,7 +284,7 @@ handle_functions! {
     fn memcached_behavior_set_distribution_hash(st: *mut memcached_st, hash: u32) -> c_int = rc::INVALID_ARGUMENTS;
         Some(set_distribution_hash(st, &mut *st, handle::of(st), hash))
 
-    // The key's hash, as libmemcached tells it here.
+    // The key's hash, as libmemcached reports it here.
     fn memcached_behavior_get_distribution_hash(st: *mut memcached_st) -> u32 = hash::MAX;
         Some(low(current(&*st, handle::of(st), HASH)))
 
@@ -330,7 +330,7 @@ handle_functions! {
 
     fn memcached_get_hashkit(st: *const memcached_st) -> *const hashkit_st = std::ptr::null(); Some(&raw const (*st).hashkit)
 
-    // No server is ever ejected.
+    // This library never ejects a server.
     fn memcached_autoeject(st: *mut memcached_st) -> () = (); {
         let _ = st;
         Some(())
@@ -356,7 +356,7 @@ plain_functions! {
 ///
 /// The handle is ours; the data is what the callback's kind says.
 unsafe fn set_callback(st: *mut memcached_st, callback: u32, data: *const c_void) -> c_int {
-    // SAFETY: the caller's word; a function's address, or NULL for none.
+    // SAFETY: guaranteed by the caller; a function's address, or NULL for none.
     unsafe {
         match callback {
             0 => {
@@ -390,7 +390,7 @@ unsafe fn set_callback(st: *mut memcached_st, callback: u32, data: *const c_void
     rc::SUCCESS
 }
 
-/// What stands before every key of the handle.
+/// The prefix that comes before every key of the handle.
 pub(crate) fn set_namespace(st: *mut memcached_st, namespace: Option<&CStr>) -> c_int {
     let Some(handle) = handle::ours(st) else {
         return rc::INVALID_ARGUMENTS;

@@ -1,12 +1,14 @@
 //! Which servers are this host's Keyway, and where their region is.
 //!
-//! A server that is named by loopback or by a Unix socket is asked once (`version`, `stats settings`). A Keyway tells which region it
-//! has (`keyway_region`: device and inode), and where that can be had: the path of its region socket (`keyway_region_socket`), or
-//! the region's file (`memory_file`). What is opened there must be that region, and belong to this process's user, to root, or to a user
-//! that KEYWAY_LIBMEMCACHED_OWNERS lists: any user of this host can listen on a port and say such things. `keyway:PATH` names a region,
-//! or a region socket, itself. What was found is shared by all handles of the process.
+//! A server that is named by loopback or by a Unix socket is asked once (`version`, `stats settings`). A Keyway server
+//! reports which region it has (`keyway_region`: device and inode), and where to open it: the path of its region socket
+//! (`keyway_region_socket`), or the region's file (`memory_file`). What is opened there must be that region. It must
+//! belong to this process's user, to root, or to a user that KEYWAY_LIBMEMCACHED_OWNERS lists, because any user of this
+//! host can listen on a port and send such answers. `keyway:PATH` names a region, or a region socket, directly. All
+//! handles of the process share what was found.
 //!
-//! A region is looked after once a second by those who use it: if its file or socket has been replaced, the server is asked again.
+//! The handles that use a region check it once a second: if its file or socket has been replaced, the server is asked
+//! again.
 
 use keyway::{Cache, OpenError, Options, Owners, Place};
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
@@ -19,22 +21,23 @@ use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-/// What names a place itself.
+/// The prefix of a name that is itself a place.
 const PREFIX: &str = "keyway:";
-/// A Keyway on this host answers at once.
+/// How long an answer may take. A Keyway on this host answers at once.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// How long a server that is no Keyway is not asked again.
+/// How long a server that is not a Keyway is not asked again.
 const STRANGER: Duration = Duration::from_secs(5);
-/// How long somebody else's look at a server is waited for. A child that was forked in the middle of one waits in vain.
+/// How long to wait while another thread asks a server. In a child that was forked during that time, the wait is in vain.
 const LOOK: Duration = Duration::from_secs(10);
 /// Longest answer that is read.
 const ANSWER_MAX: u64 = 1 << 20;
-/// Lists the users, by number (`id -u NAME`) and separated by commas, whose regions are used when a server tells of them.
+/// The variable that lists users by number (`id -u NAME`), separated by commas. Their regions are used if a server
+/// reports one.
 const OWNERS: &str = "KEYWAY_LIBMEMCACHED_OWNERS";
-/// What is told as the version where no server tells it: the protocol's, as Keyway speaks it.
+/// The version to report if no server reports one: that of the protocol, as Keyway speaks it.
 const VERSION: [u8; 3] = [1, 6, 45];
 
-/// Why a region that is there is left to its server.
+/// Why an existing region is used through its server only.
 const SHUT_OUT: &str = "it answers from the kernel, and what this program changes in its region cannot be counted for it; start it with \
                         --region-socket to have the region used directly";
 
@@ -47,7 +50,7 @@ pub(crate) enum Target {
 }
 
 impl Target {
-    /// `None`: it may be anywhere.
+    /// `None`: it may be on any host.
     pub(crate) fn of(hostname: &str, port: u16) -> Option<Self> {
         if let Some(place) = hostname.strip_prefix(PREFIX) {
             return Some(Self::Place(place.into()));
@@ -66,7 +69,7 @@ impl Target {
         here.then(|| Self::Tcp(addresses.into_iter().map(|address| SocketAddr::new(address, port)).collect()))
     }
 
-    /// A conversation with the server. `None`: there is none to talk to.
+    /// A connection to the server. `None`: there is no server.
     fn connect(&self) -> Option<std::io::Result<Box<dyn Talk>>> {
         match self {
             Self::Place(_) => None,
@@ -93,7 +96,8 @@ impl Target {
         }
     }
 
-    /// Says something to the server: its lines, up to and without the first that ends an answer. `None`: there is no server.
+    /// Sends a request to the server. Returns the lines up to the first that ends an answer, without that line. `None`:
+    /// there is no server.
     pub(crate) fn ask(&self, request: &str) -> Option<std::io::Result<Vec<String>>> {
         Some(self.connect()?.and_then(|mut stream| {
             stream.write_all(request.as_bytes())?;
@@ -119,24 +123,24 @@ impl Target {
 trait Talk: Read + Write {}
 impl<T: Read + Write> Talk for T {}
 
-/// What is known of a server besides its region.
+/// What is known of a server in addition to its region.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Facts {
     pub(crate) version: [u8; 3],
     pub(crate) may_flush: bool,
 }
 
-/// What a server turned out to be.
+/// The result of asking a server.
 pub(crate) enum Look {
     /// its region is open
     Region(Open),
-    /// it is no Keyway, or its region cannot be had: it is a server like others
+    /// it is not a Keyway, or its region cannot be opened: it is treated like any other server
     Stranger,
-    /// nobody is there
+    /// no server is there
     Nobody(i32),
 }
 
-/// Nobody is there: the system's error.
+/// No server is there: the system's error.
 pub(crate) struct Nobody(pub(crate) i32);
 
 /// An open region.
@@ -150,25 +154,26 @@ pub(crate) struct Open {
     stamp: Stamp,
 }
 
-/// A server that this process has asked about.
+/// A server that this process has asked.
 pub(crate) struct Entry {
     target: Target,
     state: Mutex<State>,
-    /// rises when its region is not the one it was. PAIRS: Release and Acquire, though what it announces lies behind the lock.
+    /// incremented when its region is replaced by another one. PAIRS: Release and Acquire, though the lock protects what
+    /// it announces.
     generation: AtomicU64,
-    /// why it is a stranger has been said. PAIRS: nothing.
+    /// the message that explains why it is a stranger was printed. PAIRS: nothing.
     said: AtomicBool,
 }
 
 enum State {
     Unknown,
-    /// its region is there: not opened before somebody needs it
+    /// it has a region, which is opened only when a handle needs it
     Found(PathBuf, Option<(u64, u64)>, Facts),
     Region(Open),
     Stranger(Instant),
 }
 
-/// Tells whether a file or socket is still the one it was.
+/// Identifies a file or socket, to find out whether it was replaced.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Stamp {
     device: u64,
@@ -177,7 +182,7 @@ struct Stamp {
 }
 
 impl Stamp {
-    /// What is at this path; all zeros: nothing. A region's file changes all the time, a socket never.
+    /// What is at this path; all zeros: nothing. A region's file changes all the time, a socket never changes.
     fn of(path: &Path) -> Self {
         use std::os::unix::fs::FileTypeExt;
         match std::fs::metadata(path) {
@@ -211,7 +216,7 @@ pub(crate) fn entry(target: &Target) -> Option<&'static Entry> {
     Some(entry)
 }
 
-/// Locks, unless somebody holds the lock who is not coming back.
+/// Locks, unless a thread that never unlocks it holds the lock.
 fn patient<T>(lock: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
     let begun = Instant::now();
     loop {
@@ -225,7 +230,7 @@ fn patient<T>(lock: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
 }
 
 impl Entry {
-    /// Nothing is known of the server yet.
+    /// A server of which nothing is known yet.
     pub(crate) fn new(target: Target) -> Self {
         Self {
             target,
@@ -244,7 +249,7 @@ impl Entry {
         self.generation.load(Acquire)
     }
 
-    /// Whether the server has a region for us, as far as it is known; otherwise asks it. Nothing is opened.
+    /// Whether the server has a region for us, as far as is known; otherwise asks it. Opens nothing.
     pub(crate) fn has_region(&self) -> Result<bool, Nobody> {
         let Some(mut state) = patient(&self.state) else {
             return Ok(false);
@@ -269,7 +274,7 @@ impl Entry {
         }
     }
 
-    /// Whether the region is still the server's; if not, what the server is now.
+    /// Checks whether the region is still the server's. If it is not, finds out what the server is now.
     pub(crate) fn look_again(&self) {
         let Some(mut state) = patient(&self.state) else { return };
         let State::Region(open) = &*state else { return };
@@ -280,7 +285,7 @@ impl Entry {
         let (identity, old) = (open.identity, open.clone());
         match self.find_and_open(&mut state) {
             Look::Region(new) if new.identity == identity => {
-                // The server was restarted on the same region: whoever uses it goes on with what is open.
+                // The server was restarted on the same region: its users continue with the open cache.
                 new.cache.leave();
                 let (place, stamp) = (new.place, new.stamp);
                 *state = State::Region(Open { place, stamp, ..old });
@@ -288,12 +293,12 @@ impl Entry {
             Look::Region(_) | Look::Stranger => {
                 self.generation.fetch_add(1, Release);
             }
-            // Its region is there without it.
+            // The region remains usable without its server.
             Look::Nobody(_) => {}
         }
     }
 
-    /// The server answers from the kernel, and its region is not for this program to change.
+    /// The server answers from the kernel, and this program must not change its region.
     pub(crate) fn shut_out(&self) {
         let Some(mut state) = patient(&self.state) else { return };
         if matches!(&*state, State::Region(open) if open.cache.is_shut_out()) {
@@ -337,7 +342,7 @@ impl Entry {
                     place.display()
                 )
             }
-            // A place that is named itself has no server to go to: it can be read, at least.
+            // A place that is named directly has no server to fall back to. Its region can at least be read.
             Ok((cache, ..)) if !is_named && cache.is_shut_out() => {
                 cache.leave();
                 SHUT_OUT.to_owned()
@@ -359,7 +364,7 @@ impl Entry {
         Look::Stranger
     }
 
-    /// Its handles are the real library's; why, is said once.
+    /// The real library gets the server's handles. The reason is printed once.
     fn stranger(&self, state: &mut State, why: Option<&str>) {
         if let Some(why) = why
             && !self.said.swap(true, Relaxed)
@@ -383,18 +388,18 @@ impl std::fmt::Display for Target {
     }
 }
 
-/// A line for whoever runs the program, unless KEYWAY_LIBMEMCACHED_QUIET is set.
+/// Prints a line for the user who runs the program, unless KEYWAY_LIBMEMCACHED_QUIET is set.
 pub(crate) fn say(text: &str) {
     if std::env::var_os("KEYWAY_LIBMEMCACHED_QUIET").is_none() {
-        // A closed standard error is no reason to fail.
+        // If standard error is closed, this is not a failure.
         let _ = writeln!(std::io::stderr(), "keyway (libmemcached): {text}");
     }
 }
 
 enum Probe {
-    /// the region, or its socket; and which region it must be
+    /// the region, or its socket, and which region it must be
     Place(PathBuf, Option<(u64, u64)>, Facts),
-    /// a Keyway that has its region to itself
+    /// a Keyway that does not share its region
     Keyway,
     Stranger,
     Nobody(i32),
@@ -435,13 +440,13 @@ fn probe(target: &Target) -> Probe {
     }
 }
 
-/// Three numbers, as libmemcached reads them.
+/// Three numbers, parsed as libmemcached does.
 fn version(text: &str) -> Option<[u8; 3]> {
     let mut numbers = text.split(['.', '-', '_', ' ']).map_while(|number| number.parse().ok());
     Some([numbers.next()?, numbers.next()?, numbers.next().unwrap_or(0)])
 }
 
-/// Opens what is there. Makes a region only if the program itself has named a file, and it is not there.
+/// Opens the region at the place. Makes a region only if the program itself has named a file, and the file is absent.
 fn open(place: &Path, is_named: bool) -> Result<(Cache, (u64, u64), Stamp), String> {
     let failed = |error: &dyn std::fmt::Display| error.to_string();
     let mut options = Options {
@@ -464,14 +469,14 @@ fn open(place: &Path, is_named: bool) -> Result<(Cache, (u64, u64), Stamp), Stri
         ),
         error => failed(&error),
     })?;
-    // Whoever cannot have a session cannot use it.
+    // A process that cannot get a session cannot use the region.
     cache.with_session(|_, _| ()).map_err(|error| failed(&error))?;
     let stamp = Stamp::of(place);
     let identity = cache.identity().map_err(|error| failed(&error))?;
     Ok((cache, identity, stamp))
 }
 
-/// The users that are trusted besides this process's own and root.
+/// The users that are trusted in addition to this process's own user and root.
 fn trusted() -> Result<Vec<u32>, String> {
     let listed = std::env::var(OWNERS).unwrap_or_default();
     let numbers = listed.split(',').map(str::trim).filter(|name| !name.is_empty());

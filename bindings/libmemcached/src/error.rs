@@ -1,4 +1,4 @@
-//! What went wrong last, as libmemcached tells it: a code, an errno and a message that stay until the handle's next query.
+//! The last failure, as libmemcached reports it: a code, an errno and a message that stay until the handle's next query.
 //!
 //! # Safety
 //!
@@ -12,7 +12,7 @@ use crate::types::*;
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::io::Write;
 
-/// A failure that is more than an answer.
+/// A failure that is not only an answer.
 #[derive(Clone, Debug)]
 pub(crate) struct Failed {
     pub(crate) code: c_int,
@@ -20,7 +20,7 @@ pub(crate) struct Failed {
     pub(crate) message: CString,
 }
 
-/// Keeps a failure, if it is more than an answer; the code.
+/// Keeps a failure, if it is not only an answer. Returns the code.
 pub(crate) fn set(st: *const memcached_st, code: c_int, why: &str) -> c_int {
     if rc::is_fatal(code) {
         keep(st, code, 0, why);
@@ -28,7 +28,7 @@ pub(crate) fn set(st: *const memcached_st, code: c_int, why: &str) -> c_int {
     code
 }
 
-/// Keeps what the server would have said.
+/// Keeps what the server would have answered.
 pub(crate) fn set_client_error(st: *const memcached_st, why: &str) -> c_int {
     let message = CString::new(format!("({st:p}) {why}")).unwrap_or_default();
     let failed = Failed {
@@ -40,7 +40,7 @@ pub(crate) fn set_client_error(st: *const memcached_st, why: &str) -> c_int {
     rc::CLIENT_ERROR
 }
 
-/// Keeps a failure of the system.
+/// Keeps a system error.
 pub(crate) fn set_errno(st: *const memcached_st, code: c_int, errno: c_int) -> c_int {
     keep(st, code, errno, "");
     code
@@ -64,7 +64,7 @@ fn keep(st: *const memcached_st, code: c_int, errno: c_int, why: &str) {
 
 fn remember(st: *const memcached_st, failed: Failed) {
     let Some(handle) = handle::ours(st) else { return };
-    // What went wrong at a server stays known of it until the next such thing.
+    // Such a failure is kept in the servers' instances until the next one of this kind.
     if matches!(
         failed.code,
         rc::CONNECTION_FAILURE | rc::SERVER_TEMPORARILY_DISABLED | rc::CLIENT_ERROR | rc::SERVER_ERROR | rc::UNKNOWN_READ_FAILURE
@@ -76,7 +76,7 @@ fn remember(st: *const memcached_st, failed: Failed) {
     handle.error = Some(failed);
 }
 
-/// A new query: what went wrong before is forgotten.
+/// A new query: forgets the previous failure.
 #[cold]
 pub(crate) fn clear(handle: &mut Handle) {
     handle.error = None;
@@ -102,7 +102,7 @@ handle_functions! {
     fn memcached_error_print(st: *const memcached_st) -> () = (); {
         if let Some(failed) = &handle::of(st).error {
             let text = rc::text(failed.code).to_string_lossy();
-            // A closed standard error is no reason to fail.
+            // If standard error is closed, this is not a failure.
             let _ = writeln!(std::io::stderr(), "\t{text} {}", failed.message.to_string_lossy());
         }
         Some(())

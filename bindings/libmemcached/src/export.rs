@@ -1,9 +1,11 @@
-//! How a function is exported: no panic crosses the boundary, and a handle that is not the region's goes to the real library.
+//! How a function is exported: no panic crosses the boundary, and a call on a handle that does not use the region goes to
+//! the real library.
 //!
 //! # Safety
 //!
-//! Every exported function takes its caller's word, as libmemcached's headers give it: pointers are NULL where that is allowed, or
-//! lead to what they say; a handle is used by one thread at a time; lengths are those of what they belong to.
+//! The caller of every exported function guarantees what libmemcached's headers require: pointers are NULL where that is
+//! allowed, or refer to what they are declared as; a handle is used by one thread at a time; a length belongs to its
+//! data.
 #![allow(unsafe_code, reason = "the C ABI; contract above")]
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -14,9 +16,9 @@ pub(crate) fn guard<R>(work: impl FnOnce() -> R, instead: impl FnOnce() -> R) ->
     catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|_| instead())
 }
 
-/// Functions of a handle. The body gives `Some` of what is returned, or `None`: the handle is the real library's (by now), which
-/// is called with the same arguments. What stands behind `=` is returned where there is neither: the handle is NULL, or somebody's
-/// whom nobody here knows.
+/// Functions of a handle. The body returns `Some` with the return value, or `None` if the handle is the real library's
+/// (by now). That library is then called with the same arguments. The expression after `=` is returned if neither is
+/// possible: the handle is NULL, or belongs to a library that is not installed here.
 macro_rules! handle_functions {
     ($($(#[$meta:meta])* fn $name:ident($ptr:ident: $ty:ty $(, $arg:ident: $t:ty)* $(,)?) -> $ret:ty = $absent:expr; $body:expr)*) => {$(
         $(#[$meta])*
@@ -24,7 +26,7 @@ macro_rules! handle_functions {
         #[allow(unused_unsafe, reason = "some answers are only numbers")]
         pub unsafe extern "C" fn $name($ptr: $ty $(, $arg: $t)*) -> $ret {
             static REAL: $crate::real::Symbol = $crate::real::Symbol::new(concat!(stringify!($name), "\0"));
-            // SAFETY: the caller's word (module `export`); the real library's function has the type of its header.
+            // SAFETY: guaranteed by the caller (module `export`); the real library's function has the type of its header.
             $crate::export::guard(|| unsafe {
                 if $ptr.is_null() {
                     return $absent;
@@ -47,7 +49,7 @@ macro_rules! handle_functions {
     )*};
 }
 
-/// Functions that need no handle, or judge for themselves.
+/// Functions that need no handle, or check it themselves.
 macro_rules! plain_functions {
     ($($(#[$meta:meta])* fn $name:ident($($arg:ident: $t:ty),* $(,)?) -> $ret:ty = $absent:expr; $body:expr)*) => {$(
         $(#[$meta])*
@@ -55,7 +57,7 @@ macro_rules! plain_functions {
         #[allow(unused_unsafe, reason = "some answers are only numbers")]
         pub unsafe extern "C" fn $name($($arg: $t),*) -> $ret {
             $crate::export::guard(
-                // SAFETY: the caller's word (module `export`).
+                // SAFETY: guaranteed by the caller (module `export`).
                 || unsafe { $body },
                 // SAFETY: as above.
                 || unsafe { $absent },

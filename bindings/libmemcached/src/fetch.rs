@@ -1,7 +1,7 @@
 //! Getting items: one at a time, or many that are fetched afterwards.
 //!
-//! `memcached_mget` gets everything at once, as the server would have when the request came; what the program has not fetched yet
-//! waits in the handle ([`Pending`]).
+//! `memcached_mget` gets all items at once, as a server would have when the request came. Items that the program has not
+//! fetched yet wait in the handle ([`Pending`]).
 //!
 //! # Safety
 //!
@@ -21,11 +21,11 @@ use std::mem::MaybeUninit;
 /// Items that were got and not fetched yet.
 #[derive(Default)]
 pub(crate) struct Pending {
-    /// keys and values, one behind the other
+    /// keys and values, one after the other
     bytes: Vec<u8>,
     items: Vec<Got>,
     next: usize,
-    /// something was asked for, and its end has not been told yet
+    /// items were requested, and the end of them has not been reported yet
     asked: bool,
 }
 
@@ -58,12 +58,12 @@ fn how(st: &memcached_st) -> Get {
     }
 }
 
-/// A block of the handle's memory for a value, and two zero bytes behind it, as libmemcached's values have.
+/// A block of the handle's memory for a value, with two zero bytes after it, as libmemcached's values have.
 struct Block {
     st: *const memcached_st,
-    /// NULL for an empty value, as libmemcached gives it, and where there is no memory
+    /// NULL for an empty value, as in libmemcached, and if there is no memory
     block: *mut c_char,
-    /// of the value
+    /// length of the value
     len: usize,
     flags: u32,
 }
@@ -81,7 +81,7 @@ impl Block {
         }
     }
 
-    /// The block, which now is the caller's, with the value in it.
+    /// The block with the value in it. It belongs to the caller now.
     fn finish(&mut self) -> *mut c_char {
         std::mem::replace(&mut self.block, std::ptr::null_mut())
     }
@@ -93,7 +93,8 @@ impl Target for Block {
         self.flags = item.flags;
         if self.block.is_null() || self.len != item.value_len {
             self.len = item.value_len;
-            // SAFETY: `new`'s caller's word, and what is freed comes from there; there is room for the value and two bytes more.
+            // SAFETY: guaranteed by `new`'s caller; what is freed comes from there; there is space for the value and two
+            // bytes more.
             unsafe {
                 handle::free_block(self.st, self.finish().cast());
                 if self.len > 0 {
@@ -112,14 +113,14 @@ impl Target for Block {
         if self.block.is_null() {
             return &mut [];
         }
-        // SAFETY: the block has so many bytes, and is nobody else's.
+        // SAFETY: the block has this many bytes, and no other code uses it.
         unsafe { std::slice::from_raw_parts_mut(self.block.cast(), self.len) }
     }
 }
 
 impl Drop for Block {
     fn drop(&mut self) {
-        // SAFETY: `new`'s caller's word; it comes from there, or is NULL.
+        // SAFETY: guaranteed by `new`'s caller; the block comes from there, or is NULL.
         unsafe { handle::free_block(self.st, self.block.cast()) };
     }
 }
@@ -128,10 +129,10 @@ impl Drop for Block {
 ///
 /// # Safety
 ///
-/// The handle is ours, and as long as the block is; the key has so many bytes.
+/// The handle is ours, and as long as the block is; the key has the given number of bytes.
 #[inline]
 unsafe fn get(st: *mut memcached_st, handle: &mut Handle, key: *const c_char, length: usize) -> Result<Block, c_int> {
-    // SAFETY: the caller's word.
+    // SAFETY: guaranteed by the caller.
     let (key, mut block) = unsafe {
         store::check_key(st, key, length)?;
         (std::slice::from_raw_parts(key.cast::<u8>(), length), Block::new(st))
@@ -167,7 +168,7 @@ unsafe fn get_one(
     flags: *mut u32,
     code: *mut c_int,
 ) -> Option<*mut c_char> {
-    // SAFETY: the caller's word.
+    // SAFETY: guaranteed by the caller.
     unsafe {
         let got = match handle::enter(st) {
             Way::Here(handle) => {
@@ -208,7 +209,7 @@ unsafe fn get_one(
     }
 }
 
-/// Lets the program's function make the value that is missing, and stores it.
+/// Calls the program's function that makes a missing value, and stores the value.
 ///
 /// # Safety
 ///
@@ -223,7 +224,7 @@ unsafe fn made_good(
     flags: *mut u32,
     code: *mut c_int,
 ) -> *mut c_char {
-    // SAFETY: the caller's word; the result lives until it is freed here.
+    // SAFETY: guaranteed by the caller; the result lives until it is freed here.
     unsafe {
         let mut made = std::mem::MaybeUninit::<memcached_result_st>::uninit();
         let made = result::memcached_result_create(st, made.as_mut_ptr());
@@ -248,9 +249,9 @@ unsafe fn made_good(
 ///
 /// # Safety
 ///
-/// The handle is ours; there are so many keys, of these lengths.
+/// The handle is ours; there are the given number of keys, of these lengths.
 unsafe fn ask(st: *mut memcached_st, keys: *const *const c_char, lengths: *const usize, count: usize) -> Option<c_int> {
-    // SAFETY: the caller's word.
+    // SAFETY: guaranteed by the caller.
     unsafe {
         let handle = match handle::enter(st) {
             Way::Here(handle) => handle,
@@ -326,13 +327,13 @@ impl Pending {
     }
 }
 
-/// The next item, into a result; NULL and a code if there is none.
+/// Puts the next item into a result; NULL and a code if there is none.
 ///
 /// # Safety
 ///
 /// The handle is ours; the result is NULL or one.
 unsafe fn next(st: *mut memcached_st, into: *mut memcached_result_st, code: *mut c_int) -> *mut memcached_result_st {
-    // SAFETY: the caller's word.
+    // SAFETY: guaranteed by the caller.
     unsafe {
         let handle = handle::of(st);
         let into = if into.is_null() {
@@ -377,14 +378,15 @@ unsafe fn next(st: *mut memcached_st, into: *mut memcached_result_st, code: *mut
     }
 }
 
-/// Calls the program's functions for each item that waits; one that fails keeps the later ones from its item.
+/// Calls the program's functions for each waiting item. If one function fails for an item, the later ones are not called
+/// for it.
 ///
 /// # Safety
 ///
-/// The handle is ours; there are so many callbacks.
+/// The handle is ours; there are the given number of callbacks.
 unsafe fn call(st: *mut memcached_st, callbacks: *const ExecuteFn, context: *mut c_void, count: u32) -> c_int {
     let (mut code, mut failed) = (rc::NOTFOUND, false);
-    // SAFETY: the caller's word; a callback may have handed the handle over.
+    // SAFETY: guaranteed by the caller; a callback may have handed the handle over.
     unsafe {
         while handle::is_ours(st) {
             let item = next(st, &raw mut (*st).result, &raw mut code);
@@ -420,7 +422,7 @@ unsafe fn ask_and_call(
     context: *mut c_void,
     count: u32,
 ) -> Option<c_int> {
-    // SAFETY: the caller's word.
+    // SAFETY: guaranteed by the caller.
     unsafe {
         if !(*st).is(Flag::BinaryProtocol) {
             return match handle::way(st) {
@@ -497,7 +499,7 @@ handle_functions! {
 ///
 /// The places are NULL or can be written.
 unsafe fn nothing(value_length: *mut usize, code: *mut c_int) -> *mut c_char {
-    // SAFETY: the caller's word.
+    // SAFETY: guaranteed by the caller.
     unsafe {
         put(value_length, 0);
         put(code, rc::INVALID_ARGUMENTS);

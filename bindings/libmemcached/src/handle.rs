@@ -1,13 +1,14 @@
-//! A handle's life: created, cloned, freed; and which way its calls go, into the region or to the real library.
+//! The life of a handle: it is created, cloned and freed. This module also decides where its calls go: into the region or
+//! to the real library.
 //!
-//! A handle is this library's own until its first call that needs a server. If all its servers are this host's Keyway, and lead to
-//! one region, it stays so, and calls are functions on the region. If not, the real library makes a handle of its own in the same
-//! memory, with the same settings, and has it from then on.
+//! A handle is this library's own until its first call that needs a server. If all its servers are this host's Keyway,
+//! and lead to one region, it stays this library's, and calls are functions on the region. If not, the real library makes
+//! a handle of its own in the same memory, with the same settings, and owns it from then on.
 //!
 //! # Safety
 //!
-//! A handle is used by one thread at a time. What hangs on it is made by [`create`] and freed once, by `free` or [`hand_over`].
-//! References to it are not kept while a program's own functions are called.
+//! A handle is used by one thread at a time. The data attached to it is made by [`create`] and freed once, by `free` or
+//! [`hand_over`]. No reference to it is kept while a program's own functions are called.
 #![allow(unsafe_code, reason = "a C structure that is shared with the program; contract above")]
 
 use crate::discover::{self, Entry, Look, Open, Target};
@@ -22,31 +23,31 @@ use crate::server::Instance;
 use crate::types::*;
 use std::ffi::{CString, c_char, c_int, c_void};
 
-/// Its address says that a handle is this library's.
+/// Its address marks a handle as this library's.
 static OURS: u8 = 0;
 
-/// What hangs on a handle of ours.
+/// The data attached to a handle of ours.
 pub(crate) struct Handle {
     /// its region, once it is known that it has one
     pub(crate) open: Option<Open>,
-    /// servers asked about
+    /// servers that were asked
     entries: Vec<&'static Entry>,
-    /// second of the last look whether the region is still theirs
+    /// second of the last check whether the region is still theirs
     looked_s: i64,
-    /// nobody is there: asked again then
+    /// no server is there: the servers are asked again at this second
     down_until_s: i64,
     pub(crate) servers: Vec<Instance>,
-    /// before each key
+    /// comes before each key
     pub(crate) namespace: Option<CString>,
-    /// where namespace and key are put together
+    /// the buffer in which namespace and key are joined
     pub(crate) key: Vec<u8>,
     pub(crate) pending: Pending,
-    /// something stands in the handle's own result
+    /// the handle's own result is in use
     pub(crate) result_used: bool,
     pub(crate) error: Option<Failed>,
     pub(crate) hash: u32,
     pub(crate) distribution_hash: u32,
-    /// a hash of the program's own
+    /// a hash function of the program's own
     pub(crate) kit: Option<hashkit_st>,
     pub(crate) sasl: Option<(CString, CString)>,
     pub(crate) buckets: Option<Buckets>,
@@ -61,47 +62,47 @@ pub(crate) struct Buckets {
     pub(crate) replicas: u32,
 }
 
-/// Which way a call goes.
+/// Where a call goes.
 pub(crate) enum Way {
     /// into the region
     Here(&'static mut Handle),
     /// to the real library
     Away,
-    /// nowhere: this is returned
+    /// nowhere: this code is returned
     Stuck(c_int),
 }
 
 #[inline]
 pub(crate) fn is_ours(st: *const memcached_st) -> bool {
-    // SAFETY: a handle, by the caller's word.
+    // SAFETY: the caller guarantees that it is a handle.
     std::ptr::eq(unsafe { (*st).virtual_bucket }, (&raw const OURS).cast())
 }
 
-/// What hangs on a handle.
+/// The data attached to a handle.
 ///
 /// # Safety
 ///
 /// The handle is ours.
 #[inline]
 pub(crate) unsafe fn of(st: *const memcached_st) -> &'static mut Handle {
-    // SAFETY: the caller's word; made by `create`.
+    // SAFETY: guaranteed by the caller; made by `create`.
     unsafe { &mut *(*st).ketama.continuum.cast::<Handle>() }
 }
 
-/// What hangs on a handle, if it is ours.
+/// The data attached to a handle, if the handle is ours.
 pub(crate) fn ours(st: *const memcached_st) -> Option<&'static mut Handle> {
-    // SAFETY: asked before.
+    // SAFETY: checked before.
     (!st.is_null() && is_ours(st)).then(|| unsafe { of(st) })
 }
 
-/// Begins a call that needs servers, and says which way it goes.
+/// Begins a call that needs servers, and decides where it goes.
 ///
 /// # Safety
 ///
 /// The handle is ours.
 #[inline]
 pub(crate) unsafe fn enter(st: *mut memcached_st) -> Way {
-    // SAFETY: the caller's word.
+    // SAFETY: guaranteed by the caller.
     unsafe {
         (*st).query_id += 1;
         way(st)
@@ -115,7 +116,7 @@ pub(crate) unsafe fn enter(st: *mut memcached_st) -> Way {
 /// The handle is ours.
 #[inline]
 pub(crate) unsafe fn way(st: *mut memcached_st) -> Way {
-    // SAFETY: the caller's word.
+    // SAFETY: guaranteed by the caller.
     let handle = unsafe { of(st) };
     if handle.servers.is_empty() {
         return Way::Stuck(error::set(st, rc::NO_SERVERS, ""));
@@ -124,22 +125,22 @@ pub(crate) unsafe fn way(st: *mut memcached_st) -> Way {
         error::clear(handle);
     }
     if handle.result_used {
-        // SAFETY: the caller's word.
+        // SAFETY: guaranteed by the caller.
         unsafe { result::reset(&raw mut (*st).result) };
         handle.result_used = false;
     }
     if handle.open.is_some() && handle.looked_s == monotonic_s() {
         return Way::Here(handle);
     }
-    // SAFETY: the caller's word.
+    // SAFETY: guaranteed by the caller.
     unsafe { find_way(st) }
 }
 
-/// Seconds of a clock that costs no system call.
+/// Seconds of a clock that needs no system call.
 #[inline]
 fn monotonic_s() -> i64 {
     let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: room for the answer.
+    // SAFETY: there is space for the answer.
     unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC_COARSE, &raw mut now) };
     now.tv_sec
 }
@@ -149,7 +150,7 @@ fn monotonic_s() -> i64 {
 /// The handle is ours, and has servers.
 #[cold]
 unsafe fn find_way(st: *mut memcached_st) -> Way {
-    // SAFETY: the caller's word.
+    // SAFETY: guaranteed by the caller.
     let handle = unsafe { of(st) };
     let now_s = monotonic_s();
     if let Some(open) = &handle.open {
@@ -172,12 +173,12 @@ unsafe fn find_way(st: *mut memcached_st) -> Way {
             Way::Here(handle)
         }
         Found::Nobody(errno) => {
-            // SAFETY: the caller's word.
+            // SAFETY: guaranteed by the caller.
             handle.down_until_s = now_s + i64::from(unsafe { (*st).retry_timeout });
             Way::Stuck(error::set_errno(st, rc::CONNECTION_FAILURE, errno))
         }
         Found::Other if real::is_there() => {
-            // SAFETY: the caller's word.
+            // SAFETY: guaranteed by the caller.
             unsafe { hand_over(st) };
             Way::Away
         }
@@ -190,15 +191,15 @@ unsafe fn find_way(st: *mut memcached_st) -> Way {
     }
 }
 
-/// The region is not for this program to change, because a server answers from the kernel: the handle becomes the real library's, if that
-/// is there and every server has a socket of its own. Whether it has.
+/// A server answers from the kernel, so this program must not change the region. The handle becomes the real library's,
+/// if that library is installed and every server has a socket of its own. Returns whether it has.
 ///
 /// # Safety
 ///
 /// The handle is ours.
 #[cold]
 pub(crate) unsafe fn shut_out(st: *mut memcached_st) -> bool {
-    // SAFETY: the caller's word.
+    // SAFETY: guaranteed by the caller.
     let handle = unsafe { of(st) };
     let by_socket = !handle.entries.iter().any(|entry| matches!(entry.target(), Target::Place(_)));
     if !by_socket || !real::is_there() {
@@ -208,18 +209,18 @@ pub(crate) unsafe fn shut_out(st: *mut memcached_st) -> bool {
     if let Some(open) = handle.open.take() {
         open.cache.leave();
     }
-    // SAFETY: the caller's word.
+    // SAFETY: guaranteed by the caller.
     unsafe { hand_over(st) };
     true
 }
 
-/// What the servers of a handle come to.
+/// The result of asking all servers of a handle.
 enum Found {
     /// one region
     Region(Open),
     /// anything else
     Other,
-    /// nobody is there
+    /// no server is there
     Nobody(i32),
 }
 
@@ -230,7 +231,7 @@ impl Handle {
 
     fn look(&mut self, st: *const memcached_st) -> Found {
         self.entries.clear();
-        // SAFETY: the handle that this hangs on.
+        // SAFETY: the handle that this data is attached to.
         let udp = unsafe { (*st).is(Flag::UseUdp) };
         if udp || std::env::var_os("KEYWAY_LIBMEMCACHED").is_some_and(|v| v == "off") {
             return Found::Other;
@@ -274,16 +275,16 @@ impl Handle {
         region.map_or(Found::Other, Found::Region)
     }
 
-    /// The server behind an instance.
+    /// The server of an instance.
     pub(crate) fn target(&self, position: usize) -> Option<Target> {
         self.entries.get(position).map(|entry| entry.target().clone())
     }
 
-    /// Forgets which way calls go: the servers have changed.
+    /// Forgets where calls go, because the servers have changed.
     pub(crate) fn servers_changed(&mut self, st: *mut memcached_st) {
         self.open = None;
         self.down_until_s = 0;
-        // SAFETY: the handle that this hangs on.
+        // SAFETY: the handle that this data is attached to.
         unsafe {
             (*st).number_of_hosts = u32::try_from(self.servers.len()).unwrap_or(u32::MAX);
             (*st).servers = self.servers.as_mut_ptr().cast();
@@ -318,7 +319,8 @@ unsafe fn create(st: *mut memcached_st, allocated: bool) {
         buckets: None,
         filename: None,
     });
-    // SAFETY: the caller's word; all zeros are valid for every field but the allocators, which are set before anybody looks.
+    // SAFETY: guaranteed by the caller; all zeros are valid for every field but the allocators, which are set before any
+    // code reads them.
     unsafe {
         st.cast::<u8>().write_bytes(0, size_of::<memcached_st>());
         (&raw mut (*st).allocators).write(DEFAULT_ALLOCATORS);
@@ -345,13 +347,13 @@ unsafe fn create(st: *mut memcached_st, allocated: bool) {
     }
 }
 
-/// Frees what hangs on a handle, and not the handle.
+/// Frees the data attached to a handle, but not the handle.
 ///
 /// # Safety
 ///
 /// The handle is ours, and is not used as one of ours again.
 unsafe fn empty(st: *mut memcached_st) -> Box<Handle> {
-    // SAFETY: the caller's word; made by `create`.
+    // SAFETY: guaranteed by the caller; made by `create`.
     unsafe {
         result::free_value(&raw mut (*st).result);
         (*st).virtual_bucket = std::ptr::null();
@@ -361,11 +363,11 @@ unsafe fn empty(st: *mut memcached_st) -> Box<Handle> {
     }
 }
 
-/// Makes the handle the real library's: one of its own in the same memory, with the same settings.
+/// Makes the handle the real library's, which creates one of its own in the same memory, with the same settings.
 ///
 /// # Safety
 ///
-/// The handle is ours; the real library is there.
+/// The handle is ours; the real library is installed.
 unsafe fn hand_over(st: *mut memcached_st) {
     macro_rules! real {
         ($name:ident($($t:ty),*) -> $ret:ty; $($arg:expr),*) => {{
@@ -376,7 +378,7 @@ unsafe fn hand_over(st: *mut memcached_st) {
             })
         }};
     }
-    // SAFETY: the caller's word; each function has the type of its header.
+    // SAFETY: guaranteed by the caller; each function has the type of its header.
     unsafe {
         let handle = empty(st);
         let old = std::ptr::read(st);
@@ -453,11 +455,11 @@ unsafe fn hand_over(st: *mut memcached_st) {
 // ---- memory
 
 unsafe extern "C" fn default_malloc(_: *const memcached_st, size: usize, _: *mut c_void) -> *mut c_void {
-    // SAFETY: any size may be asked for.
+    // SAFETY: any size may be requested.
     unsafe { libc::malloc(size) }
 }
 unsafe extern "C" fn default_free(_: *const memcached_st, block: *mut c_void, _: *mut c_void) {
-    // SAFETY: the caller's word: from malloc.
+    // SAFETY: the caller guarantees that it comes from malloc.
     unsafe { libc::free(block) };
 }
 unsafe extern "C" fn default_realloc(_: *const memcached_st, block: *mut c_void, size: usize, _: *mut c_void) -> *mut c_void {
@@ -465,7 +467,7 @@ unsafe extern "C" fn default_realloc(_: *const memcached_st, block: *mut c_void,
     unsafe { libc::realloc(block, size) }
 }
 unsafe extern "C" fn default_calloc(_: *const memcached_st, count: usize, size: usize, _: *mut c_void) -> *mut c_void {
-    // SAFETY: any size may be asked for.
+    // SAFETY: any size may be requested.
     unsafe { libc::calloc(count, size) }
 }
 
@@ -477,13 +479,13 @@ const DEFAULT_ALLOCATORS: memcached_allocator_t = memcached_allocator_t {
     context: std::ptr::null_mut(),
 };
 
-/// Memory as the handle's program wants it; NULL is no handle.
+/// Allocates memory with the functions that the handle's program has set. NULL stands for no handle.
 ///
 /// # Safety
 ///
 /// The handle is NULL or one.
 pub(crate) unsafe fn malloc(st: *const memcached_st, size: usize) -> *mut c_void {
-    // SAFETY: the caller's word.
+    // SAFETY: guaranteed by the caller.
     unsafe {
         match st.as_ref() {
             Some(st) => (st.allocators.malloc)(st, size, st.allocators.context),
@@ -496,7 +498,7 @@ pub(crate) unsafe fn malloc(st: *const memcached_st, size: usize) -> *mut c_void
 ///
 /// As [`malloc`]; the block is NULL, or comes from there.
 pub(crate) unsafe fn realloc(st: *const memcached_st, block: *mut c_void, size: usize) -> *mut c_void {
-    // SAFETY: the caller's word.
+    // SAFETY: guaranteed by the caller.
     unsafe {
         match st.as_ref() {
             Some(st) => (st.allocators.realloc)(st, block, size, st.allocators.context),
@@ -512,7 +514,7 @@ pub(crate) unsafe fn free_block(st: *const memcached_st, block: *mut c_void) {
     if block.is_null() {
         return;
     }
-    // SAFETY: the caller's word.
+    // SAFETY: guaranteed by the caller.
     unsafe {
         match st.as_ref() {
             Some(st) => (st.allocators.free)(st, block, st.allocators.context),
@@ -521,9 +523,9 @@ pub(crate) unsafe fn free_block(st: *const memcached_st, block: *mut c_void) {
     }
 }
 
-/// A copy of no handle's, with two zero bytes after it, as libmemcached's values have.
+/// A copy in memory that belongs to no handle, with two zero bytes after it, as libmemcached's values have.
 pub(crate) fn copied(bytes: &[u8]) -> *mut c_char {
-    // SAFETY: there is room for the bytes and two more.
+    // SAFETY: there is space for the bytes and two more.
     unsafe {
         let block = libc::malloc(bytes.len() + 2).cast::<u8>();
         if !block.is_null() {
@@ -538,7 +540,7 @@ pub(crate) fn copied(bytes: &[u8]) -> *mut c_char {
 // ---- exported
 
 plain_functions! {
-    /// Tells a copy of this library from the real one.
+    /// Distinguishes a copy of this library from the real one.
     fn keyway_libmemcached() -> *const c_char = c"".as_ptr(); c"keyway".as_ptr()
 
     fn memcached_create(st: *mut memcached_st) -> *mut memcached_st = std::ptr::null_mut(); {
@@ -595,7 +597,7 @@ plain_functions! {
     }
 }
 
-/// What a clone has of its source, as libmemcached copies it.
+/// Copies the settings that libmemcached copies to a clone.
 fn copy_settings(new: &mut memcached_st, old: &memcached_st) {
     new.flags = old.flags;
     new.distribution = old.distribution;
@@ -691,7 +693,7 @@ handle_functions! {
     fn memcached_get_memory_allocators_context(st: *const memcached_st) -> *mut c_void = std::ptr::null_mut();
         Some((*st).allocators.context)
 
-    // Nothing is sent, so nothing is waiting to be sent.
+    // Nothing is buffered, so there is nothing to send.
     fn memcached_quit(st: *mut memcached_st) -> () = (); {
         (*st).query_id += 1;
         of(st).pending.clear();
@@ -705,7 +707,7 @@ handle_functions! {
 
     fn memcached_set_encoding_key(st: *mut memcached_st, key: *const c_char, length: usize) -> c_int = rc::INVALID_ARGUMENTS; {
         if key.is_null() {
-            // It has none: with one it is the real library's.
+            // It has no encryption key: a handle with one is the real library's.
             return rc::SUCCESS;
         }
         if !real::is_there() {
@@ -716,8 +718,8 @@ handle_functions! {
             open.cache.leave();
         }
         hand_over(st);
-        // The real library is called with the caller's own pointer: it makes its key of 32 bytes from there, whatever the length says, so no
-        // copy of the key encodes as the key does.
+        // The real library is called with the caller's own pointer. It makes its key of 32 bytes from there, whatever the
+        // length is, so no copy of the key would encode as the key does.
         let _ = length;
         None
     }
@@ -754,7 +756,7 @@ handle_functions! {
 #[inline]
 pub(crate) unsafe fn put<T>(place: *mut T, value: T) {
     if !place.is_null() {
-        // SAFETY: the caller's word.
+        // SAFETY: guaranteed by the caller.
         unsafe { place.write(value) };
     }
 }

@@ -1,11 +1,12 @@
-//! libmemcached's hashes: which of a handle's servers a key belongs to. On one region it makes no difference, but programs ask.
+//! libmemcached's hashes: which of a handle's servers a key belongs to. On one region it makes no difference, but
+//! programs ask for it.
 //!
-//! The algorithms are public ones (Bob Jenkins' one-at-a-time and lookup3, FNV-1 and FNV-1a, CRC-32, MD5, Austin Appleby's
-//! MurmurHash2 and 3); what libmemcached takes of them, and where it takes a byte for signed, is told by `tests/hash.c`.
+//! The algorithms are public (Bob Jenkins' one-at-a-time and lookup3, FNV-1 and FNV-1a, CRC-32, MD5, Austin Appleby's
+//! MurmurHash2 and 3). `tests/hash.c` shows what libmemcached uses of them, and where it treats a byte as signed.
 //!
 //! # Safety
 //!
-//! Functions that C calls take its word for a key's bytes.
+//! For functions that C calls, the caller guarantees that a key has the given length.
 #![allow(unsafe_code, reason = "C function pointers; contract above")]
 
 use crate::export::{handle_functions, plain_functions};
@@ -18,12 +19,12 @@ pub(crate) const CUSTOM: u32 = 11;
 pub(crate) const MAX: u32 = 12;
 const HSIEH: u32 = 7;
 
-/// Whether a handle may have it. Hsieh's is left out of libmemcached's usual builds too.
+/// Whether a handle may use this hash. libmemcached's usual builds do not have Hsieh's hash either.
 pub(crate) fn is_known(hash: u32) -> bool {
     hash < CUSTOM && hash != HSIEH
 }
 
-/// The structure that programs may look at.
+/// The structure that programs may read.
 pub(crate) fn kit(base: u32, distribution: u32) -> hashkit_st {
     let one = |hash: u32| hashkit_function_st {
         function: Some(FUNCTIONS.get(hash as usize).copied().unwrap_or(function::<0>)),
@@ -53,18 +54,18 @@ const FUNCTIONS: [HashFn; 11] = [
 ];
 
 unsafe extern "C" fn function<const HASH: u32>(key: *const c_char, length: usize, _: *mut c_void) -> u32 {
-    // SAFETY: the caller's word.
+    // SAFETY: guaranteed by the caller.
     value(unsafe { bytes(key, length) }, HASH)
 }
 
 /// # Safety
 ///
-/// The key is NULL or has so many bytes.
+/// The key is NULL or has the given number of bytes.
 unsafe fn bytes<'a>(key: *const c_char, length: usize) -> &'a [u8] {
     if key.is_null() || length == 0 {
         return &[];
     }
-    // SAFETY: the caller's word.
+    // SAFETY: guaranteed by the caller.
     unsafe { std::slice::from_raw_parts(key.cast(), length) }
 }
 
@@ -87,7 +88,7 @@ pub(crate) fn server(st: &memcached_st, handle: &Handle, key: &[u8]) -> u32 {
         .kit
         .and_then(|kit| Some((kit.base_hash.function?, kit.base_hash.context)))
     {
-        // SAFETY: the program's own function, called as it asked.
+        // SAFETY: the program's own function, called as the program requested.
         Some((function, context)) => unsafe { function(key.as_ptr().cast(), key.len(), context) },
         None => value(key, handle.hash),
     };
@@ -100,7 +101,7 @@ pub(crate) fn server(st: &memcached_st, handle: &Handle, key: &[u8]) -> u32 {
     }
 }
 
-/// A key's hash; 1 where there is no such hash.
+/// A key's hash; 1 if there is no such hash.
 fn value(key: &[u8], hash: u32) -> u32 {
     match hash {
         0 => one_at_a_time(key),
@@ -117,7 +118,7 @@ fn value(key: &[u8], hash: u32) -> u32 {
     }
 }
 
-/// A byte as C's `char` on x86-64 widens.
+/// A byte, widened as a C `char` on x86-64.
 fn widened(byte: u8) -> u32 {
     i32::from(byte.cast_signed()).cast_unsigned()
 }

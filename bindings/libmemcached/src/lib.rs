@@ -1,9 +1,9 @@
-//! Keyway for programs that know libmemcached: a `libmemcached.so.11` that runs on the region.
+//! Keyway for programs that use libmemcached: a `libmemcached.so.11` that works on the region.
 //!
-//! An unmodified program uses it by LD_PRELOAD, or because it stands where the real library stood. Handles whose servers are all
-//! this host's Keyway are functions on its region; every other handle is the real library's, if one is installed
-//! ([`handle`], [`discover`]). What libmemcached's functions mean is told by libmemcached; where this library differs,
-//! `docs/library.md` says so.
+//! An unmodified program uses it by LD_PRELOAD, or because it is installed in place of the real library. For handles
+//! whose servers are all this host's Keyway, calls are functions on its region. Every other handle is the real library's,
+//! if one is installed ([`handle`], [`discover`]). libmemcached's documentation describes the functions;
+//! `docs/library.md` lists where this library differs.
 //!
 //! # Safety
 //!
@@ -34,6 +34,6 @@ mod types;
 
 #[allow(unsafe_code, reason = "a list that the loader reads")]
 mod start {
-    // What runs when the library is loaded: nothing, unless `keyway exec` has asked for it.
+    // The code that runs when the library is loaded. It does nothing unless `keyway exec` has requested it.
     keyway_harden::hardened_at_start!();
 }

@@ -13,7 +13,7 @@ use crate::server::{self, Instance};
 use crate::types::*;
 use std::ffi::{CString, c_char, c_int};
 
-/// Options with a number, and what they set.
+/// Options with a number, and the behaviours that they set.
 const NUMBERS: &[(&str, u32)] = &[
     ("--REMOVE-FAILED-SERVERS=", behavior::REMOVE_FAILED_SERVERS),
     ("--CONNECT-TIMEOUT=", behavior::CONNECT_TIMEOUT),
@@ -29,7 +29,7 @@ const NUMBERS: &[(&str, u32)] = &[
     ("--SOCKET-SEND-SIZE=", behavior::SOCKET_SEND_SIZE),
 ];
 
-/// Options without a value, and what they set to true.
+/// Options without a value, and the behaviours that they set to true.
 const SWITCHES: &[(&str, u32)] = &[
     ("--BINARY-PROTOCOL", behavior::BINARY_PROTOCOL),
     ("--BUFFER-REQUESTS", behavior::BUFFER_REQUESTS),
@@ -57,7 +57,7 @@ const HASHES: &[(&str, u32)] = &[
     ("JENKINS", 9),
 ];
 
-/// Sets a handle up as an option string says.
+/// Sets up a handle as an option string says.
 pub(crate) fn configure(st: *mut memcached_st, text: &[u8]) -> c_int {
     let text = String::from_utf8_lossy(text);
     if text.trim().is_empty() {
@@ -76,7 +76,7 @@ pub(crate) fn configure(st: *mut memcached_st, text: &[u8]) -> c_int {
     file.map_or(rc::SUCCESS, |name| configure_from_file(st, name.as_bytes()))
 }
 
-/// As [`configure`], each line of a file.
+/// As [`configure`], for each line of a file.
 pub(crate) fn configure_from_file(st: *mut memcached_st, name: &[u8]) -> c_int {
     let name = String::from_utf8_lossy(name).into_owned();
     let text = match std::fs::read_to_string(&name) {
@@ -95,7 +95,7 @@ pub(crate) fn configure_from_file(st: *mut memcached_st, name: &[u8]) -> c_int {
     code
 }
 
-/// Words between blanks; quotes keep blanks together.
+/// Words between blanks. Quotes keep blanks within a word.
 fn words(text: &str) -> Vec<&str> {
     let (mut words, mut from, mut quoted) = (Vec::new(), None, false);
     for (at, c) in text.char_indices() {
@@ -113,7 +113,7 @@ fn words(text: &str) -> Vec<&str> {
     words
 }
 
-/// What stands behind `name` in an option, in whatever case it is written.
+/// What follows `name` in an option. Upper and lower case are equal.
 fn behind<'a>(option: &'a str, name: &str) -> Option<&'a str> {
     let start = option.get(..name.len())?;
     start.eq_ignore_ascii_case(name).then(|| option.get(name.len()..))?

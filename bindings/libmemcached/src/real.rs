@@ -1,11 +1,13 @@
-//! The real libmemcached, if one is installed: where handles go whose servers are not this host's Keyway.
+//! The real libmemcached, if one is installed. It gets the handles whose servers are not this host's Keyway.
 //!
-//! It is looked for when the first such handle appears. `KEYWAY_LIBMEMCACHED_REAL` names its file; without it, the directories that
-//! the loader searches are tried. It is bound to itself (`RTLD_DEEPBIND`), so that it does not call us in its own name.
+//! It is searched when the first such handle appears. `KEYWAY_LIBMEMCACHED_REAL` names its file; without it, the
+//! directories that the loader searches are tried. It is bound to its own symbols (`RTLD_DEEPBIND`), so that it does not
+//! call this library by the same names.
 //!
 //! # Safety
 //!
-//! dlopen(3) runs the library's constructors, which is what loading it would have done; addresses of functions are only kept.
+//! dlopen(3) runs the library's constructors, as loading it in the usual way would have done. Addresses of functions are
+//! only stored.
 #![allow(unsafe_code, reason = "dlopen(3); contract above")]
 
 use std::ffi::{CString, OsStr, c_char, c_void};
@@ -17,9 +19,9 @@ use std::sync::OnceLock;
 
 /// The library's name for the loader.
 const NAME: &str = "libmemcached.so.11";
-/// What only we export.
+/// A symbol that only this library exports.
 const OURS: &std::ffi::CStr = c"keyway_libmemcached";
-/// Where distributions put libraries of 64 bits.
+/// Where distributions put 64-bit libraries.
 const DIRECTORIES: &[&str] = &[
     "/usr/local/lib",
     "/usr/lib/x86_64-linux-gnu",
@@ -64,7 +66,7 @@ impl Symbol {
     }
 }
 
-/// Whether there is one.
+/// Whether the real library is installed.
 pub(crate) fn is_there() -> bool {
     library().is_some()
 }
@@ -103,11 +105,11 @@ fn open(path: &Path) -> Option<Address> {
     (ours.is_null() && !theirs.is_null()).then_some(Address(library))
 }
 
-/// Device and inode of the file that this code comes from.
+/// Device and inode of the file that this code was loaded from.
 fn own_file() -> Option<(u64, u64)> {
     // SAFETY: all zeros are a valid `Dl_info`.
     let mut info: libc::Dl_info = unsafe { std::mem::zeroed() };
-    // SAFETY: any address may be asked for.
+    // SAFETY: any address may be passed.
     let known = unsafe { libc::dladdr(own_file as *const c_void, &raw mut info) };
     if known == 0 || info.dli_fname.is_null() {
         return None;

@@ -1,9 +1,9 @@
-//! Results: an item that was got, in a structure of the program's or the handle's.
+//! Results: an item that was found, in a structure of the program's or the handle's.
 //!
 //! # Safety
 //!
-//! A result was made by `memcached_result_create`, ours or the real library's: both keep the same fields, and its `root` is a handle
-//! that still lives, or NULL. Its string is NULL or a block of that handle's memory.
+//! A result was made by `memcached_result_create`, ours or the real library's: both use the same fields. Its `root` is a
+//! handle that still exists, or NULL. Its string is NULL or a block of that handle's memory.
 #![allow(unsafe_code, reason = "a C structure that is shared with the program; contract above")]
 
 use crate::export::plain_functions;
@@ -15,7 +15,7 @@ use std::ffi::{c_char, c_int};
 ///
 /// There is room for a result.
 pub(crate) unsafe fn init(result: *mut memcached_result_st, root: *mut memcached_st, allocated: bool) {
-    // SAFETY: the caller's word; all zeros are valid.
+    // SAFETY: guaranteed by the caller; all zeros are valid.
     unsafe {
         result.cast::<u8>().write_bytes(0, size_of::<memcached_result_st>());
         (*result).root = root;
@@ -30,7 +30,7 @@ pub(crate) unsafe fn init(result: *mut memcached_result_st, root: *mut memcached
 ///
 /// A result.
 pub(crate) unsafe fn reset(result: *mut memcached_result_st) {
-    // SAFETY: the caller's word.
+    // SAFETY: guaranteed by the caller.
     let result = unsafe { &mut *result };
     result.key_length = 0;
     result.value.end = result.value.string;
@@ -44,7 +44,7 @@ pub(crate) unsafe fn reset(result: *mut memcached_result_st) {
 ///
 /// A result.
 pub(crate) unsafe fn free_value(result: *mut memcached_result_st) {
-    // SAFETY: the caller's word.
+    // SAFETY: guaranteed by the caller.
     unsafe {
         let value = &mut (*result).value;
         handle::free_block(value.root, value.string.cast());
@@ -55,13 +55,13 @@ pub(crate) unsafe fn free_value(result: *mut memcached_result_st) {
     }
 }
 
-/// Adds bytes to a result's value, with a zero byte behind them that is not counted. `false`: no memory.
+/// Appends bytes to a result's value, with a zero byte after them that is not counted. `false`: no memory.
 ///
 /// # Safety
 ///
 /// A result.
 pub(crate) unsafe fn append(result: *mut memcached_result_st, bytes: &[u8]) -> bool {
-    // SAFETY: the caller's word; the block has room for what it has, the bytes and two more.
+    // SAFETY: guaranteed by the caller; the block has space for its contents, the bytes and two more.
     unsafe {
         let value = &mut (*result).value;
         let have = length(value);
@@ -87,13 +87,13 @@ fn length(value: &memcached_string_st) -> usize {
     (value.end as usize).saturating_sub(value.string as usize)
 }
 
-/// Takes the value out; NULL for an empty one, as libmemcached gives it.
+/// Takes the value out; NULL for an empty one, as in libmemcached.
 ///
 /// # Safety
 ///
 /// A result.
 pub(crate) unsafe fn take(result: *mut memcached_result_st) -> *mut c_char {
-    // SAFETY: the caller's word.
+    // SAFETY: guaranteed by the caller.
     let value = unsafe { &mut (*result).value };
     if length(value) == 0 {
         return std::ptr::null_mut();

@@ -1,8 +1,10 @@
-//! Servers: lists that programs build, and the servers of a handle (`memcached_instance_st`, which programs see by functions only).
+//! Servers: lists that programs build, and the servers of a handle (`memcached_instance_st`, which programs access by
+//! functions only).
 //!
 //! # Safety
 //!
-//! An instance that is passed in came from a handle, ours or the real library's; the two are told apart by one pointer in them ([`OURS`]). Lists are arrays from malloc, whose first entry knows their length.
+//! An instance that is passed in came from a handle, ours or the real library's. One pointer in the instance tells the
+//! two apart ([`OURS`]). Lists are arrays from malloc, whose first entry contains their length.
 #![allow(unsafe_code, reason = "C structures that are shared with the program; contract above")]
 
 use crate::error::{self, Failed};
@@ -13,14 +15,14 @@ use crate::types::*;
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::mem::{MaybeUninit, offset_of};
 
-/// Its address, where the real library has an address of its own, says that an instance is ours.
+/// Its address marks an instance as ours. The real library's instances have another address in this place.
 static OURS: u8 = 0;
 
-/// What the real library's instances have for what they send and receive.
+/// The size of the send and receive buffers in the real library's instances.
 const BUFFERS: usize = 2 * 8196;
 
-/// A server of a handle. It begins as the real library's instances do: libmemcached-tools are built with the private header and read
-/// name and port in it.
+/// A server of a handle. It begins as the real library's instances do: libmemcached-tools are built with the private
+/// header, and read name and port in it.
 #[repr(C)]
 pub(crate) struct Instance {
     options: [u8; 5],
@@ -36,11 +38,11 @@ pub(crate) struct Instance {
     number: u32,
     state: u32,
     waits: [u64; 3],
-    /// major, micro, minor, as the program has asked for them; 255: not yet
+    /// major, micro, minor, as the program has requested them; 255: not yet
     pub(crate) version: [u8; 3],
     pub(crate) kind: u32,
     read: [usize; 3],
-    /// address_info in the real ones
+    /// address_info in the real library's instances
     ours: *const c_void,
     next_address: *const c_void,
     next_retry: i64,
@@ -49,7 +51,7 @@ pub(crate) struct Instance {
     error_messages: *mut c_void,
     buffers: MaybeUninit<[u8; BUFFERS]>,
     hostname: [u8; MAX_HOST],
-    /// major, minor, micro, as the server has told them
+    /// major, minor, micro, as the server has reported them
     pub(crate) told: [u8; 3],
     pub(crate) error: Option<Failed>,
 }
@@ -106,35 +108,35 @@ impl Instance {
         CStr::from_bytes_until_nul(&self.hostname).unwrap_or(c"")
     }
 
-    /// The program asks which version it is.
+    /// The program asks for the server's version.
     pub(crate) fn tell_version(&mut self) {
         let [major, minor, micro] = self.told;
         self.version = [major, micro, minor];
     }
 }
 
-/// The instance behind a pointer, if it is one of ours.
+/// The instance that the pointer leads to, if it is one of ours.
 ///
 /// # Safety
 ///
 /// The pointer is NULL or leads to an instance.
 pub(crate) unsafe fn instance<'a>(pointer: *const c_void) -> Option<&'a Instance> {
     let pointer = pointer.cast::<Instance>();
-    // SAFETY: the caller's word; both kinds have a pointer there.
+    // SAFETY: guaranteed by the caller; both kinds have a pointer there.
     unsafe {
         let ours = !pointer.is_null() && std::ptr::eq((*pointer).ours, (&raw const OURS).cast());
         ours.then(|| &*pointer)
     }
 }
 
-/// Functions of an instance: of ours here, of another by the real library.
+/// Functions of an instance. One of ours is handled here, any other by the real library.
 macro_rules! instance_functions {
     ($(fn $name:ident($instance:ident: *const c_void $(, $arg:ident: $t:ty)*) -> $ret:ty = $absent:expr; $body:expr)*) => {$(
         #[unsafe(no_mangle)]
         #[allow(unused_unsafe, reason = "some answers are only numbers")]
         pub unsafe extern "C" fn $name($instance: *const c_void $(, $arg: $t)*) -> $ret {
             static REAL: $crate::real::Symbol = $crate::real::Symbol::new(concat!(stringify!($name), "\0"));
-            // SAFETY: the caller's word (module `export`); the real library's function has the type of its header.
+            // SAFETY: guaranteed by the caller (module `export`); the real library's function has the type of its header.
             $crate::export::guard(|| unsafe {
                 if $instance.is_null() {
                     return $absent;
@@ -161,7 +163,7 @@ instance_functions! {
     fn memcached_server_port(instance: *const c_void) -> u16 = 0; |server: &Instance| server.port
     // There is no socket.
     fn memcached_server_srcport(instance: *const c_void) -> u16 = 0; |_: &Instance| 0
-    // Every answer has been given.
+    // All answers have been given.
     fn memcached_server_response_count(instance: *const c_void) -> u32 = 0; |_: &Instance| 0
     fn memcached_instance_next_retry(instance: *const c_void, time: i64) -> () = (); |_: &Instance| ()
     fn memcached_server_type(instance: *const c_void) -> *const c_char = c"UNKNOWN".as_ptr(); |server: &Instance| match server.kind {
@@ -201,7 +203,7 @@ pub(crate) fn sort(servers: &mut [Instance]) {
 ///
 /// The name is NULL or a C string.
 unsafe fn add_tcp(st: *mut memcached_st, hostname: *const c_char, port: u16, weight: u32) -> c_int {
-    // SAFETY: the caller's word.
+    // SAFETY: guaranteed by the caller.
     let name = unsafe { if hostname.is_null() { c"" } else { CStr::from_ptr(hostname) } };
     if name.count_bytes() >= MAX_HOST {
         return error::set(st, rc::INVALID_ARGUMENTS, "Invalid hostname provided");
@@ -219,7 +221,7 @@ unsafe fn add_tcp(st: *mut memcached_st, hostname: *const c_char, port: u16, wei
 ///
 /// The name is NULL or a C string.
 unsafe fn add_unix(st: *mut memcached_st, filename: *const c_char, weight: u32) -> c_int {
-    // SAFETY: the caller's word.
+    // SAFETY: guaranteed by the caller.
     let name = unsafe { if filename.is_null() { c"" } else { CStr::from_ptr(filename) } };
     if name.is_empty() || name.count_bytes() >= MAX_HOST {
         return error::set(st, rc::INVALID_ARGUMENTS, "Invalid filename for socket provided");
@@ -263,7 +265,7 @@ handle_functions! {
         Some(())
     }
 
-    // No server is ever disconnected from.
+    // This library never disconnects from a server.
     fn memcached_reset_last_disconnected_server(st: *mut memcached_st) -> () = (); {
         let _ = st;
         Some(())
@@ -302,7 +304,7 @@ handle_functions! {
         }
         let mut failed = false;
         let mut position = 0;
-        // A callback may change anything, the number of servers and whose handle it is included.
+        // A callback may change anything, including the number of servers and the owner of the handle.
         while handle::ours(st).is_some_and(|handle| position < handle.servers.len()) {
             for index in 0..count as usize {
                 let server = at(st, u32::try_from(position).unwrap_or(u32::MAX));
@@ -325,7 +327,7 @@ handle_functions! {
 ///
 /// The handle is ours.
 pub(crate) unsafe fn at(st: *const memcached_st, position: u32) -> *const c_void {
-    // SAFETY: the caller's word.
+    // SAFETY: guaranteed by the caller.
     let handle = unsafe { handle::of(st) };
     handle
         .servers
@@ -405,7 +407,7 @@ plain_functions! {
     }
 }
 
-/// The servers of a list; libmemcached skips one space behind a comma.
+/// The servers of a list; libmemcached skips one space after a comma.
 fn split(text: &str) -> impl Iterator<Item = &str> {
     let text = text.strip_suffix(',').unwrap_or(text);
     text.split(',')
@@ -437,7 +439,7 @@ pub(crate) fn parse(one: &str) -> Option<(&str, u16, u32)> {
     ))
 }
 
-/// The number at the start, 0 without one, as strtoul(3).
+/// The number at the start, 0 if there is none, as strtoul(3).
 fn number(text: &str) -> Option<u64> {
     let text = text.trim_start();
     let end = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
@@ -457,7 +459,7 @@ unsafe fn append(
     weight: u32,
     code: *mut c_int,
 ) -> *mut memcached_server_st {
-    // SAFETY: the caller's word; the new block has room for one entry more.
+    // SAFETY: guaranteed by the caller; the new block has space for one more entry.
     unsafe {
         let name = if hostname.is_null() {
             c"localhost"

@@ -1,7 +1,7 @@
-//! What is asked of servers as such: statistics, versions, verbosity, and all their keys.
+//! Requests about servers themselves: statistics, versions, verbosity, and all their keys.
 //!
-//! Statistics are the server's own, asked for over its socket; where a handle names a region itself, or nobody answers, they are the
-//! region's counters.
+//! Statistics are the server's own, requested over its socket. If a handle names a region directly, or no server answers,
+//! they are the region's counters.
 //!
 //! # Safety
 //!
@@ -16,10 +16,10 @@ use crate::store;
 use crate::types::*;
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 
-/// Keys of a region that are looked at in one step.
+/// Number of keys of a region that are examined in one step.
 const STEP: usize = 512;
 
-/// What `memcached_stat_get_keys` tells.
+/// The names that `memcached_stat_get_keys` returns.
 const KEYS: &[&CStr] = &[
     c"pid",
     c"uptime",
@@ -45,7 +45,7 @@ const KEYS: &[&CStr] = &[
     c"threads",
 ];
 
-/// The rows that a server tells; a code if it does not know what it is asked.
+/// The rows that a server reports; a code if it does not know the request.
 fn rows(handle: &Handle, position: usize, args: &str) -> Result<Vec<(String, String)>, c_int> {
     let asked = handle
         .target(position)
@@ -69,7 +69,7 @@ fn rows(handle: &Handle, position: usize, args: &str) -> Result<Vec<(String, Str
     Ok(of_region(&open.cache, open.facts.version))
 }
 
-/// The rows that a region tells where there is no server.
+/// The rows for a region if there is no server.
 fn of_region(cache: &keyway::Cache, [major, minor, micro]: [u8; 3]) -> Vec<(String, String)> {
     let info = cache.info();
     let now = std::time::SystemTime::now()
@@ -93,7 +93,7 @@ fn of_region(cache: &keyway::Cache, [major, minor, micro]: [u8; 3]) -> Vec<(Stri
     std::iter::once(version).chain(numbers).collect()
 }
 
-/// Puts a row where it belongs in the structure, if it belongs there.
+/// Puts a row into its field of the structure, if there is one.
 fn fill(stat: &mut memcached_stat_st, name: &str, value: &str) {
     let number: u64 = value.parse().unwrap_or(0);
     let halves = || {
@@ -131,7 +131,7 @@ fn fill(stat: &mut memcached_stat_st, name: &str, value: &str) {
     }
 }
 
-/// What the structure has of a name.
+/// The structure's value for a name.
 fn told(stat: &memcached_stat_st, name: &[u8]) -> Option<String> {
     let number = match name {
         b"pid" => return Some(stat.pid.to_string()),
@@ -164,7 +164,7 @@ fn told(stat: &memcached_stat_st, name: &[u8]) -> Option<String> {
     Some(number.to_string())
 }
 
-/// Learns the versions of a handle's servers.
+/// Gets the versions of a handle's servers.
 fn versions(handle: &mut Handle) {
     for server in &mut handle.servers {
         server.tell_version();
@@ -178,7 +178,7 @@ unsafe fn text(args: *const c_char) -> String {
     if args.is_null() {
         return String::new();
     }
-    // SAFETY: the caller's word.
+    // SAFETY: guaranteed by the caller.
     unsafe { CStr::from_ptr(args) }.to_string_lossy().into_owned()
 }
 
@@ -250,7 +250,7 @@ handle_functions! {
                 Some(rc::SUCCESS)
             }
             Way::Away => None,
-            // As one server's failure to answer.
+            // Treated as one server's failure to answer.
             Way::Stuck(rc::CONNECTION_FAILURE | rc::SERVER_TEMPORARILY_DISABLED) => Some(rc::SOME_ERRORS),
             Way::Stuck(code) => Some(code),
         }
@@ -301,12 +301,12 @@ handle_functions! {
 ///
 /// The handle is ours, and has been entered.
 unsafe fn tell_all(st: *mut memcached_st, args: &str, callback: Option<StatFn>, context: *mut c_void) -> c_int {
-    // SAFETY: the caller's word.
+    // SAFETY: guaranteed by the caller.
     versions(unsafe { handle::of(st) });
     let (mut code, mut position) = (rc::SUCCESS, 0);
     while let Some(handle) = handle::ours(st).filter(|handle| position < handle.servers.len()) {
         match rows(handle, position, args) {
-            // SAFETY: the caller's word.
+            // SAFETY: guaranteed by the caller.
             Ok(rows) => unsafe { tell(st, position, &rows, callback, context) },
             Err(_) => code = rc::SOME_ERRORS,
         }
@@ -330,7 +330,7 @@ unsafe fn tell(
         let (Ok(name), Ok(value)) = (CString::new(name.as_str()), CString::new(value.as_str())) else {
             continue;
         };
-        // SAFETY: the caller's word; the strings live until the callback returns.
+        // SAFETY: guaranteed by the caller; the strings live until the callback returns.
         unsafe {
             if !handle::is_ours(st) {
                 return;
@@ -354,7 +354,7 @@ unsafe fn tell(
 ///
 /// The handle is ours, and has been entered.
 unsafe fn dump(st: *mut memcached_st, callbacks: *const DumpFn, context: *mut c_void, count: u32) -> c_int {
-    // SAFETY: the caller's word.
+    // SAFETY: guaranteed by the caller.
     let (binary, open) = unsafe { ((*st).is(Flag::BinaryProtocol), handle::of(st).open.clone()) };
     if binary {
         return error::set(st, rc::NOT_SUPPORTED, "Binary protocol is not supported for memcached_dump()");
@@ -377,7 +377,7 @@ unsafe fn dump(st: *mut memcached_st, callbacks: *const DumpFn, context: *mut c_
             let len = key.len();
             key.push(0);
             for index in 0..count as usize {
-                // SAFETY: the caller's word; the key lives until the callback returns.
+                // SAFETY: guaranteed by the caller; the key lives until the callback returns.
                 let code = unsafe { (*callbacks.add(index))(st, key.as_ptr().cast(), len, context) };
                 if code != rc::SUCCESS {
                     failed = true;
@@ -435,7 +435,7 @@ fn analyzed(st: *mut memcached_st, stats: &[memcached_stat_st]) -> memcached_ana
 ///
 /// The structure is NULL or one; the key is a C string; the place is NULL or can be written.
 unsafe fn stat_value(st: *const memcached_st, stat: *mut memcached_stat_st, key: *const c_char, code: *mut c_int) -> *mut c_char {
-    // SAFETY: the caller's word.
+    // SAFETY: guaranteed by the caller.
     unsafe {
         let (Some(stat), false) = (stat.as_ref(), key.is_null()) else {
             put(code, rc::INVALID_ARGUMENTS);

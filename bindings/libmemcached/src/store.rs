@@ -1,5 +1,5 @@
-//! Changing items: what `set`, `add`, `incr`, `delete`, `touch` and their relatives do to the region, and how the protocol that the
-//! handle believes to speak would have answered.
+//! Changing items: what `set`, `add`, `incr`, `delete`, `touch` and similar functions do to the region, and what a server
+//! would have answered over the protocol that the handle is set to.
 //!
 //! # Safety
 //!
@@ -13,17 +13,17 @@ use crate::types::*;
 use keyway::{Arithmetic, Counted, Delete, Deleted, LocalError, Session, Store, StoreMode, Stored, WriteError};
 use std::ffi::{c_char, c_int};
 
-/// Whether libmemcached takes the key; the code otherwise.
+/// Whether libmemcached accepts the key; otherwise the code.
 ///
 /// # Safety
 ///
-/// The handle is ours; the key is NULL or has so many bytes.
+/// The handle is ours; the key is NULL or has the given number of bytes.
 #[inline]
 pub(crate) unsafe fn check_key(st: *const memcached_st, key: *const c_char, length: usize) -> Result<(), c_int> {
     if key.is_null() || length == 0 || length >= MAX_KEY {
         return Err(error::set(st, rc::BAD_KEY_PROVIDED, "Key provided was too long."));
     }
-    // SAFETY: the caller's word.
+    // SAFETY: guaranteed by the caller.
     unsafe {
         if (*st).is(Flag::VerifyKey) && !(*st).is(Flag::BinaryProtocol) {
             let bytes = std::slice::from_raw_parts(key.cast::<u8>(), length);
@@ -35,7 +35,7 @@ pub(crate) unsafe fn check_key(st: *const memcached_st, key: *const c_char, leng
     Ok(())
 }
 
-/// The key as it is in the region: behind the namespace.
+/// The key as it is in the region: with the namespace before it.
 #[inline]
 pub(crate) fn whole_key<'a>(namespace: Option<&std::ffi::CStr>, buffer: &'a mut Vec<u8>, key: &'a [u8]) -> &'a [u8] {
     match namespace {
@@ -49,17 +49,17 @@ pub(crate) fn whole_key<'a>(namespace: Option<&std::ffi::CStr>, buffer: &'a mut 
     }
 }
 
-/// Why a call came to nothing in the region.
+/// Why a call was not executed in the region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Undone {
-    /// this is returned
+    /// this code is returned
     Code(c_int),
-    /// the handle is the real library's by now, which is to be called instead
+    /// the handle is the real library's now, which is to be called instead
     Away,
 }
 
 impl Undone {
-    /// What a body of [`handle_functions`] gives.
+    /// What a body of [`handle_functions`] returns.
     pub(crate) fn answer(self) -> Option<c_int> {
         match self {
             Self::Code(code) => Some(code),
@@ -68,11 +68,11 @@ impl Undone {
     }
 }
 
-/// Does something to a key in the region; what cannot be done is kept as the handle's failure.
+/// Executes an operation on a key in the region. If it fails, the failure is kept in the handle.
 ///
 /// # Safety
 ///
-/// The handle is ours; the key has so many bytes.
+/// The handle is ours; the key has the given number of bytes.
 #[inline]
 unsafe fn work<R>(
     st: *mut memcached_st,
@@ -81,7 +81,7 @@ unsafe fn work<R>(
     length: usize,
     work: impl FnOnce(&mut Session, &[u8]) -> Result<R, WriteError>,
 ) -> Result<R, Undone> {
-    // SAFETY: the caller's word.
+    // SAFETY: guaranteed by the caller.
     let key = unsafe {
         check_key(st, key, length).map_err(Undone::Code)?;
         std::slice::from_raw_parts(key.cast::<u8>(), length)
@@ -92,27 +92,28 @@ unsafe fn work<R>(
     let key = whole_key(handle.namespace.as_deref(), &mut handle.key, key);
     match open.cache.with_session(|session, _| work(session, key)) {
         Ok(Ok(done)) => Ok(done),
-        // SAFETY: the caller's word; the handle is not used behind it.
+        // SAFETY: guaranteed by the caller; the handle is not used after it.
         Ok(Err(error)) => Err(unsafe { undone(st, error) }),
         Err(error) => Err(Undone::Code(unreachable(st, &error))),
     }
 }
 
-/// What becomes of a write that the region does not take: a server that answers from the kernel takes it by its own socket.
+/// Handles a write that the region does not accept. If a server answers from the kernel, the write goes to the server's
+/// own socket.
 ///
 /// # Safety
 ///
-/// The handle is ours, and nobody uses it behind this but by asking whose it is.
+/// The handle is ours. After this, the only valid use of the handle is to ask whose it is.
 #[cold]
 pub(crate) unsafe fn undone(st: *mut memcached_st, error: WriteError) -> Undone {
-    // SAFETY: the caller's word.
+    // SAFETY: guaranteed by the caller.
     if error == WriteError::KernelDoor && unsafe { handle::shut_out(st) } {
         return Undone::Away;
     }
     Undone::Code(refused(st, error))
 }
 
-/// What the server would have said to a write that cannot be done.
+/// What the server would have answered to a write that cannot be executed.
 #[cold]
 pub(crate) fn refused(st: *const memcached_st, error: WriteError) -> c_int {
     match error {
@@ -120,7 +121,7 @@ pub(crate) fn refused(st: *const memcached_st, error: WriteError) -> c_int {
         WriteError::NoMemory { .. } => error::set(st, rc::MEMORY_ALLOCATION_FAILURE, &error.to_string()),
         WriteError::OutOfMemory => rc::SERVER_MEMORY_ALLOCATION_FAILURE,
         WriteError::KeyLength { .. } => error::set_client_error(st, "line too long: namespace and key have more than 250 bytes"),
-        // Of a handle that has no server to go to.
+        // A handle that has no server to fall back to.
         WriteError::KernelDoor => {
             let why = "the region's server answers from the kernel, and what is changed here cannot be counted for it: name the server \
                        in place of keyway:PATH, or its region socket, keyway:SOCKET (keyway serve --region-socket SOCKET)";
@@ -141,18 +142,18 @@ pub(crate) fn unreachable(st: *const memcached_st, error: &LocalError) -> c_int 
 ///
 /// # Safety
 ///
-/// The pointer is NULL, or leads to so many bytes.
+/// The pointer is NULL, or refers to the given number of bytes.
 #[inline]
 unsafe fn value<'a>(value: *const c_char, length: usize) -> &'a [u8] {
     if value.is_null() || length == 0 {
         return &[];
     }
-    // SAFETY: the caller's word.
+    // SAFETY: guaranteed by the caller.
     unsafe { std::slice::from_raw_parts(value.cast(), length) }
 }
 
-/// An expiration as it comes to a server: both protocols carry the low 32 bits, the binary one without a sign, so that a `time_t` of -1
-/// is over at once for the one, and lasts until 2106 for the other.
+/// An expiration as a server gets it. Both protocols carry the low 32 bits, the binary one without a sign. So a `time_t`
+/// of -1 expires at once by the text protocol, and lasts until 2106 by the binary one.
 ///
 /// # Safety
 ///
@@ -160,7 +161,7 @@ unsafe fn value<'a>(value: *const c_char, length: usize) -> &'a [u8] {
 #[inline]
 unsafe fn sent_exptime(st: *const memcached_st, expiration: i64) -> i64 {
     let [a, b, c, d, ..] = expiration.to_le_bytes();
-    // SAFETY: the caller's word.
+    // SAFETY: guaranteed by the caller.
     if unsafe { (*st).is(Flag::BinaryProtocol) } {
         u32::from_le_bytes([a, b, c, d]).into()
     } else {
@@ -180,7 +181,7 @@ unsafe fn store(
     length: usize,
     how: &Store,
 ) -> Option<c_int> {
-    // SAFETY: the caller's word.
+    // SAFETY: guaranteed by the caller.
     unsafe {
         let handle = match handle::enter(st) {
             Way::Here(handle) => handle,
@@ -195,7 +196,7 @@ unsafe fn store(
         let stored = work(st, handle, key, key_length, |session, key| session.store(key, bytes, how));
         let (binary, quiet) = ((*st).is(Flag::BinaryProtocol), !(*st).is(Flag::Reply));
         Some(match stored {
-            // Without replies, only what libmemcached itself refuses is known.
+            // Without replies, only the failures that libmemcached itself finds are known.
             Err(Undone::Code(rc::E2BIG | rc::SERVER_MEMORY_ALLOCATION_FAILURE)) if quiet => rc::SUCCESS,
             Err(undone) => return undone.answer(),
             Ok(_) if quiet => rc::SUCCESS,
@@ -315,7 +316,7 @@ handle_functions! {
 ///
 /// As [`work`].
 unsafe fn delete(st: *mut memcached_st, key: *const c_char, length: usize, expiration: i64) -> Option<c_int> {
-    // SAFETY: the caller's word.
+    // SAFETY: guaranteed by the caller.
     unsafe {
         let handle = match handle::enter(st) {
             Way::Here(handle) => handle,
@@ -340,7 +341,7 @@ unsafe fn delete(st: *mut memcached_st, key: *const c_char, length: usize, expir
             Ok(Deleted::NotFound) => rc::NOTFOUND,
             Ok(Deleted::Exists) => rc::DATA_EXISTS,
         };
-        // libmemcached calls it for the text protocol's answer only.
+        // libmemcached calls it only for the text protocol's answer.
         if let (rc::SUCCESS, Some(trigger), false) = (code, (*st).delete_trigger, (*st).is(Flag::BinaryProtocol)) {
             trigger(st, key, length);
         }
@@ -352,7 +353,7 @@ unsafe fn delete(st: *mut memcached_st, key: *const c_char, length: usize, expir
 ///
 /// As [`work`].
 unsafe fn touch(st: *mut memcached_st, key: *const c_char, length: usize, expiration: i64) -> Option<c_int> {
-    // SAFETY: the caller's word.
+    // SAFETY: guaranteed by the caller.
     unsafe {
         let exptime = sent_exptime(st, expiration);
         match handle::enter(st) {
@@ -367,7 +368,7 @@ unsafe fn touch(st: *mut memcached_st, key: *const c_char, length: usize, expira
     }
 }
 
-/// libmemcached asks by adding an item that is long expired (`add KEY 0 2678400 0`); here nothing is added.
+/// libmemcached finds this out by adding an item that is long expired (`add KEY 0 2678400 0`); here nothing is added.
 ///
 /// # Safety
 ///
@@ -377,7 +378,7 @@ unsafe fn exist(st: *mut memcached_st, key: *const c_char, length: usize) -> Opt
         no_bump: true,
         ..keyway::Get::default()
     };
-    // SAFETY: the caller's word.
+    // SAFETY: guaranteed by the caller.
     unsafe {
         match handle::enter(st) {
             Way::Here(handle) => match work(st, handle, key, length, |session, key| {
@@ -407,7 +408,7 @@ fn counting(delta: u64, decrement: bool) -> Arithmetic {
 /// As [`work`]; the number is NULL or can be written.
 #[inline]
 unsafe fn count(st: *mut memcached_st, key: *const c_char, length: usize, how: &Arithmetic, number: *mut u64) -> Option<c_int> {
-    // SAFETY: the caller's word.
+    // SAFETY: guaranteed by the caller.
     unsafe {
         let handle = match handle::enter(st) {
             Way::Here(handle) => handle,
@@ -437,7 +438,7 @@ unsafe fn count(st: *mut memcached_st, key: *const c_char, length: usize, how: &
     }
 }
 
-/// Only the binary protocol can do this; asked of a handle that believes to speak text, it is refused as by libmemcached.
+/// Only the binary protocol can do this. A handle that is set to the text protocol is refused, as by libmemcached.
 ///
 /// # Safety
 ///
@@ -450,7 +451,7 @@ unsafe fn count_from(
     (initial, expiration): (u64, i64),
     number: *mut u64,
 ) -> Option<c_int> {
-    // SAFETY: the caller's word.
+    // SAFETY: guaranteed by the caller.
     unsafe {
         if !(*st).is(Flag::BinaryProtocol) {
             match handle::enter(st) {
@@ -480,11 +481,11 @@ unsafe fn flush(st: *mut memcached_st, handle: &mut Handle, expiration: i64) -> 
     if !open.facts.may_flush {
         return Some(error::set_client_error(st, "flush_all not allowed"));
     }
-    // SAFETY: the caller's word.
+    // SAFETY: guaranteed by the caller.
     let exptime = unsafe { sent_exptime(st, expiration) };
     match open.cache.with_session(|session, _| session.flush_all(exptime)) {
         Ok(Ok(())) => Some(rc::SUCCESS),
-        // SAFETY: the caller's word.
+        // SAFETY: guaranteed by the caller.
         Ok(Err(error)) => unsafe { undone(st, error) }.answer(),
         Err(error) => Some(unreachable(st, &error)),
     }

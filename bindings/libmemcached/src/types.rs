@@ -1,8 +1,9 @@
 //! libmemcached 1.1.4's public structures as programs allocate and read them: every size and every offset that is used here is
 //! asserted, and `tests/abi.rs` compares them with the headers. Names are libmemcached's.
 //!
-//! What the drop-in keeps to itself hangs on two fields that libmemcached keeps to itself: [`memcached_st::virtual_bucket`] says
-//! whose handle it is, [`memcached_ketama_st::continuum`] leads to a [`crate::handle::Handle`].
+//! The drop-in keeps its private data in two fields that libmemcached also keeps private:
+//! [`memcached_st::virtual_bucket`] says whose handle it is, [`memcached_ketama_st::continuum`] leads to a
+//! [`crate::handle::Handle`].
 
 use std::ffi::{c_char, c_int, c_ulong, c_ulonglong, c_void};
 
@@ -278,7 +279,7 @@ pub(crate) mod rc {
     macro_rules! codes {
         ($($name:ident = $code:literal, $text:literal;)*) => {
             $(#[allow(dead_code, reason = "the list is libmemcached's, whole")] pub(crate) const $name: i32 = $code;)*
-            /// libmemcached's words for a code.
+            /// libmemcached's text for a code.
             pub(crate) fn text(code: i32) -> &'static std::ffi::CStr {
                 match code {
                     $($code => match std::ffi::CStr::from_bytes_with_nul(concat!($text, "\0").as_bytes()) {
@@ -347,7 +348,8 @@ pub(crate) mod rc {
         matches!(code, SUCCESS | BUFFERED | DELETED | END | ITEM | STAT | STORED | VALUE)
     }
 
-    /// Whether it is more than an answer (`memcached_fatal()`): what is kept for `memcached_last_error()`.
+    /// Whether it is a failure and not only an answer (`memcached_fatal()`): such codes are kept for
+    /// `memcached_last_error()`.
     pub(crate) fn is_fatal(code: i32) -> bool {
         !succeeded(code)
             && !matches!(

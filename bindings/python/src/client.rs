@@ -15,9 +15,9 @@ use pyo3::types::{PyBytes, PyDict, PyInt, PyList, PyString, PyTuple};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Values of this many bytes and more are written without the interpreter's lock; docs/library.md has the measurement. A
+/// Values of at least this many bytes are written without the interpreter's lock; docs/library.md has the measurement. A
 /// thread that releases the lock may wait 5 ms to get it back (sys.getswitchinterval()) while another thread computes, so
-/// shorter writes keep it.
+/// shorter writes keep the lock.
 const UNLOCKED_LEN_MIN: usize = 4 << 20;
 
 /// A cache in shared memory, used as pymemcache's Client is.
@@ -43,7 +43,7 @@ pub(crate) struct Client {
     values: Values,
     ignore_exc: bool,
     default_noreply: bool,
-    /// None: not open. Locked for moments, by whoever holds the interpreter's lock
+    /// `None`: not open. Locked for moments, by a thread that holds the interpreter's lock
     region: Mutex<Option<Arc<Region>>>,
 }
 
@@ -558,7 +558,7 @@ struct Found<'py> {
 }
 
 impl<'py> Found<'py> {
-    /// As pymemcache has it: the unique as decimal digits.
+    /// As in pymemcache: the CAS unique as decimal digits.
     fn with_cas(self) -> PyResult<Bound<'py, PyTuple>> {
         let py = self.value.py();
         let unique = PyBytes::new(py, self.item.cas.to_string().as_bytes());
@@ -580,18 +580,19 @@ impl Client {
     #[cold]
     fn open(&self, py: Python<'_>) -> Result<Arc<Region>, Failure> {
         let region = door::open(py, self.server.clone(), &self.asked)?;
-        // Another thread may have been faster.
+        // Another thread may have opened it meanwhile.
         let mut mine = self.region.lock().unwrap_or_else(PoisonError::into_inner);
         Ok(Arc::clone(mine.get_or_insert(region)))
     }
 
-    /// Works with this thread's session, the interpreter's lock held.
+    /// Works with this thread's session, with the interpreter's lock held.
     #[inline]
     fn work<R>(&self, py: Python<'_>, work: impl FnOnce(&mut Session, &mut Vec<u8>) -> R) -> Result<R, Failure> {
         Ok(self.region(py)?.cache()?.with_session(work)?)
     }
 
-    /// As [`Self::work`], without the interpreter's lock if there is as much to write that others should go on meanwhile.
+    /// As [`Self::work`]. If so much is to be written that other threads should run meanwhile, it releases the
+    /// interpreter's lock.
     #[inline]
     fn write<R: Send>(&self, py: Python<'_>, len: usize, work: impl FnOnce(&mut Session) -> R + Send) -> Result<R, Failure> {
         if len < UNLOCKED_LEN_MIN {
@@ -602,7 +603,7 @@ impl Client {
         Ok(py.detach(|| cache.with_session(|session, _| work(session)))?)
     }
 
-    /// Where failures are misses, one of a region is `None`.
+    /// If failures count as misses, a failure of the region becomes `None`.
     fn forgiving<T>(&self, found: Result<Option<T>, Failure>) -> Result<Option<T>, Failure> {
         match found {
             Err(Failure::Answer(_) | Failure::Lost(_)) if self.ignore_exc => Ok(None),
@@ -659,7 +660,7 @@ impl Client {
         if all.is_empty() {
             return Ok(answers);
         }
-        // Bytes objects are not the garbage collector's, so that making them runs no code.
+        // The garbage collector does not track bytes objects, so making them runs no Python code.
         let fetched = self.work(py, |session, buffer| {
             all.iter()
                 .map(|own| {
@@ -716,7 +717,7 @@ impl Client {
         Ok(unless_quiet(quiet, stored, Some(true))?)
     }
 
-    /// Converts everything, stores everything, and then tells of the first failure.
+    /// Converts all values, stores all of them, and then reports the first failure.
     fn store_many(
         &self,
         values: &Bound<'_, PyAny>,
@@ -798,7 +799,7 @@ impl Client {
     }
 }
 
-/// The objects of an iterable, or of none.
+/// The objects of an iterable; none for no iterable.
 fn objects_of<'py>(keys: &Bound<'py, PyAny>) -> PyResult<Vec<Bound<'py, PyAny>>> {
     if keys.is_none() {
         Ok(Vec::new())
@@ -807,7 +808,7 @@ fn objects_of<'py>(keys: &Bound<'py, PyAny>) -> PyResult<Vec<Bound<'py, PyAny>>>
     }
 }
 
-/// Looks a key up; the value as an object of its own.
+/// Looks a key up, and makes a new object of its value.
 #[inline]
 fn look<'py>(
     py: Python<'py>,
@@ -826,21 +827,21 @@ fn look<'py>(
     Ok(Some((bytes, item)))
 }
 
-/// Sets the region's memory limit; a lower one is kept at once as far as that is possible.
+/// Sets the region's memory limit. A lower limit is applied at once, as far as possible.
 fn resize(cache: &Cache, memory: u64) -> Result<(), GrowError> {
     if memory > cache.info().limit_bytes {
         return cache.grow(memory);
     }
     cache.limit(memory)?;
-    // Without a session of its own it is for all who write.
+    // Without a session here, all sessions that write share the work.
     if let Ok(mut session) = cache.session() {
         while matches!(session.shrink(), Shrinking::More) {}
     }
     Ok(())
 }
 
-/// Stores as a server does: a set that finds no room takes the old value with it, so that nobody reads a stale one; an append
-/// or prepend that finds none for the longer value is not stored.
+/// Stores as a server does. A set that finds no space also deletes the old value, so that no later get returns it. An
+/// append or prepend that finds no space for the longer value is not stored.
 fn put(session: &mut Session, key: &[u8], value: &[u8], how: &Store) -> Result<Option<bool>, WriteError> {
     match session.store(key, value, how) {
         Ok(Stored::Stored { .. }) => Ok(Some(true)),
@@ -877,7 +878,7 @@ fn no_room(
     Err(error)
 }
 
-/// A number of seconds or megabytes; not given, 0.
+/// A number of seconds or megabytes; 0 if it is not given.
 #[inline]
 fn integer(value: Option<&Bound<'_, PyAny>>, name: &str) -> Result<i64, Failure> {
     let Some(value) = value else { return Ok(0) };

@@ -8,11 +8,11 @@ use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-/// The open regions that clients share. The lock is held for moments and only by whoever holds the interpreter's: a fork by
-/// Python code, which holds that as well, never finds it taken.
+/// The open regions that clients share. The lock is held for moments, and only by a thread that holds the interpreter's
+/// lock. Python code that forks holds that lock too, so a child never finds this one locked.
 static OPEN: Mutex<Vec<Known>> = Mutex::new(Vec::new());
 
-/// An attachment, and what it was asked for by.
+/// An attachment, and the options with which it was requested.
 struct Known {
     place: Place,
     asked: Asked,
@@ -21,7 +21,7 @@ struct Known {
     region: Weak<Region>,
 }
 
-/// What a client asks of the region. None: as it is, or the default for a new one.
+/// A client's requests for the region. `None`: as the region is, or the default for a new one.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Asked {
     pub(crate) memory: Option<u64>,
@@ -36,9 +36,9 @@ pub(crate) struct Asked {
     pub(crate) any_owner: bool,
 }
 
-/// An attachment of this process; detached when the last client is done with it.
+/// An attachment of this process. It is detached when the last client closes it.
 pub(crate) struct Region {
-    /// there until it is dropped
+    /// present until the region is dropped
     cache: Option<Cache>,
 }
 
@@ -59,7 +59,7 @@ impl Drop for Region {
     }
 }
 
-/// The place that a client was given: a path, one behind `unix:`, or `memfd`.
+/// The place that a client was given: a path, a path after `unix:`, or `memfd`.
 pub(crate) fn place_of(server: PathBuf) -> Place {
     let stripped = server.to_str().and_then(|text| text.strip_prefix("unix:")).map(PathBuf::from);
     let path = stripped.unwrap_or(server);
@@ -70,7 +70,7 @@ pub(crate) fn place_of(server: PathBuf) -> Place {
     }
 }
 
-/// The region at this path, attached to if it is not yet.
+/// The region at this path. Attaches to it if this process has not done so yet.
 pub(crate) fn open(py: Python<'_>, server: PathBuf, asked: &Asked) -> Result<Arc<Region>, Failure> {
     let place = place_of(server);
     if place == Place::Memfd {
@@ -82,7 +82,7 @@ pub(crate) fn open(py: Python<'_>, server: PathBuf, asked: &Asked) -> Result<Arc
         return Ok(region);
     }
     let cache = py.detach(|| attach(&place, asked))?;
-    // Another thread may have opened it meanwhile: then its attachment is everybody's, and this one goes.
+    // Another thread may have opened it meanwhile: then all clients use that attachment, and this one is dropped.
     let file = file_at(&place);
     if let Some(region) = known(&place, asked, file) {
         cache.close();
@@ -100,7 +100,7 @@ pub(crate) fn open(py: Python<'_>, server: PathBuf, asked: &Asked) -> Result<Arc
     Ok(region)
 }
 
-/// The attachment of somebody who asked for the same, if what is at the place is still the same file.
+/// The attachment of a client with the same requests, if the file at the place is still the same.
 fn known(place: &Place, asked: &Asked, file: Option<(u64, u64)>) -> Option<Arc<Region>> {
     let open = lock();
     let known = open
@@ -120,7 +120,7 @@ fn file_at(place: &Place) -> Option<(u64, u64)> {
     }
 }
 
-/// No memory means: as it is, or the default for a new region.
+/// Without a memory size: the region as it is, or the default for a new one.
 fn attach(place: &Place, asked: &Asked) -> Result<Cache, OpenError> {
     let default = Options::default();
     let mut options = Options {

@@ -1,7 +1,7 @@
 //! From failures to exceptions, under the names that a user of pymemcache expects.
 //!
-//! There are two kinds. What a server would have answered (too large, no number) is not told to a caller that wants no reply.
-//! What would have broken a connection (no region, no slot, damage) is raised all the same.
+//! There are two kinds. A failure that a server would have answered (too large, not a number) is not reported to a caller
+//! that wants no reply. A failure that would have broken a connection (no region, no slot, damage) is raised in any case.
 
 use keyway::{LocalError, OpenError, WriteError};
 use pyo3::PyErr;
@@ -18,11 +18,11 @@ mod python {
 /// Why a call failed.
 #[derive(Debug)]
 pub(crate) enum Failure {
-    /// the argument is illegal: nothing was tried
+    /// the argument is illegal: nothing was attempted
     Illegal(PyErr),
-    /// a server would have answered so
+    /// a server would have sent this answer
     Answer(PyErr),
-    /// there is no region to ask
+    /// there is no region
     Lost(PyErr),
 }
 
@@ -32,7 +32,7 @@ impl Failure {
         Self::Illegal(python::MemcacheIllegalInputError::new_err(message))
     }
 
-    /// A request that a server would not have taken.
+    /// A request that a server would have refused.
     #[cold]
     pub(crate) fn client(message: String) -> Self {
         Self::Answer(python::MemcacheClientError::new_err(message))
@@ -52,7 +52,7 @@ impl From<Failure> for PyErr {
     }
 }
 
-/// What Python code raised that was called on the way.
+/// An exception from Python code that was called meanwhile.
 impl From<PyErr> for Failure {
     fn from(error: PyErr) -> Self {
         Self::Illegal(error)
@@ -88,7 +88,7 @@ impl From<OpenError> for Failure {
     }
 }
 
-/// What a caller that wants no reply is told: that all is well, unless there is nobody to tell.
+/// The result for a caller that wants no reply: success, unless there is no region.
 pub(crate) fn unless_quiet<T>(quiet: bool, done: Result<T, Failure>, well: T) -> Result<T, Failure> {
     match done {
         Ok(_) | Err(Failure::Answer(_)) if quiet => Ok(well),

@@ -1,5 +1,5 @@
-//! Keys, by pymemcache's rules: text or bytes, behind the client's prefix 1 to 250 bytes, without white space or zero bytes, so
-//! that clients over the network can have the same items.
+//! Keys, by pymemcache's rules: text or bytes. With the client's prefix before it, a key has 1 to 250 bytes, without
+//! white space or zero bytes, so that clients over the network can use the same items.
 
 use crate::failure::Failure;
 use keyway::KEY_LEN_MAX;
@@ -8,19 +8,19 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyString};
 use std::borrow::Cow;
 
-/// What keys are made by.
+/// The options by which keys are made.
 pub(crate) struct Keys {
-    /// stands before every key
+    /// comes before every key
     pub(crate) prefix: Vec<u8>,
-    /// text may hold more than ASCII, and goes as UTF-8
+    /// text may contain more than ASCII, and is encoded as UTF-8
     pub(crate) unicode: bool,
 }
 
-/// A key as the region has it: the object's own bytes, where there is no prefix.
+/// A key as the region has it: the object's own bytes if there is no prefix.
 pub(crate) type Key<'a> = Cow<'a, [u8]>;
 
 impl Keys {
-    /// The key behind the prefix.
+    /// The key with the prefix before it.
     #[inline]
     pub(crate) fn key<'a>(&self, object: &'a Bound<'_, PyAny>) -> Result<Key<'a>, Failure> {
         if let Ok(text) = object.cast::<PyString>() {
@@ -49,7 +49,7 @@ impl Keys {
         if key.is_empty() {
             return Err(illegal("is empty", object));
         }
-        // One pass for what is rare, and then which it was.
+        // One pass looks for all rare bytes. Only if there is one, find out which.
         if key.iter().any(|byte| matches!(byte, 0 | b'\t'..=b'\r' | b' ')) {
             let what = if key.contains(&0) {
                 "contains a zero byte"

@@ -1,11 +1,13 @@
-//! Keyway's library door for Python: the extension module `keyway_cache._keyway`, which the package `keyway_cache` shows as its own.
+//! Keyway's library door for Python: the extension module `keyway_cache._keyway`. The package `keyway_cache` exports its
+//! contents as its own.
 //!
-//! `client.rs` has the class that a user of pymemcache knows, `key.rs` and `value.rs` its keys and values, `door.rs` the regions
-//! that a process has open, and `failure.rs` the exceptions. Rules of its own this crate has none but pymemcache's: what a verb
-//! does is in the crate `keyway`, and what a process must not do in `docs/library.md`.
+//! `client.rs` has the class that a user of pymemcache knows, `key.rs` and `value.rs` its keys and values, `door.rs` the
+//! regions that a process has open, and `failure.rs` the exceptions. This crate has no rules of its own except
+//! pymemcache's: what a verb does is decided in the crate `keyway`, and `docs/library.md` says what a process must not
+//! do.
 //!
-//! No Python code runs while a thread works with its session: what it is given is converted before, and answers become objects
-//! other than bytes behind it. So nothing can call the client again from within a call.
+//! No Python code runs while a thread works with its session. Arguments are converted before it, and results become
+//! objects other than bytes after it. So no code can call the client again from within a call.
 
 mod client;
 mod door;
@@ -16,7 +18,7 @@ mod value;
 
 #[allow(unsafe_code, reason = "a list that the loader reads")]
 mod start {
-    // What runs when the module is loaded: nothing, unless `keyway exec` has asked for it.
+    // The code that runs when the module is loaded. It does nothing unless `keyway exec` has requested it.
     keyway_harden::hardened_at_start!();
 }
 

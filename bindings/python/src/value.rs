@@ -1,5 +1,5 @@
-//! Values: bytes as they are, text in the client's encoding, anything else as its text; or whatever the client's serde makes of
-//! it, with flags that tell it how to undo that.
+//! Values: bytes as they are, text in the client's encoding, any other object as its text. With a serde, the client's
+//! serde converts the object, and returns flags by which it can convert it back.
 
 use crate::failure::Failure;
 use pyo3::exceptions::PyUnicodeEncodeError;
@@ -11,11 +11,11 @@ use pyo3::types::{PyByteArray, PyBytes, PyMemoryView, PyString, PyTuple};
 pub(crate) struct Values {
     /// object with `serialize(key, value)` and `deserialize(key, value, flags)`
     pub(crate) serde: Option<Py<PyAny>>,
-    /// function, where there is no serde
+    /// function, used without a serde
     pub(crate) serializer: Option<Py<PyAny>>,
-    /// function, where there is no serde
+    /// function, used without a serde
     pub(crate) deserializer: Option<Py<PyAny>>,
-    /// of text
+    /// encoding of text
     pub(crate) encoding: String,
 }
 
@@ -26,7 +26,7 @@ pub(crate) struct Value<'py> {
 }
 
 impl Values {
-    /// What to store for `value`. Flags that are given stand above those of the serde.
+    /// What to store for `value`. Flags of the caller take precedence over those of the serde.
     pub(crate) fn encode<'py>(
         &self,
         key: &Bound<'py, PyAny>,
@@ -57,7 +57,7 @@ impl Values {
         Ok(Value { bytes, flags })
     }
 
-    /// The bytes of what is no bytes object.
+    /// The bytes of an object that is not a bytes object.
     fn bytes_of<'py>(&self, data: &Bound<'py, PyAny>) -> Result<Bound<'py, PyBytes>, Failure> {
         let py = data.py();
         if data.is_instance_of::<PyByteArray>() || data.is_instance_of::<PyMemoryView>() {
@@ -86,7 +86,7 @@ impl Values {
         }
     }
 
-    /// What was stored for a key, of its value's bytes.
+    /// The object that was stored for a key, from its value's bytes.
     pub(crate) fn decode<'py>(
         &self,
         key: &Bound<'py, PyAny>,
@@ -102,7 +102,7 @@ impl Values {
     }
 }
 
-/// Client flags: of larger numbers a server keeps the low 32 bits.
+/// Client flags. A server keeps the low 32 bits of larger numbers, and so does this.
 fn low_bits(flags: &Bound<'_, PyAny>) -> Result<u32, Failure> {
     let number = flags.extract::<u64>().ok();
     let low = number.and_then(|number| u32::try_from(number & u64::from(u32::MAX)).ok());

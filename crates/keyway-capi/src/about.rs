@@ -42,7 +42,7 @@ pub extern "C" fn keyway_version() -> *const c_char {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn keyway_stats(cache: *mut keyway, stats: *mut keyway_stat, count: *mut usize) -> keyway_result {
     boundary(|| {
-        // SAFETY: the caller's word.
+        // SAFETY: guaranteed by the caller.
         let (cache, room) = unsafe { (bytes::cache(cache)?, count.as_mut()) };
         let Some(count) = room else {
             return Err(Failure::argument("the place for the number of statistics is NULL"));
@@ -67,7 +67,7 @@ pub unsafe extern "C" fn keyway_stats(cache: *mut keyway, stats: *mut keyway_sta
         let all: Vec<(&str, u64)> = cache.counters().named().into_iter().chain(numbers).collect();
         let room = std::mem::replace(count, all.len());
         for (index, (name, value)) in all.iter().take(room).enumerate() {
-            // SAFETY: the caller's word: there is room for so many.
+            // SAFETY: the caller guarantees that there is space for this many.
             unsafe { stats.add(index).write(stat(name, *value)) };
         }
         if all.len() > room {

@@ -2,7 +2,8 @@
 //!
 //! # Safety
 //!
-//! Pointers are the caller's word. NULL is refused here, and so are lengths that no object has; all else cannot be known.
+//! The caller guarantees that its pointers are valid. NULL is refused here, and so are lengths that no object has.
+//! Nothing else can be checked.
 
 use crate::failure::Failure;
 use crate::types::keyway_result::{KEYWAY_ERROR_KEY_LENGTH, KEYWAY_ERROR_OUT_OF_MEMORY};
@@ -19,7 +20,7 @@ use std::ptr::NonNull;
 /// The handle is NULL, or comes from `keyway_open` and has not been closed.
 #[inline]
 pub(crate) unsafe fn cache<'a>(handle: *const keyway) -> Result<&'a Cache, Failure> {
-    // SAFETY: the caller's word.
+    // SAFETY: guaranteed by the caller.
     match unsafe { handle.as_ref() } {
         Some(handle) => Ok(&handle.cache),
         None => Err(Failure::argument(
@@ -42,7 +43,7 @@ pub(crate) unsafe fn key<'a>(key: *const c_void, len: usize) -> Result<&'a [u8],
         let message = format!("a key has 1 to {KEYWAY_KEY_LENGTH_MAX} bytes, this one {len}");
         return Err(Failure::new(KEYWAY_ERROR_KEY_LENGTH, message));
     }
-    // SAFETY: the caller's word; not NULL, and the length is checked.
+    // SAFETY: guaranteed by the caller; not NULL, and the length is checked.
     Ok(unsafe { std::slice::from_raw_parts(key.cast(), len) })
 }
 
@@ -64,7 +65,7 @@ pub(crate) unsafe fn value<'a>(value: *const c_void, len: usize) -> Result<&'a [
             "the value's length is {len}: no object has so many bytes"
         )));
     }
-    // SAFETY: the caller's word; not NULL, and the length is one that an object can have.
+    // SAFETY: guaranteed by the caller; not NULL, and the length is one that an object can have.
     Ok(unsafe { std::slice::from_raw_parts(value.cast(), len) })
 }
 
@@ -77,7 +78,7 @@ pub(crate) unsafe fn text<'a>(text: *const c_char, what: &str) -> Result<&'a CSt
     if text.is_null() {
         return Err(Failure::argument(format!("{what} is NULL")));
     }
-    // SAFETY: the caller's word.
+    // SAFETY: guaranteed by the caller.
     Ok(unsafe { CStr::from_ptr(text) })
 }
 
@@ -89,7 +90,7 @@ pub(crate) unsafe fn text<'a>(text: *const c_char, what: &str) -> Result<&'a CSt
 #[inline]
 pub(crate) unsafe fn answer<T>(place: *mut T, value: T) {
     if !place.is_null() {
-        // SAFETY: the caller's word.
+        // SAFETY: guaranteed by the caller.
         unsafe { place.write(value) };
     }
 }
@@ -130,7 +131,7 @@ impl Target for Buffer {
     #[inline(always)]
     fn make_room(&mut self, item: &Item) -> bool {
         self.len = item.value_len;
-        // SAFETY: `new`'s caller's word.
+        // SAFETY: guaranteed by `new`'s caller.
         unsafe { answer(self.item, (*item).into()) };
         self.fits()
     }
@@ -138,7 +139,7 @@ impl Target for Buffer {
     #[inline(always)]
     fn room(&mut self) -> &mut [MaybeUninit<u8>] {
         let len = if self.fits() { self.len } else { 0 };
-        // SAFETY: `new`'s caller says that `size` bytes can be written, which is as many or more.
+        // SAFETY: `new`'s caller guarantees that `size` bytes can be written, and `len` is not greater.
         unsafe { std::slice::from_raw_parts_mut(self.place.as_ptr(), len) }
     }
 }
@@ -159,7 +160,7 @@ impl Block {
         let Some(block) = self.block.take() else {
             return Err(no_memory(self.len));
         };
-        // SAFETY: the block has room for one byte more.
+        // SAFETY: the block has space for one byte more.
         unsafe { block.add(self.len).cast::<u8>().write(0) };
         Ok(block.as_ptr().cast())
     }
@@ -167,7 +168,7 @@ impl Block {
     fn allocate(&mut self, len: usize) -> bool {
         if self.block.is_none() || self.len != len {
             self.free();
-            // SAFETY: any size may be asked for.
+            // SAFETY: any size may be requested.
             self.block = NonNull::new(unsafe { libc::malloc(len.saturating_add(1)) }.cast());
             self.len = len;
         }
@@ -176,7 +177,7 @@ impl Block {
 
     fn free(&mut self) {
         if let Some(block) = self.block.take() {
-            // SAFETY: it comes from malloc, and nobody else has it.
+            // SAFETY: it comes from malloc, and no other code has it.
             unsafe { libc::free(block.as_ptr().cast()) };
         }
     }
@@ -192,7 +193,7 @@ impl Target for Block {
     #[inline]
     fn room(&mut self) -> &mut [MaybeUninit<u8>] {
         match self.block {
-            // SAFETY: the block has so many bytes, and is nobody else's.
+            // SAFETY: the block has this many bytes, and no other code uses it.
             Some(block) => unsafe { std::slice::from_raw_parts_mut(block.as_ptr(), self.len) },
             None => &mut [],
         }
@@ -228,7 +229,7 @@ mod tests {
     #[test]
     fn what_can_be_known_to_be_wrong_is_refused() {
         let bytes = b"abc".as_ptr().cast();
-        // SAFETY: every pointer is NULL or leads to three bytes, and no length that is accepted is greater.
+        // SAFETY: every pointer is NULL or refers to three bytes, and no accepted length is greater.
         unsafe {
             assert!(key(std::ptr::null(), 3).is_err());
             assert!(key(bytes, 0).is_err());

@@ -1,4 +1,5 @@
-//! From outcomes to codes: every failure has a code and, until this thread's next failure, a message; no panic gets out.
+//! From results to codes: every failure has a code, and a message until this thread's next failure. No panic leaves the
+//! library.
 
 use crate::types::keyway_result::{self, *};
 use ::keyway::{LocalError, OpenError, SessionError, WriteError};
@@ -59,7 +60,7 @@ impl Failure {
             code: self.code(),
             message: CString::new(bytes).unwrap_or_default(),
         };
-        // A thread that is ending has no storage any more: then the code has to do.
+        // A thread that is ending has no thread-local storage any more: then the code must be enough.
         let _ = LAST.try_with(|last| last.try_borrow_mut().map(|mut last| *last = new));
         self.code()
     }

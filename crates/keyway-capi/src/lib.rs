@@ -1,14 +1,15 @@
 //! Keyway's library door for C: what `keyway.h` declares, and nothing but conversions.
 //!
-//! `types.rs` has the types of the header, `open.rs`, `read.rs`, `write.rs` and `about.rs` its functions. Pointers become
-//! slices in `bytes.rs`; every outcome becomes a code and a message in `failure.rs`, where panics stop as well. Rules of its
-//! own this crate has none: what a verb does is in the crate `keyway`, and what a process must not do in `docs/library.md`.
+//! `types.rs` has the types of the header; `open.rs`, `read.rs`, `write.rs` and `about.rs` have its functions. `bytes.rs`
+//! makes slices of pointers. `failure.rs` makes a code and a message of every result, and stops panics. This crate has no
+//! rules of its own: what a verb does is decided in the crate `keyway`, and `docs/library.md` says what a process must
+//! not do.
 //!
 //! # Safety
 //!
-//! Every function takes the caller's word that a pointer which is not NULL is what the header says, and stays so during the
-//! call. What can be known to be wrong is answered with [`types::keyway_result::KEYWAY_ERROR_ARGUMENT`]: NULL, and lengths that
-//! nothing has.
+//! In every function the caller guarantees that a pointer which is not NULL is what the header says, and stays so during
+//! the call. Arguments that are visibly wrong get [`types::keyway_result::KEYWAY_ERROR_ARGUMENT`]: NULL, and lengths that
+//! no object has.
 #![allow(unsafe_code, reason = "a C interface is pointers; contract above")]
 #![allow(
     clippy::missing_safety_doc,
@@ -23,5 +24,5 @@ pub mod read;
 pub mod types;
 pub mod write;
 
-// What runs when the library is loaded: nothing, unless `keyway exec` has asked for it.
+// The code that runs when the library is loaded. It does nothing unless `keyway exec` has requested it.
 keyway_harden::hardened_at_start!();

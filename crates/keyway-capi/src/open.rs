@@ -26,7 +26,7 @@ pub unsafe extern "C" fn keyway_open(place: *const c_char, options: *const keywa
     let mut opened = std::ptr::null_mut();
     boundary(|| {
         let _uncancelled = Uncancelled::new();
-        // SAFETY: the caller's word.
+        // SAFETY: guaranteed by the caller.
         let (place, asked) = unsafe { (bytes::text(place, "the place")?, read_options(options)?) };
         if place.is_empty() {
             return Err(Failure::argument(
@@ -51,7 +51,7 @@ pub unsafe extern "C" fn keyway_close(cache: *mut keyway) {
     boundary(|| {
         let _uncancelled = Uncancelled::new();
         if !cache.is_null() {
-            // SAFETY: made by `Box::into_raw` in `keyway_open`, and by the caller's word not closed before.
+            // SAFETY: made by `Box::into_raw` in `keyway_open`; the caller guarantees that it was not closed before.
             let handle = unsafe { Box::from_raw(cache) };
             handle.cache.leave();
             handle.cache.close();
@@ -109,7 +109,7 @@ unsafe fn read_options(options: *const keyway_options) -> Result<keyway_options,
             "options.size is {size}: set it to sizeof(keyway_options), {OPTIONS_SIZE_MIN} in this version"
         )));
     }
-    // SAFETY: the caller's word, and at least as large as this version's.
+    // SAFETY: guaranteed by the caller; at least as large as this version's structure.
     let (known, bytes) = unsafe { (options.read(), std::slice::from_raw_parts(options.cast::<u8>(), size)) };
     if bytes.iter().skip(size_of::<keyway_options>()).any(|byte| *byte != 0) {
         return Err(Failure::argument(format!(

@@ -25,7 +25,7 @@ pub unsafe extern "C" fn keyway_get(
         value: buffer_size > 0,
         ..Get::default()
     };
-    // SAFETY: the caller's word.
+    // SAFETY: guaranteed by the caller.
     boundary(|| unsafe { get_into(cache, key, key_len, &how, buffer, buffer_size, item) })
 }
 
@@ -44,7 +44,7 @@ pub unsafe extern "C" fn keyway_gets(
         details: true,
         ..Get::default()
     };
-    // SAFETY: the caller's word.
+    // SAFETY: guaranteed by the caller.
     boundary(|| unsafe { get_into(cache, key, key_len, &how, buffer, buffer_size, item) })
 }
 
@@ -65,7 +65,7 @@ pub unsafe extern "C" fn keyway_gat(
         exptime: Some(exptime),
         ..Get::default()
     };
-    // SAFETY: the caller's word.
+    // SAFETY: guaranteed by the caller.
     boundary(|| unsafe { get_into(cache, key, key_len, &how, buffer, buffer_size, item) })
 }
 
@@ -85,7 +85,7 @@ pub unsafe extern "C" fn keyway_get_alloc(
         details: true,
         ..Get::default()
     };
-    // SAFETY: the caller's word.
+    // SAFETY: guaranteed by the caller.
     boundary(|| unsafe { get_allocated(cache, key, key_len, &how, value, item) })
 }
 
@@ -105,7 +105,7 @@ pub unsafe extern "C" fn keyway_gat_alloc(
         exptime: Some(exptime),
         ..Get::default()
     };
-    // SAFETY: the caller's word.
+    // SAFETY: guaranteed by the caller.
     boundary(|| unsafe { get_allocated(cache, key, key_len, &how, value, item) })
 }
 
@@ -120,14 +120,14 @@ pub unsafe extern "C" fn keyway_get_many(
     count: usize,
     block: *mut *mut c_void,
 ) -> keyway_result {
-    // SAFETY: the caller's word.
+    // SAFETY: guaranteed by the caller.
     boundary(|| unsafe { get_many(cache, entries, count, block) })
 }
 
 /// Frees memory of keyway_get_alloc(), keyway_gat_alloc() and keyway_get_many(); the same as free(). NULL is ignored.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn keyway_free(block: *mut c_void) {
-    // SAFETY: the caller's word.
+    // SAFETY: guaranteed by the caller.
     unsafe { libc::free(block) };
 }
 
@@ -149,9 +149,9 @@ unsafe fn get_into(
             "the buffer is NULL, and its size {buffer_size}, not 0"
         )));
     }
-    // SAFETY: the caller's word.
+    // SAFETY: guaranteed by the caller.
     let (cache, key) = unsafe { (bytes::cache(cache)?, bytes::key(key, key_len)?) };
-    // SAFETY: the caller's word.
+    // SAFETY: guaranteed by the caller.
     let mut place = unsafe { Buffer::new(buffer, buffer_size, item) };
     if !cache.with_session(|session, _| session.get_into(key, how, &mut place))?? {
         return Ok(KEYWAY_NOT_FOUND);
@@ -184,7 +184,7 @@ unsafe fn get_allocated(
     if value.is_null() {
         return Err(Failure::argument("the place for the value is NULL"));
     }
-    // SAFETY: the caller's word.
+    // SAFETY: guaranteed by the caller.
     let (cache, key) = unsafe {
         value.write(std::ptr::null_mut());
         (bytes::cache(cache)?, bytes::key(key, key_len)?)
@@ -193,7 +193,7 @@ unsafe fn get_allocated(
     if !cache.with_session(|session, _| session.get_into(key, how, &mut block))?? {
         return Ok(KEYWAY_NOT_FOUND);
     }
-    // SAFETY: the caller's word.
+    // SAFETY: guaranteed by the caller.
     unsafe {
         bytes::answer(item, block.item);
         value.write(block.finish()?);
@@ -217,7 +217,7 @@ unsafe fn get_many(
     if size.is_none_or(|size| isize::try_from(size).is_err()) {
         return Err(Failure::argument(format!("{count} entries: no array has so many")));
     }
-    // SAFETY: the caller's word.
+    // SAFETY: guaranteed by the caller.
     let cache = unsafe {
         block.write(std::ptr::null_mut());
         bytes::cache(cache)?
@@ -230,13 +230,14 @@ unsafe fn get_many(
     cache.with_session(|session, values| {
         let mut failed = None;
         for index in 0..count {
-            // SAFETY: the caller's word; the fields are read and written by pointer, whatever the answers hold yet.
+            // SAFETY: guaranteed by the caller; the fields are read and written by pointer, because the result fields may
+            // be uninitialised.
             let entry = unsafe { entries.add(index) };
             // SAFETY: as above.
             let key = unsafe { bytes::key((*entry).key, (*entry).key_len) };
             let found = key.and_then(|key| {
                 let found = session.get_with(key, &how, values, |_, _| {})?;
-                // For the zero byte behind it.
+                // For the zero byte after it.
                 values.try_reserve(1).map_err(|_| bytes::no_memory(values.len()))?;
                 Ok(found)
             });
@@ -261,7 +262,7 @@ unsafe fn get_many(
         }
         if !values.is_empty() {
             let all = bytes::allocated(values);
-            // SAFETY: the entries have just been answered, and the block holds their values in their order.
+            // SAFETY: the entries have just been filled in, and the block holds their values in the same order.
             unsafe {
                 match all {
                     Ok(values) => {
@@ -286,7 +287,7 @@ unsafe fn get_many(
 /// The entries are answered, and their values follow each other from `value`, a zero byte after each.
 unsafe fn spread(entries: *mut keyway_entry, count: usize, mut value: *const c_char) {
     for index in 0..count {
-        // SAFETY: the caller's word.
+        // SAFETY: guaranteed by the caller.
         unsafe {
             let entry = entries.add(index);
             if (*entry).result == KEYWAY_OK {
@@ -305,7 +306,7 @@ unsafe fn spread(entries: *mut keyway_entry, count: usize, mut value: *const c_c
 #[cold]
 unsafe fn withdraw(entries: *mut keyway_entry, count: usize, code: keyway_result) {
     for index in 0..count {
-        // SAFETY: the caller's word.
+        // SAFETY: guaranteed by the caller.
         unsafe {
             let entry = entries.add(index);
             if (*entry).result == KEYWAY_OK {

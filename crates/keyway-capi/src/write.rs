@@ -22,7 +22,7 @@ pub unsafe extern "C" fn keyway_set(
     flags: u32,
 ) -> keyway_result {
     let how = storing(StoreMode::Set, exptime, flags);
-    // SAFETY: the caller's word.
+    // SAFETY: guaranteed by the caller.
     boundary(|| unsafe { store(cache, key, key_len, value, value_len, &how) })
 }
 
@@ -38,7 +38,7 @@ pub unsafe extern "C" fn keyway_add(
     flags: u32,
 ) -> keyway_result {
     let how = storing(StoreMode::Add, exptime, flags);
-    // SAFETY: the caller's word.
+    // SAFETY: guaranteed by the caller.
     boundary(|| unsafe { store(cache, key, key_len, value, value_len, &how) })
 }
 
@@ -54,7 +54,7 @@ pub unsafe extern "C" fn keyway_replace(
     flags: u32,
 ) -> keyway_result {
     let how = storing(StoreMode::Replace, exptime, flags);
-    // SAFETY: the caller's word.
+    // SAFETY: guaranteed by the caller.
     boundary(|| unsafe { store(cache, key, key_len, value, value_len, &how) })
 }
 
@@ -68,7 +68,7 @@ pub unsafe extern "C" fn keyway_append(
     value_len: usize,
 ) -> keyway_result {
     let how = storing(StoreMode::Append, 0, 0);
-    // SAFETY: the caller's word.
+    // SAFETY: guaranteed by the caller.
     boundary(|| unsafe { store(cache, key, key_len, value, value_len, &how) })
 }
 
@@ -82,7 +82,7 @@ pub unsafe extern "C" fn keyway_prepend(
     value_len: usize,
 ) -> keyway_result {
     let how = storing(StoreMode::Prepend, 0, 0);
-    // SAFETY: the caller's word.
+    // SAFETY: guaranteed by the caller.
     boundary(|| unsafe { store(cache, key, key_len, value, value_len, &how) })
 }
 
@@ -103,7 +103,7 @@ pub unsafe extern "C" fn keyway_cas(
         compare_cas: Some(cas),
         ..storing(StoreMode::Set, exptime, flags)
     };
-    // SAFETY: the caller's word.
+    // SAFETY: guaranteed by the caller.
     boundary(|| unsafe { store(cache, key, key_len, value, value_len, &how) })
 }
 
@@ -111,7 +111,7 @@ pub unsafe extern "C" fn keyway_cas(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn keyway_delete(cache: *mut keyway, key: *const c_void, key_len: usize) -> keyway_result {
     boundary(|| {
-        // SAFETY: the caller's word.
+        // SAFETY: guaranteed by the caller.
         let (cache, key) = unsafe { (bytes::cache(cache)?, bytes::key(key, key_len)?) };
         let deleted = cache.with_session(|session, _| session.delete(key, &Delete::default()))??;
         Ok(match deleted {
@@ -132,7 +132,7 @@ pub unsafe extern "C" fn keyway_incr(
     delta: u64,
     number: *mut u64,
 ) -> keyway_result {
-    // SAFETY: the caller's word.
+    // SAFETY: guaranteed by the caller.
     unsafe { count(cache, key, key_len, number, |session, key| session.incr(key, delta)) }
 }
 
@@ -145,7 +145,7 @@ pub unsafe extern "C" fn keyway_decr(
     delta: u64,
     number: *mut u64,
 ) -> keyway_result {
-    // SAFETY: the caller's word.
+    // SAFETY: guaranteed by the caller.
     unsafe { count(cache, key, key_len, number, |session, key| session.decr(key, delta)) }
 }
 
@@ -161,7 +161,7 @@ pub unsafe extern "C" fn keyway_incr_with_initial(
     number: *mut u64,
 ) -> keyway_result {
     let verb = counting_from(delta, false, (initial, exptime));
-    // SAFETY: the caller's word.
+    // SAFETY: guaranteed by the caller.
     unsafe { count(cache, key, key_len, number, verb) }
 }
 
@@ -177,7 +177,7 @@ pub unsafe extern "C" fn keyway_decr_with_initial(
     number: *mut u64,
 ) -> keyway_result {
     let verb = counting_from(delta, true, (initial, exptime));
-    // SAFETY: the caller's word.
+    // SAFETY: guaranteed by the caller.
     unsafe { count(cache, key, key_len, number, verb) }
 }
 
@@ -185,7 +185,7 @@ pub unsafe extern "C" fn keyway_decr_with_initial(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn keyway_touch(cache: *mut keyway, key: *const c_void, key_len: usize, exptime: i64) -> keyway_result {
     boundary(|| {
-        // SAFETY: the caller's word.
+        // SAFETY: guaranteed by the caller.
         let (cache, key) = unsafe { (bytes::cache(cache)?, bytes::key(key, key_len)?) };
         let touched = cache.with_session(|session, _| session.touch(key, exptime))??;
         Ok(if touched { KEYWAY_OK } else { KEYWAY_NOT_FOUND })
@@ -196,7 +196,7 @@ pub unsafe extern "C" fn keyway_touch(cache: *mut keyway, key: *const c_void, ke
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn keyway_flush_all(cache: *mut keyway, exptime: i64) -> keyway_result {
     boundary(|| {
-        // SAFETY: the caller's word.
+        // SAFETY: guaranteed by the caller.
         let cache = unsafe { bytes::cache(cache)? };
         cache.with_session(|session, _| session.flush_all(exptime))??;
         Ok(KEYWAY_OK)
@@ -224,7 +224,7 @@ unsafe fn store(
     value_len: usize,
     how: &Store,
 ) -> Result<keyway_result, Failure> {
-    // SAFETY: the caller's word.
+    // SAFETY: guaranteed by the caller.
     let (cache, key, value) = unsafe {
         (
             bytes::cache(cache)?,
@@ -270,11 +270,11 @@ unsafe fn count(
     verb: impl FnOnce(&mut Session, &[u8]) -> Result<Number, WriteError>,
 ) -> keyway_result {
     boundary(|| {
-        // SAFETY: the caller's word.
+        // SAFETY: guaranteed by the caller.
         let (cache, key) = unsafe { (bytes::cache(cache)?, bytes::key(key, key_len)?) };
         match cache.with_session(|session, _| verb(session, key))?? {
             Number::Is(value) => {
-                // SAFETY: the caller's word.
+                // SAFETY: guaranteed by the caller.
                 unsafe { bytes::answer(number, value) };
                 Ok(KEYWAY_OK)
             }

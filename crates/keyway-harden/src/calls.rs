@@ -1,5 +1,5 @@
-//! System calls that lead past the gate, refused by seccomp (seccomp(2)): they fail with EPERM, for this process and for whatever
-//! it starts.
+//! System calls that lead past the gate. Seccomp (seccomp(2)) refuses them: they fail with EPERM, for this process and
+//! for all processes that it starts.
 
 use seccompiler::{
     BpfProgram, SeccompAction, SeccompCmpArgLen as Len, SeccompCmpOp as Op, SeccompCondition as Condition, SeccompFilter,
@@ -8,22 +8,22 @@ use seccompiler::{
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// Refused whatever their arguments.
+/// Refused, whatever their arguments.
 const REFUSED: &[i64] = &[
-    // Others' memory, and this process's own, past its keys.
+    // The memory of other processes, and this process's own memory without its keys.
     libc::SYS_ptrace,
     libc::SYS_process_vm_readv,
     libc::SYS_process_vm_writev,
     libc::SYS_process_madvise,
     libc::SYS_pidfd_getfd,
     libc::SYS_userfaultfd,
-    // The stripes of the kernel door by their map.
+    // The stripes of the kernel door, by their map.
     libc::SYS_bpf,
-    // Its requests are not seen by seccomp.
+    // Seccomp does not see the requests of io_uring.
     libc::SYS_io_uring_setup,
     libc::SYS_io_uring_enter,
     libc::SYS_io_uring_register,
-    // Keys are not given back, given out or laid anew.
+    // Keys are not freed, allocated, or put on other memory.
     libc::SYS_pkey_alloc,
     libc::SYS_pkey_free,
     libc::SYS_pkey_mprotect,
@@ -32,8 +32,9 @@ const REFUSED: &[i64] = &[
     libc::SYS_open_by_handle_at,
 ];
 
-/// The region's file is another user's to read once its mode, its owner or its list of those who may (an extended attribute) says so, and
-/// no path is needed for that: Landlock does not see it. Those without a name here are Linux 6.6's and newer.
+/// Once its mode, its owner or its access control list (an extended attribute) says so, another user can read the
+/// region's file. No path is needed for such a change, so Landlock does not see it. The calls without a name here are new
+/// in Linux 6.6 and later.
 const REFUSED_RIGHTS: &[i64] = &[
     libc::SYS_chmod,
     libc::SYS_fchmod,
@@ -58,28 +59,29 @@ const SYS_SETXATTRAT: i64 = 463;
 const SYS_REMOVEXATTRAT: i64 = 466;
 const SYS_FILE_SETATTR: i64 = 469;
 
-/// The bit of the x32 interface's numbers (Linux, arch/x86/include/uapi/asm/unistd.h), and those of its own for refused calls
-/// (arch/x86/entry/syscalls/syscall_64.tbl).
+/// The bit of the x32 interface's numbers (Linux, arch/x86/include/uapi/asm/unistd.h), and that interface's own numbers
+/// of refused calls (arch/x86/entry/syscalls/syscall_64.tbl).
 const X32: i64 = 0x4000_0000;
 const REFUSED_X32: &[i64] = &[X32 + 521, X32 + 539, X32 + 540];
 
-/// madvise(2), advices that destroy a mapping's contents, hand it to children, or take pages of it for broken (root only).
+/// madvise(2): advices that destroy a mapping's contents, give it to children, or treat its pages as broken (root only).
 const MADV_REMOVE: u64 = 9;
 const MADV_DOFORK: u64 = 11;
 const MADV_HWPOISON: u64 = 100;
 const MADV_SOFT_OFFLINE: u64 = 101;
-/// Makes accesses fault, in a sealed mapping too.
+/// Makes accesses fault, even in a sealed mapping.
 const MADV_GUARD_INSTALL: u64 = 102;
-/// What /dev/userfaultfd is opened for, which root can do: a userfaultfd without the system call of that name (ioctl_userfaultfd(2)).
+/// The request for which /dev/userfaultfd is opened, which root can do: it makes a userfaultfd without the system call of
+/// that name (ioctl_userfaultfd(2)).
 const USERFAULTFD_IOC_NEW: u64 = 0xAA00;
 const PR_SET_DUMPABLE: u64 = 4;
 const PROT_EXEC: u64 = 4;
 
-/// What the filter is to refuse besides.
+/// What else the filter refuses.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Wishes {
-    /// A mapping that the kernel has not sealed: calls about an address in it are refused. A range that begins before it is
-    /// not seen.
+    /// A mapping that the kernel has not sealed: calls about an address in it are refused. A range that begins before it
+    /// is not detected.
     pub unsealed: Option<Range<usize>>,
     /// new executable mappings
     pub new_code: bool,
@@ -129,7 +131,7 @@ pub(crate) fn filter(wishes: &Wishes) -> Result<BpfProgram, String> {
     compiled(rules, libc::EPERM)
 }
 
-/// What fails as if the kernel were older and did not know it: the C library then does without.
+/// Calls that fail as in an older kernel that does not know them: the C library then works without them.
 fn unknown() -> Result<BpfProgram, String> {
     let mut rules: Rules = BTreeMap::new();
     refuse_if(
@@ -150,7 +152,7 @@ fn refuse_if(rules: &mut Rules, number: i64, conditions: &[Condition]) -> Result
     Ok(())
 }
 
-/// The filter by which these calls fail with this error.
+/// The filter with which these calls fail with this error.
 fn compiled(rules: Rules, error: i32) -> Result<BpfProgram, String> {
     let refused = SeccompAction::Errno(error.cast_unsigned());
     let arch = std::env::consts::ARCH.try_into().map_err(|e| format!("{e}"))?;
@@ -162,7 +164,7 @@ fn condition(argument: u8, len: Len, op: Op, value: u64) -> Result<Condition, St
     Condition::new(argument, len, op, value).map_err(|e| e.to_string())
 }
 
-/// From here on, for all threads and for whatever is started.
+/// Refuses from here on, for all threads and for all programs that are started.
 pub(crate) fn refuse(wishes: &Wishes) -> Result<(), String> {
     for filter in [unknown()?, filter(wishes)?] {
         seccompiler::apply_filter_all_threads(&filter).map_err(|e| format!("seccomp: {e}"))?;

@@ -1,20 +1,20 @@
-//! A server's own confinement: once it serves, it gives up what serving does not take. Whoever finds a way to run code in it has
-//! then its sockets, its region and the few files of its options, and no way to start a program, to connect anywhere, to bind
-//! another port, to open other files, or to gain a right.
+//! A server's own confinement: once it serves, it gives up the rights that serving does not need. An attacker that finds
+//! a way to run code in it then has its sockets, its region and the few files of its options. The attacker has no way to
+//! start a program, to connect anywhere, to bind another port, to open other files, or to gain a right.
 //!
-//! To be called by the main thread before others are started: Landlock, capabilities and `no_new_privs` are a thread's, and what
-//! it starts has them from it.
+//! The main thread calls this before it starts other threads: Landlock, capabilities and `no_new_privs` belong to a
+//! thread, and the threads that it starts inherit them.
 //!
 //! | what | by |
 //! |---|---|
 //! | no program that is started gains a right | `PR_SET_NO_NEW_PRIVS` |
 //! | files, TCP ports, other processes' abstract sockets | Landlock (Linux 5.13; ports 6.7; sockets 6.12) |
-//! | system calls: those that serving takes, and no others | seccomp |
+//! | system calls: those that serving needs, and no others | seccomp |
 //! | root's rights | capabilities |
 //!
 //! # Safety
 //!
-//! The `unsafe` here is system calls on this thread itself; they are told of structures that outlive them.
+//! The `unsafe` here is system calls on this thread itself. The structures that they get live longer than the calls.
 
 use landlock::{
     ABI, Access, AccessFs, AccessNet, BitFlags, CompatLevel, Compatible, PathBeneath, PathFd, Ruleset, RulesetAttr,
@@ -27,38 +27,38 @@ use std::collections::BTreeMap;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-/// The newest rights that are asked for; an older kernel gives what it has.
+/// The newest rights that are requested. An older kernel grants those that it has.
 const NEWEST: ABI = ABI::V6;
 
-/// What a server still needs once it serves.
+/// What a server still needs while it serves.
 #[derive(Clone, Debug, Default)]
 pub struct Needs {
     /// files that it opens again for reading and writing: the region's
     pub files: Vec<PathBuf>,
-    /// files that it reads again, which may be replaced meanwhile: they are known by their folders
+    /// files that it reads again and that may be replaced meanwhile: they are identified by their folders
     pub read_again: Vec<PathBuf>,
     /// files that it removes at its end, if they are still its own
     pub removed_at_end: Vec<PathBuf>,
-    /// folders into which the kernel may write a core file in its name
+    /// folders into which the kernel may write a core file on its behalf
     pub core_files: Option<PathBuf>,
-    /// it opens rings of io_uring
+    /// it creates rings of io_uring
     pub io_uring: bool,
-    /// it takes a BPF program off its interfaces at the end
+    /// it removes a BPF program from its interfaces at the end
     pub kernel_door: bool,
-    /// its memory is locked, and what comes is to be too
+    /// its memory is locked, and future memory is to be locked too
     pub locked_memory: bool,
 }
 
-/// What came of it.
+/// The result.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Confined {
-    /// whether Landlock keeps files closed, in part or in full
+    /// whether Landlock closes files, partly or fully
     pub landlock: bool,
-    /// capabilities that are left, in bits
+    /// the remaining capabilities, in bits
     pub capabilities: u64,
 }
 
-/// What a server reads in /proc and /sys to know how much memory there is, and whether other processes live.
+/// What a server reads in /proc and /sys to find out how much memory there is, and whether other processes are alive.
 const READ: [&str; 2] = ["/proc", "/sys/fs/cgroup"];
 
 const CAP_DAC_OVERRIDE: u32 = 1;
@@ -66,9 +66,9 @@ const CAP_NET_ADMIN: u32 = 12;
 const CAP_IPC_LOCK: u32 = 14;
 const CAP_BPF: u32 = 39;
 
-/// Calls that serving takes, whatever their arguments.
+/// Calls that serving needs, whatever their arguments.
 const ALLOWED: &[i64] = &[
-    // What is open.
+    // Open descriptors.
     libc::SYS_read,
     libc::SYS_write,
     libc::SYS_readv,
@@ -91,7 +91,7 @@ const ALLOWED: &[i64] = &[
     libc::SYS_fdatasync,
     libc::SYS_sync_file_range,
     libc::SYS_fadvise64,
-    // Files: Landlock says which.
+    // Files: Landlock decides which.
     libc::SYS_openat,
     libc::SYS_openat2,
     libc::SYS_unlinkat,
@@ -161,10 +161,10 @@ const ALLOWED: &[i64] = &[
     libc::SYS_nanosleep,
     libc::SYS_gettimeofday,
     libc::SYS_getrandom,
-    // Whether another process lives.
+    // To find out whether another process is alive.
     libc::SYS_pidfd_open,
     libc::SYS_pidfd_send_signal,
-    // Sockets that are there, and those that come to them.
+    // Existing sockets, and the connections that they accept.
     libc::SYS_accept4,
     libc::SYS_shutdown,
     libc::SYS_sendto,
@@ -190,7 +190,7 @@ const ALLOWED: &[i64] = &[
     libc::SYS_timerfd_settime,
 ];
 
-/// Those that newer architectures do without.
+/// Calls that newer architectures do not have.
 #[cfg(target_arch = "x86_64")]
 const ALLOWED_OLD: &[i64] = &[
     libc::SYS_open,
@@ -215,14 +215,14 @@ const IO_URING: &[i64] = &[
     libc::SYS_io_uring_enter,
     libc::SYS_io_uring_register,
 ];
-/// Counters and maps of the program; netlink to take it away, and a name that says whose turn it is to.
+/// Counters and maps of the program; netlink to remove it; and an abstract name that decides which process removes it.
 const KERNEL_DOOR: &[i64] = &[libc::SYS_bpf, libc::SYS_bind];
 
-/// Gives up all else, for this thread and for all that it starts, for good.
+/// Gives up everything else, for this thread and for all that it starts, permanently.
 ///
 /// # Errors
 ///
-/// What could not be done. What was done before stays done.
+/// The step that failed. The steps before it stay in force.
 pub fn confine(needs: &Needs) -> Result<Confined, String> {
     // SAFETY: prctl(2) with numbers.
     if unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) } != 0 {
@@ -249,7 +249,7 @@ fn close_files(needs: &Needs) -> Result<bool, String> {
     let read = AccessFs::ReadFile | AccessFs::ReadDir;
     let mut rules: Vec<(PathBuf, BitFlags<AccessFs>)> = Vec::new();
     rules.extend(READ.map(|path| (path.into(), read)));
-    // Counters are kept for each CPU that there may be.
+    // Counters are kept for each possible CPU.
     rules.extend(needs.kernel_door.then(|| ("/sys/devices/system/cpu".into(), read)));
     let own = AccessFs::ReadFile | AccessFs::WriteFile | AccessFs::Truncate;
     rules.extend(needs.files.iter().map(|path| (path.clone(), own)));
@@ -259,7 +259,7 @@ fn close_files(needs: &Needs) -> Result<bool, String> {
             .iter()
             .map(|path| (folder(path).to_owned(), AccessFs::ReadFile.into())),
     );
-    // A file is removed if it is still this server's, which is known by what is in it.
+    // A file is removed if it is still this server's. The file's contents show that.
     let remove = AccessFs::ReadFile | AccessFs::RemoveFile;
     rules.extend(needs.removed_at_end.iter().map(|path| (folder(path).to_owned(), remove)));
     let write = AccessFs::WriteFile | AccessFs::MakeReg | AccessFs::Truncate;
@@ -272,7 +272,7 @@ fn close_files(needs: &Needs) -> Result<bool, String> {
         .and_then(Ruleset::create)
         .map_err(|error| failed(&error))?;
     for (path, rights) in rules {
-        // What is not there need not be allowed.
+        // A path that does not exist needs no permission.
         let Ok(opened) = PathFd::new(&path) else { continue };
         let rights = if path.is_dir() {
             rights
@@ -287,8 +287,9 @@ fn close_files(needs: &Needs) -> Result<bool, String> {
     Ok(status.ruleset != RulesetStatus::NotEnforced)
 }
 
-/// One filter that lets pass what is needed and refuses the rest (EPERM), and one before it: the C library starts a thread by an older
-/// call, whose flags a filter sees, if the newer one is not known.
+/// One filter that permits the calls that are needed and refuses all others (EPERM), and one that is installed before it.
+/// The earlier filter makes the newer call that starts a thread look unknown. The C library then uses an older call,
+/// whose flags a filter can see.
 fn filters(needs: &Needs) -> Result<[seccompiler::BpfProgram; 2], String> {
     let mut rules: BTreeMap<i64, Vec<SeccompRule>> = BTreeMap::new();
     let mut lists = vec![ALLOWED, ALLOWED_OLD];
@@ -299,7 +300,7 @@ fn filters(needs: &Needs) -> Result<[seccompiler::BpfProgram; 2], String> {
         lists.push(KERNEL_DOOR);
     }
     rules.extend(lists.into_iter().flatten().map(|number| (*number, vec![])));
-    // The other filter's to refuse.
+    // The other filter refuses it.
     rules.insert(libc::SYS_clone3, vec![]);
     let mut allow_if = |number: i64, argument: u8, op: Op, value: u64| -> Result<(), String> {
         let condition = Condition::new(argument, Len::Dword, op, value).map_err(|error| error.to_string())?;
@@ -308,7 +309,7 @@ fn filters(needs: &Needs) -> Result<[seccompiler::BpfProgram; 2], String> {
         Ok(())
     };
     let number = |number: libc::c_int| u64::from(number.cast_unsigned());
-    // Threads, and no processes.
+    // New threads, but no new processes.
     allow_if(
         libc::SYS_clone,
         0,
@@ -357,7 +358,7 @@ struct CapabilityData {
 /// _LINUX_CAPABILITY_VERSION_3
 const CAPABILITY_VERSION: u32 = 0x2008_0522;
 
-/// Keeps those capabilities that are needed, of those that there are; which they are.
+/// Keeps the needed capabilities among those that the process has. Returns the capabilities that are left.
 fn drop_capabilities(needs: &Needs) -> Result<u64, String> {
     let failed = |what: &str| format!("{what}: {}", std::io::Error::last_os_error());
     let mut header = CapabilityHeader {
@@ -365,7 +366,7 @@ fn drop_capabilities(needs: &Needs) -> Result<u64, String> {
         pid: 0,
     };
     let mut data = [CapabilityData::default(); 2];
-    // SAFETY: a header, and room for the two words that this version has.
+    // SAFETY: a header, and space for the two words of this version.
     if unsafe { libc::syscall(libc::SYS_capget, &raw mut header, data.as_mut_ptr()) } != 0 {
         return Err(failed("capget"));
     }
@@ -396,7 +397,7 @@ fn drop_capabilities(needs: &Needs) -> Result<u64, String> {
     Ok(kept)
 }
 
-/// Whether files that are needed are another user's, and so only root's to read or remove.
+/// Whether needed files belong to another user, so that only root can read or remove them.
 fn has_strangers_files(needs: &Needs) -> bool {
     // SAFETY: a system call without arguments.
     let own = unsafe { libc::geteuid() };

@@ -1,8 +1,9 @@
-//! Files that lead past the gate, kept out of reach by Landlock (landlock(7)): the region's own, and what /proc has of processes
-//! (their memory, and their descriptors).
+//! Files that lead past the gate. Landlock (landlock(7)) makes them inaccessible: the region's own file, and what /proc
+//! has of processes (their memory, and their descriptors).
 //!
-//! Landlock knows only what is allowed. So everything is, entry by entry, but what lies on the way to a closed file: there a folder
-//! can be listed, and what is in it at this moment used; new files cannot be made in it.
+//! Landlock knows only what is allowed. So everything is allowed, entry by entry, except the folders on the path to a
+//! closed file. Such a folder can be listed, and the entries that it has at this moment can be used; new files cannot be
+//! made in it.
 
 use landlock::{
     ABI, Access, AccessFs, CompatLevel, Compatible, PathBeneath, PathFd, Ruleset, RulesetAttr, RulesetCreated,
@@ -10,7 +11,7 @@ use landlock::{
 };
 use std::path::{Path, PathBuf};
 
-/// The newest rights that are asked for; an older kernel gives what it has.
+/// The newest rights that are requested. An older kernel grants those that it has.
 const NEWEST: ABI = ABI::V5;
 
 /// Whether a path is closed, leads to a closed one, or is free.
@@ -21,7 +22,7 @@ enum Verdict {
     Free,
 }
 
-/// What of a path: `closed` are whole paths.
+/// Decides about a path. `closed` are whole paths.
 fn judge(path: &Path, closed: &[PathBuf]) -> Verdict {
     if path == Path::new("/proc") {
         return Verdict::Leads;
@@ -41,8 +42,8 @@ fn judge(path: &Path, closed: &[PathBuf]) -> Verdict {
     }
 }
 
-/// Everything that is free below `folder`, as few paths as can be. A link is not followed: where it leads, the path itself is looked
-/// at.
+/// Everything that is free below `folder`, as few paths as possible. A link is not followed: its target is examined under
+/// its own path.
 fn free_below(folder: &Path, closed: &[PathBuf], free: &mut Vec<PathBuf>) {
     let Ok(entries) = std::fs::read_dir(folder) else { return };
     for entry in entries.flatten() {
@@ -58,7 +59,7 @@ fn free_below(folder: &Path, closed: &[PathBuf], free: &mut Vec<PathBuf>) {
     }
 }
 
-/// Closes these files to the calling thread and all that it starts. `false`: this kernel has no Landlock.
+/// Closes these files to the calling thread and to all that it starts. `false`: this kernel has no Landlock.
 pub(crate) fn close(closed: &[PathBuf]) -> Result<bool, String> {
     let mut free = Vec::new();
     free_below(Path::new("/"), closed, &mut free);
@@ -86,7 +87,7 @@ fn allow(ruleset: RulesetCreated, path: &Path, rights: landlock::BitFlags<Access
         Ok(opened) => ruleset
             .add_rule(PathBeneath::new(opened, rights))
             .map_err(|e| format!("Landlock: {}: {e}", path.display())),
-        // Gone since it was listed, or not for us: then it need not be allowed.
+        // It has disappeared since it was listed, or this process may not open it: then it needs no permission.
         Err(_) => Ok(ruleset),
     }
 }

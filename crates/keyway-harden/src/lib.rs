@@ -1,11 +1,11 @@
-//! `keyway exec`'s half in the program that it starts: runs before `main`, attaches to the region, and closes the ways past the
-//! gate that a stock kernel lets a process close for itself.
+//! The part of `keyway exec` in the program that it starts. It runs before `main`, attaches to the region, and closes the
+//! ways past the gate that an unmodified kernel lets a process close for itself.
 //!
-//! The program `keyway` says in environment variables ([`spec`]) what is wanted, and preloads a library that calls [`at_start`]:
-//! libkeyway, or another one that has the cache in it.
-//! What is stopped by what, and what is not: `docs/security.md`.
+//! The program `keyway` describes in environment variables ([`spec`]) what is wanted, and preloads a library that calls
+//! [`at_start`]: libkeyway, or another one that contains the cache. `docs/security.md` lists what is stopped by which
+//! means, and what is not stopped.
 //!
-//! [`confine`] is another matter: what a server gives up once it serves.
+//! [`confine`] is a separate matter: the rights that a server gives up once it serves.
 //!
 //! # Safety
 //!
@@ -25,15 +25,15 @@ use std::os::fd::RawFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-/// The exit code of a program that could not be hardened as was asked (sysexits.h, EX_OSERR).
+/// The exit code of a program that could not be hardened as requested (sysexits.h, EX_OSERR).
 const FAILED: i32 = 71;
 /// prctl(2).
 const PR_SET_MDWE: libc::c_int = 65;
 const PR_MDWE_REFUSE_EXEC_GAIN: libc::c_ulong = 1;
 
-/// Has [`at_start`] called when the library, or the program, is loaded in which this stands: once, at the top of a crate.
+/// Has [`at_start`] called when the library or program that contains this is loaded. Use it once, at the top of a crate.
 ///
-/// The dynamic loader calls what this section lists, before `main` (elf(5), DT_INIT_ARRAY).
+/// The dynamic loader calls the functions that this section lists, before `main` (elf(5), DT_INIT_ARRAY).
 #[macro_export]
 macro_rules! hardened_at_start {
     () => {
@@ -49,8 +49,8 @@ macro_rules! hardened_at_start {
     };
 }
 
-/// Does what `keyway exec` has asked for, if it has asked this library for it: to be called when the library is loaded, with an address of
-/// its code.
+/// Does what `keyway exec` has requested, if it has requested it from this library. Call it when the library is loaded,
+/// with an address in its code.
 pub fn at_start(own: usize) {
     let done = Spec::taken(|library| is_file_of(library, own)).and_then(|spec| match spec {
         Some(spec) => harden(&spec, own),
@@ -63,7 +63,8 @@ pub fn at_start(own: usize) {
     }
 }
 
-/// Whether the code at this address is that file's. What is started under `keyway exec` cannot find out, nor be hardened again.
+/// Whether the code at this address is from that file. A program that is started under `keyway exec` cannot find this
+/// out, and cannot be hardened again.
 fn is_file_of(library: &Path, own: usize) -> Result<bool, String> {
     let maps = std::fs::read_to_string("/proc/self/maps")
         .map_err(|e| format!("/proc/self/maps: {e}: it is started under another keyway exec, or there is no /proc"))?;
@@ -75,7 +76,7 @@ fn is_file_of(library: &Path, own: usize) -> Result<bool, String> {
     Ok(mapped.is_some_and(|mapped| identity(Path::new(mapped.name)).is_some_and(|found| identity(library) == Some(found))))
 }
 
-/// A line for whoever has started the program.
+/// Prints a line for the user who has started the program.
 fn say(line: &str) {
     let _ = writeln!(std::io::stderr(), "keyway exec: {line}");
 }
@@ -120,7 +121,7 @@ fn harden(spec: &Spec, own: usize) -> Result<(), String> {
     calls::refuse(&wishes)
 }
 
-/// Opens the region as `keyway_open` would, and so that no descriptor of it stays that could read or write it.
+/// Opens the region as `keyway_open` would, but keeps no descriptor that could read or write it.
 fn attach(spec: &Spec) -> Result<Cache, String> {
     let place = Place::at(&spec.place);
     let options = Options {
@@ -190,7 +191,7 @@ fn region_file(cache: &Cache) -> Result<RegionFile, String> {
     Ok(RegionFile { device, inode, path })
 }
 
-/// Closes what the program was started with that leads to the region, to its stripes, or to a process's memory.
+/// Closes inherited descriptors that lead to the region, to its stripes, or to a process's memory.
 fn close_descriptors(region: &RegionFile) {
     let Ok(entries) = std::fs::read_dir("/proc/self/fd") else {
         return;
@@ -207,11 +208,11 @@ fn close_descriptors(region: &RegionFile) {
         let is_memory = target.starts_with("/proc/") && target.ends_with("/mem");
         // SAFETY: fcntl(2) with a number.
         let mode = unsafe { libc::fcntl(number, libc::F_GETFL) } & libc::O_ACCMODE;
-        // The library's own descriptor can do neither.
+        // The library's own descriptor can neither read nor write.
         let is_harmless = is_region && mode == libc::O_ACCMODE;
         if (is_region && !is_harmless) || is_memory || target.starts_with("anon_inode:bpf") {
             say(&format!("descriptor {number} ({target}) leads past the gate: closed"));
-            // SAFETY: a descriptor that the program was given, before it runs.
+            // SAFETY: a descriptor that the program inherited; the program does not run yet.
             unsafe { libc::close(number) };
         }
     }

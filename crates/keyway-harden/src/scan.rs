@@ -1,7 +1,7 @@
 //! Which instructions in the mapped code can change PKRU: WRPKRU, and XRSTOR with the right mask.
 //!
-//! Every byte offset counts, because a jump may lead into the middle of an instruction. What is found by chance, in the bytes of
-//! something else, is as good as the real thing to whoever jumps there.
+//! Every byte offset counts, because a jump may lead into the middle of an instruction. Such bytes may also occur by
+//! chance, inside other instructions. For code that jumps to them, they are as good as the real instruction.
 
 use std::fmt;
 
@@ -14,21 +14,21 @@ pub enum Kind {
     Xrstor,
 }
 
-/// A file, or whatever else is mapped executable, and how many such instructions are in it.
+/// A file, or another executable mapping, and how many such instructions are in it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
-    /// as /proc/self/maps names it
+    /// its name in /proc/self/maps
     pub name: String,
-    /// how many WRPKRU
+    /// number of WRPKRU instructions
     pub wrpkru: usize,
-    /// how many XRSTOR
+    /// number of XRSTOR instructions
     pub xrstor: usize,
-    /// executable, and not to be read: nobody knows
+    /// executable but not readable: its instructions are unknown
     pub is_unreadable: bool,
 }
 
 impl Finding {
-    /// Whether it is the C library's: `pkey_set`, and the loader's lazy binding.
+    /// Whether it is the C library: `pkey_set`, and the loader's lazy binding.
     pub fn is_of_c_library(&self) -> bool {
         let file = self.name.rsplit('/').next().unwrap_or_default();
         file.starts_with("libc.so.") || file.starts_with("libc-2.") || file.starts_with("ld-linux") || file.starts_with("ld-2.")
@@ -77,7 +77,7 @@ pub(crate) fn parse(line: &str) -> Option<Mapped<'_>> {
     })
 }
 
-/// What is in this process's code, but for the mapping that `own` is in.
+/// What is in this process's code, except in the mapping that contains `own`.
 ///
 /// # Errors
 ///
@@ -114,7 +114,8 @@ pub fn process(own: usize) -> std::io::Result<Vec<Finding>> {
 #[allow(unsafe_code, reason = "code is read where it lies")]
 fn code<'m>(mapped: &Mapped<'_>) -> &'m [u8] {
     let start = std::ptr::with_exposed_provenance(mapped.range.start);
-    // SAFETY: mapped readable and executable, before `main`, when this is the only thread: nobody unmaps it, or writes code.
+    // SAFETY: mapped readable and executable; before `main`, when this is the only thread, so no other thread unmaps it
+    // or writes code.
     unsafe { std::slice::from_raw_parts(start, mapped.range.end - mapped.range.start) }
 }
 

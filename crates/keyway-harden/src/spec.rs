@@ -1,5 +1,5 @@
-//! What `keyway exec` asks of the library that it preloads: environment variables, taken out of the environment as they are read, so
-//! that what the program starts is started as usual.
+//! What `keyway exec` requests from the library that it preloads. The requests are environment variables. They are
+//! removed from the environment when they are read, so that programs which this program starts are started as usual.
 #![allow(unsafe_code, reason = "the environment, before main")]
 
 use std::ffi::OsString;
@@ -7,16 +7,16 @@ use std::path::{Path, PathBuf};
 
 /// The variables.
 pub const PLACE: &str = "KEYWAY_EXEC_PLACE";
-/// Which library is to do it: others that are loaded have copies of this code too.
+/// The library that has to do it: other loaded libraries contain this code too.
 pub const LIBRARY: &str = "KEYWAY_EXEC_LIBRARY";
 /// Words, separated by commas.
 pub const WISHES: &str = "KEYWAY_EXEC_WISHES";
-/// What LD_PRELOAD was before, if it was set.
+/// The value of LD_PRELOAD before, if it was set.
 pub const PRELOAD_BEFORE: &str = "KEYWAY_EXEC_PRELOAD";
-/// The loader's.
+/// The loader's variable.
 pub const PRELOAD: &str = "LD_PRELOAD";
 
-/// What is asked for.
+/// The request.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Spec {
     /// the region's file, or the server's region socket
@@ -25,18 +25,18 @@ pub struct Spec {
     pub library: PathBuf,
     /// the region's file may belong to another user
     pub any_owner: bool,
-    /// stray instructions end it, and no code may be mapped later
+    /// end the program if it contains stray instructions, and let no code be mapped later
     pub strict_scan: bool,
     /// memory may be written and then executed
     pub allow_jit: bool,
     /// modes, owners and extended attributes of files may be changed
     pub allow_chmod: bool,
-    /// say more
+    /// print more
     pub verbose: bool,
 }
 
 impl Spec {
-    /// The variables to be set.
+    /// The variables to set.
     pub fn variables(&self) -> Vec<(&'static str, OsString)> {
         let wishes = [
             ("any-owner", self.any_owner),
@@ -53,7 +53,7 @@ impl Spec {
         ]
     }
 
-    /// What the variables say. `None`: nothing is asked for.
+    /// Parses the variables. `None`: nothing is requested.
     fn of(place: Option<OsString>, library: Option<OsString>, wishes: Option<OsString>) -> Option<Self> {
         let wishes = wishes.unwrap_or_default();
         let wishes = wishes.to_string_lossy();
@@ -69,7 +69,7 @@ impl Spec {
         })
     }
 
-    /// Reads the variables and takes them away, if they are for this library; LD_PRELOAD becomes what it was.
+    /// Reads the variables and removes them, if they are for this library. LD_PRELOAD gets its previous value.
     pub(crate) fn taken(is_own: impl FnOnce(&Path) -> Result<bool, String>) -> Result<Option<Self>, String> {
         let [place, library, wishes] = [PLACE, LIBRARY, WISHES].map(std::env::var_os);
         let Some(spec) = Self::of(place, library, wishes) else {

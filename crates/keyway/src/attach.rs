@@ -1,14 +1,15 @@
-//! Attaching to a region: its file is opened, judged, locked and mapped.
+//! Attaching to a region: its file is opened, checked, locked and mapped.
 //!
-//! The file is opened, mapped (not inherited by forks), the byte of a free process slot is locked, and the file is closed: from then
-//! on the mapping alone holds the description, and with it the lock ([`crate::liveness`]). A second description without locks is
-//! kept to ask for the locks of others. Which file it is, is asked of descriptors, never of names: both are of one inode, and the
-//! name still leads there when the lock is held.
+//! The file is opened and mapped (forks do not inherit the mapping). The byte of a free process slot is locked, and the
+//! file is closed. From then on the mapping alone holds the file description, and with it the lock ([`crate::liveness`]).
+//! A second file description without locks is kept to query the locks of other processes. Descriptors identify the file,
+//! never names: both have the same inode, and the name still leads to it when the lock is held.
 //!
-//! **The whole file.** The process that makes, replaces or repairs a region locks the byte [`WHOLE`] and then sees no process slot
-//! locked, or leaves the file alone. An attacher locks its process slot and then sees `WHOLE` unlocked, or lets go and starts again. The
-//! kernel puts the locks in one order, so one of the two sees the other. The process that marks a region as cleanly stopped says so
-//! in two steps, between which it sees no process slot locked; an attacher takes the first step back.
+//! **The whole file.** A process that makes, replaces or repairs a region locks the byte [`WHOLE`]. It goes on only if it
+//! then sees no process slot locked; otherwise it leaves the file alone. An attacher locks its process slot. It goes on
+//! only if it then sees `WHOLE` unlocked; otherwise it unlocks its slot and starts again. The kernel orders the locks, so
+//! at least one of the two processes sees the other. A process that marks a region as cleanly stopped does so in two
+//! steps. Between them it checks that no process slot is locked. An attacher undoes the first step.
 
 use crate::clock::{self, Clock};
 use crate::creation::{self, check_item_size, create_in, raise};
@@ -45,13 +46,13 @@ use std::time::{Duration, Instant};
 /// How long to wait for another process that is replacing a region.
 const BUSY_MAX: Duration = Duration::from_secs(5);
 
-/// What a process does that has the whole file to itself for long.
+/// What a process does that needs the whole file to itself for a long time.
 const AT_IT: &str = "is replacing or repairing the region, or marking it as cleanly stopped,";
 
 /// Attaches to a region, or creates it.
 pub(crate) fn open(place: &Place, options: &Options) -> Result<Inner, OpenError> {
     fork::watch().map_err(|e| io("mmap", Path::new("a page for telling forks"), e))?;
-    // What is opened here must not become a standard stream of a program that was started without.
+    // In a program that was started without standard streams, a file that is opened here must not become one.
     let _streams = StreamsTaken::new();
     if !(MEMORY_MIN..=MEMORY_MAX).contains(&options.memory) {
         return Err(OpenError::Memory {
@@ -66,11 +67,12 @@ pub(crate) fn open(place: &Place, options: &Options) -> Result<Inner, OpenError>
             let name = PathBuf::from("memfd:keyway");
             let fd = memfd_create(c"keyway", MFdFlags::MFD_CLOEXEC).map_err(|e| io("memfd_create", &name, e.into()))?;
             let file = File::from(fd);
-            // With its mode: anybody could write it otherwise who was given a descriptor to read, by opening that again.
+            // Created with its mode. Otherwise a process that was given a descriptor for reading could open that again,
+            // and write.
             create_in(&file, &name, options)?;
             let files = described_twice(file, None).map_err(|e| io("open /proc/self/fd for", &name, e))?;
             let attached = attach(place, &name, files, options, false)?;
-            // There is no other process yet.
+            // No other process has it yet.
             attached.ok_or(OpenError::Busy {
                 path: name,
                 doing: AT_IT,
@@ -101,7 +103,7 @@ pub(crate) fn open(place: &Place, options: &Options) -> Result<Inner, OpenError>
                 None,
             )
             .unwrap_or(probe);
-            // The server is attached, so nothing happens to the whole file.
+            // The server is attached, so no process replaces or repairs the file.
             let inner = match attach(place, path, (file, probe), &options, true) {
                 Err(why) => return without_slot(place, path, &options, why),
                 Ok(attached) => attached.ok_or_else(|| OpenError::Busy {
@@ -174,7 +176,7 @@ pub(crate) fn close(inner: &Inner) -> bool {
     };
     let _inside = inner.sessions.latch.open();
     let region = &inner.sessions.region;
-    // A process that attaches from here on takes this back, at the latest when it begins to use the region.
+    // A process that attaches from now on undoes this, at the latest when it begins to use the region.
     region.begin_clean_stop();
     let layout = region.layout();
     let is_other = |slot| slot != process.slot && region.life(slot) != Life::Dead;
@@ -187,7 +189,7 @@ pub(crate) fn close(inner: &Inner) -> bool {
     region.end_clean_stop(is_last) && (!inner.durable || region.host().write_back(0..superblock::SIZE))
 }
 
-/// The file with a second description of it, that can neither read nor write.
+/// The file with a second file description of it, which can neither read nor write.
 fn described_twice(file: File, path: Option<&Path>) -> std::io::Result<(File, File)> {
     let probe = open_harmless(file_id(&file)?, Some(file.as_raw_fd()), path)?;
     Ok((file, probe))
@@ -201,7 +203,7 @@ pub(crate) fn io(what: &'static str, path: &Path, source: std::io::Error) -> Ope
     }
 }
 
-/// Opens a region's file for reading and writing, with a description of its own.
+/// Opens a region's file for reading and writing, with a file description of its own.
 pub(crate) fn open_file(path: &Path, options: &Options) -> Result<File, OpenError> {
     let flags = OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK;
     let opened = File::options().read(true).write(true).custom_flags(flags.bits()).open(path);
@@ -228,14 +230,15 @@ pub(crate) fn open_file(path: &Path, options: &Options) -> Result<File, OpenErro
     Ok(file)
 }
 
-/// Whether this process is as `keyway exec` makes those that it starts: they cannot be looked into, nor gain rights.
+/// Whether this process is hardened as `keyway exec` does it: other processes cannot inspect it, and it cannot gain
+/// rights.
 fn is_hardened() -> bool {
     use nix::sys::prctl::{get_dumpable, get_no_new_privs};
     matches!((get_dumpable(), get_no_new_privs()), (Ok(false), Ok(true)))
 }
 
-/// Attaches to the region in a file that is described twice. `None`: another process is at the whole file, or the name leads
-/// elsewhere by now: start again.
+/// Attaches to the region in a file that has two file descriptions. `None`: another process is working on the whole file,
+/// or the name leads to another file now, so the caller starts again.
 fn attach(
     place: &Place,
     path: &Path,
@@ -254,7 +257,7 @@ fn attach(
         gate::say_once(why);
     }
     mapping.protect(latch).map_err(|e| io("lay a protection key on", path, e))?;
-    // Attaching is no verb: all of it is inside.
+    // Attaching is not a verb: all of it is inside the gate.
     let _inside = latch.open();
     let memory = mapping.memory();
     let mapped = memory.addresses();
@@ -312,14 +315,14 @@ fn attach(
     if region.is_clock_started(boot_id) {
         check_clock(&region, clock, now, path)?;
     }
-    // "In use since this boot" must be on the medium before the first change can be.
+    // "In use since this boot" must be on the medium before the first change can be there.
     if !region.begin_use(boot_id, now) {
         kernel::forget(&region);
         if durable && !region.host().write_back(0..superblock::SIZE) {
             return Err(io("write back", path, std::io::Error::last_os_error()));
         }
     }
-    // A program that opens the region with its own idea of a size does not lift the limit that an operator has set.
+    // A program that opens the region with a size of its own choice does not lift the limit that an operator has set.
     let is_larger = layout.segments_for(options.memory) > region.segments();
     if !options.existing_only && (options.server || is_larger) {
         raise(&region, options.memory).map_err(|why| OpenError::NotGrown {
@@ -362,8 +365,8 @@ fn attach(
     }))
 }
 
-/// A process slot for this process among the first `slots`: its last tenant is gone for certain. `true`: `file` has locked its byte;
-/// otherwise a process that may only read is in the way.
+/// A process slot for this process among the first `slots`: its last tenant is certainly gone. `true`: `file` has locked
+/// the slot's byte. `false`: a process that may only read has a lock there.
 fn free_slot(region: &Region, slots: usize, file: &File, liveness: &Liveness) -> Option<(Tenant, bool)> {
     (0..slots).find_map(|slot| {
         let tenant = region.tenant(slot);
@@ -375,7 +378,7 @@ fn free_slot(region: &Region, slots: usize, file: &File, liveness: &Liveness) ->
             let goes_without = is_blocked_by_reader(file, at) && liveness.can_go_without_lock();
             return goes_without.then_some((tenant, false));
         }
-        // The lock is free; it is the same tenant that was judged.
+        // The lock is free, and the tenant is still the one that was checked.
         if region.tenant(slot) == tenant {
             Some((tenant, true))
         } else {
@@ -385,15 +388,15 @@ fn free_slot(region: &Region, slots: usize, file: &File, liveness: &Liveness) ->
     })
 }
 
-/// Moves into the process slot. `None`: the lock was lost on the way, and another process has it.
+/// Takes the process slot. `None`: the lock was lost meanwhile, and another process has it.
 fn move_in(region: &Region, liveness: &Liveness, tenant: &Tenant, hold: Hold) -> Option<Process> {
     let own = liveness.own();
     let process = region.take_over(tenant, std::process::id(), clock::unix_s())?;
     region.identify(process, hold, own.identity).then_some(process)
 }
 
-/// A process that could not attach, because there is no process slot left, has the region to read, if there is a server that does the
-/// rest for it; otherwise, and with any other reason, it fails with that.
+/// A process could not attach. If the reason is that there is no free process slot, and a server would execute its
+/// writes, it gets the region for reading. Otherwise it fails with that reason.
 fn without_slot(place: &Place, path: &Path, options: &Options, why: OpenError) -> Result<Inner, OpenError> {
     if options.server || !matches!(why, OpenError::ProcessesFull { .. }) {
         return Err(why);
@@ -406,17 +409,17 @@ fn without_slot(place: &Place, path: &Path, options: &Options, why: OpenError) -
             },
             Place::Path(_) | Place::Memfd => open_file(path, options)?,
         };
-        // Without /proc the same descriptor has to do; the mapping is for reading either way.
+        // Without /proc the same descriptor must be used. The mapping is for reading in both cases.
         let own = format!("/proc/self/fd/{}", file.as_raw_fd());
         let file = File::open(own).unwrap_or(file);
         let peer = Peer::of_region(socket_of(place), &file).map_err(|e| io("ask the server of", path, e))?;
         attach_to_read(place, path, file, peer, options)
     };
-    // Why there is no server is less than that the region is full.
+    // That the region is full is the more important error, not why there is no server.
     read().map_err(|_: OpenError| why)
 }
 
-/// Where the server of the place's region is asked for lines, if that is known.
+/// The socket at which the server of the place's region is asked for connections, if it is known.
 pub(crate) fn socket_of(place: &Place) -> Option<&Path> {
     match place {
         Place::Socket(path) => Some(path),
@@ -424,7 +427,8 @@ pub(crate) fn socket_of(place: &Place) -> Option<&Path> {
     }
 }
 
-/// Attaches to a region that may only be read: there is no lock, no process slot and no session, so nobody need know.
+/// Attaches to a region that may only be read: there is no lock, no process slot and no session, so no other process
+/// needs to know of it.
 fn attach_to_read(place: &Place, path: &Path, file: File, peer: Peer, options: &Options) -> Result<Inner, OpenError> {
     let source = match place {
         Place::Socket(_) => Source::Server,
@@ -486,7 +490,8 @@ fn attach_to_read(place: &Place, path: &Path, file: File, peer: Peer, options: &
     })
 }
 
-/// Where it cannot be known in which time namespace this process is, it is taken for the initial one if that fits what the region says.
+/// If the time namespace of this process cannot be known, the process is taken to be in the initial one, provided that
+/// its clock agrees with the region's.
 fn check_clock(region: &Region, clock: Clock, now: Moment, path: &Path) -> Result<(), OpenError> {
     const ERROR_MAX_S: u64 = 2;
     let error_s = region.clock_error_s(now);
@@ -500,7 +505,7 @@ fn check_clock(region: &Region, clock: Clock, now: Moment, path: &Path) -> Resul
     }
 }
 
-/// The place by a name that stays right when this process changes its directory.
+/// The place by a name that stays correct when this process changes its directory.
 pub(crate) fn whole(place: &Place) -> Place {
     match place {
         Place::Memfd => Place::Memfd,
@@ -521,14 +526,14 @@ fn wait_100_ns() {
     }
 }
 
-/// What a file was opened for.
+/// How a file was opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Access {
     Write,
     Read,
 }
 
-/// What a file says of the region in it.
+/// What a file says about the region in it.
 pub(crate) struct Inspected {
     pub layout: Layout,
     pub strict: bool,
@@ -536,7 +541,7 @@ pub(crate) struct Inspected {
 }
 
 impl Inspected {
-    /// Whether it is what was asked for: what a region was not made with it does not have.
+    /// Checks that the region has what was requested: a region lacks what it was not made with.
     fn check(&self, options: &Options, path: &Path) -> Result<(), OpenError> {
         let path = path.to_path_buf();
         if options.strict && !self.strict {
@@ -549,7 +554,7 @@ impl Inspected {
     }
 }
 
-/// What the file says of the region in it.
+/// What the file says about the region in it.
 pub(crate) fn inspect(file: &File, path: &Path) -> Result<Inspected, OpenError> {
     let len = || file.metadata().map(|meta| usize::try_from(meta.len()).unwrap_or(usize::MAX));
     if creation::is_unfinished(file).map_err(|e| io("read", path, e))? {
@@ -565,7 +570,7 @@ pub(crate) fn inspect(file: &File, path: &Path) -> Result<Inspected, OpenError> 
             },
         ));
     }
-    // A copy: a maker that died may have left the file, and another one makes it empty.
+    // From a copy: a dead maker may have left the file, and another process may be emptying it.
     let mapping = Mapping::copied(file, superblock::SIZE).map_err(|e| io("read", path, e))?;
     let memory = mapping.memory();
     let (layout, _) = Region::inspect(&memory, || len().unwrap_or(0)).map_err(|why| unusable(path, why))?;
@@ -585,12 +590,12 @@ pub(crate) fn unusable(path: &Path, why: Unusable) -> OpenError {
     }
 }
 
-/// Whether the file outlives the next boot.
+/// Whether the file survives the next boot.
 pub(crate) fn is_durable(file: &File) -> bool {
     fstatfs(file).is_ok_and(|fs| fs.filesystem_type() != TMPFS_MAGIC && fs.filesystem_type() != HUGETLBFS_MAGIC)
 }
 
-/// The identity of this boot (`random(4)`, "boot_id"). `None`: /proc is hidden, or another one.
+/// The identity of this boot (`random(4)`, "boot_id"). `None`: /proc is hidden, or is another file system.
 pub(crate) fn boot_id() -> Option<[u64; 2]> {
     let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
     let digits: String = text.chars().filter(char::is_ascii_hexdigit).collect();

@@ -1,9 +1,9 @@
-//! Cancellation of threads (pthreads(7)): what a verb, opening or closing asks of the kernel, if it asks anything, is a cancellation point, and a
-//! thread that is cancelled there would unwind through Rust.
+//! Cancellation of threads (pthreads(7)). A verb, opening or closing may make a system call that is a cancellation point.
+//! A thread that is cancelled there would unwind through Rust.
 //!
 //! # Safety
 //!
-//! The only `unsafe` sets a state of the calling thread, and sets it back.
+//! The only `unsafe` sets a state of the calling thread, and restores it.
 #![allow(unsafe_code, reason = "a thread's cancelability; contract above")]
 
 use std::ffi::c_int;
@@ -16,12 +16,12 @@ unsafe extern "C" {
 /// PTHREAD_CANCEL_DISABLE of Linux's pthread.h.
 const CANCEL_DISABLE: c_int = 1;
 
-/// While it lives, this thread is not cancelled.
+/// As long as it lives, this thread is not cancelled.
 #[must_use]
 pub struct Uncancelled(c_int);
 
 impl Uncancelled {
-    /// From here on.
+    /// Disables cancellation from here on.
     #[expect(clippy::new_without_default, reason = "a guard is asked for by name")]
     pub fn new() -> Self {
         let mut old = 0;
@@ -33,7 +33,7 @@ impl Uncancelled {
 
 impl Drop for Uncancelled {
     fn drop(&mut self) {
-        // SAFETY: the state that was there before.
+        // SAFETY: the state that the thread had before.
         unsafe { pthread_setcancelstate(self.0, std::ptr::null_mut()) };
     }
 }

@@ -1,23 +1,24 @@
-//! The machine's clocks, and what a session knows of the region's.
+//! The machine's clocks, and what a session knows of the region's clock.
 //!
-//! | clock | what for | who can set it |
+//! | clock | used for | can be set by |
 //! |---|---|---|
 //! | CLOCK_BOOTTIME | the region's clock ([`keyway_region::Moment`]) | no process |
-//! | CLOCK_MONOTONIC_COARSE | how long a session may go by its last reading: until the next second begins | no process |
-//! | the kernel's CLOCK_REALTIME | how much time was between two boots | who may set the machine's time |
-//! | the process's own wall clock, by the C library | exptimes that are Unix times, at the call | libraries that the process has preloaded, too |
+//! | CLOCK_MONOTONIC_COARSE | how long a session may use its last reading: until the next second begins | no process |
+//! | the kernel's CLOCK_REALTIME | how much time passed between two boots | processes that may set the machine's time |
+//! | the process's own wall clock, by the C library | exptimes that are Unix times, at the call | preloaded libraries of the process, too |
 //!
-//! All but the last are asked past the C library, whose functions a preloaded library may replace: of the kernel's code in the process (`vdso(7)`), or,
-//! where that cannot be found, by system calls. In a time namespace (`time_namespaces(7)`) the kernel adds an offset to the first two; it is taken off the
-//! first.
+//! All but the last are read without the C library, whose functions a preloaded library may replace. They are read by the
+//! kernel's code in the process (`vdso(7)`), or, if that cannot be found, by system calls. In a time namespace
+//! (`time_namespaces(7)`) the kernel adds an offset to the first two. It is subtracted from the first.
 //!
-//! A coarse clock lags by a timer tick at most (`time(7)`: 1 to 10 ms), and stands while the machine is suspended. So sessions agree on when a
-//! second begins but for a timer tick; behind a suspend a session learns of it when its own second has ended.
+//! A coarse clock lags by one timer tick at most (`time(7)`: 1 to 10 ms), and stops while the machine is suspended. So
+//! sessions agree on the beginning of a second within one timer tick. After a suspend, a session learns of it when its
+//! own second has ended.
 //!
 //! # Safety
 //!
-//! The `unsafe` calls clock_gettime(2), under whatever name the kernel's code has it, with a place for its answer; time(2) without one; and two system
-//! calls that take numbers and give descriptors.
+//! The `unsafe` calls clock_gettime(2), under the name that the kernel's code has for it, with a place for its answer;
+//! time(2) without a place; and two system calls that take numbers and return descriptors.
 #![allow(unsafe_code, reason = "system calls; contract above")]
 
 use crate::presence::open_pidfd;
@@ -36,10 +37,10 @@ const INITIAL_NAMESPACE: u64 = 0xEFFF_FFFA;
 const PIDFD_GET_TIME_NAMESPACE: libc::c_ulong = 0xFF07;
 const NS_PER_S: i64 = 1_000_000_000;
 
-/// The boot clock as this process has it.
+/// The boot clock as this process sees it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Clock {
-    /// what the process's time namespace adds to the boot clock, and to the monotonic one, nanoseconds
+    /// what the process's time namespace adds to the boot clock and to the monotonic clock, nanoseconds
     added_ns: Added,
     is_known: bool,
 }
@@ -51,7 +52,7 @@ struct Added {
 }
 
 impl Clock {
-    /// Asked when a process attaches, not later: a process that enters another time namespace has to attach anew.
+    /// Read when a process attaches, and not later: a process that enters another time namespace must attach again.
     pub(crate) fn here() -> Self {
         match added() {
             Some(added_ns) => Self {
@@ -62,7 +63,7 @@ impl Clock {
         }
     }
 
-    /// Whether it is known in which time namespace the process is.
+    /// Whether the time namespace of this process is known.
     pub(crate) fn is_known(self) -> bool {
         self.is_known
     }
@@ -81,7 +82,7 @@ impl Clock {
         Moment { boot: self.boot(), unix }
     }
 
-    /// CLOCK_MONOTONIC as the initial time namespace has it, as BPF programs do.
+    /// CLOCK_MONOTONIC as in the initial time namespace, which BPF programs see.
     pub(crate) fn monotonic(self) -> Duration {
         without(duration(ask(libc::CLOCK_MONOTONIC)), self.added_ns.monotonic)
     }
@@ -98,7 +99,7 @@ pub(crate) fn unix_s() -> i64 {
 
 /// Unix seconds by the process's own wall clock.
 pub(crate) fn own_unix_s() -> i64 {
-    // SAFETY: NULL is allowed, and nothing is stored then.
+    // SAFETY: NULL is allowed; nothing is stored then.
     unsafe { libc::time(std::ptr::null_mut()) }
 }
 
@@ -109,23 +110,24 @@ pub(crate) fn coarse_ns() -> i64 {
     time.tv_sec * NS_PER_S + time.tv_nsec
 }
 
-/// What a session knows of the region's clock: the tick that it is in, and until when.
+/// What a session knows of the region's clock: the current tick, and when it ends.
 #[derive(Debug, Default)]
 pub(crate) struct Watch {
     tick: u32,
-    /// coarse clock
+    /// value of the coarse clock
     until_ns: i64,
 }
 
-/// A look at the region's clock.
+/// A reading of the region's clock.
 pub(crate) struct Reading {
     pub tick: u32,
-    /// left of the region's second
+    /// time left in the region's second
     pub left: Duration,
 }
 
 impl Watch {
-    /// The tick when the coarse clock says `coarse_ns`. `read` reads the region's clock, if that has to be; then `coarse_ns` was read before.
+    /// The tick when the coarse clock has the value `coarse_ns`. `read` reads the region's clock, if that is necessary;
+    /// `coarse_ns` was read before that.
     #[inline(always)]
     pub(crate) fn tick(&mut self, coarse_ns: i64, read: impl FnOnce() -> Reading) -> u32 {
         if coarse_ns < self.until_ns {
@@ -154,7 +156,7 @@ pub(crate) fn read(region: &Region, now: Moment) -> Reading {
     }
 }
 
-/// The same by a user who may write: the region is noted to be in use.
+/// The same for a process that may write: it notes that the region is in use.
 pub(crate) fn read_and_note(region: &Region, now: Moment) -> Reading {
     region.note_use(now);
     read(region, now)
@@ -163,34 +165,34 @@ pub(crate) fn read_and_note(region: &Region, now: Moment) -> Reading {
 /// clock_gettime(2).
 type GetTime = unsafe extern "C" fn(clockid_t, *mut timespec) -> c_int;
 
-/// Whom to ask for the time. PAIRS: nothing; it is an address of code that is there.
+/// The function that reads the time. PAIRS: nothing; it is the address of code that is always there.
 static GET_TIME: AtomicPtr<libc::c_void> = AtomicPtr::new(find_and_ask as *mut libc::c_void);
 
 /// The time by one of the clocks that every kernel has.
 #[inline(always)]
 fn ask(clock: clockid_t) -> timespec {
     let mut time = timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: only functions of this type are stored there; the place is there for one answer.
+    // SAFETY: only functions of this type are stored there; there is a place for one answer.
     unsafe { std::mem::transmute::<*mut libc::c_void, GetTime>(GET_TIME.load(Relaxed))(clock, &raw mut time) };
     time
 }
 
-/// The first time.
+/// Called the first time: finds the function, stores it and calls it.
 unsafe extern "C" fn find_and_ask(clock: clockid_t, time: *mut timespec) -> c_int {
     let found = find();
     GET_TIME.store(found, Relaxed);
-    // SAFETY: `find` gives functions of this type; the caller's place.
+    // SAFETY: `find` returns functions of this type; the place is the caller's.
     unsafe { std::mem::transmute::<*mut libc::c_void, GetTime>(found)(clock, time) }
 }
 
-/// Who tells the time in this process.
+/// Finds the function that reads the time in this process.
 fn find() -> *mut libc::c_void {
     const NAME: &std::ffi::CStr = if cfg!(target_arch = "x86_64") {
         c"__vdso_clock_gettime"
     } else {
         c"__kernel_clock_gettime"
     };
-    // SAFETY: two strings that end with a zero. The kernel's code is there already, and stays.
+    // SAFETY: two strings that end with a zero. The kernel's code is already mapped, and stays mapped.
     let found = unsafe {
         let kernels = libc::dlopen(c"linux-vdso.so.1".as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD);
         if kernels.is_null() {
@@ -206,7 +208,8 @@ fn find() -> *mut libc::c_void {
     }
 }
 
-/// Where the kernel's code is not found: under valgrind; in a static program, in which nothing stands between it and the C library.
+/// Used if the kernel's code is not found: under valgrind, and in a static program, in which no library can come between
+/// it and the C library.
 unsafe extern "C" fn by_system_call(clock: clockid_t, time: *mut timespec) -> c_int {
     // SAFETY: the caller's place.
     unsafe {
@@ -230,21 +233,21 @@ fn without(time: Duration, added_ns: i64) -> Duration {
     Duration::from_nanos(u64::try_from(ns).unwrap_or(0))
 }
 
-/// What the process's time namespace adds. `None`: that cannot be known.
+/// What the process's time namespace adds. `None`: this cannot be known.
 fn added() -> Option<Added> {
     let namespace = |name: &str| std::fs::metadata(format!("/proc/self/ns/{name}")).map(|meta| meta.ino());
     match (namespace("time"), namespace("time_for_children")) {
         (Ok(INITIAL_NAMESPACE), _) => Some(Added::default()),
-        // The file tells of the namespace that children are born in.
+        // The file describes the namespace that children are created in.
         (Ok(own), Ok(of_children)) if own == of_children => parse(&std::fs::read_to_string("/proc/self/timens_offsets").ok()?),
         (Ok(_), _) => None,
-        // A kernel without time namespaces has other ones.
+        // A kernel without time namespaces has other namespaces.
         (Err(_), _) if namespace("mnt").is_ok() => Some(Added::default()),
         (Err(_), _) => (namespace_by_pidfd()? == INITIAL_NAMESPACE).then(Added::default),
     }
 }
 
-/// Of /proc/self/timens_offsets: a line for each clock, with seconds and nanoseconds.
+/// Parses /proc/self/timens_offsets: a line for each clock, with seconds and nanoseconds.
 fn parse(offsets: &str) -> Option<Added> {
     let of = |clock: &str| {
         let mut words = offsets.lines().find_map(|line| line.strip_prefix(clock))?.split_whitespace();
@@ -260,14 +263,14 @@ fn parse(offsets: &str) -> Option<Added> {
 /// The inode of the process's time namespace, without /proc: Linux 6.11 (pidfd_open(2), PIDFD_GET_TIME_NAMESPACE).
 fn namespace_by_pidfd() -> Option<u64> {
     let pidfd = open_pidfd(nix::unistd::getpid().as_raw(), 0).ok()?;
-    // SAFETY: takes no argument, and gives a descriptor.
+    // SAFETY: takes no argument, and returns a descriptor.
     let fd = unsafe { libc::ioctl(pidfd.as_raw_fd(), PIDFD_GET_TIME_NAMESPACE) };
     if fd < 0 {
-        // A kernel without time namespaces knows the call, and says so.
+        // A kernel without time namespaces knows the call, and reports that it has none.
         let is_without = std::io::Error::last_os_error().raw_os_error() == Some(libc::EOPNOTSUPP);
         return is_without.then_some(INITIAL_NAMESPACE);
     }
-    // SAFETY: the descriptor that was just given.
+    // SAFETY: the descriptor that the call has just returned.
     let namespace = File::from(unsafe { OwnedFd::from_raw_fd(fd) });
     namespace.metadata().ok().map(|meta| meta.ino())
 }
@@ -277,7 +280,7 @@ mod tests {
     use super::*;
     use std::cell::Cell;
 
-    /// A machine whose clocks a test sets, and how often they were read.
+    /// A machine whose clocks a test sets; it counts how often they are read.
     #[derive(Default)]
     struct Machine {
         boot_ms: Cell<u64>,
@@ -288,7 +291,7 @@ mod tests {
     impl Machine {
         fn runs(&self, ms: u32) {
             self.boot_ms.set(self.boot_ms.get() + u64::from(ms));
-            // Lagging, as it does.
+            // It lags, as the real clock does.
             self.coarse_ms.set(i64::try_from(self.boot_ms.get()).unwrap() / 4 * 4);
         }
 
@@ -316,7 +319,7 @@ mod tests {
                 "{now_ms} ms: {tick}"
             );
         }
-        // Forty seconds: once for each, and while the coarse clock lags.
+        // Forty seconds: one reading for each, and more while the coarse clock lags.
         assert!((40..200).contains(&machine.reads.get()), "{}", machine.reads.get());
     }
 
@@ -334,7 +337,7 @@ mod tests {
         let (machine, mut watch) = (Machine::default(), Watch::default());
         machine.runs(5_300);
         assert_eq!(machine.asked(&mut watch), 5);
-        // CLOCK_BOOTTIME counts an hour, the monotonic clocks nothing.
+        // CLOCK_BOOTTIME counts an hour; the monotonic clocks count nothing.
         machine.boot_ms.set(machine.boot_ms.get() + 3_600_000);
         assert_eq!(machine.asked(&mut watch), 5, "the session's second has not ended");
         machine.coarse_ms.set(machine.coarse_ms.get() + 704);
@@ -375,7 +378,7 @@ mod tests {
         let clock = Clock::here();
         assert!(clock.is_known());
         let by_proc = std::fs::metadata("/proc/self/ns/time").map(|meta| meta.ino()).ok();
-        // An older kernel cannot be asked.
+        // An older kernel does not have the call.
         if let Some(by_pidfd) = namespace_by_pidfd() {
             assert_eq!(Some(by_pidfd), by_proc);
         }

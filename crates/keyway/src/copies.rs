@@ -1,21 +1,21 @@
-//! Copies of what a verb is given, made before the gate opens: inside, no pointer of the caller's is followed.
+//! Copies of a verb's arguments, made before the gate opens: inside, no pointer of the caller's is followed.
 //!
-//! A key is copied to the session, a value to a buffer that the session keeps (up to [`KEPT_MAX`]; for a longer one it is taken and
-//! given back each time). What is read goes to the end of the caller's vector, which is memory of Rust's and never a pointer of
-//! somebody else's, or to that buffer, and from there to the caller's memory ([`Target`]) when the gate is closed. Without a gate nothing
-//! is copied: values go straight to the caller's memory.
+//! A key is copied to the session. A value is copied to a buffer that the session keeps (up to [`KEPT_MAX`]; for a longer
+//! value the buffer is allocated and freed each time). A value that is read goes to the end of the caller's vector, which
+//! is Rust's memory and never a foreign pointer. Otherwise it goes to that buffer, and from there to the caller's memory
+//! ([`Target`]) after the gate has closed. Without a gate nothing is copied: values go directly to the caller's memory.
 
 use crate::gate::Latch;
 use keyway_region::Target;
 use keyway_region::verbs::{Item, KEY_LEN_MAX, WriteError};
 
-/// Key and value as they are given to the region.
+/// Key and value as they are passed to the region.
 type Given<'c> = (&'c [u8], &'c [u8]);
 
-/// Room for a copy that a session keeps from call to call, bytes.
+/// Size of the largest copy whose buffer a session keeps from call to call, bytes.
 const KEPT_MAX: usize = 64 << 10;
 
-/// Copies an item's value, which is in our memory if it is wanted, to where it is wanted.
+/// Copies an item's value to the target, if the value is wanted and is in our memory.
 pub(crate) fn place(target: &mut impl Target, item: &Item, value: &[u8]) {
     if target.make_room(item)
         && let Some(room) = target.room().get_mut(..value.len())
@@ -40,14 +40,15 @@ impl Default for Copies {
 }
 
 impl Copies {
-    /// A key as it is given to the region: itself without a gate, a copy with one. One of a length that no key has stays where it is:
-    /// it is refused for its length, and not read.
+    /// A key as it is passed to the region: without a gate the key itself, with a gate a copy. A key with an invalid
+    /// length is not copied: it is refused because of its length, and not read.
     #[inline(always)]
     pub fn of<'c>(&'c mut self, latch: Latch, key: &'c [u8]) -> &'c [u8] {
         if latch.is_on() { copied(&mut self.key, key) } else { key }
     }
 
-    /// The same for a key and a value; a value above `limit` stays where it is. The error: there is no memory for a copy of it.
+    /// The same for a key and a value. A value longer than `limit` is not copied. The error: there is no memory for a
+    /// copy of it.
     #[inline(always)]
     pub fn of_both<'c>(
         &'c mut self,
@@ -63,7 +64,7 @@ impl Copies {
         }
     }
 
-    /// Cold as `Latch::enter` is.
+    /// Cold, for the reason given at `Latch::enter`.
     #[cold]
     #[inline(never)]
     fn copy<'c>(&'c mut self, key: &'c [u8], value: &'c [u8], limit: usize) -> Result<Given<'c>, WriteError> {
@@ -84,14 +85,14 @@ impl Copies {
         }
     }
 
-    /// The buffer, empty, for a value that is read.
+    /// Takes out the buffer, empty, for a value that is read.
     pub fn lend(&mut self) -> Vec<u8> {
         let mut buffer = std::mem::take(&mut self.value);
         buffer.clear();
         buffer
     }
 
-    /// The buffer is back.
+    /// Puts the buffer back.
     pub fn give_back(&mut self, buffer: Vec<u8>) {
         if buffer.capacity() <= KEPT_MAX {
             self.value = buffer;
@@ -99,7 +100,7 @@ impl Copies {
     }
 }
 
-/// Cold as `Latch::enter` is.
+/// Cold, for the reason given at `Latch::enter`.
 #[cold]
 #[inline(never)]
 fn copied<'c>(copy: &'c mut [u8; KEY_LEN_MAX], key: &'c [u8]) -> &'c [u8] {

@@ -22,11 +22,12 @@ use std::path::{Path, PathBuf};
 
 /// Items read between two reports of progress.
 const STEP: usize = 256;
-/// Longest time that an exptime can say as seconds from now (protocol.txt, "Expiration times").
+/// Longest time that an exptime can express as seconds from now (protocol.txt, "Expiration times").
 const RELATIVE_MAX_S: u32 = 60 * 60 * 24 * 30;
-/// The byte of an unfinished copy that its maker has locked: no process slot's, and not the one under which regions are made.
+/// The byte of an unfinished copy that its maker has locked. It belongs to no process slot, and is not the byte under
+/// which regions are made.
 const COPYING: i64 = 1;
-/// Hexadecimal digits of an unfinished copy's name: as many as nobody guesses.
+/// Number of hexadecimal digits in an unfinished copy's name: so many that no process can guess them.
 const DIGITS: usize = 32;
 
 /// Why a region could not be copied.
@@ -84,7 +85,7 @@ pub struct Copied {
     pub left_out: u64,
 }
 
-/// The unfinished copy: removed unless it got its name.
+/// The unfinished copy: removed unless it gets its name.
 struct Unfinished {
     /// with the lock
     file: File,
@@ -106,7 +107,7 @@ impl Unfinished {
                 .custom_flags(OFlag::O_NOFOLLOW.bits())
                 .open(&path)
                 .map_err(|e| io("create", &path, e))?;
-            // A process that took it for a leftover before it was locked has removed it.
+            // Before it was locked, another process may have taken it for a leftover and removed it.
             if lock(&file, COPYING) && is_at(&file, &path) {
                 return Ok(Self { file, path });
             }
@@ -122,7 +123,7 @@ impl Drop for Unfinished {
     }
 }
 
-/// Removes what copies to this place left that were killed: files of their names, of this user, in which nothing is locked.
+/// Removes what killed copies to this place have left: files with such names, of this user, in which nothing is locked.
 pub(crate) fn remove_leftovers(place: &Path) {
     let name = place.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let begin = format!(".{name}.");
@@ -142,12 +143,12 @@ pub(crate) fn remove_leftovers(place: &Path) {
 fn remove_leftover(path: &Path) {
     let flags = OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK;
     let opened = File::options().read(true).write(true).custom_flags(flags.bits()).open(path);
-    // What cannot be opened is another user's, and stays.
+    // A file that cannot be opened belongs to another user, and stays.
     let Ok(file) = opened else { return };
     let is_ours = file
         .metadata()
         .is_ok_and(|meta| meta.is_file() && meta.uid() == geteuid().as_raw());
-    // Of 0 bytes: to the end of the file, wherever that is (fcntl(2), l_len).
+    // A length of 0 bytes: to the end of the file, wherever that is (fcntl(2), l_len).
     if is_ours && lock(&file, COPYING) && locked(&file, 0, 0) == Locked::No && is_at(&file, path) {
         let _ = std::fs::remove_file(path);
     }
@@ -157,12 +158,12 @@ pub(crate) fn copy(from: &Cache, to: &Path, force: bool, mut goes_on: impl FnMut
     if !force && to.symlink_metadata().is_ok() {
         return Err(CopyError::Exists { path: to.to_path_buf() });
     }
-    // The unfinished copy's descriptor must not become a standard stream of a program that was started without.
+    // In a program that was started without standard streams, the unfinished copy's descriptor must not become one.
     let _streams = StreamsTaken::new();
     remove_leftovers(to);
     let info = from.info();
     let options = Options {
-        // A region has whole segments, so it is a little smaller than what was asked for.
+        // A region has whole segments, so it is a little smaller than requested.
         memory: from.held_bytes() + info.segment_bytes,
         item_size_max: info.item_size_max,
         checksums: info.checksums,
@@ -192,7 +193,7 @@ pub(crate) fn copy(from: &Cache, to: &Path, force: bool, mut goes_on: impl FnMut
     Ok(copied)
 }
 
-/// `None`: it was not to go on.
+/// `None`: it was interrupted.
 fn copy_items(from: &Cache, to: &Cache, buckets: u64, goes_on: &mut impl FnMut(u8) -> bool) -> Result<Option<Copied>, CopyError> {
     let mut source = from.session().map_err(CopyError::Session)?;
     let mut sink = to.session().map_err(CopyError::Session)?;
@@ -214,7 +215,7 @@ fn copy_items(from: &Cache, to: &Cache, buckets: u64, goes_on: &mut impl FnMut(u
                 no_bump: true,
                 ..Get::default()
             };
-            // Gone since the walk saw it: not copied.
+            // It has disappeared since the walk saw it: it is not copied.
             if let Ok(Some(item)) = source.get_with(&key, &how, &mut value, |_, _| {}) {
                 if put(&mut sink, &key, &value, &item) {
                     copied.items += 1;
@@ -224,7 +225,7 @@ fn copy_items(from: &Cache, to: &Cache, buckets: u64, goes_on: &mut impl FnMut(u
             }
         }
     }
-    // What was asked for meanwhile counts until the copy has its name.
+    // An interruption that was requested meanwhile counts until the copy has its name.
     Ok(goes_on(99).then_some(copied))
 }
 

@@ -1,14 +1,15 @@
 //! A new region: its file, allocated in full, and the memory that is added to it later.
 //!
-//! A region is made in the file that has its name, by one process:
+//! One process makes a region, in the file that has its name:
 //!
-//! 1. The file is created (O_EXCL), or found empty or unfinished, and [`WHOLE`](crate::liveness::WHOLE) is locked. Every other process that wants the region
-//!    waits for that lock. It goes with its holder, however that ends.
-//! 2. It is made empty, and begins with the unfinished mark. Limits and room are looked at, and all of it is allocated.
-//! 3. Everything is put in place; last, the magic number takes the place of the mark. The lock goes with the descriptor.
+//! 1. It creates the file (O_EXCL), or finds it empty or unfinished, and locks [`WHOLE`](crate::liveness::WHOLE). Every
+//!    other process that wants the region waits for that lock. The lock ends with its holder, however the holder ends.
+//! 2. It empties the file, and writes the unfinished mark at its start. It checks limits and free space, and allocates
+//!    all of the file.
+//! 3. It puts everything in place. Last, the magic number replaces the mark. The lock ends with the descriptor.
 //!
-//! So a file without the magic number whose lock is free was left by a maker that died: the next process that opens the place makes the
-//! region in it. A file that is neither a region nor the beginning of one is only read.
+//! So a file without the magic number whose lock is free was left by a maker that died: the next process that opens the
+//! place makes the region in it. A file that is neither a region nor the beginning of one is only read.
 
 use crate::attach::{boot_id, io, open_file, unusable};
 use crate::clock::Clock;
@@ -32,20 +33,20 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Smallest and largest limit for items, as memcached's -I.
+/// Smallest and largest limit for the size of an item, as for memcached's -I.
 const ITEM_SIZE_MAX: std::ops::RangeInclusive<usize> = 1024..=1 << 30;
-/// Bytes of a page on all but hugetlbfs.
+/// Bytes of a page on all file systems but hugetlbfs.
 const PAGE_SIZE: usize = 4096;
-/// Between two looks at a region that another process is making.
+/// Time between two looks at a region that another process is making.
 const POLL: Duration = Duration::from_millis(10);
-/// Mode of a file in which a region is being made.
+/// Mode of a file while a region is being made in it.
 const MAKERS_MODE: u32 = 0o600;
-/// How long another process may make a region without anything to be seen of it. After the allocation, which is seen, it clears the first
-/// index: 16 MiB a GiB.
+/// How long another process may make a region without visible progress. After the allocation, which is visible, it clears
+/// the first index: 16 MiB per GiB.
 const STUCK_AFTER: Duration = Duration::from_secs(5);
 
 pub(crate) fn check_item_size(asked: usize, memory: u64) -> Result<(), OpenError> {
-    // A region backs a little less than the memory asked for, never a MiB less.
+    // The memory of a region is a little less than requested, but never a MiB less.
     let half = usize::try_from(memory.next_multiple_of(1 << 20) / 2).unwrap_or(usize::MAX);
     let (least, most) = (*ITEM_SIZE_MAX.start(), half.min(*ITEM_SIZE_MAX.end()));
     if asked < least || asked > most {
@@ -55,14 +56,14 @@ pub(crate) fn check_item_size(asked: usize, memory: u64) -> Result<(), OpenError
     }
 }
 
-/// Makes the region at `path`, if it is not there. `false`: it is there, made by another process.
+/// Makes the region at `path`, if it is absent. `false`: another process has made it.
 ///
-/// With [`Options::existing_only`] nothing is made: what a maker left that died is removed.
+/// With [`Options::existing_only`] nothing is made. What a dead maker left is removed.
 ///
 /// # Errors
 ///
-/// There is no room for it, or a limit forbids it: nothing is left then. What is there is no region: it stays as it is. Another process
-/// is making it, and does not go on.
+/// There is no space for it, or a limit forbids it: then nothing is left. The existing file is not a region: it stays as
+/// it is. Another process is making it, and makes no progress.
 pub(crate) fn make(path: &Path, options: &Options) -> Result<bool, OpenError> {
     make_within(path, options, STUCK_AFTER)
 }
@@ -82,14 +83,14 @@ fn make_within(path: &Path, options: &Options, stuck_after: Duration) -> Result<
             progress.wait(&file, path)?;
             continue;
         };
-        // Looked at once more: before the lock was ours it was another's.
+        // Looked at once more: before this process got the lock, another process had it.
         let stage = stage(&file).map_err(|e| io("read", path, e))?;
         if !is_at(&file, path) || stage != Stage::Unfinished {
             continue;
         }
         let meta = file.metadata().map_err(|e| io("stat", path, e))?;
         if meta.uid() != geteuid().as_raw() {
-            // Its owner could read and change whatever this process puts into it.
+            // The file's owner could read and change whatever this process puts into it.
             return Err(unusable(path, Unusable::Unfinished));
         }
         if options.existing_only {
@@ -102,11 +103,12 @@ fn make_within(path: &Path, options: &Options, stuck_after: Duration) -> Result<
     }
 }
 
-/// Makes the region in this file anew, whatever is in it. The caller holds [`WHOLE`](crate::liveness::WHOLE) on `file` and has seen that no process is attached.
+/// Makes a new region in this file, whatever is in it. The caller holds [`WHOLE`](crate::liveness::WHOLE) on `file` and
+/// has seen that no process is attached.
 ///
 /// # Errors
 ///
-/// There is no room for it, or a limit forbids it: the file is removed then.
+/// There is no space for it, or a limit forbids it: then the file is removed.
 pub(crate) fn remake(file: &File, path: &Path, options: &Options) -> Result<(), OpenError> {
     create_in(file, path, options).inspect_err(|_| discard(file, path))
 }
@@ -114,9 +116,9 @@ pub(crate) fn remake(file: &File, path: &Path, options: &Options) -> Result<(), 
 /// How far a file is from being a region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
-    /// it bears a region's magic number
+    /// it has a region's magic number
     Complete,
-    /// it is empty, or bears the unfinished mark
+    /// it is empty, or has the unfinished mark
     Unfinished,
     /// it is something else
     Foreign,
@@ -139,13 +141,13 @@ fn stage(file: &File) -> std::io::Result<Stage> {
     Ok(match u64::from_le_bytes(magic) {
         superblock::MAGIC => Stage::Complete,
         superblock::MAGIC_UNFINISHED => Stage::Unfinished,
-        // Hugetlbfs has no write(2) to begin with the mark: there it comes after the length.
+        // Hugetlbfs has no write(2), so the file cannot begin with the mark: there the mark comes after the length.
         0 if at == 0 || page_size(file) > PAGE_SIZE => Stage::Unfinished,
         _ => Stage::Foreign,
     })
 }
 
-/// Opens the file, or makes an empty one. `None`: look again, it came or went meanwhile.
+/// Opens the file, or makes an empty one. `None`: it appeared or disappeared meanwhile, so the caller looks again.
 fn open_or_create(path: &Path, options: &Options) -> Result<Option<File>, OpenError> {
     match open_file(path, options) {
         Err(OpenError::Absent { .. }) if !options.existing_only => {}
@@ -180,7 +182,7 @@ fn discard(file: &File, path: &Path) {
     }
 }
 
-/// Another process's creation, as far as it can be seen from outside.
+/// The progress of another process's creation, as far as it is visible from outside.
 struct Progress {
     stuck_after: Duration,
     /// inode, length and blocks
@@ -197,7 +199,7 @@ impl Progress {
         }
     }
 
-    /// Waits a little, unless nothing has come of waiting for too long.
+    /// Waits a little. Fails if there was no progress for too long.
     fn wait(&mut self, file: &File, path: &Path) -> Result<(), OpenError> {
         let meta = file.metadata().map_err(|e| io("stat", path, e))?;
         let now = (meta.ino(), meta.len(), meta.blocks());
@@ -214,14 +216,15 @@ impl Progress {
     }
 }
 
-/// Makes a file a region: what was in it goes. Until it is one, no other user can open it, and so lock a byte of it.
+/// Makes a region in a file, whose contents are lost. Until it is complete, no other user can open the file, and so none
+/// can lock a byte of it.
 pub(crate) fn create_in(file: &File, path: &Path, options: &Options) -> Result<(), OpenError> {
     let is_ours = file.metadata().map_err(|e| io("stat", path, e))?.uid() == geteuid().as_raw();
     let allow = |mode| match is_ours {
         true => file
             .set_permissions(Permissions::from_mode(mode))
             .map_err(|e| io("chmod", path, e)),
-        // Another user's, which was asked for: its mode is its owner's.
+        // The file of another user, which the caller has allowed: only its owner can set its mode.
         false => Ok(()),
     };
     allow(MAKERS_MODE)?;
@@ -241,7 +244,8 @@ pub(crate) fn create_in(file: &File, path: &Path, options: &Options) -> Result<(
     limits::file_size(len).map_err(|why| over_limit(path, why))?;
     let was = file.metadata().map_err(|e| io("stat", path, e))?.len();
     file.set_len(len.max(was)).map_err(|e| io("set length", path, e))?;
-    // Address space, persistent memory, memory: what can be known to be missing is found out before anything is allocated.
+    // Address space, persistent memory, memory: whatever can be known to be missing is found out before anything is
+    // allocated.
     let mapping = Mapping::of(file, layout.len_max, options.strict, options, path)?;
     limits::memory(file, wanted).map_err(|e| no_room_or(e, "allocate", path, wanted))?;
     for range in layout.backed(segments) {
@@ -266,7 +270,7 @@ pub(crate) fn create_in(file: &File, path: &Path, options: &Options) -> Result<(
     };
     let region = Region::unfinished(memory, &creation, Box::new(nobody)).map_err(|why| unusable(path, why))?;
     let not_written = || io("write back", path, std::io::Error::last_os_error());
-    // A strict region is on the medium before its magic number is.
+    // A region in durable mode is on the medium before its magic number is.
     if region.is_strict() {
         let mut ranges = layout.backed(segments).into_iter();
         let written = ranges.all(|range| region.host().write_back(range)) && file.sync_all().is_ok();
@@ -280,15 +284,16 @@ pub(crate) fn create_in(file: &File, path: &Path, options: &Options) -> Result<(
     Ok(())
 }
 
-/// Leaves nothing in a file but the unfinished mark. It is not cut: a process that is about to attach may have mapped it, and looks at the
-/// magic number next; a file that became shorter would end it (SIGBUS).
+/// Leaves nothing in a file but the unfinished mark. The file is not truncated: a process that is about to attach may
+/// have mapped it, and looks at the magic number next. If the file became shorter, that process would get SIGBUS.
 fn empty(file: &File, page_size: usize, path: &Path) -> Result<(), OpenError> {
     let mut begin = [0; superblock::SIZE];
     begin[..8].copy_from_slice(&superblock::MAGIC_UNFINISHED.to_le_bytes());
     let len = file.metadata().map_err(|e| io("stat", path, e))?.len();
     let kept = if page_size == PAGE_SIZE {
         limits::file_size(superblock::SIZE as u64).map_err(|why| over_limit(path, why))?;
-        // The mark first, in a write of its own: a maker that dies after it leaves an unfinished region, not a strange file.
+        // The mark comes first, in a write of its own: a maker that dies after it leaves an unfinished region, not an
+        // unknown file.
         for bytes in [&begin[..8], &begin] {
             file.write_all_at(bytes, 0)
                 .map_err(|e| no_room_or(e, "write", path, superblock::SIZE as u64))?;
@@ -316,7 +321,7 @@ fn over_limit(path: &Path, why: Limit) -> OpenError {
     }
 }
 
-/// What became of an attempt to give a file memory.
+/// The error for a failed attempt to allocate memory for a file.
 fn no_room_or(error: std::io::Error, what: &'static str, path: &Path, wanted: u64) -> OpenError {
     match Limit::of(error) {
         Ok(why) => over_limit(path, why),
@@ -329,7 +334,8 @@ fn no_room_or(error: std::io::Error, what: &'static str, path: &Path, wanted: u6
     }
 }
 
-/// Gives a region the segments that `memory` bytes have room for; it keeps what it has if that is more. A lower memory limit is lifted.
+/// Gives a region the segments for which `memory` bytes have room. It keeps what it has if that is more. A lower memory
+/// limit is lifted.
 pub(crate) fn raise(region: &Region, memory: u64) -> Result<(), GrowError> {
     let layout = region.layout();
     region.learn();
@@ -339,7 +345,7 @@ pub(crate) fn raise(region: &Region, memory: u64) -> Result<(), GrowError> {
         return Err(GrowError::TooLarge { asked: memory, most });
     }
     let has = limit_bytes(region);
-    // In a region as large as it is, a limit counts the arrays of all its segments.
+    // In a region as large as this one is now, a limit counts the arrays of all its segments.
     let within = if wanted > old {
         wanted
     } else {
@@ -348,13 +354,14 @@ pub(crate) fn raise(region: &Region, memory: u64) -> Result<(), GrowError> {
     region.raise(within).map_err(|source| not_grown(source, has, memory))
 }
 
-/// Lowers a region's memory limit to `memory` bytes, or as far as it can work with; a limit that is lower already stays.
+/// Lowers a region's memory limit to `memory` bytes, or to the lowest limit with which the region can work. A limit that
+/// is already lower stays.
 pub(crate) fn lower(region: &Region, memory: u64, item_size_max: usize) {
     region.learn();
     region.lower(segments_within(region, memory), item_size_max);
 }
 
-/// How many of a region's segments `memory` bytes have room for. The arrays of all of them stay as they are.
+/// For how many of a region's segments `memory` bytes have room. The arrays of all segments stay as they are.
 fn segments_within(region: &Region, memory: u64) -> usize {
     let layout = region.layout();
     let over = layout.backed_len(region.segments()).saturating_sub(memory);
@@ -364,12 +371,12 @@ fn segments_within(region: &Region, memory: u64) -> usize {
         .saturating_sub(usize::try_from(segments).unwrap_or(usize::MAX))
 }
 
-/// The memory limit: bytes that a region may use, all-inclusive.
+/// The memory limit: bytes that a region may use, everything included.
 pub(crate) fn limit_bytes(region: &Region) -> u64 {
     bytes_without(region, region.withheld())
 }
 
-/// Bytes that a region uses, or may use at once: more than its limit while it still shrinks.
+/// Bytes that a region uses, or may use at once: more than its limit while it is still shrinking.
 pub(crate) fn held_bytes(region: &Region) -> u64 {
     bytes_without(region, region.withdrawn())
 }
@@ -389,7 +396,7 @@ fn not_grown(error: std::io::Error, has: u64, wanted: u64) -> GrowError {
     }
 }
 
-/// Whether a file could not be given memory because there is none.
+/// Whether a file could not get memory because there is none.
 fn no_room(error: &std::io::Error) -> bool {
     matches!(
         error.kind(),
@@ -397,14 +404,15 @@ fn no_room(error: &std::io::Error) -> bool {
     )
 }
 
-/// Allocates these bytes of a file, which becomes as long as that needs, unless a limit forbids it ([`Limit::of`] the error).
+/// Allocates these bytes of a file, and makes the file as long as necessary, unless a limit forbids it ([`Limit::of`] the
+/// error).
 pub(crate) fn back(file: &File, range: std::ops::Range<usize>) -> std::io::Result<()> {
     limits::file_size(range.end as u64)?;
     limits::memory(file, (range.end - range.start) as u64)?;
     allocate(file, range)
 }
 
-/// Gives the memory of these bytes of a file back to the system; they are zeros from then on.
+/// Gives the memory of these bytes of a file back to the system. They are zeros from then on.
 pub(crate) fn give_back(file: &File, range: std::ops::Range<usize>) -> std::io::Result<()> {
     let (offset, len) = (offset(range.start), offset(range.end - range.start));
     let hole = FallocateFlags::FALLOC_FL_PUNCH_HOLE | FallocateFlags::FALLOC_FL_KEEP_SIZE;

@@ -1,12 +1,13 @@
 //! Descriptors that this library keeps in a program that is not its own.
 //!
-//! A program may close any number, close one twice, close all of them (`closefrom(3)`, `daemon(3)`), or be started without standard
-//! streams. So a descriptor is kept under a high number, never under 0, 1 or 2, and before each use the kernel is asked what stands
-//! there now: another file is not used, and not closed.
+//! A program may close any descriptor, close one twice, close all of them (`closefrom(3)`, `daemon(3)`), or be started
+//! without standard streams. So a descriptor is kept under a high number, never under 0, 1 or 2. Before each use the
+//! kernel is asked which file the number refers to now. If it is another file, it is neither used nor closed.
 //!
 //! # Safety
 //!
-//! The only `unsafe` here takes ownership of a descriptor that the kernel has just made, and gives up one that is still its own.
+//! The only `unsafe` here takes ownership of a descriptor that the kernel has just made, and gives up one that this
+//! process still owns.
 #![allow(unsafe_code, reason = "ownership of descriptors; contract above")]
 
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
@@ -17,15 +18,16 @@ use std::mem::ManuallyDrop;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 
-/// Numbers that programs use themselves, as far as they are few: more than `select(2)` can name would cost a larger table.
+/// Numbers that programs use themselves, if they use few. Numbers above those that `select(2)` supports would need a
+/// larger table.
 const NUMBERS_OF_PROGRAMS: u64 = 768;
 /// Descriptors below this are a program's standard streams.
 const STREAMS: i32 = 3;
 
-/// Device and inode: which file it is, whatever its name is by now.
+/// Device and inode: they identify a file, whatever its name is now.
 pub(crate) type FileId = (u64, u64);
 
-/// Which file stands behind this descriptor.
+/// The file that this descriptor refers to.
 pub(crate) fn file_id(file: &File) -> std::io::Result<FileId> {
     file.metadata().map(|meta| (meta.dev(), meta.ino()))
 }
@@ -53,7 +55,7 @@ impl Kept {
         })
     }
 
-    /// The file, if it still stands there.
+    /// The file, if the number still refers to it.
     pub(crate) fn get(&self) -> Option<&File> {
         self.is_there().then_some(&*self.file)
     }
@@ -86,7 +88,7 @@ fn access(file: &File) -> Option<i32> {
         .map(|flags| flags & (nix::libc::O_ACCMODE | nix::libc::O_PATH))
 }
 
-/// The same description under a number that programs do not reach, or at least above the standard streams.
+/// The same file description under a number that programs do not reach, or at least above the standard streams.
 fn moved_up(file: File) -> std::io::Result<File> {
     let (soft, _) = getrlimit(Resource::RLIMIT_NOFILE)?;
     let high = i32::try_from(soft.saturating_mul(3) / 4).unwrap_or(i32::MAX);
@@ -100,7 +102,8 @@ fn moved_up(file: File) -> std::io::Result<File> {
     Ok(file)
 }
 
-/// Keeps 0, 1 and 2 taken while it stands: what is opened meanwhile is no standard stream, to which any `printf` writes.
+/// Keeps 0, 1 and 2 in use as long as it lives: what is opened meanwhile does not become a standard stream, to which any
+/// `printf` writes.
 pub(crate) struct StreamsTaken(#[allow(dead_code, reason = "held, not used")] Vec<OwnedFd>);
 
 impl StreamsTaken {
@@ -117,8 +120,8 @@ impl StreamsTaken {
     }
 }
 
-/// A file opened so that the descriptor can neither read nor write, nor be mapped (open(2), access mode 3): it can still be asked for
-/// locks and the length. Where a file system does not know that mode, for reading.
+/// Flags to open a file so that the descriptor can neither read nor write, nor be mapped (open(2), access mode 3): it can
+/// still be used to query locks and the length. If a file system does not support that mode: for reading.
 pub(crate) fn harmless_flags() -> [OFlag; 2] {
     [
         OFlag::from_bits_retain(nix::libc::O_ACCMODE) | OFlag::O_CLOEXEC | OFlag::O_NONBLOCK,
@@ -151,13 +154,13 @@ mod tests {
         assert!(kept.get().is_some());
         let number = kept.file.as_raw_fd();
         assert!(number >= STREAMS);
-        // The program closes what is not its own, and gets the number for a file of its own.
-        // SAFETY: the test plays a program that uses its numbers as it likes.
+        // The program closes a descriptor that is not its own, and gets the number for a file of its own.
+        // SAFETY: the test acts as a program that uses descriptor numbers freely.
         let again = unsafe { nix::unistd::dup2_raw(&other, number) }.unwrap();
         let _ = again.into_raw_fd();
         assert!(kept.get().is_none());
         drop(kept);
-        // SAFETY: the number stands for the other file, which the test owns.
+        // SAFETY: the number refers to the other file, which the test owns.
         let mut again = unsafe { File::from_raw_fd(number) };
         again.write_all(b"still open").unwrap();
         assert_eq!(std::fs::read(&other_path).unwrap(), b"still open");

@@ -1,7 +1,8 @@
-//! Telling a forked child from its parent: a child has the parent's memory, but neither its mapping of a region nor its lock.
+//! Telling a forked child from its parent. A child has a copy of the parent's memory, but neither its mapping of a region
+//! nor its lock.
 //!
-//! One page of the process is wiped in every child by the kernel (madvise(2), `MADV_WIPEONFORK`), however it was forked. The
-//! word in it names the process's life; a child finds it zero and takes the next name.
+//! The kernel wipes one page of the process in every child (madvise(2), `MADV_WIPEONFORK`), however the child was forked.
+//! The word in it is the name of this process's life, a number. A child finds zero there, and takes the next name.
 //!
 //! # Safety
 //!
@@ -18,10 +19,10 @@ use std::sync::atomic::Ordering::Relaxed;
 const SIZE: NonZeroUsize = NonZeroUsize::new(4096).unwrap();
 
 static WORD: OnceLock<&AtomicU64> = OnceLock::new();
-/// The last name taken by this process or those that it was forked from. PAIRS: nothing; a fork copies it.
+/// The last name that this process took, or one of those that it was forked from. PAIRS: nothing; a fork copies it.
 static NAMES: AtomicU64 = AtomicU64::new(0);
 
-/// Makes the page, once. Before, [`life`] is 0.
+/// Makes the page, once. Before that, [`life`] is 0.
 pub(crate) fn watch() -> std::io::Result<()> {
     if WORD.get().is_none() {
         let flags = MapFlags::MAP_PRIVATE | MapFlags::MAP_ANONYMOUS;
@@ -35,7 +36,7 @@ pub(crate) fn watch() -> std::io::Result<()> {
     Ok(())
 }
 
-/// The name of this process's life: another one in every forked child.
+/// The name of this process's life. Every forked child has another name.
 #[inline]
 pub(crate) fn life() -> u64 {
     match WORD.get().map(|word| word.load(Relaxed)) {
@@ -45,7 +46,7 @@ pub(crate) fn life() -> u64 {
     }
 }
 
-/// The process that a value was made in.
+/// The process in which a value was made.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Home {
     word: &'static AtomicU64,
@@ -53,9 +54,9 @@ pub(crate) struct Home {
 }
 
 impl Home {
-    /// The calling process. Behind [`watch`].
+    /// The calling process. Call it after [`watch`].
     pub(crate) fn new() -> Self {
-        // Of a process that does not watch: every child is taken for it.
+        // In a process that does not watch, every child is taken for its parent.
         static UNWATCHED: AtomicU64 = AtomicU64::new(0);
         Self {
             word: WORD.get().copied().unwrap_or(&UNWATCHED),
@@ -63,19 +64,19 @@ impl Home {
         }
     }
 
-    /// Whether the calling process is that one.
+    /// Whether the calling process is that process.
     #[inline]
     pub(crate) fn is_here(self) -> bool {
         self.word.load(Relaxed) == self.name
     }
 }
 
-/// The first look in a new process.
+/// The first call in a new process.
 #[cold]
 fn renew() -> u64 {
     let name = NAMES.fetch_add(1, Relaxed) + 1;
     let Some(word) = WORD.get() else { return 0 };
-    // PAIRS: nothing; two threads agree on whichever name came first.
+    // PAIRS: nothing; two threads agree on the name that was stored first.
     match word.compare_exchange(0, name, Relaxed, Relaxed) {
         Ok(_) => name,
         Err(first) => first,

@@ -33,7 +33,7 @@ pub enum Gate {
     WherePossible,
     /// off
     Off,
-    /// As if, for tests: who is inside is only noted ([`is_open`]), nothing is inaccessible.
+    /// For tests: the mapping stays accessible, and only a note is kept of which thread is inside ([`is_open`]).
     #[doc(hidden)]
     Rehearsed,
 }
@@ -64,17 +64,18 @@ impl std::fmt::Display for GateState {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Latch(u32);
 
-/// A latch that only keeps book. No key has these bits: key 0's are among them.
+/// A latch that only keeps that note. No key has these bits: key 0's are among them.
 const REHEARSED: u32 = u32::MAX;
 
 thread_local! {
-    /// whether this thread is inside, as far as a rehearsal goes
+    /// whether this thread is inside, in a rehearsal
     static INSIDE: Cell<bool> = const { Cell::new(false) };
 }
 
-/// The bits of PKRU that are this process's key's; zero before there is one. Written once. PAIRS: nothing; it is a number.
+/// The bits of PKRU that belong to this process's key; zero before there is one. Written once. PAIRS: nothing; it is a
+/// number.
 static BITS: AtomicU32 = AtomicU32::new(0);
-/// Whether any latch of this process only keeps book.
+/// Nonzero if a latch of this process only keeps a note of which thread is inside.
 static REHEARSAL: AtomicU32 = AtomicU32::new(0);
 /// The process's key, or why there is none. A forked child has its parent's.
 static KEY: OnceLock<Result<i32, String>> = OnceLock::new();
@@ -82,7 +83,7 @@ static KEY: OnceLock<Result<i32, String>> = OnceLock::new();
 impl Latch {
     pub(crate) const NONE: Self = Self(0);
 
-    /// The latch that is asked for, as far as it can be had.
+    /// The requested latch, if it is possible.
     pub(crate) fn of(asked: Gate) -> (Self, GateState) {
         let asked = match std::env::var("KEYWAY_GATE").as_deref() {
             Ok("off") => Gate::Off,
@@ -108,7 +109,7 @@ impl Latch {
         self.0 != 0
     }
 
-    /// Lays the key on a mapping: from here on it is accessible inside only.
+    /// Puts the key on a mapping. From now on the mapping is accessible only inside.
     pub(crate) fn protect(self, base: std::ptr::NonNull<u8>, len: usize) -> std::io::Result<()> {
         match KEY.get() {
             Some(Ok(key)) if self.is_on() && self.0 != REHEARSED => machine::lay(*key, base, len),
@@ -116,13 +117,13 @@ impl Latch {
         }
     }
 
-    /// Opens the gate for this thread, until what is returned is dropped. Within another one it does nothing.
+    /// Opens the gate for this thread, until the returned value is dropped. Inside an open gate it does nothing.
     #[inline(always)]
     pub(crate) fn open(self) -> Inside {
         if self.is_on() { self.enter() } else { Inside(Self::NONE) }
     }
 
-    /// Said to be cold, so that calls without a gate are compiled as if there was none.
+    /// Marked cold, so that calls without a gate are compiled as if there were none.
     #[cold]
     #[inline(never)]
     fn enter(self) -> Inside {
@@ -161,7 +162,7 @@ impl Drop for Inside {
     }
 }
 
-/// Runs work with the gate closed, wherever the calling thread is.
+/// Works with the gate closed, whether or not the calling thread is inside.
 pub(crate) fn aside<R>(work: impl FnOnce() -> R) -> R {
     let _again = Again::close();
     work()
@@ -171,7 +172,7 @@ fn aside_erased(work: &mut dyn FnMut()) {
     aside(work);
 }
 
-/// Was inside, and will be again.
+/// The thread was inside, and will be inside again.
 struct Again(Latch);
 
 impl Again {
@@ -192,7 +193,7 @@ impl Again {
 impl Drop for Again {
     fn drop(&mut self) {
         if self.0.is_on() {
-            // What is opened here is closed by whoever opened it before.
+            // The gate that is opened here is closed by the caller that opened it before.
             std::mem::forget(self.0.enter());
         }
     }
@@ -206,25 +207,25 @@ fn is_open_for(bits: u32) -> bool {
     }
 }
 
-/// Whether the calling thread is inside. For tests: an allocator may ask.
+/// Whether the calling thread is inside. For tests, in which an allocator may ask.
 #[doc(hidden)]
 pub fn is_open() -> bool {
     let bits = BITS.load(Relaxed);
     (bits != 0 && machine::is_open(bits)) || INSIDE.try_with(Cell::get).unwrap_or(false)
 }
 
-/// Says why there is no gate, once in a process, to whoever reads the log in detail: nothing is wrong.
+/// Writes to the detailed log, once in a process, why there is no gate. This is not an error.
 pub(crate) fn say_once(why: &str) {
     static SAID: std::sync::Once = std::sync::Once::new();
     SAID.call_once(|| log::debug!("the region's mapping is accessible outside calls too: {why}"));
 }
 
-/// The key that lies on the mappings of regions, if there is one.
+/// The key on the mappings of regions, if there is one.
 pub fn key() -> Option<i32> {
     KEY.get().and_then(|key| key.as_ref().ok().copied())
 }
 
-/// Asks the kernel for a key, with no rights for the calling thread; other threads have none as it is.
+/// Asks the kernel for a key, with no rights for the calling thread. Other threads have no rights anyway.
 fn take_key() -> Result<i32, String> {
     let key = machine::take_key().map_err(|e| match e.raw_os_error() {
         Some(nix::libc::ENOSPC) => {
@@ -275,11 +276,12 @@ mod machine {
         pkru & bits == 0
     }
 
-    /// Clears the key's bits. Behind WRPKRU nothing is believed that a register says: whoever jumped there has not been at the top,
-    /// where the frame's address and the value to be written are put in the frame, and ends with everything closed (SIGILL).
+    /// Clears the key's bits. After WRPKRU the code relies on no register. A thread that jumped there has not executed
+    /// the start of this function, which puts the frame's address and the value to be written into the frame. Such a
+    /// thread ends with everything closed (SIGILL).
     pub(super) fn open(bits: u32) {
         let mut frame = [0u64; 2];
-        // SAFETY: clears two bits of a register that belong to this key; the words written are the frame's.
+        // SAFETY: clears two bits of a register that belong to this key; the words written are in this frame.
         unsafe {
             asm!(
                 "mov [{frame}], {frame}",
@@ -311,8 +313,8 @@ mod machine {
         }
     }
 
-    /// Sets the key's bits. The value that was written is compared with what memory says, not with what was in a register before:
-    /// whoever jumps to the WRPKRU with a value that leaves the gate open ends.
+    /// Sets the key's bits. The value that was written is compared with what memory says, not with what was in a register
+    /// before. A thread that jumps to the WRPKRU with a value that leaves the gate open is ended.
     pub(super) fn close(bits: u32) {
         // SAFETY: sets two bits of a register that belong to this key.
         unsafe {
@@ -342,7 +344,7 @@ mod machine {
 
 #[cfg(not(target_arch = "x86_64"))]
 mod machine {
-    //! No protection keys that are used here.
+    //! Here no protection keys are used.
 
     pub(super) fn take_key() -> std::io::Result<i32> {
         Err(std::io::Error::other("this processor is no x86-64"))

@@ -1,19 +1,20 @@
 //! Handing out a region: how a server gives it to a process that has no path to it, or no permission.
 //!
-//! The server listens on a Unix socket that has no other use. It sends each client one line and asks nothing. With [`GRANTED`]
-//! come two descriptors of the region's file (`SCM_RIGHTS`, unix(7)), each opened for this client, because a lock belongs to an
-//! opened description: one to lock and map, one to query the locks of others. A server whose kernel door is on sends
-//! [`GRANTED_AND_COUNTS`] instead, followed by the door word, and a third descriptor: of the array in which changes are
-//! counted. With [`GRANTED_TO_READ`] come a descriptor of the file that was opened for reading, and one of a socket that leads to
-//! the server's workers, for this client's writes. Any other line that begins with [`NAME`] is a refusal with its reason. Then
-//! the server closes the connection.
+//! The server listens on a Unix socket that has no other use. It sends one line to each client, and reads nothing from
+//! it. With [`GRANTED`] come two descriptors of the region's file (`SCM_RIGHTS`, unix(7)): one to lock and map, one to
+//! query the locks of others. Each is opened for this client, because a lock belongs to an open file description. A
+//! server whose kernel door is on sends [`GRANTED_AND_COUNTS`] instead, followed by the door word, and a third
+//! descriptor: of the array in which changes are counted. With [`GRANTED_TO_READ`] come two others: a descriptor of the
+//! file that was opened for reading, and a socket that is connected to the server's workers, for this client's writes.
+//! Any other line that begins with [`NAME`] is a refusal with its reason. Then the server closes the connection.
 //!
-//! A client that finds no free process slot or thread slot asks for a *line* only: a connection to the server's workers, which do
-//! for it what it cannot do itself. It asks by giving its socket a name before it connects (any: the kernel chooses one, unix(7),
-//! "autobind"), either at the region socket or at a separate socket of the server, whose abstract name is that of the region
-//! ([`line_name`]). So a client needs to know only the region's file. The server sends [`GRANTED_LINE`] with the region's device
-//! and inode, and the connection is then like every client's; or it sends a refusal and closes. Any process can take an abstract
-//! name, so the client checks the owner of the socket: it must be the file's owner, root or the client's own user.
+//! A client that finds no free process slot or thread slot asks for a *line* only: a connection to the server's workers,
+//! which do for the client what it cannot do itself. To ask for it, the client gives its socket a name before it connects
+//! (any name: the kernel chooses one, unix(7), "autobind"). It connects either to the region socket, or to a separate
+//! socket of the server, whose abstract name is derived from the region ([`line_name`]). So a client needs to know only
+//! the region's file. The server sends [`GRANTED_LINE`] with the region's device and inode, and the connection is then
+//! like that of every other client; or the server sends a refusal and closes. Any process can take an abstract name, so
+//! the client checks the owner of the socket: it must be the file's owner, root or the client's own user.
 //!
 //! # Safety
 //!
@@ -36,27 +37,29 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
 
-/// The first word of everything that a server says here.
+/// The first word of every line that a server sends here.
 pub const NAME: &str = "keyway-region";
-/// What a server says with the descriptors. The number is this exchange's version.
+/// The line that a server sends with the descriptors. The number is this exchange's version.
 pub const GRANTED: &str = "keyway-region 1\n";
-/// What it says instead, before the kernel door's word and a line end, when changes are to be counted.
+/// The line that it sends instead when changes are to be counted. The kernel door's word and a line end follow.
 pub const GRANTED_AND_COUNTS: &str = "keyway-region 1 counts ";
-/// Descriptors of the region that come with it.
+/// Number of descriptors of the region that come with it.
 pub const DESCRIPTORS: usize = 2;
 
-/// What a server says with the descriptors for a reader: of the region's file, opened for reading, and of a connection.
+/// The line with a reader's descriptors: of the region's file, opened for reading, and of a connection.
 pub const GRANTED_TO_READ: &str = "keyway-region 1 read\n";
 
-/// What a server says before the region's device and inode (`DEVICE:INODE`) and a line end, when it gives a line.
+/// The line with which a server gives a connection to its workers. The region's device and inode (`DEVICE:INODE`) and a
+/// line end follow.
 pub const GRANTED_LINE: &str = "keyway-region 1 line ";
 
-/// The abstract name of the socket at which a server gives lines for the region in this file (device and inode).
+/// The abstract name of the socket at which a server gives such connections, for the region in the file with this device
+/// and inode.
 pub fn line_name((device, inode): (u64, u64)) -> Vec<u8> {
     format!("keyway-line {device}:{inode}").into_bytes()
 }
 
-/// The region that a line is wanted for.
+/// The region for which a connection is wanted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Wanted {
     /// device and inode of its file
@@ -86,12 +89,12 @@ pub(crate) enum Handed {
     ToRead(File, UnixStream),
 }
 
-/// Longest line that a server says.
+/// Longest line that a server sends.
 const LINE_MAX: usize = 512;
-/// A server answers at once; who does not is no such server.
+/// How long an answer may take. A server of a region answers at once; a peer that does not is something else.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Asks the server behind a socket for its region.
+/// Asks the server that listens on a socket for its region.
 pub(crate) fn ask(path: &Path) -> Result<Handed, OpenError> {
     let refused = |why: String| OpenError::NotHandedOut {
         path: path.to_path_buf(),
@@ -108,7 +111,7 @@ pub(crate) fn ask(path: &Path) -> Result<Handed, OpenError> {
             source,
         },
     })?;
-    // A wish: without it, a peer that says nothing is waited for.
+    // This may fail. Without it, this process waits as long as a peer sends nothing.
     let _ = socket.set_read_timeout(Some(PATIENCE));
     let mut line = [0; LINE_MAX];
     let (len, mut files) = receive(&socket, &mut line).map_err(|error| match error {
@@ -130,7 +133,7 @@ pub(crate) fn ask(path: &Path) -> Result<Handed, OpenError> {
             Ok(Handed::ToRead(file, UnixStream::from(OwnedFd::from(socket))))
         }
         (Ok(files), _) if is_granted => Ok(Handed::ToWrite { files, doorway }),
-        // The kernel drops descriptors that there is no room for (unix(7), "MSG_CTRUNC").
+        // The kernel drops descriptors if there is no room for them (unix(7), "MSG_CTRUNC").
         (Err(_), _) if is_granted => Err(refused(
             "the server's descriptors did not arrive: this process has no free descriptors; raise ulimit -n".to_owned(),
         )),
@@ -141,7 +144,8 @@ pub(crate) fn ask(path: &Path) -> Result<Handed, OpenError> {
     }
 }
 
-/// Asks for a line: at a server's region socket, or without one at the abstract name of the region.
+/// Asks for a connection to the workers: at a server's region socket, or without a path at the abstract name of the
+/// region.
 pub(crate) fn line(path: Option<&Path>, wanted: Wanted) -> std::io::Result<UnixStream> {
     let address = match path {
         Some(path) => UnixAddr::new(path)?,
@@ -158,7 +162,7 @@ pub(crate) fn line(path: Option<&Path>, wanted: Wanted) -> std::io::Result<UnixS
     }
     stream.set_read_timeout(Some(PATIENCE))?;
     let mut told = Vec::new();
-    // The server says no more before it is asked something: nothing is read that belongs to an answer.
+    // The server sends nothing more before the client's first command, so this reads no byte of an answer.
     let mut byte = [0];
     while told.len() < LINE_MAX && stream.read(&mut byte)? == 1 && byte != *b"\n" {
         told.extend(byte);
@@ -175,7 +179,8 @@ pub(crate) fn line(path: Option<&Path>, wanted: Wanted) -> std::io::Result<UnixS
     }
 }
 
-/// Whether a process of this user may be the server of a region: who could not write its file is none.
+/// Whether a process of this user may be the server of a region. A user who could not write the region's file cannot run
+/// its server.
 fn may_serve(user: u32, owner: u32, own: u32) -> bool {
     [owner, own, 0].contains(&user)
 }
@@ -192,7 +197,7 @@ fn receive(socket: &UnixStream, line: &mut [u8]) -> nix::Result<(usize, Vec<File
                 let mut files = Vec::new();
                 for control in message.cmsgs()? {
                     if let ControlMessageOwned::ScmRights(descriptors) = control {
-                        // SAFETY: new in this process, and nobody else's.
+                        // SAFETY: new in this process, and owned by no other value.
                         files.extend(
                             descriptors
                                 .into_iter()
@@ -213,7 +218,7 @@ mod tests {
     use std::io::Write;
     use std::os::unix::net::UnixListener;
 
-    /// What asking comes to where somebody says these words.
+    /// The result of asking a peer that sends these words.
     fn asked(words: &'static [u8]) -> String {
         let path = std::env::temp_dir().join(format!("keyway-handout-{}-{}", std::process::id(), words.len()));
         let _ = std::fs::remove_file(&path);

@@ -1,8 +1,9 @@
-//! The kernel door's part in a process: the words in which changes are counted ([`keyway_region::Stripes`]), mapped from what the
-//! kernel program's owner hands out, and the rules for turning the kernel door on and off.
+//! The kernel door's part in a process: the words in which changes are counted ([`keyway_region::Stripes`]), and the
+//! rules for turning the kernel door on and off. The words are mapped from the descriptor that the owner of the kernel
+//! program hands out.
 //!
-//! The words are an array of the BPF program (`BPF_F_MMAPABLE`). Its descriptor is mapped and closed, because with the
-//! descriptor a process could do more than write these words.
+//! The words are an array of the BPF program (`BPF_F_MMAPABLE`). Its descriptor is closed after it is mapped, because
+//! with the descriptor a process could do more than write these words.
 //!
 //! If an owner dies, the kernel door stays on. The program stops answering when its lease has ended. The next process that finds
 //! the owner dead after that turns the kernel door off.
@@ -30,7 +31,7 @@ const MAP_LEN: usize = (STRIPE_WORDS * 8).next_multiple_of(4096);
 /// How long an answer may still be in progress in the kernel after its program has read the lease.
 const MARGIN: Duration = Duration::from_millis(100);
 
-/// What this process can hand out, if it has turned the door on.
+/// What this process can hand out, if it has turned the kernel door on.
 #[derive(Default)]
 pub(crate) struct Doorway(Mutex<Option<(DoorWord, Arc<File>)>>);
 
@@ -150,7 +151,7 @@ impl KernelDoor {
         self.is_abandoned = true;
     }
 
-    /// Waits until a program that was silenced or detached has no run in progress.
+    /// Waits until no run of a program that was silenced or detached is in progress.
     pub fn settle(&self) {
         if !self.inner.sessions.region.host().fence_everywhere() {
             std::thread::sleep(MARGIN);
@@ -183,7 +184,7 @@ impl fmt::Display for KernelDoorError {
 
 impl std::error::Error for KernelDoorError {}
 
-/// The stripes of this array, as inaccessible outside calls as the region is.
+/// The stripes of this array. Their mapping is as inaccessible outside calls as the region's.
 fn stripes(map: &File, latch: Latch) -> io::Result<Stripes> {
     let mapping = Mapping::new(map, MAP_LEN)?;
     mapping.protect(latch)?;
@@ -191,25 +192,25 @@ fn stripes(map: &File, latch: Latch) -> io::Result<Stripes> {
     Stripes::new(memory, Box::new(mapping)).ok_or_else(|| io::ErrorKind::InvalidInput.into())
 }
 
-/// What a server has handed out with the region.
+/// Takes in what a server has handed out with the region.
 pub(crate) fn take_in(sessions: &Sessions, word: u64, map: File) -> io::Result<()> {
     sessions.region.offer_stripes(DoorWord(word), stripes(&map, sessions.latch)?);
     Ok(())
 }
 
-/// What became of a door that was met.
+/// The result of an attempt to turn off a kernel door that was found on.
 enum Retired {
     /// it was off
     Off,
     /// its owner has died, and it is off now
     Done,
-    /// its owner has died, and his program may still answer
+    /// its owner has died, and the owner's program may still answer
     StillAnswering(Duration),
-    /// its owner is there
+    /// its owner lives
     Owned,
 }
 
-/// Turns the door off if its owner has died and nobody answers any more.
+/// Turns the kernel door off if its owner has died and its program no longer answers.
 fn retire(sessions: &Sessions) -> Retired {
     let now = sessions.clock.monotonic();
     sessions.inside(|region| retire_at(region, now))
@@ -232,7 +233,8 @@ fn retire_at(region: &Region, now: Duration) -> Retired {
     Retired::Done
 }
 
-/// The region was in use in another boot, or by nobody: what its door word says is over.
+/// To be called when the region was last used in another boot, or no process was attached: what its door word says is
+/// over.
 pub(crate) fn forget(region: &Region) {
     let door = region.door();
     if door.is_on() && !region.is_door_owned() {
@@ -240,24 +242,25 @@ pub(crate) fn forget(region: &Region) {
     }
 }
 
-/// Whether a write has to be put off, because the program of an owner that has died may still answer.
+/// Whether a write has to be delayed, because the program of a dead owner may still answer.
 #[cold]
 pub(crate) fn is_held_up(sessions: &Sessions) -> bool {
     sessions.inside(|region| !region.has_stripes()) && matches!(retire(sessions), Retired::StillAnswering(_))
 }
 
-/// The door has been turned on, or off, since a session of this process wrote last: gets the stripes from the server, if it is that
-/// server's socket that the region came through; turns the door off whose owner has died.
+/// The kernel door has been turned on or off since a session of this process wrote last. If the region came through the
+/// socket of the server that turned it on, this gets the stripes from that server. If the owner has died, this turns the
+/// kernel door off.
 #[cold]
 pub(crate) fn meet(sessions: &Sessions) {
     if sessions.inside(|region| !region.door().is_on() || region.has_stripes()) {
         return;
     }
     match (retire(sessions), &sessions.place) {
-        // It puts its writes off ([`crate::Session::is_held_up`]); what it has not put off fails.
+        // A server delays its writes ([`crate::Session::is_held_up`]). A write that it has not delayed fails.
         (Retired::StillAnswering(_), _) if sessions.is_server => {}
         (Retired::StillAnswering(left), _) => {
-            // Shorter than a lease, once in the life of a server that died.
+            // This wait is shorter than a lease, and happens once after the death of a server.
             std::thread::sleep(left.min(Duration::from_secs(1)));
             retire(sessions);
         }
@@ -267,7 +270,7 @@ pub(crate) fn meet(sessions: &Sessions) {
                 ..
             }) = handout::ask(path)
             {
-                // Without them, writes fail and say so.
+                // Without the stripes, writes fail and report it.
                 let _ = take_in(sessions, word, map);
             }
         }
@@ -275,8 +278,8 @@ pub(crate) fn meet(sessions: &Sessions) {
     }
 }
 
-/// Lets every thread of every process pass a full fence (membarrier(2), MEMBARRIER_CMD_GLOBAL): behind it, no BPF program is
-/// running that began before it.
+/// Makes every thread of every process execute a full fence (membarrier(2), MEMBARRIER_CMD_GLOBAL). After it, no BPF
+/// program is running that began before it.
 pub(crate) fn fence_everywhere() -> bool {
     // SAFETY: a system call that takes numbers, and touches no memory.
     unsafe { nix::libc::syscall(nix::libc::SYS_membarrier, nix::libc::MEMBARRIER_CMD_GLOBAL, 0, 0) == 0 }

@@ -16,7 +16,8 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! This crate alone knows the operating system's side of a region: files, mappings, locks, the clock. It never knows a wire.
+//! Only this crate knows the operating system's side of a region: files, mappings, locks, the clock. It never knows a
+//! wire protocol, except in `peer.rs`, which sends the writes of a reader.
 
 /// The README's program.
 #[cfg(doctest)]
@@ -371,14 +372,14 @@ impl Cache {
             Place::Path(path) | Place::Socket(path) => path.clone(),
         };
         if inner.options.sealed {
-            // Whatever would become of it: the way by the file is closed, a server would hand it out again, without the seal.
+            // The file cannot be opened, and a server would hand the region out again without the seal.
             return Err(OpenError::KeptOut { path });
         }
         let options = Options {
             existing_only: true,
             ..inner.options.clone()
         };
-        // Whoever comes second drops its own again: nobody waits for another's opening.
+        // A thread that opens it second drops its own cache. So no thread waits while another one opens the region.
         let _ = inner.again.set(Self::open(&inner.place, &options)?);
         inner.again.get().ok_or(OpenError::Forked)
     }
@@ -400,7 +401,7 @@ impl Cache {
         })
     }
 
-    /// A session without a slot: its gets come from the region, and the region's server executes everything else. `None`:
+    /// A session without a slot: its gets read the region, and the region's server executes everything else. `None`:
     /// there is no such server.
     #[cold]
     #[inline(never)]
@@ -488,7 +489,7 @@ impl Cache {
         self.region().is_some_and(Region::is_shrinking)
     }
 
-    /// The region, if this process can give it more memory or less.
+    /// The region, if this process can change how much memory it has.
     fn may_resize(&self) -> Result<&Region, GrowError> {
         let region = self.region().ok_or_else(|| GrowError::Io {
             source: std::io::Error::other(SessionError::Forked),
@@ -568,7 +569,7 @@ impl Cache {
         };
         let gate = self.inner.gate.clone();
         let _inside = self.inner.sessions.latch.open();
-        // Another process may have given it more memory, of which this one has touched nothing.
+        // Another process may have given the region more memory. This process has touched nothing of that yet.
         region.learn();
         let layout = region.layout();
         Info {
@@ -600,7 +601,7 @@ impl Cache {
         let Some(region) = self.region() else { return 0 };
         let _inside = self.inner.sessions.latch.open();
         let is_there = |slot: &usize| match self.is_reader() {
-            // It has no lock of its own, by which one that can be asked is told from one that cannot.
+            // This process has no lock of its own, which would show whether locks can be queried.
             true => self.inner.sessions.liveness.seems_there(&region.tenant(*slot)),
             false => region.life(*slot) != Life::Dead,
         };
@@ -641,7 +642,7 @@ impl Cache {
             };
         };
         self.inner.sessions.dismiss_ended(usize::MAX);
-        // Nobody's verb: what it reports and whom it tells of its progress is inside too.
+        // This is not a verb: what it reports, and the progress callback, run inside too.
         let _inside = self.inner.sessions.latch.open();
         if !self.is_reader() {
             region.recover();

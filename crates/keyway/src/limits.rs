@@ -1,12 +1,13 @@
 //! Limits: what a process may not exceed, found out before memory is allocated.
 //!
-//! The kernel answers an excess in ways that a program does not survive: SIGXFSZ for a file that is too long (setrlimit(2),
-//! RLIMIT_FSIZE), the out-of-memory killer for memory in tmpfs (cgroups(7), memory.max; the machine's own). So they are asked for
-//! first, and the answer has the numbers. What the kernel refuses by an error (room of a file system, huge pages, address space) is
-//! left to it; the numbers are added here.
+//! A program does not survive some of the kernel's reactions to exceeding a limit: SIGXFSZ for a file that is too long
+//! (setrlimit(2), RLIMIT_FSIZE), and the out-of-memory killer for memory in tmpfs (cgroups(7), memory.max; the machine's
+//! own). So these limits are checked first, and the error contains the numbers. What the kernel refuses with an error
+//! (space of a file system, huge pages, address space) is left to it; this module adds the numbers.
 //!
-//! Memory that others take between the look and the allocation is not seen. Control groups are looked for where systemd and container
-//! runtimes mount them, below /sys/fs/cgroup; one that is mounted elsewhere, or hidden, does not limit anything here.
+//! Memory that other processes take between the check and the allocation is not seen. Control groups are searched where
+//! systemd and container runtimes mount them, below /sys/fs/cgroup. One that is mounted elsewhere, or hidden, does not
+//! limit anything here.
 
 use nix::sys::resource::{Resource, getrlimit};
 use nix::sys::statfs::{TMPFS_MAGIC, fstatfs};
@@ -19,7 +20,7 @@ use std::path::{Path, PathBuf};
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[allow(missing_docs, reason = "the fields are what the messages name")]
 pub enum Limit {
-    /// the memory limit of this process's control group, or of one above it; `file` is where it is set
+    /// the memory limit of this process's control group, or of one above it; `file` is where the limit is set
     ControlGroup {
         file: PathBuf,
         wanted: u64,
@@ -35,7 +36,7 @@ pub enum Limit {
 }
 
 impl Limit {
-    /// The limit that an error is about, or the error.
+    /// The limit that an error is about, or the error itself.
     pub(crate) fn of(error: Error) -> Result<Self, Error> {
         error.downcast()
     }
@@ -99,7 +100,7 @@ impl From<Limit> for Error {
     }
 }
 
-/// Bytes as people read them.
+/// Bytes, printed for people.
 struct Mib(u64);
 
 impl fmt::Display for Mib {
@@ -111,7 +112,7 @@ impl fmt::Display for Mib {
     }
 }
 
-/// Whether a file of this process may be so long.
+/// Checks whether a file of this process may have this length.
 pub(crate) fn file_size(wanted: u64) -> Result<(), Limit> {
     match getrlimit(Resource::RLIMIT_FSIZE) {
         Ok((limit, _)) if wanted > limit => Err(Limit::FileSize { wanted, limit }),
@@ -119,7 +120,7 @@ pub(crate) fn file_size(wanted: u64) -> Result<(), Limit> {
     }
 }
 
-/// Why a mapping of so many bytes was refused.
+/// The error for a refused mapping of this many bytes.
 pub(crate) fn not_mapped(error: Error, wanted: usize) -> Error {
     match getrlimit(Resource::RLIMIT_AS) {
         Ok((limit, _)) if error.kind() == ErrorKind::OutOfMemory && limit != nix::libc::RLIM_INFINITY => Limit::AddressSpace {
@@ -132,14 +133,14 @@ pub(crate) fn not_mapped(error: Error, wanted: usize) -> Error {
     }
 }
 
-/// Bytes of address space that this process has (proc_pid_statm(5)); 0 where that is not to be seen.
+/// Bytes of address space that this process uses (proc_pid_statm(5)); 0 if that cannot be read.
 fn address_space() -> u64 {
     let statm = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
     let pages: u64 = statm.split(' ').next().and_then(|n| n.parse().ok()).unwrap_or(0);
     pages * 4096
 }
 
-/// Whether this file can be given so many bytes more, as far as can be known before it is tried.
+/// Checks whether this file can get this many more bytes, as far as that can be known before an attempt.
 pub(crate) fn memory(file: &File, wanted: u64) -> Result<(), Error> {
     let Ok(fs) = fstatfs(file) else { return Ok(()) };
     let free = fs.blocks_free().saturating_mul(u64::try_from(fs.block_size()).unwrap_or(0));
@@ -154,7 +155,7 @@ pub(crate) fn memory(file: &File, wanted: u64) -> Result<(), Error> {
     Ok(Machine::default().memory(wanted)?)
 }
 
-/// Where the kernel says what there is.
+/// The folders in which the kernel describes the machine.
 struct Machine<'a> {
     proc: &'a Path,
     cgroup: &'a Path,
@@ -173,7 +174,7 @@ impl Default for Machine<'_> {
 struct Names {
     limit: &'static str,
     used: &'static str,
-    /// in memory.stat: memory in use that is there for the taking
+    /// in memory.stat: memory in use that can be reclaimed
     reclaimable: [&'static str; 2],
 }
 
@@ -189,7 +190,7 @@ const V2: Names = Names {
 };
 
 impl Machine<'_> {
-    /// Whether there is so much memory for this process.
+    /// Checks whether there is this much memory for this process.
     fn memory(&self, wanted: u64) -> Result<(), Limit> {
         let groups = std::fs::read_to_string(self.proc.join("self/cgroup")).unwrap_or_default();
         for line in groups.lines() {
@@ -217,14 +218,14 @@ impl Machine<'_> {
         }
     }
 
-    /// Whether a control group and those above it have so much left. In a container the group's own path may not be there: what is
-    /// mounted is then the group itself.
+    /// Checks whether a control group and those above it have this much left. In a container the group's own path may be
+    /// absent: what is mounted is then the group itself.
     fn group(&self, mount: &Path, path: &str, names: &Names, wanted: u64) -> Result<(), Limit> {
         let mut least: Option<(u64, Limit)> = None;
         for group in Path::new(path.trim_start_matches('/')).ancestors() {
             let folder = mount.join(group);
             let number = |name: &str| -> Option<u64> { std::fs::read_to_string(folder.join(name)).ok()?.trim().parse().ok() };
-            // "max" is no number, and no limit.
+            // "max" is not a number, and not a limit.
             let (Some(limit), Some(used)) = (number(names.limit), number(names.used)) else {
                 continue;
             };
@@ -262,7 +263,7 @@ fn field(text: &str, name: &str) -> Option<u64> {
 mod tests {
     use super::*;
 
-    /// A folder that plays /proc and /sys/fs/cgroup, removed at the end.
+    /// A folder that stands for /proc and /sys/fs/cgroup, removed at the end.
     struct Played(PathBuf);
 
     impl Played {
@@ -299,7 +300,7 @@ mod tests {
 
     #[test]
     fn the_least_of_the_groups_above_decides() {
-        // 100 MiB in use, 36 of which are page cache.
+        // 100 MiB in use, of which 36 are page cache.
         let stat = "anon 1\ninactive_file 33554432\nactive_file 4194304\n";
         let played = Played::new(
             "v2",

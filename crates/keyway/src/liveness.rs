@@ -1,16 +1,18 @@
-//! Who is alive: the lock that says that this process is, and what can be known of others.
+//! Which processes are alive: the lock that shows that this process is, and what can be known of other processes.
 //!
-//! The lock is an open-file-description lock (`fcntl(2)`, F_OFD_SETLK) on the first byte of a process slot. Where the file system lets a
-//! mapping hold its description (tmpfs, ext4, hugetlbfs), the mapping alone holds the lock: it lives exactly as long as the mapping.
-//! Where a mapping holds another file (overlayfs, FUSE with passthrough), a descriptor must hold it, which any code of the process can
-//! close.
+//! The lock is an open-file-description lock (`fcntl(2)`, F_OFD_SETLK) on the first byte of a process slot. If the file
+//! system lets a mapping hold its file description (tmpfs, ext4, hugetlbfs), the mapping alone holds the lock: the lock
+//! exists exactly as long as the mapping. If a mapping holds another file (overlayfs, FUSE with passthrough), a
+//! descriptor must hold the lock, and any code of the process can close it.
 //!
-//! A lock is believed to be free only if the descriptor that was asked stands for the region's file before and after the question,
-//! and shows this process's own slot as locked. What cannot be asked is alive. Then the process itself is asked for
-//! ([`presence`]): while it is there, its death is only suspected.
+//! A lock is believed to be free only on two conditions: the descriptor through which it was queried refers to the
+//! region's file before and after the query, and the query shows this process's own slot as locked. A process that cannot
+//! be queried counts as alive. After the lock, the process itself is queried ([`presence`]): while it exists, its death
+//! is only suspected.
 //!
-//! A process that may only read the file can lock any byte of it for reading. Such a lock is no sign of life, but keeps others from
-//! locking the byte. A process that meets one goes without a lock, and is dead when the process itself is gone.
+//! A process that may only read the file can lock any byte of it for reading. Such a lock is no sign of life, but it
+//! keeps other processes from locking the byte. A process that meets such a lock works without a lock of its own. It is
+//! dead when the process itself is gone.
 //!
 //! # Safety
 //!
@@ -36,15 +38,16 @@ use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock};
 
-/// The byte of a region's file whose lock says: this process makes, replaces or repairs the region, or marks it clean, and nobody else
-/// is attached.
+/// The byte of a region's file whose lock says: this process makes, replaces or repairs the region, or marks it clean,
+/// and no other process is attached.
 pub(crate) const WHOLE: i64 = 0;
 
-/// First of the bytes, far beyond any region, of which an attacher locks one of its own to see whether its mapping holds locks.
+/// The first of the bytes for witnesses, far after the end of any region. An attacher locks one of its own among them, to
+/// see whether its mapping holds locks.
 const WITNESSES: i64 = 1 << 61;
 
-/// The lock of the whole file, given back with the value. Closing the descriptor would not do: a child that another thread forks
-/// meanwhile has the description as well, for as long as it lives.
+/// The lock of the whole file. It is released when the value is dropped. Closing the descriptor would not release it: a
+/// child that another thread forks meanwhile also has the file description, as long as the child lives.
 pub(crate) struct Whole<'f>(&'f File);
 
 impl<'f> Whole<'f> {
@@ -60,8 +63,8 @@ impl Drop for Whole<'_> {
     }
 }
 
-/// A byte that this process alone has locked, with a description that a mapping may hold: whether that holds its locks, without
-/// taking another process's lock for one's own.
+/// A byte that only this process has locked, through a file description that a mapping may hold. It shows whether the
+/// mapping holds this process's locks, and another process's lock cannot be mistaken for it.
 pub(crate) struct Witness(i64);
 
 impl Witness {
@@ -86,38 +89,39 @@ pub(crate) enum NoWitness {
     Lost,
 }
 
-/// A number of the kernel's that forked children do not share: it needs no file (getrandom(2)).
+/// A number from the kernel, which forked children do not share. It needs no file (getrandom(2)).
 fn random() -> Option<u64> {
     let mut bytes = [0u8; 8];
-    // SAFETY: a place for as many bytes as are asked for, which the kernel fills in.
+    // SAFETY: a place for as many bytes as are requested; the kernel fills it in.
     let got = unsafe { nix::libc::getrandom(bytes.as_mut_ptr().cast(), bytes.len(), 0) };
     (got == 8).then(|| u64::from_le_bytes(bytes))
 }
 
-/// What holds the lock of an attacher whose locked description has been closed.
+/// What holds an attacher's lock after the locked file description has been closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Settled {
     By(Hold),
     /// it was lost, and another process has locked the same slot since: start again
     Overtaken,
-    /// nothing does
+    /// nothing holds it
     Lost,
 }
 
-/// Turns that a thread gives to others while it waits for one that asks the probe: a question is a few system calls.
+/// How often a thread gives its turn to other threads while it waits for one that queries the probe. A query takes a few
+/// system calls.
 const TURNS_MAX: usize = 10_000;
 
-/// Whether a byte of the file is locked by another description.
+/// Whether another file description has locked a byte of the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Locked {
     No,
     Yes,
-    /// it cannot be asked
+    /// it cannot be queried
     Unknown,
 }
 
-/// Asks for a lock on these bytes, held by another description than this one's. Processes that may only read the file can have read
-/// locks (fcntl(2)): those are nobody's sign of life, and not asked for.
+/// Queries a lock on these bytes that another file description than this one holds. Processes that may only read the file
+/// can have read locks (fcntl(2)). Those are no sign of life, and are not queried.
 pub(crate) fn locked(file: &File, at: i64, len: i64) -> Locked {
     match conflict(file, F_RDLCK, at, len) {
         Some(F_UNLCK) => Locked::No,
@@ -126,12 +130,13 @@ pub(crate) fn locked(file: &File, at: i64, len: i64) -> Locked {
     }
 }
 
-/// Whether this byte cannot be locked because of a read lock, which any process can have that may read the file.
+/// Whether this byte cannot be locked because of a read lock. Any process that may read the file can have one.
 pub(crate) fn is_blocked_by_reader(file: &File, at: i64) -> bool {
     conflict(file, F_WRLCK, at, 1) == Some(F_RDLCK)
 }
 
-/// The kind of another description's lock that such a lock would meet (`F_OFD_GETLK`). `None`: it cannot be asked.
+/// The kind of lock of another file description that conflicts with such a lock (`F_OFD_GETLK`). `None`: it cannot be
+/// queried.
 fn conflict(file: &File, kind: i32, at: i64, len: i64) -> Option<i32> {
     let mut lock = lock_of(kind, at, len);
     fcntl(file, FcntlArg::F_OFD_GETLK(&mut lock))
@@ -139,12 +144,12 @@ fn conflict(file: &File, kind: i32, at: i64, len: i64) -> Option<i32> {
         .map(|_| i32::from(lock.l_type))
 }
 
-/// Takes the lock of one byte. `false`: another description has it, or the file system has no locks.
+/// Locks one byte. `false`: another file description has locked it, or the file system has no locks.
 pub(crate) fn lock(file: &File, at: i64) -> bool {
     fcntl(file, FcntlArg::F_OFD_SETLK(&lock_of(F_WRLCK, at, 1))).is_ok()
 }
 
-/// Gives the lock of one byte back.
+/// Unlocks one byte.
 pub(crate) fn unlock(file: &File, at: i64) {
     let _ = fcntl(file, FcntlArg::F_OFD_SETLK(&lock_of(F_UNLCK, at, 1)));
 }
@@ -164,24 +169,24 @@ pub(crate) fn offset(n: usize) -> i64 {
     i64::try_from(n).unwrap_or(i64::MAX)
 }
 
-/// What this process knows of life in a region: its own, and that of others.
+/// What this process knows about which processes of a region are alive: itself, and others.
 pub(crate) struct Liveness {
     id: FileId,
     /// where the file can be opened by name, if it has one for this process
     path: Option<PathBuf>,
     own: presence::Process,
-    /// a descriptor that can neither read nor write, with a description of its own: others' locks are asked of it. None in a sealed
-    /// process that may not open the file
+    /// a descriptor that can neither read nor write, with a file description of its own: the locks of other processes are
+    /// queried through it. `None` in a sealed process that may not open the file
     probe: Mutex<Option<Kept>>,
-    /// the descriptor that holds the lock where the mapping does not
+    /// the descriptor that holds the lock if the mapping does not
     holder: Mutex<Option<Kept>>,
-    /// offset of the byte that this process has locked; none if it goes without a lock
+    /// offset of the byte that this process has locked; empty if it works without a lock
     slot: OnceLock<i64>,
     is_sealed: bool,
 }
 
 impl Liveness {
-    /// `probe`: a description of the region's file that has no lock.
+    /// `probe`: a file description of the region's file that has no lock.
     pub(crate) fn new(id: FileId, probe: Option<File>, path: Option<&Path>, is_sealed: bool) -> io::Result<Self> {
         Ok(Self {
             id,
@@ -194,32 +199,33 @@ impl Liveness {
         })
     }
 
-    /// Who this process is, for others.
+    /// The identity of this process, for other processes.
     pub(crate) fn own(&self) -> presence::Process {
         self.own
     }
 
-    /// Which file it is about.
+    /// The file that this is about.
     pub(crate) fn id(&self) -> FileId {
         self.id
     }
 
-    /// This process has locked its byte and the witness; the mapping is to hold that. How the lock is held from now on, when the locked
-    /// description has been closed.
+    /// This process has locked its byte and the witness, and its mapping should hold both. Returns how the lock is held
+    /// from now on, after the locked file description has been closed.
     pub(crate) fn settle(&self, at: i64, witness: &Witness) -> Settled {
         let _ = self.slot.set(at);
         match self.ask(|probe| locked(probe, witness.0, 1)) {
-            // Without a probe it cannot be known: it is as it is for all others here.
+            // Without a probe this cannot be known. Then it is as for all other processes here.
             Locked::Yes | Locked::Unknown => Settled::By(Hold::Mapping),
             Locked::No if self.ask(|probe| locked(probe, at, 1)) == Locked::Yes => Settled::Overtaken,
             Locked::No if self.regain() => Settled::By(Hold::Descriptor),
-            // The file can be opened to hold it, so another attacher had the lock, and may have let go since.
+            // The file can be opened to hold the lock. So another attacher had locked the byte, and may have unlocked it
+            // since.
             Locked::No if self.open_anew(Access::Write).is_ok() => Settled::Overtaken,
             Locked::No => Settled::Lost,
         }
     }
 
-    /// Takes the own lock again, if it was lost. `false`: that is not possible.
+    /// Takes this process's lock again, if it was lost. `false`: that is not possible.
     pub(crate) fn regain(&self) -> bool {
         let Some(at) = self.slot.get().copied() else { return false };
         if self.ask(|probe| locked(probe, at, 1)) != Locked::No {
@@ -236,7 +242,7 @@ impl Liveness {
         has_it
     }
 
-    /// In a sealed process, a descriptor that could read or write goes.
+    /// In a sealed process, closes a descriptor that could read or write.
     pub(crate) fn seal(&self) {
         if self.is_sealed
             && let Ok(mut probe) = self.probe.try_lock()
@@ -245,8 +251,8 @@ impl Liveness {
         }
     }
 
-    /// The probe's number, if it still stands for the region's file. Another thread that is asking is waited for a while: it may have
-    /// left its question by a jump.
+    /// The probe's number, if it still refers to the region's file. If another thread is querying the probe, this waits
+    /// for it for a while, but not for ever: that thread may have left its query by a jump.
     fn probe_number(&self) -> Option<i32> {
         for _ in 0..TURNS_MAX {
             if let Ok(probe) = self.probe.try_lock() {
@@ -257,11 +263,11 @@ impl Liveness {
         None
     }
 
-    /// The file opened anew, with a description of its own.
+    /// The file, opened again, with a file description of its own.
     ///
     /// # Errors
     ///
-    /// It cannot be: there is neither /proc nor a name that leads to it, or this user may not.
+    /// It cannot be opened: there is neither /proc nor a name that leads to it, or this user may not open it.
     pub(crate) fn open_anew(&self, access: Access) -> io::Result<File> {
         if self.is_sealed {
             return Err(io::ErrorKind::PermissionDenied.into());
@@ -288,27 +294,28 @@ impl Liveness {
         open_harmless(self.id, number, self.path.as_deref())
     }
 
-    /// Asks the probe; one that is gone is opened anew where it can be.
+    /// Queries the probe. A probe that is gone is opened again if that is possible.
     fn ask(&self, question: impl Fn(&File) -> Locked) -> Locked {
-        // Another thread of this process is asking, or was stopped at it: then it cannot be asked now.
+        // Another thread of this process is querying the probe, or was stopped during a query. Then nothing can be
+        // queried now.
         let Ok(mut probe) = self.probe.try_lock() else {
             return Locked::Unknown;
         };
         if probe.as_ref().is_none_or(|probe| probe.get().is_none()) && !self.is_sealed {
-            // The number is another file's by now, and left alone.
+            // The number belongs to another file now, which stays as it is.
             *probe = open_harmless(self.id, None, self.path.as_deref()).and_then(Kept::new).ok();
         }
         probe.as_ref().and_then(Kept::get).map_or(Locked::Unknown, question)
     }
 
-    /// Whether the tenant seems to be there, as far as a process without a slot can ask.
+    /// Whether the tenant seems to be alive, as far as a process without a slot can find out.
     pub(crate) fn seems_there(&self, tenant: &Tenant) -> bool {
         let is_locked = || self.ask(|probe| locked(probe, offset(tenant.lock_offset), 1)) == Locked::Yes;
         is_locked() || tenant.tenancy.hold() == Hold::Presence && !self.is_gone(tenant)
     }
 
-    /// Whether another process's byte is free for certain: the descriptor stands for the region's file before the question and after
-    /// it, and shows this process's own byte as locked.
+    /// Whether another process's byte is certainly free: the descriptor refers to the region's file before and after the
+    /// query, and the query shows this process's own byte as locked.
     fn is_free(&self, at: i64) -> bool {
         let Some(own) = self.slot.get().copied() else { return false };
         self.ask(|probe| {
@@ -324,19 +331,19 @@ impl Liveness {
     /// What is known of a process whose lock is free.
     pub(crate) fn without_lock(&self, tenant: &Tenant) -> Life {
         match (tenant.tenancy.hold(), self.own.fate_of(tenant.pid, tenant.identity)) {
-            // It has no thread slot, or not yet.
+            // It has no thread slot, or does not have one yet.
             (Hold::None | Hold::Attaching, _) | (_, Fate::Gone) => Life::Dead,
             // It has no lock that could be missing.
             (Hold::Presence, _) => Life::Alive,
             (_, Fate::There) | (Hold::Descriptor, Fate::Unknown) => Life::Suspect,
-            // The mapping held the lock, and it is gone with it.
+            // The mapping held the lock. As the lock is gone, so is the mapping.
             (Hold::Mapping, Fate::Unknown) => Life::Dead,
         }
     }
 
-    /// Whether a process is gone for certain though its lock may be held: by a descriptor, which a child has inherited. The child does
-    /// not have the mapping, so no later store can come. A process without a lock knows of others this much only, as its own lock
-    /// cannot show that the probe tells the truth.
+    /// Whether a process is certainly gone although its lock may be held: by a descriptor, which a child has inherited.
+    /// The child does not have the mapping, so no later store can come. A process without a lock can find out only this
+    /// about other processes, because it has no lock of its own to show that the probe refers to the right file.
     fn is_gone(&self, tenant: &Tenant) -> bool {
         let counts = match tenant.tenancy.hold() {
             Hold::Descriptor | Hold::Presence => true,
@@ -347,7 +354,7 @@ impl Liveness {
         counts && self.own.fate_of(tenant.pid, tenant.identity) == Fate::Gone
     }
 
-    /// Whether this process can go without a lock: others recognise it by itself.
+    /// Whether this process can work without a lock, because other processes can identify it without one.
     pub(crate) fn can_go_without_lock(&self) -> bool {
         self.own.is_known()
     }
@@ -359,7 +366,7 @@ impl Liveness {
     }
 }
 
-/// The same file, opened once more: by the descriptor that it has in /proc, or by its name, if that leads there.
+/// The same file, opened once more: by its descriptor's entry in /proc, or by its name, if the name leads to it.
 fn open_same(id: FileId, number: Option<i32>, path: Option<&Path>, flags: OFlag) -> io::Result<File> {
     let _streams = StreamsTaken::new();
     let own = number.map(|number| PathBuf::from(format!("/proc/self/fd/{number}")));
@@ -376,13 +383,13 @@ fn open_same(id: FileId, number: Option<i32>, path: Option<&Path>, flags: OFlag)
     Err(refusal)
 }
 
-/// The same, so that the descriptor can neither read nor write; where the file system does not know that, for reading.
+/// The same, so that the descriptor can neither read nor write. If the file system does not support that, for reading.
 pub(crate) fn open_harmless(id: FileId, number: Option<i32>, path: Option<&Path>) -> io::Result<File> {
     let [neither, reading] = harmless_flags();
     open_same(id, number, path, neither).or_else(|_| open_same(id, number, path, reading))
 }
 
-/// What keeps a region attached: its mapping, and what this process knows of life in it.
+/// What keeps a region attached: its mapping, and what this process knows about which processes are alive.
 pub(crate) struct Attachment {
     pub liveness: Arc<Liveness>,
     pub mapping: Mapping,
@@ -403,9 +410,9 @@ impl Host for Attachment {
 
     fn prepare(&self, ranges: &[std::ops::Range<usize>], huge_pages: bool, prefault: bool) {
         for range in ranges {
-            // The kernel faults pages in with the calling thread's rights, so inside the gate.
+            // The kernel faults pages in with the calling thread's rights, so this happens inside the gate.
             let len = range.end - range.start;
-            // Both are wishes: a kernel that cannot grant them serves the region in small pages, faulted in as they are used.
+            // Both may fail. Then the kernel serves the region in small pages, which are faulted in at their first use.
             if huge_pages {
                 let _ = self.mapping.advise(range.start, len, MmapAdvise::MADV_HUGEPAGE);
             }

@@ -1,9 +1,9 @@
-//! A session for each thread that asks, found again without being carried around: for callers that have no place to keep one,
-//! such as a C program's functions.
+//! A session for each thread, found again without being passed around: for callers that have no place to keep one, such
+//! as a C program's functions.
 //!
-//! A thread's sessions lie in its thread-local storage, the last used first, and end with the thread. What a thread holds of a
-//! cache that was closed elsewhere goes when it next needs a new session, or ends. A forked child has none of its parent's: it
-//! opens the region again ([`Cache::here`]).
+//! A thread's sessions are in its thread-local storage, the last used first, and end with the thread. If a cache was
+//! closed in another thread, this thread drops what it holds of that cache when it next needs a new session, or ends. A
+//! forked child has none of its parent's sessions: it opens the region again ([`Cache::here`]).
 
 use crate::cancel::Uncancelled;
 use crate::fork::Home;
@@ -11,7 +11,7 @@ use crate::{Cache, Inner, LocalError, Session, SessionError};
 use std::cell::RefCell;
 use std::sync::{Arc, Weak};
 
-/// A thread's buffer that grew beyond this, bytes, is given back after use.
+/// A thread's buffer that grew to more than this, bytes, is freed after use.
 const BUFFER_KEPT_MAX: usize = 1 << 20;
 
 thread_local! {
@@ -20,13 +20,13 @@ thread_local! {
 
 /// A thread's session of one cache.
 struct Seat {
-    /// whose it is
+    /// the cache that it belongs to
     at: *const Inner,
-    /// keeps that address taken, so that no other cache can have it
+    /// keeps that address in use, so that no other cache can have it
     cache: Weak<Inner>,
     /// the process that the session was made in
     home: Home,
-    /// there until the seat is dropped
+    /// present until the seat is dropped
     session: Option<Session>,
     buffer: Vec<u8>,
 }
@@ -106,7 +106,7 @@ impl Cache {
 }
 
 impl Seat {
-    /// Whether it is this process's seat in this cache.
+    /// Whether the seat belongs to this process and this cache.
     #[inline(always)]
     fn is_of(&self, inner: &Arc<Inner>) -> bool {
         std::ptr::eq(self.at, Arc::as_ptr(inner)) && self.home.is_here()
@@ -116,7 +116,7 @@ impl Seat {
 impl Drop for Seat {
     fn drop(&mut self) {
         if !self.home.is_here() {
-            // The parent's: its thread slot is not ours to give back, and we have no mapping to do it in.
+            // It is the parent's session: its thread slot is not ours to give back, and we have no mapping to do it in.
             std::mem::forget(self.session.take());
         }
     }

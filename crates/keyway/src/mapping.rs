@@ -1,10 +1,11 @@
-//! A shared mapping of a file, for as long as it is kept.
+//! A shared mapping of a file. The file is mapped as long as the value lives.
 //!
 //! # Safety
 //!
-//! The only `unsafe` here is mapping a shared file, which the region's [`Memory`] treats as bytes that change under it, advice to the
-//! kernel about that mapping, and filling a mapping of this process's own. A file that somebody truncates while it is mapped gives SIGBUS, as with every
-//! program that maps files; `docs/operating.md` says so.
+//! The only `unsafe` here is mapping a shared file, advice to the kernel about that mapping, and filling a mapping of
+//! this process's own. The region's [`Memory`] treats the mapping as bytes that change at any time. If another process
+//! truncates a file while it is mapped, this process gets SIGBUS, as every program that maps files does;
+//! `docs/operating.md` says so.
 #![allow(unsafe_code, reason = "the room of mmap; contract above")]
 
 use crate::Options;
@@ -22,7 +23,7 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::ptr::NonNull;
 
-/// What a file's memory has at least of.
+/// The smallest page of a file's memory, bytes.
 const PAGE: usize = 4096;
 
 /// A mapping, unmapped when dropped.
@@ -38,11 +39,12 @@ pub(crate) struct Mapping {
 // SAFETY: an address range belongs to the whole process.
 unsafe impl Send for Mapping {}
 
-// SAFETY: as above; nothing is accessed through it but by `Memory`.
+// SAFETY: as above; only `Memory` accesses anything through it.
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
-    /// For a strict region, or any other. As a rehearsal a strict one lies on ordinary memory, which is taken for persistent.
+    /// A mapping for a region in durable mode (`strict`), or for any other. In a rehearsal, a durable region is on
+    /// ordinary memory, which is treated as persistent.
     pub(crate) fn of(file: &File, len: usize, strict: bool, options: &Options, path: &Path) -> Result<Self, OpenError> {
         if strict && options.strict_rehearsed {
             let mut mapping = Self::new(file, len).map_err(|e| refused(e, len, path))?;
@@ -52,7 +54,7 @@ impl Mapping {
         if !strict {
             return Self::new(file, len).map_err(|e| refused(e, len, path));
         }
-        // `mmap(2)`: MAP_SYNC fails with EOPNOTSUPP where the processor's write-backs do not reach the medium.
+        // `mmap(2)`: MAP_SYNC fails with EOPNOTSUPP if the processor's write-backs do not reach the medium.
         Self::with(file, len, MapFlags::MAP_SHARED_VALIDATE | MapFlags::MAP_SYNC).map_err(|source| OpenError::StrictImpossible {
             path: path.to_path_buf(),
             source,
@@ -74,7 +76,8 @@ impl Mapping {
         )
     }
 
-    /// A copy of the file's first bytes, zeros where it has fewer: nothing that happens to the file meanwhile can end this process.
+    /// A copy of the file's first bytes, with zeros if the file has fewer. Whatever happens to the file meanwhile, it
+    /// cannot end this process.
     pub(crate) fn copied(file: &File, len: usize) -> std::io::Result<Self> {
         let mut bytes = vec![0; len];
         let mut at = 0;
@@ -96,7 +99,7 @@ impl Mapping {
                 MapFlags::MAP_PRIVATE,
             )
         }?;
-        // SAFETY: the new mapping has `len` bytes, and is nobody else's.
+        // SAFETY: the new mapping has `len` bytes, and no other code uses it.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), base.cast().as_ptr(), len) };
         Ok(Self {
             base,
@@ -112,7 +115,7 @@ impl Mapping {
     }
 
     fn protected(file: &File, len: usize, flags: MapFlags, prot: ProtFlags) -> std::io::Result<Self> {
-        // Of huge pages only whole ones can be advised about and unmapped (madvise(2), munmap(2)).
+        // Only whole huge pages can be advised about and unmapped (madvise(2), munmap(2)).
         let len = len.next_multiple_of(page_size(file));
         let size = NonZeroUsize::new(len).ok_or(std::io::ErrorKind::InvalidInput)?;
         // SAFETY: a new mapping at an address of the kernel's choice overlaps nothing.
@@ -125,10 +128,10 @@ impl Mapping {
             is_persistent,
             is_read_only: !prot.contains(ProtFlags::PROT_WRITE),
         };
-        // A forked child must not hold the lock nor write as its parent: it has no mapping at all.
+        // A forked child must neither hold the lock nor write as its parent does, so it gets no mapping at all.
         // SAFETY: advice about our own mapping.
         unsafe { madvise(base, len, MmapAdvise::MADV_DONTFORK) }?;
-        // A core dump of this process would have all of the cache in it, where the file has no name (core(5)).
+        // Otherwise a core dump of this process would contain all of the cache, if the file has no name (core(5)).
         // SAFETY: as above.
         unsafe { madvise(base, len, MmapAdvise::MADV_DONTDUMP) }?;
         Ok(mapping)
@@ -136,22 +139,23 @@ impl Mapping {
 
     /// The mapped bytes; the caller keeps the mapping as long as it uses them.
     pub(crate) fn memory(&self) -> Memory {
-        // SAFETY: mapped shared, readable, and writable unless the region is told otherwise, page-aligned; kept by the `Attachment` that the region owns.
+        // SAFETY: mapped shared, readable, writable unless the region is opened for reading only, and page-aligned; kept by
+        // the `Attachment` that the region owns.
         unsafe { Memory::new(self.base.cast(), self.len) }
     }
 
-    /// Makes it inaccessible outside calls.
+    /// Makes the mapping inaccessible outside calls.
     pub(crate) fn protect(&self, latch: Latch) -> std::io::Result<()> {
         latch.protect(self.base.cast(), self.len)
     }
 
     pub(crate) fn advise(&self, offset: usize, len: usize, advice: MmapAdvise) -> nix::Result<()> {
-        // SAFETY: within the mapping; the advices used change no contents.
+        // SAFETY: within the mapping; the advices that are used change no contents.
         unsafe { madvise(self.base.byte_add(offset), len, advice) }
     }
 
-    /// How much of the mapping the file backs: what the kernel can fault in (madvise(2), MADV_POPULATE_READ). It does that with the calling
-    /// thread's rights, so inside the gate.
+    /// How much of the mapping the file backs: the part that the kernel can fault in (madvise(2), MADV_POPULATE_READ).
+    /// The kernel faults pages in with the calling thread's rights, so this is called inside the gate.
     pub(crate) fn backed_len(&self) -> usize {
         let (mut backed, mut beyond) = (0, self.len / PAGE);
         while backed < beyond {
@@ -184,11 +188,11 @@ pub(crate) fn refused(error: std::io::Error, len: usize, path: &Path) -> OpenErr
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // A forked child does not have it, and may have something else there.
+        // A forked child does not have the mapping, and may have something else at this address.
         if !self.home.is_here() {
             return;
         }
-        // SAFETY: mapped by `new`, and nobody uses it any more: the region that did is being dropped.
+        // SAFETY: mapped by `new`, and no longer used: the region that used it is being dropped.
         let _ = unsafe { munmap(self.base, self.len) };
     }
 }

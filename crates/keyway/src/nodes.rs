@@ -1,30 +1,31 @@
-//! On which NUMA nodes a region's memory lies.
+//! On which NUMA nodes a region's memory is.
 //!
-//! All of a region's memory is allocated at its creation, or when it is raised, by one thread in one go, so by itself it would lie on that
-//! thread's node and fill it up. A process that works on several nodes says so with [`spread_over`]: pages then come from its nodes in
-//! turn (set_mempolicy(2), MPOL_INTERLEAVE), because which item is asked for on which node cannot be known. What a thread allocates
-//! for itself is not concerned: that comes from its own node.
+//! One thread allocates all of a region's memory, when it creates or grows the region. So without further measures the
+//! memory would be on that thread's node, and fill it. A process that works on several nodes names them with
+//! [`spread_over`]. Pages then come from these nodes in turn (set_mempolicy(2), MPOL_INTERLEAVE), because it cannot be
+//! known on which node an item will be requested. This does not concern what a thread allocates for itself: that comes
+//! from its own node.
 //!
 //! # Safety
 //!
-//! The `unsafe` here is two system calls on the calling thread's memory policy, each with a bit set of its own that the kernel reads or
-//! writes during the call.
+//! The `unsafe` here is two system calls about the calling thread's memory policy. Each has a bit set of its own, which
+//! the kernel reads or writes during the call.
 #![allow(unsafe_code, reason = "two system calls with a bit set each; contract above")]
 
 use nix::libc;
 use std::io;
 use std::sync::{Mutex, PoisonError};
 
-/// Nodes that a set has room for: as many as any kernel is built for (CONFIG_NODES_SHIFT is at most 10).
+/// Number of nodes that a set has room for: the most that any kernel is built for (CONFIG_NODES_SHIFT is at most 10).
 const NODES_MAX: usize = 1024;
 /// linux/mempolicy.h.
 const MPOL_INTERLEAVE: libc::c_int = 3;
 
-/// The nodes of this process, if it has said which.
+/// The nodes of this process, if it has named them.
 static NODES: Mutex<Vec<usize>> = Mutex::new(Vec::new());
 
-/// From now on, memory that this process gives to regions comes from these NUMA nodes in turn; with none, from the node of whoever
-/// allocates it.
+/// From now on, memory that this process gives to regions comes from these NUMA nodes in turn. With no nodes, it comes
+/// from the node of the thread that allocates it.
 pub fn spread_over(nodes: &[usize]) {
     *NODES.lock().unwrap_or_else(PoisonError::into_inner) = nodes.to_vec();
 }
@@ -52,7 +53,8 @@ impl Policy {
 
     fn of_this_thread() -> io::Result<Self> {
         let mut policy = Self::interleaved(&[]);
-        // SAFETY: both are written by the kernel during the call, the set as far as its length in bits says; no address is asked about.
+        // SAFETY: the kernel writes both during the call, the set up to its length in bits. The call asks about no
+        // address.
         let answer = unsafe {
             libc::syscall(
                 libc::SYS_get_mempolicy,
@@ -73,9 +75,9 @@ impl Policy {
     fn take(&self) -> io::Result<()> {
         let is_empty = self.nodes.iter().all(|word| *word == 0);
         let set = if is_empty { std::ptr::null() } else { self.nodes.as_ptr() };
-        // One more than it has bits: the kernel takes the last one off (set_mempolicy(2), notes on maxnode).
+        // One more than the set has bits: the kernel subtracts one (set_mempolicy(2), notes on maxnode).
         let bits = if is_empty { 0 } else { NODES_MAX + 1 };
-        // SAFETY: the kernel reads the set during the call, as far as its length in bits says.
+        // SAFETY: the kernel reads the set during the call, up to its length in bits.
         let answer = unsafe { libc::syscall(libc::SYS_set_mempolicy, self.mode, set, bits) };
         if answer == 0 {
             Ok(())
@@ -89,7 +91,7 @@ impl Policy {
 pub(crate) struct Spread(Option<Policy>);
 
 impl Spread {
-    /// Without nodes, and where the kernel has no policies, nothing changes.
+    /// Without nodes, or if the kernel has no memory policies, nothing changes.
     pub(crate) fn begin() -> Self {
         let nodes = NODES.lock().unwrap_or_else(PoisonError::into_inner).clone();
         if nodes.is_empty() {
@@ -137,7 +139,7 @@ mod tests {
         assert_eq!(Policy::of_this_thread().unwrap(), Policy::interleaved(&[0]));
         drop(spread);
         assert_eq!(Policy::of_this_thread().unwrap(), before);
-        // Nodes that are not there: as before, and no error.
+        // With nodes that do not exist, allocation works as before, without an error.
         spread_over(&[NODES_MAX - 1, NODES_MAX + 7]);
         drop(Spread::begin());
         assert_eq!(Policy::of_this_thread().unwrap(), before);

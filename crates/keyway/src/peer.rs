@@ -1,8 +1,9 @@
-//! The server that writes for a process which may only read, or has no slot left in the region: memcached's meta commands over a connection for each thread, the
-//! first of which came with the region.
+//! The server that executes the writes of a process that may only read, or that has found no free slot in the region. It
+//! is reached by memcached's meta commands, over one connection for each thread. The first connection came with the
+//! region.
 //!
-//! The one place of this crate that knows a wire. A connection that breaks is asked for again at the next write; a command
-//! whose answer was lost is not sent again, because it may have been done.
+//! This is the only place in this crate that knows a wire protocol. A connection that breaks is asked for again at the
+//! next write. A command whose answer was lost is not sent again, because the server may have executed it.
 
 use crate::cancel::Uncancelled;
 use crate::descriptor::file_id;
@@ -33,15 +34,16 @@ pub(crate) struct Peer {
     spare: Mutex<Option<UnixStream>>,
 }
 
-/// How connections are asked for.
+/// How a connection is asked for.
 enum Way {
     /// with the region, at its server's socket
     ToRead(PathBuf),
-    /// a line alone, at a server's socket, or at the one that is named after the region
+    /// only a connection: at a server's socket, or at the socket that is named after the region
     Line(Option<PathBuf>),
 }
 
-/// A thread's own connection: a thread that stops in the middle of a command, or leaves it by a jump, keeps nobody waiting.
+/// A thread's own connection. A thread that stops in the middle of a command, or leaves it by a jump, therefore delays no
+/// other thread.
 #[derive(Default)]
 pub(crate) struct Client(Option<BufReader<UnixStream>>);
 
@@ -52,12 +54,12 @@ struct Answer {
 }
 
 impl Answer {
-    /// The two letters that it begins with.
+    /// The two letters with which it begins.
     fn code(&self) -> &str {
         self.line.split(' ').next().unwrap_or_default()
     }
 
-    /// What stands behind a flag.
+    /// The text that follows a flag's letter.
     fn flag(&self, flag: char) -> Option<&str> {
         self.line.split(' ').skip(1).find_map(|word| word.strip_prefix(flag))
     }
@@ -66,7 +68,7 @@ impl Answer {
         self.flag(flag).and_then(|text| text.parse().ok()).unwrap_or_default()
     }
 
-    /// Not among the answers that the verb knows.
+    /// The error for an answer that the verb does not know.
     fn refusal(&self) -> WriteError {
         if self.line.contains("out of memory") {
             WriteError::OutOfMemory
@@ -77,7 +79,7 @@ impl Answer {
 }
 
 impl Peer {
-    /// Of a process that was given the region to read, with a connection.
+    /// For a process that was given the region for reading, with a connection.
     pub(crate) fn new(path: &Path, file: &File, line: UnixStream) -> io::Result<Self> {
         Ok(Self {
             way: Way::ToRead(path.to_path_buf()),
@@ -86,8 +88,8 @@ impl Peer {
         })
     }
 
-    /// The server that serves the region in this file, if there is one and it gives this process a line: at its socket, or without one
-    /// at the region's own name.
+    /// The server of the region in this file, if there is one and it gives this process a connection: at its socket, or
+    /// without one at the region's abstract name.
     pub(crate) fn of_region(socket: Option<&Path>, file: &File) -> io::Result<Self> {
         let wanted = Wanted::of(file)?;
         let line = handout::line(socket, wanted)?;
@@ -98,7 +100,7 @@ impl Peer {
         })
     }
 
-    /// A connection to whoever serves this region now.
+    /// A new connection to the server that serves this region now.
     fn connect(&self) -> io::Result<BufReader<UnixStream>> {
         let spare = self.spare.try_lock().ok().and_then(|mut spare| spare.take());
         if let Some(line) = spare.map(patient).transpose()?.filter(is_open) {
@@ -115,7 +117,7 @@ impl Peer {
 }
 
 impl Client {
-    /// A get that changes something; `None`: a miss.
+    /// A get that changes something. `None`: a miss.
     pub(crate) fn get(&mut self, peer: &Peer, key: &[u8], how: &Get) -> Result<Option<(Item, Vec<u8>)>, WriteError> {
         let mut command = begin("mg", key)?;
         command.extend_from_slice(b" c f h l s");
@@ -131,7 +133,7 @@ impl Client {
         if !how.recache_after_touch {
             flag(&mut command, 'T', touch);
         }
-        // Behind what changes it.
+        // After the flags that change the item.
         command.extend_from_slice(b" t");
         let answer = self.ask(peer, &command, None)?;
         let win = answer.line.split(' ').any(|word| word == "W");
@@ -252,7 +254,7 @@ impl Client {
         if answer.line == "OK" { Ok(()) } else { Err(answer.refusal()) }
     }
 
-    /// Tells of hits: the server has one of each.
+    /// Reports hits: the server counts one hit for each key.
     pub(crate) fn tell(&mut self, peer: &Peer, keys: &[Vec<u8>]) -> Result<(), WriteError> {
         let mut command = Vec::new();
         for key in keys {
@@ -267,7 +269,7 @@ impl Client {
         })
     }
 
-    /// One command and its answer. The value, if it has one, follows it.
+    /// Sends one command and reads its answer. If the command has a value, the value follows it.
     fn ask(&mut self, peer: &Peer, command: &[u8], value: Option<&[u8]>) -> Result<Answer, WriteError> {
         let len = value.map_or(0, <[u8]>::len);
         let mut request = Vec::new();
@@ -291,7 +293,7 @@ impl Client {
         work: impl FnOnce(&mut BufReader<UnixStream>) -> Result<R, WriteError>,
     ) -> Result<R, WriteError> {
         let _uncancelled = Uncancelled::new();
-        // Out of its place meanwhile: one that was left in the middle of an answer is of no use.
+        // The connection is taken out of its place meanwhile. One that was left in the middle of an answer is of no use.
         let line = self.0.take().filter(is_open);
         let mut line = line.map_or_else(|| peer.connect(), Ok).map_err(unserved)?;
         let result = work(&mut line)?;
@@ -307,7 +309,7 @@ fn patient(line: UnixStream) -> io::Result<BufReader<UnixStream>> {
     Ok(BufReader::new(line))
 }
 
-/// Whether the server has not closed it: then a look says that nothing has come.
+/// Whether the server has not closed the connection. If it is open, a look at it finds that nothing has come.
 #[allow(clippy::ptr_arg, reason = "what `filter` hands over")]
 fn is_open(line: &BufReader<UnixStream>) -> bool {
     use nix::sys::socket::{MsgFlags, recv};
@@ -345,12 +347,14 @@ fn begin(verb: &str, key: &[u8]) -> Result<Vec<u8>, WriteError> {
     Ok([verb.as_bytes(), b" ", &token, marks.as_bytes()].concat())
 }
 
-/// An exptime as the wire has it, of 32 bits: what is meant to go after January 2038 goes then, and what has gone has gone.
+/// An exptime as the protocol has it, with 32 bits. A later time than January 2038 becomes January 2038; a time in the
+/// past stays in the past.
 fn on_the_wire(exptime: i64) -> i64 {
     exptime.clamp(i32::MIN.into(), i32::MAX.into())
 }
 
-/// A CAS unique to compare with: on the wire 0 may mean that nothing is compared, where here it means one that no item has.
+/// A CAS unique to compare with. In the protocol 0 may mean that nothing is compared; here it means a unique that no item
+/// has.
 fn comparable(cas: u64) -> u64 {
     if cas == 0 { u64::MAX } else { cas }
 }
@@ -361,7 +365,7 @@ fn flag(command: &mut Vec<u8>, flag: char, value: Option<impl std::fmt::Display>
     }
 }
 
-/// The key as it goes over the wire, and the flag that says so if that is base64: where it has blanks or control characters.
+/// The key as it is sent, and the flag that says that it is base64. A key with blanks or control characters is sent so.
 fn token(key: &[u8]) -> Result<(Vec<u8>, &'static str), WriteError> {
     let too_long = WriteError::KeyLength { len: key.len() };
     if key.is_empty() || key.len() > KEY_LEN_MAX {
@@ -371,7 +375,7 @@ fn token(key: &[u8]) -> Result<(Vec<u8>, &'static str), WriteError> {
         return Ok((key.to_vec(), ""));
     }
     let sent = STANDARD.encode(key).into_bytes();
-    // The wire's limit counts what is sent.
+    // The protocol's limit applies to the bytes that are sent.
     if sent.len() > KEY_LEN_MAX {
         return Err(too_long);
     }

@@ -1,10 +1,10 @@
-//! What a place's name says: a path, or what somebody means who thinks of a server's address.
+//! What the name of a place is: a path, or probably the address of a server that the caller had in mind.
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 
-/// Whether this is how memcached's clients name a server: `localhost`, an IP address, or a host and a port. A path with a folder
-/// is none.
+/// Whether memcached's clients name a server like this: `localhost`, an IP address, or a host and a port. A path with a
+/// folder is not an address.
 pub(crate) fn is_address(path: &Path) -> bool {
     let Some(text) = path.to_str().filter(|text| !text.contains('/')) else {
         return false;

@@ -1,12 +1,13 @@
-//! Which thread and which process this is, and whether another one is still there.
+//! Which thread and which process this is, and whether another one still exists.
 //!
-//! A thread of this process is asked for by a signal that is none (`tgkill(2)`, signal 0), a process by a descriptor of its process
-//! number (`pidfd_open(2)`): no path is involved, so neither a changed root directory nor a hidden /proc says anything wrong. What
-//! cannot be asked is there.
+//! A thread of this process is queried with signal 0 (`tgkill(2)`), which sends nothing. A process is queried by a
+//! descriptor of its process number (`pidfd_open(2)`). No path is involved, so neither a changed root directory nor a
+//! hidden /proc gives a wrong answer. A thread or process that cannot be queried is taken to exist.
 //!
 //! # Safety
 //!
-//! The only `unsafe` here is system calls that take numbers, and one look at the 16 random bytes that the kernel gives each program.
+//! The only `unsafe` here is system calls that take numbers, and reading the 16 random bytes that the kernel gives each
+//! program.
 #![allow(unsafe_code, reason = "system calls that take numbers; contract above")]
 
 use crate::attach::boot_id;
@@ -24,7 +25,8 @@ thread_local! {
     static NUMBER: Cell<u64> = const { Cell::new(0) };
 }
 
-/// The calling thread's number in this process: never used twice, not even by a thread that takes over another's storage.
+/// The calling thread's number in this process. No number is used twice, not even by a thread that reuses another
+/// thread's storage.
 #[inline]
 pub(crate) fn thread_number() -> u64 {
     match NUMBER.get() {
@@ -44,7 +46,7 @@ fn number_thread() -> u64 {
 /// A thread of this process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Thread {
-    /// its process's number, and its own, as the kernel has them
+    /// its process's number, and its own, as the kernel numbers them
     process: i32,
     id: i32,
     /// [`thread_number`]
@@ -68,26 +70,26 @@ impl Thread {
         if asked != 0 {
             return Errno::last() == Errno::ESRCH;
         }
-        // A process's first thread that ended before the others keeps its number.
+        // A process's first thread keeps its number if it ends before the others.
         self.id == self.process && open_pidfd(self.id, PIDFD_THREAD).is_ok_and(|thread| has_exited(&thread))
     }
 
-    /// Whether the other one has its number by now: then this one has ended.
+    /// Whether the other thread has its number now: then this thread has ended.
     pub(crate) fn is_succeeded_by(self, other: Self) -> bool {
         (self.process, self.id) == (other.process, other.id) && self.number != other.number
     }
 }
 
-/// Whether a process is still there.
+/// Whether a process still exists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fate {
     Gone,
     There,
-    /// it cannot be asked from here
+    /// it cannot be queried from here
     Unknown,
 }
 
-/// What another process recognises this one by, whatever is mounted where.
+/// How another process recognises this one, whatever file systems are mounted there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Process {
     /// its number in its process namespace
@@ -95,7 +97,7 @@ pub(crate) struct Process {
     pub identity: [u64; 4],
 }
 
-/// The words of an identity; 0: not known.
+/// The words of an identity; 0: unknown.
 const BOOT: usize = 0;
 const NAMESPACE: usize = 1;
 const PROCESS: usize = 2;
@@ -117,14 +119,14 @@ impl Process {
         }
     }
 
-    /// Whether other processes of its process namespace can tell what becomes of it.
+    /// Whether other processes in its process namespace can find out whether it exists.
     pub(crate) fn is_known(&self) -> bool {
         [BOOT, NAMESPACE, PROCESS]
             .iter()
             .all(|word| self.identity.get(*word).is_some_and(|known| *known != 0))
     }
 
-    /// What became of the process with this number and identity, as far as this one can know.
+    /// What happened to the process with this number and identity, as far as this process can know.
     pub(crate) fn fate_of(&self, pid: u64, identity: [u64; 4]) -> Fate {
         let both_know = |word: usize| {
             let (own, its) = (self.identity.get(word).copied(), identity.get(word).copied());
@@ -133,7 +135,7 @@ impl Process {
         if both_know(BOOT).is_some_and(|(own, its)| own != its) {
             return Fate::Gone;
         }
-        // A number means something in one process namespace only.
+        // A process number has a meaning in one process namespace only.
         if both_know(NAMESPACE).is_none_or(|(own, its)| own != its) {
             return Fate::Unknown;
         }
@@ -142,13 +144,13 @@ impl Process {
         };
         let pidfd = match open_pidfd(number, 0) {
             Ok(pidfd) => pidfd,
-            // EINVAL: the number is a thread's of another process by now (pidfd_open(2)).
+            // EINVAL: the number now belongs to a thread of another process (pidfd_open(2)).
             Err(Errno::ESRCH | Errno::EINVAL) => return Fate::Gone,
             Err(_) => return Fate::Unknown,
         };
         let its = identity.get(PROCESS).copied().unwrap_or(0);
         let is_another = its != 0 && process_id(number, &pidfd).is_some_and(|found| found != its);
-        // The same process, which has replaced its program (execve(2)): what the old one had mapped is gone.
+        // The same process, which has replaced its program (execve(2)): what the old program had mapped is gone.
         let is_another_program = pid == self.pid && both_know(PROGRAM).is_some_and(|(own, its)| own != its);
         if is_another || is_another_program || has_exited(&pidfd) {
             Fate::Gone
@@ -160,7 +162,8 @@ impl Process {
 
 /// Linux 6.9: the descriptor is a thread's (pidfd_open(2)).
 const PIDFD_THREAD: u32 = nix::libc::O_EXCL.unsigned_abs();
-/// The file system of such descriptors since Linux 6.9 (`linux/magic.h`, PID_FS_MAGIC): its inode numbers are never used twice in a boot.
+/// The file system of such descriptors since Linux 6.9 (`linux/magic.h`, PID_FS_MAGIC). It never uses an inode number
+/// twice in a boot.
 const PID_FS_MAGIC: i64 = 0x5049_4446;
 /// Linux 6.11: a descriptor of the process's namespace (`linux/pidfd.h`, PIDFD_GET_PID_NAMESPACE).
 const PIDFD_GET_PID_NAMESPACE: libc::c_ulong = 0xFF05;
@@ -174,15 +177,15 @@ pub(crate) fn open_pidfd(id: i32, flags: u32) -> nix::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// Whether the process, or thread, of a descriptor has exited: it may still wait for its parent.
+/// Whether the process, or thread, of a descriptor has exited. Its parent may not have waited for it yet.
 fn has_exited(pidfd: &OwnedFd) -> bool {
     let mut asked = [PollFd::new(pidfd.as_fd(), PollFlags::POLLIN)];
     matches!(poll(&mut asked, PollTimeout::ZERO), Ok(1..))
 }
 
-/// The number of the process namespace that a process is in.
+/// The number of the process namespace of a process.
 fn process_namespace(own: &OwnedFd) -> Option<u64> {
-    // SAFETY: takes numbers, and gives a new descriptor.
+    // SAFETY: takes numbers, and returns a new descriptor.
     let fd = unsafe { libc::ioctl(own.as_raw_fd(), PIDFD_GET_PID_NAMESPACE, 0) };
     let namespace = if fd >= 0 {
         // SAFETY: new, and owned by no other value.
@@ -193,8 +196,8 @@ fn process_namespace(own: &OwnedFd) -> Option<u64> {
     namespace.map(|meta| meta.ino())
 }
 
-/// What tells a process from another one that has its number later in this boot: the inode of its descriptor, or where the kernel has
-/// none of its own the time at which it started.
+/// What distinguishes a process from another one that gets its number later in this boot: the inode of its descriptor. If
+/// the kernel has no such inodes, it is the time at which the process started.
 fn process_id(number: i32, pidfd: &OwnedFd) -> Option<u64> {
     if fstatfs(pidfd).is_ok_and(|fs| fs.filesystem_type().0 == PID_FS_MAGIC) {
         return nix::sys::stat::fstat(pidfd).ok().map(|stat| stat.st_ino << 1);
@@ -206,7 +209,8 @@ fn process_id(number: i32, pidfd: &OwnedFd) -> Option<u64> {
     Some(started << 1 | 1)
 }
 
-/// What tells the program that this process runs from those that it ran before: random bytes (getauxval(3), AT_RANDOM).
+/// What distinguishes the program that this process runs from those that it ran before: random bytes (getauxval(3),
+/// AT_RANDOM).
 fn program() -> u64 {
     // SAFETY: asks for a number.
     let at = unsafe { libc::getauxval(libc::AT_RANDOM) };
@@ -215,7 +219,7 @@ fn program() -> u64 {
         return 0;
     }
     let bytes: *const [u8; 8] = std::ptr::with_exposed_provenance(at);
-    // SAFETY: the kernel has laid 16 bytes there, which stay as long as the program runs.
+    // SAFETY: the kernel has put 16 bytes there, which stay as long as the program runs.
     u64::from_le_bytes(unsafe { bytes.read() }) | 1
 }
 
@@ -229,7 +233,7 @@ mod tests {
         assert!(!here.has_ended());
         let (number, there) = std::thread::spawn(|| (thread_number(), Thread::current())).join().unwrap();
         assert_ne!(number, thread_number());
-        // The kernel lets go of it a moment after the join.
+        // The kernel removes the thread a moment after the join.
         while !there.has_ended() {
             std::thread::yield_now();
         }

@@ -1,9 +1,11 @@
-//! The verbs of a process that may only read, and of a thread that has found no slot: gets from the mapping, which nobody need know of, everything else by the server.
+//! The verbs of a process that may only read, and of a thread that has found no slot. Gets read the mapping, and no other
+//! process needs to know of it. The server executes everything else.
 //!
-//! A reader has no thread slot, no intent and no lock. What it reads is what the region's readers read anyway: copied, and valid
-//! if the segment's generation is still the same behind the copy. So nothing waits for it, and it may stop anywhere.
+//! A reader has no thread slot, no intent (hazard pointer) and no lock. It reads as the region's other readers do: it
+//! copies, and the copy is valid if the segment's generation is still the same after it. So no thread waits for a reader,
+//! and a reader may stop anywhere.
 //!
-//! Its verbs are said to be cold, so that those of a process that may write are compiled as if there were none.
+//! These verbs are marked cold, so that the verbs of a process that may write are compiled as if there were none.
 
 use crate::clock::{self, Watch};
 use crate::copies::{append, place};
@@ -14,9 +16,10 @@ use keyway_region::{Target, seconds_of};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Of so many hits one is told to the server, for whom it is one: what is read here only would look unused.
+/// One in this many hits is reported to the server, which counts it as one hit. Otherwise items that are read only here
+/// would look unused.
 const HITS_TOLD_ONE_IN: u32 = 32;
-/// Keys of hits that are told together.
+/// Number of keys of hits that are reported together.
 const HITS_TOLD: usize = 16;
 
 /// See the top of the file.
@@ -26,7 +29,7 @@ pub(crate) struct Reader {
     client: Client,
     watch: Watch,
     hits: u32,
-    /// keys to be told
+    /// keys to be reported
     told: Vec<Vec<u8>>,
 }
 
@@ -50,7 +53,7 @@ impl Reader {
         })
     }
 
-    /// The connection, and the server, unless this is a forked child.
+    /// The connection and the server, unless this is a forked child.
     fn served(&mut self) -> Result<(&mut Client, &Peer), WriteError> {
         if self.sessions.home.is_here() {
             Ok((&mut self.client, &self.peer))
@@ -106,7 +109,7 @@ impl Reader {
         self.read(key, &Get::default(), &mut Vec::new(), &mut |_, _| {})
     }
 
-    /// From the mapping. Where it has a gate, what is the caller's is not touched behind it.
+    /// Reads from the mapping. If the mapping has a gate, the caller's memory is not accessed while the gate is open.
     fn read(
         &mut self,
         key: &[u8],
@@ -148,7 +151,7 @@ impl Reader {
             self.told.push(key.to_vec());
             if self.told.len() >= HITS_TOLD {
                 let keys = std::mem::take(&mut self.told);
-                // A wish: a server that is gone has nothing to evict.
+                // This may fail: if the server is gone, it has nothing to evict.
                 let _ = self.served().and_then(|(client, peer)| client.tell(peer, &keys));
             }
         }

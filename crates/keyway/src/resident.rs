@@ -1,5 +1,5 @@
-//! What a hardened program needs of its cache (`keyway exec`): that it is there before the program could open it, and that nothing
-//! of it can be changed from then on.
+//! What a hardened program needs of its cache (`keyway exec`): the cache exists before the program could open it, and
+//! from then on nothing of it can be changed.
 //!
 //! # Safety
 //!
@@ -9,12 +9,12 @@
 use crate::{Cache, Place};
 use std::sync::OnceLock;
 
-/// Linux's number on every processor (6.10).
+/// Linux's number of the call on every processor (6.10).
 const SYS_MSEAL: nix::libc::c_long = 462;
 
 static RESIDENT: OnceLock<Cache> = OnceLock::new();
 
-/// The cache that this process has for good, if it is the one of this place.
+/// The cache that this process keeps for good, if it is the cache of this place.
 pub(crate) fn of(place: &Place) -> Option<Cache> {
     let cache = RESIDENT.get()?;
     let inner = &cache.inner;
@@ -23,7 +23,8 @@ pub(crate) fn of(place: &Place) -> Option<Cache> {
 }
 
 impl Cache {
-    /// From now on, opening this place in this process gives this cache, whatever the options. The first one stays.
+    /// From now on, opening this place in this process returns this cache, whatever the options. The first cache that is
+    /// made resident stays.
     pub fn make_resident(&self) {
         let _ = RESIDENT.set(self.clone());
     }
@@ -33,14 +34,15 @@ impl Cache {
         self.inner.mapped.clone()
     }
 
-    /// Seals the mapping (mseal(2)): nobody in this process can unmap, move or replace it, nor change its rights.
+    /// Seals the mapping (mseal(2)): no code in this process can unmap, move or replace it, nor change its access rights.
     ///
     /// # Errors
     ///
     /// The kernel's: ENOSYS before Linux 6.10.
     pub fn seal(&self) -> std::io::Result<()> {
         let range = self.mapped();
-        // SAFETY: takes numbers; forbids changes of a mapping that this crate never changes before it is dropped with the process.
+        // SAFETY: takes numbers; forbids changes of a mapping that this crate never changes before it is dropped with the
+        // process.
         let done = unsafe { nix::libc::syscall(SYS_MSEAL, range.start, range.end - range.start, 0) };
         if done == 0 {
             Ok(())

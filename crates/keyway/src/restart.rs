@@ -1,14 +1,14 @@
-//! Restart: what becomes of a region that is found, by who stopped it, when, and in which boot.
+//! Restart: what happens to an existing region, depending on how, when and in which boot its last use ended.
 //!
 //! | last use | this boot | file | then |
 //! |---|---|---|---|
 //! | ended, or its process died | the same | any | used as it is |
 //! | ended cleanly | another | any | used as it is: everything was written back |
-//! | cut off | another | forgets with the boot (tmpfs) | there is none |
-//! | cut off | another | ordinary | discarded: parts of it may be on the disk and others not |
-//! | cut off | another | strict, on persistent memory | repaired |
+//! | cut off | another | lost with the boot (tmpfs) | there is no file |
+//! | cut off | another | ordinary | discarded: some parts of it may be on the disk and others not |
+//! | cut off | another | durable mode, on persistent memory | repaired |
 //!
-//! After that, and whatever it was, a gap longer than allowed has its own consequence ([`crate::Gap`]).
+//! In all of these cases, a gap longer than allowed has its own consequence afterwards ([`crate::Gap`]).
 
 use crate::attach::{Inspected, boot_id, inspect, io, is_durable, unusable};
 use crate::clock::{self, Clock};
@@ -26,34 +26,34 @@ use std::path::Path;
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
 use std::time::Duration;
 
-/// Between two looks at a region that another process replaces or repairs.
+/// Time between two looks at a region that another process replaces or repairs.
 pub(crate) const PATIENCE: Duration = Duration::from_millis(10);
 
 /// What to do with a region's file.
 pub(crate) enum Restart {
     /// attach to it
     Use,
-    /// look again: it was replaced or repaired, or somebody else is at it
+    /// look again: it was replaced or repaired, or another process is working on it
     Again {
         /// its items are gone
         cold: bool,
     },
 }
 
-/// Decides by the table above, and discards or repairs.
+/// Decides by the table above, and discards or repairs the region if necessary.
 pub(crate) fn before_use(file: &File, path: &Path, options: &Options) -> Result<Restart, OpenError> {
     let inspected = inspect(file, path)?;
     let forgets = !(inspected.strict || is_durable(file));
-    // Locks do not outlive a boot: what any process has attached is of this one.
+    // Locks do not survive a boot. So if any process is attached, the region is in use in this boot.
     if forgets || is_attached(file, &inspected) || !is_cut_off(file, path)? {
         return Ok(Restart::Use);
     }
-    // One process does it; its lock goes with its descriptor.
+    // One process does it. Its lock ends with its descriptor.
     let Some(_whole) = Whole::take(file) else {
         std::thread::sleep(PATIENCE);
         return Ok(Restart::Again { cold: !inspected.strict });
     };
-    // Another one may have been faster, or may be attaching.
+    // Another process may have done it meanwhile, or may be attaching.
     if !is_at(file, path) || is_attached(file, &inspected) || !is_cut_off(file, path)? {
         return Ok(Restart::Again { cold: false });
     }
@@ -71,23 +71,23 @@ pub(crate) fn before_use(file: &File, path: &Path, options: &Options) -> Result<
     Ok(Restart::Again { cold: true })
 }
 
-/// Whether any process is attached. What cannot be asked is.
+/// Whether any process is attached. A lock that cannot be queried counts as an attached process.
 fn is_attached(file: &File, inspected: &Inspected) -> bool {
     let layout = &inspected.layout;
     let slots = layout.process(0)..layout.process(layout.shape.process_slots);
     locked(file, offset(slots.start), offset(slots.end - slots.start)) != Locked::No
 }
 
-/// Whether the region's last use ended with a boot that is over, and not cleanly.
+/// Whether the region's last use was not ended cleanly, in a boot that is over.
 ///
 /// # Errors
 ///
-/// Which boot this is cannot be known, and the region was not stopped cleanly.
+/// It cannot be found out which boot this is, and the region was not stopped cleanly.
 fn is_cut_off(file: &File, path: &Path) -> Result<bool, OpenError> {
     let mapping = Mapping::copied(file, superblock::SIZE).map_err(|e| io("read", path, e))?;
     let memory = mapping.memory();
     let sb: &superblock::Superblock = memory.get(0);
-    // Before the boot: a process that begins to use the region stores the boot first (`Region::begin_use`).
+    // This is read before the boot: a process that begins to use the region stores the boot first (`Region::begin_use`).
     // PAIRS: clean: the exchanges in `Region::end_clean_stop` and `begin_use`.
     if sb.clean.load(Acquire) == superblock::STOPPED {
         return Ok(false);
@@ -100,8 +100,8 @@ fn is_cut_off(file: &File, path: &Path) -> Result<bool, OpenError> {
     Ok(sb.boot_id.iter().zip(boot).any(|(word, now)| word.load(Relaxed) != now))
 }
 
-/// Whether another process holds the lock under which a region is repaired. That takes as long as reading the index and the
-/// items' headers does.
+/// Whether another process holds the lock under which a region is repaired. A repair takes as long as reading the index
+/// and the headers of the items does.
 pub(crate) fn is_being_repaired(path: &Path) -> bool {
     let Ok(file) = File::options().read(true).write(true).open(path) else {
         return false;
@@ -124,10 +124,11 @@ fn repair(file: &File, path: &Path, inspected: &Inspected) -> Result<(), OpenErr
     Ok(())
 }
 
-/// Applies the consequence of a gap, if there was one: nobody else is attached, and nobody was for longer than allowed.
+/// Applies the consequence of a gap, if there was one: no other process is attached, and none was for longer than
+/// allowed.
 pub(crate) fn after_gap(region: &Region, own: usize, seen: SeenWord, now: Moment, options: &Options) {
     let Some(most) = options.gap_max_s else { return };
-    // On the region's clock, which goes on from boot to boot.
+    // On the region's clock, which continues from boot to boot.
     let gap = region.clock(now.boot).as_secs().saturating_sub(u64::from(seen.clock_s()));
     let alone = || (0..region.layout().shape.process_slots).all(|slot| slot == own || region.life(slot) == Life::Dead);
     if gap <= most || !alone() {

@@ -1,4 +1,5 @@
-//! A thread's verbs: its own in the region, or those of a process that may only read.
+//! A thread's verbs. The thread executes them in the region; if its process may only read, or has found no free slot, the
+//! server executes the writes.
 
 use crate::clock;
 use crate::peer::Peer;
@@ -30,7 +31,7 @@ enum Way {
     Reader(Reader),
 }
 
-/// Lets whichever it is do it.
+/// Passes a call to the variant that this session has.
 macro_rules! either {
     ($session:expr, $way:ident => $work:expr) => {
         match &mut $session.0 {
@@ -48,7 +49,7 @@ impl Session {
         }))
     }
 
-    /// One without a slot: what it cannot do, this server does.
+    /// A session without a slot: this server does what the session cannot do itself.
     pub(crate) fn served(sessions: &Arc<Sessions>, peer: Peer) -> Self {
         Self(Way::Reader(Reader::new(Arc::clone(sessions), Arc::new(peer))))
     }

@@ -1,9 +1,10 @@
-//! The sessions of one process in one region: who has which thread slot, and which of them have ended without a word.
+//! The sessions of one process in one region: which session has which thread slot, and which sessions belong to threads
+//! that have ended without giving them back.
 //!
-//! A thread may end and leave its session behind, forgotten or in somebody else's hands. Its slot is given back by this
-//! process, from upkeep and when slots run out. A session may move between threads; the first use in another thread makes it
-//! that thread's, under the same lock, so that nobody's slot is taken while it is in use. A session whose slot was given back
-//! before its next use gets another one.
+//! A thread may end while its session still exists, forgotten or held by other code. This process then gives the slot
+//! back, during upkeep and when slots run out. A session may move between threads. At its first use in another thread it
+//! becomes that thread's session, under the same lock, so no slot is given back while it is in use. A session whose slot
+//! was given back before its next use gets another slot.
 
 use crate::Place;
 use crate::clock::Clock;
@@ -15,14 +16,14 @@ use crate::presence::Thread;
 use keyway_region::{Limits, Process, Region, Seat};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Threads that one upkeep asks about.
+/// Number of threads that one upkeep asks about.
 const ASKED: usize = 16;
 
 /// What this process may do.
 pub(crate) enum Role {
-    /// all: it has this process slot
+    /// everything: it has this process slot
     Writer(Process),
-    /// read; what it writes, a server writes for it
+    /// only read: a server executes its writes
     Reader(Arc<Peer>),
 }
 
@@ -32,15 +33,15 @@ pub(crate) struct Sessions {
     pub(crate) region: Arc<Region>,
     pub(crate) role: Role,
     pub(crate) limits: Limits,
-    /// thread slots that its threads may take: the first so many
+    /// thread slots that its threads may take: those with lower numbers than this
     slots: usize,
-    /// a thread serves many: it waits for nobody
+    /// one thread of this process serves many clients, so it never waits
     pub(crate) is_server: bool,
     pub(crate) home: Home,
     /// where the region is
     pub(crate) place: Place,
     pub(crate) latch: Latch,
-    /// the boot clock as this process has it
+    /// the boot clock as this process sees it
     pub(crate) clock: Clock,
     members: Mutex<Members>,
 }
@@ -48,7 +49,7 @@ pub(crate) struct Sessions {
 #[derive(Default)]
 struct Members {
     list: Vec<Member>,
-    /// where to ask next
+    /// the session to ask about next
     next: usize,
     last_id: u64,
 }
@@ -57,12 +58,12 @@ struct Member {
     id: u64,
     seat: Seat,
     thread: Thread,
-    /// another thread has its number by now
+    /// another thread has its number now, so the thread has ended
     has_ended: bool,
 }
 
 impl Members {
-    /// This thread is there: those that had its number before it have ended.
+    /// This thread exists. So threads that had its number before have ended.
     fn succeed(&mut self, thread: Thread) {
         for member in &mut self.list {
             member.has_ended |= member.thread.is_succeeded_by(thread);
@@ -95,8 +96,8 @@ impl Sessions {
         }
     }
 
-    /// A session of the region for the calling thread, and its number here. `None`: every slot belongs to a living thread.
-    /// On the heap: a session is some kilobytes, and a thread may have little stack.
+    /// A session of the region for the calling thread, and its number here. `None`: every slot belongs to a living
+    /// thread. It is on the heap, because a session has some kilobytes and a thread may have a small stack.
     pub(crate) fn hire(&self) -> Option<(Box<keyway_region::Session>, u64)> {
         let Role::Writer(process) = self.role else {
             return None;
@@ -125,12 +126,13 @@ impl Sessions {
             .map(Box::new)
     }
 
-    /// A session of this process was fenced: another process took it for dead. Its lock is taken again, if it was lost.
+    /// A session of this process was fenced: another process took it for dead. This takes the process's lock again, if it
+    /// was lost.
     pub(crate) fn regain(&self) {
         self.liveness.regain();
     }
 
-    /// The session is the calling thread's from now on. `false`: its slot has been given back.
+    /// Makes the session the calling thread's. `false`: its slot has been given back.
     pub(crate) fn move_here(&self, id: u64) -> bool {
         let thread = Thread::current();
         let mut members = self.members();
@@ -147,7 +149,7 @@ impl Sessions {
         self.members().list.retain(|member| member.id != id);
     }
 
-    /// Gives back the slots of threads that have ended, as far as `count` sessions are asked about; how many.
+    /// Gives back the slots of threads that have ended, and asks about at most `count` sessions. Returns how many slots.
     pub(crate) fn dismiss_ended(&self, count: usize) -> usize {
         let Role::Writer(process) = self.role else { return 0 };
         let mut members = self.members();
@@ -167,26 +169,26 @@ impl Sessions {
         found
     }
 
-    /// Work on the region.
+    /// Works on the region, inside the gate.
     pub(crate) fn inside<R>(&self, work: impl FnOnce(&Region) -> R) -> R {
         let _inside = self.latch.open();
         work(&self.region)
     }
 
-    /// What a process does for itself once in a while.
+    /// What a process does for itself from time to time.
     pub(crate) fn upkeep(&self) {
         self.dismiss_ended(ASKED);
     }
 
     fn members(&self) -> MutexGuard<'_, Members> {
-        // A list is whole whenever a panic can come.
+        // No panic can come while the list is being changed, so the list is always whole.
         self.members.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Drop for Sessions {
     fn drop(&mut self) {
-        // Every session has ended: each holds on to the sessions.
+        // Every session has ended, because each session holds a reference to this.
         if let Role::Writer(process) = self.role
             && self.home.is_here()
         {

@@ -1,7 +1,8 @@
-//! Whether a file may be used as a region, by what its descriptor says: a name can lead elsewhere a moment later.
+//! Whether a file may be used as a region. The check uses the file's descriptor, because a name can lead to another file
+//! a moment later.
 //!
-//! In a folder where every user may make files, such as /dev/shm, another user can put a file of theirs, or another name of a file of ours
-//! (a hard link), where a program looks for its region.
+//! In a folder where every user may make files, such as /dev/shm, another user can prepare the place where a program
+//! looks for its region: with a file of theirs, or with another name of a file of ours (a hard link).
 
 use crate::attach::io;
 use crate::error::OpenError;
@@ -11,7 +12,7 @@ use std::fs::File;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 
-/// How a program came by a descriptor.
+/// How a program got a descriptor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Source {
     /// it opened a path
@@ -20,15 +21,15 @@ pub(crate) enum Source {
     Server,
 }
 
-/// Mode bit by which users who are neither the owner nor of its group may write.
+/// The mode bit that lets users write other than the owner and the members of the file's group.
 const OTHERS_WRITE: u32 = 0o002;
 const ROOT: u32 = 0;
 
-/// Looks at an open file before anything of it is read or mapped.
+/// Checks an open file before anything of it is read or mapped.
 ///
 /// # Errors
 ///
-/// It is no regular file, has several names, or is of a user whose regions were not asked for.
+/// It is not a regular file, has several names, or belongs to a user whose regions were not requested.
 pub(crate) fn check(file: &File, source: Source, path: &Path, options: &Options) -> Result<(), OpenError> {
     let meta = file.metadata().map_err(|e| io("stat", path, e))?;
     let path = path.to_path_buf();
@@ -38,7 +39,7 @@ pub(crate) fn check(file: &File, source: Source, path: &Path, options: &Options)
     if options.owners == Owners::Any {
         return Ok(());
     }
-    // Anonymous memory has none.
+    // Anonymous memory has no name.
     if meta.nlink() > 1 {
         return Err(OpenError::Linked {
             path,

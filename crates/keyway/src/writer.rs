@@ -1,4 +1,4 @@
-//! The verbs of a thread that has a place in the region: the region's, with the clock filled in.
+//! The verbs of a thread that has a thread slot in the region: the verbs of `keyway_region`, with the time filled in.
 
 use crate::cancel::Uncancelled;
 use crate::clock::{self, Watch};
@@ -16,15 +16,16 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// A longer value is sent from where it lies, bytes: below, a copy costs less than the system call that each then takes.
+/// Longer values, in bytes, are sent directly from their place in the region. Up to this length, a copy costs less than
+/// the extra system call that a direct send takes.
 const COPIED_MAX: usize = 32 * 1024;
 
 /// A thread's session of the region, and what its process knows of it.
 pub(crate) struct Writer {
     inner: keyway_region::Session,
-    /// behind `inner`: whoever dies in between is still known
+    /// dropped after `inner`: a thread that dies between the two is still in its process's list
     member: Membership,
-    /// the number of the thread that used it last
+    /// the number of the thread that used the session last
     thread: u64,
     latch: Latch,
     copies: Copies,
@@ -47,7 +48,8 @@ impl Writer {
         })
     }
 
-    /// Before every use: the process is the one that attached, and the thread is known.
+    /// To be called before every use: checks that the process is the one that attached, and that the calling thread is
+    /// known.
     #[inline]
     fn ready(&mut self) -> Result<(), WriteError> {
         if self.thread == presence::thread_number() && self.member.is_here() {
@@ -64,7 +66,7 @@ impl Writer {
         }
         let _uncancelled = Uncancelled::new();
         if !self.member.move_here() {
-            // The thread that had it last has ended, and its slot was given back.
+            // The thread that used the session last has ended, and its slot was given back.
             self.inner.abandon();
             take_seat(&mut self.inner, &mut self.member)?;
         }
@@ -77,7 +79,8 @@ impl Writer {
         tick(&mut self.member.watch, clock::coarse_ns(), &self.inner, &self.member.sessions)
     }
 
-    /// Before a verb with this exptime: a Unix time is translated by the process's own wall clock, as it is now.
+    /// To be called before a verb with this exptime. A Unix time is translated by the process's own wall clock, as it is
+    /// now.
     #[inline]
     fn meet_exptime(&mut self, exptime: i64) {
         if exptime > RELATIVE_EXPTIME_MAX {
@@ -92,7 +95,7 @@ impl Writer {
         self.inner.set_wall_clock(now);
     }
 
-    /// The same for a get that may change its item.
+    /// [`Self::meet_exptime`] for a get that may change its item.
     fn meet_change(&mut self, how: &Get) {
         [how.exptime, how.vivify]
             .into_iter()
@@ -165,7 +168,7 @@ impl Writer {
             self.meet_change(how);
         }
         if self.latch.is_on() {
-            // The kernel would not get past the gate.
+            // The kernel could not read the value through the closed gate.
             return Ok(with_tail(self.get_behind_gate(key, how, out, head)?, out, behind));
         }
         if how.may_change() {
@@ -276,7 +279,7 @@ impl Writer {
         self.in_its_seat(keyway_region::Session::shrink).unwrap_or(Shrinking::Waiting)
     }
 
-    /// What a session does that is no verb. Without a seat there is nothing that it could do.
+    /// Work of a session that is not a verb. Without a thread slot there is nothing that it could do.
     fn in_its_seat<R>(&mut self, work: impl FnOnce(&mut keyway_region::Session, u32) -> R) -> Option<R> {
         let coarse_ns = clock::coarse_ns();
         let _inside = self.latch.open();
@@ -339,7 +342,7 @@ impl Writer {
         self.inner.region().clock(now.boot)
     }
 
-    /// Gets into memory of the session's own, with the gate open for no longer than that.
+    /// Gets into the session's own memory. The gate is open only during that.
     fn get_copied(&mut self, key: &[u8], how: &Get, value: &mut Vec<u8>) -> Result<Option<Item>, WriteError> {
         let key = self.copies.of(self.latch, key);
         if how.may_change() {
@@ -355,7 +358,7 @@ impl Writer {
         )
     }
 
-    /// [`Self::get_with`], with `head` called when the gate is closed.
+    /// [`Self::get_with`] for a mapping with a gate: `head` is called when the gate is closed.
     fn get_behind_gate(
         &mut self,
         key: &[u8],
@@ -376,7 +379,7 @@ impl Writer {
         copied.and(found)
     }
 
-    /// [`Self::get_into`], by way of the session's own buffer.
+    /// [`Self::get_into`] through the session's own buffer.
     #[cold]
     #[inline(never)]
     fn get_into_copied(&mut self, key: &[u8], how: &Get, target: &mut impl Target) -> Result<bool, WriteError> {
@@ -390,7 +393,7 @@ impl Writer {
         Ok(found?.is_some())
     }
 
-    /// [`Self::walk`], with `visit` called when the gate is closed.
+    /// [`Self::walk`] for a mapping with a gate: `visit` is called when the gate is closed.
     fn walk_behind_gate(&mut self, cursor: u64, budget: usize, mut visit: impl FnMut(&[u8], &Item)) -> Option<u64> {
         let mut keys = Vec::new();
         let mut items: Vec<(usize, Item)> = Vec::new();
@@ -417,7 +420,7 @@ impl Writer {
     }
 }
 
-/// A hit whose value is in `out`, with what belongs behind it; nothing is sent.
+/// A hit whose value is in `out`: appends what follows the value. Nothing is sent.
 #[inline(always)]
 fn with_tail(found: Option<Item>, out: &mut Vec<u8>, behind: &[u8]) -> Option<(Item, usize)> {
     found.map(|item| {
@@ -426,7 +429,7 @@ fn with_tail(found: Option<Item>, out: &mut Vec<u8>, behind: &[u8]) -> Option<(I
     })
 }
 
-/// Sends `out`, the value and what belongs behind it; what the socket does not take at once is in `out` afterwards.
+/// Sends `out`, the value and what follows it. What the socket does not take at once is in `out` afterwards.
 fn send_or_copy(to: BorrowedFd<'_>, out: &mut Vec<u8>, value: &Lent<'_>, behind: &[u8]) -> usize {
     let sent = socket::send(to, out, value, behind);
     let of_value = sent.saturating_sub(out.len());
@@ -439,13 +442,13 @@ fn send_or_copy(to: BorrowedFd<'_>, out: &mut Vec<u8>, value: &Lent<'_>, behind:
     sent
 }
 
-/// The region's tick when the coarse clock says so much.
+/// The region's tick when the coarse clock has this value.
 #[inline(always)]
 fn tick(watch: &mut Watch, coarse_ns: i64, inner: &keyway_region::Session, sessions: &Sessions) -> u32 {
     watch.tick(coarse_ns, || clock::read_and_note(inner.region(), sessions.clock.now()))
 }
 
-/// Does work on the region, inside the gate, at the region's time.
+/// Works on the region, inside the gate, at the region's time.
 #[inline(always)]
 fn verb<R>(
     inner: &mut keyway_region::Session,
@@ -473,20 +476,22 @@ fn change<R>(
     work(inner, now)
 }
 
-/// Before a change, inside the gate: the session has its seat, and the change can be counted, if changes are to be.
+/// To be called before a change, inside the gate: makes sure that the session has its thread slot, and that the change
+/// can be counted if changes are to be counted.
 #[inline(always)]
 fn prepare(inner: &mut keyway_region::Session, member: &mut Membership) -> Result<(), WriteError> {
     if inner.is_fenced() {
         aside(|| take_seat(inner, member))?;
     }
     if !inner.knows_door() {
-        // If nothing comes of it, the verb says so.
+        // If this does not succeed, the verb reports it.
         aside(|| kernel::meet(&member.sessions));
     }
     Ok(())
 }
 
-/// The session was fenced: another process took this one for dead. It gives its thread slot back, and takes another one.
+/// The session was fenced: another process took this process for dead. The session gives its thread slot back, and takes
+/// another one.
 #[cold]
 #[inline(never)]
 fn take_seat(inner: &mut keyway_region::Session, member: &mut Membership) -> Result<(), WriteError> {
@@ -515,7 +520,7 @@ impl Drop for Writer {
 struct Membership {
     sessions: Arc<Sessions>,
     id: u64,
-    /// what it knows of the region's clock
+    /// what the session knows of the region's clock
     watch: Watch,
 }
 
@@ -532,7 +537,7 @@ impl Membership {
 
 impl Drop for Membership {
     fn drop(&mut self) {
-        // In a forked child the list's lock may be held by a thread that the child does not have.
+        // In a forked child, a thread that the child does not have may hold the list's lock.
         if self.is_here() {
             self.sessions.leave(self.id);
         }
