@@ -259,7 +259,11 @@ fn fuzz(context: &Context<'_>) -> Outcome {
 
 /// Runs one target. Inputs that it discovers stay in the target directory.
 fn fuzz_target(context: &Context<'_>, target: &str) -> Outcome {
-    let seconds = std::env::var("KEYWAY_FUZZ_SECONDS").unwrap_or_else(|_| "20".into());
+    // The checks decide about a change, not about the luck of a seed; a longer search draws its own.
+    let (seconds, seed) = match std::env::var("KEYWAY_FUZZ_SECONDS") {
+        Ok(seconds) => (seconds, "0"),
+        Err(_) => ("20".to_owned(), "1"),
+    };
     let found = context.target.join("fuzz-corpus").join(target);
     if let Err(e) = std::fs::create_dir_all(&found) {
         return Outcome::Failed(format!("cannot create {}: {e}", found.display()));
@@ -272,7 +276,8 @@ fn fuzz_target(context: &Context<'_>, target: &str) -> Outcome {
         .collect();
     let mut command = context.command("cargo", &["+nightly", "fuzz", "run", target]);
     let limit = format!("-max_total_time={seconds}");
-    command.arg(found).args(kept).args(["--", &limit, "-print_final_stats=1"]);
+    let seed = format!("-seed={seed}");
+    command.arg(found).args(kept).args(["--", &limit, &seed, "-print_final_stats=1"]);
     // libFuzzer writes a long log; only its success counts, and how many inputs it tried.
     let log = context.target.join(format!("xtask-fuzz-{target}.log"));
     let outcome = context.logged(log.clone(), command);
