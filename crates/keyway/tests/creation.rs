@@ -371,19 +371,24 @@ fn older(folder: &Folder, image: &str) -> PathBuf {
 }
 
 #[test]
-fn regions_of_older_formats_are_refused_with_both_versions() {
+fn regions_of_older_formats_and_layouts_are_refused_with_both_versions() {
     let folder = Folder::new("older");
     let version = env!("CARGO_PKG_VERSION");
-    for image in [
-        include_str!("images/format-1-plain.txt"),
-        include_str!("images/format-1-larger.txt"),
-        include_str!("images/format-1-checksums.txt"),
+    let format_1 = "made by an older Keyway (format 1)";
+    for (image, made_by) in [
+        (include_str!("images/format-1-plain.txt"), format_1),
+        (include_str!("images/format-1-larger.txt"), format_1),
+        (include_str!("images/format-1-checksums.txt"), format_1),
+        (
+            include_str!("images/format-2-short-lived.txt"),
+            "made by Keyway 0.2.0 (format 2, layout e8eef821fc51c9f6)",
+        ),
     ] {
         let path = older(&folder, image);
         let before = std::fs::read(&path).unwrap();
         for options in [options(2), existing(2)] {
             let why = refused(&path, &options);
-            assert!(why.contains("made by an older Keyway (format 1)"), "{why}");
+            assert!(why.contains(made_by), "{why}");
             assert!(why.contains(&format!("this is Keyway {version} (format 2, layout ")), "{why}");
             assert!(why.contains("keyway dump") && why.contains("another path"), "{why}");
         }

@@ -76,10 +76,6 @@ const WORDS: &[Input] = &[
         State::of(Kind::Free, stream(MAIN, 0, Standing::Plain)).0,
     ),
     (
-        "state word: brief",
-        State::of(Kind::Free, stream(ADMISSION, 0, Standing::Brief)).0,
-    ),
-    (
         "state word: settled",
         State::of(Kind::Free, stream(ADMISSION, 0, Standing::Settled)).0,
     ),

@@ -152,10 +152,8 @@ pub const MAIN: usize = 1;
 pub enum Standing {
     /// unknown: new items, and most of those that replace others
     Plain = 0,
-    /// replaces short-lived items
-    Brief = 1,
     /// replaces long-lived items, or was copied by compaction
-    Settled = 2,
+    Settled = 1,
 }
 
 /// Where an item is written: the open segment of a pool, TTL class and lifetime class.
@@ -171,15 +169,14 @@ pub struct Stream {
 
 impl Stream {
     /// Streams that there can be.
-    pub const MAX: usize = POOLS * CLASSES_MAX + 2 * POOLS;
+    pub const MAX: usize = POOLS * CLASSES_MAX + POOLS;
 
     /// Its number, below [`Self::MAX`].
     #[inline]
     pub fn index(self) -> usize {
         match self.standing {
             Standing::Plain => self.pool * CLASSES_MAX + self.class,
-            Standing::Brief => POOLS * CLASSES_MAX + self.pool,
-            Standing::Settled => POOLS * CLASSES_MAX + POOLS + self.pool,
+            Standing::Settled => POOLS * CLASSES_MAX + self.pool,
         }
     }
 }
@@ -204,13 +201,13 @@ impl State {
     /// A state without owner.
     pub fn new(kind: Kind, class: usize) -> Self {
         debug_assert!(class < CLASSES_MAX);
-        Self(kind as u64 | (class as u64) << 7)
+        Self(kind as u64 | (class as u64) << 6)
     }
 
     /// A log segment's state, or a large value's, without owner.
     pub const fn of(kind: Kind, stream: Stream) -> Self {
         debug_assert!(stream.class < CLASSES_MAX && stream.pool < POOLS);
-        Self(kind as u64 | (stream.pool as u64) << 4 | (stream.standing as u64) << 5 | (stream.class as u64) << 7)
+        Self(kind as u64 | (stream.pool as u64) << 4 | (stream.standing as u64) << 5 | (stream.class as u64) << 6)
     }
 
     /// The state of the same stream in another kind, owned by one thread.
@@ -272,7 +269,7 @@ impl State {
 
     /// The TTL class.
     pub fn class(self) -> usize {
-        (self.0 >> 7 & 0xF) as usize
+        (self.0 >> 6 & 0xF) as usize
     }
 
     /// The pool.
@@ -285,17 +282,13 @@ impl State {
         Stream {
             pool: self.pool(),
             class: self.class(),
-            standing: match self.0 >> 5 & 3 {
-                1 => Standing::Brief,
-                2 => Standing::Settled,
-                _ => Standing::Plain,
-            },
+            standing: if self.0 >> 5 & 1 == 0 { Standing::Plain } else { Standing::Settled },
         }
     }
 }
 
 /// The state word's bits of the stream.
-const STREAM: u64 = 0x7F << 4;
+const STREAM: u64 = 0x3F << 4;
 
 /// Which live items a purge copies to the log's head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

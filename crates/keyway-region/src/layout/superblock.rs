@@ -102,11 +102,9 @@ pub struct Superblock {
 
     /// the open segment, plus 1, of each pool and TTL class: a hint
     pub open: [[AtomicU64; CLASSES_MAX]; POOLS],
-    /// the same for short-lived items (*brief*), and for long-lived ones (*settled*), in each pool
-    pub open_brief: [AtomicU64; POOLS],
-    /// see `open_brief`
+    /// the same for long-lived items (*settled*), in each pool
     pub open_settled: [AtomicU64; POOLS],
-    pad2: [AtomicU64; 8 - 2 * POOLS],
+    pad2: [AtomicU64; 8 - POOLS],
 
     // The words by which a restart decides.
     /// [`STOPPED`] after a clean stop with everything written back, [`STOPPING`] shortly before it, otherwise 0
@@ -175,7 +173,6 @@ super::fields!(Superblock {
     aging,
     ghost_lines,
     open,
-    open_brief,
     open_settled,
     pad2,
     clean,
@@ -201,7 +198,7 @@ unsafe impl Shared for Superblock {}
 impl Superblock {
     /// All words that name open segments.
     pub fn open_words(&self) -> impl Iterator<Item = &AtomicU64> {
-        self.open.iter().flatten().chain(&self.open_brief).chain(&self.open_settled)
+        self.open.iter().flatten().chain(&self.open_settled)
     }
 
     /// The program that made the region.

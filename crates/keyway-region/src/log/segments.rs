@@ -54,7 +54,6 @@ impl Region {
         let sb = self.superblock();
         match stream.standing {
             Standing::Plain => sb.open.get(stream.pool)?.get(stream.class),
-            Standing::Brief => sb.open_brief.get(stream.pool),
             Standing::Settled => sb.open_settled.get(stream.pool),
         }
     }

@@ -22,20 +22,13 @@ const SEGMENTS_FOR_POOLS: usize = 64;
 /// An item is long-lived (*settled*) if one in this many of the region's segments was opened since it was written. In a
 /// simulated region that is half full of items drawn by Zipf's law, all values from a quarter to a sixteenth copy about as much.
 const SETTLED_PART: u64 = 8;
-/// An item is short-lived (*brief*) if the log has advanced by less than this since it was written: what a processor's cache
-/// holds of it. At most one in so many segments.
-const BRIEF_LOG: u64 = 4 << 20;
-const BRIEF_PART: u64 = 32;
 
 impl Region {
     /// The lifetime class expected of an item that replaces one of this segment: as long as that item has lived.
     #[inline(always)]
     fn standing(&self, segment: &SegmentHeader) -> Standing {
-        let (age, segments) = (self.age(segment), self.allowed() as u64);
-        if age >= segments / SETTLED_PART {
+        if self.age(segment) >= self.allowed() as u64 / SETTLED_PART {
             Standing::Settled
-        } else if age < (segments / BRIEF_PART).min(BRIEF_LOG >> self.layout.shape.segment_size.trailing_zeros()) {
-            Standing::Brief
         } else {
             Standing::Plain
         }
