@@ -15,7 +15,6 @@
 #![allow(unsafe_code, reason = "cache instructions; contract above")]
 
 use crate::layout::segment::{SegmentHeader, SegmentWords};
-use crate::layout::slot::{DIRTY_BIT, Slot};
 use crate::layout::superblock::Superblock;
 use crate::region::Region;
 use core::mem::offset_of;
@@ -169,12 +168,6 @@ impl Region {
     #[inline]
     pub fn is_strict(&self) -> bool {
         self.persist.is_strict()
-    }
-
-    /// The bit that a change adds to a word until it is persistent: none in cache mode.
-    #[inline(always)]
-    pub(crate) fn dirty(&self, word: Slot) -> Slot {
-        Slot(word.0 | if self.is_strict() { DIRTY_BIT } else { 0 })
     }
 
     /// Starts to write a segment's header back: state, lease, sequence, expiry.

@@ -7,16 +7,20 @@
 mod late;
 
 use crate::atomics::Relaxed;
+use crate::decimal::{self, Digits};
 use crate::hash::Key;
 use crate::heap;
-use crate::index::insert::{Absent, Insert, Scan};
+use crate::index::find::{Absent, Glance, Here, Scan, Tagged};
+use crate::index::insert::Insert;
 use crate::index::lookup::Place;
+use crate::layout::bucket::Table;
+use crate::layout::item::flag;
 use crate::layout::segment::SegmentLife;
 use crate::layout::slot::Slot;
 use crate::layout::stats::Counter;
-use crate::log::{ATTEMPTS_MAX, Chain, Draft, Outcome, Replaced, Seen, Value, Verified, Written, chain_of};
+use crate::log::{ATTEMPTS_MAX, Chain, Draft, Outcome, Purpose, Replaced, Seen, Value, Verified, Written, chain_of};
 use crate::mutants::{self, Mutant};
-use crate::region::Region;
+use crate::region::{Region, Rules};
 use crate::session::Session;
 use crate::sink::Unread;
 use crate::verbs::{Item, WriteError};
@@ -32,20 +36,22 @@ pub(crate) struct Old<'r> {
     seen: Seen,
     place: Place,
     now: u32,
+    has_checksums: bool,
 }
 
 impl<'r> Old<'r> {
     /// What is known of it, with details.
     pub fn item(&self) -> Item {
-        if self.region.has_checksums() {
+        if self.has_checksums {
             return self.copy().item.get();
         }
         self.region.facts(&self.seen, self.place, true, self.now)
     }
 
     /// Its marks ([`crate::layout::item::flag::MARKS`]), and the client's flags.
+    #[inline(always)]
     pub fn marks_and_flags(&self) -> (u64, u32) {
-        if self.region.has_checksums() {
+        if self.has_checksums {
             let item = self.item();
             return (item.marks(), item.flags);
         }
@@ -64,7 +70,7 @@ impl<'r> Old<'r> {
 
     /// Copies the value to the end of `out`.
     pub fn append_value(&self, out: &mut Vec<u8>) -> Result<(), Unread> {
-        if self.region.has_checksums() {
+        if self.has_checksums {
             return self.append_copy(out);
         }
         self.region.append_value(&self.seen, out)
@@ -73,16 +79,36 @@ impl<'r> Old<'r> {
     /// The value, copied to `out`. `None` if it is longer, or has segments of its own.
     #[inline]
     pub fn short_value<'o>(&self, out: &'o mut [u8]) -> Option<&'o [u8]> {
-        if self.region.has_checksums() {
+        if self.has_checksums {
             // The caller takes it from the verified copy instead, which is as good.
             return None;
         }
         self.region.short_value(&self.seen, out)
     }
 
+    /// The number in the value, its length in bytes, and its digits, unless they are more than eight. Only for a value of one to
+    /// sixteen decimal digits, or of up to eight with blanks after them, in a region without checksums.
+    #[inline(always)]
+    pub fn number(&self) -> Option<(u64, usize, Option<Digits>)> {
+        let (header, len) = (self.seen.header, self.seen.header.value_len());
+        let memory = &self.region.memory;
+        // The bytes before the value are read with it, and ignored: header and key, and before a short key what precedes the item.
+        let end = self.seen.at + header.value_offset() + len;
+        if self.has_checksums || len == 0 || len > 2 * decimal::SHORT_MAX {
+            return None;
+        }
+        let last = memory.u64_unaligned(end - decimal::SHORT_MAX);
+        if len > decimal::SHORT_MAX {
+            let first = memory.u64_unaligned(end - 2 * decimal::SHORT_MAX);
+            return Some((decimal::read_long(first, last, len)?, len, None));
+        }
+        let digits = Digits::read(last, len).or_else(|| Digits::read_padded(last, len))?;
+        Some((digits.number(), len, Some(digits)))
+    }
+
     /// The segments that hold the value, if it has its own.
     pub fn chain(&self) -> Option<Chain> {
-        if self.region.has_checksums() {
+        if self.has_checksums {
             return chain_of(&self.copy().body.borrow()).filter(|_| self.seen.header.is_large());
         }
         self.region.chain(&self.seen)
@@ -146,7 +172,25 @@ pub(crate) enum Decision<'v> {
 }
 
 /// Decides what becomes of a key. It is called again in every attempt; only the effects of the last call may count.
-pub(super) type Decide<'d, 'v> = dyn FnMut(Option<&Old<'_>>, &mut Vec<u8>) -> Decision<'v> + 'd;
+pub(crate) trait Decide<'v> {
+    /// The decision. `old`: the present item. `built`: an empty buffer in which a new value may be built ([`Value::Built`]).
+    fn decide(&mut self, old: Option<&Old<'_>>, built: &mut Vec<u8>) -> Decision<'v>;
+
+    /// The new item, if it is the same whatever is there: it is written while the old one is being fetched, perhaps from memory.
+    #[inline(always)]
+    fn ahead(&self) -> Option<&Draft<'v>> {
+        None
+    }
+}
+
+/// A decision of any kind.
+type AnyDecision<'d, 'v> = dyn FnMut(Option<&Old<'_>>, &mut Vec<u8>) -> Decision<'v> + 'd;
+
+impl<'v> Decide<'v> for AnyDecision<'_, 'v> {
+    fn decide(&mut self, old: Option<&Old<'_>>, built: &mut Vec<u8>) -> Decision<'v> {
+        self(old, built)
+    }
+}
 
 /// What became of the key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -173,7 +217,9 @@ pub(super) struct Prepared {
     /// the flush epoch that it was written for, if another attempt can use it: an operation that does not look at the old item
     /// makes the same item in every attempt
     reusable: Option<u64>,
-    pub written: Written,
+    written: Written,
+    /// segments that belong to it alone
+    chain: Option<Chain>,
 }
 
 /// The flush epoch of an item that replaces another one and is independent of it: never an older epoch.
@@ -187,33 +233,104 @@ pub(super) fn stamp_over(replaced: SegmentLife, epoch: u64) -> u64 {
 }
 
 /// One attempt at a change.
-struct Attempt<'a, 'k> {
+struct Attempt<'a, 'k, const PLAIN: bool> {
     key: &'a Key<'k>,
     /// the flush epoch when the attempt began
     epoch: u64,
     now: u32,
+    rules: Rules<PLAIN>,
     /// for a value that the decision builds
     built: &'a mut Vec<u8>,
     /// the item that this attempt or an earlier one has written
     prepared: &'a mut Prepared,
 }
 
-/// The result of an attempt. `None`: try again, because another thread was faster, or because something had to be done first.
-type Attempted = Result<Option<Changed>, WriteError>;
+/// The result of an attempt.
+type Attempted = Result<Option<(Changed, Written)>, WriteError>;
+
+/// Try again: another thread was faster, or something had to be done first.
+const AGAIN: Attempted = Ok(None);
+/// Nothing was to be done.
+const KEPT: Attempted = Ok(Some((Changed::Kept, Written::NONE)));
 
 impl Session {
+    /// Changes a key in one attempt, compiled into the verb, so that values stay in registers from one step to the next, and no
+    /// code for rare cases is in between. On anything unusual it gives up (`None`), and the verb begins again with
+    /// [`Self::change`]; an item that it has already written is never published, and is dead. Unusual are: durable mode, regions
+    /// with checksums, counted changes, all that a glance gives up on, large values, an extent without space, and every error.
+    #[inline(always)]
+    pub(crate) fn change_at_once<'v>(&self, key: &Key<'_>, now: u32, mut decide: impl Decide<'v>) -> Option<(Changed, Written)> {
+        if !self.region.is_plain() || !self.enter_known() {
+            return None;
+        }
+        let epoch = self.region.epoch(now);
+        let attempted = match self.glance(key) {
+            Some(Glance::Tagged(tagged)) => self.change_tagged(key, tagged, epoch, now, &mut decide),
+            Some(Glance::Absent(table, pair)) => match decide.decide(None, &mut Vec::new()) {
+                Decision::Put(draft) | Decision::Replace(draft) => self.put_between(key, &draft, table, pair, epoch, now),
+                Decision::Keep | Decision::Remove | Decision::Unreadable(_) => KEPT,
+            },
+            None => AGAIN,
+        };
+        self.end_operation();
+        attempted.ok().flatten()
+    }
+
+    /// The attempt for a key that very probably has an item.
+    #[inline(always)]
+    fn change_tagged<'v>(
+        &self,
+        key: &Key<'_>,
+        tagged: Tagged<'_>,
+        epoch: u64,
+        now: u32,
+        decide: &mut impl Decide<'v>,
+    ) -> Attempted {
+        let mut prepared = Prepared::default();
+        let mut attempt = Attempt {
+            key,
+            epoch,
+            now,
+            rules: Rules::PLAIN,
+            built: &mut Vec::new(),
+            prepared: &mut prepared,
+        };
+        if let Some(draft) = decide.ahead() {
+            let stamp = Stamp::Any(stamp_over(tagged.led.life, epoch));
+            let replaced = Replaced {
+                segment: tagged.led.segment,
+                offset: tagged.led.offset,
+                unique: 0,
+            };
+            if !self.prepare_over(&mut attempt, draft, stamp, replaced) {
+                return AGAIN;
+            }
+        }
+        match self.meet(key, tagged) {
+            Some(here) => self.change_here(attempt, here, decide),
+            None => AGAIN,
+        }
+    }
+
     /// Changes a key. `decide` sees the present item (`None`: absent, expired or flushed) and an empty buffer in which it may
     /// build a new value ([`Value::Built`]). Returns what was put in, if anything.
     #[inline(never)]
-    pub(crate) fn change(&self, key: &Key<'_>, now: u32, decide: &mut Decide<'_, '_>) -> Result<(Changed, Written), WriteError> {
+    pub(crate) fn change(
+        &self,
+        key: &Key<'_>,
+        now: u32,
+        decide: &mut AnyDecision<'_, '_>,
+    ) -> Result<(Changed, Written), WriteError> {
         self.enter()?;
         let built = &mut *self.built.borrow_mut();
         let mut prepared = Prepared::default();
+        let rules = Rules::of(&self.region);
         let result = (0..ATTEMPTS_MAX).find_map(|_| {
             let attempt = Attempt {
                 key,
                 epoch: self.region.epoch(now),
                 now,
+                rules,
                 built,
                 prepared: &mut prepared,
             };
@@ -223,46 +340,47 @@ impl Session {
         heap::shrink(built, BUILT_KEPT_MAX);
         self.end_operation();
         self.discard(&mut prepared);
-        let changed = result.unwrap_or(Err(WriteError::Corrupt))?;
-        Ok((changed, prepared.written))
+        result.unwrap_or(Err(WriteError::Corrupt))
     }
 
-    fn attempt(&self, attempt: Attempt<'_, '_>, decide: &mut Decide<'_, '_>) -> Attempted {
+    fn attempt(&self, attempt: Attempt<'_, '_, false>, decide: &mut AnyDecision<'_, '_>) -> Attempted {
         match self.scan(attempt.key) {
-            Scan::Here(place, word, seen) => self.change_here(attempt, (place, word, seen), decide),
+            Scan::Here(here) => self.change_here(attempt, here, decide),
             Scan::Absent(absent) => {
                 attempt.built.clear();
                 match decide(None, attempt.built) {
                     Decision::Put(draft) | Decision::Replace(draft) => self.put_absent(attempt, &absent, &draft),
-                    Decision::Keep | Decision::Remove | Decision::Unreadable(_) => Ok(Some(Changed::Kept)),
+                    Decision::Keep | Decision::Remove | Decision::Unreadable(_) => KEPT,
                 }
             }
-            Scan::Again => Ok(None),
+            Scan::Again => AGAIN,
             Scan::Corrupt => Err(WriteError::Corrupt),
             Scan::Frozen(place, word) => {
                 self.unfreeze(place, word);
-                Ok(None)
+                AGAIN
             }
         }
     }
 
-    /// An attempt for a key that has an item.
-    fn change_here(
+    /// The change of a key that has an item: holds the item, decides, and publishes what was decided.
+    #[inline(always)]
+    fn change_here<'v, const PLAIN: bool, D: Decide<'v> + ?Sized>(
         &self,
-        attempt: Attempt<'_, '_>,
-        (place, word, seen): (Place, Slot, Seen),
-        decide: &mut Decide<'_, '_>,
+        mut attempt: Attempt<'_, '_, PLAIN>,
+        mut here: Here<'_>,
+        decide: &mut D,
     ) -> Attempted {
         let region = &*self.region;
-        let (epoch, now) = (attempt.epoch, attempt.now);
-        let slot = region.slot(place.at);
-        let Some(word) = self.hold(slot, word) else {
-            return Ok(None);
-        };
+        let (epoch, now, rules) = (attempt.epoch, attempt.now, attempt.rules);
+        let Here { place, seen, .. } = here;
+        match self.hold(here.slot, here.word) {
+            Some(word) => here.word = word,
+            None => return AGAIN,
+        }
         // The key was read before the intent. All forty bits of the generation are the same after it, so the segment was not
-        // recycled, and an item does not change in it.
+        // recycled, and it will not be while the intent stands: from now on the item does not change.
         if !region.still(&seen) {
-            return Ok(None);
+            return AGAIN;
         }
         let present = seen.is_present(epoch, now);
         let old = Old {
@@ -272,10 +390,11 @@ impl Session {
             seen,
             place,
             now,
+            has_checksums: rules.has_checksums(),
         };
         attempt.built.clear();
-        let mut decision = decide(present.then_some(&old), attempt.built);
-        if region.has_checksums() {
+        let mut decision = decide.decide(present.then_some(&old), attempt.built);
+        if rules.has_checksums() {
             match self.verified.outcome.take() {
                 // The decision used bytes that are not what was written.
                 Outcome::Damaged => decision = Decision::Unreadable(Unread::Changed),
@@ -283,38 +402,49 @@ impl Session {
                 Outcome::Unasked | Outcome::Intact => {}
             }
         }
-        if !region.still(&seen) {
-            return Ok(None);
-        }
         let (draft, stamp) = match decision {
-            Decision::Keep => return Ok(Some(Changed::Kept)),
-            Decision::Unreadable(unread) => return self.meet_unreadable(unread, seen, place, word, now),
-            Decision::Remove if !present => return Ok(Some(Changed::Kept)),
+            Decision::Keep => return KEPT,
+            // Whoever gives up here meets it again in `change`.
+            Decision::Unreadable(_) if PLAIN => return AGAIN,
+            Decision::Unreadable(unread) => return self.meet_unreadable(unread, &here, now),
+            Decision::Remove if !present => return KEPT,
             Decision::Remove => {
                 // PUBLISH: the key is gone.
-                if !self.take_out(place, word) {
-                    return Ok(None);
+                if !self.take_out(&here, rules) {
+                    return AGAIN;
                 }
                 self.count_removed(&seen);
-                self.free_replaced(&seen, None);
-                return Ok(Some(Changed::Removed));
+                if !PLAIN {
+                    self.free_replaced(&seen, None);
+                }
+                return Ok(Some((Changed::Removed, Written::NONE)));
             }
             Decision::Put(draft) => (draft, Stamp::Any(stamp_over(seen.life, epoch))),
             Decision::Replace(draft) => (draft, Stamp::Once(seen.life.epoch)),
         };
         let replaced = Replaced {
             segment: seen.segment,
-            unique: region.unique_to_exceed(&seen),
+            offset: seen.offset,
+            unique: if PLAIN { 0 } else { region.unique_to_exceed(&seen) },
         };
-        let written = self.prepare(attempt, &draft, stamp, Some(replaced))?;
-        // PUBLISH: the new item. Its extent's tail is out already. Recovery leaves the word that it finds in the slot, old or new.
-        if !self.put_over(place, word, written.word) {
-            return Ok(None);
+        if !PLAIN {
+            self.prepare(&mut attempt, &draft, stamp, Some(replaced))?;
+        } else if !self.prepare_over(&mut attempt, &draft, stamp, replaced)
+            || !self.exceeds(&attempt.prepared.written, &draft, &seen)
+        {
+            return AGAIN;
         }
-        self.count_replaced(place, &seen, draft.value, written, now);
-        self.free_replaced(&seen, Some(&draft.value));
-        self.published(written);
-        Ok(Some(Changed::Put))
+        let written = attempt.prepared.written;
+        // PUBLISH: the new item. Its extent's tail is out already. Recovery leaves the word that it finds in the slot, old or new.
+        if !self.put_over(&here, written.word, rules) {
+            return AGAIN;
+        }
+        self.count_replaced(place, &seen, draft.value, &written, now);
+        if !PLAIN {
+            self.free_replaced(&seen, Some(&draft.value));
+            self.published(attempt.prepared);
+        }
+        Ok(Some((Changed::Put, written)))
     }
 
     /// Counts that an item with this value has replaced another one.
@@ -322,7 +452,9 @@ impl Session {
     pub(super) fn count_replaced(&self, place: Place, seen: &Seen, value: Value<'_>, written: &Written, now: u32) {
         match value {
             // memcached overwrites the number in place, so the item stays as fetched as it was.
-            Value::Number(_, width) if width == written.value_len => self.region.refresh_hint(place, seen, now),
+            Value::Number(_, width) | Value::Text(_, width) if width == written.value_len => {
+                self.region.refresh_hint(place, seen, now)
+            }
             _ => self.region.set_hint(place, now, false),
         }
         self.count(
@@ -335,40 +467,58 @@ impl Session {
     /// Ends an attempt whose item could not be read.
     #[cold]
     #[inline(never)]
-    fn meet_unreadable(&self, unread: Unread, seen: Seen, place: Place, word: Slot, now: u32) -> Attempted {
-        let region = &*self.region;
+    fn meet_unreadable(&self, unread: Unread, here: &Here<'_>, now: u32) -> Attempted {
         match unread {
             Unread::NoMemory => Err(WriteError::NoMemory {
-                len: region.facts(&seen, place, false, now).value_len,
+                len: self.region.facts(&here.seen, here.place, false, now).value_len,
             }),
-            Unread::Changed if word.same_but_frequency(Slot(region.slot(place.at).load(Relaxed))) => {
-                self.remove_damaged(place, word);
+            Unread::Changed if here.word.same_but_frequency(Slot(here.slot.load(Relaxed))) => {
+                self.remove_damaged(here.place, here.word);
                 Err(WriteError::Corrupt)
             }
-            Unread::Changed => Ok(None),
+            Unread::Changed => AGAIN,
         }
     }
 
-    /// Puts an item where there is none, in one attempt. `None`: the attempt failed.
-    pub(super) fn put_once(&self, key: &Key<'_>, absent: &Absent, draft: &Draft<'_>, epoch: u64, now: u32) -> Option<Written> {
+    /// The attempt for a key that has no item, after a glance.
+    #[inline(never)]
+    fn put_between(
+        &self,
+        key: &Key<'_>,
+        draft: &Draft<'_>,
+        table: Table,
+        pair: [(u64, usize); 2],
+        epoch: u64,
+        now: u32,
+    ) -> Attempted {
+        let lines = pair.map(|(_, at)| self.region.memory.line(at));
+        let Some(empty) = Place::emptiest(pair, &lines) else {
+            return AGAIN;
+        };
+        let absent = Absent {
+            table,
+            tentative: None,
+            empty: Some(empty),
+            victim: None,
+        };
         let mut prepared = Prepared::default();
         let attempt = Attempt {
             key,
             epoch,
             now,
+            rules: Rules::of(&self.region),
             built: &mut Vec::new(),
             prepared: &mut prepared,
         };
-        let put = self.put_absent(attempt, absent, draft);
+        let put = self.put_absent(attempt, &absent, draft);
         if !matches!(put, Ok(Some(_))) {
             self.discard(&mut prepared);
-            return None;
         }
-        Some(prepared.written)
+        put
     }
 
     /// An attempt to put an item where there is none.
-    fn put_absent(&self, attempt: Attempt<'_, '_>, absent: &Absent, draft: &Draft<'_>) -> Attempted {
+    fn put_absent(&self, mut attempt: Attempt<'_, '_, false>, absent: &Absent, draft: &Draft<'_>) -> Attempted {
         let region = &*self.region;
         let (key, epoch, now) = (attempt.key, attempt.epoch, attempt.now);
         if let Some((place, word)) = absent.tentative
@@ -378,26 +528,27 @@ impl Session {
             if !mutants::is(Mutant::WaitOnTentative) {
                 region.abort(place, word);
             }
-            return Ok(None);
+            return AGAIN;
         }
         let (place, over) = match (absent.empty, absent.victim) {
             (Some(place), _) => (place, Slot::EMPTY),
             // All buckets of the key are full: grow if the index should grow; otherwise evict.
-            _ if self.grow_for_room(attempt.prepared, now) => return Ok(None),
+            _ if self.grow_for_room(attempt.prepared, now) => return AGAIN,
             (None, Some((place, word))) if word.is_tentative() => {
                 region.abort(place, word);
-                return Ok(None);
+                return AGAIN;
             }
             (None, Some((_, _))) if !self.limits.evict => return Err(WriteError::OutOfMemory),
             // A tentative word over a victim could bring it back to life: so the victim is removed first, persistently.
-            (None, Some((place, word))) if region.is_strict() => {
+            (None, Some((place, word))) if attempt.rules.is_strict() => {
                 self.evict_word(place, word, epoch, now);
-                return Ok(None);
+                return AGAIN;
             }
             (None, Some((place, word))) => (place, word),
-            (None, None) => return Ok(None),
+            (None, None) => return AGAIN,
         };
-        let written = self.prepare(attempt, draft, Stamp::Any(epoch), None)?;
+        self.prepare(&mut attempt, draft, Stamp::Any(epoch), None)?;
+        let written = attempt.prepared.written;
         let insert = Insert {
             key,
             table: absent.table,
@@ -406,50 +557,91 @@ impl Session {
             epoch,
             now,
         };
-        if !self.insert(&insert, written) {
-            return Ok(None);
+        if !self.insert(&insert, &written, attempt.rules) {
+            return AGAIN;
         }
-        self.published(written);
+        self.published(attempt.prepared);
         self.grow_a_little(now);
-        Ok(Some(Changed::Put))
+        Ok(Some((Changed::Put, written)))
     }
 
     /// Makes sure that the draft is written. An earlier attempt may have written the same item.
-    fn prepare<'a>(
+    fn prepare<const PLAIN: bool>(
         &self,
-        attempt: Attempt<'a, '_>,
+        attempt: &mut Attempt<'_, '_, PLAIN>,
         draft: &Draft<'_>,
         stamp: Stamp,
         replaced: Option<Replaced>,
-    ) -> Result<&'a mut Written, WriteError> {
-        let prepared = attempt.prepared;
+    ) -> Result<(), WriteError> {
+        let prepared = &mut *attempt.prepared;
         let (epoch, reusable) = match stamp {
             Stamp::Any(epoch) => (epoch, Some(epoch)),
             Stamp::Once(epoch) => (epoch, None),
         };
         let is_above = draft.cas.is_some() || replaced.is_none_or(|replaced| prepared.written.cas > replaced.unique);
         if prepared.is_written && reusable.is_some() && prepared.reusable == reusable && is_above {
-            return Ok(&mut prepared.written);
+            return Ok(());
         }
         self.discard(prepared);
-        prepared.written = self.write(attempt.key, draft, attempt.built, epoch, replaced, attempt.now)?;
+        let purpose = Purpose {
+            key: attempt.key,
+            epoch,
+            now: attempt.now,
+            replaced,
+            rules: attempt.rules,
+        };
+        (prepared.written, prepared.chain) = self.write(&purpose, draft, attempt.built)?;
         (prepared.is_written, prepared.reusable) = (true, reusable);
         // The item, and all that its segment needs to be understood, must be persistent before any word leads there.
         self.region.barrier();
-        Ok(&mut prepared.written)
+        Ok(())
+    }
+
+    /// The same over an item of this segment and offset, in a region without rules. `false`: that is unusual.
+    #[inline(always)]
+    fn prepare_over<const PLAIN: bool>(
+        &self,
+        attempt: &mut Attempt<'_, '_, PLAIN>,
+        draft: &Draft<'_>,
+        stamp: Stamp,
+        replaced: Replaced,
+    ) -> bool {
+        if !attempt.prepared.is_written {
+            let (Stamp::Any(epoch) | Stamp::Once(epoch)) = stamp;
+            let purpose = Purpose {
+                key: attempt.key,
+                epoch,
+                now: attempt.now,
+                replaced: Some(replaced),
+                rules: attempt.rules,
+            };
+            match self.write_over(&purpose, draft, replaced) {
+                Some(written) => attempt.prepared.written = written,
+                None => return false,
+            }
+            attempt.prepared.is_written = true;
+        }
+        true
+    }
+
+    /// Whether the item that was written by [`Self::prepare_over`] has a greater CAS unique than the one that it replaces. Its
+    /// place gives it one above what the other's place gives, but the other item may carry a greater one.
+    #[inline(always)]
+    fn exceeds(&self, written: &Written, draft: &Draft<'_>, seen: &Seen) -> bool {
+        !seen.header.has(flag::CAS) || draft.cas.is_some() || written.cas > self.region.unique_to_exceed(seen)
     }
 
     /// A written item that was never published: its place is dead, and the segments of its value are freed.
     pub(super) fn discard(&self, prepared: &mut Prepared) {
         prepared.is_written = false;
-        if let Some(chain) = prepared.written.chain.take() {
+        if let Some(chain) = prepared.chain.take() {
             self.free_chain(chain.first);
         }
     }
 
     /// A written item was published: the segments of its value now belong to it.
-    fn published(&self, written: &mut Written) {
-        if let Some(chain) = written.chain.take() {
+    fn published(&self, prepared: &mut Prepared) {
+        if let Some(chain) = prepared.chain.take() {
             self.disown_chain(chain);
         }
     }

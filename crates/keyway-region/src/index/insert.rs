@@ -1,4 +1,4 @@
-//! Looking for a key on behalf of a writer, and inserting a key that is not in the index.
+//! Inserting a key that is not in the index.
 //!
 //! An insert publishes in two steps: first a tentative word, which hides nothing and is on record; then, after a second look at
 //! the key's buckets, the confirmed word. So two inserters of one key never both succeed.
@@ -9,29 +9,10 @@ use crate::index::lookup::{Look, Place};
 use crate::layout::bucket::{SLOTS, Table};
 use crate::layout::slot::Slot;
 use crate::layout::stats::Counter;
-use crate::log::{ATTEMPTS_MAX, Seen, Written};
-use crate::memory::Line;
+use crate::log::{ATTEMPTS_MAX, Written};
 use crate::mutants::{self, Mutant};
+use crate::region::Rules;
 use crate::session::Session;
-
-/// The result of a writer's first look.
-pub(super) enum Scan {
-    /// a confirmed word with the key
-    Here(Place, Slot, Seen),
-    Frozen(Place, Slot),
-    Absent(Absent),
-    Again,
-    Corrupt,
-}
-
-/// The key has no confirmed word: where to put one, and which word must go first.
-pub(crate) struct Absent {
-    /// the table word, the same during the whole look
-    pub table: Table,
-    pub tentative: Option<(Place, Slot)>,
-    pub empty: Option<Place>,
-    pub victim: Option<(Place, Slot)>,
-}
 
 /// Where a key's item is to be put.
 pub(super) struct Insert<'a, 'k> {
@@ -47,133 +28,8 @@ pub(super) struct Insert<'a, 'k> {
 }
 
 impl Session {
-    /// First look: all slots of both buckets, and only then a result.
-    pub(super) fn scan(&self, key: &Key<'_>) -> Scan {
-        let region = &*self.region;
-        let table = region.table();
-        let Some(buckets) = region.buckets(key.hash, table) else {
-            return Scan::Corrupt;
-        };
-        let wanted = tag(key.hash);
-        let mut tentative = None;
-        let [first, second] = buckets.pair();
-        region.memory.prefetch::<1>(second.1);
-        let a = region.memory.line(first.1);
-        if let Some(scan) = self.scan_line(&a, first, key, wanted, &mut tentative) {
-            return scan;
-        }
-        let b = region.memory.line(second.1);
-        if let Some(scan) = self.scan_line(&b, second, key, wanted, &mut tentative) {
-            return scan;
-        }
-        for third in buckets.iter().skip(2) {
-            let line = region.memory.line(third.1);
-            if let Some(scan) = self.scan_line(&line, third, key, wanted, &mut tentative) {
-                return scan;
-            }
-        }
-        let lines = [a, b];
-        let empty = Place::emptiest([first, second], &lines);
-        if region.table() != table {
-            return Scan::Again;
-        }
-        if empty.is_none() {
-            return self.scan_third(key, table, tentative, buckets.pair(), lines);
-        }
-        Scan::Absent(Absent {
-            table,
-            tentative,
-            empty,
-            victim: None,
-        })
-    }
-
-    /// The result for a key, if a bucket's line gives one.
-    fn scan_line(
-        &self,
-        line: &Line,
-        (bucket, bucket_at): (u64, usize),
-        key: &Key<'_>,
-        wanted: u64,
-        tentative: &mut Option<(Place, Slot)>,
-    ) -> Option<Scan> {
-        let region = &*self.region;
-        if Slot::any_frozen(line) {
-            return Some(scan_frozen(line, bucket, bucket_at));
-        }
-        let mut same = Slot::with_tag(line, wanted);
-        while same != 0 {
-            let index = same.trailing_zeros() as usize;
-            same &= same - 1;
-            let place = Place::new(bucket, bucket_at, index);
-            let word = Slot::of(line, index);
-            if word.is_empty() {
-                continue;
-            }
-            if word.is_dirty() {
-                // What is decided on this word, or on its absence, requires that it is persistent.
-                region.persist_word(place.at, word);
-                return Some(Scan::Again);
-            }
-            match region.look(region.slot(place.at), word) {
-                Look::Moved => return Some(Scan::Again),
-                Look::Corrupt => {
-                    self.drop_corrupt(place, word);
-                    return Some(Scan::Again);
-                }
-                Look::Got(seen) => {
-                    let ours = region.has_key(&seen, key.bytes);
-                    if ours && !word.is_tentative() {
-                        // The second look, after the intent, shows whether it was the item.
-                        return Some(Scan::Here(place, word, seen));
-                    }
-                    if !region.still(&seen) {
-                        return Some(Scan::Again);
-                    }
-                    if ours {
-                        *tentative = Some((place, word));
-                    }
-                }
-            }
-        }
-        None
-    }
-
-    /// Both buckets are full: the first empty slot of the third one, or the least valuable word of all three.
-    #[cold]
-    #[inline(never)]
-    fn scan_third(
-        &self,
-        key: &Key<'_>,
-        table: Table,
-        tentative: Option<(Place, Slot)>,
-        pair: [(u64, usize); 2],
-        [a, b]: [Line; 2],
-    ) -> Scan {
-        let Some(third) = self.region.third_bucket(key.hash, table) else {
-            return Scan::Corrupt;
-        };
-        let (bucket, at) = third;
-        let line = self.region.memory.line(at);
-        if Slot::any_frozen(&line) {
-            return scan_frozen(&line, bucket, at);
-        }
-        let free = Slot::empties(&line);
-        let empty = (free != 0).then(|| Place::new(bucket, at, free.trailing_zeros() as usize));
-        let victim = match empty {
-            Some(_) => None,
-            None => least_worth([pair[0], pair[1], third], [&a, &b, &line]),
-        };
-        Scan::Absent(Absent {
-            table,
-            tentative,
-            empty,
-            victim,
-        })
-    }
-
     /// Puts a written item into a slot that is empty, or over a victim's confirmed word.
-    pub(super) fn insert(&self, insert: &Insert<'_, '_>, written: &Written) -> bool {
+    pub(super) fn insert(&self, insert: &Insert<'_, '_>, written: &Written, rules: Rules<false>) -> bool {
         let &Insert {
             key,
             table,
@@ -224,15 +80,15 @@ impl Session {
             // PUBLISH: the key is there. Before it no reader returns the entry, and any thread may abort it.
             && self.counted(tentative, || {
                 // PAIRS: item: the loads of slots, as in `swap_same`.
-                slot.compare_exchange(tentative.0, region.dirty(written.word).0, Release, Relaxed).is_ok()
+                slot.compare_exchange(tentative.0, rules.dirty(written.word).0, Release, Relaxed).is_ok()
             });
         if !confirmed {
             let _ = slot.compare_exchange(tentative.0, Slot::EMPTY.0, Relaxed, Relaxed);
         }
         self.settle();
         if confirmed {
-            if region.is_strict() {
-                region.persist_word(place.at, region.dirty(written.word));
+            if rules.is_strict() {
+                region.persist_word(place.at, rules.dirty(written.word));
             }
             region.set_hint(place, now, false);
             self.count(Counter::curr_items, 1);
@@ -304,29 +160,4 @@ impl Session {
         }
         false
     }
-}
-
-/// A bucket has a frozen slot: returns the first one.
-#[cold]
-fn scan_frozen(line: &Line, bucket: u64, bucket_at: usize) -> Scan {
-    let frozen = line
-        .0
-        .iter()
-        .map(|word| Slot(*word))
-        .enumerate()
-        .find(|(_, word)| word.is_frozen());
-    frozen.map_or(Scan::Again, |(index, word)| {
-        Scan::Frozen(Place::new(bucket, bucket_at, index), word)
-    })
-}
-
-/// The word of full buckets to replace: a tentative one, or the one with the lowest frequency.
-#[cold]
-fn least_worth(buckets: [(u64, usize); 3], lines: [&Line; 3]) -> Option<(Place, Slot)> {
-    let worth = |word: Slot| if word.is_tentative() { 0 } else { word.frequency() + 1 };
-    buckets
-        .into_iter()
-        .zip(lines)
-        .flat_map(|((bucket, at), line)| (0..SLOTS).map(move |index| (Place::new(bucket, at, index), Slot::of(line, index))))
-        .min_by_key(|(_, word)| worth(*word))
 }

@@ -1,6 +1,6 @@
 //! Room `index`: buckets and their slots, each of which leads to one item.
 //!
-//! Holds look-up (`lookup`), changing a key (`change`, `insert`, and the fast path `quick`), the publish of each kind of change
+//! Holds look-up (`lookup`), changing a key (`change`, `find`, `insert`), the publish of each kind of change
 //! (`publish`), splits (`split`), durable mode's part of it (`persist`), the hints beside the slots (`hints`), and items that
 //! leave it unasked (`evicted`).
 //!
@@ -16,15 +16,15 @@
 
 mod change;
 mod evicted;
+mod find;
 mod hints;
 mod insert;
 mod lookup;
 mod persist;
 mod publish;
-mod quick;
 mod split;
 
-pub(crate) use change::{Changed, Decision, Old};
+pub(crate) use change::{Changed, Decide, Decision, Old};
 pub(crate) use evicted::Evicted;
 pub(crate) use hints::{HINT_FETCHED, HINT_OLD, HINT_SECONDS, HINT_UNIT_S, HINT_UNITS};
 pub(crate) use lookup::{Found, Hit, Look, Place};

@@ -28,10 +28,11 @@ impl Region {
     /// PUBLISH of a removal: the slot's item is gone. `false`: the slot had changed.
     #[cfg_attr(feature = "observe", track_caller)]
     pub(crate) fn vacate(&self, at: usize, word: Slot) -> bool {
-        let gone = if self.is_strict() { word.removed() } else { Slot::EMPTY };
+        let is_strict = self.is_strict();
+        let gone = if is_strict { word.removed() } else { Slot::EMPTY };
         // PAIRS: changes: the loads of slots: a thread that sees the removal sees what the removing thread had changed before.
         let done = self.slot(at).compare_exchange(word.0, gone.0, Release, Relaxed).is_ok();
-        if done && self.is_strict() {
+        if done && is_strict {
             self.persist_word(at, gone);
         }
         done

@@ -4,13 +4,14 @@
 //! or that has claimed the segment.
 
 use crate::atomics::{Acquire, AtomicU64, Relaxed, Release};
+use crate::index::find::Here;
 use crate::index::lookup::{Look, Place};
 use crate::layout::session::OPERATION;
 use crate::layout::slot::Slot;
 use crate::layout::stats::Counter;
 use crate::log::{Chain, Seen, Value};
 use crate::mutants::{self, Mutant};
-use crate::region::Region;
+use crate::region::{Region, Rules};
 use crate::session::Session;
 
 impl Region {
@@ -124,25 +125,27 @@ impl Session {
     }
 
     /// Replaces an item's word by a new item's, and makes that persistent. The new item itself is persistent already.
-    pub(super) fn put_over(&self, place: Place, from: Slot, to: Slot) -> bool {
-        self.swap_and_persist(place, from, self.region.dirty(to))
+    #[inline(always)]
+    pub(super) fn put_over<const PLAIN: bool>(&self, here: &Here<'_>, to: Slot, rules: Rules<PLAIN>) -> bool {
+        self.swap_and_persist(here, rules.dirty(to), rules)
     }
 
     /// Removes an item's word, whose frequency may have changed meanwhile, and makes that persistent.
-    pub(super) fn take_out(&self, place: Place, from: Slot) -> bool {
-        let to = if self.region.is_strict() {
-            from.removed()
-        } else {
-            Slot::EMPTY
-        };
-        self.swap_and_persist(place, from, to)
+    #[inline(always)]
+    pub(super) fn take_out<const PLAIN: bool>(&self, here: &Here<'_>, rules: Rules<PLAIN>) -> bool {
+        let to = if rules.is_strict() { here.word.removed() } else { Slot::EMPTY };
+        self.swap_and_persist(here, to, rules)
     }
 
-    fn swap_and_persist(&self, place: Place, from: Slot, to: Slot) -> bool {
-        self.counted(from, || {
-            let done = self.swap(self.region.slot(place.at), from, to);
-            if done && self.region.is_strict() {
-                self.region.persist_word(place.at, to);
+    #[inline(always)]
+    fn swap_and_persist<const PLAIN: bool>(&self, here: &Here<'_>, to: Slot, rules: Rules<PLAIN>) -> bool {
+        if PLAIN {
+            return self.swap(here.slot, here.word, to);
+        }
+        self.counted(here.word, || {
+            let done = self.swap(here.slot, here.word, to);
+            if done && rules.is_strict() {
+                self.region.persist_word(here.place.at, to);
             }
             done
         })

@@ -282,7 +282,11 @@ impl State {
         Stream {
             pool: self.pool(),
             class: self.class(),
-            standing: if self.0 >> 5 & 1 == 0 { Standing::Plain } else { Standing::Settled },
+            standing: if self.0 >> 5 & 1 == 0 {
+                Standing::Plain
+            } else {
+                Standing::Settled
+            },
         }
     }
 }

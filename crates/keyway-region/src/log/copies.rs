@@ -8,6 +8,7 @@ use crate::layout::stats::Counter;
 use crate::log::checksum::Cover;
 use crate::log::extents::Extent;
 use crate::log::seen::Seen;
+use crate::region::Rules;
 use crate::session::Session;
 
 /// What became of an item to be copied.
@@ -69,7 +70,7 @@ impl Session {
                 None => self.put_copy(copy, segment_at + extent.next),
             }
             self.intend_written(UPKEEP, extent.segment);
-            self.commit(&self.room_in(*extent), segment_at, size, expiry);
+            self.commit(&self.room_in(*extent), segment_at, size, expiry, Rules::of(&self.region));
         }
         if let Some(bytes) = verified {
             self.scratch.set(bytes);

@@ -12,6 +12,7 @@ use crate::layout::segment::{EXTENT_HEADER_SIZE, ExtentWord, Kind, LeaseWord, Se
 use crate::layout::session::LEASING;
 use crate::log::seen::ATTEMPTS_MAX;
 use crate::mutants::{self, Mutant};
+use crate::region::Rules;
 use crate::session::Session;
 use crate::verbs::WriteError;
 use std::cell::Cell;
@@ -246,7 +247,14 @@ impl Session {
     /// The item is written: PUBLISH of the extent's tail. The item is invisible before it. After it a walker parses the item,
     /// which is dead until a slot names it.
     #[inline(always)]
-    pub(super) fn commit(&self, room: &Room<'_>, segment_at: usize, size: usize, expiry: u32) {
+    pub(super) fn commit<const PLAIN: bool>(
+        &self,
+        room: &Room<'_>,
+        segment_at: usize,
+        size: usize,
+        expiry: u32,
+        rules: Rules<PLAIN>,
+    ) {
         let tail = room.next + size;
         // Prefetches the next item's place; otherwise its write would wait for these lines.
         self.region.memory.prefetch_to_write::<WRITE_AHEAD>(segment_at + tail);
@@ -267,7 +275,9 @@ impl Session {
             .store(TailWord::new(told, self.owner.incarnation).0, Release);
         // Persistent before the word that leads to it: the barrier is between this and the publish. Not so the header with the
         // latest expiry, which is a hint: a purge because of it looks at each item.
-        self.region.write_back(segment_at + room.next, size);
+        if rules.is_strict() {
+            self.region.write_back(segment_at + room.next, size);
+        }
         match room.kept {
             Some(leased) => leased.next.set(tail),
             None => self.close(room.segment, room.start, room.life),

@@ -10,7 +10,7 @@ use crate::layout::slot::{OFFSET_BITS, Slot};
 use crate::log::checksum::Cover;
 use crate::log::extents::Room;
 use crate::log::seen::{Chain, Seen, cas_of};
-use crate::region::Region;
+use crate::region::{Region, Rules};
 use crate::session::Session;
 use crate::verbs::{Item, WriteError};
 
@@ -58,16 +58,55 @@ pub(crate) enum Value<'v> {
     Built,
     /// a number, in decimal, padded with blanks to this many bytes (at most [`decimal::LEN_MAX`])
     Number(u64, usize),
+    /// the same, as its text: this many bytes of a word, the first in the lowest byte
+    Text(u64, usize),
     /// the segments of the item that it replaces
     Chain(Chain),
+}
+
+impl<'v> Value<'v> {
+    /// Its bytes, unless it has segments already. `text`: space for a number's.
+    #[inline(always)]
+    fn bytes<'b>(self, built: &'b [u8], text: &'b mut [u8; decimal::LEN_MAX]) -> Result<&'b [u8], Chain>
+    where
+        'v: 'b,
+    {
+        let len;
+        match self {
+            Value::Bytes(bytes) => return Ok(bytes),
+            Value::Built => return Ok(built),
+            Value::Number(number, width) => (*text, len) = decimal::text(number, width),
+            Value::Text(word, width) => {
+                if let Some(first) = text.first_chunk_mut() {
+                    *first = word.to_le_bytes();
+                }
+                len = width;
+            }
+            Value::Chain(chain) => return Err(chain),
+        }
+        Ok(text.get(..len).unwrap_or(text))
+    }
 }
 
 /// The item that a new one replaces.
 #[derive(Clone, Copy)]
 pub(crate) struct Replaced {
     pub segment: usize,
+    /// in the segment
+    pub offset: usize,
     /// the CAS unique of the new item is greater than this
     pub unique: u64,
+}
+
+/// What an item is written for.
+#[derive(Clone, Copy)]
+pub(crate) struct Purpose<'a, 'k, const PLAIN: bool> {
+    pub key: &'a Key<'k>,
+    /// the flush epoch that it is stamped with
+    pub epoch: u64,
+    pub now: u32,
+    pub replaced: Option<Replaced>,
+    pub rules: Rules<PLAIN>,
 }
 
 /// An item that is written but not published.
@@ -78,8 +117,16 @@ pub(crate) struct Written {
     pub value_len: usize,
     /// bytes in the region, a large value's included
     pub size: usize,
-    /// segments that belong to it alone
-    pub chain: Option<Chain>,
+}
+
+impl Written {
+    /// No item.
+    pub const NONE: Self = Self {
+        word: Slot::UNSET,
+        cas: 0,
+        value_len: 0,
+        size: 0,
+    };
 }
 
 impl Region {
@@ -115,36 +162,28 @@ impl Region {
 }
 
 impl Session {
-    /// Writes an item of flush epoch `epoch` to a place of its own, with the `built` value if the draft says so.
-    pub(crate) fn write(
+    /// Writes an item to a place of its own, with the `built` value if the draft says so. Returns also the segments that belong to
+    /// it alone, if it has any.
+    pub(crate) fn write<const PLAIN: bool>(
         &self,
-        key: &Key<'_>,
+        purpose: &Purpose<'_, '_, PLAIN>,
         draft: &Draft<'_>,
         built: &[u8],
-        epoch: u64,
-        replaced: Option<Replaced>,
-        now: u32,
-    ) -> Result<Written, WriteError> {
-        let (digits, len);
-        let bytes = match draft.value {
-            Value::Bytes(bytes) => bytes,
-            Value::Built => built,
-            Value::Number(number, width) => {
-                (digits, len) = decimal::text(number, width);
-                digits.get(..len).unwrap_or(&digits)
-            }
-            Value::Chain(chain) => return self.write_large(key, draft, Body::Chain(chain), epoch, replaced, now),
+    ) -> Result<(Written, Option<Chain>), WriteError> {
+        let mut text = [0; decimal::LEN_MAX];
+        let bytes = match draft.value.bytes(built, &mut text) {
+            Ok(bytes) => bytes,
+            Err(chain) => return self.write_large(purpose, draft, Body::Chain(chain)),
         };
-        let Some((size, header)) = self.planned(key, draft, bytes) else {
-            return self.write_large(key, draft, Body::Bytes(bytes), epoch, replaced, now);
+        let Some((size, header)) = self.planned(purpose.key, draft, bytes, self.region.checksum_size) else {
+            return self.write_large(purpose, draft, Body::Bytes(bytes));
         };
-        let stream = self.stream(key, draft, replaced.map(|replaced| replaced.segment), now);
-        let room = self.room(size, stream, epoch, now)?;
-        if let Some(cas) = self.unique_to_carry(draft, &room, replaced) {
+        let room = self.room(size, self.stream(purpose, draft), purpose.epoch, purpose.now)?;
+        if let Some(cas) = self.unique_to_carry(draft, &room, purpose.replaced) {
             self.leave_room(&room);
-            return self.write(key, &draft.with_cas(cas), built, epoch, replaced, now);
+            return self.write(purpose, &draft.with_cas(cas), built);
         }
-        Ok(self.write_item(key, draft, header, bytes, &room, size))
+        Ok((self.write_item(purpose, draft, header, bytes, &room, size), None))
     }
 
     /// The CAS unique that a new item must carry, because its place gives it none above that of the item that it replaces.
@@ -153,39 +192,38 @@ impl Session {
         (draft.cas.is_none() && cas_of(room.sequence, room.next) <= unique).then(|| self.region.unique_above(unique))
     }
 
-    /// The same with this value, over an item of this segment and offset. `None`: the value needs segments of its own, there is
-    /// no space for it, or its place gives it a lower CAS unique than the item's.
+    /// The same over another item, in a region without rules. `None`: the value needs segments of its own, there is no space for
+    /// it, or its place gives it a lower CAS unique than the other item's place gives.
     #[inline(always)]
-    pub(crate) fn write_over(
+    pub(crate) fn write_over<const PLAIN: bool>(
         &self,
-        key: &Key<'_>,
+        purpose: &Purpose<'_, '_, PLAIN>,
         draft: &Draft<'_>,
-        bytes: &[u8],
-        epoch: u64,
-        replaced: (usize, usize),
-        now: u32,
+        replaced: Replaced,
     ) -> Option<Written> {
-        let (size, header) = self.planned(key, draft, bytes)?;
-        let stream = self.stream(key, draft, Some(replaced.0), now);
-        let at_hand = self.extents.get(stream.index())?.room(size, epoch);
+        let mut text = [0; decimal::LEN_MAX];
+        let bytes = draft.value.bytes(&[], &mut text).ok()?;
+        let (size, header) = self.planned(purpose.key, draft, bytes, 0)?;
+        let stream = self.stream(purpose, draft);
+        let at_hand = self.extents.get(stream.index())?.room(size, purpose.epoch);
         let room = match at_hand {
             Some(room) => room,
-            None => self.more_room(size, stream, epoch, now)?,
+            None => self.more_room(size, stream, purpose.epoch, purpose.now)?,
         };
-        let (segment, offset) = replaced;
-        let sequence = self.region.header(segment).sequence.load(Relaxed);
-        if room.sequence <= sequence && (room.sequence < sequence || room.next <= offset) && draft.cas.is_none() {
+        let sequence = self.region.header(replaced.segment).sequence.load(Relaxed);
+        let is_above = room.sequence > sequence || room.sequence == sequence && room.next > replaced.offset;
+        if !is_above && draft.cas.is_none() {
             self.leave_room(&room);
             return None;
         }
-        Some(self.write_item(key, draft, header, bytes, &room, size))
+        Some(self.write_item(purpose, draft, header, bytes, &room, size))
     }
 
     /// Size and header of an item with this value. `None`: the value needs segments of its own.
     #[inline(always)]
-    fn planned(&self, key: &Key<'_>, draft: &Draft<'_>, bytes: &[u8]) -> Option<(usize, Header)> {
+    fn planned(&self, key: &Key<'_>, draft: &Draft<'_>, bytes: &[u8], checksum_size: usize) -> Option<(usize, Header)> {
         let region = &*self.region;
-        let (flags, body_len) = (draft.flags(), bytes.len() + region.checksum_size);
+        let (flags, body_len) = (draft.flags(), bytes.len() + checksum_size);
         let size = item::size(key.bytes.len(), body_len, flags, draft.expiry);
         let fits = size + EXTENT_HEADER_SIZE <= region.layout.shape.segment_size && bytes.len() <= item::INLINE_VALUE_MAX;
         if !fits {
@@ -197,45 +235,36 @@ impl Session {
     /// The same for a large item.
     #[cold]
     #[inline(never)]
-    fn write_large(
+    fn write_large<const PLAIN: bool>(
         &self,
-        key: &Key<'_>,
+        purpose: &Purpose<'_, '_, PLAIN>,
         draft: &Draft<'_>,
         body: Body<'_>,
-        epoch: u64,
-        replaced: Option<Replaced>,
-        now: u32,
-    ) -> Result<Written, WriteError> {
-        let stream = self.stream(key, draft, replaced.map(|replaced| replaced.segment), now);
+    ) -> Result<(Written, Option<Chain>), WriteError> {
+        let stream = self.stream(purpose, draft);
         let (chain, own) = match body {
-            Body::Chain(chain) => (chain, false),
-            Body::Bytes(bytes) => (self.write_chain(key, bytes, (stream, draft.expiry), now)?, true),
-        };
-        match self.write_head(key, draft, chain, (stream, epoch), replaced, now) {
-            Ok(written) => Ok(Written {
-                chain: own.then_some(chain),
-                ..written
-            }),
-            Err(e) => {
-                if own {
-                    self.free_chain(chain.first);
-                }
-                Err(e)
+            Body::Chain(chain) => (chain, None),
+            Body::Bytes(bytes) => {
+                let chain = self.write_chain(purpose.key, bytes, (stream, draft.expiry), purpose.now)?;
+                (chain, Some(chain))
             }
+        };
+        let written = self.write_head(purpose, draft, chain, stream);
+        if let (Err(_), Some(chain)) = (&written, own) {
+            self.free_chain(chain.first);
         }
+        Ok((written?, own))
     }
 
     /// Writes the item that leads to a value in segments of its own.
-    fn write_head(
+    fn write_head<const PLAIN: bool>(
         &self,
-        key: &Key<'_>,
+        purpose: &Purpose<'_, '_, PLAIN>,
         draft: &Draft<'_>,
         chain: Chain,
-        (stream, epoch): (Stream, u64),
-        replaced: Option<Replaced>,
-        now: u32,
+        stream: Stream,
     ) -> Result<Written, WriteError> {
-        let flags = draft.flags();
+        let (key, flags) = (purpose.key, draft.flags());
         // The checksum of a large item is in its body.
         let mut body = [0; LARGE_BODY_SIZE];
         let words = [chain.value_len as u64, chain.first.0, chain.last.0];
@@ -243,13 +272,13 @@ impl Session {
             to.copy_from_slice(&from.to_le_bytes());
         }
         let size = item::size(key.bytes.len(), LARGE_BODY_SIZE, flags, draft.expiry);
-        let room = self.room(size, stream, epoch, now)?;
-        if let Some(cas) = self.unique_to_carry(draft, &room, replaced) {
+        let room = self.room(size, stream, purpose.epoch, purpose.now)?;
+        if let Some(cas) = self.unique_to_carry(draft, &room, purpose.replaced) {
             self.leave_room(&room);
-            return self.write_head(key, &draft.with_cas(cas), chain, (stream, epoch), replaced, now);
+            return self.write_head(purpose, &draft.with_cas(cas), chain, stream);
         }
         let header = Header::large(key.bytes.len(), flags, draft.expiry);
-        let written = self.write_item(key, draft, header, &body, &room, size);
+        let written = self.write_item(purpose, draft, header, &body, &room, size);
         Ok(Written {
             value_len: chain.value_len,
             size: size + chain.value_len,
@@ -259,7 +288,16 @@ impl Session {
 
     /// Writes an item to its place in the extent.
     #[inline(always)]
-    fn write_item(&self, key: &Key<'_>, draft: &Draft<'_>, header: Header, body: &[u8], room: &Room<'_>, size: usize) -> Written {
+    fn write_item<const PLAIN: bool>(
+        &self,
+        purpose: &Purpose<'_, '_, PLAIN>,
+        draft: &Draft<'_>,
+        header: Header,
+        body: &[u8],
+        room: &Room<'_>,
+        size: usize,
+    ) -> Written {
+        let (key, rules) = (purpose.key, purpose.rules);
         let region = &*self.region;
         let memory = &region.memory;
         let offset = room.next;
@@ -276,7 +314,7 @@ impl Session {
         }
         memory.write(at + header.key_offset(), key.bytes);
         memory.write(at + header.value_offset(), body);
-        if region.has_checksums() {
+        if rules.has_checksums() {
             let cover = Cover {
                 segment: room.segment,
                 life: room.life,
@@ -288,7 +326,7 @@ impl Session {
             region.write_checksum(&cover, key.bytes, body);
         }
         self.intend_written(WRITTEN, room.segment);
-        self.commit(room, segment_at, size, draft.expiry);
+        self.commit(room, segment_at, size, draft.expiry, rules);
         let cas = match draft.cas {
             Some(cas) => cas,
             None => cas_of(room.sequence, offset),
@@ -298,7 +336,6 @@ impl Session {
             cas,
             value_len: body.len(),
             size,
-            chain: None,
         }
     }
 

@@ -3,10 +3,9 @@
 //! Items of a stream share segments, so that items with similar lifetimes die together.
 
 use crate::atomics::Relaxed;
-use crate::hash::Key;
 use crate::layout::segment::{ADMISSION, MAIN, SegmentHeader, Standing, State, Stream};
 use crate::layout::stats::Counter;
-use crate::log::items::Draft;
+use crate::log::items::{Draft, Purpose};
 use crate::region::Region;
 use crate::session::Session;
 
@@ -43,13 +42,13 @@ impl Region {
 impl Session {
     /// The stream of a new item: in the pool of the item that it replaces.
     #[inline(always)]
-    pub(super) fn stream(&self, key: &Key<'_>, draft: &Draft<'_>, replaced: Option<usize>, now: u32) -> Stream {
-        let class = self.class(draft.expiry, now);
-        let (pool, standing) = match replaced {
+    pub(super) fn stream<const PLAIN: bool>(&self, purpose: &Purpose<'_, '_, PLAIN>, draft: &Draft<'_>) -> Stream {
+        let class = self.class(draft.expiry, purpose.now);
+        let (pool, standing) = match purpose.replaced {
             _ if !self.region.has_pools() => (ADMISSION, Standing::Plain),
-            None => (self.pool_of_new(key.hash), Standing::Plain),
-            Some(segment) => {
-                let header = self.region.header(segment);
+            None => (self.pool_of_new(purpose.key.hash), Standing::Plain),
+            Some(replaced) => {
+                let header = self.region.header(replaced.segment);
                 let standing = if class == 0 {
                     self.region.standing(header)
                 } else {

@@ -1,11 +1,10 @@
 //! Arithmetic: what increment and decrement mean ("Increment/Decrement", "Meta Arithmetic" of protocol.txt), and how a number is
 //! read from an item's value.
-//! an item's value.
 
 use crate::decimal::{self, By};
 use crate::hash::Key;
 use crate::heap;
-use crate::index::{Changed, Decision, Old};
+use crate::index::{Changed, Decide, Decision, Old};
 use crate::layout::item::flag;
 use crate::layout::stats::Counter;
 use crate::log::{Draft, Value, Written};
@@ -20,7 +19,7 @@ impl Session {
     pub fn arithmetic(&mut self, key: &[u8], how: &Arithmetic, now: u32) -> Result<Counted, WriteError> {
         let key = self.key(key)?;
         let is_plain = how.compare_cas.is_none() && how.new_cas.is_none() && how.exptime.is_none();
-        if is_plain && let Some((value, item)) = self.count_quickly(&key, how.by(), now) {
+        if is_plain && let Some((value, item)) = self.count_at_once(&key, how.by(), now) {
             return Ok(Counted::Value { value, item });
         }
         self.arithmetic_if(&key, *how, now)
@@ -41,10 +40,30 @@ impl Session {
     #[inline(always)]
     fn count_by(&self, key: &[u8], by: By, now: u32) -> Result<Number, WriteError> {
         let key = self.key(key)?;
-        match self.count_quickly(&key, by, now) {
+        match self.count_at_once(&key, by, now) {
             Some((value, _)) => Ok(Number::Is(value)),
             None => self.count_by_any_way(key.bytes, by.delta, by.decrement, now),
         }
+    }
+
+    /// Arithmetic without a comparison, which changes nothing of the item but its value: the new value, and what is known of the
+    /// item. `None`: it takes [`Self::arithmetic_if`].
+    #[inline(always)]
+    fn count_at_once(&self, key: &Key<'_>, by: By, now: u32) -> Option<(u64, Item)> {
+        let mut sum = Sum::default();
+        let plain = PlainSum { by, sum: &mut sum };
+        let (Changed::Put, written) = self.change_at_once(key, now, plain)? else {
+            return None;
+        };
+        self.count(
+            if by.decrement {
+                Counter::decr_hits
+            } else {
+                Counter::incr_hits
+            },
+            1,
+        );
+        Some((sum.value, sum.item(&written, now)))
     }
 
     /// The general code starts again from the bytes of the key, so that the fast path keeps everything else in registers.
@@ -76,14 +95,7 @@ impl Session {
         let answer = match (what, sum.refusal) {
             (Changed::Put, _) => Counted::Value {
                 value: sum.value,
-                item: Item {
-                    cas: written.cas,
-                    value_len: written.value_len,
-                    size: written.size,
-                    flags: sum.flags,
-                    ttl_s: ttl(sum.expiry, now),
-                    ..Item::marked(sum.marks)
-                },
+                item: sum.item(written, now),
             },
             (_, Refusal::Absent) => Counted::NotFound,
             (_, Refusal::Exists) => return Counted::Exists,
@@ -108,6 +120,40 @@ impl Arithmetic {
             delta: self.delta,
             decrement: self.decrement,
         }
+    }
+}
+
+/// The decision of arithmetic on a short number, without any condition.
+struct PlainSum<'s> {
+    by: By,
+    sum: &'s mut Sum,
+}
+
+impl Decide<'static> for PlainSum<'_> {
+    #[inline(always)]
+    fn decide(&mut self, old: Option<&Old<'_>>, _: &mut Vec<u8>) -> Decision<'static> {
+        let Some(old) = old else { return Decision::Keep };
+        let Some((number, width, digits)) = old.number() else {
+            return Decision::Keep;
+        };
+        let value = self.by.of(number);
+        let (marks, flags) = old.marks_and_flags();
+        *self.sum = Sum {
+            value,
+            marks,
+            flags,
+            expiry: old.expiry(),
+            ..Sum::default()
+        };
+        // A number that fits into the old value's length is padded to it (protocol.txt, "Increment/Decrement").
+        let text = match digits.and_then(|digits| self.by.of_digits(digits)) {
+            Some(digits) => {
+                let (text, len) = digits.text(width);
+                Value::Text(text, len)
+            }
+            None => Value::Number(value, width),
+        };
+        Decision::Replace(self.sum.draft(None, text))
     }
 }
 
@@ -186,7 +232,21 @@ impl Sum {
         }
     }
 
+    /// What is known of the item with this number.
+    #[inline(always)]
+    fn item(&self, written: &Written, now: u32) -> Item {
+        Item {
+            cas: written.cas,
+            value_len: written.value_len,
+            size: written.size,
+            flags: self.flags,
+            ttl_s: ttl(self.expiry, now),
+            ..Item::marked(self.marks)
+        }
+    }
+
     /// The item with this number.
+    #[inline(always)]
     fn draft<'v>(&self, cas: Option<u64>, value: Value<'v>) -> Draft<'v> {
         Draft {
             marks: self.marks,

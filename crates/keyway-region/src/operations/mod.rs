@@ -6,7 +6,7 @@ pub(crate) mod arithmetic;
 
 use crate::hash::Key;
 use crate::heap;
-use crate::index::{Changed, Decision, Found, Hit, Old, Place};
+use crate::index::{Changed, Decide, Decision, Found, Hit, Old, Place};
 use crate::layout::item::flag;
 use crate::layout::slot::Slot;
 use crate::layout::stats::Counter;
@@ -81,6 +81,31 @@ impl Session {
     /// Takes over the wall clock of another session of the caller.
     pub fn set_wall_clock_like(&mut self, other: &Self) {
         self.unix_at_zero_s = other.unix_at_zero_s;
+    }
+}
+
+/// The decision of a plain set: this item, whatever is there.
+struct Put<'a, 'v>(&'a Draft<'v>);
+
+impl<'v> Decide<'v> for Put<'_, 'v> {
+    #[inline(always)]
+    fn decide(&mut self, _: Option<&Old<'_>>, _: &mut Vec<u8>) -> Decision<'v> {
+        Decision::Put(*self.0)
+    }
+
+    #[inline(always)]
+    fn ahead(&self) -> Option<&Draft<'v>> {
+        Some(self.0)
+    }
+}
+
+/// The decision of a plain delete.
+struct Remove;
+
+impl Decide<'static> for Remove {
+    #[inline(always)]
+    fn decide(&mut self, old: Option<&Old<'_>>, _: &mut Vec<u8>) -> Decision<'static> {
+        if old.is_some() { Decision::Remove } else { Decision::Keep }
     }
 }
 
@@ -446,8 +471,8 @@ impl Session {
             return self.store_if(&key, value, how, now);
         }
         let draft = self.draft(value, how, how.exptime, now);
-        match self.put_quickly(&key, &draft, value, now) {
-            Some(written) => self.stored(Ok((Changed::Put, written)), Stored::NotStored),
+        match self.change_at_once(&key, now, Put(&draft)) {
+            Some(changed) => self.stored(Ok(changed), Stored::NotStored),
             None => self.store_if(&key, value, how, now),
         }
     }
@@ -573,9 +598,9 @@ impl Session {
         let answer = if how.invalidate || how.remove_value || how.compare_cas.is_some() {
             self.delete_if(&key, how, now)?
         } else {
-            match self.remove_quickly(&key, now) {
-                Some(true) => Deleted::Deleted,
-                Some(false) => Deleted::NotFound,
+            match self.change_at_once(&key, now, Remove) {
+                Some((Changed::Removed, _)) => Deleted::Deleted,
+                Some(_) => Deleted::NotFound,
                 None => self.delete_if(&key, how, now)?,
             }
         };

@@ -16,10 +16,12 @@ mod late;
 mod limit;
 mod resize;
 mod restart;
+mod rules;
 
 pub(crate) use clock::{COARSE_S, EXPIRED, FINE_TICKS, START_S, expiry_at, seconds_left, ttl};
 pub use clock::{Moment, seconds_of};
 pub(crate) use limit::LOG_MIN;
+pub(crate) use rules::Rules;
 
 use crate::atomics::{Acquire, AtomicU8, AtomicU32, AtomicU64, OwnFlag, OwnNumber, Relaxed, Release};
 use crate::changes::Offered;

@@ -1,0 +1,257 @@
+//! Looking for a key on behalf of a writer: what is there, and where an item could go.
+//!
+//! [`Session::glance`] is the look that nearly always suffices: it knows what is common, and gives up on anything else.
+//! [`Session::scan`] is the thorough look: it also meets frozen, dirty and tentative words, several words with one tag, and
+//! third buckets.
+
+use crate::atomics::{Acquire, AtomicU64};
+use crate::hash::{Key, choices, tag};
+use crate::index::lookup::{Led, Look, Place};
+use crate::layout::bucket::{SLOTS, Table};
+use crate::layout::slot::Slot;
+use crate::log::Seen;
+use crate::memory::Line;
+use crate::session::Session;
+
+/// The result of a glance.
+pub(super) enum Glance<'r> {
+    /// one confirmed word with the key's tag, and nothing else of interest
+    Tagged(Tagged<'r>),
+    /// no such word in these two buckets
+    Absent(Table, [(u64, usize); 2]),
+}
+
+/// A word that very probably leads to the key's item.
+#[derive(Clone, Copy)]
+pub(super) struct Tagged<'r> {
+    pub place: Place,
+    pub slot: &'r AtomicU64,
+    pub word: Slot,
+    pub led: Led,
+}
+
+/// The result of a scan.
+pub(super) enum Scan<'r> {
+    /// a confirmed word with the key
+    Here(Here<'r>),
+    Frozen(Place, Slot),
+    Absent(Absent),
+    Again,
+    Corrupt,
+}
+
+/// The key's item, and the word that led there.
+#[derive(Clone, Copy)]
+pub(super) struct Here<'r> {
+    pub place: Place,
+    pub slot: &'r AtomicU64,
+    pub word: Slot,
+    pub seen: Seen,
+}
+
+/// The key has no confirmed word: where to put one, and which word must go first.
+pub(crate) struct Absent {
+    /// the table word, the same during the whole look
+    pub table: Table,
+    pub tentative: Option<(Place, Slot)>,
+    pub empty: Option<Place>,
+    pub victim: Option<(Place, Slot)>,
+}
+
+impl Session {
+    /// Searches both buckets, even if the key is in the first: each is equally likely, and a processor predicts such a branch badly.
+    /// `None`: it takes a [`Self::scan`].
+    #[inline(always)]
+    pub(super) fn glance(&self, key: &Key<'_>) -> Option<Glance<'_>> {
+        let region = &*self.region;
+        let table = region.table();
+        let [a, b] = choices(key.hash);
+        let [a, b] = [table.bucket(a), table.bucket(b)];
+        let pair @ [(_, first), (_, second)] = [(a, region.bucket(a)?), (b, region.bucket(b)?)];
+        let [first, second] = [region.memory.line(first), region.memory.line(second)];
+        if Slot::any_frozen(&first) || Slot::any_frozen(&second) {
+            return None;
+        }
+        let wanted = tag(key.hash);
+        let same = Slot::with_tag(&first, wanted) | Slot::with_tag(&second, wanted) << SLOTS;
+        if same == 0 {
+            return (!region.has_thirds() && region.table() == table).then_some(Glance::Absent(table, pair));
+        }
+        if !same.is_power_of_two() {
+            return None;
+        }
+        let index = same.trailing_zeros() as usize;
+        let [first, second] = pair;
+        let (bucket, at) = if index < SLOTS { first } else { second };
+        let place = Place::new(bucket, at, index % SLOTS);
+        let slot = region.slot(place.at);
+        // PAIRS: item: the publish in `Session::swap_same` and in `insert`.
+        let word = Slot(slot.load(Acquire));
+        if !word.is_confirmed_with(wanted) {
+            return None;
+        }
+        let led = region.follow(word)?;
+        Some(Glance::Tagged(Tagged { place, slot, word, led }))
+    }
+
+    /// The item to which a glance led, if it is the key's and has no segments of its own.
+    #[inline(always)]
+    pub(super) fn meet<'r>(&self, key: &Key<'_>, tagged: Tagged<'r>) -> Option<Here<'r>> {
+        let Tagged { place, slot, word, led } = tagged;
+        let Look::Got(seen) = self.region.look_at(led, slot, word) else {
+            return None;
+        };
+        (self.region.has_key(&seen, key.bytes) && !seen.header.is_large()).then_some(Here { place, slot, word, seen })
+    }
+
+    /// First look: all slots of both buckets, and only then a result.
+    pub(super) fn scan(&self, key: &Key<'_>) -> Scan<'_> {
+        let region = &*self.region;
+        let table = region.table();
+        let Some(buckets) = region.buckets(key.hash, table) else {
+            return Scan::Corrupt;
+        };
+        let wanted = tag(key.hash);
+        let mut tentative = None;
+        let [first, second] = buckets.pair();
+        region.memory.prefetch::<1>(second.1);
+        let a = region.memory.line(first.1);
+        if let Some(scan) = self.scan_line(&a, first, key, wanted, &mut tentative) {
+            return scan;
+        }
+        let b = region.memory.line(second.1);
+        if let Some(scan) = self.scan_line(&b, second, key, wanted, &mut tentative) {
+            return scan;
+        }
+        for third in buckets.iter().skip(2) {
+            let line = region.memory.line(third.1);
+            if let Some(scan) = self.scan_line(&line, third, key, wanted, &mut tentative) {
+                return scan;
+            }
+        }
+        let lines = [a, b];
+        let empty = Place::emptiest([first, second], &lines);
+        if region.table() != table {
+            return Scan::Again;
+        }
+        if empty.is_none() {
+            return self.scan_third(key, table, tentative, buckets.pair(), lines);
+        }
+        Scan::Absent(Absent {
+            table,
+            tentative,
+            empty,
+            victim: None,
+        })
+    }
+
+    /// The result for a key, if a bucket's line gives one.
+    fn scan_line(
+        &self,
+        line: &Line,
+        (bucket, bucket_at): (u64, usize),
+        key: &Key<'_>,
+        wanted: u64,
+        tentative: &mut Option<(Place, Slot)>,
+    ) -> Option<Scan<'_>> {
+        let region = &*self.region;
+        if Slot::any_frozen(line) {
+            return Some(scan_frozen(line, bucket, bucket_at));
+        }
+        let mut same = Slot::with_tag(line, wanted);
+        while same != 0 {
+            let index = same.trailing_zeros() as usize;
+            same &= same - 1;
+            let place = Place::new(bucket, bucket_at, index);
+            let word = Slot::of(line, index);
+            if word.is_empty() {
+                continue;
+            }
+            if word.is_dirty() {
+                // What is decided on this word, or on its absence, requires that it is persistent.
+                region.persist_word(place.at, word);
+                return Some(Scan::Again);
+            }
+            match region.look(region.slot(place.at), word) {
+                Look::Moved => return Some(Scan::Again),
+                Look::Corrupt => {
+                    self.drop_corrupt(place, word);
+                    return Some(Scan::Again);
+                }
+                Look::Got(seen) => {
+                    let ours = region.has_key(&seen, key.bytes);
+                    if ours && !word.is_tentative() {
+                        // The second look, after the intent, shows whether it was the item.
+                        let slot = region.slot(place.at);
+                        return Some(Scan::Here(Here { place, slot, word, seen }));
+                    }
+                    if !region.still(&seen) {
+                        return Some(Scan::Again);
+                    }
+                    if ours {
+                        *tentative = Some((place, word));
+                    }
+                }
+            }
+        }
+        None
+    }
+
+    /// Both buckets are full: the first empty slot of the third one, or the least valuable word of all three.
+    #[cold]
+    #[inline(never)]
+    fn scan_third(
+        &self,
+        key: &Key<'_>,
+        table: Table,
+        tentative: Option<(Place, Slot)>,
+        pair: [(u64, usize); 2],
+        [a, b]: [Line; 2],
+    ) -> Scan<'_> {
+        let Some(third) = self.region.third_bucket(key.hash, table) else {
+            return Scan::Corrupt;
+        };
+        let (bucket, at) = third;
+        let line = self.region.memory.line(at);
+        if Slot::any_frozen(&line) {
+            return scan_frozen(&line, bucket, at);
+        }
+        let free = Slot::empties(&line);
+        let empty = (free != 0).then(|| Place::new(bucket, at, free.trailing_zeros() as usize));
+        let victim = match empty {
+            Some(_) => None,
+            None => least_worth([pair[0], pair[1], third], [&a, &b, &line]),
+        };
+        Scan::Absent(Absent {
+            table,
+            tentative,
+            empty,
+            victim,
+        })
+    }
+}
+
+/// A bucket has a frozen slot: returns the first one.
+#[cold]
+fn scan_frozen<'r>(line: &Line, bucket: u64, bucket_at: usize) -> Scan<'r> {
+    let frozen = line
+        .0
+        .iter()
+        .map(|word| Slot(*word))
+        .enumerate()
+        .find(|(_, word)| word.is_frozen());
+    frozen.map_or(Scan::Again, |(index, word)| {
+        Scan::Frozen(Place::new(bucket, bucket_at, index), word)
+    })
+}
+
+/// The word of full buckets to replace: a tentative one, or the one with the lowest frequency.
+#[cold]
+fn least_worth(buckets: [(u64, usize); 3], lines: [&Line; 3]) -> Option<(Place, Slot)> {
+    let worth = |word: Slot| if word.is_tentative() { 0 } else { word.frequency() + 1 };
+    buckets
+        .into_iter()
+        .zip(lines)
+        .flat_map(|((bucket, at), line)| (0..SLOTS).map(move |index| (Place::new(bucket, at, index), Slot::of(line, index))))
+        .min_by_key(|(_, word)| worth(*word))
+}

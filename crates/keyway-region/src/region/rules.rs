@@ -1,0 +1,50 @@
+//! What a region asks of a change, beyond the change itself: read once for an operation.
+
+use crate::layout::slot::{DIRTY_BIT, Slot};
+use crate::region::Region;
+
+/// The rules of a region for one operation. `PLAIN`: cache mode, no checksums, and the session's changes are not counted. Then
+/// all of this is known when the program is compiled, and no code for the rest remains.
+#[derive(Clone, Copy)]
+pub(crate) struct Rules<const PLAIN: bool> {
+    is_strict: bool,
+    has_checksums: bool,
+}
+
+impl Rules<true> {
+    /// Of a region without any ([`Region::is_plain`]).
+    pub const PLAIN: Self = Self {
+        is_strict: false,
+        has_checksums: false,
+    };
+}
+
+impl Rules<false> {
+    /// Of this region.
+    pub fn of(region: &Region) -> Self {
+        Self {
+            is_strict: region.is_strict(),
+            has_checksums: region.checksum_size != 0,
+        }
+    }
+}
+
+impl<const PLAIN: bool> Rules<PLAIN> {
+    /// Whether every acknowledged change survives a power failure.
+    #[inline(always)]
+    pub const fn is_strict(self) -> bool {
+        !PLAIN && self.is_strict
+    }
+
+    /// Whether items carry checksums.
+    #[inline(always)]
+    pub const fn has_checksums(self) -> bool {
+        !PLAIN && self.has_checksums
+    }
+
+    /// The word with the bit that a change adds until it is persistent: none in cache mode.
+    #[inline(always)]
+    pub const fn dirty(self, word: Slot) -> Slot {
+        Slot(word.0 | if self.is_strict() { DIRTY_BIT } else { 0 })
+    }
+}
