@@ -122,6 +122,14 @@ pub struct Store {
     pub opaque_key: bool,
 }
 
+impl Store {
+    /// Whether it stores whatever is there, and gives the item nothing but its value, client flags and exptime.
+    #[inline(always)]
+    pub(crate) fn is_plain(&self) -> bool {
+        self.mode == StoreMode::Set && self.compare_cas.is_none() && self.new_cas.is_none() && !self.opaque_key
+    }
+}
+
 /// The result of a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stored {

@@ -85,11 +85,7 @@ impl Session {
     /// As [`Self::swap`], for a word that has not changed at all. The error: the slot's current word.
     #[inline(always)]
     fn swap_same(&self, slot: &AtomicU64, from: Slot, to: Slot) -> Result<(), Slot> {
-        let to = if to.is_empty() {
-            to
-        } else {
-            to.with_frequency(from.frequency())
-        };
+        let to = if to.is_empty() { to } else { to.with_frequency_of(from) };
         // PAIRS: item: the loads of slots: a reader that sees the word sees the item.
         let publish = if mutants::is(Mutant::PublishUnordered) {
             Relaxed

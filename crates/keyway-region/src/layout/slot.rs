@@ -247,6 +247,12 @@ impl Slot {
         Self(self.0 & !FREQUENCY | frequency << FREQUENCY_SHIFT)
     }
 
+    /// The same word with the frequency of another one (unfrozen words).
+    #[inline(always)]
+    pub const fn with_frequency_of(self, other: Self) -> Self {
+        Self(self.0 & !FREQUENCY | other.0 & FREQUENCY)
+    }
+
     /// Whether both words are the same. If neither is frozen, the frequency and the dirty bit may differ.
     #[inline(always)]
     pub fn same_but_frequency(self, other: Self) -> bool {

@@ -28,7 +28,7 @@ const EXTENTS_OF_A_SEGMENT: usize = 4;
 const SEGMENTS_OF_A_SESSION: usize = 64;
 
 /// Bytes for which a writer does reclaiming work at a time while the region is full: half a dozen small items.
-pub(super) const PORTION: usize = 512;
+pub(crate) const PORTION: usize = 512;
 /// Cache lines of the log that are prefetched before the next item needs them.
 const WRITE_AHEAD: usize = 4;
 
@@ -190,13 +190,9 @@ impl Session {
     #[inline(never)]
     fn room_paid(&self, size: usize, stream: Stream, epoch: u64, now: u32) -> Result<Extent, WriteError> {
         let portion = size.max(PORTION);
-        let pressed = self.pay(portion, now);
+        let bytes = self.pay(portion, now);
         let paid = |mut extent: Extent| {
-            extent.end = if pressed {
-                extent.leased.min(extent.next + portion)
-            } else {
-                extent.leased
-            };
+            extent.end = extent.leased.min(extent.next.saturating_add(bytes));
             extent
         };
         let at_hand = self.extent(stream).filter(|e| e.life.epoch == epoch);

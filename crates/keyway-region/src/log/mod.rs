@@ -25,7 +25,7 @@ mod streams;
 
 pub(crate) use checksum::{Outcome, Verified, chain_of};
 pub(crate) use copies::{CopyOf, Relocated};
-pub(crate) use extents::Leased;
+pub(crate) use extents::{Leased, PORTION};
 pub(crate) use ghost::{BITS as GHOST_BITS, LINE_SIZE as GHOST_LINE_SIZE, SPREAD as GHOST_SPREAD};
 pub(crate) use items::{Draft, Purpose, Replaced, Value, Written};
 pub(crate) use seen::{ATTEMPTS_MAX, Chain, Seen};

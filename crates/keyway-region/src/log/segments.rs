@@ -24,7 +24,7 @@ pub(crate) struct Supply {
     /// as [`Session::take_segment`]
     pub take_segment: fn(&Session, u32, bool) -> Result<usize, WriteError>,
     /// as [`Session::pay`]
-    pub pay: fn(&Session, usize, u32) -> bool,
+    pub pay: fn(&Session, usize, u32) -> usize,
 }
 
 impl Region {
@@ -114,7 +114,7 @@ impl Session {
 
     /// Does the work that is due for taking this many bytes. `true`: more bytes cost more work, because the region is full, or
     /// because of something that is dead.
-    pub(crate) fn pay(&self, bytes: usize, now: u32) -> bool {
+    pub(crate) fn pay(&self, bytes: usize, now: u32) -> usize {
         (self.supply.pay)(self, bytes, now)
     }
 

@@ -131,7 +131,7 @@ impl Session {
     }
 
     /// An item left the index.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn count_removed(&self, seen: &Seen) {
         self.count(Counter::curr_items, 1u64.wrapping_neg());
         self.count(Counter::bytes, (self.region.size(seen) as u64).wrapping_neg());

@@ -467,10 +467,17 @@ impl Session {
             self.count(Counter::store_too_large, 1);
             return Err(error);
         }
-        if how.mode != StoreMode::Set || how.compare_cas.is_some() {
+        if !how.is_plain() {
             return self.store_if(&key, value, how, now);
         }
-        let draft = self.draft(value, how, how.exptime, now);
+        // The options of which nothing is left to ask.
+        let draft = Draft {
+            marks: 0,
+            client_flags: how.flags,
+            cas: None,
+            expiry: self.expiry(how.exptime, now),
+            value: Value::Bytes(value),
+        };
         match self.change_at_once(&key, now, Put(&draft)) {
             Some(changed) => self.stored(Ok(changed), Stored::NotStored),
             None => self.store_if(&key, value, how, now),

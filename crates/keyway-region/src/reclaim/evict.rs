@@ -17,7 +17,7 @@ use crate::layout::index;
 use crate::layout::segment::{ADMISSION, Kind, MAIN, POOLS, Spare, State};
 use crate::layout::stats::Counter;
 use crate::layout::superblock::{SPARSE_LEVELS, SPARSE_WAYS};
-use crate::log::Supply;
+use crate::log::{PORTION, Supply};
 use crate::mutants::{self, Mutant};
 use crate::reclaim::purge::Step;
 use crate::region::{Region, seconds_left};
@@ -27,6 +27,9 @@ use std::cell::Cell;
 /// Bytes that are purged for each byte taken, at most. A purge may free only one segment in this many, because relocations fill
 /// the others: see [`crate::reclaim::purge::SPARED_MAX`].
 const WORK_MAX: usize = 8;
+/// Small portions that a writer pays for at once while more segments are free than the reserve: twice their bytes are purged
+/// then, which is still at most [`WORK_MAX`] for each byte of a portion.
+const PORTIONS_AT_ONCE: usize = WORK_MAX / 2;
 /// Headers that one step of a survey reads, and the work that this counts as.
 const SURVEY_STEP: usize = 512;
 const SURVEY_COST: usize = 512;
@@ -240,7 +243,7 @@ impl Session {
     }
 
     /// As [`Session::pay`].
-    fn pay_share(&self, bytes: usize, now: u32) -> bool {
+    fn pay_share(&self, bytes: usize, now: u32) -> usize {
         let (free, reserve) = (self.free_segments(), self.reserve());
         if free > reserve {
             if self.reclaim.victim.get().is_none() && self.is_sweep_due(bytes) {
@@ -254,19 +257,20 @@ impl Session {
                 }
             }
             let Some(victim) = self.reclaim.victim.get() else {
-                return false;
+                return usize::MAX;
             };
+            let bytes = if bytes <= PORTION { PORTIONS_AT_ONCE * bytes } else { bytes };
             self.advance(victim, 2 * bytes, now);
-            return true;
+            return bytes;
         }
         let rest = self.reclaim.rest.get();
         if rest > 0 {
             self.reclaim.rest.set(rest - 1);
-            return true;
+            return bytes;
         }
         // The fewer segments are left, the faster. This settles where as many are freed as are taken.
         self.work(bytes.saturating_mul((3 + 2 * (reserve - free)).min(WORK_MAX)), now);
-        true
+        bytes
     }
 
     /// Whether enough has been taken since the last sweep for the next one.

@@ -65,27 +65,28 @@ impl Region {
     /// Returns the offset that it reached, and how many items it passed. A function of its own, because most of what is purged is dead.
     #[inline(never)]
     fn skip_dead(&self, segment_at: usize, from: usize, tail: usize, until: usize) -> (usize, u64) {
+        // PAIRS: dead-mark: the store in `Session::bury`.
+        let word_at = |offset: usize| self.memory.get::<AtomicU32>(segment_at + offset).load(Acquire);
         let (mut offset, mut items) = (from, 0);
-        let (mut like, mut size) = (None, 0);
         while offset < until && offset + item::SIZE_MIN <= tail {
-            // PAIRS: dead-mark: the store in `Session::bury`.
-            let word = self.memory.get::<AtomicU32>(segment_at + offset).load(Acquire);
-            // Most headers are as the one before: then the processor need not wait for this word to know where the next one is.
-            if like != Some(word) {
-                // A lifetime does not change where the item ends.
-                let header = Header::of(word, || 0);
-                if !header.has(flag::DEAD) || header.validate(tail - offset).is_none() {
-                    break;
-                }
-                (like, size) = (Some(word), header.size());
-            }
-            if size > tail - offset {
+            let word = word_at(offset);
+            // A lifetime does not change where the item ends.
+            let header = Header::of(word, || 0);
+            if !header.has(flag::DEAD) || header.validate(tail - offset).is_none() {
                 break;
             }
-            // Where a later header is if these items are of one size. The next step profits too.
-            self.memory.prefetch::<1>(segment_at + offset + HEADERS_AHEAD * size);
-            offset += size;
-            items += 1;
+            // Most headers are as the one before: then the processor need not wait for this word to know where the next one is.
+            let size = header.size();
+            let end = until.min(tail + 1 - size);
+            loop {
+                // Where a later header is if these items are of one size. The next step profits too.
+                self.memory.prefetch::<1>(segment_at + offset + HEADERS_AHEAD * size);
+                offset += size;
+                items += 1;
+                if offset >= end || word_at(offset) != word {
+                    break;
+                }
+            }
         }
         (offset, items)
     }
