@@ -378,7 +378,7 @@ impl Session {
             None => return AGAIN,
         }
         // The key was read before the intent. All forty bits of the generation are the same after it, so the segment was not
-        // recycled, and it will not be while the intent stands: from now on the item does not change.
+        // recycled, and an item does not change in it.
         if !region.still(&seen) {
             return AGAIN;
         }
@@ -401,6 +401,9 @@ impl Session {
                 Outcome::NoMemory => decision = Decision::Unreadable(Unread::NoMemory),
                 Outcome::Unasked | Outcome::Intact => {}
             }
+        }
+        if !PLAIN && !region.still(&seen) {
+            return AGAIN;
         }
         let (draft, stamp) = match decision {
             Decision::Keep => return KEPT,
@@ -628,7 +631,14 @@ impl Session {
     /// place gives it one above what the other's place gives, but the other item may carry a greater one.
     #[inline(always)]
     fn exceeds(&self, written: &Written, draft: &Draft<'_>, seen: &Seen) -> bool {
-        !seen.header.has(flag::CAS) || draft.cas.is_some() || written.cas > self.region.unique_to_exceed(seen)
+        !seen.header.has(flag::CAS) || draft.cas.is_some() || self.exceeds_carried(written.cas, *seen)
+    }
+
+    /// By value: a caller that does not get here keeps the item in registers.
+    #[cold]
+    #[inline(never)]
+    fn exceeds_carried(&self, cas: u64, seen: Seen) -> bool {
+        cas > self.region.unique_to_exceed(&seen)
     }
 
     /// A written item that was never published: its place is dead, and the segments of its value are freed.
