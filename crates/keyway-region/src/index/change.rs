@@ -407,7 +407,7 @@ impl Session {
         }
         let (draft, stamp) = match decision {
             Decision::Keep => return KEPT,
-            // Whoever gives up here meets it again in `change`.
+            // The verb meets it again in `change`.
             Decision::Unreadable(_) if PLAIN => return AGAIN,
             Decision::Unreadable(unread) => return self.meet_unreadable(unread, &here, now),
             Decision::Remove if !present => return KEPT,

@@ -1,8 +1,8 @@
 //! Room `index`: buckets and their slots, each of which leads to one item.
 //!
-//! Holds look-up (`lookup`), changing a key (`change`, `find`, `insert`), the publish of each kind of change
-//! (`publish`), splits (`split`), durable mode's part of it (`persist`), the hints beside the slots (`hints`), and items that
-//! leave it unasked (`evicted`).
+//! Holds look-up (`lookup`; for a writer `find`), the one attempt at a change (`change`), inserts (`insert`), the publish of each
+//! kind of change (`publish`), splits (`split`), durable mode's part of it (`persist`), the hints beside the slots (`hints`), and
+//! items that leave it unasked (`evicted`).
 //!
 //! - Every change of a key is one compare-and-swap of one slot. Before it the change is invisible. After it nothing has to be
 //!   repaired before the next operation.

@@ -112,8 +112,8 @@ impl Session {
         (self.supply.take_segment)(self, now, make_room)
     }
 
-    /// Does the work that is due for taking this many bytes. `true`: more bytes cost more work, because the region is full, or
-    /// because of something that is dead.
+    /// Does the work that is due for taking this many bytes. Returns for how many it is done: more if the region is not full, and
+    /// without a bound if nothing is dead either.
     pub(crate) fn pay(&self, bytes: usize, now: u32) -> usize {
         (self.supply.pay)(self, bytes, now)
     }

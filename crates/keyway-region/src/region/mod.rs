@@ -1,8 +1,8 @@
 //! Room `region`: the mapped bytes as a whole, and the words that all processes share.
 //!
 //! Holds create and open (this file), the clock (`clock`), more memory for a region in use (`resize`), the memory limit's words (`limit`),
-//! clean and unclean ends (`restart`), and which pages this process has touched (`faulted`). Nothing here maps anything:
-//! [`Region::create`] and [`Region::open`] get bytes.
+//! clean and unclean ends (`restart`), what a change has to heed (`rules`), and which pages this process has touched (`faulted`).
+//! Nothing here maps anything: [`Region::create`] and [`Region::open`] get bytes.
 //!
 //! - What this room returns can be used as an offset: segment numbers, directory entries and the table word are checked here, once.
 //! - The number of segments is published after all that it makes reachable.

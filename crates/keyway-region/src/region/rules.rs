@@ -1,4 +1,4 @@
-//! What a region asks of a change, beyond the change itself: read once for an operation.
+//! What a change has to heed in this region, beyond the change itself: read once for an operation.
 
 use crate::layout::slot::{DIRTY_BIT, Slot};
 use crate::region::Region;
