@@ -14,6 +14,15 @@ use crate::mutants::{self, Mutant};
 use crate::region::{Region, Rules};
 use crate::session::Session;
 
+/// What an item's word becomes.
+#[derive(Clone, Copy)]
+enum Next {
+    /// a new item's word, which keeps the frequency, because that counts how often the key is wanted
+    Item(Slot),
+    /// a word that names no item any more
+    Gone(Slot),
+}
+
 impl Region {
     /// Makes a slot lead to the copy of its item. `false`: the slot has changed.
     pub(crate) fn move_item(&self, place: Place, word: Slot, copy: Slot) -> bool {
@@ -69,10 +78,9 @@ impl Session {
         }
     }
 
-    /// Compare-and-swap of a slot from an item's word to its successor. The frequency may have changed meanwhile; the successor
-    /// keeps it, because it counts how often the key is wanted.
+    /// Compare-and-swap of a slot from an item's word to its successor. The frequency may have changed meanwhile.
     #[inline(always)]
-    pub(crate) fn swap(&self, slot: &AtomicU64, mut from: Slot, to: Slot) -> bool {
+    fn swap(&self, slot: &AtomicU64, mut from: Slot, to: Next) -> bool {
         if mutants::is(Mutant::OverwriteInTwoSteps) && slot.compare_exchange(from.0, Slot::EMPTY.0, Relaxed, Relaxed).is_ok() {
             from = Slot::EMPTY;
         }
@@ -84,8 +92,11 @@ impl Session {
 
     /// As [`Self::swap`], for a word that has not changed at all. The error: the slot's current word.
     #[inline(always)]
-    fn swap_same(&self, slot: &AtomicU64, from: Slot, to: Slot) -> Result<(), Slot> {
-        let to = if to.is_empty() { to } else { to.with_frequency_of(from) };
+    fn swap_same(&self, slot: &AtomicU64, from: Slot, to: Next) -> Result<(), Slot> {
+        let to = match to {
+            Next::Item(word) => word.with_frequency_of(from),
+            Next::Gone(word) => word,
+        };
         // PAIRS: item: the loads of slots: a reader that sees the word sees the item.
         let publish = if mutants::is(Mutant::PublishUnordered) {
             Relaxed
@@ -99,7 +110,7 @@ impl Session {
 
     #[cold]
     #[inline(never)]
-    fn swap_again(&self, slot: &AtomicU64, mut from: Slot, mut now: Slot, to: Slot) -> bool {
+    fn swap_again(&self, slot: &AtomicU64, mut from: Slot, mut now: Slot, to: Next) -> bool {
         while !now.is_frozen() && now.same_but_frequency(from) {
             from = now;
             match self.swap_same(slot, from, to) {
@@ -123,25 +134,26 @@ impl Session {
     /// Replaces an item's word by a new item's, and makes that persistent. The new item itself is persistent already.
     #[inline(always)]
     pub(super) fn put_over<const PLAIN: bool>(&self, here: &Here<'_>, to: Slot, rules: Rules<PLAIN>) -> bool {
-        self.swap_and_persist(here, rules.dirty(to), rules)
+        self.swap_and_persist(here, Next::Item(rules.dirty(to)), rules)
     }
 
     /// Removes an item's word, whose frequency may have changed meanwhile, and makes that persistent.
     #[inline(always)]
     pub(super) fn take_out<const PLAIN: bool>(&self, here: &Here<'_>, rules: Rules<PLAIN>) -> bool {
         let to = if rules.is_strict() { here.word.removed() } else { Slot::EMPTY };
-        self.swap_and_persist(here, to, rules)
+        self.swap_and_persist(here, Next::Gone(to), rules)
     }
 
     #[inline(always)]
-    fn swap_and_persist<const PLAIN: bool>(&self, here: &Here<'_>, to: Slot, rules: Rules<PLAIN>) -> bool {
+    fn swap_and_persist<const PLAIN: bool>(&self, here: &Here<'_>, to: Next, rules: Rules<PLAIN>) -> bool {
         if PLAIN {
             return self.swap(here.slot, here.word, to);
         }
         self.counted(here.word, || {
             let done = self.swap(here.slot, here.word, to);
             if done && rules.is_strict() {
-                self.region.persist_word(here.place.at, to);
+                let (Next::Item(word) | Next::Gone(word)) = to;
+                self.region.persist_word(here.place.at, word);
             }
             done
         })
