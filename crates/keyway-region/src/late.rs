@@ -379,7 +379,7 @@ impl Thread {
         let item = self
             .session
             .borrow_mut()
-            .get_with(key.as_bytes(), &how, now, &mut out, |_, _| {})
+            .get(key.as_bytes(), &how, now, &mut out)
             .expect("a key that can be got");
         item.map(|item| (item, out))
     }

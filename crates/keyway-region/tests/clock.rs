@@ -55,7 +55,7 @@ impl World {
         let mut out = Vec::new();
         let found = self
             .session
-            .get_with(key.as_bytes(), &Get::default(), now, &mut out, |_, _| {});
+            .get(key.as_bytes(), &Get::default(), now, &mut out);
         found.expect("a good key").map(|item| item.ttl_s)
     }
 

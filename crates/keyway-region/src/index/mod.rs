@@ -1,6 +1,6 @@
 //! Room `index`: buckets and their slots, each of which leads to one item.
 //!
-//! Holds look-up (`lookup`), changing a key (`change`, `insert`, and the fast path `quick`), the publish of each kind of change
+//! Holds look-up (`lookup`, and its fast path `quick_get`), changing a key (`change`, `insert`, and the fast path `quick`), the publish of each kind of change
 //! (`publish`), splits (`split`), durable mode's part of it (`persist`), the hints beside the slots (`hints`), and items that
 //! leave it unasked (`evicted`).
 //!
@@ -22,9 +22,11 @@ mod lookup;
 mod persist;
 mod publish;
 mod quick;
+mod quick_get;
 mod split;
 
 pub(crate) use change::{Changed, Decision, Old};
 pub(crate) use evicted::Evicted;
 pub(crate) use hints::{HINT_FETCHED, HINT_OLD, HINT_SECONDS, HINT_UNIT_S, HINT_UNITS};
 pub(crate) use lookup::{Found, Hit, Look, Place};
+pub(crate) use quick_get::Quick;

@@ -142,7 +142,7 @@ impl Header {
     }
 
     /// From the first word; `lifetime` is called if the item has one.
-    #[inline]
+    #[inline(always)]
     pub fn of(word: u32, lifetime: impl FnOnce() -> u32) -> Self {
         let word = u64::from(word);
         Self(if word & flag::LIFETIME == 0 {

@@ -58,7 +58,7 @@ fn try_answer(session: &mut Session, now: u32, call: &Call) -> Result<Answer, Wr
                 exptime: (call.verb == Verb::Gat).then_some(i64::from(call.exptime)),
                 ..Get::default()
             };
-            return Ok(match session.get_with(key, &how, now, &mut out, |_, _| {})? {
+            return Ok(match session.get(key, &how, now, &mut out)? {
                 Some(item) => value::read(call.key, &out).map_or(Answer::Torn, |value| Answer::Hit { value, cas: item.cas }),
                 None => Answer::Miss,
             });
