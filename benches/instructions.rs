@@ -22,21 +22,6 @@ instructions: instructions per operation, counted by callgrind (apt-get install 
 
 const ITEMS: u64 = 1_000;
 const VALUE_LEN: usize = 128;
-/// A get of no more than the value.
-const VALUE: Get = Get {
-    value: true,
-    details: false,
-    unless_cas: None,
-    at_most: None,
-    win_stale: false,
-    no_bump: false,
-    exptime: None,
-    vivify: None,
-    recache_s: None,
-    recache_after_touch: false,
-    new_cas: None,
-    opaque_key: false,
-};
 const FEW: u64 = 100_000;
 const MANY: u64 = 300_000;
 
@@ -178,11 +163,11 @@ impl Target for Buffer {
 fn once(session: &mut Session, operation: &str, key: &Key, value: &[u8], out: &mut Vec<u8>, buffer: &mut Buffer) {
     let how = Delete::default();
     match operation {
-        "get" => assert!(session.get(black_box(key), out).is_some()),
+        "get" => assert!(session.get(key, out).is_some()),
         "get_into" => {
-            assert!(session.get_into(black_box(key), &VALUE, buffer).expect("a key of 16 B"));
+            assert!(session.get_into(key, Get::VALUE, buffer).expect("a key of 16 B"));
         }
-        "miss" => assert!(session.get(black_box(key), out).is_none()),
+        "miss" => assert!(session.get(key, out).is_none()),
         "set" => drop(session.set(key, value, 0).expect("a set is not refused")),
         "incr" => {
             let by_one = Arithmetic {

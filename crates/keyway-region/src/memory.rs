@@ -983,6 +983,13 @@ pub(crate) mod tests {
         (words, unsafe { Memory::new(base, len) })
     }
 
+    /// The same mapping once more, as another process has it; it lives as long as the first one's memory.
+    #[cfg(feature = "observe")]
+    pub fn again(memory: &Memory) -> Memory {
+        // SAFETY: the promise that was made for the first one.
+        unsafe { Memory::new(memory.base, memory.len) }
+    }
+
     #[test]
     fn what_is_written_is_read_back_at_every_length_and_alignment() {
         let mut page = Page::new();

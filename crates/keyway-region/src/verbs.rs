@@ -86,6 +86,22 @@ pub struct Get {
 }
 
 impl Get {
+    /// The value, and what is known of the item without other cache lines.
+    pub const VALUE: &'static Self = &Self {
+        value: true,
+        details: false,
+        unless_cas: None,
+        at_most: None,
+        win_stale: false,
+        no_bump: false,
+        exptime: None,
+        vivify: None,
+        recache_s: None,
+        recache_after_touch: false,
+        new_cas: None,
+        opaque_key: false,
+    };
+
     /// Whether it asks for no more than the value, the client flags and the time left.
     #[inline(always)]
     pub(crate) fn is_plain(&self) -> bool {

@@ -69,11 +69,7 @@ impl Session {
     /// A bad key; a session that is detached; [`WriteError::NoMemory`] if this process has no memory for a copy of the value.
     #[inline]
     pub fn try_get(&mut self, key: &[u8], out: &mut Vec<u8>) -> Result<Option<Item>, WriteError> {
-        let how = Get {
-            value: true,
-            ..Get::default()
-        };
-        either!(self, way => way.get(key, &how, out))
+        either!(self, way => way.get(key, Get::VALUE, out))
     }
 
     /// Gets by all the rules of `how`. On a hit `head` is called first, to append anything that belongs before the value. (It

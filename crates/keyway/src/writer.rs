@@ -52,7 +52,7 @@ impl Writer {
     /// known.
     #[inline]
     fn ready(&mut self) -> Result<(), WriteError> {
-        if self.thread == presence::thread_number() && self.member.is_here() {
+        if self.thread == presence::thread_number_if_known() && self.member.is_here() {
             Ok(())
         } else {
             self.arrive()

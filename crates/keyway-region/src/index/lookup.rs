@@ -416,21 +416,27 @@ impl Region {
 
     /// As [`Self::facts`], for an item whose body ends before this many bytes of checksum.
     #[inline(always)]
-    pub(super) fn facts_before(&self, seen: &Seen, place: Place, details: bool, now: u32, checksum_size: usize) -> Item {
-        let header = seen.header;
-        let (marks, flags) = self.marks_and_flags(seen);
-        let mut item = Item {
-            value_len: self.value_len(seen, checksum_size),
-            flags,
-            ttl_s: ttl(header.expiry(), now),
-            size: self.size(seen),
-            ..Item::marked(marks)
-        };
+    fn facts_before(&self, seen: &Seen, place: Place, details: bool, now: u32, checksum_size: usize) -> Item {
+        let value_len = self.value_len(seen, checksum_size);
+        let mut item = self.plain_facts(seen, value_len, ttl(seen.header.expiry(), now));
         if details {
             item.cas = self.cas_unique(seen);
             (item.fetched, item.idle_s) = self.hint_facts(seen, place, now);
         }
         item
+    }
+
+    /// The facts that need no other cache line, of an item with this length and time left.
+    #[inline(always)]
+    pub(super) fn plain_facts(&self, seen: &Seen, value_len: usize, ttl_s: Option<u32>) -> Item {
+        let (marks, flags) = self.marks_and_flags(seen);
+        Item {
+            value_len,
+            flags,
+            ttl_s,
+            size: self.size(seen),
+            ..Item::marked(marks)
+        }
     }
 
     /// Visits live items from bucket `cursor` on, until about `budget` buckets and items have been looked at, live or not.

@@ -4,6 +4,9 @@
 //! words with the tag, a word that is tentative, frozen or dirty, a third bucket, a delayed flush, an expired or flushed item,
 //! another key's item, a value with segments of its own, anything that changed meanwhile, or a word that leads nowhere.
 
+#[cfg(all(test, feature = "observe"))]
+mod late;
+
 use crate::atomics::{Acquire, AtomicU64};
 use crate::hash::{Key, choices, tag};
 use crate::index::lookup::Place;
@@ -11,7 +14,7 @@ use crate::layout::bucket::SLOTS;
 use crate::layout::slot::Slot;
 use crate::log::Seen;
 use crate::mutants::{self, Mutant};
-use crate::region::Region;
+use crate::region::{Region, ttl};
 use crate::sink::Sink;
 use crate::verbs::{Get, Item, Now};
 
@@ -36,10 +39,7 @@ impl Region {
         let table = self.table();
         let [a, b] = choices(key.hash);
         let [a, b] = [table.bucket(a), table.bucket(b)];
-        let Some(first) = self.bucket_in(view, a) else {
-            return Quick::Unusual;
-        };
-        let Some(second) = self.bucket_in(view, b) else {
+        let Some([first, second]) = self.buckets_in(view, [a, b]) else {
             return Quick::Unusual;
         };
         // Both, even if the key is in the first: each is equally likely, and a processor predicts such a branch badly.
@@ -64,7 +64,7 @@ impl Region {
         if !word.is_confirmed_with(wanted) {
             return Quick::Unusual;
         }
-        let Some(led) = self.follow(word) else {
+        let Some(led) = self.follow(word).filter(|led| led.life.is_since(epoch)) else {
             return Quick::Unusual;
         };
         // The ten bits of generation in a slot wrap: it must still name the segment.
@@ -91,18 +91,16 @@ impl Region {
             header,
         };
         // Only an expiry is compared with the time.
-        let (at, is_present) = match header.expiry() {
-            0 => (0, seen.is_present(epoch, 0)),
-            _ => {
-                let at = now.tick();
-                (at, seen.is_present(epoch, at))
+        let mut ttl_s = None;
+        if header.expiry() != 0 {
+            let at = now.tick();
+            if header.is_expired(at) {
+                return Quick::Unusual;
             }
-        };
-        if !is_present {
-            return Quick::Unusual;
+            ttl_s = ttl(header.expiry(), at);
         }
         let start = sink.len();
-        let item = self.facts_before(&seen, place, false, at, 0);
+        let item = self.plain_facts(&seen, len, ttl_s);
         let is_copied = !(sink.begin(&item) && how.value) || {
             self.memory.prefetch_to_copy(seen.at + header.value_offset(), len);
             sink.append_region(bytes(header.value_offset(), len)).is_ok()

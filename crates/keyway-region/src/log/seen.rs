@@ -33,7 +33,7 @@ impl Seen {
     /// Whether the item is present: neither flushed before this epoch, nor expired.
     #[inline(always)]
     pub fn is_present(&self, epoch: u64, now: u32) -> bool {
-        self.life.epoch >= epoch && !self.header.is_expired(now)
+        self.life.is_since(epoch) && !self.header.is_expired(now)
     }
 }
 

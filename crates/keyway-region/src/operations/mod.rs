@@ -122,9 +122,9 @@ impl Session {
         }
         let now = now.tick();
         if self.region.has_checksums() {
-            self.get_by_all_rules::<true, _>(key, how, now, sink)
+            self.get_by_all_rules::<true, _>((key.bytes, key.hash), how, now, sink)
         } else {
-            self.get_by_all_rules::<false, _>(key, how, now, sink)
+            self.get_by_all_rules::<false, _>((key.bytes, key.hash), how, now, sink)
         }
     }
 
@@ -132,12 +132,12 @@ impl Session {
     #[inline(never)]
     fn get_by_all_rules<const VERIFIED: bool, S: Sink>(
         &self,
-        key: Key<'_>,
+        (bytes, hash): (&[u8], u64),
         how: &Get,
         now: u32,
         sink: &mut S,
     ) -> Result<Option<Item>, WriteError> {
-        let key = &key;
+        let key = &Key { bytes, hash };
         // What is lent is not verified.
         let lends = S::LENDS && !VERIFIED;
         let copying = Get { at_most: None, ..*how };

@@ -641,7 +641,7 @@ impl Region {
 
     /// A segment of the ghost table. Its kind is checked here, because ghosts are stored without a further check.
     pub(crate) fn ghost_segment(&self, entry: usize) -> Option<usize> {
-        let segment = self.directory(self.memory.view(), self.layout.ghost_directory, entry as u64)?;
+        let [segment] = self.directory(self.memory.view(), self.layout.ghost_directory, [entry as u64])?;
         (State(self.header(segment).state.load(Relaxed)).kind() == Some(Kind::Ghosts)).then_some(segment)
     }
 
@@ -684,33 +684,37 @@ impl Region {
     /// Offset of a bucket, if the directory has its segment.
     #[inline]
     pub(crate) fn bucket(&self, number: u64) -> Option<usize> {
-        self.bucket_in(self.memory.view(), number)
+        self.buckets_in(self.memory.view(), [number]).map(|[at]| at)
     }
 
-    /// The same, for a caller that has the memory's view: 64 bytes are mapped there.
+    /// The same of several buckets, for a caller that has the memory's view. 64 bytes are mapped at each offset.
     #[inline(always)]
-    pub(crate) fn bucket_in(&self, view: View<'_>, number: u64) -> Option<usize> {
-        let segment = self.directory(view, self.layout.bucket_directory, number >> self.bucket_shift)?;
-        Some(self.segment(segment) + index(number & self.bucket_mask) * bucket::SIZE)
+    pub(crate) fn buckets_in<const N: usize>(&self, view: View<'_>, numbers: [u64; N]) -> Option<[usize; N]> {
+        let entries = numbers.map(|number| number >> self.bucket_shift);
+        let within = numbers.map(|number| index(number & self.bucket_mask) * bucket::SIZE);
+        let segments = self.directory(view, self.layout.bucket_directory, entries)?;
+        let mut at = segments.map(|segment| self.segment(segment));
+        at.iter_mut().zip(within).for_each(|(at, within)| *at += within);
+        Some(at)
     }
 
     /// The hint of a slot, if the directory has its segment.
     #[inline(always)]
     pub(crate) fn hint(&self, bucket: u64, index: usize) -> Option<&AtomicU8> {
         let view = self.memory.view();
-        let segment = self.directory(view, self.layout.hint_directory, bucket >> self.hint_shift)?;
+        let [segment] = self.directory(view, self.layout.hint_directory, [bucket >> self.hint_shift])?;
         let within = layout::index(bucket & self.hint_mask) * bucket::SLOTS + index;
         Some(view.get(self.segment(segment) + within))
     }
 
-    /// The segment that a directory names. Table words are bounded, so the entry is in the directory's array.
+    /// The segments that a directory names. Table words are bounded, so the entry is in the directory's array.
     #[inline(always)]
-    fn directory(&self, view: View<'_>, directory: usize, entry: u64) -> Option<usize> {
-        let word: &AtomicU32 = view.get(directory + index(entry) * 4);
+    fn directory<const N: usize>(&self, view: View<'_>, directory: usize, entries: [u64; N]) -> Option<[usize; N]> {
+        let words = entries.map(|entry| view.get::<AtomicU32>(directory + index(entry) * 4));
         // An empty entry becomes the highest number, which no segment has.
         // PAIRS: directory: the exchange in `Session::prepare_segment`: a thread that reaches the segment sees its zeros.
-        let segment = (word.load(Acquire) as usize).wrapping_sub(1);
-        self.has(segment).then_some(segment)
+        let segments = words.map(|word| (word.load(Acquire) as usize).wrapping_sub(1));
+        segments.iter().all(|segment| self.has(*segment)).then_some(segments)
     }
 
     /// The flush epoch in force at `now`: begins a delayed flush that is due.
