@@ -321,6 +321,9 @@ mod tests {
         assert_eq!(out.append_region(memory.window(66, 8)), Ok(&b"cdefghij"[..]));
         assert_eq!(out.append_bytes(b"x"), Err(Unread::Changed));
         out.truncate(6);
-        assert_eq!((out.append_bytes(b"xyz"), out.append_bytes(b"xy")), (Err(Unread::Changed), Ok(())));
+        assert_eq!(
+            (out.append_bytes(b"xyz"), out.append_bytes(b"xy")),
+            (Err(Unread::Changed), Ok(()))
+        );
     }
 }

@@ -82,7 +82,9 @@ impl World {
     }
 
     fn word(&mut self, offset: usize) -> &mut u64 {
-        private::words(&mut self.pages).nth(offset / 8).expect("an offset in the memory")
+        private::words(&mut self.pages)
+            .nth(offset / 8)
+            .expect("an offset in the memory")
     }
 
     /// Gets every key: a miss or its value, unless its own item is the `victim`.
@@ -98,7 +100,11 @@ impl World {
                     assert_eq!(item.value_len, rest.len(), "{when}: {}", name(key));
                     let segment = self.region.layout().shape.segment_size;
                     assert!(rest.len() <= segment, "{when}: {} has {} bytes", name(key), rest.len());
-                    assert!(victim == Some(key) || rest == value(key), "{when}: {} has another value", name(key));
+                    assert!(
+                        victim == Some(key) || rest == value(key),
+                        "{when}: {} has another value",
+                        name(key)
+                    );
                 }
             }
             let mut target = Guarded {
@@ -113,7 +119,11 @@ impl World {
             // SAFETY: every byte was initialised when the memory was made.
             #[allow(unsafe_code, reason = "bytes that this file has initialised")]
             let is_guard = |byte: &MaybeUninit<u8>| unsafe { byte.assume_init() } == GUARD;
-            assert!(guards.into_iter().all(is_guard), "{when}: {} was written beside its memory", name(key));
+            assert!(
+                guards.into_iter().all(is_guard),
+                "{when}: {} was written beside its memory",
+                name(key)
+            );
         }
     }
 
@@ -197,7 +207,11 @@ fn lengths_and_flags_of_an_item_lead_out_of_no_segment() {
         let victim = world.key_at(word);
         let at = world.region.layout().segment(word.segment()) + word.offset();
         let whole = *world.word(at);
-        let (shift, header) = if at % 8 == 0 { (0, whole & 0xFFFF_FFFF) } else { (32, whole >> 32) };
+        let (shift, header) = if at % 8 == 0 {
+            (0, whole & 0xFFFF_FFFF)
+        } else {
+            (32, whole >> 32)
+        };
         let others = whole & !(0xFFFF_FFFF << shift);
         let room = (shape.segment_size - word.offset()) as u64;
         let with = |world: &mut World, header: u64, what: &str| world.scribble(at, others | header << shift, Some(victim), what);
@@ -221,10 +235,17 @@ fn directories_and_segment_words_are_not_believed() {
     let mut world = World::new();
     let (layout, segments) = (*world.region.layout(), world.region.segments() as u64);
     let index = world.region.index_buckets() as usize * 64 / layout.shape.segment_size;
-    let nowhere = odd(32, &[segments, segments + 1]).into_iter().filter(|n| *n == 0 || *n > segments);
+    let nowhere = odd(32, &[segments, segments + 1])
+        .into_iter()
+        .filter(|n| *n == 0 || *n > segments);
     for n in nowhere {
         for entry in (0..index.max(1)).step_by(2) {
-            world.scribble(layout.bucket_directory + entry * 4, n | n << 32, None, "a bucket directory's entries");
+            world.scribble(
+                layout.bucket_directory + entry * 4,
+                n | n << 32,
+                None,
+                "a bucket directory's entries",
+            );
         }
         world.scribble(layout.hint_directory, n | n << 32, None, "a hint directory's entries");
     }
@@ -256,7 +277,11 @@ fn the_superblocks_words_are_not_believed() {
         let any: Vec<u64> = (0..40).map(|bits| random.next() >> bits).collect();
         for bits in near.into_iter().chain([0, 1, u64::MAX, 1 << 63, 1 << 62, 1 << 40]).chain(any) {
             word.store(bits, Relaxed);
-            world.judge(None, &format!("word {n} of the superblock is {bits:#x}, was {before:#x}"), false);
+            world.judge(
+                None,
+                &format!("word {n} of the superblock is {bits:#x}, was {before:#x}"),
+                false,
+            );
             word.store(before, Relaxed);
         }
     }

@@ -296,9 +296,7 @@ impl Writer {
             &mut self.inner,
             &mut self.member.watch,
             &self.member.sessions,
-            |inner, now| {
-                inner.region().read(key, &Get::default(), now, &mut Vec::new())
-            },
+            |inner, now| inner.region().read(key, &Get::default(), now, &mut Vec::new()),
         )
     }
 

@@ -49,7 +49,11 @@ impl Region {
         let same = Slot::with_tag_in_pair(&lines, wanted);
         if same == 0 {
             // A split may have moved the key between the two loads of the table word.
-            return if !self.has_thirds() && self.table() == table { Quick::Miss } else { Quick::Unusual };
+            return if !self.has_thirds() && self.table() == table {
+                Quick::Miss
+            } else {
+                Quick::Unusual
+            };
         }
         if !same.is_power_of_two() {
             return Quick::Unusual;

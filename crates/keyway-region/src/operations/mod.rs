@@ -14,7 +14,9 @@ use crate::log::{Draft, Value, Written};
 use crate::region::{EXPIRED, Moment, Region, expiry_at, seconds_of, ttl};
 use crate::session::Session;
 use crate::sink::{Lent, Sink, Unread};
-use crate::verbs::{Delete, Deleted, Get, Item, KEY_LEN_MAX, Now, RELATIVE_EXPTIME_MAX, Read, Store, StoreMode, Stored, WriteError};
+use crate::verbs::{
+    Delete, Deleted, Get, Item, KEY_LEN_MAX, Now, RELATIVE_EXPTIME_MAX, Read, Store, StoreMode, Stored, WriteError,
+};
 
 /// What memcached adds to key and value when it compares an item with -I: its header, the CAS unique, a zero byte after the key
 /// and a line end after the value. Counting the same way makes the same stores fail.
@@ -205,13 +207,7 @@ impl Session {
     /// generation meanwhile, so its bytes stay the same, whatever becomes of the item. `false`: the word has changed, or the
     /// value does not have this length in one piece.
     #[cold]
-    fn lend_value(
-        &self,
-        key: &Key<'_>,
-        len: usize,
-        (place, word): (Place, Slot),
-        sink: &mut impl Sink,
-    ) -> bool {
+    fn lend_value(&self, key: &Key<'_>, len: usize, (place, word): (Place, Slot), sink: &mut impl Sink) -> bool {
         let region = &*self.region;
         // Its length must be as said before: the word's ten bits of generation may have wrapped.
         let seen = self
@@ -232,13 +228,7 @@ impl Session {
 
     /// Copies the value of a hit that could not be given in place.
     #[cold]
-    fn copy_after_all(
-        &self,
-        key: &Key<'_>,
-        how: &Get,
-        now: u32,
-        sink: &mut impl Sink,
-    ) -> Result<Option<Item>, WriteError> {
+    fn copy_after_all(&self, key: &Key<'_>, how: &Get, now: u32, sink: &mut impl Sink) -> Result<Option<Item>, WriteError> {
         let mut hit = Hit::default();
         match self.region.get::<false, _>(key, how, now, sink, &mut hit) {
             Found::Hit => Ok(Some(hit.item)),
@@ -325,9 +315,7 @@ impl Session {
     fn mark_fetched(&self, key: &Key<'_>, now: u32) {
         let how = Get::default();
         let mut hit = Hit::default();
-        let found = self
-            .region
-            .get::<false, _>(key, &how, now, &mut Vec::new(), &mut hit);
+        let found = self.region.get::<false, _>(key, &how, now, &mut Vec::new(), &mut hit);
         if matches!(found, Found::Hit) {
             self.region.bump(hit.place, hit.word, now);
         }

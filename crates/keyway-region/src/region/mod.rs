@@ -693,8 +693,10 @@ impl Region {
         let entries = numbers.map(|number| number >> self.bucket_shift);
         let within = numbers.map(|number| index(number & self.bucket_mask) * bucket::SIZE);
         let segments = self.directory(view, self.layout.bucket_directory, entries)?;
-        let mut at = segments.map(|segment| self.segment(segment));
-        at.iter_mut().zip(within).for_each(|(at, within)| *at += within);
+        let mut at = within;
+        for (at, segment) in at.iter_mut().zip(segments) {
+            *at += self.segment(segment);
+        }
         Some(at)
     }
 
@@ -714,7 +716,12 @@ impl Region {
         // An empty entry becomes the highest number, which no segment has.
         // PAIRS: directory: the exchange in `Session::prepare_segment`: a thread that reaches the segment sees its zeros.
         let segments = words.map(|word| (word.load(Acquire) as usize).wrapping_sub(1));
-        segments.iter().all(|segment| self.has(*segment)).then_some(segments)
+        for segment in segments {
+            if !self.has(segment) {
+                return None;
+            }
+        }
+        Some(segments)
     }
 
     /// The flush epoch in force at `now`: begins a delayed flush that is due.

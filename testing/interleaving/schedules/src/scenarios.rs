@@ -126,10 +126,7 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
         mutant: Some(Mutant::OverwriteInTwoSteps),
         setup: |stage| {
             stage.call(store(Verb::Set, K, 1));
-            threads([
-                vec![store(Verb::Set, K, 2), store(Verb::Set, K, 3)],
-                vec![plain_get(K); 4],
-            ])
+            threads([vec![store(Verb::Set, K, 2), store(Verb::Set, K, 3)], vec![plain_get(K); 4]])
         },
         ..PLAIN
     },

@@ -672,8 +672,7 @@ fn get(s: &mut Session, key: &str, now: u32) {
         value: true,
         ..Get::default()
     };
-    s.get(key.as_bytes(), &how, now, &mut Vec::new())
-        .expect("a good key");
+    s.get(key.as_bytes(), &how, now, &mut Vec::new()).expect("a good key");
 }
 
 fn fill(s: &mut Session, name: &str, range: std::ops::Range<usize>, len: usize, now: u32) {

@@ -31,7 +31,10 @@ fn overtaken_everywhere(change: impl Fn(&Ground, &Thread) + Clone + 'static, aft
 
 #[test]
 fn a_get_that_is_overtaken_returns_the_value_before_or_after() {
-    assert!(overtaken_everywhere(|_, other| other.set("key", 2, LEN), Some(2)) > 8, "it reads more words");
+    assert!(
+        overtaken_everywhere(|_, other| other.set("key", 2, LEN), Some(2)) > 8,
+        "it reads more words"
+    );
     overtaken_everywhere(|_, other| other.delete("key"), None);
     overtaken_everywhere(|_, other| other.flush(), None);
     let replaced = |_: &Ground, other: &Thread| {
@@ -86,7 +89,11 @@ fn a_session_that_is_fenced_meanwhile_ends_its_get_and_is_told() {
             break;
         }
         assert!(late.session().is_fenced(), "fenced before access {access}");
-        assert_eq!(late.plain_get("key"), Some(value("key", 2, LEN)), "its gets need nothing of its own");
+        assert_eq!(
+            late.plain_get("key"),
+            Some(value("key", 2, LEN)),
+            "its gets need nothing of its own"
+        );
         ground.is_sound();
     }
 }
@@ -118,6 +125,10 @@ fn a_process_that_is_outgrown_meanwhile_finds_what_is_in_the_new_memory() {
         if !happened {
             break;
         }
-        assert_eq!(late.plain_get("key"), Some(value("key", 2, LEN)), "outgrown before access {access}");
+        assert_eq!(
+            late.plain_get("key"),
+            Some(value("key", 2, LEN)),
+            "outgrown before access {access}"
+        );
     }
 }
