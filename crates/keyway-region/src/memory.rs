@@ -229,7 +229,7 @@ impl<'m> Window<'m> {
     }
 
     /// Its bytes.
-    #[allow(clippy::len_without_is_empty, reason = "nobody asks")]
+    #[allow(clippy::len_without_is_empty, reason = "no caller asks")]
     #[inline(always)]
     pub fn len(&self) -> usize {
         self.len

@@ -57,6 +57,7 @@ pub trait Target {
 }
 
 /// Where a get puts what it finds. If the item changes meanwhile, the sink is cut back to its length before, and begins again.
+#[allow(clippy::len_without_is_empty, reason = "a length is compared with an earlier one only")]
 pub trait Sink {
     /// Its memory is the caller's and no vector: a get that changes its item does not write to it before the change is done.
     const IS_FOREIGN: bool;

@@ -234,7 +234,7 @@ fn lengths_and_flags_of_an_item_lead_out_of_no_segment() {
 fn directories_and_segment_words_are_not_believed() {
     let mut world = World::new();
     let (layout, segments) = (*world.region.layout(), world.region.segments() as u64);
-    let index = world.region.index_buckets() as usize * 64 / layout.shape.segment_size;
+    let index = usize::try_from(world.region.index_buckets()).expect("few") * 64 / layout.shape.segment_size;
     let nowhere = odd(32, &[segments, segments + 1])
         .into_iter()
         .filter(|n| *n == 0 || *n > segments);
