@@ -6,9 +6,10 @@
 
 use benches::report::{Args, head, row, say};
 use benches::workload::{Key, key};
-use keyway::{Arithmetic, Cache, Delete, Options, Place, Session};
+use keyway::{Arithmetic, Cache, Delete, Get, Item, Options, Place, Session, Target};
 use std::hash::{BuildHasher, Hasher};
 use std::hint::black_box;
+use std::mem::MaybeUninit;
 use std::process::{Command, Stdio};
 
 const HELP: &str = "\
@@ -47,8 +48,10 @@ static REGION: keyway_region::Hasher = keyway_region::Hasher::new(7);
 const KEY_LENS: [usize; 4] = [8, 16, 40, 250];
 
 /// What is counted, and how it is called on the command line.
-const OPERATIONS: [(&str, &str); 5] = [
+const OPERATIONS: [(&str, &str); 7] = [
     ("get", "get of 128 B"),
+    ("get_into", "the same into a caller's buffer"),
+    ("miss", "get of an absent key"),
     ("set", "set over an item"),
     ("add", "set of a new key, and delete"),
     ("delete", "delete of an absent key"),
@@ -131,22 +134,40 @@ fn run(operation: &str, count: u64, checksums: bool) {
     let mut session = cache.session().expect("the first session");
     let keys: Vec<Key> = (0..ITEMS).map(key).collect();
     let value: &[u8] = if operation == "incr" { b"1000000" } else { &[b'v'; VALUE_LEN] };
-    if matches!(operation, "get" | "set" | "incr") {
+    if matches!(operation, "get" | "get_into" | "set" | "incr") {
         for key in &keys {
             session.set(key, value, 0).expect("a set is not refused");
         }
     }
     let mut out = Vec::with_capacity(2 * VALUE_LEN);
+    let mut buffer = Buffer([MaybeUninit::uninit(); VALUE_LEN]);
     for key in keys.iter().cycle().take(usize::try_from(count).expect("a count fits")) {
         out.clear();
-        once(&mut session, operation, key, value, &mut out);
+        once(&mut session, operation, key, value, &mut out, &mut buffer);
     }
 }
 
-fn once(session: &mut Session, operation: &str, key: &Key, value: &[u8], out: &mut Vec<u8>) {
+/// Memory of a caller for a value.
+struct Buffer([MaybeUninit<u8>; VALUE_LEN]);
+
+impl Target for Buffer {
+    fn make_room(&mut self, item: &Item) -> bool {
+        item.value_len <= self.0.len()
+    }
+
+    fn room(&mut self) -> &mut [MaybeUninit<u8>] {
+        &mut self.0
+    }
+}
+
+fn once(session: &mut Session, operation: &str, key: &Key, value: &[u8], out: &mut Vec<u8>, buffer: &mut Buffer) {
     let how = Delete::default();
     match operation {
         "get" => assert!(session.get(key, out).is_some()),
+        "get_into" => {
+            assert!(session.get_into(key, Get::VALUE, buffer).expect("a key of 16 B"));
+        }
+        "miss" => assert!(session.get(key, out).is_none()),
         "set" => drop(session.set(key, value, 0).expect("a set is not refused")),
         "incr" => {
             let by_one = Arithmetic {

@@ -144,11 +144,10 @@ unsafe fn get(st: *mut memcached_st, handle: &mut Handle, key: *const c_char, le
     if key.len() > keyway::KEY_LEN_MAX {
         return Err(store::refused(st, WriteError::KeyLength { len: key.len() }));
     }
-    let how = Get {
-        value: true,
-        ..Get::default()
-    };
-    match open.cache.with_session(|session, _| session.get_into(key, &how, &mut block)) {
+    match open
+        .cache
+        .with_session(|session, _| session.get_into(key, Get::VALUE, &mut block))
+    {
         Ok(Ok(true)) => Ok(block),
         Ok(Ok(false)) => Err(rc::NOTFOUND),
         Ok(Err(error)) => Err(store::refused(st, error)),

@@ -21,12 +21,8 @@ pub unsafe extern "C" fn keyway_get(
     buffer_size: usize,
     item: *mut keyway_item,
 ) -> keyway_result {
-    let how = Get {
-        value: buffer_size > 0,
-        ..Get::default()
-    };
     // SAFETY: guaranteed by the caller.
-    boundary(|| unsafe { get_into(cache, key, key_len, &how, buffer, buffer_size, item) })
+    boundary(|| unsafe { get_into::<true>(cache, key, key_len, Get::VALUE, buffer, buffer_size, item) })
 }
 
 /// As keyway_get(), and also returns the item's CAS unique.
@@ -45,7 +41,7 @@ pub unsafe extern "C" fn keyway_gets(
         ..Get::default()
     };
     // SAFETY: guaranteed by the caller.
-    boundary(|| unsafe { get_into(cache, key, key_len, &how, buffer, buffer_size, item) })
+    boundary(|| unsafe { get_into::<false>(cache, key, key_len, &how, buffer, buffer_size, item) })
 }
 
 /// As keyway_gets(), and gives the item a new `exptime`, even if the buffer is too small.
@@ -66,7 +62,7 @@ pub unsafe extern "C" fn keyway_gat(
         ..Get::default()
     };
     // SAFETY: guaranteed by the caller.
-    boundary(|| unsafe { get_into(cache, key, key_len, &how, buffer, buffer_size, item) })
+    boundary(|| unsafe { get_into::<false>(cache, key, key_len, &how, buffer, buffer_size, item) })
 }
 
 /// As keyway_gets(), with the value in memory from malloc() and a zero byte after it. Free it by keyway_free() or free().
@@ -131,11 +127,13 @@ pub unsafe extern "C" fn keyway_free(block: *mut c_void) {
     unsafe { libc::free(block) };
 }
 
+/// `PLAIN`: as by [`Get::VALUE`], whatever `how` is. A buffer of no bytes gets no value then, because none fits.
+///
 /// # Safety
 ///
 /// As `keyway_get`.
 #[inline(always)]
-unsafe fn get_into(
+unsafe fn get_into<const PLAIN: bool>(
     cache: *mut keyway,
     key: *const c_void,
     key_len: usize,
@@ -153,7 +151,11 @@ unsafe fn get_into(
     let (cache, key) = unsafe { (bytes::cache(cache)?, bytes::key(key, key_len)?) };
     // SAFETY: guaranteed by the caller.
     let mut place = unsafe { Buffer::new(buffer, buffer_size, item) };
-    if !cache.with_session(|session, _| session.get_into(key, how, &mut place))?? {
+    let found = cache.with_session(|session, _| {
+        let how = if PLAIN { Get::VALUE } else { how };
+        session.get_into(key, how, &mut place)
+    })??;
+    if !found {
         return Ok(KEYWAY_NOT_FOUND);
     }
     if !place.fits() {

@@ -12,7 +12,7 @@ use crate::layout::segment::{Kind, Link, Spare, State};
 use crate::layout::session::Tenant;
 use crate::layout::slot::Slot;
 use crate::log::Seen;
-use crate::memory::tests::private;
+use crate::memory::tests::{again, private};
 use crate::observe::{Event, install};
 use crate::reclaim::{Step, Victim};
 use crate::region::{Creation, Host, Life, Region};
@@ -89,6 +89,8 @@ struct Machine {
     page_size: usize,
     /// the process slots of dead processes, as bits
     dead: Arc<AtomicU64>,
+    /// the same of those that seem dead
+    suspect: Arc<AtomicU64>,
     /// parts of the file whose bytes were given back
     holes: Arc<Mutex<BTreeSet<usize>>>,
 }
@@ -98,10 +100,13 @@ const PART: usize = 4096;
 
 impl Host for Machine {
     fn life(&self, tenant: &Tenant) -> Life {
-        if self.dead.load(Relaxed) & 1 << tenant.slot == 0 {
-            Life::Alive
-        } else {
+        let is_among = |slots: &AtomicU64| slots.load(Relaxed) & 1 << tenant.slot != 0;
+        if is_among(&self.dead) {
             Life::Dead
+        } else if is_among(&self.suspect) {
+            Life::Suspect
+        } else {
+            Life::Alive
         }
     }
     fn prepare(&self, _: &[Range<usize>], _: bool, _: bool) {}
@@ -141,6 +146,15 @@ impl Ground {
 
     /// A region on pages of this many bytes.
     pub fn of_pages(page_size: usize) -> Self {
+        Self::of(page_size, SEGMENTS)
+    }
+
+    /// A region with this many segments, which can grow to [`SEGMENTS`].
+    pub fn of_segments(segments: usize) -> Self {
+        Self::of(PART, segments)
+    }
+
+    fn of(page_size: usize, segments: usize) -> Self {
         let mut shape = Shape {
             segments_max: SEGMENTS,
             process_slots: 4,
@@ -151,12 +165,13 @@ impl Ground {
         let machine = Machine {
             page_size,
             dead: Arc::default(),
+            suspect: Arc::default(),
             holes: Arc::default(),
         };
         let (words, memory) = private(Layout::new(shape).len_max);
         let creation = Creation {
             shape,
-            segments: SEGMENTS,
+            segments,
             id: [1, 2],
             seed: 3,
             now: Moment::from_secs(UNIX_S),
@@ -168,6 +183,17 @@ impl Ground {
             region: Arc::new(region),
             machine,
             words: Rc::new(words),
+        }
+    }
+
+    /// The same region in another process, which has its own knowledge of it.
+    pub fn mapped_again(&self) -> Self {
+        let memory = again(&self.region.memory);
+        let region = Region::open(memory, Box::new(self.machine.clone())).expect("a region");
+        Self {
+            region: Arc::new(region),
+            machine: self.machine.clone(),
+            words: self.words.clone(),
         }
     }
 
@@ -197,6 +223,11 @@ impl Ground {
     /// Makes the process with this slot dead from now on.
     pub fn dies(&self, process: usize) {
         self.machine.dead.fetch_or(1 << process, Relaxed);
+    }
+
+    /// Makes the process with this slot seem dead from now on.
+    pub fn seems_dead(&self, process: usize) {
+        self.machine.suspect.fetch_or(1 << process, Relaxed);
     }
 
     /// Checks that the region is sound.
@@ -379,9 +410,17 @@ impl Thread {
         let item = self
             .session
             .borrow_mut()
-            .get_with(key.as_bytes(), &how, now, &mut out, |_, _| {})
+            .get(key.as_bytes(), &how, now, &mut out)
             .expect("a key that can be got");
         item.map(|item| (item, out))
+    }
+
+    /// The key's value by a get that asks for nothing else.
+    pub fn plain_get(&self, key: &str) -> Option<Vec<u8>> {
+        let (now, mut out) = (self.now(), Vec::new());
+        let mut session = self.session.borrow_mut();
+        let item = session.get(key.as_bytes(), Get::VALUE, now, &mut out);
+        item.expect("a key that can be got").map(|_| out)
     }
 
     /// Checks that the key has the value of this number and length.

@@ -42,10 +42,9 @@ pub mod verbs;
 
 pub use changes::{FLUSH, STRIPES, Stripes, WORDS as STRIPE_WORDS};
 pub use hash::{Hasher, all_choices, hash};
-pub use operations::Lent;
 pub use reclaim::Ages;
 pub use reclaim::Shrinking;
 pub use region::{Creation, Host, Life, Region, Unusable};
 pub use region::{Moment, seconds_of};
 pub use session::{Limits, Process, Seat, Session};
-pub use sink::Target;
+pub use sink::{Headed, Lending, Lent, Placed, Sink, Target, Unread};

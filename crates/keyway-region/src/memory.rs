@@ -13,6 +13,7 @@
 #![allow(unsafe_code, reason = "the room of the raw mapping; contract above")]
 
 use crate::atomics::{AtomicU8, AtomicU32, AtomicU64};
+use core::marker::PhantomData;
 use core::mem::MaybeUninit;
 use core::ptr::NonNull;
 use std::sync::Arc;
@@ -86,6 +87,18 @@ impl Line {
             .fold(0, |bits, (i, word)| bits | u32::from(word & mask == wanted) << i);
     }
 
+    /// The same for two lines, of which only the words' upper halves are compared; the second one's bits follow the first one's.
+    #[inline(always)]
+    pub fn pair_matches_high(pair: &[Self; 2], mask: u64, wanted: u64) -> u32 {
+        debug_assert!((mask | wanted) & 0xFFFF_FFFF == 0);
+        #[cfg(all(target_arch = "x86_64", not(miri), not(feature = "observe")))]
+        return copy::pair_matches_high(pair, mask, wanted);
+        #[cfg(not(all(target_arch = "x86_64", not(miri), not(feature = "observe"))))]
+        pair.iter()
+            .enumerate()
+            .fold(0, |bits, (i, line)| bits | line.matches(mask, wanted) << (8 * i))
+    }
+
     /// Whether any of the words has any of these bits.
     #[inline(always)]
     pub fn has_any(&self, bits: u64) -> bool {
@@ -122,24 +135,161 @@ impl<T: Shared, K> core::ops::Deref for Pinned<T, K> {
     }
 }
 
+/// A mapping's place and length by value: they stay in registers where a [`Memory`] is read again after every acquiring load.
+#[derive(Clone, Copy)]
+pub(crate) struct View<'m> {
+    base: NonNull<u8>,
+    len: usize,
+    memory: PhantomData<&'m Memory>,
+}
+
+impl<'m> View<'m> {
+    /// As [`Memory::get`].
+    #[inline(always)]
+    pub fn get<T: Shared>(self, offset: usize) -> &'m T {
+        const { assert!(size_of::<T>() <= LEN_MIN) };
+        debug_assert!(offset.is_multiple_of(align_of::<T>()), "unaligned: {offset}");
+        let offset = offset & !(align_of::<T>() - 1);
+        // A value whose size is its alignment is within the line in which it begins.
+        let is_outside = if size_of::<T>() == align_of::<T>() && size_of::<T>() <= CACHE_LINE {
+            offset >= self.len
+        } else {
+            offset > self.len - size_of::<T>()
+        };
+        if is_outside {
+            outside(offset);
+        }
+        // SAFETY: in bounds by the lines above, and aligned (the base is page-aligned).
+        unsafe { self.at(offset) }
+    }
+
+    /// As [`Memory::get`], without a look at bounds and alignment.
+    ///
+    /// # Safety
+    ///
+    /// A `T` at `offset` is in the mapping and aligned: the offset follows from the layout, and from numbers that were compared
+    /// with those of the layout.
+    #[inline(always)]
+    pub unsafe fn at<T: Shared>(self, offset: usize) -> &'m T {
+        crate::mutants::accessed();
+        debug_assert!(offset.is_multiple_of(align_of::<T>()) && offset <= self.len && size_of::<T>() <= self.len - offset);
+        // SAFETY: the caller's promise; valid for every bit pattern, and only ever accessed atomically.
+        unsafe { self.base.add(offset).cast().as_ref() }
+    }
+
+    /// As [`Memory::line`], without a look at bounds and alignment.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Self::at`]: 64 bytes.
+    #[inline(always)]
+    pub unsafe fn line(self, offset: usize) -> Line {
+        // SAFETY: the caller's promise.
+        load(unsafe { self.at(offset) })
+    }
+
+    /// Prefetches three cache lines. The address need not be a valid one.
+    #[inline(always)]
+    pub fn prefetch_three(self, offset: usize) {
+        ask_three(self.base.as_ptr().wrapping_add(offset));
+    }
+
+    /// The `len` bytes at `offset`, whose bounds are looked at once.
+    ///
+    /// # Safety
+    ///
+    /// They are in the mapping.
+    #[inline(always)]
+    pub unsafe fn window(self, offset: usize, len: usize) -> Window<'m> {
+        crate::mutants::accessed();
+        debug_assert!(len <= self.len && offset <= self.len - len);
+        Window {
+            // SAFETY: the caller's promise.
+            start: unsafe { self.base.add(offset) },
+            len,
+            memory: PhantomData,
+        }
+    }
+}
+
+/// Bytes of the region whose bounds have been looked at.
+#[derive(Clone, Copy)]
+pub struct Window<'m> {
+    start: NonNull<u8>,
+    len: usize,
+    memory: PhantomData<&'m Memory>,
+}
+
+impl<'m> Window<'m> {
+    /// Whether they are these.
+    #[inline(always)]
+    pub(crate) fn equals(self, bytes: &[u8]) -> bool {
+        // SAFETY: as many bytes are in the window; `bytes` is private memory.
+        bytes.len() == self.len && unsafe { copy::equal(self.start.as_ptr(), bytes) }
+    }
+
+    /// Its bytes.
+    #[allow(clippy::len_without_is_empty, reason = "no caller asks")]
+    #[inline(always)]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Copies them to the end of `out`. `false`: this process has no memory for them.
+    #[inline(always)]
+    #[must_use]
+    pub fn append_to(self, out: &mut Vec<u8>) -> bool {
+        if out.capacity() - out.len() < self.len && !crate::heap::try_reserve(out, self.len + ROOM_BEHIND) {
+            return false;
+        }
+        // SAFETY: `len` bytes are reserved after the vector's end, and are initialised before its length includes them.
+        unsafe {
+            copy::out_of(self.start.as_ptr(), out.as_mut_ptr().add(out.len()), self.len);
+            out.set_len(out.len() + self.len);
+        }
+        true
+    }
+
+    /// Copies as many as fit over `out`, and returns those.
+    #[inline(always)]
+    pub fn fill(self, out: &mut [MaybeUninit<u8>]) -> &[u8] {
+        let len = self.len.min(out.len());
+        // SAFETY: both sides have this many bytes; `out` is private memory, and so much of it is initialised after the copy.
+        unsafe {
+            copy::out_of(self.start.as_ptr(), out.as_mut_ptr().cast(), len);
+            out.get_unchecked(..len).assume_init_ref()
+        }
+    }
+}
+
+/// A bucket's words.
+#[inline(always)]
+fn load(line: &Lined) -> Line {
+    #[cfg(all(target_arch = "x86_64", not(miri), not(feature = "observe")))]
+    // SAFETY: 64 bytes are mapped there, aligned as the line that is made of them.
+    return unsafe { copy::line(core::ptr::from_ref(line).cast()) };
+    #[cfg(not(all(target_arch = "x86_64", not(miri), not(feature = "observe"))))]
+    Line(core::array::from_fn(|i| {
+        // PAIRS: item: the publish in `Session::swap_same` and in `insert`.
+        line.0.get(i).map_or(0, |w| w.load(crate::atomics::Acquire))
+    }))
+}
+
 impl Memory {
+    /// Its place and length, by value.
+    #[inline(always)]
+    pub(crate) fn view(&self) -> View<'_> {
+        View {
+            base: self.base,
+            len: self.len,
+            memory: PhantomData,
+        }
+    }
+
     /// The line at `offset`, a multiple of 64.
     #[inline(always)]
     pub fn line(&self, offset: usize) -> Line {
-        #[cfg(all(target_arch = "x86_64", not(miri), not(feature = "observe")))]
-        {
-            let line: &Lined = self.get(offset);
-            // SAFETY: 64 bytes are mapped there, aligned as the line that is made of them.
-            unsafe { copy::line(core::ptr::from_ref(line).cast()) }
-        }
-        #[cfg(not(all(target_arch = "x86_64", not(miri), not(feature = "observe"))))]
-        {
-            let Lined(words) = self.get(offset);
-            Line(core::array::from_fn(|i| {
-                // PAIRS: item: the publish in `Session::swap_same` and in `insert`.
-                words.get(i).map_or(0, |w| w.load(crate::atomics::Acquire))
-            }))
-        }
+        load(self.get(offset))
     }
 
     /// Wraps a mapping.
@@ -184,50 +334,22 @@ impl Memory {
     /// The shared value at `offset`, which is a multiple of its alignment.
     #[inline(always)]
     pub fn get<T: Shared>(&self, offset: usize) -> &T {
-        const { assert!(size_of::<T>() <= LEN_MIN) };
-        debug_assert!(offset.is_multiple_of(align_of::<T>()), "unaligned: {offset}");
-        crate::mutants::accessed();
-        let offset = offset & !(align_of::<T>() - 1);
-        // A value whose size is its alignment is within the line in which it begins.
-        let is_outside = if size_of::<T>() == align_of::<T>() && size_of::<T>() <= CACHE_LINE {
-            offset >= self.len
-        } else {
-            offset > self.len - size_of::<T>()
-        };
-        if is_outside {
-            outside(offset);
-        }
-        // SAFETY: in bounds by the lines above.
-        let p = unsafe { self.base.as_ptr().add(offset) };
-        // SAFETY: in bounds, aligned (the base is page-aligned), valid for every bit pattern and only ever accessed atomically.
-        unsafe { &*p.cast::<T>() }
+        self.view().get(offset)
+    }
+
+    /// The `len` bytes at `offset`.
+    #[inline(always)]
+    pub fn window(&self, offset: usize, len: usize) -> Window<'_> {
+        self.at(offset, len);
+        // SAFETY: in bounds by the line above.
+        unsafe { self.view().window(offset, len) }
     }
 
     /// Copies region bytes to the end of `out`. `false`: this process has no memory for them.
     #[inline]
     #[must_use]
     pub fn append_to(&self, offset: usize, len: usize, out: &mut Vec<u8>) -> bool {
-        if out.capacity() - out.len() < len && !crate::heap::try_reserve(out, len + ROOM_BEHIND) {
-            return false;
-        }
-        let src = self.at(offset, len);
-        // SAFETY: `len` bytes are reserved after the vector's end, and are initialised before its length includes them.
-        unsafe {
-            copy::out_of(src, out.as_mut_ptr().add(out.len()), len);
-            out.set_len(out.len() + len);
-        }
-        true
-    }
-
-    /// Copies region bytes over `out`, which then has their length.
-    #[inline]
-    pub fn fill<'o>(&self, offset: usize, out: &'o mut [MaybeUninit<u8>]) -> &'o [u8] {
-        let src = self.at(offset, out.len());
-        // SAFETY: both sides are in bounds; `out` is private memory, and initialised from end to end after the copy.
-        unsafe {
-            copy::out_of(src, out.as_mut_ptr().cast(), out.len());
-            out.assume_init_ref()
-        }
+        self.window(offset, len).append_to(out)
     }
 
     /// The address of these bytes, for the kernel to read.
@@ -343,6 +465,21 @@ fn ask<const WRITE: bool>(p: *const u8, lines: usize, step: usize) {
     let _ = (p, lines, step);
 }
 
+/// Prefetches three cache lines.
+#[inline(always)]
+fn ask_three(p: *const u8) {
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    // SAFETY: a prefetch affects only the cache and never faults, whatever the address.
+    unsafe {
+        core::arch::asm!(
+            "prefetcht0 [{p}]", "prefetcht0 [{p} + 64]", "prefetcht0 [{p} + 128]",
+            p = in(reg) p, options(nostack, preserves_flags, readonly)
+        );
+    }
+    #[cfg(not(all(target_arch = "x86_64", not(miri))))]
+    let _ = p;
+}
+
 #[cfg(all(target_arch = "x86_64", not(miri), not(feature = "observe")))]
 mod copy {
     //! Copies by instructions in `asm!` blocks: the compiler sees neither address nor width, so it can neither tear, repeat nor
@@ -356,6 +493,8 @@ mod copy {
 
     /// Up to this many bytes are copied without a loop.
     const SHORT_MAX: usize = 32;
+    /// Up to this many bytes are copied out of the region in blocks of 64.
+    const MIDDLE_MAX: usize = REP_FROM - 1;
     /// Above this many bytes `rep movsb` (fast on processors with ERMS/FSRM) beats the 16-byte loop.
     const REP_FROM: usize = 512;
     /// Below this many bytes all lines of the log that are written are prefetched at once.
@@ -389,22 +528,37 @@ mod copy {
         }
     }
 
+    /// Takes the low (0x88) or the high halves (0xDD) of four words and says which equal `wanted` under `mask`.
+    #[inline(always)]
+    unsafe fn halves<const WHICH: i32>(pairs: [__m128i; 2], mask: u32, wanted: u32) -> __m128i {
+        let [a, b] = pairs;
+        // SAFETY: SSE2 is part of the x86-64 baseline; nothing here touches memory.
+        unsafe {
+            let four = _mm_castps_si128(_mm_shuffle_ps::<WHICH>(_mm_castsi128_ps(a), _mm_castsi128_ps(b)));
+            _mm_cmpeq_epi32(
+                _mm_and_si128(four, _mm_set1_epi32(mask.cast_signed())),
+                _mm_set1_epi32(wanted.cast_signed()),
+            )
+        }
+    }
+
+    /// [`Line::pair_matches_high`].
+    #[inline(always)]
+    pub fn pair_matches_high(pair: &[Line; 2], mask: u64, wanted: u64) -> u32 {
+        let [mask, wanted] = [mask, wanted].map(|n| (n >> 32) as u32);
+        // SAFETY: all are 64 plain bytes; SSE2 is part of the x86-64 baseline.
+        unsafe {
+            let [first, second] = pair.map(|line| {
+                let [a, b, c, d]: [__m128i; 4] = core::mem::transmute(line.0);
+                _mm_packs_epi32(halves::<0xDD>([a, b], mask, wanted), halves::<0xDD>([c, d], mask, wanted))
+            });
+            _mm_movemask_epi8(_mm_packs_epi16(first, second)).cast_unsigned()
+        }
+    }
+
     /// [`Line::matches`] with instructions of every x86-64 processor: SSE2 compares 32 bits, so the words' halves are compared separately.
     #[inline(always)]
     pub fn matches(line: &Line, mask: u64, wanted: u64) -> u32 {
-        /// Takes the low (0x88) or the high halves (0xDD) of four words and says which equal `wanted` under `mask`.
-        #[inline(always)]
-        unsafe fn halves<const WHICH: i32>(pairs: [__m128i; 2], mask: u32, wanted: u32) -> __m128i {
-            let [a, b] = pairs;
-            // SAFETY: SSE2 is part of the x86-64 baseline; nothing here touches memory.
-            unsafe {
-                let four = _mm_castps_si128(_mm_shuffle_ps::<WHICH>(_mm_castsi128_ps(a), _mm_castsi128_ps(b)));
-                _mm_cmpeq_epi32(
-                    _mm_and_si128(four, _mm_set1_epi32(mask.cast_signed())),
-                    _mm_set1_epi32(wanted.cast_signed()),
-                )
-            }
-        }
         let [mask_low, wanted_low] = [mask, wanted].map(|n| (n & 0xFFFF_FFFF) as u32);
         let [mask_high, wanted_high] = [mask, wanted].map(|n| (n >> 32) as u32);
         // SAFETY: both are 64 plain bytes; SSE2 is part of the x86-64 baseline.
@@ -534,12 +688,72 @@ mod copy {
         // SAFETY: every access stays within `len` bytes of its side.
         unsafe {
             if len > SHORT_MAX {
-                long_out_of(src, dst, len);
+                if len <= MIDDLE_MAX {
+                    middle_out_of(src, dst, len);
+                } else {
+                    long_out_of(src, dst, len);
+                }
             } else {
                 let (get16, get8) = (|p| load16(p), |p| load8(p));
                 let (get4, get1) = (|p| load4(p), |p| load1(p));
                 move_short!(src, dst, len, get16, put16, get8, put8, get4, put4, get1, put1);
             }
+        }
+    }
+
+    /// [`SHORT_MAX`] to [`MIDDLE_MAX`] bytes: blocks of 64 bytes, then the last block, which may overlap the one before.
+    ///
+    /// # Safety
+    /// As [`out_of`].
+    #[inline(always)]
+    unsafe fn middle_out_of(src: *const u8, dst: *mut u8, len: usize) {
+        // SAFETY: every access stays within `len` bytes of its side, which are more than 32.
+        unsafe {
+            if len < 64 {
+                half_block(src, dst);
+                half_block(src.add(len - 32), dst.add(len - 32));
+                return;
+            }
+            let (mut from, mut to, last) = (src, dst, src.add(len - 64));
+            while from < last {
+                block(from, to);
+                (from, to) = (from.add(64), to.add(64));
+            }
+            block(last, dst.add(len - 64));
+        }
+    }
+
+    /// # Safety
+    /// 64 bytes are readable at `src`, in the region, and writable at `dst`, which is private.
+    #[inline(always)]
+    unsafe fn block(src: *const u8, dst: *mut u8) {
+        let (a, b, c, d): (__m128i, __m128i, __m128i, __m128i);
+        // SAFETY: the caller's promise.
+        unsafe {
+            asm!(
+                "movdqu {a}, [{p}]", "movdqu {b}, [{p} + 16]", "movdqu {c}, [{p} + 32]", "movdqu {d}, [{p} + 48]",
+                a = lateout(xmm_reg) a, b = lateout(xmm_reg) b, c = lateout(xmm_reg) c, d = lateout(xmm_reg) d, p = in(reg) src,
+                options(nostack, preserves_flags, readonly)
+            );
+            for (i, part) in [a, b, c, d].into_iter().enumerate() {
+                dst.add(i * 16).cast::<__m128i>().write_unaligned(part);
+            }
+        }
+    }
+
+    /// # Safety
+    /// The same with 32 bytes.
+    #[inline(always)]
+    unsafe fn half_block(src: *const u8, dst: *mut u8) {
+        let (a, b): (__m128i, __m128i);
+        // SAFETY: the caller's promise.
+        unsafe {
+            asm!(
+                "movdqu {a}, [{p}]", "movdqu {b}, [{p} + 16]",
+                a = lateout(xmm_reg) a, b = lateout(xmm_reg) b, p = in(reg) src, options(nostack, preserves_flags, readonly)
+            );
+            dst.cast::<__m128i>().write_unaligned(a);
+            dst.add(16).cast::<__m128i>().write_unaligned(b);
         }
     }
 
@@ -625,9 +839,10 @@ mod copy {
             if len >= 16 {
                 let take16 = |at| bytes.as_ptr().add(at).cast::<__m128i>().read_unaligned();
                 let differ_at = |at| _mm_xor_si128(load16(p.add(at)), take16(at));
-                let mut differ = differ_at(len - 16);
-                for at in (0..len - 16).step_by(16) {
+                let (mut differ, mut at) = (differ_at(len - 16), 0);
+                while at < len - 16 {
                     differ = _mm_or_si128(differ, differ_at(at));
+                    at += 16;
                 }
                 _mm_movemask_epi8(_mm_cmpeq_epi8(differ, _mm_setzero_si128())) == 0xFFFF
             } else if len >= 8 {
@@ -766,6 +981,13 @@ pub(crate) mod tests {
         // SAFETY: `base` is less than a page after the vector's start, so `len` bytes of the vector follow, and they are
         // accessed only through this.
         (words, unsafe { Memory::new(base, len) })
+    }
+
+    /// The same mapping once more, as another process has it; it lives as long as the first one's memory.
+    #[cfg(feature = "observe")]
+    pub fn again(memory: &Memory) -> Memory {
+        // SAFETY: the promise that was made for the first one.
+        unsafe { Memory::new(memory.base, memory.len) }
     }
 
     #[test]

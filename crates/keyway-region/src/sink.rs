@@ -1,12 +1,45 @@
-//! Where a get puts a value: at the end of a vector, or in the caller's memory, which it requests when it knows the length.
+//! Where a get puts a value ([`Sink`]): at the end of a vector, there after a head that belongs before the value ([`Headed`]), in
+//! the caller's memory, which is requested when the length is known ([`Placed`]), or in no memory at all, because the caller
+//! takes the value in its place ([`Lending`]).
 
-use crate::memory::Memory;
+use crate::heap;
+use crate::memory::{Memory, Window};
 use crate::verbs::Item;
 use std::mem::MaybeUninit;
 
+/// A value borrowed in place, for the length of a call: its segment is not recycled meanwhile.
+pub struct Lent<'r> {
+    pub(crate) memory: &'r Memory,
+    pub(crate) at: usize,
+    pub(crate) len: usize,
+}
+
+impl Lent<'_> {
+    /// Where it begins, for the kernel to read [`Self::len`] bytes. A write there by another process, against the protocol,
+    /// makes the bytes wrong and does no other harm.
+    pub fn address(&self) -> *const u8 {
+        self.memory.address(self.at, self.len)
+    }
+
+    /// Its length, bytes.
+    #[allow(clippy::len_without_is_empty, reason = "what is lent is long")]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Copies it, without its first bytes, to the end of `out`.
+    pub fn append_from(&self, first: usize, out: &mut Vec<u8>) {
+        let first = first.min(self.len);
+        let rest = self.len - first;
+        heap::reserve(out, rest);
+        let has_room = self.memory.append_to(self.at + first, rest, out);
+        debug_assert!(has_room, "it was reserved");
+    }
+}
+
 /// Why a value could not be copied. What was appended of it is garbage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Unread {
+pub enum Unread {
     /// it changed during the copy, or it is corrupted
     Changed,
     /// this process has no memory for it
@@ -23,22 +56,55 @@ pub trait Target {
     fn room(&mut self) -> &mut [MaybeUninit<u8>];
 }
 
-/// What a get appends to.
-pub(crate) trait Out {
+/// Where a get puts what it finds. If the item changes meanwhile, the sink is cut back to its length before, and begins again.
+#[allow(clippy::len_without_is_empty, reason = "a length is compared with an earlier one only")]
+pub trait Sink {
+    /// Its memory is the caller's and no vector: a get that changes its item does not write to it before the change is done.
+    const IS_FOREIGN: bool;
+    /// It may take a value in its place: [`Self::lend`] is called for values longer than [`crate::verbs::Get::at_most`].
+    const LENDS: bool = false;
+
+    /// The sink itself, if it is nothing but a vector: then no code and no memory of a caller in another language is behind it.
+    #[inline(always)]
+    fn vector(&mut self) -> Option<&mut Vec<u8>> {
+        None
+    }
+
     /// Bytes in it.
     fn len(&self) -> usize;
 
     /// Cuts it back to this many bytes.
     fn truncate(&mut self, len: usize);
 
-    /// Whether it takes the value of this item, which follows.
-    fn make_room(&mut self, item: &Item) -> bool;
+    /// Takes an item, whose value follows. `false`: it has no space for the value.
+    fn begin(&mut self, item: &Item) -> bool;
 
     /// Copies region bytes to its end, and returns them as they were copied. There may be more of them than announced.
-    fn append(&mut self, memory: &Memory, at: usize, len: usize) -> Result<&[u8], Unread>;
+    ///
+    /// # Errors
+    ///
+    /// There is no space for them, because they are more than announced, or no memory.
+    fn append_region(&mut self, bytes: Window<'_>) -> Result<&[u8], Unread>;
+
+    /// The same with bytes of this process.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::append`].
+    fn append_bytes(&mut self, bytes: &[u8]) -> Result<(), Unread>;
+
+    /// Takes the value in its place.
+    fn lend(&mut self, _: &Lent<'_>) {}
 }
 
-impl Out for Vec<u8> {
+impl Sink for Vec<u8> {
+    const IS_FOREIGN: bool = false;
+
+    #[inline(always)]
+    fn vector(&mut self) -> Option<&mut Vec<u8>> {
+        Some(self)
+    }
+
     #[inline(always)]
     fn len(&self) -> usize {
         self.len()
@@ -50,33 +116,148 @@ impl Out for Vec<u8> {
     }
 
     #[inline(always)]
-    fn make_room(&mut self, _: &Item) -> bool {
+    fn begin(&mut self, _: &Item) -> bool {
         true
     }
 
     #[inline(always)]
-    fn append(&mut self, memory: &Memory, at: usize, len: usize) -> Result<&[u8], Unread> {
+    fn append_region(&mut self, bytes: Window<'_>) -> Result<&[u8], Unread> {
         let start = self.len();
-        match memory.append_to(at, len, self) {
+        match bytes.append_to(self) {
             true => Ok(self.get(start..).unwrap_or_default()),
             false => Err(Unread::NoMemory),
         }
     }
+
+    #[inline(always)]
+    fn append_bytes(&mut self, bytes: &[u8]) -> Result<(), Unread> {
+        if !heap::try_reserve(self, bytes.len()) {
+            return Err(Unread::NoMemory);
+        }
+        self.extend_from_slice(bytes);
+        Ok(())
+    }
+}
+
+/// A vector, to which `head` appends what belongs before the value.
+pub struct Headed<'o, H> {
+    out: &'o mut Vec<u8>,
+    head: H,
+}
+
+impl<'o, H: FnMut(&Item, &mut Vec<u8>)> Headed<'o, H> {
+    /// The vector `out`. `head` may run again after `out` was cut back.
+    pub fn new(out: &'o mut Vec<u8>, head: H) -> Self {
+        Self { out, head }
+    }
+}
+
+impl<H: FnMut(&Item, &mut Vec<u8>)> Sink for Headed<'_, H> {
+    const IS_FOREIGN: bool = false;
+
+    #[inline(always)]
+    fn len(&self) -> usize {
+        self.out.len()
+    }
+
+    #[inline(always)]
+    fn truncate(&mut self, len: usize) {
+        self.out.truncate(len);
+    }
+
+    #[inline(always)]
+    fn begin(&mut self, item: &Item) -> bool {
+        (self.head)(item, self.out);
+        true
+    }
+
+    #[inline(always)]
+    fn append_region(&mut self, bytes: Window<'_>) -> Result<&[u8], Unread> {
+        self.out.append_region(bytes)
+    }
+
+    #[inline(always)]
+    fn append_bytes(&mut self, bytes: &[u8]) -> Result<(), Unread> {
+        self.out.append_bytes(bytes)
+    }
+}
+
+/// The same, except that `lend` gets a value that is too long to be copied, in its place.
+pub struct Lending<'o, H, L> {
+    inner: Headed<'o, H>,
+    lend: L,
+}
+
+impl<'o, H: FnMut(&Item, &mut Vec<u8>), L: FnMut(&Lent<'_>, &mut Vec<u8>)> Lending<'o, H, L> {
+    /// The vector `out`, which `lend` gets after `head`.
+    pub fn new(out: &'o mut Vec<u8>, head: H, lend: L) -> Self {
+        Self {
+            inner: Headed::new(out, head),
+            lend,
+        }
+    }
+}
+
+impl<H: FnMut(&Item, &mut Vec<u8>), L: FnMut(&Lent<'_>, &mut Vec<u8>)> Sink for Lending<'_, H, L> {
+    const IS_FOREIGN: bool = false;
+    const LENDS: bool = true;
+
+    #[inline(always)]
+    fn len(&self) -> usize {
+        self.inner.len()
+    }
+
+    #[inline(always)]
+    fn truncate(&mut self, len: usize) {
+        self.inner.truncate(len);
+    }
+
+    #[inline(always)]
+    fn begin(&mut self, item: &Item) -> bool {
+        self.inner.begin(item)
+    }
+
+    #[inline(always)]
+    fn append_region(&mut self, bytes: Window<'_>) -> Result<&[u8], Unread> {
+        self.inner.append_region(bytes)
+    }
+
+    #[inline(always)]
+    fn append_bytes(&mut self, bytes: &[u8]) -> Result<(), Unread> {
+        self.inner.append_bytes(bytes)
+    }
+
+    #[inline(always)]
+    fn lend(&mut self, value: &Lent<'_>) {
+        (self.lend)(value, self.inner.out);
+    }
 }
 
 /// A target, and how much of the value is in it.
-pub(crate) struct Placed<'t, T> {
+pub struct Placed<'t, T> {
     target: &'t mut T,
     len: usize,
 }
 
 impl<'t, T: Target> Placed<'t, T> {
+    /// The target's memory.
     pub fn new(target: &'t mut T) -> Self {
         Self { target, len: 0 }
     }
+
+    /// The next bytes of the space that was made. It has space for the length that the item had before.
+    #[inline(always)]
+    fn room(&mut self, len: usize) -> Result<&mut [MaybeUninit<u8>], Unread> {
+        let room = self.target.room().get_mut(self.len..).and_then(|room| room.get_mut(..len));
+        let room = room.ok_or(Unread::Changed)?;
+        self.len += len;
+        Ok(room)
+    }
 }
 
-impl<T: Target> Out for Placed<'_, T> {
+impl<T: Target> Sink for Placed<'_, T> {
+    const IS_FOREIGN: bool = true;
+
     #[inline(always)]
     fn len(&self) -> usize {
         self.len
@@ -88,17 +269,19 @@ impl<T: Target> Out for Placed<'_, T> {
     }
 
     #[inline(always)]
-    fn make_room(&mut self, item: &Item) -> bool {
+    fn begin(&mut self, item: &Item) -> bool {
         self.target.make_room(item)
     }
 
     #[inline(always)]
-    fn append(&mut self, memory: &Memory, at: usize, len: usize) -> Result<&[u8], Unread> {
-        let room = self.target.room().get_mut(self.len..).and_then(|room| room.get_mut(..len));
-        // It has space for the length that the item had before.
-        let room = room.ok_or(Unread::Changed)?;
-        self.len += len;
-        Ok(memory.fill(at, room))
+    fn append_region(&mut self, bytes: Window<'_>) -> Result<&[u8], Unread> {
+        Ok(bytes.fill(self.room(bytes.len())?))
+    }
+
+    #[inline(always)]
+    fn append_bytes(&mut self, bytes: &[u8]) -> Result<(), Unread> {
+        self.room(bytes.len())?.write_copy_of_slice(bytes);
+        Ok(())
     }
 }
 
@@ -130,12 +313,18 @@ mod tests {
             value_len,
             ..Item::default()
         };
-        assert!(out.make_room(&item(8)) && !out.make_room(&item(9)));
-        assert_eq!(out.append(&memory, 64, 5), Ok(&b"abcde"[..]));
-        assert_eq!(out.append(&memory, 69, 4), Err(Unread::Changed));
-        assert_eq!(out.append(&memory, 69, 3), Ok(&b"fgh"[..]));
-        assert_eq!(out.append(&memory, 69, 1), Err(Unread::Changed));
+        assert!(out.begin(&item(8)) && !out.begin(&item(9)));
+        assert_eq!(out.append_region(memory.window(64, 5)), Ok(&b"abcde"[..]));
+        assert_eq!(out.append_region(memory.window(69, 4)), Err(Unread::Changed));
+        assert_eq!(out.append_region(memory.window(69, 3)), Ok(&b"fgh"[..]));
+        assert_eq!(out.append_region(memory.window(69, 1)), Err(Unread::Changed));
         out.truncate(0);
-        assert_eq!(out.append(&memory, 66, 8), Ok(&b"cdefghij"[..]));
+        assert_eq!(out.append_region(memory.window(66, 8)), Ok(&b"cdefghij"[..]));
+        assert_eq!(out.append_bytes(b"x"), Err(Unread::Changed));
+        out.truncate(6);
+        assert_eq!(
+            (out.append_bytes(b"xyz"), out.append_bytes(b"xy")),
+            (Err(Unread::Changed), Ok(()))
+        );
     }
 }

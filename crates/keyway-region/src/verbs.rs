@@ -35,6 +35,27 @@ pub struct Item {
     pub size: usize,
 }
 
+/// The time of an operation, as a tick of the region's clock ([`crate::Region::tick`]), for a caller that reads its clock only
+/// where that decides something.
+pub trait Now {
+    /// The present tick.
+    fn tick(&mut self) -> u32;
+
+    /// A recent tick, for what is only noted as a hint. `noted`: the region's note of its last use ([`crate::Region::seen`]).
+    #[inline(always)]
+    fn recent(&mut self, noted: u64) -> u32 {
+        let _ = noted;
+        self.tick()
+    }
+}
+
+impl Now for u32 {
+    #[inline(always)]
+    fn tick(&mut self) -> u32 {
+        *self
+    }
+}
+
 /// The options of a get.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Get {
@@ -65,6 +86,32 @@ pub struct Get {
 }
 
 impl Get {
+    /// The value, and what is known of the item without other cache lines.
+    pub const VALUE: &'static Self = &Self {
+        value: true,
+        details: false,
+        unless_cas: None,
+        at_most: None,
+        win_stale: false,
+        no_bump: false,
+        exptime: None,
+        vivify: None,
+        recache_s: None,
+        recache_after_touch: false,
+        new_cas: None,
+        opaque_key: false,
+    };
+
+    /// Whether it asks for no more than the value, the client flags and the time left.
+    #[inline(always)]
+    pub(crate) fn is_plain(&self) -> bool {
+        !(self.details || self.win_stale)
+            && self.unless_cas.is_none()
+            && self.exptime.is_none()
+            && self.vivify.is_none()
+            && self.recache_s.is_none()
+    }
+
     /// Whether it may change the item, or create one.
     #[inline]
     pub fn may_change(&self) -> bool {

@@ -131,10 +131,7 @@ fn try_once(first: usize, again: usize, second: usize) -> (Vec<Access>, Vec<Acce
         value: true,
         ..Get::default()
     };
-    let found = writes
-        .get_with(b"third", &how, now, &mut value, |_, _| {})
-        .expect("a good key")
-        .is_some();
+    let found = writes.get(b"third", &how, now, &mut value).expect("a good key").is_some();
     let mut wrong = (!found || value != vec![3; LEN]).then(|| format!("the value is lost: found {found}, {} bytes", value.len()));
     drop((deletes, sweeps, writes));
     wrong = wrong.or_else(|| check::check(&region, |_| {}).problems.first().cloned());

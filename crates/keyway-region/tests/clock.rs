@@ -53,9 +53,7 @@ impl World {
     fn ttl(&mut self, key: &str, now: Moment) -> Option<Option<u32>> {
         let now = self.region.tick(now);
         let mut out = Vec::new();
-        let found = self
-            .session
-            .get_with(key.as_bytes(), &Get::default(), now, &mut out, |_, _| {});
+        let found = self.session.get(key.as_bytes(), &Get::default(), now, &mut out);
         found.expect("a good key").map(|item| item.ttl_s)
     }
 

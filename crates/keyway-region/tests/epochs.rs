@@ -56,7 +56,7 @@ impl World {
             ..Get::default()
         };
         self.sessions[session]
-            .get_with(key.as_bytes(), &how, self.now, &mut value, |_, _| {})
+            .get(key.as_bytes(), &how, self.now, &mut value)
             .expect("a good key")
             .map(|_| value)
     }

@@ -57,9 +57,7 @@ impl World {
     }
 
     fn is_there(&mut self, key: &[u8]) -> bool {
-        let item = self
-            .session
-            .get_with(key, &Get::default(), self.now, &mut Vec::new(), |_, _| {});
+        let item = self.session.get(key, &Get::default(), self.now, &mut Vec::new());
         item.expect("a good key").is_some()
     }
 

@@ -36,7 +36,7 @@ fn idle_times_are_exact_for_some_seconds_and_not_too_long_for_minutes() {
                 no_bump: true,
                 ..Get::default()
             };
-            let found = session.get_with(key.as_bytes(), &how, now, &mut Vec::new(), |_, _| {});
+            let found = session.get(key.as_bytes(), &how, now, &mut Vec::new());
             let idle = found.expect("a good key").expect("it is there").idle_s;
             let least = if gone < EXACT_S {
                 gone

@@ -3,7 +3,7 @@
 mod private;
 
 use keyway_region::verbs::{Get, Store};
-use keyway_region::{Limits, Session};
+use keyway_region::{Lending, Limits, Session};
 use private::UNIX_S;
 
 const MEMORY: u64 = 4 << 20;
@@ -46,19 +46,21 @@ fn what_is_lent_stays_what_it_is_and_is_recycled_afterwards() {
     set(&mut writer, "key", &value, now);
     let (mut out, mut lent_at) = (Vec::new(), std::ptr::null());
     let found = reader
-        .get_lending(
+        .get(
             b"key",
             &long(),
             now,
-            &mut out,
-            |item, out| out.extend_from_slice(format!("{}:", item.value_len).as_bytes()),
-            |lent, out| {
-                assert_eq!(lent.len(), LEN);
-                overwrite_all(&mut writer, "meanwhile", now);
-                lent.append_from(0, out);
-                lent.append_from(LEN - 3, out);
-                lent_at = lent.address();
-            },
+            &mut Lending::new(
+                &mut out,
+                |item, out| out.extend_from_slice(format!("{}:", item.value_len).as_bytes()),
+                |lent, out| {
+                    assert_eq!(lent.len(), LEN);
+                    overwrite_all(&mut writer, "meanwhile", now);
+                    lent.append_from(0, out);
+                    lent.append_from(LEN - 3, out);
+                    lent_at = lent.address();
+                },
+            ),
         )
         .expect("a good key");
     assert_eq!(found.map(|item| item.value_len), Some(LEN));
@@ -91,7 +93,12 @@ fn short_values_and_those_with_segments_of_their_own_are_copied() {
         set(&mut session, "key", &value, now);
         let mut out = b"before".to_vec();
         let found = session
-            .get_lending(b"key", &long(), now, &mut out, |_, out| out.push(b':'), |_, _| panic!("lent"))
+            .get(
+                b"key",
+                &long(),
+                now,
+                &mut Lending::new(&mut out, |_, out| out.push(b':'), |_, _| panic!("lent")),
+            )
             .expect("a good key");
         assert_eq!(found.map(|item| item.value_len), Some(len));
         assert!(out == [b"before:", &value[..]].concat(), "{len}");

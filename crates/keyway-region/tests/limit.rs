@@ -224,7 +224,7 @@ fn get(session: &mut Session, key: u64, now: u32) -> bool {
         value: true,
         ..Get::default()
     };
-    let found = session.get_with(format!("key-{key}").as_bytes(), &how, now, &mut out, |_, _| {});
+    let found = session.get(format!("key-{key}").as_bytes(), &how, now, &mut out);
     let is_there = matches!(found, Ok(Some(_)));
     if is_there {
         assert_eq!(out, value(key, out.len()), "key {key}");

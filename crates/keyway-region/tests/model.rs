@@ -80,9 +80,7 @@ impl World {
         };
         let mut value = Vec::new();
         let session = &mut self.sessions[rng.below(SESSIONS) as usize];
-        let item = session
-            .get_with(&name(key), &how, now, &mut value, |_, _| {})
-            .expect("a good key")?;
+        let item = session.get(&name(key), &how, now, &mut value).expect("a good key")?;
         assert_eq!(item.value_len, value.len());
         Some(Entry {
             value,

@@ -92,7 +92,7 @@ fn work(mut session: Session, thread: u64, calls: u64, now: u32) {
                     details: number.is_multiple_of(2),
                     ..Get::default()
                 };
-                session.get_with(key, &how, now, &mut value, |_, _| {}).expect("a good key");
+                session.get(key, &how, now, &mut value).expect("a good key");
                 let whole = is_number || value.windows(2).all(|pair| pair[0] == pair[1]);
                 assert!(whole, "{number}: a value that nobody wrote");
             }

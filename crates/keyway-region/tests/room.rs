@@ -78,7 +78,7 @@ impl Room {
             ..Get::default()
         };
         self.sessions[0]
-            .get_with(format!("key-{key:012}").as_bytes(), &how, now, &mut Vec::new(), |_, _| {})
+            .get(format!("key-{key:012}").as_bytes(), &how, now, &mut Vec::new())
             .expect("a good key")
             .is_some()
     }

@@ -27,7 +27,7 @@ fn cas_of(session: &mut Session, key: &[u8], now: u32) -> u64 {
         details: true,
         ..Get::default()
     };
-    let item = session.get_with(key, &how, now, &mut Vec::new(), |_, _| {});
+    let item = session.get(key, &how, now, &mut Vec::new());
     item.expect("a good key").expect("it is there").cas
 }
 

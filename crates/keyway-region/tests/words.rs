@@ -29,7 +29,7 @@ fn get(session: &mut Session, key: &str, now: u32) -> Option<Vec<u8>> {
         value: true,
         ..Get::default()
     };
-    let item = session.get_with(key.as_bytes(), &how, now, &mut value, |_, _| {});
+    let item = session.get(key.as_bytes(), &how, now, &mut value);
     item.expect("a good key").map(|_| value)
 }
 

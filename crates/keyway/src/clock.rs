@@ -110,12 +110,19 @@ pub(crate) fn coarse_ns() -> i64 {
     time.tv_sec * NS_PER_S + time.tv_nsec
 }
 
+/// Calls of a session in a row that take a tick for recent without asking the clock.
+const RECENT_MAX: u32 = 16;
+
 /// What a session knows of the region's clock: the current tick, and when it ends.
 #[derive(Debug, Default)]
 pub(crate) struct Watch {
     tick: u32,
     /// value of the coarse clock
     until_ns: i64,
+    /// how often [`Watch::recent`] answers with this tick yet
+    left: u32,
+    /// the region's note of its last use, as it was then
+    seen: u64,
 }
 
 /// A reading of the region's clock.
@@ -135,6 +142,22 @@ impl Watch {
         } else {
             self.read(coarse_ns, read)
         }
+    }
+
+    /// The last tick, for what is only noted as a hint. `None`: the clock has to be asked, because this was called often, or
+    /// because any session has noted that the region is in use (`seen`) in a later second: so an idle session does not lag.
+    #[inline(always)]
+    pub(crate) fn recent(&mut self, seen: u64) -> Option<u32> {
+        if self.seen != seen {
+            return None;
+        }
+        self.left = self.left.checked_sub(1)?;
+        Some(self.tick)
+    }
+
+    /// From now on [`Self::recent`] answers with the last tick.
+    pub(crate) fn has_asked(&mut self, seen: u64) {
+        (self.left, self.seen) = (RECENT_MAX, seen);
     }
 
     #[cold]

@@ -3,10 +3,10 @@
 //! A key is copied to the session. A value is copied to a buffer that the session keeps (up to [`KEPT_MAX`]; for a longer
 //! value the buffer is allocated and freed each time). A value that is read goes to the end of the caller's vector, which
 //! is Rust's memory and never a foreign pointer. Otherwise it goes to that buffer, and from there to the caller's memory
-//! ([`Target`]) after the gate has closed. Without a gate nothing is copied: values go directly to the caller's memory.
+//! ([`keyway_region::Target`]) after the gate has closed. Without a gate nothing is copied: values go directly to the caller's memory.
 
 use crate::gate::Latch;
-use keyway_region::Target;
+use keyway_region::Sink;
 use keyway_region::verbs::{Item, KEY_LEN_MAX, WriteError};
 
 /// Key and value as they are passed to the region.
@@ -15,13 +15,16 @@ type Given<'c> = (&'c [u8], &'c [u8]);
 /// Size of the largest copy whose buffer a session keeps from call to call, bytes.
 const KEPT_MAX: usize = 64 << 10;
 
-/// Copies an item's value to the target, if the value is wanted and is in our memory.
-pub(crate) fn place(target: &mut impl Target, item: &Item, value: &[u8]) {
-    if target.make_room(item)
-        && let Some(room) = target.room().get_mut(..value.len())
-    {
-        room.write_copy_of_slice(value);
+/// Gives an item and its value, which is in our memory, to the sink.
+pub(crate) fn pass(sink: &mut impl Sink, item: &Item, value: &[u8]) -> Result<(), WriteError> {
+    let start = sink.len();
+    if !sink.begin(item) || value.is_empty() {
+        return Ok(());
     }
+    sink.append_bytes(value).map_err(|_| {
+        sink.truncate(start);
+        WriteError::NoMemory { len: value.len() }
+    })
 }
 
 /// See the top of the file.

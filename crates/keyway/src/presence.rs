@@ -35,6 +35,12 @@ pub(crate) fn thread_number() -> u64 {
     }
 }
 
+/// The same, or 0 if the thread has none yet.
+#[inline(always)]
+pub(crate) fn thread_number_if_known() -> u64 {
+    NUMBER.get()
+}
+
 #[cold]
 fn number_thread() -> u64 {
     static LAST: AtomicU64 = AtomicU64::new(0);

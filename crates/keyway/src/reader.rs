@@ -8,11 +8,11 @@
 //! These verbs are marked cold, so that the verbs of a process that may write are compiled as if there were none.
 
 use crate::clock::{self, Watch};
-use crate::copies::{append, place};
+use crate::copies::pass;
 use crate::peer::{Client, Peer};
 use crate::sessions::Sessions;
 use keyway_region::verbs::{Arithmetic, Counted, Delete, Deleted, Get, Item, Number, Read, Store, Stored, WriteError};
-use keyway_region::{Target, seconds_of};
+use keyway_region::{Sink, seconds_of};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -64,36 +64,18 @@ impl Reader {
 
     #[cold]
     #[inline(never)]
-    pub(crate) fn get(&mut self, key: &[u8], out: &mut Vec<u8>) -> Result<Option<Item>, WriteError> {
-        let how = Get {
-            value: true,
-            ..Get::default()
-        };
-        self.get_with(key, &how, out, |_, _| {})
-    }
-
-    #[cold]
-    #[inline(never)]
-    pub(crate) fn get_with(
-        &mut self,
-        key: &[u8],
-        how: &Get,
-        out: &mut Vec<u8>,
-        mut head: impl FnMut(&Item, &mut Vec<u8>),
-    ) -> Result<Option<Item>, WriteError> {
+    pub(crate) fn get<S: Sink>(&mut self, key: &[u8], how: &Get, sink: &mut S) -> Result<Option<Item>, WriteError> {
         if !self.sessions.home.is_here() {
             return Err(WriteError::Detached);
         }
-        match self.read(key, how, out, &mut head)? {
+        match self.read(key, how, sink)? {
             Read::Miss | Read::Expired => Ok(None),
             Read::Change => {
                 let (client, peer) = self.served()?;
                 let Some((item, value)) = client.get(peer, key, how)? else {
                     return Ok(None);
                 };
-                let start = out.len();
-                head(&item, out);
-                append(out, &value).inspect_err(|_| out.truncate(start))?;
+                pass(sink, &item, &value)?;
                 Ok(Some(item))
             }
             Read::Hit(item) => {
@@ -106,41 +88,25 @@ impl Reader {
     }
 
     pub(crate) fn look(&mut self, key: &[u8]) -> Result<Read, WriteError> {
-        self.read(key, &Get::default(), &mut Vec::new(), &mut |_, _| {})
+        self.read(key, &Get::default(), &mut Vec::new())
     }
 
     /// Reads from the mapping. If the mapping has a gate, the caller's memory is not accessed while the gate is open.
-    fn read(
-        &mut self,
-        key: &[u8],
-        how: &Get,
-        out: &mut Vec<u8>,
-        head: &mut impl FnMut(&Item, &mut Vec<u8>),
-    ) -> Result<Read, WriteError> {
+    fn read<S: Sink>(&mut self, key: &[u8], how: &Get, sink: &mut S) -> Result<Read, WriteError> {
         let now = self.now();
         let (region, latch) = (&self.sessions.region, self.sessions.latch);
-        if !latch.is_on() {
-            return region.read(key, how, now, out, head);
+        if !latch.is_on() && !S::IS_FOREIGN {
+            return region.read(key, how, now, sink);
         }
         let (key, mut value) = (key.to_vec(), Vec::new());
         let read = {
             let _inside = latch.open();
-            region.read(&key, how, now, &mut value, &mut |_, _| {})?
+            region.read(&key, how, now, &mut value)?
         };
         if let Read::Hit(item) = &read {
-            let start = out.len();
-            head(item, out);
-            append(out, &value).inspect_err(|_| out.truncate(start))?;
+            pass(sink, item, &value)?;
         }
         Ok(read)
-    }
-
-    #[cold]
-    #[inline(never)]
-    pub(crate) fn get_into(&mut self, key: &[u8], how: &Get, target: &mut impl Target) -> Result<bool, WriteError> {
-        let mut value = Vec::new();
-        let found = self.get_with(key, how, &mut value, |_, _| {})?;
-        Ok(found.inspect(|item| place(target, item, &value)).is_some())
     }
 
     #[inline]

@@ -7,7 +7,7 @@ use crate::reader::Reader;
 use crate::sessions::{Role, Sessions};
 use crate::writer::Writer;
 use keyway_region::verbs::{Arithmetic, Counted, Delete, Deleted, Get, Item, Number, Read, Store, Stored, WriteError};
-use keyway_region::{Shrinking, Target};
+use keyway_region::{Headed, Placed, Shrinking, Target};
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Duration;
@@ -69,7 +69,7 @@ impl Session {
     /// A bad key; a session that is detached; [`WriteError::NoMemory`] if this process has no memory for a copy of the value.
     #[inline]
     pub fn try_get(&mut self, key: &[u8], out: &mut Vec<u8>) -> Result<Option<Item>, WriteError> {
-        either!(self, way => way.get(key, out))
+        either!(self, way => way.get(key, Get::VALUE, out))
     }
 
     /// Gets by all the rules of `how`. On a hit `head` is called first, to append anything that belongs before the value. (It
@@ -101,7 +101,7 @@ impl Session {
         out: &mut Vec<u8>,
         head: impl FnMut(&Item, &mut Vec<u8>),
     ) -> Result<Option<Item>, WriteError> {
-        either!(self, way => way.get_with(key, how, out, head))
+        either!(self, way => way.get(key, how, &mut Headed::new(out, head)))
     }
 
     /// Gets by the rules of `how`, with the value in the caller's memory: [`Target::make_room`] gets the item's properties,
@@ -136,7 +136,8 @@ impl Session {
     /// As [`Session::get_with`].
     #[inline]
     pub fn get_into(&mut self, key: &[u8], how: &Get, target: &mut impl Target) -> Result<bool, WriteError> {
-        either!(self, way => way.get_into(key, how, target))
+        let found = either!(self, way => way.get(key, how, &mut Placed::new(target)));
+        found.map(|item| item.is_some())
     }
 
     /// [`Session::get_with`] for answers on a socket: `behind` follows the value. A long value is sent to the socket from its
@@ -157,8 +158,8 @@ impl Session {
         behind: &[u8],
     ) -> Result<Option<(Item, usize)>, WriteError> {
         match &mut self.0 {
-            Way::Writer(writer) => writer.get_to(key, how, socket, out, head, behind),
-            Way::Reader(reader) => Ok(reader.get_with(key, how, out, head)?.map(|item| {
+            Way::Writer(writer) => writer.answer(key, how, socket, out, head, behind),
+            Way::Reader(reader) => Ok(reader.get(key, how, &mut Headed::new(&mut *out, head))?.map(|item| {
                 out.extend_from_slice(behind);
                 (item, 0)
             })),

@@ -2,7 +2,7 @@
 
 use crate::cancel::Uncancelled;
 use crate::clock::{self, Watch};
-use crate::copies::{self, Copies, place};
+use crate::copies::{self, Copies};
 use crate::gate::{Latch, aside};
 use crate::kernel;
 use crate::presence;
@@ -10,8 +10,8 @@ use crate::sessions::Sessions;
 use crate::socket;
 use keyway_region::heap::reserve;
 use keyway_region::verbs::RELATIVE_EXPTIME_MAX;
-use keyway_region::verbs::{Arithmetic, Counted, Delete, Deleted, Get, Item, Number, Read, Store, Stored, WriteError};
-use keyway_region::{Lent, Shrinking, Target, seconds_of};
+use keyway_region::verbs::{Arithmetic, Counted, Delete, Deleted, Get, Item, Now, Number, Read, Store, Stored, WriteError};
+use keyway_region::{Headed, Lending, Lent, Shrinking, Sink, seconds_of};
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Duration;
@@ -52,7 +52,7 @@ impl Writer {
     /// known.
     #[inline]
     fn ready(&mut self) -> Result<(), WriteError> {
-        if self.thread == presence::thread_number() && self.member.is_here() {
+        if self.thread == presence::thread_number_if_known() && self.member.is_here() {
             Ok(())
         } else {
             self.arrive()
@@ -103,58 +103,62 @@ impl Writer {
             .for_each(|exptime| self.meet_exptime(exptime));
     }
 
-    #[inline]
-    pub(crate) fn get(&mut self, key: &[u8], out: &mut Vec<u8>) -> Result<Option<Item>, WriteError> {
-        let how = Get {
-            value: true,
-            ..Get::default()
-        };
+    /// Gets to the sink.
+    #[inline(always)]
+    pub(crate) fn get<S: Sink>(&mut self, key: &[u8], how: &Get, sink: &mut S) -> Result<Option<Item>, WriteError> {
         self.ready()?;
+        if self.latch.is_on() || how.may_change() {
+            return self.get_with_care(key, how, sink);
+        }
+        let now = Watched {
+            watch: &mut self.member.watch,
+            sessions: &self.member.sessions,
+        };
+        self.inner.get(key, how, now, sink)
+    }
+
+    /// [`Self::get`] with a gate, or of what a get may change. While the gate is open, and while an item changes, no code and no
+    /// memory of a caller in another language is accessed: the value goes to the session's own buffer, and from there to the
+    /// sink.
+    #[cold]
+    #[inline(never)]
+    fn get_with_care<S: Sink>(&mut self, key: &[u8], how: &Get, sink: &mut S) -> Result<Option<Item>, WriteError> {
+        if how.may_change() {
+            self.meet_change(how);
+            if !self.latch.is_on() && !S::IS_FOREIGN {
+                return change(&mut self.inner, &mut self.member, |inner, now| inner.get(key, how, now, sink));
+            }
+        }
+        if let Some(out) = sink.vector() {
+            return self.get_inside(key, how, out);
+        }
+        let mut value = self.copies.lend();
+        let found = self.get_inside(key, how, &mut value);
+        let passed = match &found {
+            Ok(Some(item)) => copies::pass(sink, item, &value),
+            _ => Ok(()),
+        };
+        self.copies.give_back(value);
+        passed.and(found)
+    }
+
+    /// Gets to a vector, with the gate open meanwhile.
+    fn get_inside(&mut self, key: &[u8], how: &Get, out: &mut Vec<u8>) -> Result<Option<Item>, WriteError> {
         let key = self.copies.of(self.latch, key);
+        if how.may_change() {
+            return change(&mut self.inner, &mut self.member, |inner, now| inner.get(key, how, now, out));
+        }
         verb(
             &mut self.inner,
             &mut self.member.watch,
             &self.member.sessions,
-            |inner, now| inner.get_with(key, &how, now, out, |_, _| {}),
+            |inner, now| inner.get(key, how, now, out),
         )
     }
 
+    /// Gets for answers on a socket: see [`crate::Session::get_to`].
     #[inline]
-    pub(crate) fn get_with(
-        &mut self,
-        key: &[u8],
-        how: &Get,
-        out: &mut Vec<u8>,
-        mut head: impl FnMut(&Item, &mut Vec<u8>),
-    ) -> Result<Option<Item>, WriteError> {
-        self.ready()?;
-        if how.may_change() {
-            self.meet_change(how);
-        }
-        if self.latch.is_on() {
-            return self.get_behind_gate(key, how, out, head);
-        }
-        if how.may_change() {
-            return change(&mut self.inner, &mut self.member, |inner, now| {
-                inner.get_with(key, how, now, out, &mut head)
-            });
-        }
-        let now = self.now();
-        self.inner.get_with(key, how, now, out, head)
-    }
-
-    #[inline]
-    pub(crate) fn get_into(&mut self, key: &[u8], how: &Get, target: &mut impl Target) -> Result<bool, WriteError> {
-        self.ready()?;
-        if self.latch.is_on() || how.may_change() {
-            return self.get_into_copied(key, how, target);
-        }
-        let now = self.now();
-        self.inner.get_into(key, how, now, target)
-    }
-
-    #[inline]
-    pub(crate) fn get_to(
+    pub(crate) fn answer(
         &mut self,
         key: &[u8],
         how: &Get,
@@ -163,25 +167,22 @@ impl Writer {
         head: impl FnMut(&Item, &mut Vec<u8>),
         behind: &[u8],
     ) -> Result<Option<(Item, usize)>, WriteError> {
-        self.ready()?;
-        if how.may_change() {
-            self.meet_change(how);
-        }
         if self.latch.is_on() {
             // The kernel could not read the value through the closed gate.
-            return Ok(with_tail(self.get_behind_gate(key, how, out, head)?, out, behind));
-        }
-        if how.may_change() {
-            prepare(&mut self.inner, &mut self.member)?;
+            return Ok(with_tail(self.get(key, how, &mut Headed::new(out, head))?, out, behind));
         }
         let how = Get {
             at_most: Some(COPIED_MAX),
             ..*how
         };
-        let (now, mut sent) = (self.now(), None);
-        let found = self.inner.get_lending(key, &how, now, out, head, |value, out| {
-            sent = Some(send_or_copy(socket, out, value, behind));
-        })?;
+        let mut sent = None;
+        let found = self.get(
+            key,
+            &how,
+            &mut Lending::new(&mut *out, head, |value, out| {
+                sent = Some(send_or_copy(socket, out, value, behind));
+            }),
+        )?;
         match (found, sent) {
             (Some(item), Some(sent)) => Ok(Some((item, sent))),
             (found, _) => Ok(with_tail(found, out, behind)),
@@ -295,11 +296,7 @@ impl Writer {
             &mut self.inner,
             &mut self.member.watch,
             &self.member.sessions,
-            |inner, now| {
-                inner
-                    .region()
-                    .read(key, &Get::default(), now, &mut Vec::new(), &mut |_, _| {})
-            },
+            |inner, now| inner.region().read(key, &Get::default(), now, &mut Vec::new()),
         )
     }
 
@@ -340,57 +337,6 @@ impl Writer {
         let now = self.member.sessions.clock.now();
         let _inside = self.latch.open();
         self.inner.region().clock(now.boot)
-    }
-
-    /// Gets into the session's own memory. The gate is open only during that.
-    fn get_copied(&mut self, key: &[u8], how: &Get, value: &mut Vec<u8>) -> Result<Option<Item>, WriteError> {
-        let key = self.copies.of(self.latch, key);
-        if how.may_change() {
-            return change(&mut self.inner, &mut self.member, |inner, now| {
-                inner.get_with(key, how, now, value, |_, _| {})
-            });
-        }
-        verb(
-            &mut self.inner,
-            &mut self.member.watch,
-            &self.member.sessions,
-            |inner, now| inner.get_with(key, how, now, value, |_, _| {}),
-        )
-    }
-
-    /// [`Self::get_with`] for a mapping with a gate: `head` is called when the gate is closed.
-    fn get_behind_gate(
-        &mut self,
-        key: &[u8],
-        how: &Get,
-        out: &mut Vec<u8>,
-        mut head: impl FnMut(&Item, &mut Vec<u8>),
-    ) -> Result<Option<Item>, WriteError> {
-        let mut value = self.copies.lend();
-        let found = self.get_copied(key, how, &mut value);
-        let copied = if let Ok(Some(item)) = &found {
-            let start = out.len();
-            head(item, out);
-            copies::append(out, &value).inspect_err(|_| out.truncate(start))
-        } else {
-            Ok(())
-        };
-        self.copies.give_back(value);
-        copied.and(found)
-    }
-
-    /// [`Self::get_into`] through the session's own buffer.
-    #[cold]
-    #[inline(never)]
-    fn get_into_copied(&mut self, key: &[u8], how: &Get, target: &mut impl Target) -> Result<bool, WriteError> {
-        self.meet_change(how);
-        let mut value = self.copies.lend();
-        let found = self.get_copied(key, how, &mut value);
-        if let Ok(Some(item)) = &found {
-            place(target, item, &value);
-        }
-        self.copies.give_back(value);
-        Ok(found?.is_some())
     }
 
     /// [`Self::walk`] for a mapping with a gate: `visit` is called when the gate is closed.
@@ -446,6 +392,38 @@ fn send_or_copy(to: BorrowedFd<'_>, out: &mut Vec<u8>, value: &Lent<'_>, behind:
 #[inline(always)]
 fn tick(watch: &mut Watch, coarse_ns: i64, inner: &keyway_region::Session, sessions: &Sessions) -> u32 {
     watch.tick(coarse_ns, || clock::read_and_note(inner.region(), sessions.clock.now()))
+}
+
+/// The region's time, for a get of a mapping without a gate: the clock is asked only if an item has an expiry, and otherwise
+/// every so many gets.
+struct Watched<'w> {
+    watch: &'w mut Watch,
+    sessions: &'w Sessions,
+}
+
+impl Now for Watched<'_> {
+    #[inline(always)]
+    fn tick(&mut self) -> u32 {
+        ask_clock(self.watch, self.sessions)
+    }
+
+    #[inline(always)]
+    fn recent(&mut self, noted: u64) -> u32 {
+        match self.watch.recent(noted) {
+            Some(tick) => tick,
+            None => ask_clock(self.watch, self.sessions),
+        }
+    }
+}
+
+/// The region's tick. It is recent for the next gets.
+#[inline(never)]
+fn ask_clock(watch: &mut Watch, sessions: &Sessions) -> u32 {
+    let tick = watch.tick(clock::coarse_ns(), || {
+        clock::read_and_note(&sessions.region, sessions.clock.now())
+    });
+    watch.has_asked(sessions.region.seen().0);
+    tick
 }
 
 /// Works on the region, inside the gate, at the region's time.

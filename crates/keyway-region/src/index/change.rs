@@ -22,7 +22,7 @@ use crate::log::{ATTEMPTS_MAX, Chain, Draft, Outcome, Purpose, Replaced, Seen, V
 use crate::mutants::{self, Mutant};
 use crate::region::{Region, Rules};
 use crate::session::Session;
-use crate::sink::Unread;
+use crate::sink::{Sink, Unread};
 use crate::verbs::{Item, WriteError};
 
 /// Bytes of the buffer for built values that a session keeps between operations.
@@ -69,7 +69,7 @@ impl<'r> Old<'r> {
     }
 
     /// Copies the value to the end of `out`.
-    pub fn append_value(&self, out: &mut Vec<u8>) -> Result<(), Unread> {
+    pub fn append_value(&self, out: &mut impl Sink) -> Result<(), Unread> {
         if self.has_checksums {
             return self.append_copy(out);
         }
@@ -140,16 +140,16 @@ impl<'r> Old<'r> {
     }
 
     #[cold]
-    fn append_copy(&self, out: &mut Vec<u8>) -> Result<(), Unread> {
+    fn append_copy(&self, out: &mut impl Sink) -> Result<(), Unread> {
         let copy = self.copy();
         if let Some(chain) = self.chain() {
             return self.region.append_chain(chain, out);
         }
         let body = copy.body.borrow();
-        if copy.outcome.get() == Outcome::NoMemory || !heap::try_reserve(out, body.len()) {
+        if copy.outcome.get() == Outcome::NoMemory {
             return Err(Unread::NoMemory);
         }
-        out.extend_from_slice(&body);
+        out.append_bytes(&body)?;
         match copy.outcome.get() {
             Outcome::Intact => Ok(()),
             _ => Err(Unread::Changed),

@@ -5,7 +5,7 @@
 use crate::atomics::Relaxed;
 use crate::index::lookup::Place;
 use crate::layout::bucket::SLOTS;
-use crate::layout::slot::{FREQUENCY_MAX, Slot};
+use crate::layout::slot::Slot;
 use crate::log::Seen;
 use crate::region::Region;
 
@@ -36,7 +36,7 @@ impl Region {
     /// one does no harm.
     #[inline(always)]
     pub(crate) fn bump(&self, place: Place, word: Slot, now: u32) {
-        if !word.is_frozen() && word.frequency() < FREQUENCY_MAX {
+        if word.can_rise() {
             let more = word.with_frequency(word.frequency() + 1);
             // Relaxed: a read-modify-write continues the release sequence of the publish.
             let _ = self.slot(place.at).compare_exchange(word.0, more.0, Relaxed, Relaxed);

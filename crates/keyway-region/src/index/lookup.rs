@@ -3,21 +3,19 @@
 //! The order of loads is the protocol (`model/region_protocol.py`, "get"): table word, slots; then for a slot with the key's
 //! tag: segment words, the slot again, header, key, value, generation again. On a miss the table word again.
 
-use crate::atomics::{Acquire, AtomicU64, Relaxed, SeqCst, fence};
+use crate::atomics::{Acquire, AtomicU32, AtomicU64, Relaxed, SeqCst, fence};
 use crate::hash::{Key, choices, tag, third_choice};
 use crate::heap::List;
 use crate::layout::bucket::{SLOTS, Table};
-use crate::layout::item::SIZE_MIN;
+use crate::layout::item::{Header, LIFETIME_OFFSET, SIZE_MIN};
 use crate::layout::segment::SegmentLife;
 use crate::layout::slot::Slot;
 use crate::log::{ATTEMPTS_MAX, Seen};
 use crate::memory::Line;
 use crate::mutants::{self, Mutant};
 use crate::region::{Region, ttl};
-use crate::sink::{Out, Unread};
+use crate::sink::{Sink, Unread};
 use crate::verbs::{Get, Item};
-/// Cache lines of an item that are prefetched before its length is known: header, key and a small value.
-const ITEM_PREFETCH: usize = 3;
 
 /// A slot of the index: where it is, and in which bucket.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -88,7 +86,7 @@ pub(super) struct Led {
     pub segment: usize,
     pub life: SegmentLife,
     /// offset in the region
-    at: usize,
+    pub(super) at: usize,
     /// offset in the segment
     pub offset: usize,
 }
@@ -237,6 +235,7 @@ impl Region {
 
     /// First half of [`Self::look`]: checks the generation and prefetches the item. `None`: the word leads to no item, or not any more.
     #[inline(always)]
+    #[allow(unsafe_code, reason = "the segment's words; its number was compared before")]
     pub(super) fn follow(&self, word: Slot) -> Option<Led> {
         let segment = word.segment();
         if !self.has(segment) {
@@ -244,11 +243,13 @@ impl Region {
         }
         let offset = word.offset();
         let at = self.segment(segment) + offset;
-        // Header, key and the beginning of the value arrive together, while the words are being compared.
-        self.memory.prefetch::<ITEM_PREFETCH>(at);
+        // Header, key and the beginning of the value arrive together, while the words are being compared: three lines.
+        let view = self.memory.view();
+        view.prefetch_three(at);
         let led = Led {
             segment,
-            life: self.segment_life(segment),
+            // SAFETY: there is the segment.
+            life: Self::life_of(unsafe { self.words_in(view, segment) }),
             at,
             offset,
         };
@@ -264,7 +265,7 @@ impl Region {
         if !word.same_but_frequency(Slot(slot.load(Acquire))) {
             return Look::Moved;
         }
-        match self.item_header(led.at).validate(self.layout.shape.segment_size - led.offset) {
+        match self.header_of(&led).validate(self.layout.shape.segment_size - led.offset) {
             Some(header) => Look::Got(Seen {
                 segment: led.segment,
                 life: led.life,
@@ -284,20 +285,31 @@ impl Region {
         }
     }
 
-    /// Gets a key's item. On a hit it appends `head`'s bytes and the value to `out`; otherwise `out` stays as it was.
+    /// The header at the place to which a word leads, or what is now in its place.
+    #[inline(always)]
+    #[allow(unsafe_code, reason = "the item's first words, where `follow` has led")]
+    pub(super) fn header_of(&self, led: &Led) -> Header {
+        let view = self.memory.view();
+        // SAFETY: `follow`, which alone makes this, has found that there is the segment, and that the smallest item, which has both
+        // words, ends in it. Items begin at multiples of 4.
+        // PAIRS: dead-mark: the store in `Session::bury`.
+        let load = |at| unsafe { view.at::<AtomicU32>(at) }.load(Acquire);
+        Header::of(load(led.at), || load(led.at + LIFETIME_OFFSET))
+    }
+
+    /// Gets a key's item. On a hit the sink takes the item, and the value if it is asked for; otherwise it is as long as before.
     /// `VERIFIED`: the region has checksums; a function of its own, so that a region without them does not pay. A hit is stored
     /// in `hit`, by reference: a processor waits for the words of a result that is moved just after it was made.
     #[inline]
-    pub(crate) fn get<const VERIFIED: bool, O: Out>(
+    pub(crate) fn get<const VERIFIED: bool, S: Sink>(
         &self,
         key: &Key<'_>,
         how: &Get,
         now: u32,
-        out: &mut O,
-        head: &mut impl FnMut(&Item, &mut O),
+        sink: &mut S,
         hit: &mut Hit,
     ) -> Found {
-        let start = out.len();
+        let start = sink.len();
         let wanted = tag(key.hash);
         'again: for _ in 0..ATTEMPTS_MAX {
             let epoch = self.epoch(now);
@@ -349,17 +361,16 @@ impl Region {
                     }
                     let checksum_size = if VERIFIED { self.checksum_size } else { 0 };
                     let item = self.facts_before(&seen, place, how.details, now, checksum_size);
-                    head(&item, out);
-                    let wants_value = out.make_room(&item)
+                    let wants_value = sink.begin(&item)
                         && how.value
                         && how.unless_cas.is_none_or(|cas| cas != item.cas)
                         && how.at_most.is_none_or(|most| item.value_len <= most);
                     let copied = if VERIFIED {
-                        self.append_verified(&seen, key.bytes, &item, wants_value, out)
+                        self.append_verified(&seen, key.bytes, &item, wants_value, sink)
                     } else if wants_value {
-                        let begun = out.len();
-                        let appended = self.append_value(&seen, out);
-                        appended.and(if out.len() - begun == item.value_len {
+                        let begun = sink.len();
+                        let appended = self.append_value(&seen, sink);
+                        appended.and(if sink.len() - begun == item.value_len {
                             Ok(())
                         } else {
                             Err(Unread::Changed)
@@ -368,7 +379,7 @@ impl Region {
                         Ok(())
                     };
                     if copied.is_err() || !self.still(&seen) && !mutants::is(Mutant::GetWithoutSecondLook) {
-                        out.truncate(start);
+                        sink.truncate(start);
                         // A value's segments are freed, and an item is marked dead, only after its slot has changed (or the
                         // table word, where a split left a frozen word). So if neither has changed, the item is corrupted.
                         let unchanged =
@@ -406,20 +417,26 @@ impl Region {
     /// As [`Self::facts`], for an item whose body ends before this many bytes of checksum.
     #[inline(always)]
     fn facts_before(&self, seen: &Seen, place: Place, details: bool, now: u32, checksum_size: usize) -> Item {
-        let header = seen.header;
-        let (marks, flags) = self.marks_and_flags(seen);
-        let mut item = Item {
-            value_len: self.value_len(seen, checksum_size),
-            flags,
-            ttl_s: ttl(header.expiry(), now),
-            size: self.size(seen),
-            ..Item::marked(marks)
-        };
+        let value_len = self.value_len(seen, checksum_size);
+        let mut item = self.plain_facts(seen, value_len, ttl(seen.header.expiry(), now));
         if details {
             item.cas = self.cas_unique(seen);
             (item.fetched, item.idle_s) = self.hint_facts(seen, place, now);
         }
         item
+    }
+
+    /// The facts that need no other cache line, of an item with this length and time left.
+    #[inline(always)]
+    pub(super) fn plain_facts(&self, seen: &Seen, value_len: usize, ttl_s: Option<u32>) -> Item {
+        let (marks, flags) = self.marks_and_flags(seen);
+        Item {
+            value_len,
+            flags,
+            ttl_s,
+            size: self.size(seen),
+            ..Item::marked(marks)
+        }
     }
 
     /// Visits live items from bucket `cursor` on, until about `budget` buckets and items have been looked at, live or not.

@@ -112,6 +112,12 @@ pub struct SegmentLife {
 impl SegmentLife {
     /// The first life of a segment, before it was ever opened.
     pub const FIRST: Self = Self { generation: 1, epoch: 0 };
+
+    /// Whether its items were written after the flush that began this epoch.
+    #[inline(always)]
+    pub fn is_since(self, epoch: u64) -> bool {
+        self.epoch >= epoch
+    }
 }
 
 /// What a segment is for.

@@ -187,6 +187,12 @@ impl Slot {
         line.matches(mask(TAG_BITS) << TAG_SHIFT, tag << TAG_SHIFT)
     }
 
+    /// Which of two buckets' words have this tag, as bits.
+    #[inline(always)]
+    pub(crate) fn with_tag_in_pair(pair: &[Line; 2], tag: u64) -> u32 {
+        Line::pair_matches_high(pair, mask(TAG_BITS) << TAG_SHIFT, tag << TAG_SHIFT)
+    }
+
     /// Whether any of a bucket's words is frozen.
     #[inline(always)]
     pub(crate) fn any_frozen(line: &Line) -> bool {
@@ -238,6 +244,13 @@ impl Slot {
     #[inline]
     pub fn frequency(self) -> u64 {
         (self.0 & FREQUENCY) >> FREQUENCY_SHIFT
+    }
+
+    /// Whether it is not frozen, and its frequency can rise.
+    #[inline(always)]
+    pub(crate) fn can_rise(self) -> bool {
+        // F is above the two bits, which both are set at the highest frequency.
+        self.0 >> FREQUENCY_SHIFT & (FROZEN | FREQUENCY) >> FREQUENCY_SHIFT < FREQUENCY_MAX
     }
 
     /// The same word with this frequency (unfrozen words).

@@ -12,7 +12,7 @@ use crate::layout::item::{CHECKSUM_SIZE, Header, LARGE_BODY_SIZE, flag};
 use crate::layout::segment::{CHAIN_LEN_WORD, Link, SegmentLife};
 use crate::log::seen::{Chain, Seen};
 use crate::region::Region;
-use crate::sink::{Out, Unread};
+use crate::sink::{Sink, Unread};
 use crate::verbs::{Item, KEY_LEN_MAX};
 use std::cell::{Cell, RefCell};
 
@@ -185,7 +185,7 @@ impl Region {
         key: &[u8],
         item: &Item,
         wants_value: bool,
-        out: &mut impl Out,
+        out: &mut impl Sink,
     ) -> Result<(), Unread> {
         let header = seen.header;
         if header.is_large() {
@@ -202,7 +202,7 @@ impl Region {
         let begun = cover.begin(key);
         let at = seen.at + header.value_offset();
         let sum = if wants_value {
-            crc32c::crc32c_append(begun, out.append(&self.memory, at, body_len)?)
+            crc32c::crc32c_append(begun, out.append_region(self.memory.window(at, body_len))?)
         } else {
             let mut chunk = [0; CHUNK];
             (0..body_len).step_by(CHUNK).fold(begun, |sum, from| {

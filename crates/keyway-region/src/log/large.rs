@@ -13,11 +13,11 @@ use crate::log::seen::Chain;
 use crate::mutants::{self, Mutant};
 use crate::region::Region;
 use crate::session::Session;
-use crate::sink::{Out, Unread};
+use crate::sink::{Sink, Unread};
 use crate::verbs::WriteError;
 
 impl Region {
-    pub(crate) fn append_chain(&self, chain: Chain, out: &mut impl Out) -> Result<(), Unread> {
+    pub(crate) fn append_chain(&self, chain: Chain, out: &mut impl Sink) -> Result<(), Unread> {
         let room = self.layout.shape.segment_size - CHAIN_HEADER_SIZE;
         let (mut link, mut left) = (chain.first, chain.value_len);
         let mut walked = 0;
@@ -30,7 +30,7 @@ impl Region {
             let at = self.segment(segment);
             let next = Link(self.word(at).load(Relaxed));
             let part = left.min(room);
-            let copy = out.append(&self.memory, at + CHAIN_HEADER_SIZE, part);
+            let copy = out.append_region(self.memory.window(at + CHAIN_HEADER_SIZE, part));
             // PAIRS: generation: the fence in `Session::claim_from_free`, as in `still`.
             fence(Acquire);
             if self.segment_life(segment).generation != link.generation() {

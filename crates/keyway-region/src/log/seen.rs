@@ -6,9 +6,9 @@
 use crate::atomics::{Acquire, AtomicU32, Relaxed, fence};
 use crate::layout::index;
 use crate::layout::item::{ALIGNMENT, Header, LIFETIME_OFFSET, flag};
-use crate::layout::segment::{Link, SegmentLife};
+use crate::layout::segment::{Link, SegmentLife, SegmentWords};
 use crate::region::Region;
-use crate::sink::{Out, Unread};
+use crate::sink::{Sink, Unread};
 
 /// How often an operation starts again before it calls the region corrupted. Contention takes a few attempts. Only a word that
 /// no version of Keyway writes makes an endless loop, and this bound turns that into an error.
@@ -33,7 +33,7 @@ impl Seen {
     /// Whether the item is present: neither flushed before this epoch, nor expired.
     #[inline(always)]
     pub fn is_present(&self, epoch: u64, now: u32) -> bool {
-        self.life.epoch >= epoch && !self.header.is_expired(now)
+        self.life.is_since(epoch) && !self.header.is_expired(now)
     }
 }
 
@@ -71,9 +71,15 @@ impl Region {
     /// Whether everything read so far at this item's place was the item.
     #[inline(always)]
     pub(crate) fn still(&self, seen: &Seen) -> bool {
+        Self::is_still(self.words(seen.segment), seen.life)
+    }
+
+    /// The same by the segment's words.
+    #[inline(always)]
+    pub(crate) fn is_still(words: &SegmentWords, life: SegmentLife) -> bool {
         // PAIRS: generation: the release fence in `Session::claim_from_free`: a reader of a new byte sees the new generation.
         fence(Acquire);
-        self.words(seen.segment).generation.load(Relaxed) == seen.life.generation
+        words.generation.load(Relaxed) == life.generation
     }
 
     /// Whether the item has this key. Meaningless unless [`Self::still`] holds afterwards.
@@ -150,12 +156,12 @@ impl Region {
     }
 
     /// Copies the item's value to the end of `out`.
-    pub(crate) fn append_value(&self, seen: &Seen, out: &mut impl Out) -> Result<(), Unread> {
+    pub(crate) fn append_value(&self, seen: &Seen, out: &mut impl Sink) -> Result<(), Unread> {
         if seen.header.is_large() {
             return self.append_chain(self.chain(seen).ok_or(Unread::Changed)?, out);
         }
         let at = seen.at + seen.header.value_offset();
-        out.append(&self.memory, at, seen.header.value_len()).map(|_| ())
+        out.append_region(self.memory.window(at, seen.header.value_len())).map(|_| ())
     }
 
     /// The item's value, copied to `out`; `None` if it is longer, or has segments of its own.

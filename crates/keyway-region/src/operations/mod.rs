@@ -6,16 +6,17 @@ pub(crate) mod arithmetic;
 
 use crate::hash::Key;
 use crate::heap;
-use crate::index::{Changed, Decide, Decision, Found, Hit, Old, Place};
+use crate::index::{Changed, Decide, Decision, Found, Hit, Old, Place, Quick};
 use crate::layout::item::flag;
 use crate::layout::slot::Slot;
 use crate::layout::stats::Counter;
 use crate::log::{Draft, Value, Written};
-use crate::memory::Memory;
 use crate::region::{EXPIRED, Moment, Region, expiry_at, seconds_of, ttl};
 use crate::session::Session;
-use crate::sink::{Out, Placed, Target, Unread};
-use crate::verbs::{Delete, Deleted, Get, Item, KEY_LEN_MAX, RELATIVE_EXPTIME_MAX, Read, Store, StoreMode, Stored, WriteError};
+use crate::sink::{Lent, Sink, Unread};
+use crate::verbs::{
+    Delete, Deleted, Get, Item, KEY_LEN_MAX, Now, RELATIVE_EXPTIME_MAX, Read, Store, StoreMode, Stored, WriteError,
+};
 
 /// What memcached adds to key and value when it compares an item with -I: its header, the CAS unique, a zero byte after the key
 /// and a line end after the value. Counting the same way makes the same stores fail.
@@ -25,36 +26,6 @@ const MEMCACHED_ITEM_OVERHEAD: usize = 48 + 8 + 1 + 2;
 #[inline]
 fn memcached_size(key_len: usize, flags: u32, value_len: usize) -> usize {
     MEMCACHED_ITEM_OVERHEAD + if flags == 0 { 0 } else { 4 } + key_len + value_len
-}
-
-/// A value borrowed in place, for the length of a call: its segment is not recycled meanwhile.
-pub struct Lent<'r> {
-    memory: &'r Memory,
-    at: usize,
-    len: usize,
-}
-
-impl Lent<'_> {
-    /// Where it begins, for the kernel to read [`Self::len`] bytes. A write there by another process, against the protocol,
-    /// makes the bytes wrong and does no other harm.
-    pub fn address(&self) -> *const u8 {
-        self.memory.address(self.at, self.len)
-    }
-
-    /// Its length, bytes.
-    #[allow(clippy::len_without_is_empty, reason = "what is lent is long")]
-    pub fn len(&self) -> usize {
-        self.len
-    }
-
-    /// Copies it, without its first bytes, to the end of `out`.
-    pub fn append_from(&self, first: usize, out: &mut Vec<u8>) {
-        let first = first.min(self.len);
-        let rest = self.len - first;
-        heap::reserve(out, rest);
-        let has_room = self.memory.append_to(self.at + first, rest, out);
-        debug_assert!(has_room, "it was reserved");
-    }
 }
 
 impl Session {
@@ -111,19 +82,12 @@ impl Decide<'static> for Remove {
 
 impl Region {
     /// Get, for a process that has no session and may only read: nothing is stored, counted or marked. Otherwise as
-    /// [`Session::get_with`].
+    /// [`Session::get`].
     ///
     /// # Errors
     ///
     /// A bad key.
-    pub fn read(
-        &self,
-        key: &[u8],
-        how: &Get,
-        now: u32,
-        out: &mut Vec<u8>,
-        head: &mut impl FnMut(&Item, &mut Vec<u8>),
-    ) -> Result<Read, WriteError> {
+    pub fn read<S: Sink>(&self, key: &[u8], how: &Get, now: u32, sink: &mut S) -> Result<Read, WriteError> {
         if key.is_empty() || key.len() > KEY_LEN_MAX {
             return Err(WriteError::KeyLength { len: key.len() });
         }
@@ -134,17 +98,17 @@ impl Region {
             bytes: key,
             hash: self.hasher.hash(key),
         };
-        let start = out.len();
+        let start = sink.len();
         let mut hit = Hit::default();
         let found = if self.has_checksums() {
-            self.get::<true, _>(&key, how, now, out, head, &mut hit)
+            self.get::<true, _>(&key, how, now, sink, &mut hit)
         } else {
-            self.get::<false, _>(&key, how, now, out, head, &mut hit)
+            self.get::<false, _>(&key, how, now, sink, &mut hit)
         };
         let item = hit.item;
         Ok(match found {
             Found::Hit if wins(&item, item.ttl_s, how) => {
-                out.truncate(start);
+                sink.truncate(start);
                 Read::Change
             }
             Found::Hit => Read::Hit(item),
@@ -158,73 +122,59 @@ impl Region {
 }
 
 impl Session {
-    /// Get ("Retrieval command", "Get And Touch", "Meta Get"). On a hit `head` appends what belongs before the value, then the
-    /// value follows. `head` may run again after `out` was cut back. A miss leaves `out` as it was.
-    pub fn get_with(
-        &mut self,
-        key: &[u8],
-        how: &Get,
-        now: u32,
-        out: &mut Vec<u8>,
-        head: impl FnMut(&Item, &mut Vec<u8>),
-    ) -> Result<Option<Item>, WriteError> {
-        if self.region.has_checksums() {
-            self.get_verified(key, how, now, out, head)
-        } else {
-            self.get_as::<false>(key, how, now, out, head, |_, _| {})
-        }
-    }
-
-    /// [`Self::get_with`], except that a value too long for [`Get::at_most`] is given to `lend` in place, after `head`, if
-    /// possible. It is copied instead in a region with checksums, which protect copies only, and if it has segments of its own.
-    pub fn get_lending(
-        &mut self,
-        key: &[u8],
-        how: &Get,
-        now: u32,
-        out: &mut Vec<u8>,
-        head: impl FnMut(&Item, &mut Vec<u8>),
-        lend: impl FnMut(&Lent<'_>, &mut Vec<u8>),
-    ) -> Result<Option<Item>, WriteError> {
-        if self.region.has_checksums() {
-            let how = Get { at_most: None, ..*how };
-            self.get_verified(key, &how, now, out, head)
-        } else {
-            self.get_as::<false>(key, how, now, out, head, lend)
-        }
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn get_verified(
-        &mut self,
-        key: &[u8],
-        how: &Get,
-        now: u32,
-        out: &mut Vec<u8>,
-        head: impl FnMut(&Item, &mut Vec<u8>),
-    ) -> Result<Option<Item>, WriteError> {
-        self.get_as::<true>(key, how, now, out, head, |_, _| {})
-    }
-
+    /// Get ("Retrieval command", "Get And Touch", "Meta Get"). The sink takes the item's properties and, if it is asked for, its
+    /// value. It may begin again, after it was cut back. A miss leaves a vector as it was, and leaves garbage in a caller's
+    /// memory. If [`Sink::LENDS`], a value too long for [`Get::at_most`] is lent in its place; it is copied instead in a region
+    /// with checksums, which protect copies only, and if it has segments of its own.
+    ///
+    /// # Errors
+    ///
+    /// A bad key; no memory in this process for a copy of the value; and, if `how` requests a change, those of a write.
     #[inline(always)]
-    fn get_as<const VERIFIED: bool>(
-        &mut self,
-        key: &[u8],
+    pub fn get<S: Sink>(&mut self, key: &[u8], how: &Get, mut now: impl Now, sink: &mut S) -> Result<Option<Item>, WriteError> {
+        let key = self.key(key)?;
+        self.count(Counter::cmd_get, 1);
+        if how.is_plain() {
+            match self.region.get_quickly(&key, how, &mut now, sink) {
+                Quick::Hit(item) => {
+                    self.count(Counter::get_hits, 1);
+                    return Ok(Some(item));
+                }
+                Quick::Miss => {
+                    self.count(Counter::get_misses, 1);
+                    return Ok(None);
+                }
+                Quick::Unusual => {}
+            }
+        }
+        let now = now.tick();
+        if self.region.has_checksums() {
+            self.get_by_all_rules::<true, _>((key.bytes, key.hash), how, now, sink)
+        } else {
+            self.get_by_all_rules::<false, _>((key.bytes, key.hash), how, now, sink)
+        }
+    }
+
+    /// [`Self::get`] of anything, in a region with (`VERIFIED`) or without checksums.
+    #[inline(never)]
+    fn get_by_all_rules<const VERIFIED: bool, S: Sink>(
+        &self,
+        (bytes, hash): (&[u8], u64),
         how: &Get,
         now: u32,
-        out: &mut Vec<u8>,
-        mut head: impl FnMut(&Item, &mut Vec<u8>),
-        lend: impl FnMut(&Lent<'_>, &mut Vec<u8>),
+        sink: &mut S,
     ) -> Result<Option<Item>, WriteError> {
-        let key = self.key(key)?;
-        let start = out.len();
-        self.count(Counter::cmd_get, 1);
+        let key = &Key { bytes, hash };
+        // What is lent is not verified.
+        let lends = S::LENDS && !VERIFIED;
+        let copying = Get { at_most: None, ..*how };
+        let how = if S::LENDS && VERIFIED { &copying } else { how };
+        let start = sink.len();
         if how.exptime.is_some() {
             self.count(Counter::cmd_touch, 1);
         } else {
             let mut hit = Hit::default();
-            let found = self.region.get::<VERIFIED, _>(&key, how, now, out, &mut head, &mut hit);
+            let found = self.region.get::<VERIFIED, _>(key, how, now, sink, &mut hit);
             match found {
                 Found::Hit => {
                     let Hit { item, place, word } = hit;
@@ -233,21 +183,16 @@ impl Session {
                         if !how.no_bump {
                             self.region.bump(place, word, now);
                         }
-                        if how.at_most.is_some_and(|most| item.value_len > most) {
+                        if lends && how.at_most.is_some_and(|most| item.value_len > most) {
                             let wanted = how.unless_cas.is_none_or(|cas| cas != item.cas) && how.value;
-                            if wanted && !self.lend_value(&key, item.value_len, (place, word), out, lend) {
-                                out.truncate(start);
-                                let how = Get {
-                                    at_most: None,
-                                    no_bump: true,
-                                    ..*how
-                                };
-                                return self.get_again(&key, &how, now, out, head);
+                            if wanted && !self.lend_value(key, item.value_len, (place, word), sink) {
+                                sink.truncate(start);
+                                return self.copy_after_all(key, &copying, now, sink);
                             }
                         }
                         return Ok(Some(item));
                     }
-                    out.truncate(start);
+                    sink.truncate(start);
                 }
                 _ => {
                     self.count_missed(found)?;
@@ -255,53 +200,17 @@ impl Session {
                     if how.vivify.is_none() || !is_absent {
                         return Ok(None);
                     }
-                    return self.get_changing(&key, how, now, out, head);
+                    return self.change_by_get(key, how, now, sink);
                 }
             }
         }
-        let item = self.get_changing(&key, how, now, out, head)?;
+        let item = self.change_by_get(key, how, now, sink)?;
         let hit = item.is_some();
         self.count(if hit { Counter::get_hits } else { Counter::get_misses }, 1);
         if how.exptime.is_some() {
             self.count(if hit { Counter::touch_hits } else { Counter::touch_misses }, 1);
         }
         Ok(item)
-    }
-
-    /// Gets, with the value copied to the caller's memory. Of the request only [`Get::value`], [`Get::details`],
-    /// [`Get::unless_cas`] and [`Get::no_bump`] count. `false`: a miss; then what is in that memory, and what the target was
-    /// told, is garbage.
-    ///
-    /// # Errors
-    ///
-    /// A bad key.
-    #[inline(always)]
-    pub fn get_into(&mut self, key: &[u8], how: &Get, now: u32, target: &mut impl Target) -> Result<bool, WriteError> {
-        let key = self.key(key)?;
-        self.count(Counter::cmd_get, 1);
-        let mut out = Placed::new(target);
-        let mut hit = Hit::default();
-        let found = if self.region.has_checksums() {
-            self.find_verified(&key, how, now, &mut out, &mut hit)
-        } else {
-            self.region
-                .get::<false, _>(&key, how, now, &mut out, &mut |_, _| {}, &mut hit)
-        };
-        if !matches!(found, Found::Hit) {
-            self.count_missed(found)?;
-            return Ok(false);
-        }
-        self.count(Counter::get_hits, 1);
-        if !how.no_bump {
-            self.region.bump(hit.place, hit.word, now);
-        }
-        Ok(true)
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn find_verified(&self, key: &Key<'_>, how: &Get, now: u32, out: &mut impl Out, hit: &mut Hit) -> Found {
-        self.region.get::<true, _>(key, how, now, out, &mut |_, _| {}, hit)
     }
 
     /// Counts a get that found nothing, or nothing that it could copy, with the reason.
@@ -323,14 +232,7 @@ impl Session {
     /// generation meanwhile, so its bytes stay the same, whatever becomes of the item. `false`: the word has changed, or the
     /// value does not have this length in one piece.
     #[cold]
-    fn lend_value(
-        &self,
-        key: &Key<'_>,
-        len: usize,
-        (place, word): (Place, Slot),
-        out: &mut Vec<u8>,
-        mut lend: impl FnMut(&Lent<'_>, &mut Vec<u8>),
-    ) -> bool {
+    fn lend_value(&self, key: &Key<'_>, len: usize, (place, word): (Place, Slot), sink: &mut impl Sink) -> bool {
         let region = &*self.region;
         // Its length must be as said before: the word's ten bits of generation may have wrapped.
         let seen = self
@@ -343,7 +245,7 @@ impl Session {
                 at: seen.at + seen.header.value_offset(),
                 len: seen.header.value_len(),
             };
-            lend(&lent, out);
+            sink.lend(&lent);
         }
         self.end_operation();
         seen.is_some()
@@ -351,16 +253,9 @@ impl Session {
 
     /// Copies the value of a hit that could not be given in place.
     #[cold]
-    fn get_again(
-        &self,
-        key: &Key<'_>,
-        how: &Get,
-        now: u32,
-        out: &mut Vec<u8>,
-        mut head: impl FnMut(&Item, &mut Vec<u8>),
-    ) -> Result<Option<Item>, WriteError> {
+    fn copy_after_all(&self, key: &Key<'_>, how: &Get, now: u32, sink: &mut impl Sink) -> Result<Option<Item>, WriteError> {
         let mut hit = Hit::default();
-        match self.region.get::<false, _>(key, how, now, out, &mut head, &mut hit) {
+        match self.region.get::<false, _>(key, how, now, sink, &mut hit) {
             Found::Hit => Ok(Some(hit.item)),
             Found::NoMemory { len } => Err(WriteError::NoMemory { len }),
             // The item was removed between the two looks.
@@ -369,18 +264,11 @@ impl Session {
     }
 
     /// A get that changes the item: touches it, wins it, or creates it.
-    fn get_changing(
-        &self,
-        key: &Key<'_>,
-        how: &Get,
-        now: u32,
-        out: &mut Vec<u8>,
-        mut head: impl FnMut(&Item, &mut Vec<u8>),
-    ) -> Result<Option<Item>, WriteError> {
-        let start = out.len();
+    fn change_by_get(&self, key: &Key<'_>, how: &Get, now: u32, sink: &mut impl Sink) -> Result<Option<Item>, WriteError> {
+        let start = sink.len();
         let mut answer = None;
         let changed = self.change(key, now, &mut |old, built| {
-            out.truncate(start);
+            sink.truncate(start);
             answer = None;
             let Some(old) = old else {
                 let Some(exptime) = how.vivify else { return Decision::Keep };
@@ -405,10 +293,11 @@ impl Session {
             let ttl_before = std::mem::replace(&mut item.ttl_s, ttl(expiry, now));
             item.win = wins(&item, if how.recache_after_touch { item.ttl_s } else { ttl_before }, how);
             let keep = !item.win && how.exptime.is_none();
-            head(&item, out);
-            if how.value
+            let has_room = sink.begin(&item);
+            if has_room
+                && how.value
                 && how.unless_cas.is_none_or(|cas| cas != item.cas)
-                && let Err(unread) = old.append_value(out)
+                && let Err(unread) = old.append_value(sink)
             {
                 return Decision::Unreadable(unread);
             }
@@ -430,14 +319,14 @@ impl Session {
             )
         });
         if changed.is_err() {
-            out.truncate(start);
+            sink.truncate(start);
         }
         match (changed?, &mut answer) {
             // Created here: its details are known only now.
             ((Changed::Put, written), Some(item)) if item.cas == 0 => {
                 item.cas = written.cas;
                 item.size = written.size;
-                head(item, out);
+                sink.begin(item);
                 self.count(Counter::total_items, 1);
                 self.mark_fetched(key, now);
             }
@@ -451,9 +340,7 @@ impl Session {
     fn mark_fetched(&self, key: &Key<'_>, now: u32) {
         let how = Get::default();
         let mut hit = Hit::default();
-        let found = self
-            .region
-            .get::<false, _>(key, &how, now, &mut Vec::new(), &mut |_, _| {}, &mut hit);
+        let found = self.region.get::<false, _>(key, &how, now, &mut Vec::new(), &mut hit);
         if matches!(found, Found::Hit) {
             self.region.bump(hit.place, hit.word, now);
         }
@@ -680,7 +567,7 @@ impl Session {
             exptime: Some(exptime),
             ..Get::default()
         };
-        let hit = self.get_changing(&key, &how, now, &mut Vec::new(), |_, _| {})?.is_some();
+        let hit = self.change_by_get(&key, &how, now, &mut Vec::new())?.is_some();
         self.count(Counter::cmd_touch, 1);
         self.count(if hit { Counter::touch_hits } else { Counter::touch_misses }, 1);
         Ok(hit)

@@ -36,7 +36,7 @@ use crate::layout::slot::{ROUNDS_MAX, Slot};
 use crate::layout::stats::{Counter, Counters};
 use crate::layout::superblock::{self, DIRTY, FlushAt, FlushWord, Maker, Superblock};
 use crate::layout::{self, index, item};
-use crate::memory::Memory;
+use crate::memory::{Memory, View};
 use crate::region::faulted::Touched;
 
 /// Unix time from which segment sequences count (2024-01-01): keeps CAS uniques below 2^63 until 2057, because clients in
@@ -457,7 +457,7 @@ impl Region {
         self.segments.load(Acquire)
     }
 
-    /// Whether there is a segment of this number.
+    /// Whether there is a segment of this number. Then its bytes are mapped, and so are its words and its header.
     #[inline(always)]
     pub(crate) fn has(&self, segment: usize) -> bool {
         segment < self.segments() || (self.learn() && segment < self.segments())
@@ -524,6 +524,18 @@ impl Region {
         self.memory.get(self.layout.words + segment * size_of::<SegmentWords>())
     }
 
+    /// A segment's word, in the memory's view.
+    ///
+    /// # Safety
+    ///
+    /// There is a segment of this number ([`Self::has`]).
+    #[inline(always)]
+    #[allow(unsafe_code, reason = "contract above")]
+    pub(crate) unsafe fn words_in<'v>(&self, view: View<'v>, segment: usize) -> &'v SegmentWords {
+        // SAFETY: the layout has words for each segment, at multiples of their size, which is their alignment.
+        unsafe { view.at(self.layout.words + segment * size_of::<SegmentWords>()) }
+    }
+
     /// A segment's header.
     #[inline]
     pub(crate) fn header(&self, segment: usize) -> &SegmentHeader {
@@ -533,9 +545,14 @@ impl Region {
     /// A segment's generation and epoch.
     #[inline(always)]
     pub(crate) fn segment_life(&self, segment: usize) -> SegmentLife {
+        Self::life_of(self.words(segment))
+    }
+
+    /// The generation and epoch in a segment's words.
+    #[inline(always)]
+    pub(crate) fn life_of(words: &SegmentWords) -> SegmentLife {
         // PAIRS: generation: the fence in `Session::claim_from_free`, and those before intents are read: a slot that is read
         // after this is not as it was before the purge of an earlier generation.
-        let words = self.words(segment);
         SegmentLife {
             generation: words.generation.load(Acquire),
             // Relaxed: a thread that found an item of that generation sees the epoch, which was stored before the item was published.
@@ -626,7 +643,7 @@ impl Region {
 
     /// A segment of the ghost table. Its kind is checked here, because ghosts are stored without a further check.
     pub(crate) fn ghost_segment(&self, entry: usize) -> Option<usize> {
-        let segment = self.directory(self.layout.ghost_directory, entry as u64)?;
+        let [segment] = self.directory(self.memory.view(), self.layout.ghost_directory, [entry as u64])?;
         (State(self.header(segment).state.load(Relaxed)).kind() == Some(Kind::Ghosts)).then_some(segment)
     }
 
@@ -669,38 +686,58 @@ impl Region {
     /// Offset of a bucket, if the directory has its segment.
     #[inline]
     pub(crate) fn bucket(&self, number: u64) -> Option<usize> {
-        let segment = self.directory(self.layout.bucket_directory, number >> self.bucket_shift)?;
-        Some(self.segment(segment) + index(number & self.bucket_mask) * bucket::SIZE)
+        self.buckets_in(self.memory.view(), [number]).map(|[at]| at)
+    }
+
+    /// The same of several buckets, for a caller that has the memory's view. 64 bytes are mapped at each offset.
+    #[inline(always)]
+    pub(crate) fn buckets_in<const N: usize>(&self, view: View<'_>, numbers: [u64; N]) -> Option<[usize; N]> {
+        let entries = numbers.map(|number| number >> self.bucket_shift);
+        let within = numbers.map(|number| index(number & self.bucket_mask) * bucket::SIZE);
+        let segments = self.directory(view, self.layout.bucket_directory, entries)?;
+        let mut at = within;
+        for (at, segment) in at.iter_mut().zip(segments) {
+            *at += self.segment(segment);
+        }
+        Some(at)
     }
 
     /// The hint of a slot, if the directory has its segment.
     #[inline(always)]
     pub(crate) fn hint(&self, bucket: u64, index: usize) -> Option<&AtomicU8> {
-        let segment = self.directory(self.layout.hint_directory, bucket >> self.hint_shift)?;
+        let view = self.memory.view();
+        let [segment] = self.directory(view, self.layout.hint_directory, [bucket >> self.hint_shift])?;
         let within = layout::index(bucket & self.hint_mask) * bucket::SLOTS + index;
-        Some(self.memory.get(self.segment(segment) + within))
+        Some(view.get(self.segment(segment) + within))
     }
 
-    /// The segment that a directory names. Table words are bounded, so the entry is in the directory's array.
+    /// The segments that a directory names. Table words are bounded, so the entry is in the directory's array.
     #[inline(always)]
-    fn directory(&self, directory: usize, entry: u64) -> Option<usize> {
-        let word: &AtomicU32 = self.memory.get(directory + index(entry) * 4);
+    fn directory<const N: usize>(&self, view: View<'_>, directory: usize, entries: [u64; N]) -> Option<[usize; N]> {
+        let words = entries.map(|entry| view.get::<AtomicU32>(directory + index(entry) * 4));
         // An empty entry becomes the highest number, which no segment has.
         // PAIRS: directory: the exchange in `Session::prepare_segment`: a thread that reaches the segment sees its zeros.
-        let segment = (word.load(Acquire) as usize).wrapping_sub(1);
-        self.has(segment).then_some(segment)
+        let segments = words.map(|word| (word.load(Acquire) as usize).wrapping_sub(1));
+        for segment in segments {
+            if !self.has(segment) {
+                return None;
+            }
+        }
+        Some(segments)
     }
 
     /// The flush epoch in force at `now`: begins a delayed flush that is due.
     #[inline]
     pub(crate) fn epoch(&self, now: u32) -> u64 {
+        self.epoch_at_any_time().unwrap_or_else(|| self.pending_flush(now))
+    }
+
+    /// The flush epoch in force, unless that depends on the time.
+    #[inline(always)]
+    pub(crate) fn epoch_at_any_time(&self) -> Option<u64> {
         // PAIRS: flush: the exchange in `replace_flush`: a thread that sees the flush sees it counted as begun.
         let word = FlushWord(self.superblock().flush.load(Acquire));
-        if word.is_pending() {
-            self.pending_flush(now)
-        } else {
-            word.epoch()
-        }
+        (!word.is_pending()).then(|| word.epoch())
     }
 
     /// The epoch in force when the flush word contains more than an epoch: makes a dirty word persistent, begins a delayed flush

@@ -92,7 +92,8 @@ impl Region {
             return false;
         };
         let known = self.segments();
-        if segments <= known || self.host().file_len() < self.layout.len(segments) {
+        let len = self.layout.len(segments);
+        if segments <= known || self.host().file_len() < len || self.memory.len() < len {
             return false;
         }
         self.secure_segments();

@@ -200,7 +200,7 @@ pub fn answers(region: &Arc<Region>) -> Answers {
                 ..Get::default()
             };
             let mut out = Vec::new();
-            match session.get_with(&key(i), &how, now, &mut out, |_, _| {}) {
+            match session.get(&key(i), &how, now, &mut out) {
                 Ok(Some(item)) if out == *wanted && item.value_len == out.len() && item.flags == 0 => answers.right += 1,
                 Ok(Some(_)) => answers.wrong += 1,
                 Ok(None) | Err(_) => answers.none += 1,
@@ -243,7 +243,7 @@ pub fn use_it(region: &Arc<Region>, salt: usize) {
             exptime: (i % 5 == 0).then_some(100),
             ..Get::default()
         };
-        let _ = session.get_with(&key, &how, now, &mut out, |_, _| {});
+        let _ = session.get(&key, &how, now, &mut out);
         let value = vec![7; if i % 17 == 0 { 40_000 } else { i * 13 % 300 }];
         let mode = [StoreMode::Set, StoreMode::Add, StoreMode::Append, StoreMode::Replace][i % 4];
         let _ = session.store(

@@ -72,7 +72,7 @@ impl Player {
 
 impl Door for Player {
     fn get(&mut self, key: &[u8], how: &Get, out: &mut Vec<u8>) -> Result<Option<Item>, WriteError> {
-        self.session.get_with(key, how, self.now, out, |_, _| {})
+        self.session.get(key, how, self.now, out)
     }
     fn store(&mut self, key: &[u8], value: &[u8], how: &Store) -> Result<Stored, WriteError> {
         self.session.store(key, value, how, self.now)

@@ -117,7 +117,7 @@ pub struct Call {
     pub verb: Verb,
     /// to which key (of no meaning to [`Verb::Flush`])
     pub key: Key,
-    /// what to store: a piece's id, or a number; what to add, for [`Verb::Incr`]
+    /// what to store: a piece's id, or a number; what to add, for [`Verb::Incr`]; a get's answer does not depend on it
     pub argument: u64,
     /// [`Verb::Cas`]: the unique that the item must have
     pub compare: u64,

@@ -178,7 +178,7 @@ impl Copier {
             no_bump: true,
             ..Get::default()
         };
-        let item = self.session.get_with(&key(), &how, self.now, &mut value, |_, _| {});
+        let item = self.session.get(&key(), &how, self.now, &mut value);
         let item = item.unwrap_or_else(|e| panic!("a get: {e}"))?;
         Some((value, item.cas, item.ttl_s))
     }

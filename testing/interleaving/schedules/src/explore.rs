@@ -18,7 +18,7 @@ use std::sync::Arc;
 
 use crate::copies;
 use crate::preempt::{self, Overtaken, Woven};
-use crate::scenarios::{Act, Found, SCENARIOS, Scenario, Stage, get};
+use crate::scenarios::{Act, Found, PLAIN_GET, SCENARIOS, Scenario, Stage, get};
 
 const HELP: &str = "\
 cargo xtask schedules: threads on one tiny region, switched before any access to shared memory
@@ -54,11 +54,11 @@ fn try_answer(session: &mut Session, now: u32, call: &Call) -> Result<Answer, Wr
             let mut out = Vec::new();
             let how = Get {
                 value: true,
-                details: true,
+                details: call.verb == Verb::Gat || call.argument != PLAIN_GET,
                 exptime: (call.verb == Verb::Gat).then_some(i64::from(call.exptime)),
                 ..Get::default()
             };
-            return Ok(match session.get_with(key, &how, now, &mut out, |_, _| {})? {
+            return Ok(match session.get(key, &how, now, &mut out)? {
                 Some(item) => value::read(call.key, &out).map_or(Answer::Torn, |value| Answer::Hit { value, cas: item.cas }),
                 None => Answer::Miss,
             });

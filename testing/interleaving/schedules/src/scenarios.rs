@@ -52,6 +52,9 @@ const PLAIN: Scenario = Scenario {
     setup: |_| Vec::new(),
 };
 
+/// The argument of a get that asks for the value alone.
+pub(crate) const PLAIN_GET: u64 = 1;
+
 /// The cheap ones first: what is wrong shows soon.
 pub(crate) const SCENARIOS: &[Scenario] = &[
     Scenario {
@@ -114,6 +117,63 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
         setup: |stage| {
             stage.call(store(Verb::Set, K, 1));
             threads([vec![store(Verb::Set, K, 2), store(Verb::Set, K, 3)], vec![get(K); 4]])
+        },
+        ..PLAIN
+    },
+    Scenario {
+        name: "a plain get against overwrites",
+        overtaken: 2,
+        mutant: Some(Mutant::OverwriteInTwoSteps),
+        setup: |stage| {
+            stage.call(store(Verb::Set, K, 1));
+            threads([vec![store(Verb::Set, K, 2), store(Verb::Set, K, 3)], vec![plain_get(K); 4]])
+        },
+        ..PLAIN
+    },
+    Scenario {
+        name: "a plain get, whose word comes back as another key's",
+        setup: |stage| {
+            let (other, rest) = stage.until_the_word_returns();
+            let mut rest = rest;
+            // It is there before the word comes back, and from then on.
+            rest.insert(1, store(Verb::Set, K, 77));
+            threads([vec![plain_get(K), plain_get(other), plain_get(K)], rest])
+        },
+        ..PLAIN
+    },
+    Scenario {
+        name: "a plain get against a split",
+        segments: 24,
+        overtaken: 2,
+        mutant: Some(Mutant::TableBeforeFill),
+        setup: |stage| {
+            let [old, new] = stage.begin_doubling();
+            threads([
+                vec![store(Verb::Set, Key(60_000), 3)],
+                vec![store(Verb::Set, new, 4), plain_get(new)],
+                vec![plain_get(old), plain_get(old)],
+            ])
+        },
+        ..PLAIN
+    },
+    Scenario {
+        name: "a plain get against a relocation",
+        mutant: Some(Mutant::RelocateInTwoSteps),
+        setup: |stage| {
+            stage.wear_out();
+            // As many as the stores take.
+            threads([[plain_get(K), plain_get(L)].repeat(6), stage.pressure(3)])
+        },
+        ..PLAIN
+    },
+    Scenario {
+        name: "a plain get against recycling",
+        evicts: true,
+        overtaken: 0,
+        mutant: Some(Mutant::GetWithoutSecondLook),
+        setup: |stage| {
+            let rest = stage.fill_segments(5);
+            threads([vec![plain_get(K), plain_get(K)], rest])
         },
         ..PLAIN
     },
@@ -750,6 +810,14 @@ fn store(verb: Verb, key: Key, id: u64) -> Call {
 
 pub(crate) fn get(key: Key) -> Call {
     Call::new(Verb::Get, key)
+}
+
+/// A get that does not ask for the CAS unique, so that it goes the fast path.
+fn plain_get(key: Key) -> Call {
+    Call {
+        argument: PLAIN_GET,
+        ..get(key)
+    }
 }
 
 fn delete(key: Key) -> Call {

@@ -655,7 +655,7 @@ fn cas(s: &mut Session, now: u32) {
         details: true,
         ..Get::default()
     };
-    let item = s.get_with(b"b", &how, now, &mut Vec::new(), |_, _| {}).expect("a good key");
+    let item = s.get(b"b", &how, now, &mut Vec::new()).expect("a good key");
     let how = Store {
         compare_cas: item.map(|i| i.cas),
         ..Store::default()
@@ -672,8 +672,7 @@ fn get(s: &mut Session, key: &str, now: u32) {
         value: true,
         ..Get::default()
     };
-    s.get_with(key.as_bytes(), &how, now, &mut Vec::new(), |_, _| {})
-        .expect("a good key");
+    s.get(key.as_bytes(), &how, now, &mut Vec::new()).expect("a good key");
 }
 
 fn fill(s: &mut Session, name: &str, range: std::ops::Range<usize>, len: usize, now: u32) {

@@ -390,7 +390,7 @@ impl Judge {
         let mut out = Vec::new();
         for (key, state) in &found.keys {
             out.clear();
-            let item = session.get_with(key, &plain(), self.now, &mut out, |_, _| {});
+            let item = session.get(key, &plain(), self.now, &mut out);
             match (item, state) {
                 (Ok(Some(_)), Some((value, ..))) if *value == out => {}
                 // A full region evicts.
@@ -401,7 +401,7 @@ impl Judge {
                 .store(key, b"later", &Store::default(), self.now)
                 .map_err(|e| format!("a set after it: {e}"))?;
             out.clear();
-            let item = session.get_with(key, &plain(), self.now, &mut out, |_, _| {});
+            let item = session.get(key, &plain(), self.now, &mut out);
             if !matches!(item, Ok(Some(_))) || out != b"later" {
                 return Err(format!("key '{}' does not take a new value", key.escape_ascii()));
             }
@@ -422,7 +422,7 @@ impl Judge {
         let mut out = Vec::new();
         for key in &self.watched {
             out.clear();
-            let state = match session.get_with(key, &plain(), self.now, &mut out, |_, _| {}) {
+            let state = match session.get(key, &plain(), self.now, &mut out) {
                 Ok(Some(item)) => Some((out.clone(), item.ttl_s, item.stale)),
                 _ => None,
             };

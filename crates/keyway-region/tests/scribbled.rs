@@ -1,0 +1,289 @@
+//! A plain get believes no word: it returns a key's own value or a miss, whatever stands in slots, directories, segment words, headers
+//! and the superblock. Its enemy: a bound that is not looked at before the access that relies on it. Accesses without a look of their own
+//! check the bounds of the mapping in this build, and end the test.
+
+mod private;
+
+use harness::Random;
+use keyway_region::layout::slot::Slot;
+use keyway_region::verbs::{Get, Item, Store};
+use keyway_region::{Limits, Placed, Region, Session, Target};
+use private::{Page, UNIX_S};
+use std::mem::MaybeUninit;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+
+const MEMORY: u64 = 2 << 20;
+const KEYS: usize = 60;
+/// What stands before and after a caller's memory.
+const GUARD: u8 = 0xA5;
+
+struct World {
+    session: Session,
+    region: Arc<Region>,
+    now: u32,
+    /// after those that use it
+    pages: Vec<Page>,
+}
+
+/// Memory with a guard on both sides.
+struct Guarded {
+    bytes: Vec<MaybeUninit<u8>>,
+    len: usize,
+}
+
+impl Target for Guarded {
+    fn make_room(&mut self, item: &Item) -> bool {
+        self.len = item.value_len;
+        self.bytes = vec![MaybeUninit::new(GUARD); self.len + 128];
+        true
+    }
+
+    fn room(&mut self) -> &mut [MaybeUninit<u8>] {
+        &mut self.bytes[64..64 + self.len]
+    }
+}
+
+fn name(key: usize) -> String {
+    format!("key-{key:04}")
+}
+
+fn value(key: usize) -> Vec<u8> {
+    name(key).bytes().cycle().take(20 + 37 * (key % 23)).collect()
+}
+
+impl World {
+    fn new() -> Self {
+        let (pages, region) = private::region(MEMORY);
+        let process = region.attach(0, 1, UNIX_S);
+        let limits = Limits {
+            item_size_max: 1 << 18,
+            evict: false,
+        };
+        let session = region.session(process, limits).expect("a slot");
+        let now = region.tick(keyway_region::Moment::from_secs(UNIX_S));
+        let mut world = Self {
+            session,
+            region,
+            now,
+            pages,
+        };
+        for key in 0..KEYS {
+            let how = Store {
+                flags: u32::try_from(key % 3).expect("small"),
+                exptime: if key % 4 == 0 { 1000 } else { 0 },
+                ..Store::default()
+            };
+            let stored = world.session.store(name(key).as_bytes(), &value(key), &how, now);
+            stored.expect("room");
+        }
+        world.judge(None, "before", true);
+        world
+    }
+
+    fn word(&mut self, offset: usize) -> &mut u64 {
+        private::words(&mut self.pages)
+            .nth(offset / 8)
+            .expect("an offset in the memory")
+    }
+
+    /// Gets every key: a miss or its value, unless its own item is the `victim`.
+    fn judge(&mut self, victim: Option<usize>, when: &str, is_whole: bool) {
+        for key in 0..KEYS {
+            let mut out = b"before".to_vec();
+            let found = self.session.get(name(key).as_bytes(), Get::VALUE, self.now, &mut out);
+            let item = found.expect("a good key");
+            let rest = out.strip_prefix(b"before").expect("what was in the vector stays");
+            match item {
+                None => assert!(rest.is_empty() && !is_whole, "{when}: {} is not there", name(key)),
+                Some(item) => {
+                    assert_eq!(item.value_len, rest.len(), "{when}: {}", name(key));
+                    let segment = self.region.layout().shape.segment_size;
+                    assert!(rest.len() <= segment, "{when}: {} has {} bytes", name(key), rest.len());
+                    assert!(
+                        victim == Some(key) || rest == value(key),
+                        "{when}: {} has another value",
+                        name(key)
+                    );
+                }
+            }
+            let mut target = Guarded {
+                bytes: Vec::new(),
+                len: 0,
+            };
+            let placed = &mut Placed::new(&mut target);
+            let found = self.session.get(name(key).as_bytes(), Get::VALUE, self.now, placed);
+            found.expect("a good key");
+            let len = target.len;
+            let guards = target.bytes.iter().take(64).chain(target.bytes.iter().skip(64 + len));
+            // SAFETY: every byte was initialised when the memory was made.
+            #[allow(unsafe_code, reason = "bytes that this file has initialised")]
+            let is_guard = |byte: &MaybeUninit<u8>| unsafe { byte.assume_init() } == GUARD;
+            assert!(
+                guards.into_iter().all(is_guard),
+                "{when}: {} was written beside its memory",
+                name(key)
+            );
+        }
+    }
+
+    /// Puts these bits into the word at `offset`, has all keys judged, and takes them out again.
+    fn scribble(&mut self, offset: usize, bits: u64, victim: Option<usize>, what: &str) {
+        let before = std::mem::replace(self.word(offset), bits);
+        self.judge(victim, &format!("{what} at {offset} is {bits:#x}, was {before:#x}"), false);
+        *self.word(offset) = before;
+    }
+
+    /// Offsets of the words in the index that name an item, with the words.
+    fn slots(&mut self) -> Vec<(usize, Slot)> {
+        let segments = self.region.layout().segments;
+        let size = usize::try_from(self.region.index_buckets()).expect("few") * 64;
+        private::words(&mut self.pages)
+            .enumerate()
+            .skip(segments / 8)
+            .take(size / 8)
+            .map(|(at, word)| (at * 8, Slot(*word)))
+            .filter(|(_, word)| word.is_item())
+            .collect()
+    }
+
+    /// The key whose item is at this word's place.
+    fn key_at(&mut self, word: Slot) -> usize {
+        let at = self.region.layout().segment(word.segment()) + word.offset();
+        let bytes: Vec<u8> = private::words(&mut self.pages)
+            .skip(at / 8)
+            .take(5)
+            .flat_map(|word| word.to_le_bytes())
+            .collect();
+        let is_there = |key: &usize| bytes.windows(8).any(|part| part == name(*key).as_bytes());
+        (0..KEYS).find(is_there).expect("an item of one of the keys")
+    }
+}
+
+/// Values that a number of so many bits may wrongly have: each end, and what is near a bound.
+fn odd(bits: u32, bounds: &[u64]) -> Vec<u64> {
+    let max = (1u64 << bits) - 1;
+    let near = bounds.iter().flat_map(|n| [n.wrapping_sub(1), *n, n + 1]);
+    let mut odd: Vec<u64> = near.chain([0, 1, 2, max / 2, max - 1, max]).map(|n| n & max).collect();
+    odd.sort_unstable();
+    odd.dedup();
+    odd
+}
+
+#[test]
+fn slots_that_lead_anywhere_lead_to_no_other_value() {
+    let mut world = World::new();
+    let shape = world.region.layout().shape;
+    let segments = world.region.segments() as u64;
+    let offsets = odd(17, &[shape.segment_size as u64 / 4, shape.segment_size as u64 / 4 - 2]);
+    let slots = world.slots();
+    assert!(slots.len() >= KEYS);
+    for (at, word) in slots.iter().step_by(5).copied() {
+        for segment in odd(20, &[segments, word.segment() as u64]) {
+            // The generation that the segment has, so that only the place is wrong.
+            let words = world.region.layout().words + usize::try_from(segment.min(segments - 1)).expect("small") * 16;
+            let generation = *world.word(words) & 0x3FF;
+            for offset in &offsets {
+                let bits = word.0 & !((1 << 47) - 1) | generation << 37 | segment << 17 | offset;
+                world.scribble(at, bits, None, "a slot");
+            }
+        }
+    }
+    // Words that name each other's items.
+    for pair in slots.windows(2).step_by(7) {
+        let [(at, word), (_, other)] = pair else { unreachable!() };
+        let named = other.0 & ((1 << 47) - 1);
+        world.scribble(*at, word.0 & !((1 << 47) - 1) | named, None, "a slot");
+    }
+    world.judge(None, "after", true);
+}
+
+#[test]
+fn lengths_and_flags_of_an_item_lead_out_of_no_segment() {
+    let mut world = World::new();
+    let shape = world.region.layout().shape;
+    let slots = world.slots();
+    for (_, word) in slots.iter().step_by(9).copied() {
+        let victim = world.key_at(word);
+        let at = world.region.layout().segment(word.segment()) + word.offset();
+        let whole = *world.word(at);
+        let (shift, header) = if at % 8 == 0 {
+            (0, whole & 0xFFFF_FFFF)
+        } else {
+            (32, whole >> 32)
+        };
+        let others = whole & !(0xFFFF_FFFF << shift);
+        let room = (shape.segment_size - word.offset()) as u64;
+        let with = |world: &mut World, header: u64, what: &str| world.scribble(at, others | header << shift, Some(victim), what);
+        for len in odd(20, &[room, room - 12, shape.segment_size as u64]) {
+            with(&mut world, header & !0xF_FFFF | len, "a value's length");
+        }
+        for len in odd(8, &[8, 250]) {
+            with(&mut world, header & !(0xFF << 20) | len << 20, "a key's length");
+        }
+        for flags in 0..16 {
+            with(&mut world, header & !(0xF << 28) | flags << 28, "flags");
+            let long = header & !(0xF << 28 | 0xF_FFFF) | flags << 28;
+            with(&mut world, long | (room - 12), "flags and a value's length");
+        }
+    }
+    world.judge(None, "after", true);
+}
+
+#[test]
+fn directories_and_segment_words_are_not_believed() {
+    let mut world = World::new();
+    let (layout, segments) = (*world.region.layout(), world.region.segments() as u64);
+    let index = usize::try_from(world.region.index_buckets()).expect("few") * 64 / layout.shape.segment_size;
+    let nowhere = odd(32, &[segments, segments + 1])
+        .into_iter()
+        .filter(|n| *n == 0 || *n > segments);
+    for n in nowhere {
+        for entry in (0..index.max(1)).step_by(2) {
+            world.scribble(
+                layout.bucket_directory + entry * 4,
+                n | n << 32,
+                None,
+                "a bucket directory's entries",
+            );
+        }
+        world.scribble(layout.hint_directory, n | n << 32, None, "a hint directory's entries");
+    }
+    // Segments that are none of the index.
+    for n in 1..=segments {
+        world.scribble(layout.bucket_directory, n | n << 32, None, "a bucket directory's entries");
+    }
+    for segment in 0..usize::try_from(segments).expect("small") {
+        for bits in odd(40, &[1, 2, 1 << 10]) {
+            world.scribble(layout.words + segment * 16, bits, None, "a generation");
+        }
+        for bits in [1, 2, u64::MAX] {
+            world.scribble(layout.words + segment * 16 + 8, bits, None, "an epoch");
+        }
+    }
+    world.judge(None, "after", true);
+}
+
+#[test]
+fn the_superblocks_words_are_not_believed() {
+    let mut world = World::new();
+    let region = Arc::clone(&world.region);
+    let sb = region.superblock();
+    let words = [&sb.table, &sb.thirds, &sb.stale_before, &sb.segments, &sb.seen];
+    let mut random = Random::new(Random::seed_for("scribbled"));
+    for (n, word) in words.into_iter().enumerate() {
+        let before = word.load(Relaxed);
+        let near = [before.wrapping_sub(1), before + 1, before * 2, before * 256, before * 256 + 1];
+        let any: Vec<u64> = (0..40).map(|bits| random.next() >> bits).collect();
+        for bits in near.into_iter().chain([0, 1, u64::MAX, 1 << 63, 1 << 62, 1 << 40]).chain(any) {
+            word.store(bits, Relaxed);
+            world.judge(
+                None,
+                &format!("word {n} of the superblock is {bits:#x}, was {before:#x}"),
+                false,
+            );
+            word.store(before, Relaxed);
+        }
+    }
+    world.judge(None, "after", true);
+}
