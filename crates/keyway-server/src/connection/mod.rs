@@ -30,8 +30,8 @@ mod turn;
 
 pub(crate) use desk::Desk;
 pub(crate) use stream::Stream;
-pub(crate) use turn::Verdict;
 use turn::Stop;
+pub(crate) use turn::Verdict;
 
 use std::io;
 use std::net::Shutdown;

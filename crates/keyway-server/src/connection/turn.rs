@@ -11,8 +11,8 @@ use keyway_proto::Decoded;
 use keyway_uring::Piece;
 
 use super::{
-    CloseReason, Connection, Desk, INPUT_SIZE, OUTPUT_KEPT_MAX, Phase, STATE_DROPPING, STATE_EXECUTING, STATE_IN_VALUE, STATE_UNSENT,
-    STATE_WAITING, STATE_WATCHING, UNSENT_MAX,
+    CloseReason, Connection, Desk, INPUT_SIZE, OUTPUT_KEPT_MAX, Phase, STATE_DROPPING, STATE_EXECUTING, STATE_IN_VALUE,
+    STATE_UNSENT, STATE_WAITING, STATE_WATCHING, UNSENT_MAX,
 };
 use crate::account::{PAUSE, PAUSED_MAX, UNSENT_TIGHT};
 use crate::buffer::Buffer;

@@ -12,7 +12,14 @@ use crate::effort::KEY;
 const VALUE_END: &[u8] = b"\r\nEND\r\n";
 
 impl Executor {
-    pub(super) fn get(&mut self, keys: &Keys<'_>, exptime: Option<i64>, with_cas: bool, out: &mut Vec<u8>, origin: &Origin<'_>) -> Outcome {
+    pub(super) fn get(
+        &mut self,
+        keys: &Keys<'_>,
+        exptime: Option<i64>,
+        with_cas: bool,
+        out: &mut Vec<u8>,
+        origin: &Origin<'_>,
+    ) -> Outcome {
         let how = Get {
             value: true,
             details: with_cas,

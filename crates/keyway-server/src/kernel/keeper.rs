@@ -64,7 +64,14 @@ pub(crate) struct Keeper {
 
 impl Keeper {
     /// A keeper of this program, which `door` has turned on.
-    pub(super) fn new(post: Arc<Post>, program: Program, door: KernelDoor, cache: Cache, session: Session, cas_enabled: bool) -> Self {
+    pub(super) fn new(
+        post: Arc<Post>,
+        program: Program,
+        door: KernelDoor,
+        cache: Cache,
+        session: Session,
+        cas_enabled: bool,
+    ) -> Self {
         let pages = program.maps().pages();
         Self {
             post,

@@ -77,7 +77,9 @@ impl Bench {
 
     /// A client sends so many requests at once.
     fn send(&mut self, client: usize, requests: usize) {
-        self.clients[client].write_all(&NOOP.repeat(requests)).expect("the socket has room");
+        self.clients[client]
+            .write_all(&NOOP.repeat(requests))
+            .expect("the socket has room");
     }
 
     /// The answers that have arrived at a client since the last call.
@@ -118,7 +120,10 @@ fn many_clients_with_small_requests_delay_another_one_by_two_long_turns() -> Res
     // All of them have something new, so all have a turn in the first round.
     bench.send(MANY, 1);
     let first = bench.round();
-    assert!(first > 2 * bound, "enough clients to exceed the bound: {first} requests in the first round");
+    assert!(
+        first > 2 * bound,
+        "enough clients to exceed the bound: {first} requests in the first round"
+    );
     let mut left = (MANY * REQUESTS + 1) as u64 - first;
     while left > 0 {
         assert_eq!(bench.answers(MANY), 1, "the other client has a turn in each round");
