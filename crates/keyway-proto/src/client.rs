@@ -85,7 +85,11 @@ pub fn store_made(out: &mut Vec<u8>, store: &Store<'_>, key: impl Key, value_len
     end(out, store.noreply);
     let start = out.len();
     value(out);
-    debug_assert_eq!(out.len() - start, value_len, "the value has another length than its line says");
+    debug_assert_eq!(
+        out.len() - start,
+        value_len,
+        "the value has another length than its line says"
+    );
     out.extend_from_slice(LINE_END);
 }
 
@@ -588,7 +592,11 @@ mod tests {
             (&[b'x'; LINE_MAX], "without an end"),
         ] {
             let heard = hear(wrong);
-            assert!(matches!(heard, Heard::Broken(said) if said.contains(why)), "{:?}: {heard:?}", wrong.get(..20));
+            assert!(
+                matches!(heard, Heard::Broken(said) if said.contains(why)),
+                "{:?}: {heard:?}",
+                wrong.get(..20)
+            );
         }
     }
 }

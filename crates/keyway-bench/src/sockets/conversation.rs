@@ -60,7 +60,11 @@ impl Client {
         let Pending { item, put, .. } = pending;
         let (items, write) = (&self.load.items, self.write);
         let store = Store {
-            verb: if pending.step == Step::Add { StoreVerb::Add } else { StoreVerb::Set },
+            verb: if pending.step == Step::Add {
+                StoreVerb::Add
+            } else {
+                StoreVerb::Set
+            },
             key: b"",
             flags: 0,
             exptime: put.ttl_s.try_into().unwrap_or(i32::MAX),
@@ -129,7 +133,15 @@ impl Client {
         };
         let counted = pending.start >= window.from;
         match (pending.step, answer) {
-            (Step::Get | Step::GetThenSet, Answer::Value { key, flags: 0, cas: None, value }) => {
+            (
+                Step::Get | Step::GetThenSet,
+                Answer::Value {
+                    key,
+                    flags: 0,
+                    cas: None,
+                    value,
+                },
+            ) => {
                 return self.value(number, key, value, counted);
             }
             (_, Answer::Error(line)) => {
@@ -184,7 +196,11 @@ impl Client {
     fn value(&mut self, number: usize, key: &[u8], value: &[u8], counted: bool) -> Result<(), &'static str> {
         loop {
             let peer = &mut self.peers[number];
-            let asked = peer.pending.front_mut().filter(|pending| pending.left > 0).zip(peer.items.pop_front());
+            let asked = peer
+                .pending
+                .front_mut()
+                .filter(|pending| pending.left > 0)
+                .zip(peer.items.pop_front());
             let Some((pending, item)) = asked else {
                 return Err("a value of a key that was not asked for");
             };

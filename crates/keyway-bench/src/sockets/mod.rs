@@ -21,8 +21,6 @@ use std::io::{self, Read, Write};
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
-/// How long a server may be silent while requests are on the way.
-pub const SILENCE_MAX: Duration = Duration::from_secs(10);
 /// How often the event loop looks at the clock at least.
 const LOOK_AROUND_EVERY: Duration = Duration::from_millis(50);
 /// How long the answer to a datagram may take, before the request counts as dropped; three times the longest pause that a test makes.

@@ -164,7 +164,10 @@ pub(super) const WITHOUT_MEANING: [&str; 33] = [
 ];
 
 /// Splits arguments into letters and values, as getopt_long does.
-pub(super) fn options(arguments: impl IntoIterator<Item = OsString>, warnings: &mut Vec<String>) -> Result<Vec<(char, String)>, Failure> {
+pub(super) fn options(
+    arguments: impl IntoIterator<Item = OsString>,
+    warnings: &mut Vec<String>,
+) -> Result<Vec<(char, String)>, Failure> {
     let mut found = Vec::new();
     let mut arguments = arguments.into_iter().map(|argument| {
         argument
