@@ -277,6 +277,11 @@ pub fn hear(input: &[u8]) -> Heard<'_> {
     let consumed = line_len + 1;
     let mut words = tokens(line);
     let answer = match words.next().unwrap_or_default() {
+        // A decrement pads the shorter number with spaces.
+        digits @ [b'0'..=b'9', ..] => match (parse_u64(digits), words.next()) {
+            (Some(number), None) => Answer::Number(number),
+            _ => Answer::Line(line),
+        },
         b"VALUE" => return item(input, consumed, words),
         b"VA" => return meta_value(input, consumed, words),
         b"END" => Answer::End,
@@ -298,11 +303,7 @@ pub fn hear(input: &[u8]) -> Heard<'_> {
             flags: words,
             value: None,
         },
-        // A decrement pads the shorter number with spaces.
-        digits => match (parse_u64(digits), words.next()) {
-            (Some(number), None) => Answer::Number(number),
-            _ => Answer::Line(line),
-        },
+        _ => Answer::Line(line),
     };
     Heard::Answer { consumed, answer }
 }
