@@ -285,7 +285,10 @@ fn every_plot_that_has_its_data_is_there_and_can_be_read() {
         }
         assert!(!text.contains("128b-95"), "a command line's word: {text}");
         let opening = text.trim_start_matches("keyway bench").trim_start();
-        assert!(opening.starts_with("In process, Keyway answers"), "the first sentence sums up: {text}");
+        assert!(
+            opening.starts_with("In process, Keyway answers"),
+            "the first sentence sums up: {text}"
+        );
         for colour in side_colours(look.dark) {
             assert!(
                 picture.count(colour) > 500,
