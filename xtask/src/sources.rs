@@ -41,7 +41,7 @@ const ARROWS: &[(&str, &[&str])] = &[
         ],
     ),
     ("python", &["keyway", "keyway-harden"]),
-    ("lab", &["keyway", "keyway-bench"]),
+    ("lab", &["keyway", "keyway-bench", "keyway-proto"]),
 ];
 
 /// Crates whose sources may not allow unsafe code anywhere.
