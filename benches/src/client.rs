@@ -4,7 +4,8 @@
 //! are loaded before and none is evicted. [`Load::run`] checks the first byte of each reply and that it ends where it must,
 //! and gives up otherwise.
 
-use keyway_bench::wire::set_request;
+use keyway_proto::client;
+use keyway_proto::{Store, StoreVerb};
 use rustix::event::epoll;
 use std::io::{self, Read, Write};
 use std::time::{Duration, Instant};
@@ -27,7 +28,9 @@ pub struct Exchange {
 
 /// Exchanges of the classic protocol. Values consist of the letter `v`.
 impl Exchange {
-    fn new(request: Vec<u8>, reply_len: usize, reply_first: u8) -> Self {
+    fn new(write: impl FnOnce(&mut Vec<u8>), reply_len: usize, reply_first: u8) -> Self {
+        let mut request = Vec::new();
+        write(&mut request);
         Self {
             request,
             reply_len,
@@ -38,39 +41,42 @@ impl Exchange {
 
     /// `get` of items that are there: one request that names all keys.
     pub fn get<K: AsRef<[u8]>>(keys: &[K], value_len: usize) -> Self {
-        let mut request = b"get".to_vec();
-        let mut reply_len = b"END\r\n".len();
-        for key in keys {
-            request.push(b' ');
-            request.extend_from_slice(key.as_ref());
-            reply_len += format!("VALUE  0 {value_len}\r\n\r\n").len() + key.as_ref().len() + value_len;
-        }
-        request.extend_from_slice(b"\r\n");
-        Self::new(request, reply_len, b'V')
+        let item_len = |key: &K| format!("VALUE  0 {value_len}\r\n\r\n").len() + key.as_ref().len() + value_len;
+        let reply_len = keys.iter().map(item_len).sum::<usize>() + b"END\r\n".len();
+        Self::new(|out| client::get(out, false, keys.iter().map(AsRef::as_ref)), reply_len, b'V')
     }
 
     /// `set`
     pub fn set(key: &[u8], value_len: usize) -> Self {
-        Self::new(set_request(key, &vec![b'v'; value_len], false), b"STORED\r\n".len(), b'S')
+        Self::store(key, &vec![b'v'; value_len])
     }
 
     /// `set` of a number
     pub fn set_number(key: &[u8], number: u64) -> Self {
-        Self::new(
-            set_request(key, number.to_string().as_bytes(), false),
-            b"STORED\r\n".len(),
-            b'S',
-        )
+        Self::store(key, number.to_string().as_bytes())
+    }
+
+    fn store(key: &[u8], value: &[u8]) -> Self {
+        let store = Store {
+            verb: StoreVerb::Set,
+            key,
+            flags: 0,
+            exptime: 0,
+            cas: 0,
+            noreply: false,
+            value,
+        };
+        Self::new(|out| client::store(out, &store), b"STORED\r\n".len(), b'S')
     }
 
     /// `incr` by one of an item whose number keeps `digits` digits and its first digit
     pub fn incr(key: &[u8], digits: usize, first: u8) -> Self {
-        Self::new([b"incr ", key, b" 1\r\n"].concat(), digits + 2, first)
+        Self::new(|out| client::arithmetic(out, key, 1, false, false), digits + 2, first)
     }
 
     /// `delete` of an item that is there
     pub fn delete(key: &[u8]) -> Self {
-        Self::new([b"delete ", key, b"\r\n"].concat(), b"DELETED\r\n".len(), b'D')
+        Self::new(|out| client::delete(out, key, false), b"DELETED\r\n".len(), b'D')
     }
 
     /// Sends a request and reads its whole reply, in as few calls as the server allows.
@@ -100,9 +106,8 @@ impl Exchange {
 
     /// Several requests in one write.
     pub fn pipelined(all: &[Self]) -> Self {
-        let request = all.iter().flat_map(|e| e.request.iter().copied()).collect();
         Self::new(
-            request,
+            |out| all.iter().for_each(|e| out.extend_from_slice(&e.request)),
             all.iter().map(|e| e.reply_len).sum(),
             all.first().map_or(0, |e| e.reply_first),
         )

@@ -8,14 +8,14 @@ use keyway_bench::load::{Load, Schedule};
 use keyway_bench::machine::{self, thread_cpu};
 use keyway_bench::measurement::{Measurement, Window};
 use keyway_bench::wire::Target;
+use keyway_proto::client::{self, Answer, Heard};
+use keyway_proto::frame::FRAME_LEN;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::sockopt;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
 use std::time::{Duration, Instant};
 
-/// Request number, sequence number, number of datagrams, reserved: 16 bits each, big-endian (protocol.txt, "UDP protocol").
-pub(crate) const FRAME_LEN: usize = 8;
 /// Numbers of requests; an answer that comes after so many others were sent is dropped.
 const NUMBERS: usize = 1 << 16;
 /// Room for answers that wait in the socket, bytes: more than come while a turn sends, so that none is lost on this side.
@@ -108,9 +108,8 @@ impl Flood {
             self.frame.clear();
             self.frame.extend_from_slice(&self.number.to_be_bytes());
             self.frame.extend_from_slice(&[0, 0, 0, 1, 0, 0]);
-            self.frame.extend_from_slice(b"get ");
-            self.load.items.push_key(item, &mut self.frame);
-            self.frame.extend_from_slice(b"\r\n");
+            let items = &self.load.items;
+            client::get(&mut self.frame, false, [|out: &mut Vec<u8>| items.push_key(item, out)]);
             match self.socket.send(&self.frame) {
                 Ok(_) => {}
                 // No room at this end: it was not sent, and stays due.
@@ -203,14 +202,19 @@ pub(crate) fn socket(target: &Target) -> io::Result<UdpSocket> {
 
 /// Whether this is a get's whole answer, with a value that is one.
 pub(crate) fn is_answer(payload: &[u8], key: &[u8], is_value: impl FnOnce(&[u8]) -> bool) -> bool {
-    let read = || {
-        let rest = payload.strip_prefix(b"VALUE ")?.strip_prefix(key)?.strip_prefix(b" 0 ")?;
-        let line_end = rest.windows(2).position(|two| two == b"\r\n")?;
-        let len: usize = std::str::from_utf8(&rest[..line_end]).ok()?.parse().ok()?;
-        let value = rest.get(line_end + 2..line_end + 2 + len)?;
-        (rest.get(line_end + 2 + len..)? == b"\r\nEND\r\n").then(|| is_value(value))
-    };
-    read().unwrap_or(false)
+    match client::hear(payload) {
+        Heard::Answer {
+            consumed,
+            answer:
+                Answer::Value {
+                    key: of,
+                    flags: 0,
+                    cas: None,
+                    value,
+                },
+        } => of == key && payload.get(consumed..) == Some(b"END\r\n") && is_value(value),
+        _ => false,
+    }
 }
 
 #[cfg(test)]

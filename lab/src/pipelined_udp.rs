@@ -5,11 +5,13 @@
 //! datagram whose value is verified. A latency counts from before the call that sent its request to after the one that took its answer: waiting for others
 //! of the same call is part of it.
 
-use crate::flood::{self, FRAME_LEN};
+use crate::flood;
 use keyway_bench::load::Load;
 use keyway_bench::machine::{self, thread_cpu};
 use keyway_bench::measurement::{Measurement, Window};
 use keyway_bench::wire::Target;
+use keyway_proto::client;
+use keyway_proto::frame::FRAME_LEN;
 use nix::errno::Errno;
 use nix::sys::socket::{MsgFlags, MultiHeaders, recvmmsg, sendmmsg};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -144,9 +146,8 @@ impl PipelinedUdp {
             let bytes = &mut self.out.bytes;
             bytes.extend_from_slice(&self.number.to_be_bytes());
             bytes.extend_from_slice(&[0, 0, 0, 1, 0, 0]);
-            bytes.extend_from_slice(b"get ");
-            self.load.items.push_key(item, bytes);
-            bytes.extend_from_slice(b"\r\n");
+            let items = &self.load.items;
+            client::get(bytes, false, [|out: &mut Vec<u8>| items.push_key(item, out)]);
             self.out.ends.push(bytes.len());
         }
     }

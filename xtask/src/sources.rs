@@ -26,7 +26,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("keyway-uring", &[]),
     ("keyway-server", &["keyway", "keyway-proto", "keyway-uring", "keyway-xdp"]),
     ("keyway-xdp", &[]),
-    ("keyway-bench", &["keyway"]),
+    ("keyway-bench", &["keyway", "keyway-proto"]),
     ("libmemcached", &["keyway", "keyway-harden"]),
     ("libmemcached/util", &[]),
     (
@@ -41,7 +41,7 @@ const ARROWS: &[(&str, &[&str])] = &[
         ],
     ),
     ("python", &["keyway", "keyway-harden"]),
-    ("lab", &["keyway", "keyway-bench"]),
+    ("lab", &["keyway", "keyway-bench", "keyway-proto"]),
 ];
 
 /// Crates whose sources may not allow unsafe code anywhere.

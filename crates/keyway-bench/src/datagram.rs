@@ -3,13 +3,12 @@
 //! A socket has one request on the way. Answers to earlier ones, which come late, are dropped by their number; so are answers whose
 //! datagrams come in another order, which the request's owner then takes for lost.
 
+use keyway_proto::frame::FRAME_LEN;
 use rustix::net::{self, RecvFlags, SendFlags};
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::os::fd::{AsFd, BorrowedFd};
 
-/// Request number, sequence number, number of datagrams, reserved: 16 bits each, big-endian.
-const FRAME_LEN: usize = 8;
 /// Longest request sent, bytes: what one IPv4 datagram holds, less the headers.
 const REQUEST_LEN_MAX: usize = 65_507 - FRAME_LEN;
 

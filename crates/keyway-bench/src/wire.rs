@@ -2,6 +2,8 @@
 
 use crate::datagram::Datagrams;
 use crate::plan::Door;
+use keyway_proto::client::{self, Answer, Heard};
+use keyway_proto::{Command, Store, StoreVerb};
 use rustix::net::{self, sockopt};
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -209,7 +211,16 @@ impl Admin {
 
     /// Stores without waiting for an answer; [`Admin::barrier`] waits for all.
     pub fn set(&mut self, key: &[u8], value: &[u8]) -> io::Result<()> {
-        self.out.extend_from_slice(&set_request(key, value, true));
+        let store = Store {
+            verb: StoreVerb::Set,
+            key,
+            flags: 0,
+            exptime: 0,
+            cas: 0,
+            noreply: true,
+            value,
+        };
+        client::store(&mut self.out, &store);
         if self.out.len() > 64 << 10 { self.send() } else { Ok(()) }
     }
 
@@ -220,13 +231,12 @@ impl Admin {
 
     /// The server's version, after it has done everything sent before.
     pub fn version(&mut self) -> io::Result<String> {
-        self.out.extend_from_slice(b"version\r\n");
+        client::other(&mut self.out, Command::Version, []);
         self.send()?;
-        let line = self.line()?;
-        match line.strip_prefix("VERSION ") {
-            Some(version) => Ok(version.to_owned()),
-            None => Err(io::Error::other(format!("the server answered {line:?}"))),
-        }
+        self.hear(|answer| match answer {
+            Answer::Version(version) => Some(String::from_utf8_lossy(version).into_owned()),
+            _ => None,
+        })
     }
 
     /// One number of `stats`.
@@ -236,47 +246,40 @@ impl Admin {
     }
 
     /// One word of `stats`.
-    pub fn stat_text(&mut self, name: &str) -> io::Result<String> {
-        self.out.extend_from_slice(b"stats\r\n");
+    pub fn stat_text(&mut self, wanted: &str) -> io::Result<String> {
+        client::other(&mut self.out, Command::Stats, []);
         self.send()?;
         let mut found = None;
-        loop {
-            let line = self.line()?;
-            if line == "END" {
-                return found.ok_or_else(|| io::Error::other(format!("stats has nothing called {name}")));
-            }
-            if let Some((stat, value)) = line.strip_prefix("STAT ").and_then(|l| l.split_once(' '))
-                && stat == name
-            {
-                found = Some(value.to_owned());
-            }
+        let mut is_over = false;
+        while !is_over {
+            is_over = self.hear(|answer| match answer {
+                Answer::Stat { name, value } => {
+                    if *name == wanted.as_bytes() {
+                        found = Some(String::from_utf8_lossy(value).into_owned());
+                    }
+                    Some(false)
+                }
+                Answer::End => Some(true),
+                _ => None,
+            })?;
         }
+        found.ok_or_else(|| io::Error::other(format!("stats has nothing called {wanted}")))
     }
 
     /// How many of these keys are there, and bytes of their keys and values.
     pub fn hits<K: AsRef<[u8]>>(&mut self, keys: &[K]) -> io::Result<(u64, u64)> {
-        self.out.extend_from_slice(b"get");
-        for key in keys {
-            self.out.push(b' ');
-            self.out.extend_from_slice(key.as_ref());
-        }
-        self.out.extend_from_slice(b"\r\n");
+        client::get(&mut self.out, false, keys.iter().map(AsRef::as_ref));
         self.send()?;
         let (mut hits, mut bytes) = (0, 0);
-        loop {
-            let line = self.line()?;
-            if line == "END" {
-                return Ok((hits, bytes));
-            }
-            let mut words = line.strip_prefix("VALUE ").unwrap_or_default().split(' ');
-            let (key, value_len) = (words.next(), words.nth(1).and_then(|n| n.parse::<usize>().ok()));
-            let (Some(key), Some(value_len)) = (key, value_len) else {
-                return Err(io::Error::other(format!("the server answered {line:?}")));
-            };
-            self.skip(value_len + 2)?;
+        while let Some(len) = self.hear(|answer| match answer {
+            Answer::Value { key, value, .. } => Some(Some(key.len() + value.len())),
+            Answer::End => Some(None),
+            _ => None,
+        })? {
             hits += 1;
-            bytes += (key.len() + value_len) as u64;
+            bytes += len as u64;
         }
+        Ok((hits, bytes))
     }
 
     fn send(&mut self) -> io::Result<()> {
@@ -285,48 +288,34 @@ impl Admin {
         Ok(())
     }
 
-    fn fill(&mut self) -> io::Result<()> {
-        self.input.drain(..self.at);
-        self.at = 0;
-        let mut chunk = [0; 16 << 10];
-        match self.connection.read(&mut chunk)? {
-            0 => Err(io::ErrorKind::UnexpectedEof.into()),
-            n => {
-                self.input.extend_from_slice(&chunk[..n]);
-                Ok(())
+    /// Waits for the next answer, and gives what `take` makes of it; `None` from it: this is no answer to what was asked.
+    fn hear<R>(&mut self, take: impl FnOnce(&Answer<'_>) -> Option<R>) -> io::Result<R> {
+        loop {
+            let need = match client::hear(&self.input[self.at..]) {
+                Heard::Answer { consumed, answer } => {
+                    let taken = take(&answer).ok_or_else(|| unexpected(&self.input[self.at..self.at + consumed]));
+                    self.at += consumed;
+                    return taken;
+                }
+                Heard::Broken(_) => return Err(unexpected(&self.input[self.at..])),
+                Heard::Incomplete { need } => need,
+            };
+            self.input.drain(..self.at);
+            self.at = 0;
+            let mut chunk = [0; 16 << 10];
+            while self.input.len() < need {
+                match self.connection.read(&mut chunk)? {
+                    0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+                    n => self.input.extend_from_slice(&chunk[..n]),
+                }
             }
         }
-    }
-
-    fn line(&mut self) -> io::Result<String> {
-        let len = loop {
-            match self.input[self.at..].windows(2).position(|w| w == b"\r\n") {
-                Some(len) => break len,
-                None => self.fill()?,
-            }
-        };
-        let line = String::from_utf8_lossy(&self.input[self.at..self.at + len]).into_owned();
-        self.at += len + 2;
-        Ok(line)
-    }
-
-    fn skip(&mut self, count: usize) -> io::Result<()> {
-        while self.input.len() - self.at < count {
-            self.fill()?;
-        }
-        self.at += count;
-        Ok(())
     }
 }
 
-/// A `set` of the classic protocol, flags and exptime 0.
-pub fn set_request(key: &[u8], value: &[u8], noreply: bool) -> Vec<u8> {
-    let mut request = Vec::with_capacity(key.len() + value.len() + 40);
-    request.extend_from_slice(b"set ");
-    request.extend_from_slice(key);
-    let noreply = if noreply { " noreply" } else { "" };
-    request.extend_from_slice(format!(" 0 0 {}{noreply}\r\n", value.len()).as_bytes());
-    request.extend_from_slice(value);
-    request.extend_from_slice(b"\r\n");
-    request
+/// The server's bytes are no answer to what was asked.
+fn unexpected(bytes: &[u8]) -> io::Error {
+    const SHOWN: usize = 80;
+    let shown = bytes[..bytes.len().min(SHOWN)].escape_ascii();
+    io::Error::other(format!("the server answered \"{shown}\""))
 }

@@ -284,6 +284,11 @@ fn every_plot_that_has_its_data_is_there_and_can_be_read() {
             assert!(text.contains(part), "{part} in {text}");
         }
         assert!(!text.contains("128b-95"), "a command line's word: {text}");
+        let opening = text.trim_start_matches("keyway bench").trim_start();
+        assert!(
+            opening.starts_with("In process, Keyway answers"),
+            "the first sentence sums up: {text}"
+        );
         for colour in side_colours(look.dark) {
             assert!(
                 picture.count(colour) > 500,
@@ -308,6 +313,22 @@ fn a_run_without_data_says_so_and_what_failed_comes_first() {
         assert!(text.contains("Nothing was measured"), "{text}");
         assert!(text.find("memcached ended") < text.find("1.6.18"), "{text}");
     }
+}
+
+#[test]
+fn two_points_are_bars_whatever_is_varied() {
+    let Some(mut browser) = browser() else { return };
+    let mut plots = |field: &str, values: [u64; 2]| {
+        let cells = values.map(|value| cell("128b-95", "tcp", 16, &[2e5, 1e5], 20.0).with(field, value));
+        let page = html::page(&report(&cells), None);
+        let (found, _, wrong) = look_at(&mut browser, &page, &format!("two-{field}"), LOOKS[2]);
+        assert!(wrong.is_empty(), "{field}: {wrong:#?}");
+        found["plots"].clone()
+    };
+    let (pipelined, rates) = (plots("pipeline", [1, 16]), plots("rate", [20_000, 40_000]));
+    let drawn = |plot: &Value| ["charts", "lines", "bars"].map(|what| plot[what].as_u64().unwrap());
+    assert_eq!(drawn(&pipelined["throughput"]), [1, 0, 4]);
+    assert_eq!(drawn(&rates["load"]), [1, 0, 8], "p50 and p99 of two sides");
 }
 
 #[test]

@@ -12,7 +12,8 @@ use nix::net::if_::if_indextoname;
 use nix::unistd::User;
 
 use crate::exit::{self, Failure};
-use crate::{listen, parse_rate, place, size};
+use crate::serve::parse_rate;
+use crate::{listen, place, size};
 
 #[derive(Subcommand)]
 pub(crate) enum Command {

@@ -516,27 +516,9 @@ fn a_trace_is_replayed() {
     std::fs::write(&path, format!("key,op,size,ttl\n{lines}")).unwrap();
     // On a busy machine, the longer one.
     let replay = |door: &str, seconds: &str| {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_keyway"));
-        command.args([
-            "bench",
-            "--trace",
-            path.to_str().unwrap(),
-            "--door",
-            door,
-            "--connections",
-            "2",
-        ]);
-        command.args(["--seconds", seconds, "--repeat", "1", "--against", "none", "--json", "-"]);
-        let output = finish(
-            command
-                .stdin(Stdio::null())
-                .stdout(Stdio::piped())
-                .stderr(Stdio::piped())
-                .spawn()
-                .unwrap(),
-        );
-        assert_eq!(output.status.code(), Some(0), "{}", told(&output));
-        let run = report(&output)["cells"][0]["sides"][0]["runs"][0].clone();
+        let file = path.display();
+        let line = format!("--trace {file} --door {door} --connections 2 --seconds {seconds} --against none");
+        let run = run(&line)["cells"][0]["sides"][0]["runs"][0].clone();
         run["hits"].as_u64() > Some(0) && run["misses"].as_u64() > Some(0)
     };
     for door in ["library", "tcp", "udp"] {

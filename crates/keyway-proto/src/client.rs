@@ -15,10 +15,9 @@
 //! assert_eq!(client::hear(&arrived[consumed..]), Heard::Answer { consumed: 5, answer: Answer::End });
 //! ```
 
-use std::io::Write;
-
 use crate::base64;
 use crate::command::Command;
+use crate::reply::decimal;
 use crate::request::Store;
 use crate::token::{Tokens, find_byte, is_plain, parse_u32, parse_u64, tokens};
 
@@ -29,8 +28,29 @@ const VALUE_MAX: usize = 1 << 30;
 const LINE_END: &[u8] = b"\r\n";
 const NOREPLY: &[u8] = b" noreply";
 
+/// A key of a request: its bytes, or a function that appends them, which saves a client that makes its keys a copy of each.
+pub trait Key {
+    /// Appends the key, which has neither spaces nor control characters.
+    fn append_to(self, out: &mut Vec<u8>);
+}
+
+impl Key for &[u8] {
+    #[inline]
+    fn append_to(self, out: &mut Vec<u8>) {
+        out.extend_from_slice(self);
+    }
+}
+
+impl<F: FnOnce(&mut Vec<u8>)> Key for F {
+    #[inline]
+    fn append_to(self, out: &mut Vec<u8>) {
+        self(out);
+    }
+}
+
 /// Appends `get <key>*`, or `gets <key>*`, which asks for CAS uniques as well.
-pub fn get<'k>(out: &mut Vec<u8>, with_cas: bool, keys: impl IntoIterator<Item = &'k [u8]>) {
+#[inline]
+pub fn get(out: &mut Vec<u8>, with_cas: bool, keys: impl IntoIterator<Item: Key>) {
     begin(out, if with_cas { Command::Gets } else { Command::Get });
     words(out, keys);
     out.extend_from_slice(LINE_END);
@@ -39,39 +59,54 @@ pub fn get<'k>(out: &mut Vec<u8>, with_cas: bool, keys: impl IntoIterator<Item =
 /// Appends `gat <exptime> <key>*`, or `gats <exptime> <key>*`.
 pub fn get_and_touch<'k>(out: &mut Vec<u8>, exptime: i32, with_cas: bool, keys: impl IntoIterator<Item = &'k [u8]>) {
     begin(out, if with_cas { Command::Gats } else { Command::Gat });
-    number(out, exptime);
+    number(out, exptime.into());
     words(out, keys);
     out.extend_from_slice(LINE_END);
 }
 
 /// Appends a storage command with its data block. The CAS unique counts for `cas` only.
 pub fn store(out: &mut Vec<u8>, store: &Store<'_>) {
+    let value = |out: &mut Vec<u8>| out.extend_from_slice(store.value);
+    store_made(out, store, store.key, store.value.len(), value);
+}
+
+/// The same with a key and a value that are made on the way, in the place of those in `store`. `value` appends `value_len` bytes.
+#[inline]
+pub fn store_made(out: &mut Vec<u8>, store: &Store<'_>, key: impl Key, value_len: usize, value: impl FnOnce(&mut Vec<u8>)) {
     let command = store.verb.command();
     begin(out, command);
-    words(out, [store.key]);
-    number(out, store.flags);
-    number(out, store.exptime);
-    number(out, store.value.len());
+    words(out, [key]);
+    number(out, store.flags.into());
+    number(out, store.exptime.into());
+    number(out, value_len.try_into().unwrap_or(i64::MAX));
     if command == Command::Cas {
-        number(out, store.cas);
+        unsigned(out, store.cas);
     }
     end(out, store.noreply);
-    out.extend_from_slice(store.value);
+    let start = out.len();
+    value(out);
+    debug_assert_eq!(
+        out.len() - start,
+        value_len,
+        "the value has another length than its line says"
+    );
     out.extend_from_slice(LINE_END);
 }
 
 /// Appends `delete <key>`.
-pub fn delete(out: &mut Vec<u8>, key: &[u8], noreply: bool) {
+#[inline]
+pub fn delete(out: &mut Vec<u8>, key: impl Key, noreply: bool) {
     begin(out, Command::Delete);
     words(out, [key]);
     end(out, noreply);
 }
 
 /// Appends `incr <key> <delta>`, or `decr <key> <delta>`.
-pub fn arithmetic(out: &mut Vec<u8>, key: &[u8], delta: u64, decrement: bool, noreply: bool) {
+#[inline]
+pub fn arithmetic(out: &mut Vec<u8>, key: impl Key, delta: u64, decrement: bool, noreply: bool) {
     begin(out, if decrement { Command::Decr } else { Command::Incr });
     words(out, [key]);
-    number(out, delta);
+    unsigned(out, delta);
     end(out, noreply);
 }
 
@@ -79,7 +114,7 @@ pub fn arithmetic(out: &mut Vec<u8>, key: &[u8], delta: u64, decrement: bool, no
 pub fn touch(out: &mut Vec<u8>, key: &[u8], exptime: i32, noreply: bool) {
     begin(out, Command::Touch);
     words(out, [key]);
-    number(out, exptime);
+    number(out, exptime.into());
     end(out, noreply);
 }
 
@@ -102,7 +137,7 @@ pub fn meta(out: &mut Vec<u8>, command: Command, key: &[u8], value: Option<&[u8]
         base64::encode(out, key);
     }
     if let Some(value) = value {
-        number(out, value.len());
+        number(out, value.len().try_into().unwrap_or(i64::MAX));
     }
     if !is_plain {
         out.extend_from_slice(b" b");
@@ -119,16 +154,22 @@ fn begin(out: &mut Vec<u8>, command: Command) {
     out.extend_from_slice(command.facts().name);
 }
 
-fn words<'w>(out: &mut Vec<u8>, words: impl IntoIterator<Item = &'w [u8]>) {
+#[inline]
+fn words(out: &mut Vec<u8>, words: impl IntoIterator<Item: Key>) {
     for word in words {
         out.push(b' ');
-        out.extend_from_slice(word);
+        word.append_to(out);
     }
 }
 
-fn number(out: &mut Vec<u8>, number: impl std::fmt::Display) {
-    // Writing to a vector cannot fail.
-    let _ = write!(out, " {number}");
+fn number(out: &mut Vec<u8>, number: i64) {
+    out.extend_from_slice(if number < 0 { b" -" } else { b" " });
+    decimal(out, number.unsigned_abs());
+}
+
+fn unsigned(out: &mut Vec<u8>, number: u64) {
+    out.push(b' ');
+    decimal(out, number);
 }
 
 fn end(out: &mut Vec<u8>, noreply: bool) {
@@ -151,8 +192,8 @@ pub enum Heard<'a> {
         /// what it says
         answer: Answer<'a>,
     },
-    /// Bytes that no server sends: it is unknown where the next answer begins.
-    Broken,
+    /// Bytes that no server sends, and why not: it is unknown where the next answer begins.
+    Broken(&'static str),
 }
 
 /// A server's answer, or one piece of it.
@@ -226,16 +267,21 @@ pub fn hear(input: &[u8]) -> Heard<'_> {
         return if head.len() < LINE_MAX {
             Heard::Incomplete { need: input.len() + 1 }
         } else {
-            Heard::Broken
+            Heard::Broken("a line without an end")
         };
     };
     let line = head.get(..line_len).unwrap_or_default();
     let Some(line) = line.strip_suffix(b"\r").or_else(|| ends_bare(line).then_some(line)) else {
-        return Heard::Broken;
+        return Heard::Broken("a line that ends without a carriage return");
     };
     let consumed = line_len + 1;
     let mut words = tokens(line);
     let answer = match words.next().unwrap_or_default() {
+        // A decrement pads the shorter number with spaces.
+        digits @ [b'0'..=b'9', ..] => match (parse_u64(digits), words.next()) {
+            (Some(number), None) => Answer::Number(number),
+            _ => Answer::Line(line),
+        },
         b"VALUE" => return item(input, consumed, words),
         b"VA" => return meta_value(input, consumed, words),
         b"END" => Answer::End,
@@ -257,11 +303,7 @@ pub fn hear(input: &[u8]) -> Heard<'_> {
             flags: words,
             value: None,
         },
-        // A decrement pads the shorter number with spaces.
-        digits => match (parse_u64(digits), words.next()) {
-            (Some(number), None) => Answer::Number(number),
-            _ => Answer::Line(line),
-        },
+        _ => Answer::Line(line),
     };
     Heard::Answer { consumed, answer }
 }
@@ -277,7 +319,7 @@ fn item<'a>(input: &'a [u8], line_len: usize, mut words: Tokens<'a>) -> Heard<'a
     let (len, cas) = (words.next().and_then(length), words.next());
     let cas = cas.map(parse_u64);
     let (Some(key), Some(flags), Some(len), None | Some(Some(_))) = (key, flags, len, cas) else {
-        return Heard::Broken;
+        return Heard::Broken("no line of a get's answer");
     };
     block(input, line_len, len, |value| Answer::Value {
         key,
@@ -290,7 +332,7 @@ fn item<'a>(input: &'a [u8], line_len: usize, mut words: Tokens<'a>) -> Heard<'a
 /// `VA <bytes> <flags>*`; the first word has been read.
 fn meta_value<'a>(input: &'a [u8], line_len: usize, mut words: Tokens<'a>) -> Heard<'a> {
     let Some(len) = words.next().and_then(length) else {
-        return Heard::Broken;
+        return Heard::Broken("no line of a meta get's answer");
     };
     block(input, line_len, len, |value| Answer::Meta {
         code: *b"VA",
@@ -315,7 +357,7 @@ fn block<'a>(input: &'a [u8], line_len: usize, len: usize, answer: impl FnOnce(&
             consumed: need,
             answer: answer(value),
         },
-        _ => Heard::Broken,
+        _ => Heard::Broken("a value that is longer or shorter than its line says"),
     }
 }
 
@@ -504,19 +546,58 @@ mod tests {
     }
 
     #[test]
+    fn keys_and_values_that_are_made_on_the_way_are_those_that_are_there() {
+        fn made(out: &mut Vec<u8>) {
+            out.extend_from_slice(KEY);
+        }
+        let request = Store {
+            verb: StoreVerb::Cas,
+            key: KEY,
+            flags: u32::MAX,
+            exptime: -5,
+            cas: u64::MAX,
+            noreply: true,
+            value: b"abc",
+        };
+        let absent = Store {
+            key: b"",
+            value: b"",
+            ..request.clone()
+        };
+        let on_the_way = with(|out| store_made(out, &absent, made, 3, |out| out.extend_from_slice(b"abc")));
+        assert_eq!(on_the_way, with(|out| store(out, &request)));
+        let line = b" 4294967295 -5 3 18446744073709551615 noreply\r\nabc\r\n";
+        assert_eq!(on_the_way, [b"cas ", KEY, line].concat());
+        assert_eq!(
+            with(|out| get(out, true, [made, made])),
+            with(|out| get(out, true, [KEY, KEY]))
+        );
+        assert_eq!(with(|out| delete(out, made, false)), with(|out| delete(out, KEY, false)));
+        assert_eq!(
+            with(|out| arithmetic(out, made, 7, true, false)),
+            with(|out| arithmetic(out, KEY, 7, true, false))
+        );
+    }
+
+    #[test]
     fn what_no_server_sends_breaks_the_conversation() {
-        for wrong in [
-            &b"VALUE k 0 1\r\nabc\r\n"[..],
-            b"VALUE k 0\r\n",
-            b"VALUE k 0 x\r\n",
-            b"VALUE k 0 1 x\r\na\r\n",
-            b"VALUE k 0 99999999999\r\n",
-            b"VA\r\n",
-            b"VA 1\r\nabc",
-            b"STORED\n",
-            &[b'x'; LINE_MAX],
+        for (wrong, why) in [
+            (&b"VALUE k 0 1\r\nabc\r\n"[..], "longer or shorter"),
+            (b"VALUE k 0\r\n", "get's answer"),
+            (b"VALUE k 0 x\r\n", "get's answer"),
+            (b"VALUE k 0 1 x\r\na\r\n", "get's answer"),
+            (b"VALUE k 0 99999999999\r\n", "get's answer"),
+            (b"VA\r\n", "meta get's answer"),
+            (b"VA 1\r\nabc", "longer or shorter"),
+            (b"STORED\n", "carriage return"),
+            (&[b'x'; LINE_MAX], "without an end"),
         ] {
-            assert_eq!(hear(wrong), Heard::Broken, "{:?}", wrong.get(..20));
+            let heard = hear(wrong);
+            assert!(
+                matches!(heard, Heard::Broken(said) if said.contains(why)),
+                "{:?}: {heard:?}",
+                wrong.get(..20)
+            );
         }
     }
 }

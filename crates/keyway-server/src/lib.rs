@@ -16,7 +16,6 @@
 mod acceptor;
 mod account;
 mod auth;
-mod binary;
 mod buffer;
 mod config;
 mod connection;

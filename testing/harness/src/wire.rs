@@ -201,7 +201,10 @@ impl Wire {
                     return Ok(taken);
                 }
                 Heard::Incomplete { need } => need,
-                Heard::Broken => return Err(io::Error::new(ErrorKind::InvalidData, printable(self.pending()))),
+                Heard::Broken(why) => {
+                    let bytes = printable(self.pending());
+                    return Err(io::Error::new(ErrorKind::InvalidData, format!("{why}: {bytes}")));
+                }
             };
             while self.pending().len() < need {
                 if !self.fill()? {

@@ -3,11 +3,16 @@
 //! Closed loop: each connection has a fixed number of requests on the way, and sends the next when one is answered. Open loop:
 //! requests are due at moments drawn beforehand, go to the connections in turn, and their latency counts from the moment at
 //! which they were due, whether or not the server let the client send them then.
+//!
+//! This file has the event loop and the sockets; `conversation` has what is said over them.
 
+mod conversation;
+
+use self::conversation::Pending;
 use crate::load::{Load, Schedule};
 use crate::machine::{self, thread_cpu};
 use crate::measurement::{Measurement, Window};
-use crate::mix::{Kind, Operation, Put};
+use crate::mix::Put;
 use crate::wire::{Connection, Target};
 use rustix::event::epoll;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -16,8 +21,6 @@ use std::io::{self, Read, Write};
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
-/// How long a server may be silent while requests are on the way.
-pub const SILENCE_MAX: Duration = Duration::from_secs(10);
 /// How often the event loop looks at the clock at least.
 const LOOK_AROUND_EVERY: Duration = Duration::from_millis(50);
 /// How long the answer to a datagram may take, before the request counts as dropped; three times the longest pause that a test makes.
@@ -275,84 +278,6 @@ impl Client {
         }
     }
 
-    /// Appends the next operation's first request.
-    fn request(&mut self, number: usize, start: Instant) {
-        let Operation { kind, item, put } = self.load.stream.draw();
-        let pending = |step| Pending {
-            step,
-            item,
-            put,
-            keys: 1,
-            left: 0,
-            start,
-        };
-        match kind {
-            Kind::Get => self.get(number, pending(Step::Get), self.shape.keys_per_get - 1),
-            Kind::GetNew => self.get(number, pending(Step::Get), 0),
-            Kind::ReadModifyWrite => self.get(number, pending(Step::GetThenSet), 0),
-            Kind::Set | Kind::Insert => self.store(number, pending(Step::Set)),
-            Kind::Add => self.store(number, pending(Step::Add)),
-            Kind::Delete => self.store(number, pending(Step::SetThenDelete)),
-            Kind::Remove => self.key_request(number, b"delete ", b"\r\n", pending(Step::Remove)),
-            Kind::Incr => self.key_request(number, b"incr ", b" 1\r\n", pending(Step::Incr)),
-        }
-    }
-
-    /// A get of the operation's item and `more` others.
-    fn get(&mut self, number: usize, mut pending: Pending, more: usize) {
-        let peer = &mut self.peers[number];
-        peer.out.extend_from_slice(b"get ");
-        self.load.items.push_key(pending.item, &mut peer.out);
-        peer.items.push_back(pending.item);
-        for _ in 0..more {
-            let item = self.load.stream.draw_item();
-            peer.out.push(b' ');
-            self.load.items.push_key(item, &mut peer.out);
-            peer.items.push_back(item);
-        }
-        peer.out.extend_from_slice(b"\r\n");
-        pending.keys = 1 + more;
-        pending.left = 1 + more;
-        self.push(number, pending);
-    }
-
-    fn store(&mut self, number: usize, pending: Pending) {
-        let peer = &mut self.peers[number];
-        let Pending { item, put, .. } = pending;
-        let value_len = self.load.items.value_len(item, put.value_len);
-        peer.out
-            .extend_from_slice(if pending.step == Step::Add { b"add " } else { b"set " });
-        self.load.items.push_key(item, &mut peer.out);
-        let _ = write!(peer.out, " 0 {} {value_len}\r\n", put.ttl_s); // writing to memory does not fail
-        self.load.items.push_value(item, self.write, put.value_len, &mut peer.out);
-        self.write += 1;
-        peer.out.extend_from_slice(b"\r\n");
-        self.push(number, pending);
-    }
-
-    /// A request that has a key between two words.
-    fn key_request(&mut self, number: usize, verb: &[u8], end: &[u8], pending: Pending) {
-        let peer = &mut self.peers[number];
-        peer.out.extend_from_slice(verb);
-        self.load.items.push_key(pending.item, &mut peer.out);
-        peer.out.extend_from_slice(end);
-        self.push(number, pending);
-    }
-
-    fn push(&mut self, number: usize, pending: Pending) {
-        let peer = &mut self.peers[number];
-        if peer.connection.is_one_at_a_time() {
-            peer.asked = self.now;
-        }
-        peer.pending.push_back(pending);
-        self.owed += 1;
-    }
-
-    fn pop(&mut self, number: usize) {
-        self.peers[number].pending.pop_front();
-        self.owed -= 1;
-    }
-
     /// Writes as much as the connection takes.
     fn flush(&mut self, number: usize) {
         loop {
@@ -425,186 +350,6 @@ impl Client {
             }
         }
         any
-    }
-
-    /// Takes whole replies; how many bytes they were.
-    fn replies(&mut self, number: usize, bytes: &[u8], now: Instant, window: Window) -> usize {
-        let mut at = 0;
-        while self.peers[number].alive && at < bytes.len() {
-            match self.reply(number, &bytes[at..], now, window) {
-                Taken::Bytes(n) => at += n,
-                Taken::Incomplete => break,
-                Taken::Nonsense(why) => {
-                    self.ran.wrong.values += 1;
-                    let start = bytes[at..].escape_ascii().to_string();
-                    let start = start.chars().take(80).collect::<String>();
-                    self.ran.wrong.tell(|| format!("{why}: {start}"));
-                    self.lose(number, "its replies can no longer be told apart");
-                    break;
-                }
-            }
-        }
-        at
-    }
-
-    /// One line of a reply, with the value that follows it.
-    fn reply(&mut self, number: usize, bytes: &[u8], now: Instant, window: Window) -> Taken {
-        const LINE_MAX: usize = 2048;
-        let Some(end) = bytes.iter().take(LINE_MAX).position(|&b| b == b'\n') else {
-            return if bytes.len() < LINE_MAX {
-                Taken::Incomplete
-            } else {
-                Taken::Nonsense("a line without an end")
-            };
-        };
-        let Some(line) = bytes[..end].strip_suffix(b"\r") else {
-            return Taken::Nonsense("a line that ends without a carriage return");
-        };
-        let Some(pending) = self.peers[number].pending.front().copied() else {
-            return Taken::Nonsense("a reply to no request");
-        };
-        let taken = Taken::Bytes(end + 1);
-        if is_error(line) {
-            self.ran.wrong.errors += 1;
-            self.ran.wrong.tell(|| format!("the server answers {}", line.escape_ascii()));
-            self.peers[number].items.drain(..pending.left);
-            self.pop(number);
-            return taken;
-        }
-        let counted = pending.start >= window.from;
-        match (pending.step, line) {
-            (Step::Get | Step::GetThenSet, b"END") => {
-                self.pop(number);
-                self.misses(number, pending, counted);
-                for (item, put) in std::mem::take(&mut self.peers[number].fills) {
-                    let fill = Pending {
-                        item,
-                        put,
-                        ..pending.then(Step::Fill, now)
-                    };
-                    self.store(number, fill);
-                }
-                if pending.step == Step::GetThenSet {
-                    self.store(number, pending.then(Step::Set, pending.start));
-                } else {
-                    self.done(number, pending, now, counted);
-                }
-                taken
-            }
-            (Step::Fill, b"STORED") => {
-                self.pop(number);
-                taken
-            }
-            (Step::Add, b"STORED" | b"NOT_STORED")
-            | (Step::Remove, b"DELETED" | b"NOT_FOUND")
-            | (Step::Set, b"STORED")
-            | (Step::Delete, b"DELETED") => {
-                self.pop(number);
-                self.done(number, pending, now, counted);
-                taken
-            }
-            (Step::Get | Step::GetThenSet, line) => self.value(number, line, &bytes[end + 1..], end + 1, counted),
-            (Step::SetThenDelete, b"STORED") => {
-                self.pop(number);
-                self.key_request(number, b"delete ", b"\r\n", pending.then(Step::Delete, now));
-                taken
-            }
-            // Another connection may have deleted it first, or it was evicted.
-            (Step::Delete | Step::Incr, b"NOT_FOUND") => {
-                self.pop(number);
-                self.ran.misses += u64::from(counted);
-                self.done(number, pending, now, counted);
-                taken
-            }
-            (Step::Incr, digits) if !digits.is_empty() && digits.iter().all(u8::is_ascii_digit) => {
-                self.pop(number);
-                self.done(number, pending, now, counted);
-                taken
-            }
-            _ => Taken::Nonsense("a reply to something else"),
-        }
-    }
-
-    /// One item of a get: `rest` is what follows its line.
-    fn value(&mut self, number: usize, line: &[u8], rest: &[u8], line_len: usize, counted: bool) -> Taken {
-        let Some((key, value_len)) = parse_value_line(line) else {
-            return Taken::Nonsense("no line of a get's reply");
-        };
-        let Some(value) = rest.get(..value_len) else {
-            return Taken::Incomplete;
-        };
-        match rest.get(value_len..value_len + 2) {
-            Some(b"\r\n") => {}
-            Some(_) => return Taken::Nonsense("a value that is longer or shorter than its line says"),
-            None => return Taken::Incomplete,
-        }
-        // Items come in the order of their keys; those that are absent are left out.
-        loop {
-            let peer = &mut self.peers[number];
-            let Some(pending) = peer.pending.front_mut().filter(|p| p.left > 0) else {
-                return Taken::Nonsense("a value of a key that was not asked for");
-            };
-            pending.left -= 1;
-            let Some(item) = peer.items.pop_front() else {
-                return Taken::Nonsense("a value of a key that was not asked for");
-            };
-            self.key.clear();
-            self.load.items.push_key(item, &mut self.key);
-            if self.key != key {
-                let pending = *pending;
-                self.ran.misses += u64::from(counted);
-                self.missed(number, pending, item);
-                continue;
-            }
-            self.ran.hits += u64::from(counted);
-            if !self.load.items.is_value(item, value) {
-                self.ran.wrong.values += 1;
-                let shown = value[..value.len().min(32)].escape_ascii().to_string();
-                self.ran.wrong.tell(|| {
-                    let key = key.escape_ascii();
-                    format!("key {key}: a value of {value_len} bytes that was never written to it, starting {shown}")
-                });
-            }
-            return Taken::Bytes(line_len + value_len + 2);
-        }
-    }
-
-    /// The items of a get that are still to come are absent: they are stored, if the load says so.
-    fn misses(&mut self, number: usize, pending: Pending, counted: bool) {
-        if counted {
-            self.ran.misses += pending.left as u64;
-        }
-        for _ in 0..pending.left {
-            let Some(item) = self.peers[number].items.pop_front() else {
-                return;
-            };
-            self.missed(number, pending, item);
-        }
-    }
-
-    fn missed(&mut self, number: usize, pending: Pending, item: u64) {
-        if self.load.fill && pending.step == Step::Get {
-            // Beside the item that was drawn, others of the same get have lengths of their own.
-            let put = if item == pending.item { pending.put } else { Put::default() };
-            self.peers[number].fills.push((item, put));
-        }
-    }
-
-    fn done(&mut self, number: usize, pending: Pending, now: Instant, counted: bool) {
-        self.peers[number].done += 1;
-        if !counted {
-            return;
-        }
-        self.ran.operations += pending.keys as u64;
-        self.record(pending, now);
-    }
-
-    fn record(&mut self, pending: Pending, now: Instant) {
-        let latencies = match pending.step {
-            Step::Get => &mut self.ran.reads,
-            _ => &mut self.ran.writes,
-        };
-        latencies.record(now.saturating_duration_since(pending.start));
     }
 
     /// A connection is of no use any more.
@@ -689,102 +434,9 @@ impl Peer {
     }
 }
 
-/// What a request is, and what follows its answer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Step {
-    Get,
-    GetThenSet,
-    Set,
-    Add,
-    SetThenDelete,
-    Delete,
-    Remove,
-    Incr,
-    /// a set of what a get missed, which is no operation of its own
-    Fill,
-}
-
-/// A request on its way.
-#[derive(Clone, Copy, Debug)]
-struct Pending {
-    step: Step,
-    item: u64,
-    put: Put,
-    /// of a get: how many were asked for, and how many of them are still to come
-    keys: usize,
-    left: usize,
-    /// when it was sent (closed loop) or due (open loop)
-    start: Instant,
-}
-
-impl Pending {
-    /// The request that follows it, of the same operation.
-    fn then(self, step: Step, start: Instant) -> Self {
-        Self {
-            step,
-            keys: 1,
-            left: 0,
-            start,
-            ..self
-        }
-    }
-}
-
-enum Taken {
-    Bytes(usize),
-    Incomplete,
-    Nonsense(&'static str),
-}
-
-fn is_error(line: &[u8]) -> bool {
-    line == b"ERROR" || line.starts_with(b"SERVER_ERROR") || line.starts_with(b"CLIENT_ERROR")
-}
-
-/// Key and value length of `VALUE <key> <flags> <bytes>` (protocol.txt, "Retrieval command").
-fn parse_value_line(line: &[u8]) -> Option<(&[u8], usize)> {
-    let rest = line.strip_prefix(b"VALUE ")?;
-    let key_end = rest.iter().position(|&b| b == b' ')?;
-    let (key, numbers) = rest.split_at(key_end);
-    let mut numbers = numbers[1..].split(|&b| b == b' ');
-    let (flags, value_len) = (numbers.next()?, numbers.next()?);
-    if flags != b"0" || numbers.next().is_some() || value_len.is_empty() || value_len.len() > 9 {
-        return None;
-    }
-    let digits = value_len.iter().map(|&b| b.is_ascii_digit().then(|| usize::from(b - b'0')));
-    let value_len = digits.into_iter().try_fold(0, |n, digit| Some(n * 10 + digit?))?;
-    Some((key, value_len))
-}
-
 fn timespec(wait: Duration) -> Timespec {
     Timespec {
         tv_sec: i64::try_from(wait.as_secs()).unwrap_or(i64::MAX),
         tv_nsec: i64::from(wait.subsec_nanos()),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_value_line_is_read_or_refused() {
-        assert_eq!(parse_value_line(b"VALUE abc 0 12"), Some((&b"abc"[..], 12)));
-        for bad in [
-            &b"VALUE abc 0"[..],
-            b"VALUE abc 0 x",
-            b"VALUE abc 7 1",
-            b"VALUE abc 0 1 9",
-            b"VALUE abc 0 ",
-            b"VALUES abc 0 1",
-            b"VALUE abc 0 99999999999999999999",
-        ] {
-            assert_eq!(parse_value_line(bad), None, "{}", bad.escape_ascii());
-        }
-    }
-
-    #[test]
-    fn every_error_of_the_protocol_is_one() {
-        assert!(is_error(b"ERROR") && is_error(b"SERVER_ERROR out of memory") && is_error(b"CLIENT_ERROR bad"));
-        assert!(!is_error(b"STORED") && !is_error(b"ERRORS"));
     }
 }

@@ -1,20 +1,22 @@
 //! Requests of the binary protocol: the same verbs of the session, answered in packets.
+//!
+//! Never: decodes a packet (`keyway-proto` does).
 
 use keyway::{Arithmetic, Counted, Delete, Deleted, Get, Item, Store, StoreMode, Stored, WriteError};
 use keyway_proto::binary::{self, Command, Head, Request, Status};
 use keyway_proto::{Command as TextCommand, StoreVerb, reply};
 
+use super::{Executor, Origin, Outcome, as_memcached, refusal};
 use crate::config::PROTOCOL_VERSION;
 use crate::connection::CloseReason;
 use crate::dump::Dump;
-use crate::execute::{Executor, Origin, Outcome, as_memcached, refusal};
 
 /// Longest `stats detail dump` in a packet, bytes; in the text protocol it may have any length.
 const DUMP_MAX: usize = 256 << 10;
 
 impl Executor {
     /// Executes `request` and appends its answer to `out`.
-    pub(crate) fn binary(&mut self, request: &Request<'_>, out: &mut Vec<u8>, origin: &Origin<'_>) -> Outcome {
+    pub(super) fn binary(&mut self, request: &Request<'_>, out: &mut Vec<u8>, origin: &Origin<'_>) -> Outcome {
         let (head, quiet) = (request.head, request.quiet);
         let answer = match &request.command {
             Command::Get {

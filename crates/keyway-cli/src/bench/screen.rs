@@ -1,0 +1,69 @@
+//! What a run shows: complete tables, and below them, on a terminal, a line with the progress.
+//!
+//! Never: writes a report to a file (`outputs` does).
+
+use std::io::{IsTerminal, Write};
+use std::time::{Duration, Instant};
+
+use keyway_bench::report::{self, Report};
+use keyway_bench::run::Event;
+
+/// The display of a run.
+pub(super) struct Screen {
+    begun: Instant,
+    /// expected duration of the whole run
+    about: Duration,
+    tables: bool,
+    line: bool,
+}
+
+impl Screen {
+    pub(super) fn new(about: Duration, tables: bool) -> Self {
+        Self {
+            begun: Instant::now(),
+            about,
+            tables,
+            line: std::io::stderr().is_terminal(),
+        }
+    }
+
+    pub(super) fn show(&mut self, event: &Event<'_>) {
+        match event {
+            Event::Doing { what, done } if self.line => {
+                let left = minutes(self.about.mul_f64((1.0 - done).clamp(0.0, 1.0)));
+                eprint!("\r\x1b[K[{:3.0} %, {left} left] {what}", done * 100.0);
+                let _ = std::io::stderr().flush();
+            }
+            Event::Cell(cell) => self.print(&report::cell_text(cell)),
+            Event::Doing { .. } => {}
+        }
+    }
+
+    fn print(&self, table: &str) {
+        self.clear();
+        if self.tables {
+            println!("\n{}", table.trim_end());
+            let _ = std::io::stdout().flush();
+        }
+    }
+
+    /// Shows the end of the report.
+    pub(super) fn end(&self, report: &Report) {
+        print!("{}", report.tail());
+        println!("\n{} in all", minutes(self.begun.elapsed()));
+    }
+
+    pub(super) fn clear(&self) {
+        if self.line {
+            eprint!("\r\x1b[K");
+        }
+    }
+}
+
+/// A time for people.
+pub(super) fn minutes(time: Duration) -> String {
+    match time.as_secs() {
+        s @ 0..120 => format!("{s} s"),
+        s => format!("{} min {} s", s / 60, s % 60),
+    }
+}

@@ -1,0 +1,331 @@
+//! memcached's own command line, so that units, scripts and test harnesses keep working: `keyway memcached …`, or this program
+//! under the name `memcached`.
+//!
+//! The rules are those of getopt_long(3): bundled flags (`-vvd`), attached values (`-m64`), `--name=value`, names shortened as long as
+//! they are unambiguous. An option means the same as in memcached; [`OPTIONS`] (`options`) has them all. An option for a feature that Keyway
+//! does not have is refused with its name, and one without a meaning here is accepted and ignored. An unknown `-o` causes a warning only,
+//! because configurations contain flags of all versions.
+
+mod options;
+#[cfg(test)]
+mod tests;
+
+use std::ffi::OsString;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use keyway_server::{KEYWAY_VERSION, Network, PROTOCOL_VERSION, Protocol, UnixSocket};
+
+use self::options::{OPTIONS, Value, WITHOUT_MEANING, options};
+use crate::exit::Failure;
+use crate::plan::Plan;
+use crate::{cpus, listen, place, size};
+
+/// What a command line asks for: to serve, or to print a text.
+#[derive(Debug)]
+pub(crate) enum Asked {
+    Serve(Box<Plan>),
+    Print(String),
+}
+
+/// Parses the arguments that follow the program's name.
+pub(crate) fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Asked, Failure> {
+    let mut reading = Reading::default();
+    for (letter, value) in options(arguments, &mut reading.plan.warnings)? {
+        match letter {
+            'h' => return Ok(Asked::Print(help())),
+            'V' => return Ok(Asked::Print(version())),
+            'i' => return Ok(Asked::Print("Keyway is under the Apache License, version 2.0.\n".to_owned())),
+            _ => reading.take(letter, value.trim_start())?,
+        }
+    }
+    Ok(Asked::Serve(Box::new(reading.finish()?)))
+}
+
+/// The first line has memcached's form, because scripts read the number in it.
+fn version() -> String {
+    format!("memcached {PROTOCOL_VERSION} (keyway {KEYWAY_VERSION})\n")
+}
+
+fn help() -> String {
+    let mut text = version();
+    for (letter, name, value, help) in OPTIONS {
+        let value = if value == Value::Yes { "=<value>" } else { "" };
+        text.push_str(&format!("-{letter}, {:<28} {help}\n", format!("--{name}{value}")));
+    }
+    text
+}
+
+/// The command line as far as it has been parsed.
+struct Reading {
+    plan: Plan,
+    /// -1: any free port
+    port: i32,
+    port_given: bool,
+    /// 0: no UDP; -1: any free port
+    udp_port: i32,
+    udp_allow: Vec<Network>,
+    addresses: Vec<String>,
+    socket: Option<String>,
+    socket_mode: u32,
+}
+
+impl Default for Reading {
+    fn default() -> Self {
+        let port = place::DEFAULT_PORT.into();
+        Self {
+            plan: Plan::default(),
+            port,
+            port_given: false,
+            udp_port: 0,
+            udp_allow: Vec::new(),
+            addresses: Vec::new(),
+            socket: None,
+            socket_mode: 0o700,
+        }
+    }
+}
+
+impl Reading {
+    fn take(&mut self, letter: char, value: &str) -> Result<(), Failure> {
+        let plan = &mut self.plan;
+        let config = &mut plan.config;
+        match letter {
+            'p' => {
+                self.port = number("-p", value, -1, 65535)?;
+                self.port_given = true;
+            }
+            'U' => self.udp_port = number("-U", value, -1, 65535)?,
+            'l' => self
+                .addresses
+                .extend(value.split([',', ';']).filter(|part| !part.is_empty()).map(str::to_owned)),
+            's' => self.socket = Some(value.to_owned()),
+            'a' => {
+                self.socket_mode = u32::from_str_radix(value, 8)
+                    .map_err(|_| Failure::usage(format_args!("-a {value} is no octal file mode, such as 700 or 0770")))?;
+            }
+            'A' => config.shutdown_enabled = true,
+            'F' => config.flush_enabled = false,
+            'X' => config.dump_enabled = false,
+            'W' => config.watch_enabled = false,
+            'C' => config.cas_enabled = false,
+            'M' => {
+                config.evict = false;
+                plan.options.evict = false;
+            }
+            'c' => config.connections_max = number("-c", value, 1, usize::MAX)?,
+            't' => config.threads = number("-t", value, 1, 4096)?,
+            'R' => config.requests_per_turn = number("-R", value, 1, usize::MAX)?,
+            'b' => config.backlog = number("-b", value, 1, i32::MAX)?,
+            'v' => config.verbosity = config.verbosity.saturating_add(1),
+            'D' => match value.bytes().next() {
+                Some(delimiter) => config.detail_delimiter = Some(delimiter),
+                None => return Err(Failure::usage("-D needs a character after it")),
+            },
+            'Y' => config.auth_file = Some(value.into()),
+            'm' => plan.options.memory = size::parse_mebibytes(value).map_err(|why| Failure::usage(format_args!("-m: {why}")))?,
+            'I' => {
+                plan.options.item_size_max =
+                    size::parse_item_size(value).map_err(|why| Failure::usage(format_args!("-I: {why}")))?
+            }
+            'e' => plan.place = Some(place::parse(value).map_err(Failure::usage)?),
+            'L' => plan.options.huge_pages = true,
+            'd' => plan.daemon = true,
+            'P' => plan.pid_file = Some(value.into()),
+            'u' => plan.user = Some(value.to_owned()),
+            'k' => plan.lock_memory = true,
+            'r' => plan.core_dumps = true,
+            'B' => {
+                config.protocol = match value {
+                    "auto" => Protocol::Auto,
+                    "ascii" => Protocol::Text,
+                    "binary" => Protocol::Binary,
+                    _ => {
+                        return Err(Failure::usage(format_args!(
+                            "-B {value}: the protocol is auto, ascii or binary"
+                        )));
+                    }
+                };
+            }
+            'S' => return Err(missing("-S", "SASL", "-Y has authentication for the text protocol")),
+            'Z' => return Err(missing("-Z", "TLS", "put a TLS proxy in front, or use a Unix socket")),
+            'o' => {
+                for part in value.split(',').filter(|part| !part.is_empty()) {
+                    self.take_extended(part)?;
+                }
+            }
+            // Options without a meaning here: -f, -n, -N.
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn take_extended(&mut self, part: &str) -> Result<(), Failure> {
+        let (name, value) = part.split_once('=').unwrap_or((part, ""));
+        let plan = &mut self.plan;
+        match name {
+            "idle_timeout" => {
+                plan.config.idle_timeout = Duration::from_secs(number("-o idle_timeout", value, 0, u32::MAX)?.into());
+            }
+            "udp_allow" => {
+                let network = value
+                    .parse()
+                    .map_err(|why| Failure::usage(format_args!("-o udp_allow: {why}")))?;
+                self.udp_allow.push(network);
+            }
+            "udp_answer_max" => {
+                plan.config.udp_answer_max =
+                    size::parse_answer_size(value).map_err(|why| Failure::usage(format_args!("-o udp_answer_max: {why}")))?;
+            }
+            "connection_memory" => {
+                let memory =
+                    size::parse_mebibytes(value).map_err(|why| Failure::usage(format_args!("-o connection_memory: {why}")))?;
+                plan.config.connection_memory = usize::try_from(memory).unwrap_or(usize::MAX);
+            }
+            "event_loop" => {
+                plan.config.event_loop =
+                    cpus::parse_event_loop(value).map_err(|why| Failure::usage(format_args!("-o event_loop: {why}")))?;
+            }
+            "busy_poll" => {
+                plan.config.busy_poll =
+                    cpus::parse_busy_poll(value).map_err(|why| Failure::usage(format_args!("-o busy_poll: {why}")))?;
+            }
+            "maxconns_fast" => plan.config.connections_fast = true,
+            "no_maxconns_fast" | "no_modern" => plan.config.connections_fast = false,
+            _ if name.starts_with("ssl_") => return Err(missing(&format!("-o {name}"), "TLS", "put a TLS proxy in front")),
+            _ if name.starts_with("ext_") => {
+                return Err(missing(
+                    &format!("-o {name}"),
+                    "external storage",
+                    "give the region more memory with -m",
+                ));
+            }
+            _ if name.starts_with("proxy_") => {
+                return Err(missing(&format!("-o {name}"), "the proxy", "run memcached's own for that"));
+            }
+            "track_sizes" => plan.config.track_sizes = true,
+            "no_track_sizes" => plan.config.track_sizes = false,
+            "drop_privileges" => {
+                plan.sandbox = true;
+            }
+            _ if WITHOUT_MEANING.contains(&name) => {}
+            _ => plan.warnings.push(format!("-o {name} is unknown, and ignored")),
+        }
+        Ok(())
+    }
+
+    fn finish(mut self) -> Result<Plan, Failure> {
+        self.plan.check_item_size("-I", "-m")?;
+        self.plan.check_connection_memory("-o connection_memory", "-I")?;
+        if self.plan.config.auth_file.is_some() && self.plan.config.protocol == Protocol::Binary {
+            return Err(Failure::usage("-Y with -B binary: a login is a line of text; leave one out"));
+        }
+        // memcached listens on a Unix socket instead of TCP. Keyway can do both, but only if both are requested: otherwise a
+        // second server on one machine would compete for the port, and a private cache would become public.
+        let tcp_is_off = self.socket.is_some() && !self.port_given && self.addresses.is_empty();
+        if self.udp_port != 0 && !self.port_given {
+            self.port = self.udp_port;
+        }
+        if !tcp_is_off {
+            self.plan.config.tcp = self.addresses(self.port)?;
+            // Without -l, memcached accepts that only one address family is free.
+            self.plan.config.tcp_where_free = self.addresses.is_empty();
+        }
+        if self.udp_port != 0 {
+            self.plan.config.udp = self.addresses(self.udp_port)?;
+        }
+        if !self.udp_allow.is_empty() {
+            self.plan.config.udp_allow = std::mem::take(&mut self.udp_allow);
+        } else if self.plan.config.udp.iter().any(|address| !address.ip().is_loopback()) {
+            self.plan
+                .warnings
+                .push("UDP (-U) answers this machine only; -o udp_allow=<network> names others".to_owned());
+        }
+        if self.port == -1 && self.plan.place.is_none() {
+            // With a new port at each start there is no region to reopen.
+            self.plan.place = Some(keyway::Place::Memfd);
+        }
+        self.plan.config.may_listen_nowhere = true;
+        if self.plan.config.tcp.is_empty() && self.plan.config.udp.is_empty() && self.socket.is_none() {
+            self.plan
+                .warnings
+                .push("-p 0 leaves no socket that a client could connect to; -s or -U gives one".to_owned());
+        }
+        let mode = self.socket_mode;
+        self.plan.config.unix = self.socket.map(|path| UnixSocket { path: path.into(), mode });
+        if self.plan.user.is_none() && nix::unistd::geteuid().is_root() {
+            self.plan
+                .warnings
+                .push("running as root; -u gives this up (memcached insists on it)".to_owned());
+        }
+        Ok(self.plan)
+    }
+
+    /// The addresses of `-l` with this port; 0 turns them off.
+    fn addresses(&self, port: i32) -> Result<Vec<SocketAddr>, Failure> {
+        let any_port = port == -1;
+        // 1 is a placeholder for "any" until all addresses are known, because 0 means "off" to the parser.
+        let port = if any_port { 1 } else { u16::try_from(port).unwrap_or(0) };
+        let mut addresses = Vec::new();
+        for text in &self.addresses {
+            addresses
+                .extend(listen::parse(without_prefixes(text)?, port).map_err(|why| Failure::usage(format_args!("-l: {why}")))?);
+        }
+        if self.addresses.is_empty() && port != 0 {
+            addresses = listen::everywhere(port);
+        }
+        let mut seen = std::collections::HashSet::new();
+        addresses.retain(|address| seen.insert(*address));
+        if any_port {
+            addresses
+                .iter_mut()
+                .filter(|address| address.port() == 1)
+                .for_each(|address| address.set_port(0));
+        }
+        Ok(addresses)
+    }
+}
+
+/// Removes `proto[…]:` and `tag[…]:` from a listener of memcached 1.6.
+fn without_prefixes(mut text: &str) -> Result<&str, Failure> {
+    for tls in ["notls:", "btls:", "mtls:"] {
+        if text.starts_with(tls) {
+            return Err(missing(
+                &format!("-l {tls}"),
+                "TLS",
+                "put a TLS proxy in front, or use a Unix socket",
+            ));
+        }
+    }
+    if let Some((protocol, rest)) = text.strip_prefix("proto[").and_then(|rest| rest.split_once("]:")) {
+        if !["ascii", "negotiating"].contains(&protocol) {
+            return Err(missing(&format!("-l proto[{protocol}]"), "this protocol", "use proto[ascii]"));
+        }
+        text = rest;
+    }
+    if let Some((_, rest)) = text.strip_prefix("tag[").and_then(|rest| rest.split_once("]:")) {
+        text = rest;
+    } else if let Some((_, rest)) = text.strip_prefix("tag_").and_then(|rest| rest.split_once("_:")) {
+        text = rest;
+    }
+    Ok(text)
+}
+
+fn missing(option: &str, feature: &str, instead: &str) -> Failure {
+    Failure::usage(format_args!(
+        "{option}: this version has no {}; {instead}",
+        feature.trim_start_matches("the ")
+    ))
+}
+
+fn number<N>(option: &str, value: &str, least: N, most: N) -> Result<N, Failure>
+where
+    N: std::str::FromStr + PartialOrd + std::fmt::Display,
+{
+    match value.trim().parse::<N>() {
+        Ok(number) if number >= least && number <= most => Ok(number),
+        _ => Err(Failure::usage(format_args!(
+            "{option} {value}: a whole number from {least} to {most} belongs there"
+        ))),
+    }
+}

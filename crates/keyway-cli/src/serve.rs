@@ -1,0 +1,359 @@
+//! `keyway serve`: its options, and the plan that they make.
+//!
+//! Never: binds, opens or starts anything; [`Plan::run`] does.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{ArgAction, Args};
+use keyway::{Gap, Options, Place};
+use keyway_server::{Allowed, Config, EventLoop, Kernel, LOOPBACK, Network, RegionSocket, UnixSocket};
+
+use crate::exit::Failure;
+use crate::plan::Plan;
+use crate::{Owner, allowed, cpus, listen, place, size};
+
+#[derive(Args)]
+pub(crate) struct Serve {
+    /// Address to listen on, with port 11211 if none is given; may be repeated; port 0: no TCP [default: 127.0.0.1]
+    #[arg(long, short = 'l', value_name = "ADDR[:PORT]")]
+    listen: Vec<String>,
+    /// Unix socket to listen on, in addition to TCP
+    #[arg(long, value_name = "PATH")]
+    socket: Option<PathBuf>,
+    /// Mode of the Unix socket, octal
+    #[arg(long, value_name = "MODE", default_value = "700", value_parser = parse_mode)]
+    socket_mode: u32,
+    /// Unix socket through which the region is handed out to programs that use the library
+    #[arg(long, value_name = "PATH")]
+    region_socket: Option<PathBuf>,
+    /// Users and groups that get the region there, in addition to this user: names or numbers, groups after a colon, such as www-data,:33
+    #[arg(long, value_name = "USER,:GROUP,...", requires = "region_socket", value_parser = allowed::parse)]
+    region_writers: Option<Allowed>,
+    /// Users and groups that get it for reading only; the server executes their writes. --region-writers takes precedence over this
+    /// list, and this list over this user
+    #[arg(long, value_name = "USER,:GROUP,...", requires = "region_socket", value_parser = allowed::parse)]
+    region_readers: Option<Allowed>,
+    /// UDP address to serve in addition, with port 11211 if none is given; answers this machine only unless --udp-allow names other networks
+    #[arg(long, value_name = "ADDR[:PORT]")]
+    udp: Option<String>,
+    /// Networks whose datagrams are answered, such as 10.0.0.0/8; other datagrams are ignored; may be repeated [default: loopback]
+    #[arg(long, value_name = "CIDR", requires = "udp", value_delimiter = ',')]
+    udp_allow: Vec<Network>,
+    /// Longest answer to a datagram; a longer answer is cut, with an error. A plain number counts bytes
+    #[arg(long, value_name = "SIZE", requires = "udp", default_value = "16k", value_parser = size::parse_answer_size)]
+    udp_answer_max: usize,
+    /// Interfaces on which a BPF program answers UDP gets of hot items before they reach the server, such as eth0,lo
+    #[arg(long, value_name = "IFACE,...", requires = "udp", value_delimiter = ',')]
+    kernel: Vec<String>,
+    /// Use the program that `keyway kernel attach` has pinned in this folder: this process then needs no capability
+    #[arg(long, value_name = "FOLDER", requires = "udp", conflicts_with = "kernel")]
+    kernel_pinned: Option<PathBuf>,
+    /// Memory for the program's copies and their index
+    #[arg(long, value_name = "SIZE", default_value = "64m", value_parser = size::parse_mebibytes)]
+    kernel_memory: u64,
+    /// Answers per second that the program gives to one source, and the burst; further requests go to the server
+    #[arg(long, value_name = "N[:BURST]", value_parser = parse_rate)]
+    kernel_rate: Option<(u32, u32)>,
+    /// The region's file, which is made if absent, or memfd: memory that is lost when the server ends [default: /dev/shm/keyway-UID-PORT]
+    #[arg(long, value_name = "PATH|memfd", value_parser = place::parse)]
+    region: Option<Place>,
+    #[command(flatten)]
+    owner: Owner,
+    /// Size of the region, index and headers included: 512k, 64m, 1g; a plain number counts MiB. A smaller existing region grows to it
+    #[arg(long, short = 'm', value_name = "SIZE", default_value = "64m", value_parser = size::parse_mebibytes)]
+    memory: u64,
+    /// Largest item, 1k to 1g; a plain number counts bytes
+    #[arg(long, short = 'I', value_name = "SIZE", default_value = "1m", value_parser = size::parse_item_size)]
+    max_item: usize,
+    /// Worker threads
+    #[arg(long, short = 't', value_name = "N", default_value_t = 4, value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=4096))]
+    threads: usize,
+    /// CPUs for the worker threads, one for each thread in turn, such as 0-3,6; a new region's memory is interleaved over their NUMA nodes
+    #[arg(long, value_name = "LIST")]
+    cpus: Option<String>,
+    /// Microseconds for which a worker looks for work before it sleeps: lower latency, but each worker uses a whole CPU
+    #[arg(long, value_name = "US", default_value = "0", value_parser = cpus::parse_busy_poll)]
+    busy_poll: Duration,
+    /// How workers wait for connections: io_uring, epoll, or auto, which is io_uring where the system has it
+    #[arg(long, value_name = "auto|epoll|io_uring", default_value = "auto", value_parser = cpus::parse_event_loop)]
+    event_loop: EventLoop,
+    /// Most connections at a time
+    #[arg(long, short = 'c', value_name = "N", default_value_t = 1024, value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..))]
+    connections: usize,
+    /// Memory that all connections together may hold for requests and answers. Near the limit connections are read later; at the limit
+    /// the one that holds most is closed [default: a quarter of --memory, at least 64m and 4 x --max-item]
+    #[arg(long, value_name = "SIZE", value_parser = size::parse_mebibytes)]
+    connection_memory: Option<u64>,
+    /// Close connections that are idle for this many seconds; 0: never
+    #[arg(long, value_name = "S", default_value_t = 0)]
+    idle_timeout: u32,
+    /// Back the region with huge pages
+    #[arg(long)]
+    huge_pages: bool,
+    /// Fault in all of the region's memory at the start, and not at first use
+    #[arg(long)]
+    prefault: bool,
+    /// Fail stores when memory is full, instead of evicting
+    #[arg(long)]
+    no_evict: bool,
+    /// Durable mode: every acknowledged change survives a power failure; needs a file on persistent memory (DAX)
+    #[arg(long)]
+    strict: bool,
+    /// Give every item of a new region a checksum that every reader verifies: data that a process overwrites by mistake becomes a miss,
+    /// not a wrong value
+    #[arg(long)]
+    checksums: bool,
+    /// Thread slots of a new region, for all processes, at least 32; one in eight, and at least 8, is reserved for servers
+    /// [default: one for each 512 KiB of memory, 32 to 4096]
+    #[arg(long, value_name = "N")]
+    sessions: Option<usize>,
+    /// Apply --gap if no process has used the region for more than this many seconds [default: never]
+    #[arg(long, value_name = "S")]
+    max_gap: Option<u64>,
+    /// What to do with the items after a longer gap: serve them, serve them as stale (meta flag X), or flush them
+    #[arg(long, value_name = "serve|stale|flush", default_value = "serve", value_parser = parse_gap)]
+    gap: Gap,
+    /// Do not confine the server. By default it gives up everything that it does not need once it serves (Landlock, seccomp,
+    /// capabilities, no_new_privs)
+    #[arg(long)]
+    no_sandbox: bool,
+    /// Clients must authenticate: a file with lines user:password
+    #[arg(long, value_name = "PATH")]
+    auth_file: Option<PathBuf>,
+    /// Let `stats sizes` count the items by size, each time by a walk over all items
+    #[arg(long)]
+    track_sizes: bool,
+    /// Forbid flush_all
+    #[arg(long)]
+    no_flush: bool,
+    /// Allow the command `shutdown`
+    #[arg(long)]
+    allow_shutdown: bool,
+    /// Log more: -v events of the server, -vv connections, -vvv requests
+    #[arg(long, short = 'v', action = ArgAction::Count)]
+    pub(crate) verbose: u8,
+}
+
+impl Serve {
+    pub(crate) fn plan(self) -> Result<Plan, Failure> {
+        let mut tcp: Vec<SocketAddr> = Vec::new();
+        let listen = if self.listen.is_empty() {
+            vec!["127.0.0.1".to_owned()]
+        } else {
+            self.listen
+        };
+        for text in &listen {
+            tcp.extend(listen::parse(text, place::DEFAULT_PORT).map_err(|why| Failure::usage(format_args!("--listen: {why}")))?);
+        }
+        let udp = match &self.udp {
+            Some(text) => listen::parse(text, place::DEFAULT_PORT).map_err(|why| Failure::usage(format_args!("--udp: {why}")))?,
+            None => Vec::new(),
+        };
+        let udp_allow = if self.udp_allow.is_empty() {
+            LOOPBACK.to_vec()
+        } else {
+            self.udp_allow
+        };
+        let mode = self.socket_mode;
+        let kernel = (!self.kernel.is_empty() || self.kernel_pinned.is_some()).then(|| Kernel {
+            interfaces: self.kernel,
+            pinned: self.kernel_pinned,
+            memory: usize::try_from(self.kernel_memory).unwrap_or(usize::MAX),
+            rate: self.kernel_rate,
+        });
+        let config = Config {
+            tcp,
+            unix: self.socket.map(|path| UnixSocket { path, mode }),
+            region_socket: self.region_socket.map(|path| RegionSocket {
+                path,
+                writers: self.region_writers.unwrap_or_default(),
+                readers: self.region_readers.unwrap_or_default(),
+            }),
+            udp,
+            udp_allow,
+            kernel,
+            threads: self.threads,
+            event_loop: self.event_loop,
+            cpus: match &self.cpus {
+                Some(text) => cpus::parse(text).map_err(|why| Failure::usage(format_args!("--cpus: {why}")))?,
+                None => Vec::new(),
+            },
+            busy_poll: self.busy_poll,
+            connections_max: self.connections,
+            connection_memory: self
+                .connection_memory
+                .map_or(0, |size| usize::try_from(size).unwrap_or(usize::MAX)),
+            udp_answer_max: self.udp_answer_max,
+            idle_timeout: Duration::from_secs(self.idle_timeout.into()),
+            auth_file: self.auth_file,
+            flush_enabled: !self.no_flush,
+            track_sizes: self.track_sizes,
+            shutdown_enabled: self.allow_shutdown,
+            evict: !self.no_evict,
+            verbosity: self.verbose,
+            ..Config::default()
+        };
+        let options = Options {
+            memory: self.memory,
+            huge_pages: self.huge_pages,
+            prefault: self.prefault,
+            item_size_max: self.max_item,
+            evict: !self.no_evict,
+            strict: self.strict,
+            checksums: self.checksums,
+            owners: self.owner.owners(),
+            sessions: self.sessions,
+            gap_max_s: self.max_gap,
+            gap: self.gap,
+            ..Options::default()
+        };
+        let plan = Plan {
+            config,
+            place: self.region,
+            options,
+            sandbox: !self.no_sandbox,
+            ..Plan::default()
+        };
+        plan.check_item_size("--max-item", "--memory")?;
+        plan.check_connection_memory("--connection-memory", "--max-item")?;
+        Ok(plan)
+    }
+}
+
+/// A rate: answers per second, and how many at once after a pause.
+pub(crate) fn parse_rate(text: &str) -> Result<(u32, u32), String> {
+    let (rate, burst) = text.split_once(':').unwrap_or((text, text));
+    match (rate.parse(), burst.parse()) {
+        (Ok(rate), Ok(burst)) if rate > 0 && burst > 0 => Ok((rate, burst)),
+        _ => Err(format!(
+            "\"{text}\" is not a rate: write answers per second and the burst, as in 1000:100"
+        )),
+    }
+}
+
+fn parse_gap(text: &str) -> Result<Gap, String> {
+    match text {
+        "serve" => Ok(Gap::Serve),
+        "stale" => Ok(Gap::Stale),
+        "flush" => Ok(Gap::Flush),
+        _ => Err("it must be serve, stale or flush".to_owned()),
+    }
+}
+
+fn parse_mode(text: &str) -> Result<u32, String> {
+    match u32::from_str_radix(text, 8) {
+        Ok(mode) if mode <= 0o777 => Ok(mode),
+        _ => Err(format!("\"{text}\" is not an octal file mode, such as 700 or 0770")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Cli, Command};
+    use clap::Parser;
+
+    fn plan(line: &str) -> Result<Plan, Failure> {
+        let words = ["keyway", "serve"].into_iter().chain(line.split_whitespace());
+        match Cli::try_parse_from(words).map(|cli| cli.command) {
+            Ok(Command::Serve(serve)) => serve.plan(),
+            Ok(_) => panic!("{line}"),
+            Err(error) => Err(Failure::usage(error)),
+        }
+    }
+
+    #[test]
+    fn serve_has_the_defaults_that_it_tells() {
+        let plan = plan("").unwrap();
+        assert_eq!(plan.config.tcp, ["127.0.0.1:11211".parse().unwrap()]);
+        assert_eq!(
+            (plan.options.memory, plan.options.item_size_max, plan.config.threads),
+            (64 << 20, 1 << 20, 4)
+        );
+        assert_eq!(plan.place, None);
+    }
+
+    #[test]
+    fn serve_takes_what_it_is_told() {
+        let plan =
+            plan("--listen 127.0.0.1:5 --listen [::1]:6 --socket /s --socket-mode 770 --region memfd --memory 8 -vv").unwrap();
+        assert_eq!(plan.config.tcp, ["127.0.0.1:5".parse().unwrap(), "[::1]:6".parse().unwrap()]);
+        assert_eq!(
+            plan.config.unix,
+            Some(UnixSocket {
+                path: "/s".into(),
+                mode: 0o770
+            })
+        );
+        assert_eq!(
+            (plan.place, plan.options.memory, plan.config.verbosity),
+            (Some(Place::Memfd), 8 << 20, 2)
+        );
+    }
+
+    #[test]
+    fn udp_is_off_until_asked_for_and_answers_this_machine_until_told_otherwise() {
+        assert_eq!(
+            (plan("").unwrap().config.udp, plan("").unwrap().config.udp_allow),
+            (vec![], LOOPBACK.to_vec())
+        );
+        let config = plan("--udp 127.0.0.1:7 --udp-allow 10.0.0.0/8,::1 --udp-allow 1.2.3.4")
+            .unwrap()
+            .config;
+        assert_eq!(config.udp, ["127.0.0.1:7".parse().unwrap()]);
+        let allowed: Vec<_> = config.udp_allow.iter().map(ToString::to_string).collect();
+        assert_eq!(allowed, ["10.0.0.0/8", "::1/128", "1.2.3.4/32"]);
+        assert_eq!(
+            plan("--udp 127.0.0.1").unwrap().config.udp,
+            ["127.0.0.1:11211".parse().unwrap()]
+        );
+    }
+
+    #[test]
+    fn threads_and_what_they_wait_with_are_told() {
+        let config = plan("--cpus 1,0 --busy-poll 50 --event-loop epoll").unwrap().config;
+        assert_eq!((config.cpus, config.busy_poll), (vec![1, 0], Duration::from_micros(50)));
+        assert_eq!(config.event_loop, EventLoop::Epoll);
+        assert_eq!(plan("").unwrap().config.event_loop, EventLoop::Auto);
+    }
+
+    #[test]
+    fn the_kernel_door_is_off_until_asked_for() {
+        assert_eq!(plan("--udp 127.0.0.1").unwrap().config.kernel, None);
+        let line = "--udp 127.0.0.1 --kernel eth0,lo --kernel-memory 8m --kernel-rate 5:2";
+        let kernel = plan(line).unwrap().config.kernel.unwrap();
+        assert_eq!(kernel.interfaces, ["eth0", "lo"]);
+        assert_eq!((kernel.memory, kernel.rate), (8 << 20, Some((5, 2))));
+        let kernel = plan("--udp 127.0.0.1 --kernel-pinned /sys/fs/bpf/x")
+            .unwrap()
+            .config
+            .kernel
+            .unwrap();
+        assert_eq!((kernel.pinned, kernel.memory), (Some("/sys/fs/bpf/x".into()), 64 << 20));
+    }
+
+    #[test]
+    fn serve_refuses_what_cannot_be() {
+        for line in [
+            "--cpus 3-1",
+            "--busy-poll -1",
+            "--event-loop kqueue",
+            "--threads 0",
+            "--memory x",
+            "--max-item 1",
+            "--memory 1m --max-item 1m",
+            "--listen nowhere:x",
+            "--socket-mode 9",
+            "--udp nowhere:x",
+            "--kernel lo",
+            "--udp 127.0.0.1 --kernel lo --kernel-rate 0",
+            "--udp 127.0.0.1 --kernel lo --kernel-pinned /p",
+            "--udp-allow 10.0.0.0/8",
+            "--udp 127.0.0.1 --udp-allow 10.0.0.1/8",
+        ] {
+            assert!(plan(line).is_err(), "{line}");
+        }
+    }
+}

@@ -1,0 +1,109 @@
+//! That bytes are moved whole, at every length and alignment, and that nothing outside the region is accessed.
+
+use super::*;
+
+/// Private memory that acts as the mapping, aligned like one.
+#[repr(align(4096))]
+pub struct Page([u64; 528]);
+
+/// Space for copies so long that nothing is prefetched before they write.
+#[repr(align(4096))]
+struct Pages([u64; 9000]);
+
+impl Page {
+    pub fn new() -> Box<Self> {
+        Box::new(Self([0; 528]))
+    }
+
+    pub fn memory(&mut self) -> Memory {
+        let base = NonNull::new(self.0.as_mut_ptr().cast()).unwrap();
+        // SAFETY: the page outlives the value in each test and is not touched meanwhile.
+        unsafe { Memory::new(base, self.0.len() * 8) }
+    }
+}
+
+/// This many bytes of zeros, like a mapping of pages; they live as long as the vector.
+#[cfg(feature = "observe")]
+pub fn private(len: usize) -> (Vec<u64>, Memory) {
+    const PAGE: usize = 4096;
+    let mut words = vec![0u64; (len + PAGE) / 8];
+    let start = words.as_mut_ptr().cast::<u8>();
+    let base = NonNull::new(start.wrapping_add(start.align_offset(PAGE))).unwrap();
+    // SAFETY: `base` is less than a page after the vector's start, so `len` bytes of the vector follow, and they are
+    // accessed only through this.
+    (words, unsafe { Memory::new(base, len) })
+}
+
+/// The same mapping once more, as another process has it; it lives as long as the first one's memory.
+#[cfg(feature = "observe")]
+pub fn again(memory: &Memory) -> Memory {
+    // SAFETY: the promise that was made for the first one.
+    unsafe { Memory::new(memory.base, memory.len) }
+}
+
+#[test]
+fn what_is_written_is_read_back_at_every_length_and_alignment() {
+    let mut page = Page::new();
+    let m = page.memory();
+    let src: Vec<u8> = (0..1200u32).map(|i| (i * 7 + 3).to_le_bytes()[0]).collect();
+    for len in (0..70).chain([127, 128, 129, 250, 511, 512, 513, 1100]) {
+        for offset in 0..17 {
+            m.write(offset, &src[..len]);
+            let mut out = vec![9];
+            assert!(m.append_to(offset, len, &mut out));
+            assert_eq!(out[1..], src[..len], "{len} bytes at {offset}");
+            assert!(m.equals(offset, &src[..len]));
+            for wrong in [0, len / 2, len.saturating_sub(1)] {
+                let mut other = src[..len].to_vec();
+                if let Some(b) = other.get_mut(wrong) {
+                    *b ^= 0x10;
+                    assert!(!m.equals(offset, &other), "{len} bytes at {offset}, byte {wrong} changed");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn what_is_long_is_written_whole_and_nothing_beside_it() {
+    let mut pages = Box::new(Pages([0; 9000]));
+    let base = NonNull::new(pages.0.as_mut_ptr().cast()).unwrap();
+    // SAFETY: the pages outlive the value and are not touched meanwhile.
+    let m = unsafe { Memory::new(base, pages.0.len() * 8) };
+    let src: Vec<u8> = (0..70_000u32).map(|i| (i * 7 + i / 251).to_le_bytes()[0] | 1).collect();
+    for len in [512, 4_097, 8_191, 8_192, 16_383, 16_384, 16_385, 16_447, 32_768, 65_537] {
+        for offset in [16, 17, 24, 31, 32, 60, 63, 65] {
+            m.zero(0, m.len());
+            m.write(offset, &src[..len]);
+            let mut out = Vec::new();
+            assert!(m.append_to(0, offset + len + 64, &mut out));
+            assert!(out[offset..offset + len] == src[..len], "{len} bytes at {offset}");
+            let beside = out[..offset].iter().chain(&out[offset + len..]);
+            assert!(
+                beside.eq(std::iter::repeat_n(&0, offset + 64)),
+                "beside {len} bytes at {offset}"
+            );
+        }
+    }
+}
+
+#[test]
+fn a_line_finds_its_words() {
+    let mut page = Page::new();
+    let m = page.memory();
+    for (i, word) in [5, 0x1_0000_0005, 7, u64::MAX, 5, 0, 1 << 63, 5].into_iter().enumerate() {
+        m.get::<AtomicU64>(64 + i * 8).store(word, crate::atomics::Relaxed);
+    }
+    let line = m.line(64);
+    assert_eq!(line.matches(u64::MAX, 5), 0b1001_0001);
+    assert_eq!(line.matches(0xFFFF_FFFF, 5), 0b1001_0011);
+    assert_eq!(line.matches(1 << 63, 1 << 63), 0b0100_1000);
+    assert_eq!(line.matches(u64::MAX, 0), 0b0010_0000);
+    assert!(line.has_any(1 << 40));
+}
+
+#[test]
+#[should_panic(expected = "outside the region")]
+fn an_access_beyond_the_end_is_refused() {
+    Page::new().memory().get::<AtomicU64>(528 * 8);
+}

@@ -1,0 +1,403 @@
+//! A turn of work on a connection: what it reads, executes and sends, and where it ends.
+//!
+//! Never: chooses which connection gets the turn (`worker`), or knows what a request means (`execute`).
+
+use std::io;
+use std::os::fd::AsFd;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Instant;
+
+use keyway_proto::Decoded;
+use keyway_uring::Piece;
+
+use super::{
+    CloseReason, Connection, Desk, INPUT_SIZE, OUTPUT_KEPT_MAX, Phase, STATE_DROPPING, STATE_EXECUTING, STATE_IN_VALUE,
+    STATE_UNSENT, STATE_WAITING, STATE_WATCHING, UNSENT_MAX,
+};
+use crate::account::{PAUSE, PAUSED_MAX, UNSENT_TIGHT};
+use crate::buffer::Buffer;
+use crate::effort::REQUEST;
+use crate::execute::{Executor, Origin, Outcome};
+
+/// Reads of one connection in a turn before other connections get theirs, so a large value is read in steps.
+const READS_PER_TURN: usize = 8;
+/// Unsent bytes above which nothing more is answered before a login.
+const LOGIN_UNSENT_MAX: usize = 1024;
+/// After a turn that used all that a turn may, this many smaller turns make a connection an ordinary one again.
+const HEAVY_FOR: u8 = 16;
+
+/// The result of a turn.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    /// nothing to do before the next event of the socket
+    Wait,
+    /// more to do at once, after the other connections
+    Again,
+    /// more to do at that time
+    Later(Instant),
+    /// the connection is over
+    Close(CloseReason),
+}
+
+/// The result of serving the request at the front of some bytes.
+enum Served {
+    /// it is incomplete until there are this many bytes
+    Needs(usize),
+    /// it was executed, and had this many bytes
+    Done(usize),
+    /// this many bytes are consumed, and no more requests are to be executed for now
+    Stop(usize, Stop),
+}
+
+/// Why decoding stopped.
+pub(super) enum Stop {
+    /// the next request is not complete
+    NeedBytes,
+    /// the turn has used its share
+    Budget,
+    /// too many bytes are unsent
+    Unsent,
+    /// the next request has to wait a while; other connections do not
+    HeldUp,
+    /// the phase has changed
+    Phase,
+}
+
+impl Connection {
+    /// One turn of work.
+    pub(crate) fn turn(&mut self, desk: &mut Desk) -> Verdict {
+        self.borrow(desk);
+        if !std::mem::take(&mut desk.is_begun) {
+            desk.executor.effort.begin();
+        }
+        let verdict = match self.work(desk) {
+            Ok(verdict) => verdict,
+            Err(error) => {
+                log::debug!("{}: {error}", self.peer.address);
+                Verdict::Close(CloseReason::Error)
+            }
+        };
+        self.give_back(desk);
+        self.settle();
+        self.heavy = match desk.executor.effort.is_over() || matches!(self.phase, Phase::Dumping(_)) {
+            true => HEAVY_FOR,
+            false => self.heavy.saturating_sub(1),
+        };
+        let state = match (&self.phase, self.unsent()) {
+            (Phase::Watching, _) => STATE_WATCHING,
+            (_, 0) if self.decoder.is_dropping() => STATE_DROPPING,
+            (_, 0) if self.decoder.is_in_value(self.input.data()) => STATE_IN_VALUE,
+            (_, 0) => STATE_WAITING,
+            _ => STATE_UNSENT,
+        };
+        self.peer.state.store(state, Relaxed);
+        verdict
+    }
+
+    /// Takes the worker's buffers for those that the connection does not have.
+    pub(super) fn borrow(&mut self, desk: &mut Desk) {
+        if self.input.is_empty() && self.input.size() == 0 {
+            self.input = match self.large {
+                0 => None,
+                size => desk.large_input(size),
+            }
+            .unwrap_or_else(|| std::mem::take(&mut desk.input));
+        }
+        if self.output.is_empty() {
+            std::mem::swap(&mut self.output, &mut desk.output);
+            if self.output.capacity() == 0 {
+                self.output = desk.spare_output();
+            }
+        }
+    }
+
+    /// Returns them, and keeps copies of what is left in them.
+    fn give_back(&mut self, desk: &mut Desk) {
+        if self.output.len() == self.sent {
+            self.output.clear();
+            self.sent = 0;
+            if desk.output.capacity() == 0 && self.output.capacity() <= OUTPUT_KEPT_MAX {
+                std::mem::swap(&mut self.output, &mut desk.output);
+            } else {
+                self.output = Vec::new();
+            }
+        }
+        self.shed_output(desk);
+        if self.input.is_empty() {
+            desk.take_input(std::mem::take(&mut self.input));
+        } else if desk.input.size() == 0 && self.input.size() == INPUT_SIZE {
+            let rest = Buffer::copy_of(self.input.data());
+            desk.take_input(std::mem::replace(&mut self.input, rest));
+        }
+        if desk.input.size() == 0 {
+            desk.input = Buffer::with_size(INPUT_SIZE);
+        }
+    }
+
+    fn work(&mut self, desk: &mut Desk) -> io::Result<Verdict> {
+        self.peer.state.store(STATE_EXECUTING, Relaxed);
+        if let Some(verdict) = self.wait_for_login(desk) {
+            return Ok(verdict);
+        }
+        let unsent_max = match self.phase {
+            Phase::Login => LOGIN_UNSENT_MAX,
+            _ if desk.executor.shared.account.is_tight() => UNSENT_TIGHT,
+            _ => UNSENT_MAX,
+        };
+        let mut budget = desk.executor.shared.config.requests_per_turn - std::mem::take(&mut desk.spent);
+        let mut reads = READS_PER_TURN;
+        let mut again = false;
+        loop {
+            if self.unsent() > unsent_max {
+                self.send(desk)?;
+                if self.unsent() > unsent_max {
+                    return Ok(Verdict::Wait);
+                }
+            }
+            let stop = match &mut self.phase {
+                Phase::Closing(_) => break,
+                Phase::Login if desk.executor.effort.is_over() => Stop::Budget,
+                Phase::Login => self.log_in(desk),
+                Phase::Refused { until } => return Ok(Verdict::Later(*until)),
+                Phase::Serving => self.serve(&mut desk.executor, &mut budget),
+                Phase::Dumping(dump) => {
+                    if dump.step(&mut desk.executor, &mut self.output) {
+                        self.phase = Phase::Serving;
+                    }
+                    // One step a turn: a dump of millions of items shares the worker with all other connections.
+                    Stop::Budget
+                }
+                Phase::Waiting(task) => {
+                    let Some(answer) = task.answer() else {
+                        self.send(desk)?;
+                        return Ok(Verdict::Wait);
+                    };
+                    self.output.extend_from_slice(answer);
+                    self.phase = Phase::Serving;
+                    Stop::Phase
+                }
+                Phase::Watching => {
+                    if let Some(watcher) = &self.watcher {
+                        watcher.take(&mut self.output);
+                    }
+                    self.input.clear();
+                    Stop::NeedBytes
+                }
+            };
+            match stop {
+                // A client that takes its replies as fast as they are made still ends its turn here, so that others get theirs.
+                Stop::Unsent if self.unsent() <= UNSENT_MAX => {
+                    again = true;
+                    break;
+                }
+                Stop::Phase | Stop::Unsent => {}
+                Stop::Budget => {
+                    if budget == 0 || desk.executor.effort.is_over() {
+                        desk.executor.counters().conn_yields.add(1);
+                    }
+                    again = true;
+                    break;
+                }
+                Stop::HeldUp => {
+                    again = true;
+                    break;
+                }
+                Stop::NeedBytes if self.at_end => {
+                    let reason = if self.stopping {
+                        CloseReason::Shutdown
+                    } else {
+                        CloseReason::Normal
+                    };
+                    self.phase = Phase::Closing(reason);
+                }
+                Stop::NeedBytes if !self.readable => break,
+                Stop::NeedBytes if reads == 0 || desk.executor.effort.is_over() => {
+                    again = true;
+                    break;
+                }
+                Stop::NeedBytes if self.must_pause(desk) => {
+                    self.send(desk)?;
+                    if self
+                        .paused_since
+                        .is_some_and(|since| desk.now.saturating_duration_since(since) >= PAUSED_MAX)
+                    {
+                        desk.executor.shared.account.closed.fetch_add(1, Relaxed);
+                        return Ok(Verdict::Close(CloseReason::Memory));
+                    }
+                    return Ok(Verdict::Later(desk.now + PAUSE));
+                }
+                Stop::NeedBytes => {
+                    reads -= 1;
+                    self.receive(desk)?;
+                }
+            }
+        }
+        self.send(desk)?;
+        if again && self.unsent() <= UNSENT_MAX {
+            return Ok(Verdict::Again);
+        }
+        match self.phase {
+            Phase::Closing(reason) if self.unsent() == 0 => Ok(Verdict::Close(reason)),
+            _ => Ok(Verdict::Wait),
+        }
+    }
+
+    /// Executes requests from received data in place, if no input waits before it; returns how many bytes they were.
+    #[inline]
+    pub(super) fn serve_piece(&mut self, desk: &mut Desk, piece: &Piece) -> usize {
+        let Desk {
+            ring: Some(ring),
+            executor,
+            spent,
+            ..
+        } = desk
+        else {
+            return 0;
+        };
+        if !self.input.is_empty() || !matches!(self.phase, Phase::Serving) {
+            return 0;
+        }
+        let bytes = ring.bytes(piece);
+        let most = executor.shared.config.requests_per_turn;
+        let mut served = 0;
+        while *spent < most && self.unsent() <= UNSENT_MAX && !executor.effort.is_over() {
+            let rest = &bytes[served..];
+            if rest.len() < self.need {
+                break;
+            }
+            match self.serve_one(rest, executor) {
+                Served::Needs(need) => {
+                    self.need = need;
+                    break;
+                }
+                Served::Done(consumed) => served += consumed,
+                Served::Stop(consumed, _) => {
+                    // The turn that follows handles the reason.
+                    served += consumed;
+                    break;
+                }
+            }
+            *spent += 1;
+        }
+        served
+    }
+
+    /// Executes requests from the input.
+    fn serve(&mut self, executor: &mut Executor, budget: &mut usize) -> Stop {
+        while self.input.len() >= self.need {
+            if *budget == 0 || executor.effort.is_over() {
+                return Stop::Budget;
+            }
+            if self.unsent() > UNSENT_MAX {
+                return Stop::Unsent;
+            }
+            // Taken out of `self`: a request borrows from it while its answer goes to the output.
+            let mut input = std::mem::take(&mut self.input);
+            let served = self.serve_one(input.data(), executor);
+            if let Served::Done(consumed) | Served::Stop(consumed, _) = served {
+                input.consume(consumed);
+            }
+            self.input = input;
+            match served {
+                Served::Needs(need) => {
+                    self.need = need;
+                    return Stop::NeedBytes;
+                }
+                Served::Done(_) => *budget -= 1,
+                Served::Stop(_, stop) => {
+                    *budget -= 1;
+                    return stop;
+                }
+            }
+        }
+        Stop::NeedBytes
+    }
+
+    /// Executes the first request of these bytes.
+    #[inline]
+    fn serve_one(&mut self, input: &[u8], executor: &mut Executor) -> Served {
+        self.trace(input);
+        let unsent = self.output.len();
+        let (consumed, outcome) = match self.decoder.decode(input) {
+            Decoded::Incomplete { need } => return Served::Needs(need),
+            // The connection is queued again, and the request is decoded again.
+            Decoded::Request { request, .. } if executor.holds_up(&request) => return Served::Stop(0, Stop::HeldUp),
+            Decoded::Request { consumed, request } => {
+                // No earlier output is still unsent, so a direct send keeps the order.
+                let is_free = self.sent == 0 && self.port.as_ref().is_none_or(|port| port.sending == 0);
+                let origin = Origin {
+                    peer: &self.peer,
+                    token: self.token,
+                    sent: self.sent,
+                    keys_done: self.keys_done,
+                    room: UNSENT_MAX,
+                    is_bounded: false,
+                    socket: is_free.then(|| self.stream.as_fd()),
+                };
+                let outcome = executor.execute(&request, &mut self.output, &origin);
+                (consumed, outcome)
+            }
+            Decoded::TooLarge { consumed, forget } => {
+                executor.too_large(forget.as_ref());
+                (consumed, Outcome::Done)
+            }
+            Decoded::Refused { consumed, reply, close } => {
+                self.output.extend_from_slice(reply);
+                let outcome = if close {
+                    Outcome::Close(CloseReason::Error)
+                } else {
+                    Outcome::Done
+                };
+                (consumed, outcome)
+            }
+        };
+        self.need = 1;
+        executor.effort.spend(REQUEST);
+        executor
+            .effort
+            .spend_on_bytes(consumed + self.output.len().saturating_sub(unsent));
+        match outcome {
+            Outcome::Broken => {
+                self.keys_done = 0;
+                self.decoder.end_answer();
+                Served::Done(consumed)
+            }
+            Outcome::Done => {
+                self.keys_done = 0;
+                self.note_length(consumed);
+                Served::Done(consumed)
+            }
+            Outcome::Partly { keys_done } => {
+                self.decoder.repeat();
+                self.keys_done = keys_done;
+                Served::Stop(0, Stop::Unsent)
+            }
+            Outcome::Close(reason) => {
+                self.phase = Phase::Closing(reason);
+                Served::Stop(0, Stop::Phase)
+            }
+            Outcome::Dump(dump) => {
+                self.phase = Phase::Dumping(dump);
+                Served::Stop(consumed, Stop::Phase)
+            }
+            Outcome::Wait(task) => {
+                self.phase = Phase::Waiting(task);
+                Served::Stop(consumed, Stop::Phase)
+            }
+            Outcome::Watch(watcher) => {
+                self.phase = Phase::Watching;
+                self.watcher = Some(watcher);
+                Served::Stop(consumed, Stop::Phase)
+            }
+        }
+    }
+
+    /// Logs the line of the next request (`-vvv`).
+    #[inline]
+    fn trace(&self, input: &[u8]) {
+        if log::log_enabled!(log::Level::Trace) {
+            let line = input.split(|&byte| byte == b'\n').next().unwrap_or_default();
+            log::trace!("{} < {}", self.peer.address, line.escape_ascii());
+        }
+    }
+}

@@ -1,0 +1,152 @@
+//! Commands of the classic text protocol on items: get, gat, set and its relatives, incr and decr.
+//!
+//! Never: knows meta flags or packets. Values go from the region directly to the output buffer, or, if they are long, to the socket.
+
+use keyway::{Arithmetic, Counted, Get, Item, Store, StoreMode, Stored, WriteError};
+use keyway_proto::{Keys, StoreVerb, reply};
+
+use super::{Executor, Origin, Outcome, answer_unless, as_memcached, refusal};
+use crate::effort::KEY;
+
+/// What follows the last value of an answer.
+const VALUE_END: &[u8] = b"\r\nEND\r\n";
+
+impl Executor {
+    pub(super) fn get(
+        &mut self,
+        keys: &Keys<'_>,
+        exptime: Option<i64>,
+        with_cas: bool,
+        out: &mut Vec<u8>,
+        origin: &Origin<'_>,
+    ) -> Outcome {
+        let how = Get {
+            value: true,
+            details: with_cas,
+            exptime,
+            // A value that no datagram can carry is not copied.
+            at_most: origin.is_bounded.then_some(origin.room),
+            ..Get::default()
+        };
+        let cas_enabled = self.shared.config.cas_enabled;
+        let mut sent = 0;
+        let are_last = keys.are_last();
+        let mut keys = keys.clone().enumerate().skip(origin.keys_done).peekable();
+        while let Some((index, key)) = keys.next() {
+            let is_over = match origin.is_bounded {
+                true => self.effort.is_datagram_over(),
+                false => self.effort.is_over(),
+            };
+            // At least one key per turn.
+            if out.len() - origin.sent + sent > origin.room || (index > origin.keys_done && is_over) {
+                return Outcome::Partly { keys_done: index };
+            }
+            let before = out.len();
+            let is_end = are_last && keys.peek().is_none();
+            let behind = if is_end { VALUE_END } else { reply::LINE_END };
+            let found = self.get_one(key, &how, out, origin, behind, |item, out| {
+                let cas = with_cas.then_some(if cas_enabled { item.cas } else { 0 });
+                reply::value(out, key, item.flags, item.value_len, cas);
+            });
+            match found {
+                Ok(Some((item, _)))
+                    if origin.is_bounded && (item.value_len > origin.room || out.len() - origin.sent > origin.room) =>
+                {
+                    out.truncate(before);
+                    return Outcome::Partly { keys_done: index };
+                }
+                Ok(Some((item, sent_now))) => {
+                    sent += sent_now;
+                    self.effort.spend(KEY);
+                    self.effort.spend_on_bytes(item.value_len);
+                    self.fetched(key, Some(&item), origin);
+                    if is_end {
+                        return Outcome::Done;
+                    }
+                }
+                Ok(None) => {
+                    self.effort.spend(KEY);
+                    self.fetched(key, None, origin);
+                }
+                Err(error) => {
+                    // As memcached: the error line ends the answer, without END.
+                    out.extend_from_slice(refusal(error));
+                    return Outcome::Broken;
+                }
+            }
+        }
+        if are_last {
+            out.extend_from_slice(reply::END);
+        }
+        Outcome::Done
+    }
+
+    /// Writes an item, with the text before and after its value, to the output or, if the value is long, to the socket. Returns how many
+    /// bytes were sent.
+    #[inline]
+    fn get_one(
+        &mut self,
+        key: &[u8],
+        how: &Get,
+        out: &mut Vec<u8>,
+        origin: &Origin<'_>,
+        behind: &[u8],
+        head: impl FnMut(&Item, &mut Vec<u8>),
+    ) -> Result<Option<(Item, usize)>, WriteError> {
+        let Some(socket) = origin.socket else {
+            let found = self.session.get_with(key, how, out, head)?;
+            return Ok(found.map(|item| {
+                out.extend_from_slice(behind);
+                (item, 0)
+            }));
+        };
+        let found = self.session.get_to(key, how, socket, out, head, behind)?;
+        if let Some((_, sent @ 1..)) = found {
+            self.counters().bytes_written.add(sent as u64);
+        }
+        Ok(found)
+    }
+
+    pub(super) fn store(&mut self, store: &keyway_proto::Store<'_>, out: &mut Vec<u8>, origin: &Origin<'_>) {
+        let how = Store {
+            mode: match store.verb {
+                StoreVerb::Set | StoreVerb::Cas => StoreMode::Set,
+                StoreVerb::Add => StoreMode::Add,
+                StoreVerb::Replace => StoreMode::Replace,
+                StoreVerb::Append => StoreMode::Append,
+                StoreVerb::Prepend => StoreMode::Prepend,
+            },
+            flags: store.flags,
+            exptime: store.exptime.into(),
+            compare_cas: (store.verb == StoreVerb::Cas).then_some(store.cas),
+            ..Store::default()
+        };
+        self.looked_up(store.key, origin);
+        let stored = as_memcached(how.mode, self.session.store(store.key, store.value, &how));
+        let answer = match &stored {
+            Ok(Stored::Stored { .. }) => reply::STORED,
+            Ok(Stored::NotStored) => reply::NOT_STORED,
+            Ok(Stored::Exists) => reply::EXISTS,
+            Ok(Stored::NotFound) => reply::NOT_FOUND,
+            Err(error) => self.store_failed(store.key, how.mode, *error),
+        };
+        self.mutated(store.key, &stored, store.verb, how.exptime, store.value.len(), origin);
+        answer_unless(store.noreply, answer, out);
+    }
+
+    pub(super) fn arithmetic(&mut self, key: &[u8], how: &Arithmetic, noreply: bool, out: &mut Vec<u8>) {
+        let answer = match self.session.arithmetic(key, how) {
+            Ok(Counted::Value { value, .. }) => {
+                if !noreply {
+                    reply::number(out, value);
+                }
+                return;
+            }
+            Ok(Counted::NotFound) => reply::NOT_FOUND,
+            Ok(Counted::Exists) => reply::EXISTS,
+            Ok(Counted::NotANumber) => reply::NON_NUMERIC,
+            Err(error) => refusal(error),
+        };
+        answer_unless(noreply, answer, out);
+    }
+}

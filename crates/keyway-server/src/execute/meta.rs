@@ -1,0 +1,332 @@
+//! Meta commands (`mg`, `ms`, `md`, `ma`, `me`): what their flags ask for, as verbs of the session, and their answers.
+//!
+//! Never: parses flags (`keyway-proto` does), or decides what a verb does.
+
+use keyway::{Arithmetic, Counted, Delete, Deleted, Get, Item, RELATIVE_EXPTIME_MAX, Read, Store, StoreMode, Stored};
+use keyway_proto::reply::{self, Facts, MetaCode, MetaCommand};
+use keyway_proto::{Command, Flags, MetaArithmetic, MetaDelete, MetaGet, MetaKey, MetaSet, MetaSetMode, StoreVerb};
+
+use super::{Executor, Origin, as_memcached, refusal};
+use crate::stats::CLASS;
+
+/// What a meta command's flags say about expiry.
+struct Times {
+    /// exptime of an item that the command creates
+    vivify: Option<i64>,
+    /// the TTL to report, if it differs from the item's TTL afterwards; inner `None`: the item does not expire
+    ttl_before_s: Option<Option<u64>>,
+}
+
+impl Executor {
+    pub(super) fn meta_get(&mut self, get: &MetaGet<'_>, out: &mut Vec<u8>, origin: &Origin<'_>) {
+        self.counters().cmd_meta.add(1);
+        let key = get.key.stored();
+        let how = Get {
+            value: get.value,
+            details: get.unless_cas.is_some() || get.flags.clone().any(|flag| matches!(flag, [b'c' | b'l' | b'h', ..])),
+            unless_cas: get.unless_cas,
+            at_most: None,
+            win_stale: true,
+            no_bump: get.no_bump,
+            exptime: get.exptime.map(i64::from),
+            vivify: get.vivify.map(i64::from),
+            recache_s: get.recache_s.map(i64::from),
+            recache_after_touch: is_touched_before_recache(&get.flags),
+            new_cas: get.new_cas,
+            opaque_key: get.key.is_binary(),
+        };
+        let times = self.times(key, &get.flags, how.exptime, how.vivify);
+        let how = Get {
+            vivify: times.vivify,
+            ..how
+        };
+        let creates = how.vivify.is_some() && self.is_watched() && !matches!(self.session.look(key), Ok(Read::Hit(_)));
+        let cas_enabled = self.shared.config.cas_enabled;
+        let found = self.session.get_with(key, &how, out, |item, out| {
+            let code = if get.wants_value(item.cas) {
+                MetaCode::Value
+            } else {
+                MetaCode::Done
+            };
+            reply::meta(
+                out,
+                MetaCommand::Get,
+                code,
+                &get.flags,
+                &Facts {
+                    ttl_before_s: times.ttl_before_s,
+                    ..facts(key, item, cas_enabled)
+                },
+            );
+        });
+        match found {
+            Ok(Some(item)) => {
+                if get.wants_value(item.cas) {
+                    out.extend_from_slice(reply::LINE_END);
+                }
+                self.fetched(key, (!creates).then_some(&item), origin);
+            }
+            Ok(None) => {
+                self.fetched(key, None, origin);
+                if !(get.quiet && reply::is_hidden(MetaCommand::Get, MetaCode::Miss)) {
+                    let facts = Facts {
+                        key,
+                        is_binary: get.key.is_binary(),
+                        ..Facts::default()
+                    };
+                    reply::meta(out, MetaCommand::Get, MetaCode::Miss, &get.flags, &facts);
+                }
+            }
+            Err(error) => out.extend_from_slice(refusal(error)),
+        }
+    }
+
+    /// Evaluates flags T and N. They take effect from left to right, and so does the `t` that asks for the TTL. A new item does not expire
+    /// unless `N` gives it a TTL, which a later `T` changes.
+    fn times(&mut self, key: &[u8], flags: &Flags<'_>, exptime: Option<i64>, vivify: Option<i64>) -> Times {
+        let mut times = Times {
+            vivify,
+            ttl_before_s: None,
+        };
+        if exptime.is_none() && vivify.is_none() {
+            return times;
+        }
+        let place = |letter| flags.clone().position(|flag| flag.first() == Some(&letter));
+        let (asked, touched, created) = (place(b't'), place(b'T'), place(b'N'));
+        let is_before = |one: Option<usize>, other: Option<usize>| one.is_some() && one < other;
+        if is_before(created, touched) {
+            times.vivify = exptime;
+        }
+        let (before_touch, before_creation) = (is_before(asked, touched), is_before(asked, created));
+        if !before_touch && !before_creation {
+            return times;
+        }
+        times.ttl_before_s = match self.session.look(key) {
+            Ok(Read::Hit(item)) => before_touch.then(|| item.ttl_s.map(u64::from)),
+            Ok(_) if before_creation => Some(None),
+            Ok(_) => vivify
+                .filter(|_| is_before(created, touched))
+                .map(|exptime| self.ttl_of(exptime)),
+            Err(_) => None,
+        };
+        times
+    }
+
+    /// The number of seconds from now that an exptime means; `None`: it never expires.
+    pub(super) fn ttl_of(&mut self, exptime: i64) -> Option<u64> {
+        let ttl_s = match exptime {
+            0 => return None,
+            ..=RELATIVE_EXPTIME_MAX => exptime,
+            _ => exptime - self.session.now_unix_s(),
+        };
+        Some(u64::try_from(ttl_s).unwrap_or(0))
+    }
+
+    pub(super) fn meta_set(&mut self, set: &MetaSet<'_>, out: &mut Vec<u8>, origin: &Origin<'_>) {
+        self.counters().cmd_meta.add(1);
+        let key = set.key.stored();
+        let joins = matches!(set.mode, MetaSetMode::Append | MetaSetMode::Prepend);
+        let how = Store {
+            mode: match set.mode {
+                MetaSetMode::Set => StoreMode::Set,
+                MetaSetMode::Add => StoreMode::Add,
+                MetaSetMode::Replace => StoreMode::Replace,
+                MetaSetMode::Append => StoreMode::Append,
+                MetaSetMode::Prepend => StoreMode::Prepend,
+            },
+            flags: set.client_flags,
+            exptime: set.exptime.into(),
+            // As in memcached: for an append 0 is not compared, and with flag I it does not count as a CAS unique older than the item's.
+            compare_cas: set.compare_cas.filter(|&cas| cas != 0 || !joins),
+            new_cas: set.new_cas,
+            invalidate: set.invalidate && set.compare_cas != Some(0),
+            vivify: set.vivify.map(i64::from),
+            opaque_key: set.key.is_binary(),
+        };
+        self.looked_up(key, origin);
+        let stored = as_memcached(how.mode, self.session.store(key, set.value, &how));
+        let verb = match set.mode {
+            MetaSetMode::Set | MetaSetMode::Replace if set.compare_cas.is_some() => StoreVerb::Cas,
+            MetaSetMode::Set => StoreVerb::Set,
+            MetaSetMode::Add => StoreVerb::Add,
+            MetaSetMode::Replace => StoreVerb::Replace,
+            MetaSetMode::Append => StoreVerb::Append,
+            MetaSetMode::Prepend => StoreVerb::Prepend,
+        };
+        self.mutated(key, &stored, verb, how.exptime, set.value.len(), origin);
+        let mut facts = Facts {
+            key,
+            is_binary: set.key.is_binary(),
+            value_len: set.value.len(),
+            ..Facts::default()
+        };
+        let code = match stored {
+            Ok(Stored::Stored { cas, value_len, .. }) => {
+                facts.cas = if self.shared.config.cas_enabled { cas } else { 0 };
+                facts.value_len = value_len;
+                MetaCode::Done
+            }
+            Ok(Stored::NotStored) => MetaCode::NotStored,
+            Ok(Stored::Exists) => MetaCode::Exists,
+            Ok(Stored::NotFound) => MetaCode::NotFound,
+            Err(error) => return out.extend_from_slice(self.store_failed(key, how.mode, error)),
+        };
+        if !(set.quiet && reply::is_hidden(MetaCommand::Set, code)) {
+            reply::meta(out, MetaCommand::Set, code, &set.flags, &facts);
+        }
+    }
+
+    pub(super) fn meta_delete(&mut self, delete: &MetaDelete<'_>, out: &mut Vec<u8>, origin: &Origin<'_>) {
+        self.counters().cmd_meta.add(1);
+        let key = delete.key.stored();
+        let how = Delete {
+            compare_cas: delete.compare_cas,
+            new_cas: delete.new_cas,
+            invalidate: delete.invalidate,
+            exptime: delete.exptime.map(i64::from),
+            remove_value: delete.remove_value,
+            ..Delete::default()
+        };
+        let before = self.looked_up(key, origin);
+        let code = match self.session.delete(key, &how) {
+            Ok(Deleted::Deleted) => MetaCode::Done,
+            Ok(Deleted::NotFound) => MetaCode::NotFound,
+            Ok(Deleted::Exists) => MetaCode::Exists,
+            Err(error) => return out.extend_from_slice(refusal(error)),
+        };
+        let gone = match (how.invalidate, how.remove_value) {
+            // The item is marked stale, and still there.
+            (true, _) => None,
+            (false, true) => Some(0),
+            (false, false) => Some(before.unwrap_or(0)),
+        };
+        self.deleted(key, Command::MetaDelete, gone.filter(|_| code == MetaCode::Done));
+        if !(delete.quiet && reply::is_hidden(MetaCommand::Delete, code)) {
+            let facts = Facts {
+                key,
+                is_binary: delete.key.is_binary(),
+                ..Facts::default()
+            };
+            reply::meta(out, MetaCommand::Delete, code, &delete.flags, &facts);
+        }
+    }
+
+    pub(super) fn meta_arithmetic(&mut self, arithmetic: &MetaArithmetic<'_>, out: &mut Vec<u8>, origin: &Origin<'_>) {
+        self.counters().cmd_meta.add(1);
+        let key = arithmetic.key.stored();
+        let how = Arithmetic {
+            delta: arithmetic.delta,
+            decrement: arithmetic.decrement,
+            vivify: arithmetic.vivify.map(|exptime| (arithmetic.initial, exptime.into())),
+            exptime: arithmetic.exptime.map(i64::from),
+            // As in memcached: 0 is no CAS unique to compare with.
+            compare_cas: arithmetic.compare_cas.filter(|&cas| cas != 0),
+            new_cas: arithmetic.new_cas,
+            // memcached does not mark an item that `ma` creates, so `mg` shows its key as it is.
+            opaque_key: false,
+        };
+        let vivify = how.vivify.map(|(_, exptime)| exptime);
+        let times = self.times(key, &arithmetic.flags, how.exptime, vivify);
+        let how = Arithmetic {
+            vivify: times.vivify.map(|exptime| (arithmetic.initial, exptime)),
+            ..how
+        };
+        let before = self.looked_up(key, origin);
+        let mut facts = Facts {
+            key,
+            is_binary: arithmetic.key.is_binary(),
+            ..Facts::default()
+        };
+        let mut number = None;
+        let code = match self.session.arithmetic(key, &how) {
+            Ok(Counted::Value { value, item }) => {
+                let counted = self::facts(key, &item, self.shared.config.cas_enabled);
+                // `k` shows the key as this request wrote it, while `mg` shows it as the client that stored the item wrote it.
+                facts = Facts {
+                    ttl_before_s: times.ttl_before_s,
+                    is_binary: facts.is_binary,
+                    ..counted
+                };
+                facts.value_len = value.checked_ilog10().unwrap_or(0) as usize + 1;
+                if let (true, None, Some(exptime)) = (self.is_watched(), before, times.vivify) {
+                    let (cas, value_len, size) = (item.cas, facts.value_len, item.size);
+                    self.mutated(
+                        key,
+                        &Ok(Stored::Stored { cas, value_len, size }),
+                        StoreVerb::Add,
+                        exptime,
+                        value_len,
+                        origin,
+                    );
+                }
+                number = Some(value);
+                if arithmetic.value { MetaCode::Value } else { MetaCode::Done }
+            }
+            Ok(Counted::NotFound) => MetaCode::NotFound,
+            Ok(Counted::Exists) => MetaCode::Exists,
+            Ok(Counted::NotANumber) => return out.extend_from_slice(reply::NON_NUMERIC),
+            Err(error) => return out.extend_from_slice(refusal(error)),
+        };
+        if arithmetic.quiet && reply::is_hidden(MetaCommand::Arithmetic, code) {
+            return;
+        }
+        reply::meta(out, MetaCommand::Arithmetic, code, &arithmetic.flags, &facts);
+        if let (MetaCode::Value, Some(number)) = (code, number) {
+            reply::number(out, number);
+        }
+    }
+
+    pub(super) fn meta_debug(&mut self, key: &MetaKey<'_>, out: &mut Vec<u8>, origin: &Origin<'_>) {
+        self.counters().cmd_meta.add(1);
+        let stored = key.stored();
+        self.looked_up(stored, origin);
+        let cas_enabled = self.shared.config.cas_enabled;
+        let how = Get {
+            details: true,
+            no_bump: true,
+            ..Get::default()
+        };
+        let found = self.session.get_with(stored, &how, out, |item, out| {
+            let facts = reply::DebugFacts {
+                key: stored,
+                is_binary: item.opaque_key,
+                ttl_s: item.ttl_s.map(u64::from),
+                idle_s: item.idle_s.into(),
+                cas: if cas_enabled { item.cas } else { 0 },
+                fetched: item.fetched,
+                class: CLASS,
+                size: item.size as u64,
+            };
+            reply::debug(out, &facts);
+        });
+        if !matches!(found, Ok(Some(_))) {
+            out.extend_from_slice(reply::META_MISS);
+        }
+    }
+}
+
+fn facts<'a>(key: &'a [u8], item: &Item, cas_enabled: bool) -> Facts<'a> {
+    Facts {
+        key,
+        is_binary: item.opaque_key,
+        value_len: item.value_len,
+        client_flags: item.flags,
+        cas: if cas_enabled { item.cas } else { 0 },
+        ttl_s: item.ttl_s.map(u64::from),
+        ttl_before_s: None,
+        idle_s: item.idle_s.into(),
+        fetched: item.fetched,
+        win_sent: item.win_sent,
+        stale: item.stale,
+        win: item.win,
+    }
+}
+
+/// Whether flag T stands before flag R: flags take effect from left to right (protocol.txt, "Meta Get").
+fn is_touched_before_recache(flags: &Flags<'_>) -> bool {
+    let mut order = flags
+        .clone()
+        .filter_map(|flag| flag.first())
+        .filter(|letter| matches!(letter, b'T' | b'R'));
+    order.next() == Some(&b'T')
+}

@@ -1,0 +1,242 @@
+//! One request: executed as a verb of the session, answered to the output.
+//!
+//! Every request comes through [`Executor::execute`], and goes to the file of its kind:
+//!
+//! | file | requests |
+//! |---|---|
+//! | `classic` | get, set and their relatives in the text protocol |
+//! | `meta` | meta commands |
+//! | `binary` | the binary protocol |
+//! | `admin` | about the server: flush_all, stats, watch, limits |
+//! | `events` | none: what watchers see of the requests of the other files |
+//!
+//! Never: waits, or reads a socket.
+
+mod admin;
+mod binary;
+mod classic;
+mod events;
+mod meta;
+
+use std::os::fd::BorrowedFd;
+use std::sync::{Arc, OnceLock};
+
+use keyway::{Arithmetic, Cache, Delete, Deleted, Session, StoreMode, Stored, WriteError};
+use keyway_proto::{Command, Effect, MetaKey, Request, reply};
+
+use crate::connection::CloseReason;
+use crate::dump::Dump;
+use crate::effort::Effort;
+use crate::shared::{Peer, Shared, WorkerCounters};
+use crate::watch::{self, Watcher};
+
+/// What a worker needs to execute requests.
+pub(crate) struct Executor {
+    pub(crate) session: Session,
+    pub(crate) cache: Cache,
+    pub(crate) shared: Arc<Shared>,
+    /// this worker's number
+    pub(crate) worker: usize,
+    /// whether the session records what it evicts, because there is a watcher
+    pub(crate) tells_evictions: bool,
+    /// work of the present turn
+    pub(crate) effort: Effort,
+}
+
+/// What is left to do for a request.
+pub(crate) enum Outcome {
+    Done,
+    /// the output is full after this many keys; execute the request again when the client has taken it
+    Partly {
+        keys_done: usize,
+    },
+    /// an error has ended the answer: the rest of the line is not executed
+    Broken,
+    Close(CloseReason),
+    Dump(Dump),
+    Watch(Arc<Watcher>),
+    /// another thread executes it, and then gives this connection a turn
+    Wait(Arc<Task>),
+}
+
+/// A long task that a separate thread does for a connection.
+#[derive(Default)]
+pub(crate) struct Task(OnceLock<&'static [u8]>);
+
+impl Task {
+    /// The answer, when the task is done.
+    pub(crate) fn answer(&self) -> Option<&'static [u8]> {
+        self.0.get().copied()
+    }
+}
+
+/// Where a request comes from, and how full its output is.
+pub(crate) struct Origin<'a> {
+    pub(crate) peer: &'a Peer,
+    /// the worker's token of the connection
+    pub(crate) token: usize,
+    /// leading bytes of the output that have been sent
+    pub(crate) sent: usize,
+    /// leading keys of a request with several keys that have been answered
+    pub(crate) keys_done: usize,
+    /// unsent bytes after which the output is full
+    pub(crate) room: usize,
+    /// it is a datagram: not even the last item may exceed `room`, and the request is not continued later
+    pub(crate) is_bounded: bool,
+    /// the connection's socket, if this code may send the output
+    pub(crate) socket: Option<BorrowedFd<'a>>,
+}
+
+/// The region's changes are counted for a kernel program that this server does not feed.
+const KERNEL_DOOR: &[u8] = b"SERVER_ERROR another server answers for this region from the kernel; write through that one\r\n";
+/// An error that no client can fix: a damaged region, or one whose flush epochs are used up.
+const DAMAGED: &[u8] = b"SERVER_ERROR the region takes no writes here; run keyway check on it\r\n";
+
+impl Executor {
+    pub(crate) fn counters(&self) -> &WorkerCounters {
+        &self.shared.doors[self.worker].counters
+    }
+
+    /// Deletes the item under `key`: its new value could not be stored, and the old one must not stay.
+    pub(crate) fn forget(&mut self, key: &[u8]) {
+        // The client gets the error about the value that it sent; the protocol has no place for a second one.
+        let how = Delete {
+            uncounted: true,
+            ..Delete::default()
+        };
+        let _ = self.session.delete(key, &how);
+    }
+
+    /// Counts a value that is too large, and deletes the item that it should have replaced.
+    pub(crate) fn too_large(&mut self, forget: Option<&MetaKey<'_>>) {
+        self.counters().too_large.add(1);
+        if let Some(key) = forget {
+            self.forget(key.stored());
+        }
+    }
+
+    /// Whether this request has to wait (without delaying other connections): it may change an item that the kernel program of a dead server
+    /// may still answer.
+    #[inline]
+    pub(crate) fn holds_up(&self, request: &Request<'_>) -> bool {
+        request.effect() != Effect::Reads && self.session.is_held_up()
+    }
+
+    /// Executes `request` and appends its answer to `out`.
+    pub(crate) fn execute(&mut self, request: &Request<'_>, out: &mut Vec<u8>, origin: &Origin<'_>) -> Outcome {
+        let tells = self.shared.watch.wants(watch::EVICTIONS);
+        if tells != self.tells_evictions {
+            self.session.remember_evicted(tells);
+            self.tells_evictions = tells;
+        }
+        let outcome = self.execute_verb(request, out, origin);
+        if tells {
+            self.tell_evictions();
+        }
+        if let Some(post) = &self.shared.kernel
+            && request.effect() == Effect::Changes
+        {
+            post.changed();
+        }
+        outcome
+    }
+
+    fn execute_verb(&mut self, request: &Request<'_>, out: &mut Vec<u8>, origin: &Origin<'_>) -> Outcome {
+        match request {
+            Request::Get { keys, with_cas } => return self.get(keys, None, *with_cas, out, origin),
+            Request::GetAndTouch { exptime, keys, with_cas } => {
+                return self.get(keys, Some((*exptime).into()), *with_cas, out, origin);
+            }
+            Request::Store(store) => self.store(store, out, origin),
+            Request::MetaGet(get) => self.meta_get(get, out, origin),
+            Request::MetaSet(set) => self.meta_set(set, out, origin),
+            Request::Delete { key, noreply } => {
+                let before = self.looked_up(key, origin);
+                let answer = match self.session.delete(key, &Delete::default()) {
+                    Ok(Deleted::Deleted) => reply::DELETED,
+                    Ok(Deleted::NotFound) => reply::NOT_FOUND,
+                    Ok(Deleted::Exists) => reply::EXISTS,
+                    Err(error) => refusal(error),
+                };
+                self.deleted(
+                    key,
+                    Command::Delete,
+                    (answer == reply::DELETED).then_some(before.unwrap_or(0)),
+                );
+                answer_unless(*noreply, answer, out);
+            }
+            Request::Arithmetic {
+                key,
+                delta,
+                decrement,
+                noreply,
+            } => {
+                self.looked_up(key, origin);
+                self.arithmetic(
+                    key,
+                    &Arithmetic {
+                        delta: *delta,
+                        decrement: *decrement,
+                        ..Arithmetic::default()
+                    },
+                    *noreply,
+                    out,
+                );
+            }
+            Request::Touch { key, exptime, noreply } => {
+                self.looked_up(key, origin);
+                let answer = match self.session.touch(key, (*exptime).into()) {
+                    Ok(true) => reply::TOUCHED,
+                    Ok(false) => reply::NOT_FOUND,
+                    Err(error) => refusal(error),
+                };
+                answer_unless(*noreply, answer, out);
+            }
+            Request::MetaDelete(delete) => self.meta_delete(delete, out, origin),
+            Request::MetaArithmetic(arithmetic) => self.meta_arithmetic(arithmetic, out, origin),
+            Request::MetaNoop => {
+                self.counters().cmd_meta.add(1);
+                out.extend_from_slice(reply::META_NOOP);
+            }
+            Request::MetaDebug { key } => self.meta_debug(key, out, origin),
+            Request::Binary(request) => return self.binary(request, out, origin),
+            Request::Admin(request) => return self.administer(request, out, origin),
+        }
+        Outcome::Done
+    }
+
+    /// The error of a store. The item that it should have replaced is deleted, as in memcached, so that no client reads a stale value.
+    fn store_failed(&mut self, key: &[u8], mode: StoreMode, error: WriteError) -> &'static [u8] {
+        if mode == StoreMode::Set && matches!(error, WriteError::TooLarge { .. } | WriteError::OutOfMemory) {
+            self.forget(key);
+        }
+        refusal(error)
+    }
+}
+
+/// An append or prepend that finds no memory for the longer value is reported as "not stored", as in memcached.
+pub(crate) fn as_memcached(mode: StoreMode, stored: Result<Stored, WriteError>) -> Result<Stored, WriteError> {
+    match (mode, stored) {
+        (StoreMode::Append | StoreMode::Prepend, Err(WriteError::TooLarge { .. } | WriteError::OutOfMemory)) => {
+            Ok(Stored::NotStored)
+        }
+        (_, stored) => stored,
+    }
+}
+
+pub(crate) fn refusal(error: WriteError) -> &'static [u8] {
+    match error {
+        WriteError::TooLarge { .. } => reply::TOO_LARGE,
+        WriteError::OutOfMemory => reply::OUT_OF_MEMORY_STORING,
+        WriteError::KeyLength { .. } => reply::BAD_FORMAT,
+        WriteError::Corrupt | WriteError::Detached | WriteError::Unserved => DAMAGED,
+        WriteError::KernelDoor => KERNEL_DOOR,
+        WriteError::NoMemory { .. } => reply::OUT_OF_MEMORY,
+    }
+}
+
+fn answer_unless(noreply: bool, answer: &[u8], out: &mut Vec<u8>) {
+    if !noreply {
+        out.extend_from_slice(answer);
+    }
+}

@@ -1,0 +1,317 @@
+//! The keeper's work: it copies items for the program, renews the lease, and writes stale copies again.
+//!
+//! Never: blocks for longer than a tick, or answers a client.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering::{Acquire, Relaxed};
+use std::time::{Duration, Instant};
+
+use keyway::{Cache, Get, KernelDoor, Session};
+use keyway_xdp::config::Verdict;
+use keyway_xdp::copy::{HotCopy, Item, Seen};
+use keyway_xdp::store::{Put, Store, is_good};
+
+use super::{Post, Program};
+use crate::shared::{Shared, lock};
+
+/// Time between two renewals of the lease.
+const TICK: Duration = Duration::from_millis(100);
+/// Number of ticks in which each copy is checked once for hits.
+const SWEEP_TICKS: usize = 10;
+/// Pages that are checked in one step.
+const SWEPT_AT_ONCE: usize = 16;
+/// Least time between two fences, after which emptied pages are used again. If more is hot than the memory holds, copies are not
+/// made faster than that, and user space serves what does not fit.
+const FENCE_PAUSE: Duration = Duration::from_millis(20);
+/// Ticks between two searches for stripes of dead writers.
+const MEND_TICKS: u64 = 10;
+/// Ticks between two lines in the log.
+const LOG_TICKS: u64 = 600;
+/// Least time between two checks for stale copies while there are some, so that wake-ups stay a small part of a CPU.
+const LOOK_PAUSE: Duration = Duration::from_micros(200);
+/// The pause after a check is this many times as long as the check, so checks take at most a ninth of a CPU.
+const LOOK_REST: u32 = 8;
+/// Copies that one check handles; the next check does the rest. Workers may wait for the CPU meanwhile.
+const LOOKED_AT: usize = 64;
+/// How long the program answers without a renewal.
+const LEASE: Duration = Duration::from_secs(1);
+
+/// The keeper's own state.
+pub(crate) struct Keeper {
+    post: Arc<Post>,
+    program: Program,
+    /// `None` only while it is being dropped
+    door: Option<KernelDoor>,
+    cache: Cache,
+    session: Session,
+    store: Store,
+    /// buffer for the value of the item that is copied
+    value: Vec<u8>,
+    cas_enabled: bool,
+    is_on: bool,
+    ticks: u64,
+    next_tick: Instant,
+    /// when the lease is renewed next
+    next_renewal: Instant,
+    /// earliest time of the next fence
+    next_fence: Instant,
+    /// copies in the pages that this round of the sweep has checked, and how many pages remain
+    counted: usize,
+    unswept: usize,
+    /// hits and packets passed up, at the last log line
+    logged: u64,
+}
+
+impl Keeper {
+    /// A keeper of this program, which `door` has turned on.
+    pub(super) fn new(
+        post: Arc<Post>,
+        program: Program,
+        door: KernelDoor,
+        cache: Cache,
+        session: Session,
+        cas_enabled: bool,
+    ) -> Self {
+        let pages = program.maps().pages();
+        Self {
+            post,
+            store: Store::new(pages),
+            value: Vec::new(),
+            program,
+            door: Some(door),
+            session,
+            cache,
+            cas_enabled,
+            is_on: false,
+            ticks: 0,
+            next_tick: Instant::now(),
+            next_renewal: Instant::now(),
+            next_fence: Instant::now(),
+            counted: 0,
+            unswept: pages,
+            logged: 0,
+        }
+    }
+
+    /// Runs the kernel door until the server stops.
+    pub(crate) fn run(mut self, shared: &Shared) {
+        let _ = self.post.keeper.set(std::thread::current());
+        let mut pause = TICK;
+        let mut candidates = Vec::new().into_iter();
+        while !shared.is_stopping() {
+            if Instant::now() >= self.next_tick {
+                self.next_tick = Instant::now() + TICK;
+                self.tick();
+            }
+            if candidates.len() == 0 {
+                candidates = std::mem::take(&mut *lock(&self.post.candidates)).into_iter();
+            }
+            if self.is_on {
+                while Instant::now() < self.next_tick
+                    && let Some(key) = candidates.next()
+                {
+                    let hash = self.cache.hash(&key);
+                    self.take_in(hash, &key);
+                }
+                pause = self.look(pause);
+            } else {
+                candidates = Vec::new().into_iter();
+            }
+            if candidates.len() == 0 {
+                std::thread::park_timeout(pause.min(self.next_tick.saturating_duration_since(Instant::now())));
+            }
+        }
+    }
+
+    /// Renews the lease if it is due; called between any two steps of work.
+    fn breathe(&mut self) {
+        let Some(door) = &self.door else { return };
+        let now = Instant::now();
+        if !self.is_on || now < self.next_renewal {
+            return;
+        }
+        self.next_renewal = now + TICK;
+        let now_ns = nanoseconds(self.cache.monotonic());
+        let lease_ns = now_ns + nanoseconds(LEASE);
+        // Read after `now_ns`, so the program's clock is not earlier than the region's.
+        let clock_ns = nanoseconds(self.session.clock());
+        door.renew(lease_ns);
+        self.program.maps().hot().renew(lease_ns, clock_ns.wrapping_sub(now_ns));
+    }
+
+    fn tick(&mut self) {
+        let Some(door) = &self.door else { return };
+        self.ticks += 1;
+        if !self.is_on {
+            self.is_on = door.is_acknowledged();
+            if !self.is_on {
+                return;
+            }
+            log::info!("the kernel door is on");
+        }
+        self.breathe();
+        self.sweep();
+        self.make_room();
+        if self.ticks.is_multiple_of(MEND_TICKS) {
+            if let Some(door) = &self.door {
+                let mended = door.mend();
+                if mended > 0 {
+                    self.post.mended.fetch_add(mended as u64, Relaxed);
+                    log::info!("the kernel door answers again from {mended} stripes of writers that died");
+                }
+            }
+            self.breathe();
+        }
+        if self.ticks.is_multiple_of(LOG_TICKS) {
+            self.log();
+        }
+    }
+
+    /// Checks a part of the copies for hits: as many as the time until the next tick allows.
+    fn sweep(&mut self) {
+        let mut pages = self.program.maps().pages().div_ceil(SWEEP_TICKS);
+        while pages > 0 && Instant::now() < self.next_tick {
+            let count = pages.min(SWEPT_AT_ONCE).min(self.unswept);
+            let hot = self.program.maps().hot();
+            let session = &mut self.session;
+            self.counted += self.store.sweep(&hot, count, |key| session.note_hit(key));
+            pages -= count;
+            self.unswept -= count;
+            if self.unswept == 0 {
+                self.post.held.store(self.counted as u64, Relaxed);
+                (self.counted, self.unswept) = (0, self.program.maps().pages());
+            }
+            self.breathe();
+        }
+    }
+
+    fn make_room(&mut self) {
+        self.breathe();
+        let hot = self.program.maps().hot();
+        let session = &mut self.session;
+        self.store
+            .make_room(&hot, |hash, copy| is_good(&hot, hash, copy), |key| session.note_hit(key));
+        if self.store.needs_rest()
+            && Instant::now() >= self.next_fence
+            && let Some(door) = &self.door
+        {
+            door.settle();
+            self.store.rested();
+            self.next_fence = Instant::now() + FENCE_PAUSE;
+        }
+        self.breathe();
+    }
+
+    /// Writes stale copies again, and returns when to check next: soon, while there are such copies; at growing intervals, while changes
+    /// concern nothing that is hot; with the next tick, or when a worker wakes the keeper, if nothing changes at all.
+    fn look(&mut self, pause: Duration) -> Duration {
+        let begun = Instant::now();
+        let hot = self.program.maps().hot();
+        let session = &mut self.session;
+        let voided = self.store.voided(&hot, LOOKED_AT, |key| session.note_hit(key));
+        let renewed = voided.keys.iter().filter(|(hash, key)| self.take_in(*hash, key)).count();
+        self.post.renewed.fetch_add(renewed as u64, Relaxed);
+        self.breathe();
+        self.post.attentive.store(voided.any, Relaxed);
+        if renewed > 0 || voided.more {
+            (LOOK_REST * begun.elapsed()).clamp(LOOK_PAUSE, TICK)
+        } else {
+            (2 * pause).min(TICK)
+        }
+    }
+
+    /// Copies an item that workers have served, unless there is a copy or the program cannot serve it; returns whether it did.
+    fn take_in(&mut self, hash: u64, key: &[u8]) -> bool {
+        let hot = self.program.maps().hot();
+        if Store::is_current(&hot, hash) {
+            return false;
+        }
+        // PAIRS: the thread that counts a change as finished (`Stripes::step` in keyway-region): the get below sees its publish.
+        let seen = Seen {
+            stripe: hot.stripe(hash).load(Acquire),
+            flush: hot.flush().load(Acquire),
+        };
+        let is_at_rest = |word: u64| word >> 32 == word & 0xFFFF_FFFF;
+        if !is_at_rest(seen.stripe) || !is_at_rest(seen.flush) {
+            return false;
+        }
+        let Some(copy) = self.copy_of(key, seen) else { return false };
+        for _ in 0..2 {
+            if self.store.put(&self.program.maps().hot(), hash, &copy) == Put::Done {
+                self.post.filled.fetch_add(1, Relaxed);
+                return true;
+            }
+            self.make_room();
+        }
+        false
+    }
+
+    /// A copy of the item as of `seen` or later.
+    fn copy_of(&mut self, key: &[u8], seen: Seen) -> Option<HotCopy> {
+        // Both are read before the item, so the copy expires no later than the item does or is flushed.
+        let now_s = self.session.clock_s();
+        let flush_s = self.cache.flush_at_s();
+        let how = Get {
+            value: true,
+            details: true,
+            no_bump: true,
+            ..Get::default()
+        };
+        self.value.clear();
+        let item = self.session.get_with(key, &how, &mut self.value, |_, _| {}).ok()??;
+        // The program cannot write the answers for such items.
+        if item.stale || item.win_sent || item.opaque_key {
+            return None;
+        }
+        let second = |second: Option<u64>| u32::try_from(second.unwrap_or(0)).ok();
+        let expires_s = second(item.ttl_s.map(|ttl_s| now_s + u64::from(ttl_s)))?;
+        let flush_s = second(flush_s)?;
+        HotCopy::new(
+            &Item {
+                key,
+                flags: item.flags,
+                cas: if self.cas_enabled { item.cas } else { 0 },
+                value: &self.value,
+                expires_s,
+                flush_s,
+            },
+            seen,
+        )
+    }
+
+    fn log(&mut self) {
+        let Ok(counts) = self.post.counts.per_cpu() else { return };
+        let sums: Vec<(Verdict, u64)> = counts
+            .into_iter()
+            .map(|(verdict, counts)| (verdict, counts.iter().sum()))
+            .collect();
+        let all: u64 = sums.iter().map(|(_, count)| count).sum();
+        if all != self.logged {
+            self.logged = all;
+            let said: Vec<String> = sums
+                .iter()
+                .filter(|(_, count)| *count > 0)
+                .map(|(verdict, count)| format!("{} {count}", verdict.word()))
+                .collect();
+            log::info!("the kernel door: {}", said.join(", "));
+        }
+    }
+}
+
+impl Drop for Keeper {
+    fn drop(&mut self) {
+        self.program.maps().hot().renew(0, 0);
+        if let Program::Loaded(_, attached) = &mut self.program {
+            attached.clear();
+        }
+        if let Some(door) = self.door.take() {
+            door.settle();
+            door.renew(0);
+        }
+        self.program.maps().hot().clear();
+    }
+}
+
+fn nanoseconds(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,236 @@
+//! The kernel door of a server: its program, and the keeper, the thread that decides which items the program may answer.
+//!
+//! Workers send the keeper the keys that they have served over UDP twice ([`Served`]). The keeper reads such an item from the region,
+//! checks the words that count changes before and after, and writes a copy where the program finds it. Ten times a second it renews the
+//! program's lease and clock, and checks which copies the program has served. It reports those to the region, so that the region does not
+//! evict items whose hits only the kernel sees.
+//!
+//! A change makes all copies of its stripe stale. The keeper reads the stripes' words, whichever process changes them, and writes those copies
+//! again that were served lately (`Store::voided`): soon after the change while there are such copies, and at the latest with the next tick.
+//! A worker that changes an item while the keeper sleeps wakes it ([`Post::changed`]); the worker itself does none of this work.
+//!
+//! Order of turning on: the program is loaded and answers nothing; the region's door word is set; every session has acknowledged it; then copies
+//! and lease. Order of turning off: the lease, the program's interfaces, a fence after which no run of it is left, the door word.
+//!
+//! The lease is renewed on time, however much else there is to do: all work is split into steps of a few milliseconds, with a call of
+//! `Keeper::breathe` between them.
+//!
+//! This file turns the door on, and holds what other threads use of it ([`Post`]); `keeper` has the thread's work, `served` what a worker has
+//! served.
+
+mod keeper;
+mod served;
+
+pub(crate) use keeper::Keeper;
+pub(crate) use served::Served;
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::{Arc, Mutex, OnceLock};
+use std::thread::Thread;
+use std::time::{Duration, Instant};
+
+use keyway::{Cache, KernelDoorError};
+use keyway_proto::Protocol;
+use keyway_proto::reply::{self, stat};
+use keyway_xdp::config::{Settings, Verdict};
+use keyway_xdp::door::{Attached, Door};
+use keyway_xdp::{Counts, Maps};
+use nix::net::if_::if_nametoindex;
+
+use crate::config::{Config, Kernel};
+use crate::shared::lock;
+
+/// Most keys that wait for the keeper; further ones are dropped, and user space serves them again.
+const CANDIDATES_MAX: usize = 4096;
+/// How long a start waits until the program of a dead server stops answering.
+const SILENCE_MAX: Duration = Duration::from_secs(3);
+/// Least memory for the hot set, bytes.
+const MEMORY_MIN: usize = 512 << 10;
+
+/// The state of the kernel door that other threads use.
+pub(crate) struct Post {
+    candidates: Mutex<Vec<Vec<u8>>>,
+    keeper: OnceLock<Thread>,
+    counts: Counts,
+    /// copies held; copies written
+    held: AtomicU64,
+    filled: AtomicU64,
+    /// copies written again after changes
+    renewed: AtomicU64,
+    /// stripes of dead writers that the program can serve again
+    mended: AtomicU64,
+    /// the keeper checks for stale copies by itself, so workers need not wake it
+    attentive: AtomicBool,
+}
+
+/// The program: loaded here, or pinned before.
+enum Program {
+    Loaded(Door, Vec<Attached>),
+    Pinned(Maps),
+}
+
+impl Program {
+    fn maps(&self) -> &Maps {
+        match self {
+            Self::Loaded(door, _) => door.maps(),
+            Self::Pinned(maps) => maps,
+        }
+    }
+}
+
+/// Loads and attaches the program, or opens the pinned one, and turns the door on. The error text is for the operator.
+pub(crate) fn start(config: &Config, kernel: &Kernel, udp: &[SocketAddr], cache: &Cache) -> Result<(Keeper, Arc<Post>), String> {
+    let settings = settings(config, kernel, udp)?;
+    let program = program(kernel, &settings)?;
+    let maps = program.maps();
+    // The lease of an earlier server, if the program was pinned.
+    maps.hot().renew(0, 0);
+    maps.hot().clear();
+    let counts = maps.counts().map_err(|error| error.to_string())?;
+    let stripes = || maps.stripes_file().map_err(|error| error.to_string());
+    let deadline = Instant::now() + SILENCE_MAX;
+    let door = loop {
+        match cache.turn_kernel_door_on(stripes()?) {
+            Err(KernelDoorError::StillAnswering(left)) if Instant::now() < deadline => std::thread::sleep(left),
+            other => break other.map_err(|error| error.to_string())?,
+        }
+    };
+    maps.hot().set_seed(cache.hash_seed());
+    let post = Arc::new(Post {
+        candidates: Mutex::default(),
+        keeper: OnceLock::new(),
+        counts,
+        held: AtomicU64::new(0),
+        filled: AtomicU64::new(0),
+        renewed: AtomicU64::new(0),
+        mended: AtomicU64::new(0),
+        attentive: AtomicBool::new(true),
+    });
+    let session = cache.session().map_err(|error| error.to_string())?;
+    let keeper = Keeper::new(Arc::clone(&post), program, door, cache.clone(), session, config.cas_enabled);
+    Ok((keeper, post))
+}
+
+/// The program's settings for a server with this configuration.
+fn settings(config: &Config, kernel: &Kernel, udp: &[SocketAddr]) -> Result<Settings, String> {
+    let [address] = udp else {
+        return Err(format!(
+            "the kernel door answers for one UDP address, and there are {}: give one, such as --udp 127.0.0.1",
+            udp.len()
+        ));
+    };
+    if config.protocol == Protocol::Binary {
+        return Err(
+            "the kernel door answers the text and meta protocols, and this server speaks the binary one only (-B)".to_owned(),
+        );
+    }
+    if kernel.memory < MEMORY_MIN {
+        return Err(format!(
+            "the kernel door's memory is {} bytes, the least is {MEMORY_MIN} (--kernel-memory)",
+            kernel.memory
+        ));
+    }
+    kernel_settings(
+        *address,
+        config
+            .udp_allow
+            .iter()
+            .map(|network| (network.address(), network.prefix_len()))
+            .collect(),
+        kernel,
+    )
+}
+
+/// The settings of a program for this address.
+pub fn kernel_settings(address: SocketAddr, allow: Vec<(IpAddr, u8)>, kernel: &Kernel) -> Result<Settings, String> {
+    if address.ip().is_unspecified() {
+        return Err(format!(
+            "the kernel door compares destination addresses, so it needs a specific one and not {address}; give the interface's own to --udp"
+        ));
+    }
+    Ok(Settings {
+        address: address.ip(),
+        port: address.port(),
+        allow,
+        memory: kernel.memory,
+        rate: kernel.rate,
+    })
+}
+
+fn program(kernel: &Kernel, settings: &Settings) -> Result<Program, String> {
+    if let Some(folder) = &kernel.pinned {
+        return Maps::pinned(folder, settings)
+            .map(Program::Pinned)
+            .map_err(|error| error.to_string());
+    }
+    let door = Door::load(settings).map_err(|error| error.to_string())?;
+    let mut attached = Vec::new();
+    for name in &kernel.interfaces {
+        let number = interface(name)?;
+        let here = door.attach(number).map_err(|error| format!("{name}: {error}"))?;
+        let others = here.others();
+        if !others.is_empty() {
+            log::warn!(
+                "other programs see packets before or after the kernel door on {name}: {}",
+                others.join(", ")
+            );
+        }
+        attached.push(here);
+    }
+    Ok(Program::Loaded(door, attached))
+}
+
+/// The number of an interface.
+pub fn interface(name: &str) -> Result<i32, String> {
+    let number = if_nametoindex(name).map_err(|error| format!("the kernel door: there is no interface {name} ({error})"))?;
+    i32::try_from(number).map_err(|_| format!("the kernel door: the number of {name} is too high"))
+}
+
+impl Post {
+    fn offer(&self, key: &[u8]) {
+        let mut candidates = lock(&self.candidates);
+        if candidates.len() < CANDIDATES_MAX {
+            candidates.push(key.to_vec());
+        }
+        let is_first = candidates.len() == 1;
+        drop(candidates);
+        if is_first && let Some(keeper) = self.keeper.get() {
+            keeper.unpark();
+        }
+    }
+
+    /// A worker reports that it has changed something.
+    pub(crate) fn changed(&self) {
+        if !self.attentive.load(Relaxed)
+            && !self.attentive.swap(true, Relaxed)
+            && let Some(keeper) = self.keeper.get()
+        {
+            keeper.unpark();
+        }
+    }
+
+    /// The lines of `stats` about the kernel door.
+    pub(crate) fn stats(&self, out: &mut Vec<u8>) {
+        for (verdict, counts) in self.counts.per_cpu().unwrap_or_default() {
+            if verdict != Verdict::NotOurs {
+                stat(out, &format!("keyway_kernel_{}", verdict.word()), counts.iter().sum::<u64>());
+            }
+        }
+        stat(out, "keyway_kernel_copies", self.held.load(Relaxed));
+        stat(out, "keyway_kernel_copied", self.filled.load(Relaxed));
+        stat(out, "keyway_kernel_renewed", self.renewed.load(Relaxed));
+        stat(out, "keyway_kernel_mended", self.mended.load(Relaxed));
+    }
+
+    /// `stats kernel`: the same per CPU.
+    pub(crate) fn stats_per_cpu(&self, out: &mut Vec<u8>) {
+        for (verdict, counts) in self.counts.per_cpu().unwrap_or_default() {
+            for (cpu, count) in counts.iter().enumerate().filter(|_| verdict != Verdict::NotOurs) {
+                stat(out, &format!("cpu{cpu}:{}", verdict.word()), count);
+            }
+        }
+        out.extend_from_slice(reply::END);
+    }
+}

@@ -1,0 +1,79 @@
+//! What a worker has served over UDP lately: from it the worker knows which keys to offer to the keeper.
+//!
+//! Never: holds a key. A fingerprint and a count are enough.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use keyway::Cache;
+use keyway_proto::Request;
+
+use super::Post;
+
+/// Fingerprints in a worker's table of served keys.
+const SERVED_LEN: usize = 1 << 15;
+/// A key that was served once is forgotten after this time.
+const SERVED_FOR: Duration = Duration::from_secs(10);
+/// After this many further requests for a key it is offered again: the first offer may have failed.
+const OFFERED_EVERY: u32 = 4;
+
+/// What a worker has served over UDP lately: fingerprint 24, count 8.
+pub(crate) struct Served {
+    post: Arc<Post>,
+    cache: Cache,
+    table: Vec<u32>,
+    emptied: Instant,
+}
+
+impl Served {
+    pub(crate) fn new(post: Arc<Post>, cache: Cache) -> Self {
+        Self {
+            post,
+            cache,
+            table: vec![0; SERVED_LEN],
+            emptied: Instant::now(),
+        }
+    }
+
+    /// Called when a turn begins.
+    pub(crate) fn turn(&mut self, now: Instant) {
+        if now.saturating_duration_since(self.emptied) > SERVED_FOR {
+            self.table.fill(0);
+            self.emptied = now;
+        }
+    }
+
+    /// Called for each request that is served.
+    pub(crate) fn note(&mut self, request: &Request<'_>) {
+        match request {
+            Request::Get { keys, .. } => keys.clone().for_each(|key| self.note_key(key)),
+            Request::MetaGet(get) => self.note_key(get.key.stored()),
+            // The program passes these up, even if it has copies.
+            Request::GetAndTouch { .. }
+            | Request::Store(_)
+            | Request::Delete { .. }
+            | Request::Arithmetic { .. }
+            | Request::Touch { .. }
+            | Request::MetaSet(_)
+            | Request::MetaDelete(_)
+            | Request::MetaArithmetic(_)
+            | Request::MetaNoop
+            | Request::MetaDebug { .. }
+            | Request::Admin(_)
+            | Request::Binary(_) => {}
+        }
+    }
+
+    fn note_key(&mut self, key: &[u8]) {
+        let hash = self.cache.hash(key);
+        let at = usize::try_from(hash).unwrap_or(0) % self.table.len();
+        let Some(entry) = self.table.get_mut(at) else { return };
+        let print = u32::try_from(hash >> 40).unwrap_or(0) << 8;
+        let count = if *entry & !0xFF == print { *entry & 0xFF } else { 0 };
+        // At the second request, and then at every `OFFERED_EVERY`-th one.
+        if count % OFFERED_EVERY == 1 {
+            self.post.offer(key);
+        }
+        *entry = print | if count < 0xFF { count + 1 } else { OFFERED_EVERY };
+    }
+}

@@ -1,0 +1,331 @@
+//! A worker: one event loop on one thread, with its own session, serving the connections that are handed to it.
+//!
+//! Each round takes the events that the poll reports, then gives one turn to every connection that has something to do. A connection
+//! that has more to do than a turn allows goes back to the end of the queue. The poll does not block while a connection is queued.
+//!
+//! With a ring (`--event-loop`), the ring handles the connections' sockets. It also watches the poll, which covers all other sockets.
+//! Data that the ring has received gives its connection a turn at once, unless the connection is queued already.
+//!
+//! | file | holds |
+//! |---|---|
+//! | `mod` | the round, and the connections from their adoption to their end |
+//! | `wait` | the events of the poll and of the ring |
+//! | `turns` | which connection gets a turn next |
+//! | `upkeep` | what is done by the clock |
+//!
+//! Never: executes a request (`connection` and `execute` do).
+
+#[cfg(test)]
+mod tests;
+mod turns;
+mod upkeep;
+mod wait;
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::SeqCst;
+use std::time::{Duration, Instant};
+
+use keyway_proto::Limits;
+use keyway_uring::{Event, Ring};
+use mio::net::UdpSocket;
+use mio::{Events, Poll, Token};
+use nix::sched::{CpuSet, sched_setaffinity};
+use nix::unistd::Pid;
+use slab::Slab;
+
+use self::turns::Queues;
+use self::upkeep::TICK;
+use crate::buffer::Buffer;
+use crate::config::EventLoop;
+use crate::connection::{CloseReason, Connection, Desk, INPUT_SIZE, Stream};
+use crate::shared::{Message, Peer, PeerAddress, Shared};
+use crate::udp::UdpDoors;
+use crate::watch::CONNEVENTS;
+
+/// Initial capacity of a worker's output vector, bytes.
+const OUTPUT_SIZE: usize = 16 * 1024;
+pub(crate) const WAKE: Token = Token(usize::MAX);
+/// Token of the first UDP socket; the other UDP sockets have the next lower numbers.
+const UDP_LAST: usize = usize::MAX - 1;
+/// After this time without work, a worker releases the space that its session has reserved for its next writes.
+const RELEASE_AFTER: Duration = Duration::from_secs(5);
+
+pub(crate) struct Worker {
+    poll: Poll,
+    desk: Desk,
+    limits: Limits,
+    /// this worker's UDP sockets, until it runs
+    udp_sockets: Vec<UdpSocket>,
+    connections: Slab<Connection>,
+    /// events of the ring that are not handled yet
+    told: Vec<Event>,
+    /// the ring watches the poll
+    is_poll_watched: bool,
+    /// the connections with something to do
+    queues: Queues,
+    /// the last round served datagrams, and not the connections with long turns
+    is_udps_round: bool,
+    /// connections that want a turn at a given time, with the ids of their peers
+    later: BinaryHeap<Reverse<(Instant, usize, u64)>>,
+    next_tick: Instant,
+    /// some connections may have to be parked soon
+    has_unparked: bool,
+    /// last time there was work; `None` after the session's reserved space was released
+    busy_at: Option<Instant>,
+    /// while the server is stopping: when it stops waiting for clients
+    deadline: Option<Instant>,
+}
+
+impl Worker {
+    pub(crate) fn new(poll: Poll, desk: Desk, udp_sockets: Vec<UdpSocket>) -> Self {
+        let limits = Limits {
+            item_size_max: desk.executor.shared.item_size_max,
+            ..Limits::default()
+        };
+        let next_tick = Instant::now() + TICK;
+        Self {
+            poll,
+            desk,
+            limits,
+            udp_sockets,
+            connections: Slab::new(),
+            told: Vec::new(),
+            is_poll_watched: false,
+            queues: Queues::default(),
+            is_udps_round: false,
+            later: BinaryHeap::new(),
+            next_tick,
+            has_unparked: false,
+            busy_at: None,
+            deadline: None,
+        }
+    }
+
+    /// Runs until the server stops.
+    pub(crate) fn run(mut self) {
+        // Drops last: a thread that sees the count reach zero finds the session already gone.
+        let _ended = Ended(Arc::clone(&self.desk.executor.shared));
+        self.settle();
+        let mut events = Events::with_capacity(512);
+        let mut messages = Vec::new();
+        let mut udp = self.open_udp();
+        while self.deadline.is_none() || !self.connections.is_empty() {
+            self.round(&mut events, &mut messages, &mut udp);
+        }
+    }
+
+    /// Waits for something to do, and does it: at most one turn for each connection. `events` and `messages` are buffers.
+    fn round(&mut self, events: &mut Events, messages: &mut Vec<Message>, udp: &mut UdpDoors) {
+        let timeout = self.timeout(udp);
+        if let Err(error) = self.wait(events, timeout)
+            && error.kind() != io::ErrorKind::Interrupted
+        {
+            log::error!("a worker cannot wait for events: {error}");
+            self.desk.executor.shared.stop();
+        }
+        self.desk.now = Instant::now();
+        self.desk.uptime_s = self.desk.executor.shared.uptime_s_at(self.desk.now);
+        if !events.is_empty() || !self.told.is_empty() {
+            self.busy_at = Some(self.desk.now);
+            self.has_unparked = self.desk.ring.is_some();
+        }
+        for event in &*events {
+            if event.token() == WAKE {
+                self.desk.executor.shared.doors[self.desk.executor.worker].receive(messages);
+                messages.drain(..).for_each(|message| self.take(message));
+            } else if let Some(connection) = self.connections.get_mut(event.token().0) {
+                connection.note(event);
+                self.stand_in_line(event.token().0);
+            } else {
+                udp.note(event);
+            }
+        }
+        if self.deadline.is_none() && self.desk.executor.shared.is_stopping() {
+            self.stop();
+            udp.close(&mut self.desk, self.poll.registry());
+        }
+        self.queues.begin_round();
+        self.hear();
+        self.call_later();
+        self.serve_short();
+        let (is_heavy, is_udp) = (self.queues.has_long(), udp.has_work());
+        if is_heavy && self.queues.has_served_short() {
+            self.send_now();
+        }
+        // Both may take a long turn, so they alternate.
+        self.is_udps_round = is_udp && (!is_heavy || !self.is_udps_round);
+        if !self.is_udps_round {
+            self.serve_long();
+        }
+        if self.desk.executor.shared.account.is_over() {
+            self.desk.executor.shared.relieve();
+        }
+        if self.is_udps_round || !(is_heavy && is_udp) {
+            udp.turn(&mut self.desk, self.poll.registry());
+        }
+        if self.busy_at.is_some_and(|at| self.desk.now >= at + RELEASE_AFTER) {
+            self.desk.executor.session.release();
+            self.busy_at = None;
+        }
+        if self.desk.now >= self.next_tick || self.deadline.is_some_and(|deadline| self.desk.now >= deadline) {
+            self.tick();
+        }
+    }
+
+    /// Sets the thread's CPU, the memory of its NUMA node, and its ring. If one of them fails, the worker serves without it.
+    fn settle(&mut self) {
+        let shared = &self.desk.executor.shared;
+        let cpus = &shared.config.cpus;
+        if !cpus.is_empty() {
+            let cpu = cpus[self.desk.executor.worker % cpus.len()];
+            let mut set = CpuSet::new();
+            if let Err(error) = set.set(cpu).and_then(|()| sched_setaffinity(Pid::from_raw(0), &set)) {
+                log::warn!("worker {}: cannot run on CPU {cpu} only: {error}", self.desk.executor.worker);
+            }
+        }
+        // Allocated here, and not when the server is set up: the kernel takes pages from the node of the thread that first touches them.
+        self.desk.input = Buffer::with_size(INPUT_SIZE);
+        self.desk.output = Vec::with_capacity(OUTPUT_SIZE);
+        if self.desk.executor.shared.event_loop == EventLoop::IoUring {
+            match Ring::open() {
+                Ok(ring) => self.desk.ring = Some(ring),
+                Err(error) => log::warn!("a worker cannot use io_uring: {error}; it uses epoll"),
+            }
+        }
+    }
+
+    /// Drops a closed connection that the ring no longer uses.
+    fn forget(&mut self, token: usize) {
+        if self
+            .connections
+            .get(token)
+            .is_some_and(|connection| connection.is_over && connection.is_let_go())
+        {
+            self.connections.remove(token);
+        }
+    }
+
+    /// This worker's UDP sockets, registered with the poll. If that fails, the server ends: otherwise it would serve TCP only, unnoticed.
+    fn open_udp(&mut self) -> UdpDoors {
+        let sockets = std::mem::take(&mut self.udp_sockets);
+        UdpDoors::open(sockets, &self.desk, self.poll.registry(), UDP_LAST).unwrap_or_else(|error| {
+            log::error!("a worker cannot watch its UDP sockets: {error}");
+            self.desk.executor.shared.stop();
+            UdpDoors::default()
+        })
+    }
+
+    fn take(&mut self, message: Message) {
+        match message {
+            Message::Adopt(stream, peer) => self.adopt(stream, peer),
+            Message::Turn(token) => self.stand_in_line(token),
+            Message::End(peer, reason) => {
+                for token in self.tokens(|connection| connection.peer.id == peer && !connection.is_over) {
+                    self.close(token, reason);
+                }
+            }
+        }
+    }
+
+    /// Makes the ring send the answers of this round now; otherwise they leave at its end.
+    fn send_now(&mut self) {
+        if let Some(ring) = &mut self.desk.ring
+            && let Err(error) = ring.wait(Some(Duration::ZERO))
+        {
+            // The wait at the end of the round gets the same error.
+            log::debug!("sending before long turns: {error}");
+        }
+    }
+
+    fn adopt(&mut self, stream: Stream, peer: Arc<Peer>) {
+        log::debug!("{} connected", peer.address);
+        // The server checked a reader's user and group before.
+        let login = self.desk.executor.shared.users.is_some() && !matches!(peer.address, PeerAddress::Reader);
+        let token = self.connections.vacant_key();
+        let mut connection = Connection::new(stream, Arc::clone(&peer), token, self.limits.clone(), login, &self.desk);
+        if let Err(error) = connection.register(self.poll.registry()) {
+            log::warn!("{}: cannot watch the connection: {error}", peer.address);
+            self.desk.executor.shared.connection_closed(&peer);
+            return;
+        }
+        self.tell_connection("conn_new", &peer, None);
+        if let Some(deadline) = connection.login_deadline() {
+            self.later.push(Reverse((deadline, token, peer.id)));
+        }
+        self.connections.insert(connection);
+        self.stand_in_line(token);
+    }
+
+    fn close(&mut self, token: usize, reason: CloseReason) {
+        let Some(connection) = self.connections.get_mut(token).filter(|connection| !connection.is_over) else {
+            return;
+        };
+        let is_let_go = connection.end(&mut self.desk.ring);
+        let shared = &self.desk.executor.shared;
+        if let Some(watcher) = &connection.watcher {
+            shared.watch.remove(watcher);
+        }
+        log::debug!("{} closed: {}", connection.peer.address, reason.word());
+        let peer = Arc::clone(&connection.peer);
+        if is_let_go {
+            // Dropping the socket also removes it from the poll (epoll(7), question 6).
+            self.connections.remove(token);
+        }
+        self.desk.executor.shared.connection_closed(&peer);
+        self.tell_connection("conn_close", &peer, Some(reason));
+    }
+
+    fn tell_connection(&self, what: &str, peer: &Peer, reason: Option<CloseReason>) {
+        if !self.desk.executor.shared.watch.wants(CONNEVENTS) {
+            return;
+        }
+        self.desk.executor.tell(CONNEVENTS, |line| {
+            let (ip, port, transport) = match &peer.address {
+                PeerAddress::Tcp { remote, .. } => (remote.ip().to_string(), remote.port(), "tcp"),
+                PeerAddress::Udp { local, .. } => (local.ip().to_string(), local.port(), "udp"),
+                PeerAddress::Unix | PeerAddress::Reader => ("unix".to_owned(), 0, "local"),
+            };
+            let reason = reason.map(|reason| format!(" reason={}", reason.word())).unwrap_or_default();
+            let text = format!(
+                "type={what} rip={ip} rport={port} transport={transport}{reason} cfd={}",
+                peer.fd
+            );
+            line.extend_from_slice(text.as_bytes());
+        });
+    }
+
+    fn tokens(&self, mut wanted: impl FnMut(&Connection) -> bool) -> Vec<usize> {
+        self.connections
+            .iter()
+            .filter(|(_, connection)| wanted(connection))
+            .map(|(token, _)| token)
+            .collect()
+    }
+
+    /// Begins to stop: every connection gets the answers to what has arrived, then ends.
+    fn stop(&mut self) {
+        let grace = self.desk.executor.shared.config.shutdown_grace;
+        self.deadline = Some(self.desk.now + grace);
+        for token in self.tokens(|connection| !connection.is_over) {
+            self.connections[token].stop();
+            self.stand_in_line(token);
+        }
+    }
+}
+
+/// Reports that a worker has ended, normally or by a panic.
+struct Ended(Arc<Shared>);
+
+impl Drop for Ended {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.broken.store(true, SeqCst);
+            self.0.stop();
+        }
+        self.0.workers_running.fetch_sub(1, SeqCst);
+        self.0.wake_acceptor();
+    }
+}

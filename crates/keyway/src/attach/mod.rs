@@ -1,0 +1,250 @@
+//! Attaching to a region: its file is opened, checked, locked and mapped.
+//!
+//! The file is opened and mapped (forks do not inherit the mapping). The byte of a free process slot is locked, and the
+//! file is closed. From then on the mapping alone holds the file description, and with it the lock ([`crate::liveness`]).
+//! A second file description without locks is kept to query the locks of other processes. Descriptors identify the file,
+//! never names: both have the same inode, and the name still leads to it when the lock is held.
+//!
+//! **The whole file.** A process that makes, replaces or repairs a region locks the byte [`WHOLE`]. It goes on only if it
+//! then sees no process slot locked; otherwise it leaves the file alone. An attacher locks its process slot. It goes on
+//! only if it then sees `WHOLE` unlocked; otherwise it unlocks its slot and starts again. The kernel orders the locks, so
+//! at least one of the two processes sees the other. A process that marks a region as cleanly stopped does so in two
+//! steps. Between them it checks that no process slot is locked. An attacher undoes the first step.
+//!
+//! This file finds or makes the region at a place, and ends its use; `file` reads what a file says, `write` takes a process
+//! slot, `read` maps a region for reading only. Never: hands out sessions (`sessions`).
+
+mod file;
+mod read;
+mod write;
+
+pub(crate) use file::{Access, Inspected, boot_id, inspect, io, is_durable, open_file, unusable};
+
+use self::file::described_twice;
+use self::read::attach_to_read;
+use self::write::attach;
+use crate::clock::Clock;
+use crate::creation::{self, check_item_size, create_in};
+use crate::descriptor::{StreamsTaken, file_id};
+use crate::error::OpenError;
+use crate::handout::Handed;
+use crate::liveness::open_harmless;
+use crate::peer::Peer;
+use crate::restart::{self, Restart};
+use crate::sessions::Role;
+use crate::trust::{self, Source};
+use crate::{Inner, Options, Place, copy, fork, handout, kernel};
+use keyway_region::layout::plan::{MEMORY_MAX, MEMORY_MIN};
+use keyway_region::layout::superblock;
+use keyway_region::{Life, Moment, Region, Unusable};
+use nix::sys::memfd::{MFdFlags, memfd_create};
+use std::fs::File;
+use std::os::fd::AsRawFd;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// How long to wait for another process that is replacing a region.
+const BUSY_MAX: Duration = Duration::from_secs(5);
+
+/// What a process does that needs the whole file to itself for a long time.
+const AT_IT: &str = "is replacing or repairing the region, or marking it as cleanly stopped,";
+
+/// Attaches to a region, or creates it.
+pub(crate) fn open(place: &Place, options: &Options) -> Result<Inner, OpenError> {
+    fork::watch().map_err(|e| io("mmap", Path::new("a page for telling forks"), e))?;
+    // In a program that was started without standard streams, a file that is opened here must not become one.
+    let _streams = StreamsTaken::new();
+    if !(MEMORY_MIN..=MEMORY_MAX).contains(&options.memory) {
+        return Err(OpenError::Memory {
+            asked: options.memory,
+            least: MEMORY_MIN,
+            most: MEMORY_MAX,
+        });
+    }
+    match place {
+        Place::Memfd => {
+            check_item_size(options.item_size_max, options.memory)?;
+            let name = PathBuf::from("memfd:keyway");
+            let fd = memfd_create(c"keyway", MFdFlags::MFD_CLOEXEC).map_err(|e| io("memfd_create", &name, e.into()))?;
+            let file = File::from(fd);
+            // Created with its mode. Otherwise a process that was given a descriptor for reading could open that again,
+            // and write.
+            create_in(&file, &name, options)?;
+            let files = described_twice(file, None).map_err(|e| io("open /proc/self/fd for", &name, e))?;
+            let attached = attach(place, &name, files, options, false)?;
+            // No other process has it yet.
+            attached.ok_or(OpenError::Busy {
+                path: name,
+                doing: AT_IT,
+            })
+        }
+        Place::Socket(path) => {
+            let ([file, probe], doorway) = match handout::ask(path)? {
+                Handed::ToWrite { files, doorway } => (files, doorway),
+                Handed::ToRead(file, line) => {
+                    let peer = Peer::new(&whole_path(path), &file, line).map_err(|e| io("stat", path, e))?;
+                    return attach_to_read(place, path, file, peer, options);
+                }
+            };
+            let same = file_id(&file)
+                .ok()
+                .filter(|id| file_id(&probe).is_ok_and(|other| other == *id));
+            if same.is_none() {
+                return Err(OpenError::NotAFile { path: path.clone() });
+            }
+            trust::check(&file, Source::Server, path, options)?;
+            let options = Options {
+                existing_only: true,
+                ..options.clone()
+            };
+            let probe = open_harmless(
+                file_id(&probe).map_err(|e| io("stat", path, e))?,
+                Some(probe.as_raw_fd()),
+                None,
+            )
+            .unwrap_or(probe);
+            // The server is attached, so no process replaces or repairs the file.
+            let inner = match attach(place, path, (file, probe), &options, true) {
+                Err(why) => return without_slot(place, path, &options, why),
+                Ok(attached) => attached.ok_or_else(|| OpenError::Busy {
+                    path: path.clone(),
+                    doing: AT_IT,
+                })?,
+            };
+            if let Some((word, map)) = doorway {
+                kernel::take_in(&inner.sessions, word, map).map_err(|e| io("map the stripes of", path, e))?;
+            }
+            Ok(inner)
+        }
+        Place::Path(path) => {
+            copy::remove_leftovers(path);
+            let mut deadline = Instant::now() + BUSY_MAX;
+            let (mut warm, mut discarded) = (true, false);
+            loop {
+                let found = open_file(path, options)
+                    .and_then(|file| restart::before_use(&file, path, options).map(|found| (found, file)));
+                let used = found.and_then(|(found, file)| match found {
+                    Restart::Use => match described_twice(file, Some(path)) {
+                        Ok(files) => attach(place, path, files, options, warm),
+                        Err(_) => Ok(None),
+                    },
+                    Restart::Again { cold } => {
+                        (warm, discarded) = (warm && !cold, discarded || cold);
+                        Ok(None)
+                    }
+                });
+                match used {
+                    Ok(Some(inner)) => return Ok(Inner { discarded, ..inner }),
+                    Ok(None) => std::thread::sleep(restart::PATIENCE),
+                    Err(OpenError::Absent { .. }) if place.names_a_server() => {
+                        return Err(OpenError::Address { path: path.clone() });
+                    }
+                    Err(why @ OpenError::ProcessesFull { .. }) => return without_slot(place, path, options, why),
+                    Err(OpenError::Absent { .. }) if options.existing_only => {
+                        return Err(OpenError::Absent { path: path.clone() });
+                    }
+                    Err(
+                        OpenError::Absent { .. }
+                        | OpenError::Unusable {
+                            why: Unusable::Unfinished,
+                            ..
+                        },
+                    ) => {
+                        check_item_size(options.item_size_max, options.memory)?;
+                        if creation::make(path, options)? {
+                            warm = false;
+                        }
+                        deadline = Instant::now() + BUSY_MAX;
+                    }
+                    Err(e) => return Err(e),
+                }
+                if Instant::now() > deadline && !restart::is_being_repaired(path) {
+                    return Err(OpenError::Busy {
+                        path: path.clone(),
+                        doing: AT_IT,
+                    });
+                }
+            }
+        }
+    }
+}
+
+/// Marks the region as cleanly stopped if no other process is attached.
+pub(crate) fn close(inner: &Inner) -> bool {
+    let Role::Writer(process) = inner.sessions.role else {
+        return false;
+    };
+    let _inside = inner.sessions.latch.open();
+    let region = &inner.sessions.region;
+    // A process that attaches from now on undoes this, at the latest when it begins to use the region.
+    region.begin_clean_stop();
+    let layout = region.layout();
+    let is_other = |slot| slot != process.slot && region.life(slot) != Life::Dead;
+    let mut is_last = !(0..layout.shape.process_slots).any(is_other) && region.sessions() == 0;
+    if is_last {
+        region.note_use(inner.sessions.clock.now());
+        let mut parts = layout.backed(region.segments()).into_iter();
+        is_last = !inner.durable || parts.all(|range| region.host().write_back(range));
+    }
+    region.end_clean_stop(is_last) && (!inner.durable || region.host().write_back(0..superblock::SIZE))
+}
+
+/// A process could not attach. If the reason is that there is no free process slot, and a server would execute its
+/// writes, it gets the region for reading. Otherwise it fails with that reason.
+fn without_slot(place: &Place, path: &Path, options: &Options, why: OpenError) -> Result<Inner, OpenError> {
+    if options.server || !matches!(why, OpenError::ProcessesFull { .. }) {
+        return Err(why);
+    }
+    let read = || {
+        let file = match place {
+            Place::Socket(path) => match handout::ask(path)? {
+                Handed::ToWrite { files: [file, _], .. } => file,
+                Handed::ToRead(file, _) => file,
+            },
+            Place::Path(_) | Place::Memfd => open_file(path, options)?,
+        };
+        // Without /proc the same descriptor must be used. The mapping is for reading in both cases.
+        let own = format!("/proc/self/fd/{}", file.as_raw_fd());
+        let file = File::open(own).unwrap_or(file);
+        let peer = Peer::of_region(socket_of(place), &file).map_err(|e| io("ask the server of", path, e))?;
+        attach_to_read(place, path, file, peer, options)
+    };
+    // That the region is full is the more important error, not why there is no server.
+    read().map_err(|_: OpenError| why)
+}
+
+/// The socket at which the server of the place's region is asked for connections, if it is known.
+pub(crate) fn socket_of(place: &Place) -> Option<&Path> {
+    match place {
+        Place::Socket(path) => Some(path),
+        Place::Path(_) | Place::Memfd => None,
+    }
+}
+
+/// If the time namespace of this process cannot be known, the process is taken to be in the initial one, provided that
+/// its clock agrees with the region's.
+fn check_clock(region: &Region, clock: Clock, now: Moment, path: &Path) -> Result<(), OpenError> {
+    const ERROR_MAX_S: u64 = 2;
+    let error_s = region.clock_error_s(now);
+    if clock.is_known() || error_s <= ERROR_MAX_S {
+        Ok(())
+    } else {
+        Err(OpenError::ClockUnknown {
+            path: path.to_path_buf(),
+            error_s,
+        })
+    }
+}
+
+/// The place by a name that stays correct when this process changes its directory.
+pub(crate) fn whole(place: &Place) -> Place {
+    match place {
+        Place::Memfd => Place::Memfd,
+        Place::Path(path) => Place::Path(whole_path(path)),
+        Place::Socket(path) => Place::Socket(whole_path(path)),
+    }
+}
+
+fn whole_path(path: &Path) -> PathBuf {
+    std::path::absolute(path).unwrap_or_else(|_| path.to_path_buf())
+}

@@ -1,0 +1,191 @@
+//! Attaching to write: a process slot, the lock on its byte, and what a process does once before it uses the region.
+//!
+//! Never: decides what happens if there is no slot (`attach` does).
+
+use super::file::{Inspected, boot_id, inspect, io, is_durable, unusable};
+use super::{check_clock, whole, whole_path};
+use crate::clock::{self, Clock};
+use crate::creation::{check_item_size, raise};
+use crate::descriptor::file_id;
+use crate::error::OpenError;
+use crate::gate::{self, GateState, Latch};
+use crate::liveness::{
+    Attachment, Liveness, Locked, NoWitness, Settled, WHOLE, Witness, is_blocked_by_reader, lock, locked, offset, unlock,
+};
+use crate::mapping::Mapping;
+use crate::sessions::{Role, Sessions};
+use crate::{Inner, Options, Place, kernel, restart};
+use keyway_region::layout::session::{Hold, Tenant};
+use keyway_region::layout::superblock;
+use keyway_region::{Life, Limits, Process, Region};
+use std::fs::File;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
+
+/// Attaches to the region in a file that has two file descriptions. `None`: another process is working on the whole file,
+/// or the name leads to another file now, so the caller starts again.
+pub(super) fn attach(
+    place: &Place,
+    path: &Path,
+    (file, probe): (File, File),
+    options: &Options,
+    warm: bool,
+) -> Result<Option<Inner>, OpenError> {
+    let found = inspect(&file, path)?;
+    found.check(options, path)?;
+    let Inspected { layout, strict, .. } = found;
+    let id = file_id(&file).map_err(|e| io("stat", path, e))?;
+    let durable = is_durable(&probe);
+    let mapping = Mapping::of(&file, layout.len_max, strict, options, path)?;
+    let (latch, gate) = Latch::of(options.gate);
+    if let GateState::Unavailable(why) = &gate {
+        gate::say_once(why);
+    }
+    mapping.protect(latch).map_err(|e| io("lay a protection key on", path, e))?;
+    // Attaching is not a verb: all of it is inside the gate.
+    let _inside = latch.open();
+    let memory = mapping.memory();
+    let mapped = memory.addresses();
+    let name = matches!(place, Place::Path(_)).then(|| whole_path(path));
+    let liveness =
+        Liveness::new(id, Some(probe), name.as_deref(), options.sealed).map_err(|e| io("keep a descriptor of", path, e))?;
+    let liveness = Arc::new(liveness);
+    let attachment = Attachment {
+        liveness: Arc::clone(&liveness),
+        mapping,
+    };
+    let mut region = Region::open(memory, Box::new(attachment)).map_err(|why| unusable(path, why))?;
+    let slots = layout.shape.process_slots_for(options.server);
+    let Some((tenant, has_lock)) = free_slot(&region, slots, &file, &liveness) else {
+        return Err(OpenError::ProcessesFull {
+            path: path.to_path_buf(),
+            slots,
+        });
+    };
+    let leads_elsewhere = || {
+        let found = std::fs::symlink_metadata(path).map(|meta| (meta.dev(), meta.ino()));
+        name.is_some() && !found.is_ok_and(|found| found == id)
+    };
+    if locked(&file, WHOLE, 1) == Locked::Yes || leads_elsewhere() {
+        return Ok(None);
+    }
+    let own_lock = offset(tenant.lock_offset);
+    let lost = || OpenError::LockLost {
+        path: path.to_path_buf(),
+    };
+    let witness = if has_lock {
+        Witness::lock(&file)
+    } else {
+        Err(NoWitness::BlockedByReader)
+    };
+    let hold = match witness {
+        Ok(witness) => {
+            drop(file);
+            match liveness.settle(own_lock, &witness) {
+                Settled::By(hold) => hold,
+                Settled::Overtaken => return Ok(None),
+                Settled::Lost => return Err(lost()),
+            }
+        }
+        Err(NoWitness::BlockedByReader) if liveness.can_go_without_lock() => Hold::Presence,
+        Err(_) => return Err(lost()),
+    };
+    if options.strict_rehearsed {
+        region.at_barrier(wait_100_ns);
+    }
+    let seen = region.seen();
+    let clock = Clock::here();
+    let now = clock.now();
+    let boot_id = boot_id().unwrap_or_else(|| region.boot_in_use());
+    if region.is_clock_started(boot_id) {
+        check_clock(&region, clock, now, path)?;
+    }
+    // "In use since this boot" must be on the medium before the first change can be there.
+    if !region.begin_use(boot_id, now) {
+        kernel::forget(&region);
+        if durable && !region.host().write_back(0..superblock::SIZE) {
+            return Err(io("write back", path, std::io::Error::last_os_error()));
+        }
+    }
+    // A program that opens the region with a size of its own choice does not lift the limit that an operator has set.
+    let is_larger = layout.segments_for(options.memory) > region.segments();
+    if !options.existing_only && (options.server || is_larger) {
+        raise(&region, options.memory).map_err(|why| OpenError::NotGrown {
+            path: path.to_path_buf(),
+            why,
+        })?;
+    }
+    check_item_size(options.item_size_max, layout.backed_len(region.segments()))?;
+    region.host().prepare(&region.in_use(), options.huge_pages, options.prefault);
+    let Some(process) = move_in(&region, &liveness, &tenant, hold) else {
+        return Ok(None);
+    };
+    restart::after_gap(&region, process.slot, seen, now, options);
+    region.recover();
+    liveness.seal();
+    let limits = Limits {
+        item_size_max: options.item_size_max,
+        evict: options.evict,
+    };
+    Ok(Some(Inner {
+        sessions: Arc::new(Sessions::new(
+            Arc::new(region),
+            Arc::clone(&liveness),
+            Role::Writer(process),
+            (limits, layout.shape.thread_slots_for(options.server), options.server),
+            latch,
+            clock,
+            whole(place),
+        )),
+        doorway: kernel::Doorway::default(),
+        mapped,
+        warm,
+        discarded: false,
+        attached_in: Duration::ZERO,
+        durable,
+        place: whole(place),
+        options: options.clone(),
+        gate,
+        again: OnceLock::new(),
+    }))
+}
+
+/// A process slot for this process among the first `slots`: its last tenant is certainly gone. `true`: `file` has locked
+/// the slot's byte. `false`: a process that may only read has a lock there.
+fn free_slot(region: &Region, slots: usize, file: &File, liveness: &Liveness) -> Option<(Tenant, bool)> {
+    (0..slots).find_map(|slot| {
+        let tenant = region.tenant(slot);
+        let at = offset(tenant.lock_offset);
+        if liveness.without_lock(&tenant) != Life::Dead {
+            return None;
+        }
+        if !lock(file, at) {
+            let goes_without = is_blocked_by_reader(file, at) && liveness.can_go_without_lock();
+            return goes_without.then_some((tenant, false));
+        }
+        // The lock is free, and the tenant is still the one that was checked.
+        if region.tenant(slot) == tenant {
+            Some((tenant, true))
+        } else {
+            unlock(file, at);
+            None
+        }
+    })
+}
+
+/// Takes the process slot. `None`: the lock was lost meanwhile, and another process has it.
+fn move_in(region: &Region, liveness: &Liveness, tenant: &Tenant, hold: Hold) -> Option<Process> {
+    let own = liveness.own();
+    let process = region.take_over(tenant, std::process::id(), clock::unix_s())?;
+    region.identify(process, hold, own.identity).then_some(process)
+}
+
+/// The delay that pmemcached's authors gave each persist barrier (HotStorage 2017).
+fn wait_100_ns() {
+    let begun = Instant::now();
+    while begun.elapsed() < Duration::from_nanos(100) {
+        std::hint::spin_loop();
+    }
+}
