@@ -11,7 +11,7 @@ use crate::socket;
 use keyway_region::heap::reserve;
 use keyway_region::verbs::RELATIVE_EXPTIME_MAX;
 use keyway_region::verbs::{Arithmetic, Counted, Delete, Deleted, Get, Item, Number, Read, Store, Stored, WriteError};
-use keyway_region::{Lent, Shrinking, Target, seconds_of};
+use keyway_region::{Lent, Seat, Shrinking, Target, seconds_of};
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Duration;
@@ -321,6 +321,10 @@ impl Writer {
                 |inner, now| inner.note_hit(key, now),
             );
         }
+    }
+
+    pub(crate) fn seat(&self) -> Seat {
+        self.inner.seat()
     }
 
     pub(crate) fn release(&mut self) {
