@@ -45,6 +45,7 @@ Examples:
   keyway serve --listen 0.0.0.0 --memory 4g       serve on every interface, with 4 GiB
   keyway serve --socket /run/keyway.sock --listen 127.0.0.1:0
                                                   serve a Unix socket only
+  keyway serve --http 127.0.0.1:11212             with metrics for Prometheus, health checks and a page: http://127.0.0.1:11212/
   keyway memcached -m 64 -p 11211 -u nobody       take memcached's own command line
   keyway get greeting                             read the default region, with or without a server
   keyway check /dev/shm/keyway-0-11211            verify a region
@@ -248,6 +249,11 @@ struct Serve {
     /// Longest answer to a datagram; a longer answer is cut, with an error. A plain number counts bytes
     #[arg(long, value_name = "SIZE", requires = "udp", default_value = "16k", value_parser = size::parse_answer_size)]
     udp_answer_max: usize,
+    /// HTTP port for metrics (/metrics, for Prometheus), health (/healthz, /readyz) and a page for people (/): an address, with port 11212
+    /// if none is given, or the path of a Unix socket. It has no login, so give an address that only those reach who may see the numbers
+    /// [default: none]
+    #[arg(long, value_name = "ADDR[:PORT]|PATH")]
+    http: Option<String>,
     /// Interfaces on which a BPF program answers UDP gets of hot items before they reach the server, such as eth0,lo
     #[arg(long, value_name = "IFACE,...", requires = "udp", value_delimiter = ',')]
     kernel: Vec<String>,
@@ -355,6 +361,10 @@ impl Serve {
             Some(text) => listen::parse(text, place::DEFAULT_PORT).map_err(|why| Failure::usage(format_args!("--udp: {why}")))?,
             None => Vec::new(),
         };
+        let http = match &self.http {
+            Some(text) => Some(listen::parse_http(text).map_err(|why| Failure::usage(format_args!("--http: {why}")))?),
+            None => None,
+        };
         let udp_allow = if self.udp_allow.is_empty() {
             LOOPBACK.to_vec()
         } else {
@@ -377,6 +387,7 @@ impl Serve {
             }),
             udp,
             udp_allow,
+            http,
             kernel,
             threads: self.threads,
             event_loop: self.event_loop,
@@ -562,6 +573,7 @@ fn memcached_main(arguments: impl IntoIterator<Item = OsString>) -> Result<(), F
 #[cfg(test)]
 mod tests {
     use super::*;
+    use keyway_server::HttpAddress;
 
     #[test]
     fn the_command_line_is_sound() {
@@ -625,6 +637,13 @@ mod tests {
     }
 
     #[test]
+    fn the_http_port_is_off_until_asked_for() {
+        assert_eq!(plan("").unwrap().config.http, None);
+        let http = plan("--http [::1]").unwrap().config.http;
+        assert_eq!(http, Some(HttpAddress::Tcp(vec!["[::1]:11212".parse().unwrap()])));
+    }
+
+    #[test]
     fn threads_and_what_they_wait_with_are_told() {
         let config = plan("--cpus 1,0 --busy-poll 50 --event-loop epoll").unwrap().config;
         assert_eq!((config.cpus, config.busy_poll), (vec![1, 0], Duration::from_micros(50)));
@@ -660,6 +679,8 @@ mod tests {
             "--listen nowhere:x",
             "--socket-mode 9",
             "--udp nowhere:x",
+            "--http nowhere:x",
+            "--http 127.0.0.1:0",
             "--kernel lo",
             "--udp 127.0.0.1 --kernel lo --kernel-rate 0",
             "--udp 127.0.0.1 --kernel lo --kernel-pinned /p",

@@ -131,7 +131,7 @@ const OPTIONS: [(char, &str, Value, &str); 37] = [
         'o',
         "extended",
         Value::Yes,
-        "idle_timeout=<s>, maxconns_fast, no_maxconns_fast, modern, no_modern, udp_allow=<network>, udp_answer_max=<size>, connection_memory=<size>; others are ignored",
+        "idle_timeout=<s>, maxconns_fast, no_maxconns_fast, modern, no_modern, udp_allow=<network>, udp_answer_max=<size>, connection_memory=<size>, http=<address[:port] or path>; others are ignored",
     ),
     ('N', "napi-ids", Value::Yes, "ignored"),
 ];
@@ -402,6 +402,9 @@ impl Reading {
                 plan.config.udp_answer_max =
                     size::parse_answer_size(value).map_err(|why| Failure::usage(format_args!("-o udp_answer_max: {why}")))?;
             }
+            "http" => {
+                plan.config.http = Some(listen::parse_http(value).map_err(|why| Failure::usage(format_args!("-o http: {why}")))?);
+            }
             "connection_memory" => {
                 let memory =
                     size::parse_mebibytes(value).map_err(|why| Failure::usage(format_args!("-o connection_memory: {why}")))?;
@@ -559,6 +562,7 @@ where
 mod tests {
     use super::*;
     use crate::exit::USAGE;
+    use keyway_server::HttpAddress;
 
     fn asked(line: &str) -> Result<Asked, Failure> {
         parse(line.split_whitespace().map(OsString::from))
@@ -696,6 +700,8 @@ mod tests {
             ("-U x", "-U"),
             ("-U 1 -o udp_allow=10.0.0.1/8", "10.0.0.0/8"),
             ("-o ssl_key=x", "TLS"),
+            ("-o http", "http"),
+            ("-o http=127.0.0.1:0", "port 0"),
             ("-o ext_path=/x:1G", "external storage"),
             ("-o proxy_config=x", "proxy"),
             ("-l notls:127.0.0.1", "TLS"),
@@ -711,6 +717,13 @@ mod tests {
         assert!(plan.warnings.iter().any(|warning| warning.contains("fancy_new")));
         assert_eq!(plan.config.idle_timeout, Duration::from_secs(30));
         assert!(!plan.config.connections_fast);
+    }
+
+    #[test]
+    fn the_http_port_is_a_sub_option() {
+        assert_eq!(plan("-o modern").config.http, None);
+        let http = plan("-o modern,http=127.0.0.1:8080").config.http;
+        assert_eq!(http, Some(HttpAddress::Tcp(vec!["127.0.0.1:8080".parse().unwrap()])));
     }
 
     #[test]

@@ -8,7 +8,7 @@ use keyway::Cache;
 use keyway_proto::Request;
 
 use crate::config::{Config, Kernel};
-use crate::shared::Shared;
+use crate::shared::{KernelNumbers, Shared};
 
 /// This build has none.
 pub(crate) enum Post {}
@@ -33,6 +33,10 @@ impl Post {
     }
 
     pub(crate) fn stats(&self, _: &mut Vec<u8>) {
+        match *self {}
+    }
+
+    pub(crate) fn numbers(&self) -> KernelNumbers {
         match *self {}
     }
 
