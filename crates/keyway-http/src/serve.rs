@@ -24,7 +24,7 @@ use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::Notify;
-use tokio::task::{AbortHandle, LocalSet, spawn_local};
+use tokio::task::{JoinHandle, LocalSet, spawn_local};
 use tokio::time::{sleep, timeout};
 
 use crate::stream::Stream;
@@ -98,17 +98,14 @@ enum Door {
 
 /// The connections in progress, oldest first.
 #[derive(Default)]
-struct Guests(VecDeque<AbortHandle>);
+struct Guests(VecDeque<JoinHandle<()>>);
 
 impl Guests {
-    /// Makes room for one more.
-    fn make_room(&mut self) {
+    /// One more. Returns the one that has to go for it.
+    fn take_in(&mut self, guest: JoinHandle<()>) -> Option<JoinHandle<()>> {
         self.0.retain(|guest| !guest.is_finished());
-        while self.0.len() >= CONNECTIONS_MAX
-            && let Some(oldest) = self.0.pop_front()
-        {
-            oldest.abort();
-        }
+        self.0.push_back(guest);
+        if self.0.len() > CONNECTIONS_MAX { self.0.pop_front() } else { None }
     }
 
     fn is_empty(&mut self) -> bool {
@@ -193,9 +190,12 @@ where
         };
         match task {
             Ok(task) => {
-                let mut guests = guests.borrow_mut();
-                guests.make_room();
-                guests.0.push_back(task.abort_handle());
+                let oldest = guests.borrow_mut().take_in(task);
+                if let Some(oldest) = oldest {
+                    oldest.abort();
+                    // Its descriptor is closed when this returns, so that a flood of connections takes no more descriptors than this.
+                    let _ = oldest.await;
+                }
             }
             Err(error) => {
                 log::debug!("HTTP: cannot accept a connection: {error}");

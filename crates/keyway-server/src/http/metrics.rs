@@ -150,6 +150,14 @@ fn store(s: &Snapshot, page: &mut Exposition) {
         .sample(&[], c.store_no_memory)
         .family("memcached_direct_reclaims_total", Counter, "Always 0: see keyway_reserve_empty_total")
         .sample(&[], 0)
+        .family("memcached_lru_crawler_enabled", Gauge, "Always 1: expired items are reclaimed in the background")
+        .sample(&[], 1)
+        .family(
+            "memcached_lru_crawler_moves_to_warm_total",
+            Counter,
+            "Live items copied while their segment was emptied",
+        )
+        .sample(&[], c.relocations)
         .family("memcached_malloced_bytes", Gauge, "Memory of the segments in use and in reserve")
         .sample(&[], s.pages() * s.info.segment_bytes)
         .family("keyway_get_expired_total", Counter, "Gets that missed because the item had expired")

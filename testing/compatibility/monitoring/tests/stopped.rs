@@ -1,0 +1,91 @@
+//! A worker never waits for the HTTP port's thread: the thread is stopped at random moments of its work (ptrace(2)), and as long as it is
+//! stopped, memcached clients are served, and new ones come and go.
+
+use std::net::TcpStream;
+use std::os::fd::AsRawFd;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::time::Duration;
+
+use harness::{DEADLINE, Kind, Random, ServeOptions, Server, Transport, say, skip, wait_until};
+use monitoring::Monitored;
+use nix::sys::ptrace::{self, Options};
+use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
+use nix::unistd::Pid;
+
+/// How often the thread is stopped.
+const STOPS: usize = 150;
+
+/// The thread of this name of a server.
+fn thread(server: &Server, name: &str) -> Pid {
+    let tasks = std::fs::read_dir(format!("/proc/{}/task", server.pid())).expect("the server's threads");
+    let found = tasks.filter_map(Result::ok).find(|task| {
+        std::fs::read_to_string(task.path().join("comm")).is_ok_and(|comm| comm.trim() == name)
+    });
+    let number = found.and_then(|task| task.file_name().to_str()?.parse().ok());
+    Pid::from_raw(number.unwrap_or_else(|| panic!("no thread {name}")))
+}
+
+/// What clients do that takes every way through a worker except `stats`.
+fn use_the_cache(server: &Server, round: usize) {
+    for transport in [Transport::Tcp, Transport::Unix] {
+        let mut wire = server.connect(transport);
+        let value = format!("value {round}");
+        let request = format!("set key 0 0 {}\r\n{value}", value.len());
+        assert_eq!(wire.ask(&request).expect("a set is answered"), "STORED");
+        assert_eq!(wire.get(false, &["key"]).expect("a get is answered").len(), 1);
+        assert_eq!(wire.ask("delete key").expect("a delete is answered"), "DELETED");
+    }
+}
+
+#[test]
+fn workers_serve_while_the_port_is_stopped_anywhere() {
+    if !Kind::keyway_is_wanted() {
+        return;
+    }
+    let monitored = Monitored::start(&ServeOptions::default());
+    let port = thread(&monitored.server, "keyway-http");
+    let mut random = Random::new(Random::seed_for("the HTTP port stopped"));
+    let stop = AtomicBool::new(false);
+    let outcome = std::thread::scope(|scope| {
+        for path in ["/metrics", "/readyz", "/"] {
+            let (stop, monitored) = (&stop, &monitored);
+            scope.spawn(move || {
+                while !stop.load(SeqCst) {
+                    assert_eq!(monitored.get(path).status, 200);
+                }
+            });
+        }
+        let outcome = stop_often(&monitored, port, &mut random);
+        stop.store(true, SeqCst);
+        outcome
+    });
+    match outcome {
+        Ok(in_user_mode) => say(&format!("the port's thread was stopped {STOPS} times, {in_user_mode} of them at work")),
+        Err(why) => skip("stopping the HTTP port's thread", &why),
+    }
+}
+
+/// Stops the thread again and again. Returns how often it was not waiting in a system call.
+fn stop_often(monitored: &Monitored, port: Pid, random: &mut Random) -> Result<usize, String> {
+    ptrace::seize(port, Options::empty()).map_err(|error| format!("ptrace: {error}"))?;
+    let mut at_work = 0;
+    for round in 0..STOPS {
+        std::thread::sleep(Duration::from_micros(random.below(3000)));
+        ptrace::interrupt(port).map_err(|error| format!("ptrace: {error}"))?;
+        wait_until("the thread is stopped", DEADLINE, || {
+            let seen = waitpid(port, Some(WaitPidFlag::__WALL | WaitPidFlag::WNOHANG)).expect("the thread's state");
+            (seen != WaitStatus::StillAlive).then_some(())
+        });
+        let waiting = std::fs::read_to_string(format!("/proc/{}/task/{port}/syscall", monitored.server.pid()));
+        at_work += usize::from(waiting.is_ok_and(|text| text.starts_with("-1")));
+        // The port does not answer now, and the clients are served.
+        let silent = TcpStream::connect(monitored.http).expect("the kernel takes the connection");
+        assert!(silent.as_raw_fd() >= 0);
+        use_the_cache(&monitored.server, round);
+        ptrace::cont(port, None).map_err(|error| format!("ptrace: {error}"))?;
+    }
+    ptrace::interrupt(port).map_err(|error| format!("ptrace: {error}"))?;
+    waitpid(port, Some(WaitPidFlag::__WALL)).map_err(|error| format!("ptrace: {error}"))?;
+    ptrace::detach(port, None).map_err(|error| format!("ptrace: {error}"))?;
+    Ok(at_work)
+}
