@@ -302,7 +302,7 @@ fn region(s: &Snapshot, page: &mut Exposition) {
         .sample(&[], info.segments_given_back)
         .family("keyway_index_bytes", Gauge, "Size of the index")
         .sample(&[], info.index_bytes)
-        .family("keyway_index_buckets", Gauge, "Buckets of the index, 7 slots each")
+        .family("keyway_index_buckets", Gauge, "Buckets of the index")
         .sample(&[], info.index_buckets);
     page.family("keyway_oldest_segment_age_seconds", Gauge, "Time since the oldest segment in use of a pool was opened; none: the pool is empty");
     for (pool, age_s) in [("admission", s.ages.admission_s), ("main", s.ages.main_s)] {
@@ -381,5 +381,147 @@ impl Snapshot {
     /// Segments in use and in reserve.
     fn pages(&self) -> u64 {
         self.info.segments.saturating_sub(self.info.segments_withdrawn)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::shared::KernelNumbers;
+    use keyway::Ages;
+    use keyway_http::Format;
+    use std::collections::BTreeSet;
+    use std::path::Path;
+
+    /// A snapshot of a server with everything turned on, so that every metric is written.
+    fn everything() -> Snapshot {
+        Snapshot {
+            counters: Counters {
+                curr_items: 1,
+                ..Counters::default()
+            },
+            ages: Ages {
+                admission_s: Some(1),
+                main_s: Some(2),
+            },
+            region_state: "in_place",
+            udp_sockets: Some(1),
+            kernel: Some(KernelNumbers {
+                verdicts: vec![("hits", 3), ("misses", 4)],
+                ..KernelNumbers::default()
+            }),
+            requests: [(("/metrics", 200), 1)].into(),
+            ..Snapshot::default()
+        }
+    }
+
+    fn page(snapshot: &Snapshot, format: Format) -> String {
+        let mut exposition = Exposition::new(format);
+        write(snapshot, &mut exposition);
+        exposition.end()
+    }
+
+    /// Name, type, labels and description of every metric.
+    fn metrics() -> Vec<[String; 4]> {
+        let page = page(&everything(), Format::Text);
+        let mut metrics: Vec<[String; 4]> = Vec::new();
+        for line in page.lines() {
+            if let Some((name, help)) = line.strip_prefix("# HELP ").and_then(|line| line.split_once(' ')) {
+                metrics.push([name.to_owned(), String::new(), String::new(), help.to_owned()]);
+                continue;
+            }
+            let metric = metrics.last_mut().unwrap();
+            if let Some((_, kind)) = line.strip_prefix("# TYPE ").and_then(|line| line.split_once(' ')) {
+                kind.clone_into(&mut metric[1]);
+            } else if metric[2].is_empty()
+                && let Some((_, labels)) = line.split_once('{')
+            {
+                let labels = labels.split("\",").filter_map(|label| label.split_once('='));
+                metric[2] = labels.map(|(name, _)| format!("`{name}`")).collect::<Vec<_>>().join(", ");
+            }
+        }
+        metrics
+    }
+
+    fn file(name: &str) -> String {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+        std::fs::read_to_string(root.join(name)).unwrap()
+    }
+
+    #[test]
+    fn the_list_in_the_documents_is_complete_and_true() {
+        let rows: Vec<String> = metrics()
+            .iter()
+            .map(|[name, kind, labels, help]| format!("| `{name}` | {kind} | {labels} | {help} |"))
+            .collect();
+        let document = file("docs/metrics.md");
+        let written: Vec<&str> = document
+            .lines()
+            .filter(|line| line.starts_with("| `memcached_") || line.starts_with("| `keyway_"))
+            .collect();
+        assert_eq!(written, rows, "docs/metrics.md must have these rows:\n{}", rows.join("\n"));
+    }
+
+    #[test]
+    fn names_are_as_openmetrics_demands() {
+        let mut seen = BTreeSet::new();
+        for [name, kind, _, help] in metrics() {
+            assert!(seen.insert(name.clone()), "{name} is written twice");
+            assert_eq!(kind == "counter", name.ends_with("_total"), "{name}");
+            assert!(name.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_'), "{name}");
+            assert!(help.len() > 5 && !help.ends_with('.'), "{name}: {help}");
+        }
+    }
+
+    #[test]
+    fn the_dashboard_names_only_metrics_that_there_are_and_has_a_row_for_each_door() {
+        let dashboard: serde_json::Value = serde_json::from_str(&file("packaging/grafana.json")).unwrap();
+        let known: BTreeSet<String> = metrics().into_iter().map(|[name, ..]| name).collect();
+        let mut used = BTreeSet::new();
+        let mut rows = Vec::new();
+        for panel in dashboard["panels"].as_array().unwrap() {
+            if panel["type"] == "row" {
+                rows.push(panel["title"].as_str().unwrap());
+                continue;
+            }
+            let targets = panel["targets"].as_array().unwrap();
+            assert!(!targets.is_empty(), "{}", panel["title"]);
+            for target in targets {
+                let expression = target["expr"].as_str().unwrap();
+                let words = expression.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+                let named: Vec<&str> = words.filter(|word| word.starts_with("keyway_") || word.starts_with("memcached_")).collect();
+                assert!(!named.is_empty(), "{expression} names no metric");
+                for name in named {
+                    assert!(known.contains(name), "{expression}: there is no metric {name}");
+                    used.insert(name.to_owned());
+                }
+            }
+        }
+        for door in ["Network door", "Library door", "Kernel door"] {
+            assert!(rows.contains(&door), "no row {door}: {rows:?}");
+        }
+        assert!(used.len() > 30, "{used:?}");
+    }
+
+    #[test]
+    fn stores_with_a_cas_unique_are_counted_apart() {
+        let counters = Counters {
+            cmd_set: 10,
+            cas_hits: 1,
+            cas_misses: 2,
+            cas_badval: 3,
+            ..Counters::default()
+        };
+        assert!(commands(&counters).contains(&("set", "hit", 4)));
+        assert!(commands(&Counters::default()).iter().all(|(.., count)| *count == 0));
+    }
+
+    #[test]
+    fn what_is_off_is_left_out() {
+        let page = page(&Snapshot::default(), Format::OpenMetrics);
+        for absent in ["keyway_kernel_", "keyway_udp_", "memcached_slab_current_items", "door=\"kernel\""] {
+            assert!(!page.contains(absent), "{absent}");
+        }
+        assert!(page.ends_with("\n# EOF\n"));
     }
 }

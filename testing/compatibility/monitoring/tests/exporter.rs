@@ -10,7 +10,7 @@ use harness::{DEADLINE, Kind, Scratch, ServeOptions, Transport, free_port, http_
 use monitoring::{Monitored, Numbers};
 
 /// Metrics that differ between two readings, because time passes and because the exporter is a client itself.
-const MOVING: [&str; 8] = [
+const MOVING: [&str; 10] = [
     "memcached_time_seconds",
     "memcached_uptime_seconds",
     "memcached_process_user_cpu_seconds_total",
@@ -19,6 +19,8 @@ const MOVING: [&str; 8] = [
     "memcached_written_bytes_total",
     "memcached_connections_total",
     "memcached_current_connections",
+    "memcached_slab_items_age_seconds",
+    "memcached_slab_hot_age_seconds",
 ];
 
 /// Metrics of the exporter that have no meaning for a store without LRU lists, a crawler and slab pages of several kinds. The port leaves them
@@ -32,7 +34,7 @@ const WITHOUT_MEANING: [&str; 11] = [
     "memcached_slab_items_moves_",
     "memcached_slab_items_crawler_reclaimed_total",
     "memcached_slab_items_evicted_nonzero_total",
-    "memcached_slab_items_evicted_time_total",
+    "memcached_slab_items_evicted_time_seconds",
     "memcached_slab_items_tailrepairs_total",
     "memcached_slab_lru_hits_total{lru=\"",
 ];
