@@ -40,7 +40,9 @@ pub(crate) fn parse_http(text: &str) -> Result<HttpAddress, String> {
     }
     let addresses = parse(text, HTTP_PORT)?;
     if addresses.is_empty() {
-        return Err(format!("\"{text}\": port 0 is no HTTP port; leave the option out to have none"));
+        return Err(format!(
+            "\"{text}\": port 0 is no HTTP port; leave the option out to have none"
+        ));
     }
     Ok(HttpAddress::Tcp(addresses))
 }

@@ -115,10 +115,9 @@ impl Exposition {
         let help = escaped(help, self.format == Format::OpenMetrics);
         let _ = write!(self.text, "# HELP {described} {help}\n# TYPE {described} {word}\n");
         if self.format == Format::OpenMetrics
-            && let Some(unit) = UNITS.iter().find(|unit| {
-                base.strip_suffix(**unit)
-                    .is_some_and(|rest| rest.ends_with('_'))
-            })
+            && let Some(unit) = UNITS
+                .iter()
+                .find(|unit| base.strip_suffix(**unit).is_some_and(|rest| rest.ends_with('_')))
         {
             let _ = writeln!(self.text, "# UNIT {base} {unit}");
         }
@@ -180,7 +179,10 @@ mod tests {
             ("application/openmetrics-text; q=0.3, text/plain; q=0.7", Format::Text),
             ("application/openmetrics-text; q=0", Format::Text),
             ("application/openmetrics-text; version=2.0.0", Format::Text),
-            ("Application/OpenMetrics-Text; Version=\"1.0.0\"; Q=0.001", Format::OpenMetrics),
+            (
+                "Application/OpenMetrics-Text; Version=\"1.0.0\"; Q=0.001",
+                Format::OpenMetrics,
+            ),
         ] {
             assert_eq!(Format::asked_for(accept), format, "{accept}");
         }
@@ -188,7 +190,16 @@ mod tests {
 
     #[test]
     fn qualities_are_thousandths() {
-        for (text, quality) in [("1", 1000), ("1.0", 1000), ("0.5", 500), ("0.001", 1), ("0", 0), ("x", 0), ("0.x", 0), ("-1", 0)] {
+        for (text, quality) in [
+            ("1", 1000),
+            ("1.0", 1000),
+            ("0.5", 500),
+            ("0.001", 1),
+            ("0", 0),
+            ("x", 0),
+            ("0.x", 0),
+            ("-1", 0),
+        ] {
             assert_eq!(thousandths(text), quality, "{text}");
         }
     }

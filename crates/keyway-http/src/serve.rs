@@ -105,7 +105,11 @@ impl Guests {
     fn take_in(&mut self, guest: JoinHandle<()>) -> Option<JoinHandle<()>> {
         self.0.retain(|guest| !guest.is_finished());
         self.0.push_back(guest);
-        if self.0.len() > CONNECTIONS_MAX { self.0.pop_front() } else { None }
+        if self.0.len() > CONNECTIONS_MAX {
+            self.0.pop_front()
+        } else {
+            None
+        }
     }
 
     fn is_empty(&mut self) -> bool {

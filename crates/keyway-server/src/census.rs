@@ -75,7 +75,9 @@ fn counted(cache: &Cache, (seat, before): Share) -> Counters {
 /// leaves out: such a difference below zero is 0.
 pub(crate) fn since(now: &Counters, earlier: &Counters) -> Counters {
     let difference = now.since(earlier);
-    combined(&difference, &Counters::default(), |count, _| if count > u64::MAX / 2 { 0 } else { count })
+    combined(&difference, &Counters::default(), |count, _| {
+        if count > u64::MAX / 2 { 0 } else { count }
+    })
 }
 
 /// The commands of two sets of counters, combined one by one; what is no command's count is 0.
@@ -121,7 +123,10 @@ mod tests {
             probe.get(b"p", &mut out);
         }
         let all = since(&census.counters(&cache), &base);
-        assert_eq!((all.cmd_get, all.get_hits, all.get_misses, all.cmd_set, all.total_items), (4, 3, 1, 0, 0));
+        assert_eq!(
+            (all.cmd_get, all.get_hits, all.get_misses, all.cmd_set, all.total_items),
+            (4, 3, 1, 0, 0)
+        );
         let (network, library) = (census.network(&cache), census.library(&cache));
         assert_eq!((network.get_hits, network.get_misses, network.cmd_set), (3, 0, 0));
         assert_eq!((library.get_hits, library.get_misses, library.cmd_set), (0, 1, 0));

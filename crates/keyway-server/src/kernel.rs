@@ -505,7 +505,9 @@ impl Post {
         let verdicts = self.counts.per_cpu().unwrap_or_default().into_iter();
         let counted = verdicts.filter(|(verdict, _)| *verdict != Verdict::NotOurs);
         KernelNumbers {
-            verdicts: counted.map(|(verdict, counts)| (verdict.word(), counts.iter().sum())).collect(),
+            verdicts: counted
+                .map(|(verdict, counts)| (verdict.word(), counts.iter().sum()))
+                .collect(),
             copies: self.held.load(Relaxed),
             copied: self.filled.load(Relaxed),
             renewed: self.renewed.load(Relaxed),

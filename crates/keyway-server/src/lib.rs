@@ -157,7 +157,12 @@ impl Sockets {
         };
         let listeners = listener::bind(config).map_err(StartError::Bind)?;
         let (udp_addresses, udp_sockets) = listener::bind_udp(config).map_err(StartError::Bind)?;
-        let http = config.http.as_ref().map(listener::bind_http).transpose().map_err(StartError::Bind)?;
+        let http = config
+            .http
+            .as_ref()
+            .map(listener::bind_http)
+            .transpose()
+            .map_err(StartError::Bind)?;
         Ok(Self {
             users,
             listeners,
@@ -196,7 +201,11 @@ impl Server {
             .map(|_| cache.session())
             .collect::<Result<Vec<_>, _>>()
             .map_err(StartError::Session)?;
-        let probe = http.is_some().then(|| cache.session()).transpose().map_err(StartError::Session)?;
+        let probe = http
+            .is_some()
+            .then(|| cache.session())
+            .transpose()
+            .map_err(StartError::Session)?;
         let census = Census::new(&cache, &sessions, probe.as_ref());
         let stopper = keyway_http::Stopper::default();
         let http = http.zip(probe).map(|(sockets, session)| http::Port {

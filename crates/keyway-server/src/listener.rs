@@ -157,7 +157,9 @@ pub(crate) fn bind_http(address: &HttpAddress) -> Result<http::Sockets, BindErro
                 error,
             })?;
             sockets.names.push(file.path.display().to_string());
-            sockets.listeners.push(keyway_http::Listener::Unix(OwnedFd::from(listener).into()));
+            sockets
+                .listeners
+                .push(keyway_http::Listener::Unix(OwnedFd::from(listener).into()));
             sockets.file = Some(file);
         }
     }

@@ -17,8 +17,8 @@ use nix::sys::time::TimeVal;
 
 use crate::config::{KEYWAY_VERSION, PROTOCOL_VERSION};
 use crate::connection::STATES;
-use crate::{account, census, lookout};
 use crate::shared::{Baseline, Peer, PeerAddress, Shared, Traffic, lock, unix_time};
+use crate::{account, census, lookout};
 
 /// The number of the one slab class that is shown.
 pub(crate) const CLASS: u32 = 1;

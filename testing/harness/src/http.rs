@@ -67,7 +67,10 @@ fn joined(mut chunks: &str) -> Option<String> {
 pub fn http_get(address: SocketAddr, path: &str, accept: &str) -> io::Result<HttpAnswer> {
     let mut stream = TcpStream::connect_timeout(&address, DEADLINE)?;
     stream.set_read_timeout(Some(DEADLINE))?;
-    http_over(&mut stream, &format!("GET {path} HTTP/1.1\r\nHost: {address}\r\nAccept: {accept}\r\nConnection: close\r\n\r\n"))
+    http_over(
+        &mut stream,
+        &format!("GET {path} HTTP/1.1\r\nHost: {address}\r\nAccept: {accept}\r\nConnection: close\r\n\r\n"),
+    )
 }
 
 /// Sends these bytes, and reads the answer until the server closes.

@@ -62,73 +62,125 @@ fn server(s: &Snapshot, page: &mut Exposition) {
         .sample(&[], s.uptime_s)
         .family("memcached_time_seconds", Gauge, "Unix time of the server's clock")
         .sample(&[], s.unix_time.as_secs())
-        .family("memcached_version", Gauge, "Always 1; the label is the memcached whose protocol is spoken")
+        .family(
+            "memcached_version",
+            Gauge,
+            "Always 1; the label is the memcached whose protocol is spoken",
+        )
         .sample(&[("version", PROTOCOL_VERSION)], 1)
         .family("keyway_version", Gauge, "Always 1; the label is Keyway's own version")
         .sample(&[("version", KEYWAY_VERSION)], 1)
         .family("keyway_threads", Gauge, "Worker threads")
         .sample(&[], s.threads)
-        .family("memcached_process_user_cpu_seconds_total", Counter, "CPU time of the server in user mode")
+        .family(
+            "memcached_process_user_cpu_seconds_total",
+            Counter,
+            "CPU time of the server in user mode",
+        )
         .sample(&[], decimal(s.user_time))
-        .family("memcached_process_system_cpu_seconds_total", Counter, "CPU time of the server in the kernel")
+        .family(
+            "memcached_process_system_cpu_seconds_total",
+            Counter,
+            "CPU time of the server in the kernel",
+        )
         .sample(&[], decimal(s.system_time))
-        .family("memcached_read_bytes_total", Counter, "Bytes that clients have sent to the server")
+        .family(
+            "memcached_read_bytes_total",
+            Counter,
+            "Bytes that clients have sent to the server",
+        )
         .sample(&[], s.traffic.bytes_read)
-        .family("memcached_written_bytes_total", Counter, "Bytes that the server has sent to clients")
+        .family(
+            "memcached_written_bytes_total",
+            Counter,
+            "Bytes that the server has sent to clients",
+        )
         .sample(&[], s.traffic.bytes_written);
 }
 
 fn connections(s: &Snapshot, page: &mut Exposition) {
     let c = &s.connections;
-    page.family("memcached_current_connections", Gauge, "Open connections; each UDP socket counts as one")
-        .sample(&[], c.current)
-        .family("memcached_max_connections", Gauge, "Most connections at a time (-c)")
-        .sample(&[], c.max)
-        .family("memcached_connections_total", Counter, "Connections accepted")
-        .sample(&[], c.total)
-        .family("memcached_connections_rejected_total", Counter, "Connections refused because there were too many (-c)")
-        .sample(&[], c.rejected)
-        .family(
-            "memcached_connections_yielded_total",
-            Counter,
-            "Turns of a connection that ended because other connections wait",
-        )
-        .sample(&[], s.traffic.conn_yields)
-        .family(
-            "memcached_connections_listener_disabled_total",
-            Counter,
-            "Times that no connection was accepted because there were too many or no descriptor was left",
-        )
-        .sample(&[], c.disabled_count)
-        .family("keyway_listener_disabled_seconds_total", Counter, "Time during which that was so")
-        .sample(&[], decimal(Duration::from_micros(c.disabled_us)))
-        .family("memcached_accepting_connections", Gauge, "1: connections are accepted")
-        .sample(&[], u8::from(c.accepting))
-        .family("keyway_auth_commands_total", Counter, "Logins tried")
-        .sample(&[], s.traffic.auth_cmds)
-        .family("keyway_auth_errors_total", Counter, "Logins with a wrong password")
-        .sample(&[], s.traffic.auth_errors)
-        .family("keyway_auth_timeouts_total", Counter, "Connections closed because they did not log in in time")
-        .sample(&[], s.traffic.auth_timeouts)
-        .family("keyway_idle_kicks_total", Counter, "Connections closed because they were idle for too long (--idle-timeout)")
-        .sample(&[], s.traffic.idle_kicks);
+    page.family(
+        "memcached_current_connections",
+        Gauge,
+        "Open connections; each UDP socket counts as one",
+    )
+    .sample(&[], c.current)
+    .family("memcached_max_connections", Gauge, "Most connections at a time (-c)")
+    .sample(&[], c.max)
+    .family("memcached_connections_total", Counter, "Connections accepted")
+    .sample(&[], c.total)
+    .family(
+        "memcached_connections_rejected_total",
+        Counter,
+        "Connections refused because there were too many (-c)",
+    )
+    .sample(&[], c.rejected)
+    .family(
+        "memcached_connections_yielded_total",
+        Counter,
+        "Turns of a connection that ended because other connections wait",
+    )
+    .sample(&[], s.traffic.conn_yields)
+    .family(
+        "memcached_connections_listener_disabled_total",
+        Counter,
+        "Times that no connection was accepted because there were too many or no descriptor was left",
+    )
+    .sample(&[], c.disabled_count)
+    .family(
+        "keyway_listener_disabled_seconds_total",
+        Counter,
+        "Time during which that was so",
+    )
+    .sample(&[], decimal(Duration::from_micros(c.disabled_us)))
+    .family("memcached_accepting_connections", Gauge, "1: connections are accepted")
+    .sample(&[], u8::from(c.accepting))
+    .family("keyway_auth_commands_total", Counter, "Logins tried")
+    .sample(&[], s.traffic.auth_cmds)
+    .family("keyway_auth_errors_total", Counter, "Logins with a wrong password")
+    .sample(&[], s.traffic.auth_errors)
+    .family(
+        "keyway_auth_timeouts_total",
+        Counter,
+        "Connections closed because they did not log in in time",
+    )
+    .sample(&[], s.traffic.auth_timeouts)
+    .family(
+        "keyway_idle_kicks_total",
+        Counter,
+        "Connections closed because they were idle for too long (--idle-timeout)",
+    )
+    .sample(&[], s.traffic.idle_kicks);
     if let Some(sockets) = s.udp_sockets {
         page.family("keyway_udp_sockets", Gauge, "UDP sockets")
             .sample(&[], sockets)
             .family("keyway_udp_datagrams_total", Counter, "Datagrams received in user space")
             .sample(&[], s.traffic.udp_datagrams)
-            .family("keyway_udp_refused_total", Counter, "Datagrams ignored because of their source (--udp-allow)")
+            .family(
+                "keyway_udp_refused_total",
+                Counter,
+                "Datagrams ignored because of their source (--udp-allow)",
+            )
             .sample(&[], s.traffic.udp_refused)
             .family("keyway_udp_dropped_total", Counter, "Datagrams that hold no complete request")
             .sample(&[], s.traffic.udp_dropped)
-            .family("keyway_udp_refused_requests_total", Counter, "Requests that UDP does not allow")
+            .family(
+                "keyway_udp_refused_requests_total",
+                Counter,
+                "Requests that UDP does not allow",
+            )
             .sample(&[], s.traffic.udp_refused_requests);
     }
 }
 
 fn store(s: &Snapshot, page: &mut Exposition) {
     let c = &s.counters;
-    page.family("memcached_commands_total", Counter, "Commands of all doors, per key, by result");
+    page.family(
+        "memcached_commands_total",
+        Counter,
+        "Commands of all doors, per key, by result",
+    );
     for (command, status, count) in commands(c) {
         page.sample(&[("command", command), ("status", status)], count);
     }
@@ -142,15 +194,35 @@ fn store(s: &Snapshot, page: &mut Exposition) {
         .sample(&[], c.total_items)
         .family("memcached_items_evicted_total", Counter, "Items evicted to make room")
         .sample(&[], c.evictions)
-        .family("memcached_items_reclaimed_total", Counter, "Expired or flushed items whose memory was used again")
+        .family(
+            "memcached_items_reclaimed_total",
+            Counter,
+            "Expired or flushed items whose memory was used again",
+        )
         .sample(&[], c.reclaimed)
-        .family("memcached_item_too_large_total", Counter, "Stores refused because the item is too large (-I)")
+        .family(
+            "memcached_item_too_large_total",
+            Counter,
+            "Stores refused because the item is too large (-I)",
+        )
         .sample(&[], too_large(s))
-        .family("memcached_item_no_memory_total", Counter, "Stores refused because no memory could be freed")
+        .family(
+            "memcached_item_no_memory_total",
+            Counter,
+            "Stores refused because no memory could be freed",
+        )
         .sample(&[], c.store_no_memory)
-        .family("memcached_direct_reclaims_total", Counter, "Always 0: see keyway_reserve_empty_total")
+        .family(
+            "memcached_direct_reclaims_total",
+            Counter,
+            "Always 0: see keyway_reserve_empty_total",
+        )
         .sample(&[], 0)
-        .family("memcached_lru_crawler_enabled", Gauge, "Always 1: expired items are reclaimed in the background")
+        .family(
+            "memcached_lru_crawler_enabled",
+            Gauge,
+            "Always 1: expired items are reclaimed in the background",
+        )
         .sample(&[], 1)
         .family(
             "memcached_lru_crawler_moves_to_warm_total",
@@ -158,13 +230,25 @@ fn store(s: &Snapshot, page: &mut Exposition) {
             "Live items copied while their segment was emptied",
         )
         .sample(&[], c.relocations)
-        .family("memcached_malloced_bytes", Gauge, "Memory of the segments in use and in reserve")
+        .family(
+            "memcached_malloced_bytes",
+            Gauge,
+            "Memory of the segments in use and in reserve",
+        )
         .sample(&[], s.pages() * s.info.segment_bytes)
-        .family("keyway_get_expired_total", Counter, "Gets that missed because the item had expired")
+        .family(
+            "keyway_get_expired_total",
+            Counter,
+            "Gets that missed because the item had expired",
+        )
         .sample(&[], c.get_expired)
         .family("keyway_get_flushed_total", Counter, "Gets that missed because of a flush")
         .sample(&[], c.get_flushed)
-        .family("keyway_meta_commands_total", Counter, "Meta commands of clients of this server")
+        .family(
+            "keyway_meta_commands_total",
+            Counter,
+            "Meta commands of clients of this server",
+        )
         .sample(&[], s.traffic.cmd_meta);
 }
 
@@ -186,7 +270,11 @@ fn class(s: &Snapshot, page: &mut Exposition) {
     ] {
         page.family(name, Gauge, help).sample(slab, value);
     }
-    page.family("memcached_slab_commands_total", Counter, "Commands of all doors that found an item, and badval");
+    page.family(
+        "memcached_slab_commands_total",
+        Counter,
+        "Commands of all doors that found an item, and badval",
+    );
     let with_cas = c.cas_hits.saturating_add(c.cas_badval);
     for (command, status, count) in [
         ("get", "hit", c.get_hits),
@@ -209,14 +297,30 @@ fn class(s: &Snapshot, page: &mut Exposition) {
     for (name, help, value) in [
         ("memcached_slab_current_items", "Items in the region", c.curr_items),
         ("memcached_slab_cold_items", "The same: there is one queue", c.curr_items),
-        ("memcached_slab_mem_requested_bytes", "Bytes of items, with their headers", c.bytes),
-        ("memcached_slab_items_age_seconds", "No item of the main pool is older", main_s),
-        ("memcached_slab_hot_age_seconds", "No item of the admission pool is older", admission_s),
+        (
+            "memcached_slab_mem_requested_bytes",
+            "Bytes of items, with their headers",
+            c.bytes,
+        ),
+        (
+            "memcached_slab_items_age_seconds",
+            "No item of the main pool is older",
+            main_s,
+        ),
+        (
+            "memcached_slab_hot_age_seconds",
+            "No item of the admission pool is older",
+            admission_s,
+        ),
     ] {
         page.family(name, Gauge, help).sample(slab, value);
     }
     for (name, help, value) in [
-        ("memcached_slab_items_evicted_total", "Items evicted to make room", c.evictions),
+        (
+            "memcached_slab_items_evicted_total",
+            "Items evicted to make room",
+            c.evictions,
+        ),
         (
             "memcached_slab_items_evicted_unfetched_total",
             "Of these, items that no client had fetched",
@@ -259,20 +363,36 @@ fn doors(s: &Snapshot, page: &mut Exposition) {
     if let Some(kernel) = &s.kernel {
         page.sample(&[("door", "kernel"), ("command", "get"), ("status", "hit")], kernel.hits());
     }
-    page.family("keyway_processes", Gauge, "Processes attached to the region for writing, this server included")
-        .sample(&[], s.processes)
-        .family("keyway_processes_max", Gauge, "Process slots of the region")
-        .sample(&[], s.info.processes_max)
-        .family("keyway_sessions", Gauge, "Threads attached to the region, of all processes")
-        .sample(&[], s.info.sessions)
-        .family("keyway_sessions_max", Gauge, "Thread slots of the region")
-        .sample(&[], s.info.sessions_max)
-        .family("keyway_sessions_of_servers", Gauge, "Thread slots that are reserved for servers")
-        .sample(&[], s.info.sessions_of_servers)
-        .family("keyway_recoveries_total", Counter, "Threads that died while attached, and whose slots were recovered")
-        .sample(&[], s.counters.recoveries)
-        .family("keyway_fences_total", Counter, "Sessions stopped because their process seemed dead")
-        .sample(&[], s.counters.fences);
+    page.family(
+        "keyway_processes",
+        Gauge,
+        "Processes attached to the region for writing, this server included",
+    )
+    .sample(&[], s.processes)
+    .family("keyway_processes_max", Gauge, "Process slots of the region")
+    .sample(&[], s.info.processes_max)
+    .family("keyway_sessions", Gauge, "Threads attached to the region, of all processes")
+    .sample(&[], s.info.sessions)
+    .family("keyway_sessions_max", Gauge, "Thread slots of the region")
+    .sample(&[], s.info.sessions_max)
+    .family(
+        "keyway_sessions_of_servers",
+        Gauge,
+        "Thread slots that are reserved for servers",
+    )
+    .sample(&[], s.info.sessions_of_servers)
+    .family(
+        "keyway_recoveries_total",
+        Counter,
+        "Threads that died while attached, and whose slots were recovered",
+    )
+    .sample(&[], s.counters.recoveries)
+    .family(
+        "keyway_fences_total",
+        Counter,
+        "Sessions stopped because their process seemed dead",
+    )
+    .sample(&[], s.counters.fences);
 }
 
 fn region(s: &Snapshot, page: &mut Exposition) {
@@ -281,10 +401,14 @@ fn region(s: &Snapshot, page: &mut Exposition) {
     for state in REGION_STATES {
         page.sample(&[("state", state)], u8::from(state == s.region_state));
     }
-    page.family("keyway_region_created_seconds", Gauge, "Unix time at which the region was made")
-        .sample(&[], info.created_unix_s)
-        .family("keyway_segment_bytes", Gauge, "Size of a segment")
-        .sample(&[], info.segment_bytes);
+    page.family(
+        "keyway_region_created_seconds",
+        Gauge,
+        "Unix time at which the region was made",
+    )
+    .sample(&[], info.created_unix_s)
+    .family("keyway_segment_bytes", Gauge, "Size of a segment")
+    .sample(&[], info.segment_bytes);
     page.family(
         "keyway_segments",
         Gauge,
@@ -298,27 +422,63 @@ fn region(s: &Snapshot, page: &mut Exposition) {
     ] {
         page.sample(&[("state", state)], count);
     }
-    page.family("keyway_segments_given_back", Gauge, "Withdrawn segments whose memory the system has back")
-        .sample(&[], info.segments_given_back)
-        .family("keyway_index_bytes", Gauge, "Size of the index")
-        .sample(&[], info.index_bytes)
-        .family("keyway_index_buckets", Gauge, "Buckets of the index")
-        .sample(&[], info.index_buckets);
-    page.family("keyway_oldest_segment_age_seconds", Gauge, "Time since the oldest segment in use of a pool was opened; none: the pool is empty");
+    page.family(
+        "keyway_segments_given_back",
+        Gauge,
+        "Withdrawn segments whose memory the system has back",
+    )
+    .sample(&[], info.segments_given_back)
+    .family("keyway_index_bytes", Gauge, "Size of the index")
+    .sample(&[], info.index_bytes)
+    .family("keyway_index_buckets", Gauge, "Buckets of the index")
+    .sample(&[], info.index_buckets);
+    page.family(
+        "keyway_oldest_segment_age_seconds",
+        Gauge,
+        "Time since the oldest segment in use of a pool was opened; none: the pool is empty",
+    );
     for (pool, age_s) in [("admission", s.ages.admission_s), ("main", s.ages.main_s)] {
         if let Some(age_s) = age_s {
             page.sample(&[("pool", pool)], age_s);
         }
     }
     for (name, help, value) in [
-        ("keyway_segments_recycled_total", "Segments emptied and used again", c.segments_recycled),
-        ("keyway_relocations_total", "Live items copied while their segment was emptied", c.relocations),
-        ("keyway_items_purged_total", "Items in segments that were emptied, dead ones included", c.purged),
-        ("keyway_ghost_hits_total", "Keys stored again soon after they were evicted", c.ghost_hits),
-        ("keyway_reserve_empty_total", "Stores that found no free segment and emptied one themselves", c.reserve_empty),
-        ("keyway_evicted_unfetched_total", "Items evicted that no client had fetched", c.evicted_unfetched),
+        (
+            "keyway_segments_recycled_total",
+            "Segments emptied and used again",
+            c.segments_recycled,
+        ),
+        (
+            "keyway_relocations_total",
+            "Live items copied while their segment was emptied",
+            c.relocations,
+        ),
+        (
+            "keyway_items_purged_total",
+            "Items in segments that were emptied, dead ones included",
+            c.purged,
+        ),
+        (
+            "keyway_ghost_hits_total",
+            "Keys stored again soon after they were evicted",
+            c.ghost_hits,
+        ),
+        (
+            "keyway_reserve_empty_total",
+            "Stores that found no free segment and emptied one themselves",
+            c.reserve_empty,
+        ),
+        (
+            "keyway_evicted_unfetched_total",
+            "Items evicted that no client had fetched",
+            c.evicted_unfetched,
+        ),
         ("keyway_splits_total", "Buckets split while the index grew", c.splits),
-        ("keyway_corrupt_total", "Damaged words or items found; if not 0, run keyway check", c.corrupt),
+        (
+            "keyway_corrupt_total",
+            "Damaged words or items found; if not 0, run keyway check",
+            c.corrupt,
+        ),
     ] {
         page.family(name, Counter, help).sample(&[], value);
     }
@@ -326,18 +486,42 @@ fn region(s: &Snapshot, page: &mut Exposition) {
 
 fn memory_of_connections(s: &Snapshot, page: &mut Exposition) {
     let c = &s.connections;
-    page.family("keyway_connection_memory_bytes", Gauge, "Memory that connections hold for requests and unread answers")
-        .sample(&[], c.memory)
-        .family("keyway_connection_memory_peak_bytes", Gauge, "Its highest value since the server's start")
-        .sample(&[], c.memory_peak)
-        .family("keyway_connection_memory_limit_bytes", Gauge, "Its limit (--connection-memory)")
-        .sample(&[], c.memory_limit)
-        .family("keyway_connection_memory_each_limit_bytes", Gauge, "Most that one connection can hold")
-        .sample(&[], c.memory_each_limit)
-        .family("keyway_connections_paused_total", Counter, "Times that a connection was not read because this memory was short")
-        .sample(&[], c.paused)
-        .family("keyway_connections_closed_for_memory_total", Counter, "Connections closed because this memory was short")
-        .sample(&[], c.closed_for_memory);
+    page.family(
+        "keyway_connection_memory_bytes",
+        Gauge,
+        "Memory that connections hold for requests and unread answers",
+    )
+    .sample(&[], c.memory)
+    .family(
+        "keyway_connection_memory_peak_bytes",
+        Gauge,
+        "Its highest value since the server's start",
+    )
+    .sample(&[], c.memory_peak)
+    .family(
+        "keyway_connection_memory_limit_bytes",
+        Gauge,
+        "Its limit (--connection-memory)",
+    )
+    .sample(&[], c.memory_limit)
+    .family(
+        "keyway_connection_memory_each_limit_bytes",
+        Gauge,
+        "Most that one connection can hold",
+    )
+    .sample(&[], c.memory_each_limit)
+    .family(
+        "keyway_connections_paused_total",
+        Counter,
+        "Times that a connection was not read because this memory was short",
+    )
+    .sample(&[], c.paused)
+    .family(
+        "keyway_connections_closed_for_memory_total",
+        Counter,
+        "Connections closed because this memory was short",
+    )
+    .sample(&[], c.closed_for_memory);
 }
 
 fn kernel(s: &Snapshot, page: &mut Exposition) {
@@ -356,12 +540,20 @@ fn kernel(s: &Snapshot, page: &mut Exposition) {
         .sample(&[], kernel.copied)
         .family("keyway_kernel_renewed_total", Counter, "Copies made again after a change")
         .sample(&[], kernel.renewed)
-        .family("keyway_kernel_mended_total", Counter, "Parts of the hash space that could be served again after their writer died")
+        .family(
+            "keyway_kernel_mended_total",
+            Counter,
+            "Parts of the hash space that could be served again after their writer died",
+        )
         .sample(&[], kernel.mended);
 }
 
 fn http(s: &Snapshot, page: &mut Exposition) {
-    page.family("keyway_http_requests_total", Counter, "Requests that this port has answered, by path and status");
+    page.family(
+        "keyway_http_requests_total",
+        Counter,
+        "Requests that this port has answered, by path and status",
+    );
     for ((path, status), count) in &s.requests {
         page.sample(&[("path", path), ("status", &status.to_string())], count);
     }
@@ -489,7 +681,9 @@ mod tests {
             for target in targets {
                 let expression = target["expr"].as_str().unwrap();
                 let words = expression.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
-                let named: Vec<&str> = words.filter(|word| word.starts_with("keyway_") || word.starts_with("memcached_")).collect();
+                let named: Vec<&str> = words
+                    .filter(|word| word.starts_with("keyway_") || word.starts_with("memcached_"))
+                    .collect();
                 assert!(!named.is_empty(), "{expression} names no metric");
                 for name in named {
                     assert!(known.contains(name), "{expression}: there is no metric {name}");
@@ -519,7 +713,12 @@ mod tests {
     #[test]
     fn what_is_off_is_left_out() {
         let page = page(&Snapshot::default(), Format::OpenMetrics);
-        for absent in ["keyway_kernel_", "keyway_udp_", "memcached_slab_current_items", "door=\"kernel\""] {
+        for absent in [
+            "keyway_kernel_",
+            "keyway_udp_",
+            "memcached_slab_current_items",
+            "door=\"kernel\"",
+        ] {
             assert!(!page.contains(absent), "{absent}");
         }
         assert!(page.ends_with("\n# EOF\n"));

@@ -88,7 +88,10 @@ impl Desk {
             HEALTH => (HEALTH, self.health()),
             READY => (READY, self.readiness()),
             PAGE => (PAGE, self.page()),
-            _ => (OTHER, Answer::text(404, format!("here are {METRICS}, {HEALTH}, {READY} and {PAGE}\n"))),
+            _ => (
+                OTHER,
+                Answer::text(404, format!("here are {METRICS}, {HEALTH}, {READY} and {PAGE}\n")),
+            ),
         };
         *self.requests.borrow_mut().entry((path, answer.status)).or_default() += 1;
         answer
@@ -136,7 +139,9 @@ impl Desk {
         if self.shared.is_stopping() {
             Some("the server is stopping".to_owned())
         } else if self.shared.broken.load(SeqCst) || running < threads {
-            Some(format!("{running} of {threads} worker threads run: one has panicked, restart the server"))
+            Some(format!(
+                "{running} of {threads} worker threads run: one has panicked, restart the server"
+            ))
         } else {
             None
         }

@@ -45,7 +45,11 @@ pub(super) fn write(s: &Snapshot) -> String {
 fn hits(s: &Snapshot, page: &mut String) {
     let c = &s.counters;
     let gets = c.get_hits.saturating_add(c.get_misses);
-    let _ = write!(page, "<section><h2>Hit ratio</h2><div class=\"large\">{}</div>", percent(c.get_hits, gets));
+    let _ = write!(
+        page,
+        "<section><h2>Hit ratio</h2><div class=\"large\">{}</div>",
+        percent(c.get_hits, gets)
+    );
     meter(page, "hit ratio", c.get_hits, gets);
     table(
         page,
@@ -93,7 +97,10 @@ fn memory(s: &Snapshot, page: &mut String) {
         page,
         &[
             ("items", number(c.curr_items)),
-            ("free segments", format!("{} of {}", number(info.segments_free), number(info.segments))),
+            (
+                "free segments",
+                format!("{} of {}", number(info.segments_free), number(info.segments)),
+            ),
             ("index", size_text(info.index_bytes)),
             ("oldest segment, new items", age(s.ages.admission_s)),
             ("oldest segment, items with hits", age(s.ages.main_s)),
@@ -115,7 +122,10 @@ fn clients(s: &Snapshot, page: &mut String) {
         page,
         &[
             ("processes with the region", number(s.processes as u64)),
-            ("threads attached", format!("{} of {}", number(s.info.sessions), number(s.info.sessions_max))),
+            (
+                "threads attached",
+                format!("{} of {}", number(s.info.sessions), number(s.info.sessions_max)),
+            ),
             ("connections so far", number(c.total)),
             ("refused", number(c.rejected)),
             (
@@ -145,7 +155,11 @@ fn writes(c: &Counters) -> u64 {
 }
 
 fn meter(page: &mut String, name: &str, value: u64, max: u64) {
-    let _ = write!(page, "<meter aria-label=\"{name}\" max=\"{}\" value=\"{value}\"></meter>", max.max(1));
+    let _ = write!(
+        page,
+        "<meter aria-label=\"{name}\" max=\"{}\" value=\"{value}\"></meter>",
+        max.max(1)
+    );
 }
 
 /// The rows of a section, and its end.
@@ -200,7 +214,10 @@ mod tests {
         assert_eq!(percent(0, 0), "-");
         assert_eq!(percent(999, 1000), "99.9 %");
         assert_eq!(percent(u64::MAX, u64::MAX), "100.0 %");
-        assert_eq!([59, 60, 7265, 172_800].map(time_text), ["59 s", "1 min", "2 h 1 min", "2 days"]);
+        assert_eq!(
+            [59, 60, 7265, 172_800].map(time_text),
+            ["59 s", "1 min", "2 h 1 min", "2 days"]
+        );
     }
 
     #[test]

@@ -54,7 +54,9 @@ impl Prober {
             let _ = self.session.delete(&key, &Delete::default());
             match found {
                 Some(_) if value == key => return Ok(()),
-                Some(_) => return Err("an item has another value than the one stored: run `keyway check` on the region".to_owned()),
+                Some(_) => {
+                    return Err("an item has another value than the one stored: run `keyway check` on the region".to_owned());
+                }
                 None => {}
             }
         }

@@ -104,6 +104,9 @@ impl Numbers {
     ///
     /// When it is absent.
     pub fn of(&self, name: &str) -> f64 {
-        *self.samples.get(name).unwrap_or_else(|| panic!("no {name} among {} numbers", self.samples.len()))
+        *self
+            .samples
+            .get(name)
+            .unwrap_or_else(|| panic!("no {name} among {} numbers", self.samples.len()))
     }
 }

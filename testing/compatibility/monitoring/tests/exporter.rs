@@ -73,7 +73,9 @@ impl Exporter {
 
     fn numbers(&self) -> Option<Numbers> {
         let page = http_get(self.address, "/metrics", "text/plain").ok()?.body;
-        let own = page.lines().filter(|line| line.trim_start_matches("# TYPE ").starts_with("memcached_"));
+        let own = page
+            .lines()
+            .filter(|line| line.trim_start_matches("# TYPE ").starts_with("memcached_"));
         let numbers: String = own
             .filter(|line| !line.contains("memcached_exporter"))
             .map(|line| format!("{line}\n"))
@@ -159,7 +161,10 @@ fn every_number_of_the_exporter_is_the_same_here() {
         }
         let here = ours.of(name);
         if MOVING.contains(&metric) {
-            assert!((here - value).abs() <= 65_536.0, "{name}: {here} here, {value} at the exporter");
+            assert!(
+                (here - value).abs() <= 65_536.0,
+                "{name}: {here} here, {value} at the exporter"
+            );
         } else {
             assert_eq!(here, *value, "{name}");
         }
@@ -230,7 +235,11 @@ fn prometheus_own_parsers_read_both_formats() {
     let scratch = Scratch::new();
     let page = |name: &str, accept: &str, kind: &str| {
         let answer = monitored.get_as("/metrics", accept);
-        assert!(answer.header("content-type").starts_with(kind), "{accept}: {:?}", answer.headers);
+        assert!(
+            answer.header("content-type").starts_with(kind),
+            "{accept}: {:?}",
+            answer.headers
+        );
         let file = scratch.join(name);
         std::fs::write(&file, answer.body).expect("a file in the scratch folder");
         file

@@ -55,7 +55,15 @@ fn the_page_fits_a_phone_and_has_the_numbers() {
         assert_eq!(page.evaluate(STICKS_OUT), Value::Array(Vec::new()), "{look:?}");
         let text = page.evaluate("document.body.innerText");
         let text = text.as_str().expect("a text");
-        for part in ["80.0 %", "1\u{202f}234", "Operations by door", "network", "library", "Memory", "Clients"] {
+        for part in [
+            "80.0 %",
+            "1\u{202f}234",
+            "Operations by door",
+            "network",
+            "library",
+            "Memory",
+            "Clients",
+        ] {
             assert!(text.contains(part), "{part}: {text}");
         }
         let picture = page.picture();

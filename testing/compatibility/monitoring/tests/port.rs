@@ -5,7 +5,8 @@ use std::os::unix::net::UnixStream;
 use std::process::Command;
 
 use harness::{
-    DEADLINE, HttpAnswer, Kind, Scratch, ServeOptions, Server, Transport, free_port, http_over, keyway_binary, run_to_end, wait_until,
+    DEADLINE, HttpAnswer, Kind, Scratch, ServeOptions, Server, Transport, free_port, http_over, keyway_binary, run_to_end,
+    wait_until,
 };
 use monitoring::Monitored;
 
@@ -19,7 +20,10 @@ fn raw(monitored: &Monitored, request: &str) -> HttpAnswer {
 fn paths_methods_and_headers() {
     let monitored = Monitored::start(&ServeOptions::default());
     let log = monitored.server.log();
-    assert!(log.contains(&format!("http {}", monitored.http)), "the ready line names it: {log}");
+    assert!(
+        log.contains(&format!("http {}", monitored.http)),
+        "the ready line names it: {log}"
+    );
     for (path, status, kind, word) in [
         ("/", 200, "text/html", "Hit ratio"),
         ("/?x=y", 200, "text/html", "Hit ratio"),
@@ -30,7 +34,11 @@ fn paths_methods_and_headers() {
     ] {
         let answer = monitored.get(path);
         assert_eq!(answer.status, status, "{path}");
-        assert!(answer.header("content-type").starts_with(kind), "{path}: {:?}", answer.headers);
+        assert!(
+            answer.header("content-type").starts_with(kind),
+            "{path}: {:?}",
+            answer.headers
+        );
         assert!(answer.body.contains(word), "{path}: {}", answer.body);
         assert_eq!(answer.header("cache-control"), "no-store", "{path}");
         assert_eq!(answer.header("x-content-type-options"), "nosniff", "{path}");
@@ -45,7 +53,10 @@ fn paths_methods_and_headers() {
         assert_eq!((answer.status, answer.header("allow")), (405, "GET, HEAD"), "{method}");
     }
     let counted = monitored.numbers();
-    assert_eq!(counted.of("keyway_http_requests_total{path=\"/healthz\",status=\"200\"}"), 2.0);
+    assert_eq!(
+        counted.of("keyway_http_requests_total{path=\"/healthz\",status=\"200\"}"),
+        2.0
+    );
     assert_eq!(counted.of("keyway_http_requests_total{path=\"other\",status=\"404\"}"), 2.0);
 }
 
@@ -54,7 +65,11 @@ fn a_connection_gets_one_answer() {
     let monitored = Monitored::start(&ServeOptions::default());
     let request = "GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: keep-alive\r\n\r\n";
     let answer = raw(&monitored, &request.repeat(20));
-    assert_eq!((answer.status, answer.body.as_str()), (200, "ok\n"), "one answer, then the end");
+    assert_eq!(
+        (answer.status, answer.body.as_str()),
+        (200, "ok\n"),
+        "one answer, then the end"
+    );
 }
 
 #[test]
@@ -75,7 +90,9 @@ fn a_full_region_is_not_ready_until_it_has_room() {
                 let value = "x".repeat(len);
                 loop {
                     number += 1;
-                    let answer = wire.ask(&format!("set key-{number} 0 0 {len}\r\n{value}")).expect("an answer");
+                    let answer = wire
+                        .ask(&format!("set key-{number} 0 0 {len}\r\n{value}"))
+                        .expect("an answer");
                     if answer != "STORED" {
                         assert!(answer.starts_with("SERVER_ERROR out of memory"), "{answer}");
                         break;
@@ -86,7 +103,11 @@ fn a_full_region_is_not_ready_until_it_has_room() {
         Some(monitored.get("/readyz")).filter(|answer| answer.status != 200)
     });
     assert_eq!(answer.status, 503, "{}", answer.body);
-    assert!(answer.body.contains("cannot be written") && answer.body.contains("memory"), "{}", answer.body);
+    assert!(
+        answer.body.contains("cannot be written") && answer.body.contains("memory"),
+        "{}",
+        answer.body
+    );
     assert_eq!(monitored.get("/healthz").status, 200, "the process serves all the same");
     assert_eq!(wires[0].ask("flush_all").expect("an answer"), "OK");
     assert_eq!(monitored.get("/readyz").status, 200);
@@ -99,7 +120,16 @@ fn probes_leave_no_trace_in_the_statistics() {
         assert_eq!(monitored.get("/readyz").status, 200);
     }
     let server = &monitored.server;
-    for name in ["cmd_get", "cmd_set", "get_hits", "get_misses", "delete_hits", "total_items", "curr_items", "bytes"] {
+    for name in [
+        "cmd_get",
+        "cmd_set",
+        "get_hits",
+        "get_misses",
+        "delete_hits",
+        "total_items",
+        "curr_items",
+        "bytes",
+    ] {
         assert_eq!(server.stat(name), 0, "{name}");
     }
     let counted = monitored.numbers();
@@ -109,7 +139,10 @@ fn probes_leave_no_trace_in_the_statistics() {
         .filter(|(name, value)| name.contains("commands_total") && **value != 0.0)
         .collect();
     assert!(nonzero.is_empty(), "{nonzero:?}");
-    let keys = run_to_end(Command::new(keyway_binary()).args(["keys", "--region"]).arg(server.region()), DEADLINE);
+    let keys = run_to_end(
+        Command::new(keyway_binary()).args(["keys", "--region"]).arg(server.region()),
+        DEADLINE,
+    );
     assert_eq!(keys.1.trim(), "");
 }
 
@@ -129,9 +162,16 @@ fn doors_are_told_apart() {
     );
     assert!(status.success(), "{output}");
     let counted = monitored.numbers();
-    let hits = |door: &str| counted.of(&format!("keyway_door_commands_total{{command=\"get\",door=\"{door}\",status=\"hit\"}}"));
+    let hits = |door: &str| {
+        counted.of(&format!(
+            "keyway_door_commands_total{{command=\"get\",door=\"{door}\",status=\"hit\"}}"
+        ))
+    };
     assert_eq!((hits("network"), hits("library")), (3.0, 1.0));
-    assert_eq!(counted.of("keyway_door_commands_total{command=\"set\",door=\"network\",status=\"hit\"}"), 1.0);
+    assert_eq!(
+        counted.of("keyway_door_commands_total{command=\"set\",door=\"network\",status=\"hit\"}"),
+        1.0
+    );
     assert_eq!(counted.of("memcached_commands_total{command=\"get\",status=\"hit\"}"), 4.0);
 }
 
@@ -141,10 +181,15 @@ fn memory_of_connections_is_shown_by_both() {
     let monitored = Monitored::start(&ServeOptions::default());
     let mut wire = monitored.server.connect(Transport::Tcp);
     let value = "x".repeat(VALUE_LEN);
-    assert_eq!(wire.ask(&format!("set large 0 0 {VALUE_LEN}\r\n{value}")).expect("an answer"), "STORED");
+    assert_eq!(
+        wire.ask(&format!("set large 0 0 {VALUE_LEN}\r\n{value}")).expect("an answer"),
+        "STORED"
+    );
     // It asks for much and reads nothing.
     let mut unread = monitored.server.connect(Transport::Tcp);
-    unread.send("get large\r\n".repeat(200).as_bytes()).expect("requests are sent");
+    unread
+        .send("get large\r\n".repeat(200).as_bytes())
+        .expect("requests are sent");
     let held = wait_until("an unread answer is held", DEADLINE, || {
         Some(monitored.numbers().of("keyway_connection_memory_bytes")).filter(|held| *held > 0.0)
     });
@@ -153,10 +198,17 @@ fn memory_of_connections_is_shown_by_both() {
     let limit = counted.of("keyway_connection_memory_limit_bytes");
     assert!(held <= each && each <= limit, "{held} held, {each} each, {limit} in all");
     for (metric, stat) in [
-        ("keyway_connection_memory_each_limit_bytes", "keyway_connection_memory_each_limit"),
+        (
+            "keyway_connection_memory_each_limit_bytes",
+            "keyway_connection_memory_each_limit",
+        ),
         ("keyway_connection_memory_limit_bytes", "keyway_connection_memory_limit"),
     ] {
-        assert_eq!(counted.of(metric), f64::from(u32::try_from(monitored.server.stat(stat)).expect("below 4 GiB")), "{metric}");
+        assert_eq!(
+            counted.of(metric),
+            f64::from(u32::try_from(monitored.server.stat(stat)).expect("below 4 GiB")),
+            "{metric}"
+        );
     }
     drop(unread);
     wait_until("the memory is given back", DEADLINE, || {
@@ -208,7 +260,14 @@ fn a_busy_port_is_an_error_that_names_it_and_the_region_is_left_alone() {
     let scratch = Scratch::new();
     let region = scratch.join("region");
     let mut command = Command::new(keyway_binary());
-    command.args(["serve", "--listen", &format!("127.0.0.1:{}", free_port()), "--http", &http.to_string(), "--region"]);
+    command.args([
+        "serve",
+        "--listen",
+        &format!("127.0.0.1:{}", free_port()),
+        "--http",
+        &http.to_string(),
+        "--region",
+    ]);
     let (status, output) = run_to_end(command.arg(&region), DEADLINE);
     assert_eq!(status.code(), Some(71), "{output}");
     for word in [&*format!("http {http}"), "--http", "in use", "choose another"] {

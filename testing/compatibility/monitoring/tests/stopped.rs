@@ -18,9 +18,9 @@ const STOPS: usize = 150;
 /// The thread of this name of a server.
 fn thread(server: &Server, name: &str) -> Pid {
     let tasks = std::fs::read_dir(format!("/proc/{}/task", server.pid())).expect("the server's threads");
-    let found = tasks.filter_map(Result::ok).find(|task| {
-        std::fs::read_to_string(task.path().join("comm")).is_ok_and(|comm| comm.trim() == name)
-    });
+    let found = tasks
+        .filter_map(Result::ok)
+        .find(|task| std::fs::read_to_string(task.path().join("comm")).is_ok_and(|comm| comm.trim() == name));
     let number = found.and_then(|task| task.file_name().to_str()?.parse().ok());
     Pid::from_raw(number.unwrap_or_else(|| panic!("no thread {name}")))
 }
@@ -60,7 +60,9 @@ fn workers_serve_while_the_port_is_stopped_anywhere() {
         outcome
     });
     match outcome {
-        Ok(in_user_mode) => say(&format!("the port's thread was stopped {STOPS} times, {in_user_mode} of them at work")),
+        Ok(in_user_mode) => say(&format!(
+            "the port's thread was stopped {STOPS} times, {in_user_mode} of them at work"
+        )),
         Err(why) => skip("stopping the HTTP port's thread", &why),
     }
 }

@@ -53,7 +53,10 @@ impl Target {
     fn refusal_of(&self, pieces: impl Iterator<Item = Vec<u8>>) -> Option<u16> {
         let mut stream = self.connect();
         let sent_all = pieces.into_iter().all(|piece| stream.write_all(&piece).is_ok());
-        assert!(!sent_all || is_closed(&mut stream.try_clone().expect("a descriptor")), "it takes everything");
+        assert!(
+            !sent_all || is_closed(&mut stream.try_clone().expect("a descriptor")),
+            "it takes everything"
+        );
         HttpAnswer::read(stream).ok().map(|answer| answer.status)
     }
 
@@ -110,7 +113,10 @@ fn requests_without_end_are_refused_in_little_memory() {
         // A request line of up to 64 MiB.
         let endless = std::iter::once(line("GET /")).chain((0..1024).map(|_| vec![b'a'; 64 << 10]));
         let status = target.refusal_of(endless);
-        assert!(status.is_none_or(|status| status == 414 || status == 431), "{round}: {status:?}");
+        assert!(
+            status.is_none_or(|status| status == 414 || status == 431),
+            "{round}: {status:?}"
+        );
         // 10,000 headers, small and all at once, so that their answer comes.
         let headers = (0..10_000).map(|n| line(&format!("H{n}: x\r\n")));
         let status = target.refusal_of(std::iter::once(line("GET / HTTP/1.1\r\n")).chain(headers));
@@ -148,7 +154,13 @@ fn bodies_and_garbage_are_not_read() {
         let body = vec![b'b'; 64 << 10];
         assert!((0..1600).any(|_| stream.write_all(&body).is_err()), "it takes 100 MB of body");
     }
-    for garbage in [&b"\0\x01\x02\r\n\r\n"[..], b"set k 0 0 1\r\nx\r\n\r\n", b"GET\r\n\r\n", b"GET / HTTP/9.9\r\n\r\n", &[0xFF; 9000]] {
+    for garbage in [
+        &b"\0\x01\x02\r\n\r\n"[..],
+        b"set k 0 0 1\r\nx\r\n\r\n",
+        b"GET\r\n\r\n",
+        b"GET / HTTP/9.9\r\n\r\n",
+        &[0xFF; 9000],
+    ] {
         let mut stream = target.connect();
         let _ = stream.write_all(garbage);
         let answer = HttpAnswer::read(stream).ok();
@@ -180,7 +192,9 @@ fn a_client_that_never_reads_its_answer_is_closed() {
     let unread: Vec<TcpStream> = (0..CONNECTIONS_MAX)
         .map(|_| {
             let mut stream = target.connect();
-            stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n").expect("few bytes");
+            stream
+                .write_all(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
+                .expect("few bytes");
             stream
         })
         .collect();
