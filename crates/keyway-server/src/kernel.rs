@@ -22,7 +22,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::thread::Thread;
 use std::time::{Duration, Instant};
 
-use keyway::{Cache, Get, KernelDoor, KernelDoorError, Session};
+use keyway::{Cache, Get, KernelDoor, KernelDoorError, Seat, Session};
 use keyway_proto::reply::{self, stat};
 use keyway_proto::{Protocol, Request};
 use keyway_xdp::config::{Settings, Verdict};
@@ -246,6 +246,11 @@ pub fn interface(name: &str) -> Result<i32, String> {
 }
 
 impl Keeper {
+    /// The thread slot with which it reads items.
+    pub(crate) fn seat(&self) -> Option<Seat> {
+        self.session.seat()
+    }
+
     /// Runs the kernel door until the server stops.
     pub(crate) fn run(mut self, shared: &Shared) {
         let _ = self.post.keeper.set(std::thread::current());

@@ -206,13 +206,6 @@ impl Server {
             .then(|| cache.session())
             .transpose()
             .map_err(StartError::Session)?;
-        let census = Census::new(&cache, &sessions, probe.as_ref());
-        let stopper = keyway_http::Stopper::default();
-        let http = http.zip(probe).map(|(sockets, session)| http::Port {
-            sockets,
-            session,
-            stopper: stopper.clone(),
-        });
         match cache.identity().and_then(listener::bind_lines) {
             Ok(lines) => listeners.push(lines),
             Err(error) => log::info!("this server does not serve programs that find no slot in the region: {error}"),
@@ -225,6 +218,18 @@ impl Server {
             }
             None => (None, None),
         };
+        let census = Census::new(
+            &cache,
+            &sessions,
+            probe.as_ref(),
+            keeper.as_ref().and_then(kernel::Keeper::seat),
+        );
+        let stopper = keyway_http::Stopper::default();
+        let http = http.zip(probe).map(|(sockets, session)| http::Port {
+            sockets,
+            session,
+            stopper: stopper.clone(),
+        });
         let signals = if config.signals { Some(catch_signals()?) } else { None };
 
         let event_loop = choose_event_loop(&config)?;
