@@ -5,10 +5,11 @@ use std::os::unix::net::UnixStream;
 use std::process::Command;
 
 use harness::{
-    DEADLINE, HttpAnswer, Kind, Scratch, ServeOptions, Server, Transport, free_port, http_over, keyway_binary, run_to_end,
+    DEADLINE, HttpAnswer, Kind, Scratch, ServeOptions, Server, Transport, free_port, http_over, keyway_binary, run_to_end, skip,
     wait_until,
 };
 use monitoring::Monitored;
+use nix::sched::{CloneFlags, unshare};
 
 fn raw(monitored: &Monitored, request: &str) -> HttpAnswer {
     let stream = TcpStream::connect(monitored.http).expect("a connection");
@@ -173,6 +174,54 @@ fn doors_are_told_apart() {
         1.0
     );
     assert_eq!(counted.of("memcached_commands_total{command=\"get\",status=\"hit\"}"), 4.0);
+}
+
+#[test]
+fn the_kernel_door_has_numbers_of_its_own() {
+    // The thread gets a network namespace of its own, and so does all that it starts.
+    let tried = std::thread::spawn(|| -> Result<(), String> {
+        unshare(CloneFlags::CLONE_NEWNET).map_err(|error| format!("no network namespace can be made: {error}"))?;
+        let (status, output) = run_to_end(Command::new("ip").args(["link", "set", "lo", "up"]), DEADLINE);
+        assert!(status.success(), "{output}");
+        let options = ServeOptions {
+            transport: Transport::Udp,
+            keyway_arguments: vec!["--kernel".into(), "lo".into()],
+            ..ServeOptions::default()
+        };
+        let monitored = Monitored::start(&options);
+        let mut wire = monitored.server.connect(Transport::Tcp);
+        assert_eq!(wire.ask("set hot 0 0 1\r\nx").expect("an answer"), "STORED");
+        let hits = |door: &str| {
+            let counted = monitored.numbers();
+            counted.of(&format!(
+                "keyway_door_commands_total{{command=\"get\",door=\"{door}\",status=\"hit\"}}"
+            ))
+        };
+        let mut asked = 0.0;
+        wait_until("the program answers", DEADLINE, || {
+            let mut datagrams = monitored.server.connect(Transport::Udp);
+            assert_eq!(datagrams.get(false, &["hot"]).expect("an answer").len(), 1);
+            asked += 1.0;
+            (hits("kernel") >= 3.0).then_some(())
+        });
+        let counted = monitored.numbers();
+        assert_eq!(hits("network") + hits("kernel"), asked);
+        assert_eq!(
+            hits("library"),
+            0.0,
+            "what the server reads for its copies is no library's command"
+        );
+        assert_eq!(counted.of("keyway_kernel_packets_total{verdict=\"hits\"}"), hits("kernel"));
+        assert!(counted.of("keyway_kernel_copied_total") >= 1.0);
+        assert!(monitored.get("/").body.contains("<th>kernel</th>"));
+        assert_eq!(monitored.get("/readyz").status, 200, "{}", monitored.server.log());
+        Ok(())
+    });
+    match tried.join() {
+        Ok(Ok(())) => {}
+        Ok(Err(because)) => skip("the kernel door's numbers", &because),
+        Err(panic) => std::panic::resume_unwind(panic),
+    }
 }
 
 #[test]
