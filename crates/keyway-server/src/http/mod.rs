@@ -134,16 +134,32 @@ impl Desk {
     }
 
     fn illness(&self) -> Option<String> {
-        let threads = self.shared.config.threads;
         let running = self.shared.workers_running.load(SeqCst);
-        if self.shared.is_stopping() {
-            Some("the server is stopping".to_owned())
-        } else if self.shared.broken.load(SeqCst) || running < threads {
-            Some(format!(
-                "{running} of {threads} worker threads run: one has panicked, restart the server"
-            ))
-        } else {
-            None
-        }
+        illness(self.shared.is_stopping(), running, self.shared.config.threads)
+    }
+}
+
+/// Why the process does not serve as it should.
+fn illness(is_stopping: bool, running: usize, threads: usize) -> Option<String> {
+    if is_stopping {
+        Some("the server is stopping".to_owned())
+    } else if running < threads {
+        Some(format!(
+            "{running} of {threads} worker threads run: one has panicked, restart the server"
+        ))
+    } else {
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_that_stops_or_lacks_a_worker_is_not_healthy() {
+        assert_eq!(illness(false, 4, 4), None);
+        assert!(illness(true, 4, 4).is_some_and(|why| why.contains("stopping")));
+        assert!(illness(false, 3, 4).is_some_and(|why| why.contains("3 of 4")));
     }
 }

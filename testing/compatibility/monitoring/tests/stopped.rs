@@ -15,14 +15,16 @@ use nix::unistd::Pid;
 /// How often the thread is stopped.
 const STOPS: usize = 150;
 
-/// The thread of this name of a server.
+/// The thread of this name of a server, which may be about to name itself.
 fn thread(server: &Server, name: &str) -> Pid {
-    let tasks = std::fs::read_dir(format!("/proc/{}/task", server.pid())).expect("the server's threads");
-    let found = tasks
-        .filter_map(Result::ok)
-        .find(|task| std::fs::read_to_string(task.path().join("comm")).is_ok_and(|comm| comm.trim() == name));
-    let number = found.and_then(|task| task.file_name().to_str()?.parse().ok());
-    Pid::from_raw(number.unwrap_or_else(|| panic!("no thread {name}")))
+    let has_name =
+        |task: &std::fs::DirEntry| std::fs::read_to_string(task.path().join("comm")).is_ok_and(|comm| comm.trim() == name);
+    let number = wait_until("the thread has its name", DEADLINE, || {
+        let tasks = std::fs::read_dir(format!("/proc/{}/task", server.pid())).expect("the server's threads");
+        let found = tasks.filter_map(Result::ok).find(has_name)?;
+        found.file_name().to_str()?.parse().ok()
+    });
+    Pid::from_raw(number)
 }
 
 /// What clients do that takes every way through a worker except `stats`.
