@@ -2,7 +2,6 @@
 //! stopped, memcached clients are served, and new ones come and go.
 
 use std::net::TcpStream;
-use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::Duration;
 
@@ -39,57 +38,76 @@ fn use_the_cache(server: &Server, round: usize) {
     }
 }
 
+/// The thread while it is traced. At the end, also of a test that fails, it goes on, and the askers end.
+struct Traced<'a> {
+    port: Pid,
+    asks: &'a AtomicBool,
+}
+
+impl Drop for Traced<'_> {
+    fn drop(&mut self) {
+        self.asks.store(false, SeqCst);
+        // Only a stopped thread can be released.
+        let _ = ptrace::detach(self.port, None);
+    }
+}
+
 #[test]
 fn workers_serve_while_the_port_is_stopped_anywhere() {
     if !Kind::keyway_is_wanted() {
         return;
     }
     let monitored = Monitored::start(&ServeOptions::default());
-    let port = thread(&monitored.server, "keyway-http");
     let mut random = Random::new(Random::seed_for("the HTTP port stopped"));
-    let stop = AtomicBool::new(false);
+    let asks = AtomicBool::new(true);
     let outcome = std::thread::scope(|scope| {
+        let traced = Traced {
+            port: thread(&monitored.server, "keyway-http"),
+            asks: &asks,
+        };
         for path in ["/metrics", "/readyz", "/"] {
-            let (stop, monitored) = (&stop, &monitored);
+            let (asks, monitored) = (&asks, &monitored);
             scope.spawn(move || {
-                while !stop.load(SeqCst) {
+                while asks.load(SeqCst) {
                     assert_eq!(monitored.get(path).status, 200);
                 }
             });
         }
-        let outcome = stop_often(&monitored, port, &mut random);
-        stop.store(true, SeqCst);
-        outcome
+        stop_often(&monitored, traced.port, &mut random)
     });
     match outcome {
-        Ok(in_user_mode) => say(&format!(
-            "the port's thread was stopped {STOPS} times, {in_user_mode} of them at work"
+        Ok(at_work) => say(&format!(
+            "the port's thread was stopped {STOPS} times, {at_work} of them at work"
         )),
         Err(why) => skip("stopping the HTTP port's thread", &why),
     }
 }
 
-/// Stops the thread again and again. Returns how often it was not waiting in a system call.
+/// Stops the thread again and again, and leaves it stopped. Returns how often it was not waiting in a system call.
 fn stop_often(monitored: &Monitored, port: Pid, random: &mut Random) -> Result<usize, String> {
-    ptrace::seize(port, Options::empty()).map_err(|error| format!("ptrace: {error}"))?;
+    let failed = |error| format!("ptrace: {error}");
+    ptrace::seize(port, Options::empty()).map_err(failed)?;
     let mut at_work = 0;
     for round in 0..STOPS {
         std::thread::sleep(Duration::from_micros(random.below(3000)));
-        ptrace::interrupt(port).map_err(|error| format!("ptrace: {error}"))?;
-        wait_until("the thread is stopped", DEADLINE, || {
-            let seen = waitpid(port, Some(WaitPidFlag::__WALL | WaitPidFlag::WNOHANG)).expect("the thread's state");
-            (seen != WaitStatus::StillAlive).then_some(())
-        });
+        stop(port).map_err(failed)?;
         let waiting = std::fs::read_to_string(format!("/proc/{}/task/{port}/syscall", monitored.server.pid()));
         at_work += usize::from(waiting.is_ok_and(|text| text.starts_with("-1")));
-        // The port does not answer now, and the clients are served.
-        let silent = TcpStream::connect(monitored.http).expect("the kernel takes the connection");
-        assert!(silent.as_raw_fd() >= 0);
+        // The kernel takes connections of the port, and it does not answer them now; the clients are served.
+        let _silent = TcpStream::connect(monitored.http).expect("a connection");
         use_the_cache(&monitored.server, round);
-        ptrace::cont(port, None).map_err(|error| format!("ptrace: {error}"))?;
+        ptrace::cont(port, None).map_err(failed)?;
     }
-    ptrace::interrupt(port).map_err(|error| format!("ptrace: {error}"))?;
-    waitpid(port, Some(WaitPidFlag::__WALL)).map_err(|error| format!("ptrace: {error}"))?;
-    ptrace::detach(port, None).map_err(|error| format!("ptrace: {error}"))?;
+    stop(port).map_err(failed)?;
     Ok(at_work)
+}
+
+/// Stops the thread, and returns when it is.
+fn stop(port: Pid) -> nix::Result<()> {
+    ptrace::interrupt(port)?;
+    wait_until("the thread is stopped", DEADLINE, || {
+        let seen = waitpid(port, Some(WaitPidFlag::__WALL | WaitPidFlag::WNOHANG)).expect("the thread's state");
+        (seen != WaitStatus::StillAlive).then_some(())
+    });
+    Ok(())
 }
