@@ -5,7 +5,7 @@
 //! 3. Every relative link in a Markdown file leads to a file, and its anchor to a heading there.
 //!    Public Markdown (the root's and `docs/`) wraps at [`WIDTH`] columns and avoids the phrases of [`PHRASES`].
 //! 4. A crate knows only the crates that `ARCHITECTURE.md`'s arrows allow ([`ARROWS`]).
-//! 5. Crates without unsafe code forbid it: `keyway-proto` and `keyway-server` allow it nowhere.
+//! 5. Crates without unsafe code forbid it: `keyway-http`, `keyway-proto` and `keyway-server` allow it nowhere.
 //! 6. In `keyway-region` every atomic operation that orders other accesses names its pairing: `// PAIRS: NAME: …` ([`NEAR`] says how near).
 //!    `cargo xtask weak-memory` and its tests show whether there is such a pairing, and whether it needs the ordering.
 //! 7. In `keyway-region` a room uses only the rooms before it (`rooms.rs`).
@@ -24,7 +24,11 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("keyway-harden", &["keyway"]),
     ("keyway-capi", &["keyway", "keyway-harden"]),
     ("keyway-uring", &[]),
-    ("keyway-server", &["keyway", "keyway-proto", "keyway-uring", "keyway-xdp"]),
+    ("keyway-http", &[]),
+    (
+        "keyway-server",
+        &["keyway", "keyway-http", "keyway-proto", "keyway-uring", "keyway-xdp"],
+    ),
     ("keyway-xdp", &[]),
     ("keyway-bench", &["keyway", "keyway-proto"]),
     ("libmemcached", &["keyway", "keyway-harden"]),
@@ -45,7 +49,7 @@ const ARROWS: &[(&str, &[&str])] = &[
 ];
 
 /// Crates whose sources may not allow unsafe code anywhere.
-const NO_UNSAFE: &[&str] = &["keyway-proto", "keyway-server"];
+const NO_UNSAFE: &[&str] = &["keyway-http", "keyway-proto", "keyway-server"];
 
 /// Most lines between a `PAIRS:` comment and the operation below it.
 const NEAR: usize = 8;

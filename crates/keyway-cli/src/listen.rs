@@ -2,6 +2,13 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
 
+use keyway_server::{HttpAddress, UnixSocket};
+
+/// The HTTP port, if an address names none: the one after memcached's.
+const HTTP_PORT: u16 = 11212;
+/// Mode of the HTTP port's Unix socket: as of the clients' one, unless it is asked for another.
+const HTTP_SOCKET_MODE: u32 = 0o700;
+
 /// The addresses of `text`: an IPv4 or IPv6 address, a name, or `*`, optionally with a colon and a port (IPv6 then in brackets).
 /// Port 0 means "do not listen": no address at all.
 pub(crate) fn parse(text: &str, default_port: u16) -> Result<Vec<SocketAddr>, String> {
@@ -21,6 +28,23 @@ pub(crate) fn parse(text: &str, default_port: u16) -> Result<Vec<SocketAddr>, St
         .collect();
     addresses.dedup();
     Ok(addresses)
+}
+
+/// Where the HTTP port listens: a path, known by its slash, or an address with [`HTTP_PORT`] if it names none.
+pub(crate) fn parse_http(text: &str) -> Result<HttpAddress, String> {
+    if text.contains('/') {
+        return Ok(HttpAddress::Unix(UnixSocket {
+            path: text.into(),
+            mode: HTTP_SOCKET_MODE,
+        }));
+    }
+    let addresses = parse(text, HTTP_PORT)?;
+    if addresses.is_empty() {
+        return Err(format!(
+            "\"{text}\": port 0 is no HTTP port; leave the option out to have none"
+        ));
+    }
+    Ok(HttpAddress::Tcp(addresses))
 }
 
 /// All interfaces, in both address families.
@@ -75,6 +99,23 @@ mod tests {
         assert_eq!(addresses(":7"), ["0.0.0.0:7", "[::]:7"]);
         assert!(addresses("localhost:5").iter().all(|a| a == "127.0.0.1:5" || a == "[::1]:5"));
         assert!(addresses("127.0.0.1:0").is_empty());
+    }
+
+    #[test]
+    fn the_http_port_is_an_address_or_a_path() {
+        let tcp = |addresses: &[&str]| HttpAddress::Tcp(addresses.iter().map(|a| a.parse().unwrap()).collect());
+        assert_eq!(parse_http("127.0.0.1").unwrap(), tcp(&["127.0.0.1:11212"]));
+        assert_eq!(parse_http("[::1]:80").unwrap(), tcp(&["[::1]:80"]));
+        assert_eq!(
+            parse_http("./http").unwrap(),
+            HttpAddress::Unix(UnixSocket {
+                path: "./http".into(),
+                mode: 0o700
+            })
+        );
+        for text in ["", "127.0.0.1:0", "127.0.0.1:x"] {
+            assert!(parse_http(text).is_err(), "{text}");
+        }
     }
 
     #[test]

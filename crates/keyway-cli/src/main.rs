@@ -42,6 +42,7 @@ Examples:
   keyway serve --listen 0.0.0.0 --memory 4g       serve on every interface, with 4 GiB
   keyway serve --socket /run/keyway.sock --listen 127.0.0.1:0
                                                   serve a Unix socket only
+  keyway serve --http 127.0.0.1:11212             also metrics for Prometheus, health checks, and a page for people
   keyway memcached -m 64 -p 11211 -u nobody       take memcached's own command line
   keyway get greeting                             read the default region, with or without a server
   keyway check /dev/shm/keyway-0-11211            verify a region

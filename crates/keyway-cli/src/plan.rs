@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use keyway::{Cache, Gate, Options, Place};
 use keyway_harden::confine::{self, Confined, Needs};
-use keyway_server::{Config, RunError, Server, Sockets, size_text};
+use keyway_server::{Config, HttpAddress, RunError, Server, Sockets, size_text};
 use nix::sched::sched_setaffinity;
 use nix::sys::mman::{MlockAllFlags, mlockall};
 use nix::sys::resource::{RLIM_INFINITY, Resource, getrlimit, setrlimit};
@@ -16,8 +16,9 @@ use nix::unistd::{Pid, User, geteuid, setgid, setgroups, setuid};
 use crate::exit::{self, Failure};
 use crate::{background, cpus, place};
 
-/// Descriptors that a server needs besides its connections: sockets, polls, regions, standard streams, and a reserve.
-const DESCRIPTORS_SPARE: u64 = 64;
+/// Descriptors that a server needs besides its clients' connections: sockets, polls, regions, standard streams, connections of the HTTP port,
+/// and a reserve.
+const DESCRIPTORS_SPARE: u64 = 112;
 
 /// A largest item of half the memory may become smaller by this fraction, because the memory is divided into segments.
 const ITEM_SIZE_SLACK: usize = 64;
@@ -129,6 +130,10 @@ impl Plan {
         let whole = |path: &Path| std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
         let sockets = self.config.unix.iter().map(|socket| socket.path.as_path());
         let sockets = sockets.chain(self.config.region_socket.iter().map(|socket| socket.path.as_path()));
+        let sockets = sockets.chain(match &self.config.http {
+            Some(HttpAddress::Unix(socket)) => Some(socket.path.as_path()),
+            _ => None,
+        });
         let needs = Needs {
             files: match &self.place {
                 Some(Place::Path(path)) => vec![whole(path)],
@@ -169,6 +174,9 @@ impl Plan {
             .region_socket
             .iter_mut()
             .for_each(|socket| whole(&mut socket.path));
+        if let Some(HttpAddress::Unix(socket)) = &mut self.config.http {
+            whole(&mut socket.path);
+        }
         if let Some(Place::Path(path)) = &mut self.place {
             whole(path);
         }

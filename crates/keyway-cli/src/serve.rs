@@ -44,6 +44,11 @@ pub(crate) struct Serve {
     /// Longest answer to a datagram; a longer answer is cut, with an error. A plain number counts bytes
     #[arg(long, value_name = "SIZE", requires = "udp", default_value = "16k", value_parser = size::parse_answer_size)]
     udp_answer_max: usize,
+    /// HTTP port for metrics (/metrics, for Prometheus), health (/healthz, /readyz) and a page for people (/): an address, with port 11212
+    /// if none is given, or the path of a Unix socket. It has no login, so give an address that only those reach who may see the numbers
+    /// [default: none]
+    #[arg(long, value_name = "ADDR[:PORT]|PATH")]
+    http: Option<String>,
     /// Interfaces on which a BPF program answers UDP gets of hot items before they reach the server, such as eth0,lo
     #[arg(long, value_name = "IFACE,...", requires = "udp", value_delimiter = ',')]
     kernel: Vec<String>,
@@ -151,6 +156,10 @@ impl Serve {
             Some(text) => listen::parse(text, place::DEFAULT_PORT).map_err(|why| Failure::usage(format_args!("--udp: {why}")))?,
             None => Vec::new(),
         };
+        let http = match &self.http {
+            Some(text) => Some(listen::parse_http(text).map_err(|why| Failure::usage(format_args!("--http: {why}")))?),
+            None => None,
+        };
         let udp_allow = if self.udp_allow.is_empty() {
             LOOPBACK.to_vec()
         } else {
@@ -173,6 +182,7 @@ impl Serve {
             }),
             udp,
             udp_allow,
+            http,
             kernel,
             threads: self.threads,
             event_loop: self.event_loop,
@@ -254,6 +264,7 @@ mod tests {
     use super::*;
     use crate::{Cli, Command};
     use clap::Parser;
+    use keyway_server::HttpAddress;
 
     fn plan(line: &str) -> Result<Plan, Failure> {
         let words = ["keyway", "serve"].into_iter().chain(line.split_whitespace());
@@ -312,6 +323,13 @@ mod tests {
     }
 
     #[test]
+    fn the_http_port_is_off_until_asked_for() {
+        assert_eq!(plan("").unwrap().config.http, None);
+        let http = plan("--http [::1]").unwrap().config.http;
+        assert_eq!(http, Some(HttpAddress::Tcp(vec!["[::1]:11212".parse().unwrap()])));
+    }
+
+    #[test]
     fn threads_and_what_they_wait_with_are_told() {
         let config = plan("--cpus 1,0 --busy-poll 50 --event-loop epoll").unwrap().config;
         assert_eq!((config.cpus, config.busy_poll), (vec![1, 0], Duration::from_micros(50)));
@@ -347,6 +365,8 @@ mod tests {
             "--listen nowhere:x",
             "--socket-mode 9",
             "--udp nowhere:x",
+            "--http nowhere:x",
+            "--http 127.0.0.1:0",
             "--kernel lo",
             "--udp 127.0.0.1 --kernel lo --kernel-rate 0",
             "--udp 127.0.0.1 --kernel lo --kernel-pinned /p",

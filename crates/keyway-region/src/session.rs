@@ -10,7 +10,7 @@ use crate::index::Evicted;
 use crate::layout::segment::{Owner, Stream};
 use crate::layout::session::{Lease, ThreadSlot, next_incarnation};
 use crate::layout::slot::Slot;
-use crate::layout::stats::Counter;
+use crate::layout::stats::{Counter, Counters};
 use crate::log::{Leased, Supply, Verified};
 use crate::memory::Pinned;
 use crate::reclaim::{self, Reclaim};
@@ -142,6 +142,17 @@ impl Region {
             });
         }
         None
+    }
+
+    /// The counters of one thread slot: what this session and the slot's earlier tenants have counted.
+    pub fn counters_of(&self, seat: Seat) -> Counters {
+        let mut counters = Counters::default();
+        let slot = usize::from(seat.0.slot);
+        if slot < self.layout.shape.thread_slots {
+            let thread = self.thread(slot);
+            counters.add(|counter: Counter| thread.counters.get(counter as usize).map_or(0, |c| c.load(Relaxed)));
+        }
+        counters
     }
 }
 

@@ -18,6 +18,7 @@ use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
+use crate::connection::{INPUT_SIZE, UNSENT_MAX};
 use crate::shared::Peer;
 
 /// A connection that holds at most this many bytes is not charged.
@@ -36,6 +37,14 @@ const STALLED_S: u32 = 2;
 const HELD_MAX_S: u32 = 10;
 /// Least time between closing two connections for memory.
 const BETWEEN: Duration = Duration::from_millis(10);
+
+/// Most that one connection can hold, bytes: a request that arrives, whose buffer is there twice while it grows, and an answer that its client does not
+/// read, which may have a value above [`UNSENT_MAX`].
+pub(crate) fn each_held_max(item_size_max: usize) -> usize {
+    let request = item_size_max.saturating_add(INPUT_SIZE);
+    let answers = item_size_max.saturating_add(UNSENT_MAX);
+    request.saturating_mul(2).saturating_add(answers)
+}
 
 /// The memory of all connections.
 pub(crate) struct Account {

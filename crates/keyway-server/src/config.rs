@@ -51,6 +51,15 @@ pub struct Allowed {
     pub groups: Vec<u32>,
 }
 
+/// Where the HTTP port listens.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum HttpAddress {
+    /// TCP addresses; port 0 takes a free one (see [`crate::Server::http_names`])
+    Tcp(Vec<SocketAddr>),
+    /// a Unix socket
+    Unix(UnixSocket),
+}
+
 /// How a worker waits for events of its connections.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum EventLoop {
@@ -117,6 +126,8 @@ pub struct Config {
     pub udp: Vec<SocketAddr>,
     /// where datagrams may come from; those from elsewhere are neither executed nor answered
     pub udp_allow: Vec<Network>,
+    /// the HTTP port: metrics, health and a page for people; without a login
+    pub http: Option<HttpAddress>,
     /// the kernel door; it answers for the only UDP address
     pub kernel: Option<Kernel>,
     /// event loops, each on its own thread (`-t`)
@@ -184,6 +195,7 @@ impl Default for Config {
             region_socket: None,
             udp: Vec::new(),
             udp_allow: LOOPBACK.to_vec(),
+            http: None,
             kernel: None,
             threads: 4,
             event_loop: EventLoop::Auto,

@@ -4,11 +4,11 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Instant;
 
-use keyway::Cache;
+use keyway::{Cache, Seat};
 use keyway_proto::Request;
 
 use crate::config::{Config, Kernel};
-use crate::shared::Shared;
+use crate::shared::{KernelNumbers, Shared};
 
 /// This build has none.
 pub(crate) enum Post {}
@@ -22,6 +22,10 @@ pub(crate) fn start(_: &Config, _: &Kernel, _: &[SocketAddr], _: &Cache) -> Resu
 }
 
 impl Keeper {
+    pub(crate) fn seat(&self) -> Option<Seat> {
+        match *self {}
+    }
+
     pub(crate) fn run(self, _: &Shared) {
         match self {}
     }
@@ -33,6 +37,10 @@ impl Post {
     }
 
     pub(crate) fn stats(&self, _: &mut Vec<u8>) {
+        match *self {}
+    }
+
+    pub(crate) fn numbers(&self) -> KernelNumbers {
         match *self {}
     }
 

@@ -17,6 +17,7 @@ mod acceptor;
 mod account;
 mod auth;
 mod buffer;
+mod census;
 mod config;
 mod connection;
 mod detail;
@@ -24,6 +25,7 @@ mod dump;
 mod effort;
 mod execute;
 mod handout;
+mod http;
 #[cfg(feature = "kernel")]
 pub mod kernel;
 #[cfg(not(feature = "kernel"))]
@@ -55,7 +57,7 @@ use mio::{Poll, Waker};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 
 pub use auth::AuthFileError;
-pub use config::{Allowed, Config, EventLoop, KEYWAY_VERSION, Kernel, PROTOCOL_VERSION, RegionSocket, UnixSocket};
+pub use config::{Allowed, Config, EventLoop, HttpAddress, KEYWAY_VERSION, Kernel, PROTOCOL_VERSION, RegionSocket, UnixSocket};
 pub use keyway_proto::Protocol;
 pub use listener::BindError;
 pub use source::{LOOPBACK, Network};
@@ -64,6 +66,7 @@ use acceptor::Acceptor;
 use account::Account;
 use auth::Users;
 use buffer::Buffer;
+use census::Census;
 use connection::Desk;
 use detail::Detail;
 use effort::Effort;
@@ -78,6 +81,7 @@ pub struct Sockets {
     udp_addresses: Vec<SocketAddr>,
     /// for each thread, one socket per address
     udp_sockets: Vec<Vec<mio::net::UdpSocket>>,
+    http: Option<http::Sockets>,
 }
 
 /// A server that is ready to run: its sockets are bound, and clients may connect already.
@@ -89,6 +93,7 @@ pub struct Server {
     tcp_addresses: Vec<SocketAddr>,
     udp_addresses: Vec<SocketAddr>,
     keeper: Option<kernel::Keeper>,
+    http: Option<http::Port>,
 }
 
 /// Ends a server from another thread.
@@ -151,11 +156,18 @@ impl Sockets {
         };
         let listeners = listener::bind(config).map_err(StartError::Bind)?;
         let (udp_addresses, udp_sockets) = listener::bind_udp(config).map_err(StartError::Bind)?;
+        let http = config
+            .http
+            .as_ref()
+            .map(listener::bind_http)
+            .transpose()
+            .map_err(StartError::Bind)?;
         Ok(Self {
             users,
             listeners,
             udp_addresses,
             udp_sockets,
+            http,
         })
     }
 }
@@ -182,10 +194,16 @@ impl Server {
             mut listeners,
             udp_addresses,
             udp_sockets,
+            http,
         } = sockets;
         let sessions = (0..config.threads)
             .map(|_| cache.session())
             .collect::<Result<Vec<_>, _>>()
+            .map_err(StartError::Session)?;
+        let probe = http
+            .is_some()
+            .then(|| cache.session())
+            .transpose()
             .map_err(StartError::Session)?;
         match cache.identity().and_then(listener::bind_lines) {
             Ok(lines) => listeners.push(lines),
@@ -199,6 +217,18 @@ impl Server {
             }
             None => (None, None),
         };
+        let census = Census::new(
+            &cache,
+            &sessions,
+            probe.as_ref(),
+            keeper.as_ref().and_then(kernel::Keeper::seat),
+        );
+        let stopper = keyway_http::Stopper::default();
+        let http = http.zip(probe).map(|(sockets, session)| http::Port {
+            sockets,
+            session,
+            stopper: stopper.clone(),
+        });
         let signals = if config.signals { Some(catch_signals()?) } else { None };
 
         let event_loop = choose_event_loop(&config)?;
@@ -237,6 +267,8 @@ impl Server {
             broken: AtomicBool::new(false),
             workers_running: AtomicUsize::new(config.threads),
             acceptor: Waker::new(acceptor_poll.registry(), acceptor::WAKE)?,
+            census,
+            http: stopper,
             config,
         });
         let workers = polls
@@ -282,6 +314,7 @@ impl Server {
             tcp_addresses,
             udp_addresses,
             keeper,
+            http,
         })
     }
 
@@ -293,6 +326,11 @@ impl Server {
     /// The UDP addresses that the server serves; port 0 is replaced by the port that the system chose.
     pub fn udp_addresses(&self) -> &[SocketAddr] {
         &self.udp_addresses
+    }
+
+    /// Addresses or the path of the HTTP port; port 0 is replaced by the port that the system chose. Empty: there is none.
+    pub fn http_names(&self) -> &[String] {
+        self.http.as_ref().map_or(&[], |port| &port.sockets.names)
     }
 
     /// Whether its workers open rings of io_uring.
@@ -312,6 +350,7 @@ impl Server {
             .iter()
             .map(|(_, name)| name.replacen(':', " ", 1))
             .chain(self.udp_addresses.iter().map(|address| format!("udp {address}")))
+            .chain(self.http_names().iter().map(|name| format!("http {name}")))
             .chain(self.shared.config.kernel.iter().map(|kernel| match &kernel.pinned {
                 Some(folder) => format!("kernel {}", folder.display()),
                 None => format!("kernel {}", kernel.interfaces.join(",")),
@@ -343,6 +382,7 @@ impl Server {
             acceptor,
             workers,
             keeper,
+            http,
             ..
         } = self;
         let mut threads = Vec::new();
@@ -350,6 +390,11 @@ impl Server {
             let shared = Arc::clone(&shared);
             let thread = std::thread::Builder::new().name("keyway-kernel".to_owned());
             threads.push(thread.spawn(move || keeper.run(&shared)).map_err(RunError::System)?);
+        }
+        if let Some(port) = http {
+            let (shared, cache) = (Arc::clone(&shared), cache.clone());
+            let thread = std::thread::Builder::new().name("keyway-http".to_owned());
+            threads.push(thread.spawn(move || port.run(shared, cache)).map_err(RunError::System)?);
         }
         for (index, worker) in workers.into_iter().enumerate() {
             let thread = std::thread::Builder::new()

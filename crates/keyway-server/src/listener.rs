@@ -3,7 +3,7 @@
 use std::fmt;
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::{AsRawFd, RawFd};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
@@ -12,12 +12,15 @@ use nix::sys::socket::{UnixAddr, getpeername};
 use nix::sys::stat::{Mode, umask};
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 
-use crate::config::{Config, RegionSocket, UnixSocket};
+use crate::config::{Config, HttpAddress, RegionSocket, UnixSocket};
 use crate::connection::Stream;
+use crate::http;
 use crate::shared::PeerAddress;
 
 /// Room for datagrams that wait in a socket, bytes; the system may allow less.
 const UDP_BUFFER_SIZE: usize = 4 << 20;
+/// Most connections of the HTTP port that wait in the kernel's queue.
+const HTTP_BACKLOG: i32 = 64;
 
 /// Why a listening socket could not be opened.
 #[derive(Debug)]
@@ -118,6 +121,49 @@ pub(crate) fn bind(config: &Config) -> Result<Vec<Listener>, BindError> {
         listeners.push(Listener::Region(listener, file));
     }
     Ok(listeners)
+}
+
+/// The sockets of the HTTP port.
+pub(crate) fn bind_http(address: &HttpAddress) -> Result<http::Sockets, BindError> {
+    let mut sockets = http::Sockets::default();
+    match address {
+        HttpAddress::Tcp(addresses) => {
+            for &address in addresses {
+                let failed = |error| BindError {
+                    what: format!("http {address} (--http, -o http)"),
+                    error,
+                };
+                match bind_tcp(address, HTTP_BACKLOG) {
+                    Ok(listener) => {
+                        let bound = listener.local_addr().map_err(failed)?;
+                        sockets.names.push(bound.to_string());
+                        sockets.listeners.push(keyway_http::Listener::Tcp(listener.into()));
+                    }
+                    // "localhost" on a machine with one address family
+                    Err(error) if is_missing_ipv6(address, &error) && addresses.len() > 1 => log::info!("{}", failed(error)),
+                    Err(error) => return Err(failed(error)),
+                }
+                if !address.ip().is_loopback() {
+                    log::warn!(
+                        "the HTTP port {address} has no login: every host that reaches it sees this server's numbers (no keys, no values); \
+                         give a loopback address, or let a firewall or a proxy decide who reaches it"
+                    );
+                }
+            }
+        }
+        HttpAddress::Unix(socket) => {
+            let (listener, file) = bind_unix(socket, HTTP_BACKLOG).map_err(|error| BindError {
+                what: format!("http {} (--http, -o http)", socket.path.display()),
+                error,
+            })?;
+            sockets.names.push(file.path.display().to_string());
+            sockets
+                .listeners
+                .push(keyway_http::Listener::Unix(OwnedFd::from(listener).into()));
+            sockets.file = Some(file);
+        }
+    }
+    Ok(sockets)
 }
 
 /// The socket through which the server serves processes that have the region in this file but no slot. `Err`: another server of the

@@ -14,6 +14,7 @@ use keyway::{Counters, Info};
 
 use crate::account::Account;
 use crate::auth::Users;
+use crate::census::Census;
 use crate::config::{Config, EventLoop};
 use crate::connection::{CloseReason, Stream};
 use crate::detail::Detail;
@@ -137,7 +138,7 @@ pub(crate) struct Baseline {
 }
 
 /// The workers' counters, summed.
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Traffic {
     pub(crate) bytes_read: u64,
     pub(crate) bytes_written: u64,
@@ -152,6 +153,27 @@ pub(crate) struct Traffic {
     pub(crate) udp_refused: u64,
     pub(crate) udp_dropped: u64,
     pub(crate) udp_refused_requests: u64,
+}
+
+/// The kernel door's numbers.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct KernelNumbers {
+    /// packets by what the program did with them
+    pub(crate) verdicts: Vec<(&'static str, u64)>,
+    /// copies held; copies made; copies made again after changes
+    pub(crate) copies: u64,
+    pub(crate) copied: u64,
+    pub(crate) renewed: u64,
+    /// stripes of dead writers that the program can serve again
+    pub(crate) mended: u64,
+}
+
+impl KernelNumbers {
+    /// Answers of the program.
+    pub(crate) fn hits(&self) -> u64 {
+        let hits = self.verdicts.iter().find(|(word, _)| *word == "hits");
+        hits.map_or(0, |(_, count)| *count)
+    }
 }
 
 pub(crate) struct Shared {
@@ -188,6 +210,10 @@ pub(crate) struct Shared {
     pub(crate) broken: AtomicBool,
     pub(crate) workers_running: AtomicUsize,
     pub(crate) acceptor: mio::Waker,
+    /// whose commands the region's counters count
+    pub(crate) census: Census,
+    /// ends the HTTP port, if there is one
+    pub(crate) http: keyway_http::Stopper,
 }
 
 impl WorkerDoor {
@@ -334,6 +360,7 @@ impl Shared {
     pub(crate) fn stop(&self) {
         self.stopping.store(true, SeqCst);
         self.wake_acceptor();
+        self.http.stop();
         self.doors.iter().for_each(WorkerDoor::wake);
     }
 

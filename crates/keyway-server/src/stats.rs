@@ -17,19 +17,19 @@ use nix::sys::time::TimeVal;
 
 use crate::config::{KEYWAY_VERSION, PROTOCOL_VERSION};
 use crate::connection::STATES;
-use crate::lookout;
 use crate::shared::{Baseline, Peer, PeerAddress, Shared, Traffic, lock, unix_time};
+use crate::{account, census, lookout};
 
 /// The number of the one slab class that is shown.
 pub(crate) const CLASS: u32 = 1;
 /// Items are aligned to this many bytes.
-const CHUNK_SIZE: u64 = 8;
+pub(crate) const CHUNK_SIZE: u64 = 8;
 
 /// The counts up to now.
 pub(crate) fn baseline(shared: &Shared, cache: &Cache) -> Baseline {
     let arrivals = &shared.arrivals;
     Baseline {
-        counters: cache.counters(),
+        counters: shared.census.counters(cache),
         traffic: shared.traffic(),
         total_connections: arrivals.total.load(Relaxed),
         rejected: arrivals.rejected.load(Relaxed),
@@ -38,12 +38,18 @@ pub(crate) fn baseline(shared: &Shared, cache: &Cache) -> Baseline {
     }
 }
 
+/// What was counted since then, without the commands of the readiness probe.
+fn counted(shared: &Shared, cache: &Cache) -> Counters {
+    let base = lock(&shared.baseline).counters;
+    census::since(&shared.census.counters(cache), &base)
+}
+
 /// `stats`
 pub(crate) fn general(shared: &Shared, cache: &Cache, out: &mut Vec<u8>) {
     let base = *lock(&shared.baseline);
     process(shared, out);
     connections(shared, &base, out);
-    let counters = cache.counters().since(&base.counters);
+    let counters = counted(shared, cache);
     commands(&counters, &traffic_since(&base.traffic, &shared.traffic()), shared, out);
     let info = cache.info();
     store(&counters, &info, shared.memory_limit(&info), out);
@@ -98,6 +104,8 @@ fn connections(shared: &Shared, base: &Baseline, out: &mut Vec<u8>) {
     stat(out, "keyway_connection_memory", account.used());
     stat(out, "keyway_connection_memory_peak", account.peak());
     stat(out, "keyway_connection_memory_limit", account.limit());
+    let each = account::each_held_max(shared.item_size_max).min(account.limit());
+    stat(out, "keyway_connection_memory_each_limit", each);
     stat(out, "keyway_connections_paused", account.paused.load(Relaxed));
     stat(out, "keyway_connections_closed_for_memory", account.closed.load(Relaxed));
 }
@@ -316,7 +324,7 @@ pub(crate) fn settings(shared: &Shared, cache: &Cache, out: &mut Vec<u8>) {
 
 /// `stats items`
 pub(crate) fn items(shared: &Shared, cache: &Cache, out: &mut Vec<u8>) {
-    let c = cache.counters().since(&lock(&shared.baseline).counters);
+    let c = counted(shared, cache);
     if c.curr_items > 0 || c.total_items > 0 {
         let ages = cache.ages();
         for (name, count) in [
@@ -357,7 +365,7 @@ pub(crate) fn items(shared: &Shared, cache: &Cache, out: &mut Vec<u8>) {
 
 /// `stats slabs`
 pub(crate) fn slabs(shared: &Shared, cache: &Cache, out: &mut Vec<u8>) {
-    let c = cache.counters().since(&lock(&shared.baseline).counters);
+    let c = counted(shared, cache);
     let info = cache.info();
     let chunks_per_page = info.segment_bytes / CHUNK_SIZE;
     let pages = info.segments.saturating_sub(info.segments_withdrawn);
@@ -448,7 +456,7 @@ fn conn(shared: &Shared, peer: &Peer, now_s: u32, out: &mut Vec<u8>) {
     );
 }
 
-fn traffic_since(base: &Traffic, now: &Traffic) -> Traffic {
+pub(crate) fn traffic_since(base: &Traffic, now: &Traffic) -> Traffic {
     Traffic {
         bytes_read: now.bytes_read - base.bytes_read,
         bytes_written: now.bytes_written - base.bytes_written,

@@ -67,6 +67,7 @@ pub use error::{GrowError, LocalError, OpenError, SessionError};
 pub use gate::{Gate, GateState};
 pub use kernel::{KernelDoor, KernelDoorError};
 pub use keyway_region::Ages;
+pub use keyway_region::Seat;
 pub use keyway_region::Shrinking;
 pub use keyway_region::Target;
 pub use keyway_region::check::Report as CheckReport;
@@ -551,6 +552,14 @@ impl Cache {
     pub fn counters(&self) -> Counters {
         let _inside = self.inner.sessions.latch.open();
         self.region().map_or_else(Counters::default, Region::counters)
+    }
+
+    /// The counters of the thread slot of one session ([`Session::seat`]), since the region was created. Earlier sessions in the same slot have
+    /// counted there too: subtract what it had counted when the session began ([`Counters::since`]).
+    pub fn counters_of(&self, seat: Seat) -> Counters {
+        let _inside = self.inner.sessions.latch.open();
+        self.region()
+            .map_or_else(Counters::default, |region| region.counters_of(seat))
     }
 
     /// The age of the oldest segments of the log in use, since they were opened: no item is older. In a large region it is

@@ -7,7 +7,7 @@ use crate::reader::Reader;
 use crate::sessions::{Role, Sessions};
 use crate::writer::Writer;
 use keyway_region::verbs::{Arithmetic, Counted, Delete, Deleted, Get, Item, Number, Read, Store, Stored, WriteError};
-use keyway_region::{Headed, Placed, Shrinking, Target};
+use keyway_region::{Headed, Placed, Seat, Shrinking, Target};
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Duration;
@@ -377,6 +377,14 @@ impl Session {
     pub fn note_hit(&mut self, key: &[u8]) {
         if let Way::Writer(writer) = &mut self.0 {
             writer.note_hit(key);
+        }
+    }
+
+    /// The session's thread slot, for [`crate::Cache::counters_of`]. `None` if it has none: a server executes its writes.
+    pub fn seat(&self) -> Option<Seat> {
+        match &self.0 {
+            Way::Writer(writer) => Some(writer.seat()),
+            Way::Reader(_) => None,
         }
     }
 

@@ -11,7 +11,7 @@ use crate::socket;
 use keyway_region::heap::reserve;
 use keyway_region::verbs::RELATIVE_EXPTIME_MAX;
 use keyway_region::verbs::{Arithmetic, Counted, Delete, Deleted, Get, Item, Now, Number, Read, Store, Stored, WriteError};
-use keyway_region::{Headed, Lending, Lent, Shrinking, Sink, seconds_of};
+use keyway_region::{Headed, Lending, Lent, Seat, Shrinking, Sink, seconds_of};
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Duration;
@@ -318,6 +318,10 @@ impl Writer {
                 |inner, now| inner.note_hit(key, now),
             );
         }
+    }
+
+    pub(crate) fn seat(&self) -> Seat {
+        self.inner.seat()
     }
 
     pub(crate) fn release(&mut self) {

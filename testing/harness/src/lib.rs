@@ -16,15 +16,17 @@
 //! - `KEYWAY_TESTS_KEEP=1`: scratch directories stay, and are named.
 
 mod binary;
+mod http;
 mod random;
 mod scratch;
 mod server;
 mod wire;
 
 pub use binary::{keyway_binary, memcached_binary, program_on_path, workspace_binary, workspace_library};
+pub use http::{HttpAnswer, http_get, http_over};
 pub use random::{Random, mix};
 pub use scratch::Scratch;
-pub use server::{Kind, ServeOptions, Server, Transport, keyway_check, run_to_end};
+pub use server::{Kind, ServeOptions, Server, Transport, free_port, keyway_check, run_to_end};
 pub use wire::{Fetched, Wire, liar, printable};
 
 use std::io::Write;

@@ -45,7 +45,7 @@ pub struct ServeOptions {
     pub transport: Transport,
     /// start Keyway by `keyway memcached` and memcached's own command line, instead of `keyway serve`
     pub memcached_command_line: bool,
-    /// further arguments for `keyway serve`
+    /// further arguments for `keyway serve`, or `keyway memcached`
     pub keyway_arguments: Vec<String>,
     /// further arguments for memcached
     pub memcached_arguments: Vec<String>,
@@ -199,6 +199,7 @@ impl Server {
                     "modern,slab_reassign",
                 ]);
                 command.arg("-e").arg(&region);
+                command.args(&options.keyway_arguments);
                 if let Some(event_loop) = event_loop() {
                     command.args(["-o", &format!("event_loop={event_loop}")]);
                 }
@@ -421,7 +422,7 @@ fn default_place(port: u16) -> PathBuf {
 }
 
 /// A port that was free a moment ago.
-fn free_port() -> u16 {
+pub fn free_port() -> u16 {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap_or_else(|e| panic!("no free port on loopback: {e}"));
     listener
         .local_addr()

@@ -177,6 +177,9 @@ impl Reading {
                 plan.config.udp_answer_max =
                     size::parse_answer_size(value).map_err(|why| Failure::usage(format_args!("-o udp_answer_max: {why}")))?;
             }
+            "http" => {
+                plan.config.http = Some(listen::parse_http(value).map_err(|why| Failure::usage(format_args!("-o http: {why}")))?);
+            }
             "connection_memory" => {
                 let memory =
                     size::parse_mebibytes(value).map_err(|why| Failure::usage(format_args!("-o connection_memory: {why}")))?;

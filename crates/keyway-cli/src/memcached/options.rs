@@ -121,7 +121,7 @@ pub(super) const OPTIONS: [(char, &str, Value, &str); 37] = [
         'o',
         "extended",
         Value::Yes,
-        "idle_timeout=<s>, maxconns_fast, no_maxconns_fast, modern, no_modern, udp_allow=<network>, udp_answer_max=<size>, connection_memory=<size>; others are ignored",
+        "idle_timeout=<s>, maxconns_fast, no_maxconns_fast, modern, no_modern, udp_allow=<network>, udp_answer_max=<size>, connection_memory=<size>, http=<address[:port] or path>; others are ignored",
     ),
     ('N', "napi-ids", Value::Yes, "ignored"),
 ];

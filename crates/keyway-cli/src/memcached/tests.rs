@@ -7,6 +7,7 @@ use keyway_server::UnixSocket;
 
 use super::*;
 use crate::exit::USAGE;
+use keyway_server::HttpAddress;
 
 fn asked(line: &str) -> Result<Asked, Failure> {
     parse(line.split_whitespace().map(OsString::from))
@@ -144,6 +145,8 @@ fn what_is_missing_is_refused_by_name() {
         ("-U x", "-U"),
         ("-U 1 -o udp_allow=10.0.0.1/8", "10.0.0.0/8"),
         ("-o ssl_key=x", "TLS"),
+        ("-o http", "http"),
+        ("-o http=127.0.0.1:0", "port 0"),
         ("-o ext_path=/x:1G", "external storage"),
         ("-o proxy_config=x", "proxy"),
         ("-l notls:127.0.0.1", "TLS"),
@@ -159,6 +162,13 @@ fn unknown_sub_options_warn_and_never_stop_the_start() {
     assert!(plan.warnings.iter().any(|warning| warning.contains("fancy_new")));
     assert_eq!(plan.config.idle_timeout, Duration::from_secs(30));
     assert!(!plan.config.connections_fast);
+}
+
+#[test]
+fn the_http_port_is_a_sub_option() {
+    assert_eq!(plan("-o modern").config.http, None);
+    let http = plan("-o modern,http=127.0.0.1:8080").config.http;
+    assert_eq!(http, Some(HttpAddress::Tcp(vec!["127.0.0.1:8080".parse().unwrap()])));
 }
 
 #[test]

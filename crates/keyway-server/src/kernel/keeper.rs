@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
 use std::time::{Duration, Instant};
 
-use keyway::{Cache, Get, KernelDoor, Session};
+use keyway::{Cache, Get, KernelDoor, Seat, Session};
 use keyway_xdp::config::Verdict;
 use keyway_xdp::copy::{HotCopy, Item, Seen};
 use keyway_xdp::store::{Put, Store, is_good};
@@ -91,6 +91,11 @@ impl Keeper {
             unswept: pages,
             logged: 0,
         }
+    }
+
+    /// The thread slot with which it reads items.
+    pub(crate) fn seat(&self) -> Option<Seat> {
+        self.session.seat()
     }
 
     /// Runs the kernel door until the server stops.

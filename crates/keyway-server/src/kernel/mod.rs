@@ -40,7 +40,7 @@ use keyway_xdp::{Counts, Maps};
 use nix::net::if_::if_nametoindex;
 
 use crate::config::{Config, Kernel};
-use crate::shared::lock;
+use crate::shared::{KernelNumbers, lock};
 
 /// Most keys that wait for the keeper; further ones are dropped, and user space serves them again.
 const CANDIDATES_MAX: usize = 4096;
@@ -213,15 +213,29 @@ impl Post {
 
     /// The lines of `stats` about the kernel door.
     pub(crate) fn stats(&self, out: &mut Vec<u8>) {
-        for (verdict, counts) in self.counts.per_cpu().unwrap_or_default() {
-            if verdict != Verdict::NotOurs {
-                stat(out, &format!("keyway_kernel_{}", verdict.word()), counts.iter().sum::<u64>());
-            }
+        let numbers = self.numbers();
+        for (word, count) in &numbers.verdicts {
+            stat(out, &format!("keyway_kernel_{word}"), count);
         }
-        stat(out, "keyway_kernel_copies", self.held.load(Relaxed));
-        stat(out, "keyway_kernel_copied", self.filled.load(Relaxed));
-        stat(out, "keyway_kernel_renewed", self.renewed.load(Relaxed));
-        stat(out, "keyway_kernel_mended", self.mended.load(Relaxed));
+        stat(out, "keyway_kernel_copies", numbers.copies);
+        stat(out, "keyway_kernel_copied", numbers.copied);
+        stat(out, "keyway_kernel_renewed", numbers.renewed);
+        stat(out, "keyway_kernel_mended", numbers.mended);
+    }
+
+    /// The same as numbers.
+    pub(crate) fn numbers(&self) -> KernelNumbers {
+        let verdicts = self.counts.per_cpu().unwrap_or_default().into_iter();
+        let counted = verdicts.filter(|(verdict, _)| *verdict != Verdict::NotOurs);
+        KernelNumbers {
+            verdicts: counted
+                .map(|(verdict, counts)| (verdict.word(), counts.iter().sum()))
+                .collect(),
+            copies: self.held.load(Relaxed),
+            copied: self.filled.load(Relaxed),
+            renewed: self.renewed.load(Relaxed),
+            mended: self.mended.load(Relaxed),
+        }
     }
 
     /// `stats kernel`: the same per CPU.

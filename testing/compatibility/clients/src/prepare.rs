@@ -26,6 +26,8 @@ const PYTHON_CLIENTS: Venv<'_> = Venv {
 };
 /// How long a registry may take.
 const REGISTRY_DEADLINE: Duration = Duration::from_secs(240);
+/// How long a large program may take to compile on a busy machine.
+const BUILD_DEADLINE: Duration = Duration::from_secs(900);
 
 /// The programs that use the clients.
 pub fn scripts() -> PathBuf {
@@ -109,6 +111,28 @@ pub fn go_program(target: &Path) -> Result<PathBuf, String> {
         .env("GOCACHE", cache);
     let (status, output) = run_to_end(&mut build, REGISTRY_DEADLINE);
     assert!(status.success(), "go build: {status}\n{output}");
+    Ok(program)
+}
+
+/// A program of a Go module, built in the versions that `source` fixes (its go.mod and go.sum). Named like the package's last part.
+///
+/// # Panics
+///
+/// When its modules are there and it does not compile.
+pub fn go_tool(target: &Path, source: &Path, package: &str) -> Result<PathBuf, String> {
+    let go = program_on_path("go").ok_or("go is not installed")?;
+    let name = package.rsplit('/').next().unwrap_or(package);
+    step(name, Command::new(&go).args(["mod", "download"]).current_dir(source))?;
+    let program = target.join(name);
+    let mut build = Command::new(&go);
+    build
+        .args(["build", "-buildvcs=false", "-o"])
+        .arg(&program)
+        .arg(package)
+        .current_dir(source)
+        .env("GOCACHE", target.join("go-build"));
+    let (status, output) = run_to_end(&mut build, BUILD_DEADLINE);
+    assert!(status.success(), "go build {package}: {status}\n{output}");
     Ok(program)
 }
 

@@ -1,0 +1,279 @@
+//! The server: accepts, bounds, and asks for answers.
+//!
+//! | bound | value | beyond it |
+//! |---|---|---|
+//! | connections at a time | [`CONNECTIONS_MAX`] | the oldest one is closed |
+//! | time from accept to the last byte of the answer | [`DEADLINE`] | the connection is closed |
+//! | request line and headers together | [`HEAD_MAX`] | 431, or 414 for the request line, and the connection is closed |
+//! | header lines | [`HEADERS_MAX`] | 431, the same |
+//! | body of a request | none is read | the connection is closed after the answer |
+//! | requests of a connection | 1 | the connection is closed after the answer |
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::convert::Infallible;
+use std::io;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use hyper::body::Incoming;
+use hyper::header::{self, HeaderValue};
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper::{Method, Request, Response, StatusCode};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::sync::Notify;
+use tokio::task::{JoinHandle, LocalSet, spawn_local};
+use tokio::time::{sleep, timeout};
+
+use crate::stream::Stream;
+
+/// Most connections at a time.
+pub const CONNECTIONS_MAX: usize = 32;
+/// Longest time of a connection.
+pub const DEADLINE: Duration = Duration::from_secs(5);
+/// Most bytes of a request line and its headers.
+pub const HEAD_MAX: usize = 8192;
+/// Most header lines of a request.
+pub const HEADERS_MAX: usize = 64;
+/// How long to wait after the process ran out of descriptors or memory.
+const RETRY: Duration = Duration::from_millis(100);
+/// How long a server that stops waits for answers that are on their way.
+const LAST_ANSWERS: Duration = Duration::from_millis(500);
+
+/// A listening socket, bound by the caller.
+#[derive(Debug)]
+pub enum Listener {
+    /// a TCP address
+    Tcp(std::net::TcpListener),
+    /// a Unix stream socket
+    Unix(std::os::unix::net::UnixListener),
+}
+
+/// What a client asks.
+#[derive(Debug)]
+pub struct Question<'a> {
+    /// the path, without the query
+    pub path: &'a str,
+    /// the values of its `Accept` headers, joined by commas; empty without one
+    pub accept: &'a str,
+}
+
+/// What it gets.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Answer {
+    /// the status code, 200 to 599
+    pub status: u16,
+    /// the `Content-Type`
+    pub content_type: &'static str,
+    /// the body; not sent to `HEAD`
+    pub body: String,
+}
+
+/// Ends a server from another thread.
+#[derive(Clone, Debug, Default)]
+pub struct Stopper(Arc<Notify>);
+
+impl Stopper {
+    /// Asks the server to end: it closes its sockets, finishes the answers that are on their way, and [`Server::run`] returns. A call before the
+    /// server runs has the same effect.
+    pub fn stop(&self) {
+        self.0.notify_one();
+    }
+}
+
+/// A server with bound sockets, not running yet.
+#[derive(Debug)]
+pub struct Server {
+    listeners: Vec<Listener>,
+    stopper: Stopper,
+}
+
+/// A listener inside the runtime.
+enum Door {
+    Tcp(tokio::net::TcpListener),
+    Unix(tokio::net::UnixListener),
+}
+
+/// The connections in progress, oldest first.
+#[derive(Default)]
+struct Guests(VecDeque<JoinHandle<()>>);
+
+impl Guests {
+    /// One more. Returns the one that has to go for it.
+    fn take_in(&mut self, guest: JoinHandle<()>) -> Option<JoinHandle<()>> {
+        self.0.retain(|guest| !guest.is_finished());
+        self.0.push_back(guest);
+        if self.0.len() > CONNECTIONS_MAX {
+            self.0.pop_front()
+        } else {
+            None
+        }
+    }
+
+    fn is_empty(&mut self) -> bool {
+        self.0.retain(|guest| !guest.is_finished());
+        self.0.is_empty()
+    }
+}
+
+impl Server {
+    /// A server for these sockets, which `stopper` ends.
+    pub fn new(listeners: Vec<Listener>, stopper: Stopper) -> Self {
+        Self { listeners, stopper }
+    }
+
+    /// Serves on the calling thread until its [`Stopper`] is used. `answer` runs on this thread too, and answers must come at once: other
+    /// connections wait meanwhile.
+    ///
+    /// # Errors
+    ///
+    /// The system refuses an event loop.
+    pub fn run(self, answer: impl Fn(&Question<'_>) -> Answer + 'static) -> io::Result<()> {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_io()
+            .enable_time()
+            .build()?;
+        let answer = Rc::new(answer);
+        let guests = Rc::new(RefCell::new(Guests::default()));
+        LocalSet::new().block_on(&runtime, async move {
+            let mut accepting = Vec::new();
+            for listener in self.listeners {
+                let accept = accept_all(Door::open(listener)?, Rc::clone(&answer), Rc::clone(&guests));
+                accepting.push(spawn_local(accept));
+            }
+            self.stopper.0.notified().await;
+            for task in &accepting {
+                task.abort();
+            }
+            for task in accepting {
+                // Aborted: its listener is closed when this returns.
+                let _ = task.await;
+            }
+            let last = async {
+                while !guests.borrow_mut().is_empty() {
+                    sleep(Duration::from_millis(5)).await;
+                }
+            };
+            let _ = timeout(LAST_ANSWERS, last).await;
+            Ok(())
+        })
+    }
+}
+
+impl Door {
+    fn open(listener: Listener) -> io::Result<Self> {
+        match listener {
+            Listener::Tcp(listener) => {
+                listener.set_nonblocking(true)?;
+                tokio::net::TcpListener::from_std(listener).map(Self::Tcp)
+            }
+            Listener::Unix(listener) => {
+                listener.set_nonblocking(true)?;
+                tokio::net::UnixListener::from_std(listener).map(Self::Unix)
+            }
+        }
+    }
+}
+
+async fn accept_all<A>(door: Door, answer: Rc<A>, guests: Rc<RefCell<Guests>>)
+where
+    A: Fn(&Question<'_>) -> Answer + 'static,
+{
+    loop {
+        let task = match &door {
+            Door::Tcp(listener) => listener
+                .accept()
+                .await
+                .map(|(stream, _)| spawn_local(converse(stream, Rc::clone(&answer)))),
+            Door::Unix(listener) => listener
+                .accept()
+                .await
+                .map(|(stream, _)| spawn_local(converse(stream, Rc::clone(&answer)))),
+        };
+        match task {
+            Ok(task) => {
+                let oldest = guests.borrow_mut().take_in(task);
+                if let Some(oldest) = oldest {
+                    oldest.abort();
+                    // Its descriptor is closed when this returns, so that a flood of connections takes no more descriptors than this.
+                    let _ = oldest.await;
+                }
+            }
+            Err(error) => {
+                log::debug!("HTTP: cannot accept a connection: {error}");
+                sleep(RETRY).await;
+            }
+        }
+    }
+}
+
+/// One connection: a request and its answer, within the deadline.
+async fn converse<S, A>(stream: S, answer: Rc<A>)
+where
+    S: AsyncRead + AsyncWrite + Unpin + 'static,
+    A: Fn(&Question<'_>) -> Answer + 'static,
+{
+    let service = service_fn(move |request: Request<Incoming>| {
+        let response = respond(&request, &*answer);
+        async move { Ok::<_, Infallible>(response) }
+    });
+    let mut protocol = http1::Builder::new();
+    protocol
+        .keep_alive(false)
+        .header_read_timeout(None)
+        .max_buf_size(HEAD_MAX)
+        .max_headers(HEADERS_MAX);
+    match timeout(DEADLINE, protocol.serve_connection(Stream(stream), service)).await {
+        Ok(Ok(())) => {}
+        Ok(Err(error)) => log::debug!("HTTP: {error}"),
+        Err(_) => log::debug!("HTTP: a connection took longer than {} s and was closed", DEADLINE.as_secs()),
+    }
+}
+
+fn respond(request: &Request<Incoming>, answer: &impl Fn(&Question<'_>) -> Answer) -> Response<String> {
+    if !matches!(*request.method(), Method::GET | Method::HEAD) {
+        let mut response = response(Answer::text(405, "only GET and HEAD are served here\n"));
+        response
+            .headers_mut()
+            .insert(header::ALLOW, HeaderValue::from_static("GET, HEAD"));
+        return response;
+    }
+    let accepts = request.headers().get_all(header::ACCEPT).iter();
+    let accept: Vec<&str> = accepts.filter_map(|value| value.to_str().ok()).collect();
+    response(answer(&Question {
+        path: request.uri().path(),
+        accept: &accept.join(","),
+    }))
+}
+
+fn response(answer: Answer) -> Response<String> {
+    let mut response = Response::new(answer.body);
+    *response.status_mut() = StatusCode::from_u16(answer.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    for (name, value) in [
+        (header::CONTENT_TYPE, answer.content_type),
+        (header::CACHE_CONTROL, "no-store"),
+        (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
+        (header::REFERRER_POLICY, "no-referrer"),
+        // The page has its styles in itself, and nothing else.
+        (
+            header::CONTENT_SECURITY_POLICY,
+            "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+        ),
+    ] {
+        response.headers_mut().insert(name, HeaderValue::from_static(value));
+    }
+    response
+}
+
+impl Answer {
+    /// A short text.
+    pub fn text(status: u16, body: impl Into<String>) -> Self {
+        Self {
+            status,
+            content_type: "text/plain; charset=utf-8",
+            body: body.into(),
+        }
+    }
+}

@@ -1,0 +1,165 @@
+//! Room `http`: what the HTTP port answers (`keyway-http` does the talking).
+//!
+//! | path | answer |
+//! |---|---|
+//! | `/metrics` | all numbers, as OpenMetrics or text (`metrics`), from one [`Snapshot`] |
+//! | `/healthz` | 200 while every worker runs and the server is not stopping, otherwise 503 with the reason |
+//! | `/readyz` | 200 if an item can be stored and read now (`ready`), otherwise 503 with the reason |
+//! | `/` | a page for people (`page`) |
+//!
+//! - Everything runs on the port's own thread. It reads counters that exist anyway, takes no lock for which a worker waits in a request, and
+//!   asks nothing of a worker.
+//! - No answer contains a key, a value or a client's address.
+
+mod metrics;
+mod page;
+mod ready;
+mod snapshot;
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::SeqCst;
+
+use keyway::{Cache, Session};
+use keyway_http::{Answer, Exposition, Format, Listener, Question, Server, Stopper};
+
+use crate::listener::SocketFile;
+use crate::shared::Shared;
+use ready::Prober;
+pub(crate) use snapshot::Snapshot;
+
+const METRICS: &str = "/metrics";
+const HEALTH: &str = "/healthz";
+const READY: &str = "/readyz";
+const PAGE: &str = "/";
+/// How requests for other paths are counted: a client chooses those names, and each new label would take memory.
+const OTHER: &str = "other";
+
+/// The bound sockets of the port.
+#[derive(Default)]
+pub(crate) struct Sockets {
+    pub(crate) listeners: Vec<Listener>,
+    /// addresses and paths, for people
+    pub(crate) names: Vec<String>,
+    /// removed when the port is closed
+    pub(crate) file: Option<SocketFile>,
+}
+
+/// The port, ready to run.
+pub(crate) struct Port {
+    pub(crate) sockets: Sockets,
+    pub(crate) session: Session,
+    pub(crate) stopper: Stopper,
+}
+
+/// Requests answered so far, by path and status.
+pub(crate) type Requests = BTreeMap<(&'static str, u16), u64>;
+
+/// What answers need.
+struct Desk {
+    shared: Arc<Shared>,
+    cache: Cache,
+    prober: RefCell<Prober>,
+    requests: RefCell<Requests>,
+}
+
+impl Port {
+    /// Serves until the stopper is used. The port's end, whatever its reason, does not end the server.
+    pub(crate) fn run(self, shared: Arc<Shared>, cache: Cache) {
+        let Sockets { listeners, file, .. } = self.sockets;
+        let desk = Desk {
+            shared,
+            cache,
+            prober: RefCell::new(Prober::new(self.session)),
+            requests: RefCell::default(),
+        };
+        if let Err(error) = Server::new(listeners, self.stopper).run(move |question| desk.answer(question)) {
+            log::error!("the HTTP port is closed: {error}; the server goes on without it");
+        }
+        drop(file);
+    }
+}
+
+impl Desk {
+    fn answer(&self, question: &Question<'_>) -> Answer {
+        let (path, answer) = match question.path {
+            METRICS => (METRICS, self.metrics(Format::asked_for(question.accept))),
+            HEALTH => (HEALTH, self.health()),
+            READY => (READY, self.readiness()),
+            PAGE => (PAGE, self.page()),
+            _ => (
+                OTHER,
+                Answer::text(404, format!("here are {METRICS}, {HEALTH}, {READY} and {PAGE}\n")),
+            ),
+        };
+        *self.requests.borrow_mut().entry((path, answer.status)).or_default() += 1;
+        answer
+    }
+
+    fn metrics(&self, format: Format) -> Answer {
+        let mut exposition = Exposition::new(format);
+        let snapshot = Snapshot::take(&self.shared, &self.cache, &self.requests.borrow());
+        metrics::write(&snapshot, &mut exposition);
+        Answer {
+            status: 200,
+            content_type: format.content_type(),
+            body: exposition.end(),
+        }
+    }
+
+    fn page(&self) -> Answer {
+        Answer {
+            status: 200,
+            content_type: "text/html; charset=utf-8",
+            body: page::write(&Snapshot::take(&self.shared, &self.cache, &self.requests.borrow())),
+        }
+    }
+
+    fn health(&self) -> Answer {
+        match self.illness() {
+            None => Answer::text(200, "ok\n"),
+            Some(why) => Answer::text(503, format!("{why}\n")),
+        }
+    }
+
+    fn readiness(&self) -> Answer {
+        if let Some(why) = self.illness() {
+            return Answer::text(503, format!("not ready: {why}\n"));
+        }
+        match self.prober.borrow_mut().probe() {
+            Ok(()) => Answer::text(200, "ready\n"),
+            Err(why) => Answer::text(503, format!("not ready: {why}\n")),
+        }
+    }
+
+    fn illness(&self) -> Option<String> {
+        let running = self.shared.workers_running.load(SeqCst);
+        illness(self.shared.is_stopping(), running, self.shared.config.threads)
+    }
+}
+
+/// Why the process does not serve as it should.
+fn illness(is_stopping: bool, running: usize, threads: usize) -> Option<String> {
+    if is_stopping {
+        Some("the server is stopping".to_owned())
+    } else if running < threads {
+        Some(format!(
+            "{running} of {threads} worker threads run: one has panicked, restart the server"
+        ))
+    } else {
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_that_stops_or_lacks_a_worker_is_not_healthy() {
+        assert_eq!(illness(false, 4, 4), None);
+        assert!(illness(true, 4, 4).is_some_and(|why| why.contains("stopping")));
+        assert!(illness(false, 3, 4).is_some_and(|why| why.contains("3 of 4")));
+    }
+}

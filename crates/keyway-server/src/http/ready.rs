@@ -1,0 +1,136 @@
+//! The readiness probe: sets an item, gets it and deletes it, through the region, as every client's commands go.
+//!
+//! The key contains a space, which no text or meta command can have in a key, and 128 bits that come from a keyed hash with a random secret and
+//! change with every probe, so that a client of the binary protocol or of the library cannot guess it. The item lives for microseconds.
+
+use std::hash::{BuildHasher, RandomState};
+
+use keyway::{Delete, Session};
+
+/// How often an item that was just stored may be absent: another client may have flushed everything, or the region may have evicted it.
+const TRIES: u32 = 3;
+/// Seconds after which an item expires that a probe could not delete, because its process died.
+const EXPTIME_S: i64 = 1;
+
+/// See the top of the file.
+pub(crate) struct Prober {
+    session: Session,
+    secret: [RandomState; 2],
+    probes: u64,
+}
+
+impl Prober {
+    pub(crate) fn new(session: Session) -> Self {
+        Self {
+            session,
+            secret: [RandomState::new(), RandomState::new()],
+            probes: 0,
+        }
+    }
+
+    /// Whether an item can be stored and read now; otherwise why not, and what to do.
+    pub(crate) fn probe(&mut self) -> Result<(), String> {
+        if self.session.is_held_up() {
+            return Err("writes wait until the kernel door of a server that died stops answering, about a second".to_owned());
+        }
+        let outcome = self.try_out();
+        // A session that rests keeps no room from others.
+        self.session.release();
+        outcome
+    }
+
+    fn try_out(&mut self) -> Result<(), String> {
+        for _ in 0..TRIES {
+            let key = self.new_key();
+            self.session
+                .set(&key, &key, EXPTIME_S)
+                .map_err(|error| format!("the region cannot be written: {error}"))?;
+            let mut value = Vec::new();
+            let found = self
+                .session
+                .try_get(&key, &mut value)
+                .map_err(|error| format!("the region cannot be read: {error}"))?;
+            // It may have been flushed or evicted meanwhile.
+            let _ = self.session.delete(&key, &Delete::default());
+            match found {
+                Some(_) if value == key => return Ok(()),
+                Some(_) => {
+                    return Err("an item has another value than the one stored: run `keyway check` on the region".to_owned());
+                }
+                None => {}
+            }
+        }
+        Err(format!(
+            "an item that was stored a moment ago is gone, {TRIES} times in a row: the region is flushed all the time, or has too little memory (--memory)"
+        ))
+    }
+
+    fn new_key(&mut self) -> Vec<u8> {
+        self.probes += 1;
+        let [high, low] = &self.secret;
+        let (high, low) = (high.hash_one(self.probes), low.hash_one(self.probes));
+        format!("keyway readiness {high:016x}{low:016x}").into_bytes()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use keyway::{Cache, Options, Place};
+
+    #[test]
+    fn a_probe_leaves_nothing_and_uses_each_key_once() {
+        let cache = Cache::open(
+            &Place::Memfd,
+            &Options {
+                memory: 4 << 20,
+                ..Options::default()
+            },
+        )
+        .unwrap();
+        let mut prober = Prober::new(cache.session().unwrap());
+        for _ in 0..100 {
+            prober.probe().unwrap();
+        }
+        let mut session = cache.session().unwrap();
+        let (mut items, mut cursor) = (0, Some(0));
+        while let Some(from) = cursor {
+            cursor = session.walk(from, 1000, |_, _| items += 1);
+        }
+        assert_eq!((items, cache.counters().curr_items), (0, 0));
+        let keys: std::collections::HashSet<_> = (0..1000).map(|_| prober.new_key()).collect();
+        assert_eq!(keys.len(), 1000);
+        assert!(keys.iter().all(|key| key.contains(&b' ')), "no text command can name it");
+        assert!(!keys.contains(&Prober::new(cache.session().unwrap()).new_key()));
+    }
+
+    #[test]
+    fn a_region_that_refuses_a_store_is_not_ready_until_there_is_room() {
+        let options = Options {
+            memory: 4 << 20,
+            item_size_max: 16 << 10,
+            evict: false,
+            ..Options::default()
+        };
+        let cache = Cache::open(&Place::Memfd, &options).unwrap();
+        let (mut prober, mut session) = (Prober::new(cache.session().unwrap()), cache.session().unwrap());
+        prober.probe().unwrap();
+        let mut number = 0;
+        // What one session leaves another may fill.
+        let why = loop {
+            for len in [8000, 800, 80, 1] {
+                while session.set(format!("key-{number}").as_bytes(), &vec![b'x'; len], 0).is_ok() {
+                    number += 1;
+                }
+            }
+            session.release();
+            if let Err(why) = prober.probe() {
+                break why;
+            }
+            assert!(number < 1_000_000, "the region takes everything");
+        };
+        assert!(why.contains("cannot be written") && why.contains("memory"), "{why}");
+        session.flush_all(0).unwrap();
+        prober.probe().unwrap();
+    }
+}

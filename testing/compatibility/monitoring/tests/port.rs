@@ -1,0 +1,339 @@
+//! The HTTP port of a running server: what it answers, what it refuses, when it is ready, and that it ends with the server.
+
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::os::unix::net::UnixStream;
+use std::process::Command;
+
+use harness::{
+    DEADLINE, HttpAnswer, Kind, Scratch, ServeOptions, Server, Transport, free_port, http_over, keyway_binary, run_to_end, skip,
+    wait_until,
+};
+use monitoring::Monitored;
+use nix::sched::{CloneFlags, unshare};
+
+fn raw(monitored: &Monitored, request: &str) -> HttpAnswer {
+    let stream = TcpStream::connect(monitored.http).expect("a connection");
+    stream.set_read_timeout(Some(DEADLINE)).expect("a deadline");
+    http_over(stream, request).unwrap_or_else(|error| panic!("{request:?}: {error}"))
+}
+
+#[test]
+fn paths_methods_and_headers() {
+    let monitored = Monitored::start(&ServeOptions::default());
+    let log = monitored.server.log();
+    assert!(
+        log.contains(&format!("http {}", monitored.http)),
+        "the ready line names it: {log}"
+    );
+    for (path, status, kind, word) in [
+        ("/", 200, "text/html", "Hit ratio"),
+        ("/?x=y", 200, "text/html", "Hit ratio"),
+        ("/metrics", 200, "text/plain; version=0.0.4", "memcached_up 1"),
+        ("/healthz", 200, "text/plain", "ok"),
+        ("/readyz", 200, "text/plain", "ready"),
+        ("/nothing", 404, "text/plain", "/metrics"),
+    ] {
+        let answer = monitored.get(path);
+        assert_eq!(answer.status, status, "{path}");
+        assert!(
+            answer.header("content-type").starts_with(kind),
+            "{path}: {:?}",
+            answer.headers
+        );
+        assert!(answer.body.contains(word), "{path}: {}", answer.body);
+        assert_eq!(answer.header("cache-control"), "no-store", "{path}");
+        assert_eq!(answer.header("x-content-type-options"), "nosniff", "{path}");
+        assert_eq!(answer.header("connection"), "close", "{path}");
+        assert_eq!(answer.header("content-length"), answer.body.len().to_string(), "{path}");
+        let head = raw(&monitored, &format!("HEAD {path} HTTP/1.1\r\nHost: x\r\n\r\n"));
+        assert_eq!((head.status, head.body.as_str()), (status, ""), "HEAD {path}");
+        assert_eq!(head.header("content-type"), answer.header("content-type"), "HEAD {path}");
+    }
+    for method in ["POST", "PUT", "DELETE", "OPTIONS", "FLUSH"] {
+        let answer = raw(&monitored, &format!("{method} / HTTP/1.1\r\nHost: x\r\n\r\n"));
+        assert_eq!((answer.status, answer.header("allow")), (405, "GET, HEAD"), "{method}");
+    }
+    let counted = monitored.numbers();
+    assert_eq!(
+        counted.of("keyway_http_requests_total{path=\"/healthz\",status=\"200\"}"),
+        2.0
+    );
+    assert_eq!(counted.of("keyway_http_requests_total{path=\"other\",status=\"404\"}"), 2.0);
+}
+
+#[test]
+fn a_connection_gets_one_answer() {
+    let monitored = Monitored::start(&ServeOptions::default());
+    let request = "GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: keep-alive\r\n\r\n";
+    let answer = raw(&monitored, &request.repeat(20));
+    assert_eq!(
+        (answer.status, answer.body.as_str()),
+        (200, "ok\n"),
+        "one answer, then the end"
+    );
+}
+
+#[test]
+fn a_full_region_is_not_ready_until_it_has_room() {
+    let options = ServeOptions {
+        memory_mb: 4,
+        keyway_arguments: vec!["--no-evict".into(), "--max-item".into(), "64k".into()],
+        ..ServeOptions::default()
+    };
+    let monitored = Monitored::start(&options);
+    assert_eq!(monitored.get("/readyz").status, 200);
+    let mut wires: Vec<_> = (0..4).map(|_| monitored.server.connect(Transport::Tcp)).collect();
+    let mut number = 0;
+    // Each worker thread has a part of the memory of its own, so what one leaves another may fill.
+    let answer = wait_until("a full region is not ready", DEADLINE, || {
+        for wire in &mut wires {
+            for len in [16_000, 1000, 100, 1] {
+                let value = "x".repeat(len);
+                loop {
+                    number += 1;
+                    let answer = wire
+                        .ask(&format!("set key-{number} 0 0 {len}\r\n{value}"))
+                        .expect("an answer");
+                    if answer != "STORED" {
+                        assert!(answer.starts_with("SERVER_ERROR out of memory"), "{answer}");
+                        break;
+                    }
+                }
+            }
+        }
+        Some(monitored.get("/readyz")).filter(|answer| answer.status != 200)
+    });
+    assert_eq!(answer.status, 503, "{}", answer.body);
+    assert!(
+        answer.body.contains("cannot be written") && answer.body.contains("memory"),
+        "{}",
+        answer.body
+    );
+    assert_eq!(monitored.get("/healthz").status, 200, "the process serves all the same");
+    assert_eq!(wires[0].ask("flush_all").expect("an answer"), "OK");
+    assert_eq!(monitored.get("/readyz").status, 200);
+}
+
+#[test]
+fn probes_leave_no_trace_in_the_statistics() {
+    let monitored = Monitored::start(&ServeOptions::default());
+    for _ in 0..50 {
+        assert_eq!(monitored.get("/readyz").status, 200);
+    }
+    let server = &monitored.server;
+    for name in [
+        "cmd_get",
+        "cmd_set",
+        "get_hits",
+        "get_misses",
+        "delete_hits",
+        "total_items",
+        "curr_items",
+        "bytes",
+    ] {
+        assert_eq!(server.stat(name), 0, "{name}");
+    }
+    let counted = monitored.numbers();
+    let nonzero: Vec<_> = counted
+        .samples
+        .iter()
+        .filter(|(name, value)| name.contains("commands_total") && **value != 0.0)
+        .collect();
+    assert!(nonzero.is_empty(), "{nonzero:?}");
+    let keys = run_to_end(
+        Command::new(keyway_binary()).args(["keys", "--region"]).arg(server.region()),
+        DEADLINE,
+    );
+    assert_eq!(keys.1.trim(), "");
+}
+
+#[test]
+fn doors_are_told_apart() {
+    let monitored = Monitored::start(&ServeOptions::default());
+    let mut wire = monitored.server.connect(Transport::Tcp);
+    assert_eq!(wire.ask("set key 0 0 1\r\nx").expect("an answer"), "STORED");
+    for _ in 0..3 {
+        assert!(!wire.get(false, &["key"]).expect("an answer").is_empty());
+    }
+    let (status, output) = run_to_end(
+        Command::new(keyway_binary())
+            .args(["get", "key", "--region"])
+            .arg(monitored.server.region()),
+        DEADLINE,
+    );
+    assert!(status.success(), "{output}");
+    let counted = monitored.numbers();
+    let hits = |door: &str| {
+        counted.of(&format!(
+            "keyway_door_commands_total{{command=\"get\",door=\"{door}\",status=\"hit\"}}"
+        ))
+    };
+    assert_eq!((hits("network"), hits("library")), (3.0, 1.0));
+    assert_eq!(
+        counted.of("keyway_door_commands_total{command=\"set\",door=\"network\",status=\"hit\"}"),
+        1.0
+    );
+    assert_eq!(counted.of("memcached_commands_total{command=\"get\",status=\"hit\"}"), 4.0);
+}
+
+#[test]
+fn the_kernel_door_has_numbers_of_its_own() {
+    // The thread gets a network namespace of its own, and so does all that it starts.
+    let tried = std::thread::spawn(|| -> Result<(), String> {
+        unshare(CloneFlags::CLONE_NEWNET).map_err(|error| format!("no network namespace can be made: {error}"))?;
+        let (status, output) = run_to_end(Command::new("ip").args(["link", "set", "lo", "up"]), DEADLINE);
+        assert!(status.success(), "{output}");
+        let options = ServeOptions {
+            transport: Transport::Udp,
+            keyway_arguments: vec!["--kernel".into(), "lo".into()],
+            ..ServeOptions::default()
+        };
+        let monitored = Monitored::start(&options);
+        let mut wire = monitored.server.connect(Transport::Tcp);
+        assert_eq!(wire.ask("set hot 0 0 1\r\nx").expect("an answer"), "STORED");
+        let hits = |door: &str| {
+            let counted = monitored.numbers();
+            counted.of(&format!(
+                "keyway_door_commands_total{{command=\"get\",door=\"{door}\",status=\"hit\"}}"
+            ))
+        };
+        let mut asked = 0.0;
+        wait_until("the program answers", DEADLINE, || {
+            let mut datagrams = monitored.server.connect(Transport::Udp);
+            assert_eq!(datagrams.get(false, &["hot"]).expect("an answer").len(), 1);
+            asked += 1.0;
+            (hits("kernel") >= 3.0).then_some(())
+        });
+        let counted = monitored.numbers();
+        assert_eq!(hits("network") + hits("kernel"), asked);
+        assert_eq!(
+            hits("library"),
+            0.0,
+            "what the server reads for its copies is no library's command"
+        );
+        assert_eq!(counted.of("keyway_kernel_packets_total{verdict=\"hits\"}"), hits("kernel"));
+        assert!(counted.of("keyway_kernel_copied_total") >= 1.0);
+        assert!(monitored.get("/").body.contains("<th>kernel</th>"));
+        assert_eq!(monitored.get("/readyz").status, 200, "{}", monitored.server.log());
+        Ok(())
+    });
+    match tried.join() {
+        Ok(Ok(())) => {}
+        Ok(Err(because)) => skip("the kernel door's numbers", &because),
+        Err(panic) => std::panic::resume_unwind(panic),
+    }
+}
+
+#[test]
+fn memory_of_connections_is_shown_by_both() {
+    const VALUE_LEN: usize = 1_000_000;
+    let monitored = Monitored::start(&ServeOptions::default());
+    let mut wire = monitored.server.connect(Transport::Tcp);
+    let value = "x".repeat(VALUE_LEN);
+    assert_eq!(
+        wire.ask(&format!("set large 0 0 {VALUE_LEN}\r\n{value}")).expect("an answer"),
+        "STORED"
+    );
+    // It asks for much and reads nothing.
+    let mut unread = monitored.server.connect(Transport::Tcp);
+    unread
+        .send("get large\r\n".repeat(200).as_bytes())
+        .expect("requests are sent");
+    let held = wait_until("an unread answer is held", DEADLINE, || {
+        Some(monitored.numbers().of("keyway_connection_memory_bytes")).filter(|held| *held > 0.0)
+    });
+    let counted = monitored.numbers();
+    let each = counted.of("keyway_connection_memory_each_limit_bytes");
+    let limit = counted.of("keyway_connection_memory_limit_bytes");
+    assert!(held <= each && each <= limit, "{held} held, {each} each, {limit} in all");
+    for (metric, stat) in [
+        (
+            "keyway_connection_memory_each_limit_bytes",
+            "keyway_connection_memory_each_limit",
+        ),
+        ("keyway_connection_memory_limit_bytes", "keyway_connection_memory_limit"),
+    ] {
+        assert_eq!(
+            counted.of(metric),
+            f64::from(u32::try_from(monitored.server.stat(stat)).expect("below 4 GiB")),
+            "{metric}"
+        );
+    }
+    drop(unread);
+    wait_until("the memory is given back", DEADLINE, || {
+        (monitored.numbers().of("keyway_connection_memory_bytes") == 0.0).then_some(())
+    });
+}
+
+#[test]
+fn a_unix_socket_serves_too_and_is_removed_at_the_end() {
+    let scratch = Scratch::new();
+    let path = scratch.join("http");
+    let options = ServeOptions {
+        keyway_arguments: vec!["--http".into(), path.display().to_string()],
+        ..ServeOptions::default()
+    };
+    let mut server = Server::start(Kind::Keyway, &options);
+    let stream = UnixStream::connect(&path).expect("a connection");
+    let answer = http_over(stream, "GET /readyz HTTP/1.1\r\nHost: x\r\n\r\n").expect("an answer");
+    assert_eq!(answer.status, 200);
+    assert!(server.terminate().success(), "{}", server.log());
+    assert!(!path.exists(), "{}", server.log());
+}
+
+#[test]
+fn memcacheds_command_line_has_it_too() {
+    let http = SocketAddr::from((Ipv4Addr::LOCALHOST, free_port()));
+    let options = ServeOptions {
+        memcached_command_line: true,
+        keyway_arguments: vec!["-o".into(), format!("http={http},drop_privileges")],
+        ..ServeOptions::default()
+    };
+    let _server = Server::start(Kind::Keyway, &options);
+    assert_eq!(harness::http_get(http, "/healthz", "*/*").expect("an answer").status, 200);
+}
+
+#[test]
+fn it_ends_with_the_server_at_once_even_beside_a_client_that_waits() {
+    let mut monitored = Monitored::start(&ServeOptions::default());
+    let _idle = TcpStream::connect(monitored.http).expect("a connection");
+    assert_eq!(monitored.get("/healthz").status, 200);
+    assert!(monitored.server.terminate().success(), "{}", monitored.server.log());
+    assert!(TcpStream::connect(monitored.http).is_err());
+}
+
+#[test]
+fn a_busy_port_is_an_error_that_names_it_and_the_region_is_left_alone() {
+    let taken = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port");
+    let http = taken.local_addr().expect("its address");
+    let scratch = Scratch::new();
+    let region = scratch.join("region");
+    let mut command = Command::new(keyway_binary());
+    command.args([
+        "serve",
+        "--listen",
+        &format!("127.0.0.1:{}", free_port()),
+        "--http",
+        &http.to_string(),
+        "--region",
+    ]);
+    let (status, output) = run_to_end(command.arg(&region), DEADLINE);
+    assert_eq!(status.code(), Some(71), "{output}");
+    for word in [&*format!("http {http}"), "--http", "in use", "choose another"] {
+        assert!(output.contains(word), "{word}: {output}");
+    }
+    assert!(!region.exists(), "the region is not made");
+}
+
+#[test]
+fn an_address_that_others_reach_is_warned_of() {
+    let address = |ip: &str| format!("{ip}:{}", free_port());
+    for (ip, is_warned) in [("0.0.0.0", true), ("127.0.0.1", false)] {
+        let options = ServeOptions {
+            keyway_arguments: vec!["--http".into(), address(ip)],
+            ..ServeOptions::default()
+        };
+        let server = Server::start(Kind::Keyway, &options);
+        assert_eq!(server.log().contains("has no login"), is_warned, "{}", server.log());
+    }
+}
