@@ -820,7 +820,7 @@ fn look<'py>(
     let found = if how.details {
         session.get_with(key, how, buffer, |_, _| {})?
     } else {
-        session.try_get(key, buffer)?
+        session.get_append(key, buffer)?
     };
     let Some(item) = found else { return Ok(None) };
     let bytes = object::bytes(py, buffer).map_err(Failure::Lost)?;

@@ -115,26 +115,24 @@ fn lock() -> MutexGuard<'static, Vec<Known>> {
 
 fn file_at(place: &Place) -> Option<(u64, u64)> {
     match place {
-        Place::Memfd => None,
         Place::Path(path) | Place::Socket(path) => std::fs::metadata(path).ok().map(|meta| (meta.dev(), meta.ino())),
+        _ => None,
     }
 }
 
 /// Without a memory size: the region as it is, or the default for a new one.
 fn attach(place: &Place, asked: &Asked) -> Result<Cache, OpenError> {
     let default = Options::default();
-    let mut options = Options {
-        item_size_max: asked.item_size_max.unwrap_or(default.item_size_max),
-        mode: asked.mode.unwrap_or(default.mode),
-        huge_pages: asked.huge_pages,
-        prefault: asked.prefault,
-        evict: asked.evict,
-        checksums: asked.checksums,
-        gate: if asked.gate { Gate::WherePossible } else { Gate::Off },
-        existing_only: asked.existing_only,
-        owners: if asked.any_owner { Owners::Any } else { Owners::AsNamed },
-        ..default
-    };
+    let mut options = Options::new()
+        .item_size_max(asked.item_size_max.unwrap_or(default.item_size_max))
+        .mode(asked.mode.unwrap_or(default.mode))
+        .huge_pages(asked.huge_pages)
+        .prefault(asked.prefault)
+        .evict(asked.evict)
+        .checksums(asked.checksums)
+        .gate(if asked.gate { Gate::WherePossible } else { Gate::Off })
+        .existing_only(asked.existing_only)
+        .owners(if asked.any_owner { Owners::Any } else { Owners::AsNamed });
     if let Some(memory) = asked.memory {
         options.memory = memory;
         return Cache::open(place, &options);

@@ -1009,9 +1009,10 @@ pub(crate) fn refusal(error: WriteError) -> &'static [u8] {
         WriteError::TooLarge { .. } => reply::TOO_LARGE,
         WriteError::OutOfMemory => reply::OUT_OF_MEMORY_STORING,
         WriteError::KeyLength { .. } => reply::BAD_FORMAT,
-        WriteError::Corrupt | WriteError::Detached | WriteError::Unserved => DAMAGED,
         WriteError::KernelDoor => KERNEL_DOOR,
         WriteError::NoMemory { .. } => reply::OUT_OF_MEMORY,
+        // Corrupt, Detached, Unserved, and what a later version of the library adds.
+        _ => DAMAGED,
     }
 }
 

@@ -22,7 +22,8 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::thread::Thread;
 use std::time::{Duration, Instant};
 
-use keyway::{Cache, Get, KernelDoor, KernelDoorError, Session};
+use keyway::server::{KernelDoor, KernelDoorError};
+use keyway::{Cache, Get, Session};
 use keyway_proto::reply::{self, stat};
 use keyway_proto::{Protocol, Request};
 use keyway_xdp::config::{Settings, Verdict};

@@ -11,6 +11,7 @@ macro_rules! counters {
 
         /// The counters summed over all thread slots: all doors, since the region was created.
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+        #[non_exhaustive]
         pub struct Counters { $(#[doc = $text] pub $name: u64,)* }
 
         impl Counters {
