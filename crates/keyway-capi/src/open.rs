@@ -128,8 +128,5 @@ unsafe fn read_options(options: *const keyway_options) -> Result<keyway_options,
             known.flags
         )));
     }
-    if known.mode & !0o777 != 0 {
-        return Err(Failure::argument(format!("options.mode is {:#o}: at most 0777", known.mode)));
-    }
     Ok(known)
 }

@@ -220,3 +220,59 @@ pub enum Gap {
     /// flush them
     Flush,
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Cache, Place};
+
+    #[test]
+    fn each_limit_is_named_with_the_value_and_the_remedy() {
+        let small = Options::new().memory(4 << 20);
+        for (options, parts) in [
+            (
+                small.clone().memory(1),
+                ["1 bytes of memory", "at least 2097152 bytes (2 MiB)", "request more"],
+            ),
+            (
+                small.clone().memory(1 << 60),
+                ["1152921504606846976 bytes", "at most", "request less"],
+            ),
+            (
+                small.clone().item_size_max(1),
+                ["item of 1 bytes", "1024 to 2097152 bytes", "request another size"],
+            ),
+            (
+                small.clone().item_size_max(3 << 20),
+                ["3145728 bytes", "1024 to 2097152", "or more memory"],
+            ),
+            (
+                small.clone().sessions(31),
+                ["31 thread slots", "32 to 1024", "request another number"],
+            ),
+            (
+                small.clone().sessions(1025),
+                ["1025 thread slots", "32 to 1024", "or more memory"],
+            ),
+            (
+                small.clone().mode(0o1777),
+                ["0o1777", "0 to 0o777", "leave the other bits out"],
+            ),
+        ] {
+            let checked = options.check().expect_err("a limit").to_string();
+            let opened = Cache::open(&Place::Memfd, &options).err().expect("a limit").to_string();
+            assert_eq!(checked, opened);
+            for part in parts {
+                assert!(checked.contains(part), "{part:?} is not in {checked:?}");
+            }
+        }
+        for options in [
+            small.clone(),
+            small.clone().item_size_max(2 << 20).mode(0o666),
+            small.sessions(1024),
+        ] {
+            options.check().unwrap();
+            Cache::open(&Place::Memfd, &options).unwrap();
+        }
+    }
+}
