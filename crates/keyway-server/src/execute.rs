@@ -102,7 +102,7 @@ const DAMAGED: &[u8] = b"SERVER_ERROR the region takes no writes here; run keywa
 
 impl Executor {
     pub(crate) fn counters(&self) -> &WorkerCounters {
-        &self.shared.doors[self.worker].counters
+        &self.shared.mailboxes[self.worker].counters
     }
 
     /// Deletes the item under `key`: its new value could not be stored, and the old one must not stay.
@@ -737,7 +737,7 @@ impl Executor {
                 false => MEMLIMIT_FAILED,
             };
             let _ = done.0.set(if noreply { b"" } else { answer });
-            shared.doors[worker].send(Message::Turn(token));
+            shared.mailboxes[worker].send(Message::Turn(token));
         };
         match std::thread::Builder::new().name("keyway-memory".to_owned()).spawn(work) {
             Ok(_) => Outcome::Wait(task),
@@ -951,9 +951,9 @@ impl Executor {
     /// Queues a line for the watchers, and wakes those whose queue was empty.
     #[cold]
     pub(crate) fn tell(&self, event: watch::Events, text: impl FnOnce(&mut Vec<u8>)) {
-        let doors = &self.shared.doors;
+        let mailboxes = &self.shared.mailboxes;
         self.shared.watch.tell(event, text, |watcher| {
-            doors[watcher.worker].send(Message::Turn(watcher.token))
+            mailboxes[watcher.worker].send(Message::Turn(watcher.token))
         });
     }
 }

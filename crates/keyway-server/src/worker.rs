@@ -31,7 +31,7 @@ use crate::config::EventLoop;
 use crate::connection::{CloseReason, Connection, Desk, INPUT_SIZE, Stream, Verdict};
 use crate::effort::{REQUEST, TURN_WORK};
 use crate::shared::{Message, Peer, PeerAddress, Shared};
-use crate::udp::UdpDoors;
+use crate::udp::UdpSockets;
 use crate::watch::CONNEVENTS;
 
 /// Initial capacity of a worker's output vector, bytes.
@@ -137,11 +137,11 @@ impl Worker {
             }
             for event in &events {
                 if event.token() == WAKE {
-                    self.desk.executor.shared.doors[self.desk.executor.worker].receive(&mut messages);
+                    self.desk.executor.shared.mailboxes[self.desk.executor.worker].receive(&mut messages);
                     messages.drain(..).for_each(|message| self.take(message));
                 } else if let Some(connection) = self.connections.get_mut(event.token().0) {
                     connection.note(event);
-                    self.stand_in_line(event.token().0);
+                    self.enqueue(event.token().0);
                 } else {
                     udp.note(event);
                 }
@@ -265,7 +265,7 @@ impl Worker {
                     if has_turn {
                         self.serve(token);
                     } else {
-                        self.stand_in_line(token);
+                        self.enqueue(token);
                         self.hold_back(token);
                         self.forget(token);
                     }
@@ -318,7 +318,7 @@ impl Worker {
             return self.forget(token);
         }
         match acted {
-            Ok(true) => self.stand_in_line(token),
+            Ok(true) => self.enqueue(token),
             Ok(false) => {}
             Err(error) => {
                 log::debug!("{}: {error}", connection.peer.address);
@@ -339,17 +339,17 @@ impl Worker {
     }
 
     /// This worker's UDP sockets, registered with the poll. If that fails, the server ends: otherwise it would serve TCP only, unnoticed.
-    fn open_udp(&mut self) -> UdpDoors {
+    fn open_udp(&mut self) -> UdpSockets {
         let sockets = std::mem::take(&mut self.udp_sockets);
-        UdpDoors::open(sockets, &self.desk, self.poll.registry(), UDP_LAST).unwrap_or_else(|error| {
+        UdpSockets::open(sockets, &self.desk, self.poll.registry(), UDP_LAST).unwrap_or_else(|error| {
             log::error!("a worker cannot watch its UDP sockets: {error}");
             self.desk.executor.shared.stop();
-            UdpDoors::default()
+            UdpSockets::default()
         })
     }
 
     /// How long the poll may block.
-    fn timeout(&self, udp: &UdpDoors) -> Option<Duration> {
+    fn timeout(&self, udp: &UdpSockets) -> Option<Duration> {
         if !self.line.is_empty() || !self.heavy_line.is_empty() || udp.has_work() {
             return Some(Duration::ZERO);
         }
@@ -378,7 +378,7 @@ impl Worker {
     fn take(&mut self, message: Message) {
         match message {
             Message::Adopt(stream, peer) => self.adopt(stream, peer),
-            Message::Turn(token) => self.stand_in_line(token),
+            Message::Turn(token) => self.enqueue(token),
             Message::End(peer, reason) => {
                 for token in self.tokens(|connection| connection.peer.id == peer && !connection.is_over) {
                     self.close(token, reason);
@@ -387,7 +387,7 @@ impl Worker {
         }
     }
 
-    fn stand_in_line(&mut self, token: usize) {
+    fn enqueue(&mut self, token: usize) {
         if let Some(connection) = self.connections.get_mut(token)
             && !connection.queued
             && !connection.is_over
@@ -444,7 +444,7 @@ impl Worker {
             let connection = self.connections.get_mut(token);
             if let Some(connection) = connection.filter(|connection| connection.peer.id == peer) {
                 connection.called_at = None;
-                self.stand_in_line(token);
+                self.enqueue(token);
             }
         }
     }
@@ -465,7 +465,7 @@ impl Worker {
             self.later.push(Reverse((deadline, token, peer.id)));
         }
         self.connections.insert(connection);
-        self.stand_in_line(token);
+        self.enqueue(token);
     }
 
     /// Gives a connection its turn.
@@ -494,7 +494,7 @@ impl Worker {
                     connection.queued = true;
                     self.heavy_line.push_back(token);
                 } else if verdict == Verdict::Again {
-                    self.stand_in_line(token);
+                    self.enqueue(token);
                 } else if let Verdict::Later(at) = verdict
                     // At most one entry per connection, even if other events give it turns meanwhile.
                     && connection.called_at.is_none_or(|called_at| at < called_at)
@@ -601,7 +601,7 @@ impl Worker {
         self.deadline = Some(self.desk.now + grace);
         for token in self.tokens(|connection| !connection.is_over) {
             self.connections[token].stop();
-            self.stand_in_line(token);
+            self.enqueue(token);
         }
     }
 }
