@@ -129,7 +129,7 @@ fuzz_target!(|input: &[u8]| {
             open.cache.leave();
         }
         Look::Stranger => {}
-        Look::Nobody(error) => panic!("the server is there: error {error}"),
+        Look::NoServer(error) => panic!("the server is there: error {error}"),
     }
     assert!(
         !Path::exists(&stage.folder.join(ABSENT)),
