@@ -22,7 +22,7 @@ help:
 	@echo 'make test     run all checks: cargo xtask ci'
 	@echo 'make build    build the program, the library for C and the drop-in for libmemcached in $(BUILT)'
 	@echo 'make install  copy them, keyway.h and keyway.pc to PREFIX (PREFIX=$(PREFIX), DESTDIR is honoured)'
-	@echo 'make wheel    build the package for Python in $(TARGET_DIR)/wheels (needs pip, which fetches maturin)'
+	@echo 'make wheel    build the package for Python in $(TARGET_DIR)/wheels (needs pip, which fetches maturin and zig)'
 	@echo 'make clean    remove what the build made'
 
 run: program
@@ -63,8 +63,14 @@ loader:
 	  ldconfig -p 2>/dev/null | grep -q ' $(PREFIX)/lib/$(SONAME)$$' || \
 	  echo 'Programs do not find $(SONAME) by themselves: set LD_LIBRARY_PATH=$(PREFIX)/lib, or add $(PREFIX)/lib to /etc/ld.so.conf.d and run ldconfig.'; }
 
+# For every Linux with glibc 2.28 or later, wherever it is built: zig links with that version's symbols, and maturin checks them.
+MANYLINUX = manylinux_2_28
+WHEEL_TOOLS = $(abspath $(TARGET_DIR))/wheel-tools
+
 wheel:
-	python3 -m pip wheel --no-deps --wheel-dir $(TARGET_DIR)/wheels ./bindings/python
+	test -x $(WHEEL_TOOLS)/bin/maturin || { python3 -m venv $(WHEEL_TOOLS) && $(WHEEL_TOOLS)/bin/pip install --quiet 'maturin[zig]>=1.10,<2'; }
+	cd bindings/python && PATH=$(WHEEL_TOOLS)/bin:$$PATH CARGO_TARGET_DIR=$(abspath $(TARGET_DIR))/wheel-build maturin build \
+	  --profile $(PROFILE) --locked --zig --compatibility $(MANYLINUX) --auditwheel check --out $(abspath $(TARGET_DIR))/wheels
 
 clean:
 	cargo clean

@@ -138,14 +138,7 @@ fn until_told() {
 }
 
 fn open(path: &Path, memory: u64) -> Cache {
-    Cache::open(
-        &Place::Path(path.to_owned()),
-        &Options {
-            memory,
-            ..Options::default()
-        },
-    )
-    .expect("the region")
+    Cache::open(&Place::Path(path.to_owned()), &Options::new().memory(memory)).expect("the region")
 }
 
 fn fill(path: &Path, items: u64) {
@@ -201,7 +194,7 @@ fn attach(path: &Path) {
     let opened = started.elapsed();
     let mut session = cache.session().expect("a session");
     let mut value = Vec::new();
-    let found = session.get(&key(0), &mut value);
+    let found = session.get_append(&key(0), &mut value).unwrap();
     let hit = started.elapsed();
     assert!(found.is_some() && cache.info().warm, "the region is warm");
     ready(&format!("{} {}", opened.as_secs_f64() * 1e6, hit.as_secs_f64() * 1e6));

@@ -125,11 +125,7 @@ fn run(operation: &str, count: u64, checksums: bool) {
             return;
         }
     }
-    let options = Options {
-        memory: 64 << 20,
-        checksums,
-        ..Options::default()
-    };
+    let options = Options::new().memory(64 << 20).checksums(checksums);
     let cache = Cache::open(&Place::Memfd, &options).expect("a region in anonymous memory");
     let mut session = cache.session().expect("the first session");
     let keys: Vec<Key> = (0..ITEMS).map(key).collect();
@@ -163,11 +159,11 @@ impl Target for Buffer {
 fn once(session: &mut Session, operation: &str, key: &Key, value: &[u8], out: &mut Vec<u8>, buffer: &mut Buffer) {
     let how = Delete::default();
     match operation {
-        "get" => assert!(session.get(key, out).is_some()),
+        "get" => assert!(session.get_append(key, out).unwrap().is_some()),
         "get_into" => {
             assert!(session.get_into(key, Get::VALUE, buffer).expect("a key of 16 B"));
         }
-        "miss" => assert!(session.get(key, out).is_none()),
+        "miss" => assert!(session.get_append(key, out).unwrap().is_none()),
         "set" => drop(session.set(key, value, 0).expect("a set is not refused")),
         "incr" => {
             let by_one = Arithmetic {

@@ -134,7 +134,7 @@ fn gets<A: BuildHasher + Clone, B: BuildHasher + Clone>(
         });
     });
     group.bench_function("keyway", |b| {
-        bench_get(b, order, |key, out| keyway.session.get(key, out).is_some())
+        bench_get(b, order, |key, out| keyway.session.get_append(key, out).unwrap().is_some())
     });
     group.bench_function("dashmap", |b| bench_get(b, order, |key, out| get_and_copy(dashmap, key, out)));
     group.bench_function("dashmap-foldhash", |b| {
@@ -202,11 +202,7 @@ struct Keyway {
 
 impl Keyway {
     fn filled(items: u64, memory: u64) -> Self {
-        let options = Options {
-            memory,
-            prefault: true,
-            ..Options::default()
-        };
+        let options = Options::new().memory(memory).prefault(true);
         let cache = Cache::open(&Place::Memfd, &options).expect("a region in anonymous memory");
         let session = cache.session().expect("the first session");
         let mut this = Self { session, cache };
@@ -251,7 +247,10 @@ impl Keyway {
         let absent: Vec<Key> = (LARGE..LARGE + (1 << 14)).map(key).collect();
         let mut next = absent.iter().cycle();
         let mut out = Vec::new();
-        b.iter(|| next.next().map(|key| self.session.get(black_box(key), &mut out).is_some()));
+        b.iter(|| {
+            next.next()
+                .map(|key| self.session.get_append(black_box(key), &mut out).unwrap().is_some())
+        });
         assert!(out.is_empty());
     }
 

@@ -62,11 +62,7 @@ fn main() -> io::Result<()> {
             }
         }
         if wanted("keyway") {
-            let options = Options {
-                memory: memory_mib << 20,
-                prefault: true,
-                ..Options::default()
-            };
+            let options = Options::new().memory(memory_mib << 20).prefault(true);
             let cache = Cache::open(&Place::Memfd, &options).map_err(io::Error::other)?;
             let session = cache.session().map_err(io::Error::other)?;
             found.push(measure(
@@ -206,7 +202,7 @@ impl Holder for Region {
         let (mut hits, mut bytes) = (0, 0);
         for key in keys {
             self.value.clear();
-            if self.session.get(key, &mut self.value).is_some() {
+            if self.session.get_append(key, &mut self.value).unwrap().is_some() {
                 hits += 1;
                 bytes += (key.len() + self.value.len()) as u64;
             }

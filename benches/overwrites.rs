@@ -83,11 +83,7 @@ fn main() {
 }
 
 fn measure(plan: &Plan) {
-    let options = Options {
-        memory: plan.memory,
-        prefault: true,
-        ..Options::default()
-    };
+    let options = Options::new().memory(plan.memory).prefault(true);
     let cache = Cache::open(&Place::Memfd, &options).expect("a region in anonymous memory");
     let mut session = cache.session().expect("the first session");
     let value = vec![b'v'; plan.size];
@@ -156,7 +152,7 @@ fn write(plan: &Plan, cache: &Cache, thread: usize, barrier: &Barrier) -> Done {
                     .push(u64::try_from(from.elapsed().as_nanos()).unwrap_or(u64::MAX));
             } else {
                 out.clear();
-                std::hint::black_box(session.get(key, &mut out).is_some());
+                std::hint::black_box(session.get_append(key, &mut out).unwrap().is_some());
             }
         }
         done.cpu = machine::thread_cpu().saturating_sub(cpu_before);

@@ -169,7 +169,7 @@ fn cache_worker<'a>(cache: &'a Cache, order: &'a [Key], set_percent: usize) -> W
                 continue;
             }
             out.clear();
-            let hit = session.get(black_box(key), &mut out).is_some();
+            let hit = session.get_append(black_box(key), &mut out).unwrap().is_some();
             black_box(out.as_slice());
             if !hit {
                 // As a cache's user would; sets in a region that is written round and round may evict.
@@ -218,11 +218,7 @@ fn arithmetic_worker<'a>() -> Worker<'a> {
 }
 
 fn filled_cache(items: u64, memory: u64) -> Cache {
-    let options = Options {
-        memory,
-        prefault: true,
-        ..Options::default()
-    };
+    let options = Options::new().memory(memory).prefault(true);
     let cache = Cache::open(&Place::Memfd, &options).expect("a region in anonymous memory");
     let mut session = cache.session().expect("the first session");
     for index in 0..items {

@@ -120,6 +120,11 @@ if [ "$purpose" = test ]; then
         have rustup || { say "please install rustfmt and clippy for cargo $found, then start again"; exit 1; }
         rustup component add rustfmt clippy
     fi
+    # The stage `msrv` builds with the oldest supported compiler.
+    if ! rustc --version | grep -q "^rustc $rust_version[. ]" && have rustup && ! cargo "+$rust_version" --version >/dev/null 2>&1; then
+        say "installing Rust $rust_version, the oldest supported version"
+        rustup toolchain install "$rust_version" --profile minimal || say "no Rust $rust_version: the stage msrv will be skipped"
+    fi
     # The fuzz targets need a nightly compiler for its sanitizers.
     if ! cargo +nightly --version >/dev/null 2>&1 && have rustup; then
         say "installing the nightly toolchain"

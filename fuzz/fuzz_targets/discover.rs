@@ -84,11 +84,7 @@ impl Stage {
 }
 
 fn options() -> Options {
-    Options {
-        memory: 2 << 20,
-        item_size_max: 64 << 10,
-        ..Options::default()
-    }
+    Options::new().memory(2 << 20).item_size_max(64 << 10)
 }
 
 fn serve(listener: &UnixListener, says: &Mutex<Vec<u8>>) {
@@ -128,12 +124,12 @@ fuzz_target!(|input: &[u8]| {
             );
             let _ = open.cache.with_session(|session, value| {
                 let _ = session.set(b"key", b"value", 0);
-                session.get(b"key", value).is_some()
+                session.get_append(b"key", value).is_ok_and(|found| found.is_some())
             });
             open.cache.leave();
         }
         Look::Stranger => {}
-        Look::Nobody(error) => panic!("the server is there: error {error}"),
+        Look::NoServer(error) => panic!("the server is there: error {error}"),
     }
     assert!(
         !Path::exists(&stage.folder.join(ABSENT)),

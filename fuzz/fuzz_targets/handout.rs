@@ -35,11 +35,7 @@ impl Socket {
 }
 
 fn options() -> Options {
-    Options {
-        memory: 2 << 20,
-        item_size_max: 64 << 10,
-        ..Options::default()
-    }
+    Options::new().memory(2 << 20).item_size_max(64 << 10)
 }
 
 /// Each input: which descriptors, two bits each, and the line.
@@ -79,7 +75,7 @@ fuzz_target!(|input: &[u8]| {
             // What was handed out is the region: it is used like any.
             let _ = cache.with_session(|session, value| {
                 let _ = session.set(b"key", b"value", 0);
-                session.get(b"key", value).is_some()
+                session.get_append(b"key", value).is_ok_and(|found| found.is_some())
             });
             cache.leave();
             cache.close();

@@ -74,11 +74,7 @@ fn at(socket: &Path) -> Config {
 
 /// Where it listens for datagrams, if it does.
 fn start(config: Config) -> Option<SocketAddr> {
-    let options = Options {
-        memory: 2 << 20,
-        item_size_max: 64 << 10,
-        ..Options::default()
-    };
+    let options = Options::new().memory(2 << 20).item_size_max(64 << 10);
     let cache = Cache::open(&Place::Memfd, &options).expect("memory");
     let server = Server::start(config, cache).expect("a server");
     let udp = server.udp_addresses().first().copied();

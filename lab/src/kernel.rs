@@ -132,7 +132,7 @@ pub fn measure(clients: &Clients, plan: &Plan, jobs: &[Job], outcome: &mut Outco
     Ok(())
 }
 
-/// Many gets on the way on each socket: pipelined, or at a rate whatever is lost.
+/// Many gets in flight on each socket: pipelined, or at a rate whatever is lost.
 #[allow(clippy::cast_precision_loss, reason = "a few threads")]
 fn datagrams(
     plan: &Plan,

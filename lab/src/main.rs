@@ -99,7 +99,7 @@ struct Kernel {
     /// Sockets
     #[arg(long, short = 'c', value_name = "N,...", value_delimiter = ',', default_value = "1,32", value_parser = parse_count)]
     connections: Vec<usize>,
-    /// Gets of one key on the way on each socket, which then has a thread of its own
+    /// Gets of one key in flight on each socket, which then has a thread of its own
     #[arg(long, value_name = "N,...", value_delimiter = ',', default_value = "1", value_parser = parse_count)]
     pipeline: Vec<usize>,
     /// Keys of one get

@@ -375,10 +375,7 @@ pub fn side(ran: Option<&CellResult>, at: usize, figure: &str) -> Vec<f64> {
 ///
 /// No region can be made.
 pub fn has_gate() -> io::Result<bool> {
-    let options = Options {
-        memory: 4 << 20,
-        ..Options::default()
-    };
+    let options = Options::new().memory(4 << 20);
     let cache = Cache::open(&Place::Memfd, &options).map_err(io::Error::other)?;
     Ok(cache.info().gate == GateState::On)
 }

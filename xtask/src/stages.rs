@@ -1,5 +1,6 @@
 //! The stages of the checks: name, what each catches, command. Cheap ones come first, so that a simple mistake is reported early.
 
+use crate::deny;
 use crate::promises;
 use crate::run::{Context, Outcome};
 use crate::sources;
@@ -37,6 +38,18 @@ pub const ALL: &[Stage] = &[
         catches: "lints, in every crate and target, benches included",
         beside: false,
         run: clippy,
+    },
+    Stage {
+        name: "deny",
+        catches: "dependencies with a licence that is not allowed, from another source than crates.io, or in two versions",
+        beside: false,
+        run: deny::deny,
+    },
+    Stage {
+        name: "msrv",
+        catches: "code that the oldest supported compiler (rust-version) does not build",
+        beside: false,
+        run: deny::msrv,
     },
     Stage {
         name: "doc",

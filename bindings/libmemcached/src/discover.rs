@@ -137,11 +137,11 @@ pub(crate) enum Look {
     /// it is not a Keyway, or its region cannot be opened: it is treated like any other server
     Stranger,
     /// no server is there
-    Nobody(i32),
+    NoServer(i32),
 }
 
 /// No server is there: the system's error.
-pub(crate) struct Nobody(pub(crate) i32);
+pub(crate) struct NoServer(pub(crate) i32);
 
 /// An open region.
 #[derive(Clone)]
@@ -250,7 +250,7 @@ impl Entry {
     }
 
     /// Whether the server has a region for us, as far as is known; otherwise asks it. Opens nothing.
-    pub(crate) fn has_region(&self) -> Result<bool, Nobody> {
+    pub(crate) fn has_region(&self) -> Result<bool, NoServer> {
         let Some(mut state) = patient(&self.state) else {
             return Ok(false);
         };
@@ -294,7 +294,7 @@ impl Entry {
                 self.generation.fetch_add(1, Release);
             }
             // The region remains usable without its server.
-            Look::Nobody(_) => {}
+            Look::NoServer(_) => {}
         }
     }
 
@@ -307,7 +307,7 @@ impl Entry {
         }
     }
 
-    fn find(&self, state: &mut State) -> Result<bool, Nobody> {
+    fn find(&self, state: &mut State) -> Result<bool, NoServer> {
         let why = match probe(&self.target) {
             Probe::Place(place, told, facts) => {
                 *state = State::Found(place, told, facts);
@@ -315,7 +315,7 @@ impl Entry {
             }
             Probe::Keyway => Some("it does not hand out its region; start it with --region-socket to use the region directly"),
             Probe::Stranger => None,
-            Probe::Nobody(error) => return Err(Nobody(error)),
+            Probe::NoServer(error) => return Err(NoServer(error)),
         };
         self.stranger(state, why);
         Ok(false)
@@ -325,7 +325,7 @@ impl Entry {
         match self.find(state) {
             Ok(true) => self.open(state),
             Ok(false) => Look::Stranger,
-            Err(Nobody(error)) => Look::Nobody(error),
+            Err(NoServer(error)) => Look::NoServer(error),
         }
     }
 
@@ -402,7 +402,7 @@ enum Probe {
     /// a Keyway that does not share its region
     Keyway,
     Stranger,
-    Nobody(i32),
+    NoServer(i32),
 }
 
 fn probe(target: &Target) -> Probe {
@@ -416,7 +416,7 @@ fn probe(target: &Target) -> Probe {
     let lines = match target.ask("version\r\nstats settings\r\n") {
         Some(Ok(lines)) => lines,
         Some(Err(error)) if matches!(error.kind(), ErrorKind::ConnectionRefused | ErrorKind::NotFound) => {
-            return Probe::Nobody(error.raw_os_error().unwrap_or(libc::ECONNREFUSED));
+            return Probe::NoServer(error.raw_os_error().unwrap_or(libc::ECONNREFUSED));
         }
         _ => return Probe::Stranger,
     };
@@ -449,11 +449,10 @@ fn version(text: &str) -> Option<[u8; 3]> {
 /// Opens the region at the place. Makes a region only if the program itself has named a file, and the file is absent.
 fn open(place: &Path, is_named: bool) -> Result<(Cache, (u64, u64), Stamp), String> {
     let failed = |error: &dyn std::fmt::Display| error.to_string();
-    let mut options = Options {
-        existing_only: true,
-        owners: if is_named { Owners::AsNamed } else { Owners::Only(trusted()?) },
-        ..Options::default()
-    };
+    let mut options =
+        Options::new()
+            .existing_only(true)
+            .owners(if is_named { Owners::AsNamed } else { Owners::Only(trusted()?) });
     let place_is = Place::at(place);
     let cache = match (&place_is, Cache::open(&place_is, &options)) {
         (Place::Path(_), Err(OpenError::Absent { .. })) if is_named => {

@@ -172,7 +172,7 @@ unsafe fn find_way(st: *mut memcached_st) -> Way {
             handle.looked_s = now_s;
             Way::Here(handle)
         }
-        Found::Nobody(errno) => {
+        Found::NoServer(errno) => {
             // SAFETY: guaranteed by the caller.
             handle.down_until_s = now_s + i64::from(unsafe { (*st).retry_timeout });
             Way::Stuck(error::set_errno(st, rc::CONNECTION_FAILURE, errno))
@@ -221,7 +221,7 @@ enum Found {
     /// anything else
     Other,
     /// no server is there
-    Nobody(i32),
+    NoServer(i32),
 }
 
 impl Handle {
@@ -243,7 +243,7 @@ impl Handle {
                 None => return Found::Other,
             }
         }
-        let mut nobody = None;
+        let mut absent = None;
         for target in &targets {
             let Some(entry) = discover::entry(target) else {
                 return Found::Other;
@@ -251,12 +251,12 @@ impl Handle {
             match entry.has_region() {
                 Ok(true) => self.entries.push(entry),
                 Ok(false) => return Found::Other,
-                Err(error) => nobody = Some(error.0),
+                Err(error) => absent = Some(error.0),
             }
         }
-        if let Some(errno) = nobody {
+        if let Some(errno) = absent {
             return if self.entries.is_empty() {
-                Found::Nobody(errno)
+                Found::NoServer(errno)
             } else {
                 Found::Other
             };
@@ -268,7 +268,7 @@ impl Handle {
                     server.told = open.facts.version;
                     region.get_or_insert(open);
                 }
-                Look::Nobody(errno) => return Found::Nobody(errno),
+                Look::NoServer(errno) => return Found::NoServer(errno),
                 Look::Region(_) | Look::Stranger => return Found::Other,
             }
         }

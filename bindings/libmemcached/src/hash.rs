@@ -213,7 +213,7 @@ fn lookup3(key: &[u8]) -> u32 {
     let [mut a, mut b, mut c] = [start; 3];
     let mut rest = key;
     while rest.len() > 12 {
-        let (block, behind) = rest.split_at(12);
+        let (block, after) = rest.split_at(12);
         let (first, second) = block.split_at(4);
         let (second, third) = second.split_at(4);
         a = a.wrapping_add(word(first));
@@ -232,7 +232,7 @@ fn lookup3(key: &[u8]) -> u32 {
             s[y] = s[y].wrapping_add(s[z]);
             [a, b, c] = s;
         }
-        rest = behind;
+        rest = after;
     }
     if rest.is_empty() {
         return c;

@@ -114,7 +114,7 @@ fn words(text: &str) -> Vec<&str> {
 }
 
 /// What follows `name` in an option. Upper and lower case are equal.
-fn behind<'a>(option: &'a str, name: &str) -> Option<&'a str> {
+fn after<'a>(option: &'a str, name: &str) -> Option<&'a str> {
     let start = option.get(..name.len())?;
     start.eq_ignore_ascii_case(name).then(|| option.get(name.len()..))?
 }
@@ -128,17 +128,17 @@ fn one(st: *mut memcached_st, option: &str) -> c_int {
     let Some(handle) = handle::ours(st) else {
         return rc::INVALID_ARGUMENTS;
     };
-    if let Some(text) = behind(option, "--SERVER=") {
+    if let Some(text) = after(option, "--SERVER=") {
         return server(st, unquoted(text));
     }
-    if let Some(text) = behind(option, "--SOCKET=") {
+    if let Some(text) = after(option, "--SOCKET=") {
         let (path, weight) = weighted(text);
         return match CString::new(unquoted(path)) {
             Ok(name) if !name.is_empty() => server::add(st, &name, 0, weight, Instance::UNIX),
             _ => wrong("Failed to add socket"),
         };
     }
-    if let Some(text) = behind(option, "--NAMESPACE=") {
+    if let Some(text) = after(option, "--NAMESPACE=") {
         if handle.namespace.is_some() {
             return wrong("--NAMESPACE can only be called once");
         }
@@ -148,12 +148,12 @@ fn one(st: *mut memcached_st, option: &str) -> c_int {
             _ => wrong("the namespace cannot be used"),
         };
     }
-    if let Some(text) = behind(option, "--CONFIGURE-FILE=").or_else(|| behind(option, "INCLUDE")) {
+    if let Some(text) = after(option, "--CONFIGURE-FILE=").or_else(|| after(option, "INCLUDE")) {
         handle.filename = CString::new(unquoted(text)).ok();
         return rc::SUCCESS;
     }
     for (name, minimum) in [("--POOL-MIN=", true), ("--POOL-MAX=", false)] {
-        if let Some(Ok(number)) = behind(option, name).map(str::parse) {
+        if let Some(Ok(number)) = after(option, name).map(str::parse) {
             // SAFETY: a handle of ours.
             unsafe {
                 if minimum {
@@ -165,17 +165,17 @@ fn one(st: *mut memcached_st, option: &str) -> c_int {
             return rc::SUCCESS;
         }
     }
-    if let Some(text) = behind(option, "--DISTRIBUTION=") {
+    if let Some(text) = after(option, "--DISTRIBUTION=") {
         return distribution(st, text);
     }
-    if let Some(text) = behind(option, "--HASH=") {
+    if let Some(text) = after(option, "--HASH=") {
         return match hash(text) {
             Some(hash) if behavior::set(st, behavior::HASH, u64::from(hash)) == rc::SUCCESS => rc::SUCCESS,
             _ => wrong("--HASH can only be set once"),
         };
     }
     for (name, behavior) in NUMBERS {
-        if let Some(text) = behind(option, name) {
+        if let Some(text) = after(option, name) {
             return match text.parse() {
                 Ok(number) if behavior::set(st, *behavior, number) == rc::SUCCESS => rc::SUCCESS,
                 _ => wrong("Unable to set behavior"),
@@ -293,7 +293,7 @@ mod tests {
             ["--A=1", "--SOCKET=\"/a b/c\"", "END"]
         );
         assert_eq!(words(""), [""; 0]);
-        assert_eq!(behind("--server=x", "--SERVER="), Some("x"));
+        assert_eq!(after("--server=x", "--SERVER="), Some("x"));
         assert_eq!(weighted("h:1/?5"), ("h:1", 5));
     }
 }

@@ -410,10 +410,7 @@ impl InKernel {
     /// The same, when its door is open: nobody else may write to the region by its path.
     fn with_open_door(region: &Path, socket: &Path, arguments: &[&str]) -> Self {
         let own = Self::start(region, socket, &[&KERNEL[..], arguments].concat());
-        let options = Options {
-            existing_only: true,
-            ..Options::default()
-        };
+        let options = Options::new().existing_only(true);
         let cache = Cache::open(&Place::Path(region.to_path_buf()), &options).expect("a region");
         wait_until("an open door", DEADLINE, || cache.is_shut_out().then_some(()));
         own
@@ -642,10 +639,7 @@ fn what_a_stranger_on_the_port_tells_of_is_neither_made_nor_mapped() {
     assert!(!absent.exists(), "a region was made where a stranger said");
 
     let theirs = dropin.scratch.join("theirs");
-    let options = Options {
-        memory: 4 << 20,
-        ..Options::default()
-    };
+    let options = Options::new().memory(4 << 20);
     let cache = Cache::open(&Place::Path(theirs.clone()), &options).expect("a region");
     let identity = cache.identity().expect("an identity");
     cache.close();

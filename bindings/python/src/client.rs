@@ -29,8 +29,8 @@ const UNLOCKED_LEN_MIN: usize = 4 << 20;
 /// serde, serializer, deserializer, ignore_exc, key_prefix, default_noreply, allow_unicode_keys and encoding are pymemcache's;
 /// arguments about connections are accepted and have no effect.
 ///
-/// memory: bytes of a new region (64 MiB); a smaller existing region grows to it. item_size_max: largest item (1 MiB). mode:
-/// mode of a new file (0o600). existing_only: an absent region is an error. huge_pages, prefault, checksums: as in `keyway
+/// memory: bytes of a new region (64 MiB); a smaller existing region grows to it. item_size_max: largest item, bytes (1 MiB).
+/// mode: mode of a new file (0o600). A value outside its limits is a ValueError, which names them. existing_only: an absent region is an error. huge_pages, prefault, checksums: as in `keyway
 /// serve`. evict: with False, stores fail when the region is full. gate: with False, the mapping stays accessible outside
 /// calls. any_owner: with True, a file is used even if another user owns it or every user may write it.
 ///
@@ -101,20 +101,22 @@ impl Client {
         if door::place_of(server_path.clone()).names_a_server() {
             return Err(PyValueError::new_err(OpenError::Address { path: server_path }.to_string()));
         }
+        let asked = Asked {
+            memory,
+            item_size_max,
+            mode,
+            existing_only,
+            huge_pages,
+            prefault,
+            evict,
+            checksums,
+            gate,
+            any_owner,
+        };
+        asked.check().map_err(|why| PyValueError::new_err(why.to_string()))?;
         Ok(Self {
             server: server_path,
-            asked: Asked {
-                memory,
-                item_size_max,
-                mode,
-                existing_only,
-                huge_pages,
-                prefault,
-                evict,
-                checksums,
-                gate,
-                any_owner,
-            },
+            asked,
             keys: Keys {
                 prefix: key_prefix.map_or_else(|| Ok(Vec::new()), prefix_of)?,
                 unicode: allow_unicode_keys,
@@ -820,7 +822,7 @@ fn look<'py>(
     let found = if how.details {
         session.get_with(key, how, buffer, |_, _| {})?
     } else {
-        session.try_get(key, buffer)?
+        session.get_append(key, buffer)?
     };
     let Some(item) = found else { return Ok(None) };
     let bytes = object::bytes(py, buffer).map_err(Failure::Lost)?;

@@ -115,29 +115,43 @@ fn lock() -> MutexGuard<'static, Vec<Known>> {
 
 fn file_at(place: &Place) -> Option<(u64, u64)> {
     match place {
-        Place::Memfd => None,
         Place::Path(path) | Place::Socket(path) => std::fs::metadata(path).ok().map(|meta| (meta.dev(), meta.ino())),
+        _ => None,
     }
 }
 
+impl Asked {
+    /// Whether a region can be made so. Without a memory size the largest item depends on the region that is there.
+    pub(crate) fn check(&self) -> Result<(), OpenError> {
+        match self.memory {
+            Some(_) => self.options().check(),
+            None => self.options().memory(HAS_ROOM).check(),
+        }
+    }
+
+    fn options(&self) -> Options {
+        let default = Options::new();
+        Options::new()
+            .memory(self.memory.unwrap_or(default.memory))
+            .item_size_max(self.item_size_max.unwrap_or(default.item_size_max))
+            .mode(self.mode.unwrap_or(default.mode))
+            .huge_pages(self.huge_pages)
+            .prefault(self.prefault)
+            .evict(self.evict)
+            .checksums(self.checksums)
+            .gate(if self.gate { Gate::WherePossible } else { Gate::Off })
+            .existing_only(self.existing_only)
+            .owners(if self.any_owner { Owners::Any } else { Owners::AsNamed })
+    }
+}
+
+/// Memory, bytes, in which every largest item has room.
+const HAS_ROOM: u64 = 4 << 30;
+
 /// Without a memory size: the region as it is, or the default for a new one.
 fn attach(place: &Place, asked: &Asked) -> Result<Cache, OpenError> {
-    let default = Options::default();
-    let mut options = Options {
-        item_size_max: asked.item_size_max.unwrap_or(default.item_size_max),
-        mode: asked.mode.unwrap_or(default.mode),
-        huge_pages: asked.huge_pages,
-        prefault: asked.prefault,
-        evict: asked.evict,
-        checksums: asked.checksums,
-        gate: if asked.gate { Gate::WherePossible } else { Gate::Off },
-        existing_only: asked.existing_only,
-        owners: if asked.any_owner { Owners::Any } else { Owners::AsNamed },
-        ..default
-    };
-    if let Some(memory) = asked.memory {
-        options.memory = memory;
-        return Cache::open(place, &options);
+    match asked.memory {
+        Some(_) => Cache::open(place, &asked.options()),
+        None => Cache::open_as_it_is(place, &asked.options()),
     }
-    Cache::open_as_it_is(place, &options)
 }

@@ -3,7 +3,7 @@
 //! There are two kinds. A failure that a server would have answered (too large, not a number) is not reported to a caller
 //! that wants no reply. A failure that would have broken a connection (no region, no slot, damage) is raised in any case.
 
-use keyway::{LocalError, OpenError, WriteError};
+use keyway::{LocalError, OpenError, ReadError, WriteError};
 use pyo3::PyErr;
 use pyo3::exceptions::PyMemoryError;
 
@@ -67,10 +67,16 @@ impl From<WriteError> for Failure {
             WriteError::TooLarge { .. } | WriteError::OutOfMemory => Self::server(error.to_string()),
             WriteError::NoMemory { .. } => Self::Lost(PyMemoryError::new_err(error.to_string())),
             WriteError::Corrupt => Self::Lost(python::MemcacheServerError::new_err(error.to_string())),
-            WriteError::Detached | WriteError::KernelDoor | WriteError::Unserved => {
-                Self::Lost(python::MemcacheRegionError::new_err(error.to_string()))
-            }
+            // Detached, KernelDoor, Unserved, and what a later version of the library adds.
+            _ => Self::Lost(python::MemcacheRegionError::new_err(error.to_string())),
         }
+    }
+}
+
+impl From<ReadError> for Failure {
+    #[cold]
+    fn from(error: ReadError) -> Self {
+        WriteError::from(error).into()
     }
 }
 

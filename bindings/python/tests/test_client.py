@@ -135,8 +135,28 @@ def test_memory_and_sizes(path):
         small.set("large", value)
     assert large.get("large") is None, "as a server does, it forgets what could not be replaced"
     assert large.stats("settings")[b"item_size_max"] == 16 << 20
-    with pytest.raises(keyway_cache.MemcacheRegionError, match="1024"):
-        keyway_cache.Client(path, item_size_max=1).get("key")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"memory": 1}, "1 bytes of memory .* at least 2097152 bytes .* request more"),
+        ({"memory": 1 << 60}, "at most .* request less"),
+        ({"item_size_max": 1}, "item of 1 bytes .* 1024 to"),
+        ({"item_size_max": 3 << 20, "memory": 4 << 20}, "1024 to 2097152 bytes .* or more memory"),
+        ({"mode": 0o1777}, "0o1777 .* leave the other bits out"),
+    ],
+)
+def test_a_value_outside_its_limits_is_refused_before_anything_is_opened(path, options, message):
+    with pytest.raises(ValueError, match=message):
+        keyway_cache.Client(path, **options)
+    assert not os.path.exists(path)
+
+
+def test_a_large_item_needs_no_memory_argument(path):
+    with keyway_cache.Client(path, memory=128 << 20) as client:
+        client.set("key", b"value")
+        assert keyway_cache.Client(path, item_size_max=48 << 20).get("key") == b"value"
 
 
 def test_checksums(path):

@@ -322,12 +322,10 @@ impl Caches {
             return Ok(());
         }
         let memory = memory(cells);
-        let options = Options {
-            memory: memory << 20,
-            item_size_max: item_max(cells).unwrap_or(Options::default().item_size_max),
-            prefault: true,
-            ..Options::default()
-        };
+        let options = Options::new()
+            .memory(memory << 20)
+            .item_size_max(item_max(cells).unwrap_or(Options::default().item_size_max))
+            .prefault(true);
         let place = if has(Door::Processes) {
             Place::Path(self.folder.insert(region_folder()?).path().join("region"))
         } else {
@@ -446,7 +444,7 @@ impl Caches {
 fn region_path(place: &Place) -> Option<PathBuf> {
     match place {
         Place::Path(path) => Some(path.clone()),
-        Place::Memfd | Place::Socket(_) => None,
+        _ => None,
     }
 }
 

@@ -31,7 +31,9 @@ pub trait Calls {
 impl Calls for Session {
     #[inline]
     fn get(&mut self, key: &[u8], out: &mut Vec<u8>) -> Result<bool, String> {
-        Ok(Session::get(self, key, out).is_some())
+        self.get_append(key, out)
+            .map(|found| found.is_some())
+            .map_err(|why| why.to_string())
     }
 
     #[inline]

@@ -98,7 +98,7 @@ pub struct Cell {
     pub door: Door,
     /// connections; of the library: threads, or processes
     pub connections: usize,
-    /// requests on the way on each connection, in a closed loop
+    /// requests in flight on each connection, in a closed loop
     pub depth: usize,
     /// keys of one get
     pub keys_per_get: usize,
@@ -115,7 +115,7 @@ pub struct Cell {
 }
 
 impl Cell {
-    /// A closed loop with one request on the way on each connection.
+    /// A closed loop with one request in flight on each connection.
     pub fn new(workload: Workload, items: u64, door: Door, connections: usize) -> Self {
         Self {
             workload,

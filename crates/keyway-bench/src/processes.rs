@@ -62,11 +62,7 @@ pub fn work(mut input: impl BufRead, mut output: impl Write) -> io::Result<()> {
     if !job.cpus.is_empty() {
         machine::pin(&job.cpus)?;
     }
-    let options = Options {
-        existing_only: true,
-        prefault: true,
-        ..Options::default()
-    };
+    let options = Options::new().existing_only(true).prefault(true);
     let cache = Cache::open(&Place::Path(job.region), &options).map_err(io::Error::other)?;
     let newest = Arc::new(AtomicU64::new(job.items));
     let load = Load {

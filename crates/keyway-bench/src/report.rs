@@ -101,7 +101,7 @@ pub struct CellReport {
     pub door: String,
     /// connections, sockets, threads or processes
     pub connections: usize,
-    /// requests on the way on each connection
+    /// requests in flight on each connection
     pub pipeline: usize,
     /// keys of one get
     pub multiget: usize,

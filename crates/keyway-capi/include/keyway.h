@@ -108,7 +108,7 @@ typedef struct keyway_item {
     // its CAS unique, for keyway_cas(); keyway_get() does not read it and gives 0
     uint64_t cas;
     // seconds until it expires; -1: never
-    int64_t ttl;
+    int64_t ttl_s;
     // its flags, as stored
     uint32_t flags;
 } keyway_item;
@@ -155,8 +155,7 @@ void keyway_close(struct keyway *cache);
 // Copies the value of a key into `buffer`, and the item's properties into `item` (which may be NULL).
 //
 // KEYWAY_NOT_FOUND: there is no such item. KEYWAY_ERROR_BUFFER_TOO_SMALL: item->value_len bytes are needed, and nothing was
-// copied
-// (a `buffer_size` of 0 asks for the length). With any other result the buffer may have been written to.
+// copied (a `buffer_size` of 0 asks for the length). With any other result the buffer may have been written to.
 enum keyway_result keyway_get(struct keyway *cache,
                               const void *key,
                               size_t key_len,
@@ -182,8 +181,7 @@ enum keyway_result keyway_gat(struct keyway *cache,
                               struct keyway_item *item);
 
 // As keyway_gets(), with the value in memory from malloc() and a zero byte after it. Free it by keyway_free() or free().
-// `*value`
-// is NULL unless the result is KEYWAY_OK.
+// `*value` is NULL unless the result is KEYWAY_OK.
 enum keyway_result keyway_get_alloc(struct keyway *cache,
                                     const void *key,
                                     size_t key_len,

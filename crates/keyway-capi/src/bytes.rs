@@ -95,7 +95,7 @@ pub(crate) unsafe fn answer<T>(place: *mut T, value: T) {
     }
 }
 
-/// The caller's buffer for a value, and place for what is told of its item.
+/// The caller's buffer for a value, and a place for the properties of its item.
 pub(crate) struct Buffer {
     place: NonNull<MaybeUninit<u8>>,
     size: usize,
@@ -107,7 +107,7 @@ pub(crate) struct Buffer {
 impl Buffer {
     /// # Safety
     ///
-    /// As long as it lives, so many bytes can be written to the buffer, and nobody else uses them; NULL has none. `item` is NULL, or can be
+    /// As long as it lives, so many bytes can be written to the buffer, and no other code uses them; NULL has none. `item` is NULL, or can be
     /// written too.
     #[inline(always)]
     pub unsafe fn new(buffer: *mut c_void, size: usize, item: *mut keyway_item) -> Self {
@@ -144,13 +144,13 @@ impl Target for Buffer {
     }
 }
 
-/// A block from malloc for a value, and a zero byte behind it.
+/// A block from malloc for a value, and a zero byte after it.
 #[derive(Default)]
 pub(crate) struct Block {
     block: Option<NonNull<MaybeUninit<u8>>>,
     /// bytes that it has room for, and one more
     len: usize,
-    /// what was told of the value's item
+    /// the properties of the value's item
     pub item: keyway_item,
 }
 

@@ -128,6 +128,7 @@ impl From<WriteError> for Failure {
             WriteError::Corrupt => KEYWAY_ERROR_DAMAGED,
             WriteError::Detached | WriteError::Unserved => KEYWAY_ERROR_ABSENT,
             WriteError::KernelDoor => KEYWAY_ERROR_REFUSED,
+            _ => KEYWAY_ERROR_SYSTEM,
         };
         Self::new(code, error.to_string())
     }
@@ -138,6 +139,7 @@ impl From<LocalError> for Failure {
         match error {
             LocalError::Session(error) => error.into(),
             LocalError::Open(error) => (*error).into(),
+            other => Self::new(KEYWAY_ERROR_SYSTEM, other.to_string()),
         }
     }
 }
@@ -148,6 +150,7 @@ impl From<SessionError> for Failure {
             SessionError::TableFull { .. } => KEYWAY_ERROR_FULL,
             SessionError::Busy | SessionError::ThreadEnding => KEYWAY_ERROR_BUSY,
             SessionError::Forked => KEYWAY_ERROR_ABSENT,
+            _ => KEYWAY_ERROR_SYSTEM,
         };
         Self::new(code, error.to_string())
     }
@@ -156,11 +159,6 @@ impl From<SessionError> for Failure {
 impl From<OpenError> for Failure {
     fn from(error: OpenError) -> Self {
         let code = match error {
-            OpenError::Io { .. }
-            | OpenError::StrictImpossible { .. }
-            | OpenError::NoBootId { .. }
-            | OpenError::LockLost { .. }
-            | OpenError::ClockUnknown { .. } => KEYWAY_ERROR_SYSTEM,
             OpenError::NoSpace { .. } | OpenError::NotGrown { .. } | OpenError::OverLimit { .. } => KEYWAY_ERROR_NO_SPACE,
             OpenError::Unusable { .. }
             | OpenError::NotAFile { .. }
@@ -172,11 +170,15 @@ impl From<OpenError> for Failure {
             | OpenError::AnotherUsers { .. }
             | OpenError::Linked { .. }
             | OpenError::WritableByAll { .. } => KEYWAY_ERROR_REFUSED,
-            OpenError::Memory { .. } | OpenError::ItemSize { .. } | OpenError::Sessions { .. } | OpenError::Address { .. } => {
-                KEYWAY_ERROR_ARGUMENT
-            }
+            OpenError::Memory { .. }
+            | OpenError::ItemSize { .. }
+            | OpenError::Sessions { .. }
+            | OpenError::Mode { .. }
+            | OpenError::Address { .. } => KEYWAY_ERROR_ARGUMENT,
             OpenError::ProcessesFull { .. } => KEYWAY_ERROR_FULL,
             OpenError::Busy { .. } => KEYWAY_ERROR_BUSY,
+            // A system call that failed, a time namespace that is unknown, and what a later version of the library adds.
+            _ => KEYWAY_ERROR_SYSTEM,
         };
         Self::new(code, error.to_string())
     }

@@ -4,7 +4,7 @@ use crate::bytes;
 use crate::failure::{Failure, boundary};
 use crate::types::keyway_result::*;
 use crate::types::*;
-use ::keyway::cancel::Uncancelled;
+use ::keyway::server::Uncancelled;
 use ::keyway::{Cache, Gate, OpenError, Options, Owners, Place};
 use std::ffi::{OsStr, c_char};
 use std::os::unix::ffi::OsStrExt;
@@ -63,22 +63,21 @@ pub unsafe extern "C" fn keyway_close(cache: *mut keyway) {
 /// No `memory` means: as it is, or the default for a new region.
 fn open(place: &Place, asked: &keyway_options) -> Result<Cache, OpenError> {
     let default = Options::default();
-    let mut options = Options {
-        huge_pages: asked.flags & KEYWAY_HUGE_PAGES != 0,
-        prefault: asked.flags & KEYWAY_PREFAULT != 0,
-        evict: asked.flags & KEYWAY_NO_EVICT == 0,
-        checksums: asked.flags & KEYWAY_CHECKSUMS != 0,
-        existing_only: asked.flags & KEYWAY_EXISTING_ONLY != 0,
-        owners: match asked.flags & KEYWAY_ANY_OWNER {
+    let mut options = default
+        .clone()
+        .huge_pages(asked.flags & KEYWAY_HUGE_PAGES != 0)
+        .prefault(asked.flags & KEYWAY_PREFAULT != 0)
+        .evict(asked.flags & KEYWAY_NO_EVICT == 0)
+        .checksums(asked.flags & KEYWAY_CHECKSUMS != 0)
+        .existing_only(asked.flags & KEYWAY_EXISTING_ONLY != 0)
+        .owners(match asked.flags & KEYWAY_ANY_OWNER {
             0 => Owners::AsNamed,
             _ => Owners::Any,
-        },
-        gate: match asked.flags & KEYWAY_NO_GATE {
+        })
+        .gate(match asked.flags & KEYWAY_NO_GATE {
             0 => Gate::WherePossible,
             _ => Gate::Off,
-        },
-        ..default.clone()
-    };
+        });
     if asked.item_size_max != 0 {
         options.item_size_max = usize::try_from(asked.item_size_max).unwrap_or(usize::MAX);
     }
@@ -128,9 +127,6 @@ unsafe fn read_options(options: *const keyway_options) -> Result<keyway_options,
             "options.flags is {:#x}: this version knows {all:#x}",
             known.flags
         )));
-    }
-    if known.mode & !0o777 != 0 {
-        return Err(Failure::argument(format!("options.mode is {:#o}: at most 0777", known.mode)));
     }
     Ok(known)
 }

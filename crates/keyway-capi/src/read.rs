@@ -10,8 +10,7 @@ use std::ffi::{c_char, c_void};
 /// Copies the value of a key into `buffer`, and the item's properties into `item` (which may be NULL).
 ///
 /// KEYWAY_NOT_FOUND: there is no such item. KEYWAY_ERROR_BUFFER_TOO_SMALL: item->value_len bytes are needed, and nothing was
-/// copied
-/// (a `buffer_size` of 0 asks for the length). With any other result the buffer may have been written to.
+/// copied (a `buffer_size` of 0 asks for the length). With any other result the buffer may have been written to.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn keyway_get(
     cache: *mut keyway,
@@ -66,8 +65,7 @@ pub unsafe extern "C" fn keyway_gat(
 }
 
 /// As keyway_gets(), with the value in memory from malloc() and a zero byte after it. Free it by keyway_free() or free().
-/// `*value`
-/// is NULL unless the result is KEYWAY_OK.
+/// `*value` is NULL unless the result is KEYWAY_OK.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn keyway_get_alloc(
     cache: *mut keyway,
@@ -325,7 +323,7 @@ impl From<Item> for keyway_item {
         Self {
             value_len: item.value_len,
             cas: item.cas,
-            ttl: item.ttl_s.map_or(-1, i64::from),
+            ttl_s: item.ttl_s.map_or(-1, i64::from),
             flags: item.flags,
         }
     }

@@ -81,7 +81,7 @@ pub struct keyway_item {
     /// its CAS unique, for keyway_cas(); keyway_get() does not read it and gives 0
     pub cas: u64,
     /// seconds until it expires; -1: never
-    pub ttl: i64,
+    pub ttl_s: i64,
     /// its flags, as stored
     pub flags: u32,
 }

@@ -69,7 +69,7 @@ pub(crate) fn notify_service_manager() {
     };
     let sent = address.and_then(|address| UnixDatagram::unbound()?.send_to_addr(b"READY=1\n", &address));
     if let Err(error) = sent {
-        log::warn!("cannot tell the service manager that we are ready: {error}");
+        log::warn!("cannot notify the service manager that the server is ready: {error}");
     }
 }
 

@@ -30,13 +30,11 @@ pub(crate) struct Which {
 /// want a new one.
 fn open(which: Which) -> Result<Cache, Failure> {
     let path = which.path.unwrap_or_else(|| place::default_path(place::DEFAULT_PORT));
-    let options = Options {
-        existing_only: true,
-        owners: which.owners,
+    let options = Options::new()
+        .existing_only(true)
+        .owners(which.owners)
         // The largest possible; a server may have a lower limit, which does not matter here.
-        item_size_max: ITEM_SIZE_MAX,
-        ..Options::default()
-    };
+        .item_size_max(ITEM_SIZE_MAX);
     place::open(&Place::at(path), &options, ITEM_SIZE_MAX)
 }
 
@@ -55,10 +53,12 @@ fn written(result: std::io::Result<()>) -> Result<(), Failure> {
 /// Prints the value of `key` and nothing else; on a terminal, followed by a line end.
 pub(crate) fn get(region: Which, key: &str) -> Result<(), Failure> {
     let cache = open(region)?;
-    let mut value = Vec::new();
-    if session(&cache)?.get(key.as_bytes(), &mut value).is_none() {
+    let found = session(&cache)?
+        .get(key.as_bytes())
+        .map_err(|error| Failure::new(exit::SYSTEM, format_args!("{key}: {error}")))?;
+    let Some(mut value) = found else {
         return Err(Failure::new(exit::NO, format_args!("{key}: not found")));
-    }
+    };
     let mut out = std::io::stdout();
     if out.is_terminal() {
         value.push(b'\n');
@@ -133,7 +133,12 @@ pub(crate) fn dump(region: Which) -> Result<(), Failure> {
             }
             let mut value = Vec::new();
             // Deleted since the walk found it: not dumped.
-            let Some(item) = session.get(&key, &mut value) else { continue };
+            let found = session.get_append(&key, &mut value);
+            let Some(item) =
+                found.map_err(|error| Failure::new(exit::SYSTEM, format_args!("{}: {error}", key.escape_ascii())))?
+            else {
+                continue;
+            };
             // A Unix time and not the time left: it stays right whenever the dump is loaded, and however far away it is.
             let exptime = item.ttl_s.map_or(0, |ttl_s| session.now_unix_s() + i64::from(ttl_s));
             let arguments = format!(" {} {exptime} {} noreply\r\n", item.flags, value.len());

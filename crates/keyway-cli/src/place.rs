@@ -45,10 +45,7 @@ pub(crate) fn parse(text: &str) -> Result<Place, String> {
 pub(crate) fn open(place: &Place, options: &Options, slack: usize) -> Result<Cache, Failure> {
     let opened = match Cache::open(place, options) {
         Err(OpenError::ItemSize { asked, most, .. }) if asked > most && asked - most <= slack => {
-            let options = Options {
-                item_size_max: most,
-                ..options.clone()
-            };
+            let options = options.clone().item_size_max(most);
             Cache::open(place, &options)
         }
         opened => opened,

@@ -194,7 +194,7 @@ impl Plan {
         }
         let nodes = cpus::nodes(Path::new(cpus::NODES), &self.config.cpus);
         log::info!("CPUs {:?} are of the NUMA nodes {nodes:?}", self.config.cpus);
-        keyway::spread_over(&nodes);
+        keyway::server::spread_over(&nodes);
     }
 
     fn open_region(&mut self) -> Result<Cache, Failure> {
@@ -204,11 +204,7 @@ impl Plan {
         };
         self.config.region = place.to_string();
         // The server's own code makes no stray pointers (it has no `unsafe`), so the gate would only cost time at each request.
-        let options = Options {
-            gate: Gate::Off,
-            server: true,
-            ..self.options.clone()
-        };
+        let options = self.options.clone().gate(Gate::Off).server(true);
         let cache = place::open(&place, &options, self.options.item_size_max / ITEM_SIZE_SLACK)?;
         self.place = Some(place);
         self.config.memory = self.options.memory;

@@ -205,20 +205,18 @@ impl Serve {
             verbosity: self.verbose,
             ..Config::default()
         };
-        let options = Options {
-            memory: self.memory,
-            huge_pages: self.huge_pages,
-            prefault: self.prefault,
-            item_size_max: self.max_item,
-            evict: !self.no_evict,
-            strict: self.strict,
-            checksums: self.checksums,
-            owners: self.owner.owners(),
-            sessions: self.sessions,
-            gap_max_s: self.max_gap,
-            gap: self.gap,
-            ..Options::default()
-        };
+        let options = Options::new()
+            .memory(self.memory)
+            .huge_pages(self.huge_pages)
+            .prefault(self.prefault)
+            .item_size_max(self.max_item)
+            .evict(!self.no_evict)
+            .strict(self.strict)
+            .checksums(self.checksums)
+            .owners(self.owner.owners())
+            .sessions(self.sessions)
+            .gap_max_s(self.max_gap)
+            .gap(self.gap);
         let plan = Plan {
             config,
             place: self.region,

@@ -22,10 +22,7 @@ impl Folder {
         let path = std::env::temp_dir().join(format!("keyway-cli-{}-{name}", std::process::id()));
         let _ = std::fs::remove_dir_all(&path);
         std::fs::create_dir_all(&path).unwrap();
-        let options = Options {
-            memory: 32 << 20,
-            ..Options::default()
-        };
+        let options = Options::new().memory(32 << 20);
         let cache = Cache::open(&Place::Path(path.join("from")), &options).unwrap();
         let mut session = cache.session().unwrap();
         for key in 0..150_000 {

@@ -124,21 +124,13 @@ fn harden(spec: &Spec, own: usize) -> Result<(), String> {
 /// Opens the region as `keyway_open` would, but keeps no descriptor that could read or write it.
 fn attach(spec: &Spec) -> Result<Cache, String> {
     let place = Place::at(&spec.place);
-    let options = Options {
-        existing_only: true,
-        sealed: true,
-        gate: Gate::WherePossible,
-        owners: if spec.any_owner { Owners::Any } else { Owners::AsNamed },
-        ..Options::default()
-    };
+    let options = Options::new()
+        .existing_only(true)
+        .sealed(true)
+        .gate(Gate::WherePossible)
+        .owners(if spec.any_owner { Owners::Any } else { Owners::AsNamed });
     let opened = match Cache::open(&place, &options) {
-        Err(OpenError::Absent { .. }) => Cache::open(
-            &place,
-            &Options {
-                existing_only: false,
-                ..options
-            },
-        ),
+        Err(OpenError::Absent { .. }) => Cache::open(&place, &options.existing_only(false)),
         opened => opened,
     };
     opened.map_err(|e| e.to_string())

@@ -34,6 +34,7 @@ const LISTED_MAX: usize = 100;
 
 /// The result of a check.
 #[derive(Clone, Debug, Default)]
+#[non_exhaustive]
 pub struct Report {
     /// each with its invariant's number and its place
     pub problems: Vec<String>,

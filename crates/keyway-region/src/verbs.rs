@@ -56,7 +56,7 @@ impl Now for u32 {
     }
 }
 
-/// The options of a get.
+/// The options of a get. Further fields may be added: end it with `..Get::default()`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Get {
     /// copy the value
@@ -148,7 +148,7 @@ pub enum StoreMode {
     Prepend,
 }
 
-/// The options of a store.
+/// The options of a store. Further fields may be added: end it with `..Store::default()`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Store {
     /// condition
@@ -197,7 +197,7 @@ pub enum Stored {
     NotFound,
 }
 
-/// The options of a delete.
+/// The options of a delete. Further fields may be added: end it with `..Delete::default()`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Delete {
     /// only if the item's CAS unique equals this
@@ -225,7 +225,7 @@ pub enum Deleted {
     Exists,
 }
 
-/// The options of an increment or decrement.
+/// The options of an increment or decrement. Further fields may be added: end it with `..Arithmetic::default()`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Arithmetic {
     /// the amount
@@ -286,6 +286,7 @@ impl From<Counted> for Number {
 
 /// Why a write could not be done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum WriteError {
     /// the key is empty or longer than [`KEY_LEN_MAX`]
     KeyLength {

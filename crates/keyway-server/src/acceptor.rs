@@ -45,7 +45,7 @@ pub(crate) struct Acceptor {
     poll: Poll,
     cache: Cache,
     shared: Arc<Shared>,
-    listeners: Vec<Door>,
+    listeners: Vec<Waiting>,
     signals: Option<Signals>,
     lookout: Lookout,
     pause: Pause,
@@ -55,7 +55,7 @@ pub(crate) struct Acceptor {
 }
 
 /// A listener, and whether connections may be waiting there (readiness is edge-triggered: reported once).
-struct Door {
+struct Waiting {
     listener: Listener,
     ready: bool,
 }
@@ -88,21 +88,21 @@ impl Acceptor {
         listeners: Vec<Listener>,
         signals: Option<Signals>,
     ) -> io::Result<Self> {
-        let mut doors = Vec::new();
+        let mut waiting = Vec::new();
         for (index, mut listener) in listeners.into_iter().enumerate() {
             poll.registry()
                 .register(listener.as_source(), Token(LISTENER_FIRST + index), Interest::READABLE)?;
             if let Some(name) = listener.name() {
                 lock(&shared.listening).push((listener.fd(), name));
             }
-            doors.push(Door { listener, ready: true });
+            waiting.push(Waiting { listener, ready: true });
         }
         let mut acceptor = Self {
             poll,
             cache,
             lookout: Lookout::new(&shared),
             shared,
-            listeners: doors,
+            listeners: waiting,
             signals,
             pause: Pause::No,
             complained: false,
@@ -125,13 +125,13 @@ impl Acceptor {
             for event in &events {
                 if event.token() == SIGNALS {
                     self.take_signals();
-                } else if let Some(door) = event
+                } else if let Some(waiting) = event
                     .token()
                     .0
                     .checked_sub(LISTENER_FIRST)
                     .and_then(|i| self.listeners.get_mut(i))
                 {
-                    door.ready = true;
+                    waiting.ready = true;
                 }
             }
             if self.shared.is_stopping() {
@@ -148,7 +148,7 @@ impl Acceptor {
 
     fn timeout(&self) -> Option<Duration> {
         match self.pause {
-            Pause::No if self.listeners.iter().any(|door| door.ready) => Some(Duration::ZERO),
+            Pause::No if self.listeners.iter().any(|waiting| waiting.ready) => Some(Duration::ZERO),
             Pause::Starved { since, .. } => Some(RETRY.saturating_sub(since.elapsed())),
             _ if !self.shared.is_stopping() => Some(self.lookout.due_in()),
             _ => None,
@@ -296,7 +296,7 @@ impl Acceptor {
             .find(|peer| !peer.is_admitted.load(Relaxed) && !peer.is_ending.swap(true, SeqCst))
             .cloned();
         if let Some(peer) = &oldest {
-            self.shared.doors[peer.worker].send(Message::End(peer.id, CloseReason::Displaced));
+            self.shared.mailboxes[peer.worker].send(Message::End(peer.id, CloseReason::Displaced));
         }
         oldest.is_some()
     }
@@ -325,8 +325,8 @@ impl Acceptor {
             self.shared.uptime_s(),
         ));
         lock(&self.shared.peers).insert(peer.id, Arc::clone(&peer));
-        self.shared.doors[self.next_worker].send(Message::Adopt(stream, peer));
-        self.next_worker = (self.next_worker + 1) % self.shared.doors.len();
+        self.shared.mailboxes[self.next_worker].send(Message::Adopt(stream, peer));
+        self.next_worker = (self.next_worker + 1) % self.shared.mailboxes.len();
     }
 }
 

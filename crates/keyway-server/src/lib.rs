@@ -71,7 +71,7 @@ use connection::Desk;
 use detail::Detail;
 use effort::Effort;
 use execute::Executor;
-use shared::{Arrivals, Baseline, Shared, WorkerDoor, lock};
+use shared::{Arrivals, Baseline, Mailbox, Shared, lock};
 use worker::Worker;
 
 /// A server's sockets, bound and listening, before there is a region. Clients that connect wait until the server runs.
@@ -234,10 +234,10 @@ impl Server {
         let event_loop = choose_event_loop(&config)?;
         let acceptor_poll = Poll::new()?;
         let mut polls = Vec::new();
-        let mut doors = Vec::new();
+        let mut mailboxes = Vec::new();
         for _ in 0..config.threads {
             let poll = Poll::new()?;
-            doors.push(WorkerDoor::new(Waker::new(poll.registry(), worker::WAKE)?));
+            mailboxes.push(Mailbox::new(Waker::new(poll.registry(), worker::WAKE)?));
             polls.push(poll);
         }
         let shared = Arc::new(Shared {
@@ -248,7 +248,7 @@ impl Server {
             memory: AtomicU64::new(config.memory),
             started: Instant::now(),
             arrivals: Arrivals::default(),
-            doors,
+            mailboxes,
             baseline: Mutex::new(Baseline {
                 counters: cache.counters(),
                 ..Baseline::default()

@@ -35,8 +35,8 @@ pub(crate) enum Message {
     End(u64, CloseReason),
 }
 
-/// A worker as the other threads see it.
-pub(crate) struct WorkerDoor {
+/// A worker as the other threads see it: they leave messages here, and read its counters.
+pub(crate) struct Mailbox {
     inbox: Mutex<Vec<Message>>,
     waker: mio::Waker,
     pub(crate) counters: WorkerCounters,
@@ -189,7 +189,7 @@ pub(crate) struct Shared {
     pub(crate) memory: AtomicU64,
     pub(crate) started: Instant,
     pub(crate) arrivals: Arrivals,
-    pub(crate) doors: Vec<WorkerDoor>,
+    pub(crate) mailboxes: Vec<Mailbox>,
     pub(crate) baseline: Mutex<Baseline>,
     pub(crate) peers: Mutex<BTreeMap<u64, Arc<Peer>>>,
     /// listening sockets: descriptor and "tcp:address" or "unix:path"
@@ -216,7 +216,7 @@ pub(crate) struct Shared {
     pub(crate) http: keyway_http::Stopper,
 }
 
-impl WorkerDoor {
+impl Mailbox {
     pub(crate) fn new(waker: mio::Waker) -> Self {
         Self {
             inbox: Mutex::default(),
@@ -299,7 +299,7 @@ impl Shared {
                 size_text(self.account.limit() as u64),
             );
         }
-        self.doors[peer.worker].send(Message::End(peer.id, CloseReason::Memory));
+        self.mailboxes[peer.worker].send(Message::End(peer.id, CloseReason::Memory));
     }
 
     /// Seconds since the start.
@@ -317,12 +317,12 @@ impl Shared {
 
     /// UDP sockets, which memcached counts as connections.
     pub(crate) fn udp_sockets(&self) -> usize {
-        self.udp_addresses.len() * self.doors.len()
+        self.udp_addresses.len() * self.mailboxes.len()
     }
 
     pub(crate) fn traffic(&self) -> Traffic {
-        self.doors.iter().fold(Traffic::default(), |sum, door| {
-            let c = &door.counters;
+        self.mailboxes.iter().fold(Traffic::default(), |sum, mailbox| {
+            let c = &mailbox.counters;
             Traffic {
                 bytes_read: sum.bytes_read + c.bytes_read.get(),
                 bytes_written: sum.bytes_written + c.bytes_written.get(),
@@ -361,7 +361,7 @@ impl Shared {
         self.stopping.store(true, SeqCst);
         self.wake_acceptor();
         self.http.stop();
-        self.doors.iter().for_each(WorkerDoor::wake);
+        self.mailboxes.iter().for_each(Mailbox::wake);
     }
 
     pub(crate) fn is_stopping(&self) -> bool {

@@ -481,10 +481,8 @@ mod tests {
     #[test]
     fn store_lines_name_what_exporters_read() {
         let mut out = Vec::new();
-        let counters = Counters {
-            curr_items: 1,
-            ..Counters::default()
-        };
+        let mut counters = Counters::default();
+        counters.curr_items = 1;
         store(&counters, &Info::default(), 64 << 20, &mut out);
         let text = String::from_utf8(out).unwrap();
         for line in [

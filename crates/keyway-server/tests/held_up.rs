@@ -28,11 +28,7 @@ impl Drop for Folder {
 }
 
 fn options(server: bool) -> Options {
-    Options {
-        memory: 4 << 20,
-        server,
-        ..Options::default()
-    }
+    Options::new().memory(4 << 20).server(server)
 }
 
 /// One connection.

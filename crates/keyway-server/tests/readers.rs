@@ -61,18 +61,12 @@ struct Running {
 impl Running {
     /// A server whose own user may only read.
     fn start(folder: &Folder, place: &Place, checksums: bool) -> Self {
-        let options = Options {
-            checksums,
-            ..Options::default()
-        };
+        let options = Options::new().checksums(checksums);
         Self::with(folder, place, options)
     }
 
     fn with(folder: &Folder, place: &Place, options: Options) -> Self {
-        let options = Options {
-            memory: 8 << 20,
-            ..options
-        };
+        let options = options.memory(8 << 20);
         let cache = Cache::open(place, &options).unwrap();
         let readers = Allowed {
             users: vec![geteuid().as_raw()],
@@ -113,8 +107,7 @@ fn reader(folder: &Folder) -> Cache {
 }
 
 fn value(session: &mut Session, key: &[u8]) -> Option<Vec<u8>> {
-    let mut out = Vec::new();
-    session.get(key, &mut out).map(|_| out)
+    session.get(key).unwrap()
 }
 
 #[test]
@@ -426,10 +419,7 @@ fn keyway_layout(region: &Path) -> u64 {
 fn who_asks_for_what_the_region_is_not_is_told() {
     let folder = Folder::new("asked");
     let _server = Running::start(&folder, &Place::Path(folder.region()), false);
-    let checksums = Options {
-        checksums: true,
-        ..Options::default()
-    };
+    let checksums = Options::new().checksums(true);
     let why = Cache::open(&Place::Socket(folder.socket()), &checksums).err().unwrap();
     assert!(matches!(why, OpenError::NotChecksummed { .. }), "{why}");
 }
@@ -437,11 +427,7 @@ fn who_asks_for_what_the_region_is_not_is_told() {
 #[test]
 fn a_strict_region_is_not_given_to_readers_and_they_are_told() {
     let folder = Folder::new("strict");
-    let strict = Options {
-        strict: true,
-        strict_rehearsed: true,
-        ..Options::default()
-    };
+    let strict = Options::new().strict(true).strict_rehearsed(true);
     let _server = Running::with(&folder, &Place::Path(folder.region()), strict);
     let why = Cache::open(&Place::Socket(folder.socket()), &Options::default())
         .err()
@@ -462,10 +448,7 @@ fn a_reader_has_no_gate_and_is_told_why_and_its_gets_work_behind_other_gates() {
         GateState::Unavailable(why) => assert!(why.contains("only read"), "{why}"),
         other => panic!("{other}"),
     }
-    let off = Options {
-        gate: Gate::Off,
-        ..Options::default()
-    };
+    let off = Options::new().gate(Gate::Off);
     let open = Cache::open(&Place::Socket(folder.socket()), &off).unwrap();
     assert_eq!(open.info().gate, GateState::Off);
     // In the same process others have a gate, where there can be one; a thread uses both, one in the other's callback too.

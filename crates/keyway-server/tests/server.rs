@@ -35,11 +35,7 @@ struct Running {
 
 impl Running {
     fn start(change: impl FnOnce(&mut Config)) -> Self {
-        let options = Options {
-            memory: 64 << 20,
-            item_size_max: 8 << 20,
-            ..Options::default()
-        };
+        let options = Options::new().memory(64 << 20).item_size_max(8 << 20);
         let cache = Cache::open(&Place::Memfd, &options).unwrap();
         let mut config = Config {
             tcp: vec!["127.0.0.1:0".parse().unwrap()],
@@ -904,10 +900,7 @@ fn a_udp_address_in_use_is_told_at_the_start() {
 fn the_memory_limit_follows_the_region_whoever_grows_it() {
     let path = PathBuf::from(format!("/dev/shm/keyway-test-{}-limit", std::process::id()));
     let _ = std::fs::remove_file(&path);
-    let options = Options {
-        memory: 8 << 20,
-        ..Options::default()
-    };
+    let options = Options::new().memory(8 << 20);
     let cache = Cache::open(&Place::Path(path.clone()), &options).unwrap();
     // Attached as another process is: what it knows of the region it finds out by itself.
     let other = Cache::open(&Place::Path(path.clone()), &options).unwrap();
@@ -959,11 +952,7 @@ fn a_lower_memory_limit_evicts_in_the_background_and_gives_memory_back() {
     use std::os::unix::fs::MetadataExt;
     let path = PathBuf::from(format!("/dev/shm/keyway-test-{}-memlimit", std::process::id()));
     let _ = std::fs::remove_file(&path);
-    let options = Options {
-        memory: 64 << 20,
-        server: true,
-        ..Options::default()
-    };
+    let options = Options::new().memory(64 << 20).server(true);
     let cache = Cache::open(&Place::Path(path.clone()), &options).unwrap();
     let config = || Config {
         tcp: vec!["127.0.0.1:0".parse().unwrap()],
@@ -1014,10 +1003,7 @@ fn a_lower_memory_limit_evicts_in_the_background_and_gives_memory_back() {
     running.stop();
 
     // The next server goes on with the limit if it is given no more, and ends what the last one began.
-    let limited = Options {
-        memory: 2 << 20,
-        ..options.clone()
-    };
+    let limited = options.clone().memory(2 << 20);
     let mut running = start(Cache::open(&Place::Path(path.clone()), &limited).unwrap());
     let mut client = running.connect();
     assert!(number(&mut client, "limit_maxbytes") < 14 << 20);

@@ -38,11 +38,7 @@ impl Drop for Folder {
 }
 
 fn options() -> Options {
-    Options {
-        memory: 2 << 20,
-        item_size_max: 512 << 10,
-        ..Options::default()
-    }
+    Options::new().memory(2 << 20).item_size_max(512 << 10)
 }
 
 struct Running {
@@ -52,10 +48,7 @@ struct Running {
 
 impl Running {
     fn start(folder: &Folder) -> Self {
-        let of_server = Options {
-            server: true,
-            ..options()
-        };
+        let of_server = options().server(true);
         let cache = Cache::open(&folder.region(), &of_server).unwrap();
         let config = Config {
             tcp: vec!["127.0.0.1:0".parse().unwrap()],
@@ -97,8 +90,7 @@ fn all_programs(folder: &Folder) -> Vec<Cache> {
 }
 
 fn value(session: &mut Session, key: &[u8]) -> Option<Vec<u8>> {
-    let mut out = Vec::new();
-    session.get(key, &mut out).map(|_| out)
+    session.get(key).unwrap()
 }
 
 /// Every verb, as another session sees what it does.
@@ -225,7 +217,7 @@ fn a_thread_without_a_slot_is_served() {
                         .unwrap();
                     stored.unwrap();
                     let len = cache
-                        .with_session(|session, out| session.get(key.as_bytes(), out).map(|_| out.len()))
+                        .with_session(|session, out| session.get_append(key.as_bytes(), out).unwrap().map(|_| out.len()))
                         .unwrap();
                     assert_eq!(len, Some(5));
                 });
@@ -242,11 +234,7 @@ fn a_thread_without_a_slot_is_served() {
 #[test]
 fn a_durable_region_is_not_read_without_a_slot() {
     let folder = Folder::new("durable");
-    let durable = Options {
-        strict: true,
-        strict_rehearsed: true,
-        ..options()
-    };
+    let durable = options().strict(true).strict_rehearsed(true);
     let cache = Cache::open(&folder.region(), &durable).unwrap();
     let server = Server::start(
         Config {

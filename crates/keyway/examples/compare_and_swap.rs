@@ -28,7 +28,7 @@ fn add_to_list(session: &mut Session, entry: &str) -> Result<(), Box<dyn std::er
 }
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let cache = Cache::open(&Place::Memfd, &Options::default())?;
+    let cache = Cache::open(&Place::Memfd, &Options::new())?;
     std::thread::scope(|scope| {
         for thread in 0..4 {
             let cache = &cache;
@@ -40,8 +40,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             });
         }
     });
-    let mut list = Vec::new();
-    cache.session()?.get(b"list", &mut list).ok_or("a list")?;
+    let list = cache.session()?.get(b"list")?.ok_or("a list")?;
     println!("{} entries", String::from_utf8(list)?.lines().count());
     Ok(())
 }

@@ -45,7 +45,7 @@ fn look_up(session: &mut Session, key: &str) -> Result<String, Box<dyn std::erro
 }
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let cache = Cache::open(&Place::Memfd, &Options::default())?;
+    let cache = Cache::open(&Place::Memfd, &Options::new())?;
     std::thread::scope(|scope| {
         for _ in 0..8 {
             scope.spawn(|| {

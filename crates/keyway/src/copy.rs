@@ -33,6 +33,7 @@ const DIGITS: usize = 32;
 /// Why a region could not be copied.
 #[derive(Debug)]
 #[allow(missing_docs, reason = "the fields are what the messages name")]
+#[non_exhaustive]
 pub enum CopyError {
     /// a file exists already
     Exists { path: PathBuf },
@@ -78,6 +79,7 @@ impl std::error::Error for CopyError {
 
 /// What was copied.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Copied {
     /// items in the copy
     pub items: u64,
@@ -162,13 +164,11 @@ pub(crate) fn copy(from: &Cache, to: &Path, force: bool, mut goes_on: impl FnMut
     let _streams = StreamsTaken::new();
     remove_leftovers(to);
     let info = from.info();
-    let options = Options {
+    let options = Options::new()
         // A region has whole segments, so it is a little smaller than requested.
-        memory: from.held_bytes() + info.segment_bytes,
-        item_size_max: info.item_size_max,
-        checksums: info.checksums,
-        ..Options::default()
-    };
+        .memory(from.held_bytes() + info.segment_bytes)
+        .item_size_max(info.item_size_max)
+        .checksums(info.checksums);
     let unfinished = Unfinished::new(to).map_err(CopyError::Open)?;
     let cache = Cache::open(&Place::Path(unfinished.path.clone()), &options).map_err(CopyError::Open)?;
     let copied = copy_items(from, &cache, info.index_buckets, &mut goes_on)?

@@ -45,6 +45,15 @@ const MAKERS_MODE: u32 = 0o600;
 /// the first index: 16 MiB per GiB.
 const STUCK_AFTER: Duration = Duration::from_secs(5);
 
+/// Whether a region of this memory can have as many thread slots as requested.
+pub(crate) fn check_sessions(options: &Options) -> Result<(), OpenError> {
+    let (least, most) = (THREAD_SLOTS_MIN, Shape::thread_slots_max(options.memory));
+    match options.sessions {
+        Some(asked) if !(least..=most).contains(&asked) => Err(OpenError::Sessions { asked, least, most }),
+        _ => Ok(()),
+    }
+}
+
 pub(crate) fn check_item_size(asked: usize, memory: u64) -> Result<(), OpenError> {
     // The memory of a region is a little less than requested, but never a MiB less.
     let half = usize::try_from(memory.next_multiple_of(1 << 20) / 2).unwrap_or(usize::MAX);
@@ -232,10 +241,7 @@ pub(crate) fn create_in(file: &File, path: &Path, options: &Options) -> Result<(
     empty(file, page_size, path)?;
     let mut shape = Shape::for_memory(options.memory, page_size);
     if let Some(asked) = options.sessions {
-        let (least, most) = (THREAD_SLOTS_MIN, Shape::thread_slots_max(options.memory));
-        if !(least..=most).contains(&asked) {
-            return Err(OpenError::Sessions { asked, least, most });
-        }
+        check_sessions(options)?;
         shape = shape.with_thread_slots(asked);
     }
     let layout = Layout::new(shape);

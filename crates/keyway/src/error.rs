@@ -2,11 +2,15 @@
 
 use crate::limits::Limit;
 use keyway_region::Unusable;
+#[cfg(doc)]
+use keyway_region::verbs::KEY_LEN_MAX;
+use keyway_region::verbs::WriteError;
 use std::path::PathBuf;
 
 /// Why a region could not be opened.
 #[derive(Debug)]
 #[allow(missing_docs, reason = "the fields are what the messages name")]
+#[non_exhaustive]
 pub enum OpenError {
     /// a system call failed
     Io {
@@ -42,6 +46,8 @@ pub enum OpenError {
     Address { path: PathBuf },
     /// a region of this memory cannot have the requested number of thread slots
     Sessions { asked: usize, least: usize, most: usize },
+    /// the requested file mode has bits that are no permissions
+    Mode { asked: u32 },
     /// living processes have all process slots, except those reserved for servers, and no server executes writes for this
     /// process
     ProcessesFull { path: PathBuf, slots: usize },
@@ -74,6 +80,7 @@ pub enum OpenError {
 /// Why a region could not grow. It keeps its memory and its items.
 #[derive(Debug)]
 #[allow(missing_docs, reason = "the fields are what the messages name")]
+#[non_exhaustive]
 pub enum GrowError {
     /// more than a region of its first size can ever have
     TooLarge { asked: u64, most: u64 },
@@ -162,16 +169,16 @@ impl std::fmt::Display for OpenError {
                 path.display()
             ),
             Self::Memory { asked, least, most } => {
-                write!(
-                    f,
-                    "{asked} bytes of memory were requested; a region has {} MiB to {} GiB",
-                    least >> 20,
-                    most >> 30
-                )
+                write!(f, "{asked} bytes of memory were requested: ")?;
+                match asked < least {
+                    true => write!(f, "a region has at least {least} bytes ({} MiB); request more", least >> 20),
+                    false => write!(f, "a region has at most {most} bytes ({} GiB); request less", most >> 30),
+                }
             }
             Self::ItemSize { asked, least, most } => write!(
                 f,
-                "a largest item of {asked} bytes was requested; allowed are {least} to {most} bytes (at most 1 GiB, and half of the memory)"
+                "a largest item of {asked} bytes was requested: it can have {least} to {most} bytes (1 GiB, or half of the memory); request \
+                 another size, or more memory"
             ),
             Self::ProcessesFull { path, slots } => {
                 write!(
@@ -189,7 +196,11 @@ impl std::fmt::Display for OpenError {
             ),
             Self::Sessions { asked, least, most } => write!(
                 f,
-                "{asked} thread slots were requested; a region of this memory can have {least} to {most}"
+                "{asked} thread slots were requested: a region of this memory can have {least} to {most}; request another number, or more memory"
+            ),
+            Self::Mode { asked } => write!(
+                f,
+                "a file mode of {asked:#o} was requested: it can have the permission bits 0 to 0o777 only; leave the other bits out"
             ),
             Self::StrictImpossible { path, source } => write!(
                 f,
@@ -265,8 +276,58 @@ impl std::error::Error for OpenError {
     }
 }
 
+/// Why an item could not be read. An absent key is not an error.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ReadError {
+    /// the key is empty or longer than [`KEY_LEN_MAX`]
+    KeyLength {
+        /// its length, bytes
+        len: usize,
+    },
+    /// this process has no memory for a copy of the value
+    NoMemory {
+        /// bytes of the value
+        len: usize,
+    },
+    /// the session belongs to another process (inherited by a fork); or its thread slot was given back and none is free
+    Detached,
+}
+
+impl ReadError {
+    /// From a get that changes nothing, which has no other errors. (To such a get a corrupted item is absent.)
+    #[cold]
+    pub(crate) fn of(error: WriteError) -> Self {
+        match error {
+            WriteError::KeyLength { len } => Self::KeyLength { len },
+            WriteError::NoMemory { len } => Self::NoMemory { len },
+            _ => Self::Detached,
+        }
+    }
+}
+
+impl From<ReadError> for WriteError {
+    /// For a function that reads and writes.
+    fn from(error: ReadError) -> Self {
+        match error {
+            ReadError::KeyLength { len } => Self::KeyLength { len },
+            ReadError::NoMemory { len } => Self::NoMemory { len },
+            ReadError::Detached => Self::Detached,
+        }
+    }
+}
+
+impl std::fmt::Display for ReadError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        WriteError::from(*self).fmt(f)
+    }
+}
+
+impl std::error::Error for ReadError {}
+
 /// Why a thread could not get a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum SessionError {
     /// all thread slots are taken
     TableFull {
@@ -304,6 +365,7 @@ impl std::error::Error for SessionError {}
 
 /// Why a thread could not use its own session.
 #[derive(Debug)]
+#[non_exhaustive]
 pub enum LocalError {
     /// it could not be given one
     Session(SessionError),

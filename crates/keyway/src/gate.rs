@@ -40,6 +40,7 @@ pub enum Gate {
 
 /// Whether the gate is on.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum GateState {
     /// the mapping is inaccessible outside calls
     On,

@@ -44,6 +44,7 @@ pub struct KernelDoor {
 
 /// Why the kernel door was not turned on.
 #[derive(Debug)]
+#[non_exhaustive]
 pub enum KernelDoorError {
     /// another process has turned it on
     Taken,
@@ -53,6 +54,7 @@ pub enum KernelDoorError {
     Io(io::Error),
 }
 
+#[doc(hidden)]
 impl Cache {
     /// Turns the kernel door on: from now on every change is counted in `map`, an array of [`keyway_region::STRIPE_WORDS`]
     /// words. The program may not answer from copies before [`KernelDoor::is_acknowledged`], nor after this value is dropped.

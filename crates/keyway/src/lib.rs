@@ -1,20 +1,32 @@
 //! Keyway's library door: a memcached-compatible cache as function calls on shared memory.
 //!
-//! [`Cache::open`] creates a region or attaches to one; [`Cache::session`] attaches a thread; [`Session`] has the verbs. It
-//! works with or without a running server: the first process creates the region, and every process sees what another one
-//! stores.
+//! It works with or without a running server: the first process creates the region, and every process sees what another
+//! one stores.
 //!
 //! ```
 //! use keyway::{Cache, Options, Place};
 //!
-//! let cache = Cache::open(&Place::Memfd, &Options::default())?;
-//! let mut session = cache.session()?;
-//! session.set(b"greeting", b"hello", 0)?;
-//! let mut value = Vec::new();
-//! assert!(session.get(b"greeting", &mut value).is_some());
-//! assert_eq!(value, b"hello");
+//! let options = Options::new().memory(64 << 20);
+//! let cache = Cache::open(&Place::Memfd, &options)?;   // or Place::at("/dev/shm/keyway.region")
+//! let mut session = cache.session()?;                  // one per thread
+//! session.set(b"greeting", b"hello", 60)?;             // for 60 seconds
+//! assert_eq!(session.get(b"greeting")?, Some(b"hello".to_vec()));
+//! assert_eq!(session.get(b"absent")?, None);
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
+//!
+//! | to | use | it fails with |
+//! |---|---|---|
+//! | open a region | [`Cache::open`] with a [`Place`] and [`Options`] | [`OpenError`] |
+//! | attach a thread | [`Cache::session`], or [`Cache::with_session`], which keeps one for each thread | [`SessionError`], [`LocalError`] |
+//! | read | [`Session::get`], [`Session::get_append`]; with conditions [`Session::get_with`] and a [`Get`] | [`ReadError`]; [`WriteError`] |
+//! | write | [`Session::set`], [`Session::incr`], [`Session::delete`], …; with conditions [`Store`], [`Arithmetic`], [`Delete`] | [`WriteError`] |
+//! | change the memory of a region | [`Cache::grow`], [`Cache::limit`] | [`GrowError`] |
+//! | copy or verify a region | [`Cache::copy_to`], [`Cache::check`] | [`CopyError`] |
+//!
+//! The structs [`Get`], [`Store`], [`Delete`] and [`Arithmetic`] may get further fields: end them with `..Get::default()`.
+//!
+//! What only Keyway's own server and bindings need is in [`server`].
 //!
 //! Only this crate knows the operating system's side of a region: files, mappings, locks, the clock. It never knows a
 //! wire protocol, except in `peer.rs`, which sends the writes of a reader.
@@ -25,8 +37,7 @@
 struct Readme;
 
 mod attach;
-#[doc(hidden)]
-pub mod cancel;
+mod cancel;
 mod clock;
 mod copies;
 mod copy;
@@ -34,20 +45,22 @@ mod creation;
 mod descriptor;
 mod error;
 mod fork;
-pub mod gate;
-pub mod handout;
+mod gate;
+mod handout;
 mod kernel;
 mod limits;
 mod liveness;
 mod local;
 mod mapping;
 mod nodes;
+mod options;
 mod peer;
 mod place;
 mod presence;
 mod reader;
 mod resident;
 mod restart;
+pub mod server;
 mod session;
 mod sessions;
 mod socket;
@@ -55,7 +68,7 @@ mod trust;
 mod writer;
 
 use attach::Access;
-use keyway_region::{Life, Region};
+use keyway_region::{Life, Region, Seat};
 use sessions::{Role, Sessions};
 use std::fs::File;
 use std::path::PathBuf;
@@ -63,22 +76,21 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 pub use copy::{Copied, CopyError};
-pub use error::{GrowError, LocalError, OpenError, SessionError};
+pub use error::{GrowError, LocalError, OpenError, ReadError, SessionError};
 pub use gate::{Gate, GateState};
-pub use kernel::{KernelDoor, KernelDoorError};
 pub use keyway_region::Ages;
-pub use keyway_region::Seat;
 pub use keyway_region::Shrinking;
 pub use keyway_region::Target;
 pub use keyway_region::check::Report as CheckReport;
 pub use keyway_region::layout::stats::Counters;
 pub use keyway_region::verbs::*;
 pub use limits::Limit;
-pub use nodes::spread_over;
+pub use options::{Gap, Options, Owners};
 pub use session::Session;
 
 /// Where a region is.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Place {
     /// in anonymous memory of this process; it is lost when the process ends
     Memfd,
@@ -121,111 +133,10 @@ impl std::fmt::Display for Place {
     }
 }
 
-/// How to open a region.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Options {
-    /// size of the region, bytes, everything included, at least 2 MiB. A smaller existing region grows to it, with all its
-    /// items; a larger one keeps its size, and so does every one with `existing_only`
-    pub memory: u64,
-    /// ask for huge pages
-    pub huge_pages: bool,
-    /// fault every page in now instead of at its first use
-    pub prefault: bool,
-    /// largest item, bytes, counted as memcached counts (its -I), 1 KiB to 1 GiB and at most half of the memory
-    pub item_size_max: usize,
-    /// file mode of a new region, whatever the process's umask
-    pub mode: u32,
-    /// evict when the region is full; otherwise a store then fails with [`WriteError::OutOfMemory`] (memcached's -M)
-    pub evict: bool,
-    /// attach only: an absent region is an error
-    pub existing_only: bool,
-    /// whose regions may be opened
-    pub owners: Owners,
-    /// thread slots of a new region, for all processes, from 32 to one for each 4 KiB of its memory and at most 32,768; one
-    /// in eight, and at least 8, are reserved for servers. `None`: one for each 512 KiB, from 32 to 4,096. An existing region
-    /// keeps its number
-    pub sessions: Option<usize>,
-    /// this process is a server, which may take the process slots and thread slots that are reserved for servers
-    pub server: bool,
-    /// durable mode: every acknowledged change survives a power failure. A new region then needs persistent memory (DAX); an
-    /// existing one must have been made so. The mode of a region holds for all its users, requested or not
-    pub strict: bool,
-    /// With `strict`, for a measurement: on ordinary memory, each persist barrier 100 ns slower than the instruction, as pmemcached's
-    /// authors had it. Nothing outlives a power failure.
-    #[doc(hidden)]
-    pub strict_rehearsed: bool,
-    /// every item of a new region has a checksum that every reader verifies, so data that a process overwrites by mistake is
-    /// a miss or an error for the others. An existing region must have been made so. This holds for all its users, requested
-    /// or not
-    pub checksums: bool,
-    /// after this many seconds without any user, [`Self::gap`] applies; `None`: never
-    pub gap_max_s: Option<u64>,
-    /// what to do with the items after a longer gap
-    pub gap: Gap,
-    /// whether the region's mapping is inaccessible outside calls
-    pub gate: Gate,
-    /// Keep no descriptor that can read or write the region, or be mapped. The cache can then not [`Cache::grow`] and not be
-    /// handed out. Where this user may not open the file by itself, it does not notice the death of other processes (others
-    /// do). A forked child does not have it ([`OpenError::KeptOut`])
-    pub sealed: bool,
-}
-
-impl Default for Options {
-    /// memcached's defaults: 64 MiB, items to 1 MiB; file mode 0600.
-    fn default() -> Self {
-        Self {
-            memory: 64 << 20,
-            huge_pages: false,
-            prefault: false,
-            item_size_max: 1 << 20,
-            mode: 0o600,
-            evict: true,
-            existing_only: false,
-            owners: Owners::AsNamed,
-            sessions: None,
-            server: false,
-            strict: false,
-            strict_rehearsed: false,
-            checksums: false,
-            gap_max_s: None,
-            gap: Gap::Serve,
-            gate: Gate::WherePossible,
-            sealed: false,
-        }
-    }
-}
-
-/// Which owners of a region's file are accepted. The owner of a file can read and change it at any time, and end the
-/// processes that have it mapped by truncating it (SIGBUS). Except with [`Owners::Any`], a file must also have only one name
-/// (no hard links), because another user may have made the others.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum Owners {
-    /// for a file: this process's effective user, and no other user may write it unless [`Options::mode`] permits it (`o+w`).
-    /// For a region from a server's socket: any owner, because the caller named the socket
-    #[default]
-    AsNamed,
-    /// this process's effective user, root, and these users (by number), for a place that another process has named
-    Only(Vec<u32>),
-    /// any owner, any mode, any number of names
-    Any,
-}
-
-/// What to do with the items of a region that no process has used for longer than [`Options::gap_max_s`]. The originals may
-/// have changed during this time, and no process could delete the items.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Gap {
-    /// serve them as usual
-    #[default]
-    Serve,
-    /// serve them as stale: a meta get reports this (flag X), and one client wins the right to fetch the item again (flag W)
-    Stale,
-    /// flush them
-    Flush,
-}
-
 /// Properties of a region and how full it is.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[allow(missing_docs, reason = "the names and units say it")]
+#[non_exhaustive]
 pub struct Info {
     /// it existed before, and was attached with its items
     pub warm: bool,
@@ -304,11 +215,11 @@ impl Cache {
     /// use keyway::{Cache, OpenError, Options, Place};
     ///
     /// let path = std::env::temp_dir().join(format!("keyway-doc-{}", std::process::id()));
-    /// let options = Options { memory: 16 << 20, ..Options::default() };
+    /// let options = Options::new().memory(16 << 20);
     /// let cache = Cache::open(&Place::at(&path), &options)?;               // makes the file
-    /// let same = Cache::open(&Place::at(&path), &Options { existing_only: true, ..options.clone() })?;
+    /// let same = Cache::open(&Place::at(&path), &options.clone().existing_only(true))?;
     /// cache.session()?.set(b"key", b"value", 0)?;
-    /// assert!(same.session()?.get(b"key", &mut Vec::new()).is_some());
+    /// assert!(same.session()?.get(b"key")?.is_some());
     ///
     /// let other = path.with_extension("text");
     /// std::fs::write(&other, "no region")?;
@@ -337,10 +248,7 @@ impl Cache {
     ///
     /// As [`Self::open`].
     pub fn open_as_it_is(place: &Place, options: &Options) -> Result<Self, OpenError> {
-        let existing = Options {
-            existing_only: true,
-            ..options.clone()
-        };
+        let existing = options.clone().existing_only(true);
         match Self::open(place, &existing) {
             Err(OpenError::Absent { .. }) if !options.existing_only => Self::open(place, options),
             opened => opened,
@@ -376,10 +284,7 @@ impl Cache {
             // The file cannot be opened, and a server would hand the region out again without the seal.
             return Err(OpenError::KeptOut { path });
         }
-        let options = Options {
-            existing_only: true,
-            ..inner.options.clone()
-        };
+        let options = inner.options.clone().existing_only(true);
         // A thread that opens it second drops its own cache. So no thread waits while another one opens the region.
         let _ = inner.again.set(Self::open(&inner.place, &options)?);
         inner.again.get().ok_or(OpenError::Forked)
@@ -391,7 +296,7 @@ impl Cache {
     /// # Errors
     ///
     /// Living threads have all thread slots, and no server serves the region, which would execute the writes of a session
-    /// that only reads ([`handout`]); or this is a forked child ([`Cache::here`]).
+    /// that only reads; or this is a forked child ([`Cache::here`]).
     pub fn session(&self) -> Result<Session, SessionError> {
         let region = self.region().ok_or(SessionError::Forked)?;
         if let Some(session) = Session::new(&self.inner.sessions) {
@@ -417,6 +322,7 @@ impl Cache {
     }
 
     /// Whether the mode of the region's file lets a process of this user and group write it, as open(2) would have it.
+    #[doc(hidden)]
     pub fn may_write(&self, user: u32, group: u32) -> bool {
         use std::os::unix::fs::MetadataExt;
         let Ok(meta) = self.inner.sessions.liveness.open_harmless().and_then(|file| file.metadata()) else {
@@ -442,7 +348,7 @@ impl Cache {
     ///
     /// ```
     /// # use keyway::{Cache, Options, Place};
-    /// let cache = Cache::open(&Place::Memfd, &Options { memory: 4 << 20, ..Options::default() })?;
+    /// let cache = Cache::open(&Place::Memfd, &Options::new().memory(4 << 20))?;
     /// cache.grow(8 << 20)?;
     /// assert!(cache.info().limit_bytes > 4 << 20);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -466,7 +372,7 @@ impl Cache {
     ///
     /// ```
     /// # use keyway::{Cache, Options, Place, Shrinking};
-    /// let cache = Cache::open(&Place::Memfd, &Options { memory: 32 << 20, ..Options::default() })?;
+    /// let cache = Cache::open(&Place::Memfd, &Options::new().memory(32 << 20))?;
     /// assert!(cache.limit(16 << 20)? <= 16 << 20);
     /// let mut session = cache.session()?;
     /// while matches!(session.shrink(), Shrinking::More) {}
@@ -509,11 +415,12 @@ impl Cache {
     }
 
     /// The region's file, opened again twice, for a process that will attach to it: one descriptor to lock and map, and one
-    /// to query locks, which can neither read nor write. See [`handout`].
+    /// to query locks, which can neither read nor write. See [`server::handout`].
     ///
     /// # Errors
     ///
     /// There is neither /proc nor a name that leads to the file, or no free descriptor.
+    #[doc(hidden)]
     pub fn descriptors(&self) -> std::io::Result<[File; handout::DESCRIPTORS]> {
         let liveness = &self.inner.sessions.liveness;
         Ok([liveness.open_anew(Access::Write)?, liveness.open_harmless()?])
@@ -524,6 +431,7 @@ impl Cache {
     /// # Errors
     ///
     /// None: it is asked when the region is attached.
+    #[doc(hidden)]
     pub fn identity(&self) -> std::io::Result<(u64, u64)> {
         Ok(self.inner.sessions.liveness.id())
     }
@@ -534,6 +442,7 @@ impl Cache {
     /// # Errors
     ///
     /// As [`Self::descriptors`]; and a region in durable mode, whose readers must write back what they rely on.
+    #[doc(hidden)]
     pub fn descriptor_to_read(&self) -> std::io::Result<File> {
         if self.region().is_some_and(Region::is_strict) {
             return Err(std::io::Error::other(
@@ -543,7 +452,7 @@ impl Cache {
         self.inner.sessions.liveness.open_anew(Access::Read)
     }
 
-    /// Whether this process may only read the region ([`handout`]): the server executes the writes of its sessions.
+    /// Whether this process may only read the region: the server executes the writes of its sessions.
     pub fn is_reader(&self) -> bool {
         matches!(self.inner.sessions.role, Role::Reader(_))
     }
@@ -556,6 +465,7 @@ impl Cache {
 
     /// The counters of the thread slot of one session ([`Session::seat`]), since the region was created. Earlier sessions in the same slot have
     /// counted there too: subtract what it had counted when the session began ([`Counters::since`]).
+    #[doc(hidden)]
     pub fn counters_of(&self, seat: Seat) -> Counters {
         let _inside = self.inner.sessions.latch.open();
         self.region()
@@ -622,7 +532,7 @@ impl Cache {
     /// ```
     /// # use keyway::{AtPlace, Cache, Options, Place};
     /// # let path = std::env::temp_dir().join(format!("keyway-doc-place-{}", std::process::id()));
-    /// let cache = Cache::open(&Place::Path(path.clone()), &Options { memory: 4 << 20, ..Options::default() })?;
+    /// let cache = Cache::open(&Place::Path(path.clone()), &Options::new().memory(4 << 20))?;
     /// assert_eq!(cache.at_place(), AtPlace::Same);
     /// std::fs::remove_file(&path)?;
     /// assert_eq!(cache.at_place(), AtPlace::Nothing);
@@ -645,10 +555,9 @@ impl Cache {
     /// writes. `progress` gets the percentage done, 0 to 100.
     pub fn check(&self, progress: impl FnMut(u8)) -> CheckReport {
         let Some(region) = self.region() else {
-            return CheckReport {
-                problems: vec![SessionError::Forked.to_string()],
-                ..CheckReport::default()
-            };
+            let mut report = CheckReport::default();
+            report.problems.push(SessionError::Forked.to_string());
+            return report;
         };
         self.inner.sessions.dismiss_ended(usize::MAX);
         // This is not a verb: what it reports, and the progress callback, run inside too.
@@ -665,7 +574,7 @@ impl Cache {
     ///
     /// ```
     /// # use keyway::{Cache, Options, Place};
-    /// # let cache = Cache::open(&Place::Memfd, &Options { memory: 4 << 20, ..Options::default() })?;
+    /// # let cache = Cache::open(&Place::Memfd, &Options::new().memory(4 << 20))?;
     /// # let path = std::env::temp_dir().join(format!("keyway-doc-copy-{}", std::process::id()));
     /// cache.session()?.set(b"key", b"value", 0)?;
     /// let copied = cache.copy_to(&path, false, |_| {})?;

@@ -19,6 +19,7 @@ use std::path::{Path, PathBuf};
 /// What forbids a region its memory. All numbers are bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[allow(missing_docs, reason = "the fields are what the messages name")]
+#[non_exhaustive]
 pub enum Limit {
     /// the memory limit of this process's control group, or of one above it; `file` is where the limit is set
     ControlGroup {

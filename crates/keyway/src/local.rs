@@ -37,11 +37,11 @@ impl Cache {
     ///
     /// ```
     /// # use keyway::{Cache, Options, Place};
-    /// # let cache = Cache::open(&Place::Memfd, &Options::default())?;
+    /// # let cache = Cache::open(&Place::Memfd, &Options::new())?;
     /// let stored = cache.with_session(|session, _| session.set(b"greeting", b"hello", 0))?;
     /// assert!(stored.is_ok());
-    /// let len = cache.with_session(|session, buffer| session.get(b"greeting", buffer).map(|_| buffer.len()))?;
-    /// assert_eq!(len, Some(5));
+    /// let len = cache.with_session(|session, buffer| session.get_append(b"greeting", buffer).map(|_| buffer.len()))?;
+    /// assert_eq!(len, Ok(5));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
@@ -128,10 +128,7 @@ mod tests {
     use crate::{Options, Place};
 
     fn cache() -> Cache {
-        let options = Options {
-            memory: 4 << 20,
-            ..Options::default()
-        };
+        let options = Options::new().memory(4 << 20);
         Cache::open(&Place::Memfd, &options).unwrap()
     }
 

@@ -62,11 +62,10 @@ pub(crate) fn before_use(file: &File, path: &Path, options: &Options) -> Result<
         return Ok(Restart::Again { cold: false });
     }
     check_item_size(options.item_size_max, options.memory)?;
-    let like_it = Options {
-        checksums: options.checksums || inspected.checksums,
-        mode: file.metadata().map_err(|e| io("stat", path, e))?.mode() & 0o777,
-        ..options.clone()
-    };
+    let like_it = options
+        .clone()
+        .checksums(options.checksums || inspected.checksums)
+        .mode(file.metadata().map_err(|e| io("stat", path, e))?.mode() & 0o777);
     remake(file, path, &like_it)?;
     Ok(Restart::Again { cold: true })
 }

@@ -2,6 +2,7 @@
 //! server executes the writes.
 
 use crate::clock;
+use crate::error::ReadError;
 use crate::peer::Peer;
 use crate::reader::Reader;
 use crate::sessions::{Role, Sessions};
@@ -15,7 +16,7 @@ use std::time::Duration;
 /// A thread's attachment to the region. It may move between threads; one thread at a time uses it. Dropping it gives its slot
 /// back, and so does the end of the thread that used it last, so a forgotten session is not lost.
 ///
-/// A forked child cannot use its parent's session: every verb fails with [`WriteError::Detached`], [`Session::get`] misses,
+/// A forked child cannot use its parent's session: every verb fails with [`WriteError::Detached`] or [`ReadError::Detached`],
 /// and no memory is accessed (see [`crate::Cache::here`]).
 ///
 /// In a process that may only read ([`crate::Cache::is_reader`]), and where all slots were taken, gets come from the region
@@ -54,22 +55,51 @@ impl Session {
         Self(Way::Reader(Reader::new(Arc::clone(sessions), Arc::new(peer))))
     }
 
-    /// Copies the value of `key` to the end of `out`. A miss does not change `out`, and neither does a failure, which
-    /// [`Session::try_get`] reports. [`Item::cas`], [`Item::idle_s`] and [`Item::fetched`] are not filled in (use
-    /// [`Get::details`] with [`Session::get_with`]).
-    #[inline]
-    pub fn get(&mut self, key: &[u8], out: &mut Vec<u8>) -> Option<Item> {
-        self.try_get(key, out).unwrap_or(None)
-    }
-
-    /// [`Session::get`] that reports failures.
+    /// The value of `key`, in new memory; `None`: there is no such item. [`Session::get_append`] saves the allocation, and
+    /// returns the item's properties.
+    ///
+    /// ```
+    /// # use keyway::{Cache, Options, Place, ReadError};
+    /// # let cache = Cache::open(&Place::Memfd, &Options::new())?;
+    /// # let mut session = cache.session()?;
+    /// session.set(b"greeting", b"hello", 60)?;
+    /// assert_eq!(session.get(b"greeting")?, Some(b"hello".to_vec()));
+    /// assert_eq!(session.get(b"absent")?, None);
+    /// assert_eq!(session.get(b""), Err(ReadError::KeyLength { len: 0 }));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     ///
-    /// A bad key; a session that is detached; [`WriteError::NoMemory`] if this process has no memory for a copy of the value.
+    /// [`ReadError`]: a key of a wrong length; a session that is detached; no memory in this process for a copy of the value.
     #[inline]
-    pub fn try_get(&mut self, key: &[u8], out: &mut Vec<u8>) -> Result<Option<Item>, WriteError> {
-        either!(self, way => way.get(key, Get::VALUE, out))
+    pub fn get(&mut self, key: &[u8]) -> Result<Option<Vec<u8>>, ReadError> {
+        let mut value = Vec::new();
+        Ok(self.get_append(key, &mut value)?.map(|_| value))
+    }
+
+    /// Copies the value of `key` to the end of `out`, and returns the item's properties; `None`: there is no such item. A miss
+    /// does not change `out`, and neither does a failure. [`Item::cas`], [`Item::idle_s`] and [`Item::fetched`] are not filled
+    /// in (use [`Get::details`] with [`Session::get_with`]).
+    ///
+    /// ```
+    /// # use keyway::{Cache, Options, Place};
+    /// # let cache = Cache::open(&Place::Memfd, &Options::new())?;
+    /// # let mut session = cache.session()?;
+    /// session.set(b"greeting", b"hello", 60)?;
+    /// let mut line = b"she says ".to_vec();
+    /// let item = session.get_append(b"greeting", &mut line)?.ok_or("absent")?;
+    /// assert_eq!(line, b"she says hello");
+    /// assert!(item.ttl_s.is_some_and(|ttl_s| ttl_s <= 60));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// As [`Session::get`].
+    #[inline]
+    pub fn get_append(&mut self, key: &[u8], out: &mut Vec<u8>) -> Result<Option<Item>, ReadError> {
+        either!(self, way => way.get(key, Get::VALUE, out)).map_err(ReadError::of)
     }
 
     /// Gets by all the rules of `how`. On a hit `head` is called first, to append anything that belongs before the value. (It
@@ -77,7 +107,7 @@ impl Session {
     ///
     /// ```
     /// # use keyway::{Cache, Get, Options, Place};
-    /// # let cache = Cache::open(&Place::Memfd, &Options::default())?;
+    /// # let cache = Cache::open(&Place::Memfd, &Options::new())?;
     /// # let mut session = cache.session()?;
     /// session.set(b"greeting", b"hello", 60)?;
     /// let and_touch = Get { value: true, details: true, exptime: Some(3600), ..Get::default() };
@@ -92,7 +122,7 @@ impl Session {
     ///
     /// # Errors
     ///
-    /// As [`Session::try_get`]; and, if `how` requests a change, the errors of a write.
+    /// As [`Session::get`]; and, if `how` requests a change, the errors of a write.
     #[inline]
     pub fn get_with(
         &mut self,
@@ -120,7 +150,7 @@ impl Session {
     ///         &mut self.0
     ///     }
     /// }
-    /// # let cache = Cache::open(&Place::Memfd, &Options::default())?;
+    /// # let cache = Cache::open(&Place::Memfd, &Options::new())?;
     /// # let mut session = cache.session()?;
     /// session.set(b"greeting", b"hello", 60)?;
     /// let mut small = Small([MaybeUninit::new(0); 8]);
@@ -147,6 +177,7 @@ impl Session {
     /// # Errors
     ///
     /// As [`Session::get_with`]. A socket's error shows when the rest is sent.
+    #[doc(hidden)]
     #[inline]
     pub fn get_to(
         &mut self,
@@ -188,7 +219,7 @@ impl Session {
     ///
     /// ```
     /// # use keyway::{Cache, Options, Place, Store, StoreMode, Stored};
-    /// # let cache = Cache::open(&Place::Memfd, &Options::default())?;
+    /// # let cache = Cache::open(&Place::Memfd, &Options::new())?;
     /// # let mut session = cache.session()?;
     /// let add = Store { mode: StoreMode::Add, exptime: 60, flags: 7, ..Store::default() };
     /// let Stored::Stored { cas, .. } = session.store(b"key", b"first", &add)? else { panic!("it was absent") };
@@ -211,7 +242,7 @@ impl Session {
     ///
     /// ```
     /// # use keyway::{Cache, Delete, Deleted, Options, Place};
-    /// # let cache = Cache::open(&Place::Memfd, &Options::default())?;
+    /// # let cache = Cache::open(&Place::Memfd, &Options::new())?;
     /// # let mut session = cache.session()?;
     /// session.set(b"key", b"value", 0)?;
     /// assert_eq!(session.delete(b"key", &Delete::default())?, Deleted::Deleted);
@@ -231,7 +262,7 @@ impl Session {
     ///
     /// ```
     /// # use keyway::{Arithmetic, Cache, Counted, Options, Place};
-    /// # let cache = Cache::open(&Place::Memfd, &Options::default())?;
+    /// # let cache = Cache::open(&Place::Memfd, &Options::new())?;
     /// # let mut session = cache.session()?;
     /// let up = Arithmetic { delta: 5, vivify: Some((100, 0)), ..Arithmetic::default() };
     /// for due in [100, 105] {
@@ -253,7 +284,7 @@ impl Session {
     ///
     /// ```
     /// # use keyway::{Cache, Number, Options, Place};
-    /// # let cache = Cache::open(&Place::Memfd, &Options::default())?;
+    /// # let cache = Cache::open(&Place::Memfd, &Options::new())?;
     /// # let mut session = cache.session()?;
     /// session.set(b"count", b"9", 0)?;
     /// assert_eq!(session.incr(b"count", 3)?, Number::Is(12));
@@ -303,7 +334,7 @@ impl Session {
     ///
     /// ```
     /// # use keyway::{Cache, Options, Place};
-    /// # let cache = Cache::open(&Place::Memfd, &Options::default())?;
+    /// # let cache = Cache::open(&Place::Memfd, &Options::new())?;
     /// # let mut session = cache.session()?;
     /// session.set(b"one", b"1", 0)?;
     /// session.set(b"two", b"2", 0)?;
@@ -323,6 +354,7 @@ impl Session {
     /// copies, for about a second. A process that is not a server ([`crate::Options::server`]) waits that long in its first
     /// write. A server's threads serve other clients during this time, and their writes fail with [`WriteError::KernelDoor`]
     /// until it ends.
+    #[doc(hidden)]
     #[inline]
     pub fn is_held_up(&self) -> bool {
         match &self.0 {
@@ -352,12 +384,14 @@ impl Session {
     ///
     /// # Errors
     ///
-    /// As [`Session::try_get`].
+    /// As [`Session::get`].
+    #[doc(hidden)]
     pub fn look(&mut self, key: &[u8]) -> Result<Read, WriteError> {
         either!(self, way => way.look(key))
     }
 
     /// Turns on or off that this session records the items that it evicts, for [`Session::take_evicted`].
+    #[doc(hidden)]
     pub fn remember_evicted(&mut self, wanted: bool) {
         if let Way::Writer(writer) = &mut self.0 {
             writer.remember_evicted(wanted);
@@ -366,6 +400,7 @@ impl Session {
 
     /// The items, with their keys, that this session has evicted since the last call; if there are very many, the first of
     /// them.
+    #[doc(hidden)]
     pub fn take_evicted(&mut self) -> Vec<(Vec<u8>, Item)> {
         match &mut self.0 {
             Way::Writer(writer) => writer.take_evicted(),
@@ -374,6 +409,7 @@ impl Session {
     }
 
     /// Reports a hit on a copy of the item (of the kernel door): the item counts as used, as if it had been fetched here.
+    #[doc(hidden)]
     pub fn note_hit(&mut self, key: &[u8]) {
         if let Way::Writer(writer) = &mut self.0 {
             writer.note_hit(key);
@@ -381,6 +417,7 @@ impl Session {
     }
 
     /// The session's thread slot, for [`crate::Cache::counters_of`]. `None` if it has none: a server executes its writes.
+    #[doc(hidden)]
     pub fn seat(&self) -> Option<Seat> {
         match &self.0 {
             Way::Writer(writer) => Some(writer.seat()),
@@ -402,11 +439,13 @@ impl Session {
     }
 
     /// The second on the region's clock by which this session's next get goes, or the one before it (`docs/region.md`, "Clock").
+    #[doc(hidden)]
     pub fn clock_s(&mut self) -> u64 {
         either!(self, way => way.clock_s())
     }
 
     /// What the region's clock says. No process can set it, and it does not go back.
+    #[doc(hidden)]
     pub fn clock(&self) -> Duration {
         match &self.0 {
             Way::Writer(writer) => writer.clock(),

@@ -42,13 +42,11 @@ impl Drop for SetAtEnd<'_> {
 }
 
 fn options() -> Options {
-    Options {
-        memory: 2 << 20,
-        item_size_max: 1 << 19,
+    Options::new()
+        .memory(2 << 20)
+        .item_size_max(1 << 19)
         // One test gives regions several names.
-        owners: Owners::Any,
-        ..Options::default()
-    }
+        .owners(Owners::Any)
 }
 
 fn open(path: &Path) -> Cache {
@@ -71,8 +69,7 @@ fn clean(path: &Path) -> bool {
 }
 
 fn value_of(session: &mut Session, key: &[u8]) -> Option<Vec<u8>> {
-    let mut out = Vec::new();
-    session.get(key, &mut out).map(|_| out)
+    session.get(key).unwrap()
 }
 
 #[test]

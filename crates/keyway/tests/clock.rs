@@ -59,11 +59,7 @@ impl Drop for File {
 }
 
 fn open(path: &Path) -> Cache {
-    let options = Options {
-        memory: 2 << 20,
-        item_size_max: 1 << 19,
-        ..Options::default()
-    };
+    let options = Options::new().memory(2 << 20).item_size_max(1 << 19);
     Cache::open(&Place::Path(path.to_path_buf()), &options).unwrap()
 }
 

@@ -26,12 +26,10 @@ impl Folder {
     }
 
     fn open(&self, name: &str, existing_only: bool) -> Result<Cache, keyway::OpenError> {
-        let options = Options {
-            memory: 2 << 20,
-            item_size_max: 1 << 19,
-            existing_only,
-            ..Options::default()
-        };
+        let options = Options::new()
+            .memory(2 << 20)
+            .item_size_max(1 << 19)
+            .existing_only(existing_only);
         Cache::open(&Place::Path(self.0.join(name)), &options)
     }
 }

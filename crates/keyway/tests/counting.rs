@@ -65,7 +65,7 @@ fn every_number_is_counted_as_the_protocol_says() {
                 session.set(KEY, text.as_bytes(), 0).unwrap();
                 let counted = count(&mut session, delta, decrement, alone);
                 let mut value = Vec::new();
-                session.get(KEY, &mut value).unwrap();
+                session.get_append(KEY, &mut value).unwrap().unwrap();
                 let what = format!("{text:?}, {delta}, decrement {decrement}, alone {alone}");
                 let Some((number, wanted)) = rule(&text, delta, decrement) else {
                     assert_eq!((counted, &value[..]), (Number::NotANumber, text.as_bytes()), "{what}");
@@ -99,7 +99,7 @@ fn flags_and_expiry_stay() {
     session.store(KEY, b"8", &how).unwrap();
     for due in [9, 10, 11] {
         assert_eq!(session.incr(KEY, 1).unwrap(), Number::Is(due));
-        let item = session.get(KEY, &mut Vec::new()).unwrap();
+        let item = session.get_append(KEY, &mut Vec::new()).unwrap().unwrap();
         assert_eq!(item.flags, 77);
         assert!(item.ttl_s.is_some_and(|ttl| (990..=1000).contains(&ttl)), "{item:?}");
     }

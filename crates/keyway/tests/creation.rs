@@ -75,17 +75,11 @@ fn skip(what: &str, why: &str) {
 }
 
 fn options(mib: u64) -> Options {
-    Options {
-        memory: mib << 20,
-        ..Options::default()
-    }
+    Options::new().memory(mib << 20)
 }
 
 fn existing(mib: u64) -> Options {
-    Options {
-        existing_only: true,
-        ..options(mib)
-    }
+    options(mib).existing_only(true)
 }
 
 fn open(path: &Path, options: &Options) -> Result<Cache, OpenError> {
@@ -162,7 +156,10 @@ fn many_that_open_an_absent_region_at_once_share_one() {
         let mut session = cache.session().unwrap();
         for pid in pids {
             let key = format!("child-{pid}");
-            assert!(session.get(key.as_bytes(), &mut Vec::new()).is_some(), "{key} is elsewhere");
+            assert!(
+                session.get_append(key.as_bytes(), &mut Vec::new()).unwrap().is_some(),
+                "{key} is elsewhere"
+            );
         }
         let fs = statvfs(&folder.path).unwrap();
         let used = (fs.blocks() - fs.blocks_free()) * fs.fragment_size();
@@ -253,7 +250,14 @@ fn a_stopped_maker_is_waited_for_and_named() {
     assert!(maker.wait().unwrap().success());
     let cache = open(&path, &existing(MIB)).unwrap();
     let key = format!("child-{}", maker.id());
-    assert!(cache.session().unwrap().get(key.as_bytes(), &mut Vec::new()).is_some());
+    assert!(
+        cache
+            .session()
+            .unwrap()
+            .get_append(key.as_bytes(), &mut Vec::new())
+            .unwrap()
+            .is_some()
+    );
     assert_eq!(folder.names(), ["region"]);
 }
 
@@ -309,10 +313,7 @@ fn an_unfinished_file_of_another_user_is_left_as_it_is() {
     for options in [options(2), existing(2)] {
         let why = refused(&path, &options);
         assert!(why.contains("user 65534"), "{why}");
-        let any = Options {
-            owners: Owners::Any,
-            ..options
-        };
+        let any = options.owners(Owners::Any);
         let why = refused(&path, &any);
         assert!(
             why.contains("not finished") && why.contains("the file was not changed"),

@@ -6,7 +6,7 @@
 //! The only `unsafe` is `fork` and a thread's raw exit: children do no more than use a cache and leave by `_exit`.
 #![allow(unsafe_code, reason = "forks and raw exits of threads; contract above")]
 
-use keyway::{Cache, OpenError, Options, Place, Session, SessionError, Store, WriteError};
+use keyway::{Cache, OpenError, Options, Place, ReadError, Session, SessionError, Store, WriteError};
 use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::{ForkResult, Pid, fork};
@@ -40,17 +40,12 @@ impl Drop for File {
 }
 
 fn open(place: &Place) -> Cache {
-    let options = Options {
-        memory: 2 << 20,
-        item_size_max: 1 << 19,
-        ..Options::default()
-    };
+    let options = Options::new().memory(2 << 20).item_size_max(1 << 19);
     Cache::open(place, &options).unwrap()
 }
 
 fn value_of(session: &mut Session, key: &[u8]) -> Option<Vec<u8>> {
-    let mut out = Vec::new();
-    session.get(key, &mut out).map(|_| out)
+    session.get(key).unwrap()
 }
 
 /// Runs `child` in a forked child; whether it said that all was well. A crash is not well.
@@ -90,7 +85,7 @@ fn a_forked_child_is_told_so_and_can_open_the_region_again() {
         let well = forked(|| {
             let (cache, mut session) = held.take().unwrap();
             let inherited = session.set(b"key", b"never", 0) == Err(WriteError::Detached)
-                && session.get(b"key", &mut Vec::new()).is_none()
+                && session.get(b"key") == Err(ReadError::Detached)
                 && session.touch(b"key", 1) == Err(WriteError::Detached)
                 && session.walk(0, 10, |_, _| {}).is_none()
                 && session.now_unix_s() > 0
@@ -130,11 +125,7 @@ fn a_forked_child_is_told_so_and_can_open_the_region_again() {
 fn a_forked_child_is_kept_out_of_a_sealed_region() {
     let file = File::new("sealed");
     let place = Place::Path(file.0.clone());
-    let options = Options {
-        sealed: true,
-        memory: 4 << 20,
-        ..Options::default()
-    };
+    let options = Options::new().sealed(true).memory(4 << 20);
     let cache = Cache::open(&place, &options).unwrap();
     cache
         .with_session(|session, _| session.set(b"key", b"value", 0))

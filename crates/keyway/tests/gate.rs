@@ -5,7 +5,7 @@
 //! The allocator of this program notes each allocation that comes from inside. Where there are no keys, the gate is a rehearsal.
 #![allow(unsafe_code, reason = "a test: an allocator")]
 
-use keyway::{Arithmetic, Cache, Delete, Gate, GateState, Get, Options, Place, Session, Store, StoreMode, gate};
+use keyway::{Arithmetic, Cache, Delete, Gate, GateState, Get, Options, Place, ReadError, Session, Store, StoreMode, server};
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
@@ -17,7 +17,7 @@ thread_local! {
 }
 
 fn note() {
-    if gate::is_open() {
+    if server::gate_is_open() {
         INSIDE.set(INSIDE.get() + 1);
     }
 }
@@ -48,18 +48,13 @@ static ALLOCATOR: Watching = Watching;
 
 /// A cache with a real gate where there can be one, and a rehearsed one elsewhere.
 fn open(memory: u64, checksums: bool) -> Cache {
-    let options = Options {
-        memory,
-        item_size_max: 1 << 20,
-        checksums,
-        ..Options::default()
-    };
+    let options = Options::new().memory(memory).item_size_max(1 << 20).checksums(checksums);
     let cache = Cache::open(&Place::Memfd, &options).unwrap();
     if cache.info().gate == GateState::On {
         return cache;
     }
     let gate = Gate::Rehearsed;
-    Cache::open(&Place::Memfd, &Options { gate, ..options }).unwrap()
+    Cache::open(&Place::Memfd, &options.gate(gate)).unwrap()
 }
 
 /// Every verb, with what the callbacks see.
@@ -67,10 +62,10 @@ fn every_verb(session: &mut Session, round: usize, len: usize) {
     let key = format!("key-{}", round % 97);
     let key = key.as_bytes();
     let value = vec![round.to_le_bytes()[0]; len];
-    let closed = || assert!(!gate::is_open(), "a callback runs inside");
+    let closed = || assert!(!server::gate_is_open(), "a callback runs inside");
     session.set(key, &value, 0).unwrap();
     let mut out = b"before".to_vec();
-    assert!(session.get(key, &mut out).is_some());
+    assert!(session.get_append(key, &mut out).unwrap().is_some());
     assert_eq!(out.split_at(6), (&b"before"[..], value.as_slice()));
     let all = Get {
         value: true,
@@ -125,7 +120,7 @@ fn every_verb(session: &mut Session, round: usize, len: usize) {
         session.release();
         assert!(session.now_unix_s() > 0);
     }
-    assert!(session.get(&[b'k'; 251], &mut out).is_none() && session.set(b"", b"", 0).is_err());
+    assert!(session.get(&[b'k'; 251]) == Err(ReadError::KeyLength { len: 251 }) && session.set(b"", b"", 0).is_err());
     closed();
 }
 
@@ -148,9 +143,11 @@ fn try_everything(cache: &Cache) {
     drop(session);
     assert_eq!(cache.info().sessions, 0);
     assert!(cache.counters().named().len() > 10);
-    cache.with_session(|session, out| session.get(b"none", out)).unwrap();
+    cache
+        .with_session(|session, out| session.get_append(b"none", out).unwrap())
+        .unwrap();
     assert_eq!(INSIDE.get() - before, 0, "allocations inside");
-    assert!(!gate::is_open());
+    assert!(!server::gate_is_open());
     cache.leave();
 }
 
@@ -176,9 +173,9 @@ fn eight_threads_are_inside_each_for_itself() {
                 for round in 0..2_000usize {
                     session.set(&key, &round.to_le_bytes(), 0).unwrap();
                     let mut out = Vec::new();
-                    assert!(session.get(&key, &mut out).is_some());
+                    assert!(session.get_append(&key, &mut out).unwrap().is_some());
                     assert_eq!(out, round.to_le_bytes());
-                    assert!(!gate::is_open());
+                    assert!(!server::gate_is_open());
                 }
             });
         }
@@ -187,11 +184,7 @@ fn eight_threads_are_inside_each_for_itself() {
 
 #[test]
 fn it_can_be_switched_off() {
-    let options = Options {
-        memory: 2 << 20,
-        gate: Gate::Off,
-        ..Options::default()
-    };
+    let options = Options::new().memory(2 << 20).gate(Gate::Off);
     let cache = Cache::open(&Place::Memfd, &options).unwrap();
     assert_eq!(cache.info().gate, GateState::Off);
     cache.session().unwrap().set(b"key", b"value", 0).unwrap();

@@ -1,6 +1,6 @@
 //! A region that is handed out: enemy, a client that takes what it cannot use, changes its size, or is lost with its parent.
 
-use keyway::handout::GRANTED;
+use keyway::server::handout::GRANTED;
 use keyway::{Cache, LocalError, OpenError, Options, Place};
 use nix::sys::socket::{ControlMessage, MsgFlags, sendmsg};
 use std::fs::File;
@@ -27,10 +27,7 @@ impl Drop for Folder {
 }
 
 fn options() -> Options {
-    Options {
-        memory: 4 << 20,
-        ..Options::default()
-    }
+    Options::new().memory(4 << 20)
 }
 
 /// Hands out descriptors once, as a server does.
@@ -54,10 +51,7 @@ fn opened(folder: &Folder, options: &Options, files: &[File]) -> Result<Cache, O
 }
 
 fn value(cache: &Cache, key: &[u8]) -> Result<Option<Vec<u8>>, LocalError> {
-    cache.with_session(|session, _| {
-        let mut value = Vec::new();
-        session.get(key, &mut value).map(|_| value)
-    })
+    cache.with_session(|session, _| session.get(key).unwrap())
 }
 
 #[test]
@@ -67,10 +61,7 @@ fn anonymous_memory_is_shared_by_hand() {
     server
         .with_session(|session, _| session.set(b"key", b"value", 0).unwrap())
         .unwrap();
-    let larger = Options {
-        memory: 64 << 20,
-        ..options()
-    };
+    let larger = options().memory(64 << 20);
     let client = opened(&folder, &larger, &server.descriptors().unwrap()).unwrap();
     assert_eq!(value(&client, b"key").unwrap().as_deref(), Some(&b"value"[..]));
     assert_eq!(

@@ -1,8 +1,9 @@
 //! Changes that are counted for whoever keeps copies: enemy, a change that a copy outlives. A plain file plays the kernel
 //! program's array.
 
-use keyway::handout::GRANTED_AND_COUNTS;
-use keyway::{Arithmetic, Cache, Delete, Get, KernelDoor, Options, Place, Store, StoreMode, WriteError};
+use keyway::server::KernelDoor;
+use keyway::server::handout::GRANTED_AND_COUNTS;
+use keyway::{Arithmetic, Cache, Delete, Get, Options, Place, Store, StoreMode, WriteError};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::socket::{ControlMessage, MsgFlags, sendmsg};
 use std::fs::File;
@@ -32,10 +33,7 @@ impl Drop for Folder {
 }
 
 fn options() -> Options {
-    Options {
-        memory: 2 << 20,
-        ..Options::default()
-    }
+    Options::new().memory(2 << 20)
 }
 
 fn array() -> File {
@@ -86,11 +84,11 @@ fn every_change_is_counted_and_no_read_is() {
         last = now;
     };
     let mut out = Vec::new();
-    session.get(b"key", &mut out);
+    session.get_append(b"key", &mut out).unwrap();
     moved("a miss", false);
     session.set(b"key", b"1", 0).unwrap();
     moved("an insert", true);
-    session.get(b"key", &mut out);
+    session.get_append(b"key", &mut out).unwrap();
     moved("a get", false);
     session.set(b"key", b"2", 0).unwrap();
     moved("a set", true);
@@ -170,7 +168,10 @@ fn evictions_and_purges_for_age_are_counted() {
         let mut out = Vec::new();
         for i in 0..copied {
             if word(&array, own[i as usize]) == 0 && exptime == 0 {
-                assert!(session.get(&key(i), &mut out).is_some(), "gone, and nobody was told");
+                assert!(
+                    session.get_append(&key(i), &mut out).unwrap().is_some(),
+                    "gone, and nobody was told"
+                );
             }
         }
     }
@@ -188,7 +189,10 @@ fn who_cannot_count_does_not_write_while_the_door_is_on() {
     session.set(b"key", b"1", 0).unwrap();
     let (door, _array) = turned_on(&server);
     let mut out = Vec::new();
-    assert!(session.get(b"key", &mut out).is_some(), "reading is as before");
+    assert!(
+        session.get_append(b"key", &mut out).unwrap().is_some(),
+        "reading is as before"
+    );
     assert_eq!(session.set(b"key", b"2", 0), Err(WriteError::KernelDoor));
     assert_eq!(session.delete(b"key", &Delete::default()), Err(WriteError::KernelDoor));
     assert_eq!(session.flush_all(0), Err(WriteError::KernelDoor));

@@ -22,12 +22,7 @@ impl File {
     }
 
     fn open(&self, memory: u64, server: bool) -> Cache {
-        let options = Options {
-            memory,
-            item_size_max: 1 << 16,
-            server,
-            ..Options::default()
-        };
+        let options = Options::new().memory(memory).item_size_max(1 << 16).server(server);
         Cache::open(&Place::Path(self.0.clone()), &options).unwrap()
     }
 
@@ -62,7 +57,7 @@ fn there(session: &mut Session, keys: std::ops::Range<u64>) -> u64 {
     let mut out = Vec::new();
     keys.map(|key| {
         out.clear();
-        let is_there = session.get(&name(key), &mut out).is_some();
+        let is_there = session.get_append(&name(key), &mut out).unwrap().is_some();
         assert!(!is_there || out == value(key), "key {key}");
         u64::from(is_there)
     })
@@ -183,7 +178,7 @@ fn a_limit_that_is_too_low_leaves_what_the_region_needs() {
     shrink(&mut session);
     for key in 0..50 {
         session.set(&name(key), &vec![7; 60 << 10], 0).unwrap();
-        assert!(session.get(&name(key), &mut Vec::new()).is_some());
+        assert!(session.get_append(&name(key), &mut Vec::new()).unwrap().is_some());
     }
     assert_eq!(file.allocated(), limit);
     drop(session);
@@ -208,13 +203,11 @@ fn pages_are_not_faulted_in_again_by_a_process_that_asks_for_all() {
     let cache = file.open(SIZE, false);
     let limit = cache.limit(SIZE / 2).unwrap();
     shrink(&mut cache.session().unwrap());
-    let options = Options {
-        memory: 4 * MIB,
-        existing_only: true,
-        prefault: true,
-        huge_pages: true,
-        ..Options::default()
-    };
+    let options = Options::new()
+        .memory(4 * MIB)
+        .existing_only(true)
+        .prefault(true)
+        .huge_pages(true);
     let _other = Cache::open(&Place::Path(file.0.clone()), &options).unwrap();
     assert_eq!(file.allocated(), limit);
 }

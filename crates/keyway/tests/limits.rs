@@ -28,11 +28,7 @@ impl Drop for Folder {
 }
 
 fn options(memory: u64) -> Options {
-    Options {
-        memory,
-        item_size_max: 1 << 16,
-        ..Options::default()
-    }
+    Options::new().memory(memory).item_size_max(1 << 16)
 }
 
 /// The environment variables by which a test asks its child for a part.

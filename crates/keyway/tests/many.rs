@@ -22,11 +22,7 @@ impl Region {
     }
 
     fn open(&self, memory: u64) -> Cache {
-        let options = Options {
-            memory,
-            item_size_max: 1 << 19,
-            ..Options::default()
-        };
+        let options = Options::new().memory(memory).item_size_max(1 << 19);
         Cache::open(&Place::Path(self.0.clone()), &options).unwrap()
     }
 }
@@ -81,13 +77,16 @@ fn write_own(session: &mut Session, keys: std::ops::Range<u64>, rounds: u64, evi
                 .unwrap();
             assert!(matches!(stored, Stored::Stored { .. }));
             out.clear();
-            match session.get(&name(key), &mut out) {
+            match session.get_append(&name(key), &mut out).unwrap() {
                 Some(_) => assert_eq!(version_of(key, &out), version, "key {key}: not what was just written"),
                 None => assert!(evicts, "key {key} version {version} is gone"),
             }
             if (key + version).is_multiple_of(7) && version < rounds {
                 session.delete(&name(key), &Delete::default()).unwrap();
-                assert!(session.get(&name(key), &mut out).is_none(), "key {key} is back");
+                assert!(
+                    session.get_append(&name(key), &mut out).unwrap().is_none(),
+                    "key {key} is back"
+                );
             }
         }
     }
@@ -101,7 +100,7 @@ fn read_all(session: &mut Session, keys: u64, stop: &AtomicBool) -> u64 {
     while !stop.load(Ordering::Relaxed) {
         for key in 0..keys {
             out.clear();
-            if session.get(&name(key), &mut out).is_some() {
+            if session.get_append(&name(key), &mut out).unwrap().is_some() {
                 let version = version_of(key, &out);
                 assert!(
                     version >= last[key as usize],
@@ -151,7 +150,8 @@ fn storm(name: &str, memory: u64, keys_each: u64, rounds: u64, evicts: bool) {
         for key in 0..keys {
             out.clear();
             session
-                .get(&self::name(key), &mut out)
+                .get_append(&self::name(key), &mut out)
+                .unwrap()
                 .unwrap_or_else(|| panic!("key {key} is gone"));
             assert_eq!(version_of(key, &out), rounds);
         }
@@ -215,10 +215,10 @@ fn one_region_at_two_addresses_in_one_process() {
         let (key, value) = (name(i), make(i, 1));
         a.set(&key, &value, 0).unwrap();
         out.clear();
-        b.get(&key, &mut out).unwrap();
+        b.get_append(&key, &mut out).unwrap().unwrap();
         assert_eq!(out, value);
         assert_eq!(b.delete(&key, &Delete::default()).unwrap(), keyway::Deleted::Deleted);
-        assert!(a.get(&key, &mut out).is_none());
+        assert!(a.get_append(&key, &mut out).unwrap().is_none());
     }
 }
 
@@ -228,19 +228,12 @@ const CHILD: &str = "KEYWAY_TEST_CHILD";
 #[test]
 fn one_region_in_two_processes() {
     if let Ok(path) = std::env::var(CHILD) {
-        let cache = Cache::open(
-            &Place::Path(path.into()),
-            &Options {
-                existing_only: true,
-                ..Options::default()
-            },
-        )
-        .unwrap();
+        let cache = Cache::open(&Place::Path(path.into()), &Options::new().existing_only(true)).unwrap();
         let mut session = cache.session().unwrap();
         let mut out = Vec::new();
         for key in 0..1000 {
             out.clear();
-            session.get(&name(key), &mut out).unwrap();
+            session.get_append(&name(key), &mut out).unwrap().unwrap();
             assert_eq!(version_of(key, &out), 1);
             session.set(&name(key), &make(key, 2), 0).unwrap();
         }
@@ -262,7 +255,7 @@ fn one_region_in_two_processes() {
     let mut out = Vec::new();
     for key in 0..1000 {
         out.clear();
-        session.get(&name(key), &mut out).unwrap();
+        session.get_append(&name(key), &mut out).unwrap().unwrap();
         assert_eq!(version_of(key, &out), 2);
     }
 }
@@ -270,11 +263,7 @@ fn one_region_in_two_processes() {
 #[test]
 fn a_touch_that_finds_no_room_answers_nothing() {
     let file = Region::new("no-room");
-    let options = Options {
-        memory: 2 << 20,
-        evict: false,
-        ..Options::default()
-    };
+    let options = Options::new().memory(2 << 20).evict(false);
     let cache = Cache::open(&Place::Path(file.0.clone()), &options).unwrap();
     let mut session = cache.session().unwrap();
     let full = (0..100_000).find(|i| session.set(&name(*i), &[7; 300], 0).is_err());
@@ -313,7 +302,8 @@ fn what_fits_is_never_evicted() {
         for key in (0..keys).step_by(37) {
             out.clear();
             session
-                .get(&name(key), &mut out)
+                .get_append(&name(key), &mut out)
+                .unwrap()
                 .unwrap_or_else(|| panic!("key {key} is gone in round {version}"));
             assert_eq!(version_of(key, &out), version);
         }

@@ -298,18 +298,16 @@ fn run(seed: u64, memory: u64, keys: usize, longest: usize, steps: usize, evicts
         "seed {seed}: {} MiB, {keys} keys, values to {longest} B, {steps} steps",
         memory >> 20
     );
-    let options = Options {
-        memory,
-        item_size_max: (memory / 4) as usize,
-        checksums,
+    let options = Options::new()
+        .memory(memory)
+        .item_size_max((memory / 4) as usize)
+        .checksums(checksums)
         // Where there is no key the same code runs with a gate that is only noted.
-        gate: if seed.is_multiple_of(2) {
+        .gate(if seed.is_multiple_of(2) {
             Gate::WherePossible
         } else {
             Gate::Rehearsed
-        },
-        ..Options::default()
-    };
+        });
     let cache = Cache::open(&Place::Memfd, &options).unwrap();
     let mut session = cache.session().unwrap();
     let mut rng = Random::new(seed);

@@ -27,12 +27,9 @@ fn without_keys_everything_works_and_it_is_said_once() {
     while unsafe { libc::syscall(libc::SYS_pkey_alloc, 0 as libc::c_ulong, 0 as libc::c_ulong) } > 0 {}
     log::set_logger(&Listener).unwrap();
     log::set_max_level(log::LevelFilter::Trace);
-    let options = Options {
-        memory: 2 << 20,
-        ..Options::default()
-    };
+    let options = Options::new().memory(2 << 20);
     for gate in [Gate::WherePossible, Gate::WherePossible, Gate::Off] {
-        let cache = Cache::open(&Place::Memfd, &Options { gate, ..options.clone() }).unwrap();
+        let cache = Cache::open(&Place::Memfd, &options.clone().gate(gate)).unwrap();
         let state = cache.info().gate;
         match gate {
             Gate::Off => assert_eq!(state, GateState::Off),
@@ -44,7 +41,7 @@ fn without_keys_everything_works_and_it_is_said_once() {
         let mut session = cache.session().unwrap();
         session.set(b"key", b"value", 0).unwrap();
         let mut value = Vec::new();
-        assert!(session.get(b"key", &mut value).is_some());
+        assert!(session.get_append(b"key", &mut value).unwrap().is_some());
         assert_eq!(value, b"value");
     }
     let said = SAID.lock().unwrap();

@@ -30,11 +30,7 @@ impl Drop for Region {
 }
 
 fn options(memory: u64) -> Options {
-    Options {
-        memory,
-        item_size_max: 1 << 16,
-        ..Options::default()
-    }
+    Options::new().memory(memory).item_size_max(1 << 16)
 }
 
 fn name(key: u64) -> Vec<u8> {
@@ -55,7 +51,10 @@ fn assert_there(session: &mut Session, keys: std::ops::Range<u64>) {
     let mut out = Vec::new();
     for key in keys {
         out.clear();
-        assert!(session.get(&name(key), &mut out).is_some(), "key {key} is gone");
+        assert!(
+            session.get_append(&name(key), &mut out).unwrap().is_some(),
+            "key {key} is gone"
+        );
         assert_eq!(out, value(key), "key {key}");
     }
 }
@@ -91,10 +90,7 @@ fn a_restart_with_more_memory_keeps_the_items_and_one_with_less_keeps_the_memory
     assert_there(&mut cache.session().unwrap(), 0..MANY);
     cache.close();
 
-    let only = Options {
-        existing_only: true,
-        ..options(64 << 20)
-    };
+    let only = options(64 << 20).existing_only(true);
     let cache = Cache::open(&file.place(), &only).unwrap();
     assert_eq!(cache.info().limit_bytes, info.limit_bytes);
 }

@@ -72,10 +72,7 @@ fn earlier_by_600_s(seen: u64) -> u64 {
 }
 
 fn options() -> Options {
-    Options {
-        memory: 2 << 20,
-        ..Options::default()
-    }
+    Options::new().memory(2 << 20)
 }
 
 fn fill(session: &mut Session) {
@@ -94,13 +91,13 @@ fn there(session: &mut Session) -> usize {
     let mut found = 0;
     for i in 0..500u32 {
         out.clear();
-        if session.get(format!("key-{i}").as_bytes(), &mut out).is_some() {
+        if session.get_append(format!("key-{i}").as_bytes(), &mut out).unwrap().is_some() {
             assert_eq!(out, format!("value of {i}").repeat(1 + i as usize % 9).into_bytes());
             found += 1;
         }
     }
     out.clear();
-    if session.get(b"large", &mut out).is_some() {
+    if session.get_append(b"large", &mut out).unwrap().is_some() {
         assert_eq!(out, [b'l'; 100_000]);
         found += 1;
     }
@@ -136,10 +133,7 @@ fn a_stop_that_was_not_clean_is_warm_in_the_same_boot_and_cold_in_the_next() {
 fn a_region_that_is_discarded_is_made_anew_in_the_same_file() {
     use std::os::unix::fs::MetadataExt;
     let region = Region::durable("in-place");
-    let larger = Options {
-        memory: 8 << 20,
-        ..options()
-    };
+    let larger = options().memory(8 << 20);
     let cache = region.open(&larger);
     fill(&mut cache.session().unwrap());
     drop(cache);
@@ -177,11 +171,7 @@ fn behind_a_gap_items_are_served_or_stale_or_gone() {
         let region = Region::fleeting(&format!("gap-{gap:?}-{gap_max_s:?}"));
         drop(region.filled());
         region.change_word(LAST_SEEN, earlier_by_600_s);
-        let options = Options {
-            gap,
-            gap_max_s,
-            ..options()
-        };
+        let options = options().gap(gap).gap_max_s(gap_max_s);
         let cache = region.open(&options);
         let mut session = cache.session().unwrap();
         assert_eq!(there(&mut session), left, "{gap:?} {gap_max_s:?}");
@@ -222,11 +212,7 @@ fn a_gap_is_none_while_somebody_is_attached() {
     let region = Region::fleeting("gap-attached");
     let other = region.filled();
     region.change_word(LAST_SEEN, earlier_by_600_s);
-    let options = Options {
-        gap: Gap::Flush,
-        gap_max_s: Some(60),
-        ..options()
-    };
+    let options = options().gap(Gap::Flush).gap_max_s(60);
     let cache = region.open(&options);
     assert_eq!(there(&mut cache.session().unwrap()), 501);
     drop(other);
@@ -239,21 +225,14 @@ fn upkeep_keeps_the_time_last_seen() {
     region.change_word(LAST_SEEN, earlier_by_600_s);
     cache.session().unwrap().upkeep();
     drop(cache);
-    let options = Options {
-        gap: Gap::Flush,
-        gap_max_s: Some(60),
-        ..options()
-    };
+    let options = options().gap(Gap::Flush).gap_max_s(60);
     assert_eq!(items_after(&region, &options).0, 501);
 }
 
 #[test]
 fn strict_mode_is_refused_where_it_cannot_be() {
     let region = Region::fleeting("strict");
-    let strict = Options {
-        strict: true,
-        ..options()
-    };
+    let strict = options().strict(true);
     let place = Place::Path(region.0.clone());
     let why = Cache::open(&place, &strict).err().unwrap();
     assert!(matches!(why, OpenError::StrictImpossible { .. }), "{why}");
@@ -275,10 +254,7 @@ fn checksums_are_for_regions_that_were_made_with_them_and_stay_with_copies() {
         Region::fleeting("checked-copy"),
     );
     drop(plain.filled());
-    let with = Options {
-        checksums: true,
-        ..options()
-    };
+    let with = options().checksums(true);
     let why = Cache::open(&Place::Path(plain.0.clone()), &with).err().unwrap();
     assert!(matches!(why, OpenError::NotChecksummed { .. }), "{why}");
     assert!(why.to_string().contains("--checksums"), "{why}");
@@ -351,7 +327,11 @@ fn a_copy_made_while_others_write_has_whole_items_only() {
             let mut out = Vec::new();
             for i in 0..200 {
                 out.clear();
-                if session.get(format!("busy-{i}").as_bytes(), &mut out).is_some() {
+                if session
+                    .get_append(format!("busy-{i}").as_bytes(), &mut out)
+                    .unwrap()
+                    .is_some()
+                {
                     assert!(out.len() >= 10 && out.iter().all(|b| *b == out[0]), "a torn value");
                 }
             }

@@ -16,10 +16,7 @@ impl Region {
 
     /// Each opening takes a process slot, as if it were another process's.
     fn open(&self, server: bool) -> Result<Cache, OpenError> {
-        let options = Options {
-            server,
-            ..options(2 << 20)
-        };
+        let options = options(2 << 20).server(server);
         Cache::open(&Place::Path(self.0.clone()), &options)
     }
 }
@@ -31,11 +28,7 @@ impl Drop for Region {
 }
 
 fn options(memory: u64) -> Options {
-    Options {
-        memory,
-        item_size_max: 1024,
-        ..Options::default()
-    }
+    Options::new().memory(memory).item_size_max(1024)
 }
 
 /// As many sessions as there are for this cache, and why there are no more.
@@ -99,10 +92,7 @@ fn a_server_finds_thread_slots_when_programs_have_taken_all_of_theirs() {
 #[test]
 fn the_documented_numbers_are_so() {
     let room = |memory: u64, sessions: Option<usize>| {
-        let options = Options {
-            sessions,
-            ..options(memory)
-        };
+        let options = options(memory).sessions(sessions);
         let info = Cache::open(&Place::Memfd, &options).unwrap().info();
         (info.processes_max, info.sessions_max, info.sessions_of_servers)
     };
@@ -122,11 +112,7 @@ fn the_documented_numbers_are_so() {
 
 #[test]
 fn as_many_threads_as_were_asked_for_have_room() {
-    let options = Options {
-        sessions: Some(500),
-        server: true,
-        ..options(2 << 20)
-    };
+    let options = options(2 << 20).sessions(500).server(true);
     let cache = Cache::open(&Place::Memfd, &options).unwrap();
     let (mut sessions, _) = all_sessions(&cache);
     assert_eq!(sessions.len(), 500);
@@ -142,10 +128,7 @@ fn as_many_threads_as_were_asked_for_have_room() {
 #[test]
 fn room_for_too_few_or_too_many_threads_is_refused_with_the_limits() {
     for (memory, sessions) in [(2 << 20, 31), (2 << 20, 513), (1 << 30, 32769)] {
-        let options = Options {
-            sessions: Some(sessions),
-            ..options(memory)
-        };
+        let options = options(memory).sessions(sessions);
         let error = Cache::open(&Place::Memfd, &options).err().unwrap();
         assert!(
             matches!(error, OpenError::Sessions { asked, least: 32, .. } if asked == sessions),
@@ -158,10 +141,7 @@ fn room_for_too_few_or_too_many_threads_is_refused_with_the_limits() {
 fn an_address_is_refused_at_every_door_and_not_made_a_file() {
     for existing_only in [false, true] {
         for text in ["127.0.0.1:11211", "localhost:11211"] {
-            let options = Options {
-                existing_only,
-                ..options(2 << 20)
-            };
+            let options = options(2 << 20).existing_only(existing_only);
             let error = Cache::open(&Place::at(text), &options).err().unwrap();
             assert!(matches!(error, OpenError::Address { .. }), "{error}");
             assert!(!std::path::Path::new(text).exists());

@@ -57,11 +57,7 @@ impl Drop for SetAtEnd<'_> {
 }
 
 fn options() -> Options {
-    Options {
-        memory: 2 << 20,
-        item_size_max: 1 << 19,
-        ..Options::default()
-    }
+    Options::new().memory(2 << 20).item_size_max(1 << 19)
 }
 
 fn open(path: &Path) -> Result<Cache, OpenError> {
@@ -69,7 +65,7 @@ fn open(path: &Path) -> Result<Cache, OpenError> {
 }
 
 fn open_of(path: &Path, owners: Owners) -> Result<Cache, OpenError> {
-    let options = Options { owners, ..options() };
+    let options = options().owners(owners);
     Cache::open(&Place::Path(path.into()), &options)
 }
 
@@ -82,7 +78,7 @@ fn set(cache: &Cache, key: &[u8]) {
 
 fn has(cache: &Cache, key: &[u8]) -> bool {
     cache
-        .with_session(|session, value| session.get(key, value).is_some())
+        .with_session(|session, value| session.get_append(key, value).unwrap().is_some())
         .unwrap()
 }
 
@@ -144,10 +140,7 @@ fn a_file_that_every_user_may_write_is_used_only_if_that_is_meant() {
     std::fs::set_permissions(&path, Permissions::from_mode(0o602)).unwrap();
     let refused = open(&path).err().unwrap();
     assert!(matches!(refused, OpenError::WritableByAll { mode: 0o602, .. }), "{refused:?}");
-    let meant = Options {
-        mode: 0o666,
-        ..options()
-    };
+    let meant = options().mode(0o666);
     Cache::open(&Place::Path(path.clone()), &meant).unwrap().close();
     open_of(&path, Owners::Any).unwrap().close();
     // Group members are the owner's choice.
@@ -159,11 +152,7 @@ fn a_file_that_every_user_may_write_is_used_only_if_that_is_meant() {
 fn a_new_region_has_the_mode_that_was_asked_for_and_is_the_makers_alone_before() {
     let folder = Folder::new("made");
     let path = folder.at("region");
-    let asked = Options {
-        memory: 256 << 20,
-        mode: 0o664,
-        ..options()
-    };
+    let asked = options().memory(256 << 20).mode(0o664);
     // As another process sees it: how often it was the maker's alone, and whether a reader could have had the maker's lock.
     let (early, stolen) = std::thread::scope(|scope| {
         let watcher = scope.spawn(|| {
@@ -428,13 +417,7 @@ fn with_a_list_of_owners_only_theirs_and_roots_are_used() {
     let folder = Folder::new("list");
     std::fs::set_permissions(&folder.0, Permissions::from_mode(0o777)).unwrap();
     let path = folder.at("of-root");
-    let cache = Cache::open(
-        &Place::Path(path.clone()),
-        &Options {
-            mode: 0o666,
-            ..options()
-        },
-    );
+    let cache = Cache::open(&Place::Path(path.clone()), &options().mode(0o666));
     cache.unwrap().close();
     // SAFETY: see the top of the file.
     let child = match unsafe { fork() }.unwrap() {

@@ -114,13 +114,11 @@ fn fig1_table(rows: Vec<PaperRow>, records: u64) -> PaperTable {
 
 /// A region of one of the modes, in memory. Strict mode is rehearsed: this memory persists nothing, but all is done as if it did.
 fn region(folder: &Path, memory_mib: u64, strict: bool) -> io::Result<Side> {
-    let options = Options {
-        memory: memory_mib << 20,
-        prefault: true,
-        strict,
-        strict_rehearsed: strict,
-        ..Options::default()
-    };
+    let options = Options::new()
+        .memory(memory_mib << 20)
+        .prefault(true)
+        .strict(strict)
+        .strict_rehearsed(strict);
     let mode = if strict { "strict" } else { "cache" };
     let cache = Cache::open(&Place::Path(folder.join(mode)), &options).map_err(io::Error::other)?;
     let name = if strict { "Keyway, strict mode" } else { "Keyway, cache mode" };

@@ -185,11 +185,7 @@ impl Bench {
 
     /// A new mapping, and gets of random records in it, twice the same.
     fn attach(&self, region: &Path, prefault: bool) -> io::Result<Attach> {
-        let options = Options {
-            existing_only: true,
-            prefault,
-            ..Options::default()
-        };
+        let options = Options::new().existing_only(true).prefault(prefault);
         let begun = Instant::now();
         let cache = Cache::open(&Place::Path(region.to_owned()), &options).map_err(io::Error::other)?;
         let attach_ms = begun.elapsed().as_secs_f64() * 1e3;
@@ -204,7 +200,7 @@ impl Bench {
                 value.clear();
                 self.items.push_key(index, &mut key);
                 let begun = Instant::now();
-                let found = session.get(&key, &mut value);
+                let found = session.get_append(&key, &mut value).unwrap();
                 spent += begun.elapsed();
                 if found.is_none() || !self.items.is_value(index, &value) {
                     return Err(io::Error::other(format!("record {index} did not survive the kill")));

@@ -28,7 +28,7 @@ unsafe extern "C" {
 
 type ServerFn = unsafe extern "C" fn(*const memcached_st, *const c_void, *mut c_void) -> c_int;
 
-/// Where a server is, and who asks.
+/// Where a server is, and with which login to ask it.
 struct Server {
     hostname: *const c_char,
     port: u16,
@@ -36,7 +36,7 @@ struct Server {
     password: *const c_char,
 }
 
-/// Asks with a handle of its own; of "some errors" the first server's is told.
+/// Asks with a handle of its own. Where libmemcached reports "some errors", it returns the first server's.
 ///
 /// # Safety
 ///
@@ -69,7 +69,7 @@ unsafe fn ask(server: &Server, question: impl FnOnce(*mut memcached_st) -> c_int
 /// # Safety
 ///
 /// As [`ask`].
-unsafe fn ping(server: &Server, told: *mut c_int) -> bool {
+unsafe fn ping(server: &Server, outcome: *mut c_int) -> bool {
     guard(false, || {
         // SAFETY: the caller's word; the handle is alive while it is asked.
         unsafe {
@@ -77,7 +77,7 @@ unsafe fn ping(server: &Server, told: *mut c_int) -> bool {
                 memcached_behavior_set(st, CONNECT_TIMEOUT.0, CONNECT_TIMEOUT.1);
                 memcached_version(st)
             });
-            put(told, code);
+            put(outcome, code);
             rc::succeeded(code)
         }
     })
@@ -86,7 +86,7 @@ unsafe fn ping(server: &Server, told: *mut c_int) -> bool {
 /// # Safety
 ///
 /// As [`ask`].
-unsafe fn pid(server: &Server, told: *mut c_int) -> c_int {
+unsafe fn pid(server: &Server, outcome: *mut c_int) -> c_int {
     guard(-1, || {
         let mut pid = -1;
         // SAFETY: the caller's word; `memcached_stat` gives a structure with a pid, or NULL.
@@ -106,7 +106,7 @@ unsafe fn pid(server: &Server, told: *mut c_int) -> c_int {
                     code
                 }
             });
-            put(told, code);
+            put(outcome, code);
         }
         pid
     })
@@ -122,9 +122,9 @@ fn plain(hostname: *const c_char, port: u16) -> Server {
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn libmemcached_util_ping(hostname: *const c_char, port: u16, told: *mut c_int) -> bool {
+pub unsafe extern "C" fn libmemcached_util_ping(hostname: *const c_char, port: u16, outcome: *mut c_int) -> bool {
     // SAFETY: the caller's word.
-    unsafe { ping(&plain(hostname, port), told) }
+    unsafe { ping(&plain(hostname, port), outcome) }
 }
 
 #[unsafe(no_mangle)]
@@ -133,7 +133,7 @@ pub unsafe extern "C" fn libmemcached_util_ping2(
     port: u16,
     user: *const c_char,
     password: *const c_char,
-    told: *mut c_int,
+    outcome: *mut c_int,
 ) -> bool {
     let server = Server {
         user,
@@ -141,13 +141,13 @@ pub unsafe extern "C" fn libmemcached_util_ping2(
         ..plain(hostname, port)
     };
     // SAFETY: the caller's word.
-    unsafe { ping(&server, told) }
+    unsafe { ping(&server, outcome) }
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn libmemcached_util_getpid(hostname: *const c_char, port: u16, told: *mut c_int) -> c_int {
+pub unsafe extern "C" fn libmemcached_util_getpid(hostname: *const c_char, port: u16, outcome: *mut c_int) -> c_int {
     // SAFETY: the caller's word.
-    unsafe { pid(&plain(hostname, port), told) }
+    unsafe { pid(&plain(hostname, port), outcome) }
 }
 
 #[unsafe(no_mangle)]
@@ -156,7 +156,7 @@ pub unsafe extern "C" fn libmemcached_util_getpid2(
     port: u16,
     user: *const c_char,
     password: *const c_char,
-    told: *mut c_int,
+    outcome: *mut c_int,
 ) -> c_int {
     let server = Server {
         user,
@@ -164,16 +164,16 @@ pub unsafe extern "C" fn libmemcached_util_getpid2(
         ..plain(hostname, port)
     };
     // SAFETY: the caller's word.
-    unsafe { pid(&server, told) }
+    unsafe { pid(&server, outcome) }
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn libmemcached_util_flush(hostname: *const c_char, port: u16, told: *mut c_int) -> bool {
+pub unsafe extern "C" fn libmemcached_util_flush(hostname: *const c_char, port: u16, outcome: *mut c_int) -> bool {
     guard(false, || {
         // SAFETY: the caller's word; the handle is alive while it is asked.
         unsafe {
             let code = ask(&plain(hostname, port), |st| memcached_flush(st, 0));
-            put(told, code);
+            put(outcome, code);
             rc::succeeded(code)
         }
     })

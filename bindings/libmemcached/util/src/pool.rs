@@ -163,7 +163,7 @@ pub unsafe extern "C" fn memcached_pool_destroy(pool: *mut memcached_pool_st) ->
 /// # Safety
 ///
 /// The pool is NULL or one; the place is NULL or can be written.
-unsafe fn borrow(pool: *const memcached_pool_st, patience: Duration, told: *mut c_int) -> *mut memcached_st {
+unsafe fn borrow(pool: *const memcached_pool_st, patience: Duration, outcome: *mut c_int) -> *mut memcached_st {
     guard(std::ptr::null_mut(), || {
         // SAFETY: the caller's word.
         unsafe {
@@ -171,23 +171,23 @@ unsafe fn borrow(pool: *const memcached_pool_st, patience: Duration, told: *mut 
                 return std::ptr::null_mut();
             };
             let fetched = pool.fetch(patience);
-            put(told, fetched.err().unwrap_or(rc::SUCCESS));
+            put(outcome, fetched.err().unwrap_or(rc::SUCCESS));
             fetched.unwrap_or(std::ptr::null_mut())
         }
     })
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn memcached_pool_pop(pool: *mut memcached_pool_st, block: bool, told: *mut c_int) -> *mut memcached_st {
+pub unsafe extern "C" fn memcached_pool_pop(pool: *mut memcached_pool_st, block: bool, outcome: *mut c_int) -> *mut memcached_st {
     // SAFETY: the caller's word.
-    unsafe { borrow(pool, if block { PATIENCE } else { Duration::ZERO }, told) }
+    unsafe { borrow(pool, if block { PATIENCE } else { Duration::ZERO }, outcome) }
 }
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memcached_pool_fetch(
     pool: *mut memcached_pool_st,
     patience: *const libc::timespec,
-    told: *mut c_int,
+    outcome: *mut c_int,
 ) -> *mut memcached_st {
     // SAFETY: the caller's word.
     unsafe {
@@ -195,7 +195,7 @@ pub unsafe extern "C" fn memcached_pool_fetch(
             let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
             Duration::from_secs(seconds) + Duration::from_nanos(u64::try_from(time.tv_nsec).unwrap_or(0))
         });
-        borrow(pool, patience, told)
+        borrow(pool, patience, outcome)
     }
 }
 

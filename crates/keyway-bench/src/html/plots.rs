@@ -12,7 +12,7 @@ use crate::report::{CellReport, Report, SideReport};
 pub enum Varied {
     /// connections, threads or processes
     Connections,
-    /// requests on the way on each connection
+    /// requests in flight on each connection
     Pipeline,
     /// keys of one get
     Multiget,
@@ -124,7 +124,7 @@ const THROUGHPUTS: [Sweep; 3] = [
     Sweep::throughput(
         Varied::Pipeline,
         ", against pipelining",
-        "requests on the way on each connection",
+        "requests in flight on each connection",
     ),
     Sweep::throughput(Varied::Multiget, ", against keys of a get", "keys of one get"),
 ];

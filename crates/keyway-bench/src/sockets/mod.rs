@@ -33,7 +33,7 @@ const READ_LEN: usize = 256 << 10;
 pub struct Shape {
     /// of this thread
     pub connections: usize,
-    /// closed loop: requests on the way on each connection
+    /// closed loop: requests in flight on each connection
     pub depth: usize,
     /// keys of one get
     pub keys_per_get: usize,

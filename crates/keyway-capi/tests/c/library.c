@@ -59,7 +59,7 @@ static void verbs(void) {
 
     CHECK(has("from-server", "hello"));
     CHECK(keyway_get(cache, KEY("from-server"), NULL, 0, &item) == KEYWAY_ERROR_BUFFER_TOO_SMALL);
-    CHECK(item.value_len == 5 && item.flags == 5 && item.ttl == -1 && item.cas == 0);
+    CHECK(item.value_len == 5 && item.flags == 5 && item.ttl_s == -1 && item.cas == 0);
     CHECK(keyway_set(cache, KEY("from-c"), KEY("world"), 0, 7) == KEYWAY_OK);
 
     CHECK(keyway_get(cache, KEY("absent"), buffer, sizeof buffer, NULL) == KEYWAY_NOT_FOUND);
@@ -71,7 +71,7 @@ static void verbs(void) {
     CHECK(keyway_prepend(cache, KEY("verb"), KEY("a")) == KEYWAY_OK);
     CHECK(has("verb", "abc"));
     CHECK(keyway_gets(cache, KEY("verb"), buffer, sizeof buffer, &item) == KEYWAY_OK);
-    CHECK(item.flags == 3 && item.cas != 0 && item.ttl > 90 && item.ttl <= 100);
+    CHECK(item.flags == 3 && item.cas != 0 && item.ttl_s > 90 && item.ttl_s <= 100);
     CHECK(keyway_replace(cache, KEY("verb"), KEY("new"), 0, 0) == KEYWAY_OK);
     CHECK(keyway_cas(cache, KEY("verb"), KEY("old"), 0, 0, item.cas) == KEYWAY_EXISTS);
     CHECK(keyway_cas(cache, KEY("absent"), KEY("old"), 0, 0, item.cas) == KEYWAY_NOT_FOUND);
@@ -87,7 +87,7 @@ static void verbs(void) {
     CHECK(strcmp(value, "newer") == 0 && item.value_len == 5);
     keyway_free(value);
     CHECK(keyway_get_alloc(cache, KEY("verb"), &value, &again) == KEYWAY_OK);
-    CHECK(strcmp(value, "newer") == 0 && again.cas == item.cas && again.ttl > 900);
+    CHECK(strcmp(value, "newer") == 0 && again.cas == item.cas && again.ttl_s > 900);
     free(value);
     CHECK(keyway_get_alloc(cache, KEY("absent"), &value, NULL) == KEYWAY_NOT_FOUND && value == NULL);
 
@@ -174,7 +174,7 @@ static void errors(const char *place, const char *directory) {
     CHECK(keyway_open(place, &options) == NULL && keyway_error() == KEYWAY_ERROR_ARGUMENT && says("0x80000000"));
     options.flags = KEYWAY_EXISTING_ONLY;
     options.mode = 01777;
-    CHECK(keyway_open(place, &options) == NULL && keyway_error() == KEYWAY_ERROR_ARGUMENT);
+    CHECK(keyway_open(place, &options) == NULL && keyway_error() == KEYWAY_ERROR_ARGUMENT && says("0o1777"));
     options.mode = 0;
     snprintf(path, sizeof path, "%s/nothing", directory);
     CHECK(keyway_open(path, &options) == NULL && keyway_error() == KEYWAY_ERROR_ABSENT && says("nothing"));

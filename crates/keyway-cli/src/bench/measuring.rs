@@ -22,29 +22,29 @@ const FIRST_WORKLOAD: &str = "128b-95";
 /// What says how to measure: a stored report takes none of it.
 #[derive(Args)]
 pub(super) struct Measuring {
-    /// A first picture in under a minute: short measurements, few of them
+    /// Take few and short measurements: an overview in under a minute
     #[arg(long)]
     quick: bool,
     /// Workloads, separated by commas; --list has them
     #[arg(long, short = 'w', value_name = "NAME,...", value_delimiter = ',', value_parser = workloads::find)]
     workload: Vec<Workload>,
-    /// Ways to Keyway: library (threads of one process), processes (that share a region), libmemcached, unix, tcp, udp, udp-tcp (gets over UDP, the rest over
+    /// Doors to Keyway: library (threads of one process), processes (that share a region), libmemcached, unix, tcp, udp, udp-tcp (gets over UDP, the rest over
     /// TCP)
     #[arg(long, short = 'd', value_name = "DOOR,...", value_delimiter = ',', value_parser = Door::parse)]
     door: Vec<Door>,
     /// Connections; of the library threads, or processes
     #[arg(long, short = 'c', value_name = "N,...", value_delimiter = ',', value_parser = parse_count, default_value = "1,16")]
     connections: Vec<usize>,
-    /// Requests on the way on each connection; not over UDP
+    /// Requests in flight on each connection; not over UDP
     #[arg(long, value_name = "N,...", value_delimiter = ',', value_parser = parse_count, default_value = "1")]
     pipeline: Vec<usize>,
     /// Keys of one get
     #[arg(long, value_name = "N,...", value_delimiter = ',', value_parser = parse_count, default_value = "1")]
     multiget: Vec<usize>,
-    /// Operations a second, whether or not earlier ones have ended (an open loop); left out: one starts when one has ended
+    /// Operations per second, started whether or not earlier ones have ended (an open loop) [default: each starts when the one before has ended]
     #[arg(long, value_name = "N,...", value_delimiter = ',')]
     rate: Vec<f64>,
-    /// Replaces each connection by a new one after so many operations
+    /// Replace each connection by a new one after this many operations
     #[arg(long, value_name = "N")]
     churn: Option<u64>,
     /// Items stored before measuring [default: 100,000, or as many as take 512 MiB]
@@ -53,16 +53,16 @@ pub(super) struct Measuring {
     /// Value sizes instead of the workload's own, such as 100, 10k
     #[arg(long, value_name = "SIZE,...", value_delimiter = ',', value_parser = size::parse_value_size)]
     value_size: Vec<usize>,
-    /// Stores what a get missed, as an application does: for hit ratios under limited --memory
+    /// Store what a get missed, as an application does: for hit ratios under limited --memory
     #[arg(long)]
     fill: bool,
-    /// Replays a file of lines key,op,size,ttl instead of a workload; what it misses is stored
+    /// Replay a file of lines key,op,size,ttl instead of a workload; what it misses is stored
     #[arg(long, value_name = "FILE", conflicts_with_all = ["workload", "items", "value_size", "popularity"])]
     trace: Option<PathBuf>,
-    /// How requests fall on items, instead of the workload's own way: uniform, zipf (exponent 0.99), zipf:EXPONENT, latest
+    /// Distribution of the requests over the items, instead of the workload's own: uniform, zipf (exponent 0.99), zipf:EXPONENT, latest
     #[arg(long, value_name = "HOW", value_parser = Access::parse)]
     popularity: Option<Access>,
-    /// Memory of each cache; left out: room for all items
+    /// Memory of each cache [default: room for all items]
     #[arg(long, short = 'm', value_name = "SIZE,...", value_delimiter = ',', value_parser = size::parse_mebibytes)]
     memory: Vec<u64>,
     /// Length of one measurement [default: 2; with --quick 0.5]
@@ -74,13 +74,13 @@ pub(super) struct Measuring {
     /// Measurements of each kind on each side [default: 5; with --quick 3]
     #[arg(long, value_name = "N", value_parser = parse_count)]
     repeat: Option<usize>,
-    /// Where the sequences of operations begin: the same number draws the same ones again, for every kind and measurement another one
+    /// Seed of the random operations: the same seed repeats them, with operations of its own for each kind and measurement
     #[arg(long, value_name = "N", default_value_t = 0)]
     seed: u64,
     /// What to compare with: memcached, none, or a server that runs already: its address or the path of its Unix socket
     #[arg(long, value_name = "PEER", default_value = "memcached", value_parser = parse_against)]
     against: Against,
-    /// The Keyway to measure, if it runs already: its address or the path of its Unix socket; left out: one is started
+    /// The Keyway to measure, if it runs already: its address or the path of its Unix socket [default: one is started]
     #[arg(long, value_name = "ADDR|PATH", value_parser = parse_target)]
     server: Option<Target>,
     /// Keyway's libmemcached.so.11, for that door [default: where `make install` puts it beside this program]; the system's is
@@ -105,7 +105,7 @@ pub(super) struct Measuring {
     /// CPUs on which the client runs, and the library
     #[arg(long, value_name = "N,...", value_delimiter = ',')]
     client_cpus: Vec<usize>,
-    /// How long a server may be silent before it counts as dead
+    /// Time without an answer after which a server counts as dead
     #[arg(long, value_name = "S", value_parser = parse_seconds, default_value = "10")]
     patience: Duration,
 }

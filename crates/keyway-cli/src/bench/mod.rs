@@ -47,7 +47,7 @@ command line, or a file that is no report; 71 a server cannot be started or reac
 pub(crate) struct Bench {
     #[command(flatten)]
     measuring: Measuring,
-    /// Says where the figures of papers are measured
+    /// Print where the figures of papers are measured
     #[arg(long, num_args = 0.., allow_hyphen_values = true, hide = true)]
     reproduce: Option<Vec<String>>,
     #[command(flatten)]

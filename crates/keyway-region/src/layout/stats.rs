@@ -11,6 +11,7 @@ macro_rules! counters {
 
         /// The counters summed over all thread slots: all doors, since the region was created.
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+        #[non_exhaustive]
         pub struct Counters { $(#[doc = $text] pub $name: u64,)* }
 
         impl Counters {
@@ -65,8 +66,8 @@ counters! {
     touch_misses: "touches of nothing",
     total_items: "items stored",
     evictions: "items evicted for room",
-    evicted_unfetched: "items evicted that nobody had fetched",
-    expired_unfetched: "items found expired, when their segment was reclaimed, that nobody had fetched",
+    evicted_unfetched: "items evicted that no client had fetched",
+    expired_unfetched: "items found expired, when their segment was reclaimed, that no client had fetched",
     reclaimed: "expired or flushed items whose place was reclaimed",
     store_too_large: "stores refused because the item is larger than allowed",
     store_no_memory: "stores refused because nothing could be evicted",

@@ -132,6 +132,7 @@ const AGED_MAX: usize = 4096;
 
 /// How long ago the oldest segment of each pool was opened, in seconds; `None`: the pool is empty.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Ages {
     /// of new items
     pub admission_s: Option<u32>,

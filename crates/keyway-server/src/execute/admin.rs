@@ -120,7 +120,7 @@ impl Executor {
                 false => MEMLIMIT_FAILED,
             };
             let _ = done.0.set(if noreply { b"" } else { answer });
-            shared.doors[worker].send(Message::Turn(token));
+            shared.mailboxes[worker].send(Message::Turn(token));
         };
         match std::thread::Builder::new().name("keyway-memory".to_owned()).spawn(work) {
             Ok(_) => Outcome::Wait(task),

@@ -144,9 +144,9 @@ impl Executor {
     /// Queues a line for the watchers, and wakes those whose queue was empty.
     #[cold]
     pub(crate) fn tell(&self, event: watch::Events, text: impl FnOnce(&mut Vec<u8>)) {
-        let doors = &self.shared.doors;
+        let mailboxes = &self.shared.mailboxes;
         self.shared.watch.tell(event, text, |watcher| {
-            doors[watcher.worker].send(Message::Turn(watcher.token))
+            mailboxes[watcher.worker].send(Message::Turn(watcher.token))
         });
     }
 }

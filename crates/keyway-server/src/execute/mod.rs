@@ -94,7 +94,7 @@ const DAMAGED: &[u8] = b"SERVER_ERROR the region takes no writes here; run keywa
 
 impl Executor {
     pub(crate) fn counters(&self) -> &WorkerCounters {
-        &self.shared.doors[self.worker].counters
+        &self.shared.mailboxes[self.worker].counters
     }
 
     /// Deletes the item under `key`: its new value could not be stored, and the old one must not stay.
@@ -229,9 +229,10 @@ pub(crate) fn refusal(error: WriteError) -> &'static [u8] {
         WriteError::TooLarge { .. } => reply::TOO_LARGE,
         WriteError::OutOfMemory => reply::OUT_OF_MEMORY_STORING,
         WriteError::KeyLength { .. } => reply::BAD_FORMAT,
-        WriteError::Corrupt | WriteError::Detached | WriteError::Unserved => DAMAGED,
         WriteError::KernelDoor => KERNEL_DOOR,
         WriteError::NoMemory { .. } => reply::OUT_OF_MEMORY,
+        // Corrupt, Detached, Unserved, and what a later version of the library adds.
+        _ => DAMAGED,
     }
 }
 

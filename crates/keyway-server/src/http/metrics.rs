@@ -587,15 +587,12 @@ mod tests {
 
     /// A snapshot of a server with everything turned on, so that every metric is written.
     fn everything() -> Snapshot {
+        let (mut counters, mut ages) = (Counters::default(), Ages::default());
+        counters.curr_items = 1;
+        (ages.admission_s, ages.main_s) = (Some(1), Some(2));
         Snapshot {
-            counters: Counters {
-                curr_items: 1,
-                ..Counters::default()
-            },
-            ages: Ages {
-                admission_s: Some(1),
-                main_s: Some(2),
-            },
+            counters,
+            ages,
             region_state: "in_place",
             udp_sockets: Some(1),
             kernel: Some(KernelNumbers {
@@ -699,13 +696,9 @@ mod tests {
 
     #[test]
     fn stores_with_a_cas_unique_are_counted_apart() {
-        let counters = Counters {
-            cmd_set: 10,
-            cas_hits: 1,
-            cas_misses: 2,
-            cas_badval: 3,
-            ..Counters::default()
-        };
+        let mut counters = Counters::default();
+        counters.cmd_set = 10;
+        (counters.cas_hits, counters.cas_misses, counters.cas_badval) = (1, 2, 3);
         assert!(commands(&counters).contains(&("set", "hit", 4)));
         assert!(commands(&Counters::default()).iter().all(|(.., count)| *count == 0));
     }

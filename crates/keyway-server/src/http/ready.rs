@@ -45,15 +45,14 @@ impl Prober {
             self.session
                 .set(&key, &key, EXPTIME_S)
                 .map_err(|error| format!("the region cannot be written: {error}"))?;
-            let mut value = Vec::new();
             let found = self
                 .session
-                .try_get(&key, &mut value)
+                .get(&key)
                 .map_err(|error| format!("the region cannot be read: {error}"))?;
             // It may have been flushed or evicted meanwhile.
             let _ = self.session.delete(&key, &Delete::default());
             match found {
-                Some(_) if value == key => return Ok(()),
+                Some(value) if value == key => return Ok(()),
                 Some(_) => {
                     return Err("an item has another value than the one stored: run `keyway check` on the region".to_owned());
                 }
@@ -80,14 +79,7 @@ mod tests {
 
     #[test]
     fn a_probe_leaves_nothing_and_uses_each_key_once() {
-        let cache = Cache::open(
-            &Place::Memfd,
-            &Options {
-                memory: 4 << 20,
-                ..Options::default()
-            },
-        )
-        .unwrap();
+        let cache = Cache::open(&Place::Memfd, &Options::new().memory(4 << 20)).unwrap();
         let mut prober = Prober::new(cache.session().unwrap());
         for _ in 0..100 {
             prober.probe().unwrap();
@@ -106,12 +98,7 @@ mod tests {
 
     #[test]
     fn a_region_that_refuses_a_store_is_not_ready_until_there_is_room() {
-        let options = Options {
-            memory: 4 << 20,
-            item_size_max: 16 << 10,
-            evict: false,
-            ..Options::default()
-        };
+        let options = Options::new().memory(4 << 20).item_size_max(16 << 10).evict(false);
         let cache = Cache::open(&Place::Memfd, &options).unwrap();
         let (mut prober, mut session) = (Prober::new(cache.session().unwrap()), cache.session().unwrap());
         prober.probe().unwrap();

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
 use std::time::{Duration, Instant};
 
-use keyway::{Cache, Get, KernelDoor, Seat, Session};
+use keyway::server::{KernelDoor, Seat};
+use keyway::{Cache, Get, Session};
 use keyway_xdp::config::Verdict;
 use keyway_xdp::copy::{HotCopy, Item, Seen};
 use keyway_xdp::store::{Put, Store, is_good};

@@ -40,15 +40,15 @@ const BATCHES_AT_END: usize = 8;
 
 /// All UDP sockets of a worker.
 #[derive(Default)]
-pub(crate) struct UdpDoors {
-    doors: Vec<UdpDoor>,
+pub(crate) struct UdpSockets {
+    sockets: Vec<Socket>,
     allowed: Vec<Network>,
     limits: Limits,
     /// which keys were served, for the kernel door
     served: Option<Served>,
 }
 
-struct UdpDoor {
+struct Socket {
     socket: UdpSocket,
     token: Token,
     /// the client, set for each datagram
@@ -65,12 +65,12 @@ struct UdpDoor {
     wants_write: bool,
 }
 
-impl UdpDoors {
+impl UdpSockets {
     /// Registers the sockets with the poll; their tokens count down from `token_last`. Call it on the worker's own thread, because the
     /// buffers for the system calls cannot be moved to another thread.
     pub(crate) fn open(sockets: Vec<UdpSocket>, desk: &Desk, registry: &Registry, token_last: usize) -> io::Result<Self> {
         let shared = &desk.executor.shared;
-        let mut doors = Vec::new();
+        let mut open = Vec::new();
         for (index, mut socket) in sockets.into_iter().enumerate() {
             let token = Token(token_last - index);
             registry.register(&mut socket, token, Interest::READABLE)?;
@@ -89,7 +89,7 @@ impl UdpDoors {
             };
             let (peer, shown) = (peer(), Arc::new(peer()));
             lock(&shared.peers).insert(id, Arc::clone(&shown));
-            doors.push(UdpDoor {
+            open.push(Socket {
                 socket,
                 token,
                 peer,
@@ -102,7 +102,7 @@ impl UdpDoors {
             });
         }
         Ok(Self {
-            doors,
+            sockets: open,
             served: shared
                 .kernel
                 .clone()
@@ -117,17 +117,17 @@ impl UdpDoors {
 
     /// Records an event, if it belongs to one of these sockets.
     pub(crate) fn note(&mut self, event: &Event) {
-        if let Some(door) = self.doors.iter_mut().find(|door| door.token == event.token()) {
-            door.ready |= event.is_readable() || event.is_error();
-            door.blocked &= !(event.is_writable() || event.is_error());
+        if let Some(socket) = self.sockets.iter_mut().find(|socket| socket.token == event.token()) {
+            socket.ready |= event.is_readable() || event.is_error();
+            socket.blocked &= !(event.is_writable() || event.is_error());
         }
     }
 
     /// Whether a turn would have something to do.
     pub(crate) fn has_work(&self) -> bool {
-        self.doors
+        self.sockets
             .iter()
-            .any(|door| !door.blocked && (door.ready || !door.inbox.is_empty() || !door.outbox.is_empty()))
+            .any(|socket| !socket.blocked && (socket.ready || !socket.inbox.is_empty() || !socket.outbox.is_empty()))
     }
 
     /// Gives one turn of one batch to each socket that has something to do.
@@ -135,8 +135,8 @@ impl UdpDoors {
         if let Some(served) = &mut self.served {
             served.turn(desk.now);
         }
-        for door in &mut self.doors {
-            door.turn(desk, &self.allowed, &self.limits, self.served.as_mut(), registry);
+        for socket in &mut self.sockets {
+            socket.turn(desk, &self.allowed, &self.limits, self.served.as_mut(), registry);
         }
     }
 
@@ -147,13 +147,13 @@ impl UdpDoors {
                 self.turn(desk, registry);
             }
         }
-        for door in self.doors.drain(..) {
-            lock(&desk.executor.shared.peers).remove(&door.shown.id);
+        for socket in self.sockets.drain(..) {
+            lock(&desk.executor.shared.peers).remove(&socket.shown.id);
         }
     }
 }
 
-impl UdpDoor {
+impl Socket {
     fn turn(
         &mut self,
         desk: &mut Desk,

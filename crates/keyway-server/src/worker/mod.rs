@@ -42,7 +42,7 @@ use crate::buffer::Buffer;
 use crate::config::EventLoop;
 use crate::connection::{CloseReason, Connection, Desk, INPUT_SIZE, Stream};
 use crate::shared::{Message, Peer, PeerAddress, Shared};
-use crate::udp::UdpDoors;
+use crate::udp::UdpSockets;
 use crate::watch::CONNEVENTS;
 
 /// Initial capacity of a worker's output vector, bytes.
@@ -118,7 +118,7 @@ impl Worker {
     }
 
     /// Waits for something to do, and does it: at most one turn for each connection. `events` and `messages` are buffers.
-    fn round(&mut self, events: &mut Events, messages: &mut Vec<Message>, udp: &mut UdpDoors) {
+    fn round(&mut self, events: &mut Events, messages: &mut Vec<Message>, udp: &mut UdpSockets) {
         let timeout = self.timeout(udp);
         if let Err(error) = self.wait(events, timeout)
             && error.kind() != io::ErrorKind::Interrupted
@@ -134,11 +134,11 @@ impl Worker {
         }
         for event in &*events {
             if event.token() == WAKE {
-                self.desk.executor.shared.doors[self.desk.executor.worker].receive(messages);
+                self.desk.executor.shared.mailboxes[self.desk.executor.worker].receive(messages);
                 messages.drain(..).for_each(|message| self.take(message));
             } else if let Some(connection) = self.connections.get_mut(event.token().0) {
                 connection.note(event);
-                self.stand_in_line(event.token().0);
+                self.enqueue(event.token().0);
             } else {
                 udp.note(event);
             }
@@ -209,19 +209,19 @@ impl Worker {
     }
 
     /// This worker's UDP sockets, registered with the poll. If that fails, the server ends: otherwise it would serve TCP only, unnoticed.
-    fn open_udp(&mut self) -> UdpDoors {
+    fn open_udp(&mut self) -> UdpSockets {
         let sockets = std::mem::take(&mut self.udp_sockets);
-        UdpDoors::open(sockets, &self.desk, self.poll.registry(), UDP_LAST).unwrap_or_else(|error| {
+        UdpSockets::open(sockets, &self.desk, self.poll.registry(), UDP_LAST).unwrap_or_else(|error| {
             log::error!("a worker cannot watch its UDP sockets: {error}");
             self.desk.executor.shared.stop();
-            UdpDoors::default()
+            UdpSockets::default()
         })
     }
 
     fn take(&mut self, message: Message) {
         match message {
             Message::Adopt(stream, peer) => self.adopt(stream, peer),
-            Message::Turn(token) => self.stand_in_line(token),
+            Message::Turn(token) => self.enqueue(token),
             Message::End(peer, reason) => {
                 for token in self.tokens(|connection| connection.peer.id == peer && !connection.is_over) {
                     self.close(token, reason);
@@ -256,7 +256,7 @@ impl Worker {
             self.later.push(Reverse((deadline, token, peer.id)));
         }
         self.connections.insert(connection);
-        self.stand_in_line(token);
+        self.enqueue(token);
     }
 
     fn close(&mut self, token: usize, reason: CloseReason) {
@@ -311,7 +311,7 @@ impl Worker {
         self.deadline = Some(self.desk.now + grace);
         for token in self.tokens(|connection| !connection.is_over) {
             self.connections[token].stop();
-            self.stand_in_line(token);
+            self.enqueue(token);
         }
     }
 }

@@ -15,7 +15,7 @@ use crate::config::{Config, EventLoop};
 use crate::connection::Stream;
 use crate::effort::{REQUEST, TURN_WORK};
 use crate::shared::{Message, Peer, PeerAddress};
-use crate::udp::UdpDoors;
+use crate::udp::UdpSockets;
 use crate::{Server, StartError};
 
 /// Requests that a turn executes at most, as configured here.
@@ -29,7 +29,7 @@ struct Bench {
     clients: Vec<UnixStream>,
     events: Events,
     messages: Vec<Message>,
-    udp: UdpDoors,
+    udp: UdpSockets,
 }
 
 impl Bench {
@@ -51,7 +51,7 @@ impl Bench {
             clients: Vec::new(),
             events: Events::with_capacity(512),
             messages: Vec::new(),
-            udp: UdpDoors::default(),
+            udp: UdpSockets::default(),
         };
         for id in 0..clients {
             let (client, served) = UnixStream::pair()?;

@@ -59,7 +59,7 @@ impl Queues {
 }
 
 impl Worker {
-    pub(super) fn stand_in_line(&mut self, token: usize) {
+    pub(super) fn enqueue(&mut self, token: usize) {
         if let Some(connection) = self.connections.get_mut(token)
             && !connection.queued
             && !connection.is_over
@@ -101,7 +101,7 @@ impl Worker {
             let connection = self.connections.get_mut(token);
             if let Some(connection) = connection.filter(|connection| connection.peer.id == peer) {
                 connection.called_at = None;
-                self.stand_in_line(token);
+                self.enqueue(token);
             }
         }
     }

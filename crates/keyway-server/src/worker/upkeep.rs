@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::{RELEASE_AFTER, Worker};
 use crate::connection::CloseReason;
-use crate::udp::UdpDoors;
+use crate::udp::UdpSockets;
 
 /// After this time without work, a connection is parked: the ring stops receiving for it.
 const PARK_AFTER: Duration = Duration::from_secs(5);
@@ -18,7 +18,7 @@ pub(super) const TICK: Duration = Duration::from_secs(1);
 
 impl Worker {
     /// How long the poll may block.
-    pub(super) fn timeout(&self, udp: &UdpDoors) -> Option<Duration> {
+    pub(super) fn timeout(&self, udp: &UdpSockets) -> Option<Duration> {
         if !self.queues.is_empty() || udp.has_work() {
             return Some(Duration::ZERO);
         }

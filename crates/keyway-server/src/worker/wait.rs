@@ -82,7 +82,7 @@ impl Worker {
                     if has_turn {
                         self.serve(token);
                     } else {
-                        self.stand_in_line(token);
+                        self.enqueue(token);
                         self.hold_back(token);
                         self.forget(token);
                     }
@@ -135,7 +135,7 @@ impl Worker {
             return self.forget(token);
         }
         match acted {
-            Ok(true) => self.stand_in_line(token),
+            Ok(true) => self.enqueue(token),
             Ok(false) => {}
             Err(error) => {
                 log::debug!("{}: {error}", connection.peer.address);

@@ -34,7 +34,6 @@ use crate::restart::{self, Restart};
 use crate::sessions::Role;
 use crate::trust::{self, Source};
 use crate::{Inner, Options, Place, copy, fork, handout, kernel};
-use keyway_region::layout::plan::{MEMORY_MAX, MEMORY_MIN};
 use keyway_region::layout::superblock;
 use keyway_region::{Life, Moment, Region, Unusable};
 use nix::sys::memfd::{MFdFlags, memfd_create};
@@ -54,13 +53,7 @@ pub(crate) fn open(place: &Place, options: &Options) -> Result<Inner, OpenError>
     fork::watch().map_err(|e| io("mmap", Path::new("a page for telling forks"), e))?;
     // In a program that was started without standard streams, a file that is opened here must not become one.
     let _streams = StreamsTaken::new();
-    if !(MEMORY_MIN..=MEMORY_MAX).contains(&options.memory) {
-        return Err(OpenError::Memory {
-            asked: options.memory,
-            least: MEMORY_MIN,
-            most: MEMORY_MAX,
-        });
-    }
+    options.check_limits()?;
     match place {
         Place::Memfd => {
             check_item_size(options.item_size_max, options.memory)?;
@@ -93,10 +86,7 @@ pub(crate) fn open(place: &Place, options: &Options) -> Result<Inner, OpenError>
                 return Err(OpenError::NotAFile { path: path.clone() });
             }
             trust::check(&file, Source::Server, path, options)?;
-            let options = Options {
-                existing_only: true,
-                ..options.clone()
-            };
+            let options = options.clone().existing_only(true);
             let probe = open_harmless(
                 file_id(&probe).map_err(|e| io("stat", path, e))?,
                 Some(probe.as_raw_fd()),

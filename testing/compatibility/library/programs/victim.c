@@ -177,7 +177,7 @@ static void memory_for_a_copy(void) {
     CHECK(keyway_get(cache, KEY("small"), value, 1, &item) == KEYWAY_OK && value[0] == 't');
     CHECK(keyway_get(cache, KEY("victim"), NULL, 0, &item) == KEYWAY_ERROR_BUFFER_TOO_SMALL && item.value_len == LARGE);
     unlimit_memory();
-    CHECK(keyway_gets(cache, KEY("victim"), value, LARGE, &item) == KEYWAY_OK && item.value_len == LARGE && item.ttl == -1);
+    CHECK(keyway_gets(cache, KEY("victim"), value, LARGE, &item) == KEYWAY_OK && item.value_len == LARGE && item.ttl_s == -1);
     CHECK(keyway_get(cache, KEY("new"), NULL, 0, &item) == (is_gated ? KEYWAY_NOT_FOUND : KEYWAY_ERROR_BUFFER_TOO_SMALL));
 }
 

@@ -54,10 +54,7 @@ fn start(mut command: Command, place: &Path, arguments: &[&str]) -> Running {
 }
 
 fn counters(path: &Path) -> Counters {
-    let options = Options {
-        existing_only: true,
-        ..Options::default()
-    };
+    let options = Options::new().existing_only(true);
     Cache::open(&Place::Path(path.to_path_buf()), &options)
         .expect("a region")
         .counters()
@@ -157,14 +154,7 @@ fn the_killed_leave_neither_slots_nor_memory() {
     }
     let found = counters(&path);
     assert!(found.recoveries >= 40, "{} recoveries", found.recoveries);
-    let cache = Cache::open(
-        &Place::Path(path.clone()),
-        &Options {
-            memory: MEMORY,
-            ..Options::default()
-        },
-    )
-    .expect("a region");
+    let cache = Cache::open(&Place::Path(path.clone()), &Options::new().memory(MEMORY)).expect("a region");
     assert_eq!(cache.info().sessions, 0);
     drop(cache);
     is_sound(&path);

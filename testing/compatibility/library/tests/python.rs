@@ -187,6 +187,9 @@ fn the_readmes_lines_for_python_work_as_they_stand() {
         );
     }
 
+    is_described(site.path());
+    fits_manylinux(&site.join("keyway_cache/_keyway.abi3.so"));
+
     // On the region of a server as `make run` starts it, but for the port.
     let server = Server::start(
         Kind::Keyway,
@@ -208,6 +211,58 @@ fn the_readmes_lines_for_python_work_as_they_stand() {
     assert_eq!(output, "b'hello'\n");
     let told = server.connect(Transport::Tcp).ask("mg greeting s");
     assert_eq!(told.expect("an answer"), "HD s5", "program and server share a region");
+}
+
+/// What `pip show` prints of the package that was installed to this folder.
+fn is_described(site: &Path) {
+    let version = env!("CARGO_PKG_VERSION");
+    let metadata = site.join(format!("keyway_cache-{version}.dist-info/METADATA"));
+    let metadata = std::fs::read_to_string(&metadata).unwrap_or_else(|e| panic!("{}: {e}", metadata.display()));
+    for line in [
+        "Name: keyway-cache",
+        &format!("Version: {version}"),
+        "Summary: A memcached-compatible cache in shared memory, as function calls",
+        "License-Expression: Apache-2.0",
+        "License-File: LICENSE",
+        "Requires-Python: >=3.10",
+        "Classifier: Framework :: Django",
+        "Classifier: Typing :: Typed",
+        "# keyway-cache",
+    ] {
+        assert!(metadata.lines().any(|has| has == line), "no line {line:?} in\n{metadata}");
+    }
+    assert!(!metadata.contains("Home-page:"), "there is no page to name");
+}
+
+/// glibc's version in the tag of `make wheel`, `manylinux_2_28`.
+const GLIBC: (u32, u32) = (2, 28);
+/// Functions that older versions of glibc have too, in another of its libraries or under another name: where the wheel is linked
+/// for an older version, they are found there.
+const MOVED: [&str; 3] = ["pthread_", "dl", "sem_"];
+const RENAMED: [&str; 7] = ["stat", "lstat", "fstat", "stat64", "lstat64", "fstat64", "fstatat64"];
+
+/// Whether the library needs no function that is newer than the tag of the wheel. (Weak ones may be absent.)
+fn fits_manylinux(library: &Path) {
+    let (status, output) = run_to_end(
+        Command::new("nm").args(["--dynamic", "--undefined-only"]).arg(library),
+        DEADLINE,
+    );
+    assert!(status.success(), "nm: {status}\n{output}");
+    let needed = output
+        .lines()
+        .filter_map(|line| line.trim().strip_prefix("U ")?.split_once("@GLIBC_"));
+    let needed: Vec<(&str, &str)> = needed.collect();
+    assert!(needed.len() > 20, "nm names few functions:\n{output}");
+    for (name, version) in needed {
+        let (major, minor) = version.split_once('.').expect("a version of glibc");
+        let minor = minor.split('.').next().unwrap_or(minor);
+        let version = (major.parse().expect("a number"), minor.parse().expect("a number"));
+        let is_old = version <= GLIBC || RENAMED.contains(&name) || MOVED.iter().any(|start| name.starts_with(start));
+        assert!(
+            is_old,
+            "{name} came with glibc {version:?}, and make wheel promises {GLIBC:?}"
+        );
+    }
 }
 
 #[test]

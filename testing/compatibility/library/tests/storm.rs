@@ -125,11 +125,10 @@ impl<'a> Ground<'a> {
 
     fn counted(&self, kind: &str) -> u64 {
         let number = |counter: usize| {
-            let mut value = Vec::new();
-            let found = self
-                .region
-                .with_session(|session, _| session.get(format!("{kind}:{counter}").as_bytes(), &mut value));
-            assert!(found.expect("a session").is_some(), "{kind}:{counter} is lost");
+            let name = format!("{kind}:{counter}");
+            let found = self.region.with_session(|session, _| session.get(name.as_bytes()));
+            let value = found.expect("a session").expect("a get");
+            let value = value.unwrap_or_else(|| panic!("{name} is lost"));
             String::from_utf8_lossy(&value).parse::<u64>().expect("a number")
         };
         (0..COUNTERS).map(number).sum()
@@ -312,10 +311,7 @@ fn whoever_points_nowhere_or_runs_out_is_told_or_ends_alone() {
     }
     // With checksums more of it is copied.
     let checked = ground.scratch.join("checked");
-    let options = Options {
-        checksums: true,
-        ..Options::default()
-    };
+    let options = Options::new().checksums(true);
     let _checked = Cache::open(&Place::Path(checked.clone()), &options).expect("a region with checksums");
     for gate in ["on", "off"] {
         let mut victim = c.run("victim");

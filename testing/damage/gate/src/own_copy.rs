@@ -17,10 +17,7 @@ fn main() {
 }
 
 fn tried(place: &Place) -> String {
-    let options = Options {
-        existing_only: true,
-        ..Options::default()
-    };
+    let options = Options::new().existing_only(true);
     let cache = match Cache::open(place, &options) {
         Ok(cache) => cache,
         Err(error) => return format!("not opened: {error}"),
@@ -28,7 +25,7 @@ fn tried(place: &Place) -> String {
     let mut value = Vec::new();
     let done = cache.session().map(|mut session| {
         let stored = session.set(b"key", b"value", 0).is_ok();
-        stored && session.get(b"key", &mut value).is_some() && value == b"value"
+        stored && session.get_append(b"key", &mut value).is_ok_and(|found| found.is_some()) && value == b"value"
     });
     let left = std::env::vars_os().any(|(name, _)| name.to_string_lossy().starts_with("KEYWAY_EXEC"));
     format!("works: {done:?}, gate {}, left in the environment: {left}", cache.info().gate)

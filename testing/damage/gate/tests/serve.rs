@@ -146,10 +146,7 @@ fn a_confined_server_does_what_its_options_need_later() {
     let mut server = started(&["-v", "--region-socket", &region_socket.display().to_string()]);
     assert_eq!(status(server.pid(), "Seccomp"), "2");
     // The region is handed out.
-    let options = keyway::Options {
-        existing_only: true,
-        ..keyway::Options::default()
-    };
+    let options = keyway::Options::new().existing_only(true);
     let cache = keyway::Cache::open(&keyway::Place::Socket(region_socket.clone()), &options).expect("the region");
     cache.session().expect("a session").set(b"key", b"value", 0).expect("a store");
     drop(cache);

@@ -26,10 +26,7 @@ const PIECES_MAX: usize = 20;
 /// The region could not be opened at all, or the parent is gone.
 pub fn main(path: &Path, seed: u64) -> Result<(), String> {
     let over = AtomicBool::new(false);
-    let options = Options {
-        existing_only: true,
-        ..Options::default()
-    };
+    let options = Options::new().existing_only(true);
     let place = Place::Path(path.to_path_buf());
     let cache = Cache::open(&place, &options).map_err(|e| e.to_string())?;
     let mut client = Client {
@@ -160,7 +157,10 @@ impl Client {
     fn own(&mut self, session: &mut Session) -> Result<(), WriteError> {
         let number = KEYS + self.seed * OWN + self.random.below(OWN);
         let mut out = Vec::new();
-        if session.get(key(number).as_bytes(), &mut out).is_some() {
+        if session
+            .get_append(key(number).as_bytes(), &mut out)
+            .is_ok_and(|found| found.is_some())
+        {
             match (version_of(number, &out), self.own.get(&number)) {
                 (None, _) => self.wrong(number, &out),
                 (Some(version), Some(last)) if version < *last => self.tally.stale += 1,
@@ -206,7 +206,10 @@ impl Client {
         };
         session.store(name.as_bytes(), piece.as_bytes(), &joined)?;
         let mut out = Vec::new();
-        if session.get(name.as_bytes(), &mut out).is_none() {
+        if !session
+            .get_append(name.as_bytes(), &mut out)
+            .is_ok_and(|found| found.is_some())
+        {
             self.tally.none += 1;
             return Ok(());
         }

@@ -590,7 +590,7 @@ impl<'s> Cell<'s> {
         for key in 0..self.ledger.keys(STAYING).load(SeqCst) {
             let name = format!("k{STAYING}.{key}").into_bytes();
             value.clear();
-            let found = session.get(&name, &mut value).is_some();
+            let found = session.get_append(&name, &mut value).is_ok_and(|found| found.is_some());
             let wrong = match judge_text(&name, &value) {
                 _ if !found => Violation::Lost,
                 Found::Whole(_) => continue,
@@ -644,11 +644,7 @@ impl Drop for Cell<'_> {
 }
 
 fn open(path: &Path) -> Result<Cache, keyway::OpenError> {
-    let options = Options {
-        existing_only: true,
-        owners: Owners::Any,
-        ..Options::default()
-    };
+    let options = Options::new().existing_only(true).owners(Owners::Any);
     Cache::open(&Place::Path(path.to_path_buf()), &options)
 }
 

@@ -325,7 +325,11 @@ impl<'c> Hand<'c> {
         let name = fill_name(self.writer, back);
         self.fills += 1;
         self.out.clear();
-        if self.session.get(&name, &mut self.out).is_some() {
+        if self
+            .session
+            .get_append(&name, &mut self.out)
+            .is_ok_and(|found| found.is_some())
+        {
             match judge_text(&name, &self.out) {
                 // A thread of this writer that was killed may have left the same name with another payload.
                 Found::Whole(version) if version == back + 1 => {}
@@ -340,9 +344,9 @@ impl<'c> Hand<'c> {
         let name = key_name(writer, key);
         let oldest = self.ledger.oldest(writer, key);
         self.out.clear();
-        let got = match self.session.try_get(&name, &mut self.out) {
+        let got = match self.session.get_append(&name, &mut self.out) {
             Ok(item) => item.is_some(),
-            Err(error) => return self.refused("get", &name, error),
+            Err(error) => return self.refused("get", &name, error.into()),
         };
         let sent = Version(self.ledger.sent(writer, key).load(SeqCst));
         if !got {

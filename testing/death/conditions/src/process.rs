@@ -120,19 +120,17 @@ impl Job {
 
     /// How the region is opened: made by the neighbour only.
     pub fn options(&self) -> Options {
-        Options {
-            memory: self.kind.memory() + self.memory_besides,
-            item_size_max: 256 << 10,
-            mode: 0o660,
-            evict: self.kind == Kind::Evicting,
-            existing_only: self.role != Role::Neighbour,
-            owners: if self.condition.has_users() {
+        Options::new()
+            .memory(self.kind.memory() + self.memory_besides)
+            .item_size_max(256 << 10)
+            .mode(0o660)
+            .evict(self.kind == Kind::Evicting)
+            .existing_only(self.role != Role::Neighbour)
+            .owners(if self.condition.has_users() {
                 Owners::Any
             } else {
                 Owners::AsNamed
-            },
-            ..Options::default()
-        }
+            })
     }
 
     fn is_odd(&self) -> bool {
@@ -381,10 +379,7 @@ impl Life<'_> {
 
     /// Opens the cache once more, uses it and closes it.
     fn reopen(&self) -> Result<(), OpenError> {
-        let options = Options {
-            existing_only: true,
-            ..self.job.options()
-        };
+        let options = self.job.options().existing_only(true);
         let again = Cache::open(&self.place, &options)?;
         if let Some(mut hand) = self.hand(&again, GROWN) {
             (0..20).for_each(|_| hand.read_any());
@@ -420,7 +415,8 @@ impl Life<'_> {
             match turn % 4 {
                 1 => self.read_in_child(cache),
                 3 => {
-                    let read = cache.with_session(|session, out| session.get(b"k0.1", out).is_some());
+                    let read =
+                        cache.with_session(|session, out| session.get_append(b"k0.1", out).is_ok_and(|found| found.is_some()));
                     if let Err(error) = read
                         && !is_full_local(&error)
                     {
@@ -513,7 +509,7 @@ fn is_full_local(error: &LocalError) -> bool {
     match error {
         LocalError::Session(SessionError::TableFull { .. }) => true,
         LocalError::Open(why) => matches!(**why, OpenError::ProcessesFull { .. }),
-        LocalError::Session(_) => false,
+        _ => false,
     }
 }
 

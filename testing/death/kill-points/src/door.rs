@@ -40,11 +40,7 @@ impl Way {
     pub fn open(&self, place: &Path) -> Box<dyn Door> {
         match self {
             Self::Rust => {
-                let options = Options {
-                    existing_only: true,
-                    item_size_max: ITEM_SIZE_MAX,
-                    ..Options::default()
-                };
+                let options = Options::new().existing_only(true).item_size_max(ITEM_SIZE_MAX);
                 let cache = Cache::open(&Place::Path(place.to_path_buf()), &options).expect("the region is there");
                 // The session keeps the mapping, and with it the lock.
                 Box::new(cache.session().expect("a thread slot"))

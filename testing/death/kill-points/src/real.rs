@@ -54,11 +54,7 @@ pub fn operations() -> Vec<(&'static str, Op, bool)> {
 }
 
 fn open(path: &Path) -> Result<Cache, String> {
-    let options = Options {
-        memory: MEMORY,
-        item_size_max: 1 << 18,
-        ..Options::default()
-    };
+    let options = Options::new().memory(MEMORY).item_size_max(1 << 18);
     Cache::open(&Place::Path(path.to_path_buf()), &options).map_err(|e| e.to_string())
 }
 

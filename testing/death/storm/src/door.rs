@@ -97,12 +97,7 @@ impl Door for Library {
     fn call(&mut self, call: &Call) -> Option<Answer> {
         Some(self.answer(call).unwrap_or_else(|e| match e {
             WriteError::OutOfMemory | WriteError::TooLarge { .. } => Answer::Refused,
-            WriteError::Corrupt
-            | WriteError::NoMemory { .. }
-            | WriteError::KeyLength { .. }
-            | WriteError::Detached
-            | WriteError::KernelDoor
-            | WriteError::Unserved => torn(call, e.to_string().as_bytes()),
+            _ => torn(call, e.to_string().as_bytes()),
         }))
     }
 }

@@ -112,12 +112,10 @@ pub const NO_PLACE: i32 = 3;
 
 /// The region's options for a round.
 pub fn options(job: &Job) -> Options {
-    Options {
-        memory: job.memory,
-        item_size_max: 1 << 19,
-        evict: job.kind == Kind::Evicting,
-        ..Options::default()
-    }
+    Options::new()
+        .memory(job.memory)
+        .item_size_max(1 << 19)
+        .evict(job.kind == Kind::Evicting)
 }
 
 /// A worker's life; its exit code. A process of this number's choices: of four one uses the server's socket, of the others half

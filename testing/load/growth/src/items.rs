@@ -1,6 +1,6 @@
 //! The items of the trials: number `n` has a key of 8 bytes and, unless a trial wants larger ones, a value of 12.
 
-use keyway::{Item, Session, WriteError};
+use keyway::{Session, WriteError};
 
 /// Bytes of a small value.
 pub const SMALL: usize = 12;
@@ -35,7 +35,7 @@ pub fn store(session: &mut Session, n: u64, len: usize, scratch: &mut Vec<u8>) -
 /// It has a value that nobody wrote.
 pub fn is_there(session: &mut Session, n: u64, len: usize, scratch: &mut Vec<u8>) -> Result<bool, String> {
     scratch.clear();
-    let found: Option<Item> = session.get(&key(n), scratch);
+    let found = session.get_append(&key(n), scratch).map_err(|error| error.to_string())?;
     if found.is_none() {
         return Ok(false);
     }

@@ -25,10 +25,7 @@ fn say(line: &str) {
 }
 
 fn options(memory_mib: u64) -> Options {
-    Options {
-        memory: memory_mib << 20,
-        ..Options::default()
-    }
+    Options::new().memory(memory_mib << 20)
 }
 
 /// From one item to `count`, then a restart, then evictions at full rate.
@@ -88,7 +85,7 @@ fn measure(
         let key = items::key(random.below(newest(n).max(1)));
         out.clear();
         let start = Instant::now();
-        session.get(&key, &mut out);
+        session.get_append(&key, &mut out).unwrap();
         gets.record(start.elapsed());
     }
     Ok((sets, gets))
@@ -122,10 +119,7 @@ fn killed(path: &Path, count: u64) -> Result<(), String> {
 
 fn restart(path: &Path, memory_mib: u64, count: u64, seed: u64, before: u64) -> Result<(), String> {
     for prefault in [false, true] {
-        let options = Options {
-            prefault,
-            ..options(memory_mib)
-        };
+        let options = options(memory_mib).prefault(prefault);
         let cache = Cache::open(&place(path), &options).map_err(text)?;
         let mut session = cache.session().map_err(text)?;
         let (mut random, mut out, mut touches) = (Random::new(seed ^ 9), Vec::new(), Histogram::default());
@@ -133,7 +127,7 @@ fn restart(path: &Path, memory_mib: u64, count: u64, seed: u64, before: u64) -> 
             let key = items::key(random.below(count));
             out.clear();
             let start = Instant::now();
-            session.get(&key, &mut out);
+            session.get_append(&key, &mut out).unwrap();
             touches.record(start.elapsed());
         }
         say(&format!(

@@ -45,11 +45,7 @@ fn text(e: impl std::fmt::Display) -> String {
 }
 
 fn options(memory: u64) -> Options {
-    Options {
-        memory,
-        item_size_max: 1 << 16,
-        ..Options::default()
-    }
+    Options::new().memory(memory).item_size_max(1 << 16)
 }
 
 fn open(path: &Path, options: &Options) -> Result<(Cache, Session), String> {
@@ -59,10 +55,7 @@ fn open(path: &Path, options: &Options) -> Result<(Cache, Session), String> {
 }
 
 fn attach(path: &Path) -> Result<(Cache, Session), String> {
-    let attach_only = Options {
-        existing_only: true,
-        ..options(2 * MIB)
-    };
+    let attach_only = options(2 * MIB).existing_only(true);
     open(path, &attach_only)
 }
 
@@ -210,10 +203,7 @@ pub fn raise_under_traffic(scale: Scale) -> Verdict {
     let scratch = Scratch::new();
     let path = scratch.join("region");
     let (each, value_len) = (scale.pick(60_000, 600_000), 180);
-    let no_evict = Options {
-        evict: false,
-        ..options(8 * MIB)
-    };
+    let no_evict = options(8 * MIB).evict(false);
     let (cache, mut session) = open(&path, &no_evict)?;
     let first = cache.info().limit_bytes;
     // 220 bytes of log an item, with its index 240; a quarter on top.
@@ -347,10 +337,7 @@ pub fn full_file_system(_: Scale) -> Verdict {
 pub fn memory_full(scale: Scale) -> Verdict {
     let scratch = Scratch::new();
     let path = scratch.join("region");
-    let no_evict = Options {
-        evict: false,
-        ..options(scale.pick(32, 256) * MIB)
-    };
+    let no_evict = options(scale.pick(32, 256) * MIB).evict(false);
     let (cache, mut session) = open(&path, &no_evict)?;
     let (mut n, mut value, value_len) = (0, Vec::new(), 90);
     loop {

@@ -21,10 +21,7 @@ impl Keyway {
     ///
     /// The memory cannot be had.
     pub fn new(memory: u64) -> io::Result<Self> {
-        let options = Options {
-            memory,
-            ..Options::default()
-        };
+        let options = Options::new().memory(memory);
         let cache = Cache::open(&Place::Memfd, &options).map_err(io::Error::other)?;
         let session = cache.session().map_err(io::Error::other)?;
         Ok(Self {
@@ -53,7 +50,11 @@ impl Contender for Keyway {
         for request in requests {
             request.key(&mut self.key);
             self.got.clear();
-            if self.session.get(&self.key, &mut self.got).is_some() {
+            if self
+                .session
+                .get_append(&self.key, &mut self.got)
+                .is_ok_and(|found| found.is_some())
+            {
                 if self.got.len() != request.value_len {
                     return Err(io::Error::other("a value of another length"));
                 }

@@ -349,11 +349,7 @@ fn serve(folder: &Path, evicting: bool, mutant: Option<Mutant>) -> Result<String
         lasts: Duration::ZERO,
         seed: 0,
     };
-    let options = Options {
-        memory: round.memory(),
-        item_size_max: 1 << 16,
-        ..Options::default()
-    };
+    let options = Options::new().memory(round.memory()).item_size_max(1 << 16);
     let cache = Cache::open(&Place::Path(folder.join("region")), &options).map_err(|error| error.to_string())?;
     let config = Config {
         tcp: vec![address()],
@@ -388,10 +384,7 @@ fn serve(folder: &Path, evicting: bool, mutant: Option<Mutant>) -> Result<String
 }
 
 fn attach(folder: &Path) -> Result<Cache, String> {
-    let options = Options {
-        item_size_max: 1 << 16,
-        ..Options::default()
-    };
+    let options = Options::new().item_size_max(1 << 16);
     // Refused for a moment while the dead hold the places.
     let open = || Cache::open(&Place::Socket(folder.join("region-socket")), &options);
     let mut opened = open();

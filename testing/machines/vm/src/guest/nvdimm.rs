@@ -110,11 +110,9 @@ fn refusal(path: &str) -> Result<String, String> {
 }
 
 fn options(strict: bool) -> Options {
-    Options {
-        memory: if strict { MEMORY } else { MEMORY_OF_CACHE },
-        strict,
-        ..Options::default()
-    }
+    Options::new()
+        .memory(if strict { MEMORY } else { MEMORY_OF_CACHE })
+        .strict(strict)
 }
 
 fn strict() -> Result<Cache, String> {
@@ -189,10 +187,9 @@ fn fill(cache: &Cache) -> Result<(), String> {
 /// How many items of [`fill`] there are.
 fn count(cache: &Cache) -> Result<usize, String> {
     let mut session = cache.session().map_err(|e| e.to_string())?;
-    let mut value = Vec::new();
     let there = (0..ITEMS_OF_CACHE).filter(|i| {
-        value.clear();
-        session.get(format!("key-{i}").as_bytes(), &mut value).is_some() && value == [b'v'; 500]
+        let value = session.get(format!("key-{i}").as_bytes());
+        value.is_ok_and(|value| value.is_some_and(|value| value == [b'v'; 500]))
     });
     Ok(there.count())
 }
@@ -393,10 +390,7 @@ impl Doors {
 
     fn get(&mut self, key: &str) -> Result<Option<Vec<u8>>, String> {
         match self {
-            Self::Library(session) => {
-                let mut value = Vec::new();
-                Ok(session.get(key.as_bytes(), &mut value).map(|_| value))
-            }
+            Self::Library(session) => session.get(key.as_bytes()).map_err(|e| format!("get {key}: {e}")),
             Self::Socket(wire) => get(wire, key).map_err(|e| format!("get {key}: {e}"))?,
         }
     }
