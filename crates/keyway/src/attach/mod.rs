@@ -5,7 +5,7 @@
 //! A second file description without locks is kept to query the locks of other processes. Descriptors identify the file,
 //! never names: both have the same inode, and the name still leads to it when the lock is held.
 //!
-//! **The whole file.** A process that makes, replaces or repairs a region locks the byte [`WHOLE`]. It goes on only if it
+//! **The whole file.** A process that makes, replaces or repairs a region locks the byte `WHOLE`. It goes on only if it
 //! then sees no process slot locked; otherwise it leaves the file alone. An attacher locks its process slot. It goes on
 //! only if it then sees `WHOLE` unlocked; otherwise it unlocks its slot and starts again. The kernel orders the locks, so
 //! at least one of the two processes sees the other. A process that marks a region as cleanly stopped does so in two
