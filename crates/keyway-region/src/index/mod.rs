@@ -1,6 +1,6 @@
 //! Room `index`: buckets and their slots, each of which leads to one item.
 //!
-//! Holds look-up (`lookup`, and its fast path `quick_get`; for a writer `find`), the one attempt at a change (`change`), inserts (`insert`),
+//! Holds look-up (`lookup`, and its fast path `quick_get`; for a writer `find`), the one attempt at a change (`change`, `old`), inserts (`insert`),
 //! the publish of each kind of change (`publish`), splits (`split`), durable mode's part of it (`persist`), the hints beside the slots
 //! (`hints`), and items that leave it unasked (`evicted`).
 //!
@@ -20,13 +20,15 @@ mod find;
 mod hints;
 mod insert;
 mod lookup;
+mod old;
 mod persist;
 mod publish;
 mod quick_get;
 mod split;
 
-pub(crate) use change::{Changed, Decide, Decision, Old};
+pub(crate) use change::{Changed, Decide, Decision};
 pub(crate) use evicted::Evicted;
 pub(crate) use hints::{HINT_FETCHED, HINT_OLD, HINT_SECONDS, HINT_UNIT_S, HINT_UNITS};
 pub(crate) use lookup::{Found, Hit, Look, Place};
+pub(crate) use old::Old;
 pub(crate) use quick_get::Quick;

@@ -32,6 +32,30 @@ fn compact_all_but(thread: &Thread, kept: Option<usize>) {
 }
 
 #[test]
+fn a_walk_over_dead_items_ends_at_what_lives_at_its_bound_and_at_the_tail() {
+    let ground = Ground::new();
+    let writer = ground.thread(0);
+    let keys = ["a", "b", "c", "d"];
+    for key in keys {
+        writer.set(key, 1, LEN);
+    }
+    let items = keys.map(|key| ground.item(key).expect("an item").2);
+    for key in ["a", "b", "c"] {
+        writer.delete(key);
+    }
+    let [a, b, c, d] = items.map(|item| item.offset);
+    let size = items[0].header.size();
+    assert_eq!([b, c, d], [a + size, a + 2 * size, a + 3 * size], "one after the other");
+    let at = ground.region.segment(items[0].segment);
+    let walk = |tail, until| ground.region.skip_dead(at, a, tail, until);
+    assert_eq!(walk(d + size, usize::MAX), (d, 3), "the last one lives");
+    assert_eq!(walk(d + size, b), (b, 1), "items that begin before the bound");
+    assert_eq!(walk(d + size, b + 1), (c, 2), "items that begin before the bound");
+    assert_eq!(walk(d, usize::MAX), (d, 3), "the third one ends at the tail");
+    assert_eq!(walk(d - 4, usize::MAX), (c, 2), "the third one is cut by the tail");
+}
+
+#[test]
 fn a_claim_that_a_dead_thread_left_does_not_end_the_extents_in_its_segment() {
     let ground = Ground::new();
     let (writer, late, sweeper) = (ground.thread(0), ground.thread(1), ground.thread(2));

@@ -1,0 +1,154 @@
+//! The present item of a key, as a decision sees it. In a region with checksums a decision takes everything of it from one
+//! verified copy.
+
+use crate::decimal::{self, Digits};
+use crate::index::find::Here;
+use crate::index::lookup::Place;
+use crate::log::{Chain, Outcome, Seen, Verified, chain_of};
+use crate::region::Region;
+use crate::session::Session;
+use crate::sink::{Sink, Unread};
+use crate::verbs::Item;
+
+/// The present item, shown to a decision.
+pub(crate) struct Old<'r> {
+    session: &'r Session,
+    region: &'r Region,
+    key: &'r [u8],
+    seen: Seen,
+    place: Place,
+    now: u32,
+    has_checksums: bool,
+}
+
+impl<'r> Old<'r> {
+    /// The item of this key, which the session holds.
+    #[inline(always)]
+    pub(super) fn of(session: &'r Session, key: &'r [u8], here: &Here<'_>, now: u32, has_checksums: bool) -> Self {
+        Self {
+            session,
+            region: &session.region,
+            key,
+            seen: here.seen,
+            place: here.place,
+            now,
+            has_checksums,
+        }
+    }
+
+    /// What is known of it, with details.
+    pub fn item(&self) -> Item {
+        if self.has_checksums {
+            return self.copy().item.get();
+        }
+        self.region.facts(&self.seen, self.place, true, self.now)
+    }
+
+    /// Its marks ([`crate::layout::item::flag::MARKS`]), and the client's flags.
+    #[inline(always)]
+    pub fn marks_and_flags(&self) -> (u64, u32) {
+        if self.has_checksums {
+            let item = self.item();
+            return (item.marks(), item.flags);
+        }
+        self.region.marks_and_flags(&self.seen)
+    }
+
+    /// Length of its key, bytes.
+    pub fn key_len(&self) -> usize {
+        self.seen.header.key_len()
+    }
+
+    /// Its expiry: a tick of the region's clock, 0 for never.
+    pub fn expiry(&self) -> u32 {
+        self.seen.header.expiry()
+    }
+
+    /// Copies the value to the end of `out`.
+    pub fn append_value(&self, out: &mut impl Sink) -> Result<(), Unread> {
+        if self.has_checksums {
+            return self.append_copy(out);
+        }
+        self.region.append_value(&self.seen, out)
+    }
+
+    /// The value, copied to `out`. `None` if it is longer, or has segments of its own.
+    #[inline]
+    pub fn short_value<'o>(&self, out: &'o mut [u8]) -> Option<&'o [u8]> {
+        if self.has_checksums {
+            // The caller takes it from the verified copy instead, which is as good.
+            return None;
+        }
+        self.region.short_value(&self.seen, out)
+    }
+
+    /// The number in the value, its length in bytes, and its digits, unless they are more than eight. Only for a value of one to
+    /// sixteen decimal digits, or of up to eight with blanks after them, in a region without checksums.
+    #[inline(always)]
+    pub fn number(&self) -> Option<(u64, usize, Option<Digits>)> {
+        let (header, len) = (self.seen.header, self.seen.header.value_len());
+        let memory = &self.region.memory;
+        // The bytes before the value are read with it, and ignored: header and key, and before a short key what precedes the item.
+        let end = self.seen.at + header.value_offset() + len;
+        if self.has_checksums || len == 0 || len > 2 * decimal::SHORT_MAX {
+            return None;
+        }
+        let last = memory.u64_unaligned(end - decimal::SHORT_MAX);
+        if len > decimal::SHORT_MAX {
+            let first = memory.u64_unaligned(end - 2 * decimal::SHORT_MAX);
+            return Some((decimal::read_long(first, last, len)?, len, None));
+        }
+        let digits = Digits::read(last, len).or_else(|| Digits::read_padded(last, len))?;
+        Some((digits.number(), len, Some(digits)))
+    }
+
+    /// The segments that hold the value, if it has its own.
+    pub fn chain(&self) -> Option<Chain> {
+        if self.has_checksums {
+            return chain_of(&self.copy().body.borrow()).filter(|_| self.seen.header.is_large());
+        }
+        self.region.chain(&self.seen)
+    }
+
+    /// The item, copied and verified once. In a region with checksums a decision takes everything of the old item from this copy.
+    #[cold]
+    fn copy(&self) -> &'r Verified {
+        let copy = &self.session.verified;
+        if copy.outcome.get() == Outcome::Unasked {
+            let mut item = self.region.facts(&self.seen, self.place, true, self.now);
+            let body = &mut copy.body.borrow_mut();
+            let mut outcome = match self.region.read_verified(&self.seen, self.key, &item, body) {
+                Ok(()) => Outcome::Intact,
+                Err(Unread::Changed) => Outcome::Damaged,
+                Err(Unread::NoMemory) => Outcome::NoMemory,
+            };
+            if self.seen.header.is_large() {
+                let chain = chain_of(body);
+                item.value_len = chain.map_or(0, |chain| chain.value_len);
+                if chain.is_none() && outcome == Outcome::Intact {
+                    outcome = Outcome::Damaged;
+                }
+            }
+            copy.item.set(item);
+            copy.outcome.set(outcome);
+        }
+        copy
+    }
+
+    #[cold]
+    fn append_copy(&self, out: &mut impl Sink) -> Result<(), Unread> {
+        let copy = self.copy();
+        if let Some(chain) = self.chain() {
+            return self.region.append_chain(chain, out);
+        }
+        let body = copy.body.borrow();
+        if copy.outcome.get() == Outcome::NoMemory {
+            return Err(Unread::NoMemory);
+        }
+        out.append_bytes(&body)?;
+        match copy.outcome.get() {
+            Outcome::Intact => Ok(()),
+            _ => Err(Unread::Changed),
+        }
+    }
+}
