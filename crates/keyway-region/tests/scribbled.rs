@@ -207,7 +207,7 @@ fn lengths_and_flags_of_an_item_lead_out_of_no_segment() {
         let victim = world.key_at(word);
         let at = world.region.layout().segment(word.segment()) + word.offset();
         let whole = *world.word(at);
-        let (shift, header) = if at % 8 == 0 {
+        let (shift, header) = if at.is_multiple_of(8) {
             (0, whole & 0xFFFF_FFFF)
         } else {
             (32, whole >> 32)
