@@ -169,8 +169,8 @@ fn build(context: &Context<'_>) -> Outcome {
 }
 
 /// The network door's tests, which run a second time with the event loop for systems without io_uring.
-const NETWORK_TESTS: [&str; 8] = [
-    "binary", "clients", "frames", "table", "region", "seccomp", "readers", "server",
+const NETWORK_TESTS: [&str; 9] = [
+    "binary", "clients", "frames", "table", "region", "seccomp", "readers", "server", "tls",
 ];
 
 fn test(context: &Context<'_>) -> Outcome {
@@ -277,7 +277,10 @@ fn fuzz_target(context: &Context<'_>, target: &str) -> Outcome {
     let mut command = context.command("cargo", &["+nightly", "fuzz", "run", target]);
     let limit = format!("-max_total_time={seconds}");
     let seed = format!("-seed={seed}");
-    command.arg(found).args(kept).args(["--", &limit, &seed, "-print_final_stats=1"]);
+    command
+        .arg(found)
+        .args(kept)
+        .args(["--", &limit, &seed, "-print_final_stats=1"]);
     // libFuzzer writes a long log; only its success counts, and how many inputs it tried.
     let log = context.target.join(format!("xtask-fuzz-{target}.log"));
     let outcome = context.logged(log.clone(), command);

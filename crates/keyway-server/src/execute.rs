@@ -20,7 +20,7 @@ use keyway_proto::{
 use crate::config::PROTOCOL_VERSION;
 use crate::connection::CloseReason;
 use crate::dump::Dump;
-use crate::effort::{Effort, KEY, STATS};
+use crate::effort::{Effort, KEY, STATS, TURN_WORK};
 use crate::memory;
 use crate::shared::{Message, Peer, PeerAddress, Shared, WorkerCounters, lock};
 use crate::stats::{self, CLASS};
@@ -96,6 +96,8 @@ const VALUE_END: &[u8] = b"\r\nEND\r\n";
 /// The region's changes are counted for a kernel program that this server does not feed.
 const KERNEL_DOOR: &[u8] = b"SERVER_ERROR another server answers for this region from the kernel; write through that one\r\n";
 /// The log level is for the operator to set.
+const NO_TLS: &[u8] = b"SERVER_ERROR no TLS here, so no certificates\r\n";
+const NOT_REFRESHED: &[u8] = b"SERVER_ERROR the new certificate cannot be used, the old one stays: see the log\r\n";
 const VERBOSITY_REFUSED: &[u8] = b"CLIENT_ERROR verbosity not allowed from other machines without logins\r\n";
 /// An error that no client can fix: a damaged region, or one whose flush epochs are used up.
 const DAMAGED: &[u8] = b"SERVER_ERROR the region takes no writes here; run keyway check on it\r\n";
@@ -249,7 +251,15 @@ impl Executor {
             }
             Admin::Dump { format, what } => return Self::dump(*format, what, out),
             Admin::Watch { what } => return self.watch(what, out, origin),
-            Admin::RefreshCerts { noreply } => answer_unless(*noreply, b"SERVER_ERROR no TLS here, so no certificates\r\n", out),
+            Admin::RefreshCerts { noreply } => {
+                self.effort.spend(TURN_WORK);
+                let refreshed = self.shared.refresh_certificates("refresh_certs");
+                answer_unless(
+                    *noreply,
+                    refreshed.map_or(NO_TLS, |done| if done { reply::OK } else { NOT_REFRESHED }),
+                    out,
+                );
+            }
             Admin::Obsolete { reply, noreply, .. } => answer_unless(*noreply, reply, out),
         }
         Outcome::Done

@@ -20,14 +20,19 @@
 //! With epoll, a turn reads and writes the socket itself. With a ring (`port`), the ring receives bytes and sends replies between
 //! turns. Complete requests are executed in the ring's buffer, before the turn, and the rest of the buffer is copied to the input. A turn
 //! then reads only large requests, and only while the ring does not receive.
+//!
+//! A connection with TLS ([`secure`]) is read by its turns, with either event loop; a ring only watches its socket. Its output is encrypted
+//! just before it is sent.
 
 mod desk;
 mod intake;
 mod login;
 mod output;
+mod secure;
 mod stream;
 
 pub(crate) use desk::Desk;
+pub(crate) use secure::Secure;
 pub(crate) use stream::Stream;
 
 use std::io;
@@ -83,6 +88,7 @@ const STATE_DROPPING: u8 = 5;
 
 pub(crate) struct Connection {
     stream: Stream,
+    secure: Option<Box<Secure>>,
     pub(crate) peer: Arc<Peer>,
     charge: Charge,
     /// the worker's token for it
@@ -156,6 +162,8 @@ pub(crate) enum CloseReason {
     Shutdown,
     /// it did not log in in time
     LoginTimeout,
+    /// it did not finish its TLS handshake in time
+    HandshakeTimeout,
     /// closed to make room for another connection that has to log in
     Displaced,
     /// memory for connections was used up, and it held the most
@@ -200,9 +208,18 @@ enum Stop {
 }
 
 impl Connection {
-    pub(crate) fn new(stream: Stream, peer: Arc<Peer>, token: usize, limits: Limits, login: bool, desk: &Desk) -> Self {
+    pub(crate) fn new(
+        stream: Stream,
+        secure: Option<Secure>,
+        peer: Arc<Peer>,
+        token: usize,
+        limits: Limits,
+        login: bool,
+        desk: &Desk,
+    ) -> Self {
         Self {
             stream,
+            secure: secure.map(Box::new),
             charge: Charge::new(Arc::clone(&desk.executor.shared.account), Arc::clone(&peer)),
             peer,
             token,
@@ -356,8 +373,7 @@ impl Connection {
     /// Returns them, and keeps copies of what is left in them.
     fn give_back(&mut self, desk: &mut Desk) {
         if self.output.len() == self.sent {
-            self.output.clear();
-            self.sent = 0;
+            self.clear_output();
             if desk.output.capacity() == 0 && self.output.capacity() <= OUTPUT_KEPT_MAX {
                 std::mem::swap(&mut self.output, &mut desk.output);
             } else {
@@ -574,7 +590,7 @@ impl Connection {
                     keys_done: self.keys_done,
                     room: UNSENT_MAX,
                     is_bounded: false,
-                    socket: is_free.then(|| self.stream.as_fd()),
+                    socket: (is_free && self.secure.is_none()).then(|| self.stream.as_fd()),
                 };
                 let outcome = executor.execute(&request, &mut self.output, &origin);
                 (consumed, outcome)
@@ -652,6 +668,7 @@ impl CloseReason {
             Self::IdleTimeout => "idle_timeout",
             Self::Shutdown => "shutdown",
             Self::LoginTimeout => "login_timeout",
+            Self::HandshakeTimeout => "handshake_timeout",
             Self::Displaced => "displaced",
             Self::Memory => "memory",
         }
