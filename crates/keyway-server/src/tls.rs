@@ -6,6 +6,7 @@
 
 use std::fmt;
 use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, PoisonError, RwLock};
@@ -18,6 +19,8 @@ use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
 use rustls::{RootCertStore, ServerConfig};
 use x509_cert::der::Decode;
 
+/// The bit of a file's mode that lets every user read it.
+const OTHERS: u32 = 0o004;
 /// Seconds in a day.
 const DAY_S: i64 = 24 * 60 * 60;
 
@@ -127,8 +130,15 @@ struct Loaded {
 
 impl Certificates {
     pub(crate) fn load(settings: Tls) -> Result<Self, TlsError> {
+        let current = Loaded::read(&settings, 0)?;
+        if std::fs::metadata(&settings.key).is_ok_and(|file| file.mode() & OTHERS != 0) {
+            log::warn!(
+                "{}: every user of this machine can read this private key; chmod 600 it",
+                settings.key.display()
+            );
+        }
         Ok(Self {
-            current: RwLock::new(Loaded::read(&settings, 0)?),
+            current: RwLock::new(current),
             settings,
             started: Instant::now(),
             handshake_errors: AtomicU64::new(0),
