@@ -661,6 +661,22 @@ mod tests {
     }
 
     #[test]
+    fn tls_is_where_an_address_asks_for_it() {
+        let line = "-l tls://127.0.0.1 -l 127.0.0.1:5 --tls-cert c.pem --tls-key k.pem --tls-client-ca a.pem";
+        let config = plan(line).unwrap().config;
+        assert_eq!(config.tcp, ["127.0.0.1:5".parse().unwrap()]);
+        assert_eq!(config.tls_tcp, ["127.0.0.1:11211".parse().unwrap()]);
+        assert_eq!(config.tls.unwrap().client_certificates, ClientCertificates::Required);
+        for (line, word) in [
+            ("-l tls://127.0.0.1", "--tls-cert"),
+            ("--tls-cert c.pem --tls-key k.pem", "tls://"),
+        ] {
+            let failure = plan(line).unwrap_err();
+            assert!(failure.reason.contains(word), "{line}: {failure:?}");
+        }
+    }
+
+    #[test]
     fn udp_is_off_until_asked_for_and_answers_this_machine_until_told_otherwise() {
         assert_eq!(
             (plan("").unwrap().config.udp, plan("").unwrap().config.udp_allow),
