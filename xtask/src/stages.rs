@@ -182,8 +182,8 @@ fn build(context: &Context<'_>) -> Outcome {
 }
 
 /// The network door's tests, which run a second time with the event loop for systems without io_uring.
-const NETWORK_TESTS: [&str; 8] = [
-    "binary", "clients", "frames", "table", "region", "seccomp", "readers", "server",
+const NETWORK_TESTS: [&str; 9] = [
+    "binary", "clients", "frames", "table", "region", "seccomp", "readers", "server", "tls",
 ];
 
 fn test(context: &Context<'_>) -> Outcome {

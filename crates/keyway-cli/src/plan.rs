@@ -139,7 +139,7 @@ impl Plan {
                 Some(Place::Path(path)) => vec![whole(path)],
                 _ => Vec::new(),
             },
-            read_again: self.config.auth_file.as_deref().map(whole).into_iter().collect(),
+            read_again: self.read_again().map(whole).collect(),
             removed_at_end: sockets.chain(self.pid_file.as_deref()).map(whole).collect(),
             core_files: self.core_dumps.then(std::env::current_dir).and_then(Result::ok),
             io_uring: server.has_io_uring(),
@@ -160,6 +160,15 @@ impl Plan {
         }
     }
 
+    /// Files that the server reads again while it runs.
+    fn read_again(&self) -> impl Iterator<Item = &Path> {
+        let of_tls = self.config.tls.iter().flat_map(|tls| {
+            let files = [Some(&tls.certificate), Some(&tls.key), tls.client_ca.as_ref()];
+            files.into_iter().flatten().map(PathBuf::as_path)
+        });
+        self.config.auth_file.as_deref().into_iter().chain(of_tls)
+    }
+
     /// A daemon leaves its folder, so that file systems can be unmounted; relative paths become absolute first.
     fn become_daemon(&mut self) -> Result<(), Failure> {
         let whole = |path: &mut PathBuf| {
@@ -169,6 +178,11 @@ impl Plan {
         };
         self.pid_file.iter_mut().for_each(whole);
         self.config.auth_file.iter_mut().for_each(whole);
+        if let Some(tls) = &mut self.config.tls {
+            whole(&mut tls.certificate);
+            whole(&mut tls.key);
+            tls.client_ca.iter_mut().for_each(whole);
+        }
         self.config.unix.iter_mut().for_each(|socket| whole(&mut socket.path));
         self.config
             .region_socket
@@ -229,10 +243,10 @@ impl Plan {
     }
 
     fn default_path(&self) -> PathBuf {
-        match (self.config.tcp.first(), &self.config.unix) {
+        match (self.config.tcp_and_tls().next(), &self.config.unix) {
             (None, Some(socket)) => place::default_path_for_socket(&socket.path),
             (None, None) => place::default_path(self.config.udp.first().map_or(place::DEFAULT_PORT, SocketAddr::port)),
-            (address, _) => place::default_path(address.map_or(place::DEFAULT_PORT, SocketAddr::port)),
+            (address, _) => place::default_path(address.map_or(place::DEFAULT_PORT, |address| address.port())),
         }
     }
 }

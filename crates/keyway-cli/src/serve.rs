@@ -8,7 +8,9 @@ use std::time::Duration;
 
 use clap::{ArgAction, Args};
 use keyway::{Gap, Options, Place};
-use keyway_server::{Allowed, Config, EventLoop, Kernel, LOOPBACK, Network, RegionSocket, UnixSocket};
+use keyway_server::{
+    Allowed, ClientCertificates, Config, EventLoop, Kernel, LOOPBACK, Network, RegionSocket, Tls, TlsVersion, UnixSocket,
+};
 
 use crate::exit::Failure;
 use crate::plan::Plan;
@@ -16,8 +18,9 @@ use crate::{Owner, allowed, cpus, listen, place, size};
 
 #[derive(Args)]
 pub(crate) struct Serve {
-    /// Address to listen on, with port 11211 if none is given; may be repeated; port 0: no TCP [default: 127.0.0.1]
-    #[arg(long, short = 'l', value_name = "ADDR[:PORT]")]
+    /// Address to listen on, with port 11211 if none is given; tls:// before it: with TLS; may be repeated; port 0: no TCP
+    /// [default: 127.0.0.1]
+    #[arg(long, short = 'l', value_name = "[tls://]ADDR[:PORT]")]
     listen: Vec<String>,
     /// Unix socket to listen on, in addition to TCP
     #[arg(long, value_name = "PATH")]
@@ -127,6 +130,21 @@ pub(crate) struct Serve {
     /// Clients must authenticate: a file with lines user:password
     #[arg(long, value_name = "PATH")]
     auth_file: Option<PathBuf>,
+    /// The server's certificate for TLS, followed by those that lead to its authority: a PEM file, read again on SIGHUP
+    #[arg(long, value_name = "PATH", requires = "tls_key")]
+    tls_cert: Option<PathBuf>,
+    /// The certificate's private key: a PEM file
+    #[arg(long, value_name = "PATH", requires = "tls_cert")]
+    tls_key: Option<PathBuf>,
+    /// Clients must have a certificate that an authority of this PEM file has signed
+    #[arg(long, value_name = "PATH", requires = "tls_cert")]
+    tls_client_ca: Option<PathBuf>,
+    /// Let clients without a certificate in, too; a certificate that a client has must be valid
+    #[arg(long, requires = "tls_client_ca")]
+    tls_client_optional: bool,
+    /// Oldest version of TLS: 1.2 or 1.3
+    #[arg(long, value_name = "1.2|1.3", default_value = "1.2", value_parser = parse_tls_version)]
+    tls_min_version: TlsVersion,
     /// Let `stats sizes` count the items by size, each time by a walk over all items
     #[arg(long)]
     track_sizes: bool,
@@ -143,15 +161,42 @@ pub(crate) struct Serve {
 
 impl Serve {
     pub(crate) fn plan(self) -> Result<Plan, Failure> {
-        let mut tcp: Vec<SocketAddr> = Vec::new();
+        let (mut tcp, mut tls_tcp): (Vec<SocketAddr>, Vec<SocketAddr>) = (Vec::new(), Vec::new());
         let listen = if self.listen.is_empty() {
             vec!["127.0.0.1".to_owned()]
         } else {
             self.listen
         };
         for text in &listen {
-            tcp.extend(listen::parse(text, place::DEFAULT_PORT).map_err(|why| Failure::usage(format_args!("--listen: {why}")))?);
+            let (addresses, text) = match text.strip_prefix("tls://") {
+                Some(text) => (&mut tls_tcp, text),
+                None => (&mut tcp, text.as_str()),
+            };
+            addresses
+                .extend(listen::parse(text, place::DEFAULT_PORT).map_err(|why| Failure::usage(format_args!("--listen: {why}")))?);
         }
+        let tls = match (self.tls_cert, self.tls_key) {
+            (Some(certificate), Some(key)) if !tls_tcp.is_empty() => Some(Tls {
+                certificate,
+                key,
+                client_certificates: match (&self.tls_client_ca, self.tls_client_optional) {
+                    (None, _) => ClientCertificates::Ignored,
+                    (Some(_), true) => ClientCertificates::Optional,
+                    (Some(_), false) => ClientCertificates::Required,
+                },
+                client_ca: self.tls_client_ca,
+                min_version: self.tls_min_version,
+            }),
+            (Some(_), _) => {
+                return Err(Failure::usage(
+                    "--tls-cert: no address has TLS; write --listen tls://ADDR[:PORT], and leave out addresses without tls:// to have nothing else",
+                ));
+            }
+            (None, _) if !tls_tcp.is_empty() => {
+                return Err(Failure::usage("--listen tls://…: TLS needs --tls-cert and --tls-key"));
+            }
+            (None, _) => None,
+        };
         let udp = match &self.udp {
             Some(text) => listen::parse(text, place::DEFAULT_PORT).map_err(|why| Failure::usage(format_args!("--udp: {why}")))?,
             None => Vec::new(),
@@ -174,6 +219,8 @@ impl Serve {
         });
         let config = Config {
             tcp,
+            tls_tcp,
+            tls,
             unix: self.socket.map(|path| UnixSocket { path, mode }),
             region_socket: self.region_socket.map(|path| RegionSocket {
                 path,
@@ -250,6 +297,14 @@ fn parse_gap(text: &str) -> Result<Gap, String> {
     }
 }
 
+fn parse_tls_version(text: &str) -> Result<TlsVersion, String> {
+    match text {
+        "1.2" => Ok(TlsVersion::V1_2),
+        "1.3" => Ok(TlsVersion::V1_3),
+        _ => Err("it must be 1.2 or 1.3; older versions are not spoken (RFC 8996)".to_owned()),
+    }
+}
+
 fn parse_mode(text: &str) -> Result<u32, String> {
     match u32::from_str_radix(text, 8) {
         Ok(mode) if mode <= 0o777 => Ok(mode),
@@ -300,6 +355,22 @@ mod tests {
             (plan.place, plan.options.memory, plan.config.verbosity),
             (Some(Place::Memfd), 8 << 20, 2)
         );
+    }
+
+    #[test]
+    fn tls_is_where_an_address_asks_for_it() {
+        let line = "-l tls://127.0.0.1 -l 127.0.0.1:5 --tls-cert c.pem --tls-key k.pem --tls-client-ca a.pem";
+        let config = plan(line).unwrap().config;
+        assert_eq!(config.tcp, ["127.0.0.1:5".parse().unwrap()]);
+        assert_eq!(config.tls_tcp, ["127.0.0.1:11211".parse().unwrap()]);
+        assert_eq!(config.tls.unwrap().client_certificates, ClientCertificates::Required);
+        for (line, word) in [
+            ("-l tls://127.0.0.1", "--tls-cert"),
+            ("--tls-cert c.pem --tls-key k.pem", "tls://"),
+        ] {
+            let failure = plan(line).unwrap_err();
+            assert!(failure.reason.contains(word), "{line}: {failure:?}");
+        }
     }
 
     #[test]

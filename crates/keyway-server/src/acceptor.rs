@@ -159,7 +159,10 @@ impl Acceptor {
         let Some(signals) = &mut self.signals else { return };
         for signal in signals.pending() {
             match signal {
-                SIGHUP => reload_users(&self.shared),
+                SIGHUP => {
+                    reload_users(&self.shared);
+                    self.shared.refresh_certificates("SIGHUP");
+                }
                 _ => {
                     log::info!("signal {signal}: shutting down; send it again to exit at once");
                     self.shared.stop();
@@ -210,8 +213,8 @@ impl Acceptor {
                 }
                 Accepted::One
             }
-            Ok(Arrival::Client(stream, _)) if is_full => {
-                self.reject(stream);
+            Ok(Arrival::Client(stream, address)) if is_full => {
+                self.reject(stream, &address);
                 Accepted::One
             }
             Ok(Arrival::Client(stream, address)) => {
@@ -285,10 +288,10 @@ impl Acceptor {
         }
     }
 
-    /// Ends the connection that has taken longest to log in, so that clients that never log in cannot use up the connections. Returns
-    /// `false` if there is none.
+    /// Ends the connection that has taken longest to log in or to finish its TLS handshake, so that clients that never do so cannot use up
+    /// the connections. Returns `false` if there is none.
     fn displace(&self) -> bool {
-        if self.shared.users.is_none() {
+        if self.shared.users.is_none() && self.shared.certificates.is_none() {
             return false;
         }
         let oldest = lock(&self.shared.peers)
@@ -301,21 +304,24 @@ impl Acceptor {
         oldest.is_some()
     }
 
-    fn reject(&self, mut stream: Stream) {
+    fn reject(&self, mut stream: Stream, address: &PeerAddress) {
         self.shared.arrivals.rejected.fetch_add(1, Relaxed);
         log::debug!(
             "rejected a connection: {} are open, the limit (-c)",
             self.shared.config.connections_max
         );
-        // A new socket has room for these few bytes; if not, the client just sees a closed connection.
-        let _ = stream.write(TOO_MANY);
+        // A new socket has room for these few bytes; if not, the client just sees a closed connection, as it does with TLS.
+        if !matches!(address, PeerAddress::Tcp { is_secure: true, .. }) {
+            let _ = stream.write(TOO_MANY);
+        }
     }
 
     fn hand_over(&mut self, stream: Stream, address: PeerAddress) {
         let arrivals = &self.shared.arrivals;
         arrivals.current.fetch_add(1, SeqCst);
         // The server checked a reader's user and group before.
-        let is_admitted = self.shared.users.is_none() || matches!(address, PeerAddress::Reader);
+        let is_secure = matches!(address, PeerAddress::Tcp { is_secure: true, .. });
+        let is_admitted = self.shared.users.is_none() && !is_secure || matches!(address, PeerAddress::Reader);
         let peer = Arc::new(Peer::new(
             arrivals.total.fetch_add(1, Relaxed),
             stream.as_raw_fd(),
@@ -333,7 +339,9 @@ impl Acceptor {
 /// Reads the authentication file again; if that fails, the old users stay valid.
 fn reload_users(shared: &Shared) {
     let (Some(path), Some(users)) = (&shared.config.auth_file, &shared.users) else {
-        log::info!("SIGHUP: there is no file to read again");
+        if shared.certificates.is_none() {
+            log::info!("SIGHUP: there is no file to read again");
+        }
         return;
     };
     match Users::load(path) {

@@ -7,6 +7,7 @@ use std::time::Duration;
 use keyway_proto::Protocol;
 
 use crate::source::{LOOPBACK, Network};
+use crate::tls::Tls;
 
 /// The protocol version that `version` and `stats` report: that of the memcached whose protocol Keyway implements.
 ///
@@ -114,6 +115,10 @@ impl Default for Kernel {
 pub struct Config {
     /// TCP addresses to listen on; port 0 takes a free one (see [`crate::Server::tcp_addresses`])
     pub tcp: Vec<SocketAddr>,
+    /// TCP addresses to listen on with TLS
+    pub tls_tcp: Vec<SocketAddr>,
+    /// TLS; needed for `tls_tcp`
+    pub tls: Option<Tls>,
     /// skip an address that is in use, as long as another one is free: the addresses are one setting, given for each address family
     pub tcp_where_free: bool,
     /// serve even if there is nothing to listen on: processes that have the region's file can still use it
@@ -189,6 +194,8 @@ impl Default for Config {
     fn default() -> Self {
         Self {
             tcp: Vec::new(),
+            tls_tcp: Vec::new(),
+            tls: None,
             tcp_where_free: false,
             may_listen_nowhere: false,
             unix: None,
@@ -228,6 +235,11 @@ impl Default for Config {
 }
 
 impl Config {
+    /// All TCP addresses, those with TLS last.
+    pub fn tcp_and_tls(&self) -> impl Iterator<Item = SocketAddr> {
+        self.tcp.iter().chain(&self.tls_tcp).copied()
+    }
+
     /// What connections may hold, bytes.
     pub(crate) fn connection_memory_limit(&self, item_size_max: usize) -> usize {
         match self.connection_memory {

@@ -39,6 +39,7 @@ mod quiet;
 mod shared;
 mod source;
 mod stats;
+mod tls;
 mod udp;
 mod watch;
 mod worker;
@@ -61,6 +62,7 @@ pub use config::{Allowed, Config, EventLoop, HttpAddress, KEYWAY_VERSION, Kernel
 pub use keyway_proto::Protocol;
 pub use listener::BindError;
 pub use source::{LOOPBACK, Network};
+pub use tls::{ClientCertificates, Tls, TlsError, TlsVersion};
 
 use acceptor::Acceptor;
 use account::Account;
@@ -72,11 +74,13 @@ use detail::Detail;
 use effort::Effort;
 use execute::Executor;
 use shared::{Arrivals, Baseline, Mailbox, Shared, lock};
+use tls::Certificates;
 use worker::Worker;
 
 /// A server's sockets, bound and listening, before there is a region. Clients that connect wait until the server runs.
 pub struct Sockets {
     users: Option<Users>,
+    certificates: Option<Certificates>,
     listeners: Vec<listener::Listener>,
     udp_addresses: Vec<SocketAddr>,
     /// for each thread, one socket per address
@@ -113,6 +117,10 @@ pub enum StartError {
     Kernel(String),
     /// a socket could not be bound
     Bind(BindError),
+    /// TLS was asked for, but no certificate was given
+    NoCertificate,
+    /// the files for TLS are unusable
+    Tls(TlsError),
     /// the authentication file is unusable
     AuthFile(std::path::PathBuf, AuthFileError),
     /// the region has no session for a worker
@@ -140,7 +148,8 @@ impl Sockets {
     ///
     /// [`StartError`]: nothing is bound then.
     pub fn bind(config: &Config) -> Result<Self, StartError> {
-        let listens_nowhere = config.tcp.is_empty() && config.unix.is_none() && config.udp.is_empty();
+        let listens_nowhere =
+            config.tcp.is_empty() && config.tls_tcp.is_empty() && config.unix.is_none() && config.udp.is_empty();
         if listens_nowhere && !config.may_listen_nowhere {
             return Err(StartError::NothingToListenOn);
         }
@@ -154,6 +163,11 @@ impl Sockets {
             Some(path) => Some(Users::load(path).map_err(|error| StartError::AuthFile(path.clone(), error))?),
             None => None,
         };
+        let certificates = match &config.tls {
+            Some(tls) => Some(Certificates::load(tls.clone()).map_err(StartError::Tls)?),
+            None if config.tls_tcp.is_empty() => None,
+            None => return Err(StartError::NoCertificate),
+        };
         let listeners = listener::bind(config).map_err(StartError::Bind)?;
         let (udp_addresses, udp_sockets) = listener::bind_udp(config).map_err(StartError::Bind)?;
         let http = config
@@ -164,6 +178,7 @@ impl Sockets {
             .map_err(StartError::Bind)?;
         Ok(Self {
             users,
+            certificates,
             listeners,
             udp_addresses,
             udp_sockets,
@@ -191,6 +206,7 @@ impl Server {
     pub fn start_on(sockets: Sockets, config: Config, cache: Cache) -> Result<Self, StartError> {
         let Sockets {
             users,
+            certificates,
             mut listeners,
             udp_addresses,
             udp_sockets,
@@ -262,6 +278,7 @@ impl Server {
             watch: watch::Hub::default(),
             detail: Detail::new(config.detail_delimiter.unwrap_or(b':'), config.detail_delimiter.is_some()),
             users: users.map(RwLock::new),
+            certificates,
             verbosity: AtomicU8::new(config.verbosity),
             stopping: AtomicBool::new(false),
             broken: AtomicBool::new(false),
@@ -295,6 +312,8 @@ impl Server {
                         output: Vec::new(),
                         ring: None,
                         spare: Vec::new(),
+                        records: Vec::new(),
+                        plain: Vec::new(),
                         is_alone: false,
                         spent: 0,
                         is_begun: false,
@@ -493,6 +512,8 @@ impl fmt::Display for StartError {
             Self::NoThreads => f.write_str("0 threads cannot serve anybody: give at least 1"),
             Self::Kernel(why) => f.write_str(why),
             Self::Bind(error) => error.fmt(f),
+            Self::NoCertificate => f.write_str("TLS needs a certificate and its key"),
+            Self::Tls(error) => write!(f, "TLS: {error}"),
             Self::AuthFile(path, error) => write!(f, "the authentication file {} {error}", path.display()),
             Self::NoUring(error) => write!(
                 f,

@@ -47,6 +47,8 @@ impl std::error::Error for BindError {}
 /// One listening socket.
 pub(crate) enum Listener {
     Tcp(TcpListener),
+    /// TCP, with TLS
+    Tls(TcpListener),
     Unix(UnixListener, SocketFile),
     /// for processes that want the region itself
     Region(UnixListener, SocketFile),
@@ -75,9 +77,17 @@ pub(crate) fn bind(config: &Config) -> Result<Vec<Listener>, BindError> {
     let mut listeners = Vec::new();
     let mut missing = None;
     let mut taken = None;
-    for &address in &config.tcp {
+    let plain = config
+        .tcp
+        .iter()
+        .map(|&address| (address, Listener::Tcp as fn(TcpListener) -> Listener));
+    let secure = config
+        .tls_tcp
+        .iter()
+        .map(|&address| (address, Listener::Tls as fn(TcpListener) -> Listener));
+    for (address, listener) in plain.chain(secure) {
         match bind_tcp(address, config.backlog) {
-            Ok(listener) => listeners.push(Listener::Tcp(listener)),
+            Ok(bound) => listeners.push(listener(bound)),
             Err(error) => {
                 let is_missing_ipv6 = is_missing_ipv6(address, &error);
                 let is_taken = error.kind() == io::ErrorKind::AddrInUse;
@@ -313,10 +323,16 @@ impl Listener {
     /// Takes one waiting connection.
     pub(crate) fn accept(&self) -> io::Result<Arrival> {
         match self {
-            Self::Tcp(listener) => {
+            Self::Tcp(listener) | Self::Tls(listener) => {
                 let (stream, remote) = listener.accept()?;
                 let local = stream.local_addr().ok();
-                Ok(Arrival::Client(Stream::Tcp(stream), PeerAddress::Tcp { remote, local }))
+                let is_secure = matches!(self, Self::Tls(_));
+                let address = PeerAddress::Tcp {
+                    remote,
+                    local,
+                    is_secure,
+                };
+                Ok(Arrival::Client(Stream::Tcp(stream), address))
             }
             Self::Unix(listener, _) => Ok(Arrival::Client(Stream::Unix(listener.accept()?.0), PeerAddress::Unix)),
             Self::Region(listener, _) => {
@@ -342,14 +358,14 @@ impl Listener {
 
     pub(crate) fn fd(&self) -> RawFd {
         match self {
-            Self::Tcp(listener) => listener.as_raw_fd(),
+            Self::Tcp(listener) | Self::Tls(listener) => listener.as_raw_fd(),
             Self::Unix(listener, _) | Self::Region(listener, _) | Self::Lines(listener) => listener.as_raw_fd(),
         }
     }
 
     pub(crate) fn tcp_address(&self) -> Option<SocketAddr> {
         match self {
-            Self::Tcp(listener) => listener.local_addr().ok(),
+            Self::Tcp(listener) | Self::Tls(listener) => listener.local_addr().ok(),
             Self::Unix(..) | Self::Region(..) | Self::Lines(_) => None,
         }
     }
@@ -358,9 +374,11 @@ impl Listener {
     pub(crate) fn name(&self) -> Option<String> {
         Some(match self {
             Self::Lines(_) => return None,
-            Self::Tcp(_) => self
-                .tcp_address()
-                .map_or_else(|| "tcp:?".to_owned(), |address| format!("tcp:{address}")),
+            Self::Tcp(_) | Self::Tls(_) => {
+                let protocol = if matches!(self, Self::Tls(_)) { "tls" } else { "tcp" };
+                self.tcp_address()
+                    .map_or_else(|| format!("{protocol}:?"), |address| format!("{protocol}:{address}"))
+            }
             Self::Unix(_, file) => format!("unix:{}", file.path.display()),
             Self::Region(_, file) => format!("region-socket:{}", file.path.display()),
         })
@@ -368,7 +386,7 @@ impl Listener {
 
     pub(crate) fn as_source(&mut self) -> &mut dyn mio::event::Source {
         match self {
-            Self::Tcp(listener) => listener,
+            Self::Tcp(listener) | Self::Tls(listener) => listener,
             Self::Unix(listener, _) | Self::Region(listener, _) | Self::Lines(listener) => listener,
         }
     }

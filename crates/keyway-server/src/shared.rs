@@ -21,6 +21,7 @@ use crate::detail::Detail;
 use crate::kernel::Post;
 use crate::quiet::Quiet;
 use crate::size_text;
+use crate::tls::Certificates;
 use crate::watch::Hub;
 
 static CLOSED_FOR_MEMORY: Quiet = Quiet::new();
@@ -103,6 +104,8 @@ pub(crate) enum PeerAddress {
     Tcp {
         remote: SocketAddr,
         local: Option<SocketAddr>,
+        /// with TLS
+        is_secure: bool,
     },
     Unix,
     /// a process that got the region for reading: it sends its writes here
@@ -204,6 +207,8 @@ pub(crate) struct Shared {
     pub(crate) watch: Hub,
     pub(crate) detail: Detail,
     pub(crate) users: Option<RwLock<Users>>,
+    /// for connections with TLS
+    pub(crate) certificates: Option<Certificates>,
     pub(crate) verbosity: AtomicU8,
     pub(crate) stopping: AtomicBool,
     /// a worker has panicked
@@ -261,6 +266,23 @@ impl Peer {
 }
 
 impl Shared {
+    /// Reads the files of TLS again; if that fails, the old certificate stays in force. `None`: there is no TLS.
+    pub(crate) fn refresh_certificates(&self, asked_by: &str) -> Option<bool> {
+        let certificates = self.certificates.as_ref()?;
+        let file = certificates.settings().certificate.display();
+        match certificates.refresh() {
+            Ok(()) => log::info!(
+                "{asked_by}: read {file} again; it is valid for {} more days",
+                certificates.days_left()
+            ),
+            Err(ref error) => {
+                log::error!("{asked_by}: TLS: {error}; the old certificate stays in force");
+                return Some(false);
+            }
+        }
+        Some(true)
+    }
+
     /// Ends connections to free memory: first those that make no progress, and of these the ones that hold most, until the total is within
     /// the limit. If it is within the limit, ends one that makes no progress, unless one was ended for that a moment ago.
     pub(crate) fn relieve(&self) {

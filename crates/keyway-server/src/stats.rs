@@ -141,6 +141,13 @@ fn commands(c: &Counters, traffic: &Traffic, shared: &Shared, out: &mut Vec<u8>)
     ] {
         stat(out, name, count);
     }
+    if let Some(certificates) = &shared.certificates {
+        stat(out, "ssl_new_sessions", certificates.new_sessions.load(Relaxed));
+        stat(out, "ssl_handshake_errors", certificates.handshake_errors.load(Relaxed));
+        stat(out, "ssl_proto_errors", certificates.protocol_errors.load(Relaxed));
+        stat(out, "time_since_server_cert_refresh", certificates.age_s());
+        stat(out, "keyway_certificate_days_left", certificates.days_left());
+    }
     if !shared.config.idle_timeout.is_zero() {
         stat(out, "idle_kicks", traffic.idle_kicks);
     }
@@ -218,11 +225,15 @@ pub(crate) fn settings(shared: &Shared, cache: &Cache, out: &mut Vec<u8>) {
     let config = &shared.config;
     let info = cache.info();
     let yes_no = |yes: bool| if yes { "yes" } else { "no" };
-    let inter: Vec<String> = config.tcp.iter().map(|address| address.ip().to_string()).collect();
+    let inter: Vec<String> = config.tcp_and_tls().map(|address| address.ip().to_string()).collect();
     let socket = config.unix.as_ref();
     stat(out, "maxbytes", shared.memory_limit(&info));
     stat(out, "maxconns", config.connections_max);
-    stat(out, "tcpport", config.tcp.first().map_or(0, std::net::SocketAddr::port));
+    stat(
+        out,
+        "tcpport",
+        config.tcp_and_tls().next().map_or(0, |address| address.port()),
+    );
     stat(
         out,
         "udpport",
@@ -306,7 +317,24 @@ pub(crate) fn settings(shared: &Shared, cache: &Cache, out: &mut Vec<u8>) {
     stat(out, "watcher_logbuf_size", crate::watch::QUEUE_MAX);
     stat(out, "track_sizes", yes_no(config.track_sizes));
     stat(out, "inline_ascii_response", "no");
-    stat(out, "ssl_enabled", "no");
+    stat(out, "ssl_enabled", yes_no(config.tls.is_some()));
+    if let Some(tls) = &config.tls {
+        stat(out, "ssl_chain_cert", tls.certificate.display());
+        stat(out, "ssl_key", tls.key.display());
+        stat(out, "ssl_verify_mode", tls.client_certificates.mode());
+        stat(out, "ssl_keyformat", 1);
+        stat(out, "ssl_ciphers", "NULL");
+        let authorities = tls.client_ca.as_ref();
+        stat(
+            out,
+            "ssl_ca_cert",
+            authorities.map_or_else(|| "NULL".to_owned(), |path| path.display().to_string()),
+        );
+        stat(out, "ssl_wbuf_size", 16 << 10);
+        stat(out, "ssl_session_cache", "yes");
+        stat(out, "ssl_kernel_tls", "no");
+        stat(out, "ssl_min_version", tls.min_version.name());
+    }
     stat(out, "memory_file", &config.region);
     // The region's device and inode, and the socket that hands it out: client libraries find the region by these.
     if let Ok((device, inode)) = cache.identity() {

@@ -20,6 +20,7 @@ mod http;
 mod random;
 mod scratch;
 mod server;
+mod tls;
 mod wire;
 
 pub use binary::{keyway_binary, memcached_binary, program_on_path, workspace_binary, workspace_library};
@@ -27,6 +28,7 @@ pub use http::{HttpAnswer, http_get, http_over};
 pub use random::{Random, mix};
 pub use scratch::Scratch;
 pub use server::{Kind, ServeOptions, Server, Transport, free_port, keyway_check, run_to_end};
+pub use tls::{Authority, Identity, TlsClient, Validity};
 pub use wire::{Fetched, Wire, liar, printable};
 
 use std::io::Write;

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::Duration;
 
-use crate::{DEADLINE, Scratch, Wire, keyway_binary, memcached_binary, wait_until};
+use crate::{Authority, DEADLINE, Scratch, TlsClient, Validity, Wire, keyway_binary, memcached_binary, wait_until};
 
 /// Which server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,6 +28,8 @@ pub enum Transport {
     Unix,
     /// UDP on loopback, a request a datagram; the server listens for TCP as well
     Udp,
+    /// TLS on loopback, on another port than TCP; Keyway only
+    Tls,
 }
 
 /// How a server is started.
@@ -88,8 +90,18 @@ pub struct Server {
     socket: PathBuf,
     log: PathBuf,
     region: PathBuf,
+    tls: Option<Tls>,
     has_default_place: bool,
     _scratch: Scratch,
+}
+
+/// Where a server speaks TLS, and who trusts it.
+#[derive(Debug)]
+struct Tls {
+    address: SocketAddr,
+    client: TlsClient,
+    /// the certificate of the authority
+    authority: PathBuf,
 }
 
 impl Kind {
@@ -182,6 +194,7 @@ impl Server {
             None if options.default_place => default_place(address.port()),
             None => scratch.join("region"),
         };
+        let mut tls = None;
         let mut command = match kind {
             Kind::Keyway if options.memcached_command_line => {
                 let mut command = Command::new(keyway_binary());
@@ -222,6 +235,21 @@ impl Server {
                 if options.transport == Transport::Udp {
                     command.args(["--udp", &address.to_string()]);
                 }
+                if options.transport == Transport::Tls {
+                    let authority = Authority::new();
+                    let identity = authority.signs("a server for tests", Validity::Valid);
+                    let (certificate, key) = identity.write_to(scratch.path(), "server");
+                    let address = SocketAddr::from((Ipv4Addr::LOCALHOST, free_port()));
+                    command.args(["--listen", &format!("tls://{address}"), "--tls-cert"]);
+                    command.arg(certificate).arg("--tls-key").arg(key);
+                    let file = scratch.join("authority.pem");
+                    std::fs::write(&file, authority.certificate()).unwrap_or_else(|e| panic!("{}: {e}", file.display()));
+                    tls = Some(Tls {
+                        address,
+                        authority: file,
+                        client: TlsClient::trusting(&authority),
+                    });
+                }
                 if let Some(event_loop) = event_loop() {
                     command.args(["--event-loop", &event_loop]);
                 }
@@ -239,6 +267,7 @@ impl Server {
                         let port = address.port().to_string();
                         command.args(["-l", "127.0.0.1", "-p", &port, "-U", &port])
                     }
+                    Transport::Tls => panic!("Debian's memcached has no TLS"),
                 };
                 command.args(&options.memcached_arguments);
                 command
@@ -259,6 +288,7 @@ impl Server {
             socket,
             log,
             region,
+            tls,
             has_default_place: options.default_place,
             _scratch: scratch,
         }
@@ -268,6 +298,7 @@ impl Server {
     fn wait_ready(&mut self, transport: Transport) -> Result<(), ExitStatus> {
         let sockets: &[Transport] = match (self.kind, transport) {
             (Kind::Keyway, Transport::Udp) => &[Transport::Tcp, Transport::Unix, Transport::Udp],
+            (Kind::Keyway, Transport::Tls) => &[Transport::Tcp, Transport::Unix, Transport::Tls],
             (Kind::Keyway, _) => &[Transport::Tcp, Transport::Unix],
             (Kind::Memcached, _) => &[transport],
         };
@@ -333,6 +364,10 @@ impl Server {
             Transport::Tcp => TcpStream::connect_timeout(&self.address, DEADLINE).and_then(Wire::from_tcp),
             Transport::Unix => UnixStream::connect(&self.socket).and_then(Wire::from_unix),
             Transport::Udp => Wire::to_udp(self.address),
+            Transport::Tls => {
+                let tls = self.tls.as_ref().ok_or(io::ErrorKind::Unsupported)?;
+                Wire::from_unix(tls.client.connect(tls.address)?.0)
+            }
         }
     }
 
@@ -344,6 +379,16 @@ impl Server {
     /// Where it listens for TCP, and for UDP if it was asked to.
     pub fn address(&self) -> SocketAddr {
         self.address
+    }
+
+    /// Where it listens for TLS, and the file with the certificate of the authority that its clients trust.
+    ///
+    /// # Panics
+    ///
+    /// When it was not started with [`Transport::Tls`].
+    pub fn tls(&self) -> (SocketAddr, &Path) {
+        let tls = self.tls.as_ref().expect("it was started with TLS");
+        (tls.address, &tls.authority)
     }
 
     /// Its Unix socket.
@@ -421,7 +466,11 @@ fn default_place(port: u16) -> PathBuf {
     PathBuf::from(format!("/dev/shm/keyway-{user}-{port}"))
 }
 
-/// A port that was free a moment ago.
+/// A port on loopback that was free a moment ago.
+///
+/// # Panics
+///
+/// When there is none.
 pub fn free_port() -> u16 {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap_or_else(|e| panic!("no free port on loopback: {e}"));
     listener

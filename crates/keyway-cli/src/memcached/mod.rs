@@ -12,9 +12,10 @@ mod tests;
 
 use std::ffi::OsString;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::time::Duration;
 
-use keyway_server::{KEYWAY_VERSION, Network, PROTOCOL_VERSION, Protocol, UnixSocket};
+use keyway_server::{ClientCertificates, KEYWAY_VERSION, Network, PROTOCOL_VERSION, Protocol, Tls, TlsVersion, UnixSocket};
 
 use self::options::{OPTIONS, Value, WITHOUT_MEANING, options};
 use crate::exit::Failure;
@@ -68,6 +69,8 @@ struct Reading {
     addresses: Vec<String>,
     socket: Option<String>,
     socket_mode: u32,
+    has_tls: bool,
+    tls: Tls,
 }
 
 impl Default for Reading {
@@ -82,6 +85,14 @@ impl Default for Reading {
             addresses: Vec::new(),
             socket: None,
             socket_mode: 0o700,
+            has_tls: false,
+            tls: Tls {
+                certificate: PathBuf::new(),
+                key: PathBuf::new(),
+                client_ca: None,
+                client_certificates: ClientCertificates::Ignored,
+                min_version: TlsVersion::V1_2,
+            },
         }
     }
 }
@@ -148,7 +159,7 @@ impl Reading {
                 };
             }
             'S' => return Err(missing("-S", "SASL", "-Y has authentication for the text protocol")),
-            'Z' => return Err(missing("-Z", "TLS", "put a TLS proxy in front, or use a Unix socket")),
+            'Z' => self.has_tls = true,
             'o' => {
                 for part in value.split(',').filter(|part| !part.is_empty()) {
                     self.take_extended(part)?;
@@ -195,7 +206,39 @@ impl Reading {
             }
             "maxconns_fast" => plan.config.connections_fast = true,
             "no_maxconns_fast" | "no_modern" => plan.config.connections_fast = false,
-            _ if name.starts_with("ssl_") => return Err(missing(&format!("-o {name}"), "TLS", "put a TLS proxy in front")),
+            "ssl_chain_cert" => self.tls.certificate = value.into(),
+            "ssl_key" => self.tls.key = value.into(),
+            "ssl_ca_cert" => self.tls.client_ca = Some(value.into()),
+            "ssl_verify_mode" => {
+                self.tls.client_certificates = match number("-o ssl_verify_mode", value, 0, 3)? {
+                    0 => ClientCertificates::Ignored,
+                    1 => ClientCertificates::Optional,
+                    _ => ClientCertificates::Required,
+                };
+            }
+            "ssl_min_version" => {
+                self.tls.min_version = match number("-o ssl_min_version", value, 0, 3)? {
+                    3 => TlsVersion::V1_3,
+                    2 => TlsVersion::V1_2,
+                    _ => {
+                        plan.warnings
+                            .push(format!("-o ssl_min_version={value}: TLS before 1.2 is not spoken (RFC 8996)"));
+                        TlsVersion::V1_2
+                    }
+                };
+            }
+            "ssl_keyformat" if number("-o ssl_keyformat", value, 0, 3)? != 1 => {
+                return Err(missing(
+                    "-o ssl_keyformat",
+                    "key format but PEM",
+                    "convert the key: openssl pkey -in KEY -out KEY.pem",
+                ));
+            }
+            "ssl_ciphers" => plan
+                .warnings
+                .push("-o ssl_ciphers is ignored: only ciphers without known weakness are offered".to_owned()),
+            // Sessions are resumed by tickets; a record has at most 16 KiB; the kernel encrypts nothing.
+            "ssl_keyformat" | "ssl_session_cache" | "ssl_wbuf_size" | "ssl_kernel_tls" => {}
             _ if name.starts_with("ext_") => {
                 return Err(missing(
                     &format!("-o {name}"),
@@ -230,12 +273,20 @@ impl Reading {
             self.port = self.udp_port;
         }
         if !tcp_is_off {
-            self.plan.config.tcp = self.addresses(self.port)?;
+            (self.plan.config.tcp, self.plan.config.tls_tcp) = self.tcp_addresses()?;
             // Without -l, memcached accepts that only one address family is free.
             self.plan.config.tcp_where_free = self.addresses.is_empty();
         }
+        if self.has_tls {
+            for (option, path) in [("ssl_chain_cert", &self.tls.certificate), ("ssl_key", &self.tls.key)] {
+                if path.as_os_str().is_empty() {
+                    return Err(Failure::usage(format_args!("-Z needs -o {option}=<file>")));
+                }
+            }
+            self.plan.config.tls = Some(self.tls.clone());
+        }
         if self.udp_port != 0 {
-            self.plan.config.udp = self.addresses(self.udp_port)?;
+            self.plan.config.udp = self.addresses(self.udp_port, |_| true)?;
         }
         if !self.udp_allow.is_empty() {
             self.plan.config.udp_allow = std::mem::take(&mut self.udp_allow);
@@ -249,7 +300,7 @@ impl Reading {
             self.plan.place = Some(keyway::Place::Memfd);
         }
         self.plan.config.may_listen_nowhere = true;
-        if self.plan.config.tcp.is_empty() && self.plan.config.udp.is_empty() && self.socket.is_none() {
+        if self.plan.config.tcp_and_tls().next().is_none() && self.plan.config.udp.is_empty() && self.socket.is_none() {
             self.plan
                 .warnings
                 .push("-p 0 leaves no socket that a client could connect to; -s or -U gives one".to_owned());
@@ -264,13 +315,42 @@ impl Reading {
         Ok(self.plan)
     }
 
-    /// The addresses of `-l` with this port; 0 turns them off.
-    fn addresses(&self, port: i32) -> Result<Vec<SocketAddr>, Failure> {
+    /// The TCP addresses without TLS, and those with it.
+    fn tcp_addresses(&self) -> Result<(Vec<SocketAddr>, Vec<SocketAddr>), Failure> {
+        if !self.has_tls {
+            if let Some(text) = self.addresses.iter().find(|text| text.starts_with(NO_TLS)) {
+                return Err(Failure::usage(format_args!(
+                    "-l {text}: {NO_TLS} is for servers with TLS (-Z); leave it out"
+                )));
+            }
+            return Ok((self.addresses(self.port, |_| true)?, Vec::new()));
+        }
+        let is_plain = |text: &str| text.starts_with(NO_TLS);
+        let (has_plain, has_tls) = (
+            self.addresses.iter().any(|text| is_plain(text)),
+            self.addresses.is_empty() || self.addresses.iter().any(|text| !is_plain(text)),
+        );
+        Ok((
+            if has_plain {
+                self.addresses(self.port, is_plain)?
+            } else {
+                Vec::new()
+            },
+            if has_tls {
+                self.addresses(self.port, |text| !is_plain(text))?
+            } else {
+                Vec::new()
+            },
+        ))
+    }
+
+    /// The addresses of `-l` that are `wanted`, with this port; 0 turns them off.
+    fn addresses(&self, port: i32, wanted: impl Fn(&str) -> bool) -> Result<Vec<SocketAddr>, Failure> {
         let any_port = port == -1;
         // 1 is a placeholder for "any" until all addresses are known, because 0 means "off" to the parser.
         let port = if any_port { 1 } else { u16::try_from(port).unwrap_or(0) };
         let mut addresses = Vec::new();
-        for text in &self.addresses {
+        for text in self.addresses.iter().filter(|text| wanted(text)) {
             addresses
                 .extend(listen::parse(without_prefixes(text)?, port).map_err(|why| Failure::usage(format_args!("-l: {why}")))?);
         }
@@ -289,17 +369,21 @@ impl Reading {
     }
 }
 
-/// Removes `proto[…]:` and `tag[…]:` from a listener of memcached 1.6.
+/// Before an address of `-l` that has no TLS (`-Z`).
+const NO_TLS: &str = "notls:";
+
+/// Removes `notls:`, `proto[…]:` and `tag[…]:` from a listener of memcached 1.6.
 fn without_prefixes(mut text: &str) -> Result<&str, Failure> {
-    for tls in ["notls:", "btls:", "mtls:"] {
+    for tls in ["btls:", "mtls:"] {
         if text.starts_with(tls) {
             return Err(missing(
                 &format!("-l {tls}"),
-                "TLS",
-                "put a TLS proxy in front, or use a Unix socket",
+                "verification of clients per address",
+                "-o ssl_verify_mode holds for all addresses with TLS",
             ));
         }
     }
+    text = text.strip_prefix(NO_TLS).unwrap_or(text);
     if let Some((protocol, rest)) = text.strip_prefix("proto[").and_then(|rest| rest.split_once("]:")) {
         if !["ascii", "negotiating"].contains(&protocol) {
             return Err(missing(&format!("-l proto[{protocol}]"), "this protocol", "use proto[ascii]"));

@@ -136,20 +136,44 @@ fn udp_is_off_until_asked_for_and_answers_this_machine_until_told_otherwise() {
 }
 
 #[test]
+fn tls_is_on_all_tcp_addresses_but_those_that_say_otherwise() {
+    let files = "-o ssl_chain_cert=c.pem,ssl_key=k.pem,ssl_ca_cert=a.pem,ssl_verify_mode=1,ssl_min_version=3,ssl_wbuf_size=32";
+    let addresses = |line: &str| {
+        let config = plan(&format!("{line} {files}")).config;
+        let texts = |addresses: &[SocketAddr]| addresses.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ");
+        (texts(&config.tcp), texts(&config.tls_tcp))
+    };
+    let pair = |plain: &str, secure: &str| (plain.to_owned(), secure.to_owned());
+    assert_eq!(addresses("-Z"), pair("", "0.0.0.0:11211 [::]:11211"));
+    assert_eq!(
+        addresses("-Z -l 127.0.0.1,notls:127.0.0.1:7"),
+        pair("127.0.0.1:7", "127.0.0.1:11211")
+    );
+    assert_eq!(addresses("-Z -l notls:127.0.0.1"), pair("127.0.0.1:11211", ""));
+    let tls = plan(&format!("-Z {files}")).config.tls.unwrap();
+    assert_eq!((tls.certificate, tls.key), ("c.pem".into(), "k.pem".into()));
+    assert_eq!(tls.client_certificates, ClientCertificates::Optional);
+    assert_eq!(tls.min_version, TlsVersion::V1_3);
+    assert!(plan("-o ssl_key=k.pem").config.tls.is_none(), "without -Z there is no TLS");
+}
+
+#[test]
 fn what_is_missing_is_refused_by_name() {
     for (line, word) in [
-        ("-Z", "TLS"),
+        ("-Z", "ssl_chain_cert"),
+        ("-Z -o ssl_chain_cert=x", "ssl_key"),
+        ("-o ssl_keyformat=2", "PEM"),
         ("-S", "SASL"),
         ("-B both", "-B"),
         ("-B binary -Y users", "-Y"),
         ("-U x", "-U"),
         ("-U 1 -o udp_allow=10.0.0.1/8", "10.0.0.0/8"),
-        ("-o ssl_key=x", "TLS"),
         ("-o http", "http"),
         ("-o http=127.0.0.1:0", "port 0"),
         ("-o ext_path=/x:1G", "external storage"),
         ("-o proxy_config=x", "proxy"),
-        ("-l notls:127.0.0.1", "TLS"),
+        ("-l notls:127.0.0.1", "-Z"),
+        ("-l mtls:127.0.0.1", "ssl_verify_mode"),
     ] {
         let failure = asked(line).unwrap_err();
         assert!(failure.code == USAGE && failure.reason.contains(word), "{line}: {failure:?}");

@@ -25,6 +25,9 @@ pub(crate) struct Desk {
     /// the ring, if the event loop is io_uring, and empty vectors for the next sends
     pub(crate) ring: Option<Ring>,
     pub(crate) spare: Vec<Vec<u8>>,
+    /// for connections with TLS: what a socket gave, and an output that is being encrypted
+    pub(crate) records: Vec<u8>,
+    pub(crate) plain: Vec<u8>,
     /// as far as is known, no other connection has a turn in this round
     pub(crate) is_alone: bool,
     /// requests that were executed before its turn for the connection whose turn is next

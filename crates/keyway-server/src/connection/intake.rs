@@ -8,14 +8,20 @@ use keyway_uring::{Piece, Ring};
 use mio::{Interest, Registry, Token, event};
 
 use super::login::LOGIN_INPUT_MAX;
+use super::secure::Arrived;
 use super::stream::Reader;
-use super::{Connection, Desk, INPUT_SIZE, Phase, STATE_EXECUTING, UNSENT_MAX};
+use super::{CloseReason, Connection, Desk, INPUT_SIZE, Phase, STATE_EXECUTING, UNSENT_MAX};
 use crate::account::{PATIENCE, SMALL};
 use crate::buffer::Buffer;
+use crate::effort::TURN_WORK;
 use crate::port::{Intake, Port};
+use crate::quiet::Quiet;
+use crate::tls::Certificates;
 
 /// After this many small requests, the server expects no more large ones from a connection.
 const SMALL_IN_A_ROW: u8 = 16;
+
+static HANDSHAKE_FAILED: Quiet = Quiet::new();
 
 impl Connection {
     /// Updates what the socket is watched for. Writability is watched only while output is unsent; otherwise a Unix socket would
@@ -127,8 +133,8 @@ impl Connection {
             );
         let (waiting, fd) = (self.input.len(), self.stream.as_raw_fd());
         // After a long silence the turn reads the data, as it reads large requests. It also reads a login, which may have only a limited size,
-        // and everything when memory is tight.
-        let is_direct = self.is_parked || is_tight || matches!(self.phase, Phase::Login);
+        // everything when memory is tight, and TLS.
+        let is_direct = self.is_parked || is_tight || self.secure.is_some() || matches!(self.phase, Phase::Login);
         let least = if is_direct { usize::MAX } else { self.need };
         let missing = least.max(if waiting == 0 { self.large } else { 0 }).saturating_sub(waiting);
         let Some(port) = &mut self.port else { return Ok(()) };
@@ -190,9 +196,21 @@ impl Connection {
             }
             _ => usize::MAX,
         };
-        match self.input.fill(&mut Reader(self.stream.as_raw_fd()), self.need, most) {
-            Ok((0, _)) => self.at_end = true,
-            Ok((count, filled)) => {
+        let mut socket = Reader(self.stream.as_raw_fd());
+        let arrived = match self.secure.is_some() {
+            true => self.receive_records(desk, &mut socket, most),
+            false => self.input.fill(&mut socket, self.need, most).map(|(count, filled)| Arrived {
+                count,
+                filled,
+                at_end: count == 0,
+            }),
+        };
+        match arrived {
+            Ok(Arrived {
+                count: 0, at_end: true, ..
+            }) => self.at_end = true,
+            Ok(Arrived { count, filled, at_end }) => {
+                self.at_end = at_end;
                 // Fewer bytes than fit: the socket is empty, and the next bytes make a new event (epoll(7), question 9).
                 self.readable = (filled || self.read_closed) && !self.stopping;
                 desk.executor.counters().bytes_read.add(count as u64);
@@ -208,6 +226,57 @@ impl Connection {
         // A stopping server answers what has arrived and reads no more.
         self.at_end |= self.stopping;
         Ok(())
+    }
+
+    /// Reads TLS records once. Counts what becomes of the handshake, and ends the connection of a client that breaks the protocol.
+    fn receive_records(&mut self, desk: &mut Desk, socket: &mut Reader, most: usize) -> io::Result<Arrived> {
+        let shared = &desk.executor.shared;
+        let (Some(secure), Some(certificates)) = (&mut self.secure, &shared.certificates) else {
+            return Err(io::ErrorKind::Unsupported.into());
+        };
+        let was_shaking_hands = secure.is_handshaking();
+        let arrived = secure.receive(socket, &mut desk.records, &mut self.input, self.need, most, &mut self.output);
+        if was_shaking_hands {
+            // A step of a handshake takes as long as a turn may: others come before the next step.
+            desk.executor.effort.spend(TURN_WORK);
+        }
+        let is_shaking_hands = secure.is_handshaking();
+        match arrived {
+            Err(error) if error.kind() == io::ErrorKind::InvalidData => {
+                if is_shaking_hands {
+                    Certificates::count(&certificates.handshake_errors);
+                    if let Some(left_out) = HANDSHAKE_FAILED.may_speak() {
+                        log::info!("{}: the TLS handshake failed: {error}{left_out}", self.peer.address);
+                    }
+                } else {
+                    Certificates::count(&certificates.protocol_errors);
+                    log::debug!("{}: {error}", self.peer.address);
+                }
+                self.phase = Phase::Closing(CloseReason::Error);
+                self.readable = false;
+                Ok(Arrived {
+                    at_end: true,
+                    ..Arrived::default()
+                })
+            }
+            Ok(arrived) if is_shaking_hands && arrived.at_end && secure.has_begun() => {
+                Certificates::count(&certificates.handshake_errors);
+                Ok(arrived)
+            }
+            Ok(arrived) => {
+                if was_shaking_hands && !is_shaking_hands {
+                    if secure.is_resumed() == Some(false) {
+                        Certificates::count(&certificates.new_sessions);
+                    }
+                    if shared.users.is_none() {
+                        self.peer.is_admitted.store(true, Relaxed);
+                    }
+                }
+                desk.executor.effort.spend_on_bytes(arrived.count);
+                Ok(arrived)
+            }
+            Err(error) => Err(error),
+        }
     }
 
     /// A client that sends one large request is expected to send more.

@@ -1,4 +1,5 @@
-//! The phases of a connection before it is served: it has a limited time, and a limited number of attempts, to log in.
+//! The phases of a connection before it is served: it has a limited time for its TLS handshake, and a limited time and number of attempts
+//! to log in.
 
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
@@ -9,8 +10,10 @@ use super::{CloseReason, Connection, Desk, Phase, Stop, Verdict};
 use crate::auth::{self, Login};
 use crate::effort::REQUEST;
 use crate::quiet::Quiet;
+use crate::tls::Certificates;
 
-/// A connection has to log in within this time after its `connect`, whatever it sends; otherwise it is closed.
+/// A connection has to finish its TLS handshake and to log in within this time after its `connect`, whatever it sends; otherwise it is
+/// closed.
 pub(super) const LOGIN_TIME: Duration = Duration::from_secs(10);
 /// Bytes that are read from a connection before it has logged in: any login, and what may follow it in a packet.
 pub(super) const LOGIN_INPUT_MAX: usize = auth::LINE_MAX + auth::TOKEN_MAX + 64;
@@ -22,14 +25,22 @@ const LOGINS_MAX: u8 = 3;
 static LOGIN_FAILED: Quiet = Quiet::new();
 
 impl Connection {
-    /// The end of its time to log in, if it has not logged in.
+    /// The end of its time for the TLS handshake and to log in, if it has not done both.
     pub(crate) fn login_deadline(&self) -> Option<Instant> {
-        matches!(self.phase, Phase::Login | Phase::Refused { .. }).then(|| self.since + LOGIN_TIME)
+        (self.is_shaking_hands() || matches!(self.phase, Phase::Login | Phase::Refused { .. })).then(|| self.since + LOGIN_TIME)
+    }
+
+    fn is_shaking_hands(&self) -> bool {
+        self.secure.as_ref().is_some_and(|secure| secure.is_handshaking())
     }
 
     /// The verdict of a turn that comes after the time to log in has ended, or while a refusal is still delayed.
     pub(super) fn wait_for_login(&mut self, desk: &Desk) -> Option<Verdict> {
         if self.login_deadline()? <= desk.now {
+            if let (true, Some(certificates)) = (self.is_shaking_hands(), &desk.executor.shared.certificates) {
+                Certificates::count(&certificates.handshake_errors);
+                return Some(Verdict::Close(CloseReason::HandshakeTimeout));
+            }
             desk.executor.counters().auth_timeouts.add(1);
             return Some(Verdict::Close(CloseReason::LoginTimeout));
         }

@@ -20,15 +20,20 @@
 //! With epoll, a turn reads and writes the socket itself. With a ring (`port`), the ring receives bytes and sends replies between
 //! turns. Complete requests are executed in the ring's buffer, before the turn, and the rest of the buffer is copied to the input. A turn
 //! then reads only large requests, and only while the ring does not receive.
+//!
+//! A connection with TLS ([`secure`]) is read by its turns, with either event loop; a ring only watches its socket. Its output is encrypted
+//! just before it is sent.
 
 mod desk;
 mod intake;
 mod login;
 mod output;
+mod secure;
 mod stream;
 mod turn;
 
 pub(crate) use desk::Desk;
+pub(crate) use secure::Secure;
 pub(crate) use stream::Stream;
 use turn::Stop;
 pub(crate) use turn::Verdict;
@@ -76,6 +81,7 @@ const STATE_DROPPING: u8 = 5;
 
 pub(crate) struct Connection {
     stream: Stream,
+    secure: Option<Box<Secure>>,
     pub(crate) peer: Arc<Peer>,
     charge: Charge,
     /// the worker's token for it
@@ -149,6 +155,8 @@ pub(crate) enum CloseReason {
     Shutdown,
     /// it did not log in in time
     LoginTimeout,
+    /// it did not finish its TLS handshake in time
+    HandshakeTimeout,
     /// closed to make room for another connection that has to log in
     Displaced,
     /// memory for connections was used up, and it held the most
@@ -156,9 +164,18 @@ pub(crate) enum CloseReason {
 }
 
 impl Connection {
-    pub(crate) fn new(stream: Stream, peer: Arc<Peer>, token: usize, limits: Limits, login: bool, desk: &Desk) -> Self {
+    pub(crate) fn new(
+        stream: Stream,
+        secure: Option<Secure>,
+        peer: Arc<Peer>,
+        token: usize,
+        limits: Limits,
+        login: bool,
+        desk: &Desk,
+    ) -> Self {
         Self {
             stream,
+            secure: secure.map(Box::new),
             charge: Charge::new(Arc::clone(&desk.executor.shared.account), Arc::clone(&peer)),
             peer,
             token,
@@ -271,6 +288,7 @@ impl CloseReason {
             Self::IdleTimeout => "idle_timeout",
             Self::Shutdown => "shutdown",
             Self::LoginTimeout => "login_timeout",
+            Self::HandshakeTimeout => "handshake_timeout",
             Self::Displaced => "displaced",
             Self::Memory => "memory",
         }

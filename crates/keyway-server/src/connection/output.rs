@@ -38,6 +38,7 @@ impl Connection {
         if self.output.is_empty() || self.output.capacity() <= 2 * self.output.len() + SPARE_SIZE {
             return;
         }
+        self.drop_output(self.sent);
         let rest = self.output.split_off(std::mem::take(&mut self.sent));
         let mut room = std::mem::replace(&mut self.output, rest);
         room.clear();
@@ -46,8 +47,34 @@ impl Connection {
         }
     }
 
+    /// The output is sent.
+    pub(super) fn clear_output(&mut self) {
+        self.drop_output(self.output.len());
+        self.output.clear();
+        self.sent = 0;
+    }
+
+    /// The first `count` bytes of the output are being removed.
+    fn drop_output(&mut self, count: usize) {
+        if let Some(secure) = &mut self.secure {
+            secure.removed(count);
+        }
+    }
+
+    /// Encrypts the output, if the connection has TLS; at the end, tells the client that nothing more comes.
+    fn seal(&mut self, desk: &mut Desk) -> io::Result<()> {
+        let Some(secure) = &mut self.secure else { return Ok(()) };
+        let count = secure.seal(&mut self.output, &mut desk.plain)?;
+        desk.executor.effort.spend_on_bytes(count);
+        if matches!(self.phase, Phase::Closing(_)) {
+            secure.close(&mut self.output);
+        }
+        Ok(())
+    }
+
     /// Writes everything unsent once, by the ring if there is one.
     pub(super) fn send(&mut self, desk: &mut Desk) -> io::Result<()> {
+        self.seal(desk)?;
         if self.port.is_some() {
             return self.send_by_ring(desk);
         }
@@ -65,10 +92,10 @@ impl Connection {
             }
         }
         if self.unsent() == 0 {
-            self.output.clear();
-            self.sent = 0;
+            self.clear_output();
         } else if self.sent > UNSENT_MAX {
             // Removes sent bytes from time to time, so that the buffer does not grow for a client that always lags.
+            self.drop_output(self.sent);
             self.output.drain(..self.sent);
             self.sent = 0;
         }
@@ -96,10 +123,13 @@ impl Connection {
             self.last_active = desk.now;
         }
         if sent == self.output.len() {
-            self.output.clear();
+            self.clear_output();
             return Ok(());
         }
         port.sending = self.output.len() - sent;
+        if let Some(secure) = &mut self.secure {
+            secure.removed(self.output.len());
+        }
         ring.send(fd, self.token, std::mem::take(&mut self.output), sent)?;
         self.output = desk.spare_output();
         Ok(())

@@ -82,6 +82,9 @@ impl Read for Reader {
 impl std::fmt::Display for PeerAddress {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
+            Self::Tcp {
+                remote, is_secure: true, ..
+            } => write!(f, "tls:{remote}"),
             Self::Tcp { remote, .. } => write!(f, "tcp:{remote}"),
             Self::Unix | Self::Reader => f.write_str("unix"),
             Self::Udp { remote, local } => write!(f, "udp:{}", remote.unwrap_or(*local)),

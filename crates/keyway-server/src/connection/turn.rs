@@ -114,8 +114,7 @@ impl Connection {
     /// Returns them, and keeps copies of what is left in them.
     fn give_back(&mut self, desk: &mut Desk) {
         if self.output.len() == self.sent {
-            self.output.clear();
-            self.sent = 0;
+            self.clear_output();
             if desk.output.capacity() == 0 && self.output.capacity() <= OUTPUT_KEPT_MAX {
                 std::mem::swap(&mut self.output, &mut desk.output);
             } else {
@@ -332,7 +331,7 @@ impl Connection {
                     keys_done: self.keys_done,
                     room: UNSENT_MAX,
                     is_bounded: false,
-                    socket: is_free.then(|| self.stream.as_fd()),
+                    socket: (is_free && self.secure.is_none()).then(|| self.stream.as_fd()),
                 };
                 let outcome = executor.execute(&request, &mut self.output, &origin);
                 (consumed, outcome)

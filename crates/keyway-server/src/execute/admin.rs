@@ -11,11 +11,13 @@ use super::{Executor, Origin, Outcome, Task, answer_unless, refusal};
 use crate::config::PROTOCOL_VERSION;
 use crate::connection::CloseReason;
 use crate::dump::Dump;
-use crate::effort::STATS;
+use crate::effort::{STATS, TURN_WORK};
 use crate::shared::{Message, Peer, PeerAddress, lock};
 use crate::{memory, stats, watch};
 
 /// The log level is for the operator to set.
+const NO_TLS: &[u8] = b"SERVER_ERROR no TLS here, so no certificates\r\n";
+const NOT_REFRESHED: &[u8] = b"SERVER_ERROR the new certificate cannot be used, the old one stays: see the log\r\n";
 const VERBOSITY_REFUSED: &[u8] = b"CLIENT_ERROR verbosity not allowed from other machines without logins\r\n";
 
 const MEMLIMIT_FAILED: &[u8] = b"MEMLIMIT_ADJUST_FAILED out of bounds or unable to adjust\r\n";
@@ -57,7 +59,15 @@ impl Executor {
             }
             Admin::Dump { format, what } => return Self::dump(*format, what, out),
             Admin::Watch { what } => return self.watch(what, out, origin),
-            Admin::RefreshCerts { noreply } => answer_unless(*noreply, b"SERVER_ERROR no TLS here, so no certificates\r\n", out),
+            Admin::RefreshCerts { noreply } => {
+                self.effort.spend(TURN_WORK);
+                let refreshed = self.shared.refresh_certificates("refresh_certs");
+                answer_unless(
+                    *noreply,
+                    refreshed.map_or(NO_TLS, |done| if done { reply::OK } else { NOT_REFRESHED }),
+                    out,
+                );
+            }
             Admin::Obsolete { reply, noreply, .. } => answer_unless(*noreply, reply, out),
         }
         Outcome::Done

@@ -40,7 +40,7 @@ use self::turns::Queues;
 use self::upkeep::TICK;
 use crate::buffer::Buffer;
 use crate::config::EventLoop;
-use crate::connection::{CloseReason, Connection, Desk, INPUT_SIZE, Stream};
+use crate::connection::{CloseReason, Connection, Desk, INPUT_SIZE, Secure, Stream};
 use crate::shared::{Message, Peer, PeerAddress, Shared};
 use crate::udp::UdpSockets;
 use crate::watch::CONNEVENTS;
@@ -245,7 +245,28 @@ impl Worker {
         // The server checked a reader's user and group before.
         let login = self.desk.executor.shared.users.is_some() && !matches!(peer.address, PeerAddress::Reader);
         let token = self.connections.vacant_key();
-        let mut connection = Connection::new(stream, Arc::clone(&peer), token, self.limits.clone(), login, &self.desk);
+        let is_secure = matches!(peer.address, PeerAddress::Tcp { is_secure: true, .. });
+        let certificates = self.desk.executor.shared.certificates.as_ref().filter(|_| is_secure);
+        let secure = match certificates
+            .map(|certificates| Secure::new(certificates.config()))
+            .transpose()
+        {
+            Ok(secure) => secure,
+            Err(error) => {
+                log::warn!("{}: cannot begin TLS: {error}", peer.address);
+                self.desk.executor.shared.connection_closed(&peer);
+                return;
+            }
+        };
+        let mut connection = Connection::new(
+            stream,
+            secure,
+            Arc::clone(&peer),
+            token,
+            self.limits.clone(),
+            login,
+            &self.desk,
+        );
         if let Err(error) = connection.register(self.poll.registry()) {
             log::warn!("{}: cannot watch the connection: {error}", peer.address);
             self.desk.executor.shared.connection_closed(&peer);

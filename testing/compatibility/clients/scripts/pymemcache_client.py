@@ -1,8 +1,11 @@
 """Uses pymemcache's ordinary API widely against one server and asserts every result.
 
-Usage: pymemcache_client.py HOST PORT, or pymemcache_client.py SOCKET.
+Usage: pymemcache_client.py HOST PORT [AUTHORITY], with TLS if there is a file with the authority's certificate, or
+pymemcache_client.py SOCKET.
 """
 
+import functools
+import ssl
 import sys
 import threading
 
@@ -13,6 +16,9 @@ from pymemcache.exceptions import MemcacheClientError, MemcacheIllegalInputError
 from pymemcache import serde
 
 SERVER = sys.argv[1] if len(sys.argv) == 2 else (sys.argv[1], int(sys.argv[2]))
+if len(sys.argv) == 4:
+    secure = {"tls_context": ssl.create_default_context(cafile=sys.argv[3])}
+    Client, PooledClient, HashClient = (functools.partial(kind, **secure) for kind in (Client, PooledClient, HashClient))
 checks = 0
 
 

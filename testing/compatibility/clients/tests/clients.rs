@@ -16,6 +16,10 @@ fn target() -> &'static Path {
 /// Runs a client program against each server, and expects that it ends well and says `OK`.
 fn run_client(name: &str, transport: Transport, command: impl Fn(&Server) -> Command) {
     for kind in Kind::to_test(name) {
+        // Debian's memcached is built without TLS.
+        if transport == Transport::Tls && kind == Kind::Memcached {
+            continue;
+        }
         let server = Server::start(
             kind,
             &ServeOptions {
@@ -78,6 +82,22 @@ fn pymemcache() {
 }
 
 #[test]
+fn pymemcache_over_tls() {
+    let python = match python() {
+        Ok(python) => python,
+        Err(because) => return skip("pymemcache over TLS", because),
+    };
+    run_client("pymemcache", Transport::Tls, |server| {
+        let (address, authority) = server.tls();
+        let mut command = Command::new(python);
+        command.arg(prepare::scripts().join("pymemcache_client.py"));
+        command.args([address.ip().to_string(), address.port().to_string()]);
+        command.arg(authority).env("PYTHONDONTWRITEBYTECODE", "1");
+        command
+    });
+}
+
+#[test]
 fn python_memcached() {
     python_client("python-memcached", "python_memcached_client.py");
 }
@@ -96,6 +116,12 @@ fn gomemcache() {
     run_client("gomemcache", Transport::Tcp, |server| {
         let mut command = Command::new(&program);
         command.arg(server.address().to_string());
+        command
+    });
+    run_client("gomemcache", Transport::Tls, |server| {
+        let (address, authority) = server.tls();
+        let mut command = Command::new(&program);
+        command.arg(address.to_string()).arg(authority);
         command
     });
     run_client("gomemcache", Transport::Unix, |server| {

@@ -1,5 +1,5 @@
-//! Holds Keyway and a real memcached to the whole table, over TCP and over a Unix socket, in every manner of sending; to what
-//! of it datagrams can ask for, over UDP; and
+//! Holds Keyway and a real memcached to the whole table, over TCP and over a Unix socket, in every manner of sending, and Keyway over TLS; to
+//! what of it datagrams can ask for, over UDP; and
 //! shows that the checker rejects a server that says something else.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -70,6 +70,14 @@ fn both_servers_keep_to_the_table() {
                 let (held, tally) = (&held, &tally);
                 scope.spawn(move || own_servers(kind, transport, held, tally));
             }
+            if kind == Kind::Keyway {
+                // A byte at a time would be a record each: that is TLS's matter.
+                for manner in [Manner::Stepwise, Manner::Pipelined] {
+                    let tally = &tally;
+                    let held: Vec<_> = held.iter().copied().filter(|c| !speaks_of_tls(c)).collect();
+                    scope.spawn(move || shared_server(kind, Transport::Tls, manner, &held, tally));
+                }
+            }
             let by_datagram: Vec<_> = held.iter().copied().filter(|c| c.suits_datagrams()).collect();
             let (tally, requests) = (&tally, by_datagram.iter().map(|c| c.steps.len()).sum::<usize>());
             say(&format!(
@@ -83,7 +91,7 @@ fn both_servers_keep_to_the_table() {
             });
         });
         say(&format!(
-            "conformance: {}: {} conversations held, {} exchanges, over TCP and Unix, stepwise, pipelined and byte by byte, and over UDP",
+            "conformance: {}: {} conversations held, {} exchanges, over TCP and Unix, stepwise, pipelined and byte by byte, over UDP, and (Keyway) over TLS",
             kind.name(),
             tally.conversations.load(Ordering::Relaxed) - before.0,
             tally.requests.load(Ordering::Relaxed) - before.1,
@@ -133,6 +141,11 @@ fn memcacheds_command_line_serves_the_same() {
     }
     let departures = tally.departures.into_inner().expect("no thread panicked");
     assert!(departures.is_empty(), "{departures:#?}");
+}
+
+/// Whether a server that has TLS answers something else.
+fn speaks_of_tls(conversation: &Conversation) -> bool {
+    conversation.title() == "admin: refresh_certs"
 }
 
 fn is_held(kind: Kind, conversation: &Conversation) -> bool {

@@ -68,11 +68,16 @@ impl Siege {
 
     /// Begins it.
     pub fn begin(&self, server: &Server) -> Running {
+        self.begin_at(server.address())
+    }
+
+    /// Begins it at this address of a server.
+    pub fn begin_at(&self, address: SocketAddr) -> Running {
         let program = std::env::current_exe().expect("this program's own path");
         let mut child = Command::new("nice")
             .args(["-n", "19"])
             .arg(program)
-            .args([OPTION, self.name, &server.address().to_string()])
+            .args([OPTION, self.name, &address.to_string()])
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .spawn()
@@ -177,14 +182,19 @@ pub fn one_worker(arguments: &[&str]) -> ServeOptions {
 /// What an ordinary client waits at worst beside a siege, beside what it waits without.
 pub fn worst_wait(siege: &Siege, form: Form) -> Outcome {
     let server = Server::start(Kind::Keyway, &one_worker(&[]));
-    (siege.prepare)(&server, form);
-    let mut ordinary = Ordinary::new(&server);
+    worst_wait_on(&server, server.address(), siege, form)
+}
+
+/// The same on this server, with the siege at this one of its addresses.
+pub fn worst_wait_on(server: &Server, address: SocketAddr, siege: &Siege, form: Form) -> Outcome {
+    (siege.prepare)(server, form);
+    let mut ordinary = Ordinary::new(server);
     let (rounds, period) = form.pick((3, Duration::from_millis(300)), (7, Duration::from_secs(1)));
     let (mut control, mut attacked) = (Vec::new(), Vec::new());
     // Before all else: what was sent to a server keeps it at work for a while.
     (0..rounds).for_each(|_| control.push(ordinary.waits(period).worst()));
     for _ in 0..rounds {
-        let running = siege.begin(&server);
+        let running = siege.begin_at(address);
         attacked.push(ordinary.waits(period).worst());
         drop(running);
     }

@@ -2,12 +2,12 @@
 
 use std::time::{Duration, Instant};
 
-use harness::{Kind, Server, Transport};
+use harness::{Authority, Kind, ServeOptions, Server, TlsClient, Transport};
 use keyway_proto::binary;
 
 use crate::attack::{Attack, Form, Outcome, judge};
 use crate::ordinary::{Ordinary, median};
-use crate::siege::{Siege, WAIT_MAX, Weapon, one_worker, worst_wait};
+use crate::siege::{Siege, WAIT_MAX, Weapon, one_worker, worst_wait, worst_wait_on};
 
 const PROMISE: &str = "no other connection of the same worker waits more than 10 ms longer";
 
@@ -36,6 +36,23 @@ pub const ALL: &[Attack] = &[
         attack: "sets of 1 MB, ms and binary ones as well, pipelined",
         promise: PROMISE,
         run: |form| besiege("large-sets", form),
+    },
+    Attack {
+        name: "handshakes",
+        attack: "the first flight of a TLS handshake, on connection after connection, eight at a time",
+        promise: PROMISE,
+        run: |form| {
+            let options = ServeOptions {
+                transport: Transport::Tls,
+                ..one_worker(&[])
+            };
+            let server = Server::start(Kind::Keyway, &options);
+            let siege = SIEGES
+                .iter()
+                .find(|siege| siege.name == "handshakes")
+                .expect("a siege of this name");
+            worst_wait_on(&server, server.tls().0, siege, form)
+        },
     },
     Attack {
         name: "stats",
@@ -159,6 +176,16 @@ fn lower_memory(form: Form) -> Outcome {
 
 /// What they send.
 pub const SIEGES: &[Siege] = &[
+    Siege {
+        name: "handshakes",
+        prepare: |_, _| {},
+        weapons: || {
+            let mut hello = Vec::new();
+            let mut session = TlsClient::trusting(&Authority::new()).session();
+            session.write_tls(&mut hello).expect("bytes");
+            vec![Weapon::Knocks(hello); 8]
+        },
+    },
     Siege {
         name: "long-get",
         prepare: |_, _| {},

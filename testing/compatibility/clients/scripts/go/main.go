@@ -1,10 +1,13 @@
 // Uses gomemcache's ordinary API widely against one server and asserts every result.
 //
-// Usage: gomemcache-client HOST:PORT, or gomemcache-client /SOCKET.
+// Usage: gomemcache-client HOST:PORT [AUTHORITY], with TLS if there is a file with the authority's certificate, or
+// gomemcache-client /SOCKET.
 package main
 
 import (
 	"bytes"
+	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"os"
@@ -45,6 +48,13 @@ func value(c *memcache.Client, key string) string {
 
 func main() {
 	c := memcache.New(os.Args[1])
+	if len(os.Args) > 2 {
+		roots := x509.NewCertPool()
+		text, err := os.ReadFile(os.Args[2])
+		is("the authority's certificate", err, nil)
+		same("it is one", roots.AppendCertsFromPEM(text), true)
+		c.DialContext = (&tls.Dialer{Config: &tls.Config{RootCAs: roots}}).DialContext
+	}
 	c.Timeout = 20 * time.Second
 	c.MaxIdleConns = 20
 	is("ping", c.Ping(), nil)

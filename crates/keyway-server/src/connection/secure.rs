@@ -1,0 +1,177 @@
+//! TLS on one connection: what arrives is decrypted into the input, and the output is encrypted before it is sent.
+//!
+//! The output vector begins with bytes that are encrypted already, and the rest is still plain: [`Secure::seal`] encrypts it. So sending
+//! does not differ from a plain connection. rustls keeps what it has of a record that has not arrived completely, 18 KiB at most.
+//!
+//! rustls does the protocol, by its buffered interface: the other one expects that its caller never offers it a connection's bytes again
+//! after an error, and panics otherwise. Nothing here reads or writes a socket except through a [`Read`].
+
+use std::io::{self, BufRead, Read, Write};
+use std::sync::Arc;
+
+use rustls::{HandshakeKind, ServerConfig, ServerConnection};
+
+use crate::buffer::Buffer;
+
+/// Bytes that are read from a socket at a time.
+const READ_SIZE: usize = 64 * 1024;
+/// Plain bytes that are encrypted at a time. rustls holds the result until it is in the output.
+const SEAL_SIZE: usize = 256 * 1024;
+/// Room for plain bytes that is kept for the next output.
+const PLAIN_KEPT_MAX: usize = 256 * 1024;
+
+/// The TLS of a connection.
+pub(crate) struct Secure {
+    tls: ServerConnection,
+    /// bytes at the front of the output that are encrypted
+    sealed: usize,
+    /// bytes have arrived
+    has_begun: bool,
+    /// the client has broken the protocol: nothing is decrypted or encrypted any more
+    is_broken: bool,
+}
+
+/// The result of reading.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Arrived {
+    /// plain bytes that were added to the input
+    pub(crate) count: usize,
+    /// the socket may hold more
+    pub(crate) filled: bool,
+    /// the client sends no more
+    pub(crate) at_end: bool,
+}
+
+impl Secure {
+    pub(crate) fn new(config: Arc<ServerConfig>) -> Result<Self, rustls::Error> {
+        let mut tls = ServerConnection::new(config)?;
+        // What may wait to be sent is the connection's decision.
+        tls.set_buffer_limit(None);
+        Ok(Self {
+            tls,
+            sealed: 0,
+            has_begun: false,
+            is_broken: false,
+        })
+    }
+
+    pub(crate) fn is_handshaking(&self) -> bool {
+        self.tls.is_handshaking()
+    }
+
+    /// Whether the client has sent anything.
+    pub(crate) fn has_begun(&self) -> bool {
+        self.has_begun
+    }
+
+    /// Whether the client continued an earlier session; `None` before the end of the handshake.
+    pub(crate) fn is_resumed(&self) -> Option<bool> {
+        Some(self.tls.handshake_kind()? == HandshakeKind::Resumed)
+    }
+
+    /// Reads the socket once, at most `most` bytes, into `room`, and decrypts what is complete. What TLS itself has to send goes to the
+    /// output.
+    ///
+    /// # Errors
+    ///
+    /// Those of the socket. The client broke the protocol: [`io::ErrorKind::InvalidData`] with the [`rustls::Error`]. The output then ends
+    /// with the alert that says so to the client.
+    pub(crate) fn receive(
+        &mut self,
+        socket: &mut impl Read,
+        room: &mut Vec<u8>,
+        input: &mut Buffer,
+        need: usize,
+        most: usize,
+        output: &mut Vec<u8>,
+    ) -> io::Result<Arrived> {
+        room.resize(READ_SIZE, 0);
+        let offered = READ_SIZE.min(most);
+        let count = socket.read(&mut room[..offered])?;
+        self.has_begun |= count > 0;
+        let mut arrived = Arrived {
+            count: 0,
+            filled: count == offered,
+            at_end: count == 0,
+        };
+        let mut rest = &room[..count];
+        while !rest.is_empty() && !arrived.at_end {
+            self.tls.read_tls(&mut rest)?;
+            let state = match self.tls.process_new_packets() {
+                Ok(state) => state,
+                Err(error) => {
+                    // What was not encrypted before is dropped: the client would not take it after the alert.
+                    output.truncate(self.sealed);
+                    self.take_records(output);
+                    self.is_broken = true;
+                    return Err(io::Error::new(io::ErrorKind::InvalidData, error));
+                }
+            };
+            let mut left = state.plaintext_bytes_to_read();
+            arrived.count += left;
+            let mut reader = self.tls.reader();
+            while left > 0 {
+                let plain = reader.fill_buf()?;
+                let len = plain.len();
+                input.append(plain, need);
+                reader.consume(len);
+                left -= len;
+            }
+            arrived.at_end = state.peer_has_closed();
+        }
+        if self.tls.wants_write() {
+            // Before the plain bytes, which are not encrypted yet.
+            let plain = output.split_off(self.sealed);
+            self.take_records(output);
+            output.extend_from_slice(&plain);
+        }
+        Ok(arrived)
+    }
+
+    /// Encrypts the plain bytes of the output, with `plain` as room for them. Returns how many there were.
+    pub(crate) fn seal(&mut self, output: &mut Vec<u8>, plain: &mut Vec<u8>) -> io::Result<usize> {
+        let count = output.len() - self.sealed;
+        if count == 0 || self.tls.is_handshaking() {
+            return Ok(0);
+        }
+        if self.sealed == 0 {
+            std::mem::swap(output, plain);
+        } else {
+            plain.extend_from_slice(&output[self.sealed..]);
+            output.truncate(self.sealed);
+        }
+        if !self.is_broken {
+            for part in plain.chunks(SEAL_SIZE) {
+                self.tls.writer().write_all(part)?;
+                self.take_records(output);
+            }
+        }
+        plain.clear();
+        plain.shrink_to(PLAIN_KEPT_MAX);
+        Ok(count)
+    }
+
+    /// Announces to the client, after what the output holds, that nothing more comes. The output is sealed.
+    pub(crate) fn close(&mut self, output: &mut Vec<u8>) {
+        if !self.is_broken {
+            self.tls.send_close_notify();
+            self.take_records(output);
+        }
+    }
+
+    /// The first `count` bytes of the output were sent and removed.
+    pub(crate) fn removed(&mut self, count: usize) {
+        self.sealed -= count.min(self.sealed);
+    }
+
+    /// Moves the records that rustls has made to the output, which holds no plain bytes.
+    fn take_records(&mut self, output: &mut Vec<u8>) {
+        while self.tls.wants_write() {
+            // A vector takes everything.
+            if self.tls.write_tls(output).is_err() {
+                break;
+            }
+        }
+        self.sealed = output.len();
+    }
+}

@@ -1,0 +1,265 @@
+//! TLS: the settings, and the certificate that new connections are served with.
+//!
+//! The files are read at the start and again on SIGHUP and by `refresh_certs`. New connections then get the new certificate; established
+//! ones keep theirs. Files that cannot be used leave the certificate that is in force. What one connection does is in
+//! `connection::secure`.
+
+use std::fmt;
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+
+use rustls::crypto::ring;
+use rustls::pki_types::pem::{self, PemObject};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
+use rustls::{RootCertStore, ServerConfig};
+use x509_cert::der::Decode;
+
+/// The bit of a file's mode that lets every user read it.
+const OTHERS: u32 = 0o004;
+/// Seconds in a day.
+const DAY_S: i64 = 24 * 60 * 60;
+
+/// Settings of TLS.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Tls {
+    /// PEM file with the server's certificate, followed by those that lead to its authority
+    pub certificate: PathBuf,
+    /// PEM file with the certificate's private key
+    pub key: PathBuf,
+    /// PEM file with the authorities whose client certificates are accepted
+    pub client_ca: Option<PathBuf>,
+    /// which clients need a certificate
+    pub client_certificates: ClientCertificates,
+    /// the oldest protocol version that is spoken
+    pub min_version: TlsVersion,
+}
+
+/// Which clients need a certificate.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ClientCertificates {
+    /// none is asked for
+    #[default]
+    Ignored,
+    /// a client may have one; if it has one, it must be valid
+    Optional,
+    /// every client
+    Required,
+}
+
+impl ClientCertificates {
+    /// memcached's number for it (`ssl_verify_mode`).
+    pub(crate) fn mode(self) -> u8 {
+        match self {
+            Self::Ignored => 0,
+            Self::Optional => 1,
+            Self::Required => 2,
+        }
+    }
+}
+
+/// A version of TLS. Versions before 1.2 are not spoken (RFC 8996).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum TlsVersion {
+    /// TLS 1.2
+    #[default]
+    V1_2,
+    /// TLS 1.3
+    V1_3,
+}
+
+impl TlsVersion {
+    /// Its name in `stats settings`, as memcached has it.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::V1_2 => "tlsv1.2",
+            Self::V1_3 => "tlsv1.3",
+        }
+    }
+}
+
+/// Why TLS cannot be used with these files.
+#[derive(Debug)]
+pub enum TlsError {
+    /// a file cannot be read, or is not what it has to be
+    File(PathBuf, String),
+    /// certificate and key do not belong together, or rustls does not accept them
+    Refused(PathBuf, rustls::Error),
+    /// client certificates are asked for, but no authority is named
+    NoClientCa,
+}
+
+impl fmt::Display for TlsError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::File(path, why) => write!(f, "{}: {why}", path.display()),
+            Self::Refused(path, error) => write!(f, "{} cannot be used with its key: {error}", path.display()),
+            Self::NoClientCa => {
+                f.write_str("client certificates are asked for, but there is no file with the authorities that sign them")
+            }
+        }
+    }
+}
+
+impl std::error::Error for TlsError {}
+
+/// The certificate that is in force.
+pub(crate) struct Certificates {
+    settings: Tls,
+    started: Instant,
+    current: RwLock<Loaded>,
+    /// handshakes that failed, and established connections that broke the protocol
+    pub(crate) handshake_errors: AtomicU64,
+    pub(crate) protocol_errors: AtomicU64,
+    /// handshakes that agreed on new keys, instead of resuming an earlier session
+    pub(crate) new_sessions: AtomicU64,
+}
+
+/// What was read from the files.
+struct Loaded {
+    config: Arc<ServerConfig>,
+    /// seconds after the epoch when the certificate's validity ends
+    not_after_s: i64,
+    /// seconds after the server's start when the files were read
+    at_s: u64,
+}
+
+impl Certificates {
+    pub(crate) fn load(settings: Tls) -> Result<Self, TlsError> {
+        let current = Loaded::read(&settings, 0)?;
+        if std::fs::metadata(&settings.key).is_ok_and(|file| file.mode() & OTHERS != 0) {
+            log::warn!(
+                "{}: every user of this machine can read this private key; chmod 600 it",
+                settings.key.display()
+            );
+        }
+        Ok(Self {
+            current: RwLock::new(current),
+            settings,
+            started: Instant::now(),
+            handshake_errors: AtomicU64::new(0),
+            protocol_errors: AtomicU64::new(0),
+            new_sessions: AtomicU64::new(0),
+        })
+    }
+
+    /// Reads the files again.
+    pub(crate) fn refresh(&self) -> Result<(), TlsError> {
+        let loaded = Loaded::read(&self.settings, self.started.elapsed().as_secs())?;
+        *self.current.write().unwrap_or_else(PoisonError::into_inner) = loaded;
+        Ok(())
+    }
+
+    /// What a new connection is served with.
+    pub(crate) fn config(&self) -> Arc<ServerConfig> {
+        Arc::clone(&self.read().config)
+    }
+
+    pub(crate) fn settings(&self) -> &Tls {
+        &self.settings
+    }
+
+    /// Seconds since the files were read.
+    pub(crate) fn age_s(&self) -> u64 {
+        self.started.elapsed().as_secs().saturating_sub(self.read().at_s)
+    }
+
+    /// Whole days until the certificate's validity ends; negative after it.
+    pub(crate) fn days_left(&self) -> i64 {
+        let now_s = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_secs());
+        (self.read().not_after_s - i64::try_from(now_s).unwrap_or(i64::MAX)).div_euclid(DAY_S)
+    }
+
+    fn read(&self) -> std::sync::RwLockReadGuard<'_, Loaded> {
+        self.current.read().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Loaded {
+    fn read(settings: &Tls, at_s: u64) -> Result<Self, TlsError> {
+        let chain = certificates(&settings.certificate)?;
+        let key = PrivateKeyDer::from_pem_file(&settings.key).map_err(|error| unusable(&settings.key, "private key", &error))?;
+        let not_after_s = not_after_s(&settings.certificate, &chain)?;
+        let provider = Arc::new(ring::default_provider());
+        let versions: &[_] = match settings.min_version {
+            TlsVersion::V1_2 => &[&rustls::version::TLS12, &rustls::version::TLS13],
+            TlsVersion::V1_3 => &[&rustls::version::TLS13],
+        };
+        let refused = |error| TlsError::Refused(settings.certificate.clone(), error);
+        let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
+            .with_protocol_versions(versions)
+            .map_err(refused)?;
+        let builder = match (settings.client_certificates, &settings.client_ca) {
+            (ClientCertificates::Ignored, _) => builder.with_no_client_auth(),
+            (_, None) => return Err(TlsError::NoClientCa),
+            (wanted, Some(path)) => {
+                let mut roots = RootCertStore::empty();
+                for root in certificates(path)? {
+                    roots
+                        .add(root)
+                        .map_err(|error| TlsError::File(path.clone(), format!("not an authority's certificate: {error}")))?;
+                }
+                let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider);
+                let verifier = match wanted {
+                    ClientCertificates::Required => verifier.build(),
+                    _ => verifier.allow_unauthenticated().build(),
+                };
+                builder.with_client_cert_verifier(
+                    verifier.map_err(|error| TlsError::File(path.clone(), format!("cannot be used: {error}")))?,
+                )
+            }
+        };
+        let mut config = builder.with_single_cert(chain, key).map_err(refused)?;
+        // Sessions are resumed by tickets, whose keys change every few hours. The server keeps nothing for them.
+        config.ticketer = ring::Ticketer::new().map_err(refused)?;
+        config.session_storage = Arc::new(NoServerSessionStorage {});
+        Ok(Self {
+            config: Arc::new(config),
+            not_after_s,
+            at_s,
+        })
+    }
+}
+
+/// The certificates of a PEM file, at least one.
+fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
+    let found = CertificateDer::pem_file_iter(path)
+        .and_then(Iterator::collect::<Result<Vec<_>, _>>)
+        .map_err(|error| unusable(path, "certificate", &error))?;
+    match found.is_empty() {
+        true => Err(unusable(path, "certificate", &pem::Error::NoItemsFound)),
+        false => Ok(found),
+    }
+}
+
+fn unusable(path: &Path, what: &str, error: &pem::Error) -> TlsError {
+    let why = match error {
+        pem::Error::NoItemsFound => format!("has no {what} in PEM form (-----BEGIN …)"),
+        pem::Error::Io(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+            format!("cannot be read by this user: {error}; the server's user must be its owner or in its group")
+        }
+        pem::Error::Io(error) => format!("cannot be read: {error}"),
+        error => format!("is not a {what} in PEM form: {error}"),
+    };
+    TlsError::File(path.to_owned(), why)
+}
+
+/// When the first certificate's validity ends, seconds after the epoch.
+fn not_after_s(path: &Path, chain: &[CertificateDer<'_>]) -> Result<i64, TlsError> {
+    let first = chain.first().map(AsRef::as_ref).unwrap_or_default();
+    let certificate = x509_cert::Certificate::from_der(first)
+        .map_err(|error| TlsError::File(path.to_owned(), format!("is not an X.509 certificate: {error}")))?;
+    let end = certificate.tbs_certificate.validity.not_after.to_unix_duration();
+    Ok(i64::try_from(end.as_secs()).unwrap_or(i64::MAX))
+}
+
+impl Certificates {
+    /// Adds one to a counter.
+    pub(crate) fn count(counter: &AtomicU64) {
+        counter.fetch_add(1, Relaxed);
+    }
+}

@@ -1,0 +1,530 @@
+//! TLS from outside, by clients that have certificates of their own making. The conformance table is held over TLS elsewhere
+//! (`cargo test -p conformance`); this is what only TLS has: certificates, handshakes, sessions, broken records.
+
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+use harness::{
+    Authority, DEADLINE, Identity, Kind, Random, Scratch, ServeOptions, Server, TlsClient, Transport, Validity, free_port,
+    full_run, program_on_path, run_to_end, skip, wait_until,
+};
+use rustls::HandshakeKind;
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject;
+
+/// A server with certificates that the test makes, in files that the test may change.
+struct Secured {
+    server: Server,
+    address: SocketAddr,
+    authority: Authority,
+    folder: Scratch,
+}
+
+impl Secured {
+    fn start(arguments: &[&str]) -> Self {
+        Self::start_with(arguments, |_, _| Vec::new())
+    }
+
+    /// `more`: further arguments, which may name files in the folder.
+    fn start_with(arguments: &[&str], more: impl FnOnce(&Authority, &Scratch) -> Vec<String>) -> Self {
+        let (authority, folder) = (Authority::new(), Scratch::new());
+        authority.signs("first", Validity::Valid).write_to(folder.path(), "server");
+        let more = more(&authority, &folder);
+        let address = SocketAddr::from(([127, 0, 0, 1], free_port()));
+        let mut all = own_arguments(&folder, address);
+        all.extend(arguments.iter().map(|&argument| argument.to_owned()));
+        all.extend(more);
+        let server = Server::start(Kind::Keyway, &options(all));
+        Self {
+            server,
+            address,
+            authority,
+            folder,
+        }
+    }
+
+    fn client(&self) -> TlsClient {
+        TlsClient::trusting(&self.authority)
+    }
+
+    fn connect(&self) -> Client {
+        Client::new(&self.client(), self.address).expect("a connection")
+    }
+
+    /// Whether a client with this configuration is served.
+    fn serves(&self, client: &TlsClient) -> bool {
+        Client::new(client, self.address)
+            .is_ok_and(|mut client| client.ask("version").is_ok_and(|line| line.starts_with("VERSION")))
+    }
+
+    /// Puts another certificate in the place of the server's.
+    fn renew(&self, identity: &Identity) {
+        identity.write_to(self.folder.path(), "server");
+    }
+
+    fn stat(&self, name: &str) -> u64 {
+        self.server.stat(name)
+    }
+}
+
+fn own_arguments(folder: &Scratch, address: SocketAddr) -> Vec<String> {
+    let file = |name: &str| folder.join(name).display().to_string();
+    let listen = format!("tls://{address}");
+    [
+        "--listen",
+        &listen,
+        "--tls-cert",
+        &file("server.pem"),
+        "--tls-key",
+        &file("server.key"),
+        "-v",
+    ]
+    .map(str::to_owned)
+    .to_vec()
+}
+
+fn options(keyway_arguments: Vec<String>) -> ServeOptions {
+    ServeOptions {
+        keyway_arguments,
+        threads: 2,
+        ..ServeOptions::default()
+    }
+}
+
+/// A client, and the certificate that it was shown.
+struct Client {
+    stream: BufReader<UnixStream>,
+    shown: CertificateDer<'static>,
+}
+
+impl Client {
+    fn new(client: &TlsClient, address: SocketAddr) -> io::Result<Self> {
+        let (stream, shown) = client.connect(address)?;
+        stream.set_read_timeout(Some(DEADLINE))?;
+        Ok(Self {
+            stream: BufReader::new(stream),
+            shown,
+        })
+    }
+
+    fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.stream.get_mut().write_all(bytes)
+    }
+
+    fn line(&mut self) -> io::Result<String> {
+        let mut line = String::new();
+        match self.stream.read_line(&mut line)? {
+            0 => Err(io::ErrorKind::UnexpectedEof.into()),
+            _ => Ok(line.trim_end().to_owned()),
+        }
+    }
+
+    fn ask(&mut self, request: &str) -> io::Result<String> {
+        self.send(format!("{request}\r\n").as_bytes())?;
+        self.line()
+    }
+}
+
+fn der(identity: &Identity) -> CertificateDer<'static> {
+    CertificateDer::from_pem_slice(identity.certificate.as_bytes()).expect("a certificate")
+}
+
+fn hang_up(pid: u32) {
+    let status = Command::new("/bin/sh").args(["-c", &format!("kill -HUP {pid}")]).status();
+    assert!(status.is_ok_and(|status| status.success()));
+}
+
+#[test]
+fn both_versions_are_spoken_and_the_older_one_is_refused_on_request() {
+    for (arguments, speaks_12) in [(&[][..], true), (&["--tls-min-version", "1.3"], false)] {
+        let server = Secured::start(arguments);
+        assert!(server.serves(&TlsClient::speaking(&server.authority, &rustls::version::TLS13)));
+        let old = TlsClient::speaking(&server.authority, &rustls::version::TLS12);
+        assert_eq!(server.serves(&old), speaks_12, "{arguments:?}");
+        assert_eq!(server.stat("ssl_handshake_errors"), u64::from(!speaks_12));
+        assert!(server.stat("keyway_certificate_days_left") > 365);
+    }
+}
+
+#[test]
+fn large_values_come_whole_and_a_client_that_does_not_read_is_not_read_either() {
+    let server = Secured::start(&["--max-item", "4m"]);
+    let value: Vec<u8> = (0..3_000_000_u32).map(|n| u8::try_from(n % 251).unwrap()).collect();
+    let mut client = server.connect();
+    client.send(format!("set large 7 0 {}\r\n", value.len()).as_bytes()).unwrap();
+    client.send(&value).unwrap();
+    assert_eq!(client.ask("").unwrap(), "STORED");
+    // Twenty of them are 60 MB, asked for before any is read.
+    let times = 20;
+    client.send("get large\r\n".repeat(times).as_bytes()).unwrap();
+    wait_until("the server stops sending to a client that does not read", DEADLINE, || {
+        let before = server.stat("bytes_written");
+        std::thread::sleep(Duration::from_millis(50));
+        // What `stats` itself takes is written too.
+        (server.stat("bytes_written") - before < 100_000).then_some(())
+    });
+    assert!(server.stat("keyway_connection_memory") < 16 << 20);
+    for _ in 0..times {
+        assert_eq!(client.line().unwrap(), format!("VALUE large 7 {}", value.len()));
+        let mut got = vec![0; value.len()];
+        client.stream.read_exact(&mut got).unwrap();
+        assert!(got == value);
+        assert_eq!(
+            (client.line().unwrap(), client.line().unwrap()),
+            (String::new(), "END".to_owned())
+        );
+    }
+}
+
+#[test]
+fn the_end_of_a_connection_is_announced_so_that_no_answer_is_cut_unnoticed() {
+    let server = Secured::start(&[]);
+    let mut tcp = TcpStream::connect(server.address).unwrap();
+    tcp.set_read_timeout(Some(DEADLINE)).unwrap();
+    let mut session = server.client().session();
+    let mut stream = rustls::Stream::new(&mut session, &mut tcp);
+    stream.write_all(b"version\r\nquit\r\n").unwrap();
+    let mut answer = String::new();
+    // Without the alert close_notify rustls fails here (UnexpectedEof).
+    stream.read_to_string(&mut answer).unwrap();
+    assert!(answer.starts_with("VERSION "), "{answer}");
+}
+
+#[test]
+fn a_session_is_resumed_without_a_new_agreement_on_keys() {
+    let server = Secured::start(&[]);
+    for version in [&rustls::version::TLS12, &rustls::version::TLS13] {
+        let client = TlsClient::speaking(&server.authority, version);
+        let mut kinds = Vec::new();
+        for _ in 0..2 {
+            let mut tcp = TcpStream::connect(server.address).unwrap();
+            tcp.set_read_timeout(Some(DEADLINE)).unwrap();
+            let mut session = client.session();
+            let mut stream = rustls::Stream::new(&mut session, &mut tcp);
+            stream.write_all(b"version\r\n").unwrap();
+            // The ticket comes with the first answer.
+            assert!(stream.read(&mut [0; 256]).unwrap() > 0);
+            kinds.push(session.handshake_kind());
+        }
+        assert_eq!(kinds, [Some(HandshakeKind::Full), Some(HandshakeKind::Resumed)]);
+    }
+    assert_eq!(server.stat("ssl_new_sessions"), 2);
+}
+
+#[test]
+fn clients_need_the_certificates_that_the_options_ask_for() {
+    let stranger = Authority::new();
+    for optional in [false, true] {
+        let server = Secured::start_with(&[], |authority, folder| {
+            let file = folder.join("clients.pem");
+            std::fs::write(&file, authority.certificate()).unwrap();
+            let mut arguments = vec!["--tls-client-ca".to_owned(), file.display().to_string()];
+            arguments.extend(optional.then(|| "--tls-client-optional".to_owned()));
+            arguments
+        });
+        let has = |identity: &Identity| TlsClient::with_identity(&server.authority, identity);
+        let good = server.authority.signs("a client", Validity::Valid);
+        assert!(server.serves(&has(&good)));
+        assert_eq!(server.serves(&server.client()), optional, "without a certificate");
+        assert!(!server.serves(&has(&server.authority.signs("a client", Validity::Expired))));
+        assert!(!server.serves(&has(&stranger.signs("a client", Validity::Valid))));
+        assert_eq!(server.stat("ssl_handshake_errors"), if optional { 2 } else { 3 });
+    }
+}
+
+#[test]
+fn a_new_certificate_is_for_new_connections_and_a_bad_one_changes_nothing() {
+    let server = Secured::start(&[]);
+    let mut first = server.connect();
+    let second = server.authority.signs("second", Validity::Valid);
+    server.renew(&second);
+    assert_ne!(server.connect().shown, der(&second));
+    assert_eq!(first.ask("refresh_certs").unwrap(), "OK");
+    assert_eq!(server.connect().shown, der(&second));
+
+    let third = server.authority.signs("third", Validity::Valid);
+    server.renew(&third);
+    hang_up(server.server.pid());
+    wait_until("SIGHUP brings the third certificate", DEADLINE, || {
+        (server.connect().shown == der(&third)).then_some(())
+    });
+
+    // A key of another certificate, no certificate at all, and none in the file.
+    let other = server.authority.signs("another", Validity::Valid);
+    let bad = [
+        Identity {
+            certificate: other.certificate.clone(),
+            key: third.key.clone(),
+        },
+        Identity {
+            certificate: "-----BEGIN CERTIFICATE-----\nbm9uZQ==\n-----END CERTIFICATE-----\n".to_owned(),
+            key: other.key.clone(),
+        },
+        Identity {
+            certificate: String::new(),
+            key: other.key,
+        },
+    ];
+    for identity in bad {
+        server.renew(&identity);
+        let answer = first.ask("refresh_certs").unwrap();
+        assert!(
+            answer.starts_with("SERVER_ERROR") && answer.contains("the old one stays"),
+            "{answer}"
+        );
+        assert_eq!(server.connect().shown, der(&third));
+    }
+    let log = server.server.log();
+    assert_eq!(log.matches("the old certificate stays in force").count(), 3, "{log}");
+    assert!(
+        first.ask("version").unwrap().starts_with("VERSION "),
+        "an established connection goes on"
+    );
+}
+
+#[test]
+fn certificates_are_renewed_under_load_and_no_connection_fails() {
+    let server = Secured::start(&[]);
+    let times = if full_run() { 1000 } else { 60 };
+    let (is_over, asked) = (AtomicBool::new(false), AtomicU64::new(0));
+    let identities = ["one", "two"].map(|name| server.authority.signs(name, Validity::Valid));
+    std::thread::scope(|scope| {
+        for reconnects in [false, false, true, true] {
+            let (server, is_over, asked) = (&server, &is_over, &asked);
+            scope.spawn(move || {
+                let mut client = server.connect();
+                while !is_over.load(Relaxed) {
+                    if reconnects {
+                        client = server.connect();
+                    }
+                    assert!(client.ask("version").expect("an answer").starts_with("VERSION "));
+                    asked.fetch_add(1, Relaxed);
+                }
+            });
+        }
+        let mut admin = server.connect();
+        for time in 0..times {
+            let before = asked.load(Relaxed);
+            server.renew(&identities[time % 2]);
+            assert_eq!(admin.ask("refresh_certs").unwrap(), "OK");
+            wait_until("the clients go on", DEADLINE, || {
+                (asked.load(Relaxed) > before + 4).then_some(())
+            });
+        }
+        is_over.store(true, Relaxed);
+    });
+    assert_eq!((server.stat("ssl_handshake_errors"), server.stat("ssl_proto_errors")), (0, 0));
+}
+
+#[test]
+fn handshakes_that_dawdle_end_at_their_deadline_and_are_counted() {
+    let server = Secured::start(&[]);
+    let hello = client_hello(&server.client());
+    let start = Instant::now();
+    let mut dawdlers: Vec<TcpStream> = (0..3).map(|_| TcpStream::connect(server.address).unwrap()).collect();
+    // One says nothing, one the first half, and one sends a byte now and then, which must not help.
+    dawdlers[1].write_all(&hello[..hello.len() / 2]).unwrap();
+    for byte in &hello[..8] {
+        dawdlers[2].write_all(&[*byte]).unwrap();
+        std::thread::sleep(Duration::from_millis(500));
+    }
+    for mut dawdler in dawdlers {
+        dawdler.set_read_timeout(Some(DEADLINE)).unwrap();
+        // The end, or a reset because the server had unread bytes: not the timeout.
+        let end = dawdler.read_to_end(&mut Vec::new());
+        assert!(end.as_ref().is_ok_and(|&count| count == 0) || end.is_err_and(|e| e.kind() == io::ErrorKind::ConnectionReset));
+    }
+    assert!(
+        start.elapsed() >= Duration::from_secs(9),
+        "they had their time: {:?}",
+        start.elapsed()
+    );
+    assert_eq!(server.stat("ssl_handshake_errors"), 3);
+    assert!(server.serves(&server.client()));
+}
+
+/// The first flight of a handshake.
+fn client_hello(client: &TlsClient) -> Vec<u8> {
+    let mut hello = Vec::new();
+    client.session().write_tls(&mut hello).expect("bytes");
+    hello
+}
+
+#[test]
+fn broken_records_end_their_own_connection_only_and_are_counted() {
+    let server = Secured::start(&[]);
+    let mut healthy = server.connect();
+    let hello = client_hello(&server.client());
+    let mut random = Random::new(Random::seed_for("broken records"));
+    let mut firsts: Vec<Vec<u8>> = vec![
+        b"get key\r\n".to_vec(),
+        b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n".to_vec(),
+        [&b"\x80\x0b"[..], &[0; 22]].concat(),
+        vec![0x16, 3, 1, 0xff, 0xff, 1, 2, 3, 4],
+        vec![0x17, 3, 3, 0, 1, 0],
+        [&hello[..], &hello[..]].concat(),
+    ];
+    for _ in 0..64 {
+        let mut changed = hello.clone();
+        let place = random.index(changed.len());
+        changed[place] ^= 1 << random.below(8);
+        firsts.push(changed);
+    }
+    for first in &firsts {
+        let mut stream = TcpStream::connect(server.address).unwrap();
+        stream.set_read_timeout(Some(DEADLINE)).unwrap();
+        stream.write_all(first).unwrap();
+        let _ = stream.shutdown(std::net::Shutdown::Write);
+        // An alert, or an answer to what was a hello all the same, then the end.
+        let _ = stream.read_to_end(&mut Vec::new());
+    }
+    let failed = server.stat("ssl_handshake_errors");
+    assert_eq!(failed, u64::try_from(firsts.len()).unwrap(), "each is one failed handshake");
+
+    // A record of an established session with one bit changed.
+    let mut tcp = TcpStream::connect(server.address).unwrap();
+    let mut session = server.client().session();
+    rustls::Stream::new(&mut session, &mut tcp).write_all(b"version\r\n").unwrap();
+    let mut record = Vec::new();
+    session.writer().write_all(b"version\r\n").unwrap();
+    session.write_tls(&mut record).unwrap();
+    *record.last_mut().unwrap() ^= 1;
+    tcp.write_all(&record).unwrap();
+    tcp.set_read_timeout(Some(DEADLINE)).unwrap();
+    let _ = tcp.read_to_end(&mut Vec::new());
+    assert_eq!(server.stat("ssl_proto_errors"), 1);
+    assert!(healthy.ask("version").unwrap().starts_with("VERSION "));
+}
+
+#[test]
+fn a_login_works_through_tls_as_without() {
+    let server = Secured::start_with(&[], |_, folder| {
+        use std::os::unix::fs::PermissionsExt;
+        let file = folder.join("users");
+        std::fs::write(&file, "anna:secret\n").unwrap();
+        std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o600)).unwrap();
+        vec!["--auth-file".to_owned(), file.display().to_string()]
+    });
+    let mut client = server.connect();
+    assert_eq!(client.ask("get key").unwrap(), "CLIENT_ERROR unauthenticated");
+    assert_eq!(client.ask("set login 0 0 11\r\nanna secret").unwrap(), "STORED");
+    assert_eq!(client.ask("get key").unwrap(), "END");
+}
+
+#[test]
+fn openssl_speaks_resumes_and_may_not_renegotiate() {
+    let Some(openssl) = program_on_path("openssl") else {
+        return skip("openssl s_client", "openssl is not installed");
+    };
+    let server = Secured::start(&[]);
+    let file = |name: &str| server.folder.join(name);
+    std::fs::write(file("ca.pem"), server.authority.certificate()).unwrap();
+    let run = |version: &str, more: &str, input: &str| {
+        let (openssl, ca, session) = (openssl.display(), file("ca.pem"), file("session"));
+        let script = format!(
+            "({input}) | timeout 30 {openssl} s_client -connect {} -CAfile {} -verify_return_error {version} {} 2>&1",
+            server.address,
+            ca.display(),
+            more.replace("SESSION", &session.display().to_string())
+        );
+        run_to_end(Command::new("/bin/sh").args(["-c", &script]), DEADLINE).1
+    };
+    let quit = "sleep 0.2; printf 'version\\r\\n'; sleep 0.3; printf 'quit\\r\\n'; sleep 0.3";
+    for version in ["-tls1_2", "-tls1_3"] {
+        let first = run(version, "-sess_out SESSION -quiet -ign_eof", quit);
+        assert!(first.contains("VERSION "), "{version}: {first}");
+        let again = run(version, "-sess_in SESSION", quit);
+        assert!(again.contains("Reused, TLS"), "{version}: {again}");
+    }
+    assert!(run("-tls1_1", "", quit).contains("alert"), "TLS 1.1 is not spoken");
+    let before = server.stat("ssl_proto_errors");
+    // `R` on a line of its own asks openssl to renegotiate.
+    let refused = run(
+        "-tls1_2",
+        "",
+        "sleep 0.2; printf 'R\\n'; sleep 0.5; printf 'version\\r\\n'; sleep 0.3",
+    );
+    assert!(!refused.contains("VERSION "), "{refused}");
+    assert!(server.stat("ssl_proto_errors") >= before);
+}
+
+#[test]
+fn memcacheds_command_line_has_tls_and_addresses_without_it() {
+    let (authority, folder) = (Authority::new(), Scratch::new());
+    let (certificate, key) = authority.signs("server", Validity::Valid).write_to(folder.path(), "server");
+    let [secure, plain] = [free_port(), free_port()].map(|port| SocketAddr::from(([127, 0, 0, 1], port)));
+    let files = format!("ssl_chain_cert={},ssl_key={}", certificate.display(), key.display());
+    let mut server = Command::new(harness::keyway_binary())
+        .args(["memcached", "-Z", "-o", &files, "-e", "memfd", "-u", "root", "-l"])
+        .arg(format!("{secure},notls:{plain}"))
+        .spawn()
+        .unwrap();
+    let client = TlsClient::trusting(&authority);
+    let mut over_tls = wait_until("the server is up", DEADLINE, || Client::new(&client, secure).ok());
+    assert!(over_tls.ask("version").unwrap().starts_with("VERSION "));
+    let mut tcp = BufReader::new(TcpStream::connect(plain).unwrap());
+    tcp.get_mut().write_all(b"version\r\n").unwrap();
+    let mut line = String::new();
+    tcp.read_line(&mut line).unwrap();
+    assert!(line.starts_with("VERSION "), "{line}");
+    server.kill().unwrap();
+    server.wait().unwrap();
+}
+
+#[test]
+fn files_that_cannot_be_used_are_refused_with_the_reason() {
+    let (authority, folder) = (Authority::new(), Scratch::new());
+    let good = authority.signs("server", Validity::Valid);
+    let refusal = |identity: &Identity, more: &[&str]| {
+        identity.write_to(folder.path(), "server");
+        let mut arguments = own_arguments(&folder, SocketAddr::from(([127, 0, 0, 1], free_port())));
+        arguments.extend(more.iter().map(|&argument| argument.to_owned()));
+        Server::try_start(Kind::Keyway, &options(arguments)).expect_err("it must not start")
+    };
+    let of = |certificate: &str, key: &str| Identity {
+        certificate: certificate.to_owned(),
+        key: key.to_owned(),
+    };
+    let other = authority.signs("another", Validity::Valid);
+    let missing: PathBuf = folder.join("missing.pem");
+    for (identity, more, why) in [
+        (of("", &good.key), vec![], "server.pem: has no certificate in PEM form"),
+        (
+            of(&good.certificate, "no key"),
+            vec![],
+            "server.key: has no private key in PEM form",
+        ),
+        (of(&good.certificate, &other.key), vec![], "cannot be used with its key"),
+        (
+            good.clone(),
+            vec!["--tls-client-ca", missing.to_str().unwrap()],
+            "missing.pem: cannot be read",
+        ),
+        (good.clone(), vec!["--tls-min-version", "1.1"], "1.2 or 1.3"),
+        (good.clone(), vec!["--tls-client-optional"], "--tls-client-ca"),
+    ] {
+        let said = refusal(&identity, &more);
+        assert!(said.contains(why), "{why}: {said}");
+    }
+    // The table of `stats settings` names what is in force.
+    good.write_to(folder.path(), "server");
+    let server = Server::start(
+        Kind::Keyway,
+        &options(own_arguments(&folder, SocketAddr::from(([127, 0, 0, 1], free_port())))),
+    );
+    let settings = server.connect(Transport::Tcp).stats("settings").unwrap();
+    let setting = |name: &str| {
+        settings
+            .iter()
+            .find(|(known, _)| known == name)
+            .map(|(_, value)| value.clone())
+    };
+    assert_eq!(setting("ssl_enabled").as_deref(), Some("yes"));
+    assert_eq!(setting("ssl_min_version").as_deref(), Some("tlsv1.2"));
+    assert_eq!(setting("ssl_key"), Some(folder.join("server.key").display().to_string()));
+}
