@@ -24,7 +24,7 @@ const TIMES_MAX: u32 = 3;
 /// Waits below this are not told apart from each other: the copy of one item of the largest size there is cannot be interrupted.
 const GRAIN: Duration = Duration::from_micros(250);
 /// In the gate's form the server is built without optimization, so a turn takes several times as long, and a get does not.
-const SHORT_MAX: Duration = Duration::from_millis(10);
+const SHORT_MAX: Duration = Duration::from_millis(20);
 
 /// What they send.
 pub const SIEGES: &[Siege] = &[Siege {
