@@ -48,6 +48,8 @@ use crate::watch::CONNEVENTS;
 /// Initial capacity of a worker's output vector, bytes.
 const OUTPUT_SIZE: usize = 16 * 1024;
 pub(crate) const WAKE: Token = Token(usize::MAX);
+/// Messages of other threads that are handled in a round; most are new connections.
+const MESSAGES_PER_ROUND: usize = 16;
 /// Token of the first UDP socket; the other UDP sockets have the next lower numbers.
 const UDP_LAST: usize = usize::MAX - 1;
 /// After this time without work, a worker releases the space that its session has reserved for its next writes.
@@ -68,6 +70,8 @@ pub(crate) struct Worker {
     queues: Queues,
     /// the last round served datagrams, and not the connections with long turns
     is_udps_round: bool,
+    /// messages wait in the mailbox, or were taken from it and not handled yet
+    has_mail: bool,
     /// connections that want a turn at a given time, with the ids of their peers
     later: BinaryHeap<Reverse<(Instant, usize, u64)>>,
     next_tick: Instant,
@@ -96,6 +100,7 @@ impl Worker {
             is_poll_watched: false,
             queues: Queues::default(),
             is_udps_round: false,
+            has_mail: false,
             later: BinaryHeap::new(),
             next_tick,
             has_unparked: false,
@@ -134,8 +139,7 @@ impl Worker {
         }
         for event in &*events {
             if event.token() == WAKE {
-                self.desk.executor.shared.mailboxes[self.desk.executor.worker].receive(messages);
-                messages.drain(..).for_each(|message| self.take(message));
+                self.has_mail = true;
             } else if let Some(connection) = self.connections.get_mut(event.token().0) {
                 connection.note(event);
                 self.enqueue(event.token().0);
@@ -143,6 +147,7 @@ impl Worker {
                 udp.note(event);
             }
         }
+        self.take_mail(messages);
         if self.deadline.is_none() && self.desk.executor.shared.is_stopping() {
             self.stop();
             udp.close(&mut self.desk, self.poll.registry());
@@ -216,6 +221,23 @@ impl Worker {
             self.desk.executor.shared.stop();
             UdpSockets::default()
         })
+    }
+
+    /// Handles messages of other threads, at most [`MESSAGES_PER_ROUND`]: a thousand new connections at once would hold up the others.
+    fn take_mail(&mut self, messages: &mut Vec<Message>) {
+        let shared = &self.desk.executor.shared;
+        if messages.is_empty() && std::mem::take(&mut self.has_mail) {
+            shared.mailboxes[self.desk.executor.worker].receive(messages);
+        }
+        let most = if shared.is_stopping() {
+            usize::MAX
+        } else {
+            MESSAGES_PER_ROUND
+        };
+        for message in messages.drain(..messages.len().min(most)) {
+            self.take(message);
+        }
+        self.has_mail |= !messages.is_empty();
     }
 
     fn take(&mut self, message: Message) {

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use keyway::{Cache, Options, Place};
 use mio::Events;
 
-use super::Worker;
+use super::{MESSAGES_PER_ROUND, Worker};
 use crate::config::{Config, EventLoop};
 use crate::connection::Stream;
 use crate::effort::{REQUEST, TURN_WORK};
@@ -30,6 +30,16 @@ struct Bench {
     events: Events,
     messages: Vec<Message>,
     udp: UdpSockets,
+}
+
+/// A new client, and the message that brings it to the worker.
+fn arrival(id: u64) -> Result<(UnixStream, Message), StartError> {
+    let (client, served) = UnixStream::pair()?;
+    client.set_nonblocking(true)?;
+    served.set_nonblocking(true)?;
+    let stream = Stream::Unix(mio::net::UnixStream::from_std(served));
+    let peer = Peer::new(id, 0, PeerAddress::Unix, 0, true, 0);
+    Ok((client, Message::Adopt(stream, Arc::new(peer))))
 }
 
 impl Bench {
@@ -54,12 +64,8 @@ impl Bench {
             udp: UdpSockets::default(),
         };
         for id in 0..clients {
-            let (client, served) = UnixStream::pair()?;
-            client.set_nonblocking(true)?;
-            served.set_nonblocking(true)?;
-            let stream = Stream::Unix(mio::net::UnixStream::from_std(served));
-            let peer = Peer::new(id as u64, 0, PeerAddress::Unix, 0, true, 0);
-            bench.worker.take(Message::Adopt(stream, Arc::new(peer)));
+            let (client, message) = arrival(id as u64)?;
+            bench.worker.take(message);
             bench.clients.push(client);
         }
         // A new connection counts as one with long turns, until it has had one.
@@ -135,6 +141,31 @@ fn many_clients_with_small_requests_delay_another_one_by_two_long_turns() -> Res
     }
     for client in 0..MANY {
         assert_eq!(bench.answers(client), REQUESTS);
+    }
+    Ok(())
+}
+
+#[test]
+fn a_crowd_of_new_clients_does_not_hold_up_the_others() -> Result<(), StartError> {
+    const NEW: usize = 100;
+    let mut bench = Bench::new(1)?;
+    let mut others = Vec::new();
+    for id in 0..NEW {
+        let (client, message) = arrival(id as u64 + 1)?;
+        bench.worker.desk.executor.shared.mailboxes[0].send(message);
+        others.push(client);
+    }
+    let mut adopted = 1;
+    while adopted < 1 + NEW {
+        bench.send(0, 1);
+        bench.round();
+        assert_eq!(bench.answers(0), 1, "the client has a turn in each round");
+        let now = bench.worker.connections.len();
+        assert!(
+            (adopted + 1..=adopted + MESSAGES_PER_ROUND).contains(&now),
+            "{adopted} connections, then {now}"
+        );
+        adopted = now;
     }
     Ok(())
 }

@@ -40,6 +40,8 @@ pub enum Weapon {
     Listens(Vec<u8>),
     /// sends them over and over, on a new connection each time
     Knocks(Vec<u8>),
+    /// sends them on a new connection each time, and waits for the first bytes of the answer
+    Greets(Vec<u8>),
     /// sends this datagram over and over, and takes what comes
     Datagrams(Vec<u8>),
 }
@@ -107,6 +109,7 @@ impl Weapon {
                 Self::Slow(bytes) => send_slowly(&mut connect(address), bytes),
                 Self::Listens(bytes) => listen(connect(address), bytes),
                 Self::Knocks(bytes) => connect(address).write_all(bytes),
+                Self::Greets(bytes) => greet(connect(address), bytes),
             };
         }
     }
@@ -125,6 +128,11 @@ fn connect(address: SocketAddr) -> TcpStream {
 fn listen(mut stream: TcpStream, bytes: &[u8]) -> std::io::Result<()> {
     stream.write_all(bytes)?;
     take(stream)
+}
+
+fn greet(mut stream: TcpStream, bytes: &[u8]) -> std::io::Result<()> {
+    stream.write_all(bytes)?;
+    stream.read(&mut [0; 64]).map(|_| ())
 }
 
 fn send_for_ever(stream: &mut TcpStream, bytes: &[u8]) -> std::io::Result<()> {

@@ -39,7 +39,7 @@ pub const ALL: &[Attack] = &[
     },
     Attack {
         name: "handshakes",
-        attack: "the first flight of a TLS handshake, on connection after connection, eight at a time",
+        attack: "the first flight of a TLS handshake, answered and left, on connection after connection, 64 at a time",
         promise: PROMISE,
         run: |form| {
             let options = ServeOptions {
@@ -183,7 +183,7 @@ pub const SIEGES: &[Siege] = &[
             let mut hello = Vec::new();
             let mut session = TlsClient::trusting(&Authority::new()).session();
             session.write_tls(&mut hello).expect("bytes");
-            vec![Weapon::Knocks(hello); 8]
+            vec![Weapon::Greets(hello); 64]
         },
     },
     Siege {
