@@ -6,7 +6,7 @@
 use benches::machine;
 use benches::report::{Args, Samples, head, row, say};
 use benches::workload::key;
-use keyway::{Cache, Options, Place, Store};
+use keyway_cache::{Cache, Options, Place, Store};
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};

@@ -6,7 +6,7 @@
 
 use benches::report::{Args, head, row, say};
 use benches::workload::{Key, key};
-use keyway::{Arithmetic, Cache, Delete, Get, Item, Options, Place, Session, Target};
+use keyway_cache::{Arithmetic, Cache, Delete, Get, Item, Options, Place, Session, Target};
 use std::hash::{BuildHasher, Hasher};
 use std::hint::black_box;
 use std::mem::MaybeUninit;

@@ -13,7 +13,7 @@ use benches::requests::{Popularity, keys};
 use benches::workload::{KEY_LEN, Key, key};
 use criterion::{BenchmarkGroup, Criterion, Throughput, measurement::WallTime};
 use dashmap::DashMap;
-use keyway::{Arithmetic, Cache, Counted, Delete, Deleted, Options, Place, Session, Store, Stored};
+use keyway_cache::{Arithmetic, Cache, Counted, Delete, Deleted, Options, Place, Session, Store, Stored};
 use std::hash::{BuildHasher, RandomState};
 use std::hint::black_box;
 use std::time::{Duration, Instant};

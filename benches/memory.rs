@@ -9,7 +9,7 @@ use benches::report::{Args, Samples, head, row, say};
 use benches::requests::item;
 use benches::servers::{Server, Settings, memcached_version};
 use benches::workload::Sizes;
-use keyway::{Cache, Options, Place, Session, Store};
+use keyway_cache::{Cache, Options, Place, Session, Store};
 use std::io;
 
 const HELP: &str = "\

@@ -7,7 +7,7 @@ use benches::machine;
 use benches::report::{Args, head, row, say};
 use benches::requests::{Popularity, keys};
 use benches::workload::key;
-use keyway::{Cache, Options, Place, Store};
+use keyway_cache::{Cache, Options, Place, Store};
 use std::sync::Barrier;
 use std::time::{Duration, Instant};
 

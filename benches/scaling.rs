@@ -9,7 +9,7 @@ use benches::report::{Args, Samples, head, row, say};
 use benches::requests::{Popularity, keys};
 use benches::workload::{Key, key};
 use dashmap::DashMap;
-use keyway::{Cache, Options, Place, Session, Store};
+use keyway_cache::{Cache, Options, Place, Session, Store};
 use std::hint::black_box;
 use std::sync::Barrier;
 use std::time::{Duration, Instant};

@@ -8,7 +8,7 @@
 mod discover;
 
 use discover::{Entry, Look, Target};
-use keyway::{Cache, Options, Place};
+use keyway_cache::{Cache, Options, Place};
 use libfuzzer_sys::fuzz_target;
 use std::io::{Read, Write};
 use std::os::unix::net::UnixListener;

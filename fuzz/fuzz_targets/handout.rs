@@ -2,7 +2,7 @@
 
 #![no_main]
 
-use keyway::{Cache, Options, Place};
+use keyway_cache::{Cache, Options, Place};
 use libfuzzer_sys::fuzz_target;
 use nix::sys::socket::{ControlMessage, MsgFlags, sendmsg};
 use std::fs::File;

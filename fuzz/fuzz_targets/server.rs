@@ -3,7 +3,7 @@
 
 #![no_main]
 
-use keyway::{Cache, Options, Place};
+use keyway_cache::{Cache, Options, Place};
 use keyway_server::{Config, EventLoop, Server, UnixSocket};
 use libfuzzer_sys::fuzz_target;
 use std::io::{BufRead, BufReader, Read, Write};

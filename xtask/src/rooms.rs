@@ -165,7 +165,10 @@ mod tests {
     fn a_superblock_word_that_another_crate_reads_is_caught() {
         let found = |name| check([(name, "fn a() { region.superblock().free.load(Relaxed); }")].into_iter()).len();
         assert_eq!(
-            (found("crates/keyway/src/a.rs"), found("crates/keyway-region/tests/a.rs")),
+            (
+                found("crates/keyway-cache/src/a.rs"),
+                found("crates/keyway-region/tests/a.rs")
+            ),
             (1, 0)
         );
     }

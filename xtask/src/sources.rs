@@ -20,23 +20,23 @@ use crate::rooms;
 const ARROWS: &[(&str, &[&str])] = &[
     ("keyway-region", &[]),
     ("keyway-proto", &[]),
-    ("keyway", &["keyway-region"]),
-    ("keyway-harden", &["keyway"]),
-    ("keyway-capi", &["keyway", "keyway-harden"]),
+    ("keyway-cache", &["keyway-region"]),
+    ("keyway-harden", &["keyway-cache"]),
+    ("keyway-capi", &["keyway-cache", "keyway-harden"]),
     ("keyway-uring", &[]),
     ("keyway-http", &[]),
     (
         "keyway-server",
-        &["keyway", "keyway-http", "keyway-proto", "keyway-uring", "keyway-xdp"],
+        &["keyway-cache", "keyway-http", "keyway-proto", "keyway-uring", "keyway-xdp"],
     ),
     ("keyway-xdp", &[]),
-    ("keyway-bench", &["keyway", "keyway-proto"]),
-    ("libmemcached", &["keyway", "keyway-harden"]),
+    ("keyway-bench", &["keyway-cache", "keyway-proto"]),
+    ("libmemcached", &["keyway-cache", "keyway-harden"]),
     ("libmemcached/util", &[]),
     (
         "keyway-cli",
         &[
-            "keyway",
+            "keyway-cache",
             "keyway-proto",
             "keyway-server",
             "keyway-bench",
@@ -44,8 +44,8 @@ const ARROWS: &[(&str, &[&str])] = &[
             "keyway-xdp",
         ],
     ),
-    ("python", &["keyway", "keyway-harden"]),
-    ("lab", &["keyway", "keyway-bench", "keyway-proto"]),
+    ("python", &["keyway-cache", "keyway-harden"]),
+    ("lab", &["keyway-cache", "keyway-bench", "keyway-proto"]),
 ];
 
 /// Crates whose sources may not allow unsafe code anywhere.
@@ -398,7 +398,7 @@ mod tests {
         let bad = "//! x\n#![allow(unsafe_code)]\n";
         assert_eq!(forbidden_unsafe(&here(), "crates/keyway-proto/src/lib.rs", bad).len(), 1);
         assert!(forbidden_unsafe(&here(), "crates/keyway-proto/src/lib.rs", "#![forbid(unsafe_code)]").is_empty());
-        assert!(forbidden_unsafe(&here(), "crates/keyway/src/lib.rs", bad).is_empty());
+        assert!(forbidden_unsafe(&here(), "crates/keyway-cache/src/lib.rs", bad).is_empty());
     }
 
     #[test]
@@ -417,6 +417,6 @@ mod tests {
         assert_eq!(of("crates/keyway-region/src/a.rs", paired), 0);
         assert_eq!(of("crates/keyway-region/src/a.rs", "word.store(1, Relaxed);\n"), 0);
         assert_eq!(of("crates/keyway-region/src/atomics.rs", bare), 0);
-        assert_eq!(of("crates/keyway/src/a.rs", bare), 0);
+        assert_eq!(of("crates/keyway-cache/src/a.rs", bare), 0);
     }
 }

@@ -10,7 +10,7 @@
 //! The handles that use a region check it once a second: if its file or socket has been replaced, the server is asked
 //! again.
 
-use keyway::{Cache, OpenError, Options, Owners, Place};
+use keyway_cache::{Cache, OpenError, Options, Owners, Place};
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream};
 use std::os::unix::fs::MetadataExt;

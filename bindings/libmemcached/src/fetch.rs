@@ -14,7 +14,7 @@ use crate::handle::{self, Handle, Way, put};
 use crate::result;
 use crate::store;
 use crate::types::*;
-use keyway::{Get, Item, Session, Target, WriteError};
+use keyway_cache::{Get, Item, Session, Target, WriteError};
 use std::ffi::{c_char, c_int, c_void};
 use std::mem::MaybeUninit;
 
@@ -141,7 +141,7 @@ unsafe fn get(st: *mut memcached_st, handle: &mut Handle, key: *const c_char, le
         return Err(rc::FAILURE);
     };
     let key = store::whole_key(handle.namespace.as_deref(), &mut handle.key, key);
-    if key.len() > keyway::KEY_LEN_MAX {
+    if key.len() > keyway_cache::KEY_LEN_MAX {
         return Err(store::refused(st, WriteError::KeyLength { len: key.len() }));
     }
     match open

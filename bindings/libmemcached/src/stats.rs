@@ -70,7 +70,7 @@ fn rows(handle: &Handle, position: usize, args: &str) -> Result<Vec<(String, Str
 }
 
 /// The rows for a region if there is no server.
-fn of_region(cache: &keyway::Cache, [major, minor, micro]: [u8; 3]) -> Vec<(String, String)> {
+fn of_region(cache: &keyway_cache::Cache, [major, minor, micro]: [u8; 3]) -> Vec<(String, String)> {
     let info = cache.info();
     let now = std::time::SystemTime::now()
         .duration_since(std::time::UNIX_EPOCH)

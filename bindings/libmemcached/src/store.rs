@@ -10,7 +10,7 @@ use crate::error;
 use crate::export::handle_functions;
 use crate::handle::{self, Handle, Way, put};
 use crate::types::*;
-use keyway::{Arithmetic, Counted, Delete, Deleted, LocalError, Session, Store, StoreMode, Stored, WriteError};
+use keyway_cache::{Arithmetic, Counted, Delete, Deleted, LocalError, Session, Store, StoreMode, Stored, WriteError};
 use std::ffi::{c_char, c_int};
 
 /// Whether libmemcached accepts the key; otherwise the code.
@@ -374,9 +374,9 @@ unsafe fn touch(st: *mut memcached_st, key: *const c_char, length: usize, expira
 ///
 /// As [`work`].
 unsafe fn exist(st: *mut memcached_st, key: *const c_char, length: usize) -> Option<c_int> {
-    let how = keyway::Get {
+    let how = keyway_cache::Get {
         no_bump: true,
-        ..keyway::Get::default()
+        ..keyway_cache::Get::default()
     };
     // SAFETY: guaranteed by the caller.
     unsafe {

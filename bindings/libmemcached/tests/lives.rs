@@ -5,7 +5,7 @@ mod common;
 
 use common::{Dropin, Library, NOWHERE};
 use harness::{DEADLINE, Kind, ServeOptions, Server, Transport, keyway_check, memcached_binary, skip, wait_until};
-use keyway::{Cache, Options, Place};
+use keyway_cache::{Cache, Options, Place};
 use std::io::{BufRead, BufReader, Write};
 use std::net::SocketAddr;
 use std::os::unix::fs::MetadataExt;

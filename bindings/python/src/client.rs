@@ -5,7 +5,7 @@ use crate::failure::{Failure, unless_quiet};
 use crate::key::{Key, Keys};
 use crate::object;
 use crate::value::{Value, Values};
-use keyway::{
+use keyway_cache::{
     Arithmetic, Cache, Counted, Delete, Deleted, Get, GrowError, Item, OpenError, Session, Shrinking, Store, StoreMode, Stored,
     WriteError,
 };

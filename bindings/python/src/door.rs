@@ -2,7 +2,7 @@
 //! attachment takes one of the region's process slots.
 
 use crate::failure::Failure;
-use keyway::{Cache, Gate, OpenError, Options, Owners, Place};
+use keyway_cache::{Cache, Gate, OpenError, Options, Owners, Place};
 use pyo3::prelude::*;
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;

@@ -3,7 +3,7 @@
 //! There are two kinds. A failure that a server would have answered (too large, not a number) is not reported to a caller
 //! that wants no reply. A failure that would have broken a connection (no region, no slot, damage) is raised in any case.
 
-use keyway::{LocalError, OpenError, ReadError, WriteError};
+use keyway_cache::{LocalError, OpenError, ReadError, WriteError};
 use pyo3::PyErr;
 use pyo3::exceptions::PyMemoryError;
 

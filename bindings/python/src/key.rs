@@ -2,7 +2,7 @@
 //! white space or zero bytes, so that clients over the network can use the same items.
 
 use crate::failure::Failure;
-use keyway::KEY_LEN_MAX;
+use keyway_cache::KEY_LEN_MAX;
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyString};

@@ -8,7 +8,7 @@ use crate::plan::{Against, Cell, Door, Plan};
 use crate::servers::{Folder, Server, Settings, memcached_path, region_folder};
 use crate::wire::{Admin, Target};
 use crate::workload::mix;
-use keyway::{Cache, Options, Place};
+use keyway_cache::{Cache, Options, Place};
 use std::cell;
 use std::io;
 use std::net::Ipv4Addr;

@@ -8,7 +8,7 @@ use crate::load::{Load, Schedule};
 use crate::machine::{clock_cost, thread_cpu};
 use crate::measurement::{Measurement, Window};
 use crate::mix::{Kind, Operation, Put};
-use keyway::{Arithmetic, Counted, Delete, Deleted, Session, Store, StoreMode, Stored};
+use keyway_cache::{Arithmetic, Counted, Delete, Deleted, Session, Store, StoreMode, Stored};
 use std::time::{Duration, Instant};
 
 /// One operation in so many is timed: looking at the clock takes a third of the time of a get.

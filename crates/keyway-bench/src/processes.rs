@@ -10,7 +10,7 @@ use crate::measurement::{Measurement, Window};
 use crate::mix::{Stream, Workload};
 use crate::servers::end_with_parent;
 use crate::workload::Ranks;
-use keyway::{Cache, Options, Place};
+use keyway_cache::{Cache, Options, Place};
 use serde::{Deserialize, Serialize};
 use std::io::{self, BufRead, BufReader, Write};
 use std::os::unix::process::CommandExt;

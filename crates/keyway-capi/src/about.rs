@@ -4,7 +4,7 @@ use crate::bytes;
 use crate::failure::{self, Failure, boundary};
 use crate::types::keyway_result::*;
 use crate::types::*;
-use ::keyway::GateState;
+use keyway_cache::GateState;
 use std::ffi::{CStr, c_char, c_int};
 
 /// A message about this thread's last failure: value, limit and remedy. Empty if there was no failure. It is valid until this

@@ -8,7 +8,7 @@
 use crate::failure::Failure;
 use crate::types::keyway_result::{KEYWAY_ERROR_KEY_LENGTH, KEYWAY_ERROR_OUT_OF_MEMORY};
 use crate::types::{KEYWAY_KEY_LENGTH_MAX, keyway, keyway_item};
-use ::keyway::{Cache, Item, Target};
+use keyway_cache::{Cache, Item, Target};
 use std::ffi::{CStr, c_char, c_void};
 use std::mem::MaybeUninit;
 use std::ptr::NonNull;

@@ -2,7 +2,7 @@
 //! library.
 
 use crate::types::keyway_result::{self, *};
-use ::keyway::{LocalError, OpenError, SessionError, WriteError};
+use keyway_cache::{LocalError, OpenError, SessionError, WriteError};
 use std::borrow::Cow;
 use std::cell::RefCell;
 use std::ffi::{CStr, CString, c_char};

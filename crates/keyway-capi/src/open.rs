@@ -4,8 +4,8 @@ use crate::bytes;
 use crate::failure::{Failure, boundary};
 use crate::types::keyway_result::*;
 use crate::types::*;
-use ::keyway::server::Uncancelled;
-use ::keyway::{Cache, Gate, OpenError, Options, Owners, Place};
+use keyway_cache::server::Uncancelled;
+use keyway_cache::{Cache, Gate, OpenError, Options, Owners, Place};
 use std::ffi::{OsStr, c_char};
 use std::os::unix::ffi::OsStrExt;
 

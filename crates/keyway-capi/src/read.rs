@@ -4,7 +4,7 @@ use crate::bytes::{self, Block, Buffer};
 use crate::failure::{Failure, boundary};
 use crate::types::keyway_result::*;
 use crate::types::*;
-use ::keyway::{Get, Item};
+use keyway_cache::{Get, Item};
 use std::ffi::{c_char, c_void};
 
 /// Copies the value of a key into `buffer`, and the item's properties into `item` (which may be NULL).

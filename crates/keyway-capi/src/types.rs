@@ -5,7 +5,7 @@ use std::ffi::{c_char, c_void};
 
 /// An open cache. All threads may use it at the same time. A thread needs no setup.
 pub struct keyway {
-    pub(crate) cache: ::keyway::Cache,
+    pub(crate) cache: keyway_cache::Cache,
 }
 
 /// The result of a call. Results below KEYWAY_ERROR_ARGUMENT are answers. The others are failures, and keyway_message() says
@@ -135,4 +135,4 @@ pub const KEYWAY_CHECKSUMS: u32 = 16;
 /// items at any time, and end this process by truncating the file (SIGBUS).
 pub const KEYWAY_ANY_OWNER: u32 = 128;
 
-const _: () = assert!(KEYWAY_KEY_LENGTH_MAX == ::keyway::KEY_LEN_MAX);
+const _: () = assert!(KEYWAY_KEY_LENGTH_MAX == keyway_cache::KEY_LEN_MAX);

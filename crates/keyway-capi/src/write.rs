@@ -4,7 +4,7 @@ use crate::bytes;
 use crate::failure::{Failure, boundary};
 use crate::types::keyway_result::*;
 use crate::types::*;
-use ::keyway::{Arithmetic, Delete, Deleted, Number, Session, Store, StoreMode, Stored, WriteError};
+use keyway_cache::{Arithmetic, Delete, Deleted, Number, Session, Store, StoreMode, Stored, WriteError};
 use std::ffi::c_void;
 
 /// Stores a value, whether the key has one or not.

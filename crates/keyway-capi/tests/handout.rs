@@ -212,10 +212,11 @@ fn a_program_that_finds_no_slot_is_served() {
     let test = "programs on a region without slots";
     let Some(ground) = Ground::new(test, None) else { return };
     let region = ground.server.region().to_path_buf();
-    let options = keyway::Options::new().existing_only(true);
+    let options = keyway_cache::Options::new().existing_only(true);
     let mut others = Vec::new();
     loop {
-        let cache = keyway::Cache::open(&keyway::Place::Path(region.clone()), &options).expect("the region, or its server");
+        let cache =
+            keyway_cache::Cache::open(&keyway_cache::Place::Path(region.clone()), &options).expect("the region, or its server");
         if cache.is_reader() {
             break;
         }
@@ -275,7 +276,7 @@ fn ask_for_line(region: &Path) -> Option<String> {
         return None;
     }
     let file = std::fs::metadata(region).expect("a file");
-    let name = keyway::server::handout::line_name((file.dev(), file.ino()));
+    let name = keyway_cache::server::handout::line_name((file.dev(), file.ino()));
     let mut command = Command::new(AS_STRANGER[0]);
     command.args(&AS_STRANGER[1..]).arg(PYTHON).args(["-c", ASK]);
     command.arg(String::from_utf8(name).expect("plain text"));

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-use keyway::{Cache, CopyError, Delete, Deleted, Get, Options, Owners, Place, Session, Store, Stored, WriteError};
+use keyway_cache::{Cache, CopyError, Delete, Deleted, Get, Options, Owners, Place, Session, Store, Stored, WriteError};
 use keyway_proto::is_plain;
 use keyway_server::size_text;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};

@@ -30,7 +30,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand};
-use keyway::Owners;
+use keyway_cache::Owners;
 use keyway_server::{KEYWAY_VERSION, PROTOCOL_VERSION};
 
 use exit::Failure;

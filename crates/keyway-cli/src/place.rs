@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use keyway::{Cache, OpenError, Options, Place};
+use keyway_cache::{Cache, OpenError, Options, Place};
 use nix::unistd::geteuid;
 
 use crate::exit::{self, Failure};

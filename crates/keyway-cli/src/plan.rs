@@ -5,7 +5,7 @@ use std::io::Write;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
-use keyway::{Cache, Gate, Options, Place};
+use keyway_cache::{Cache, Gate, Options, Place};
 use keyway_harden::confine::{self, Confined, Needs};
 use keyway_server::{Config, HttpAddress, RunError, Server, Sockets, size_text};
 use nix::sched::sched_setaffinity;
@@ -208,7 +208,7 @@ impl Plan {
         }
         let nodes = cpus::nodes(Path::new(cpus::NODES), &self.config.cpus);
         log::info!("CPUs {:?} are of the NUMA nodes {nodes:?}", self.config.cpus);
-        keyway::server::spread_over(&nodes);
+        keyway_cache::server::spread_over(&nodes);
     }
 
     fn open_region(&mut self) -> Result<Cache, Failure> {

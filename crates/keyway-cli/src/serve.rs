@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{ArgAction, Args};
-use keyway::{Gap, Options, Place};
+use keyway_cache::{Gap, Options, Place};
 use keyway_server::{
     Allowed, ClientCertificates, Config, EventLoop, Kernel, LOOPBACK, Network, RegionSocket, Tls, TlsVersion, UnixSocket,
 };

@@ -1,6 +1,6 @@
 //! `keyway copy` that is ended by a signal. Its enemy: a file as large as a region that stays beside the copy's place for ever.
 
-use keyway::{Cache, Options, Place};
+use keyway_cache::{Cache, Options, Place};
 use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};

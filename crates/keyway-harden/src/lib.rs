@@ -18,7 +18,7 @@ mod files;
 pub mod scan;
 pub mod spec;
 
-use keyway::{Cache, Gate, GateState, OpenError, Options, Owners, Place};
+use keyway_cache::{Cache, Gate, GateState, OpenError, Options, Owners, Place};
 use spec::Spec;
 use std::io::Write;
 use std::os::fd::RawFd;

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::time::{Duration, Instant};
 
-use keyway::Cache;
+use keyway_cache::Cache;
 use mio::{Events, Interest, Poll, Token};
 use signal_hook::consts::SIGHUP;
 use signal_hook_mio::v1_0::Signals;

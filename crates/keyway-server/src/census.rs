@@ -7,8 +7,8 @@
 //! The probe of `/readyz` sets, gets and deletes an item. The statistics leave its commands out ([`Census::counters`]), so that a load balancer
 //! that asks every second does not improve the hit ratio.
 
-use keyway::server::Seat;
-use keyway::{Cache, Counters, Session};
+use keyway_cache::server::Seat;
+use keyway_cache::{Cache, Counters, Session};
 
 /// A thread slot, and what had been counted there when the server started.
 type Share = (Seat, Counters);
@@ -100,7 +100,7 @@ fn combined(one: &Counters, other: &Counters, by: impl Fn(u64, u64) -> u64) -> C
 #[cfg(test)]
 mod tests {
     use super::*;
-    use keyway::{Options, Place};
+    use keyway_cache::{Options, Place};
 
     #[test]
     fn each_session_has_its_share_and_the_probe_none() {

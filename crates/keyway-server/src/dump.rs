@@ -3,7 +3,7 @@
 
 use std::io::Write;
 
-use keyway::Item;
+use keyway_cache::Item;
 use keyway_proto::{DumpFormat, is_plain, reply};
 
 use crate::effort::LOOKED_AT;

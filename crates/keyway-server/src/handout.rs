@@ -3,14 +3,14 @@
 //! A process of a permitted writer gets the region for writing. A process of a permitted reader gets it for reading, with a connection
 //! for its writes.
 //!
-//! The exchange is [`keyway::server::handout`]'s. The server reads nothing from the client, so the client cannot send wrong or incomplete data
+//! The exchange is [`keyway_cache::server::handout`]'s. The server reads nothing from the client, so the client cannot send wrong or incomplete data
 //! or delay the server. The server sends one message, for which a new socket always has room, and closes the connection.
 
 use std::io::{self, IoSlice};
 use std::os::fd::AsRawFd;
 
-use keyway::Cache;
-use keyway::server::handout::{GRANTED, GRANTED_AND_COUNTS, GRANTED_LINE, GRANTED_TO_READ, NAME};
+use keyway_cache::Cache;
+use keyway_cache::server::handout::{GRANTED, GRANTED_AND_COUNTS, GRANTED_LINE, GRANTED_TO_READ, NAME};
 use mio::net::UnixStream;
 use nix::sys::socket::sockopt::PeerCredentials;
 use nix::sys::socket::{ControlMessage, MsgFlags, UnixCredentials, getsockopt, sendmsg};

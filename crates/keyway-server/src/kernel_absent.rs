@@ -4,8 +4,8 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Instant;
 
-use keyway::Cache;
-use keyway::server::Seat;
+use keyway_cache::Cache;
+use keyway_cache::server::Seat;
 use keyway_proto::Request;
 
 use crate::config::{Config, Kernel};

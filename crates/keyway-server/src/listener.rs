@@ -180,7 +180,7 @@ pub(crate) fn bind_http(address: &HttpAddress) -> Result<http::Sockets, BindErro
 /// region has the socket, or this kernel or sandbox has no abstract names; programs that find no slot then get no help.
 pub(crate) fn bind_lines(region: (u64, u64)) -> io::Result<Listener> {
     use std::os::linux::net::SocketAddrExt;
-    let name = std::os::unix::net::SocketAddr::from_abstract_name(keyway::server::handout::line_name(region))?;
+    let name = std::os::unix::net::SocketAddr::from_abstract_name(keyway_cache::server::handout::line_name(region))?;
     Ok(Listener::Lines(UnixListener::bind_addr(&name)?))
 }
 
@@ -337,7 +337,7 @@ impl Listener {
             Self::Unix(listener, _) => Ok(Arrival::Client(Stream::Unix(listener.accept()?.0), PeerAddress::Unix)),
             Self::Region(listener, _) => {
                 let stream = listener.accept()?.0;
-                // A client that wants to be served without a slot binds a name of its own (`keyway::server::handout`). The kernel is asked for it: mio's accept()
+                // A client that wants to be served without a slot binds a name of its own (`keyway_cache::server::handout`). The kernel is asked for it: mio's accept()
                 // does not report abstract names.
                 let name = getpeername::<UnixAddr>(stream.as_raw_fd());
                 let has_name = name.is_ok_and(|name| name.as_abstract().is_some());

@@ -6,7 +6,7 @@
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
-use keyway::{AtPlace, Cache};
+use keyway_cache::{AtPlace, Cache};
 
 use crate::shared::Shared;
 

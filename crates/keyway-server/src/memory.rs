@@ -1,14 +1,14 @@
 //! `cache_memlimit`: increases or decreases the region's memory limit.
 //!
 //! An increase is allocated before the answer, in a separate thread: only the client that asked waits. A decrease is answered at once.
-//! Another thread then evicts items and gives memory back in small steps ([`keyway::Session::shrink`]), until the region is within its
+//! Another thread then evicts items and gives memory back in small steps ([`keyway_cache::Session::shrink`]), until the region is within its
 //! limit or the server stops. The rest is done by each worker's upkeep, and by the next server.
 
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use keyway::{Cache, Shrinking};
+use keyway_cache::{Cache, Shrinking};
 
 use crate::quiet::Quiet;
 use crate::shared::{Shared, lock};

@@ -9,7 +9,7 @@ use std::io::Write;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 
-use keyway::{Cache, Counters, Info};
+use keyway_cache::{Cache, Counters, Info};
 use keyway_proto::Protocol;
 use keyway_proto::reply::{self, stat};
 use nix::sys::resource::{UsageWho, getrusage};

@@ -8,7 +8,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use keyway::{Cache, Options, Place};
+use keyway_cache::{Cache, Options, Place};
 use keyway_proto::{BeforeLogin, Command, EXAMPLE_KEY, Needs, OverUdp};
 use keyway_server::{Config, Handle, Server};
 

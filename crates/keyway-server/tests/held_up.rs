@@ -9,11 +9,11 @@ use std::net::{SocketAddr, TcpStream, UdpSocket};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use keyway::{Cache, Options, Place};
+use keyway_cache::{Cache, Options, Place};
 use keyway_server::{Config, Server};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 
-/// How long the program of the dead owner may answer, and what is added for answers under way (`keyway/kernel.rs`).
+/// How long the program of the dead owner may answer, and what is added for answers under way (`keyway-cache/src/kernel.rs`).
 const LEASE: Duration = Duration::from_secs(1);
 const PATIENCE: Duration = Duration::from_secs(20);
 /// What no other connection may wait longer for.

@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use keyway::{
+use keyway_cache::{
     Arithmetic, Cache, Counted, Delete, Deleted, Gate, GateState, Get, OpenError, Options, Place, Session, Store, StoreMode,
     Stored, WriteError,
 };

@@ -11,7 +11,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use harness::Random;
-use keyway::{Cache, Options, Place};
+use keyway_cache::{Cache, Options, Place};
 use keyway_server::{Config, EventLoop, Handle, Server, UnixSocket};
 
 /// Longest that any test waits for anything: only a failing test takes so long.

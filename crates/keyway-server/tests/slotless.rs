@@ -6,7 +6,7 @@
 use std::path::PathBuf;
 use std::thread::JoinHandle;
 
-use keyway::{
+use keyway_cache::{
     Arithmetic, Cache, Counted, Delete, Deleted, Get, Number, OpenError, Options, Place, Session, SessionError, Store, StoreMode,
     Stored, WriteError,
 };

@@ -5,13 +5,13 @@
 
 use crate::presets::{Preset, Reproduction, machines, side};
 use crate::table::{PaperRow, PaperTable};
-use keyway::{Cache, Options, Place};
 use keyway_bench::caches::Side;
 use keyway_bench::machine;
 use keyway_bench::plan::{Cell, Door};
 use keyway_bench::report::Better;
 use keyway_bench::servers::region_folder;
 use keyway_bench::workloads;
+use keyway_cache::{Cache, Options, Place};
 use std::io;
 use std::path::Path;
 use std::time::Duration;

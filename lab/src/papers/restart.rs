@@ -6,7 +6,6 @@
 use super::pmemcached::{MACHINE, PAPER};
 use crate::presets::{Preset, Reproduction, machines};
 use crate::table::{PaperRow, PaperTable};
-use keyway::{Cache, Options, Place};
 use keyway_bench::items::Items;
 use keyway_bench::mix::Workload;
 use keyway_bench::plan::{Against, Cell, Door};
@@ -15,6 +14,7 @@ use keyway_bench::servers::{Folder, Server, Settings, memcached_path, memcached_
 use keyway_bench::wire::Admin;
 use keyway_bench::workload::{Rng, Zipf, mix};
 use keyway_bench::workloads;
+use keyway_cache::{Cache, Options, Place};
 use rustix::process::Signal;
 use std::io;
 use std::path::{Path, PathBuf};

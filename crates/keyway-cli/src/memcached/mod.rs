@@ -297,7 +297,7 @@ impl Reading {
         }
         if self.port == -1 && self.plan.place.is_none() {
             // With a new port at each start there is no region to reopen.
-            self.plan.place = Some(keyway::Place::Memfd);
+            self.plan.place = Some(keyway_cache::Place::Memfd);
         }
         self.plan.config.may_listen_nowhere = true;
         if self.plan.config.tcp_and_tls().next().is_none() && self.plan.config.udp.is_empty() && self.socket.is_none() {

@@ -89,7 +89,7 @@ fn listeners_come_in_memcacheds_forms() {
     assert_eq!(tcp("-l 127.0.0.1 -l 127.0.0.1:11211"), ["127.0.0.1:11211"]);
     assert_eq!(tcp("-l tag_web_:[::1]:5"), ["[::1]:5"]);
     assert_eq!(tcp("-p -1 -l 127.0.0.1"), ["127.0.0.1:0"]);
-    assert_eq!(plan("-p -1").place, Some(keyway::Place::Memfd));
+    assert_eq!(plan("-p -1").place, Some(keyway_cache::Place::Memfd));
     assert!(asked("-l proto[binary]:127.0.0.1").is_err());
     assert!(asked("-p 70000").is_err());
 }

@@ -2,7 +2,7 @@
 //!
 //! Never: decodes a packet (`keyway-proto` does).
 
-use keyway::{Arithmetic, Counted, Delete, Deleted, Get, Item, Store, StoreMode, Stored, WriteError};
+use keyway_cache::{Arithmetic, Counted, Delete, Deleted, Get, Item, Store, StoreMode, Stored, WriteError};
 use keyway_proto::binary::{self, Command, Head, Request, Status};
 use keyway_proto::{Command as TextCommand, StoreVerb, reply};
 

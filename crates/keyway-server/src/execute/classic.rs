@@ -2,7 +2,7 @@
 //!
 //! Never: knows meta flags or packets. Values go from the region directly to the output buffer, or, if they are long, to the socket.
 
-use keyway::{Arithmetic, Counted, Get, Item, Store, StoreMode, Stored, WriteError};
+use keyway_cache::{Arithmetic, Counted, Get, Item, Store, StoreMode, Stored, WriteError};
 use keyway_proto::{Keys, StoreVerb, reply};
 
 use super::{Executor, Origin, Outcome, answer_unless, as_memcached, refusal};

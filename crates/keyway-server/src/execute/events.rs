@@ -4,7 +4,7 @@
 
 use std::io::Write;
 
-use keyway::{Item, Read, Stored, WriteError};
+use keyway_cache::{Item, Read, Stored, WriteError};
 use keyway_proto::{Command, StoreVerb, reply};
 
 use super::{Executor, Origin};

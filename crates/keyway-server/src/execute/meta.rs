@@ -2,7 +2,7 @@
 //!
 //! Never: parses flags (`keyway-proto` does), or decides what a verb does.
 
-use keyway::{Arithmetic, Counted, Delete, Deleted, Get, Item, RELATIVE_EXPTIME_MAX, Read, Store, StoreMode, Stored};
+use keyway_cache::{Arithmetic, Counted, Delete, Deleted, Get, Item, RELATIVE_EXPTIME_MAX, Read, Store, StoreMode, Stored};
 use keyway_proto::reply::{self, Facts, MetaCode, MetaCommand};
 use keyway_proto::{Command, Flags, MetaArithmetic, MetaDelete, MetaGet, MetaKey, MetaSet, MetaSetMode, StoreVerb};
 

@@ -21,7 +21,7 @@ mod meta;
 use std::os::fd::BorrowedFd;
 use std::sync::{Arc, OnceLock};
 
-use keyway::{Arithmetic, Cache, Delete, Deleted, Session, StoreMode, Stored, WriteError};
+use keyway_cache::{Arithmetic, Cache, Delete, Deleted, Session, StoreMode, Stored, WriteError};
 use keyway_proto::{Command, Effect, MetaKey, Request, reply};
 
 use crate::connection::CloseReason;

@@ -9,7 +9,7 @@
 
 use std::time::Duration;
 
-use keyway::Counters;
+use keyway_cache::Counters;
 use keyway_http::{Exposition, Kind};
 
 use super::Snapshot;
@@ -580,7 +580,7 @@ impl Snapshot {
 mod tests {
     use super::*;
     use crate::shared::KernelNumbers;
-    use keyway::Ages;
+    use keyway_cache::Ages;
     use keyway_http::Format;
     use std::collections::BTreeSet;
     use std::path::Path;

@@ -21,7 +21,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 
-use keyway::{Cache, Session};
+use keyway_cache::{Cache, Session};
 use keyway_http::{Answer, Exposition, Format, Listener, Question, Server, Stopper};
 
 use crate::listener::SocketFile;

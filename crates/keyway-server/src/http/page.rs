@@ -3,7 +3,7 @@
 
 use std::fmt::Write;
 
-use keyway::Counters;
+use keyway_cache::Counters;
 
 use super::Snapshot;
 use crate::config::KEYWAY_VERSION;

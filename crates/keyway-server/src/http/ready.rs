@@ -5,7 +5,7 @@
 
 use std::hash::{BuildHasher, RandomState};
 
-use keyway::{Delete, Session};
+use keyway_cache::{Delete, Session};
 
 /// How often an item that was just stored may be absent: another client may have flushed everything, or the region may have evicted it.
 const TRIES: u32 = 3;
@@ -75,7 +75,7 @@ impl Prober {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use keyway::{Cache, Options, Place};
+    use keyway_cache::{Cache, Options, Place};
 
     #[test]
     fn a_probe_leaves_nothing_and_uses_each_key_once() {

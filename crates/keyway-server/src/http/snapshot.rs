@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::time::Duration;
 
-use keyway::{Ages, Cache, Counters, Info};
+use keyway_cache::{Ages, Cache, Counters, Info};
 use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::time::{TimeVal, TimeValLike};
 

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
 use std::time::{Duration, Instant};
 
-use keyway::server::{KernelDoor, Seat};
-use keyway::{Cache, Get, Session};
+use keyway_cache::server::{KernelDoor, Seat};
+use keyway_cache::{Cache, Get, Session};
 use keyway_xdp::config::Verdict;
 use keyway_xdp::copy::{HotCopy, Item, Seen};
 use keyway_xdp::store::{Put, Store, is_good};

@@ -31,8 +31,8 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::thread::Thread;
 use std::time::{Duration, Instant};
 
-use keyway::Cache;
-use keyway::server::KernelDoorError;
+use keyway_cache::Cache;
+use keyway_cache::server::KernelDoorError;
 use keyway_proto::Protocol;
 use keyway_proto::reply::{self, stat};
 use keyway_xdp::config::{Settings, Verdict};

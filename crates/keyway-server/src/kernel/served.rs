@@ -5,7 +5,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use keyway::Cache;
+use keyway_cache::Cache;
 use keyway_proto::Request;
 
 use super::Post;

@@ -7,7 +7,7 @@ use std::io::{ErrorKind, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 
-use keyway::{Cache, Options, Place};
+use keyway_cache::{Cache, Options, Place};
 use mio::Events;
 
 use super::{MESSAGES_PER_ROUND, Worker};

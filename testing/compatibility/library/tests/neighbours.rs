@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 
 use harness::{DEADLINE, Kind, Scratch, ServeOptions, Server, Transport, keyway_check, run_to_end, skip, wait_until};
-use keyway::{Cache, Counters, Options, Place};
+use keyway_cache::{Cache, Counters, Options, Place};
 use library::{C, Python, Running, Shared, program};
 
 /// As the programs make it.

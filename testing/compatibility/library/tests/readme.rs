@@ -12,14 +12,14 @@ fn the_readmes_lines_for_rust_work_as_they_stand() {
     let scratch = Scratch::new();
     let (source, binary) = (scratch.join("hello.rs"), scratch.join("hello"));
     std::fs::write(&source, program.expect("README.md has a Rust program")).expect("a source file");
-    let library = workspace_library("keyway", "libkeyway.rlib");
+    let library = workspace_library("keyway-cache", "libkeyway_cache.rlib");
     let dependencies = library.parent().expect("a folder").join("deps");
     let mut rustc = Command::new(std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into()));
     rustc
         .args(["--edition", "2024", "-D", "warnings", "-o"])
         .arg(&binary)
         .arg(&source);
-    rustc.arg("--extern").arg(format!("keyway={}", library.display()));
+    rustc.arg("--extern").arg(format!("keyway_cache={}", library.display()));
     rustc.arg("-L").arg(format!("dependency={}", dependencies.display()));
     let (status, output) = run_to_end(&mut rustc, DEADLINE);
     assert!(status.success(), "{status}\n{output}");

@@ -11,7 +11,7 @@ use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use harness::{DEADLINE, Random, Scratch, full_run, keyway_check, run_to_end, say, skip};
-use keyway::{Cache, Options, Place};
+use keyway_cache::{Cache, Options, Place};
 use library::{C, Python, Running, program};
 
 /// Of the journal, as `programs/worker.py` has them.

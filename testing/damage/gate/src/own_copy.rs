@@ -3,7 +3,7 @@
 
 #![allow(clippy::print_stdout, reason = "its answers")]
 
-use keyway::{Cache, Options, Place};
+use keyway_cache::{Cache, Options, Place};
 
 #[allow(unsafe_code, reason = "a list that the loader reads")]
 mod start {

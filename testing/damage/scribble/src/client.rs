@@ -3,7 +3,7 @@
 
 use crate::values::{KEYS, STEP, Tally, flags_of, key, value, version_of};
 use harness::Random;
-use keyway::{Arithmetic, Cache, Counted, Delete, Get, Options, Place, Session, Store, StoreMode, WriteError};
+use keyway_cache::{Arithmetic, Cache, Counted, Delete, Get, Options, Place, Session, Store, StoreMode, WriteError};
 use std::collections::HashMap;
 use std::io::{Read, Write};
 use std::path::Path;

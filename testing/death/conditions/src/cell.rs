@@ -7,7 +7,7 @@ use crate::ledger::{Ledger, Phase, Role, STAYING, Violation, Word};
 use crate::process::{Job, Order};
 use crate::value::{Found, judge_text};
 use harness::{DEADLINE, Random, Scratch};
-use keyway::{Cache, Options, Owners, Place};
+use keyway_cache::{Cache, Options, Owners, Place};
 use nix::errno::Errno;
 use nix::sys::signal::{Signal, kill, killpg};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
@@ -643,7 +643,7 @@ impl Drop for Cell<'_> {
     }
 }
 
-fn open(path: &Path) -> Result<Cache, keyway::OpenError> {
+fn open(path: &Path) -> Result<Cache, keyway_cache::OpenError> {
     let options = Options::new().existing_only(true).owners(Owners::Any);
     Cache::open(&Place::Path(path.to_path_buf()), &options)
 }

@@ -6,7 +6,7 @@
 use crate::ledger::{KEYS, Ledger, Role, Version, Violation, WRITERS, Word};
 use crate::value::{Found, judge_number, judge_text, text};
 use harness::Random;
-use keyway::{Cache, Delete, Deleted, Number, Session, WriteError};
+use keyway_cache::{Cache, Delete, Deleted, Number, Session, WriteError};
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::{SystemTime, UNIX_EPOCH};
 

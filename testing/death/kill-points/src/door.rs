@@ -8,7 +8,7 @@
 #![allow(unsafe_code, reason = "functions of libraries found by name; contract above")]
 
 use crate::operation::{Cas, Door, Op};
-use keyway::{Cache, Options, Place};
+use keyway_cache::{Cache, Options, Place};
 use keyway_region::verbs::{Arithmetic, Counted, Delete, Deleted, Get, Item, Store, StoreMode, Stored, WriteError};
 use nix::libc;
 use std::ffi::{CStr, CString, c_char, c_int, c_void};

@@ -116,7 +116,7 @@ impl Door for Player {
     }
 }
 
-impl Door for keyway::Session {
+impl Door for keyway_cache::Session {
     fn get(&mut self, key: &[u8], how: &Get, out: &mut Vec<u8>) -> Result<Option<Item>, WriteError> {
         self.get_with(key, how, out, |_, _| {})
     }

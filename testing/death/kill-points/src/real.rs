@@ -6,7 +6,7 @@ use crate::ground::Named;
 use crate::operation::{Cas, Door, Op, Seen, View, view};
 use crate::scenario::large;
 use crate::step::{Child, Work};
-use keyway::{Cache, Options, Place, Session};
+use keyway_cache::{Cache, Options, Place, Session};
 use keyway_region::verbs::{Delete, Deleted, Get, Store, StoreMode, Stored};
 use std::path::{Path, PathBuf};
 

@@ -3,7 +3,7 @@
 use crate::ground::{Ground, RECOVERER, STOPPED};
 use crate::operation::{Cas, Door, Op, Player, cas_of};
 use crate::step::Work;
-use keyway::Counters;
+use keyway_cache::Counters;
 use keyway_region::Region;
 use keyway_region::mutants::{self, Mutant};
 use keyway_region::verbs::{Delete, Get, Store, StoreMode};

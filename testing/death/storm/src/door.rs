@@ -2,7 +2,7 @@
 
 use harness::Wire;
 use histories::{Answer, Call, Door, Verb, value};
-use keyway::{Arithmetic, Counted, Delete, Deleted, Get, Session, Store, StoreMode, Stored, WriteError};
+use keyway_cache::{Arithmetic, Counted, Delete, Deleted, Get, Session, Store, StoreMode, Stored, WriteError};
 use keyway_proto::{Command, StoreVerb, client};
 use std::io;
 use std::os::unix::net::UnixStream;

@@ -8,7 +8,7 @@
 use harness::{Random, Scratch};
 use histories::map::{Fault, Map, play};
 use histories::{Rules, judge_all};
-use keyway::{Cache, Place};
+use keyway_cache::{Cache, Place};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};

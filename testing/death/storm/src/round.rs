@@ -11,7 +11,7 @@ use crate::worker::{Control, Job, Kind, NO_PLACE, options};
 use harness::{DEADLINE, Random, ServeOptions, Server};
 use histories::value::Value;
 use histories::{Answer, Call, Door, Key, Operation, Rules, Verb, judge_all};
-use keyway::{Cache, Place};
+use keyway_cache::{Cache, Place};
 use nix::sys::signal::Signal;
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::{Command, Stdio};

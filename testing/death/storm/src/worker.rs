@@ -7,7 +7,7 @@ use crate::system::{Pages, fork_away};
 use harness::Random;
 use histories::choose::{Chooser, Mix};
 use histories::{Answer, Door};
-use keyway::{Cache, OpenError, Options, Place, Session, SessionError};
+use keyway_cache::{Cache, OpenError, Options, Place, Session, SessionError};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Release};
 

@@ -24,7 +24,7 @@ fn skeletons_with_a_step_at_the_wrong_place_are_rejected() {
 fn the_sources_name_the_pairings_and_have_their_orderings() {
     let crates = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../crates");
     let of = |name: &str| read(&crates.join(name).join("src")).unwrap();
-    let found = [of("keyway-region"), of("keyway")].concat();
+    let found = [of("keyway-region"), of("keyway-cache")].concat();
     assert!(found.len() > 60, "{}: the sources are not where they were", found.len());
     let problems = differences(&found, ALL);
     assert!(problems.is_empty(), "{problems:#?}");

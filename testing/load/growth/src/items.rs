@@ -1,6 +1,6 @@
 //! The items of the trials: number `n` has a key of 8 bytes and, unless a trial wants larger ones, a value of 12.
 
-use keyway::{Session, WriteError};
+use keyway_cache::{Session, WriteError};
 
 /// Bytes of a small value.
 pub const SMALL: usize = 12;

@@ -6,7 +6,7 @@ use crate::histogram::Histogram;
 use crate::items::{self, SMALL};
 use crate::worker::{Task, Worker, place};
 use harness::{Random, Scratch};
-use keyway::{Cache, Options, Session};
+use keyway_cache::{Cache, Options, Session};
 use std::io::Write;
 use std::path::Path;
 use std::time::{Duration, Instant};

@@ -4,7 +4,7 @@ use crate::Verdict;
 use crate::items::{self, SMALL};
 use crate::worker::{Task, Worker, place};
 use harness::{Random, Scratch};
-use keyway::{Cache, CheckReport, GrowError, Options, Session, WriteError};
+use keyway_cache::{Cache, CheckReport, GrowError, Options, Session, WriteError};
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;

@@ -1,7 +1,7 @@
 //! A child process on the region: it writes items and tells its parent, eight bytes at a time, how far it is.
 
 use crate::items;
-use keyway::{Cache, Options, Place, WriteError};
+use keyway_cache::{Cache, Options, Place, WriteError};
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};

@@ -154,7 +154,7 @@ fn miss_ratio<C: Contender>(
 /// The subject's part of the outcome.
 fn through_keyway(plan: Plan, scale: &Scale, seed: u64) -> io::Result<Outcome> {
     let mut keyway = Keyway::new(scale.memory_mib << 20)?;
-    let (mut items, mut steps, mut before) = (0, 0, ::keyway::Counters::default());
+    let (mut items, mut steps, mut before) = (0, 0, keyway_cache::Counters::default());
     let subject = miss_ratio(&mut keyway, plan, scale, seed, |keyway, begins| {
         let counters = keyway.counters();
         if begins {

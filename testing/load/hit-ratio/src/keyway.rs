@@ -2,7 +2,7 @@
 
 use crate::Contender;
 use crate::trace::Request;
-use keyway::{Cache, Counters, Options, Place, Session};
+use keyway_cache::{Cache, Counters, Options, Place, Session};
 use std::io;
 
 /// A region in anonymous memory, and one session.

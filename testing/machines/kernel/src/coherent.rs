@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use harness::{Random, Scratch};
 use histories::choose::{Chooser, Mix};
 use histories::{Answer, Call, Door, Key, Operation, Rules, Verb, judge_all, value};
-use keyway::{Cache, Options, Place};
+use keyway_cache::{Cache, Options, Place};
 use keyway_region::mutants::{self, Mutant};
 use keyway_server::{Config, Kernel, RegionSocket, Server, UnixSocket};
 use nix::sys::signal::Signal;

@@ -5,7 +5,7 @@ use crate::nvdimm::WRITERS;
 use crate::tests::Verdict;
 use crate::writes::{Answer, Call, Items, Stream, apply, explain, keys};
 use harness::{Wire, wait_until};
-use keyway::{Arithmetic, Cache, Counted, Delete, Deleted, Options, Place, Session, Store, StoreMode, Stored};
+use keyway_cache::{Arithmetic, Cache, Counted, Delete, Deleted, Options, Place, Session, Store, StoreMode, Stored};
 use keyway_proto::{StoreVerb, client};
 use std::fs::{self, File};
 use std::io::Write;

@@ -1,0 +1,455 @@
+//! A thread's verbs. The thread executes them in the region; if its process may only read, or has found no free slot, the
+//! server executes the writes.
+
+use crate::clock;
+use crate::error::ReadError;
+use crate::peer::Peer;
+use crate::reader::Reader;
+use crate::sessions::{Role, Sessions};
+use crate::writer::Writer;
+use keyway_region::verbs::{Arithmetic, Counted, Delete, Deleted, Get, Item, Number, Read, Store, Stored, WriteError};
+use keyway_region::{Headed, Placed, Seat, Shrinking, Target};
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// A thread's attachment to the region. It may move between threads; one thread at a time uses it. Dropping it gives its slot
+/// back, and so does the end of the thread that used it last, so a forgotten session is not lost.
+///
+/// A forked child cannot use its parent's session: every verb fails with [`WriteError::Detached`] or [`ReadError::Detached`],
+/// and no memory is accessed (see [`crate::Cache::here`]).
+///
+/// In a process that may only read ([`crate::Cache::is_reader`]), and where all slots were taken, gets come from the region
+/// as usual, and the server executes changes; a session then takes no slot.
+///
+/// `exptime` is memcached's in all methods: 0 never, negative at once, up to 30 days seconds from now, above that a Unix
+/// time. Keys have 1 to 250 bytes; any byte is allowed.
+pub struct Session(Way);
+
+#[expect(clippy::large_enum_variant, reason = "a session is made once, and used by reference")]
+enum Way {
+    Writer(Writer),
+    Reader(Reader),
+}
+
+/// Passes a call to the variant that this session has.
+macro_rules! either {
+    ($session:expr, $way:ident => $work:expr) => {
+        match &mut $session.0 {
+            Way::Writer($way) => $work,
+            Way::Reader($way) => $work,
+        }
+    };
+}
+
+impl Session {
+    pub(crate) fn new(sessions: &Arc<Sessions>) -> Option<Self> {
+        Some(Self(match sessions.role {
+            Role::Writer(_) => Way::Writer(Writer::new(Arc::clone(sessions))?),
+            Role::Reader(ref peer) => Way::Reader(Reader::new(Arc::clone(sessions), Arc::clone(peer))),
+        }))
+    }
+
+    /// A session without a slot: this server does what the session cannot do itself.
+    pub(crate) fn served(sessions: &Arc<Sessions>, peer: Peer) -> Self {
+        Self(Way::Reader(Reader::new(Arc::clone(sessions), Arc::new(peer))))
+    }
+
+    /// The value of `key`, in new memory; `None`: there is no such item. [`Session::get_append`] saves the allocation, and
+    /// returns the item's properties.
+    ///
+    /// ```
+    /// # use keyway_cache::{Cache, Options, Place, ReadError};
+    /// # let cache = Cache::open(&Place::Memfd, &Options::new())?;
+    /// # let mut session = cache.session()?;
+    /// session.set(b"greeting", b"hello", 60)?;
+    /// assert_eq!(session.get(b"greeting")?, Some(b"hello".to_vec()));
+    /// assert_eq!(session.get(b"absent")?, None);
+    /// assert_eq!(session.get(b""), Err(ReadError::KeyLength { len: 0 }));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`ReadError`]: a key of a wrong length; a session that is detached; no memory in this process for a copy of the value.
+    #[inline]
+    pub fn get(&mut self, key: &[u8]) -> Result<Option<Vec<u8>>, ReadError> {
+        let mut value = Vec::new();
+        Ok(self.get_append(key, &mut value)?.map(|_| value))
+    }
+
+    /// Copies the value of `key` to the end of `out`, and returns the item's properties; `None`: there is no such item. A miss
+    /// does not change `out`, and neither does a failure. [`Item::cas`], [`Item::idle_s`] and [`Item::fetched`] are not filled
+    /// in (use [`Get::details`] with [`Session::get_with`]).
+    ///
+    /// ```
+    /// # use keyway_cache::{Cache, Options, Place};
+    /// # let cache = Cache::open(&Place::Memfd, &Options::new())?;
+    /// # let mut session = cache.session()?;
+    /// session.set(b"greeting", b"hello", 60)?;
+    /// let mut line = b"she says ".to_vec();
+    /// let item = session.get_append(b"greeting", &mut line)?.ok_or("absent")?;
+    /// assert_eq!(line, b"she says hello");
+    /// assert!(item.ttl_s.is_some_and(|ttl_s| ttl_s <= 60));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// As [`Session::get`].
+    #[inline]
+    pub fn get_append(&mut self, key: &[u8], out: &mut Vec<u8>) -> Result<Option<Item>, ReadError> {
+        either!(self, way => way.get(key, Get::VALUE, out)).map_err(ReadError::of)
+    }
+
+    /// Gets by all the rules of `how`. On a hit `head` is called first, to append anything that belongs before the value. (It
+    /// may be called again, after `out` was truncated, if the item changed at the same time.) A miss does not change `out`.
+    ///
+    /// ```
+    /// # use keyway_cache::{Cache, Get, Options, Place};
+    /// # let cache = Cache::open(&Place::Memfd, &Options::new())?;
+    /// # let mut session = cache.session()?;
+    /// session.set(b"greeting", b"hello", 60)?;
+    /// let and_touch = Get { value: true, details: true, exptime: Some(3600), ..Get::default() };
+    /// let mut reply = Vec::new();
+    /// let found = session.get_with(b"greeting", &and_touch, &mut reply, |item, reply| {
+    ///     reply.extend_from_slice(format!("{} bytes: ", item.value_len).as_bytes());
+    /// })?;
+    /// assert_eq!(reply, b"5 bytes: hello");
+    /// assert!(found.is_some_and(|item| item.ttl_s > Some(3000) && item.cas > 0));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// As [`Session::get`]; and, if `how` requests a change, the errors of a write.
+    #[inline]
+    pub fn get_with(
+        &mut self,
+        key: &[u8],
+        how: &Get,
+        out: &mut Vec<u8>,
+        head: impl FnMut(&Item, &mut Vec<u8>),
+    ) -> Result<Option<Item>, WriteError> {
+        either!(self, way => way.get(key, how, &mut Headed::new(out, head)))
+    }
+
+    /// Gets by the rules of `how`, with the value in the caller's memory: [`Target::make_room`] gets the item's properties,
+    /// and may refuse its value. `false`: a miss. Without a gate the value is copied there directly from the region. So after
+    /// a miss, the properties that the target got, and the bytes in its memory, are meaningless.
+    ///
+    /// ```
+    /// # use keyway_cache::{Cache, Get, Item, Options, Place, Target};
+    /// # use std::mem::MaybeUninit;
+    /// struct Small([MaybeUninit<u8>; 8]);
+    /// impl Target for Small {
+    ///     fn make_room(&mut self, item: &Item) -> bool {
+    ///         item.value_len <= self.0.len()
+    ///     }
+    ///     fn room(&mut self) -> &mut [MaybeUninit<u8>] {
+    ///         &mut self.0
+    ///     }
+    /// }
+    /// # let cache = Cache::open(&Place::Memfd, &Options::new())?;
+    /// # let mut session = cache.session()?;
+    /// session.set(b"greeting", b"hello", 60)?;
+    /// let mut small = Small([MaybeUninit::new(0); 8]);
+    /// let value = Get { value: true, ..Get::default() };
+    /// assert!(session.get_into(b"greeting", &value, &mut small)?);
+    /// // SAFETY: it was initialised before.
+    /// assert_eq!(small.0.map(|byte| unsafe { byte.assume_init() }), *b"hello\0\0\0");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// As [`Session::get_with`].
+    #[inline]
+    pub fn get_into(&mut self, key: &[u8], how: &Get, target: &mut impl Target) -> Result<bool, WriteError> {
+        let found = either!(self, way => way.get(key, how, &mut Placed::new(target)));
+        found.map(|item| item.is_some())
+    }
+
+    /// [`Session::get_with`] for answers on a socket: `behind` follows the value. A long value is sent to the socket from its
+    /// place in the region, after all of `out`, as far as the socket takes it at once. A hit returns how many bytes were
+    /// sent; the rest is in `out`.
+    ///
+    /// # Errors
+    ///
+    /// As [`Session::get_with`]. A socket's error shows when the rest is sent.
+    #[doc(hidden)]
+    #[inline]
+    pub fn get_to(
+        &mut self,
+        key: &[u8],
+        how: &Get,
+        socket: BorrowedFd<'_>,
+        out: &mut Vec<u8>,
+        head: impl FnMut(&Item, &mut Vec<u8>),
+        behind: &[u8],
+    ) -> Result<Option<(Item, usize)>, WriteError> {
+        match &mut self.0 {
+            Way::Writer(writer) => writer.answer(key, how, socket, out, head, behind),
+            Way::Reader(reader) => Ok(reader.get(key, how, &mut Headed::new(&mut *out, head))?.map(|item| {
+                out.extend_from_slice(behind);
+                (item, 0)
+            })),
+        }
+    }
+
+    /// Stores a value, whether the key has one or not.
+    ///
+    /// # Errors
+    ///
+    /// A bad key, an item that is too large, a full region from which nothing can be evicted, or no memory in this process
+    /// for a copy of the value.
+    #[inline]
+    pub fn set(&mut self, key: &[u8], value: &[u8], exptime: i64) -> Result<Stored, WriteError> {
+        self.store(
+            key,
+            value,
+            &Store {
+                exptime,
+                ..Store::default()
+            },
+        )
+    }
+
+    /// Stores by all the rules of `how`: set, add, replace, append, prepend, cas.
+    ///
+    /// ```
+    /// # use keyway_cache::{Cache, Options, Place, Store, StoreMode, Stored};
+    /// # let cache = Cache::open(&Place::Memfd, &Options::new())?;
+    /// # let mut session = cache.session()?;
+    /// let add = Store { mode: StoreMode::Add, exptime: 60, flags: 7, ..Store::default() };
+    /// let Stored::Stored { cas, .. } = session.store(b"key", b"first", &add)? else { panic!("it was absent") };
+    /// assert_eq!(session.store(b"key", b"second", &add)?, Stored::NotStored);
+    /// let if_unchanged = Store { compare_cas: Some(cas), ..Store::default() };
+    /// assert!(matches!(session.store(b"key", b"third", &if_unchanged)?, Stored::Stored { .. }));
+    /// assert_eq!(session.store(b"key", b"fourth", &if_unchanged)?, Stored::Exists);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// As [`Session::set`].
+    #[inline]
+    pub fn store(&mut self, key: &[u8], value: &[u8], how: &Store) -> Result<Stored, WriteError> {
+        either!(self, way => way.store(key, value, how))
+    }
+
+    /// Deletes, or marks as stale.
+    ///
+    /// ```
+    /// # use keyway_cache::{Cache, Delete, Deleted, Options, Place};
+    /// # let cache = Cache::open(&Place::Memfd, &Options::new())?;
+    /// # let mut session = cache.session()?;
+    /// session.set(b"key", b"value", 0)?;
+    /// assert_eq!(session.delete(b"key", &Delete::default())?, Deleted::Deleted);
+    /// assert_eq!(session.delete(b"key", &Delete::default())?, Deleted::NotFound);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// A bad key; if the item is marked and not deleted, the errors of a write.
+    #[inline]
+    pub fn delete(&mut self, key: &[u8], how: &Delete) -> Result<Deleted, WriteError> {
+        either!(self, way => way.delete(key, how))
+    }
+
+    /// Counts up or down.
+    ///
+    /// ```
+    /// # use keyway_cache::{Arithmetic, Cache, Counted, Options, Place};
+    /// # let cache = Cache::open(&Place::Memfd, &Options::new())?;
+    /// # let mut session = cache.session()?;
+    /// let up = Arithmetic { delta: 5, vivify: Some((100, 0)), ..Arithmetic::default() };
+    /// for due in [100, 105] {
+    ///     let counted = session.arithmetic(b"count", &up)?;
+    ///     assert!(matches!(counted, Counted::Value { value, .. } if value == due));
+    /// }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// As [`Session::set`].
+    #[inline]
+    pub fn arithmetic(&mut self, key: &[u8], how: &Arithmetic) -> Result<Counted, WriteError> {
+        either!(self, way => way.arithmetic(key, how))
+    }
+
+    /// Adds to a number, modulo 2^64, and returns the sum.
+    ///
+    /// ```
+    /// # use keyway_cache::{Cache, Number, Options, Place};
+    /// # let cache = Cache::open(&Place::Memfd, &Options::new())?;
+    /// # let mut session = cache.session()?;
+    /// session.set(b"count", b"9", 0)?;
+    /// assert_eq!(session.incr(b"count", 3)?, Number::Is(12));
+    /// assert_eq!(session.decr(b"count", 20)?, Number::Is(0));
+    /// assert_eq!(session.incr(b"none", 1)?, Number::NotFound);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// As [`Session::set`].
+    #[inline]
+    pub fn incr(&mut self, key: &[u8], delta: u64) -> Result<Number, WriteError> {
+        either!(self, way => way.incr(key, delta))
+    }
+
+    /// Subtracts from a number, stopping at 0, and returns the result.
+    ///
+    /// # Errors
+    ///
+    /// As [`Session::set`].
+    #[inline]
+    pub fn decr(&mut self, key: &[u8], delta: u64) -> Result<Number, WriteError> {
+        either!(self, way => way.decr(key, delta))
+    }
+
+    /// Gives the item a new exptime. `false`: there is no such item.
+    ///
+    /// # Errors
+    ///
+    /// As [`Session::set`].
+    pub fn touch(&mut self, key: &[u8], exptime: i64) -> Result<bool, WriteError> {
+        either!(self, way => way.touch(key, exptime))
+    }
+
+    /// memcached's `flush_all`: with 0 at once, otherwise at that exptime, of all items stored until then.
+    ///
+    /// # Errors
+    ///
+    /// A session that is detached.
+    pub fn flush_all(&mut self, exptime: i64) -> Result<(), WriteError> {
+        either!(self, way => way.flush_all(exptime))
+    }
+
+    /// Walks live items from `cursor` on (0: the start), until about `budget` buckets and items have been examined. Returns
+    /// the next cursor, `None` at the end. An item that is present all the time is visited at least once.
+    ///
+    /// ```
+    /// # use keyway_cache::{Cache, Options, Place};
+    /// # let cache = Cache::open(&Place::Memfd, &Options::new())?;
+    /// # let mut session = cache.session()?;
+    /// session.set(b"one", b"1", 0)?;
+    /// session.set(b"two", b"2", 0)?;
+    /// let (mut keys, mut cursor) = (Vec::new(), Some(0));
+    /// while let Some(from) = cursor {
+    ///     cursor = session.walk(from, 100, |key, item| keys.push((key.to_vec(), item.value_len)));
+    /// }
+    /// keys.sort();
+    /// assert_eq!(keys, [(b"one".to_vec(), 1), (b"two".to_vec(), 1)]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn walk(&mut self, cursor: u64, budget: usize, visit: impl FnMut(&[u8], &Item)) -> Option<u64> {
+        either!(self, way => way.walk(cursor, budget, visit))
+    }
+
+    /// Whether writes have to be delayed: the owner of the kernel door has died, and its program may still answer from
+    /// copies, for about a second. A process that is not a server ([`crate::Options::server`]) waits that long in its first
+    /// write. A server's threads serve other clients during this time, and their writes fail with [`WriteError::KernelDoor`]
+    /// until it ends.
+    #[doc(hidden)]
+    #[inline]
+    pub fn is_held_up(&self) -> bool {
+        match &self.0 {
+            Way::Writer(writer) => writer.is_held_up(),
+            Way::Reader(_) => false,
+        }
+    }
+
+    /// Housekeeping in a bounded step: recovers dead processes and dead threads of this process, and frees dead segments. A
+    /// server calls it about once a second from one thread; without a server, threads that allocate do the necessary work.
+    pub fn upkeep(&mut self) {
+        if let Way::Writer(writer) = &mut self.0 {
+            writer.upkeep();
+        }
+    }
+
+    /// A bounded step towards the region's memory limit ([`crate::Cache::limit`]): evicts while more memory is in use, and gives memory back
+    /// to the system a few seconds after it went out of use. [`Session::upkeep`] does one too.
+    pub fn shrink(&mut self) -> Shrinking {
+        match &mut self.0 {
+            Way::Writer(writer) => writer.shrink(),
+            Way::Reader(_) => Shrinking::Done,
+        }
+    }
+
+    /// The properties of an item, without counting it or marking it as fetched.
+    ///
+    /// # Errors
+    ///
+    /// As [`Session::get`].
+    #[doc(hidden)]
+    pub fn look(&mut self, key: &[u8]) -> Result<Read, WriteError> {
+        either!(self, way => way.look(key))
+    }
+
+    /// Turns on or off that this session records the items that it evicts, for [`Session::take_evicted`].
+    #[doc(hidden)]
+    pub fn remember_evicted(&mut self, wanted: bool) {
+        if let Way::Writer(writer) = &mut self.0 {
+            writer.remember_evicted(wanted);
+        }
+    }
+
+    /// The items, with their keys, that this session has evicted since the last call; if there are very many, the first of
+    /// them.
+    #[doc(hidden)]
+    pub fn take_evicted(&mut self) -> Vec<(Vec<u8>, Item)> {
+        match &mut self.0 {
+            Way::Writer(writer) => writer.take_evicted(),
+            Way::Reader(_) => Vec::new(),
+        }
+    }
+
+    /// Reports a hit on a copy of the item (of the kernel door): the item counts as used, as if it had been fetched here.
+    #[doc(hidden)]
+    pub fn note_hit(&mut self, key: &[u8]) {
+        if let Way::Writer(writer) = &mut self.0 {
+            writer.note_hit(key);
+        }
+    }
+
+    /// The session's thread slot, for [`crate::Cache::counters_of`]. `None` if it has none: a server executes its writes.
+    #[doc(hidden)]
+    pub fn seat(&self) -> Option<Seat> {
+        match &self.0 {
+            Way::Writer(writer) => Some(writer.seat()),
+            Way::Reader(_) => None,
+        }
+    }
+
+    /// Gives up the room that this session has reserved for its next writes, so that it can be reclaimed. Worth calling before
+    /// a long idle time.
+    pub fn release(&mut self) {
+        if let Way::Writer(writer) = &mut self.0 {
+            writer.release();
+        }
+    }
+
+    /// Unix seconds by this process's wall clock, as at which an exptime that is a Unix time is translated.
+    pub fn now_unix_s(&self) -> i64 {
+        clock::own_unix_s()
+    }
+
+    /// The second on the region's clock by which this session's next get goes, or the one before it (`docs/region.md`, "Clock").
+    #[doc(hidden)]
+    pub fn clock_s(&mut self) -> u64 {
+        either!(self, way => way.clock_s())
+    }
+
+    /// What the region's clock says. No process can set it, and it does not go back.
+    #[doc(hidden)]
+    pub fn clock(&self) -> Duration {
+        match &self.0 {
+            Way::Writer(writer) => writer.clock(),
+            Way::Reader(reader) => reader.clock(),
+        }
+    }
+}
