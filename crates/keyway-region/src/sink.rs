@@ -90,7 +90,7 @@ pub trait Sink {
     ///
     /// # Errors
     ///
-    /// As [`Self::append`].
+    /// As [`Self::append_region`].
     fn append_bytes(&mut self, bytes: &[u8]) -> Result<(), Unread>;
 
     /// Takes the value in its place.

@@ -318,8 +318,10 @@ impl Session {
     #[inline(always)]
     pub(super) fn count_replaced(&self, place: Place, seen: &Seen, value: Value<'_>, written: &Written, now: u32) {
         match value {
-            // memcached overwrites the number in place, so the item stays as fetched as it was.
-            Value::Number(_, width) | Value::Text(_, width) if width == written.value_len => {
+            // memcached overwrites a number with one of the same length, so the item stays as fetched as it was.
+            Value::Number(..) | Value::Text(..)
+                if written.value_len == self.region.value_len(seen, self.region.checksum_size) =>
+            {
                 self.region.refresh_hint(place, seen, now)
             }
             _ => self.region.set_hint(place, now, false),
