@@ -113,6 +113,7 @@ impl Writer {
         let now = Watched {
             watch: &mut self.member.watch,
             sessions: &self.member.sessions,
+            known: None,
         };
         self.inner.get(key, how, now, sink)
     }
@@ -239,13 +240,13 @@ impl Writer {
         self.ready()?;
         self.meet_exptime(exptime);
         let key = self.copies.of(self.latch, key);
-        change(&mut self.inner, &mut self.member, |inner, now| inner.touch(key, exptime, now))
+        change(&mut self.inner, &mut self.member, |inner, mut now| inner.touch(key, exptime, now.tick()))
     }
 
     pub(crate) fn flush_all(&mut self, exptime: i64) -> Result<(), WriteError> {
         self.ready()?;
         self.meet_exptime(exptime);
-        change(&mut self.inner, &mut self.member, |inner, now| inner.flush_all(exptime, now))
+        change(&mut self.inner, &mut self.member, |inner, mut now| inner.flush_all(exptime, now.tick()))
     }
 
     pub(crate) fn walk(&mut self, cursor: u64, budget: usize, visit: impl FnMut(&[u8], &Item)) -> Option<u64> {
@@ -398,29 +399,34 @@ fn tick(watch: &mut Watch, coarse_ns: i64, inner: &keyway_region::Session, sessi
     watch.tick(coarse_ns, || clock::read_and_note(inner.region(), sessions.clock.now()))
 }
 
-/// The region's time, for a get of a mapping without a gate: the clock is asked only if an item has an expiry, and otherwise
-/// every so many gets.
+/// The region's time: in a mapping without a gate the clock is asked only if an item has an expiry, and otherwise every so many
+/// calls.
 struct Watched<'w> {
     watch: &'w mut Watch,
     sessions: &'w Sessions,
+    /// the tick, if the clock was asked already
+    known: Option<u32>,
 }
 
 impl Now for Watched<'_> {
     #[inline(always)]
     fn tick(&mut self) -> u32 {
-        ask_clock(self.watch, self.sessions)
+        match self.known {
+            Some(tick) => tick,
+            None => ask_clock(self.watch, self.sessions),
+        }
     }
 
     #[inline(always)]
     fn recent(&mut self, noted: u64) -> u32 {
-        match self.watch.recent(noted) {
+        match self.known.or_else(|| self.watch.recent(noted)) {
             Some(tick) => tick,
             None => ask_clock(self.watch, self.sessions),
         }
     }
 }
 
-/// The region's tick. It is recent for the next gets.
+/// The region's tick. It is recent for the next calls.
 #[inline(never)]
 fn ask_clock(watch: &mut Watch, sessions: &Sessions) -> u32 {
     let tick = watch.tick(clock::coarse_ns(), || {
@@ -449,12 +455,21 @@ fn verb<R>(
 fn change<R>(
     inner: &mut keyway_region::Session,
     member: &mut Membership,
-    work: impl FnOnce(&mut keyway_region::Session, u32) -> Result<R, WriteError>,
+    work: impl FnOnce(&mut keyway_region::Session, Watched<'_>) -> Result<R, WriteError>,
 ) -> Result<R, WriteError> {
-    let coarse_ns = clock::coarse_ns();
-    let _inside = member.sessions.latch.open();
-    let now = tick(&mut member.watch, coarse_ns, inner, &member.sessions);
+    let latch = member.sessions.latch;
+    // Behind a gate the clock is asked before it is opened, and not within.
+    let coarse_ns = if latch.is_on() { clock::coarse_ns() } else { 0 };
+    let _inside = latch.open();
+    let known = latch
+        .is_on()
+        .then(|| tick(&mut member.watch, coarse_ns, inner, &member.sessions));
     prepare(inner, member)?;
+    let now = Watched {
+        watch: &mut member.watch,
+        sessions: &member.sessions,
+        known,
+    };
     work(inner, now)
 }
 

@@ -203,6 +203,19 @@ impl<'m> View<'m> {
         ask_three(self.base.as_ptr().wrapping_add(offset));
     }
 
+    /// As [`Memory::write`], without a look at bounds.
+    ///
+    /// # Safety
+    ///
+    /// As many bytes at `offset` are in the mapping.
+    #[inline(always)]
+    pub unsafe fn write(self, offset: usize, src: &[u8]) {
+        crate::mutants::accessed();
+        debug_assert!(src.len() <= self.len && offset <= self.len - src.len());
+        // SAFETY: the caller's promise; `src` is private memory.
+        unsafe { copy::into(src.as_ptr(), self.base.add(offset).as_ptr(), src.len()) }
+    }
+
     /// The `len` bytes at `offset`, whose bounds are looked at once.
     ///
     /// # Safety

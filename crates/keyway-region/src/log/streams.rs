@@ -23,10 +23,11 @@ const SEGMENTS_FOR_POOLS: usize = 64;
 const SETTLED_PART: u64 = 8;
 
 impl Region {
-    /// The lifetime class expected of an item that replaces one of this segment: as long as that item has lived.
+    /// The lifetime class expected of an item that replaces one of this segment, in a region of which so many segments may be in
+    /// use: as long as that item has lived.
     #[inline(always)]
-    fn standing(&self, segment: &SegmentHeader) -> Standing {
-        if self.age(segment) >= self.allowed() as u64 / SETTLED_PART {
+    fn standing(&self, segment: &SegmentHeader, allowed: usize) -> Standing {
+        if self.age(segment) >= allowed as u64 / SETTLED_PART {
             Standing::Settled
         } else {
             Standing::Plain
@@ -40,17 +41,22 @@ impl Region {
 }
 
 impl Session {
-    /// The stream of a new item: in the pool of the item that it replaces.
-    #[inline(always)]
-    pub(super) fn stream<const PLAIN: bool>(&self, purpose: &Purpose<'_, '_, PLAIN>, draft: &Draft<'_>) -> Stream {
+    /// The stream of a new item.
+    pub(super) fn stream_for(&self, purpose: &Purpose<'_, '_>, draft: &Draft<'_>) -> Stream {
         let class = self.class(draft.expiry, purpose.now);
-        let (pool, standing) = match purpose.replaced {
-            _ if !self.region.has_pools() => (ADMISSION, Standing::Plain),
-            None => (self.pool_of_new(purpose.key.hash), Standing::Plain),
-            Some(replaced) => {
-                let header = self.region.header(replaced.segment);
+        self.stream(purpose.key.hash, purpose.replaced.map(|replaced| replaced.header), class)
+    }
+
+    /// The stream of a new item of this TTL class: in the pool of the item that it replaces, whose segment has this header.
+    #[inline(always)]
+    pub(super) fn stream(&self, hash: u64, replaced: Option<&SegmentHeader>, class: usize) -> Stream {
+        let allowed = self.region.allowed();
+        let (pool, standing) = match replaced {
+            _ if allowed < SEGMENTS_FOR_POOLS => (ADMISSION, Standing::Plain),
+            None => (self.pool_of_new(hash), Standing::Plain),
+            Some(header) => {
                 let standing = if class == 0 {
-                    self.region.standing(header)
+                    self.region.standing(header, allowed)
                 } else {
                     Standing::Plain
                 };
