@@ -422,7 +422,7 @@ impl Memory {
     /// Prefetches this many cache lines. The address need not be a valid one.
     #[inline(always)]
     pub fn prefetch<const LINES: usize>(&self, offset: usize) {
-        self.ask::<LINES, false>(offset);
+        ask::<false>(self.base.as_ptr().wrapping_add(offset), LINES, CACHE_LINE);
     }
 
     /// The same for bytes that are about to be copied, if it helps: many bytes are copied at once by an instruction that starts
@@ -436,15 +436,11 @@ impl Memory {
         }
     }
 
-    /// The same for lines that are about to be written.
-    #[inline(always)]
-    pub fn prefetch_to_write<const LINES: usize>(&self, offset: usize) {
-        self.ask::<LINES, true>(offset);
-    }
 
+    /// Prefetches four cache lines that are about to be written. The address need not be a valid one.
     #[inline(always)]
-    fn ask<const LINES: usize, const WRITE: bool>(&self, offset: usize) {
-        ask::<WRITE>(self.base.as_ptr().wrapping_add(offset), LINES, CACHE_LINE);
+    pub fn prefetch_four_to_write(&self, offset: usize) {
+        ask_four_to_write(self.base.as_ptr().wrapping_add(offset));
     }
 
     /// The address of this byte's cache line, for instructions that do not change it.
@@ -485,6 +481,21 @@ fn ask<const WRITE: bool>(p: *const u8, lines: usize, step: usize) {
     }
     #[cfg(not(all(target_arch = "x86_64", not(miri))))]
     let _ = (p, lines, step);
+}
+
+/// Prefetches four cache lines, to write them.
+#[inline(always)]
+fn ask_four_to_write(p: *const u8) {
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    // SAFETY: a prefetch affects only the cache and never faults, whatever the address.
+    unsafe {
+        core::arch::asm!(
+            "prefetchw [{p}]", "prefetchw [{p} + 64]", "prefetchw [{p} + 128]", "prefetchw [{p} + 192]",
+            p = in(reg) p, options(nostack, preserves_flags, readonly)
+        );
+    }
+    #[cfg(not(all(target_arch = "x86_64", not(miri))))]
+    let _ = p;
 }
 
 /// Prefetches three cache lines.

@@ -45,6 +45,9 @@ pub(crate) enum Decision<'v> {
 
 /// Decides what becomes of a key. It is called again in every attempt; only the effects of the last call may count.
 pub(crate) trait Decide<'v> {
+    /// Whether the decision depends on what is there.
+    const LOOKS: bool = true;
+
     /// The decision. `old`: the present item. `built`: an empty buffer in which a new value may be built ([`Value::Built`]).
     fn decide(&mut self, old: Option<&Old<'_>>, built: &mut Vec<u8>) -> Decision<'v>;
 
@@ -141,14 +144,16 @@ impl Session {
         if !self.region.is_plain() || !self.enter_known() {
             return None;
         }
-        let epoch = self.region.epoch_at_any_time();
-        let attempted = match epoch.and_then(|epoch| Some((epoch, self.glance(&key)?))) {
-            Some((epoch, Glance::Tagged(tagged))) => self.change_tagged(&key, tagged, epoch, now, &mut decide),
-            Some((epoch, Glance::Absent(table, pair))) => match decide.decide(None, &mut Vec::new()) {
-                Decision::Put(draft) | Decision::Replace(draft) => {
-                    self.put_between(key, draft, table, pair, epoch, now.tick())
-                }
-                Decision::Keep | Decision::Remove | Decision::Unreadable(_) => KEPT,
+        let attempted = match self.region.epoch_at_any_time() {
+            Some(epoch) => match self.glance(&key) {
+                Some(Glance::Tagged(tagged)) => self.change_tagged(&key, tagged, epoch, now, &mut decide),
+                Some(Glance::Absent(table, pair)) => match decide.decide(None, &mut Vec::new()) {
+                    Decision::Put(draft) | Decision::Replace(draft) => {
+                        self.put_between((key.bytes, key.hash), draft, table, pair, epoch, now.tick())
+                    }
+                    Decision::Keep | Decision::Remove | Decision::Unreadable(_) => KEPT,
+                },
+                None => AGAIN,
             },
             None => AGAIN,
         };
@@ -257,7 +262,7 @@ impl Session {
         if !region.still(&seen) {
             return AGAIN;
         }
-        let present = seen.is_present(epoch, &mut attempt.now);
+        let present = !D::LOOKS || seen.is_present(epoch, &mut attempt.now);
         let asked = if PLAIN { None } else { Some(attempt.now.tick()) };
         let old = Old::of(self, attempt.key.bytes, &here, asked, rules.has_checksums());
         attempt.built.clear();
@@ -328,11 +333,12 @@ impl Session {
             }
             _ => self.region.set_hint(place, now, false),
         }
+        let size = seen.header.size();
         self.count(
             Counter::bytes,
-            (written.size as u64).wrapping_sub(self.region.size(seen) as u64),
+            (written.size as u64).wrapping_sub(self.region.size_in_all(seen, size) as u64),
         );
-        self.bury(seen);
+        self.bury(seen, size);
     }
 
     /// Ends an attempt whose item could not be read.
@@ -355,7 +361,7 @@ impl Session {
     #[inline(never)]
     fn put_between(
         &self,
-        key: Key<'_>,
+        (bytes, hash): (&[u8], u64),
         draft: Draft<'_>,
         table: Table,
         pair: [(u64, usize); 2],
@@ -374,7 +380,7 @@ impl Session {
         };
         let mut prepared = Prepared::default();
         let attempt = Attempt {
-            key: &key,
+            key: &Key { bytes, hash },
             epoch,
             now,
             rules: Rules::of(&self.region),

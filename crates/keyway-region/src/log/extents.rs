@@ -29,8 +29,6 @@ const SEGMENTS_OF_A_SESSION: usize = 64;
 
 /// Bytes for which a writer does reclaiming work at a time while the region is full: half a dozen small items.
 pub(crate) const PORTION: usize = 512;
-/// Cache lines of the log that are prefetched before the next item needs them.
-const WRITE_AHEAD: usize = 4;
 
 /// A leased extent. Offsets in bytes from the segment's start.
 #[derive(Clone, Copy, Debug)]
@@ -253,7 +251,7 @@ impl Session {
     ) {
         let tail = room.next + size;
         // Prefetches the next item's place; otherwise its write would wait for these lines.
-        self.region.memory.prefetch_to_write::<WRITE_AHEAD>(segment_at + tail);
+        self.region.memory.prefetch_four_to_write(segment_at + tail);
         if expiry != 0 {
             let expires = &self.region.header(room.segment).expires;
             if expires.load(Relaxed) < expiry {

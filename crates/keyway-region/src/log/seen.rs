@@ -119,10 +119,16 @@ impl Region {
     /// Bytes that the item takes in the region, a large value's included.
     #[inline(always)]
     pub(crate) fn size(&self, seen: &Seen) -> usize {
+        self.size_in_all(seen, seen.header.size())
+    }
+
+    /// The same of an item whose header gives it this size.
+    #[inline(always)]
+    pub(crate) fn size_in_all(&self, seen: &Seen, size: usize) -> usize {
         if seen.header.is_large() {
             self.size_with_chain(seen)
         } else {
-            seen.header.size()
+            size
         }
     }
 

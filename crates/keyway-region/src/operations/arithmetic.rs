@@ -23,7 +23,7 @@ impl Session {
         if is_plain && let Some((value, item)) = self.count_at_once(key, how.by(), &mut now) {
             return Ok(Counted::Value { value, item });
         }
-        self.arithmetic_if(key, *how, now.tick())
+        self.arithmetic_if((key.bytes, key.hash), *how, now.tick())
     }
 
     /// Increment ("Increment/Decrement"), for a caller that needs only the number.
@@ -76,14 +76,15 @@ impl Session {
             decrement,
             ..Arithmetic::default()
         };
-        self.arithmetic_if(self.key(key)?, how, now).map(Number::from)
+        let key = self.key(key)?;
+        self.arithmetic_if((key.bytes, key.hash), how, now).map(Number::from)
     }
 
     /// Arithmetic of any kind.
     #[inline(never)]
-    fn arithmetic_if(&self, key: Key<'_>, how: Arithmetic, now: u32) -> Result<Counted, WriteError> {
+    fn arithmetic_if(&self, (bytes, hash): (&[u8], u64), how: Arithmetic, now: u32) -> Result<Counted, WriteError> {
         let mut sum = Sum::default();
-        let (what, written) = self.change(&key, now, &mut |old, built| {
+        let (what, written) = self.change(&Key { bytes, hash }, now, &mut |old, built| {
             let decision;
             (decision, sum) = self::sum(self, &how, now, old, built);
             decision

@@ -59,6 +59,8 @@ impl Session {
 struct Put<'v>(Draft<'v>);
 
 impl<'v> Decide<'v> for Put<'v> {
+    const LOOKS: bool = false;
+
     #[inline(always)]
     fn decide(&mut self, _: Option<&Old<'_>>, _: &mut Vec<u8>) -> Decision<'v> {
         Decision::Put(self.0)
@@ -356,7 +358,7 @@ impl Session {
             return Err(error);
         }
         if !how.is_plain() {
-            return self.store_if(key, value, how, now.tick());
+            return self.store_if((key.bytes, key.hash), value, how, now.tick());
         }
         // The options of which nothing is left to ask.
         let draft = Draft {
@@ -371,7 +373,7 @@ impl Session {
         };
         match self.change_at_once(key, &mut now, Put(draft)) {
             Some(changed) => self.stored(Ok(changed), Stored::NotStored),
-            None => self.store_if(key, value, how, now.tick()),
+            None => self.store_if((key.bytes, key.hash), value, how, now.tick()),
         }
     }
 
@@ -417,8 +419,8 @@ impl Session {
 
     /// A store of any kind.
     #[inline(never)]
-    fn store_if(&self, key: Key<'_>, value: &[u8], how: &Store, now: u32) -> Result<Stored, WriteError> {
-        let key = &key;
+    fn store_if(&self, (bytes, hash): (&[u8], u64), value: &[u8], how: &Store, now: u32) -> Result<Stored, WriteError> {
+        let key = &Key { bytes, hash };
         let fresh = |exptime| self.draft(value, how, exptime, now);
         let binary = if how.opaque_key { flag::OPAQUE_KEY } else { 0 };
         let joins = matches!(how.mode, StoreMode::Append | StoreMode::Prepend);
@@ -496,12 +498,12 @@ impl Session {
     pub fn delete(&mut self, key: &[u8], how: &Delete, mut now: impl Now) -> Result<Deleted, WriteError> {
         let key = self.key(key)?;
         let answer = if how.invalidate || how.remove_value || how.compare_cas.is_some() {
-            self.delete_if(key, how, now.tick())?
+            self.delete_if((key.bytes, key.hash), how, now.tick())?
         } else {
             match self.change_at_once(key, &mut now, Remove) {
                 Some((Changed::Removed, _)) => Deleted::Deleted,
                 Some(_) => Deleted::NotFound,
-                None => self.delete_if(key, how, now.tick())?,
+                None => self.delete_if((key.bytes, key.hash), how, now.tick())?,
             }
         };
         if !how.uncounted {
@@ -517,8 +519,8 @@ impl Session {
 
     /// A delete of any kind.
     #[inline(never)]
-    fn delete_if(&self, key: Key<'_>, how: &Delete, now: u32) -> Result<Deleted, WriteError> {
-        let key = &key;
+    fn delete_if(&self, (bytes, hash): (&[u8], u64), how: &Delete, now: u32) -> Result<Deleted, WriteError> {
+        let key = &Key { bytes, hash };
         let mut answer = Deleted::NotFound;
         let mut stays_fetched = false;
         self.change(key, now, &mut |old, built| {
