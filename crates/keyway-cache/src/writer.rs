@@ -127,7 +127,7 @@ impl Writer {
         if how.may_change() {
             self.meet_change(how);
             if !self.latch.is_on() && !S::IS_FOREIGN {
-                return change(&mut self.inner, &mut self.member, |inner, now| inner.get(key, how, now, sink));
+                return change(self.latch, &mut self.inner, &mut self.member, |inner, now| inner.get(key, how, now, sink));
             }
         }
         if let Some(out) = sink.vector() {
@@ -147,7 +147,7 @@ impl Writer {
     fn get_inside(&mut self, key: &[u8], how: &Get, out: &mut Vec<u8>) -> Result<Option<Item>, WriteError> {
         let key = self.copies.of(self.latch, key);
         if how.may_change() {
-            return change(&mut self.inner, &mut self.member, |inner, now| inner.get(key, how, now, out));
+            return change(self.latch, &mut self.inner, &mut self.member, |inner, now| inner.get(key, how, now, out));
         }
         verb(
             &mut self.inner,
@@ -192,11 +192,32 @@ impl Writer {
 
     #[inline]
     pub(crate) fn store(&mut self, key: &[u8], value: &[u8], how: &Store) -> Result<Stored, WriteError> {
+        if how.is_plain() {
+            return self.set(key, value, how.flags, how.exptime);
+        }
+        self.store_if(key, value, how)
+    }
+
+    /// [`Self::store`] of a value with these client flags and this exptime, whatever is there.
+    pub(crate) fn set(&mut self, key: &[u8], value: &[u8], flags: u32, exptime: i64) -> Result<Stored, WriteError> {
+        self.ready()?;
+        self.meet_exptime(exptime);
+        let limit = self.inner.item_size_max();
+        let (key, value) = self.copies.of_both(self.latch, key, value, limit)?;
+        let stored = change(self.latch, &mut self.inner, &mut self.member, |inner, now| {
+            inner.set(key, value, flags, exptime, now)
+        });
+        self.copies.clear(self.latch);
+        stored
+    }
+
+    #[inline(never)]
+    fn store_if(&mut self, key: &[u8], value: &[u8], how: &Store) -> Result<Stored, WriteError> {
         self.ready()?;
         self.meet_exptime(how.exptime);
         let limit = self.inner.item_size_max();
         let (key, value) = self.copies.of_both(self.latch, key, value, limit)?;
-        let stored = change(&mut self.inner, &mut self.member, |inner, now| {
+        let stored = change(self.latch, &mut self.inner, &mut self.member, |inner, now| {
             inner.store(key, value, how, now)
         });
         self.copies.clear(self.latch);
@@ -208,7 +229,7 @@ impl Writer {
         self.ready()?;
         self.meet_exptime(how.exptime.unwrap_or(0));
         let key = self.copies.of(self.latch, key);
-        change(&mut self.inner, &mut self.member, |inner, now| inner.delete(key, how, now))
+        change(self.latch, &mut self.inner, &mut self.member, |inner, now| inner.delete(key, how, now))
     }
 
     #[inline]
@@ -217,7 +238,7 @@ impl Writer {
         self.meet_exptime(how.exptime.unwrap_or(0));
         self.meet_exptime(how.vivify.map_or(0, |(_, exptime)| exptime));
         let key = self.copies.of(self.latch, key);
-        change(&mut self.inner, &mut self.member, |inner, now| {
+        change(self.latch, &mut self.inner, &mut self.member, |inner, now| {
             inner.arithmetic(key, how, now)
         })
     }
@@ -226,27 +247,27 @@ impl Writer {
     pub(crate) fn incr(&mut self, key: &[u8], delta: u64) -> Result<Number, WriteError> {
         self.ready()?;
         let key = self.copies.of(self.latch, key);
-        change(&mut self.inner, &mut self.member, |inner, now| inner.incr(key, delta, now))
+        change(self.latch, &mut self.inner, &mut self.member, |inner, now| inner.incr(key, delta, now))
     }
 
     #[inline]
     pub(crate) fn decr(&mut self, key: &[u8], delta: u64) -> Result<Number, WriteError> {
         self.ready()?;
         let key = self.copies.of(self.latch, key);
-        change(&mut self.inner, &mut self.member, |inner, now| inner.decr(key, delta, now))
+        change(self.latch, &mut self.inner, &mut self.member, |inner, now| inner.decr(key, delta, now))
     }
 
     pub(crate) fn touch(&mut self, key: &[u8], exptime: i64) -> Result<bool, WriteError> {
         self.ready()?;
         self.meet_exptime(exptime);
         let key = self.copies.of(self.latch, key);
-        change(&mut self.inner, &mut self.member, |inner, mut now| inner.touch(key, exptime, now.tick()))
+        change(self.latch, &mut self.inner, &mut self.member, |inner, mut now| inner.touch(key, exptime, now.tick()))
     }
 
     pub(crate) fn flush_all(&mut self, exptime: i64) -> Result<(), WriteError> {
         self.ready()?;
         self.meet_exptime(exptime);
-        change(&mut self.inner, &mut self.member, |inner, mut now| inner.flush_all(exptime, now.tick()))
+        change(self.latch, &mut self.inner, &mut self.member, |inner, mut now| inner.flush_all(exptime, now.tick()))
     }
 
     pub(crate) fn walk(&mut self, cursor: u64, budget: usize, visit: impl FnMut(&[u8], &Item)) -> Option<u64> {
@@ -453,11 +474,11 @@ fn verb<R>(
 /// The same for a verb that may change the region.
 #[inline(always)]
 fn change<R>(
+    latch: Latch,
     inner: &mut keyway_region::Session,
     member: &mut Membership,
     work: impl FnOnce(&mut keyway_region::Session, Watched<'_>) -> Result<R, WriteError>,
 ) -> Result<R, WriteError> {
-    let latch = member.sessions.latch;
     // Behind a gate the clock is asked before it is opened, and not within.
     let coarse_ns = if latch.is_on() { clock::coarse_ns() } else { 0 };
     let _inside = latch.open();

@@ -345,8 +345,7 @@ impl Memory {
     #[inline(always)]
     fn at(&self, offset: usize, len: usize) -> *mut u8 {
         crate::mutants::accessed();
-        // `offset + len > self.len`, without its overflow.
-        if len > self.len || offset > self.len - len {
+        if offset.checked_add(len).is_none_or(|end| end > self.len) {
             outside(offset);
         }
         // SAFETY: in bounds by the lines above.

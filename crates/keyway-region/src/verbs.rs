@@ -184,7 +184,7 @@ pub struct Store {
 impl Store {
     /// Whether it stores whatever is there, and gives the item nothing but its value, client flags and exptime.
     #[inline(always)]
-    pub(crate) fn is_plain(&self) -> bool {
+    pub fn is_plain(&self) -> bool {
         self.mode == StoreMode::Set && self.compare_cas.is_none() && self.new_cas.is_none() && !self.opaque_key
     }
 }

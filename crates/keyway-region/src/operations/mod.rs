@@ -349,23 +349,24 @@ impl Session {
     }
 
     /// Store ("Storage commands", "Meta Set").
-    #[inline(always)]
+    #[inline(never)]
     pub fn store(&mut self, key: &[u8], value: &[u8], how: &Store, mut now: impl Now) -> Result<Stored, WriteError> {
-        let key = self.key(key)?;
-        self.count(Counter::cmd_set, 1);
-        if let Some(error) = self.too_large(&key, value.len(), how.flags) {
-            self.count(Counter::store_too_large, 1);
-            return Err(error);
+        if how.is_plain() {
+            return self.set(key, value, how.flags, how.exptime, now);
         }
-        if !how.is_plain() {
-            return self.store_if((key.bytes, key.hash), value, how, now.tick());
-        }
-        // The options of which nothing is left to ask.
+        let key = self.storable(key, value, how.flags)?;
+        self.store_if((key.bytes, key.hash), value, how, now.tick())
+    }
+
+    /// [`Self::store`] of a value with these client flags and this exptime, whatever is there.
+    #[inline(always)]
+    pub fn set(&mut self, key: &[u8], value: &[u8], flags: u32, exptime: i64, mut now: impl Now) -> Result<Stored, WriteError> {
+        let key = self.storable(key, value, flags)?;
         let draft = Draft {
             marks: 0,
-            client_flags: how.flags,
+            client_flags: flags,
             cas: None,
-            expiry: match how.exptime {
+            expiry: match exptime {
                 0 => 0,
                 exptime => self.expiry(exptime, now.tick()),
             },
@@ -373,8 +374,27 @@ impl Session {
         };
         match self.change_at_once(key, &mut now, Put(draft)) {
             Some(changed) => self.stored(Ok(changed), Stored::NotStored),
-            None => self.store_if((key.bytes, key.hash), value, how, now.tick()),
+            None => {
+                let how = Store {
+                    flags,
+                    exptime,
+                    ..Store::default()
+                };
+                self.store_if((key.bytes, key.hash), value, &how, now.tick())
+            }
         }
+    }
+
+    /// The key of an item that is to be stored, counted as a store, if an item can have this size.
+    #[inline(always)]
+    fn storable<'k>(&self, key: &'k [u8], value: &[u8], flags: u32) -> Result<Key<'k>, WriteError> {
+        let key = self.key(key)?;
+        self.count(Counter::cmd_set, 1);
+        if let Some(error) = self.too_large(&key, value.len(), flags) {
+            self.count(Counter::store_too_large, 1);
+            return Err(error);
+        }
+        Ok(key)
     }
 
     /// Why an item is refused for its size, if it is.
