@@ -127,7 +127,9 @@ impl Writer {
         if how.may_change() {
             self.meet_change(how);
             if !self.latch.is_on() && !S::IS_FOREIGN {
-                return change(self.latch, &mut self.inner, &mut self.member, |inner, now| inner.get(key, how, now, sink));
+                return change(self.latch, &mut self.inner, &mut self.member, |inner, now| {
+                    inner.get(key, how, now, sink)
+                });
             }
         }
         if let Some(out) = sink.vector() {
@@ -147,7 +149,9 @@ impl Writer {
     fn get_inside(&mut self, key: &[u8], how: &Get, out: &mut Vec<u8>) -> Result<Option<Item>, WriteError> {
         let key = self.copies.of(self.latch, key);
         if how.may_change() {
-            return change(self.latch, &mut self.inner, &mut self.member, |inner, now| inner.get(key, how, now, out));
+            return change(self.latch, &mut self.inner, &mut self.member, |inner, now| {
+                inner.get(key, how, now, out)
+            });
         }
         verb(
             &mut self.inner,
@@ -229,7 +233,9 @@ impl Writer {
         self.ready()?;
         self.meet_exptime(how.exptime.unwrap_or(0));
         let key = self.copies.of(self.latch, key);
-        change(self.latch, &mut self.inner, &mut self.member, |inner, now| inner.delete(key, how, now))
+        change(self.latch, &mut self.inner, &mut self.member, |inner, now| {
+            inner.delete(key, how, now)
+        })
     }
 
     #[inline]
@@ -247,27 +253,35 @@ impl Writer {
     pub(crate) fn incr(&mut self, key: &[u8], delta: u64) -> Result<Number, WriteError> {
         self.ready()?;
         let key = self.copies.of(self.latch, key);
-        change(self.latch, &mut self.inner, &mut self.member, |inner, now| inner.incr(key, delta, now))
+        change(self.latch, &mut self.inner, &mut self.member, |inner, now| {
+            inner.incr(key, delta, now)
+        })
     }
 
     #[inline]
     pub(crate) fn decr(&mut self, key: &[u8], delta: u64) -> Result<Number, WriteError> {
         self.ready()?;
         let key = self.copies.of(self.latch, key);
-        change(self.latch, &mut self.inner, &mut self.member, |inner, now| inner.decr(key, delta, now))
+        change(self.latch, &mut self.inner, &mut self.member, |inner, now| {
+            inner.decr(key, delta, now)
+        })
     }
 
     pub(crate) fn touch(&mut self, key: &[u8], exptime: i64) -> Result<bool, WriteError> {
         self.ready()?;
         self.meet_exptime(exptime);
         let key = self.copies.of(self.latch, key);
-        change(self.latch, &mut self.inner, &mut self.member, |inner, mut now| inner.touch(key, exptime, now.tick()))
+        change(self.latch, &mut self.inner, &mut self.member, |inner, mut now| {
+            inner.touch(key, exptime, now.tick())
+        })
     }
 
     pub(crate) fn flush_all(&mut self, exptime: i64) -> Result<(), WriteError> {
         self.ready()?;
         self.meet_exptime(exptime);
-        change(self.latch, &mut self.inner, &mut self.member, |inner, mut now| inner.flush_all(exptime, now.tick()))
+        change(self.latch, &mut self.inner, &mut self.member, |inner, mut now| {
+            inner.flush_all(exptime, now.tick())
+        })
     }
 
     pub(crate) fn walk(&mut self, cursor: u64, budget: usize, visit: impl FnMut(&[u8], &Item)) -> Option<u64> {

@@ -435,7 +435,6 @@ impl Memory {
         }
     }
 
-
     /// Prefetches four cache lines that are about to be written. The address need not be a valid one.
     #[inline(always)]
     pub fn prefetch_four_to_write(&self, offset: usize) {

@@ -323,7 +323,9 @@ fn a_change_of_an_item_with_odd_lengths_changes_no_other() {
     let shape = world.region.layout().shape;
     for key in (0..KEYS).step_by(13) {
         for way in 0..3 {
-            let lens = odd(20, &[8, 16, shape.segment_size as u64]).into_iter().map(|len| (0xF_FFFF, len));
+            let lens = odd(20, &[8, 16, shape.segment_size as u64])
+                .into_iter()
+                .map(|len| (0xF_FFFF, len));
             let keys = odd(8, &[8, 250]).into_iter().map(|len| (0xFF << 20, len << 20));
             let flags = (0..16).map(|flags| (0xF << 28, flags << 28));
             for (mask, bits) in lens.chain(keys).chain(flags) {

@@ -144,21 +144,21 @@ impl Session {
         if !self.region.is_plain() || !self.enter_known() {
             return None;
         }
-        let attempted = match self.region.epoch_at_any_time() {
+        let changed = match self.region.epoch_at_any_time() {
             Some(epoch) => match self.glance(&key) {
-                Some(Glance::Tagged(tagged)) => self.change_tagged(&key, tagged, epoch, now, &mut decide),
+                Some(Glance::Tagged(tagged)) => self.change_tagged(&key, tagged, epoch, now, &mut decide).ok().flatten(),
                 Some(Glance::Absent(table, pair)) => match decide.decide(None, &mut Vec::new()) {
-                    Decision::Put(draft) | Decision::Replace(draft) => {
-                        self.put_between((key.bytes, key.hash), draft, table, pair, epoch, now.tick())
-                    }
-                    Decision::Keep | Decision::Remove | Decision::Unreadable(_) => KEPT,
+                    Decision::Put(draft) | Decision::Replace(draft) => self
+                        .put_between((key.bytes, key.hash), draft, table, pair, epoch, now.tick())
+                        .map(|written| (Changed::Put, written)),
+                    Decision::Keep | Decision::Remove | Decision::Unreadable(_) => Some((Changed::Kept, Written::NONE)),
                 },
-                None => AGAIN,
+                None => None,
             },
-            None => AGAIN,
+            None => None,
         };
         self.end_operation();
-        attempted.ok().flatten()
+        changed
     }
 
     /// The attempt for a key that very probably has an item.
@@ -299,11 +299,8 @@ impl Session {
             Decision::Replace(draft) => (draft, Stamp::Once(seen.life.epoch)),
         };
         if !PLAIN {
-            let replaced = Replaced {
-                header: region.header(seen.segment),
-                offset: seen.offset,
-                unique: region.unique_to_exceed(&seen),
-            };
+            let header = region.header(seen.segment);
+            let replaced = Replaced::new(header, seen.offset, region.unique_to_exceed(&seen));
             self.prepare(&mut attempt, &draft, stamp, Some(replaced))?;
         } else if !self.prepare_over(&mut attempt, &draft, stamp, seen.segment, seen.offset)
             || !self.exceeds(&attempt.prepared.written, &draft, &seen)
@@ -367,11 +364,9 @@ impl Session {
         pair: [(u64, usize); 2],
         epoch: u64,
         now: u32,
-    ) -> Attempted {
+    ) -> Option<Written> {
         let lines = pair.map(|(_, at)| self.region.memory.line(at));
-        let Some(empty) = Place::emptiest(pair, &lines) else {
-            return AGAIN;
-        };
+        let empty = Place::emptiest(pair, &lines)?;
         let absent = Absent {
             table,
             tentative: None,
@@ -387,11 +382,11 @@ impl Session {
             built: &mut Vec::new(),
             prepared: &mut prepared,
         };
-        let put = self.put_absent(attempt, &absent, &draft);
-        if !matches!(put, Ok(Some(_))) {
+        let put = self.put_absent(attempt, &absent, &draft).ok().flatten();
+        if put.is_none() {
             self.discard(&mut prepared);
         }
-        put
+        put.map(|(_, written)| written)
     }
 
     /// An attempt to put an item where there is none.
@@ -486,11 +481,7 @@ impl Session {
     ) -> bool {
         if !attempt.prepared.is_written {
             let (Stamp::Any(epoch) | Stamp::Once(epoch)) = stamp;
-            let replaced = Replaced {
-                header: self.region.header(segment),
-                offset,
-                unique: 0,
-            };
+            let replaced = Replaced::new(self.region.header(segment), offset, 0);
             match self.write_over(attempt.key, epoch, &mut attempt.now, draft, replaced) {
                 Some(written) => attempt.prepared.written = written,
                 None => return false,

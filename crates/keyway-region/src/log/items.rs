@@ -93,6 +93,8 @@ impl<'v> Value<'v> {
 pub(crate) struct Replaced<'r> {
     /// of its segment
     pub header: &'r SegmentHeader,
+    /// of its segment
+    pub sequence: u64,
     /// in the segment
     pub offset: usize,
     /// the CAS unique of the new item is greater than this
@@ -128,6 +130,20 @@ pub(crate) struct Written {
     pub value_len: usize,
     /// bytes in the region, a large value's included
     pub size: usize,
+}
+
+impl<'r> Replaced<'r> {
+    /// The item at this offset of a segment with this header.
+    #[inline(always)]
+    pub fn new(header: &'r SegmentHeader, offset: usize, unique: u64) -> Self {
+        let sequence = header.sequence.load(Relaxed);
+        Self {
+            header,
+            sequence,
+            offset,
+            unique,
+        }
+    }
 }
 
 impl Written {
@@ -221,14 +237,13 @@ impl Session {
             0 => 0,
             expiry => self.class(expiry, now.tick()),
         };
-        let stream = self.stream(key.hash, Some(replaced.header), class);
+        let stream = self.stream(key.hash, Some(&replaced), class);
         let at_hand = self.extents.get(stream.index())?.room(form.size, epoch);
         let room = match at_hand {
             Some(room) => room,
             None => self.more_room(form.size, stream, epoch, now.tick())?,
         };
-        let sequence = replaced.header.sequence.load(Relaxed);
-        let is_above = room.sequence > sequence || room.sequence == sequence && room.next > replaced.offset;
+        let is_above = room.sequence > replaced.sequence || room.sequence == replaced.sequence && room.next > replaced.offset;
         if !is_above && draft.cas.is_none() {
             self.leave_room(&room);
             return None;

@@ -3,9 +3,9 @@
 //! Items of a stream share segments, so that items with similar lifetimes die together.
 
 use crate::atomics::Relaxed;
-use crate::layout::segment::{ADMISSION, MAIN, SegmentHeader, Standing, State, Stream};
+use crate::layout::segment::{ADMISSION, MAIN, Standing, State, Stream};
 use crate::layout::stats::Counter;
-use crate::log::items::{Draft, Purpose};
+use crate::log::items::{Draft, Purpose, Replaced};
 use crate::region::Region;
 use crate::session::Session;
 
@@ -23,11 +23,11 @@ const SEGMENTS_FOR_POOLS: usize = 64;
 const SETTLED_PART: u64 = 8;
 
 impl Region {
-    /// The lifetime class expected of an item that replaces one of this segment, in a region of which so many segments may be in
-    /// use: as long as that item has lived.
+    /// The lifetime class expected of an item that replaces this one, in a region of which so many segments may be in use: as long
+    /// as that item has lived.
     #[inline(always)]
-    fn standing(&self, segment: &SegmentHeader, allowed: usize) -> Standing {
-        if self.age(segment) >= allowed as u64 / SETTLED_PART {
+    fn standing(&self, replaced: &Replaced<'_>, allowed: usize) -> Standing {
+        if self.age_of(replaced.sequence) >= allowed as u64 / SETTLED_PART {
             Standing::Settled
         } else {
             Standing::Plain
@@ -44,23 +44,23 @@ impl Session {
     /// The stream of a new item.
     pub(super) fn stream_for(&self, purpose: &Purpose<'_, '_>, draft: &Draft<'_>) -> Stream {
         let class = self.class(draft.expiry, purpose.now);
-        self.stream(purpose.key.hash, purpose.replaced.map(|replaced| replaced.header), class)
+        self.stream(purpose.key.hash, purpose.replaced.as_ref(), class)
     }
 
-    /// The stream of a new item of this TTL class: in the pool of the item that it replaces, whose segment has this header.
+    /// The stream of a new item of this TTL class: in the pool of the item that it replaces.
     #[inline(always)]
-    pub(super) fn stream(&self, hash: u64, replaced: Option<&SegmentHeader>, class: usize) -> Stream {
+    pub(super) fn stream(&self, hash: u64, replaced: Option<&Replaced<'_>>, class: usize) -> Stream {
         let allowed = self.region.allowed();
         let (pool, standing) = match replaced {
             _ if allowed < SEGMENTS_FOR_POOLS => (ADMISSION, Standing::Plain),
             None => (self.pool_of_new(hash), Standing::Plain),
-            Some(header) => {
+            Some(replaced) => {
                 let standing = if class == 0 {
-                    self.region.standing(header, allowed)
+                    self.region.standing(replaced, allowed)
                 } else {
                     Standing::Plain
                 };
-                (State(header.state.load(Relaxed)).pool(), standing)
+                (State(replaced.header.state.load(Relaxed)).pool(), standing)
             }
         };
         Stream { pool, class, standing }
