@@ -1,4 +1,4 @@
-//! Gets and changes believe no word: a plain get returns a key's own value or a miss, and a change changes no other key, whatever stands in slots, directories, segment words, headers
+//! A plain get believes no word: it returns a key's own value or a miss, whatever stands in slots, directories, segment words, headers
 //! and the superblock. Its enemy: a bound that is not looked at before the access that relies on it. Accesses without a look of their own
 //! check the bounds of the mapping in this build, and end the test.
 
@@ -6,7 +6,7 @@ mod private;
 
 use harness::Random;
 use keyway_region::layout::slot::Slot;
-use keyway_region::verbs::{Delete, Get, Item, Store};
+use keyway_region::verbs::{Get, Item, Store};
 use keyway_region::{Limits, Placed, Region, Session, Target};
 use private::{Page, UNIX_S};
 use std::mem::MaybeUninit;
@@ -288,12 +288,15 @@ fn the_superblocks_words_are_not_believed() {
     world.judge(None, "after", true);
 }
 
-/// Changes the key's item in the way of this number: by a set, a delete, or an addition. Whatever it answers is good.
+/// Nor does a change: it changes no other key. Changes the key's item in the way of this number: by a set, a delete, or an addition. Whatever it answers is good.
 fn change(world: &mut World, way: usize, key: usize) {
     let (name, now) = (name(key), world.now);
     let _ = match way {
         0 => world.session.set(name.as_bytes(), b"other", 0, 0, now).map(|_| ()),
-        1 => world.session.delete(name.as_bytes(), &Delete::default(), now).map(|_| ()),
+        1 => world
+            .session
+            .delete(name.as_bytes(), &keyway_region::verbs::Delete::default(), now)
+            .map(|_| ()),
         _ => world.session.incr(name.as_bytes(), 1, now).map(|_| ()),
     };
 }

@@ -128,13 +128,11 @@ impl Region {
 
     /// The hint of a slot, if the directory has its segment.
     #[inline(always)]
-    #[allow(unsafe_code, reason = "a place in a segment whose number was compared")]
     pub(crate) fn hint(&self, bucket: u64, index: usize) -> Option<&AtomicU8> {
         let view = self.memory.view();
         let [segment] = self.directory(view, self.layout.hint_directory, [bucket >> self.hint_shift])?;
-        let within = layout::index(bucket & self.hint_mask) * bucket::SLOTS + index % bucket::SLOTS;
-        // SAFETY: there is the segment, and it has hints for as many buckets as the mask lets through.
-        Some(unsafe { view.at(self.segment(segment) + within) })
+        let within = layout::index(bucket & self.hint_mask) * bucket::SLOTS + index;
+        Some(view.get(self.segment(segment) + within))
     }
 
     /// The segments that a directory names. Table words are bounded, so the entry is in the directory's array.
