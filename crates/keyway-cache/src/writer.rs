@@ -11,7 +11,7 @@ use crate::socket;
 use keyway_region::heap::reserve;
 use keyway_region::verbs::RELATIVE_EXPTIME_MAX;
 use keyway_region::verbs::{Arithmetic, Counted, Delete, Deleted, Get, Item, Now, Number, Read, Store, Stored, WriteError};
-use keyway_region::{Headed, Lending, Lent, Seat, Shrinking, Sink, seconds_of};
+use keyway_region::{Headed, Lending, Lent, Region, Seat, Shrinking, Sink, seconds_of};
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Duration;
@@ -76,7 +76,12 @@ impl Writer {
 
     #[inline]
     fn now(&mut self) -> u32 {
-        tick(&mut self.member.watch, clock::coarse_ns(), &self.inner, &self.member.sessions)
+        tick(
+            &mut self.member.watch,
+            clock::coarse_ns(),
+            self.inner.region(),
+            &self.member.sessions,
+        )
     }
 
     /// To be called before a verb with this exptime. A Unix time is translated by the process's own wall clock, as it is
@@ -320,7 +325,7 @@ impl Writer {
     fn in_its_seat<R>(&mut self, work: impl FnOnce(&mut keyway_region::Session, u32) -> R) -> Option<R> {
         let coarse_ns = clock::coarse_ns();
         let _inside = self.latch.open();
-        let now = tick(&mut self.member.watch, coarse_ns, &self.inner, &self.member.sessions);
+        let now = tick(&mut self.member.watch, coarse_ns, self.inner.region(), &self.member.sessions);
         let has_seat = !self.inner.is_fenced() || aside(|| take_seat(&mut self.inner, &mut self.member)).is_ok();
         has_seat.then(|| work(&mut self.inner, now))
     }
@@ -430,8 +435,8 @@ fn send_or_copy(to: BorrowedFd<'_>, out: &mut Vec<u8>, value: &Lent<'_>, behind:
 
 /// The region's tick when the coarse clock has this value.
 #[inline(always)]
-fn tick(watch: &mut Watch, coarse_ns: i64, inner: &keyway_region::Session, sessions: &Sessions) -> u32 {
-    watch.tick(coarse_ns, || clock::read_and_note(inner.region(), sessions.clock.now()))
+fn tick(watch: &mut Watch, coarse_ns: i64, region: &Region, sessions: &Sessions) -> u32 {
+    watch.tick(coarse_ns, || clock::read_and_note(region, sessions.clock.now()))
 }
 
 /// The region's time: in a mapping without a gate the clock is asked only if an item has an expiry, and otherwise every so many
@@ -448,7 +453,7 @@ impl Now for Watched<'_> {
     fn tick(&mut self) -> u32 {
         match self.known {
             Some(tick) => tick,
-            None => ask_clock(self.watch, self.sessions),
+            None => tick(self.watch, clock::coarse_ns(), &self.sessions.region, self.sessions),
         }
     }
 
@@ -481,7 +486,7 @@ fn verb<R>(
 ) -> R {
     let coarse_ns = clock::coarse_ns();
     let _inside = sessions.latch.open();
-    let now = tick(watch, coarse_ns, inner, sessions);
+    let now = tick(watch, coarse_ns, inner.region(), sessions);
     work(inner, now)
 }
 
@@ -498,7 +503,7 @@ fn change<R>(
     let _inside = latch.open();
     let known = latch
         .is_on()
-        .then(|| tick(&mut member.watch, coarse_ns, inner, &member.sessions));
+        .then(|| tick(&mut member.watch, coarse_ns, inner.region(), &member.sessions));
     prepare(inner, member)?;
     let now = Watched {
         watch: &mut member.watch,
