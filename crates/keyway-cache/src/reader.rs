@@ -125,6 +125,17 @@ impl Reader {
 
     #[cold]
     #[inline(never)]
+    pub(crate) fn set(&mut self, key: &[u8], value: &[u8], flags: u32, exptime: i64) -> Result<Stored, WriteError> {
+        let how = Store {
+            flags,
+            exptime,
+            ..Store::default()
+        };
+        self.store(key, value, &how)
+    }
+
+    #[cold]
+    #[inline(never)]
     pub(crate) fn store(&mut self, key: &[u8], value: &[u8], how: &Store) -> Result<Stored, WriteError> {
         let limit = self.sessions.limits.item_size_max;
         let (client, peer) = self.served()?;

@@ -205,14 +205,7 @@ impl Session {
     /// for a copy of the value.
     #[inline]
     pub fn set(&mut self, key: &[u8], value: &[u8], exptime: i64) -> Result<Stored, WriteError> {
-        self.store(
-            key,
-            value,
-            &Store {
-                exptime,
-                ..Store::default()
-            },
-        )
+        either!(self, way => way.set(key, value, 0, exptime))
     }
 
     /// Stores by all the rules of `how`: set, add, replace, append, prepend, cas.

@@ -11,7 +11,7 @@ use crate::socket;
 use keyway_region::heap::reserve;
 use keyway_region::verbs::RELATIVE_EXPTIME_MAX;
 use keyway_region::verbs::{Arithmetic, Counted, Delete, Deleted, Get, Item, Now, Number, Read, Store, Stored, WriteError};
-use keyway_region::{Headed, Lending, Lent, Seat, Shrinking, Sink, seconds_of};
+use keyway_region::{Headed, Lending, Lent, Region, Seat, Shrinking, Sink, seconds_of};
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Duration;
@@ -76,7 +76,12 @@ impl Writer {
 
     #[inline]
     fn now(&mut self) -> u32 {
-        tick(&mut self.member.watch, clock::coarse_ns(), &self.inner, &self.member.sessions)
+        tick(
+            &mut self.member.watch,
+            clock::coarse_ns(),
+            self.inner.region(),
+            &self.member.sessions,
+        )
     }
 
     /// To be called before a verb with this exptime. A Unix time is translated by the process's own wall clock, as it is
@@ -113,6 +118,7 @@ impl Writer {
         let now = Watched {
             watch: &mut self.member.watch,
             sessions: &self.member.sessions,
+            known: None,
         };
         self.inner.get(key, how, now, sink)
     }
@@ -126,7 +132,9 @@ impl Writer {
         if how.may_change() {
             self.meet_change(how);
             if !self.latch.is_on() && !S::IS_FOREIGN {
-                return change(&mut self.inner, &mut self.member, |inner, now| inner.get(key, how, now, sink));
+                return change(self.latch, &mut self.inner, &mut self.member, |inner, now| {
+                    inner.get(key, how, now, sink)
+                });
             }
         }
         if let Some(out) = sink.vector() {
@@ -146,7 +154,9 @@ impl Writer {
     fn get_inside(&mut self, key: &[u8], how: &Get, out: &mut Vec<u8>) -> Result<Option<Item>, WriteError> {
         let key = self.copies.of(self.latch, key);
         if how.may_change() {
-            return change(&mut self.inner, &mut self.member, |inner, now| inner.get(key, how, now, out));
+            return change(self.latch, &mut self.inner, &mut self.member, |inner, now| {
+                inner.get(key, how, now, out)
+            });
         }
         verb(
             &mut self.inner,
@@ -191,11 +201,32 @@ impl Writer {
 
     #[inline]
     pub(crate) fn store(&mut self, key: &[u8], value: &[u8], how: &Store) -> Result<Stored, WriteError> {
+        if how.is_plain() {
+            return self.set(key, value, how.flags, how.exptime);
+        }
+        self.store_if(key, value, how)
+    }
+
+    /// [`Self::store`] of a value with these client flags and this exptime, whatever is there.
+    pub(crate) fn set(&mut self, key: &[u8], value: &[u8], flags: u32, exptime: i64) -> Result<Stored, WriteError> {
+        self.ready()?;
+        self.meet_exptime(exptime);
+        let limit = self.inner.item_size_max();
+        let (key, value) = self.copies.of_both(self.latch, key, value, limit)?;
+        let stored = change(self.latch, &mut self.inner, &mut self.member, |inner, now| {
+            inner.set(key, value, flags, exptime, now)
+        });
+        self.copies.clear(self.latch);
+        stored
+    }
+
+    #[inline(never)]
+    fn store_if(&mut self, key: &[u8], value: &[u8], how: &Store) -> Result<Stored, WriteError> {
         self.ready()?;
         self.meet_exptime(how.exptime);
         let limit = self.inner.item_size_max();
         let (key, value) = self.copies.of_both(self.latch, key, value, limit)?;
-        let stored = change(&mut self.inner, &mut self.member, |inner, now| {
+        let stored = change(self.latch, &mut self.inner, &mut self.member, |inner, now| {
             inner.store(key, value, how, now)
         });
         self.copies.clear(self.latch);
@@ -207,7 +238,9 @@ impl Writer {
         self.ready()?;
         self.meet_exptime(how.exptime.unwrap_or(0));
         let key = self.copies.of(self.latch, key);
-        change(&mut self.inner, &mut self.member, |inner, now| inner.delete(key, how, now))
+        change(self.latch, &mut self.inner, &mut self.member, |inner, now| {
+            inner.delete(key, how, now)
+        })
     }
 
     #[inline]
@@ -216,7 +249,7 @@ impl Writer {
         self.meet_exptime(how.exptime.unwrap_or(0));
         self.meet_exptime(how.vivify.map_or(0, |(_, exptime)| exptime));
         let key = self.copies.of(self.latch, key);
-        change(&mut self.inner, &mut self.member, |inner, now| {
+        change(self.latch, &mut self.inner, &mut self.member, |inner, now| {
             inner.arithmetic(key, how, now)
         })
     }
@@ -225,27 +258,35 @@ impl Writer {
     pub(crate) fn incr(&mut self, key: &[u8], delta: u64) -> Result<Number, WriteError> {
         self.ready()?;
         let key = self.copies.of(self.latch, key);
-        change(&mut self.inner, &mut self.member, |inner, now| inner.incr(key, delta, now))
+        change(self.latch, &mut self.inner, &mut self.member, |inner, now| {
+            inner.incr(key, delta, now)
+        })
     }
 
     #[inline]
     pub(crate) fn decr(&mut self, key: &[u8], delta: u64) -> Result<Number, WriteError> {
         self.ready()?;
         let key = self.copies.of(self.latch, key);
-        change(&mut self.inner, &mut self.member, |inner, now| inner.decr(key, delta, now))
+        change(self.latch, &mut self.inner, &mut self.member, |inner, now| {
+            inner.decr(key, delta, now)
+        })
     }
 
     pub(crate) fn touch(&mut self, key: &[u8], exptime: i64) -> Result<bool, WriteError> {
         self.ready()?;
         self.meet_exptime(exptime);
         let key = self.copies.of(self.latch, key);
-        change(&mut self.inner, &mut self.member, |inner, now| inner.touch(key, exptime, now))
+        change(self.latch, &mut self.inner, &mut self.member, |inner, mut now| {
+            inner.touch(key, exptime, now.tick())
+        })
     }
 
     pub(crate) fn flush_all(&mut self, exptime: i64) -> Result<(), WriteError> {
         self.ready()?;
         self.meet_exptime(exptime);
-        change(&mut self.inner, &mut self.member, |inner, now| inner.flush_all(exptime, now))
+        change(self.latch, &mut self.inner, &mut self.member, |inner, mut now| {
+            inner.flush_all(exptime, now.tick())
+        })
     }
 
     pub(crate) fn walk(&mut self, cursor: u64, budget: usize, visit: impl FnMut(&[u8], &Item)) -> Option<u64> {
@@ -284,7 +325,7 @@ impl Writer {
     fn in_its_seat<R>(&mut self, work: impl FnOnce(&mut keyway_region::Session, u32) -> R) -> Option<R> {
         let coarse_ns = clock::coarse_ns();
         let _inside = self.latch.open();
-        let now = tick(&mut self.member.watch, coarse_ns, &self.inner, &self.member.sessions);
+        let now = tick(&mut self.member.watch, coarse_ns, self.inner.region(), &self.member.sessions);
         let has_seat = !self.inner.is_fenced() || aside(|| take_seat(&mut self.inner, &mut self.member)).is_ok();
         has_seat.then(|| work(&mut self.inner, now))
     }
@@ -394,33 +435,38 @@ fn send_or_copy(to: BorrowedFd<'_>, out: &mut Vec<u8>, value: &Lent<'_>, behind:
 
 /// The region's tick when the coarse clock has this value.
 #[inline(always)]
-fn tick(watch: &mut Watch, coarse_ns: i64, inner: &keyway_region::Session, sessions: &Sessions) -> u32 {
-    watch.tick(coarse_ns, || clock::read_and_note(inner.region(), sessions.clock.now()))
+fn tick(watch: &mut Watch, coarse_ns: i64, region: &Region, sessions: &Sessions) -> u32 {
+    watch.tick(coarse_ns, || clock::read_and_note(region, sessions.clock.now()))
 }
 
-/// The region's time, for a get of a mapping without a gate: the clock is asked only if an item has an expiry, and otherwise
-/// every so many gets.
+/// The region's time: in a mapping without a gate the clock is asked only if an item has an expiry, and otherwise every so many
+/// calls.
 struct Watched<'w> {
     watch: &'w mut Watch,
     sessions: &'w Sessions,
+    /// the tick, if the clock was asked already
+    known: Option<u32>,
 }
 
 impl Now for Watched<'_> {
     #[inline(always)]
     fn tick(&mut self) -> u32 {
-        ask_clock(self.watch, self.sessions)
+        match self.known {
+            Some(tick) => tick,
+            None => tick(self.watch, clock::coarse_ns(), &self.sessions.region, self.sessions),
+        }
     }
 
     #[inline(always)]
     fn recent(&mut self, noted: u64) -> u32 {
-        match self.watch.recent(noted) {
+        match self.known.or_else(|| self.watch.recent(noted)) {
             Some(tick) => tick,
             None => ask_clock(self.watch, self.sessions),
         }
     }
 }
 
-/// The region's tick. It is recent for the next gets.
+/// The region's tick. It is recent for the next calls.
 #[inline(never)]
 fn ask_clock(watch: &mut Watch, sessions: &Sessions) -> u32 {
     let tick = watch.tick(clock::coarse_ns(), || {
@@ -440,21 +486,30 @@ fn verb<R>(
 ) -> R {
     let coarse_ns = clock::coarse_ns();
     let _inside = sessions.latch.open();
-    let now = tick(watch, coarse_ns, inner, sessions);
+    let now = tick(watch, coarse_ns, inner.region(), sessions);
     work(inner, now)
 }
 
 /// The same for a verb that may change the region.
 #[inline(always)]
 fn change<R>(
+    latch: Latch,
     inner: &mut keyway_region::Session,
     member: &mut Membership,
-    work: impl FnOnce(&mut keyway_region::Session, u32) -> Result<R, WriteError>,
+    work: impl FnOnce(&mut keyway_region::Session, Watched<'_>) -> Result<R, WriteError>,
 ) -> Result<R, WriteError> {
-    let coarse_ns = clock::coarse_ns();
-    let _inside = member.sessions.latch.open();
-    let now = tick(&mut member.watch, coarse_ns, inner, &member.sessions);
+    // Behind a gate the clock is asked before it is opened, and not within.
+    let coarse_ns = if latch.is_on() { clock::coarse_ns() } else { 0 };
+    let _inside = latch.open();
+    let known = latch
+        .is_on()
+        .then(|| tick(&mut member.watch, coarse_ns, inner.region(), &member.sessions));
     prepare(inner, member)?;
+    let now = Watched {
+        watch: &mut member.watch,
+        sessions: &member.sessions,
+        known,
+    };
     work(inner, now)
 }
 

@@ -203,6 +203,19 @@ impl<'m> View<'m> {
         ask_three(self.base.as_ptr().wrapping_add(offset));
     }
 
+    /// As [`Memory::write`], without a look at bounds.
+    ///
+    /// # Safety
+    ///
+    /// As many bytes at `offset` are in the mapping.
+    #[inline(always)]
+    pub unsafe fn write(self, offset: usize, src: &[u8]) {
+        crate::mutants::accessed();
+        debug_assert!(src.len() <= self.len && offset <= self.len - src.len());
+        // SAFETY: the caller's promise; `src` is private memory.
+        unsafe { copy::into(src.as_ptr(), self.base.add(offset).as_ptr(), src.len()) }
+    }
+
     /// The `len` bytes at `offset`, whose bounds are looked at once.
     ///
     /// # Safety
@@ -332,8 +345,7 @@ impl Memory {
     #[inline(always)]
     fn at(&self, offset: usize, len: usize) -> *mut u8 {
         crate::mutants::accessed();
-        // `offset + len > self.len`, without its overflow.
-        if len > self.len || offset > self.len - len {
+        if offset.checked_add(len).is_none_or(|end| end > self.len) {
             outside(offset);
         }
         // SAFETY: in bounds by the lines above.
@@ -409,7 +421,7 @@ impl Memory {
     /// Prefetches this many cache lines. The address need not be a valid one.
     #[inline(always)]
     pub fn prefetch<const LINES: usize>(&self, offset: usize) {
-        self.ask::<LINES, false>(offset);
+        ask::<false>(self.base.as_ptr().wrapping_add(offset), LINES, CACHE_LINE);
     }
 
     /// The same for bytes that are about to be copied, if it helps: many bytes are copied at once by an instruction that starts
@@ -423,15 +435,10 @@ impl Memory {
         }
     }
 
-    /// The same for lines that are about to be written.
+    /// Prefetches four cache lines that are about to be written. The address need not be a valid one.
     #[inline(always)]
-    pub fn prefetch_to_write<const LINES: usize>(&self, offset: usize) {
-        self.ask::<LINES, true>(offset);
-    }
-
-    #[inline(always)]
-    fn ask<const LINES: usize, const WRITE: bool>(&self, offset: usize) {
-        ask::<WRITE>(self.base.as_ptr().wrapping_add(offset), LINES, CACHE_LINE);
+    pub fn prefetch_four_to_write(&self, offset: usize) {
+        ask_four_to_write(self.base.as_ptr().wrapping_add(offset));
     }
 
     /// The address of this byte's cache line, for instructions that do not change it.
@@ -472,6 +479,21 @@ fn ask<const WRITE: bool>(p: *const u8, lines: usize, step: usize) {
     }
     #[cfg(not(all(target_arch = "x86_64", not(miri))))]
     let _ = (p, lines, step);
+}
+
+/// Prefetches four cache lines, to write them.
+#[inline(always)]
+fn ask_four_to_write(p: *const u8) {
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    // SAFETY: a prefetch affects only the cache and never faults, whatever the address.
+    unsafe {
+        core::arch::asm!(
+            "prefetchw [{p}]", "prefetchw [{p} + 64]", "prefetchw [{p} + 128]", "prefetchw [{p} + 192]",
+            p = in(reg) p, options(nostack, preserves_flags, readonly)
+        );
+    }
+    #[cfg(not(all(target_arch = "x86_64", not(miri))))]
+    let _ = p;
 }
 
 /// Prefetches three cache lines.

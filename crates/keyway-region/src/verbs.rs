@@ -56,6 +56,18 @@ impl Now for u32 {
     }
 }
 
+impl<N: Now> Now for &mut N {
+    #[inline(always)]
+    fn tick(&mut self) -> u32 {
+        N::tick(self)
+    }
+
+    #[inline(always)]
+    fn recent(&mut self, noted: u64) -> u32 {
+        N::recent(self, noted)
+    }
+}
+
 /// The options of a get. Further fields may be added: end it with `..Get::default()`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Get {
@@ -172,7 +184,7 @@ pub struct Store {
 impl Store {
     /// Whether it stores whatever is there, and gives the item nothing but its value, client flags and exptime.
     #[inline(always)]
-    pub(crate) fn is_plain(&self) -> bool {
+    pub fn is_plain(&self) -> bool {
         self.mode == StoreMode::Set && self.compare_cas.is_none() && self.new_cas.is_none() && !self.opaque_key
     }
 }

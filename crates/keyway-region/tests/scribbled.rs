@@ -287,3 +287,91 @@ fn the_superblocks_words_are_not_believed() {
     }
     world.judge(None, "after", true);
 }
+
+/// Nor does a change: it changes no other key. Changes the key's item in the way of this number: by a set, a delete, or an addition. Whatever it answers is good.
+fn change(world: &mut World, way: usize, key: usize) {
+    let (name, now) = (name(key), world.now);
+    let _ = match way {
+        0 => world.session.set(name.as_bytes(), b"other", 0, 0, now).map(|_| ()),
+        1 => world
+            .session
+            .delete(name.as_bytes(), &keyway_region::verbs::Delete::default(), now)
+            .map(|_| ()),
+        _ => world.session.incr(name.as_bytes(), 1, now).map(|_| ()),
+    };
+}
+
+impl World {
+    /// All keys but this one have their values.
+    fn judge_others(&mut self, victim: usize, when: &str) {
+        for key in (0..KEYS).filter(|key| *key != victim) {
+            let mut out = Vec::new();
+            let found = self.session.get(name(key).as_bytes(), Get::VALUE, self.now, &mut out);
+            assert!(found.expect("a good key").is_some(), "{when}: {} is not there", name(key));
+            assert_eq!(out, value(key), "{when}: {} has another value", name(key));
+        }
+    }
+
+    /// The only word of this key, with its offset.
+    fn slot_of(&mut self, key: usize) -> (usize, Slot) {
+        let slots = self.slots();
+        let found = slots.into_iter().find(|(_, word)| self.key_at(*word) == key);
+        found.expect("the key has an item")
+    }
+}
+
+#[test]
+fn a_change_of_an_item_with_odd_lengths_changes_no_other() {
+    let mut world = World::new();
+    let shape = world.region.layout().shape;
+    for key in (0..KEYS).step_by(13) {
+        for way in 0..3 {
+            let lens = odd(20, &[8, 16, shape.segment_size as u64])
+                .into_iter()
+                .map(|len| (0xF_FFFF, len));
+            let keys = odd(8, &[8, 250]).into_iter().map(|len| (0xFF << 20, len << 20));
+            let flags = (0..16).map(|flags| (0xF << 28, flags << 28));
+            for (mask, bits) in lens.chain(keys).chain(flags) {
+                let fresh = world.session.set(name(key).as_bytes(), b"12345678", 0, 0, world.now);
+                fresh.expect("room");
+                let (_, word) = world.slot_of(key);
+                let at = world.region.layout().segment(word.segment()) + word.offset();
+                let shift = at % 8 * 8;
+                let header = world.word(at);
+                *header = *header & !(mask << shift) | bits << shift;
+                change(&mut world, way, key);
+                world.judge_others(key, &format!("change {way}, {bits:#x} in the header"));
+            }
+        }
+        let whole = world.session.set(name(key).as_bytes(), &value(key), 0, 0, world.now);
+        whole.expect("room");
+    }
+    world.judge(None, "after", true);
+}
+
+#[test]
+fn an_item_that_would_end_behind_the_mapping_is_not_read() {
+    for way in 0..4 {
+        let mut world = World::new();
+        let layout = *world.region.layout();
+        let last = world.region.segments() - 1;
+        let offset = layout.shape.segment_size - 8;
+        let end = layout.segment(last) + layout.shape.segment_size;
+        assert_eq!(layout.len(last + 1), end, "the last segment is the end of the memory");
+        // A header for a key of eight bytes, in the last eight bytes.
+        *world.word(end - 8) = 8 << 20;
+        let generation = *world.word(layout.words + last * 16);
+        for key in (0..KEYS).step_by(7) {
+            let (at, word) = world.slot_of(key);
+            let found = Slot::confirmed(word.tag(), generation, last, offset);
+            *world.word(at) = found.0;
+            change(&mut world, way, key);
+            let mut out = Vec::new();
+            let got = world.session.get(name(key).as_bytes(), Get::VALUE, world.now, &mut out);
+            assert!(got.is_ok() && (out.is_empty() || out == b"other"), "change {way}: {out:?}");
+            world.judge_others(key, &format!("change {way}"));
+            let whole = world.session.set(name(key).as_bytes(), &value(key), 0, 0, world.now);
+            whole.expect("room");
+        }
+    }
+}

@@ -24,7 +24,7 @@ use crate::mutants::{self, Mutant};
 use crate::region::Rules;
 use crate::session::Session;
 use crate::sink::Unread;
-use crate::verbs::WriteError;
+use crate::verbs::{Now, WriteError};
 
 /// Bytes of the buffer for built values that a session keeps between operations.
 const BUILT_KEPT_MAX: usize = 64 << 10;
@@ -45,6 +45,9 @@ pub(crate) enum Decision<'v> {
 
 /// Decides what becomes of a key. It is called again in every attempt; only the effects of the last call may count.
 pub(crate) trait Decide<'v> {
+    /// Whether the decision depends on what is there.
+    const LOOKS: bool = true;
+
     /// The decision. `old`: the present item. `built`: an empty buffer in which a new value may be built ([`Value::Built`]).
     fn decide(&mut self, old: Option<&Old<'_>>, built: &mut Vec<u8>) -> Decision<'v>;
 
@@ -105,11 +108,11 @@ pub(super) fn stamp_over(replaced: SegmentLife, epoch: u64) -> u64 {
 }
 
 /// One attempt at a change.
-struct Attempt<'a, 'k, const PLAIN: bool> {
+struct Attempt<'a, 'k, N, const PLAIN: bool> {
     key: &'a Key<'k>,
     /// the flush epoch when the attempt began
     epoch: u64,
-    now: u32,
+    now: N,
     rules: Rules<PLAIN>,
     /// for a value that the decision builds
     built: &'a mut Vec<u8>,
@@ -129,23 +132,33 @@ impl Session {
     /// Changes a key in one attempt, compiled into the verb, so that values stay in registers from one step to the next, and no
     /// code for rare cases is in between. On anything unusual it gives up (`None`), and the verb begins again with
     /// [`Self::change`]; an item that it has already written is never published, and is dead. Unusual are: durable mode, regions
-    /// with checksums, counted changes, all that a glance gives up on, large values, an extent without space, and every error.
+    /// with checksums, counted changes, a delayed flush, all that a glance gives up on, large values, an extent without space, and
+    /// every error.
     #[inline(always)]
-    pub(crate) fn change_at_once<'v>(&self, key: &Key<'_>, now: u32, mut decide: impl Decide<'v>) -> Option<(Changed, Written)> {
+    pub(crate) fn change_at_once<'v>(
+        &self,
+        key: Key<'_>,
+        now: &mut impl Now,
+        mut decide: impl Decide<'v>,
+    ) -> Option<(Changed, Written)> {
         if !self.region.is_plain() || !self.enter_known() {
             return None;
         }
-        let epoch = self.region.epoch(now);
-        let attempted = match self.glance(key) {
-            Some(Glance::Tagged(tagged)) => self.change_tagged(key, tagged, epoch, now, &mut decide),
-            Some(Glance::Absent(table, pair)) => match decide.decide(None, &mut Vec::new()) {
-                Decision::Put(draft) | Decision::Replace(draft) => self.put_between(key, &draft, table, pair, epoch, now),
-                Decision::Keep | Decision::Remove | Decision::Unreadable(_) => KEPT,
+        let changed = match self.region.epoch_at_any_time() {
+            Some(epoch) => match self.glance(&key) {
+                Some(Glance::Tagged(tagged)) => self.change_tagged(&key, tagged, epoch, now, &mut decide).ok().flatten(),
+                Some(Glance::Absent(table, pair)) => match decide.decide(None, &mut Vec::new()) {
+                    Decision::Put(draft) | Decision::Replace(draft) => self
+                        .put_between((key.bytes, key.hash), draft, table, pair, epoch, now.tick())
+                        .map(|written| (Changed::Put, written)),
+                    Decision::Keep | Decision::Remove | Decision::Unreadable(_) => Some((Changed::Kept, Written::NONE)),
+                },
+                None => None,
             },
-            None => AGAIN,
+            None => None,
         };
         self.end_operation();
-        attempted.ok().flatten()
+        changed
     }
 
     /// The attempt for a key that very probably has an item.
@@ -155,7 +168,7 @@ impl Session {
         key: &Key<'_>,
         tagged: Tagged<'_>,
         epoch: u64,
-        now: u32,
+        now: &mut impl Now,
         decide: &mut impl Decide<'v>,
     ) -> Attempted {
         let mut prepared = Prepared::default();
@@ -169,12 +182,7 @@ impl Session {
         };
         if let Some(draft) = decide.ahead() {
             let stamp = Stamp::Any(stamp_over(tagged.led.life, epoch));
-            let replaced = Replaced {
-                segment: tagged.led.segment,
-                offset: tagged.led.offset,
-                unique: 0,
-            };
-            if !self.prepare_over(&mut attempt, draft, stamp, replaced) {
+            if !self.prepare_over(&mut attempt, draft, stamp, tagged.led.segment, tagged.led.offset) {
                 return AGAIN;
             }
         }
@@ -215,7 +223,7 @@ impl Session {
         result.unwrap_or(Err(WriteError::Corrupt))
     }
 
-    fn attempt(&self, attempt: Attempt<'_, '_, false>, decide: &mut AnyDecision<'_, '_>) -> Attempted {
+    fn attempt(&self, attempt: Attempt<'_, '_, u32, false>, decide: &mut AnyDecision<'_, '_>) -> Attempted {
         match self.scan(attempt.key) {
             Scan::Here(here) => self.change_here(attempt, here, decide),
             Scan::Absent(absent) => {
@@ -236,14 +244,14 @@ impl Session {
 
     /// The change of a key that has an item: holds the item, decides, and publishes what was decided.
     #[inline(always)]
-    fn change_here<'v, const PLAIN: bool, D: Decide<'v> + ?Sized>(
+    fn change_here<'v, N: Now, const PLAIN: bool, D: Decide<'v> + ?Sized>(
         &self,
-        mut attempt: Attempt<'_, '_, PLAIN>,
+        mut attempt: Attempt<'_, '_, N, PLAIN>,
         mut here: Here<'_>,
         decide: &mut D,
     ) -> Attempted {
         let region = &*self.region;
-        let (epoch, now, rules) = (attempt.epoch, attempt.now, attempt.rules);
+        let (epoch, rules) = (attempt.epoch, attempt.rules);
         let Here { place, seen, .. } = here;
         match self.hold(here.slot, here.word) {
             Some(word) => here.word = word,
@@ -254,8 +262,9 @@ impl Session {
         if !region.still(&seen) {
             return AGAIN;
         }
-        let present = seen.is_present(epoch, now);
-        let old = Old::of(self, attempt.key.bytes, &here, now, rules.has_checksums());
+        let present = !D::LOOKS || seen.is_present(epoch, &mut attempt.now);
+        let asked = if PLAIN { None } else { Some(attempt.now.tick()) };
+        let old = Old::of(self, attempt.key.bytes, &here, asked, rules.has_checksums());
         attempt.built.clear();
         let mut decision = decide.decide(present.then_some(&old), attempt.built);
         if rules.has_checksums() {
@@ -273,7 +282,7 @@ impl Session {
             Decision::Keep => return KEPT,
             // The verb meets it again in `change`.
             Decision::Unreadable(_) if PLAIN => return AGAIN,
-            Decision::Unreadable(unread) => return self.meet_unreadable(unread, &here, now),
+            Decision::Unreadable(unread) => return self.meet_unreadable(unread, &here, attempt.now.tick()),
             Decision::Remove if !present => return KEPT,
             Decision::Remove => {
                 // PUBLISH: the key is gone.
@@ -289,14 +298,11 @@ impl Session {
             Decision::Put(draft) => (draft, Stamp::Any(stamp_over(seen.life, epoch))),
             Decision::Replace(draft) => (draft, Stamp::Once(seen.life.epoch)),
         };
-        let replaced = Replaced {
-            segment: seen.segment,
-            offset: seen.offset,
-            unique: if PLAIN { 0 } else { region.unique_to_exceed(&seen) },
-        };
         if !PLAIN {
+            let header = region.header(seen.segment);
+            let replaced = Replaced::new(header, seen.offset, region.unique_to_exceed(&seen));
             self.prepare(&mut attempt, &draft, stamp, Some(replaced))?;
-        } else if !self.prepare_over(&mut attempt, &draft, stamp, replaced)
+        } else if !self.prepare_over(&mut attempt, &draft, stamp, seen.segment, seen.offset)
             || !self.exceeds(&attempt.prepared.written, &draft, &seen)
         {
             return AGAIN;
@@ -306,7 +312,7 @@ impl Session {
         if !self.put_over(&here, written.word, rules) {
             return AGAIN;
         }
-        self.count_replaced(place, &seen, draft.value, &written, now);
+        self.count_replaced(place, &seen, draft.value, &written, attempt.now.recent(region.seen().0));
         if !PLAIN {
             self.free_replaced(&seen, Some(&draft.value));
             self.published(attempt.prepared);
@@ -326,11 +332,12 @@ impl Session {
             }
             _ => self.region.set_hint(place, now, false),
         }
+        let size = seen.header.size();
         self.count(
             Counter::bytes,
-            (written.size as u64).wrapping_sub(self.region.size(seen) as u64),
+            (written.size as u64).wrapping_sub(self.region.size_in_all(seen, size) as u64),
         );
-        self.bury(seen);
+        self.bury(seen, size);
     }
 
     /// Ends an attempt whose item could not be read.
@@ -353,17 +360,15 @@ impl Session {
     #[inline(never)]
     fn put_between(
         &self,
-        key: &Key<'_>,
-        draft: &Draft<'_>,
+        (bytes, hash): (&[u8], u64),
+        draft: Draft<'_>,
         table: Table,
         pair: [(u64, usize); 2],
         epoch: u64,
         now: u32,
-    ) -> Attempted {
+    ) -> Option<Written> {
         let lines = pair.map(|(_, at)| self.region.memory.line(at));
-        let Some(empty) = Place::emptiest(pair, &lines) else {
-            return AGAIN;
-        };
+        let empty = Place::emptiest(pair, &lines)?;
         let absent = Absent {
             table,
             tentative: None,
@@ -372,22 +377,22 @@ impl Session {
         };
         let mut prepared = Prepared::default();
         let attempt = Attempt {
-            key,
+            key: &Key { bytes, hash },
             epoch,
             now,
             rules: Rules::of(&self.region),
             built: &mut Vec::new(),
             prepared: &mut prepared,
         };
-        let put = self.put_absent(attempt, &absent, draft);
-        if !matches!(put, Ok(Some(_))) {
+        let put = self.put_absent(attempt, &absent, &draft).ok().flatten();
+        if put.is_none() {
             self.discard(&mut prepared);
         }
-        put
+        put.map(|(_, written)| written)
     }
 
     /// An attempt to put an item where there is none.
-    fn put_absent(&self, mut attempt: Attempt<'_, '_, false>, absent: &Absent, draft: &Draft<'_>) -> Attempted {
+    fn put_absent(&self, mut attempt: Attempt<'_, '_, u32, false>, absent: &Absent, draft: &Draft<'_>) -> Attempted {
         let region = &*self.region;
         let (key, epoch, now) = (attempt.key, attempt.epoch, attempt.now);
         if let Some((place, word)) = absent.tentative
@@ -435,12 +440,12 @@ impl Session {
     }
 
     /// Makes sure that the draft is written. An earlier attempt may have written the same item.
-    fn prepare<const PLAIN: bool>(
+    fn prepare<N: Now, const PLAIN: bool>(
         &self,
-        attempt: &mut Attempt<'_, '_, PLAIN>,
+        attempt: &mut Attempt<'_, '_, N, PLAIN>,
         draft: &Draft<'_>,
         stamp: Stamp,
-        replaced: Option<Replaced>,
+        replaced: Option<Replaced<'_>>,
     ) -> Result<(), WriteError> {
         let prepared = &mut *attempt.prepared;
         let (epoch, reusable) = match stamp {
@@ -455,9 +460,9 @@ impl Session {
         let purpose = Purpose {
             key: attempt.key,
             epoch,
-            now: attempt.now,
+            now: attempt.now.tick(),
             replaced,
-            rules: attempt.rules,
+            rules: attempt.rules.general(),
         };
         (prepared.written, prepared.chain) = self.write(&purpose, draft, attempt.built)?;
         (prepared.is_written, prepared.reusable) = (true, reusable);
@@ -468,23 +473,18 @@ impl Session {
 
     /// The same over an item of this segment and offset, in a region without rules. `false`: that is unusual.
     #[inline(always)]
-    fn prepare_over<const PLAIN: bool>(
+    fn prepare_over<N: Now, const PLAIN: bool>(
         &self,
-        attempt: &mut Attempt<'_, '_, PLAIN>,
+        attempt: &mut Attempt<'_, '_, N, PLAIN>,
         draft: &Draft<'_>,
         stamp: Stamp,
-        replaced: Replaced,
+        segment: usize,
+        offset: usize,
     ) -> bool {
         if !attempt.prepared.is_written {
             let (Stamp::Any(epoch) | Stamp::Once(epoch)) = stamp;
-            let purpose = Purpose {
-                key: attempt.key,
-                epoch,
-                now: attempt.now,
-                replaced: Some(replaced),
-                rules: attempt.rules,
-            };
-            match self.write_over(&purpose, draft, replaced) {
+            let replaced = Replaced::new(self.region.header(segment), offset, 0);
+            match self.write_over(attempt.key, epoch, &mut attempt.now, draft, replaced) {
                 Some(written) => attempt.prepared.written = written,
                 None => return false,
             }

@@ -61,30 +61,35 @@ pub(crate) struct Absent {
 impl Session {
     /// Searches both buckets, even if the key is in the first: each is equally likely, and a processor predicts such a branch badly.
     /// `None`: it takes a [`Self::scan`].
+    ///
+    /// Frozen slots of other keys are no reason for a scan. A word that is not frozen is changed as if no split were under way; a key
+    /// that has no word is absent, unless the table word has moved; and an insert takes no frozen slot for an empty one, and meets
+    /// the frozen ones in its rescan.
     #[inline(always)]
+    #[allow(unsafe_code, reason = "places that were compared with the layout; argued at each access")]
     pub(super) fn glance(&self, key: &Key<'_>) -> Option<Glance<'_>> {
         let region = &*self.region;
+        let view = region.memory.view();
         let table = region.table();
         let [a, b] = choices(key.hash);
         let [a, b] = [table.bucket(a), table.bucket(b)];
-        let pair @ [(_, first), (_, second)] = [(a, region.bucket(a)?), (b, region.bucket(b)?)];
-        let [first, second] = [region.memory.line(first), region.memory.line(second)];
-        if Slot::any_frozen(&first) || Slot::any_frozen(&second) {
-            return None;
-        }
+        let [first, second] = region.buckets_in(view, [a, b])?;
+        // SAFETY: buckets are 64 bytes that are mapped, at multiples of 64.
+        let lines = unsafe { [view.line(first), view.line(second)] };
         let wanted = tag(key.hash);
-        let same = Slot::with_tag(&first, wanted) | Slot::with_tag(&second, wanted) << SLOTS;
+        let same = Slot::with_tag_in_pair(&lines, wanted);
         if same == 0 {
+            let pair = [(a, first), (b, second)];
             return (!region.has_thirds() && region.table() == table).then_some(Glance::Absent(table, pair));
         }
         if !same.is_power_of_two() {
             return None;
         }
         let index = same.trailing_zeros() as usize;
-        let [first, second] = pair;
-        let (bucket, at) = if index < SLOTS { first } else { second };
+        let (bucket, at) = if index < SLOTS { (a, first) } else { (b, second) };
         let place = Place::new(bucket, at, index % SLOTS);
-        let slot = region.slot(place.at);
+        // SAFETY: one of the bucket's words.
+        let slot: &AtomicU64 = unsafe { view.at(place.at) };
         // PAIRS: item: the publish in `Session::swap_same` and in `insert`.
         let word = Slot(slot.load(Acquire));
         if !word.is_confirmed_with(wanted) {
@@ -96,12 +101,30 @@ impl Session {
 
     /// The item to which a glance led, if it is the key's and has no segments of its own.
     #[inline(always)]
+    #[allow(unsafe_code, reason = "a place that was compared with the layout")]
     pub(super) fn meet<'r>(&self, key: &Key<'_>, tagged: Tagged<'r>) -> Option<Here<'r>> {
         let Tagged { place, slot, word, led } = tagged;
-        let Look::Got(seen) = self.region.look_at(led, slot, word) else {
+        let region = &*self.region;
+        // The ten bits of generation in a slot wrap: it must still name the segment.
+        // PAIRS: item: the publish of the word that is there now, if the segment was recycled.
+        if Slot(slot.load(Acquire)) != word {
             return None;
+        }
+        let header = region.header_of(&led);
+        let room = region.layout.shape.segment_size - led.offset;
+        if header.is_large() || header.key_len() != key.bytes.len() || header.size() > room {
+            return None;
+        }
+        // SAFETY: the whole item is in its segment, which there is.
+        let bytes = unsafe { region.memory.view().window(led.at + header.key_offset(), key.bytes.len()) };
+        let seen = Seen {
+            segment: led.segment,
+            life: led.life,
+            at: led.at,
+            offset: led.offset,
+            header,
         };
-        (self.region.has_key(&seen, key.bytes) && !seen.header.is_large()).then_some(Here { place, slot, word, seen })
+        bytes.equals(key.bytes).then_some(Here { place, slot, word, seen })
     }
 
     /// First look: all slots of both buckets, and only then a result.

@@ -17,14 +17,15 @@ pub(crate) struct Old<'r> {
     key: &'r [u8],
     seen: Seen,
     place: Place,
-    now: u32,
+    /// a fast path does not ask for it
+    now: Option<u32>,
     has_checksums: bool,
 }
 
 impl<'r> Old<'r> {
-    /// The item of this key, which the session holds.
+    /// The item of this key, which the session holds. Without the time [`Self::item`] is not called.
     #[inline(always)]
-    pub(super) fn of(session: &'r Session, key: &'r [u8], here: &Here<'_>, now: u32, has_checksums: bool) -> Self {
+    pub(super) fn of(session: &'r Session, key: &'r [u8], here: &Here<'_>, now: Option<u32>, has_checksums: bool) -> Self {
         Self {
             session,
             region: &session.region,
@@ -41,7 +42,12 @@ impl<'r> Old<'r> {
         if self.has_checksums {
             return self.copy().item.get();
         }
-        self.region.facts(&self.seen, self.place, true, self.now)
+        self.region.facts(&self.seen, self.place, true, self.now())
+    }
+
+    fn now(&self) -> u32 {
+        debug_assert!(self.now.is_some(), "a decision of a fast path asks for details");
+        self.now.unwrap_or_default()
     }
 
     /// Its marks ([`crate::layout::item::flag::MARKS`]), and the client's flags.
@@ -115,7 +121,7 @@ impl<'r> Old<'r> {
     fn copy(&self) -> &'r Verified {
         let copy = &self.session.verified;
         if copy.outcome.get() == Outcome::Unasked {
-            let mut item = self.region.facts(&self.seen, self.place, true, self.now);
+            let mut item = self.region.facts(&self.seen, self.place, true, self.now());
             let body = &mut copy.body.borrow_mut();
             let mut outcome = match self.region.read_verified(&self.seen, self.key, &item, body) {
                 Ok(()) => Outcome::Intact,

@@ -29,8 +29,6 @@ const SEGMENTS_OF_A_SESSION: usize = 64;
 
 /// Bytes for which a writer does reclaiming work at a time while the region is full: half a dozen small items.
 pub(crate) const PORTION: usize = 512;
-/// Cache lines of the log that are prefetched before the next item needs them.
-const WRITE_AHEAD: usize = 4;
 
 /// A leased extent. Offsets in bytes from the segment's start.
 #[derive(Clone, Copy, Debug)]
@@ -130,6 +128,16 @@ impl Leased {
         })
     }
 
+    /// The same after the work for these bytes was done, if the extent has that space.
+    fn room_paid(&self, size: usize, bytes: usize, epoch: u64) -> Option<Room<'_>> {
+        let (next, leased) = (self.next.get(), self.leased.get());
+        if self.end.get() == 0 || self.life.get().epoch != epoch || next + size > leased {
+            return None;
+        }
+        self.end.set(leased.min(next.saturating_add(bytes)));
+        self.room(size, epoch)
+    }
+
     /// Whether this is the leased extent.
     fn is(&self, extent: &Extent) -> bool {
         self.segment.get() == extent.segment && self.start.get() == extent.start && self.end.get() != 0
@@ -154,7 +162,7 @@ impl Session {
     pub(super) fn room(&self, size: usize, stream: Stream, epoch: u64, now: u32) -> Result<Room<'_>, WriteError> {
         match self.extents.get(stream.index()).and_then(|leased| leased.room(size, epoch)) {
             Some(room) => Ok(room),
-            None => Ok(self.room_in(self.room_paid(size, stream, epoch, now)?)),
+            None => self.room_paid(size, stream, epoch, now),
         }
     }
 
@@ -162,7 +170,7 @@ impl Session {
     #[cold]
     #[inline(never)]
     pub(super) fn more_room(&self, size: usize, stream: Stream, epoch: u64, now: u32) -> Option<Room<'_>> {
-        self.room(size, stream, epoch, now).ok()
+        self.room_paid(size, stream, epoch, now).ok()
     }
 
     /// Gives the space back unused: an extent that is not kept for other items ends.
@@ -185,12 +193,16 @@ impl Session {
         }
     }
 
-    /// An extent with that space, if the present one is full, or the work for the rest of it is not done.
+    /// That space, if the present extent is full, or the work for the rest of it is not done.
     #[cold]
     #[inline(never)]
-    fn room_paid(&self, size: usize, stream: Stream, epoch: u64, now: u32) -> Result<Extent, WriteError> {
+    fn room_paid(&self, size: usize, stream: Stream, epoch: u64, now: u32) -> Result<Room<'_>, WriteError> {
         let portion = size.max(PORTION);
         let bytes = self.pay(portion, now);
+        let kept = self.extents.get(stream.index());
+        if let Some(room) = kept.and_then(|leased| leased.room_paid(size, bytes, epoch)) {
+            return Ok(room);
+        }
         let paid = |mut extent: Extent| {
             extent.end = extent.leased.min(extent.next.saturating_add(bytes));
             extent
@@ -198,9 +210,10 @@ impl Session {
         let at_hand = self.extent(stream).filter(|e| e.life.epoch == epoch);
         if let Some(extent) = at_hand.and_then(|e| self.with_room(e, size)) {
             self.keep(paid(extent));
-            return Ok(paid(extent));
+            return Ok(self.room_in(paid(extent)));
         }
-        Ok(self.keep_better(paid(self.lease(size, stream, epoch, now, true)?), size))
+        let extent = paid(self.lease(size, stream, epoch, now, true)?);
+        Ok(self.room_in(self.keep_better(extent, size)))
     }
 
     /// The same for a relocation, which takes free segments only and does no reclaiming work.
@@ -253,7 +266,7 @@ impl Session {
     ) {
         let tail = room.next + size;
         // Prefetches the next item's place; otherwise its write would wait for these lines.
-        self.region.memory.prefetch_to_write::<WRITE_AHEAD>(segment_at + tail);
+        self.region.memory.prefetch_four_to_write(segment_at + tail);
         if expiry != 0 {
             let expires = &self.region.header(room.segment).expires;
             if expires.load(Relaxed) < expiry {

@@ -4,7 +4,7 @@ use crate::atomics::{AtomicU32, Relaxed};
 use crate::decimal;
 use crate::hash::{Key, tag};
 use crate::layout::item::{self, Header, LARGE_BODY_SIZE, flag};
-use crate::layout::segment::{EXTENT_HEADER_SIZE, Stream};
+use crate::layout::segment::{EXTENT_HEADER_SIZE, SIZE_MAX, SegmentHeader, Stream};
 use crate::layout::session::WRITTEN;
 use crate::layout::slot::{OFFSET_BITS, Slot};
 use crate::log::checksum::Cover;
@@ -12,7 +12,7 @@ use crate::log::extents::Room;
 use crate::log::seen::{Chain, Seen, cas_of};
 use crate::region::{Region, Rules};
 use crate::session::Session;
-use crate::verbs::{Item, WriteError};
+use crate::verbs::{Item, Now, WriteError};
 
 /// A new item, apart from its key.
 #[derive(Clone, Copy, Debug)]
@@ -90,8 +90,11 @@ impl<'v> Value<'v> {
 
 /// The item that a new one replaces.
 #[derive(Clone, Copy)]
-pub(crate) struct Replaced {
-    pub segment: usize,
+pub(crate) struct Replaced<'r> {
+    /// of its segment
+    pub header: &'r SegmentHeader,
+    /// of its segment
+    pub sequence: u64,
     /// in the segment
     pub offset: usize,
     /// the CAS unique of the new item is greater than this
@@ -100,13 +103,23 @@ pub(crate) struct Replaced {
 
 /// What an item is written for.
 #[derive(Clone, Copy)]
-pub(crate) struct Purpose<'a, 'k, const PLAIN: bool> {
+pub(crate) struct Purpose<'a, 'k> {
     pub key: &'a Key<'k>,
     /// the flush epoch that it is stamped with
     pub epoch: u64,
     pub now: u32,
-    pub replaced: Option<Replaced>,
-    pub rules: Rules<PLAIN>,
+    pub replaced: Option<Replaced<'a>>,
+    pub rules: Rules<false>,
+}
+
+/// An item as it is going to be in its place.
+#[derive(Clone, Copy)]
+struct Form<'b> {
+    header: Header,
+    /// the value, or what leads to it
+    body: &'b [u8],
+    /// of the whole item: [`Header::size`]
+    size: usize,
 }
 
 /// An item that is written but not published.
@@ -117,6 +130,20 @@ pub(crate) struct Written {
     pub value_len: usize,
     /// bytes in the region, a large value's included
     pub size: usize,
+}
+
+impl<'r> Replaced<'r> {
+    /// The item at this offset of a segment with this header.
+    #[inline(always)]
+    pub fn new(header: &'r SegmentHeader, offset: usize, unique: u64) -> Self {
+        let sequence = header.sequence.load(Relaxed);
+        Self {
+            header,
+            sequence,
+            offset,
+            unique,
+        }
+    }
 }
 
 impl Written {
@@ -164,9 +191,9 @@ impl Region {
 impl Session {
     /// Writes an item to a place of its own, with the `built` value if the draft says so. Returns also the segments that belong to
     /// it alone, if it has any.
-    pub(crate) fn write<const PLAIN: bool>(
+    pub(crate) fn write(
         &self,
-        purpose: &Purpose<'_, '_, PLAIN>,
+        purpose: &Purpose<'_, '_>,
         draft: &Draft<'_>,
         built: &[u8],
     ) -> Result<(Written, Option<Chain>), WriteError> {
@@ -175,19 +202,19 @@ impl Session {
             Ok(bytes) => bytes,
             Err(chain) => return self.write_large(purpose, draft, Body::Chain(chain)),
         };
-        let Some((size, header)) = self.planned(purpose.key, draft, bytes, self.region.checksum_size) else {
+        let Some(form) = self.planned(purpose.key, draft, bytes, self.region.checksum_size) else {
             return self.write_large(purpose, draft, Body::Bytes(bytes));
         };
-        let room = self.room(size, self.stream(purpose, draft), purpose.epoch, purpose.now)?;
+        let room = self.room(form.size, self.stream_for(purpose, draft), purpose.epoch, purpose.now)?;
         if let Some(cas) = self.unique_to_carry(draft, &room, purpose.replaced) {
             self.leave_room(&room);
             return self.write(purpose, &draft.with_cas(cas), built);
         }
-        Ok((self.write_item(purpose, draft, header, bytes, &room, size), None))
+        Ok((self.write_item(purpose.key, purpose.rules, draft, form, &room), None))
     }
 
     /// The CAS unique that a new item must carry, because its place gives it none above that of the item that it replaces.
-    fn unique_to_carry(&self, draft: &Draft<'_>, room: &Room<'_>, replaced: Option<Replaced>) -> Option<u64> {
+    fn unique_to_carry(&self, draft: &Draft<'_>, room: &Room<'_>, replaced: Option<Replaced<'_>>) -> Option<u64> {
         let unique = replaced?.unique;
         (draft.cas.is_none() && cas_of(room.sequence, room.next) <= unique).then(|| self.region.unique_above(unique))
     }
@@ -195,53 +222,60 @@ impl Session {
     /// The same over another item, in a region without rules. `None`: the value needs segments of its own, there is no space for
     /// it, or its place gives it a lower CAS unique than the other item's place gives.
     #[inline(always)]
-    pub(crate) fn write_over<const PLAIN: bool>(
+    pub(crate) fn write_over(
         &self,
-        purpose: &Purpose<'_, '_, PLAIN>,
+        key: &Key<'_>,
+        epoch: u64,
+        now: &mut impl Now,
         draft: &Draft<'_>,
-        replaced: Replaced,
+        replaced: Replaced<'_>,
     ) -> Option<Written> {
         let mut text = [0; decimal::LEN_MAX];
         let bytes = draft.value.bytes(&[], &mut text).ok()?;
-        let (size, header) = self.planned(purpose.key, draft, bytes, 0)?;
-        let stream = self.stream(purpose, draft);
-        let at_hand = self.extents.get(stream.index())?.room(size, purpose.epoch);
+        let form = self.planned(key, draft, bytes, 0)?;
+        let class = match draft.expiry {
+            0 => 0,
+            expiry => self.class(expiry, now.tick()),
+        };
+        let stream = self.stream(key.hash, Some(&replaced), class);
+        let at_hand = self.extents.get(stream.index())?.room(form.size, epoch);
         let room = match at_hand {
             Some(room) => room,
-            None => self.more_room(size, stream, purpose.epoch, purpose.now)?,
+            None => self.more_room(form.size, stream, epoch, now.tick())?,
         };
-        let sequence = self.region.header(replaced.segment).sequence.load(Relaxed);
-        let is_above = room.sequence > sequence || room.sequence == sequence && room.next > replaced.offset;
+        let is_above = room.sequence > replaced.sequence || room.sequence == replaced.sequence && room.next > replaced.offset;
         if !is_above && draft.cas.is_none() {
             self.leave_room(&room);
             return None;
         }
-        Some(self.write_item(purpose, draft, header, bytes, &room, size))
+        Some(self.write_item(key, Rules::PLAIN, draft, form, &room))
     }
 
-    /// Size and header of an item with this value. `None`: the value needs segments of its own.
+    /// An item with this value. `None`: the value needs segments of its own.
     #[inline(always)]
-    fn planned(&self, key: &Key<'_>, draft: &Draft<'_>, bytes: &[u8], checksum_size: usize) -> Option<(usize, Header)> {
+    fn planned<'b>(&self, key: &Key<'_>, draft: &Draft<'_>, body: &'b [u8], checksum_size: usize) -> Option<Form<'b>> {
+        // What fits into a segment has a length that fits into the header.
+        const _: () = assert!(SIZE_MAX <= item::INLINE_VALUE_MAX);
         let region = &*self.region;
-        let (flags, body_len) = (draft.flags(), bytes.len() + checksum_size);
+        let (flags, body_len) = (draft.flags(), body.len() + checksum_size);
         let size = item::size(key.bytes.len(), body_len, flags, draft.expiry);
-        let fits = size + EXTENT_HEADER_SIZE <= region.layout.shape.segment_size && bytes.len() <= item::INLINE_VALUE_MAX;
-        if !fits {
+        if size + EXTENT_HEADER_SIZE > region.layout.shape.segment_size {
             return None;
         }
-        Some((size, Header::new(key.bytes.len(), body_len, flags, draft.expiry)))
+        let header = Header::new(key.bytes.len(), body_len, flags, draft.expiry);
+        Some(Form { header, body, size })
     }
 
     /// The same for a large item.
     #[cold]
     #[inline(never)]
-    fn write_large<const PLAIN: bool>(
+    fn write_large(
         &self,
-        purpose: &Purpose<'_, '_, PLAIN>,
+        purpose: &Purpose<'_, '_>,
         draft: &Draft<'_>,
         body: Body<'_>,
     ) -> Result<(Written, Option<Chain>), WriteError> {
-        let stream = self.stream(purpose, draft);
+        let stream = self.stream_for(purpose, draft);
         let (chain, own) = match body {
             Body::Chain(chain) => (chain, None),
             Body::Bytes(bytes) => {
@@ -257,9 +291,9 @@ impl Session {
     }
 
     /// Writes the item that leads to a value in segments of its own.
-    fn write_head<const PLAIN: bool>(
+    fn write_head(
         &self,
-        purpose: &Purpose<'_, '_, PLAIN>,
+        purpose: &Purpose<'_, '_>,
         draft: &Draft<'_>,
         chain: Chain,
         stream: Stream,
@@ -277,8 +311,12 @@ impl Session {
             self.leave_room(&room);
             return self.write_head(purpose, &draft.with_cas(cas), chain, stream);
         }
-        let header = Header::large(key.bytes.len(), flags, draft.expiry);
-        let written = self.write_item(purpose, draft, header, &body, &room, size);
+        let form = Form {
+            header: Header::large(key.bytes.len(), flags, draft.expiry),
+            body: &body,
+            size,
+        };
+        let written = self.write_item(key, purpose.rules, draft, form, &room);
         Ok(Written {
             value_len: chain.value_len,
             size: size + chain.value_len,
@@ -288,32 +326,41 @@ impl Session {
 
     /// Writes an item to its place in the extent.
     #[inline(always)]
+    #[allow(unsafe_code, reason = "the parts of an item whose bounds were looked at once")]
     fn write_item<const PLAIN: bool>(
         &self,
-        purpose: &Purpose<'_, '_, PLAIN>,
+        key: &Key<'_>,
+        rules: Rules<PLAIN>,
         draft: &Draft<'_>,
-        header: Header,
-        body: &[u8],
+        Form { header, body, size }: Form<'_>,
         room: &Room<'_>,
-        size: usize,
     ) -> Written {
-        let (key, rules) = (purpose.key, purpose.rules);
         let region = &*self.region;
-        let memory = &region.memory;
         let offset = room.next;
         let segment_at = region.segment(room.segment);
         let at = segment_at + offset;
-        self.write_header(at, header);
-        if let Some(cas) = draft.cas {
-            memory.write(at + header.cas_offset(), &cas.to_le_bytes());
+        debug_assert!(size == header.size() && key.bytes.len() == header.key_len());
+        // Panics, if the item is not in the mapping.
+        region.memory.window(at, size);
+        let view = region.memory.view();
+        // SAFETY: the whole item is in the mapping. Its header was made for this key, for these fields and for this body, so all of
+        // them are in the item. Items begin at multiples of 4, and so do the fields before the key.
+        unsafe {
+            let (word, lifetime) = header.words();
+            view.at::<AtomicU32>(at).store(word, Relaxed);
+            if let Some(lifetime) = lifetime {
+                view.at::<AtomicU32>(at + item::LIFETIME_OFFSET).store(lifetime, Relaxed);
+            }
+            if let Some(cas) = draft.cas {
+                view.write(at + header.cas_offset(), &cas.to_le_bytes());
+            }
+            if draft.client_flags != 0 {
+                let flags = view.at::<AtomicU32>(at + header.client_flags_offset());
+                flags.store(draft.client_flags, Relaxed);
+            }
+            view.write(at + header.key_offset(), key.bytes);
+            view.write(at + header.value_offset(), body);
         }
-        if draft.client_flags != 0 {
-            memory
-                .get::<AtomicU32>(at + header.client_flags_offset())
-                .store(draft.client_flags, Relaxed);
-        }
-        memory.write(at + header.key_offset(), key.bytes);
-        memory.write(at + header.value_offset(), body);
         if rules.has_checksums() {
             let cover = Cover {
                 segment: room.segment,

@@ -9,6 +9,7 @@ use crate::layout::item::{ALIGNMENT, Header, LIFETIME_OFFSET, flag};
 use crate::layout::segment::{Link, SegmentLife, SegmentWords};
 use crate::region::Region;
 use crate::sink::{Sink, Unread};
+use crate::verbs::Now;
 
 /// How often an operation starts again before it calls the region corrupted. Contention takes a few attempts. Only a word that
 /// no version of Keyway writes makes an endless loop, and this bound turns that into an error.
@@ -30,10 +31,10 @@ pub(crate) struct Seen {
 }
 
 impl Seen {
-    /// Whether the item is present: neither flushed before this epoch, nor expired.
+    /// Whether the item is present: neither flushed before this epoch, nor expired. The time is asked only of an item with an expiry.
     #[inline(always)]
-    pub fn is_present(&self, epoch: u64, now: u32) -> bool {
-        self.life.is_since(epoch) && !self.header.is_expired(now)
+    pub fn is_present(&self, epoch: u64, mut now: impl Now) -> bool {
+        self.life.is_since(epoch) && (self.header.expiry() == 0 || !self.header.is_expired(now.tick()))
     }
 }
 
@@ -118,10 +119,16 @@ impl Region {
     /// Bytes that the item takes in the region, a large value's included.
     #[inline(always)]
     pub(crate) fn size(&self, seen: &Seen) -> usize {
+        self.size_in_all(seen, seen.header.size())
+    }
+
+    /// The same of an item whose header gives it this size.
+    #[inline(always)]
+    pub(crate) fn size_in_all(&self, seen: &Seen, size: usize) -> usize {
         if seen.header.is_large() {
             self.size_with_chain(seen)
         } else {
-            seen.header.size()
+            size
         }
     }
 

@@ -66,8 +66,13 @@ impl Region {
     /// Segments that were opened after this one.
     #[inline(always)]
     pub(crate) fn age(&self, segment: &SegmentHeader) -> u64 {
-        let now = self.superblock().sequence.load(Relaxed);
-        now.wrapping_sub(segment.sequence.load(Relaxed))
+        self.age_of(segment.sequence.load(Relaxed))
+    }
+
+    /// The same of the segment with this sequence number.
+    #[inline(always)]
+    pub(super) fn age_of(&self, sequence: u64) -> u64 {
+        self.superblock().sequence.load(Relaxed).wrapping_sub(sequence)
     }
 
     /// Whether a live thread may still publish an item of this segment. The lease word must be sealed, otherwise the answer can

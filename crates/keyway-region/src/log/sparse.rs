@@ -113,15 +113,15 @@ impl Session {
     /// Marks an item dead whose word this thread has taken out of the index, while its intent or claim of the segment stands: a
     /// purge need not look for its word. Its bytes are counted. A segment's count is a hint in a cache line that every writer
     /// wants. So small items are counted together, for the segment of the item that completes a portion; of random segments each
-    /// gets its share.
+    /// gets its share. `size`: what its header says ([`crate::layout::item::Header::size`]).
     #[inline(always)]
-    pub(crate) fn bury(&self, seen: &Seen) {
+    pub(crate) fn bury(&self, seen: &Seen, size: usize) {
         // PAIRS: dead-mark: the loads in `Region::skip_dead` and `item_header`: a purge that sees it dead sees its slot without it.
         self.region
             .memory
             .get::<AtomicU32>(seen.at)
             .store(seen.header.dead_word(), Release);
-        let dead = self.dead.get() + seen.header.size() as u64;
+        let dead = self.dead.get() + size as u64;
         if dead < DEAD_PORTION {
             self.dead.set(dead);
             return;
@@ -133,9 +133,10 @@ impl Session {
     /// An item left the index.
     #[inline(always)]
     pub(crate) fn count_removed(&self, seen: &Seen) {
+        let size = seen.header.size();
         self.count(Counter::curr_items, 1u64.wrapping_neg());
-        self.count(Counter::bytes, (self.region.size(seen) as u64).wrapping_neg());
+        self.count(Counter::bytes, (self.region.size_in_all(seen, size) as u64).wrapping_neg());
         self.count_items(-1);
-        self.bury(seen);
+        self.bury(seen, size);
     }
 }

@@ -3,9 +3,9 @@
 //! Items of a stream share segments, so that items with similar lifetimes die together.
 
 use crate::atomics::Relaxed;
-use crate::layout::segment::{ADMISSION, MAIN, SegmentHeader, Standing, State, Stream};
+use crate::layout::segment::{ADMISSION, MAIN, Standing, State, Stream};
 use crate::layout::stats::Counter;
-use crate::log::items::{Draft, Purpose};
+use crate::log::items::{Draft, Purpose, Replaced};
 use crate::region::Region;
 use crate::session::Session;
 
@@ -23,10 +23,11 @@ const SEGMENTS_FOR_POOLS: usize = 64;
 const SETTLED_PART: u64 = 8;
 
 impl Region {
-    /// The lifetime class expected of an item that replaces one of this segment: as long as that item has lived.
+    /// The lifetime class expected of an item that replaces this one, in a region of which so many segments may be in use: as long
+    /// as that item has lived.
     #[inline(always)]
-    fn standing(&self, segment: &SegmentHeader) -> Standing {
-        if self.age(segment) >= self.allowed() as u64 / SETTLED_PART {
+    fn standing(&self, replaced: &Replaced<'_>, allowed: usize) -> Standing {
+        if self.age_of(replaced.sequence) >= allowed as u64 / SETTLED_PART {
             Standing::Settled
         } else {
             Standing::Plain
@@ -40,21 +41,26 @@ impl Region {
 }
 
 impl Session {
-    /// The stream of a new item: in the pool of the item that it replaces.
-    #[inline(always)]
-    pub(super) fn stream<const PLAIN: bool>(&self, purpose: &Purpose<'_, '_, PLAIN>, draft: &Draft<'_>) -> Stream {
+    /// The stream of a new item.
+    pub(super) fn stream_for(&self, purpose: &Purpose<'_, '_>, draft: &Draft<'_>) -> Stream {
         let class = self.class(draft.expiry, purpose.now);
-        let (pool, standing) = match purpose.replaced {
-            _ if !self.region.has_pools() => (ADMISSION, Standing::Plain),
-            None => (self.pool_of_new(purpose.key.hash), Standing::Plain),
+        self.stream(purpose.key.hash, purpose.replaced.as_ref(), class)
+    }
+
+    /// The stream of a new item of this TTL class: in the pool of the item that it replaces.
+    #[inline(always)]
+    pub(super) fn stream(&self, hash: u64, replaced: Option<&Replaced<'_>>, class: usize) -> Stream {
+        let allowed = self.region.allowed();
+        let (pool, standing) = match replaced {
+            _ if allowed < SEGMENTS_FOR_POOLS => (ADMISSION, Standing::Plain),
+            None => (self.pool_of_new(hash), Standing::Plain),
             Some(replaced) => {
-                let header = self.region.header(replaced.segment);
                 let standing = if class == 0 {
-                    self.region.standing(header)
+                    self.region.standing(replaced, allowed)
                 } else {
                     Standing::Plain
                 };
-                (State(header.state.load(Relaxed)).pool(), standing)
+                (State(replaced.header.state.load(Relaxed)).pool(), standing)
             }
         };
         Stream { pool, class, standing }

@@ -64,13 +64,13 @@ unsafe fn halves<const WHICH: i32>(pairs: [__m128i; 2], mask: u32, wanted: u32) 
 /// [`Line::pair_matches_high`].
 #[inline(always)]
 pub fn pair_matches_high(pair: &[Line; 2], mask: u64, wanted: u64) -> u32 {
-    let [mask, wanted] = [mask, wanted].map(|n| (n >> 32) as u32);
+    let (mask, wanted) = ((mask >> 32) as u32, (wanted >> 32) as u32);
     // SAFETY: all are 64 plain bytes; SSE2 is part of the x86-64 baseline.
     unsafe {
-        let [first, second] = pair.map(|line| {
-            let [a, b, c, d]: [__m128i; 4] = core::mem::transmute(line.0);
-            _mm_packs_epi32(halves::<0xDD>([a, b], mask, wanted), halves::<0xDD>([c, d], mask, wanted))
-        });
+        let [a, b, c, d]: [__m128i; 4] = core::mem::transmute(pair[0].0);
+        let first = _mm_packs_epi32(halves::<0xDD>([a, b], mask, wanted), halves::<0xDD>([c, d], mask, wanted));
+        let [a, b, c, d]: [__m128i; 4] = core::mem::transmute(pair[1].0);
+        let second = _mm_packs_epi32(halves::<0xDD>([a, b], mask, wanted), halves::<0xDD>([c, d], mask, wanted));
         _mm_movemask_epi8(_mm_packs_epi16(first, second)).cast_unsigned()
     }
 }
@@ -304,12 +304,67 @@ pub unsafe fn into(src: *const u8, dst: *mut u8, len: usize) {
     // SAFETY: every access stays within `len` bytes of its side.
     unsafe {
         if len > SHORT_MAX {
-            long_into(src, dst, len);
+            if len <= MIDDLE_MAX {
+                middle_into(src, dst, len);
+            } else {
+                long_into(src, dst, len);
+            }
         } else {
             let (put16, put8) = (|p, v| store16(p, v), |p, v| store8(p, v));
             let (put4, put1) = (|p, v| store4(p, v), |p, v| store1(p, v));
             move_short!(src, dst, len, take16, put16, take8, put8, take4, put4, take1, put1);
         }
+    }
+}
+
+/// As [`middle_out_of`], in the other direction.
+///
+/// # Safety
+/// As [`into`].
+#[inline(always)]
+unsafe fn middle_into(src: *const u8, dst: *mut u8, len: usize) {
+    // SAFETY: every access stays within `len` bytes of its side, which are more than 32.
+    unsafe {
+        if len < 64 {
+            half_block_into(src, dst);
+            half_block_into(src.add(len - 32), dst.add(len - 32));
+            return;
+        }
+        let (mut from, mut to, last) = (src, dst, src.add(len - 64));
+        while from < last {
+            block_into(from, to);
+            (from, to) = (from.add(64), to.add(64));
+        }
+        block_into(last, dst.add(len - 64));
+    }
+}
+
+/// # Safety
+/// 64 bytes are readable at `src`, which is private, and writable at `dst`, in the region.
+#[inline(always)]
+unsafe fn block_into(src: *const u8, dst: *mut u8) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let [a, b, c, d] = [0, 16, 32, 48].map(|i| src.add(i).cast::<__m128i>().read_unaligned());
+        asm!(
+            "movdqu [{p}], {a}", "movdqu [{p} + 16], {b}", "movdqu [{p} + 32], {c}", "movdqu [{p} + 48], {d}",
+            a = in(xmm_reg) a, b = in(xmm_reg) b, c = in(xmm_reg) c, d = in(xmm_reg) d, p = in(reg) dst,
+            options(nostack, preserves_flags)
+        );
+    }
+}
+
+/// # Safety
+/// The same with 32 bytes.
+#[inline(always)]
+unsafe fn half_block_into(src: *const u8, dst: *mut u8) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let [a, b] = [0, 16].map(|i| src.add(i).cast::<__m128i>().read_unaligned());
+        asm!(
+            "movdqu [{p}], {a}", "movdqu [{p} + 16], {b}",
+            a = in(xmm_reg) a, b = in(xmm_reg) b, p = in(reg) dst, options(nostack, preserves_flags)
+        );
     }
 }
 

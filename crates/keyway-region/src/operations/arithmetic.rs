@@ -12,44 +12,45 @@ use crate::operations::memcached_size;
 use crate::region::ttl;
 use crate::session::Session;
 use crate::sink::Unread;
-use crate::verbs::{Arithmetic, Counted, Item, Number, WriteError};
+use crate::verbs::{Arithmetic, Counted, Item, Now, Number, WriteError};
 
 impl Session {
     /// Increment and decrement ("Increment/Decrement", "Meta Arithmetic").
-    pub fn arithmetic(&mut self, key: &[u8], how: &Arithmetic, now: u32) -> Result<Counted, WriteError> {
+    #[inline(always)]
+    pub fn arithmetic(&mut self, key: &[u8], how: &Arithmetic, mut now: impl Now) -> Result<Counted, WriteError> {
         let key = self.key(key)?;
         let is_plain = how.compare_cas.is_none() && how.new_cas.is_none() && how.exptime.is_none();
-        if is_plain && let Some((value, item)) = self.count_at_once(&key, how.by(), now) {
+        if is_plain && let Some((value, item)) = self.count_at_once(key, how.by(), &mut now) {
             return Ok(Counted::Value { value, item });
         }
-        self.arithmetic_if(&key, *how, now)
+        self.arithmetic_if((key.bytes, key.hash), *how, now.tick())
     }
 
     /// Increment ("Increment/Decrement"), for a caller that needs only the number.
     #[inline]
-    pub fn incr(&mut self, key: &[u8], delta: u64, now: u32) -> Result<Number, WriteError> {
+    pub fn incr(&mut self, key: &[u8], delta: u64, now: impl Now) -> Result<Number, WriteError> {
         self.count_by(key, By { delta, decrement: false }, now)
     }
 
     /// Decrement, likewise.
     #[inline]
-    pub fn decr(&mut self, key: &[u8], delta: u64, now: u32) -> Result<Number, WriteError> {
+    pub fn decr(&mut self, key: &[u8], delta: u64, now: impl Now) -> Result<Number, WriteError> {
         self.count_by(key, By { delta, decrement: true }, now)
     }
 
     #[inline(always)]
-    fn count_by(&self, key: &[u8], by: By, now: u32) -> Result<Number, WriteError> {
+    fn count_by(&self, key: &[u8], by: By, mut now: impl Now) -> Result<Number, WriteError> {
         let key = self.key(key)?;
-        match self.count_at_once(&key, by, now) {
+        match self.count_at_once(key, by, &mut now) {
             Some((value, _)) => Ok(Number::Is(value)),
-            None => self.count_by_any_way(key.bytes, by.delta, by.decrement, now),
+            None => self.count_by_any_way(key.bytes, by.delta, by.decrement, now.tick()),
         }
     }
 
     /// Arithmetic without a comparison, which changes nothing of the item but its value: the new value, and what is known of the
     /// item. `None`: it takes [`Self::arithmetic_if`].
     #[inline(always)]
-    fn count_at_once(&self, key: &Key<'_>, by: By, now: u32) -> Option<(u64, Item)> {
+    fn count_at_once(&self, key: Key<'_>, by: By, now: &mut impl Now) -> Option<(u64, Item)> {
         let mut sum = Sum::default();
         let plain = PlainSum { by, sum: &mut sum };
         let (Changed::Put, written) = self.change_at_once(key, now, plain)? else {
@@ -75,14 +76,15 @@ impl Session {
             decrement,
             ..Arithmetic::default()
         };
-        self.arithmetic_if(&self.key(key)?, how, now).map(Number::from)
+        let key = self.key(key)?;
+        self.arithmetic_if((key.bytes, key.hash), how, now).map(Number::from)
     }
 
     /// Arithmetic of any kind.
     #[inline(never)]
-    fn arithmetic_if(&self, key: &Key<'_>, how: Arithmetic, now: u32) -> Result<Counted, WriteError> {
+    fn arithmetic_if(&self, (bytes, hash): (&[u8], u64), how: Arithmetic, now: u32) -> Result<Counted, WriteError> {
         let mut sum = Sum::default();
-        let (what, written) = self.change(key, now, &mut |old, built| {
+        let (what, written) = self.change(&Key { bytes, hash }, now, &mut |old, built| {
             let decision;
             (decision, sum) = self::sum(self, &how, now, old, built);
             decision
@@ -234,13 +236,16 @@ impl Sum {
 
     /// What is known of the item with this number.
     #[inline(always)]
-    fn item(&self, written: &Written, now: u32) -> Item {
+    fn item(&self, written: &Written, mut now: impl Now) -> Item {
         Item {
             cas: written.cas,
             value_len: written.value_len,
             size: written.size,
             flags: self.flags,
-            ttl_s: ttl(self.expiry, now),
+            ttl_s: match self.expiry {
+                0 => None,
+                expiry => ttl(expiry, now.tick()),
+            },
             ..Item::marked(self.marks)
         }
     }

@@ -56,17 +56,19 @@ impl Session {
 }
 
 /// The decision of a plain set: this item, whatever is there.
-struct Put<'a, 'v>(&'a Draft<'v>);
+struct Put<'v>(Draft<'v>);
 
-impl<'v> Decide<'v> for Put<'_, 'v> {
+impl<'v> Decide<'v> for Put<'v> {
+    const LOOKS: bool = false;
+
     #[inline(always)]
     fn decide(&mut self, _: Option<&Old<'_>>, _: &mut Vec<u8>) -> Decision<'v> {
-        Decision::Put(*self.0)
+        Decision::Put(self.0)
     }
 
     #[inline(always)]
     fn ahead(&self) -> Option<&Draft<'v>> {
-        Some(self.0)
+        Some(&self.0)
     }
 }
 
@@ -347,28 +349,52 @@ impl Session {
     }
 
     /// Store ("Storage commands", "Meta Set").
-    pub fn store(&mut self, key: &[u8], value: &[u8], how: &Store, now: u32) -> Result<Stored, WriteError> {
+    #[inline(never)]
+    pub fn store(&mut self, key: &[u8], value: &[u8], how: &Store, mut now: impl Now) -> Result<Stored, WriteError> {
+        if how.is_plain() {
+            return self.set(key, value, how.flags, how.exptime, now);
+        }
+        let key = self.storable(key, value, how.flags)?;
+        self.store_if((key.bytes, key.hash), value, how, now.tick())
+    }
+
+    /// [`Self::store`] of a value with these client flags and this exptime, whatever is there.
+    #[inline(always)]
+    pub fn set(&mut self, key: &[u8], value: &[u8], flags: u32, exptime: i64, mut now: impl Now) -> Result<Stored, WriteError> {
+        let key = self.storable(key, value, flags)?;
+        let draft = Draft {
+            marks: 0,
+            client_flags: flags,
+            cas: None,
+            expiry: match exptime {
+                0 => 0,
+                exptime => self.expiry(exptime, now.tick()),
+            },
+            value: Value::Bytes(value),
+        };
+        match self.change_at_once(key, &mut now, Put(draft)) {
+            Some(changed) => self.stored(Ok(changed), Stored::NotStored),
+            None => {
+                let how = Store {
+                    flags,
+                    exptime,
+                    ..Store::default()
+                };
+                self.store_if((key.bytes, key.hash), value, &how, now.tick())
+            }
+        }
+    }
+
+    /// The key of an item that is to be stored, counted as a store, if an item can have this size.
+    #[inline(always)]
+    fn storable<'k>(&self, key: &'k [u8], value: &[u8], flags: u32) -> Result<Key<'k>, WriteError> {
         let key = self.key(key)?;
         self.count(Counter::cmd_set, 1);
-        if let Some(error) = self.too_large(&key, value.len(), how.flags) {
+        if let Some(error) = self.too_large(&key, value.len(), flags) {
             self.count(Counter::store_too_large, 1);
             return Err(error);
         }
-        if !how.is_plain() {
-            return self.store_if(&key, value, how, now);
-        }
-        // The options of which nothing is left to ask.
-        let draft = Draft {
-            marks: 0,
-            client_flags: how.flags,
-            cas: None,
-            expiry: self.expiry(how.exptime, now),
-            value: Value::Bytes(value),
-        };
-        match self.change_at_once(&key, now, Put(&draft)) {
-            Some(changed) => self.stored(Ok(changed), Stored::NotStored),
-            None => self.store_if(&key, value, how, now),
-        }
+        Ok(key)
     }
 
     /// Why an item is refused for its size, if it is.
@@ -413,7 +439,8 @@ impl Session {
 
     /// A store of any kind.
     #[inline(never)]
-    fn store_if(&self, key: &Key<'_>, value: &[u8], how: &Store, now: u32) -> Result<Stored, WriteError> {
+    fn store_if(&self, (bytes, hash): (&[u8], u64), value: &[u8], how: &Store, now: u32) -> Result<Stored, WriteError> {
+        let key = &Key { bytes, hash };
         let fresh = |exptime| self.draft(value, how, exptime, now);
         let binary = if how.opaque_key { flag::OPAQUE_KEY } else { 0 };
         let joins = matches!(how.mode, StoreMode::Append | StoreMode::Prepend);
@@ -487,15 +514,16 @@ impl Session {
     }
 
     /// Delete ("Deletion", "Meta Delete").
-    pub fn delete(&mut self, key: &[u8], how: &Delete, now: u32) -> Result<Deleted, WriteError> {
+    #[inline(always)]
+    pub fn delete(&mut self, key: &[u8], how: &Delete, mut now: impl Now) -> Result<Deleted, WriteError> {
         let key = self.key(key)?;
         let answer = if how.invalidate || how.remove_value || how.compare_cas.is_some() {
-            self.delete_if(&key, how, now)?
+            self.delete_if((key.bytes, key.hash), how, now.tick())?
         } else {
-            match self.change_at_once(&key, now, Remove) {
+            match self.change_at_once(key, &mut now, Remove) {
                 Some((Changed::Removed, _)) => Deleted::Deleted,
                 Some(_) => Deleted::NotFound,
-                None => self.delete_if(&key, how, now)?,
+                None => self.delete_if((key.bytes, key.hash), how, now.tick())?,
             }
         };
         if !how.uncounted {
@@ -511,7 +539,8 @@ impl Session {
 
     /// A delete of any kind.
     #[inline(never)]
-    fn delete_if(&self, key: &Key<'_>, how: &Delete, now: u32) -> Result<Deleted, WriteError> {
+    fn delete_if(&self, (bytes, hash): (&[u8], u64), how: &Delete, now: u32) -> Result<Deleted, WriteError> {
+        let key = &Key { bytes, hash };
         let mut answer = Deleted::NotFound;
         let mut stays_fetched = false;
         self.change(key, now, &mut |old, built| {

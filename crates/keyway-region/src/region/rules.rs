@@ -30,6 +30,15 @@ impl Rules<false> {
 }
 
 impl<const PLAIN: bool> Rules<PLAIN> {
+    /// The same for the code of any region.
+    #[inline(always)]
+    pub const fn general(self) -> Rules<false> {
+        Rules {
+            is_strict: self.is_strict(),
+            has_checksums: self.has_checksums(),
+        }
+    }
+
     /// Whether every acknowledged change survives a power failure.
     #[inline(always)]
     pub const fn is_strict(self) -> bool {

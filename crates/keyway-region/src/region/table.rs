@@ -65,7 +65,7 @@ impl Region {
     }
 
     /// The table word, once it is persistent. A corrupted one is cut to a possible value.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn table(&self) -> Table {
         // PAIRS: table: the exchange in `advance_table`: a thread that counts the new bucket sees it filled.
         let word = self.superblock().table.load(Acquire);
