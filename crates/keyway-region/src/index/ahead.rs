@@ -15,11 +15,11 @@
 //! Never: writes, or answers anything.
 
 use crate::hash::{choices, tag};
-use crate::index::lookup::Led;
-use crate::layout::bucket::SLOTS;
+use crate::layout::bucket::{SLOTS, Table};
 use crate::layout::slot::Slot;
 use crate::region::Region;
 use crate::verbs::KEY_LEN_MAX;
+use core::num::NonZero;
 
 /// Keys that are prefetched together. Each has about six lines under way, and processors follow 16 to 48 misses at once; more keys
 /// would displace one another's lines and translations before they are used.
@@ -35,16 +35,6 @@ const CACHE_LINE: usize = 64;
 pub struct Ahead {
     hashes: [u64; AHEAD_MAX],
     len: usize,
-}
-
-/// Where a key may be.
-#[derive(Clone, Copy, Default)]
-struct Pair {
-    tag: u64,
-    /// numbers of its buckets
-    numbers: [u64; 2],
-    /// their offsets
-    at: [usize; 2],
 }
 
 impl Region {
@@ -65,52 +55,54 @@ impl Region {
 
     /// Prefetches what verbs with these keys need first: buckets, items and hints. It changes nothing, whatever the keys are.
     pub fn prefetch(&self, ahead: &Ahead) {
-        let mut pairs = [Pair::default(); AHEAD_MAX];
-        let mut count = 0;
+        let hashes = ahead.hashes.get(..ahead.len).unwrap_or(&ahead.hashes);
         let table = self.table();
-        for (hash, pair) in ahead.hashes.iter().take(ahead.len).zip(&mut pairs) {
+        let mut buckets = [[0; 2]; AHEAD_MAX];
+        for (hash, buckets) in hashes.iter().zip(&mut buckets) {
             let numbers = choices(*hash).map(|choice| table.bucket(choice));
             let Some(at) = self.buckets_in(self.memory.view(), numbers) else {
                 // A damaged directory: the verbs find it too.
                 return;
             };
             at.iter().for_each(|at| self.memory.prefetch::<1>(*at));
-            (pair.tag, pair.numbers, pair.at) = (tag(*hash), numbers, at);
-            count += 1;
+            *buckets = at;
         }
         let mut items = [None; AHEAD_MAX];
-        for (pair, item) in pairs.iter().take(count).zip(&mut items) {
-            *item = self.prefetch_item(pair);
+        for ((hash, buckets), item) in hashes.iter().zip(buckets).zip(&mut items) {
+            *item = self.prefetch_item(*hash, table, buckets);
         }
-        for led in items.iter().take(count).flatten() {
-            self.prefetch_rest(led);
+        for at in items.iter().take(hashes.len()).flatten() {
+            self.prefetch_rest(at.get());
         }
     }
 
-    /// Asks for the item and the hint of the first word with the key's tag; that another word has it too is rare.
+    /// Asks for the item and the hint of the first word with the key's tag; that another word has it too is rare. Returns where the
+    /// item is.
     #[inline(always)]
-    fn prefetch_item(&self, pair: &Pair) -> Option<Led> {
-        let lines = pair.at.map(|at| self.memory.line(at));
-        let same = Slot::with_tag_in_pair(&lines, pair.tag);
+    fn prefetch_item(&self, hash: u64, table: Table, buckets: [usize; 2]) -> Option<NonZero<usize>> {
+        let lines = buckets.map(|at| self.memory.line(at));
+        let same = Slot::with_tag_in_pair(&lines, tag(hash));
+        if same == 0 {
+            return None;
+        }
         let index = same.trailing_zeros() as usize;
-        let ([first, second], [a, b]) = (&lines, pair.numbers);
-        let (line, bucket) = if index < SLOTS { (first, a) } else { (second, b) };
-        // There is no word of this index if none has the tag: then an empty one is followed, which leads nowhere.
-        let led = self.follow(Slot::of(line, if same == 0 { SLOTS } else { index % SLOTS }))?;
-        if let Some(hint) = self.hint_at(bucket) {
+        let ([first, second], [a, b]) = (&lines, choices(hash));
+        let (line, choice) = if index < SLOTS { (first, a) } else { (second, b) };
+        let led = self.follow(Slot::of(line, index % SLOTS))?;
+        if let Some(hint) = self.hint_at(table.bucket(choice)) {
             self.memory.prefetch::<1>(hint);
         }
-        Some(led)
+        NonZero::new(led.at)
     }
 
-    /// Asks for the item's lines that [`Self::follow`] has not asked for.
+    /// Asks for the lines of an item that [`Self::follow`] has not asked for.
     #[inline(always)]
-    fn prefetch_rest(&self, led: &Led) {
-        let size = self.header_of(led).size().min(ITEM_AHEAD);
+    fn prefetch_rest(&self, at: usize) {
+        let size = self.item_header(at).size().min(ITEM_AHEAD);
         for offset in (ITEM_ASKED..size).step_by(CACHE_LINE) {
-            self.memory.prefetch::<1>(led.at + offset);
+            self.memory.prefetch::<1>(at + offset);
         }
         // The item may begin within a line, and then ends in one more.
-        self.memory.prefetch::<1>(led.at + size);
+        self.memory.prefetch::<1>(at + size);
     }
 }
