@@ -46,7 +46,9 @@ fn main() {
         seed += 1;
         keys(items, Popularity::Uniform, count, seed)
     };
-    say(format!("{items} items of 16 + {value_len} bytes, uniform; medians of {runs} runs of {count} keys, in turn"));
+    say(format!(
+        "{items} items of 16 + {value_len} bytes, uniform; medians of {runs} runs of {count} keys, in turn"
+    ));
     say(head(&["keys in a call", "get, ns a key", "set", "delete"]));
     for together in COUNTS {
         let mut cells = vec![together.to_string()];
@@ -71,9 +73,7 @@ fn get(session: &mut Session, keys: &[Key], value: &[u8], together: usize) -> f6
             out.clear();
             match keys {
                 [key] => hits += usize::from(session.get_append(key, &mut out).expect("a good key").is_some()),
-                keys => session
-                    .get_many_append(keys, &mut out, |_, _| hits += 1)
-                    .expect("good keys"),
+                keys => session.get_many_append(keys, &mut out, |_, _| hits += 1).expect("good keys"),
             }
             black_box(out.as_slice());
         }

@@ -87,7 +87,9 @@ impl Session {
             if items.len() > 1 {
                 self.prefetch(items.iter().map(|(key, _)| key.as_ref()));
             }
-            let stored = items.iter().map(|(key, value)| self.set(key.as_ref(), value.as_ref(), exptime));
+            let stored = items
+                .iter()
+                .map(|(key, value)| self.set(key.as_ref(), value.as_ref(), exptime));
             results.extend(stored);
         }
         results

@@ -14,6 +14,9 @@
 //!
 //! Never: writes, or answers anything.
 
+#[cfg(all(test, feature = "observe"))]
+mod late;
+
 use crate::hash::{choices, tag};
 use crate::layout::bucket::{SLOTS, Table};
 use crate::layout::slot::Slot;
