@@ -328,7 +328,8 @@ fn requests_sent_together_are_answered_as_one_after_the_other() {
             let (a, b) = (key(), key());
             requests.push(match random.next() % 10 {
                 0 => format!("set P{a} 0 0 1\r\n7\r\n"),
-                1 => format!("set P{a} 3 0 12\r\nget P{b}\r\n\r\n\r\n"),
+                // A value that looks like requests.
+                1 => format!("set P{a} 3 0 11\r\nget X\r\nmn\r\n\r\n"),
                 2 => format!("set P{a} 0 0 {}\r\n{large}\r\n", large.len()),
                 3 => format!("delete P{a}\r\n"),
                 4 => format!("incr P{a} 5\r\n"),
