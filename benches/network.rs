@@ -21,21 +21,32 @@ network: Keyway's server beside memcached
     --threads N    server threads; otherwise 1, then 4
     --only TEXT    rows whose name contains TEXT, such as 'unix' or 'pipelined'
     --table NAME   throughput or latency; otherwise both
+    --items N      items in each server (100000)
+    --value-len N  bytes of a value (128)
+    --uniform      all items alike; otherwise popular as by a zipfian
+    --requests N   different keys that are asked for, over and over (16384)
 
 KEYWAY_BIN and KEYWAY_MEMCACHED name other programs than target/release/keyway and the memcached on the PATH.";
 
 const SERVER_CPU: usize = 0;
 const CLIENT_CPU: usize = 1;
-const ITEMS: u64 = 100_000;
-const VALUE_LEN: usize = 128;
-/// Loads take their requests from a list of this many, over and over.
-const REQUESTS: usize = 1 << 14;
-const MEMORY_MIB: u64 = 1024;
+const MEMORY_MIB_MIN: u64 = 1024;
 
 struct Plan {
     length: Duration,
     repeats: usize,
     only: String,
+    items: u64,
+    value_len: usize,
+    popularity: Popularity,
+    /// loads take their requests from a list of this many, over and over
+    requests: usize,
+}
+
+impl Plan {
+    fn keys(&self) -> Vec<Key> {
+        keys(self.items, self.popularity, self.requests, 42)
+    }
 }
 
 fn main() -> io::Result<()> {
@@ -44,6 +55,14 @@ fn main() -> io::Result<()> {
         length: Duration::from_secs_f64(args.number("--seconds", 2.0)),
         repeats: args.number("--repeats", 5),
         only: args.value("--only").unwrap_or_default().to_owned(),
+        items: args.number("--items", 100_000),
+        value_len: args.number("--value-len", 128),
+        popularity: if args.has("--uniform") {
+            Popularity::Uniform
+        } else {
+            Popularity::Zipf
+        },
+        requests: args.number("--requests", 1 << 14),
     };
     let threads = args
         .value("--threads")
@@ -51,8 +70,11 @@ fn main() -> io::Result<()> {
     let table = args.value("--table").unwrap_or_default();
     say(machine::describe());
     say(format!(
-        "{}; {} repeats of {:?}",
+        "{}; {} items of 16 + {} bytes, {}; {} repeats of {:?}",
         memcached_version(),
+        plan.items,
+        plan.value_len,
+        plan.popularity.name(),
         plan.repeats,
         plan.length
     ));
@@ -61,7 +83,7 @@ fn main() -> io::Result<()> {
         return Ok(());
     }
     for threads in threads {
-        let Some(pair) = Pair::start(threads)? else {
+        let Some(pair) = Pair::start(threads, &plan)? else {
             say("SKIP: memcached is not installed");
             return Ok(());
         };
@@ -85,10 +107,12 @@ struct Pair {
 
 impl Pair {
     /// `None`: there is no memcached.
-    fn start(threads: usize) -> io::Result<Option<Self>> {
+    fn start(threads: usize, plan: &Plan) -> io::Result<Option<Self>> {
         machine::pin(&[SERVER_CPU])?;
+        // memcached takes about 70 bytes more for an item, and leaves some of its memory unused.
+        let needed = plan.items * (plan.value_len as u64 + 16 + 120);
         let settings = |unix| Settings {
-            memory_mib: MEMORY_MIB,
+            memory_mib: MEMORY_MIB_MIN.max(needed >> 20),
             threads,
             connections: 1024,
             unix,
@@ -104,8 +128,9 @@ impl Pair {
         machine::pin(&[CLIENT_CPU])?;
         for server in pair.memcached.iter().chain([&pair.keyway]) {
             let mut admin = Admin::open(server.admin())?;
-            for index in 0..ITEMS {
-                admin.set(&key(index), &[b'v'; VALUE_LEN])?;
+            let value = vec![b'v'; plan.value_len];
+            for index in 0..plan.items {
+                admin.set(&key(index), &value)?;
             }
             admin.barrier()?;
         }
@@ -131,10 +156,10 @@ struct Case {
     per_exchange: u64,
 }
 
-fn cases() -> Vec<Case> {
-    let order = keys(ITEMS, Popularity::Zipf, REQUESTS, 42);
-    let gets = || order.iter().map(|k| Exchange::get(&[k], VALUE_LEN)).collect::<Vec<_>>();
-    let sets = || order.iter().map(|k| Exchange::set(k, VALUE_LEN)).collect::<Vec<_>>();
+fn cases(plan: &Plan) -> Vec<Case> {
+    let (order, value_len) = (plan.keys(), plan.value_len);
+    let gets = || order.iter().map(|k| Exchange::get(&[k], value_len)).collect::<Vec<_>>();
+    let sets = || order.iter().map(|k| Exchange::set(k, value_len)).collect::<Vec<_>>();
     // 19 gets and a set, as YCSB's B.
     let mixed = || {
         gets()
@@ -144,8 +169,13 @@ fn cases() -> Vec<Case> {
             .map(|(i, (get, set))| if i % 20 == 0 { set } else { get })
             .collect()
     };
-    let pipelined = || gets().chunks(16).map(Exchange::pipelined).collect();
-    let multi = || order.chunks(16).map(|keys: &[Key]| Exchange::get(keys, VALUE_LEN)).collect();
+    let pipelined = |count| gets().chunks_exact(count).map(Exchange::pipelined).collect();
+    let multi = |count| {
+        order
+            .chunks_exact(count)
+            .map(|keys: &[Key]| Exchange::get(keys, value_len))
+            .collect()
+    };
     let case = |name: String, connections, exchanges, per_exchange| Case {
         name,
         load: Load { exchanges, connections },
@@ -163,16 +193,18 @@ fn cases() -> Vec<Case> {
         cases.push(case(
             format!("get, 16 pipelined, {connections} conn."),
             connections,
-            pipelined(),
+            pipelined(16),
             16,
         ));
         cases.push(case(
             format!("multi-get of 16, {connections} conn."),
             connections,
-            multi(),
+            multi(16),
             16,
         ));
     }
+    cases.push(case("get, 32 pipelined, 4 conn.".to_owned(), 4, pipelined(32), 32));
+    cases.push(case("multi-get of 100, 4 conn.".to_owned(), 4, multi(100), 100));
     cases
 }
 
@@ -189,7 +221,7 @@ fn throughput(pair: &Pair, plan: &Plan) -> io::Result<()> {
         "in the kernel, Keyway",
     ]));
     for unix in [false, true] {
-        for case in cases() {
+        for case in cases(plan) {
             let name = format!("{}, {}", if unix { "unix" } else { "tcp" }, case.name);
             if !name.contains(&plan.only) {
                 continue;
@@ -240,20 +272,20 @@ fn latency(pair: &Pair, plan: &Plan) -> io::Result<()> {
         "memcached, two CPUs",
         "Keyway, two CPUs",
     ]));
-    let order = keys(ITEMS, Popularity::Zipf, REQUESTS, 42);
+    let (order, items, value_len) = (plan.keys(), plan.items, plan.value_len);
     // Keys of their own, so that the items that throughput reads keep their lengths.
-    let own: Vec<Key> = (ITEMS..ITEMS + 1000).map(key).collect();
-    let large: Vec<Key> = (2 * ITEMS..2 * ITEMS + 1000).map(key).collect();
-    let counter = key(3 * ITEMS);
+    let own: Vec<Key> = (items..items + 1000).map(key).collect();
+    let large: Vec<Key> = (2 * items..2 * items + 1000).map(key).collect();
+    let counter = key(3 * items);
     let cases: Vec<(&str, Vec<Exchange>)> = vec![
-        ("get 128 B", order.iter().map(|k| Exchange::get(&[k], VALUE_LEN)).collect()),
+        ("get", order.iter().map(|k| Exchange::get(&[k], value_len)).collect()),
         ("get 5 KB", large.iter().map(|k| Exchange::get(&[k], 5 << 10)).collect()),
-        ("set 128 B", order.iter().map(|k| Exchange::set(k, VALUE_LEN)).collect()),
+        ("set", order.iter().map(|k| Exchange::set(k, value_len)).collect()),
         ("set 5 KB", large.iter().map(|k| Exchange::set(k, 5 << 10)).collect()),
         (
             "delete",
             own.iter()
-                .flat_map(|k| [Exchange::set(k, VALUE_LEN).untimed(), Exchange::delete(k)])
+                .flat_map(|k| [Exchange::set(k, value_len).untimed(), Exchange::delete(k)])
                 .collect(),
         ),
         ("incr", vec![Exchange::incr(&counter, 10, b'1')]),

@@ -31,6 +31,10 @@ const TABLES: &[(&str, &str)] = &[
         "cargo bench --locked --package benches --bench scaling",
     ),
     (
+        "Many keys in one call, 10^7 items",
+        "cargo bench --locked --package benches --bench bulk",
+    ),
+    (
         "What writers pay for room",
         "cargo bench --locked --package benches --bench overwrites",
     ),

@@ -14,8 +14,8 @@ use crate::handle::{self, Handle, Way, put};
 use crate::result;
 use crate::store;
 use crate::types::*;
-use keyway_cache::{Get, Item, Session, Target, WriteError};
-use std::ffi::{c_char, c_int, c_void};
+use keyway_cache::{AHEAD_MAX, Get, Item, Session, Target, WriteError};
+use std::ffi::{CStr, c_char, c_int, c_void};
 use std::mem::MaybeUninit;
 
 /// Items that were got and not fetched yet.
@@ -284,10 +284,19 @@ unsafe fn ask(st: *mut memcached_st, keys: *const *const c_char, lengths: *const
         pending.clear();
         pending.asked = true;
         let all = open.cache.with_session(|session, _| {
-            for index in 0..count {
-                let key = std::slice::from_raw_parts((*keys.add(index)).cast::<u8>(), *lengths.add(index));
-                let whole = store::whole_key(namespace.as_deref(), buffer, key);
-                pending.get(session, key, whole, &how)?;
+            let key = |index| std::slice::from_raw_parts((*keys.add(index)).cast::<u8>(), *lengths.add(index));
+            for first in (0..count).step_by(AHEAD_MAX) {
+                let together = first..count.min(first + AHEAD_MAX);
+                if together.len() > 1 {
+                    match namespace.as_deref() {
+                        None => session.prefetch(together.clone().map(key)),
+                        Some(namespace) => prefetch_within(session, namespace, buffer, together.clone().map(key)),
+                    }
+                }
+                for key in together.map(key) {
+                    let whole = store::whole_key(namespace.as_deref(), buffer, key);
+                    pending.get(session, key, whole, &how)?;
+                }
             }
             Ok(())
         });
@@ -297,6 +306,26 @@ unsafe fn ask(st: *mut memcached_st, keys: *const *const c_char, lengths: *const
             Err(error) => Some(store::unreachable(st, &error)),
         }
     }
+}
+
+/// Has the memory of the items fetched together, of keys with this namespace before them.
+fn prefetch_within<'k>(session: &mut Session, namespace: &CStr, buffer: &mut Vec<u8>, keys: impl Iterator<Item = &'k [u8]>) {
+    let mut ends = [0; AHEAD_MAX];
+    let mut count = 0;
+    buffer.clear();
+    for (end, key) in ends.iter_mut().zip(keys) {
+        buffer.extend_from_slice(namespace.to_bytes());
+        buffer.extend_from_slice(key);
+        *end = buffer.len();
+        count += 1;
+    }
+    let mut start = 0;
+    let whole = ends.iter().take(count).filter_map(|end| {
+        let whole = buffer.get(start..*end);
+        start = *end;
+        whole
+    });
+    session.prefetch(whole);
 }
 
 impl Pending {

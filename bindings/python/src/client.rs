@@ -6,8 +6,8 @@ use crate::key::{Key, Keys};
 use crate::object;
 use crate::value::{Value, Values};
 use keyway_cache::{
-    Arithmetic, Cache, Counted, Delete, Deleted, Get, GrowError, Item, OpenError, Session, Shrinking, Store, StoreMode, Stored,
-    WriteError,
+    AHEAD_MAX, Arithmetic, Cache, Counted, Delete, Deleted, Get, GrowError, Item, OpenError, Session, Shrinking, Store,
+    StoreMode, Stored, WriteError,
 };
 use pyo3::exceptions::{PyKeyError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
@@ -664,13 +664,15 @@ impl Client {
         }
         // The garbage collector does not track bytes objects, so making them runs no Python code.
         let fetched = self.work(py, |session, buffer| {
-            all.iter()
-                .map(|own| {
-                    let fetched = look(py, session, buffer, own, how);
+            let mut fetched = Vec::with_capacity(all.len());
+            for keys in all.chunks(AHEAD_MAX) {
+                prefetch(session, keys.iter().map(|own| &**own));
+                for own in keys {
+                    fetched.push(look(py, session, buffer, own, how)?);
                     buffer.clear();
-                    fetched
-                })
-                .collect::<Result<Vec<_>, _>>()
+                }
+            }
+            Ok::<_, Failure>(fetched)
         });
         let converted = fetched.and_then(|fetched| {
             for (key, fetched) in objects.iter().zip(fetched?) {
@@ -746,14 +748,17 @@ impl Client {
         let len = plain.iter().map(|(_, value, _)| value.len()).sum();
         let failed = self.write(values.py(), len, |session| {
             let mut failed = None;
-            for (key, value, flags) in &plain {
-                let how = Store {
-                    exptime,
-                    flags: *flags,
-                    ..Store::default()
-                };
-                if let Err(error) = put(session, key, value, &how) {
-                    failed = failed.or(Some(error));
+            for items in plain.chunks(AHEAD_MAX) {
+                prefetch(session, items.iter().map(|(key, _, _)| *key));
+                for (key, value, flags) in items {
+                    let how = Store {
+                        exptime,
+                        flags: *flags,
+                        ..Store::default()
+                    };
+                    if let Err(error) = put(session, key, value, &how) {
+                        failed = failed.or(Some(error));
+                    }
                 }
             }
             failed
@@ -768,8 +773,11 @@ impl Client {
             return Ok(());
         }
         self.work(keys.py(), |session, _| {
-            for own in &all {
-                session.delete(own, &Delete::default())?;
+            for keys in all.chunks(AHEAD_MAX) {
+                prefetch(session, keys.iter().map(|own| &**own));
+                for own in keys {
+                    session.delete(own, &Delete::default())?;
+                }
             }
             Ok::<_, WriteError>(())
         })??;
@@ -807,6 +815,13 @@ fn objects_of<'py>(keys: &Bound<'py, PyAny>) -> PyResult<Vec<Bound<'py, PyAny>>>
         Ok(Vec::new())
     } else {
         keys.try_iter()?.collect()
+    }
+}
+
+/// Has the memory of these keys' items fetched together, if there are several.
+fn prefetch<'k>(session: &mut Session, keys: impl ExactSizeIterator<Item = &'k [u8]>) {
+    if keys.len() > 1 {
+        session.prefetch(keys);
     }
 }
 

@@ -20,6 +20,7 @@
 //! | open a region | [`Cache::open`] with a [`Place`] and [`Options`] | [`OpenError`] |
 //! | attach a thread | [`Cache::session`], or [`Cache::with_session`], which keeps one for each thread | [`SessionError`], [`LocalError`] |
 //! | read | [`Session::get`], [`Session::get_append`]; with conditions [`Session::get_with`] and a [`Get`] | [`ReadError`]; [`WriteError`] |
+//! | read, write or delete many keys at once | [`Session::get_many`], [`Session::set_many`], …; before other verbs [`Session::prefetch`] | the same |
 //! | write | [`Session::set`], [`Session::incr`], [`Session::delete`], …; with conditions [`Store`], [`Arithmetic`], [`Delete`] | [`WriteError`] |
 //! | change the memory of a region | [`Cache::grow`], [`Cache::limit`] | [`GrowError`] |
 //! | copy or verify a region | [`Cache::copy_to`], [`Cache::check`] | [`CopyError`] |
@@ -37,6 +38,7 @@
 struct Readme;
 
 mod attach;
+mod bulk;
 mod cancel;
 mod clock;
 mod copies;
@@ -78,6 +80,7 @@ use std::time::{Duration, Instant};
 pub use copy::{Copied, CopyError};
 pub use error::{GrowError, LocalError, OpenError, ReadError, SessionError};
 pub use gate::{Gate, GateState};
+pub use keyway_region::AHEAD_MAX;
 pub use keyway_region::Ages;
 pub use keyway_region::Shrinking;
 pub use keyway_region::Target;

@@ -412,12 +412,19 @@ impl Host for Attachment {
         for range in ranges {
             // The kernel faults pages in with the calling thread's rights, so this happens inside the gate.
             let len = range.end - range.start;
-            // Both may fail. Then the kernel serves the region in small pages, which are faulted in at their first use.
+            // All may fail. Then the kernel serves the region in small pages, which are faulted in at their first use.
             if huge_pages {
                 let _ = self.mapping.advise(range.start, len, MmapAdvise::MADV_HUGEPAGE);
             }
             if prefault {
                 let _ = self.mapping.advise(range.start, len, MmapAdvise::MADV_POPULATE_WRITE);
+            }
+            if huge_pages {
+                let is_whole = self.mapping.collapse(range);
+                log::debug!(
+                    "huge pages for {len} bytes of the region: {}",
+                    if is_whole { "all" } else { "not all" }
+                );
             }
         }
     }

@@ -2,8 +2,8 @@
 //!
 //! # Safety
 //!
-//! The only `unsafe` here is mapping a shared file, advice to the kernel about that mapping, and filling a mapping of
-//! this process's own. The region's [`Memory`] treats the mapping as bytes that change at any time. If another process
+//! The only `unsafe` here is mapping a shared file, advice to the kernel about that mapping, and making, filling and
+//! unmapping mappings of this process's own. The region's [`Memory`] treats the mapping as bytes that change at any time. If another process
 //! truncates a file while it is mapped, this process gets SIGBUS, as every program that maps files does;
 //! `docs/operating.md` says so.
 #![allow(unsafe_code, reason = "the room of mmap; contract above")]
@@ -25,6 +25,9 @@ use std::ptr::NonNull;
 
 /// The smallest page of a file's memory, bytes.
 const PAGE: usize = 4096;
+
+/// A huge page of x86-64, and of others with small pages of 4 KiB, bytes.
+const HUGE_PAGE: usize = 2 << 20;
 
 /// A mapping, unmapped when dropped.
 pub(crate) struct Mapping {
@@ -118,8 +121,8 @@ impl Mapping {
         // Only whole huge pages can be advised about and unmapped (madvise(2), munmap(2)).
         let len = len.next_multiple_of(page_size(file));
         let size = NonZeroUsize::new(len).ok_or(std::io::ErrorKind::InvalidInput)?;
-        // SAFETY: a new mapping at an address of the kernel's choice overlaps nothing.
-        let base = unsafe { mmap(None, size, prot, flags, file, 0) }?;
+        // SAFETY: a new mapping overlaps nothing: without MAP_FIXED an address is a wish.
+        let base = unsafe { mmap(place_for(len), size, prot, flags, file, 0) }?;
         let is_persistent = flags.contains(MapFlags::MAP_SYNC);
         let mapping = Self {
             base,
@@ -154,6 +157,17 @@ impl Mapping {
         unsafe { madvise(self.base.byte_add(offset), len, advice) }
     }
 
+    /// Has the kernel put these bytes in huge pages now. It also does so where its settings give shared memory none that is only
+    /// asked for (madvise(2), MADV_COLLAPSE, from Linux 6.1 on). `false`: some small pages stay.
+    pub(crate) fn collapse(&self, range: &std::ops::Range<usize>) -> bool {
+        const MADV_COLLAPSE: nix::libc::c_int = 25;
+        // SAFETY: within the mapping; the contents stay.
+        unsafe {
+            let start = self.base.byte_add(range.start);
+            nix::libc::madvise(start.as_ptr(), range.end - range.start, MADV_COLLAPSE) == 0
+        }
+    }
+
     /// How much of the mapping the file backs: the part that the kernel can fault in (madvise(2), MADV_POPULATE_READ).
     /// The kernel faults pages in with the calling thread's rights, so this is called inside the gate.
     pub(crate) fn backed_len(&self) -> usize {
@@ -175,6 +189,21 @@ impl Mapping {
     }
 }
 
+/// Free addresses for a mapping of this length, which begin as a huge page does: only then can the kernel map huge pages there.
+/// `None`: it is shorter than such a page, or so many addresses cannot be had.
+fn place_for(len: usize) -> Option<NonZeroUsize> {
+    if len < HUGE_PAGE {
+        return None;
+    }
+    let more = NonZeroUsize::new(len.checked_add(HUGE_PAGE)?)?;
+    let flags = MapFlags::MAP_PRIVATE | MapFlags::MAP_NORESERVE;
+    // SAFETY: a new mapping at an address of the kernel's choice overlaps nothing.
+    let found = unsafe { mmap_anonymous(None, more, ProtFlags::PROT_NONE, flags) }.ok()?;
+    // SAFETY: the mapping that has just been made, which no code uses.
+    unsafe { munmap(found, more.get()) }.ok()?;
+    NonZeroUsize::new(found.addr().get().next_multiple_of(HUGE_PAGE))
+}
+
 /// Why a file could not be mapped, with the numbers if a limit forbids it.
 pub(crate) fn refused(error: std::io::Error, len: usize, path: &Path) -> OpenError {
     match Limit::of(limits::not_mapped(error, len)) {
@@ -194,5 +223,35 @@ impl Drop for Mapping {
         }
         // SAFETY: mapped by `new`, and no longer used: the region that used it is being dropped.
         let _ = unsafe { munmap(self.base, self.len) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mapping_can_have_huge_pages() {
+        let name = c"keyway-test-huge";
+        let file = nix::sys::memfd::memfd_create(name, nix::sys::memfd::MFdFlags::empty()).unwrap();
+        let file = File::from(file);
+        let len = 4 * HUGE_PAGE;
+        file.set_len(len as u64).unwrap();
+        let mapping = Mapping::new(&file, len).unwrap();
+        assert!(mapping.base.addr().get().is_multiple_of(HUGE_PAGE));
+        let memory = mapping.memory();
+        let bytes: Vec<u8> = (0..len).map(|at| (at % 251).to_le_bytes()[0]).collect();
+        memory.write(0, &bytes);
+        let is_collapsed = mapping.collapse(&(PAGE..len));
+        assert!(memory.equals(0, &bytes), "the contents stay");
+        // Where the kernel can (from Linux 6.1 on, with enough memory in one piece), each whole huge page of the part is one.
+        let smaps = std::fs::read_to_string("/proc/self/smaps").unwrap();
+        let at = smaps.find(&format!("{:x}-", mapping.base.addr())).expect("it is mapped");
+        let huge_kib: usize = smaps[at..]
+            .lines()
+            .find_map(|line| line.strip_prefix("ShmemPmdMapped:"))
+            .and_then(|rest| rest.trim().strip_suffix(" kB")?.parse().ok())
+            .expect("the kernel says so");
+        assert_eq!(huge_kib >= (len - HUGE_PAGE) / 1024, is_collapsed, "{huge_kib} KiB");
     }
 }

@@ -62,6 +62,18 @@ impl Reader {
         }
     }
 
+    /// Prefetches for gets of these keys. The keys are read before the gate opens.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn prefetch<'k>(&mut self, keys: impl Iterator<Item = &'k [u8]>) {
+        if self.sessions.home.is_here() {
+            let region = &self.sessions.region;
+            let ahead = region.ahead(keys);
+            let _inside = self.sessions.latch.open();
+            region.prefetch(&ahead);
+        }
+    }
+
     #[cold]
     #[inline(never)]
     pub(crate) fn get<S: Sink>(&mut self, key: &[u8], how: &Get, sink: &mut S) -> Result<Option<Item>, WriteError> {

@@ -197,6 +197,27 @@ impl Session {
         }
     }
 
+    /// Asks the processor to fetch the memory that the next verbs with these keys need, all of it at once. It is a hint: nothing
+    /// changes, whatever the keys are, and the verbs do all that they would do without it. It is worth calling before two or more
+    /// verbs in a row, on a region that is larger than the processor's caches. It takes the first [`crate::AHEAD_MAX`] keys.
+    ///
+    /// ```
+    /// # use keyway_cache::{Cache, Get, Options, Place, AHEAD_MAX};
+    /// # let cache = Cache::open(&Place::Memfd, &Options::new())?;
+    /// # let mut session = cache.session()?;
+    /// let keys = ["one", "two", "three"];
+    /// for keys in keys.chunks(AHEAD_MAX) {
+    ///     session.prefetch(keys.iter().map(|key| key.as_bytes()));
+    ///     for key in keys {
+    ///         session.touch(key.as_bytes(), 60)?;
+    ///     }
+    /// }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn prefetch<'k>(&mut self, keys: impl IntoIterator<Item = &'k [u8]>) {
+        either!(self, way => way.prefetch(keys.into_iter()));
+    }
+
     /// Stores a value, whether the key has one or not.
     ///
     /// # Errors

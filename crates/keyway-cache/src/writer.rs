@@ -108,6 +108,16 @@ impl Writer {
             .for_each(|exptime| self.meet_exptime(exptime));
     }
 
+    /// Prefetches for verbs with these keys. The keys are read before the gate opens.
+    pub(crate) fn prefetch<'k>(&mut self, keys: impl Iterator<Item = &'k [u8]>) {
+        if self.ready().is_ok() {
+            let region = self.inner.region();
+            let ahead = region.ahead(keys);
+            let _inside = self.latch.open();
+            region.prefetch(&ahead);
+        }
+    }
+
     /// Gets to the sink.
     #[inline(always)]
     pub(crate) fn get<S: Sink>(&mut self, key: &[u8], how: &Get, sink: &mut S) -> Result<Option<Item>, WriteError> {

@@ -4,7 +4,7 @@ use crate::bytes::{self, Block, Buffer};
 use crate::failure::{Failure, boundary};
 use crate::types::keyway_result::*;
 use crate::types::*;
-use keyway_cache::{Get, Item};
+use keyway_cache::{AHEAD_MAX, Get, Item};
 use std::ffi::{c_char, c_void};
 
 /// Copies the value of a key into `buffer`, and the item's properties into `item` (which may be NULL).
@@ -230,6 +230,11 @@ unsafe fn get_many(
     cache.with_session(|session, values| {
         let mut failed = None;
         for index in 0..count {
+            if index % AHEAD_MAX == 0 && count - index > 1 {
+                // SAFETY: guaranteed by the caller. A key that is no key is refused when it is its turn.
+                let key = |index| unsafe { bytes::key((*entries.add(index)).key, (*entries.add(index)).key_len) };
+                session.prefetch((index..count.min(index + AHEAD_MAX)).filter_map(|index| key(index).ok()));
+            }
             // SAFETY: guaranteed by the caller; the fields are read and written by pointer, because the result fields may
             // be uninitialised.
             let entry = unsafe { entries.add(index) };

@@ -25,6 +25,7 @@
 
 #![deny(clippy::indexing_slicing, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+mod ahead;
 mod base64;
 pub mod binary;
 pub mod client;
@@ -35,6 +36,7 @@ pub mod reply;
 mod request;
 mod token;
 
+pub use ahead::{KeysAhead, keys_ahead};
 pub use command::{BeforeLogin, Command, EXAMPLE_KEY, Facts, ManyKeys, Needs, Origin, OverUdp};
 pub use decode::{Decoded, Decoder, LINE_LEN_MAX, Limits, Protocol};
 pub use request::*;

@@ -465,6 +465,8 @@ fn outside(offset: usize) -> ! {
 /// Prefetches this many cache lines, `step` bytes apart; `WRITE`: to write them.
 #[inline(always)]
 fn ask<const WRITE: bool>(p: *const u8, lines: usize, step: usize) {
+    #[cfg(test)]
+    (0..lines).for_each(|line| tests::note_asked(p.wrapping_add(line * step)));
     #[cfg(all(target_arch = "x86_64", not(miri)))]
     for line in 0..lines {
         let p = p.wrapping_add(line * step);
@@ -499,6 +501,8 @@ fn ask_four_to_write(p: *const u8) {
 /// Prefetches three cache lines.
 #[inline(always)]
 fn ask_three(p: *const u8) {
+    #[cfg(test)]
+    (0..3).for_each(|line| tests::note_asked(p.wrapping_add(line * CACHE_LINE)));
     #[cfg(all(target_arch = "x86_64", not(miri)))]
     // SAFETY: a prefetch affects only the cache and never faults, whatever the address.
     unsafe {

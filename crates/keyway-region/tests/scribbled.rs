@@ -1,5 +1,5 @@
 //! A plain get believes no word: it returns a key's own value or a miss, whatever stands in slots, directories, segment words, headers
-//! and the superblock. Its enemy: a bound that is not looked at before the access that relies on it. Accesses without a look of their own
+//! and the superblock; nor does a prefetch before it. Its enemy: a bound that is not looked at before the access that relies on it. Accesses without a look of their own
 //! check the bounds of the mapping in this build, and end the test.
 
 mod private;
@@ -7,7 +7,7 @@ mod private;
 use harness::Random;
 use keyway_region::layout::slot::Slot;
 use keyway_region::verbs::{Get, Item, Store};
-use keyway_region::{Limits, Placed, Region, Session, Target};
+use keyway_region::{AHEAD_MAX, Limits, Placed, Region, Session, Target};
 use private::{Page, UNIX_S};
 use std::mem::MaybeUninit;
 use std::sync::Arc;
@@ -89,6 +89,12 @@ impl World {
 
     /// Gets every key: a miss or its value, unless its own item is the `victim`.
     fn judge(&mut self, victim: Option<usize>, when: &str, is_whole: bool) {
+        // Before the gets, as a program does that gets many: it reads the same words.
+        for first in (0..KEYS).step_by(AHEAD_MAX) {
+            let names: Vec<String> = (first..KEYS.min(first + AHEAD_MAX)).map(name).collect();
+            let ahead = self.region.ahead(names.iter().map(String::as_bytes));
+            self.region.prefetch(&ahead);
+        }
         for key in 0..KEYS {
             let mut out = b"before".to_vec();
             let found = self.session.get(name(key).as_bytes(), Get::VALUE, self.now, &mut out);

@@ -111,6 +111,22 @@ fn value(session: &mut Session, key: &[u8]) -> Option<Vec<u8>> {
 }
 
 #[test]
+fn a_reader_gets_many_keys_in_one_call() {
+    let folder = Folder::new("many");
+    let server = Running::start(&folder, &Place::Path(folder.region()), false);
+    let name = |number: usize| format!("key-{number}");
+    let items: Vec<_> = (0..40).map(|number| (name(number), number.to_string())).collect();
+    let mut session = server.cache.session().unwrap();
+    assert!(session.set_many(&items, 0).iter().all(Result::is_ok));
+    let keys: Vec<_> = (0..50).chain(0..3).map(name).collect();
+    let due: Vec<_> = (0..50)
+        .chain(0..3)
+        .map(|number| (number < 40).then(|| number.to_string().into_bytes()))
+        .collect();
+    assert_eq!(reader(&folder).session().unwrap().get_many(&keys).unwrap(), due);
+}
+
+#[test]
 fn the_kernel_refuses_every_way_to_write() {
     let folder = Folder::new("kernel");
     let server = Running::start(&folder, &Place::Path(folder.region()), false);

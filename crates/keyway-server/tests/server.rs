@@ -313,6 +313,51 @@ fn a_multi_get_larger_than_the_output_limit_comes_whole() {
     );
 }
 
+/// The memory of keys that wait in the input is fetched before their requests are decoded. Its enemy: a request that is then answered
+/// twice, not at all, or by what was there before the request in front of it.
+#[test]
+fn requests_sent_together_are_answered_as_one_after_the_other() {
+    let server = Running::start(|_| ());
+    let (mut together, mut alone) = (server.connect(), server.connect());
+    let mut random = Random::new(Random::seed_for("requests sent together"));
+    let large = "v".repeat(40_000);
+    for round in 0..40 {
+        let mut requests = Vec::new();
+        for _ in 0..random.next() % 70 {
+            let mut key = || format!("-{round}-{}", random.next() % 9);
+            let (a, b) = (key(), key());
+            requests.push(match random.next() % 10 {
+                0 => format!("set P{a} 0 0 1\r\n7\r\n"),
+                // A value that looks like requests.
+                1 => format!("set P{a} 3 0 11\r\nget X\r\nmn\r\n\r\n"),
+                2 => format!("set P{a} 0 0 {}\r\n{large}\r\n", large.len()),
+                3 => format!("delete P{a}\r\n"),
+                4 => format!("incr P{a} 5\r\n"),
+                5 => format!("mg P{a} v t\r\n"),
+                6 => format!("ms P{a} 3\r\nabc\r\n"),
+                7 => format!("gat 0 P{a} P{b}\r\n"),
+                8 => format!("get{}\r\n", format!(" P{a} P{b} P-none P{a}").repeat(12)),
+                _ => format!("get P{a}\r\n"),
+            });
+        }
+        let mut due = Vec::new();
+        for request in &requests {
+            let request = request.replace('P', "alone");
+            alone.send(format!("{request}mn\r\n").as_bytes());
+            loop {
+                let line = alone.line();
+                if line == "MN\r\n" {
+                    break;
+                }
+                due.extend_from_slice(line.replace("alone", "together").as_bytes());
+            }
+        }
+        due.extend_from_slice(b"MN\r\n");
+        together.send((requests.concat().replace('P', "together") + "mn\r\n").as_bytes());
+        together.expect(&due);
+    }
+}
+
 #[test]
 fn a_line_of_keys_longer_than_any_buffer_is_answered_whole() {
     const KEYS: usize = 60_000;

@@ -397,9 +397,10 @@ static void callbacks(memcached_st *memc) {
   printf("%s\n", (char *) memcached_callback_get(memc, MEMCACHED_CALLBACK_PREFIX_KEY, &rc));
   RC(memcached_set(memc, LEN("p"), LEN("prefixed"), 0, 0));
   show_get(memc, "p");
-  const char *list[] = {"p"};
-  size_t lengths[] = {1};
-  RC(memcached_mget(memc, list, lengths, 1));
+  RC(memcached_set(memc, LEN("q"), LEN("prefixed too"), 0, 0));
+  const char *list[] = {"p", "none", "q"};
+  size_t lengths[] = {1, 4, 1};
+  RC(memcached_mget(memc, list, lengths, 3));
   memcached_execute_fn functions[] = {print_item};
   int count = 0;
   memcached_fetch_execute(memc, functions, &count, 1);

@@ -112,6 +112,27 @@ static void verbs(void) {
     free(value);
     CHECK(keyway_get_many(cache, NULL, 0, &value) == KEYWAY_OK && value == NULL);
 
+    // More than are fetched together, the last ones of a part that is not full.
+    enum { MANY = 2 * 16 + 5 };
+    keyway_entry many[MANY];
+    char names[MANY][8];
+    for (int i = 0; i < MANY; i++) {
+        many[i].key_len = (size_t)sprintf(names[i], "many-%d", i % 30);
+        many[i].key = names[i];
+        CHECK(i % 3 == 0 || keyway_set(cache, names[i], many[i].key_len, names[i], many[i].key_len, 0, 0) == KEYWAY_OK);
+    }
+    many[20].key = NULL;
+    CHECK(keyway_get_many(cache, many, MANY, &value) == KEYWAY_ERROR_ARGUMENT);
+    for (int i = 0; i < MANY; i++) {
+        if (i == 20)
+            CHECK(many[i].result == KEYWAY_ERROR_ARGUMENT);
+        else if (i % 30 % 3 == 0)
+            CHECK(many[i].result == KEYWAY_NOT_FOUND && many[i].value == NULL);
+        else
+            CHECK(many[i].result == KEYWAY_OK && strcmp(many[i].value, names[i]) == 0);
+    }
+    free(value);
+
     CHECK(keyway_delete(cache, KEY("verb")) == KEYWAY_OK);
     CHECK(keyway_delete(cache, KEY("verb")) == KEYWAY_NOT_FOUND);
     CHECK(strcmp(keyway_version(), EXPECTED_VERSION) == 0);

@@ -1,6 +1,6 @@
 //! Room `index`: buckets and their slots, each of which leads to one item.
 //!
-//! Holds look-up (`lookup`, and its fast path `quick_get`; for a writer `find`), the one attempt at a change (`change`, `old`), inserts (`insert`),
+//! Holds look-up (`lookup`, its fast path `quick_get`, hints for the processor before it `ahead`; for a writer `find`), the one attempt at a change (`change`, `old`), inserts (`insert`),
 //! the publish of each kind of change (`publish`), splits (`split`), durable mode's part of it (`persist`), the hints beside the slots
 //! (`hints`), and items that leave it unasked (`evicted`).
 //!
@@ -14,6 +14,7 @@
 //!
 //! Never: writes an item's bytes, or chooses what is evicted.
 
+mod ahead;
 mod change;
 mod evicted;
 mod find;
@@ -26,6 +27,7 @@ mod publish;
 mod quick_get;
 mod split;
 
+pub use ahead::{AHEAD_MAX, Ahead};
 pub(crate) use change::{Changed, Decide, Decision};
 pub(crate) use evicted::Evicted;
 pub(crate) use hints::{HINT_FETCHED, HINT_OLD, HINT_SECONDS, HINT_UNIT_S, HINT_UNITS};

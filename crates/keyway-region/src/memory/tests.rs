@@ -1,6 +1,30 @@
 //! That bytes are moved whole, at every length and alignment, and that nothing outside the region is accessed.
 
 use super::*;
+use std::cell::RefCell;
+#[cfg(feature = "observe")]
+use std::collections::BTreeSet;
+
+thread_local! {
+    /// addresses that this thread has prefetched, while a test wants to know
+    static ASKED: RefCell<Option<Vec<usize>>> = const { RefCell::new(None) };
+}
+
+pub fn note_asked(p: *const u8) {
+    ASKED.with_borrow_mut(|asked| asked.iter_mut().for_each(|asked| asked.push(p.addr())));
+}
+
+/// The cache lines of this memory that `what` prefetches, by their numbers.
+#[cfg(feature = "observe")]
+pub fn asked_by(memory: &Memory, what: impl FnOnce()) -> BTreeSet<usize> {
+    ASKED.set(Some(Vec::new()));
+    what();
+    let asked = ASKED.take().unwrap_or_default();
+    asked
+        .iter()
+        .map(|at| at.wrapping_sub(memory.base.addr().get()) / CACHE_LINE)
+        .collect()
+}
 
 /// Private memory that acts as the mapping, aligned like one.
 #[repr(align(4096))]

@@ -129,10 +129,14 @@ impl Region {
     /// The hint of a slot, if the directory has its segment.
     #[inline(always)]
     pub(crate) fn hint(&self, bucket: u64, index: usize) -> Option<&AtomicU8> {
-        let view = self.memory.view();
-        let [segment] = self.directory(view, self.layout.hint_directory, [bucket >> self.hint_shift])?;
-        let within = layout::index(bucket & self.hint_mask) * bucket::SLOTS + index;
-        Some(view.get(self.segment(segment) + within))
+        Some(self.memory.view().get(self.hint_at(bucket)? + index))
+    }
+
+    /// Offset of the hints of a bucket, if the directory has their segment.
+    #[inline(always)]
+    pub(crate) fn hint_at(&self, bucket: u64) -> Option<usize> {
+        let [segment] = self.directory(self.memory.view(), self.layout.hint_directory, [bucket >> self.hint_shift])?;
+        Some(self.segment(segment) + layout::index(bucket & self.hint_mask) * bucket::SLOTS)
     }
 
     /// The segments that a directory names. Table words are bounded, so the entry is in the directory's array.

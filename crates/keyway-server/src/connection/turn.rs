@@ -258,7 +258,7 @@ impl Connection {
         }
         let bytes = ring.bytes(piece);
         let most = executor.shared.config.requests_per_turn;
-        let mut served = 0;
+        let (mut served, mut ahead) = (0, 0);
         while *spent < most && self.unsent() <= UNSENT_MAX && !executor.effort.is_over() {
             let rest = &bytes[served..];
             if rest.len() < self.need {
@@ -269,7 +269,10 @@ impl Connection {
                     self.need = need;
                     break;
                 }
-                Served::Done(consumed) => served += consumed,
+                Served::Done(consumed) => {
+                    served += consumed;
+                    look_ahead(executor, &bytes[served..], &mut ahead);
+                }
                 Served::Stop(consumed, _) => {
                     // The turn that follows handles the reason.
                     served += consumed;
@@ -283,6 +286,7 @@ impl Connection {
 
     /// Executes requests from the input.
     fn serve(&mut self, executor: &mut Executor, budget: &mut usize) -> Stop {
+        let mut ahead = 0;
         while self.input.len() >= self.need {
             if *budget == 0 || executor.effort.is_over() {
                 return Stop::Budget;
@@ -302,7 +306,10 @@ impl Connection {
                     self.need = need;
                     return Stop::NeedBytes;
                 }
-                Served::Done(_) => *budget -= 1,
+                Served::Done(_) => {
+                    *budget -= 1;
+                    look_ahead(executor, self.input.data(), &mut ahead);
+                }
                 Served::Stop(_, stop) => {
                     *budget -= 1;
                     return stop;
@@ -398,5 +405,15 @@ impl Connection {
             let line = input.split(|&byte| byte == b'\n').next().unwrap_or_default();
             log::trace!("{} < {}", self.peer.address, line.escape_ascii());
         }
+    }
+}
+
+/// Called after a request, with the input that follows it: has the memory of several requests fetched together, if the client has
+/// sent them together. `ahead`: for how many requests that has been done.
+#[inline]
+fn look_ahead(executor: &mut Executor, rest: &[u8], ahead: &mut usize) {
+    *ahead = ahead.saturating_sub(1);
+    if *ahead == 0 && !rest.is_empty() {
+        *ahead = executor.prefetch(rest);
     }
 }

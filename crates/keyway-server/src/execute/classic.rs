@@ -2,7 +2,7 @@
 //!
 //! Never: knows meta flags or packets. Values go from the region directly to the output buffer, or, if they are long, to the socket.
 
-use keyway_cache::{Arithmetic, Counted, Get, Item, Store, StoreMode, Stored, WriteError};
+use keyway_cache::{AHEAD_MAX, Arithmetic, Counted, Get, Item, Store, StoreMode, Stored, WriteError};
 use keyway_proto::{Keys, StoreVerb, reply};
 
 use super::{Executor, Origin, Outcome, answer_unless, as_memcached, refusal};
@@ -32,6 +32,7 @@ impl Executor {
         let mut sent = 0;
         let are_last = keys.are_last();
         let mut keys = keys.clone().enumerate().skip(origin.keys_done).peekable();
+        let mut ahead = origin.keys_done;
         while let Some((index, key)) = keys.next() {
             let is_over = match origin.is_bounded {
                 true => self.effort.is_datagram_over(),
@@ -42,7 +43,13 @@ impl Executor {
                 return Outcome::Partly { keys_done: index };
             }
             let before = out.len();
-            let is_end = are_last && keys.peek().is_none();
+            let is_last = keys.peek().is_none();
+            if index == ahead && !is_last {
+                let following = keys.clone().map(|(_, key)| key);
+                self.session.prefetch(std::iter::once(key).chain(following));
+                ahead += AHEAD_MAX;
+            }
+            let is_end = are_last && is_last;
             let behind = if is_end { VALUE_END } else { reply::LINE_END };
             let found = self.get_one(key, &how, out, origin, behind, |item, out| {
                 let cas = with_cas.then_some(if cas_enabled { item.cas } else { 0 });

@@ -22,7 +22,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::{Arc, OnceLock};
 
 use keyway_cache::{Arithmetic, Cache, Delete, Deleted, Session, StoreMode, Stored, WriteError};
-use keyway_proto::{Command, Effect, MetaKey, Request, reply};
+use keyway_proto::{Command, Effect, MetaKey, Request, keys_ahead, reply};
 
 use crate::connection::CloseReason;
 use crate::dump::Dump;
@@ -120,6 +120,14 @@ impl Executor {
     #[inline]
     pub(crate) fn holds_up(&self, request: &Request<'_>) -> bool {
         request.effect() != Effect::Reads && self.session.is_held_up()
+    }
+
+    /// Has the memory of the requests that follow in a connection's input fetched together; returns how many requests that are.
+    #[inline(never)]
+    pub(crate) fn prefetch(&mut self, input: &[u8]) -> usize {
+        let mut count = 0;
+        self.session.prefetch(keys_ahead(input).inspect(|_| count += 1));
+        count
     }
 
     /// Executes `request` and appends its answer to `out`.
