@@ -23,7 +23,7 @@ pub use file::AuthFileError;
 pub(crate) use file::{Judgement, Users};
 pub(crate) use hasher::{Hasher, Pending};
 pub use password::{HashError, auth_line};
-pub(crate) use role::{Denied, Role};
+pub(crate) use role::Role;
 
 use keyway_proto::binary::{self, Head};
 use keyway_proto::reply;
