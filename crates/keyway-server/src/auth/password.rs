@@ -10,7 +10,7 @@ use super::TOKEN_MAX;
 
 /// Most memory that a hash may need, KiB. One hash is computed at a time.
 const MEMORY_MAX_KIB: u32 = 64 << 10;
-/// Most memory that a hash may go through, KiB: memory times passes. It takes about half a second.
+/// Most memory that a hash may go through, KiB: memory times passes. It takes some tenths of a second.
 const WORK_MAX_KIB: u64 = 256 << 10;
 /// What a hashed password begins with in the file.
 const MARK: &[u8] = b"$argon2";
@@ -115,7 +115,7 @@ impl Hashed {
         Ok(Self(text.to_owned()))
     }
 
-    /// Whether this is the password. Takes long: about 20 ms for a hash that [`auth_line`] made.
+    /// Whether this is the password. Takes long: 20 to 30 ms for a hash that [`auth_line`] made.
     pub(super) fn is(&self, password: &[u8]) -> bool {
         // It was parsed before, so it can be parsed.
         PasswordHash::new(&self.0).is_ok_and(|hash| Argon2::default().verify_password(password, &hash).is_ok())
