@@ -133,7 +133,11 @@ fn check_outside(stream: &mut BufReader<UnixStream>, answers: &[u8]) {
     assert!(!is_shown, "a user reads an item without its prefix");
     stream.get_ref().write_all(b"get outside\r\n").expect("it reads");
     if line(stream) != "END\r\n" {
-        assert_eq!(line(stream).trim_end().as_bytes(), OUTSIDE, "a user has changed an item without its prefix");
+        assert_eq!(
+            line(stream).trim_end().as_bytes(),
+            OUTSIDE,
+            "a user has changed an item without its prefix"
+        );
         assert_eq!(line(stream), "END\r\n");
     }
 }

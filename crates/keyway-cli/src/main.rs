@@ -310,11 +310,7 @@ fn run() -> Result<(), Failure> {
                 Command::Keys { region } => commands::keys(region.place()),
                 Command::Dump { region } => commands::dump(region.place()),
                 Command::Stats { region } => commands::stats(region.place()),
-                Command::Password {
-                    user,
-                    read_only,
-                    prefix,
-                } => password::run(&user, read_only, prefix.as_deref()),
+                Command::Password { user, read_only, prefix } => password::run(&user, read_only, prefix.as_deref()),
                 Command::Bench(bench) => bench.run(),
                 Command::BenchWorker => bench::work(),
                 #[cfg(feature = "kernel")]

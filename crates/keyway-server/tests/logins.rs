@@ -211,7 +211,10 @@ fn the_binary_protocol_has_a_login() {
         let mut text = server.connect();
         assert_eq!(text.ask("get key"), "CLIENT_ERROR unauthenticated");
         assert_eq!(text.log_in("ann", "secret"), "STORED");
-        assert_eq!((text.stat("auth_cmds"), text.stat("auth_errors")), ("4".to_owned(), "0".to_owned()));
+        assert_eq!(
+            (text.stat("auth_cmds"), text.stat("auth_errors")),
+            ("4".to_owned(), "0".to_owned())
+        );
     }
 }
 
@@ -343,7 +346,11 @@ fn sasl_needs_tls_unless_told_otherwise() {
             config.tcp.rotate_right(1);
         });
         assert_eq!(server.address.ip(), ip);
-        for (opcode, key, value) in [(LIST, &b""[..], &b""[..]), (AUTH, b"PLAIN", b"\0ann\0secret"), (AUTH, b"PLAIN", b"")] {
+        for (opcode, key, value) in [
+            (LIST, &b""[..], &b""[..]),
+            (AUTH, b"PLAIN", b"\0ann\0secret"),
+            (AUTH, b"PLAIN", b""),
+        ] {
             let mut client = server.connect();
             let (status, text) = client.exchange(opcode, [b"", key, value]);
             match sasl {
@@ -495,7 +502,11 @@ fn arguments_and_long_lines_obey_too() {
     let long = format!("get{} other shop:a\r\n", " shop:a".repeat(30_000));
     let lines = shop.ask_all(long.as_bytes());
     assert_eq!(lines.last().map(String::as_str), Some(OUTSIDE));
-    assert!(!lines.iter().any(|line| line.starts_with("VALUE other")), "{} lines", lines.len());
+    assert!(
+        !lines.iter().any(|line| line.starts_with("VALUE other")),
+        "{} lines",
+        lines.len()
+    );
     // Without an answer, and still without an effect.
     let requests = b"set other 0 0 1 noreply\r\n2\r\ndelete other noreply\r\nincr other 1 noreply\r\n";
     assert_eq!((shop.ask_all(requests), reader.ask_all(requests)), (Vec::new(), Vec::new()));
@@ -503,7 +514,10 @@ fn arguments_and_long_lines_obey_too() {
     let large = |key: &str| format!("set {key} 0 0 9000\r\n{}\r\n", "x".repeat(9000));
     for (is_reader, key) in [(false, "other"), (true, "other"), (true, "shop:a")] {
         let client = if is_reader { &mut reader } else { &mut shop };
-        assert_eq!(client.ask_all(large(key).as_bytes()), ["SERVER_ERROR object too large for cache"]);
+        assert_eq!(
+            client.ask_all(large(key).as_bytes()),
+            ["SERVER_ERROR object too large for cache"]
+        );
         assert_eq!(ann.ask_all(format!("get {key}\r\n").as_bytes())[1], "1");
     }
     shop.ask_all(large("shop:a").as_bytes());
@@ -528,7 +542,9 @@ fn request(random: &mut Random, keys: &[&str]) -> Vec<u8> {
     let key = keys[random.index(keys.len())];
     let other = keys[random.index(keys.len())];
     let noreply = ["", " noreply"][random.index(2)];
-    let verbs = ["set", "add", "replace", "append", "prepend", "cas", "delete", "incr", "decr", "touch"];
+    let verbs = [
+        "set", "add", "replace", "append", "prepend", "cas", "delete", "incr", "decr", "touch",
+    ];
     let verb = verbs[random.index(verbs.len())];
     match random.below(8) {
         0 => format!("{} {key} {other}\r\n", ["get", "gets", "gat 0", "gats 5"][random.index(4)]),
@@ -538,8 +554,14 @@ fn request(random: &mut Random, keys: &[&str]) -> Vec<u8> {
             "cas" => format!("cas {key} 0 0 1 {}{noreply}\r\n5\r\n", random.below(9)),
             _ => format!("{verb} {key} 0 0 1{noreply}\r\n5\r\n"),
         },
-        4 => format!("mg {key} {}\r\n", ["v", "s v t k", "v T9", "N9 v", "R9 c", "k q v u"][random.index(6)]),
-        5 => format!("ms {key} 1 {}\r\n5\r\n", ["", "MA", "MP", "MR", "ME", "MA N5", "I", "q"][random.index(8)]),
+        4 => format!(
+            "mg {key} {}\r\n",
+            ["v", "s v t k", "v T9", "N9 v", "R9 c", "k q v u"][random.index(6)]
+        ),
+        5 => format!(
+            "ms {key} 1 {}\r\n5\r\n",
+            ["", "MA", "MP", "MR", "ME", "MA N5", "I", "q"][random.index(8)]
+        ),
         6 => format!("md {key} {}\r\n", ["", "I T1", "q", "x"][random.index(4)]),
         _ => format!("{} {key} {}\r\n", ["ma", "me"][random.index(2)], ["", "MD"][random.index(2)]),
     }
@@ -550,7 +572,8 @@ fn request(random: &mut Random, keys: &[&str]) -> Vec<u8> {
 fn random_packet(random: &mut Random, keys: &[&str]) -> Vec<u8> {
     let key = keys[random.index(keys.len())].as_bytes();
     let opcode = [
-        0x00, 0x01, 0x02, 0x03, 0x04, 0x05, 0x06, 0x09, 0x0c, 0x0d, 0x0e, 0x0f, 0x11, 0x14, 0x15, 0x19, 0x1c, 0x1d, 0x1e, 0x23, 0x24,
+        0x00, 0x01, 0x02, 0x03, 0x04, 0x05, 0x06, 0x09, 0x0c, 0x0d, 0x0e, 0x0f, 0x11, 0x14, 0x15, 0x19, 0x1c, 0x1d, 0x1e, 0x23,
+        0x24,
     ][random.index(21)];
     match opcode {
         0x01..=0x03 | 0x11 => packet(opcode, [&[0; 8], key, b"5"]),

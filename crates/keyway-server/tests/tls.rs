@@ -423,7 +423,13 @@ fn a_certificate_takes_the_place_of_a_password() {
         std::fs::write(&clients, authority.certificate()).unwrap();
         std::fs::write(&users, "anna:secret\ncert:web server::rw:prefix=web:\ncert:reader::ro\n").unwrap();
         std::fs::set_permissions(&users, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
-        let options = ["--auth-file", &users.display().to_string(), "--tls-client-optional", "--tls-client-ca"].map(str::to_owned);
+        let options = [
+            "--auth-file",
+            &users.display().to_string(),
+            "--tls-client-optional",
+            "--tls-client-ca",
+        ]
+        .map(str::to_owned);
         options.into_iter().chain([clients.display().to_string()]).collect()
     });
     let of = |name: &str| {
@@ -441,7 +447,10 @@ fn a_certificate_takes_the_place_of_a_password() {
             "CLIENT_ERROR this user may only use keys with its prefix"
         );
     }
-    assert_eq!(connect(&of("reader")).ask("md web:a").unwrap(), "CLIENT_ERROR this user may only read");
+    assert_eq!(
+        connect(&of("reader")).ask("md web:a").unwrap(),
+        "CLIENT_ERROR this user may only read"
+    );
     for name in ["another", "", "web", "web server2"] {
         let mut client = connect(&of(name));
         assert_eq!(client.ask("get web:a").unwrap(), "CLIENT_ERROR unauthenticated", "{name}");
@@ -451,7 +460,9 @@ fn a_certificate_takes_the_place_of_a_password() {
     // Every certificate of this authority is for this DNS name too.
     let users = server.folder.join("users");
     std::fs::write(&users, "cert:localhost::ro\n").unwrap();
-    let hung_up = Command::new("/bin/sh").args(["-c", &format!("kill -HUP {}", server.server.pid())]).status();
+    let hung_up = Command::new("/bin/sh")
+        .args(["-c", &format!("kill -HUP {}", server.server.pid())])
+        .status();
     assert!(hung_up.unwrap().success());
     wait_until("the file is read again", DEADLINE, || {
         (connect(&of("another")).ask("mn").ok()? == "MN").then_some(())

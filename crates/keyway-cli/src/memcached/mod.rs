@@ -324,11 +324,15 @@ impl Reading {
             (false, true, Protocol::Binary) => Err(Failure::usage(
                 "-Y with -B binary: its login is a line of text; leave one out, or add -S for a login in the binary protocol",
             )),
-            (true, _, Protocol::Text) => Err(Failure::usage("-S with -B ascii: SASL is of the binary protocol; leave one out")),
+            (true, _, Protocol::Text) => Err(Failure::usage(
+                "-S with -B ascii: SASL is of the binary protocol; leave one out",
+            )),
             (true, false, _) => {
                 let file = std::env::var_os("MEMCACHED_SASL_PWDB").filter(|file| !file.is_empty());
                 config.auth_file = Some(file.map(PathBuf::from).ok_or_else(|| {
-                    Failure::usage("-S: there are no users; give a file of user:password lines with -Y, or in MEMCACHED_SASL_PWDB")
+                    Failure::usage(
+                        "-S: there are no users; give a file of user:password lines with -Y, or in MEMCACHED_SASL_PWDB",
+                    )
                 })?);
                 config.protocol = Protocol::Binary;
                 Ok(())

@@ -271,7 +271,9 @@ impl Check {
 fn named<'a>(rest: &'a [u8], what: &str) -> Result<(&'a [u8], Role), String> {
     match split_role(rest)? {
         (name, Some(role)) if name.len() > 1 && name.ends_with(b":") => Ok((&name[..name.len() - 1], role)),
-        _ => Err(format!("write {what}:NAME::ro or {what}:NAME::rw, and :prefix=PREFIX after it if wanted")),
+        _ => Err(format!(
+            "write {what}:NAME::ro or {what}:NAME::rw, and :prefix=PREFIX after it if wanted"
+        )),
     }
 }
 
@@ -325,7 +327,14 @@ mod tests {
         assert_eq!(users.users.len(), 2);
         assert_eq!(role(&users, "ann", "secret one"), Some(Role::FULL));
         assert_eq!(role(&users, "bob", "b:c"), Some(Role::FULL));
-        for (user, password) in [("bob", "b:d"), ("bob", "b"), ("bob", ""), ("ann", "b:c"), ("annsecret", " one"), ("", "")] {
+        for (user, password) in [
+            ("bob", "b:d"),
+            ("bob", "b"),
+            ("bob", ""),
+            ("ann", "b:c"),
+            ("annsecret", " one"),
+            ("", ""),
+        ] {
             assert_eq!(role(&users, user, password), None, "{user} {password}");
         }
         assert!(matches!(Users::parse(b"ann:x\nnobody\n", None), Err(AuthFileError::Line(2))));
@@ -406,10 +415,17 @@ mod tests {
         };
         assert_eq!(certificate(&["web server"]), Some(Role::new(false, b"")));
         assert_eq!(certificate(&["other", "spiffe://a/b"]), Some(Role::new(true, b"b:")));
-        assert_eq!(certificate(&["spiffe://a/b", "web server"]), Some(Role::new(false, b"")), "the first line");
+        assert_eq!(
+            certificate(&["spiffe://a/b", "web server"]),
+            Some(Role::new(false, b"")),
+            "the first line"
+        );
         assert_eq!(certificate(&["web", ""]), None);
         let peer = |uid| users.role_of_peer(uid).map(|role| Role::clone(&role));
-        assert_eq!((peer(0), peer(4242), peer(1)), (Some(Role::FULL), Some(Role::new(false, b"x")), None));
+        assert_eq!(
+            (peer(0), peer(4242), peer(1)),
+            (Some(Role::FULL), Some(Role::new(false, b"x")), None)
+        );
         // A name that is known need not be looked up again, which the sandbox may forbid.
         let mut before = self::users("peer:root::ro");
         before.peers[0].name = "no such user".to_owned();

@@ -129,7 +129,10 @@ mod tests {
     #[test]
     fn a_line_has_a_hash_of_its_password_and_the_role() {
         let line = auth_line("ann", b"secret", true, Some("shop:")).unwrap();
-        let hash = line.strip_prefix("ann:").and_then(|rest| rest.strip_suffix(":ro:prefix=shop:")).unwrap();
+        let hash = line
+            .strip_prefix("ann:")
+            .and_then(|rest| rest.strip_suffix(":ro:prefix=shop:"))
+            .unwrap();
         assert!(hash.starts_with("$argon2id$v=19$m=19456,t=2,p=1$"), "{line}");
         let hashed = Hashed::parse(hash.as_bytes()).unwrap();
         assert!(hashed.is(b"secret") && !hashed.is(b"Secret") && !hashed.is(b""));
@@ -171,7 +174,10 @@ mod tests {
             ("ann", "x", Some("")),
             ("ann", "x", Some("a b")),
         ] {
-            assert!(auth_line(user, password.as_bytes(), false, prefix).is_err(), "{user} {password} {prefix:?}");
+            assert!(
+                auth_line(user, password.as_bytes(), false, prefix).is_err(),
+                "{user} {password} {prefix:?}"
+            );
         }
         assert!(auth_line("ann", &[b'x'; TOKEN_MAX / 2 + 1], false, None).is_err());
     }

@@ -291,21 +291,42 @@ mod tests {
     #[test]
     fn flags_and_arguments_decide_too() {
         let (reader, confined) = (Role::new(false, b""), Role::new(true, b"shop:"));
-        for line in ["mg k v t\r\n", "mg k u q\r\n", "stats settings\r\n", "stats detail dump\r\n", "stats conns\r\n"] {
+        for line in [
+            "mg k v t\r\n",
+            "mg k u q\r\n",
+            "stats settings\r\n",
+            "stats detail dump\r\n",
+            "stats conns\r\n",
+        ] {
             assert_eq!(denied(&reader, line.as_bytes()), None, "{line}");
         }
         for line in ["mg k T0\r\n", "mg k N30\r\n", "mg k R30\r\n"] {
             assert_eq!(denied(&reader, line.as_bytes()), Some(Denied::ReadOnly), "{line}");
         }
-        for line in ["stats reset\r\n", "stats detail on\r\n", "stats detail\r\n", "lru_crawler enable\r\n"] {
+        for line in [
+            "stats reset\r\n",
+            "stats detail on\r\n",
+            "stats detail\r\n",
+            "lru_crawler enable\r\n",
+        ] {
             assert_eq!(denied(&reader, line.as_bytes()), Some(Denied::NotForThisUser), "{line}");
         }
-        for line in ["stats settings\r\n", "stats cachedump 1 0\r\n", "stats conns\r\n", "stats detail dump\r\n"] {
+        for line in [
+            "stats settings\r\n",
+            "stats cachedump 1 0\r\n",
+            "stats conns\r\n",
+            "stats detail dump\r\n",
+        ] {
             assert_eq!(denied(&confined, line.as_bytes()), Some(Denied::NotForThisUser), "{line}");
         }
         // c2hvcDph is shop:a, and b3RoZXI= is other.
         assert_eq!(denied(&confined, b"mg c2hvcDph b\r\n"), None);
-        for line in ["mg b3RoZXI= b\r\n", "get shop:a other\r\n", "gat 0 shop:a shop\r\n", "mg shop:\x00 b\r\n"] {
+        for line in [
+            "mg b3RoZXI= b\r\n",
+            "get shop:a other\r\n",
+            "gat 0 shop:a shop\r\n",
+            "mg shop:\x00 b\r\n",
+        ] {
             let decided = match Decoder::new(Limits::default()).decode(line.as_bytes()) {
                 Decoded::Request { request, .. } => confined.denies(&request),
                 // Not base64.
@@ -336,6 +357,9 @@ mod tests {
         };
         binary::request(&mut packet, head, 0, [b"", b"k", b""]);
         let said = answer(&packet);
-        assert_eq!((&said[6..8], &said[12..16], &said[24..]), (&[0, 0x20][..], &[7; 4][..], &b"this user may only read"[..]));
+        assert_eq!(
+            (&said[6..8], &said[12..16], &said[24..]),
+            (&[0, 0x20][..], &[7; 4][..], &b"this user may only read"[..])
+        );
     }
 }

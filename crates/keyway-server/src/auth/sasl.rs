@@ -124,7 +124,14 @@ mod tests {
         assert_eq!(of(b"\0ann\0secret"), Some((&b"ann"[..], &b"secret"[..])));
         assert_eq!(of(b"ann\0ann\0secret"), Some((&b"ann"[..], &b"secret"[..])));
         assert_eq!(of(b"\0ann\0"), Some((&b"ann"[..], &b""[..])));
-        for wrong in [&b""[..], b"\0ann", b"bob\0ann\0secret", b"\0\0secret", b"\0ann\0sec\0ret", b"ann secret"] {
+        for wrong in [
+            &b""[..],
+            b"\0ann",
+            b"bob\0ann\0secret",
+            b"\0\0secret",
+            b"\0ann\0sec\0ret",
+            b"ann secret",
+        ] {
             assert_eq!(of(wrong), None, "{wrong:?}");
         }
     }
@@ -141,13 +148,27 @@ mod tests {
         };
         assert!(is_attempt(&packet(0x21, b"PLAIN", message), false));
         assert!(is_attempt(&packet(0x22, b"PLAIN", message), true));
-        assert!(!is_attempt(&packet(0x22, b"PLAIN", message), false), "no step before the start");
+        assert!(
+            !is_attempt(&packet(0x22, b"PLAIN", message), false),
+            "no step before the start"
+        );
         assert!(!is_attempt(&packet(0x21, b"CRAM-MD5", message), false));
         assert!(!is_attempt(&packet(0x21, b"CRAM-MD5", b""), false));
         assert!(matches!(read(&packet(0x21, b"PLAIN", b""), false), Login::Begun { .. }));
-        assert!(matches!(read(&packet(0x20, b"", b""), false), Login::List { consumed: 24, .. }));
-        assert!(matches!(read(&packet(0x0b, b"", b""), false), Login::Version { consumed: 24, .. }));
-        assert_eq!(read(&packet(0x07, b"", b""), false), Login::Quit { answer: Some(head(0x07)) });
+        assert!(matches!(
+            read(&packet(0x20, b"", b""), false),
+            Login::List { consumed: 24, .. }
+        ));
+        assert!(matches!(
+            read(&packet(0x0b, b"", b""), false),
+            Login::Version { consumed: 24, .. }
+        ));
+        assert_eq!(
+            read(&packet(0x07, b"", b""), false),
+            Login::Quit {
+                answer: Some(head(0x07))
+            }
+        );
         assert_eq!(read(&packet(0x17, b"", b""), false), Login::Quit { answer: None });
     }
 

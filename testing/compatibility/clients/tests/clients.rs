@@ -117,7 +117,10 @@ fn python_binary_memcached_with_sasl() {
     };
     let scratch = Scratch::new();
     let mut hasher = Command::new("/bin/sh");
-    hasher.args(["-c", &format!("echo secret | {} password ann", harness::keyway_binary().display())]);
+    hasher.args([
+        "-c",
+        &format!("echo secret | {} password ann", harness::keyway_binary().display()),
+    ]);
     let (status, hashed) = run_to_end(&mut hasher, DEADLINE);
     assert!(status.success() && hashed.starts_with("ann:$argon2id$"), "{hashed}");
     for (name, users, memcached_command_line) in [
@@ -141,12 +144,18 @@ fn python_binary_memcached_with_sasl() {
             },
         );
         let mut command = Command::new(python);
-        command.arg(prepare::scripts().join("sasl_client.py")).args(host_and_port(&server));
+        command
+            .arg(prepare::scripts().join("sasl_client.py"))
+            .args(host_and_port(&server));
         command.args((!memcached_command_line).then_some("reader"));
         command.env("PYTHONDONTWRITEBYTECODE", "1");
         let (status, output) = run_to_end(&mut command, DEADLINE);
         let verdict = output.lines().last().unwrap_or_default();
-        assert!(status.success() && verdict.starts_with("OK"), "{name}: {output}\n{}", server.log());
+        assert!(
+            status.success() && verdict.starts_with("OK"),
+            "{name}: {output}\n{}",
+            server.log()
+        );
         say(&format!("python-binary-memcached with SASL against {name}: {verdict}"));
     }
 }

@@ -12,16 +12,19 @@ use std::time::Duration;
 use harness::{DEADLINE, Kind, Scratch, free_port, keyway_binary, memcached_binary, say, wait_until};
 use keyway_proto::binary::{Head, request};
 
-const LIST: (u8, &[u8], &[u8]) = (0x20, b"", b"");
-const RIGHT: (u8, &[u8], &[u8]) = (0x21, b"PLAIN", b"\0ann\0secret");
-const WRONG: (u8, &[u8], &[u8]) = (0x21, b"PLAIN", b"\0ann\0wrong");
-const BEGIN: (u8, &[u8], &[u8]) = (0x21, b"PLAIN", b"");
-const STEP: (u8, &[u8], &[u8]) = (0x22, b"PLAIN", b"\0ann\0secret");
-const GET: (u8, &[u8], &[u8]) = (0x00, b"key", b"");
-const NOOP: (u8, &[u8], &[u8]) = (0x0a, b"", b"");
+/// A command, its key and its value.
+type Packet = (u8, &'static [u8], &'static [u8]);
+
+const LIST: Packet = (0x20, b"", b"");
+const RIGHT: Packet = (0x21, b"PLAIN", b"\0ann\0secret");
+const WRONG: Packet = (0x21, b"PLAIN", b"\0ann\0wrong");
+const BEGIN: Packet = (0x21, b"PLAIN", b"");
+const STEP: Packet = (0x22, b"PLAIN", b"\0ann\0secret");
+const GET: Packet = (0x00, b"key", b"");
+const NOOP: Packet = (0x0a, b"", b"");
 
 /// Packets, and what both servers answer: the status, and `!` where the connection ends.
-const CASES: &[(&str, &[(u8, &[u8], &[u8])], &str)] = &[
+const CASES: &[(&str, &[Packet], &str)] = &[
     ("the mechanisms", &[LIST], "00 PLAIN"),
     ("the mechanisms, with a body", &[(0x20, b"x", b"")], "04 Invalid arguments!"),
     ("a get without a login", &[GET], "20 Auth failure.!"),
@@ -29,16 +32,40 @@ const CASES: &[(&str, &[(u8, &[u8], &[u8])], &str)] = &[
     ("an unknown command without a login", &[(0x1b, b"", b"")], "20 Auth failure.!"),
     ("a login", &[RIGHT, GET, NOOP], "00 Authenticated|01 Not found|00 "),
     ("a wrong password", &[WRONG], "20 Auth failure."),
-    ("a get after a wrong password", &[WRONG, GET], "20 Auth failure.|20 Auth failure.!"),
-    ("a login after a wrong password", &[WRONG, RIGHT, NOOP], "20 Auth failure.|00 Authenticated|00 "),
-    ("a wrong password after a login", &[RIGHT, WRONG, GET], "00 Authenticated|20 Auth failure.|20 Auth failure.!"),
+    (
+        "a get after a wrong password",
+        &[WRONG, GET],
+        "20 Auth failure.|20 Auth failure.!",
+    ),
+    (
+        "a login after a wrong password",
+        &[WRONG, RIGHT, NOOP],
+        "20 Auth failure.|00 Authenticated|00 ",
+    ),
+    (
+        "a wrong password after a login",
+        &[RIGHT, WRONG, GET],
+        "00 Authenticated|20 Auth failure.|20 Auth failure.!",
+    ),
     ("a login in two steps", &[BEGIN, STEP, NOOP], "21 |00 Authenticated|00 "),
     ("a step without a start", &[STEP], "20 Auth failure."),
     ("another mechanism", &[(0x21, b"FOO", b"x")], "20 Auth failure."),
     ("no mechanism", &[(0x21, b"", b"x")], "04 Invalid arguments!"),
-    ("a mechanism in small letters", &[(0x21, b"plain", b"\0ann\0secret")], "00 Authenticated"),
-    ("a login for another user", &[(0x21, b"PLAIN", b"bob\0ann\0secret")], "20 Auth failure."),
-    ("a login for oneself", &[(0x21, b"PLAIN", b"ann\0ann\0secret")], "00 Authenticated"),
+    (
+        "a mechanism in small letters",
+        &[(0x21, b"plain", b"\0ann\0secret")],
+        "00 Authenticated",
+    ),
+    (
+        "a login for another user",
+        &[(0x21, b"PLAIN", b"bob\0ann\0secret")],
+        "20 Auth failure.",
+    ),
+    (
+        "a login for oneself",
+        &[(0x21, b"PLAIN", b"ann\0ann\0secret")],
+        "00 Authenticated",
+    ),
 ];
 
 /// A server that ends with this.
@@ -64,7 +91,11 @@ fn start(kind: Kind, scratch: &Scratch) -> Running {
     command.args(["-S", "-u", "root", "-l", "127.0.0.1", "-p", &address.port().to_string()]);
     command.env("SASL_CONF_PATH", scratch.path());
     command.env("MEMCACHED_SASL_PWDB", scratch.join("users"));
-    let child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("it starts");
+    let child = command
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("it starts");
     let running = Running(child, address);
     wait_until("the server listens", DEADLINE, || TcpStream::connect(address).ok());
     running
@@ -87,7 +118,7 @@ fn answer_questions(listener: &UnixListener) {
 }
 
 /// Sends the packets one after the other; the answers as the table has them.
-fn converse(address: SocketAddr, packets: &[(u8, &[u8], &[u8])]) -> String {
+fn converse(address: SocketAddr, packets: &[Packet]) -> String {
     let mut stream = TcpStream::connect(address).expect("it listens");
     stream.set_read_timeout(Some(DEADLINE)).expect("a socket");
     let mut answers = Vec::new();

@@ -188,11 +188,17 @@ fn before_any_login(_: Form) -> Outcome {
     let mut refused = 0;
     for opcode in [0x00, 0x01, 0x08, 0x0a, 0x10, 0x1b, 0x22] {
         let mut wire = server.connect(Transport::Tcp);
-        let (mechanism, data): (&[u8], &[u8]) = if opcode == 0x22 { (b"PLAIN", b"\0ann\0past") } else { (b"", b"") };
-        wire.send(&packet(opcode, b"", mechanism, data)).expect("a packet may be sent");
+        let (mechanism, data): (&[u8], &[u8]) = if opcode == 0x22 {
+            (b"PLAIN", b"\0ann\0past")
+        } else {
+            (b"", b"")
+        };
+        wire.send(&packet(opcode, b"", mechanism, data))
+            .expect("a packet may be sent");
         if opcode == 0x22 {
             // A wrong password does not end it, but three do.
-            wire.send(&packet(opcode, b"", mechanism, data).repeat(2)).expect("packets may be sent");
+            wire.send(&packet(opcode, b"", mechanism, data).repeat(2))
+                .expect("packets may be sent");
             for _ in 0..2 {
                 let head = wire.exactly(24).expect("an answer");
                 wire.exactly(head[11].into()).expect("its text");
