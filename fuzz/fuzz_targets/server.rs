@@ -1,5 +1,6 @@
 //! A server, end to end: whatever arrives on a connection, on one that has to log in first, or as datagrams, and however it is cut. The
-//! server ends no connection later than it should, goes on, and answers others.
+//! server ends no connection later than it should, goes on, and answers others. Who logs in as the user whose password is known is confined
+//! to a key prefix: an item of another key is neither read nor changed.
 
 #![no_main]
 
@@ -16,6 +17,10 @@ use std::time::Duration;
 
 /// Longest that anything may take: for hangs only.
 const PATIENCE: Duration = Duration::from_secs(20);
+/// The password of the user who may do everything. No input has it.
+const OWNER: &str = "a5e1-owner-4f21-b7c0";
+/// The value of the item that nobody else may use.
+const OUTSIDE: &[u8] = b"8d02-outside-c91e-773a";
 /// A datagram's frame header: its number, which of how many it is, and two bytes for later (protocol.txt, "UDP protocol").
 const FRAME: usize = 8;
 
@@ -31,7 +36,7 @@ impl Servers {
         let folder = std::env::temp_dir().join(format!("keyway-fuzz-{}", std::process::id()));
         std::fs::create_dir_all(&folder).expect("a folder");
         let users = folder.join("users");
-        std::fs::write(&users, "user:password\n").expect("a file");
+        std::fs::write(&users, format!("owner:{OWNER}\nuser:password:rw:prefix=shop:\n")).expect("a file");
         std::fs::set_permissions(&users, PermissionsExt::from_mode(0o600)).expect("it is ours");
         let (open, closed) = (folder.join("open"), folder.join("closed"));
         let udp = start(Config {
@@ -49,7 +54,7 @@ impl Servers {
         datagrams.connect(udp.expect("it was asked for")).expect("an address");
         let mut well = connect(&closed);
         well.get_ref()
-            .write_all(b"set login 0 0 13\r\nuser password\r\n")
+            .write_all(format!("set login 0 0 {}\r\nowner {OWNER}\r\n", OWNER.len() + 6).as_bytes())
             .expect("it reads");
         assert_eq!(line(&mut well), "STORED\r\n");
         Self {
@@ -94,8 +99,8 @@ fn line(stream: &mut BufReader<UnixStream>) -> String {
     line
 }
 
-/// Sends these bytes, by pieces of this size, and takes what comes until the server ends the connection.
-fn converse(socket: &Path, bytes: &[u8], size: usize) {
+/// Sends these bytes, by pieces of this size, and returns what comes until the server ends the connection.
+fn converse(socket: &Path, bytes: &[u8], size: usize) -> Vec<u8> {
     let mut stream = connect(socket).into_inner();
     for piece in bytes.chunks(size.max(1)) {
         // It may have been closed already.
@@ -104,11 +109,36 @@ fn converse(socket: &Path, bytes: &[u8], size: usize) {
         }
     }
     let _ = stream.shutdown(Shutdown::Write);
-    if let Err(error) = stream.read_to_end(&mut Vec::new()) {
+    let mut answers = Vec::new();
+    if let Err(error) = stream.read_to_end(&mut answers) {
         assert!(
             error.kind() == std::io::ErrorKind::ConnectionReset,
             "the server keeps a connection that has ended: {error}"
         );
+    }
+    answers
+}
+
+/// Stores the item that only the owner may use.
+fn store_outside(stream: &mut BufReader<UnixStream>) {
+    let value = String::from_utf8_lossy(OUTSIDE);
+    let set = format!("set outside 0 0 {}\r\n{value}\r\n", value.len());
+    stream.get_ref().write_all(set.as_bytes()).expect("it reads");
+    assert_eq!(line(stream), "STORED\r\n");
+}
+
+/// It is as it was stored, or evicted.
+fn check_outside(stream: &mut BufReader<UnixStream>, answers: &[u8]) {
+    let is_shown = answers.windows(OUTSIDE.len()).any(|part| part == OUTSIDE);
+    assert!(!is_shown, "a user reads an item without its prefix");
+    stream.get_ref().write_all(b"get outside\r\n").expect("it reads");
+    if line(stream) != "END\r\n" {
+        assert_eq!(
+            line(stream).trim_end().as_bytes(),
+            OUTSIDE,
+            "a user has changed an item without its prefix"
+        );
+        assert_eq!(line(stream), "END\r\n");
     }
 }
 
@@ -152,7 +182,9 @@ fuzz_target!(|input: &[u8]| {
             is_well(&mut servers.open.1);
         }
         1 => {
-            converse(&servers.closed.0, bytes, size);
+            store_outside(&mut servers.closed.1);
+            let answers = converse(&servers.closed.0, bytes, size);
+            check_outside(&mut servers.closed.1, &answers);
             is_well(&mut servers.closed.1);
         }
         _ => send_datagram(&mut servers.udp, bytes),

@@ -20,6 +20,7 @@ mod kernel;
 mod listen;
 mod logger;
 mod memcached;
+mod password;
 mod place;
 mod plan;
 mod serve;
@@ -132,6 +133,19 @@ enum Command {
         force: bool,
         #[command(flatten)]
         owner: Owner,
+    },
+    /// Make a line of an authentication file (--auth-file) with a hash of the password, which is read from the terminal or from standard
+    /// input
+    #[command(after_help = "Example: keyway password ann --prefix shop: >>/etc/keyway/users")]
+    Password {
+        /// The user's name
+        user: String,
+        /// The user may read only
+        #[arg(long)]
+        read_only: bool,
+        /// The user may use only keys that begin with this
+        #[arg(long, value_name = "PREFIX")]
+        prefix: Option<String>,
     },
     /// Measure Keyway's doors, and memcached or another server for comparison
     Bench(Box<bench::Bench>),
@@ -296,6 +310,7 @@ fn run() -> Result<(), Failure> {
                 Command::Keys { region } => commands::keys(region.place()),
                 Command::Dump { region } => commands::dump(region.place()),
                 Command::Stats { region } => commands::stats(region.place()),
+                Command::Password { user, read_only, prefix } => password::run(&user, read_only, prefix.as_deref()),
                 Command::Bench(bench) => bench.run(),
                 Command::BenchWorker => bench::work(),
                 #[cfg(feature = "kernel")]

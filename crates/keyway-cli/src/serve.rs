@@ -9,7 +9,7 @@ use std::time::Duration;
 use clap::{ArgAction, Args};
 use keyway_cache::{Gap, Options, Place};
 use keyway_server::{
-    Allowed, ClientCertificates, Config, EventLoop, Kernel, LOOPBACK, Network, RegionSocket, Tls, TlsVersion, UnixSocket,
+    Allowed, ClientCertificates, Config, EventLoop, Kernel, LOOPBACK, Network, RegionSocket, Sasl, Tls, TlsVersion, UnixSocket,
 };
 
 use crate::exit::Failure;
@@ -127,9 +127,13 @@ pub(crate) struct Serve {
     /// capabilities, no_new_privs)
     #[arg(long)]
     no_sandbox: bool,
-    /// Clients must authenticate: a file with lines user:password
+    /// Clients must log in: a file with lines USER:SECRET[:ro|:rw[:prefix=PREFIX]]. SECRET is a password or its hash (keyway password);
+    /// lines cert:NAME::ro and peer:USER::ro let in certificates and users of this machine. Read again on SIGHUP
     #[arg(long, value_name = "PATH")]
     auth_file: Option<PathBuf>,
+    /// Let clients log in by SASL (binary protocol) without TLS from other machines, too: their passwords can be read on the network
+    #[arg(long, requires = "auth_file")]
+    auth_without_tls: bool,
     /// The server's certificate for TLS, followed by those that lead to its authority: a PEM file, read again on SIGHUP
     #[arg(long, value_name = "PATH", requires = "tls_key")]
     tls_cert: Option<PathBuf>,
@@ -245,6 +249,10 @@ impl Serve {
             udp_answer_max: self.udp_answer_max,
             idle_timeout: Duration::from_secs(self.idle_timeout.into()),
             auth_file: self.auth_file,
+            sasl: match self.auth_without_tls {
+                true => Sasl::Everywhere,
+                false => Sasl::Protected,
+            },
             flush_enabled: !self.no_flush,
             track_sizes: self.track_sizes,
             shutdown_enabled: self.allow_shutdown,

@@ -23,6 +23,8 @@ pub const ANSWER: u8 = 0x81;
 pub const HEADER_LEN: usize = 24;
 /// Longest body; memcached's largest possible item (`-I`) is not longer.
 const BODY_LEN_MAX: usize = 1 << 30;
+/// Longest data of a SASL packet, bytes; memcached takes as much as an item may have, from every client that has not logged in.
+pub const SASL_DATA_MAX: usize = 2048;
 /// The exptime of `incr` and `decr` that means: do not create the item.
 const DO_NOT_CREATE: u32 = u32::MAX;
 
@@ -38,6 +40,7 @@ pub enum Status {
     NotStored = 0x05,
     NonNumeric = 0x06,
     AuthenticationError = 0x20,
+    AuthenticationContinues = 0x21,
     UnknownCommand = 0x81,
     OutOfMemory = 0x82,
     InternalError = 0x84,
@@ -47,7 +50,7 @@ impl Status {
     /// memcached's text for it, which is the body of an error.
     pub fn text(self) -> &'static [u8] {
         match self {
-            Self::Success => b"",
+            Self::Success | Self::AuthenticationContinues => b"",
             Self::KeyNotFound => b"Not found",
             Self::KeyExists => b"Data exists for key.",
             Self::ValueTooLarge => b"Too large.",
@@ -127,6 +130,12 @@ pub enum Command<'a> {
     Stat {
         argument: &'a [u8],
     },
+    /// a step of a login; the text protocol has another form of it
+    Sasl {
+        step: SaslStep,
+        mechanism: &'a [u8],
+        data: &'a [u8],
+    },
     /// refused: it must not be executed
     Refuse {
         status: Status,
@@ -135,8 +144,60 @@ pub enum Command<'a> {
     },
 }
 
+/// The commands of SASL.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SaslStep {
+    /// `sasl list mechs`: which mechanisms the server has
+    List,
+    /// `sasl auth`: the mechanism, and its first data if there is any
+    Start,
+    /// `sasl step`: more data
+    Continue,
+}
+
+/// What a packet is, as far as its header says it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Front {
+    /// what its answer repeats
+    pub head: Head,
+    /// bytes after the header
+    pub body_len: usize,
+    /// `None`: neither of those that are answered before a login
+    pub before_login: Option<BeforeLogin>,
+}
+
+/// The packets that are answered on a connection that has to log in first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BeforeLogin {
+    /// `version`
+    Version,
+    /// `quit`, or its quiet form
+    Quit {
+        /// without an answer
+        quiet: bool,
+    },
+    /// a step of a login
+    Sasl,
+}
+
+/// Looks at the header of the first packet, without waiting for its body. `None`: the header is not complete.
+pub fn front(input: &[u8]) -> Option<Front> {
+    let header = Header::open(input)?;
+    let (opcode, quiet) = plain(header.opcode);
+    Some(Front {
+        head: header.head(),
+        body_len: header.body_len,
+        before_login: match opcode {
+            0x07 => Some(BeforeLogin::Quit { quiet }),
+            0x0b => Some(BeforeLogin::Version),
+            0x20..=0x22 => Some(BeforeLogin::Sasl),
+            _ => None,
+        },
+    })
+}
+
 impl Command<'_> {
-    /// The command of the text protocol that does the same; `None` for a packet that is refused.
+    /// The command of the text protocol that does the same; `None` for a step of SASL, and for a packet that is refused.
     pub const fn in_text(&self) -> Option<TextCommand> {
         Some(match self {
             Self::Get {
@@ -155,7 +216,7 @@ impl Command<'_> {
             Self::Version => TextCommand::Version,
             Self::Quit => TextCommand::Quit,
             Self::Stat { .. } => TextCommand::Stats,
-            Self::Refuse { .. } => return None,
+            Self::Sasl { .. } | Self::Refuse { .. } => return None,
         })
     }
 }
@@ -243,7 +304,7 @@ impl<'a> Packet<'a> {
         let (opcode, quiet) = plain(self.header.opcode);
         let Some(command) = self.command(opcode) else {
             return match opcode {
-                // The commands of SASL, which is not supported, and all unknown commands: their bodies are dropped.
+                // SASL with too much data, and all unknown commands: their bodies are dropped.
                 0x20 if self.header.body_len > 0 => refuse(self.header.head(), value_at, Status::InvalidArguments, true),
                 0x21 | 0x22 if !self.extras.is_empty() || self.key.is_empty() => {
                     refuse(self.header.head(), value_at, Status::InvalidArguments, true)
@@ -268,10 +329,14 @@ impl<'a> Packet<'a> {
                 };
             }
         }
-        let value_len = if let Command::Store { .. } = command {
-            self.value_len
-        } else {
-            0
+        if matches!(command, Command::Sasl { .. }) && self.rest.len() < self.value_len {
+            return Decoded::Incomplete {
+                need: value_at + self.value_len,
+            };
+        }
+        let value_len = match command {
+            Command::Store { .. } | Command::Sasl { .. } => self.value_len,
+            _ => 0,
         };
         Decoded::Request {
             consumed: value_at + value_len,
@@ -355,7 +420,19 @@ impl<'a> Packet<'a> {
             0x0a if has(no_extras, false, false) => Some(Command::Noop),
             0x0b if has(no_extras, false, false) => Some(Command::Version),
             0x10 if no_extras => Some(Command::Stat { argument: key }),
+            0x20 if self.header.body_len == 0 => Some(self.sasl(SaslStep::List)),
+            0x21 | 0x22 if has(no_extras, true, true) && self.value_len <= SASL_DATA_MAX => {
+                Some(self.sasl(if opcode == 0x21 { SaslStep::Start } else { SaslStep::Continue }))
+            }
             _ => None,
+        }
+    }
+
+    fn sasl(&self, step: SaslStep) -> Command<'a> {
+        Command::Sasl {
+            step,
+            mechanism: self.key,
+            data: self.value(),
         }
     }
 

@@ -160,6 +160,11 @@ impl Decoder {
         }
     }
 
+    /// From the next request on, the connection speaks this protocol. No request has begun.
+    pub fn speak(&mut self, protocol: Protocol) {
+        self.protocol = protocol;
+    }
+
     /// The caller has not consumed the latest request: the next input begins with it again.
     pub fn repeat(&mut self) {
         self.within = self.was_within;

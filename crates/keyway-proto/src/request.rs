@@ -126,7 +126,7 @@ pub enum Effect {
 }
 
 impl Request<'_> {
-    /// Its command. `None`: a packet that is refused.
+    /// Its command. `None`: a packet of SASL, or one that is refused.
     pub const fn command(&self) -> Option<Command> {
         Some(match self {
             Self::Get { with_cas: false, .. } => Command::Get,

@@ -344,7 +344,8 @@ fn reload_users(shared: &Shared) {
         }
         return;
     };
-    match Users::load(path) {
+    let new = Users::load(path, Some(&users.read().unwrap_or_else(std::sync::PoisonError::into_inner)));
+    match new {
         Ok(new) => {
             *users.write().unwrap_or_else(std::sync::PoisonError::into_inner) = new;
             log::info!("SIGHUP: read {} again", path.display());

@@ -84,6 +84,18 @@ impl EventLoop {
     }
 }
 
+/// Where clients may log in by SASL, in the binary protocol, which sends the password as it is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Sasl {
+    /// nowhere: the binary protocol has no login
+    Off,
+    /// with TLS, over a Unix socket, and from a loopback address
+    #[default]
+    Protected,
+    /// everywhere, as in memcached
+    Everywhere,
+}
+
 /// The kernel door: what a BPF program answers over UDP, before any socket.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Kernel {
@@ -143,7 +155,7 @@ pub struct Config {
     pub cpus: Vec<usize>,
     /// how long a thread polls for work before it sleeps
     pub busy_poll: Duration,
-    /// protocol of the connections (`-B`); connections that have to log in use text
+    /// protocol of the connections (`-B`); connections that have to log in use text if there is no SASL
     pub protocol: Protocol,
     /// most connections at a time (`-c`)
     pub connections_max: usize,
@@ -160,8 +172,10 @@ pub struct Config {
     pub idle_timeout: Duration,
     /// most connections that wait in the kernel's queue (`-b`)
     pub backlog: i32,
-    /// users and passwords for ASCII authentication (`-Y`)
+    /// users, their passwords, and what each may do (`-Y`); without it every client may do everything
     pub auth_file: Option<PathBuf>,
+    /// where a client may log in by SASL, if there is an `auth_file`
+    pub sasl: Sasl,
     /// `flush_all` is allowed (`-F` forbids)
     pub flush_enabled: bool,
     /// dumps of keys and `stats detail` are allowed (`-X` forbids)
@@ -217,6 +231,7 @@ impl Default for Config {
             idle_timeout: Duration::ZERO,
             backlog: 1024,
             auth_file: None,
+            sasl: Sasl::default(),
             flush_enabled: true,
             dump_enabled: true,
             track_sizes: false,

@@ -57,8 +57,10 @@ use keyway_uring::Ring;
 use mio::{Poll, Waker};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 
-pub use auth::AuthFileError;
-pub use config::{Allowed, Config, EventLoop, HttpAddress, KEYWAY_VERSION, Kernel, PROTOCOL_VERSION, RegionSocket, UnixSocket};
+pub use auth::{AuthFileError, HashError, auth_line};
+pub use config::{
+    Allowed, Config, EventLoop, HttpAddress, KEYWAY_VERSION, Kernel, PROTOCOL_VERSION, RegionSocket, Sasl, UnixSocket,
+};
 pub use keyway_proto::Protocol;
 pub use listener::BindError;
 pub use source::{LOOPBACK, Network};
@@ -66,7 +68,7 @@ pub use tls::{ClientCertificates, Tls, TlsError, TlsVersion};
 
 use acceptor::Acceptor;
 use account::Account;
-use auth::Users;
+use auth::{Hasher, Users};
 use buffer::Buffer;
 use census::Census;
 use connection::Desk;
@@ -160,7 +162,7 @@ impl Sockets {
             return Err(StartError::UdpWithAuthentication);
         }
         let users = match &config.auth_file {
-            Some(path) => Some(Users::load(path).map_err(|error| StartError::AuthFile(path.clone(), error))?),
+            Some(path) => Some(Users::load(path, None).map_err(|error| StartError::AuthFile(path.clone(), error))?),
             None => None,
         };
         let certificates = match &config.tls {
@@ -278,6 +280,7 @@ impl Server {
             watch: watch::Hub::default(),
             detail: Detail::new(config.detail_delimiter.unwrap_or(b':'), config.detail_delimiter.is_some()),
             users: users.map(RwLock::new),
+            hasher: Hasher::default(),
             certificates,
             verbosity: AtomicU8::new(config.verbosity),
             stopping: AtomicBool::new(false),
@@ -414,6 +417,11 @@ impl Server {
             let (shared, cache) = (Arc::clone(&shared), cache.clone());
             let thread = std::thread::Builder::new().name("keyway-http".to_owned());
             threads.push(thread.spawn(move || port.run(shared, cache)).map_err(RunError::System)?);
+        }
+        if shared.users.is_some() {
+            let shared = Arc::clone(&shared);
+            let thread = std::thread::Builder::new().name("keyway-logins".to_owned());
+            threads.push(thread.spawn(move || shared.hasher.run(&shared)).map_err(RunError::System)?);
         }
         for (index, worker) in workers.into_iter().enumerate() {
             let thread = std::thread::Builder::new()

@@ -13,9 +13,9 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use keyway_cache::{Counters, Info};
 
 use crate::account::Account;
-use crate::auth::Users;
+use crate::auth::{Hasher, Users};
 use crate::census::Census;
-use crate::config::{Config, EventLoop};
+use crate::config::{Config, EventLoop, Sasl};
 use crate::connection::{CloseReason, Stream};
 use crate::detail::Detail;
 use crate::kernel::Post;
@@ -171,6 +171,17 @@ pub(crate) struct KernelNumbers {
     pub(crate) mended: u64,
 }
 
+impl PeerAddress {
+    /// Whether what the client sends cannot be read on a network.
+    pub(crate) fn is_protected(&self) -> bool {
+        match self {
+            Self::Tcp { remote, is_secure, .. } => *is_secure || remote.ip().to_canonical().is_loopback(),
+            Self::Unix | Self::Reader => true,
+            Self::Udp { .. } => false,
+        }
+    }
+}
+
 impl KernelNumbers {
     /// Answers of the program.
     pub(crate) fn hits(&self) -> u64 {
@@ -207,6 +218,8 @@ pub(crate) struct Shared {
     pub(crate) watch: Hub,
     pub(crate) detail: Detail,
     pub(crate) users: Option<RwLock<Users>>,
+    /// verifies hashed passwords
+    pub(crate) hasher: Hasher,
     /// for connections with TLS
     pub(crate) certificates: Option<Certificates>,
     pub(crate) verbosity: AtomicU8,
@@ -266,6 +279,11 @@ impl Peer {
 }
 
 impl Shared {
+    /// Whether clients of the binary protocol log in by SASL.
+    pub(crate) fn has_sasl(&self) -> bool {
+        self.users.is_some() && self.config.sasl != Sasl::Off
+    }
+
     /// Reads the files of TLS again; if that fails, the old certificate stays in force. `None`: there is no TLS.
     pub(crate) fn refresh_certificates(&self, asked_by: &str) -> Option<bool> {
         let certificates = self.certificates.as_ref()?;
@@ -383,6 +401,7 @@ impl Shared {
         self.stopping.store(true, SeqCst);
         self.wake_acceptor();
         self.http.stop();
+        self.hasher.stop();
         self.mailboxes.iter().for_each(Mailbox::wake);
     }
 

@@ -280,7 +280,7 @@ pub(crate) fn settings(shared: &Shared, cache: &Cache, out: &mut Vec<u8>) {
             Protocol::Binary => "binary",
         },
     );
-    stat(out, "auth_enabled_sasl", "no");
+    stat(out, "auth_enabled_sasl", yes_no(shared.has_sasl()));
     stat(
         out,
         "auth_enabled_ascii",

@@ -18,9 +18,14 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
 use rustls::{RootCertStore, ServerConfig};
 use x509_cert::der::Decode;
+use x509_cert::der::oid::ObjectIdentifier;
+use x509_cert::ext::pkix::SubjectAltName;
+use x509_cert::ext::pkix::name::GeneralName;
 
 /// The bit of a file's mode that lets every user read it.
 const OTHERS: u32 = 0o004;
+/// The attribute of a subject that is its common name (X.520).
+const COMMON_NAME: ObjectIdentifier = ObjectIdentifier::new_unwrap("2.5.4.3");
 /// Seconds in a day.
 const DAY_S: i64 = 24 * 60 * 60;
 
@@ -255,6 +260,28 @@ fn not_after_s(path: &Path, chain: &[CertificateDer<'_>]) -> Result<i64, TlsErro
         .map_err(|error| TlsError::File(path.to_owned(), format!("is not an X.509 certificate: {error}")))?;
     let end = certificate.tbs_certificate.validity.not_after.to_unix_duration();
     Ok(i64::try_from(end.as_secs()).unwrap_or(i64::MAX))
+}
+
+/// The names that a certificate is for: its common names, then its DNS, mail and URI names. Whoever signed it has verified them.
+pub(crate) fn names(certificate: &CertificateDer<'_>) -> Vec<Vec<u8>> {
+    let Ok(certificate) = x509_cert::Certificate::from_der(certificate.as_ref()) else {
+        return Vec::new();
+    };
+    let certificate = certificate.tbs_certificate;
+    let attributes = certificate.subject.0.iter().flat_map(|part| part.0.iter());
+    let mut names: Vec<Vec<u8>> = attributes
+        .filter(|attribute| attribute.oid == COMMON_NAME)
+        .map(|attribute| attribute.value.value().to_vec())
+        .collect();
+    if let Ok(Some((_, others))) = certificate.get::<SubjectAltName>() {
+        names.extend(others.0.iter().filter_map(|name| match name {
+            GeneralName::DnsName(name) | GeneralName::Rfc822Name(name) | GeneralName::UniformResourceIdentifier(name) => {
+                Some(name.as_bytes().to_vec())
+            }
+            _ => None,
+        }));
+    }
+    names
 }
 
 impl Certificates {

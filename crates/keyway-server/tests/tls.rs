@@ -417,6 +417,60 @@ fn a_login_works_through_tls_as_without() {
 }
 
 #[test]
+fn a_certificate_takes_the_place_of_a_password() {
+    let server = Secured::start_with(&[], |authority, folder| {
+        let (users, clients) = (folder.join("users"), folder.join("clients.pem"));
+        std::fs::write(&clients, authority.certificate()).unwrap();
+        std::fs::write(&users, "anna:secret\ncert:web server::rw:prefix=web:\ncert:reader::ro\n").unwrap();
+        std::fs::set_permissions(&users, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
+        let options = [
+            "--auth-file",
+            &users.display().to_string(),
+            "--tls-client-optional",
+            "--tls-client-ca",
+        ]
+        .map(str::to_owned);
+        options.into_iter().chain([clients.display().to_string()]).collect()
+    });
+    let of = |name: &str| {
+        let identity = server.authority.signs(name, Validity::Valid);
+        TlsClient::with_identity(&server.authority, &identity)
+    };
+    let connect = |client: &TlsClient| Client::new(client, server.address).unwrap();
+    // The second connection resumes the session of the first one: the certificate holds as well.
+    let web = of("web server");
+    for _ in 0..2 {
+        let mut client = connect(&web);
+        assert_eq!(client.ask("set web:a 0 0 1\r\n1").unwrap(), "STORED");
+        assert_eq!(
+            client.ask("get other").unwrap(),
+            "CLIENT_ERROR this user may only use keys with its prefix"
+        );
+    }
+    assert_eq!(
+        connect(&of("reader")).ask("md web:a").unwrap(),
+        "CLIENT_ERROR this user may only read"
+    );
+    for name in ["another", "", "web", "web server2"] {
+        let mut client = connect(&of(name));
+        assert_eq!(client.ask("get web:a").unwrap(), "CLIENT_ERROR unauthenticated", "{name}");
+        assert_eq!(client.ask("set x 0 0 11\r\nanna secret").unwrap(), "STORED");
+    }
+    assert_eq!(server.connect().ask("get web:a").unwrap(), "CLIENT_ERROR unauthenticated");
+    // Every certificate of this authority is for this DNS name too.
+    let users = server.folder.join("users");
+    std::fs::write(&users, "cert:localhost::ro\n").unwrap();
+    let hung_up = Command::new("/bin/sh")
+        .args(["-c", &format!("kill -HUP {}", server.server.pid())])
+        .status();
+    assert!(hung_up.unwrap().success());
+    wait_until("the file is read again", DEADLINE, || {
+        (connect(&of("another")).ask("mn").ok()? == "MN").then_some(())
+    });
+    assert_eq!(connect(&web).ask("md web:a").unwrap(), "CLIENT_ERROR this user may only read");
+}
+
+#[test]
 fn openssl_speaks_resumes_and_may_not_renegotiate() {
     let Some(openssl) = program_on_path("openssl") else {
         return skip("openssl s_client", "openssl is not installed");

@@ -15,7 +15,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use keyway_server::{ClientCertificates, KEYWAY_VERSION, Network, PROTOCOL_VERSION, Protocol, Tls, TlsVersion, UnixSocket};
+use keyway_server::{ClientCertificates, KEYWAY_VERSION, Network, PROTOCOL_VERSION, Protocol, Sasl, Tls, TlsVersion, UnixSocket};
 
 use self::options::{OPTIONS, Value, WITHOUT_MEANING, options};
 use crate::exit::Failure;
@@ -69,6 +69,7 @@ struct Reading {
     addresses: Vec<String>,
     socket: Option<String>,
     socket_mode: u32,
+    has_sasl: bool,
     has_tls: bool,
     tls: Tls,
 }
@@ -85,6 +86,7 @@ impl Default for Reading {
             addresses: Vec::new(),
             socket: None,
             socket_mode: 0o700,
+            has_sasl: false,
             has_tls: false,
             tls: Tls {
                 certificate: PathBuf::new(),
@@ -158,7 +160,7 @@ impl Reading {
                     }
                 };
             }
-            'S' => return Err(missing("-S", "SASL", "-Y has authentication for the text protocol")),
+            'S' => self.has_sasl = true,
             'Z' => self.has_tls = true,
             'o' => {
                 for part in value.split(',').filter(|part| !part.is_empty()) {
@@ -263,9 +265,7 @@ impl Reading {
     fn finish(mut self) -> Result<Plan, Failure> {
         self.plan.check_item_size("-I", "-m")?;
         self.plan.check_connection_memory("-o connection_memory", "-I")?;
-        if self.plan.config.auth_file.is_some() && self.plan.config.protocol == Protocol::Binary {
-            return Err(Failure::usage("-Y with -B binary: a login is a line of text; leave one out"));
-        }
+        self.take_logins()?;
         // memcached listens on a Unix socket instead of TCP. Keyway can do both, but only if both are requested: otherwise a
         // second server on one machine would compete for the port, and a private cache would become public.
         let tcp_is_off = self.socket.is_some() && !self.port_given && self.addresses.is_empty();
@@ -313,6 +313,32 @@ impl Reading {
                 .push("running as root; -u gives this up (memcached insists on it)".to_owned());
         }
         Ok(self.plan)
+    }
+
+    /// `-Y` is the login of the text protocol, and `-S` that of the binary protocol; with both, a client may use either.
+    fn take_logins(&mut self) -> Result<(), Failure> {
+        let config = &mut self.plan.config;
+        let has_text = config.auth_file.is_some();
+        config.sasl = if self.has_sasl { Sasl::Everywhere } else { Sasl::Off };
+        match (self.has_sasl, has_text, config.protocol) {
+            (false, true, Protocol::Binary) => Err(Failure::usage(
+                "-Y with -B binary: its login is a line of text; leave one out, or add -S for a login in the binary protocol",
+            )),
+            (true, _, Protocol::Text) => Err(Failure::usage(
+                "-S with -B ascii: SASL is of the binary protocol; leave one out",
+            )),
+            (true, false, _) => {
+                let file = std::env::var_os("MEMCACHED_SASL_PWDB").filter(|file| !file.is_empty());
+                config.auth_file = Some(file.map(PathBuf::from).ok_or_else(|| {
+                    Failure::usage(
+                        "-S: there are no users; give a file of user:password lines with -Y, or in MEMCACHED_SASL_PWDB",
+                    )
+                })?);
+                config.protocol = Protocol::Binary;
+                Ok(())
+            }
+            _ => Ok(()),
+        }
     }
 
     /// The TCP addresses without TLS, and those with it.

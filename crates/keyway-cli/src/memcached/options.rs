@@ -100,7 +100,12 @@ pub(super) const OPTIONS: [(char, &str, Value, &str); 37] = [
         Value::Yes,
         "largest item, bytes, or with unit (default 1m; 1k to 1g)",
     ),
-    ('S', "enable-sasl", Value::No, "not available"),
+    (
+        'S',
+        "enable-sasl",
+        Value::No,
+        "log in by SASL, in the binary protocol; the users are those of -Y, or of the file in MEMCACHED_SASL_PWDB",
+    ),
     ('F', "disable-flush-all", Value::No, "forbid flush_all"),
     ('X', "disable-dumping", Value::No, "forbid dumps and \"stats detail\""),
     ('W', "disable-watch", Value::No, "forbid \"watch\""),
@@ -108,7 +113,7 @@ pub(super) const OPTIONS: [(char, &str, Value, &str); 37] = [
         'Y',
         "auth-file",
         Value::Yes,
-        "authenticate by user:password lines of this file",
+        "log in, in the text protocol; a file of user:password lines (keyway serve --help has more)",
     ),
     (
         'e',

@@ -163,7 +163,8 @@ fn what_is_missing_is_refused_by_name() {
         ("-Z", "ssl_chain_cert"),
         ("-Z -o ssl_chain_cert=x", "ssl_key"),
         ("-o ssl_keyformat=2", "PEM"),
-        ("-S", "SASL"),
+        ("-S", "MEMCACHED_SASL_PWDB"),
+        ("-S -B ascii -Y users", "-S"),
         ("-B both", "-B"),
         ("-B binary -Y users", "-Y"),
         ("-U x", "-U"),
@@ -178,6 +179,18 @@ fn what_is_missing_is_refused_by_name() {
         let failure = asked(line).unwrap_err();
         assert!(failure.code == USAGE && failure.reason.contains(word), "{line}: {failure:?}");
     }
+}
+
+#[test]
+fn logins_are_of_the_protocols_asked_for() {
+    let logins = |line: &str| {
+        let config = plan(line).config;
+        (config.sasl, config.protocol, config.auth_file.is_some())
+    };
+    assert_eq!(logins("-Y users"), (Sasl::Off, Protocol::Auto, true));
+    assert_eq!(logins("-S -Y users"), (Sasl::Everywhere, Protocol::Auto, true));
+    assert_eq!(logins("-S -B binary -Y users"), (Sasl::Everywhere, Protocol::Binary, true));
+    assert_eq!(logins("-v"), (Sasl::Off, Protocol::Auto, false));
 }
 
 #[test]

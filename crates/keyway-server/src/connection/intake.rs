@@ -129,7 +129,7 @@ impl Connection {
             && self.unsent() <= UNSENT_MAX
             && !matches!(
                 self.phase,
-                Phase::Dumping(_) | Phase::Waiting(_) | Phase::Closing(_) | Phase::Refused { .. }
+                Phase::Dumping(_) | Phase::Waiting(_) | Phase::Verifying(..) | Phase::Closing(_) | Phase::Refused { .. }
             );
         let (waiting, fd) = (self.input.len(), self.stream.as_raw_fd());
         // After a long silence the turn reads the data, as it reads large requests. It also reads a login, which may have only a limited size,

@@ -6,9 +6,10 @@
 //!
 //! | phase | input | output | next |
 //! |---|---|---|---|
-//! | `Login` | the first `set`, a few KiB at most | one line | `Serving` if it is right, `Refused` if not; closed after `LOGIN_TIME` |
+//! | `Login` | a login, a few KiB at most | one answer | `Serving` if it is right, `Refused` if not; closed after `LOGIN_TIME` |
+//! | `Verifying` | left in the socket | what is there | `Serving` or `Refused`, when the hashed password is verified |
 //! | `Refused` | left in the socket | delayed by `REFUSED_FOR` | `Login`, or `Closing` after the last attempt |
-//! | `Serving` | requests | replies | `Dumping`, `Watching` by command; `Closing` at the end of input or by command |
+//! | `Serving` | requests | replies | `Dumping`, `Watching`, `Login` by command; `Closing` at the end of input or by command |
 //! | `Dumping` | left in the socket | items, as the client takes them | `Serving` |
 //! | `Waiting` | left in the socket | what is there | `Serving` when another thread has finished its task |
 //! | `Watching` | dropped | log lines | closed at the end of input |
@@ -49,6 +50,7 @@ use mio::{Interest, Registry, Token};
 use socket2::SockRef;
 
 use crate::account::Charge;
+use crate::auth::{Pending, Role};
 use crate::buffer::Buffer;
 use crate::dump::Dump;
 use crate::execute::Task;
@@ -127,14 +129,23 @@ pub(crate) struct Connection {
     reserved: usize,
     /// since when it is not read because memory is short
     paused_since: Option<Instant>,
+    /// what it may do, if that is not everything
+    role: Option<Arc<Role>>,
+    /// it has been asked who it is by other means than a password: its certificate, or its user on this machine
+    is_identified: bool,
+    /// it has named the mechanism of SASL, without user and password
+    has_begun_sasl: bool,
     /// failed logins
     failures: u8,
+    /// since when it has to log in
     since: Instant,
     pub(crate) last_active: Instant,
 }
 
 enum Phase {
     Login,
+    /// a hashed password is being verified; the login came at this time
+    Verifying(Arc<Pending>, Instant),
     Refused {
         until: Instant,
     },
@@ -179,10 +190,10 @@ impl Connection {
             charge: Charge::new(Arc::clone(&desk.executor.shared.account), Arc::clone(&peer)),
             peer,
             token,
-            // A login is a line of text, so the requests after it are text too.
+            // A login without SASL is a line of text, so the requests after it are text too.
             decoder: Decoder::speaking(
                 limits,
-                if login {
+                if login && !desk.executor.shared.has_sasl() {
                     Protocol::Text
                 } else {
                     desk.executor.shared.config.protocol
@@ -211,6 +222,9 @@ impl Connection {
             heavy: 1,
             reserved: 0,
             paused_since: None,
+            role: None,
+            is_identified: false,
+            has_begun_sasl: false,
             failures: 0,
             since: desk.now,
             last_active: desk.now,

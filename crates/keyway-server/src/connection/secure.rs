@@ -12,6 +12,7 @@ use std::sync::Arc;
 use rustls::{HandshakeKind, ServerConfig, ServerConnection};
 
 use crate::buffer::Buffer;
+use crate::tls;
 
 /// Bytes that are read from a socket at a time.
 const READ_SIZE: usize = 64 * 1024;
@@ -67,6 +68,12 @@ impl Secure {
     /// Whether the client continued an earlier session; `None` before the end of the handshake.
     pub(crate) fn is_resumed(&self) -> Option<bool> {
         Some(self.tls.handshake_kind()? == HandshakeKind::Resumed)
+    }
+
+    /// The names of the client's certificate, after the handshake; none if it has no certificate. rustls has verified it.
+    pub(crate) fn client_names(&self) -> Vec<Vec<u8>> {
+        let chain = self.tls.peer_certificates().unwrap_or_default();
+        chain.first().map(|first| tls::names(first)).unwrap_or_default()
     }
 
     /// Reads the socket once, at most `most` bytes, into `room`, and decrypts what is complete. What TLS itself has to send goes to the

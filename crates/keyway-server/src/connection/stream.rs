@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 
 use mio::net::{TcpStream, UnixStream};
 use mio::{Interest, Registry, Token, event};
-use nix::sys::socket::{MsgFlags, recv};
+use nix::sys::socket::{MsgFlags, getsockopt, recv, sockopt};
 
 use crate::shared::PeerAddress;
 
@@ -14,6 +14,16 @@ use crate::shared::PeerAddress;
 pub(crate) enum Stream {
     Tcp(TcpStream),
     Unix(UnixStream),
+}
+
+impl Stream {
+    /// The effective user of the process that connected; `None`: it is not on this machine, or the kernel does not say.
+    pub(super) fn peer_user(&self) -> Option<u32> {
+        match self {
+            Self::Tcp(_) => None,
+            Self::Unix(stream) => getsockopt(stream, sockopt::PeerCredentials).ok().map(|peer| peer.uid()),
+        }
+    }
 }
 
 impl Write for Stream {

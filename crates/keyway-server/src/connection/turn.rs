@@ -4,12 +4,14 @@
 
 use std::io;
 use std::os::fd::AsFd;
+use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 
 use keyway_proto::Decoded;
 use keyway_uring::Piece;
 
+use super::login::LOGIN_TIME;
 use super::{
     CloseReason, Connection, Desk, INPUT_SIZE, OUTPUT_KEPT_MAX, Phase, STATE_DROPPING, STATE_EXECUTING, STATE_IN_VALUE,
     STATE_UNSENT, STATE_WAITING, STATE_WATCHING, UNSENT_MAX,
@@ -157,6 +159,14 @@ impl Connection {
                 Phase::Closing(_) => break,
                 Phase::Login if desk.executor.effort.is_over() => Stop::Budget,
                 Phase::Login => self.log_in(desk),
+                Phase::Verifying(pending, arrived) => {
+                    let (pending, arrived) = (Arc::clone(pending), *arrived);
+                    if !self.verified(desk, &pending, arrived) {
+                        self.send(desk)?;
+                        return Ok(Verdict::Later(self.since + LOGIN_TIME));
+                    }
+                    Stop::Phase
+                }
                 Phase::Refused { until } => return Ok(Verdict::Later(*until)),
                 Phase::Serving => self.serve(&mut desk.executor, &mut budget),
                 Phase::Dumping(dump) => {
@@ -237,6 +247,7 @@ impl Connection {
         }
         match self.phase {
             Phase::Closing(reason) if self.unsent() == 0 => Ok(Verdict::Close(reason)),
+            Phase::Login => Ok(Verdict::Later(self.since + LOGIN_TIME)),
             _ => Ok(Verdict::Wait),
         }
     }
@@ -326,6 +337,7 @@ impl Connection {
         let unsent = self.output.len();
         let (consumed, outcome) = match self.decoder.decode(input) {
             Decoded::Incomplete { need } => return Served::Needs(need),
+            Decoded::Request { consumed, request } if self.refuses(&request) => (consumed, self.refuse(&request)),
             // The connection is queued again, and the request is decoded again.
             Decoded::Request { request, .. } if executor.holds_up(&request) => return Served::Stop(0, Stop::HeldUp),
             Decoded::Request { consumed, request } => {
@@ -338,12 +350,14 @@ impl Connection {
                     keys_done: self.keys_done,
                     room: UNSENT_MAX,
                     is_bounded: false,
+                    may_write: self.role.as_ref().is_none_or(|role| role.may_write()),
                     socket: (is_free && self.secure.is_none()).then(|| self.stream.as_fd()),
                 };
                 let outcome = executor.execute(&request, &mut self.output, &origin);
                 (consumed, outcome)
             }
             Decoded::TooLarge { consumed, forget } => {
+                let forget = forget.filter(|key| self.role.as_ref().is_none_or(|role| role.may_change(key.stored())));
                 executor.too_large(forget.as_ref());
                 (consumed, Outcome::Done)
             }
@@ -389,6 +403,10 @@ impl Connection {
             Outcome::Wait(task) => {
                 self.phase = Phase::Waiting(task);
                 Served::Stop(consumed, Stop::Phase)
+            }
+            Outcome::LogIn => {
+                self.log_in_again(executor);
+                Served::Stop(0, Stop::Phase)
             }
             Outcome::Watch(watcher) => {
                 self.phase = Phase::Watching;

@@ -52,6 +52,11 @@ impl Executor {
                 self.binary_stat(head, argument, out);
                 return Outcome::Done;
             }
+            Command::Sasl { .. } if self.shared.has_sasl() => return Outcome::LogIn,
+            Command::Sasl { .. } => {
+                binary::error(out, head, Status::UnknownCommand);
+                return Outcome::Done;
+            }
             Command::Refuse { status, close } => {
                 binary::error(out, head, *status);
                 return if *close {

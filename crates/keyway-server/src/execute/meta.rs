@@ -26,7 +26,7 @@ impl Executor {
             details: get.unless_cas.is_some() || get.flags.clone().any(|flag| matches!(flag, [b'c' | b'l' | b'h', ..])),
             unless_cas: get.unless_cas,
             at_most: None,
-            win_stale: true,
+            win_stale: origin.may_write,
             no_bump: get.no_bump,
             exptime: get.exptime.map(i64::from),
             vivify: get.vivify.map(i64::from),

@@ -57,6 +57,8 @@ pub(crate) enum Outcome {
     Watch(Arc<Watcher>),
     /// another thread executes it, and then gives this connection a turn
     Wait(Arc<Task>),
+    /// it is a step of a login: the connection answers it
+    LogIn,
 }
 
 /// A long task that a separate thread does for a connection.
@@ -79,6 +81,8 @@ pub(crate) struct Origin<'a> {
     pub(crate) sent: usize,
     /// leading keys of a request with several keys that have been answered
     pub(crate) keys_done: usize,
+    /// a read may change what it finds: a stale item is marked as being fetched again
+    pub(crate) may_write: bool,
     /// unsent bytes after which the output is full
     pub(crate) room: usize,
     /// it is a datagram: not even the last item may exceed `room`, and the request is not continued later

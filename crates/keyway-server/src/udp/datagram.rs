@@ -69,6 +69,7 @@ pub(super) fn execute_all(
                     keys_done: 0,
                     room,
                     is_bounded: true,
+                    may_write: true,
                     socket: None,
                 };
                 if let Some(served) = &mut served {
@@ -118,7 +119,9 @@ fn execute_one(executor: &mut Executor, request: &Request<'_>, out: &mut Vec<u8>
     match executor.execute(request, out, origin) {
         Outcome::Done => Next::Request,
         Outcome::Partly { .. } => Next::TooLong,
-        Outcome::Broken | Outcome::Close(_) | Outcome::Dump(_) | Outcome::Watch(_) | Outcome::Wait(_) => Next::End,
+        Outcome::Broken | Outcome::Close(_) | Outcome::Dump(_) | Outcome::Watch(_) | Outcome::Wait(_) | Outcome::LogIn => {
+            Next::End
+        }
     }
 }
 

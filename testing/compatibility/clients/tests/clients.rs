@@ -1,6 +1,7 @@
 //! Real clients, unchanged, with their ordinary API: Python (pymemcache, python-memcached), Go (gomemcache), Node (memcached),
 //! and the command-line tools of libmemcached and of memcached itself.
 
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
@@ -105,6 +106,58 @@ fn python_memcached() {
 #[test]
 fn python_binary_memcached() {
     python_client("python-binary-memcached", "binary_client.py");
+}
+
+/// SASL with python-binary-memcached: as memcached has it (`-S`), and as `keyway serve` has it, with a hashed password and a reader.
+#[test]
+fn python_binary_memcached_with_sasl() {
+    let python = match python() {
+        Ok(python) => python,
+        Err(because) => return skip("python-binary-memcached with SASL", because),
+    };
+    let scratch = Scratch::new();
+    let mut hasher = Command::new("/bin/sh");
+    hasher.args([
+        "-c",
+        &format!("echo secret | {} password ann", harness::keyway_binary().display()),
+    ]);
+    let (status, hashed) = run_to_end(&mut hasher, DEADLINE);
+    assert!(status.success() && hashed.starts_with("ann:$argon2id$"), "{hashed}");
+    for (name, users, memcached_command_line) in [
+        ("keyway serve", format!("{hashed}reader:secret:ro\n"), false),
+        ("keyway memcached -S -Y", "ann:secret\n".to_owned(), true),
+    ] {
+        let file = scratch.join("users");
+        std::fs::write(&file, &users).expect("a file");
+        std::fs::set_permissions(&file, PermissionsExt::from_mode(0o600)).expect("its mode can be set");
+        let file = file.display().to_string();
+        let options = match memcached_command_line {
+            true => ["-S", "-Y", &file].map(str::to_owned).to_vec(),
+            false => ["--auth-file", &file].map(str::to_owned).to_vec(),
+        };
+        let server = Server::start(
+            Kind::Keyway,
+            &ServeOptions {
+                memcached_command_line,
+                keyway_arguments: options,
+                ..ServeOptions::default()
+            },
+        );
+        let mut command = Command::new(python);
+        command
+            .arg(prepare::scripts().join("sasl_client.py"))
+            .args(host_and_port(&server));
+        command.args((!memcached_command_line).then_some("reader"));
+        command.env("PYTHONDONTWRITEBYTECODE", "1");
+        let (status, output) = run_to_end(&mut command, DEADLINE);
+        let verdict = output.lines().last().unwrap_or_default();
+        assert!(
+            status.success() && verdict.starts_with("OK"),
+            "{name}: {output}\n{}",
+            server.log()
+        );
+        say(&format!("python-binary-memcached with SASL against {name}: {verdict}"));
+    }
 }
 
 #[test]

@@ -31,7 +31,7 @@ pub const ALL: &[Attack] = &[
     },
     Attack {
         name: "before-any-login",
-        attack: "quit, other commands and packets of the binary protocol before a login",
+        attack: "quit, other commands and packets of the binary protocol before a login, and data that is no login",
         promise: "quit ends the connection, the others are refused, and a packet is told so in the binary protocol",
         run: before_any_login,
     },
@@ -186,9 +186,24 @@ fn before_any_login(_: Form) -> Outcome {
         }
     }
     let mut refused = 0;
-    for opcode in [0x00, 0x01, 0x08, 0x0a, 0x10, 0x20, 0x21] {
+    for opcode in [0x00, 0x01, 0x08, 0x0a, 0x10, 0x1b, 0x22] {
         let mut wire = server.connect(Transport::Tcp);
-        wire.send(&packet(opcode, b"", b"", b"")).expect("a packet may be sent");
+        let (mechanism, data): (&[u8], &[u8]) = if opcode == 0x22 {
+            (b"PLAIN", b"\0ann\0past")
+        } else {
+            (b"", b"")
+        };
+        wire.send(&packet(opcode, b"", mechanism, data))
+            .expect("a packet may be sent");
+        if opcode == 0x22 {
+            // A wrong password does not end it, but three do.
+            wire.send(&packet(opcode, b"", mechanism, data).repeat(2))
+                .expect("packets may be sent");
+            for _ in 0..2 {
+                let head = wire.exactly(24).expect("an answer");
+                wire.exactly(head[11].into()).expect("its text");
+            }
+        }
         let head = wire.exactly(24).expect("an answer");
         let text = wire.exactly(head[11].into()).expect("its text");
         refused +=

@@ -1,0 +1,102 @@
+//! The thread that verifies hashed passwords, one after the other, so that no worker and no other connection waits for it.
+//!
+//! It holds the memory of one hash at a time. A login whose connection has ended meanwhile is left out.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Condvar, Mutex, OnceLock};
+
+use super::file::Check;
+use super::{Form, Role};
+use crate::shared::{Message, Shared, lock};
+
+/// The logins that wait for the thread.
+#[derive(Default)]
+pub(crate) struct Hasher {
+    queue: Mutex<Queue>,
+    bell: Condvar,
+}
+
+#[derive(Default)]
+struct Queue {
+    waiting: VecDeque<Job>,
+    is_over: bool,
+}
+
+struct Job {
+    pending: Arc<Pending>,
+    check: Check,
+    /// the connection's worker, and the worker's token for it
+    worker: usize,
+    token: usize,
+}
+
+/// A login that is being verified.
+pub(crate) struct Pending {
+    pub(crate) form: Form,
+    verdict: OnceLock<Option<Arc<Role>>>,
+}
+
+impl Pending {
+    /// The verdict, when there is one: the role of the user, or `None` for a wrong password.
+    pub(crate) fn verdict(&self) -> Option<Option<Arc<Role>>> {
+        self.verdict.get().cloned()
+    }
+}
+
+impl Hasher {
+    /// Adds a login; when it is verified, the connection gets a turn.
+    pub(crate) fn ask(&self, check: Check, form: Form, worker: usize, token: usize) -> Arc<Pending> {
+        let pending = Arc::new(Pending {
+            form,
+            verdict: OnceLock::new(),
+        });
+        let mut queue = lock(&self.queue);
+        if queue.is_over {
+            let _ = pending.verdict.set(None);
+            return pending;
+        }
+        queue.waiting.push_back(Job {
+            pending: Arc::clone(&pending),
+            check,
+            worker,
+            token,
+        });
+        drop(queue);
+        self.bell.notify_one();
+        pending
+    }
+
+    /// Verifies what waits, until the server stops. What waits then is refused.
+    pub(crate) fn run(&self, shared: &Shared) {
+        while let Some((job, is_over)) = self.next() {
+            // The connection holds the other one.
+            if Arc::strong_count(&job.pending) < 2 {
+                continue;
+            }
+            let verdict = if is_over { None } else { job.check.run() };
+            // Nobody else sets it.
+            let _ = job.pending.verdict.set(verdict);
+            shared.mailboxes[job.worker].send(Message::Turn(job.token));
+        }
+    }
+
+    /// The next login, and whether the server stops. `None`: it stops, and none waits.
+    fn next(&self) -> Option<(Job, bool)> {
+        let mut queue = lock(&self.queue);
+        loop {
+            if let Some(job) = queue.waiting.pop_front() {
+                return Some((job, queue.is_over));
+            }
+            if queue.is_over {
+                return None;
+            }
+            queue = self.bell.wait(queue).unwrap_or_else(std::sync::PoisonError::into_inner);
+        }
+    }
+
+    /// The server stops.
+    pub(crate) fn stop(&self) {
+        lock(&self.queue).is_over = true;
+        self.bell.notify_all();
+    }
+}
