@@ -64,13 +64,13 @@ unsafe fn halves<const WHICH: i32>(pairs: [__m128i; 2], mask: u32, wanted: u32) 
 /// [`Line::pair_matches_high`].
 #[inline(always)]
 pub fn pair_matches_high(pair: &[Line; 2], mask: u64, wanted: u64) -> u32 {
-    let [mask, wanted] = [mask, wanted].map(|n| (n >> 32) as u32);
+    let (mask, wanted) = ((mask >> 32) as u32, (wanted >> 32) as u32);
     // SAFETY: all are 64 plain bytes; SSE2 is part of the x86-64 baseline.
     unsafe {
-        let [first, second] = pair.map(|line| {
-            let [a, b, c, d]: [__m128i; 4] = core::mem::transmute(line.0);
-            _mm_packs_epi32(halves::<0xDD>([a, b], mask, wanted), halves::<0xDD>([c, d], mask, wanted))
-        });
+        let [a, b, c, d]: [__m128i; 4] = core::mem::transmute(pair[0].0);
+        let first = _mm_packs_epi32(halves::<0xDD>([a, b], mask, wanted), halves::<0xDD>([c, d], mask, wanted));
+        let [a, b, c, d]: [__m128i; 4] = core::mem::transmute(pair[1].0);
+        let second = _mm_packs_epi32(halves::<0xDD>([a, b], mask, wanted), halves::<0xDD>([c, d], mask, wanted));
         _mm_movemask_epi8(_mm_packs_epi16(first, second)).cast_unsigned()
     }
 }
