@@ -27,54 +27,68 @@ pub(crate) fn bytes<'py>(py: Python<'py>, bytes: &[u8]) -> PyResult<Bound<'py, P
 /// A bytes object into which a value is copied. Making it runs no Python code.
 pub(crate) struct Place<'py> {
     py: Python<'py>,
-    /// the object, whose length is `len`, or why there is none
-    object: Option<PyResult<Bound<'py, PyBytes>>>,
+    /// its length is `len`
+    object: Option<Bound<'py, PyBytes>>,
+    /// why there is none
+    failed: Option<PyErr>,
     len: usize,
     /// client flags of the item
     pub(crate) flags: u32,
 }
 
 impl<'py> Place<'py> {
+    #[inline(always)]
     pub(crate) fn new(py: Python<'py>) -> Self {
         Self {
             py,
             object: None,
+            failed: None,
             len: 0,
             flags: 0,
         }
     }
 
     /// The object with the value in it. The error: the interpreter has no memory for it.
+    #[inline(always)]
     pub(crate) fn finish(self) -> PyResult<Bound<'py, PyBytes>> {
-        self.object.unwrap_or_else(|| bytes(self.py, &[]))
+        self.object.ok_or(()).or_else(|()| self.failed.map_or_else(|| bytes(self.py, &[]), Err))
+    }
+
+    /// Makes an object of this length.
+    #[inline(always)]
+    fn make(&mut self, len: usize) {
+        self.len = len;
+        // SAFETY: a new object of that many bytes, or NULL with an exception set. The lock is held, as `py` says.
+        self.object = unsafe {
+            let object = pyo3::ffi::PyBytes_FromStringAndSize(std::ptr::null(), len.cast_signed());
+            Bound::from_owned_ptr_or_opt(self.py, object).map(|object| object.cast_into_unchecked())
+        };
+        if self.object.is_none() {
+            self.failed = Some(PyErr::fetch(self.py));
+        }
     }
 }
 
 impl Target for Place<'_> {
-    #[inline]
+    #[inline(always)]
     fn make_room(&mut self, item: &Item) -> bool {
         self.flags = item.flags;
         if self.object.is_none() || self.len != item.value_len {
-            self.len = item.value_len;
-            // SAFETY: a new object of that many bytes, or NULL with an exception set. The lock is held, as `py` says.
-            self.object = Some(unsafe {
-                let object = pyo3::ffi::PyBytes_FromStringAndSize(std::ptr::null(), self.len.cast_signed());
-                Bound::from_owned_ptr_or_err(self.py, object).map(|object| object.cast_into_unchecked())
-            });
+            self.make(item.value_len);
         }
-        matches!(self.object, Some(Ok(_)))
+        self.object.is_some()
     }
 
-    #[inline]
+    #[inline(always)]
     fn room(&mut self) -> &mut [MaybeUninit<u8>] {
         match &self.object {
             // SAFETY: the object has that many bytes, which no other code knows of yet. One of no bytes is the interpreter's
             // own, and nothing is written to it.
-            Some(Ok(object)) => unsafe {
+            Some(object) => unsafe {
                 let bytes = pyo3::ffi::PyBytes_AsString(object.as_ptr());
                 std::slice::from_raw_parts_mut(bytes.cast(), self.len)
             },
-            _ => &mut [],
+            None => &mut [],
         }
     }
 }
