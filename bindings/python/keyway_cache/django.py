@@ -12,11 +12,20 @@ LOCATION is a region's path or a server's region socket, OPTIONS are arguments o
 have the same meaning, as in Django's memcached backends. incr and decr are atomic, work on values that were stored as a
 non-negative int, and stop at 0. If a value is too large, it is not stored and the old value is deleted: set reports nothing,
 set_many returns the key, add raises. The methods that begin with `a` are Django's own, which call the others in a thread.
+
+Keys are made and checked in the extension module. Where it finds one that Django would refuse, or a class or a setting that makes
+keys in its own way, Django's own functions make and check the keys, and raise or warn.
 """
 
 import time
 
-from django.core.cache.backends.base import DEFAULT_TIMEOUT, BaseCache, InvalidCacheKey, memcache_key_warnings
+from django.core.cache.backends.base import (
+    DEFAULT_TIMEOUT,
+    BaseCache,
+    InvalidCacheKey,
+    default_key_func,
+    memcache_key_warnings,
+)
 from django.core.exceptions import ImproperlyConfigured
 from django.utils.functional import cached_property
 
@@ -47,6 +56,10 @@ class KeywayCache(BaseCache):
         for name in ("MAX_ENTRIES", "CULL_FREQUENCY"):
             self._options.pop(name, None)
         self._options.update(allow_unicode_keys=True, default_noreply=False)
+        kind = type(self)
+        self._checks_by_itself = kind.validate_key is KeywayCache.validate_key
+        makes_by_itself = kind.make_key is BaseCache.make_key and kind.make_and_validate_key is KeywayCache.make_and_validate_key
+        self._has_plain_keys = self._checks_by_itself and makes_by_itself
 
     @cached_property
     def _client(self):
@@ -68,11 +81,22 @@ class KeywayCache(BaseCache):
         for warning in memcache_key_warnings(key):
             raise InvalidCacheKey(warning)
 
+    def make_and_validate_key(self, key, version=None):
+        key = self.make_key(key, version=version)
+        if not (self._checks_by_itself and Client._allows(key)):
+            self.validate_key(key)
+        return key
+
     def add(self, key, value, timeout=DEFAULT_TIMEOUT, version=None):
         key = self.make_and_validate_key(key, version=version)
         return self._client.add(key, value, self.get_backend_timeout(timeout))
 
     def get(self, key, default=None, version=None):
+        if self._has_plain_keys and self.key_func is default_key_func:
+            prefix = "%s:%s:" % (self.key_prefix, self.version if version is None else version)
+            value = self._client._get_made(prefix, key, default)
+            if value is not NotImplemented:
+                return value
         key = self.make_and_validate_key(key, version=version)
         return self._client.get(key, default)
 
@@ -98,6 +122,12 @@ class KeywayCache(BaseCache):
         return self._client.delete(key)
 
     def get_many(self, keys, version=None):
+        keys = list(keys)
+        if self._has_plain_keys and self.key_func is default_key_func:
+            prefix = "%s:%s:" % (self.key_prefix, self.version if version is None else version)
+            values = self._client._get_many_made(prefix, keys)
+            if values is not NotImplemented:
+                return values
         names = {self.make_and_validate_key(key, version=version): key for key in keys}
         return {names[key]: value for key, value in self._client.get_many(names).items()}
 

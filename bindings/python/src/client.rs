@@ -2,9 +2,9 @@
 
 use crate::door::{self, Asked, Region};
 use crate::failure::{Failure, unless_quiet};
-use crate::key::{Key, Keys};
-use crate::object;
-use crate::value::{Value, Values};
+use crate::key::{self, Key, Keys};
+use crate::object::{self, Place};
+use crate::value::{self, Value, Values};
 use keyway_cache::{
     AHEAD_MAX, Arithmetic, Cache, Counted, Delete, Deleted, Get, GrowError, Item, OpenError, Session, Shrinking, Store,
     StoreMode, Stored, WriteError,
@@ -43,7 +43,7 @@ pub(crate) struct Client {
     values: Values,
     ignore_exc: bool,
     default_noreply: bool,
-    /// `None`: not open. Locked for moments, by a thread that holds the interpreter's lock
+    /// `None`: not open. Locked for moments, or for one operation on the region, by a thread that holds the interpreter's lock
     region: Mutex<Option<Arc<Region>>>,
 }
 
@@ -122,6 +122,7 @@ impl Client {
                 unicode: allow_unicode_keys,
             },
             values: Values {
+                is_own_serde: value::is_own_serde(serde.as_ref(), server.py()),
                 serde,
                 serializer,
                 deserializer,
@@ -179,8 +180,52 @@ impl Client {
     #[pyo3(signature = (key, default=None))]
     fn get<'py>(&self, key: &Bound<'py, PyAny>, default: Option<Bound<'py, PyAny>>) -> PyResult<Option<Bound<'py, PyAny>>> {
         let own = self.keys.key(key)?;
-        let found = self.fetch(key, &own, &PLAIN);
-        Ok(self.forgiving(found)?.map(|found| found.value).or(default))
+        let found = self.fetch_plain(key.py(), &own, || Ok(key.clone()));
+        Ok(self.forgiving(found)?.or(default))
+    }
+
+    /// For keyway_cache.django: the value of a prefix and a key behind it, or `default`. NotImplemented: look at the key more
+    /// closely, which may not be allowed.
+    fn _get_made<'py>(
+        &self,
+        prefix: &Bound<'py, PyAny>,
+        key: &Bound<'py, PyAny>,
+        default: Bound<'py, PyAny>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let py = key.py();
+        let mut place = [0; _];
+        let prefix = prefix.cast::<PyString>()?.to_str()?.as_bytes();
+        let Some(own) = key::made(&self.keys, &mut place, prefix, key) else {
+            return Ok(py.NotImplemented().into_bound(py));
+        };
+        let found = self.fetch_plain(py, own, || text_of(py, own));
+        Ok(self.forgiving(found)?.unwrap_or(default))
+    }
+
+    /// For keyway_cache.django: the values of a list's keys that are present, in a dict; each key is behind a prefix in the
+    /// cache. NotImplemented: look at the keys more closely, of which one may not be allowed.
+    fn _get_many_made<'py>(&self, prefix: &Bound<'py, PyAny>, keys: &Bound<'py, PyList>) -> PyResult<Bound<'py, PyAny>> {
+        let py = keys.py();
+        let prefix = prefix.cast::<PyString>()?.to_str()?.as_bytes();
+        let objects: Vec<_> = keys.iter().collect();
+        let mut all = Vec::with_capacity(objects.len());
+        for object in &objects {
+            let mut place = [0; _];
+            match key::made(&self.keys, &mut place, prefix, object) {
+                Some(own) => all.push(Key::Owned(own.to_vec())),
+                None => return Ok(py.NotImplemented().into_bound(py)),
+            }
+        }
+        Ok(self
+            .fetch_all(py, &objects, &all, &PLAIN, |own, _| text_of(py, own), |found| Ok(found.value))?
+            .into_any())
+    }
+
+    /// For keyway_cache.django: whether a key is text that both Django and the client allow.
+    #[staticmethod]
+    fn _allows(key: &Bound<'_, PyAny>) -> bool {
+        let text = key.cast_exact::<PyString>().ok().and_then(|text| text.to_str().ok());
+        text.is_some_and(|text| key::is_plain(text.as_bytes()))
     }
 
     /// The values of the keys that are present, in a dict.
@@ -590,7 +635,11 @@ impl Client {
     /// Works with this thread's session, with the interpreter's lock held.
     #[inline]
     fn work<R>(&self, py: Python<'_>, work: impl FnOnce(&mut Session, &mut Vec<u8>) -> R) -> Result<R, Failure> {
-        Ok(self.region(py)?.cache()?.with_session(work)?)
+        // The work does not release the interpreter's lock, so no other thread waits for this one meanwhile.
+        if let Some(region) = &*self.region.lock().unwrap_or_else(PoisonError::into_inner) {
+            return Ok(region.cache()?.with_session(work)?);
+        }
+        Ok(self.open(py)?.cache()?.with_session(work)?)
     }
 
     /// As [`Self::work`]. If so much is to be written that other threads should run meanwhile, it releases the
@@ -617,18 +666,35 @@ impl Client {
     fn fetch<'py>(&self, key: &Bound<'py, PyAny>, own: &Key, how: &Get) -> Result<Option<Found<'py>>, Failure> {
         let py = key.py();
         let fetched = self.work(py, |session, buffer| look(py, session, buffer, own, how))??;
-        self.converted(key, fetched)
+        self.converted(fetched, || Ok(key.clone()))
+    }
+
+    /// [`Self::fetch`] of a value alone. `key` makes the object that a serde gets.
+    #[inline]
+    fn fetch_plain<'py>(
+        &self,
+        py: Python<'py>,
+        own: &[u8],
+        key: impl FnOnce() -> PyResult<Bound<'py, PyAny>>,
+    ) -> Result<Option<Bound<'py, PyAny>>, Failure> {
+        let mut place = Place::new(py);
+        if !self.work(py, |session, _| session.get_into(own, Get::VALUE, &mut place))?? {
+            return Ok(None);
+        }
+        let flags = place.flags;
+        let bytes = place.finish().map_err(Failure::Lost)?;
+        self.values.decode(bytes, flags, key).map(Some).map_err(Failure::Answer)
     }
 
     #[inline]
     fn converted<'py>(
         &self,
-        key: &Bound<'py, PyAny>,
         fetched: Option<(Bound<'py, PyBytes>, Item)>,
+        key: impl FnOnce() -> PyResult<Bound<'py, PyAny>>,
     ) -> Result<Option<Found<'py>>, Failure> {
         fetched
             .map(|(bytes, item)| {
-                let value = self.values.decode(key, bytes, item.flags).map_err(Failure::Answer)?;
+                let value = self.values.decode(bytes, item.flags, key).map_err(Failure::Answer)?;
                 Ok(Found { value, item })
             })
             .transpose()
@@ -658,6 +724,20 @@ impl Client {
         let py = keys.py();
         let objects = objects_of(keys)?;
         let all = self.keys_of(&objects)?;
+        self.fetch_all(py, &objects, &all, how, |_, object| Ok(object.clone()), answer)
+    }
+
+    /// Gets the keys `all`. The answers are under the objects that stand for them; `named` is the object that a serde gets
+    /// for a key.
+    fn fetch_all<'py>(
+        &self,
+        py: Python<'py>,
+        objects: &[Bound<'py, PyAny>],
+        all: &[Key<'_>],
+        how: &Get,
+        named: impl Fn(&[u8], &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>>,
+        answer: impl Fn(Found<'py>) -> PyResult<Bound<'py, PyAny>>,
+    ) -> PyResult<Bound<'py, PyDict>> {
         let answers = PyDict::new(py);
         if all.is_empty() {
             return Ok(answers);
@@ -675,8 +755,8 @@ impl Client {
             Ok::<_, Failure>(fetched)
         });
         let converted = fetched.and_then(|fetched| {
-            for (key, fetched) in objects.iter().zip(fetched?) {
-                if let Some(found) = self.converted(key, fetched)? {
+            for ((key, own), fetched) in objects.iter().zip(all).zip(fetched?) {
+                if let Some(found) = self.converted(fetched, || named(own, key))? {
                     answers.set_item(key, answer(found)?)?;
                 }
             }
@@ -823,6 +903,12 @@ fn prefetch<'k>(session: &mut Session, keys: impl ExactSizeIterator<Item = &'k [
     if keys.len() > 1 {
         session.prefetch(keys);
     }
+}
+
+/// A key of this client as text.
+#[cold]
+fn text_of<'py>(py: Python<'py>, key: &[u8]) -> PyResult<Bound<'py, PyAny>> {
+    Ok(PyString::from_bytes(py, key)?.into_any())
 }
 
 /// Looks a key up, and makes a new object of its value.

@@ -49,8 +49,8 @@ impl Keys {
         if key.is_empty() {
             return Err(illegal("is empty", object));
         }
-        // One pass looks for all rare bytes. Only if there is one, find out which.
-        if key.iter().any(|byte| matches!(byte, 0 | b'\t'..=b'\r' | b' ')) {
+        // Control characters are rare. Only if there is one, find out which.
+        if may_be_blank(&key) && key.iter().any(|byte| matches!(byte, 0 | b'\t'..=b'\r' | b' ')) {
             let what = if key.contains(&0) {
                 "contains a zero byte"
             } else {
@@ -60,6 +60,42 @@ impl Keys {
         }
         Ok(key)
     }
+}
+
+/// Django's key for an object: a prefix, and the text that the program gave. `None`: any object but plain text, or a key that
+/// Django or this client refuses, or would change.
+#[inline]
+pub(crate) fn made<'m>(keys: &Keys, place: &'m mut Made, prefix: &[u8], object: &Bound<'_, PyAny>) -> Option<&'m [u8]> {
+    let text = object.cast_exact::<PyString>().ok()?.to_str().ok()?.as_bytes();
+    let key = place.get_mut(..prefix.len() + text.len())?;
+    let (before, behind) = key.split_at_mut_checked(prefix.len())?;
+    before.copy_from_slice(prefix);
+    behind.copy_from_slice(text);
+    (keys.prefix.is_empty() && keys.unicode && is_plain(key)).then_some(key)
+}
+
+/// Room for a key that is made of parts.
+pub(crate) type Made = [u8; KEY_LEN_MAX];
+
+/// Whether both Django and this client allow the key, and it has no more than 250 bytes. Django allows keys of at most 250
+/// characters without those up to the blank, and without DEL (`memcache_key_warnings`).
+pub(crate) fn is_plain(key: &[u8]) -> bool {
+    (1..=KEY_LEN_MAX).contains(&key.len()) && !may_be_blank(key) && !key.contains(&0x7F)
+}
+
+/// Whether any byte is a blank or below it. Eight bytes at a time: where a byte is less than 0x21, the difference borrows, and
+/// the byte itself has no high bit.
+#[inline]
+fn may_be_blank(key: &[u8]) -> bool {
+    const ONES: u64 = u64::from_le_bytes([1; 8]);
+    let lows = |word: u64| word.wrapping_sub(ONES * 0x21) & !word & (ONES << 7);
+    let (words, rest) = key.as_chunks::<8>();
+    let found = words.iter().fold(0, |found, word| found | lows(u64::from_le_bytes(*word)));
+    let rest = match key.last_chunk::<8>() {
+        Some(last) => lows(u64::from_le_bytes(*last)),
+        None => u64::from(rest.iter().any(|byte| *byte <= b' ')),
+    };
+    found | rest != 0
 }
 
 #[cold]

@@ -7,10 +7,17 @@ use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyByteArray, PyBytes, PyMemoryView, PyString, PyTuple};
 
+/// serde.py: text
+const FLAG_TEXT: u32 = 16;
+/// serde.py: the flags of values that are anything but bytes
+const FLAGS_CONVERTED: u32 = FLAG_TEXT | 1 | 2 | 4;
+
 /// How a client converts values.
 pub(crate) struct Values {
     /// object with `serialize(key, value)` and `deserialize(key, value, flags)`
     pub(crate) serde: Option<Py<PyAny>>,
+    /// whether it is this package's own `PickleSerde`, whose rules for values that are not pickles are known here
+    pub(crate) is_own_serde: bool,
     /// function, used without a serde
     pub(crate) serializer: Option<Py<PyAny>>,
     /// function, used without a serde
@@ -86,20 +93,41 @@ impl Values {
         }
     }
 
-    /// The object that was stored for a key, from its value's bytes.
+    /// The object that was stored, from its value's bytes. `key` makes the object that a serde gets for the key; it is called
+    /// only if a serde wants it.
+    #[inline]
     pub(crate) fn decode<'py>(
         &self,
-        key: &Bound<'py, PyAny>,
         bytes: Bound<'py, PyBytes>,
         flags: u32,
+        key: impl FnOnce() -> PyResult<Bound<'py, PyAny>>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        let py = key.py();
+        let py = bytes.py();
+        if self.is_own_serde && flags & !FLAG_TEXT & FLAGS_CONVERTED == 0 {
+            return match flags & FLAG_TEXT {
+                0 => Ok(bytes.into_any()),
+                _ => Ok(PyString::from_encoded_object(&bytes, Some(c"utf-8"), None)?.into_any()),
+            };
+        }
+        if self.serde.is_none() && self.deserializer.is_none() {
+            return Ok(bytes.into_any());
+        }
+        let key = key()?;
         match (&self.serde, &self.deserializer) {
             (Some(serde), _) => serde.bind(py).call_method1(intern!(py, "deserialize"), (key, bytes, flags)),
             (None, Some(deserializer)) => deserializer.bind(py).call1((key, bytes, flags)),
             (None, None) => Ok(bytes.into_any()),
         }
     }
+}
+
+/// Whether it is an object of this package's `PickleSerde` itself, not of a class that is derived from it.
+pub(crate) fn is_own_serde(serde: Option<&Py<PyAny>>, py: Python<'_>) -> bool {
+    let own = || {
+        py.import(intern!(py, "keyway_cache.serde"))?
+            .getattr(intern!(py, "PickleSerde"))
+    };
+    serde.is_some_and(|serde| own().is_ok_and(|own| serde.bind(py).get_type().is(&own)))
 }
 
 /// Client flags. A server keeps the low 32 bits of larger numbers, and so does this.

@@ -257,6 +257,15 @@ def test_keys_that_are_none(client):
         for call in [client.get, client.gets, client.touch, client.delete, lambda key: client.set(key, b"value")]:
             with pytest.raises(keyway_cache.MemcacheIllegalInputError, match="the key"):
                 call(key)
+    for length in range(1, 40):
+        for at in range(length):
+            for char in b"\0\t\n\x0b\x0c\r ":
+                key = b"k" * at + bytes([char]) + b"\xff" * (length - at - 1)
+                with pytest.raises(keyway_cache.MemcacheIllegalInputError, match="white space|zero byte"):
+                    client.get(key)
+            key = b"\x21" * at + b"\x01" + b"\x80" * (length - at - 1)
+            client.set(key, key)
+            assert client.get(key) == key
     for key in [None, 5, 1.5, ["key"], bytearray(b"key")]:
         with pytest.raises(TypeError, match="str or bytes"):
             client.get(key)

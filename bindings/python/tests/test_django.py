@@ -17,12 +17,13 @@ settings.configure(SECRET_KEY="none", SESSION_ENGINE="django.contrib.sessions.ba
 django.setup()
 
 from django.core.cache import caches
-from django.core.cache.backends.base import InvalidCacheKey
+from django.core.cache.backends.base import InvalidCacheKey, memcache_key_warnings
 from django.core.signals import request_finished
 from django.test import override_settings
 
 import keyway_cache
 from keyway_cache.django import KeywayCache
+from keyway_cache.serde import PickleSerde
 
 MEGABYTE = 1 << 20
 
@@ -112,6 +113,92 @@ def test_keys(path):
     # 250 characters, and more bytes than a key has.
     with pytest.raises(keyway_cache.MemcacheIllegalInputError):
         plain.get("☃" * 200)
+
+
+def refusal(call):
+    with pytest.raises((InvalidCacheKey, keyway_cache.MemcacheIllegalInputError)) as refused:
+        call()
+    return type(refused.value), str(refused.value)
+
+
+def test_keys_are_refused_with_djangos_words(cache):
+    """The extension module checks keys. What it says of them must be what Django says, with every verb and at every place of a key."""
+    bad = ["k" * 248, "é" * 248] + [f"{'k' * at}{char}{'é' * 3}{'k' * 9}" for char in "\0\t \x1f\x7f" for at in range(10)]
+    for key in bad:
+        said = next(memcache_key_warnings(f":1:{key}"))
+        for call in [cache.get, cache.touch, cache.delete, cache.incr, lambda key: cache.set(key, 1), lambda key: cache.add(key, 1)]:
+            assert refusal(lambda: call(key)) == (InvalidCacheKey, said), repr(key)
+        for call in [cache.get_many, cache.delete_many, lambda keys: cache.set_many(dict.fromkeys(keys, 1))]:
+            assert refusal(lambda: call(name for name in ["good", key])) == (InvalidCacheKey, said)
+    # 250 characters, and more bytes than a key has: Django allows it, the client does not.
+    assert refusal(lambda: cache.get_many(["é" * 200])) == refusal(lambda: cache.get("é" * 200)) == refusal(lambda: cache.set("é" * 200, 1))
+    for key in ["k" * 247, "é" * 123, "!~\x80\xa0\u2028", "", "\U0001f600" * 61]:
+        cache.set(key, key)
+        assert cache.get(key) == key and cache.get_many([key, key]) == {key: key}
+    with pytest.raises((UnicodeEncodeError, keyway_cache.MemcacheIllegalInputError)):
+        cache.get("\ud800")
+
+
+def test_keys_that_are_no_plain_text(cache):
+    class Name(str):
+        def __str__(self):
+            return "another"
+
+    cache.set("another", 1)
+    cache.set(5, 2)
+    assert cache.get(Name("name")) == 1 and cache.get(5) == cache.get("5") == 2 and cache.get(b"x", 3) == 3
+    assert cache.get_many(["5", Name("name"), 7]) == {"5": 2, "name": 1}
+    assert cache.get_many(key for key in [5]) == {5: 2} and cache.get_many([]) == {}
+
+
+def test_what_makes_or_checks_keys_in_its_own_way_is_asked(path):
+    asked = []
+
+    class Checked(KeywayCache):
+        def validate_key(self, key):
+            asked.append(key)
+
+    class Made(KeywayCache):
+        def make_key(self, key, version=None):
+            return f"made.{key}"
+
+    options = {"OPTIONS": {"memory": 16 * MEGABYTE}}
+    checked, made, plain = Checked(path, options), Made(path, options), KeywayCache(path, options)
+    checked.set("a", 1)
+    assert checked.get("a") == 1 and checked.get_many(["a"]) == {"a": 1} and asked == [":1:a"] * 3
+    made.set("a", 2)
+    assert made.get("a") == 2 and made.get_many(["a"]) == {"a": 2} and keyway_cache.Client(path).get("made.a") == b"2"
+    plain.key_func = lambda key, prefix, version: f"{prefix}/{version}/{key}"
+    plain.set("a", 3)
+    assert plain.get("a") == 3 and plain.get_many(["a"]) == {"a": 3} and keyway_cache.Client(path).get("/1/a") == b"3"
+    plain.key_prefix, plain.version = "p", 9
+    assert plain.get("a") is None and plain.get_many(["a"]) == {}
+    prefixed = KeywayCache(path, {"OPTIONS": {"key_prefix": "own."}})
+    prefixed.set("a", 4)
+    assert prefixed.get("a") == 4 and prefixed.get_many(["a"]) == {"a": 4} and keyway_cache.Client(path).get("own.:1:a") == b"4"
+
+
+def test_values_come_back_as_the_serde_says(path):
+    class Told(PickleSerde):
+        def deserialize(self, key, value, flags):
+            return key, super().deserialize(key, value, flags)
+
+    things = {"text": "täxt", "bytes": b"by\xfftes", "none": b"", "empty": "", "int": -7, "list": [1], "never": NotImplemented}
+    cache, told = KeywayCache(path, {}), KeywayCache(path, {"OPTIONS": {"serde": Told()}})
+    assert cache.set_many(things) == []
+    assert cache.get_many(things) == things and told.get_many(things) == {key: (f":1:{key}", thing) for key, thing in things.items()}
+    for key, thing in things.items():
+        assert cache.get(key, "default") == thing and type(cache.get(key)) is type(thing) and told.get(key) == (f":1:{key}", thing)
+    default = object()
+    assert cache.get("absent", default) is default and cache.get("absent", version=2) is None and cache.get("text", version=1) == "täxt"
+    client = keyway_cache.Client(path)
+    client.set(":1:torn", b"\xff", flags=16)
+    client.set(":1:odd", b"compressed elsewhere", flags=8)
+    client.set(":1:moved", b"no pickle", flags=1)
+    for call in [cache.get, lambda key: cache.get_many([key])]:
+        with pytest.raises(UnicodeDecodeError):
+            call("torn")
+    assert cache.get_many(["odd", "moved"]) == {"odd": b"compressed elsewhere", "moved": None}
 
 
 def test_what_is_too_large_is_not_stored_and_takes_the_old_one_along(cache):

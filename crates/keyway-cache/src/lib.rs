@@ -49,6 +49,7 @@ mod error;
 mod fork;
 mod gate;
 mod handout;
+mod here;
 mod kernel;
 mod limits;
 mod liveness;

@@ -1,34 +1,51 @@
 //! A session for each thread, found again without being passed around: for callers that have no place to keep one, such
 //! as a C program's functions.
 //!
-//! A thread's sessions are in its thread-local storage, the last used first, and end with the thread. If a cache was
-//! closed in another thread, this thread drops what it holds of that cache when it next needs a new session, or ends. A
+//! A thread's sessions, its *seats*, are in its thread-local storage, and end with the thread. One word leads to the seat
+//! that was used last ([`here`]), so a call that uses the same cache again takes a few instructions to find it. If a cache
+//! was closed in another thread, this thread drops what it holds of that cache when it next needs a new session, or ends. A
 //! forked child has none of its parent's sessions: it opens the region again ([`Cache::here`]).
+//!
+//! # Safety
+//!
+//! Seats are followed by pointers. [`SEATS`] owns them. The word in the thread's storage is NULL, or [`LENT`] while `work`
+//! of the thread is under way (or was left by a jump), or the address of one of the thread's seats. While it is [`LENT`], no
+//! other code uses or frees a seat. Before a seat is freed the word is set to NULL.
+#![allow(unsafe_code, reason = "a thread's seats by their addresses; contract above")]
 
 use crate::cancel::Uncancelled;
 use crate::fork::Home;
+use crate::here;
 use crate::{Cache, Inner, LocalError, Session, SessionError};
 use std::cell::RefCell;
+use std::mem::ManuallyDrop;
+use std::ptr::NonNull;
 use std::sync::{Arc, Weak};
 
 /// A thread's buffer that grew to more than this, bytes, is freed after use.
 const BUFFER_KEPT_MAX: usize = 1 << 20;
 
+/// The word of a thread whose seat is in use. No seat has this address.
+const LENT: *mut Seat = std::ptr::without_provenance_mut(1);
+
 thread_local! {
-    static SEATS: RefCell<Vec<Seat>> = const { RefCell::new(Vec::new()) };
+    static SEATS: RefCell<Seats> = const { RefCell::new(Seats(Vec::new())) };
 }
 
+/// A thread's sessions, one of each cache.
+struct Seats(Vec<NonNull<Seat>>);
+
 /// A thread's session of one cache.
-struct Seat {
+pub(crate) struct Seat {
     /// the cache that it belongs to
     at: *const Inner,
-    /// keeps that address in use, so that no other cache can have it
-    cache: Weak<Inner>,
     /// the process that the session was made in
     home: Home,
-    /// present until the seat is dropped
-    session: Option<Session>,
+    /// not dropped in another process
+    session: ManuallyDrop<Session>,
     buffer: Vec<u8>,
+    /// keeps the cache's address in use, so that no other cache can have it
+    cache: Weak<Inner>,
 }
 
 impl Cache {
@@ -50,28 +67,13 @@ impl Cache {
     /// [`SessionError::Busy`] where `work` of this thread is still under way: within it, or after it was left by a jump.
     #[inline]
     pub fn with_session<R>(&self, work: impl FnOnce(&mut Session, &mut Vec<u8>) -> R) -> Result<R, LocalError> {
-        SEATS
-            .try_with(|seats| {
-                let mut seats = seats.try_borrow_mut().map_err(|_| SessionError::Busy)?;
-                if !seats.first().is_some_and(|seat| seat.is_of(&self.inner)) {
-                    self.sit_down(&mut seats)?;
-                }
-                let Some(Seat {
-                    session: Some(session),
-                    buffer,
-                    ..
-                }) = seats.first_mut()
-                else {
-                    return Err(SessionError::Busy.into());
-                };
-                let result = work(session, buffer);
-                buffer.clear();
-                if buffer.capacity() > BUFFER_KEPT_MAX {
-                    *buffer = Vec::new();
-                }
-                Ok(result)
-            })
-            .unwrap_or_else(|_| Err(SessionError::ThreadEnding.into()))
+        let seat = match self.seat() {
+            Some(seat) => seat,
+            None => self.sit_down()?,
+        };
+        let mut lent = Lent::new(seat);
+        let seat = lent.seat();
+        Ok(work(&mut seat.session, &mut seat.buffer))
     }
 
     /// Gives back this thread's session, if it has one.
@@ -83,25 +85,114 @@ impl Cache {
         });
     }
 
-    /// Puts this thread's session of the cache first in the list.
-    #[cold]
-    fn sit_down(&self, seats: &mut Vec<Seat>) -> Result<(), LocalError> {
-        if let Some(at) = seats.iter().position(|seat| seat.is_of(&self.inner)) {
-            seats.swap(0, at);
-            return Ok(());
+    /// This thread's session of the cache, if it is the one that the thread used last, and not in use.
+    #[inline(always)]
+    fn seat(&self) -> Option<NonNull<Seat>> {
+        let seat = here::seat();
+        if seat.addr() <= LENT.addr() {
+            return None;
         }
+        // SAFETY: neither NULL nor `LENT`, so it is one of this thread's seats, and not in use.
+        unsafe { NonNull::new(seat).filter(|seat| seat.as_ref().is_of(&self.inner)) }
+    }
+
+    /// This thread's session of the cache, which is found at once from now on.
+    #[cold]
+    #[inline(never)]
+    fn sit_down(&self) -> Result<NonNull<Seat>, LocalError> {
+        SEATS
+            .try_with(|seats| {
+                let mut seats = seats.try_borrow_mut().map_err(|_| SessionError::Busy)?;
+                if here::seat() == LENT {
+                    return Err(SessionError::Busy.into());
+                }
+                let seat = match seats.of(&self.inner) {
+                    Some(seat) => seat,
+                    None => seats.add(self)?,
+                };
+                here::set_seat(seat.as_ptr());
+                Ok(seat)
+            })
+            .unwrap_or_else(|_| Err(SessionError::ThreadEnding.into()))
+    }
+}
+
+/// A seat in use. When it is not in use any more, it is the one that was used last.
+struct Lent(NonNull<Seat>);
+
+impl Lent {
+    /// Marks this thread's seat as in use.
+    #[inline(always)]
+    fn new(seat: NonNull<Seat>) -> Self {
+        here::set_seat(LENT);
+        Self(seat)
+    }
+
+    #[inline(always)]
+    fn seat(&mut self) -> &mut Seat {
+        // SAFETY: the seat is this thread's, and as long as the word says `LENT`, no other code uses or frees it.
+        unsafe { self.0.as_mut() }
+    }
+}
+
+impl Drop for Lent {
+    #[inline(always)]
+    fn drop(&mut self) {
+        let buffer = &mut self.seat().buffer;
+        buffer.clear();
+        if buffer.capacity() > BUFFER_KEPT_MAX {
+            *buffer = Vec::new();
+        }
+        here::set_seat(self.0.as_ptr());
+    }
+}
+
+impl Seats {
+    fn of(&self, inner: &Arc<Inner>) -> Option<NonNull<Seat>> {
+        // SAFETY: seats that are in the list have not been freed.
+        let is_of = |seat: &NonNull<Seat>| unsafe { seat.as_ref() }.is_of(inner);
+        self.0.iter().copied().find(is_of)
+    }
+
+    /// A new session of the cache.
+    fn add(&mut self, cache: &Cache) -> Result<NonNull<Seat>, LocalError> {
         let _uncancelled = Uncancelled::new();
-        seats.retain(|seat| seat.home.is_here() && seat.cache.strong_count() > 0);
-        let session = self.here().map_err(|error| LocalError::Open(Box::new(error)))?.session()?;
-        let seat = Seat {
-            at: Arc::as_ptr(&self.inner),
-            cache: Arc::downgrade(&self.inner),
+        self.retain(|seat| seat.home.is_here() && seat.cache.strong_count() > 0);
+        let session = cache.here().map_err(|error| LocalError::Open(Box::new(error)))?.session()?;
+        let seat = NonNull::from(Box::leak(Box::new(Seat {
+            at: Arc::as_ptr(&cache.inner),
             home: Home::new(),
-            session: Some(session),
+            session: ManuallyDrop::new(session),
             buffer: Vec::new(),
-        };
-        seats.insert(0, seat);
-        Ok(())
+            cache: Arc::downgrade(&cache.inner),
+        })));
+        self.0.push(seat);
+        Ok(seat)
+    }
+
+    /// Frees the other seats, unless one is in use.
+    fn retain(&mut self, is_kept: impl Fn(&Seat) -> bool) {
+        if here::seat() == LENT {
+            return;
+        }
+        here::set_seat(std::ptr::null_mut());
+        self.0.retain(|seat| {
+            // SAFETY: seats that are in the list have not been freed.
+            let is_kept = is_kept(unsafe { seat.as_ref() });
+            if !is_kept {
+                // SAFETY: it comes from a box, leaves the list, and the word does not name it.
+                drop(unsafe { Box::from_raw(seat.as_ptr()) });
+            }
+            is_kept
+        });
+    }
+}
+
+impl Drop for Seats {
+    fn drop(&mut self) {
+        // A call that was left by a jump does not come back to a thread that ends.
+        here::set_seat(std::ptr::null_mut());
+        self.retain(|_| false);
     }
 }
 
@@ -115,9 +206,10 @@ impl Seat {
 
 impl Drop for Seat {
     fn drop(&mut self) {
-        if !self.home.is_here() {
-            // It is the parent's session: its thread slot is not ours to give back, and we have no mapping to do it in.
-            std::mem::forget(self.session.take());
+        // Otherwise it is the parent's session: its thread slot is not ours to give back, and we have no mapping to do it in.
+        if self.home.is_here() {
+            // SAFETY: it is not used after this.
+            unsafe { ManuallyDrop::drop(&mut self.session) };
         }
     }
 }
@@ -159,6 +251,65 @@ mod tests {
         let within = cache.with_session(|_, _| cache.with_session(|_, _| ())).unwrap();
         assert!(matches!(within, Err(LocalError::Session(SessionError::Busy))));
         cache.with_session(|_, _| ()).unwrap();
+    }
+
+    #[test]
+    fn neither_another_cache_nor_leaving_takes_a_session_that_is_in_use() {
+        let (cache, other) = (cache(), cache());
+        other.with_session(|_, _| ()).unwrap();
+        let within = cache.with_session(|session, _| {
+            let refused = other.with_session(|_, _| ());
+            cache.leave();
+            other.leave();
+            assert_eq!((cache.info().sessions, other.info().sessions), (1, 1));
+            session.set(b"key", b"value", 0).unwrap();
+            refused
+        });
+        assert!(matches!(within, Ok(Err(LocalError::Session(SessionError::Busy)))));
+        other.with_session(|_, _| ()).unwrap();
+    }
+
+    #[test]
+    fn a_panic_gives_the_session_back() {
+        let cache = cache();
+        let left = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            cache.with_session(|_, buffer| {
+                buffer.push(b'x');
+                panic!("in the middle of it");
+            })
+        }));
+        assert!(left.is_err());
+        assert_eq!(cache.with_session(|_, buffer| buffer.len()).unwrap(), 0);
+    }
+
+    #[test]
+    fn a_thread_that_ends_has_no_session_any_more() {
+        struct AtTheEnd(Cache);
+        impl Drop for AtTheEnd {
+            fn drop(&mut self) {
+                // Seats are dropped before this, because they were made later.
+                let ending = self.0.with_session(|_, _| ());
+                assert!(matches!(ending, Err(LocalError::Session(SessionError::ThreadEnding))));
+                self.0.leave();
+                assert_eq!(self.0.info().sessions, 0);
+                self.0.session().unwrap().set(b"ended", b"well", 0).unwrap();
+            }
+        }
+        thread_local! {
+            static LAST: RefCell<Option<AtTheEnd>> = const { RefCell::new(None) };
+        }
+        let cache = cache();
+        let its = cache.clone();
+        std::thread::spawn(move || {
+            LAST.set(Some(AtTheEnd(its.clone())));
+            its.with_session(|_, _| ()).unwrap();
+        })
+        .join()
+        .unwrap();
+        assert_eq!(
+            cache.with_session(|session, _| session.get(b"ended").unwrap()).unwrap(),
+            Some(b"well".to_vec())
+        );
     }
 
     #[test]

@@ -11,25 +11,21 @@
 #![allow(unsafe_code, reason = "system calls that take numbers; contract above")]
 
 use crate::attach::boot_id;
+use crate::here;
 use nix::errno::Errno;
 use nix::libc;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::statfs::fstatfs;
-use std::cell::Cell;
 use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-thread_local! {
-    static NUMBER: Cell<u64> = const { Cell::new(0) };
-}
-
 /// The calling thread's number in this process. No number is used twice, not even by a thread that reuses another
 /// thread's storage.
 #[inline]
 pub(crate) fn thread_number() -> u64 {
-    match NUMBER.get() {
+    match here::number() {
         0 => number_thread(),
         number => number,
     }
@@ -38,14 +34,14 @@ pub(crate) fn thread_number() -> u64 {
 /// The same, or 0 if the thread has none yet.
 #[inline(always)]
 pub(crate) fn thread_number_if_known() -> u64 {
-    NUMBER.get()
+    here::number()
 }
 
 #[cold]
 fn number_thread() -> u64 {
     static LAST: AtomicU64 = AtomicU64::new(0);
     let number = LAST.fetch_add(1, Relaxed) + 1;
-    NUMBER.set(number);
+    here::set_number(number);
     number
 }
 

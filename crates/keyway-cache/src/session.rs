@@ -75,7 +75,11 @@ impl Session {
     #[inline]
     pub fn get(&mut self, key: &[u8]) -> Result<Option<Vec<u8>>, ReadError> {
         let mut value = Vec::new();
-        Ok(self.get_append(key, &mut value)?.map(|_| value))
+        let found = match &mut self.0 {
+            Way::Writer(writer) => writer.get_and(key, Get::VALUE, &mut value, |_| ()),
+            Way::Reader(reader) => reader.get(key, Get::VALUE, &mut value).map(|item| item.map(|_| ())),
+        };
+        Ok(found.map_err(ReadError::of)?.map(|()| value))
     }
 
     /// Copies the value of `key` to the end of `out`, and returns the item's properties; `None`: there is no such item. A miss
@@ -164,8 +168,30 @@ impl Session {
     /// # Errors
     ///
     /// As [`Session::get_with`].
-    #[inline]
+    #[inline(always)]
     pub fn get_into(&mut self, key: &[u8], how: &Get, target: &mut impl Target) -> Result<bool, WriteError> {
+        // Most callers know when they are compiled which of the two it is.
+        if how == Get::VALUE {
+            self.value_into(key, target)
+        } else {
+            self.get_into_by_rules(key, how, target)
+        }
+    }
+
+    /// [`Self::get_into`] by [`Get::VALUE`].
+    #[inline]
+    fn value_into(&mut self, key: &[u8], target: &mut impl Target) -> Result<bool, WriteError> {
+        match &mut self.0 {
+            Way::Writer(writer) => writer
+                .get_and(key, Get::VALUE, &mut Placed::new(target), |_| ())
+                .map(|found| found.is_some()),
+            Way::Reader(_) => self.get_into_by_rules(key, Get::VALUE, target),
+        }
+    }
+
+    /// [`Self::get_into`] by any rules.
+    #[inline(never)]
+    fn get_into_by_rules(&mut self, key: &[u8], how: &Get, target: &mut impl Target) -> Result<bool, WriteError> {
         let found = either!(self, way => way.get(key, how, &mut Placed::new(target)));
         found.map(|item| item.is_some())
     }

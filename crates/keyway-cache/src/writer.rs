@@ -121,16 +121,28 @@ impl Writer {
     /// Gets to the sink.
     #[inline(always)]
     pub(crate) fn get<S: Sink>(&mut self, key: &[u8], how: &Get, sink: &mut S) -> Result<Option<Item>, WriteError> {
+        self.get_and(key, how, sink, |item| item)
+    }
+
+    /// [`Self::get`] for a caller that needs only what `hit` returns.
+    #[inline(always)]
+    pub(crate) fn get_and<S: Sink, R>(
+        &mut self,
+        key: &[u8],
+        how: &Get,
+        sink: &mut S,
+        hit: impl FnOnce(Item) -> R,
+    ) -> Result<Option<R>, WriteError> {
         self.ready()?;
         if self.latch.is_on() || how.may_change() {
-            return self.get_with_care(key, how, sink);
+            return self.get_with_care(key, how, sink).map(|item| item.map(hit));
         }
         let now = Watched {
             watch: &mut self.member.watch,
             sessions: &self.member.sessions,
             known: None,
         };
-        self.inner.get(key, how, now, sink)
+        self.inner.get_and(key, how, now, sink, hit)
     }
 
     /// [`Self::get`] with a gate, or of what a get may change. While the gate is open, and while an item changes, no code and no

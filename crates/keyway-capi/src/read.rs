@@ -125,7 +125,8 @@ pub unsafe extern "C" fn keyway_free(block: *mut c_void) {
     unsafe { libc::free(block) };
 }
 
-/// `PLAIN`: as by [`Get::VALUE`], whatever `how` is. A buffer of no bytes gets no value then, because none fits.
+/// `PLAIN`: as by [`Get::VALUE`], whatever `how` is. A buffer of no bytes gets no value then, because none fits. Otherwise
+/// with details.
 ///
 /// # Safety
 ///
@@ -150,8 +151,8 @@ unsafe fn get_into<const PLAIN: bool>(
     // SAFETY: guaranteed by the caller.
     let mut place = unsafe { Buffer::new(buffer, buffer_size, item) };
     let found = cache.with_session(|session, _| {
-        let how = if PLAIN { Get::VALUE } else { how };
-        session.get_into(key, how, &mut place)
+        let details = Get { details: true, ..*how };
+        session.get_into(key, if PLAIN { Get::VALUE } else { &details }, &mut place)
     })??;
     if !found {
         return Ok(KEYWAY_NOT_FOUND);

@@ -70,6 +70,37 @@ fn everything(test: &str, right: Option<&str>) {
     assert!(status.success(), "{told}");
 }
 
+/// By a program that was not linked to it, which already has a thread.
+#[test]
+fn a_program_loads_the_library_while_it_runs() {
+    let Some(installed) = Installed::new("a C program that loads the library while it runs") else {
+        return;
+    };
+    let library = installed.scratch.join("libkeyway.so.0");
+    let program = installed.compile_with(&Path::new(HERE).join("tests/c/loaded.c"), &["-ldl"]);
+    assert_eq!(run(&installed, &program, &[&library]), "OK\n");
+}
+
+/// `docs/library.md` says how much of the reserve for libraries that are loaded late it takes.
+#[test]
+fn the_library_takes_few_bytes_of_a_threads_storage() {
+    const ELF_TLS: u32 = 7;
+    let test = std::env::current_exe().expect("the running test has a path");
+    let library = std::fs::read(test.with_file_name("libkeyway_capi.so")).expect("the library");
+    let number = |at: usize, len: usize| {
+        let bytes = library.get(at..at + len).expect("an ELF file");
+        bytes.iter().rev().fold(0, |number, byte| number << 8 | usize::from(*byte))
+    };
+    // elf(5), 64 bits: the program headers, whose type, and size in memory.
+    let (table, size, count) = (number(0x20, 8), number(0x36, 2), number(0x38, 2));
+    let headers = (0..count).map(|header| table + header * size);
+    let bytes: Vec<_> = headers
+        .filter(|at| number(*at, 4) == ELF_TLS as usize)
+        .map(|at| number(at + 0x28, 8))
+        .collect();
+    assert!(matches!(bytes[..], [1..=256]), "{bytes:?}");
+}
+
 #[test]
 fn a_region_of_another_version_is_refused_with_both_named() {
     use std::os::unix::fs::FileExt;

@@ -33,14 +33,19 @@ impl Installed {
         Some(Self { scratch, compiler })
     }
 
-    /// Compiles a program.
+    /// Compiles a program that is linked to the library.
     pub fn compile(&self, source: &Path) -> PathBuf {
+        self.compile_with(source, &["-lkeyway"])
+    }
+
+    /// Compiles a program.
+    pub fn compile_with(&self, source: &Path, libraries: &[&str]) -> PathBuf {
         let program = self.scratch.join("program");
         let mut gcc = Command::new(&self.compiler);
         gcc.args(["-std=c99", "-Wall", "-Wextra", "-Wpedantic", "-Werror", "-O1", "-pthread"]);
         gcc.arg(format!("-DEXPECTED_VERSION=\"{}\"", env!("CARGO_PKG_VERSION")));
         gcc.args(["-I", &format!("{HERE}/include"), "-o"]).arg(&program).arg(source);
-        gcc.arg("-L").arg(self.scratch.path()).arg("-lkeyway");
+        gcc.arg("-L").arg(self.scratch.path()).args(libraries);
         let (status, output) = run_to_end(&mut gcc, DEADLINE);
         assert!(status.success(), "{}: {status}\n{output}", source.display());
         program

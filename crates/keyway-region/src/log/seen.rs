@@ -94,7 +94,8 @@ impl Region {
     pub(crate) fn marks_and_flags(&self, seen: &Seen) -> (u64, u32) {
         let stale = if self.is_of_before_gap(seen) { flag::STALE } else { 0 };
         let flags = if seen.header.has(flag::CLIENT_FLAGS) {
-            self.client_flags(seen)
+            // Of a copy: only where there are flags is the item's description needed in memory.
+            self.client_flags(&{ *seen })
         } else {
             0
         };

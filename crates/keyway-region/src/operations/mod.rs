@@ -133,14 +133,31 @@ impl Session {
     ///
     /// A bad key; no memory in this process for a copy of the value; and, if `how` requests a change, those of a write.
     #[inline(always)]
-    pub fn get<S: Sink>(&mut self, key: &[u8], how: &Get, mut now: impl Now, sink: &mut S) -> Result<Option<Item>, WriteError> {
+    pub fn get<S: Sink>(&mut self, key: &[u8], how: &Get, now: impl Now, sink: &mut S) -> Result<Option<Item>, WriteError> {
+        self.get_and(key, how, now, sink, |item| item)
+    }
+
+    /// [`Self::get`] for a caller that needs only some of the item's properties, those that `hit` returns.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::get`].
+    #[inline(always)]
+    pub fn get_and<S: Sink, R>(
+        &mut self,
+        key: &[u8],
+        how: &Get,
+        mut now: impl Now,
+        sink: &mut S,
+        hit: impl FnOnce(Item) -> R,
+    ) -> Result<Option<R>, WriteError> {
         let key = self.key(key)?;
         self.count(Counter::cmd_get, 1);
         if how.is_plain() {
             match self.region.get_quickly(&key, how, &mut now, sink) {
                 Quick::Hit(item) => {
                     self.count(Counter::get_hits, 1);
-                    return Ok(Some(item));
+                    return Ok(Some(hit(item)));
                 }
                 Quick::Miss => {
                     self.count(Counter::get_misses, 1);
@@ -150,11 +167,12 @@ impl Session {
             }
         }
         let now = now.tick();
-        if self.region.has_checksums() {
+        let found = if self.region.has_checksums() {
             self.get_by_all_rules::<true, _>((key.bytes, key.hash), how, now, sink)
         } else {
             self.get_by_all_rules::<false, _>((key.bytes, key.hash), how, now, sink)
-        }
+        };
+        found.map(|item| item.map(hit))
     }
 
     /// [`Self::get`] of anything, in a region with (`VERIFIED`) or without checksums.

@@ -119,6 +119,7 @@ impl Region {
     }
 
     /// When the region was last in use, as noted.
+    #[inline]
     pub fn seen(&self) -> SeenWord {
         SeenWord(self.superblock().seen.load(Relaxed))
     }
