@@ -381,8 +381,7 @@ mod tests {
 
     #[test]
     fn an_arrow_that_is_not_drawn_is_caught() {
-        let manifest =
-            "[package]\nname = \"keyway-server\"\n[dependencies]\nkeyway-region.workspace = true\nkeyway = { path = \"..\" }\n";
+        let manifest = "[package]\nname = \"keyway-server\"\n[dependencies]\nkeyway-region.workspace = true\nkeyway-cache = { path = \"..\" }\n";
         assert_eq!(arrows(&here(), "crates/keyway-server/Cargo.toml", manifest).len(), 1);
         let for_tests = "[dev-dependencies]\nkeyway-region.workspace = true\n";
         assert!(arrows(&here(), "crates/keyway-server/Cargo.toml", for_tests).is_empty());
