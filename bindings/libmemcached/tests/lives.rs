@@ -151,7 +151,7 @@ fn a_program_goes_on_through_the_death_of_its_server_and_follows_it_to_another_r
 }
 
 #[test]
-fn who_comes_before_the_server_is_told_so_and_gets_the_region_later() {
+fn a_program_that_starts_before_the_server_gets_an_error_and_later_the_region() {
     let dropin = Dropin::new();
     let Some(program) = dropin.compile("a server that comes late", "talk.c") else {
         return;
@@ -320,7 +320,7 @@ fn what_only_a_network_has_is_refused_when_asked_to() {
 }
 
 #[test]
-fn programs_that_are_killed_in_the_middle_hurt_nobody() {
+fn programs_that_are_killed_in_the_middle_hurt_no_other() {
     let dropin = Dropin::new();
     let Some(busy) = dropin.compile("killed programs", "busy.c") else {
         return;
@@ -560,7 +560,7 @@ fn under_keyway_exec_the_region_is_attached_before_main_or_it_says_why_not() {
 }
 
 #[test]
-fn who_has_no_memory_for_a_copy_is_told() {
+fn a_program_without_memory_for_a_copy_gets_an_error() {
     let dropin = Dropin::new();
     let Some(program) = dropin.compile("a program without memory", "memory.c") else {
         return;

@@ -447,7 +447,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_that_only_one_report_has_are_told_and_not_judged() {
+    fn rows_that_only_one_report_has_are_listed_and_not_judged() {
         let old = report(&[100.0; 3]);
         let mut new = old.clone();
         let mut other = new.rows.remove(1);

@@ -280,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn latencies_survive_being_told_one_by_one() {
+    fn latencies_survive_being_written_one_by_one() {
         let mut one = Latencies::new();
         (1..5000).for_each(|n| one.record(Duration::from_nanos(n * n)));
         let two = Latencies::from(Vec::from(one.clone()));
@@ -290,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn what_went_wrong_is_counted_and_the_first_few_told() {
+    fn what_went_wrong_is_counted_and_the_first_few_described() {
         let mut all = Wrong::default();
         assert!(!all.any());
         for i in 0..10 {

@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_is_told_in_the_servers_words() {
+    fn a_refusal_is_reported_in_the_servers_words() {
         let told = asked(b"keyway-region user 7 may not; ask somebody\n");
         assert!(told.ends_with(": user 7 may not; ask somebody"), "{told}");
     }

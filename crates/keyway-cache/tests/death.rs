@@ -73,7 +73,7 @@ fn until(what: &str, mut is_so: impl FnMut() -> bool) {
 }
 
 #[test]
-fn a_forked_child_is_told_so_and_can_open_the_region_again() {
+fn a_forked_child_gets_an_error_and_can_open_the_region_again() {
     let file = File::new("fork");
     for place in [Place::Memfd, Place::Path(file.0.clone())] {
         let cache = open(&place);

@@ -255,7 +255,7 @@ fn a_client_of_the_regions_socket_counts_in_the_same_words() {
 }
 
 #[test]
-fn a_stripe_of_somebody_who_died_is_moved_on_and_never_back() {
+fn a_stripe_of_a_dead_process_is_moved_on_and_never_back() {
     let cache = Cache::open(&Place::Memfd, &options()).unwrap();
     let mut session = cache.session().unwrap();
     let (door, array) = turned_on(&cache);

@@ -208,7 +208,7 @@ fn behind_a_gap_items_are_served_or_stale_or_gone() {
 }
 
 #[test]
-fn a_gap_is_none_while_somebody_is_attached() {
+fn a_gap_is_none_while_a_process_is_attached() {
     let region = Region::fleeting("gap-attached");
     let other = region.filled();
     region.change_word(LAST_SEEN, earlier_by_600_s);

@@ -344,7 +344,7 @@ fn until(what: &str, mut is_so: impl FnMut() -> bool) {
 
 /// A reader locks all that it can. Processes attach, work, die and are taken back all the same, and nobody alive is taken for dead.
 #[test]
-fn a_reader_that_locks_every_byte_keeps_nobody_out_and_nobody_alive() {
+fn a_reader_that_locks_every_byte_keeps_no_process_out_and_none_alive() {
     let folder = Folder::new("reader");
     let path = folder.at("region");
     let cache = open(&path).unwrap();

@@ -215,7 +215,7 @@ fn a_second_signal_ends_a_server_that_waits_for_a_slow_reader() {
 }
 
 #[test]
-fn a_service_manager_is_told_when_the_server_serves() {
+fn a_service_manager_gets_a_message_when_the_server_serves() {
     let folder = Folder::new("notify");
     let manager = std::os::unix::net::UnixDatagram::bind(folder.path("manager")).unwrap();
     manager.set_read_timeout(Some(PATIENCE)).unwrap();

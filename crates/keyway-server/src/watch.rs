@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slow_watcher_loses_lines_and_is_told_how_many() {
+    fn a_slow_watcher_loses_lines_and_gets_their_number() {
         let hub = Hub::default();
         let watcher = hub.add(FETCHERS, 0, 0).unwrap();
         let tell = || hub.tell(FETCHERS, |line| line.resize(QUEUE_MAX / 2, b'x'), |_| ());

@@ -416,7 +416,7 @@ fn keyway_layout(region: &Path) -> u64 {
 }
 
 #[test]
-fn who_asks_for_what_the_region_is_not_is_told() {
+fn a_program_that_asks_for_another_region_gets_an_error() {
     let folder = Folder::new("asked");
     let _server = Running::start(&folder, &Place::Path(folder.region()), false);
     let checksums = Options::new().checksums(true);
@@ -425,7 +425,7 @@ fn who_asks_for_what_the_region_is_not_is_told() {
 }
 
 #[test]
-fn a_strict_region_is_not_given_to_readers_and_they_are_told() {
+fn a_durable_region_is_not_given_to_readers_and_they_get_an_error() {
     let folder = Folder::new("strict");
     let strict = Options::new().strict(true).strict_rehearsed(true);
     let _server = Running::with(&folder, &Place::Path(folder.region()), strict);
@@ -440,7 +440,7 @@ fn a_strict_region_is_not_given_to_readers_and_they_are_told() {
 }
 
 #[test]
-fn a_reader_has_no_gate_and_is_told_why_and_its_gets_work_behind_other_gates() {
+fn a_reader_has_no_gate_and_gets_the_reason_and_its_gets_work_with_other_gates() {
     let folder = Folder::new("gate");
     let server = Running::start(&folder, &Place::Path(folder.region()), false);
     let reader = reader(&folder);

@@ -365,7 +365,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_is_counted_and_told() {
+    fn an_error_is_counted_and_described() {
         let ran = told("error", "SERVER_ERROR out of memory\r\n");
         assert_eq!((ran.wrong.values, ran.wrong.errors), (0, 1));
         assert!(ran.wrong.told[0].contains("out of memory"), "{:?}", ran.wrong.told);

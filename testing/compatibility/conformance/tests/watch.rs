@@ -103,7 +103,7 @@ const TOLD: [(&str, &[&str]); 22] = [
 ];
 
 #[test]
-fn watchers_are_told_what_memcacheds_are_told() {
+fn watchers_get_the_lines_that_memcacheds_get() {
     for kind in Kind::to_test("what watchers are told") {
         let server = Server::start(kind, &ServeOptions::default());
         let mut client = server.connect(Transport::Tcp);
@@ -131,7 +131,7 @@ fn watchers_are_told_what_memcacheds_are_told() {
 
 /// An item that has expired is told from one that never was.
 #[test]
-fn watchers_are_told_of_expired_items() {
+fn watchers_get_lines_about_expired_items() {
     for kind in Kind::to_test("what watchers are told of expired items") {
         let server = Server::start(kind, &ServeOptions::default());
         let mut client = server.connect(Transport::Tcp);
@@ -154,7 +154,7 @@ fn watchers_are_told_of_expired_items() {
 }
 
 #[test]
-fn watchers_are_told_of_evictions() {
+fn watchers_get_lines_about_evictions() {
     for kind in Kind::to_test("what watchers are told of evictions") {
         let options = ServeOptions {
             memory_mb: 16,

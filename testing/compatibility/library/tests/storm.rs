@@ -157,7 +157,7 @@ fn tools(test: &str) -> Option<(Python, C)> {
 }
 
 #[test]
-fn whoever_is_killed_nobody_else_sees_it() {
+fn no_other_worker_sees_that_one_is_killed() {
     let test = "the storm of Python and C";
     let Some((python, c)) = tools(test) else { return };
     let mut random = Random::new(Random::seed_for(test));
@@ -283,7 +283,7 @@ const TOLD: &[i32] = &[];
 const FAULT: &[i32] = &[11, 7];
 
 #[test]
-fn whoever_points_nowhere_or_runs_out_is_told_or_ends_alone() {
+fn a_worker_with_a_bad_pointer_or_without_memory_gets_an_error_or_ends_alone() {
     let test = "programs that misuse the library";
     let Some((python, c)) = tools(test) else { return };
     c.compile("victim.c");

@@ -25,7 +25,7 @@ fn against_each(test: &str, options: &ServeOptions, attack: impl Fn(&Server)) {
 }
 
 #[test]
-fn slow_clients_hold_nobody_up() {
+fn slow_clients_hold_no_other_up() {
     const SLOW: usize = 200;
     against_each("slow-loris", &ServeOptions::default(), |server| {
         let mut slow: Vec<Wire> = (0..SLOW).map(|_| server.connect(Transport::Tcp)).collect();
@@ -273,7 +273,7 @@ fn a_half_closed_client_gets_its_answers() {
 }
 
 #[test]
-fn garbage_harms_nobody() {
+fn garbage_harms_no_other_client() {
     against_each("garbage", &ServeOptions::default(), |server| {
         let seed = Random::seed_for("garbage");
         let mut random = Random::new(seed);
