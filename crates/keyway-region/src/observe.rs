@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn every_access_is_told_of_and_every_stored_byte() {
+    fn every_access_is_reported_and_every_stored_byte() {
         let mut page = Page::new();
         let memory = page.memory();
         let word = memory.get::<AtomicU64>(64);

@@ -317,7 +317,7 @@ fn overwrites_that_fall_on_few_items_copy_less() {
 }
 
 #[test]
-fn what_is_dead_is_used_again_before_memory_that_nobody_has_touched() {
+fn what_is_dead_is_used_again_before_memory_that_was_never_used() {
     // Fifteen megabytes written over one, in sixty-four.
     let mut room = Room::new(64 << 20, 1, true);
     let now = room.now(1);

@@ -80,7 +80,7 @@ fn a_word_that_names_another_life_of_its_segment_leads_to_nothing() {
 
 /// It may be alive: then it learns of it, and until it has given its slot back nobody else has that.
 #[test]
-fn a_session_that_is_taken_for_dead_is_told_and_keeps_its_slot() {
+fn a_session_that_is_taken_for_dead_gets_an_error_and_keeps_its_slot() {
     let (_pages, region) = private::region_where(MEMORY, Life::Suspect);
     let process = region.attach(0, 1, UNIX_S);
     let now = region.tick(Moment::from_secs(UNIX_S));
@@ -102,7 +102,7 @@ fn a_session_that_is_taken_for_dead_is_told_and_keeps_its_slot() {
 
 /// A session keeps what it counts to itself for a while. What a thread had not told when it ended, whoever takes its slot back tells.
 #[test]
-fn what_the_dead_had_counted_is_told() {
+fn what_the_dead_had_counted_is_reported() {
     let (_pages, region) = private::region(MEMORY);
     let process = region.attach(0, 1, UNIX_S);
     let now = region.tick(Moment::from_secs(UNIX_S));
