@@ -1,5 +1,5 @@
 //! Servers and programs that end, are replaced, or are something else than they seem: enemy, a program that stays on a region that
-//! nobody has any more, one that loses what it had, or one whose handle goes where it should not.
+//! no process has any more, one that loses what it had, or one whose handle goes where it should not.
 
 mod common;
 
@@ -12,7 +12,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
-/// A program with one handle that does what it is told.
+/// A program with one handle that follows orders.
 struct Talk {
     child: Child,
     input: ChildStdin,
@@ -407,7 +407,7 @@ impl InKernel {
         std::fs::read_to_string(self.socket.with_extension("log")).unwrap_or_default()
     }
 
-    /// The same, when its door is open: nobody else may write to the region by its path.
+    /// The same, when its door is open: no other program may write to the region by its path.
     fn with_open_door(region: &Path, socket: &Path, arguments: &[&str]) -> Self {
         let own = Self::start(region, socket, &[&KERNEL[..], arguments].concat());
         let options = Options::new().existing_only(true);
@@ -491,7 +491,7 @@ fn behind_an_open_kernel_door_a_program_moves_to_the_socket() {
         (!after.has_mapped(&region)).then_some(())
     });
 
-    // There is nobody else to ask: it is told so.
+    // There is no other server to ask: it gets an error.
     let mut alone = Talk::start(&dropin, &program, &format!("keyway:{}", region.display()), &[ALONE]);
     assert_eq!(alone.ask("get k"), "three", "what is there can be read");
     assert_eq!(alone.ask("set k four"), "SERVER ERROR");
@@ -545,7 +545,7 @@ fn under_keyway_exec_the_region_is_attached_before_main_or_it_says_why_not() {
     assert_eq!(talk.ask("set k one"), "SUCCESS", "{}", talk.said());
     assert_eq!(talk.ask("get k"), "one");
     assert!(!talk.said().contains("libmemcached)"), "{}", talk.said());
-    // A forked child is told that it has none, and the parent goes on.
+    // A forked child gets the error that it has none, and the parent goes on.
     assert_eq!(talk.ask("fork k child"), "CONNECTION FAILURE");
     assert_eq!(talk.ask("get k"), "one");
     let mut wire = server.connect(Transport::Tcp);

@@ -23,7 +23,7 @@ const CONNECTIONS_SPARE: usize = 64;
 const WEIGHED_ITEMS_MIN: u64 = 10_000;
 /// The real library, by the name that programs are linked to.
 pub const LIBMEMCACHED: &str = "libmemcached.so.11";
-/// Where memcached listens unless it is told otherwise.
+/// Where memcached listens by default.
 const MEMCACHED_PORT: u16 = 11211;
 
 /// One cache, however many doors it has.

@@ -16,7 +16,7 @@ const TIMED_EVERY: u64 = 16;
 /// Operations between two looks at whether time is up.
 const BATCH: u64 = 64;
 
-/// What a cache does when it is called. Errors are told in words: they end the run.
+/// What a cache does when it is called. Errors are in words, and end the run.
 pub trait Calls {
     /// Appends the value; whether there is one.
     fn get(&mut self, key: &[u8], out: &mut Vec<u8>) -> Result<bool, String>;

@@ -5,9 +5,9 @@ use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 use std::time::{Duration, Instant};
 
-/// Longest latency that is told apart, ns: an hour, longer than any run waits.
+/// Longest latency that is recorded as it is, ns: an hour, longer than any run waits.
 const LATENCY_NS_MAX: u64 = 3_600_000_000_000;
-/// Things that went wrong and are told in words; the rest is counted.
+/// Failures that are described; the rest is counted.
 const TROUBLES_MAX: usize = 5;
 
 /// Latencies, to three digits. Written down as pairs of nanoseconds and how often they occurred.
@@ -183,7 +183,7 @@ impl Wrong {
     }
 }
 
-/// The counts, then what is told in words.
+/// The counts, then the descriptions.
 impl std::fmt::Display for Wrong {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{}: {}", self.counts(), self.told.join("; "))
@@ -275,7 +275,7 @@ mod tests {
             assert!((found / us - 1.0).abs() < 0.002, "p{percent}: {found}");
         }
         assert!((latencies.mean_us() / 500.5 - 1.0).abs() < 0.002);
-        // A value between two that are told apart counts as the higher one.
+        // A value between two that the histogram tells apart counts as the higher one.
         assert!((99..=100).contains(&latencies.longer_than(Duration::from_micros(901))));
     }
 

@@ -50,7 +50,7 @@ pub struct Job {
     pub cpus: Vec<usize>,
 }
 
-/// The child's part: takes a job, says when it is ready, starts when it is told, and says what came out.
+/// The child's part: takes a job, says when it is ready, starts on a second line, and writes what it measured.
 ///
 /// # Errors
 ///

@@ -1,7 +1,7 @@
 //! Processes whose clocks are wrong, beside one whose are right. Its enemy: one process that makes TTLs, Unix times and delayed flushes wrong for all.
 //!
 //! A library that is preloaded (`fake_clocks.c`) shifts every clock of the C library, as libfaketime does; a time namespace
-//! (`time_namespaces(7)`) shifts the kernel's. Nobody sets the machine's clock. Another boot is played by changing the boot's identity, and the clock's
+//! (`time_namespaces(7)`) shifts the kernel's. No test sets the machine's clock. Another boot is played by changing the boot's identity, and the clock's
 //! offset, in the region.
 #![allow(clippy::print_stdout, reason = "a test: its output is for people")]
 
@@ -118,7 +118,7 @@ fn look_at_all(session: &mut Session, whose: &str) {
     }
 }
 
-/// A child, and what it is told and says: a word a line.
+/// A child, its orders and its answers: a word a line.
 struct Other(Child, BufReader<std::process::ChildStdout>);
 
 impl Other {

@@ -172,7 +172,7 @@ mod tests {
         let hub = Hub::default();
         let watcher = hub.add(MUTATIONS, 0, 7).unwrap();
         let mut woken = 0;
-        hub.tell(FETCHERS, |_| unreachable!("nobody wants it"), |_| woken += 1);
+        hub.tell(FETCHERS, |_| unreachable!("no watcher wants it"), |_| woken += 1);
         hub.tell(MUTATIONS, |line| line.extend_from_slice(b"one"), |_| woken += 1);
         hub.tell(MUTATIONS, |line| line.extend_from_slice(b"two"), |_| woken += 1);
         let mut out = Vec::new();

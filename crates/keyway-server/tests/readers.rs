@@ -1,11 +1,11 @@
-//! Processes that may only read the region: enemy, one that can write it all the same, one that is told something that is not so
+//! Processes that may only read the region: enemy, one that can write it all the same, one that gets an answer that is not true
 //! (any more), or one for which a verb does something else than for a writer.
 //!
 //! Server and reader are one process here, with two mappings: the server's own user is named in `readers`.
 //!
 //! # Safety
 //!
-//! The `unsafe` maps and protects pages that nobody uses, or tries to.
+//! The `unsafe` maps and protects pages that no thread uses, or tries to.
 #![allow(unsafe_code, reason = "asks the kernel what it refuses; contract above")]
 
 use std::num::NonZeroUsize;
@@ -126,7 +126,7 @@ fn the_kernel_refuses_every_way_to_write() {
     assert_eq!(map(ProtFlags::PROT_READ | ProtFlags::PROT_WRITE).err(), Some(Errno::EACCES));
     let mapping = map(ProtFlags::PROT_READ).unwrap();
     let both = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
-    // SAFETY: nobody uses the page.
+    // SAFETY: no thread uses the page.
     let protected = unsafe { mprotect(mapping, page.get(), both) };
     assert_eq!(protected, Err(Errno::EACCES));
     // What the library maps for a reader is such a mapping.
@@ -357,7 +357,7 @@ fn without_the_server_there_is_reading_and_with_the_next_one_writing() {
     let server = Running::start(&folder, &Place::Path(folder.region()), false);
     session.set(b"key", b"again", 0).unwrap();
     assert_eq!(value(&mut session, b"key").unwrap(), b"again");
-    // Another region in its place is not written to by somebody who reads the old one.
+    // Another region in its place is not written to by a process that reads the old one.
     drop(server);
     std::fs::remove_file(folder.region()).unwrap();
     let _server = Running::start(&folder, &Place::Path(folder.region()), false);

@@ -346,7 +346,7 @@ impl Client {
             }
             self.peers[number].input = arrived;
             if n < scratch.len() {
-                break; // the socket is empty; more is told when it comes
+                break; // the socket is empty; epoll reports when more arrives
             }
         }
         any

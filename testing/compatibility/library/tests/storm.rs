@@ -242,7 +242,7 @@ fn counts_that_are_not_there_are_found_out() {
     };
     let ground = Ground::new(&python, &c, 1);
     ground.judge_counters();
-    // One acknowledged, which nobody counted.
+    // One acknowledged, which was not counted.
     for field in [INCR, INCR + 1] {
         ground
             .journal
@@ -253,7 +253,7 @@ fn counts_that_are_not_there_are_found_out() {
     assert!(judged.is_err());
 }
 
-/// What becomes of a program that misuses the library, or runs out of something (`programs/victim.c`): it is told, or ended by one of
+/// What becomes of a program that misuses the library, or runs out of something (`programs/victim.c`): it gets an error, or is ended by one of
 /// these signals.
 const VICTIMS: [(&str, &[i32]); 21] = [
     ("stack", FAULT),

@@ -153,7 +153,7 @@ impl Client {
         session.store(key(number).as_bytes(), &value(number, version), &how).map(drop)
     }
 
-    /// A key that nobody else writes: whatever is found there is its last version, or none.
+    /// A key that no other client writes: whatever is found there is its last version, or none.
     fn own(&mut self, session: &mut Session) -> Result<(), WriteError> {
         let number = KEYS + self.seed * OWN + self.random.below(OWN);
         let mut out = Vec::new();

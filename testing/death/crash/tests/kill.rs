@@ -85,7 +85,7 @@ fn run(plan: &Plan) {
     let (mut operations, mut present, mut evictions, mut ready) = (0, 0, 0, String::new());
     let start = Instant::now();
     for kill in 0..=plan.kills {
-        // whoever repairs may die as well, in the middle of it
+        // the process that repairs may die as well, in the middle of it
         for _ in 0..random.below(3) {
             Server::start_and_kill(Kind::Keyway, &options, Duration::from_micros(random.below(15_000)));
         }

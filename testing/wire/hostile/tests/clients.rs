@@ -151,7 +151,7 @@ fn values_that_are_only_begun_bind_no_memory() {
             "keyway grew by {growth} bytes for {BEGUN} values of which 5 bytes have come"
         );
     }
-    // whoever goes on is served
+    // a client that goes on is served
     let mut last = begun.pop().expect("there are many");
     last.send(&[vec![b'x'; 999_995], b"\r\n".to_vec()].concat())
         .expect("the rest may be sent");

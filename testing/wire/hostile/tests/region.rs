@@ -1,4 +1,4 @@
-//! Bad region files: truncated, with bits flipped, of another version, empty, a directory, somebody else's file. The server and
+//! Bad region files: truncated, with bits flipped, of another version, empty, a directory, another program's file. The server and
 //! `keyway check` give a clear error or carry on with misses; they never crash, hang, or lose the file silently.
 
 use std::collections::BTreeMap;
@@ -254,7 +254,7 @@ fn what_is_no_region_is_left_alone() {
     }
     let scratch = Scratch::new();
     let mut random = Random::new(Random::seed_for("files that are no region"));
-    let text = "Dear diary, this file is nobody's cache.\n".repeat(10_000).into_bytes();
+    let text = "Dear diary, this file is no cache.\n".repeat(10_000).into_bytes();
     let foreign = [
         ("a text", text),
         ("random bytes", random.bytes(3 << 20)),
