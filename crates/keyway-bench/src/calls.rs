@@ -272,7 +272,7 @@ impl<C: Calls> Caller<C> {
     #[cold]
     fn failed(&mut self, why: String) {
         self.ran.wrong.errors += 1;
-        self.ran.wrong.tell(|| why);
+        self.ran.wrong.describe(|| why);
     }
 
     #[inline]
@@ -287,7 +287,7 @@ impl<C: Calls> Caller<C> {
             let (key, len) = (self.key.escape_ascii(), self.value.len());
             self.ran
                 .wrong
-                .tell(|| format!("key {key}: a value of {len} bytes that was never written to it"));
+                .describe(|| format!("key {key}: a value of {len} bytes that was never written to it"));
         }
     }
 }

@@ -11,7 +11,7 @@ use crate::table::{Entry, Table};
 use std::collections::HashMap;
 use std::fmt::Write;
 
-/// Percent by which a figure must move, unless told otherwise: what repeated runs on a quiet machine do not reach.
+/// Percent by which a figure must move, by default: what repeated runs on a quiet machine do not reach.
 pub const THRESHOLD_PERCENT: f64 = 10.0;
 
 /// Figures that are shown and not judged: the client's own, the whole machine's, and those that few requests decide.

@@ -58,8 +58,8 @@ pub fn page_with(report: &Report, changes: Option<&Comparison>, mut sections: Ve
                     h1 { "keyway bench" }
                     @if let Some(sentence) = sentence(report) { p.sentence { (sentence) } }
                     p { (date(report.begun_unix_s)) " · Keyway " (report.version) " · " (report.machine) }
-                    (told("failed", "Failed: the figures concerned are void", &report.failures))
-                    (told("notes", "Notes", &report.notes))
+                    (remarks("failed", "Failed: the figures concerned are void", &report.failures))
+                    (remarks("notes", "Notes", &report.notes))
                     @if sections.len() > 1 {
                         nav { @for section in &sections { a href=(format!("#{}", section.id)) { (section.title) } } }
                     }
@@ -117,8 +117,8 @@ pub fn sentence(report: &Report) -> Option<String> {
     ))
 }
 
-fn told(class: &str, title: &str, lines: &[String]) -> Markup {
-    html! { @if !lines.is_empty() { div.told.(class) { strong { (title) } ul { @for line in lines { li { (line) } } } } } }
+fn remarks(class: &str, title: &str, lines: &[String]) -> Markup {
+    html! { @if !lines.is_empty() { div.remarks.(class) { strong { (title) } ul { @for line in lines { li { (line) } } } } } }
 }
 
 /// What was measured where and how: versions, options, command.

@@ -144,19 +144,19 @@ pub struct Wrong {
     /// requests that they took with them
     pub lost: u64,
     /// the first few of all these, in words
-    pub told: Vec<String>,
+    pub described: Vec<String>,
 }
 
 impl Wrong {
     /// Whether there is anything.
     pub fn any(&self) -> bool {
-        self.values + self.errors + self.connections + self.lost > 0 || !self.told.is_empty()
+        self.values + self.errors + self.connections + self.lost > 0 || !self.described.is_empty()
     }
 
     /// Says one of them in words, while there is room.
-    pub fn tell(&mut self, words: impl FnOnce() -> String) {
-        if self.told.len() < TROUBLES_MAX {
-            self.told.push(words());
+    pub fn describe(&mut self, words: impl FnOnce() -> String) {
+        if self.described.len() < TROUBLES_MAX {
+            self.described.push(words());
         }
     }
 
@@ -166,8 +166,8 @@ impl Wrong {
         self.errors += other.errors;
         self.connections += other.connections;
         self.lost += other.lost;
-        self.told
-            .extend(other.told.iter().take(TROUBLES_MAX.saturating_sub(self.told.len())).cloned());
+        self.described
+            .extend(other.described.iter().take(TROUBLES_MAX.saturating_sub(self.described.len())).cloned());
     }
 
     /// The counts in words.
@@ -186,7 +186,7 @@ impl Wrong {
 /// The counts, then the descriptions.
 impl std::fmt::Display for Wrong {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{}: {}", self.counts(), self.told.join("; "))
+        write!(f, "{}: {}", self.counts(), self.described.join("; "))
     }
 }
 
@@ -298,11 +298,11 @@ mod tests {
                 values: 1,
                 ..Wrong::default()
             };
-            one.tell(|| format!("number {i}"));
+            one.describe(|| format!("number {i}"));
             all.add(&one);
         }
         assert!(all.any());
-        assert_eq!((all.values, all.told.len()), (10, TROUBLES_MAX));
+        assert_eq!((all.values, all.described.len()), (10, TROUBLES_MAX));
         assert_eq!(all.counts(), "10 wrong values or replies");
     }
 }

@@ -111,7 +111,7 @@ pub fn run(program: &Path, jobs: &[Job]) -> io::Result<Measurement> {
             Ok(line) => all.add(&serde_json::from_str(&line)?),
             Err(why) => {
                 all.wrong.connections += 1;
-                all.wrong.tell(|| why);
+                all.wrong.describe(|| why);
                 break;
             }
         }
