@@ -143,7 +143,7 @@ impl Other {
         }
     }
 
-    fn tell(&mut self) {
+    fn release(&mut self) {
         self.0.stdin.as_mut().unwrap().write_all(b"go on\n").unwrap();
     }
 
@@ -219,13 +219,13 @@ fn beside(file: &File, mut start: impl FnMut() -> Command, is_made_by_other: boo
     let cache = early.unwrap_or_else(|| open(&file.0));
     let mut session = cache.session().unwrap();
     store_all(&mut session, "own");
-    other.tell();
+    other.release();
     look_at_all(&mut session, "other");
     look_at_all(&mut session, "own");
     other.says("seen").expect("it sees the same");
     session.flush_all(1).unwrap();
     set(&mut session, "later", 0);
-    other.tell();
+    other.release();
     until("a delayed flush", || {
         ["own-ttl", "other-unix", "later"]
             .iter()

@@ -55,15 +55,15 @@ pub fn main(path: &Path, seed: u64) -> Result<(), String> {
                 let _ = second.session().map(|mut session| session.upkeep());
             }
             if told.elapsed() > TOLD_EACH {
-                tell(client.tally)?;
+                write_tally(client.tally)?;
                 told = Instant::now();
             }
         }
-        tell(client.tally)
+        write_tally(client.tally)
     })
 }
 
-fn tell(tally: Tally) -> Result<(), String> {
+fn write_tally(tally: Tally) -> Result<(), String> {
     let words: Vec<u8> = tally.to_words().into_iter().flat_map(u64::to_le_bytes).collect();
     let mut out = std::io::stdout().lock();
     out.write_all(&words).and_then(|()| out.flush()).map_err(|e| e.to_string())

@@ -139,7 +139,7 @@ impl Round<'_> {
         let mut beats = 0u64;
         while Instant::now() < end && !self.control.is_stopped() {
             self.reap();
-            self.meet_new_workers();
+            self.adopt_new_workers();
             for _ in 0..ACTS_A_BEAT {
                 let stopped = self.workers.values().filter(|w| w.stopped).count();
                 if let Some(act) = self.weather.next_act(self.workers.len(), stopped) {
@@ -263,7 +263,7 @@ impl Round<'_> {
     }
 
     /// Journals that were begun since: of workers that were started, and of forked ones, which are met here.
-    fn meet_new_workers(&mut self) {
+    fn adopt_new_workers(&mut self) {
         while self.writers < self.control.last_writer() {
             // A writer without a journal has died before, or is about to begin one.
             let Some(journal) = Journal::open(&self.job.folder, self.writers + 1) else {
@@ -369,7 +369,7 @@ impl Round<'_> {
         let end = Instant::now() + HANG;
         while !self.workers.is_empty() && Instant::now() < end {
             self.reap();
-            self.meet_new_workers();
+            self.adopt_new_workers();
             std::thread::sleep(BEAT);
         }
         let left: Vec<i32> = self.workers.keys().copied().collect();
