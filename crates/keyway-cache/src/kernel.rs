@@ -98,7 +98,7 @@ impl Cache {
         if matches!(sessions.role, Role::Reader(_)) || !sessions.home.is_here() {
             return false;
         }
-        meet(sessions);
+        follow_door(sessions);
         sessions.inside(|region| region.door().is_on() && !region.has_stripes())
     }
 
