@@ -63,7 +63,7 @@ pub fn install(observer: Option<Observer>) -> Option<Observer> {
 
 /// Calls the thread's observer, if it has one.
 #[inline]
-pub(crate) fn tell(event: Event) {
+pub(crate) fn report(event: Event) {
     if let Some(observer) = OBSERVER.get() {
         observer(event);
     }
