@@ -6,7 +6,7 @@
 
 use crate::atomics::{Acquire, AtomicU64};
 use crate::hash::{Key, choices, tag};
-use crate::index::lookup::{Led, Look, Place};
+use crate::index::lookup::{Target, Look, Place};
 use crate::layout::bucket::{SLOTS, Table};
 use crate::layout::slot::Slot;
 use crate::log::Seen;
@@ -27,7 +27,7 @@ pub(super) struct Tagged<'r> {
     pub place: Place,
     pub slot: &'r AtomicU64,
     pub word: Slot,
-    pub led: Led,
+    pub led: Target,
 }
 
 /// The result of a scan.
@@ -96,7 +96,7 @@ impl Session {
 
     /// The item to which a glance led, if it is the key's and has no segments of its own.
     #[inline(always)]
-    pub(super) fn meet<'r>(&self, key: &Key<'_>, tagged: Tagged<'r>) -> Option<Here<'r>> {
+    pub(super) fn item_of<'r>(&self, key: &Key<'_>, tagged: Tagged<'r>) -> Option<Here<'r>> {
         let Tagged { place, slot, word, led } = tagged;
         let Look::Got(seen) = self.region.look_at(led, slot, word) else {
             return None;
