@@ -6,7 +6,7 @@
 
 use crate::atomics::{Acquire, AtomicU64};
 use crate::hash::{Key, choices, tag};
-use crate::index::lookup::{Target, Look, Place};
+use crate::index::lookup::{Target, Followed, Place};
 use crate::layout::bucket::{SLOTS, Table};
 use crate::layout::slot::Slot;
 use crate::log::Seen;
@@ -98,7 +98,7 @@ impl Session {
     #[inline(always)]
     pub(super) fn item_of<'r>(&self, key: &Key<'_>, tagged: Tagged<'r>) -> Option<Here<'r>> {
         let Tagged { place, slot, word, led } = tagged;
-        let Look::Got(seen) = self.region.look_at(led, slot, word) else {
+        let Followed::Got(seen) = self.region.look_at(led, slot, word) else {
             return None;
         };
         (self.region.has_key(&seen, key.bytes) && !seen.header.is_large()).then_some(Here { place, slot, word, seen })
@@ -173,12 +173,12 @@ impl Session {
                 return Some(Scan::Again);
             }
             match region.look(region.slot(place.at), word) {
-                Look::Moved => return Some(Scan::Again),
-                Look::Corrupt => {
+                Followed::Moved => return Some(Scan::Again),
+                Followed::Corrupt => {
                     self.drop_corrupt(place, word);
                     return Some(Scan::Again);
                 }
-                Look::Got(seen) => {
+                Followed::Got(seen) => {
                     let ours = region.has_key(&seen, key.bytes);
                     if ours && !word.is_tentative() {
                         // The second look, after the intent, shows whether it was the item.

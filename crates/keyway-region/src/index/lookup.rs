@@ -93,7 +93,7 @@ pub(super) struct Target {
 
 /// The result of following a slot's word.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Look<T> {
+pub(crate) enum Followed<T> {
     Got(T),
     /// the slot or the segment changed meanwhile: look again
     Moved,
@@ -184,7 +184,7 @@ impl Region {
 
     /// As [`Self::look`], in the slot itself.
     #[inline]
-    pub(crate) fn look_in(&self, place: Place, word: Slot) -> Look<Seen> {
+    pub(crate) fn look_in(&self, place: Place, word: Slot) -> Followed<Seen> {
         self.look(self.slot(place.at), word)
     }
 
@@ -226,7 +226,7 @@ impl Region {
 
     /// Follows a word from its slot to the item's header.
     #[inline(always)]
-    pub(super) fn look(&self, slot: &AtomicU64, word: Slot) -> Look<Seen> {
+    pub(super) fn look(&self, slot: &AtomicU64, word: Slot) -> Followed<Seen> {
         match self.follow(word) {
             Some(led) => self.look_at(led, slot, word),
             None => unlooked(slot, word),
@@ -259,14 +259,14 @@ impl Region {
 
     /// Second half of [`Self::look`]: reads the slot again, then the header.
     #[inline(always)]
-    pub(super) fn look_at(&self, led: Target, slot: &AtomicU64, word: Slot) -> Look<Seen> {
+    pub(super) fn look_at(&self, led: Target, slot: &AtomicU64, word: Slot) -> Followed<Seen> {
         // The ten bits of generation in a slot wrap. So the slot is read again after the segment's words: it must still name the segment.
         // PAIRS: item: the publish of the word that is there now, if the segment was recycled.
         if !word.same_but_frequency(Slot(slot.load(Acquire))) {
-            return Look::Moved;
+            return Followed::Moved;
         }
         match self.header_of(&led).validate(self.layout.shape.segment_size - led.offset) {
-            Some(header) => Look::Got(Seen {
+            Some(header) => Followed::Got(Seen {
                 segment: led.segment,
                 life: led.life,
                 at: led.at,
@@ -279,7 +279,7 @@ impl Region {
                 if self.segment_life(led.segment).generation == led.life.generation {
                     unlooked(slot, word)
                 } else {
-                    Look::Moved
+                    Followed::Moved
                 }
             }
         }
@@ -336,9 +336,9 @@ impl Region {
                         continue;
                     }
                     let seen = match self.look(self.slot(place.at), word) {
-                        Look::Got(seen) => seen,
-                        Look::Moved => continue 'again,
-                        Look::Corrupt => continue,
+                        Followed::Got(seen) => seen,
+                        Followed::Moved => continue 'again,
+                        Followed::Corrupt => continue,
                     };
                     if how.value {
                         self.memory.prefetch_to_copy(seen.at, seen.header.value_len());
@@ -468,9 +468,9 @@ impl Region {
                     }
                     looked += 1;
                     let seen = match self.look(self.slot(place.at), word) {
-                        Look::Got(seen) => seen,
-                        Look::Moved => continue,
-                        Look::Corrupt => break,
+                        Followed::Got(seen) => seen,
+                        Followed::Moved => continue,
+                        Followed::Corrupt => break,
                     };
                     key.clear();
                     // `out` has the space already.
@@ -502,8 +502,8 @@ impl Region {
 
 /// A word is purged before its segment's generation moves on. So after a mismatch the word is gone by now, or it is corrupted.
 #[inline(always)]
-fn unlooked(slot: &AtomicU64, word: Slot) -> Look<Seen> {
-    if is_same(slot, word) { Look::Corrupt } else { Look::Moved }
+fn unlooked(slot: &AtomicU64, word: Slot) -> Followed<Seen> {
+    if is_same(slot, word) { Followed::Corrupt } else { Followed::Moved }
 }
 
 #[cold]
