@@ -166,8 +166,13 @@ impl Wrong {
         self.errors += other.errors;
         self.connections += other.connections;
         self.lost += other.lost;
-        self.described
-            .extend(other.described.iter().take(TROUBLES_MAX.saturating_sub(self.described.len())).cloned());
+        self.described.extend(
+            other
+                .described
+                .iter()
+                .take(TROUBLES_MAX.saturating_sub(self.described.len()))
+                .cloned(),
+        );
     }
 
     /// The counts in words.

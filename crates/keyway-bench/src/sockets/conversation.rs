@@ -146,7 +146,9 @@ impl Client {
             }
             (_, Answer::Error(line)) => {
                 self.ran.wrong.errors += 1;
-                self.ran.wrong.describe(|| format!("the server answers {}", line.escape_ascii()));
+                self.ran
+                    .wrong
+                    .describe(|| format!("the server answers {}", line.escape_ascii()));
                 self.peers[number].items.drain(..pending.left);
                 self.pop(number);
             }
@@ -393,6 +395,10 @@ mod tests {
         let value = "x".repeat(20);
         let ran = answered("value", &format!("VALUE KEY 0 20\r\n{value}\r\nEND\r\n"));
         assert_eq!((ran.hits, ran.wrong.values), (1, 1));
-        assert!(ran.wrong.described[0].contains("never written to it"), "{:?}", ran.wrong.described);
+        assert!(
+            ran.wrong.described[0].contains("never written to it"),
+            "{:?}",
+            ran.wrong.described
+        );
     }
 }

@@ -6,7 +6,7 @@
 
 use crate::atomics::{Acquire, AtomicU64};
 use crate::hash::{Key, choices, tag};
-use crate::index::lookup::{Target, Followed, Place};
+use crate::index::lookup::{Followed, ItemAt, Place};
 use crate::layout::bucket::{SLOTS, Table};
 use crate::layout::slot::Slot;
 use crate::log::Seen;
@@ -27,7 +27,7 @@ pub(super) struct Tagged<'r> {
     pub place: Place,
     pub slot: &'r AtomicU64,
     pub word: Slot,
-    pub led: Target,
+    pub led: ItemAt,
 }
 
 /// The result of a scan.

@@ -82,7 +82,7 @@ impl Buckets {
 
 /// Where a slot's word leads, as long as the segment has the generation that the word names.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Target {
+pub(super) struct ItemAt {
     pub segment: usize,
     pub life: SegmentLife,
     /// offset in the region
@@ -236,7 +236,7 @@ impl Region {
     /// First half of [`Self::look`]: checks the generation and prefetches the item. `None`: the word leads to no item, or not any more.
     #[inline(always)]
     #[allow(unsafe_code, reason = "the segment's words; its number was compared before")]
-    pub(super) fn follow(&self, word: Slot) -> Option<Target> {
+    pub(super) fn follow(&self, word: Slot) -> Option<ItemAt> {
         let segment = word.segment();
         if !self.has(segment) {
             return None;
@@ -246,7 +246,7 @@ impl Region {
         // Header, key and the beginning of the value arrive together, while the words are being compared: three lines.
         let view = self.memory.view();
         view.prefetch_three(at);
-        let led = Target {
+        let led = ItemAt {
             segment,
             // SAFETY: there is the segment.
             life: Self::life_of(unsafe { self.words_in(view, segment) }),
@@ -259,7 +259,7 @@ impl Region {
 
     /// Second half of [`Self::look`]: reads the slot again, then the header.
     #[inline(always)]
-    pub(super) fn look_at(&self, led: Target, slot: &AtomicU64, word: Slot) -> Followed<Seen> {
+    pub(super) fn look_at(&self, led: ItemAt, slot: &AtomicU64, word: Slot) -> Followed<Seen> {
         // The ten bits of generation in a slot wrap. So the slot is read again after the segment's words: it must still name the segment.
         // PAIRS: item: the publish of the word that is there now, if the segment was recycled.
         if !word.same_but_frequency(Slot(slot.load(Acquire))) {
@@ -288,7 +288,7 @@ impl Region {
     /// The header at the place to which a word leads, or what is now in its place.
     #[inline(always)]
     #[allow(unsafe_code, reason = "the item's first words, where `follow` has led")]
-    pub(super) fn header_of(&self, led: &Target) -> Header {
+    pub(super) fn header_of(&self, led: &ItemAt) -> Header {
         let view = self.memory.view();
         // SAFETY: `follow`, which alone makes this, has found that there is the segment, and that the smallest item, which has both
         // words, ends in it. Items begin at multiples of 4.
@@ -503,7 +503,11 @@ impl Region {
 /// A word is purged before its segment's generation moves on. So after a mismatch the word is gone by now, or it is corrupted.
 #[inline(always)]
 fn unlooked(slot: &AtomicU64, word: Slot) -> Followed<Seen> {
-    if is_same(slot, word) { Followed::Corrupt } else { Followed::Moved }
+    if is_same(slot, word) {
+        Followed::Corrupt
+    } else {
+        Followed::Moved
+    }
 }
 
 #[cold]

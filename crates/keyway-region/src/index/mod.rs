@@ -29,6 +29,6 @@ mod split;
 pub(crate) use change::{Changed, Decide, Decision};
 pub(crate) use evicted::Evicted;
 pub(crate) use hints::{HINT_FETCHED, HINT_OLD, HINT_SECONDS, HINT_UNIT_S, HINT_UNITS};
-pub(crate) use lookup::{Found, Hit, Followed, Place};
+pub(crate) use lookup::{Followed, Found, Hit, Place};
 pub(crate) use old::Old;
 pub(crate) use quick_get::Quick;
