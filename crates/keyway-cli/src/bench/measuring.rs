@@ -221,7 +221,7 @@ impl Measuring {
         )]
         let usual = (fitting as u64).clamp(100, ITEMS);
         match &workload.trace {
-            Some(recording) => recording.0.keys(),
+            Some(recording) => recording.keys(),
             None => self.items.unwrap_or(usual),
         }
     }
