@@ -1,5 +1,5 @@
 //! Room: who pays for it, and that what is dead does not hold it. Its enemies: a `set` that pays for a whole segment, expired
-//! items that hold memory, and sizes and lifetimes that leave the memory in pieces that nobody can use.
+//! items that hold memory, and sizes and lifetimes that leave the memory in pieces that no item fits.
 #![allow(
     clippy::print_stdout,
     clippy::cast_possible_truncation,
@@ -368,7 +368,7 @@ fn short_sessions(count: u64, key: impl Fn(u64) -> u64, mut end: impl FnMut(&Roo
     (stored, segments)
 }
 
-/// A session's thread is gone, and somebody knows.
+/// A session's thread is gone, and another one knows.
 fn die(room: &Room, mut session: Session) {
     let seat = session.seat();
     session.abandon();
